@@ -1,0 +1,20 @@
+//! What every dormouse mechanism shares, and what neither std nor rustix has.
+//!
+//! - [`thread`]: the per-thread block: identity that is never reused, the current task, exit and fork hooks;
+//! - [`ring`]: a byte ring that a thread and its signal handlers write without ever blocking;
+//! - [`rseq`]: the restartable-sequence area, used as a flag that the kernel clears when a thread is descheduled;
+//! - [`Capability`]: one line of the report on what works here.
+//!
+//! # Things it does not do
+//!
+//! No policy: which tier a clock uses or who may drain a ring is decided above. No second copy in one
+//! binary: `links = "dormouse"` makes cargo refuse it, because a thread has one current task.
+
+#![deny(unsafe_code)]
+
+mod capability;
+pub mod ring;
+pub mod rseq;
+pub mod thread;
+
+pub use capability::{Capability, State};

@@ -1,0 +1,150 @@
+//! The restartable-sequence area of a thread, used as one flag: was this thread descheduled since?
+//!
+//! glibc 2.35 and later registers the area and publishes its place. User space stores the address of a
+//! descriptor in `rseq_cs`; up to Linux 6.18 the kernel clears the field whenever the thread comes back to
+//! user mode after a preemption, a blocking system call or a signal, provided that the thread is outside the
+//! described section. Ours describes a section that nobody ever executes. Later kernels do not clear
+//! it after a blocking call, so whoever relies on this must test it first (`Linux: kernel/rseq.c`,
+//! `include/linux/rseq_entry.h`).
+//!
+//! # Safety
+//!
+//! The kernel reads the descriptor and the signature in front of its abort address at every such return, and
+//! kills the process if either is unreadable or wrong. Both lie in one block of memory that is never freed.
+#![allow(unsafe_code)]
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// The signature that glibc registers on x86 (`RSEQ_SIG`).
+#[cfg(target_arch = "x86_64")]
+const SIGNATURE: u32 = 0x5305_3053;
+
+/// `struct rseq` of the kernel, as far as it is used here.
+#[derive(Debug)]
+#[repr(C, align(32))]
+struct Area {
+    cpu_id_start: AtomicU32,
+    cpu_id: AtomicU32,
+    rseq_cs: AtomicU64,
+    flags: AtomicU32,
+}
+
+const _: () = assert!(std::mem::offset_of!(Area, rseq_cs) == 8);
+
+/// `struct rseq_cs` of the kernel with the signature and the never-executed section behind it.
+#[repr(C, align(32))]
+struct Descriptor {
+    version: u32,
+    flags: u32,
+    start_ip: u64,
+    post_commit_offset: u64,
+    abort_ip: u64,
+    section: [u8; 4],
+    signature: u32,
+    abort: [u8; 4],
+}
+
+const _: () = assert!(std::mem::offset_of!(Descriptor, abort_ip) == 24);
+const _: () =
+    assert!(std::mem::offset_of!(Descriptor, abort) == std::mem::offset_of!(Descriptor, signature) + 4);
+
+/// The flag of one thread. It is of use on that thread only.
+#[derive(Debug, Clone, Copy)]
+pub struct Flag {
+    area: &'static Area,
+    descriptor: u64,
+}
+
+impl Flag {
+    /// The calling thread's flag; the reason when there is none.
+    pub fn of_this_thread() -> Result<Self, &'static str> {
+        let area = area()?;
+        // Uninitialised and failed registrations are negative.
+        if area.cpu_id.load(Ordering::Relaxed).cast_signed() < 0 {
+            return Err("rseq is not registered for this thread");
+        }
+        Ok(Self { area, descriptor: descriptor() })
+    }
+
+    /// Raises the flag.
+    #[inline]
+    pub fn arm(self) {
+        self.area.rseq_cs.store(self.descriptor, Ordering::Relaxed);
+    }
+
+    /// Whether the flag is still up. A flag that somebody else has put there instead counts as down.
+    #[inline]
+    pub fn is_armed(self) -> bool {
+        self.area.rseq_cs.load(Ordering::Relaxed) == self.descriptor
+    }
+
+    /// Takes the flag down, unless it is somebody else's.
+    #[inline]
+    pub fn disarm(self) {
+        if self.is_armed() {
+            self.area.rseq_cs.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+fn area() -> Result<&'static Area, &'static str> {
+    static OFFSET: OnceLock<Result<isize, &'static str>> = OnceLock::new();
+    let offset = (*OFFSET.get_or_init(glibc_offset))?;
+    let pointer: usize;
+    // SAFETY: on x86-64 the thread control block's first word is its own address.
+    unsafe {
+        std::arch::asm!("mov {}, fs:0", out(reg) pointer, options(pure, readonly, nostack, preserves_flags));
+    }
+    // SAFETY: glibc keeps the area at this offset from the thread pointer as long as the thread lives, and
+    // the flag is used on this thread only.
+    Ok(unsafe { &*(pointer.wrapping_add_signed(offset) as *const Area) })
+}
+
+#[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
+fn area() -> Result<&'static Area, &'static str> {
+    Err("rseq is supported on x86-64 Linux only")
+}
+
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+fn glibc_offset() -> Result<isize, &'static str> {
+    // SAFETY: dlsym with constant names; both symbols are plain data in glibc.
+    unsafe {
+        let offset = libc::dlsym(libc::RTLD_DEFAULT, c"__rseq_offset".as_ptr());
+        let size = libc::dlsym(libc::RTLD_DEFAULT, c"__rseq_size".as_ptr());
+        if offset.is_null() || size.is_null() {
+            return Err("the C library does not register rseq (glibc 2.35 or later does)");
+        }
+        if *size.cast::<u32>() == 0 {
+            return Err("rseq is not registered (GLIBC_TUNABLES=glibc.pthread.rseq=0, or no kernel support)");
+        }
+        Ok(*offset.cast::<isize>())
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn descriptor() -> u64 {
+    static ADDRESS: OnceLock<u64> = OnceLock::new();
+    *ADDRESS.get_or_init(|| {
+        // Leaked: the kernel may look at it as long as any thread has it armed.
+        let descriptor: &'static mut Descriptor = Box::leak(Box::new(Descriptor {
+            version: 0,
+            flags: 0,
+            start_ip: 0,
+            post_commit_offset: 4,
+            abort_ip: 0,
+            section: [0; 4],
+            signature: SIGNATURE,
+            abort: [0; 4],
+        }));
+        descriptor.start_ip = descriptor.section.as_ptr() as u64;
+        descriptor.abort_ip = descriptor.abort.as_ptr() as u64;
+        std::ptr::from_ref(descriptor) as u64
+    })
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn descriptor() -> u64 {
+    0
+}

@@ -1,0 +1,357 @@
+//! The per-thread block: who a thread is, which task it runs, and what happens when it ends.
+//!
+//! Blocks live in a fixed table in `.bss`: a block's address is valid for ever, claiming one allocates
+//! nothing, and pages that no thread uses cost no memory. A thread claims a block at its first use of
+//! dormouse and gives it back from a pthread key's destructor. (A Rust thread-local with a destructor
+//! would allocate to register it, on the record path.)
+//!
+//! # Invariants
+//!
+//! 1. Only its owner, or a fork child that owns all blocks, writes a live block.
+//! 2. `tid` and `start` together are never reused in a process: `start` counts claims.
+//! 3. The current task is published under a sequence number that is odd while the owner writes.
+//!
+//! # Async-signal-safety
+//!
+//! [`current`] is signal-safe once the process has claimed its first block; a thread's first claim calls
+//! `pthread_setspecific`, which does not allocate for the first 32 keys of a process.
+//!
+//! # Safety
+//!
+//! The unsafe code here is the pthread key, `atfork` and the table's raw index from the key's value.
+#![allow(unsafe_code)]
+
+use std::cell::Cell;
+use std::ffi::c_void;
+use std::sync::atomic::{
+    AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, compiler_fence, fence,
+};
+
+/// How many threads can have a block at once; further ones run uncounted.
+pub const MAX_THREADS: usize = 4096;
+
+const FREE: u8 = 0;
+const CLAIMED: u8 = 1;
+const LIVE: u8 = 2;
+
+/// The part of a thread that other threads may look at.
+#[derive(Debug)]
+#[repr(C, align(128))]
+pub struct ThreadBlock {
+    state: AtomicU8,
+    tid: AtomicU32,
+    start: AtomicU64,
+    ring: AtomicU32,
+    sequence: AtomicU32,
+    group: AtomicU32,
+    task: AtomicU64,
+    since: AtomicU64,
+}
+
+const _: () = assert!(size_of::<ThreadBlock>() == 128);
+
+/// What a thread runs at one moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Current {
+    /// The task's number, 0 outside any.
+    pub task: u64,
+    /// The number of the task's group, 0 outside any.
+    pub group: u32,
+    /// CPU time of the thread when the task came on, in nanoseconds.
+    pub since: u64,
+}
+
+static BLOCKS: [ThreadBlock; MAX_THREADS] = [const { ThreadBlock::new() }; MAX_THREADS];
+/// One past the highest index ever claimed: what [`live`] looks through.
+static HIGH_WATER: AtomicUsize = AtomicUsize::new(0);
+static NEXT_START: AtomicU64 = AtomicU64::new(1);
+static REFUSED: AtomicU64 = AtomicU64::new(0);
+
+thread_local! {
+    static BLOCK: Cell<*const ThreadBlock> = const { Cell::new(std::ptr::null()) };
+    static ENDED: Cell<bool> = const { Cell::new(false) };
+}
+
+impl ThreadBlock {
+    const fn new() -> Self {
+        Self {
+            state: AtomicU8::new(FREE),
+            tid: AtomicU32::new(0),
+            start: AtomicU64::new(0),
+            ring: AtomicU32::new(0),
+            sequence: AtomicU32::new(0),
+            group: AtomicU32::new(0),
+            task: AtomicU64::new(0),
+            since: AtomicU64::new(0),
+        }
+    }
+
+    /// The kernel's thread id.
+    pub fn tid(&self) -> u32 {
+        self.tid.load(Ordering::Relaxed)
+    }
+
+    /// The thread's start number: with the tid never reused in a process.
+    pub fn start(&self) -> u64 {
+        self.start.load(Ordering::Relaxed)
+    }
+
+    /// The index of the thread's ring in the pool, if it has claimed one.
+    pub(crate) fn ring(&self) -> Option<usize> {
+        (self.ring.load(Ordering::Relaxed) as usize).checked_sub(1)
+    }
+
+    pub(crate) fn set_ring(&self, index: Option<usize>) {
+        self.ring.store(index.map_or(0, |i| i as u32 + 1), Ordering::Relaxed);
+    }
+
+    /// Publishes what the thread runs from now on. Only the owner calls this.
+    #[inline]
+    pub fn set_current(&self, current: Current) {
+        let sequence = self.sequence.load(Ordering::Relaxed);
+        self.sequence.store(sequence.wrapping_add(1), Ordering::Relaxed);
+        // Pairs with the acquire fence of `read_current`: who sees a new field sees the odd number.
+        fence(Ordering::Release);
+        self.group.store(current.group, Ordering::Relaxed);
+        self.task.store(current.task, Ordering::Relaxed);
+        self.since.store(current.since, Ordering::Relaxed);
+        // Pairs with the first load of `read_current`.
+        self.sequence.store(sequence.wrapping_add(2), Ordering::Release);
+    }
+
+    /// What the thread runs, as its owner sees it.
+    #[inline]
+    pub fn own_current(&self) -> Current {
+        Current {
+            task: self.task.load(Ordering::Relaxed),
+            group: self.group.load(Ordering::Relaxed),
+            since: self.since.load(Ordering::Relaxed),
+        }
+    }
+
+    /// What the thread runs, with a stamp that [`ThreadBlock::is_still`] compares; `None` while it switches.
+    pub fn read_current(&self) -> Option<(Current, u32)> {
+        // Pairs with the last store of `set_current`.
+        let before = self.sequence.load(Ordering::Acquire);
+        let current = self.own_current();
+        // Pairs with the release fence of `set_current`.
+        fence(Ordering::Acquire);
+        let after = self.sequence.load(Ordering::Relaxed);
+        (before == after && before.is_multiple_of(2)).then_some((current, before))
+    }
+
+    /// Whether the thread has not switched since [`ThreadBlock::read_current`] gave `stamp`.
+    pub fn is_still(&self, stamp: u32) -> bool {
+        // Keeps what the caller read in between before this load.
+        fence(Ordering::Acquire);
+        self.sequence.load(Ordering::Relaxed) == stamp && self.is_live()
+    }
+
+    fn is_live(&self) -> bool {
+        // Pairs with the store in `claim`: a live block has its tid and start.
+        self.state.load(Ordering::Acquire) == LIVE
+    }
+
+    fn index(&self) -> usize {
+        (std::ptr::from_ref(self) as usize - BLOCKS.as_ptr() as usize) / size_of::<Self>()
+    }
+}
+
+/// The calling thread's block; `None` when the table is full or the thread is past its end.
+#[inline]
+pub fn current() -> Option<&'static ThreadBlock> {
+    let block = BLOCK.with(Cell::get);
+    if block.is_null() {
+        return claim();
+    }
+    // SAFETY: a non-null BLOCK points into BLOCKS, which is static.
+    Some(unsafe { &*block })
+}
+
+/// The calling thread's block if it has one already.
+#[inline]
+pub fn try_current() -> Option<&'static ThreadBlock> {
+    let block = BLOCK.with(Cell::get);
+    // SAFETY: a non-null BLOCK points into BLOCKS, which is static.
+    (!block.is_null()).then(|| unsafe { &*block })
+}
+
+/// All threads that have a block now.
+pub fn live() -> impl Iterator<Item = &'static ThreadBlock> {
+    BLOCKS[..HIGH_WATER.load(Ordering::Acquire)].iter().filter(|b| b.is_live())
+}
+
+/// How often a thread found the table full.
+pub fn refused() -> u64 {
+    REFUSED.load(Ordering::Relaxed)
+}
+
+#[cold]
+fn claim() -> Option<&'static ThreadBlock> {
+    if ENDED.with(Cell::get) {
+        return None;
+    }
+    let key = exit_key()?;
+    let from = HIGH_WATER.load(Ordering::Relaxed);
+    // A free block below the mark first, so that the table stays as short as the thread count.
+    let block = BLOCKS[..from]
+        .iter()
+        .chain(&BLOCKS[from..])
+        .find(|b| b.state.compare_exchange(FREE, CLAIMED, Ordering::Acquire, Ordering::Relaxed).is_ok());
+    let Some(block) = block else {
+        REFUSED.fetch_add(1, Ordering::Relaxed);
+        return None;
+    };
+    HIGH_WATER.fetch_max(block.index() + 1, Ordering::Release);
+    block.tid.store(rustix::thread::gettid().as_raw_pid().cast_unsigned(), Ordering::Relaxed);
+    block.start.store(NEXT_START.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
+    block.set_ring(None);
+    block.set_current(Current::default());
+    // Pairs with `is_live`.
+    block.state.store(LIVE, Ordering::Release);
+    // SAFETY: `key` came from pthread_key_create and is never deleted once published.
+    unsafe { libc::pthread_setspecific(key, std::ptr::from_ref(block).cast()) };
+    // A handler that comes before this store claims a second block; the first then stays until exit.
+    compiler_fence(Ordering::SeqCst);
+    BLOCK.with(|b| b.set(block));
+    Some(block)
+}
+
+extern "C" fn thread_exit(block: *mut c_void) {
+    // SAFETY: the key's value is only ever set to an element of BLOCKS.
+    let block = unsafe { &*block.cast_const().cast::<ThreadBlock>() };
+    ENDED.with(|e| e.set(true));
+    BLOCK.with(|b| b.set(std::ptr::null()));
+    crate::ring::release(block);
+    block.state.store(FREE, Ordering::Release);
+}
+
+/// The pthread key whose destructor gives blocks back, made at the first claim together with the fork handler.
+fn exit_key() -> Option<libc::pthread_key_t> {
+    /// 0: not made yet; else the key + 1.
+    static KEY: AtomicU64 = AtomicU64::new(0);
+    let known = KEY.load(Ordering::Acquire);
+    if known != 0 {
+        return Some((known - 1) as libc::pthread_key_t);
+    }
+    let mut key: libc::pthread_key_t = 0;
+    // SAFETY: `key` is a valid place; the destructor is a plain function of this object.
+    if unsafe { libc::pthread_key_create(&raw mut key, Some(thread_exit)) } != 0 {
+        return None;
+    }
+    match KEY.compare_exchange(0, u64::from(key) + 1, Ordering::AcqRel, Ordering::Acquire) {
+        Ok(_) => {
+            // SAFETY: the handler is a plain function of this object. Failure (ENOMEM) leaves a fork child with
+            // its parent's tid in records, nothing worse.
+            unsafe { libc::pthread_atfork(None, None, Some(fork_child)) };
+            Some(key)
+        }
+        Err(other) => {
+            // SAFETY: the key was made above, and nobody else has seen it.
+            unsafe { libc::pthread_key_delete(key) };
+            Some((other - 1) as libc::pthread_key_t)
+        }
+    }
+}
+
+const MAX_FORK_HOOKS: usize = 8;
+static FORK_HOOKS: [AtomicPtr<()>; MAX_FORK_HOOKS] =
+    [const { AtomicPtr::new(std::ptr::null_mut()) }; MAX_FORK_HOOKS];
+
+/// Has `hook` called in every forked child, on its only thread; false when the table of hooks is full.
+///
+/// # Async-signal-safety
+///
+/// A fork child of a threaded process may only do what a signal handler may, and so may `hook`.
+pub fn on_fork_child(hook: fn()) -> bool {
+    // The handler is installed with the key, so a process that never claims a block runs no hook.
+    if exit_key().is_none() {
+        return false;
+    }
+    let hook = hook as *mut ();
+    FORK_HOOKS.iter().any(|place| {
+        match place.compare_exchange(std::ptr::null_mut(), hook, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => true,
+            Err(there) => there == hook,
+        }
+    })
+}
+
+extern "C" fn fork_child() {
+    let own = BLOCK.with(Cell::get);
+    for block in &BLOCKS[..HIGH_WATER.load(Ordering::Relaxed)] {
+        if !std::ptr::eq(block, own) {
+            block.set_ring(None);
+            block.state.store(FREE, Ordering::Relaxed);
+        }
+    }
+    crate::ring::reset_all();
+    if let Some(block) = try_current() {
+        block.tid.store(rustix::thread::gettid().as_raw_pid().cast_unsigned(), Ordering::Relaxed);
+        block.start.store(NEXT_START.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
+        block.set_ring(None);
+    }
+    for place in &FORK_HOOKS {
+        let hook = place.load(Ordering::Acquire);
+        if !hook.is_null() {
+            // SAFETY: only `on_fork_child` fills the table, with `fn()`.
+            unsafe { std::mem::transmute::<*mut (), fn()>(hook)() };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_keeps_its_block_and_another_has_its_own() {
+        let mine = current().unwrap();
+        assert!(std::ptr::eq(mine, current().unwrap()));
+        let (tid, start) = std::thread::spawn(|| {
+            let block = current().unwrap();
+            (block.tid(), block.start())
+        })
+        .join()
+        .unwrap();
+        assert_ne!(tid, mine.tid());
+        assert_ne!(start, mine.start());
+    }
+
+    #[test]
+    fn blocks_of_ended_threads_are_used_again_under_a_new_start_number() {
+        let mut starts = Vec::new();
+        for _ in 0..2 * MAX_THREADS {
+            starts.push(std::thread::spawn(|| current().unwrap().start()).join().unwrap());
+        }
+        starts.dedup();
+        assert_eq!(starts.len(), 2 * MAX_THREADS);
+    }
+
+    #[test]
+    fn the_current_task_is_read_whole_from_another_thread() {
+        let stop = &std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let (send, receive) = std::sync::mpsc::channel();
+            scope.spawn(move || {
+                let block = current().unwrap();
+                send.send(block).unwrap();
+                let mut n = 0;
+                while !stop.load(Ordering::Relaxed) {
+                    n += 1;
+                    block.set_current(Current { task: n, group: n as u32, since: n });
+                }
+            });
+            let block = receive.recv().unwrap();
+            let mut seen = 0;
+            while seen < 100_000 {
+                if let Some((current, _)) = block.read_current() {
+                    assert_eq!(current.task, current.since);
+                    assert_eq!(current.task as u32, current.group);
+                    seen += 1;
+                }
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+    }
+}
