@@ -1,0 +1,54 @@
+//! x86-64: the time stamp counter.
+//!
+//! # Safety
+//!
+//! `rdtsc` faults where the process has forbidden it to itself (`PR_SET_TSC`); [`tsc_readable`] tells. The
+//! other unsafe code is one instruction on one word of the calling thread.
+#![allow(unsafe_code)]
+
+use std::cell::Cell;
+
+/// The time stamp counter. Not serialising: neighbouring instructions may move across it.
+#[inline(always)]
+pub fn rdtsc() -> u64 {
+    // SAFETY: no memory is touched.
+    unsafe { std::arch::x86_64::_rdtsc() }
+}
+
+/// Whether the counter runs at one rate whatever the processor does, and may be read here.
+pub(crate) fn tsc_readable() -> Result<(), &'static str> {
+    const PR_GET_TSC: i32 = 25;
+    const PR_TSC_SIGSEGV: i32 = 2;
+    let mut mode = 0i32;
+    // SAFETY: PR_GET_TSC writes one int.
+    let asked = unsafe { libc::prctl(PR_GET_TSC, &raw mut mode) };
+    if asked == 0 && mode == PR_TSC_SIGSEGV {
+        return Err("reading the TSC is forbidden in this process (prctl PR_SET_TSC)");
+    }
+    // CPUID Fn8000_0007 EDX bit 8, "invariant TSC": Intel SDM vol. 3, AMD APM vol. 3.
+    let highest = std::arch::x86_64::__cpuid(0x8000_0000).eax;
+    if highest < 0x8000_0007 || std::arch::x86_64::__cpuid(0x8000_0007).edx & (1 << 8) == 0 {
+        return Err("the processor has no invariant TSC");
+    }
+    Ok(())
+}
+
+/// Stores `new` in `cell` if it still holds `old`, in one instruction: a signal handler of this thread comes
+/// before it or after it, never in between. Without `lock`, because no other thread is involved.
+#[inline(always)]
+pub(crate) fn advance(cell: &Cell<u64>, old: u64, new: u64) -> bool {
+    let stored: u8;
+    // SAFETY: `cell` is a valid word of this thread.
+    unsafe {
+        std::arch::asm!(
+            "cmpxchg qword ptr [{cell}], {new}",
+            "sete {stored}",
+            cell = in(reg) cell.as_ptr(),
+            new = in(reg) new,
+            stored = out(reg_byte) stored,
+            inout("rax") old => _,
+            options(nostack),
+        );
+    }
+    stored != 0
+}
