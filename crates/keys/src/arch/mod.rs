@@ -1,0 +1,14 @@
+//! What a site is made of. Each architecture exports the same list: [`PATCHING`], the site macro
+//! `__dormouse_site!`, and for those that patch `LENGTH`, `encode` and `store`.
+
+#[cfg(dormouse_patching)]
+mod x86_64;
+#[cfg(dormouse_patching)]
+pub use x86_64::PATCHING;
+#[cfg(dormouse_patching)]
+pub(crate) use x86_64::{LENGTH, encode, store};
+
+#[cfg(not(dormouse_patching))]
+mod portable;
+#[cfg(not(dormouse_patching))]
+pub use portable::PATCHING;

@@ -1,0 +1,14 @@
+//! Everywhere: a relaxed load and a branch.
+
+/// Whether sites are patched (true) or load the key (false).
+pub const PATCHING: bool = false;
+
+/// One site. Not for use by hand: see [`likely!`](crate::likely) and [`unlikely!`](crate::unlikely).
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __dormouse_site {
+    ($key:path, branch = $branch:literal) => {{
+        $crate::macros::inventory::submit! { $crate::macros::PortableSite::new($key.key()) }
+        $key.is_enabled_relaxed()
+    }};
+}

@@ -1,0 +1,229 @@
+//! One transaction over any number of keys.
+//!
+//! # Locking
+//!
+//! 1. The patch lock is held over the whole of a batch; concurrent batches wait for completion.
+//! 2. Inside it the registry's lock is taken for a moment. Nothing else is locked, and no foreign code is called.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::key::Key;
+use crate::registry::{Index, index};
+use crate::{Error, Lease};
+
+static PATCH: Mutex<()> = Mutex::new(());
+
+thread_local! {
+    static BUSY: Cell<bool> = const { Cell::new(false) };
+}
+
+/// One transaction over any number of keys: all sites are checked, then all are written, then the new states
+/// become visible. If anything is refused, the text and the keys are as they were.
+///
+/// # Protocol
+///
+/// *flip*: verify all → store one byte per site → one `membarrier(PRIVATE_EXPEDITED_SYNC_CORE)`. A site's two
+/// instructions differ in their first byte alone, so a processor that fetches one meanwhile sees the old or the
+/// new instruction. After the barrier none runs on the old. No trap, no stop, no signal.
+///
+/// Between the first store and the return, one thread may see a key on and another see it off.
+///
+/// # Cost
+///
+/// Verifying and storing is a few nanoseconds a site. What costs is fixed per batch: two changes of page permissions for
+/// each run of pages, and one barrier, each an interrupt to the processors that run this process.
+#[derive(Debug, Default, Clone)]
+#[must_use = "a batch does nothing until it is applied"]
+pub struct Batch {
+    changes: Vec<(&'static Key, Change)>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Change {
+    Baseline(bool),
+    Acquire,
+    Release,
+}
+
+/// What a batch did.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct BatchReport {
+    /// Keys that changed their state.
+    pub keys: usize,
+    /// Sites written.
+    pub sites: usize,
+    /// Pages that hold them.
+    pub pages: usize,
+    /// Core synchronisations.
+    pub barriers: usize,
+    /// Traps taken by threads that ran into a site meanwhile; none with the flip protocol.
+    pub traps: u64,
+    /// Pages that could not be made read-only again (out of memory for the mapping).
+    pub unsealed: usize,
+    /// Wall time, waiting for other batches included.
+    pub elapsed: Duration,
+}
+
+impl Batch {
+    /// An empty batch.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sets a key's baseline on.
+    pub fn enable(self, key: &'static Key) -> Self {
+        self.enable_all([key])
+    }
+
+    /// Sets a key's baseline off. The key stays on while there are leases.
+    pub fn disable(self, key: &'static Key) -> Self {
+        self.disable_all([key])
+    }
+
+    /// Sets the baselines of many keys on.
+    pub fn enable_all(mut self, keys: impl IntoIterator<Item = &'static Key>) -> Self {
+        self.changes.extend(keys.into_iter().map(|key| (key, Change::Baseline(true))));
+        self
+    }
+
+    /// Sets the baselines of many keys off.
+    pub fn disable_all(mut self, keys: impl IntoIterator<Item = &'static Key>) -> Self {
+        self.changes.extend(keys.into_iter().map(|key| (key, Change::Baseline(false))));
+        self
+    }
+
+    /// Gives the keys of a lease back in this batch, rather than in one of their own.
+    pub(crate) fn change_all(mut self, keys: impl IntoIterator<Item = &'static Key>, change: Change) -> Self {
+        self.changes.extend(keys.into_iter().map(|key| (key, change)));
+        self
+    }
+
+    /// Carries the batch out. Of several changes of one key's baseline the last counts.
+    ///
+    /// # Cost
+    ///
+    /// See [`Batch`].
+    pub fn apply(self) -> Result<BatchReport, Error> {
+        let start = Instant::now();
+        if BUSY.with(|busy| busy.replace(true)) {
+            return Err(Error::Reentrant);
+        }
+        let _not_busy = OnDrop(|| BUSY.with(|busy| busy.set(false)));
+        // A panic cannot come from inside, but a poisoned lock would still protect nothing that could be half done.
+        let _locked = PATCH.lock().unwrap_or_else(PoisonError::into_inner);
+        let plan = Plan::of(&self.changes)?;
+        let mut report = plan.write(&index())?;
+        report.keys = plan.switched().count();
+        plan.publish();
+        report.elapsed = start.elapsed();
+        Ok(report)
+    }
+
+    /// Carries the batch out and takes a lease on `keys` in the same transaction.
+    ///
+    /// # Cost
+    ///
+    /// See [`Batch`].
+    pub fn acquire(self, keys: impl IntoIterator<Item = &'static Key>) -> Result<Lease, Error> {
+        Lease::in_batch(self, keys.into_iter().collect())
+    }
+}
+
+/// Runs `f` while no batch is under way.
+#[cfg(dormouse_patching)]
+pub(crate) fn exclusively<T>(f: impl FnOnce() -> T) -> T {
+    let _locked = PATCH.lock().unwrap_or_else(PoisonError::into_inner);
+    f()
+}
+
+struct OnDrop<F: FnMut()>(F);
+
+impl<F: FnMut()> Drop for OnDrop<F> {
+    fn drop(&mut self) {
+        (self.0)();
+    }
+}
+
+/// What the keys are to be.
+struct Plan {
+    /// By address, so that a key which is named twice is changed once.
+    keys: BTreeMap<usize, Desired>,
+}
+
+struct Desired {
+    key: &'static Key,
+    baseline: bool,
+    leases: u32,
+}
+
+impl Desired {
+    fn enabled(&self) -> bool {
+        self.baseline || self.leases > 0
+    }
+}
+
+impl Plan {
+    fn of(changes: &[(&'static Key, Change)]) -> Result<Self, Error> {
+        let mut keys = BTreeMap::new();
+        for &(key, change) in changes {
+            let desired = keys.entry(key.address()).or_insert_with(|| Desired {
+                key,
+                baseline: key.baseline(),
+                leases: key.leases(),
+            });
+            match change {
+                Change::Baseline(on) => desired.baseline = on,
+                Change::Acquire => {
+                    desired.leases = desired
+                        .leases
+                        .checked_add(1)
+                        .ok_or(Error::TooManyLeases { key: key.name(), leases: desired.leases })?;
+                }
+                // Only a `Lease` releases, and it holds what it releases.
+                Change::Release => desired.leases = desired.leases.saturating_sub(1),
+            }
+        }
+        Ok(Self { keys })
+    }
+
+    fn switched(&self) -> impl Iterator<Item = &Desired> {
+        self.keys.values().filter(|d| d.enabled() != d.key.is_enabled())
+    }
+
+    #[cfg(dormouse_patching)]
+    fn write(&self, index: &Index) -> Result<BatchReport, Error> {
+        let mut patches: Vec<_> = self
+            .switched()
+            .flat_map(|d| {
+                let (key, enabled) = (d.key.name(), d.enabled());
+                index.sites_of(d.key).iter().map(move |&site| crate::text::Patch { site, key, enabled })
+            })
+            .collect();
+        let written = crate::text::flip(&mut patches, &index.segments)?;
+        Ok(BatchReport {
+            sites: patches.len(),
+            pages: written.pages,
+            barriers: written.barriers,
+            unsealed: written.unsealed,
+            ..BatchReport::default()
+        })
+    }
+
+    #[cfg(not(dormouse_patching))]
+    #[expect(clippy::unnecessary_wraps, reason = "the same shape as where text is patched")]
+    fn write(&self, index: &Index) -> Result<BatchReport, Error> {
+        let sites = self.switched().map(|d| index.site_count_of(d.key)).sum();
+        Ok(BatchReport { sites, ..BatchReport::default() })
+    }
+
+    /// Makes the new states visible; from here on nothing is `switched` any more.
+    fn publish(&self) {
+        for desired in self.keys.values() {
+            desired.key.publish(desired.baseline, desired.leases);
+        }
+    }
+}

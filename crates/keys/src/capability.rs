@@ -1,0 +1,39 @@
+//! What `dormouse doctor` says of static keys.
+
+use dormouse_sys::Capability;
+
+/// Whether keys can be switched in this process, and if not, what to change.
+///
+/// # Cost
+///
+/// Makes one page of code writable and read-only again; a slow path.
+#[cfg(dormouse_patching)]
+pub fn capability() -> Vec<Capability> {
+    use crate::registry;
+
+    let index = registry::index();
+    let sites = registry::site_count();
+    let mut report = vec![match sites {
+        0 => Capability::limited("keys.sites", "no site is linked into this process"),
+        _ => Capability::ok("keys.sites", format!("{sites} sites of {} keys", registry::all().len())),
+    }];
+    report.push(match crate::barrier::register() {
+        Ok(()) => Capability::ok("keys.sync", "membarrier(SYNC_CORE)"),
+        Err(error) => Capability::unavailable("keys.sync", error.to_string())
+            .with_fix("allow the membarrier system call in the seccomp profile"),
+    });
+    if let Some(site) = index.first_site() {
+        report.push(match crate::batch::exclusively(|| crate::text::probe_write(site, &index.segments)) {
+            Ok(()) => Capability::ok("keys.write", "mprotect of code"),
+            Err(errno) => Capability::unavailable("keys.write", format!("mprotect of code: {errno}"))
+                .with_fix("allow writable code (systemd: MemoryDenyWriteExecute=no; SELinux: execmod)"),
+        });
+    }
+    report
+}
+
+/// Whether keys can be switched in this process: always, where nothing is patched.
+#[cfg(not(dormouse_patching))]
+pub fn capability() -> Vec<Capability> {
+    vec![Capability::limited("keys.sites", "sites load and test their key: patching is not built in")]
+}

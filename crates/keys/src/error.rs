@@ -1,0 +1,75 @@
+//! Why a batch was refused. Whatever it says, the text and the keys are as they were.
+
+use std::fmt;
+use std::io;
+
+/// Why a batch was refused.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A site does not hold what it should: a debugger, a uprobe or another patcher was there.
+    #[error(
+        "site {addr:#x} of key {key} holds {found:02x?} instead of {expected:02x?}: \
+         something else has patched it (a debugger's breakpoint, a uprobe, a binary rewriter)"
+    )]
+    UnexpectedText {
+        /// The key's name.
+        key: &'static str,
+        /// The site's address.
+        addr: usize,
+        /// What was to be found.
+        expected: [u8; 5],
+        /// What was found.
+        found: [u8; 5],
+    },
+    /// A site lies in no executable segment of a loaded object.
+    #[error("site {addr:#x} of key {key} is not in the code of a loaded object")]
+    NotText {
+        /// The key's name.
+        key: &'static str,
+        /// The site's address.
+        addr: usize,
+    },
+    /// The kernel refused what patching needs.
+    #[error("{what} was refused: {source}; {setting}")]
+    Denied {
+        /// The refused operation.
+        what: &'static str,
+        /// The kernel's answer.
+        source: io::Error,
+        /// What to change.
+        setting: &'static str,
+    },
+    /// A key holds more leases than can be counted.
+    #[error("key {key} cannot take another lease: {leases} are held")]
+    TooManyLeases {
+        /// The key's name.
+        key: &'static str,
+        /// Leases held.
+        leases: u32,
+    },
+    /// A batch inside a batch of the same thread, which could only wait for itself.
+    #[error("a batch is under way on this thread; a signal handler must not start another")]
+    Reentrant,
+}
+
+/// A lease that could not be given back, with the reason.
+#[derive(Debug)]
+pub struct ReleaseError {
+    /// The lease, still held.
+    pub lease: crate::Lease,
+    /// Why.
+    pub error: Error,
+}
+
+impl fmt::Display for ReleaseError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the lease on {} keys is still held: {}", self.lease.keys().len(), self.error)
+    }
+}
+
+impl std::error::Error for ReleaseError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.error)
+    }
+}

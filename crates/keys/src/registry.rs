@@ -1,0 +1,175 @@
+//! All keys and their sites, found through the objects' entries.
+//!
+//! Nothing registers a key: a key is known because a live site names it, so functions that the linker
+//! dropped take their keys along. The index is built when it is first asked for and again when an object has
+//! come; entries point into read-only data, and cost nothing until then.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::key::Key;
+
+/// A key and where it is used.
+#[derive(Debug, Clone)]
+pub struct KeyUse {
+    /// The key.
+    pub key: &'static Key,
+    /// How many sites branch on it.
+    pub sites: usize,
+    /// File name of the linked object that the key lives in; empty where that cannot be told.
+    pub object: Arc<str>,
+}
+
+/// Every key that a site names, by name, then by place.
+///
+/// # Cost
+///
+/// Sorts all sites of the process at the first call and after an object has come; else a copy.
+pub fn all() -> Vec<KeyUse> {
+    index().keys.iter().map(|k| k.usage.clone()).collect()
+}
+
+/// How many sites there are.
+///
+/// # Cost
+///
+/// As [`all`].
+pub fn site_count() -> usize {
+    index().keys.iter().map(|k| k.usage.sites).sum()
+}
+
+/// One place in the code that branches on a key.
+#[cfg(dormouse_patching)]
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Site {
+    pub(crate) code: usize,
+    pub(crate) target: usize,
+    pub(crate) branch: bool,
+    /// Index into [`Index::segments`]; `None`: not in any object's code.
+    pub(crate) segment: Option<usize>,
+}
+
+#[derive(Debug)]
+pub(crate) struct KeyEntry {
+    usage: KeyUse,
+    #[cfg(dormouse_patching)]
+    sites: std::ops::Range<usize>,
+}
+
+/// Everything that is known, at one moment.
+#[derive(Debug, Default)]
+pub(crate) struct Index {
+    /// By name.
+    keys: Vec<KeyEntry>,
+    /// Sites, those of one key together, in order of address.
+    #[cfg(dormouse_patching)]
+    sites: Vec<Site>,
+    /// Positions in `keys` by the key's address.
+    #[cfg(dormouse_patching)]
+    by_address: std::collections::HashMap<usize, usize>,
+    #[cfg(dormouse_patching)]
+    pub(crate) segments: Vec<crate::text::Segment>,
+    objects: usize,
+}
+
+/// The index, as of now.
+pub(crate) fn index() -> Arc<Index> {
+    static INDEX: Mutex<Option<Arc<Index>>> = Mutex::new(None);
+    let mut cached = INDEX.lock().unwrap_or_else(PoisonError::into_inner);
+    let objects = count_objects();
+    match &*cached {
+        Some(index) if index.objects == objects => Arc::clone(index),
+        _ => Arc::clone(cached.insert(Arc::new(Index::build(objects)))),
+    }
+}
+
+fn sort(keys: &mut [KeyEntry]) {
+    keys.sort_by_key(|k| (k.usage.key.name(), k.usage.key.file(), k.usage.key.line(), k.usage.key.address()));
+}
+
+#[cfg(dormouse_patching)]
+fn count_objects() -> usize {
+    crate::object::all().count()
+}
+
+#[cfg(dormouse_patching)]
+impl Index {
+    fn build(objects: usize) -> Self {
+        let map = crate::text::CodeMap::load();
+        let mut all: Vec<(&'static Key, Site)> = crate::object::all()
+            .flat_map(crate::object::Object::entries)
+            .map(|entry| {
+                let (code, target) = (entry.code(), entry.target());
+                (entry.key(), Site { code, target, branch: entry.branch(), segment: map.segment_of(code) })
+            })
+            .collect();
+        all.sort_unstable_by_key(|(key, site)| (key.address(), site.code));
+        let mut keys = Vec::new();
+        let mut from = 0;
+        for group in all.chunk_by(|a, b| a.0.address() == b.0.address()) {
+            let (key, sites) = (group[0].0, from..from + group.len());
+            from = sites.end;
+            let usage = KeyUse { key, sites: group.len(), object: map.object_of(key.address()) };
+            keys.push(KeyEntry { usage, sites });
+        }
+        sort(&mut keys);
+        let by_address = keys.iter().enumerate().map(|(i, k)| (k.usage.key.address(), i)).collect();
+        let sites = all.into_iter().map(|(_, site)| site).collect();
+        Self { keys, sites, by_address, segments: map.into_segments(), objects }
+    }
+
+    /// Any site, to try things on.
+    pub(crate) fn first_site(&self) -> Option<Site> {
+        self.sites.first().copied()
+    }
+
+    /// The sites of a key, in order of address.
+    pub(crate) fn sites_of(&self, key: &Key) -> &[Site] {
+        self.by_address.get(&key.address()).map_or(&[], |&at| &self.sites[self.keys[at].sites.clone()])
+    }
+}
+
+/// A site where sites are not patched.
+#[cfg(not(dormouse_patching))]
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct PortableSite {
+    key: &'static Key,
+}
+
+#[cfg(not(dormouse_patching))]
+impl PortableSite {
+    /// For the macros.
+    pub const fn new(key: &'static Key) -> Self {
+        Self { key }
+    }
+}
+
+#[cfg(not(dormouse_patching))]
+inventory::collect!(PortableSite);
+
+#[cfg(not(dormouse_patching))]
+fn count_objects() -> usize {
+    inventory::iter::<PortableSite>.into_iter().count()
+}
+
+#[cfg(not(dormouse_patching))]
+impl Index {
+    fn build(objects: usize) -> Self {
+        let mut sites: Vec<&'static Key> =
+            inventory::iter::<PortableSite>.into_iter().map(|site| site.key).collect();
+        sites.sort_unstable_by_key(|key| key.address());
+        let mut keys: Vec<KeyEntry> = sites
+            .chunk_by(|a, b| a.address() == b.address())
+            .map(|group| KeyEntry {
+                usage: KeyUse { key: group[0], sites: group.len(), object: Arc::from("") },
+            })
+            .collect();
+        sort(&mut keys);
+        Self { keys, objects }
+    }
+
+    /// How many sites a key has.
+    pub(crate) fn site_count_of(&self, key: &Key) -> usize {
+        self.keys.iter().find(|k| k.usage.key.address() == key.address()).map_or(0, |k| k.usage.sites)
+    }
+}

@@ -1,0 +1,195 @@
+//! What keys promise, whether their sites are patched or not.
+
+mod child;
+
+use std::sync::mpsc::channel;
+
+use child::in_child;
+use dormouse_keys::{
+    Batch, Error, Key, KeyUse, Lease, PATCHING, Selector, all, likely, static_key, unlikely,
+};
+
+static_key! {
+    static OFF: "truth.off" = false;
+    static ON: "truth.on" = true;
+    static SHARED: "count.shared" = false;
+    static LEFT: "batch.left" = false;
+    static RIGHT: "batch.right" = false;
+    static NOISY: "batch.noisy" = false;
+}
+
+mod elsewhere {
+    dormouse_keys::static_key! {
+        /// The same name as another key.
+        pub static TWIN: "count.shared" = false;
+    }
+}
+
+#[inline(never)]
+fn sites() -> [bool; 4] {
+    [unlikely!(OFF), likely!(OFF), unlikely!(ON), likely!(ON)]
+}
+
+fn uses_of(name: &str) -> Vec<KeyUse> {
+    all().into_iter().filter(|k| k.key.name() == name).collect()
+}
+
+#[test]
+fn every_kind_of_site_follows_its_key_through_two_inversions() {
+    in_child("every_kind_of_site_follows_its_key_through_two_inversions", || {
+        assert_eq!(sites(), [false, false, true, true]);
+        for _ in 0..2 {
+            let report = Batch::new().enable(&OFF).disable(&ON).apply().unwrap();
+            assert_eq!((report.keys, report.sites), (2, 4));
+            assert_eq!(report.barriers, usize::from(PATCHING));
+            assert_eq!(sites(), [true, true, false, false]);
+            assert!(OFF.is_enabled() && !ON.is_enabled());
+            Batch::new().disable(&OFF).enable(&ON).apply().unwrap();
+            assert_eq!(sites(), [false, false, true, true]);
+        }
+    });
+}
+
+#[test]
+fn a_key_is_on_while_its_baseline_is_on_or_a_lease_is_held() {
+    in_child("a_key_is_on_while_its_baseline_is_on_or_a_lease_is_held", || {
+        fn shared() -> bool {
+            unlikely!(SHARED)
+        }
+        let first = SHARED.acquire().unwrap();
+        let second = Lease::of([SHARED.key(), SHARED.key()]).unwrap();
+        assert_eq!(second.report().sites, 0, "the key was on already");
+        assert_eq!(SHARED.leases(), 2);
+        assert!(shared());
+        drop(first);
+        assert!(shared());
+        SHARED.enable().unwrap();
+        second.release().unwrap();
+        assert!(shared() && SHARED.baseline());
+        SHARED.disable().unwrap();
+        assert!(!shared());
+        assert_eq!(SHARED.leases(), 0);
+    });
+}
+
+#[test]
+fn part_of_a_lease_can_be_given_back() {
+    in_child("part_of_a_lease_can_be_given_back", || {
+        fn both() -> (bool, bool) {
+            (unlikely!(LEFT), unlikely!(RIGHT))
+        }
+        let mut lease = Lease::of([LEFT.key(), RIGHT.key()]).unwrap();
+        assert_eq!(both(), (true, true));
+        lease.release_where(|key| key.name().ends_with("left")).unwrap();
+        assert_eq!(both(), (false, true));
+        assert_eq!(lease.keys().len(), 1);
+        drop(lease);
+        assert_eq!(both(), (false, false));
+    });
+}
+
+#[test]
+fn a_batch_by_globs_changes_the_selected_keys_and_no_others() {
+    in_child("a_batch_by_globs_changes_the_selected_keys_and_no_others", || {
+        fn three() -> [bool; 3] {
+            [unlikely!(LEFT), unlikely!(RIGHT), unlikely!(NOISY)]
+        }
+        let selected = Selector::parse("batch.*,!*.noisy").unwrap().keys();
+        let names: Vec<_> = selected.iter().map(|k| k.key.name()).collect();
+        assert_eq!(names, ["batch.left", "batch.right"]);
+        let report = Batch::new().enable_all(selected.iter().map(|k| k.key)).apply().unwrap();
+        assert_eq!(report.keys, 2);
+        assert_eq!(three(), [true, true, false]);
+        let report = Batch::new().enable_all(selected.iter().map(|k| k.key)).apply().unwrap();
+        assert_eq!((report.keys, report.sites, report.barriers), (0, 0, 0), "nothing to do");
+    });
+}
+
+#[test]
+fn the_last_change_of_a_key_in_a_batch_counts_and_it_is_written_once() {
+    in_child("the_last_change_of_a_key_in_a_batch_counts_and_it_is_written_once", || {
+        fn left() -> bool {
+            unlikely!(LEFT)
+        }
+        assert!(!left());
+        let report = Batch::new().enable(&LEFT).disable(&LEFT).enable(&LEFT).apply().unwrap();
+        assert_eq!(report.keys, 1);
+        assert!(left());
+    });
+}
+
+#[test]
+fn keys_of_one_name_are_listed_apart_and_each_with_its_sites() {
+    fn use_both() -> (bool, bool) {
+        (unlikely!(SHARED), unlikely!(elsewhere::TWIN))
+    }
+    assert_eq!(use_both(), (false, false));
+    let uses = uses_of("count.shared");
+    assert_eq!(uses.len(), 2);
+    assert!(uses.iter().all(|k| k.sites >= 1 && k.key.file().ends_with("keys.rs")));
+    assert_ne!(uses[0].key.line(), uses[1].key.line());
+    if PATCHING {
+        let own = std::env::current_exe().unwrap();
+        assert_eq!(*uses[0].object, *own.file_name().unwrap().to_string_lossy());
+    }
+}
+
+#[test]
+fn concurrent_changes_of_one_key_all_count() {
+    in_child("concurrent_changes_of_one_key_all_count", || {
+        fn shared() -> bool {
+            unlikely!(SHARED)
+        }
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..200 {
+                        let lease = SHARED.acquire().unwrap();
+                        assert!(shared());
+                        assert!(SHARED.is_enabled());
+                        drop(lease);
+                    }
+                });
+            }
+        });
+        assert_eq!(SHARED.leases(), 0);
+        assert!(!shared());
+    });
+}
+
+#[test]
+fn who_reads_a_key_as_on_finds_its_sites_awake() {
+    in_child("who_reads_a_key_as_on_finds_its_sites_awake", || {
+        fn left() -> bool {
+            unlikely!(LEFT)
+        }
+        let (seen, is_seen) = channel();
+        let reader = std::thread::spawn(move || {
+            for on in [true, false].into_iter().cycle().take(200) {
+                while LEFT.is_enabled() != on {
+                    std::hint::spin_loop();
+                }
+                assert_eq!(left(), on);
+                seen.send(()).unwrap();
+            }
+        });
+        for on in [true, false].into_iter().cycle().take(200) {
+            if on {
+                LEFT.enable().unwrap()
+            } else {
+                LEFT.disable().unwrap()
+            };
+            is_seen.recv().unwrap();
+        }
+        reader.join().unwrap();
+    });
+}
+
+#[test]
+fn errors_say_what_to_change() {
+    fn is_send_and_sync<T: Send + Sync>() {}
+    let error = Error::UnexpectedText { key: "a.b", addr: 0x1000, expected: [0xa9; 5], found: [0xcc; 5] };
+    assert!(error.to_string().contains("a.b") && error.to_string().contains("breakpoint"));
+    let _: &dyn std::error::Error = &error;
+    is_send_and_sync::<(Key, Lease, Batch, Error)>();
+}
