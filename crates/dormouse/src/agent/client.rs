@@ -1,0 +1,336 @@
+//! One connection: who it is, what it has sent, what it is still to be sent, and what it holds.
+//!
+//! # Invariants
+//!
+//! 1. `input` holds at most one line and the beginning of the next: nothing is read while an answer is unsent.
+//! 2. Nothing here waits: the socket does not block.
+//!
+//! # Safety
+//!
+//! `getsockopt(SO_PEERCRED)` into a local structure.
+#![allow(unsafe_code)]
+
+use std::collections::HashSet;
+use std::io::{self, Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use dormouse_keys::Lease;
+use dormouse_sys::ring::Writer;
+use serde::Serialize;
+
+use crate::group::Group;
+use crate::recorder::Trace;
+use crate::wire::{Code, FrameKind, MAX_FRAME, MAX_LINE, Note, PROTOCOL, Response, WireError};
+
+/// A request that was begun, an answer that is not taken: then the connection is closed.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Unsent bytes beyond which a trace holds its records back, to be dropped and counted there.
+const HIGH_WATER: usize = 256 * 1024;
+
+/// Who is at the other end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Peer {
+    pub(super) uid: u32,
+    /// 0 when it lives in another process namespace.
+    pub(super) pid: u32,
+}
+
+/// A connection.
+#[derive(Debug)]
+pub(super) struct Client {
+    pub(super) stream: UnixStream,
+    pub(super) peer: Peer,
+    input: Vec<u8>,
+    output: Vec<u8>,
+    sent: usize,
+    pub(super) greeted: bool,
+    /// Closed as soon as the output is sent.
+    pub(super) closing: bool,
+    /// Gone: nothing can be sent any more.
+    pub(super) gone: bool,
+    /// Since when a request is incomplete or an answer is not taken.
+    waiting: Option<Instant>,
+    pub(super) leases: Vec<Lease>,
+    pub(super) tracing: Option<Stream>,
+}
+
+/// A trace on its way to a client.
+#[derive(Debug)]
+pub(super) struct Stream {
+    pub(super) trace: Trace,
+    threads: HashSet<Writer>,
+    groups: HashSet<u32>,
+    next_clock: Instant,
+}
+
+/// What came in.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Input {
+    Line(Vec<u8>),
+    TooLong,
+    Nothing,
+}
+
+impl Client {
+    pub(super) fn new(stream: UnixStream) -> io::Result<Self> {
+        stream.set_nonblocking(true)?;
+        let peer = peer_of(&stream)?;
+        Ok(Self {
+            stream,
+            peer,
+            input: Vec::new(),
+            output: Vec::new(),
+            sent: 0,
+            greeted: false,
+            closing: false,
+            gone: false,
+            // Until it has said hello.
+            waiting: Some(Instant::now()),
+            leases: Vec::new(),
+            tracing: None,
+        })
+    }
+
+    /// Reads what has come, as far as there is room for it.
+    pub(super) fn receive(&mut self) {
+        let mut part = [0; 4096];
+        while self.input.len() <= MAX_LINE {
+            match self.stream.read(&mut part) {
+                Ok(0) => {
+                    self.gone = true;
+                    return;
+                }
+                Ok(_) if self.tracing.is_some() => {
+                    // Nothing is to be said during a trace; it is ended by closing.
+                }
+                Ok(n) => self.input.extend_from_slice(&part[..n]),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => {
+                    self.gone |= error.kind() != io::ErrorKind::WouldBlock;
+                    return;
+                }
+            }
+        }
+    }
+
+    /// The next request, when no answer is under way.
+    pub(super) fn next_line(&mut self) -> Input {
+        if self.is_busy() || self.closing || self.tracing.is_some() {
+            return Input::Nothing;
+        }
+        match self.input.iter().position(|&b| b == b'\n') {
+            Some(end) if end <= MAX_LINE => {
+                let mut line: Vec<u8> = self.input.drain(..=end).collect();
+                line.pop();
+                self.waiting = None;
+                Input::Line(line)
+            }
+            None if self.input.len() <= MAX_LINE => {
+                if self.input.is_empty() {
+                    self.waiting = self.waiting.filter(|_| !self.greeted);
+                } else {
+                    self.waiting.get_or_insert_with(Instant::now);
+                }
+                Input::Nothing
+            }
+            _ => Input::TooLong,
+        }
+    }
+
+    /// Whether an answer is under way.
+    pub(super) fn is_busy(&self) -> bool {
+        self.sent < self.output.len()
+    }
+
+    /// Sends what it will take.
+    pub(super) fn send(&mut self) {
+        while self.sent < self.output.len() {
+            match self.stream.write(&self.output[self.sent..]) {
+                // A stream socket takes something or says why not.
+                Ok(n) => {
+                    self.sent += n;
+                    self.waiting = Some(Instant::now());
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.waiting.get_or_insert_with(Instant::now);
+                    return;
+                }
+                Err(_) => {
+                    self.gone = true;
+                    break;
+                }
+            }
+        }
+        self.output.clear();
+        self.sent = 0;
+        self.waiting = self.waiting.filter(|_| !self.greeted);
+        self.gone |= self.closing;
+    }
+
+    /// When patience with this client ends.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.waiting.map(|since| since + PATIENCE)
+    }
+
+    pub(super) fn answer<T: Serialize>(&mut self, id: u64, answer: Result<T, WireError>) {
+        let (ok, error) = match answer {
+            Ok(ok) => (Some(ok), None),
+            Err(error) => (None, Some(error)),
+        };
+        match serde_json::to_vec(&Response { v: PROTOCOL, id, ok, error }) {
+            Ok(mut line) => {
+                line.push(b'\n');
+                self.output.append(&mut line);
+            }
+            // Our own types always serialise; if not, an end is better than silence.
+            Err(_) => self.closing = true,
+        }
+    }
+
+    /// Refuses and closes.
+    pub(super) fn refuse(&mut self, id: u64, code: Code, message: impl Into<String>) {
+        self.answer::<()>(id, Err(WireError { code, message: message.into(), near: Vec::new() }));
+        self.closing = true;
+    }
+
+    pub(super) fn start_stream(&mut self, trace: Trace) {
+        self.tracing = Some(Stream {
+            trace,
+            threads: HashSet::new(),
+            groups: HashSet::new(),
+            next_clock: Instant::now() + Duration::from_secs(1),
+        });
+    }
+
+    /// Puts what a trace has collected into frames, unless the client is behind.
+    pub(super) fn pump(&mut self, now: Instant) {
+        let behind = self.output.len() - self.sent > HIGH_WATER;
+        let Some(stream) = &mut self.tracing else { return };
+        if behind {
+            return;
+        }
+        stream.fill(&mut self.output, now);
+    }
+}
+
+impl Stream {
+    fn fill(&mut self, output: &mut Vec<u8>, now: Instant) {
+        let chunks = self.trace.take();
+        for chunk in chunks {
+            if self.threads.insert(chunk.writer) {
+                note(
+                    output,
+                    &Note::Thread {
+                        tid: chunk.writer.tid,
+                        start: chunk.writer.start,
+                        name: super::ops::thread_name(chunk.writer.tid),
+                    },
+                );
+            }
+            for group in Group::all() {
+                if self.groups.insert(group.id()) {
+                    note(output, &Note::Group { id: group.id(), name: group.name().to_owned() });
+                }
+            }
+            let mut payload = Vec::with_capacity(12 + chunk.bytes.len());
+            payload.extend_from_slice(&chunk.writer.tid.to_le_bytes());
+            payload.extend_from_slice(&chunk.writer.start.to_le_bytes());
+            payload.extend_from_slice(&chunk.bytes);
+            frame(output, FrameKind::Records, &payload);
+        }
+        let dropped = self.trace.dropped();
+        if dropped.rings + dropped.trace > 0 {
+            note(output, &Note::Dropped { rings: dropped.rings, client: dropped.trace });
+        }
+        if now >= self.next_clock {
+            self.next_clock = now + Duration::from_secs(1);
+            note(output, &Note::Clock(super::ops::clock_point()));
+        }
+    }
+}
+
+fn note(output: &mut Vec<u8>, note: &Note) {
+    if let Ok(json) = serde_json::to_vec(note) {
+        frame(output, FrameKind::Note, &json);
+    }
+}
+
+fn frame(output: &mut Vec<u8>, kind: FrameKind, payload: &[u8]) {
+    // A chunk is at most one ring, far below the bound.
+    debug_assert!(payload.len() < MAX_FRAME);
+    output.extend_from_slice(&(payload.len() as u32 + 1).to_le_bytes());
+    output.push(kind as u8);
+    output.extend_from_slice(payload);
+}
+
+fn peer_of(stream: &UnixStream) -> io::Result<Peer> {
+    let mut credentials = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
+    let mut length = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: the option writes at most `length` bytes into `credentials`.
+    let asked = unsafe {
+        libc::getsockopt(
+            stream.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut credentials).cast(),
+            &raw mut length,
+        )
+    };
+    if asked != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(Peer { uid: credentials.uid, pid: credentials.pid.cast_unsigned() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pair() -> (UnixStream, Client) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        (ours, Client::new(theirs).unwrap())
+    }
+
+    #[test]
+    fn lines_come_one_at_a_time_and_halves_are_waited_for() {
+        let (mut remote, mut client) = pair();
+        remote.write_all(b"one\ntwo\nthr").unwrap();
+        client.receive();
+        assert_eq!(client.next_line(), Input::Line(b"one".to_vec()));
+        assert_eq!(client.next_line(), Input::Line(b"two".to_vec()));
+        assert_eq!(client.next_line(), Input::Nothing);
+        assert!(client.deadline().is_some());
+        remote.write_all(b"ee\n").unwrap();
+        client.receive();
+        assert_eq!(client.next_line(), Input::Line(b"three".to_vec()));
+        assert!(client.deadline().is_none());
+    }
+
+    #[test]
+    fn a_line_over_the_bound_is_refused_not_stored() {
+        let (mut remote, mut client) = pair();
+        remote.set_nonblocking(true).unwrap();
+        for _ in 0..64 {
+            let _ = remote.write(&[b'x'; 4096]);
+        }
+        client.receive();
+        assert_eq!(client.next_line(), Input::TooLong);
+        assert!(client.input.len() <= MAX_LINE + 4096);
+    }
+
+    #[test]
+    fn the_next_request_waits_for_the_answer_to_be_sent() {
+        let (mut remote, mut client) = pair();
+        remote.write_all(b"one\ntwo\n").unwrap();
+        client.receive();
+        assert_eq!(client.next_line(), Input::Line(b"one".to_vec()));
+        client.answer(1, Ok("x"));
+        assert_eq!(client.next_line(), Input::Nothing);
+        client.send();
+        assert_eq!(client.next_line(), Input::Line(b"two".to_vec()));
+    }
+}

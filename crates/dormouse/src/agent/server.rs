@@ -1,0 +1,183 @@
+//! The poll loop.
+//!
+//! # Invariants
+//!
+//! 1. At most [`MAX_CLIENTS`] connections; a further one is told so and closed.
+//! 2. A client's leases end with the client, a timed lease at its time, all of them with the loop.
+
+use std::io::ErrorKind;
+use std::os::unix::net::UnixListener;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::{Duration, Instant};
+
+use dormouse_keys::Lease;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+
+use super::Place;
+use super::client::{Client, Input, Peer};
+use crate::wire::{Code, MAX_LINE};
+
+/// Connections at once.
+pub(super) const MAX_CLIENTS: usize = 32;
+
+/// How often a running trace looks for records.
+const TRACE_INTERVAL: Duration = Duration::from_millis(20);
+
+/// How long not to accept after a refusal by the system (no descriptors left), so as not to spin.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
+
+/// A lease that outlives its client.
+#[derive(Debug)]
+pub(super) struct Timed {
+    pub(super) lease: Lease,
+    pub(super) owner: Peer,
+    pub(super) until: Instant,
+}
+
+/// What the loop holds.
+#[derive(Debug, Default)]
+pub(super) struct Server {
+    pub(super) clients: Vec<Client>,
+    pub(super) timed: Vec<Timed>,
+    no_accept_until: Option<Instant>,
+}
+
+/// The agent's thread.
+pub(super) fn run(listener: UnixListener, place: &Place) {
+    let served = catch_unwind(AssertUnwindSafe(|| {
+        // Slow the first time, so not on the host's thread. A refusal is met again, and reported, by who switches keys.
+        let _ = dormouse_keys::prepare();
+        dormouse_clock::tier();
+        let mut server = Server::default();
+        loop {
+            if let Err(errno) = server.turn(&listener)
+                && errno != Errno::INTR
+            {
+                break;
+            }
+        }
+    }));
+    // Whatever ended the loop, leases have gone with the server, and nobody shall find a dead socket.
+    drop(served);
+    drop(listener);
+    place.remove();
+}
+
+impl Server {
+    /// Waits for something to happen, and deals with it.
+    fn turn(&mut self, listener: &UnixListener) -> Result<(), Errno> {
+        let now = Instant::now();
+        let accepting = self.no_accept_until.is_none_or(|until| until <= now);
+        let mut places: Vec<PollFd<'_>> = self.clients.iter().map(interest).collect();
+        if accepting {
+            places.push(PollFd::new(listener, PollFlags::IN));
+        }
+        poll(&mut places, self.timeout(now).as_ref())?;
+        let ready: Vec<PollFlags> = places.iter().map(PollFd::revents).collect();
+        drop(places);
+
+        for (at, ready) in ready.iter().take(self.clients.len()).enumerate() {
+            let readable = ready.intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR);
+            self.serve(at, readable);
+        }
+        if accepting && ready.last().is_some_and(|r| r.contains(PollFlags::IN)) {
+            self.accept(listener);
+        }
+        self.expire(Instant::now());
+        Ok(())
+    }
+
+    fn serve(&mut self, at: usize, readable: bool) {
+        if readable {
+            self.clients[at].receive();
+        }
+        self.clients[at].send();
+        loop {
+            match self.clients[at].next_line() {
+                Input::Line(line) => self.request(at, &line),
+                Input::TooLong => {
+                    let message = format!("a request is longer than {MAX_LINE} bytes");
+                    self.clients[at].refuse(0, Code::TooLong, message);
+                }
+                Input::Nothing => break,
+            }
+            self.clients[at].send();
+        }
+        if self.clients[at].tracing.is_some() {
+            self.clients[at].pump(Instant::now());
+            self.clients[at].send();
+        }
+    }
+
+    fn accept(&mut self, listener: &UnixListener) {
+        loop {
+            match listener.accept() {
+                Ok((stream, _)) => {
+                    let Ok(mut client) = Client::new(stream) else { continue };
+                    let own = rustix::process::geteuid().as_raw();
+                    if client.peer.uid != own && client.peer.uid != 0 {
+                        let message = format!(
+                            "this process belongs to uid {own}, you are uid {}: be that user or root",
+                            client.peer.uid
+                        );
+                        client.refuse(0, Code::Denied, message);
+                    } else if self.clients.len() >= MAX_CLIENTS {
+                        client.refuse(
+                            0,
+                            Code::Busy,
+                            format!("{MAX_CLIENTS} clients are connected: close one"),
+                        );
+                    }
+                    // A refused client takes its answer at once or not at all.
+                    client.send();
+                    if !client.closing {
+                        self.clients.push(client);
+                    }
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                Err(error)
+                    if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => {}
+                Err(_) => {
+                    self.no_accept_until = Some(Instant::now() + ACCEPT_PAUSE);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Ends what has come to its end: gone clients, exhausted patience, timed leases.
+    fn expire(&mut self, now: Instant) {
+        for client in &mut self.clients {
+            if client.deadline().is_some_and(|d| d <= now) {
+                if !client.is_busy() && !client.gone {
+                    client.refuse(0, Code::BadRequest, "the request is not complete after 10 s");
+                    client.send();
+                }
+                client.gone = true;
+            }
+        }
+        self.clients.retain(|c| !c.gone);
+        self.timed.retain(|t| t.until > now && !t.lease.keys().is_empty());
+    }
+
+    fn timeout(&self, now: Instant) -> Option<Timespec> {
+        let tracing = self.clients.iter().any(|c| c.tracing.is_some()).then(|| now + TRACE_INTERVAL);
+        let wake = (self.clients.iter().filter_map(Client::deadline))
+            .chain(self.timed.iter().map(|t| t.until))
+            .chain(self.no_accept_until.filter(|&until| until > now))
+            .chain(tracing)
+            .min()?;
+        // Rounded up, so that the loop does not turn idly for the last microseconds.
+        let wait = wake.saturating_duration_since(now) + Duration::from_millis(1);
+        Timespec::try_from(wait).ok()
+    }
+}
+
+fn interest(client: &Client) -> PollFd<'_> {
+    let mut flags = PollFlags::IN;
+    if client.is_busy() {
+        flags |= PollFlags::OUT;
+    }
+    PollFd::new(&client.stream, flags)
+}

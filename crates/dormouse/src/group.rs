@@ -1,0 +1,219 @@
+//! Groups: named work, with what it costs.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{PoisonError, RwLock};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use dormouse_events::{Context, Kind, enter};
+
+use crate::instrument::{Entered, Instrumented, Task};
+
+/// How many groups a process can have. Names beyond that share the group `other`.
+pub const MAX_GROUPS: usize = 1024;
+
+/// The group of names beyond [`MAX_GROUPS`].
+const OTHER: &str = "other";
+
+/// A named kind of work: `GET /menu`, `compaction`. Its tasks (futures, scopes, threads) are charged to it.
+///
+/// A handle is one word and is copied freely. A group lives as long as the process, so that its totals
+/// never go back; there are at most [`MAX_GROUPS`]. Name groups by kind of work, never by request.
+#[derive(Clone, Copy)]
+pub struct Group(&'static Inner);
+
+#[derive(Debug)]
+struct Inner {
+    name: &'static str,
+    context: Context,
+    started: AtomicU64,
+    finished: AtomicU64,
+}
+
+/// What a group has cost so far.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct GroupStat {
+    /// The group's name.
+    pub name: &'static str,
+    /// CPU time of its tasks, without that of groups nested in them; tasks that are running now are included.
+    pub cpu: Duration,
+    /// Polls of its futures and entries of its scopes and threads.
+    pub entries: u64,
+    /// Tasks that are.
+    pub alive: u64,
+    /// Tasks that began.
+    pub started: u64,
+    /// Tasks that ended, were dropped or panicked.
+    pub finished: u64,
+}
+
+#[derive(Default)]
+struct Registry {
+    by_name: HashMap<&'static str, Group>,
+    in_order: Vec<Group>,
+}
+
+static REGISTRY: RwLock<Option<Registry>> = RwLock::new(None);
+static NEXT_TASK: AtomicU64 = AtomicU64::new(1);
+
+impl Group {
+    /// The group of that name; the same one for the same name.
+    ///
+    /// # Cost
+    ///
+    /// A look-up under a shared lock. Keep the handle where a group is used for every request.
+    pub fn new(name: &str) -> Self {
+        let registry = REGISTRY.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(&group) = registry.as_ref().and_then(|r| r.by_name.get(name)) {
+            return group;
+        }
+        drop(registry);
+        let mut registry = REGISTRY.write().unwrap_or_else(PoisonError::into_inner);
+        registry.get_or_insert_default().intern(name)
+    }
+
+    /// The name.
+    pub fn name(self) -> &'static str {
+        self.0.name
+    }
+
+    /// The number that records show; never reused in a process.
+    pub fn id(self) -> u32 {
+        self.0.context.id()
+    }
+
+    /// Charges every poll of `future`, and its destructor, to this group.
+    pub fn instrument<F: Future>(self, future: F) -> Instrumented<F> {
+        Instrumented::new(self.start_task(), future)
+    }
+
+    /// Charges what this thread does to the group until the guard is dropped.
+    ///
+    /// Not for a guard that lives across an `.await`: use [`Group::instrument`] there.
+    pub fn enter(self) -> Entered {
+        let task = self.start_task();
+        let entered = self.switch_to(&task, Kind::Scope);
+        Entered::new(entered, task)
+    }
+
+    /// A thread that is charged to this group from its beginning to its end, named after the group.
+    pub fn spawn_thread<T, F>(self, run: F) -> io::Result<JoinHandle<T>>
+    where
+        T: Send + 'static,
+        F: FnOnce() -> T + Send + 'static,
+    {
+        // A thread's name must not hold a NUL byte.
+        let name = self.name().replace('\0', " ");
+        std::thread::Builder::new().name(name).spawn(move || {
+            let _entered = self.enter();
+            run()
+        })
+    }
+
+    /// What the group has cost so far.
+    ///
+    /// # Cost
+    ///
+    /// A system call for each thread that runs one of the group's tasks at this moment.
+    pub fn stat(self) -> GroupStat {
+        // Finished first: a task that starts and ends in between must not make `alive` negative.
+        let finished = self.0.finished.load(Ordering::Acquire);
+        let started = self.0.started.load(Ordering::Relaxed);
+        GroupStat {
+            name: self.name(),
+            cpu: Duration::from_nanos(self.0.context.cpu_ns()),
+            entries: self.0.context.entries(),
+            alive: started.saturating_sub(finished),
+            started,
+            finished,
+        }
+    }
+
+    /// All groups, in order of creation.
+    pub fn all() -> Vec<Self> {
+        let registry = REGISTRY.read().unwrap_or_else(PoisonError::into_inner);
+        registry.as_ref().map(|r| r.in_order.clone()).unwrap_or_default()
+    }
+
+    fn start_task(self) -> Task {
+        self.0.started.fetch_add(1, Ordering::Relaxed);
+        Task::new(self, NEXT_TASK.fetch_add(1, Ordering::Relaxed))
+    }
+
+    pub(crate) fn finish_task(self) {
+        // Pairs with the load in `stat`: who sees the end sees the start.
+        self.0.finished.fetch_add(1, Ordering::Release);
+    }
+
+    #[inline]
+    pub(crate) fn switch_to(self, task: &Task, kind: Kind) -> dormouse_events::Entered {
+        enter(&self.0.context, task.id(), kind)
+    }
+}
+
+impl fmt::Debug for Group {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Group").field(&self.name()).finish()
+    }
+}
+
+impl PartialEq for Group {
+    fn eq(&self, other: &Self) -> bool {
+        std::ptr::eq(self.0, other.0)
+    }
+}
+
+impl Eq for Group {}
+
+impl Registry {
+    fn intern(&mut self, name: &str) -> Group {
+        if let Some(&group) = self.by_name.get(name) {
+            return group;
+        }
+        // The last place is kept for `other`.
+        if self.in_order.len() + 1 >= MAX_GROUPS && name != OTHER {
+            return self.intern(OTHER);
+        }
+        // Leaked, like its name: see the type's documentation.
+        let name: &'static str = Box::leak(name.into());
+        let group = Group(Box::leak(Box::new(Inner {
+            name,
+            // 0 is what a thread shows outside any group.
+            context: Context::new(self.in_order.len() as u32 + 1),
+            started: AtomicU64::new(0),
+            finished: AtomicU64::new(0),
+        })));
+        self.by_name.insert(name, group);
+        self.in_order.push(group);
+        group
+    }
+}
+
+/// CPU time of the process that is charged to no group: other threads' work, the runtime's own, tasks without a group.
+pub fn unattributed_cpu() -> Duration {
+    let groups: Duration = Group::all().into_iter().map(|g| g.stat().cpu).sum();
+    Duration::from_nanos(dormouse_clock::process_cpu_ns()).saturating_sub(groups)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_name_is_one_group_and_too_many_names_share_one() {
+        let mut registry = Registry::default();
+        let menu = registry.intern("GET /menu");
+        assert_eq!(registry.intern("GET /menu"), menu);
+        for n in 0..2 * MAX_GROUPS {
+            registry.intern(&format!("group {n}"));
+        }
+        assert_eq!(registry.in_order.len(), MAX_GROUPS);
+        assert_eq!(registry.intern("one more").name(), OTHER);
+        assert_eq!(registry.intern("group 3").name(), "group 3");
+    }
+}

@@ -1,0 +1,94 @@
+//! Tasks of a group: instrumented futures and scopes.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use dormouse_events::Kind;
+use pin_project_lite::pin_project;
+
+use crate::group::Group;
+
+/// One task of a group, counted from its start to its drop.
+#[derive(Debug)]
+pub(crate) struct Task {
+    group: Group,
+    id: u64,
+}
+
+impl Task {
+    pub(crate) fn new(group: Group, id: u64) -> Self {
+        Self { group, id }
+    }
+
+    pub(crate) fn id(&self) -> u64 {
+        self.id
+    }
+}
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        self.group.finish_task();
+    }
+}
+
+/// Keeps a group current on this thread; see [`Group::enter`].
+#[derive(Debug)]
+#[must_use = "the group is current as long as the guard lives"]
+pub struct Entered {
+    // In this order: the task ends after its last switch.
+    _switch: dormouse_events::Entered,
+    _task: Task,
+}
+
+impl Entered {
+    pub(crate) fn new(switch: dormouse_events::Entered, task: Task) -> Self {
+        Self { _switch: switch, _task: task }
+    }
+}
+
+pin_project! {
+    /// A future whose polls and destructor are charged to a group; see [`Group::instrument`].
+    #[derive(Debug)]
+    #[must_use = "futures do nothing unless polled"]
+    pub struct Instrumented<F> {
+        // `None` once dropped, which happens inside the group.
+        #[pin]
+        future: Option<F>,
+        task: Task,
+    }
+
+    impl<F> PinnedDrop for Instrumented<F> {
+        fn drop(this: Pin<&mut Self>) {
+            let mut this = this.project();
+            let _inside = this.task.group.switch_to(this.task, Kind::Poll);
+            this.future.set(None);
+        }
+    }
+}
+
+impl<F> Instrumented<F> {
+    pub(crate) fn new(task: Task, future: F) -> Self {
+        Self { future: Some(future), task }
+    }
+
+    /// The group that is charged.
+    pub fn group(&self) -> Group {
+        self.task.group
+    }
+}
+
+impl<F: Future> Future for Instrumented<F> {
+    type Output = F::Output;
+
+    #[inline]
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        let _inside = this.task.group.switch_to(this.task, Kind::Poll);
+        match this.future.as_pin_mut() {
+            Some(future) => future.poll(cx),
+            // Only a drop takes the future away, and nothing is polled after that.
+            None => Poll::Pending,
+        }
+    }
+}

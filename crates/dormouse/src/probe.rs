@@ -1,0 +1,195 @@
+//! Probes: named places with fields, asleep behind a static key of their own.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use dormouse_clock::rdtsc;
+use dormouse_sys::{ring, thread};
+
+use crate::record::{Phase, Writer};
+
+/// What a probe is, beside its key: made by [`probe!`](crate::probe), found through
+/// [`Key::attached`](crate::Key::attached).
+#[derive(Debug)]
+pub struct Probe {
+    fields: &'static [&'static str],
+    /// 0 until somebody asks.
+    id: AtomicU32,
+}
+
+static NEXT_ID: AtomicU32 = AtomicU32::new(1);
+
+impl Probe {
+    /// For the macros.
+    #[doc(hidden)]
+    pub const fn new(fields: &'static [&'static str]) -> Self {
+        Self { fields, id: AtomicU32::new(0) }
+    }
+
+    /// The names of its fields, in the order of a record's values.
+    pub fn fields(&self) -> &'static [&'static str] {
+        self.fields
+    }
+
+    /// The number in its records; never reused in a process.
+    pub fn id(&self) -> u32 {
+        let id = self.id.load(Ordering::Relaxed);
+        if id != 0 {
+            return id;
+        }
+        let new = NEXT_ID.fetch_add(1, Ordering::Relaxed);
+        // Another thread may have been quicker; then our number is never used.
+        self.id
+            .compare_exchange(0, new, Ordering::Relaxed, Ordering::Relaxed)
+            .map_or_else(|first| first, |_| new)
+    }
+}
+
+/// Lays a record down: header, what `fill` adds, into the thread's ring.
+///
+/// # Async-signal-safety
+///
+/// As `fill`, once the thread has its block; a handler that interrupts a record of its own thread drops its one.
+#[inline]
+fn record(probe: &Probe, phase: Phase, tsc: u64, fill: impl FnOnce(&mut Writer)) {
+    let current = thread::current().map(thread::ThreadBlock::own_current).unwrap_or_default();
+    let mut writer = Writer::new(phase, probe.id(), tsc, current.task, current.group);
+    fill(&mut writer);
+    ring::push(writer.finish());
+}
+
+/// What an awake [`probe!`](crate::probe) does.
+#[doc(hidden)]
+#[cold]
+#[inline(never)]
+pub fn point(probe: &Probe, fill: impl FnOnce(&mut Writer)) {
+    record(probe, Phase::Point, rdtsc(), fill);
+}
+
+/// From the beginning to the end of a [`probed`](macro@crate::probed) function that was awake when it began.
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct Scope {
+    probe: &'static Probe,
+    start: u64,
+}
+
+impl Scope {
+    /// The beginning.
+    #[cold]
+    #[inline(never)]
+    pub fn enter(probe: &'static Probe, fill: impl FnOnce(&mut Writer)) -> Self {
+        let start = rdtsc();
+        record(probe, Phase::Enter, start, fill);
+        Self { probe, start }
+    }
+}
+
+impl Drop for Scope {
+    fn drop(&mut self) {
+        let end = rdtsc();
+        let elapsed = dormouse_clock::ticks_to_ns(end.wrapping_sub(self.start));
+        record(self.probe, Phase::Exit, end, |writer| writer.unsigned(elapsed));
+    }
+}
+
+/// A probe: a named place with fields, asleep behind its own static key.
+///
+/// ```
+/// # let (cups, kind, order, table) = (2, "green", Some(7), "window");
+/// dormouse::probe!("brew.step", cups = cups, kind, order = ?order, where_to = %table);
+/// ```
+///
+/// A field is `name = value` for a [`Value`](crate::Value) (numbers, booleans, text), `name = ?value` for its `Debug`,
+/// `name = %value` for its `Display`; `name` alone stands for `name = name`, also with `?` and `%`.
+///
+/// # Cost
+///
+/// Asleep one instruction; the fields are not evaluated. Awake a time stamp and a copy into a ring that belongs to the thread:
+/// no lock, no allocation, no system call (a `Debug` or `Display` may do as it likes). A full ring drops and counts.
+#[macro_export]
+macro_rules! probe {
+    ($name:expr $(, $($fields:tt)*)?) => {{
+        $crate::__dormouse_fields!(@point $name, [] [] $($($fields)*)?)
+    }};
+}
+
+/// What [`macro@crate::probed`] puts at the beginning of a function.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __dormouse_scope {
+    ($name:expr $(, $($fields:tt)*)?) => {{
+        $crate::__dormouse_fields!(@scope $name, [] [] $($($fields)*)?)
+    }};
+}
+
+/// Collects `[names] [(how, value)]` and then lays down the site.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __dormouse_fields {
+    // All collected.
+    (@$what:ident $name:expr, [$($field:ident)*] [$(($how:ident $value:expr))*] $(,)?) => {{
+        static PROBE: $crate::Probe = $crate::Probe::new(&[$(stringify!($field)),*]);
+        static KEY: $crate::StaticKey<false> =
+            $crate::StaticKey::new($name, file!(), line!()).with(&PROBE);
+        $crate::__dormouse_awake!(@$what KEY PROBE $(($how $value))*)
+    }};
+    // `name = ?value`, `name = %value`, `name = value`.
+    (@$what:ident $name:expr, [$($n:ident)*] [$($v:tt)*] $field:ident = ?$value:expr $(, $($rest:tt)*)?) => {
+        $crate::__dormouse_fields!(@$what $name, [$($n)* $field] [$($v)* (debug $value)] $($($rest)*)?)
+    };
+    (@$what:ident $name:expr, [$($n:ident)*] [$($v:tt)*] $field:ident = %$value:expr $(, $($rest:tt)*)?) => {
+        $crate::__dormouse_fields!(@$what $name, [$($n)* $field] [$($v)* (display $value)] $($($rest)*)?)
+    };
+    (@$what:ident $name:expr, [$($n:ident)*] [$($v:tt)*] $field:ident = $value:expr $(, $($rest:tt)*)?) => {
+        $crate::__dormouse_fields!(@$what $name, [$($n)* $field] [$($v)* (value $value)] $($($rest)*)?)
+    };
+    // `?name`, `%name`, `name`.
+    (@$what:ident $name:expr, [$($n:ident)*] [$($v:tt)*] ?$field:ident $(, $($rest:tt)*)?) => {
+        $crate::__dormouse_fields!(@$what $name, [$($n)* $field] [$($v)* (debug $field)] $($($rest)*)?)
+    };
+    (@$what:ident $name:expr, [$($n:ident)*] [$($v:tt)*] %$field:ident $(, $($rest:tt)*)?) => {
+        $crate::__dormouse_fields!(@$what $name, [$($n)* $field] [$($v)* (display $field)] $($($rest)*)?)
+    };
+    (@$what:ident $name:expr, [$($n:ident)*] [$($v:tt)*] $field:ident $(, $($rest:tt)*)?) => {
+        $crate::__dormouse_fields!(@$what $name, [$($n)* $field] [$($v)* (value $field)] $($($rest)*)?)
+    };
+}
+
+/// The site and what lies behind it.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __dormouse_awake {
+    (@point $key:ident $probe:ident $(($how:ident $value:expr))*) => {
+        if $crate::unlikely!($key) {
+            $crate::macros::point(&$probe, |writer| {
+                let _ = &writer;
+                $($crate::__dormouse_put!($how writer $value);)*
+            });
+        }
+    };
+    (@scope $key:ident $probe:ident $(($how:ident $value:expr))*) => {
+        if $crate::unlikely!($key) {
+            ::core::option::Option::Some($crate::macros::Scope::enter(&$probe, |writer| {
+                let _ = &writer;
+                $($crate::__dormouse_put!($how writer $value);)*
+            }))
+        } else {
+            ::core::option::Option::None
+        }
+    };
+}
+
+/// One field into a record.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __dormouse_put {
+    (value $writer:ident $value:expr) => {
+        $crate::Value::record(&$value, $writer)
+    };
+    (debug $writer:ident $value:expr) => {
+        $writer.formatted(::core::format_args!("{:?}", $value))
+    };
+    (display $writer:ident $value:expr) => {
+        $writer.formatted(::core::format_args!("{}", $value))
+    };
+}

@@ -1,0 +1,90 @@
+//! What a probe's field can be, and how it is laid down without allocating.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use crate::record::Writer;
+
+/// A type that a probe can record. Everything else goes by `?value` (`Debug`) or `%value` (`Display`).
+pub trait Value {
+    /// Appends the value to a record. Must not allocate, lock or block.
+    fn record(&self, into: &mut Writer);
+}
+
+macro_rules! values {
+    ($($how:ident as $wide:ty: $($type:ty),+;)+) => {
+        $($(
+            impl Value for $type {
+                #[inline]
+                fn record(&self, into: &mut Writer) {
+                    into.$how(*self as $wide);
+                }
+            }
+        )+)+
+    };
+}
+
+values! {
+    signed as i64: i8, i16, i32, i64, isize;
+    unsigned as u64: u8, u16, u32, u64, usize;
+    float as f64: f32, f64;
+    boolean as bool: bool;
+}
+
+impl Value for str {
+    fn record(&self, into: &mut Writer) {
+        into.text(self);
+    }
+}
+
+impl Value for String {
+    fn record(&self, into: &mut Writer) {
+        into.text(self);
+    }
+}
+
+impl Value for Cow<'_, str> {
+    fn record(&self, into: &mut Writer) {
+        into.text(self);
+    }
+}
+
+impl Value for char {
+    fn record(&self, into: &mut Writer) {
+        into.text(self.encode_utf8(&mut [0; 4]));
+    }
+}
+
+/// In nanoseconds, at most `u64::MAX` of them.
+impl Value for Duration {
+    fn record(&self, into: &mut Writer) {
+        into.unsigned(u64::try_from(self.as_nanos()).unwrap_or(u64::MAX));
+    }
+}
+
+impl<T: Value> Value for Option<T> {
+    fn record(&self, into: &mut Writer) {
+        match self {
+            Some(value) => value.record(into),
+            None => into.nothing(),
+        }
+    }
+}
+
+impl<T: Value + ?Sized> Value for &T {
+    fn record(&self, into: &mut Writer) {
+        (**self).record(into);
+    }
+}
+
+impl<T: Value + ?Sized> Value for &mut T {
+    fn record(&self, into: &mut Writer) {
+        (**self).record(into);
+    }
+}
+
+impl<T: Value + ?Sized> Value for Box<T> {
+    fn record(&self, into: &mut Writer) {
+        (**self).record(into);
+    }
+}

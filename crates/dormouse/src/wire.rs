@@ -1,0 +1,398 @@
+//! The protocol between a service and the `dormouse` command: versioned JSON lines, and after an
+//! accepted `trace` a stream of frames.
+//!
+//! A request is one line `{"v":1,"id":N,"op":"…",…}`; its answer is one line with the same `id` and either
+//! `ok` or `error`. The first request of a connection is `hello`. Fields are only ever added; unknown
+//! ones are ignored, so either side may be the newer one.
+//!
+//! A frame is `u32` length (of what follows), `u8` [`FrameKind`], payload; integers are little-endian.
+
+use serde::{Deserialize, Serialize};
+
+/// The protocol version that this build speaks.
+pub const PROTOCOL: u32 = 1;
+
+/// The longest request line, in bytes; a longer one is an error and closes the connection.
+pub const MAX_LINE: usize = 16 * 1024;
+
+/// The longest frame, in bytes after the length word.
+pub const MAX_FRAME: usize = 1024 * 1024;
+
+/// What a client asks for.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Request {
+    /// Protocol version.
+    pub v: u32,
+    /// Echoed in the answer.
+    pub id: u64,
+    /// The operation and its arguments.
+    #[serde(flatten)]
+    pub op: Op,
+}
+
+/// One operation of the agent.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "op", rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Op {
+    /// Opens the conversation; answered by [`Hello`].
+    Hello {
+        /// Name and version of the client, for people.
+        client: String,
+    },
+    /// Lists keys; answered by [`Keys`].
+    Keys {
+        /// A glob list; everything when absent.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        glob: Option<String>,
+    },
+    /// Switches keys on; answered by [`Changed`]. Without `for_ms` and `keep` the connection holds the
+    /// lease: the keys go off when it closes.
+    On {
+        /// A glob list.
+        glob: String,
+        /// A timed lease that the agent holds, in milliseconds.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        for_ms: Option<u64>,
+        /// Sets the baseline instead of taking a lease.
+        #[serde(default)]
+        keep: bool,
+    },
+    /// Clears the baseline and the caller's own timed leases; answered by [`Changed`].
+    Off {
+        /// A glob list.
+        glob: String,
+        /// Also ends the leases of others.
+        #[serde(default)]
+        force: bool,
+    },
+    /// Switches probes on and streams their records; answered by [`Tracing`], then by frames until
+    /// the client closes the connection.
+    Trace {
+        /// A glob list; matches keys that are no probes too, which are switched but record nothing here.
+        glob: String,
+    },
+    /// A snapshot of groups and threads; answered by [`Stat`].
+    Stat,
+    /// What works in this process; answered by [`Doctor`].
+    Doctor,
+}
+
+/// An answer: exactly one of `ok` and `error` is there.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Response<T> {
+    /// Protocol version.
+    pub v: u32,
+    /// The request's id, 0 when it could not be read.
+    pub id: u64,
+    /// What was asked for.
+    #[serde(default = "Option::default", skip_serializing_if = "Option::is_none")]
+    pub ok: Option<T>,
+    /// Why there is nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<WireError>,
+}
+
+/// A refused request.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct WireError {
+    /// What kind of refusal.
+    pub code: Code,
+    /// What was wrong, on what, and what to change.
+    pub message: String,
+    /// Names near the one that matched nothing.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub near: Vec<String>,
+}
+
+/// The kinds of refusal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Code {
+    /// Not JSON, not a request, an unknown operation, a field out of range.
+    BadRequest,
+    /// A glob list that does not parse.
+    BadGlob,
+    /// A glob list that matches no key.
+    NoMatch,
+    /// A protocol version that this agent does not speak.
+    Version,
+    /// A line or a frame over its bound.
+    TooLong,
+    /// Too many clients at once.
+    Busy,
+    /// A peer of another user.
+    Denied,
+    /// The keys could not be switched; the message says why. They are as they were.
+    Keys,
+    /// A code of a newer agent.
+    #[serde(other)]
+    Unknown,
+}
+
+/// Who the agent is.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Hello {
+    /// The protocol version of this conversation.
+    pub protocol: u32,
+    /// Version of the library in the service.
+    pub version: String,
+    /// Process id, in the service's own namespace.
+    pub pid: u32,
+    /// Start of the process, clock ticks after boot (field 22 of `/proc/pid/stat`): with `pid` never reused.
+    pub start_ticks: u64,
+    /// The process's name.
+    pub name: String,
+    /// Path of its executable.
+    pub exe: String,
+    /// Its effective user id.
+    pub uid: u32,
+    /// Keys registered.
+    pub keys: usize,
+    /// Sites registered.
+    pub sites: usize,
+}
+
+/// Answer to `keys`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Keys {
+    /// By name.
+    pub keys: Vec<KeyInfo>,
+}
+
+/// One static key.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct KeyInfo {
+    /// Its name; need not be unique.
+    pub name: String,
+    /// `key`, `probe` or `tracing`.
+    pub kind: String,
+    /// Whether code that branches on it takes the branch now.
+    pub on: bool,
+    /// The baseline, which stays when all leases are gone.
+    pub baseline: bool,
+    /// Leases held on it.
+    pub leases: u32,
+    /// Places in the code that branch on it.
+    pub sites: usize,
+    /// Where it is defined.
+    pub file: String,
+    /// Line in `file`.
+    pub line: u32,
+    /// File name of the linked object that it lives in.
+    pub object: String,
+    /// Names of a probe's fields.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub fields: Vec<String>,
+}
+
+/// Answer to `on` and `off`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Changed {
+    /// Names of the keys that the glob list matched.
+    pub matched: Vec<String>,
+    /// How many of them changed their state.
+    pub changed: usize,
+    /// The batch that did it.
+    pub batch: Batch,
+    /// After `off`: leases of others that keep matched keys on.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub held: Vec<Held>,
+}
+
+/// What one batch did.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Batch {
+    /// Keys that changed their state.
+    pub keys: usize,
+    /// Sites written.
+    pub sites: usize,
+    /// Pages made writable.
+    pub pages: usize,
+    /// Core synchronisations.
+    pub barriers: usize,
+    /// Traps taken by threads that ran into a site meanwhile.
+    pub traps: u64,
+    /// Wall time, in nanoseconds.
+    pub elapsed_ns: u64,
+}
+
+/// A lease of somebody else.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Held {
+    /// How many of the matched keys it holds.
+    pub keys: usize,
+    /// Its owner.
+    pub uid: u32,
+    /// The client process that took it; 0 for a lease that the service took itself.
+    pub pid: u32,
+    /// Milliseconds left, for a timed lease.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub left_ms: Option<u64>,
+}
+
+/// Answer to `trace`; frames follow.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Tracing {
+    /// Names of the keys that the glob list matched.
+    pub matched: Vec<String>,
+    /// The probes among them.
+    pub probes: Vec<ProbeInfo>,
+    /// The batch that switched them on.
+    pub batch: Batch,
+    /// A conversion point for the time stamps.
+    pub clock: ClockPoint,
+}
+
+/// A probe, as records refer to it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ProbeInfo {
+    /// Number in records; never reused in a process.
+    pub id: u32,
+    /// Its name.
+    pub name: String,
+    /// Source file.
+    pub file: String,
+    /// Line in `file`.
+    pub line: u32,
+    /// Names of its fields, in the order of the values in a record.
+    pub fields: Vec<String>,
+}
+
+/// How to turn a record's TSC value into time: `mono_ns + (tsc - self.tsc) * 1e9 / tsc_hz`.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct ClockPoint {
+    /// Value of the time stamp counter (nanoseconds where there is none: then `tsc_hz` is 1e9).
+    pub tsc: u64,
+    /// Frequency of the time stamp counter, in Hz.
+    pub tsc_hz: f64,
+    /// `CLOCK_MONOTONIC` at `tsc`, in nanoseconds.
+    pub mono_ns: u64,
+    /// `CLOCK_REALTIME` at `tsc`, in nanoseconds since 1970.
+    pub real_ns: u64,
+}
+
+/// The kinds of frame of a trace stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum FrameKind {
+    /// A JSON [`Note`].
+    Note = 1,
+    /// `u32` tid, `u64` start number of the thread, then whole records (see [`crate::record`]).
+    Records = 2,
+}
+
+/// What a trace stream says beside records.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Note {
+    /// A new conversion point; about one a second.
+    Clock(ClockPoint),
+    /// A thread's name, before its first records.
+    Thread {
+        /// Thread id.
+        tid: u32,
+        /// Start number of the thread: with `tid` never reused in a process.
+        start: u64,
+        /// Its name.
+        name: String,
+    },
+    /// A group's name, before the first record that is charged to it.
+    Group {
+        /// Number in records.
+        id: u32,
+        /// Its name.
+        name: String,
+    },
+    /// Records lost since the last such note.
+    Dropped {
+        /// In full or missing rings of the service's threads.
+        rings: u64,
+        /// Because this client reads too slowly.
+        client: u64,
+    },
+}
+
+/// Answer to `stat`. CPU times are totals since the start, in nanoseconds.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Stat {
+    /// `CLOCK_MONOTONIC` of the snapshot, in nanoseconds.
+    pub mono_ns: u64,
+    /// CPU time of the whole process.
+    pub process_cpu_ns: u64,
+    /// CPU time that is charged to no group.
+    pub unattributed_cpu_ns: u64,
+    /// All groups, in order of creation.
+    pub groups: Vec<GroupStat>,
+    /// All threads.
+    pub threads: Vec<ThreadStat>,
+    /// How many keys are on.
+    pub keys_on: usize,
+    /// Records lost in rings since the start.
+    pub dropped: u64,
+}
+
+/// One group.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct GroupStat {
+    /// Number in records.
+    pub id: u32,
+    /// Its name.
+    pub name: String,
+    /// CPU time, exclusive of groups nested in it.
+    pub cpu_ns: u64,
+    /// Polls of its futures and entries of its scopes.
+    pub entries: u64,
+    /// Tasks that are.
+    pub alive: u64,
+    /// Tasks that began.
+    pub started: u64,
+    /// Tasks that ended, were dropped or panicked.
+    pub finished: u64,
+}
+
+/// One thread.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ThreadStat {
+    /// Thread id, in the service's own namespace.
+    pub tid: u32,
+    /// Its name.
+    pub name: String,
+    /// CPU time.
+    pub cpu_ns: u64,
+}
+
+/// Answer to `doctor`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Doctor {
+    /// What was looked at.
+    pub checks: Vec<Check>,
+}
+
+/// One thing that works, works with a limit, or does not.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Check {
+    /// What it is, as `keys.write`.
+    pub name: String,
+    /// The verdict.
+    pub state: CheckState,
+    /// What was seen.
+    pub detail: String,
+    /// The one setting to change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fix: Option<String>,
+}
+
+/// Verdict of a [`Check`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum CheckState {
+    /// As it should be.
+    Ok,
+    /// Works, with a limit that the detail names.
+    Limited,
+    /// Does not work here.
+    Unavailable,
+}
