@@ -1,0 +1,87 @@
+//! Flips every key and looks whether every site follows; prints the keys with their sites, and the code of one function.
+
+use dormouse_keys::{Batch, Key, StaticKey, all, static_key, unlikely};
+use layout_lib::{generic, inlined, starts_on, twin_a, twin_b};
+
+static_key! {
+    static OWN: "app.own" = false;
+    static CODEGEN: "app.codegen" = false;
+}
+
+#[inline(never)]
+fn own() -> bool {
+    unlikely!(OWN)
+}
+
+#[inline(never)]
+fn public() -> bool {
+    unlikely!(layout_lib::PUBLIC)
+}
+
+#[inline(never)]
+fn often() -> [bool; 5] {
+    [inlined(), inlined(), inlined(), inlined(), inlined()]
+}
+
+#[inline(never)]
+extern "C" fn slow(x: u64) -> u64 {
+    std::hint::black_box(x) / 7
+}
+
+/// What the test disassembles.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn codegen(x: u64) -> u64 {
+    if unlikely!(CODEGEN) {
+        return slow(x);
+    }
+    x.wrapping_mul(3)
+}
+
+fn key(name: &str) -> &'static Key {
+    all().into_iter().find(|k| k.key.name() == name).unwrap_or_else(|| panic!("key {name} is lost")).key
+}
+
+fn state() -> Vec<u64> {
+    let mut state = vec![u64::from(own()), u64::from(public()), generic(1u8), generic(1u64), twin_a().into(), twin_b().into()];
+    state.extend(often().map(u64::from));
+    state.extend(starts_on().map(u64::from));
+    state.push(u64::from(codegen(21) == 3));
+    state
+}
+
+fn main() {
+    let asleep = [0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 0, 1, 1, 0];
+    assert_eq!(state(), asleep);
+    for used in all() {
+        println!("key {} {}", used.key.name(), used.sites);
+    }
+    // Each alone: a site that follows another's key would show.
+    let alone: [(&str, &[usize]); 8] = [
+        ("app.own", &[0]),
+        ("lib.public", &[1]),
+        ("lib.generic", &[2, 3]),
+        ("lib.twin-a", &[4]),
+        ("lib.twin-b", &[5]),
+        ("lib.inlined", &[6, 7, 8, 9, 10]),
+        ("lib.starts-on", &[11, 12]),
+        ("app.codegen", &[13]),
+    ];
+    for (name, changed) in alone {
+        let key = key(name);
+        let was = key.is_enabled();
+        let batch = if was { Batch::new().disable(key) } else { Batch::new().enable(key) };
+        batch.apply().unwrap();
+        let now = state();
+        for i in 0..asleep.len() {
+            assert_eq!(now[i] != asleep[i], changed.contains(&i), "{name} at {i}: {now:?}");
+        }
+        let batch = if was { Batch::new().enable(key) } else { Batch::new().disable(key) };
+        batch.apply().unwrap();
+        assert_eq!(state(), asleep);
+    }
+    let code: &[u8; 64] = unsafe { &*(codegen as *const () as *const [u8; 64]) };
+    println!("code {}", code.iter().map(|b| format!("{b:02x}")).collect::<String>());
+    let _: &StaticKey<false> = &OWN;
+    println!("every site follows");
+}
