@@ -33,6 +33,13 @@ impl Drop for Task {
 }
 
 /// Keeps a group current on this thread; see [`Group::enter`].
+///
+/// It stays on its thread:
+///
+/// ```compile_fail
+/// let entered = dormouse::Group::new("here").enter();
+/// std::thread::spawn(move || drop(entered));
+/// ```
 #[derive(Debug)]
 #[must_use = "the group is current as long as the guard lives"]
 pub struct Entered {
@@ -61,8 +68,11 @@ pin_project! {
     impl<F> PinnedDrop for Instrumented<F> {
         fn drop(this: Pin<&mut Self>) {
             let mut this = this.project();
-            let _inside = this.task.group.switch_to(this.task, Kind::Poll);
-            this.future.set(None);
+            // Gone already if it ran to its end.
+            if this.future.is_some() {
+                let _inside = this.task.group.switch_to(this.task, Kind::Drop);
+                this.future.set(None);
+            }
         }
     }
 }
@@ -83,12 +93,14 @@ impl<F: Future> Future for Instrumented<F> {
 
     #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = self.project();
+        let mut this = self.project();
         let _inside = this.task.group.switch_to(this.task, Kind::Poll);
-        match this.future.as_pin_mut() {
-            Some(future) => future.poll(cx),
-            // Only a drop takes the future away, and nothing is polled after that.
-            None => Poll::Pending,
+        // None: polled after its end, which no executor does, and which may do anything but panic into the host.
+        let Some(future) = this.future.as_mut().as_pin_mut() else { return Poll::Pending };
+        let poll = future.poll(cx);
+        if poll.is_ready() {
+            this.future.set(None);
         }
+        poll
     }
 }

@@ -59,6 +59,8 @@ pub enum Kind {
     Scope,
     /// A poll: when it ends, nothing of it is current any more, whatever guards it has left behind.
     Poll,
+    /// The destructor of a task: as a poll, but not counted as an entry.
+    Drop,
 }
 
 /// Makes a task current as long as it lives.
@@ -118,7 +120,9 @@ impl Stack {
         entry.task.set(task);
         entry.token.set(token);
         self.depth.set(place + 1);
-        context.count_entry(self.start.get());
+        if kind != Kind::Drop {
+            context.count_entry(self.start.get());
+        }
         Self::publish(Current { task, group: context.id(), since: now });
         Entered { place, token, kind, not_send: PhantomData }
     }

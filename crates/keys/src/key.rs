@@ -189,7 +189,12 @@ macro_rules! static_key {
 
 /// Whether a key is on, where it usually is not: asleep, the site falls through to `false`.
 ///
-/// Takes the path of a static [`StaticKey`]. Never fails.
+/// Takes the path of a static [`StaticKey`]. Never fails. A key that is no static has no sites:
+///
+/// ```compile_fail
+/// let key = dormouse_keys::StaticKey::<false>::new("on.the.stack", file!(), line!());
+/// let on = dormouse_keys::unlikely!(key);
+/// ```
 #[macro_export]
 macro_rules! unlikely {
     ($key:path) => {
