@@ -1,0 +1,152 @@
+//! All that the service takes from dormouse, and the switch that builds it without.
+//!
+//! Without the cargo feature `dormouse` every name below means nothing and costs nothing: a group is an empty
+//! struct, a probe no code, its arguments not evaluated, a static key the constant it starts as, and
+//! no crate of dormouse or `tracing` is compiled. The bench builds the service both ways and
+//! compares them. A service that is not a bench needs no such file: it uses `dormouse` directly.
+
+#[cfg(not(feature = "dormouse"))]
+pub(crate) use bare::*;
+#[cfg(feature = "dormouse")]
+pub(crate) use instrumented::*;
+
+#[cfg(feature = "dormouse")]
+mod instrumented {
+    use axum::{
+        extract::{Request, State},
+        middleware::{self, Next},
+        response::Response,
+        routing::MethodRouter,
+    };
+    use tracing_subscriber::EnvFilter;
+
+    pub(crate) use dormouse::{Group, probe, static_key, tracing, unlikely};
+
+    /// Starts the log and the agent. A service that cannot be looked into still serves.
+    pub(crate) fn start(log: bool) {
+        start_log(log);
+        match dormouse::init() {
+            Ok(agent) => eprintln!("dormouse listens on {}", agent.path().display()),
+            Err(error) => eprintln!("warning: dormouse is not available: {error}"),
+        }
+    }
+
+    /// Runs each request of `route` in `group`, from its extractors to its response.
+    pub(crate) fn charged<S>(group: Group, route: MethodRouter<S>) -> MethodRouter<S>
+    where
+        S: Clone + Send + Sync + 'static,
+    {
+        route.layer(middleware::from_fn_with_state(group, charge))
+    }
+
+    async fn charge(State(group): State<Group>, request: Request, next: Next) -> Response {
+        group.instrument(next.run(request)).await
+    }
+
+    /// A callsite passes two gates: its static key and this filter. The keys sleep until somebody wakes
+    /// them, and who does so wants all of it; so with `log` the filter lets all of ours through. Without, it
+    /// lets through what is wrong. `RUST_LOG` overrides both.
+    fn start_log(log: bool) {
+        let default = if log { "warn,dormouse_teaparty=trace" } else { "warn" };
+        let filter = match std::env::var("RUST_LOG") {
+            Ok(directives) if !directives.is_empty() => {
+                EnvFilter::try_new(&directives).unwrap_or_else(|error| {
+                    eprintln!("warning: RUST_LOG={directives:?} is ignored: {error}");
+                    EnvFilter::new(default)
+                })
+            }
+            _ => EnvFilter::new(default),
+        };
+        // Fails if the program that embeds this library has a subscriber: then that one is used.
+        let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).try_init();
+    }
+}
+
+#[cfg(not(feature = "dormouse"))]
+mod bare {
+    use std::{
+        io,
+        thread::{Builder, JoinHandle},
+    };
+
+    use axum::routing::MethodRouter;
+
+    pub(crate) fn start(log: bool) {
+        if log {
+            eprintln!("warning: --log has no effect: this is the build without dormouse");
+        }
+    }
+
+    pub(crate) fn charged<S>(_: Group, route: MethodRouter<S>) -> MethodRouter<S> {
+        route
+    }
+
+    #[derive(Debug, Clone, Copy)]
+    pub(crate) struct Group {
+        name: &'static str,
+    }
+
+    impl Group {
+        pub(crate) fn new(name: &'static str) -> Self {
+            Self { name }
+        }
+
+        #[expect(clippy::unused_self, reason = "as dormouse has it")]
+        pub(crate) fn instrument<F>(self, future: F) -> F {
+            future
+        }
+
+        #[expect(clippy::unused_self, reason = "as dormouse has it")]
+        pub(crate) fn enter(self) -> Entered {
+            Entered
+        }
+
+        pub(crate) fn spawn_thread<T: Send + 'static>(
+            self,
+            work: impl FnOnce() -> T + Send + 'static,
+        ) -> io::Result<JoinHandle<T>> {
+            Builder::new().name(self.name.into()).spawn(work)
+        }
+    }
+
+    #[derive(Debug)]
+    pub(crate) struct Entered;
+
+    macro_rules! nothing {
+        ($($anything:tt)*) => {};
+    }
+
+    macro_rules! static_key {
+        ($(#[$doc:meta])* $visibility:vis static $key:ident: $name:literal = $on:literal;) => {
+            $(#[$doc])* $visibility const $key: bool = $on;
+        };
+    }
+
+    macro_rules! unlikely {
+        ($key:ident) => {
+            $key
+        };
+    }
+
+    pub(crate) use {nothing as probe, static_key, unlikely};
+
+    pub(crate) mod tracing {
+        #[derive(Debug)]
+        pub(crate) struct Span;
+
+        impl Span {
+            #[expect(clippy::unused_self, reason = "as tracing has it")]
+            pub(crate) fn entered(self) -> super::Entered {
+                super::Entered
+            }
+        }
+
+        macro_rules! no_span {
+            ($($anything:tt)*) => {
+                $crate::instrument::tracing::Span
+            };
+        }
+
+        pub(crate) use {no_span as debug_span, nothing as debug, nothing as info, nothing as trace};
+    }
+}

@@ -1,0 +1,46 @@
+//! A tea house behind HTTP: the service that `dormouse demo` looks into, and the example of how to embed
+//! dormouse.
+//!
+//! Everything a service says to dormouse is said in six places. Read them in this order:
+//!
+//! | file | shows |
+//! |---|---|
+//! | `instrument.rs` | start: the agent, the log, and the switch to a build without any of it |
+//! | `routes.rs` | a group per route, and one line that runs every request in it |
+//! | `routes/*.rs` | probes, `tracing` callsites, a probed function, a static key that changes behaviour |
+//! | `offload.rs` | work that leaves the task and takes the group along |
+//! | `server.rs` | a group around other groups: connections, and the requests on them |
+//! | `background.rs` | groups for what nobody asked for: a task and a plain thread |
+//!
+//! The rest is a service like any other: axum over hyper, an embedded `SQLite` database, clean
+//! shutdown, and a bounded load generator, so that there is something to see.
+//!
+//! ```no_run
+//! use dormouse_teaparty::{Config, run};
+//!
+//! let summary = run(&Config::default(), |url| println!("listening on {url}"))?;
+//! println!("{summary}");
+//! # anyhow::Ok(())
+//! ```
+
+// In the bare build nobody looks at what only probes look at.
+#![cfg_attr(not(feature = "dormouse"), expect(unused_variables))]
+
+mod args;
+mod background;
+mod instrument;
+pub mod load;
+mod loopback;
+mod offload;
+mod routes;
+mod run;
+mod server;
+mod stop;
+mod store;
+mod teas;
+
+pub use args::Args;
+pub use loopback::{Loopback, NotLoopback};
+pub use run::{Config, Summary, run};
+pub use server::{Served, Server};
+pub use stop::Stop;

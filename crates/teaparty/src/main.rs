@@ -1,0 +1,43 @@
+//! The tea house as a program. `--help` says what it takes.
+
+use std::io::{self, Write as _};
+
+use clap::Parser;
+use dormouse_teaparty::{Args, run};
+use serde_json::json;
+
+/// A tea house behind HTTP that dormouse can look into while it serves.
+///
+/// Prints the URL it listens on, serves until Ctrl-C, SIGTERM or the end of its load, and then says what it did.
+#[derive(Debug, Parser)]
+#[command(name = "dormouse-teaparty", version)]
+struct Program {
+    #[command(flatten)]
+    args: Args,
+
+    /// Print JSON lines: where it listens, then what it did.
+    #[arg(long)]
+    json: bool,
+}
+
+fn main() -> anyhow::Result<()> {
+    let Program { args, json } = Program::parse();
+    let summary = run(&args.into(), |url| {
+        if json {
+            say(&json!({ "schema": 1, "listening": url }).to_string());
+        } else {
+            say(&format!("listening on {url}"));
+        }
+    })?;
+    if json {
+        say(&json!({ "schema": 1, "summary": summary }).to_string());
+    } else {
+        say(&summary.to_string());
+    }
+    Ok(())
+}
+
+/// A line on standard output. Whoever closed it does not want to hear more, and that is no failure of the house.
+fn say(line: &str) {
+    let _ = writeln!(io::stdout(), "{line}");
+}

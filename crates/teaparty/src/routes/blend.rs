@@ -1,0 +1,163 @@
+//! `GET /blend?malt=0.6&smoke=0.4`: pure computation, about a millisecond, off the workers.
+//!
+//! The best blend is found by trying every way to divide the spoons among the teas: with the default of 24
+//! spoons and six teas C(29, 5) = 118,755 ways.
+
+use axum::{
+    Json,
+    extract::{Query, rejection::QueryRejection},
+};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    instrument::{Group, probe, tracing},
+    offload::offload,
+    routes::refusal::Refusal,
+    teas::{Flavour, TEAS},
+};
+
+/// The most spoons in a pot: 435,897 ways to divide them.
+const MAX_SPOONS: u32 = 32;
+
+/// The flavour that a guest would like, and the size of the pot.
+#[derive(Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct Wish {
+    malt: f64,
+    grass: f64,
+    smoke: f64,
+    flower: f64,
+    spoons: u32,
+}
+
+impl Default for Wish {
+    fn default() -> Self {
+        Self { malt: 0.5, grass: 0.3, smoke: 0.2, flower: 0.4, spoons: 24 }
+    }
+}
+
+impl Wish {
+    fn check(&self) -> Result<(), Refusal> {
+        let Self { malt, grass, smoke, flower, spoons } = *self;
+        for (name, value) in [("malt", malt), ("grass", grass), ("smoke", smoke), ("flower", flower)] {
+            if !(0.0..=1.0).contains(&value) {
+                return Err(Refusal::bad_request(format!("{name} is {value}, must be from 0 to 1")));
+            }
+        }
+        if !(1..=MAX_SPOONS).contains(&spoons) {
+            return Err(Refusal::bad_request(format!("spoons is {spoons}, must be from 1 to {MAX_SPOONS}")));
+        }
+        Ok(())
+    }
+}
+
+/// The answer.
+#[derive(Debug, Serialize)]
+pub(super) struct Blend {
+    recipe: Vec<Part>,
+    distance: f64,
+    tried: u32,
+}
+
+#[derive(Debug, PartialEq, Serialize)]
+struct Part {
+    tea: &'static str,
+    spoons: u32,
+}
+
+/// Finds the blend nearest to a flavour.
+pub(super) async fn mix(
+    group: Group,
+    wish: Result<Query<Wish>, QueryRejection>,
+) -> Result<Json<Blend>, Refusal> {
+    let Query(wish) = wish?;
+    wish.check()?;
+    let blend =
+        offload(group, move || search([wish.malt, wish.grass, wish.smoke, wish.flower], wish.spoons)).await?;
+    tracing::debug!(distance = blend.distance, tried = blend.tried, "blend found");
+    Ok(Json(blend))
+}
+
+#[cfg_attr(feature = "dormouse", dormouse::probed("blend.search", fields(spoons)))]
+fn search(wanted: Flavour, spoons: u32) -> Blend {
+    let _span = tracing::debug_span!("search", spoons).entered();
+    let mut search = Search {
+        // In spoons times flavour, so that the innermost loop divides nothing.
+        wanted: wanted.map(|taste| taste * f64::from(spoons)),
+        parts: [0; TEAS.len()],
+        best: [0; TEAS.len()],
+        distance: f64::INFINITY,
+        tried: 0,
+    };
+    search.divide(0, spoons, Flavour::default());
+    probe!("blend.found", tried = search.tried, distance = search.distance);
+    Blend {
+        recipe: TEAS
+            .iter()
+            .zip(search.best)
+            .filter(|&(_, spoons)| spoons > 0)
+            .map(|(tea, spoons)| Part { tea: tea.name, spoons })
+            .collect(),
+        distance: search.distance.sqrt() / f64::from(spoons),
+        tried: search.tried,
+    }
+}
+
+/// A depth-first search over the teas.
+struct Search {
+    wanted: Flavour,
+    parts: [u32; TEAS.len()],
+    best: [u32; TEAS.len()],
+    /// Of `best`, squared.
+    distance: f64,
+    tried: u32,
+}
+
+impl Search {
+    /// Divides the spoons that are `left` among `TEAS[tea..]`; what is in the pot tastes as `pot`.
+    fn divide(&mut self, tea: usize, left: u32, pot: Flavour) {
+        let taste = |spoons: u32| -> Flavour {
+            std::array::from_fn(|i| pot[i] + f64::from(spoons) * TEAS[tea].flavour[i])
+        };
+        if tea + 1 < TEAS.len() {
+            for spoons in 0..=left {
+                self.parts[tea] = spoons;
+                self.divide(tea + 1, left - spoons, taste(spoons));
+            }
+            return;
+        }
+        self.parts[tea] = left;
+        self.tried += 1;
+        let distance = taste(left).iter().zip(self.wanted).map(|(has, wants)| (has - wants).powi(2)).sum();
+        if distance < self.distance {
+            self.distance = distance;
+            self.best = self.parts;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_flavour_of_one_tea_is_best_met_by_that_tea() {
+        for tea in &TEAS {
+            let blend = search(tea.flavour, 5);
+            assert_eq!(blend.recipe, [Part { tea: tea.name, spoons: 5 }]);
+            assert!(blend.distance < 1e-9, "{}", blend.distance);
+        }
+    }
+
+    #[test]
+    fn a_half_and_half_flavour_is_met_by_halves() {
+        let (assam, sencha) = (TEAS[0].flavour, TEAS[5].flavour);
+        let blend = search(std::array::from_fn(|i| f64::midpoint(assam[i], sencha[i])), 6);
+        assert_eq!(blend.recipe, [Part { tea: "Assam", spoons: 3 }, Part { tea: "Sencha", spoons: 3 }]);
+    }
+
+    #[test]
+    fn every_way_to_divide_is_tried_once() {
+        assert_eq!(search([0.5; 4], 24).tried, 118_755);
+    }
+}
