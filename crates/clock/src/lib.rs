@@ -13,9 +13,9 @@
 //!
 //! # Accuracy
 //!
-//! Inside an epoch, which lasts until the thread is next descheduled and at most 2²⁷ ticks (about 60 ms at
-//! 2 GHz), steal and interrupt time that the kernel would leave out are counted. Every resync is
-//! bracketed by two `rdtsc`, so its own error is about half of one system call. A thread never sees its clock step back.
+//! Inside an epoch, which lasts until the thread is next descheduled and at most 2²⁷ ticks (about 60 ms at 2
+//! GHz), steal and interrupt time that the kernel would leave out are counted. Every resync is bracketed by
+//! two `rdtsc`, so its own error is about half of one system call. A thread never sees its clock step back.
 //!
 //! # Async-signal-safety
 //!

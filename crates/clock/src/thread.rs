@@ -2,7 +2,8 @@
 //!
 //! # Invariants
 //!
-//! 1. While `flag` is `Some` and still up, the thread has run without a break since `base_tsc`, when its CPU time was `base_ns`.
+//! 1. While `flag` is `Some` and still up, the thread has run without a break since `base_tsc`, when its CPU
+//!    time was `base_ns`.
 //! 2. `last` is the largest value that the thread has been given; it moves by [`arch::advance`] alone, so a
 //!    signal handler's read in the middle of ours is noticed and ours begins again.
 //! 3. `epoch` moves at the beginning of every resync. A read or an outer resync that finds it moved begins
@@ -23,7 +24,8 @@ use crate::arch::{advance, rdtsc};
 use crate::tier::{Tier, choice};
 use crate::{kernel, tsc};
 
-/// Ticks after which a read asks the kernel again whatever the flag says: bounds what steal and a wrong rate can do.
+/// Ticks after which a read asks the kernel again whatever the flag says: bounds what steal and a wrong rate
+/// can do.
 const EPOCH_TICKS: u64 = 1 << 27;
 
 #[derive(Clone, Copy, PartialEq)]

@@ -56,8 +56,8 @@ fn decide(wish: Option<&str>) -> Choice {
     }
 }
 
-/// Whether the flag falls when the thread blocks, and stays up when it does not. Kernels from 6.19 on leave it
-/// up across a blocking call, and a clock that trusted them would count sleep as CPU time.
+/// Whether the flag falls when the thread blocks, and stays up when it does not. Kernels from 6.19 on leave
+/// it up across a blocking call, and a clock that trusted them would count sleep as CPU time.
 fn self_test() -> Result<(), String> {
     arch::tsc_readable()?;
     if !tsc::calibrate() {

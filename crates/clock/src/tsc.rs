@@ -1,9 +1,9 @@
 //! The rate of the time stamp counter, measured against the kernel, and its conversion to time.
 //!
-//! The processor's own claim (CPUID) is absent or wrong in many guests. So the rate is measured: at
-//! first over one millisecond, and from then on over the whole time since, each time a slow path comes by. A
-//! rate that moves by more than one part in a hundred means that the counter was changed under us (live migration, suspend): it
-//! is given up for good.
+//! The processor's own claim (CPUID) is absent or wrong in many guests. So the rate is measured: at first
+//! over one millisecond, and from then on over the whole time since, each time a slow path comes by. A rate
+//! that moves by more than one part in a hundred means that the counter was changed under us (live migration,
+//! suspend): it is given up for good.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -194,7 +194,8 @@ impl Registry {
     }
 }
 
-/// CPU time of the process that is charged to no group: other threads' work, the runtime's own, tasks without a group.
+/// CPU time of the process that is charged to no group: other threads' work, the runtime's own, tasks without
+/// a group.
 pub fn unattributed_cpu() -> Duration {
     let groups: Duration = Group::all().into_iter().map(|g| g.stat().cpu).sum();
     Duration::from_nanos(dormouse_clock::process_cpu_ns()).saturating_sub(groups)

@@ -95,7 +95,8 @@ impl<F: Future> Future for Instrumented<F> {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
         let _inside = this.task.group.switch_to(this.task, Kind::Poll);
-        // None: polled after its end, which no executor does, and which may do anything but panic into the host.
+        // None: polled after its end, which no executor does, and which may do anything but panic into the
+        // host.
         let Some(future) = this.future.as_mut().as_pin_mut() else { return Poll::Pending };
         let poll = future.poll(cx);
         if poll.is_ready() {

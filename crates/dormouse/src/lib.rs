@@ -27,8 +27,9 @@
 //!
 //! # Promises to the host
 //!
-//! Nothing here aborts the process, panics into it or waits on a path that serves requests. The agent is off until
-//! [`init`] is called. Asleep, a probe is one instruction; records never block, they are dropped and counted.
+//! Nothing here aborts the process, panics into it or waits on a path that serves requests. The agent is off
+//! until [`init`] is called. Asleep, a probe is one instruction; records never block, they are dropped and
+//! counted.
 
 #![deny(unsafe_code)]
 
@@ -54,6 +55,11 @@ pub use value::Value;
 
 pub use dormouse_clock as clock;
 pub use dormouse_keys as keys;
+
+/// The README's example compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;
 
 /// What the macros expand to; not for use by hand.
 #[doc(hidden)]

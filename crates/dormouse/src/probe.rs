@@ -48,7 +48,8 @@ impl Probe {
 ///
 /// # Async-signal-safety
 ///
-/// As `fill`, once the thread has its block; a handler that interrupts a record of its own thread drops its one.
+/// As `fill`, once the thread has its block; a handler that interrupts a record of its own thread drops its
+/// one.
 #[inline]
 fn record(probe: &Probe, phase: Phase, tsc: u64, fill: impl FnOnce(&mut Writer)) {
     let current = thread::current().map(thread::ThreadBlock::own_current).unwrap_or_default();
@@ -99,13 +100,14 @@ impl Drop for Scope {
 /// dormouse::probe!("brew.step", cups = cups, kind, order = ?order, where_to = %table);
 /// ```
 ///
-/// A field is `name = value` for a [`Value`](crate::Value) (numbers, booleans, text), `name = ?value` for its `Debug`,
-/// `name = %value` for its `Display`; `name` alone stands for `name = name`, also with `?` and `%`.
+/// A field is `name = value` for a [`Value`](crate::Value) (numbers, booleans, text), `name = ?value` for its
+/// `Debug`, `name = %value` for its `Display`; `name` alone stands for `name = name`, also with `?` and `%`.
 ///
 /// # Cost
 ///
-/// Asleep one instruction; the fields are not evaluated. Awake a time stamp and a copy into a ring that belongs to the thread:
-/// no lock, no allocation, no system call (a `Debug` or `Display` may do as it likes). A full ring drops and counts.
+/// Asleep one instruction; the fields are not evaluated. Awake a time stamp and a copy into a ring that
+/// belongs to the thread: no lock, no allocation, no system call (a `Debug` or `Display` may do as it likes).
+/// A full ring drops and counts.
 #[macro_export]
 macro_rules! probe {
     ($name:expr $(, $($fields:tt)*)?) => {{

@@ -3,7 +3,8 @@
 //! # Invariants
 //!
 //! 1. A thread adds to the shard of its start number; shards only grow.
-//! 2. A read is the committed sum plus what running threads have not committed yet, and never smaller than an earlier read.
+//! 2. A read is the committed sum plus what running threads have not committed yet, and never smaller than an
+//!    earlier read.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -11,7 +12,8 @@ use dormouse_sys::thread;
 
 const SHARDS: usize = 8;
 
-/// Counters of one thread's hash class, on a cache line of their own (two, because lines are fetched in pairs).
+/// Counters of one thread's hash class, on a cache line of their own (two, because lines are fetched in
+/// pairs).
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Shard {
@@ -70,8 +72,9 @@ impl Context {
     /// A look at every thread's block, and a system call for each thread that runs one of its tasks now.
     pub fn cpu_ns(&self) -> u64 {
         let mut sum = self.committed();
-        // What a thread commits while we look at it could be missed, or counted twice; then we look again. When it
-        // never holds still, the committed part alone is behind by less than the time between two commits.
+        // What a thread commits while we look at it could be missed, or counted twice; then we look again.
+        // When it never holds still, the committed part alone is behind by less than the time between two
+        // commits.
         for _ in 0..8 {
             let pending = self.pending();
             let again = self.committed();

@@ -7,8 +7,8 @@
 //! # Why eager
 //!
 //! A context could stay current until the next task comes, which would save one of two clock reads. On a
-//! runtime where other tasks run in between unseen, it would be charged for them. So the end of a task restores
-//! what ran before, always.
+//! runtime where other tasks run in between unseen, it would be charged for them. So the end of a task
+//! restores what ran before, always.
 
 #![deny(unsafe_code)]
 

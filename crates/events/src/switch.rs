@@ -167,7 +167,8 @@ impl Stack {
 
     #[inline]
     fn publish(current: Current) {
-        // Without a block (more threads than the table holds) readers see this thread's time when it is committed.
+        // Without a block (more threads than the table holds) readers see this thread's time when it is
+        // committed.
         if let Some(block) = thread::current() {
             block.set_current(current);
         }
@@ -202,7 +203,8 @@ mod tests {
         Box::leak(Box::new(Context::new(id)))
     }
 
-    /// What was charged. (`cpu_ns` adds the real clock of running threads, which tests with a fake one do without.)
+    /// What was charged. (`cpu_ns` adds the real clock of running threads, which tests with a fake one do
+    /// without.)
     fn charged(contexts: &[&'static Context]) -> Vec<u64> {
         contexts.iter().map(|c| c.cpu_ns()).collect()
     }

@@ -3,7 +3,8 @@
 //! # Locking
 //!
 //! 1. The patch lock is held over the whole of a batch; concurrent batches wait for completion.
-//! 2. Inside it the registry's lock is taken for a moment. Nothing else is locked, and no foreign code is called.
+//! 2. Inside it the registry's lock is taken for a moment. Nothing else is locked, and no foreign code is
+//!    called.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -26,15 +27,16 @@ thread_local! {
 /// # Protocol
 ///
 /// *flip*: verify all → store one byte per site → one `membarrier(PRIVATE_EXPEDITED_SYNC_CORE)`. A site's two
-/// instructions differ in their first byte alone, so a processor that fetches one meanwhile sees the old or the
-/// new instruction. After the barrier none runs on the old. No trap, no stop, no signal.
+/// instructions differ in their first byte alone, so a processor that fetches one meanwhile sees the old or
+/// the new instruction. After the barrier none runs on the old. No trap, no stop, no signal.
 ///
 /// Between the first store and the return, one thread may see a key on and another see it off.
 ///
 /// # Cost
 ///
-/// Verifying and storing is a few nanoseconds a site. What costs is fixed per batch: two changes of page permissions for
-/// each run of pages, and one barrier, each an interrupt to the processors that run this process.
+/// Verifying and storing is a few nanoseconds a site. What costs is fixed per batch: two changes of page
+/// permissions for each run of pages, and one barrier, each an interrupt to the processors that run this
+/// process.
 #[derive(Debug, Default, Clone)]
 #[must_use = "a batch does nothing until it is applied"]
 pub struct Batch {
@@ -113,7 +115,8 @@ impl Batch {
             return Err(Error::Reentrant);
         }
         let _not_busy = OnDrop(|| BUSY.with(|busy| busy.set(false)));
-        // A panic cannot come from inside, but a poisoned lock would still protect nothing that could be half done.
+        // A panic cannot come from inside, but a poisoned lock would still protect nothing that could be half
+        // done.
         let _locked = PATCH.lock().unwrap_or_else(PoisonError::into_inner);
         let plan = Plan::of(&self.changes)?;
         let mut report = plan.write(&index())?;

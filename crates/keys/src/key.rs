@@ -24,7 +24,8 @@ pub struct Key {
     attached: Option<&'static (dyn Any + Send + Sync)>,
 }
 
-/// A [`Key`] whose state at the start of the process is part of its type, because the sites are assembled by it.
+/// A [`Key`] whose state at the start of the process is part of its type, because the sites are assembled by
+/// it.
 #[repr(transparent)]
 pub struct StaticKey<const INITIAL: bool>(Key);
 
@@ -43,7 +44,8 @@ impl<const INITIAL: bool> StaticKey<INITIAL> {
         })
     }
 
-    /// The same key with something of its owner's attached, for who finds the key by name: see [`Key::attached`].
+    /// The same key with something of its owner's attached, for who finds the key by name: see
+    /// [`Key::attached`].
     #[must_use]
     pub const fn with(mut self, attached: &'static (dyn Any + Send + Sync)) -> Self {
         self.0.attached = Some(attached);

@@ -7,8 +7,9 @@ use crate::{Batch, BatchReport, Error};
 
 /// Keeps its keys on until it is dropped or released.
 ///
-/// Dropping gives all keys back in one batch. If that is refused (it was possible when the lease was taken, so
-/// something has changed since), the keys stay on and keep counting the lease; [`Lease::release`] reports it instead.
+/// Dropping gives all keys back in one batch. If that is refused (it was possible when the lease was taken,
+/// so something has changed since), the keys stay on and keep counting the lease; [`Lease::release`] reports
+/// it instead.
 ///
 /// # Cost
 ///

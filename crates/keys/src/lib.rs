@@ -39,8 +39,8 @@
 //! | off | `test eax, imm32`: falls through, `false` | `jmp`: out of line, `false` |
 //! | on | `jmp`: out of line, `true` | `test eax, imm32`: falls through, `true` |
 //!
-//! The two instructions have the same length and the same four operand bytes, so a site changes by a store of one
-//! byte, and a processor sees the one or the other ([`Batch`] has the protocol).
+//! The two instructions have the same length and the same four operand bytes, so a site changes by a store of
+//! one byte, and a processor sees the one or the other ([`Batch`] has the protocol).
 //!
 //! # Ordering
 //!
@@ -48,8 +48,8 @@
 //!
 //! # Elsewhere
 //!
-//! On other architectures, under Miri, and with `--cfg dormouse_fallback`, a site is a relaxed load and a branch, with the
-//! same API ([`PATCHING`] tells).
+//! On other architectures, under Miri, and with `--cfg dormouse_fallback`, a site is a relaxed load and a
+//! branch, with the same API ([`PATCHING`] tells).
 
 #![deny(unsafe_code)]
 

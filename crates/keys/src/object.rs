@@ -7,8 +7,8 @@
 //!
 //! # Safety
 //!
-//! An [`Object`] and the entries that it bounds are laid down by the site macro and the linker; what they say of
-//! the text is not believed before [`crate::registry`] has found it to lie in an executable segment.
+//! An [`Object`] and the entries that it bounds are laid down by the site macro and the linker; what they say
+//! of the text is not believed before [`crate::registry`] has found it to lie in an executable segment.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicPtr, Ordering};

@@ -8,7 +8,8 @@ use crate::registry::{KeyUse, all};
 ///
 /// A name is selected if one of the plain globs matches it and none of the negated ones (`!`) does; a list of
 /// negated globs alone selects everything else. The order does not matter. `*` matches any characters, dots
-/// included, `?` one character, `[a-z]` one of a class, `{a,b}` one of some; `\` takes the next character literally.
+/// included, `?` one character, `[a-z]` one of a class, `{a,b}` one of some; `\` takes the next character
+/// literally.
 #[derive(Debug, Clone)]
 pub struct Selector {
     plain: GlobSet,

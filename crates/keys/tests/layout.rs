@@ -1,4 +1,5 @@
-//! The metadata of sites survives what compilers and linkers do to a program, and a sleeping site is one instruction.
+//! The metadata of sites survives what compilers and linkers do to a program, and a sleeping site is one
+//! instruction.
 //!
 //! Builds the programs in `tests/layout` by each profile and linker, runs them, and reads what they say.
 #![cfg(all(target_arch = "x86_64", target_os = "linux", not(dormouse_fallback)))]
@@ -78,8 +79,8 @@ fn run(profile: &str, package: &str, bin: &str, flags: &[&str], everywhere: &str
     result
 }
 
-/// `lld`: whether the linker is one that drops the entries of dead functions. GNU ld and gold keep a section that
-/// has a `__start_` symbol, and the functions with it: larger, not wrong.
+/// `lld`: whether the linker is one that drops the entries of dead functions. GNU ld and gold keep a section
+/// that has a `__start_` symbol, and the functions with it: larger, not wrong.
 fn check_keys(said: &Said, profile: &str, lld: bool) {
     let sites = |name: &str| said.keys.get(name).copied().unwrap_or(0);
     for name in ["app.own", "lib.public", "lib.twin-a", "lib.twin-b", "app.codegen"] {
@@ -92,7 +93,8 @@ fn check_keys(said: &Said, profile: &str, lld: bool) {
     assert!(!lld || sites("lib.dead") == 0, "{profile}: a dead function keeps its entry: {:?}", said.keys);
 }
 
-/// Asleep, the way to the return is straight: one five-byte test, no load, no branch, and the body behind the end.
+/// Asleep, the way to the return is straight: one five-byte test, no load, no branch, and the body behind the
+/// end.
 fn check_codegen(code: &[u8]) {
     let hot: Vec<Instruction> = {
         let mut decoder = Decoder::with_ip(64, code, 0, DecoderOptions::NONE);

@@ -2,7 +2,8 @@
 //!
 //! - [`thread`]: the per-thread block: identity that is never reused, the current task, exit and fork hooks;
 //! - [`ring`]: a byte ring that a thread and its signal handlers write without ever blocking;
-//! - [`rseq`]: the restartable-sequence area, used as a flag that the kernel clears when a thread is descheduled;
+//! - [`rseq`]: the restartable-sequence area, used as a flag that the kernel clears when a thread is
+//!   descheduled;
 //! - [`Capability`]: one line of the report on what works here.
 //!
 //! # Things it does not do

@@ -97,8 +97,8 @@ impl Ring {
             let at = head as usize % RING_BYTES;
             let first = record.len().min(RING_BYTES - at);
             let bytes = self.bytes.get().cast::<u8>();
-            // SAFETY: both parts lie inside `bytes`, and in the free part of the ring (invariant 1), which only
-            // the owner touches.
+            // SAFETY: both parts lie inside `bytes`, and in the free part of the ring (invariant 1), which
+            // only the owner touches.
             unsafe {
                 std::ptr::copy_nonoverlapping(record.as_ptr(), bytes.add(at), first);
                 std::ptr::copy_nonoverlapping(record.as_ptr().add(first), bytes, record.len() - first);
@@ -132,8 +132,8 @@ impl Ring {
         // Pairs with the acquire load of `tail` in `push`.
         self.tail.store(head, Ordering::Release);
         if self.state.load(Ordering::Acquire) == ORPHANED {
-            // The owner is gone and wrote nothing after ORPHANED; what it had written before may be newer than
-            // our `head`, so the ring goes free only when it is empty.
+            // The owner is gone and wrote nothing after ORPHANED; what it had written before may be newer
+            // than our `head`, so the ring goes free only when it is empty.
             if self.head.load(Ordering::Acquire) == head {
                 // Not a plain store: a claimer may hold the state, and puts ORPHANED back when it sees us.
                 let _ = self.state.compare_exchange(ORPHANED, FREE, Ordering::Release, Ordering::Relaxed);

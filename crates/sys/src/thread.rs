@@ -226,7 +226,8 @@ extern "C" fn thread_exit(block: *mut c_void) {
     block.state.store(FREE, Ordering::Release);
 }
 
-/// The pthread key whose destructor gives blocks back, made at the first claim together with the fork handler.
+/// The pthread key whose destructor gives blocks back, made at the first claim together with the fork
+/// handler.
 fn exit_key() -> Option<libc::pthread_key_t> {
     /// 0: not made yet; else the key + 1.
     static KEY: AtomicU64 = AtomicU64::new(0);
@@ -241,8 +242,8 @@ fn exit_key() -> Option<libc::pthread_key_t> {
     }
     match KEY.compare_exchange(0, u64::from(key) + 1, Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => {
-            // SAFETY: the handler is a plain function of this object. Failure (ENOMEM) leaves a fork child with
-            // its parent's tid in records, nothing worse.
+            // SAFETY: the handler is a plain function of this object. Failure (ENOMEM) leaves a fork child
+            // with its parent's tid in records, nothing worse.
             unsafe { libc::pthread_atfork(None, None, Some(fork_child)) };
             Some(key)
         }

@@ -2,7 +2,8 @@
 //!
 //! # Invariants
 //!
-//! 1. `input` holds at most one line and the beginning of the next: nothing is read while an answer is unsent.
+//! 1. `input` holds at most one line and the beginning of the next: nothing is read while an answer is
+//!    unsent.
 //! 2. Nothing here waits: the socket does not block.
 //!
 //! # Safety

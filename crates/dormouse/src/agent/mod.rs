@@ -1,7 +1,7 @@
 //! The agent: a thread in the service that answers the `dormouse` command.
 //!
-//! It listens on a Unix socket in a directory that is its user's alone, speaks [`crate::wire`], and holds the leases
-//! of those who switch keys on. One thread serves all clients from one `poll` loop: it waits on
+//! It listens on a Unix socket in a directory that is its user's alone, speaks [`crate::wire`], and holds the
+//! leases of those who switch keys on. One thread serves all clients from one `poll` loop: it waits on
 //! nothing else, so a client that stalls, floods or dies harms itself only.
 //!
 //! # Promises to the host
@@ -72,8 +72,8 @@ static AGENT: Mutex<Option<(u32, Agent)>> = Mutex::new(None);
 
 /// Starts the agent, unless it runs already.
 ///
-/// The socket is `$DORMOUSE_RUNTIME_DIR/dormouse/<pid>.sock`, else `$XDG_RUNTIME_DIR/dormouse/<pid>.sock`, else
-/// `/tmp/dormouse-<uid>/<pid>.sock`. Only root and the process's own user may talk to it.
+/// The socket is `$DORMOUSE_RUNTIME_DIR/dormouse/<pid>.sock`, else `$XDG_RUNTIME_DIR/dormouse/<pid>.sock`,
+/// else `/tmp/dormouse-<uid>/<pid>.sock`. Only root and the process's own user may talk to it.
 ///
 /// # Cost
 ///

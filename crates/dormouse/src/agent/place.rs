@@ -97,7 +97,8 @@ fn prepare(directory: &Path) -> Result<(), String> {
     if found.mode() & 0o077 != 0 {
         return Err(format!("is open to others (mode {:o}, should be 700)", found.mode() & 0o777));
     }
-    // A socket is made by whoever may write here; asked before the bind, so that another candidate has its turn.
+    // A socket is made by whoever may write here; asked before the bind, so that another candidate has its
+    // turn.
     rustix::fs::access(directory, rustix::fs::Access::WRITE_OK).map_err(|e| e.to_string())
 }
 

@@ -46,7 +46,8 @@ pub(super) struct Server {
 /// The agent's thread.
 pub(super) fn run(listener: UnixListener, place: &Place) {
     let served = catch_unwind(AssertUnwindSafe(|| {
-        // Slow the first time, so not on the host's thread. A refusal is met again, and reported, by who switches keys.
+        // Slow the first time, so not on the host's thread. A refusal is met again, and reported, by who
+        // switches keys.
         let _ = dormouse_keys::prepare();
         dormouse_clock::tier();
         let mut server = Server::default();

@@ -7,8 +7,8 @@
 
 use std::mem::MaybeUninit;
 
-/// Signals that a thread raises by what it does; blocked, they would kill the process all the same, but without
-/// the host's crash handler.
+/// Signals that a thread raises by what it does; blocked, they would kill the process all the same, but
+/// without the host's crash handler.
 const SYNCHRONOUS: [libc::c_int; 6] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP, libc::SIGABRT];
 

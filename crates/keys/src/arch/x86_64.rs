@@ -2,18 +2,19 @@
 //!
 //! # Site metadata, version 1
 //!
-//! Every site leaves an entry of 16 bytes in the section `dormouse_sites_v1` ([`crate::object::Entry`]). What makes that
-//! hold in debug and release builds, under thin and fat LTO, with any of the usual linkers:
+//! Every site leaves an entry of 16 bytes in the section `dormouse_sites_v1` ([`crate::object::Entry`]). What
+//! makes that hold in debug and release builds, under thin and fat LTO, with any of the usual linkers:
 //!
 //! - The assembler macro is defined once in an assembler's life (`.ifndef`) and labels each of its
 //!   copies by `\+`, its own count of calls. (`\@` begins at 0 in every inlined copy.)
-//! - The section is tied to the site's label (`"ao"`), so the linker drops the entries of the functions that it drops.
-//! - A `.reloc` that changes nothing names the key in the code itself, so that identical-code folding does not
-//!   take two functions that differ in their keys alone for one.
+//! - The section is tied to the site's label (`"ao"`), so the linker drops the entries of the functions that
+//!   it drops.
+//! - A `.reloc` that changes nothing names the key in the code itself, so that identical-code folding does
+//!   not take two functions that differ in their keys alone for one.
 //! - The key is named through the global offset table: it may live in another object.
-//! - The first site of a unit also leaves a constructor, one for each linked object (`comdat`), that hands the
-//!   bounds of the object's section to [`crate::object::register`]. The bounds are weak: when no site is left,
-//!   they are null.
+//! - The first site of a unit also leaves a constructor, one for each linked object (`comdat`), that hands
+//!   the bounds of the object's section to [`crate::object::register`]. The bounds are weak: when no site is
+//!   left, they are null.
 //!
 //! # Safety
 //!
@@ -59,7 +60,8 @@ macro_rules! __dormouse_site {
         // The labels are made unique by `\+`; the lint cannot see that.
         #[allow(named_asm_labels, unsafe_code, unused_unsafe)]
         let taken: bool = 'site: {
-            // SAFETY: the block touches no memory and no register but the flags; both ways out are Rust's own.
+            // SAFETY: the block touches no memory and no register but the flags; both ways out are Rust's
+            // own.
             unsafe {
                 ::core::arch::asm!(
                     ".ifndef .Ldormouse_v1",

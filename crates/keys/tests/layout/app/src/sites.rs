@@ -1,4 +1,5 @@
-//! Flips every key and looks whether every site follows; prints the keys with their sites, and the code of one function.
+//! Flips every key and looks whether every site follows; prints the keys with their sites, and the code of
+//! one function.
 
 use dormouse_keys::{Batch, Key, StaticKey, all, static_key, unlikely};
 use layout_lib::{generic, inlined, starts_on, twin_a, twin_b};
