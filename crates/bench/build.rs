@@ -1,0 +1,17 @@
+//! Hands the compiler's version to the report: a number without its compiler is half a number.
+
+use std::process::Command;
+
+fn main() {
+    println!("cargo::rerun-if-env-changed=RUSTC");
+    let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    let version = Command::new(rustc)
+        .arg("--version")
+        .output()
+        .ok()
+        .and_then(|output| String::from_utf8(output.stdout).ok());
+    let version = version.as_deref().map_or("unknown", str::trim);
+    println!("cargo::rustc-env=DORMOUSE_BENCH_RUSTC={version}");
+    let profile = std::env::var("PROFILE").unwrap_or_default();
+    println!("cargo::rustc-env=DORMOUSE_BENCH_PROFILE={profile}");
+}

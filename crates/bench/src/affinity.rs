@@ -1,0 +1,92 @@
+//! Processors in two halves, so that two parties do not take time from each other: the thread that patches
+//! and the one that runs what is patched, or a service and its clients.
+//!
+//! Left to itself the scheduler puts both on one processor whenever the rest of the machine is busy, and then there
+//! is nobody to interrupt and nothing that runs at the same time.
+
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+use crate::runner::Failure;
+
+/// The processors of this thread, in two halves; with only one there are none.
+#[derive(Debug, Clone)]
+pub(crate) struct Halves {
+    all: Vec<usize>,
+}
+
+impl Halves {
+    /// Looks at what this thread may use.
+    pub(crate) fn of_this_thread() -> Self {
+        let allowed = sched_getaffinity(None).unwrap_or_else(|_| CpuSet::new());
+        Self { all: (0..CpuSet::MAX_CPU).filter(|&cpu| allowed.is_set(cpu)).collect() }
+    }
+
+    /// Whether there are two halves to be had.
+    pub(crate) fn are_two(&self) -> bool {
+        self.all.len() > 1
+    }
+
+    /// The first half.
+    pub(crate) fn first(&self) -> &[usize] {
+        &self.all[..self.all.len() / 2]
+    }
+
+    /// The second half, the greater one if they differ.
+    pub(crate) fn second(&self) -> &[usize] {
+        &self.all[self.all.len() / 2..]
+    }
+
+    /// Runs `work` on the first half; children and threads that it starts stay there.
+    pub(crate) fn on_first<T>(&self, work: impl FnOnce() -> T) -> Result<T, Failure> {
+        self.on(self.first(), work)
+    }
+
+    /// Runs `work` on the second half; children and threads that it starts stay there.
+    pub(crate) fn on_second<T>(&self, work: impl FnOnce() -> T) -> Result<T, Failure> {
+        self.on(self.second(), work)
+    }
+
+    fn on<T>(&self, cpus: &[usize], work: impl FnOnce() -> T) -> Result<T, Failure> {
+        if !self.are_two() {
+            return Ok(work());
+        }
+        pin(cpus)?;
+        let result = work();
+        pin(&self.all)?;
+        Ok(result)
+    }
+}
+
+fn pin(cpus: &[usize]) -> Result<(), Failure> {
+    let mut set = CpuSet::new();
+    for &cpu in cpus {
+        set.set(cpu);
+    }
+    sched_setaffinity(None, &set)
+        .map_err(|error| Failure::Unavailable(format!("cannot choose processors: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_runs_on_its_half_and_the_thread_gets_all_processors_back() {
+        let halves = Halves::of_this_thread();
+        let allowed = || Halves::of_this_thread().all;
+        let first = halves.on_first(allowed).unwrap();
+        let second = halves.on_second(allowed).unwrap();
+        assert_eq!(allowed(), halves.all);
+        if halves.are_two() {
+            assert_eq!([first, second].concat(), halves.all);
+        }
+    }
+
+    #[test]
+    fn halves_cover_all_processors_once() {
+        for count in [0, 1, 2, 5] {
+            let halves = Halves { all: (0..count).collect() };
+            assert_eq!([halves.first(), halves.second()].concat(), halves.all);
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! What the numbers were measured on: a report without its machine cannot be compared.
+//!
+//! Everything is read at run time and optional: what a sandbox hides is absent, not guessed.
+
+use std::fs;
+
+use serde::{Deserialize, Serialize};
+
+/// The machine, kernel and build of a run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Machine {
+    /// Model name of the processor.
+    pub cpu: Option<String>,
+    /// Processors that this process may use.
+    pub cpus: usize,
+    /// Architecture that the benchmark was built for.
+    pub arch: String,
+    /// Whether the processor says that it runs under a hypervisor.
+    pub hypervisor: Option<bool>,
+    /// Frequency governor of the first processor.
+    pub governor: Option<String>,
+    /// Clock source of the kernel.
+    pub clocksource: Option<String>,
+    /// Kernel release.
+    pub kernel: String,
+    /// Load average over the last minute, before the run.
+    pub load_1m: Option<f64>,
+    /// Compiler.
+    pub rustc: String,
+    /// Cargo profile that the build derives from: `debug` or `release`.
+    pub profile: String,
+    /// Version of this workspace.
+    pub dormouse: String,
+    /// Tier of the thread clock.
+    pub clock_tier: String,
+}
+
+impl Machine {
+    /// Looks at the machine this runs on.
+    #[must_use]
+    pub fn here() -> Self {
+        let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        Self {
+            cpu: field(&cpuinfo, "model name").map(str::to_owned),
+            cpus: std::thread::available_parallelism().map_or(1, usize::from),
+            arch: std::env::consts::ARCH.to_owned(),
+            hypervisor: field(&cpuinfo, "flags")
+                .map(|flags| flags.split_whitespace().any(|flag| flag == "hypervisor")),
+            governor: line("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
+            clocksource: line("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
+            kernel: line("/proc/sys/kernel/osrelease").unwrap_or_else(|| "unknown".to_owned()),
+            load_1m: line("/proc/loadavg").and_then(|text| text.split(' ').next()?.parse().ok()),
+            rustc: env!("DORMOUSE_BENCH_RUSTC").to_owned(),
+            profile: env!("DORMOUSE_BENCH_PROFILE").to_owned(),
+            dormouse: env!("CARGO_PKG_VERSION").to_owned(),
+            clock_tier: format!("{:?}", dormouse::clock::tier()).to_lowercase(),
+        }
+    }
+
+    /// One line for people.
+    #[must_use]
+    pub fn line(&self) -> String {
+        format!(
+            "{} x {}{}, Linux {}, {} ({}), thread clock by {}",
+            self.cpus,
+            self.cpu.as_deref().unwrap_or(&self.arch),
+            if self.hypervisor == Some(true) { " (virtual machine)" } else { "" },
+            self.kernel,
+            self.rustc,
+            self.profile,
+            self.clock_tier,
+        )
+    }
+
+    /// What about this machine or build makes its numbers worth less.
+    #[must_use]
+    pub fn warnings(&self) -> Vec<String> {
+        let mut warnings = Vec::new();
+        if self.profile != "release" {
+            warnings.push(format!(
+                "built with the {} profile: the rows say nothing about an optimised build",
+                self.profile
+            ));
+        }
+        if self.hypervisor == Some(true) {
+            warnings.push(
+                "in a virtual machine: interrupts between processors cost an exit, and stolen time is in \
+                 the wall times"
+                    .to_owned(),
+            );
+        }
+        if let Some(load) = self.load_1m
+            && load > self.cpus as f64 * 0.5
+        {
+            warnings.push(format!(
+                "the machine was busy before the run: load {load} on {} processors",
+                self.cpus
+            ));
+        }
+        warnings
+    }
+}
+
+/// Value of the first `name : value` line.
+fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+    text.lines().find_map(|line| {
+        let (key, value) = line.split_once(':')?;
+        (key.trim() == name).then(|| value.trim())
+    })
+}
+
+/// First line of a file.
+fn line(path: &str) -> Option<String> {
+    let text = fs::read_to_string(path).ok()?;
+    text.lines().next().map(|line| line.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn machine() -> Machine {
+        Machine {
+            cpu: Some("EPYC".to_owned()),
+            cpus: 2,
+            arch: "x86_64".to_owned(),
+            hypervisor: Some(false),
+            governor: None,
+            clocksource: None,
+            kernel: "6.1".to_owned(),
+            load_1m: Some(0.1),
+            rustc: "rustc 1.95".to_owned(),
+            profile: "release".to_owned(),
+            dormouse: "0.1.0".to_owned(),
+            clock_tier: "rseq".to_owned(),
+        }
+    }
+
+    #[test]
+    fn fields_of_cpuinfo_are_found_by_their_whole_name() {
+        let text = "model\t\t: 1\nmodel name\t: AMD EPYC\nflags\t\t: fpu hypervisor\n";
+        assert_eq!(field(text, "model name"), Some("AMD EPYC"));
+        assert_eq!(field(text, "name"), None);
+    }
+
+    #[test]
+    fn a_quiet_release_build_on_bare_metal_needs_no_warning() {
+        assert_eq!(machine().warnings(), Vec::<String>::new());
+    }
+
+    #[test]
+    fn debug_build_virtual_machine_and_load_are_warned_of() {
+        let warnings =
+            Machine { profile: "debug".to_owned(), hypervisor: Some(true), load_1m: Some(3.0), ..machine() }
+                .warnings();
+        assert_eq!(warnings.len(), 3, "{warnings:?}");
+    }
+}

@@ -1,0 +1,69 @@
+//! The other thread: who patches text that nobody runs pays for nobody's interrupt.
+
+use std::hint::black_box;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use rustix::thread::gettid;
+
+use super::sites::run_sites;
+use crate::affinity::Halves;
+use crate::clocks::wall;
+use crate::runner::Failure;
+
+/// A thread that runs the sites until it is dropped, on the second half of the processors.
+#[derive(Debug)]
+pub(super) struct Neighbour {
+    stop: Arc<AtomicBool>,
+    tid: u32,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+impl Neighbour {
+    /// Starts it and waits until it is at work.
+    pub(super) fn start(halves: &Halves) -> Result<Self, Failure> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let (seen_stop, (ready, is_ready)) = (Arc::clone(&stop), mpsc::channel());
+        let work = move || {
+            for _ in 0..1000 {
+                black_box(run_sites());
+            }
+            // Nobody listens any more if it was too slow; then it is stopped anyway.
+            let _ = ready.send(gettid().as_raw_pid().cast_unsigned());
+            while !seen_stop.load(Ordering::Relaxed) {
+                black_box(run_sites());
+            }
+        };
+        let spawn = || thread::Builder::new().name("bench-sites".to_owned()).spawn(work);
+        let thread = Some(halves.on_second(spawn)??);
+        let mut neighbour = Self { stop, tid: 0, thread };
+        neighbour.tid = is_ready.recv_timeout(Duration::from_secs(10))?;
+        Ok(neighbour)
+    }
+
+    /// What `work` gives, and the share of its wall time that this thread ran, in percent.
+    pub(super) fn during<T>(&self, work: impl FnOnce() -> T) -> Result<(T, f64), Failure> {
+        let before = self.cpu()?;
+        let (span, result) = wall(work);
+        let cpu = self.cpu()?.saturating_sub(before);
+        Ok((result, 100.0 * cpu.as_secs_f64() / span.as_secs_f64()))
+    }
+
+    /// CPU time it has used.
+    fn cpu(&self) -> Result<Duration, Failure> {
+        let time = dormouse::clock::thread_cpu_ns_of(self.tid);
+        Ok(Duration::from_nanos(time.ok_or("the other thread's clock cannot be read")?))
+    }
+}
+
+impl Drop for Neighbour {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            // It cannot panic, and there is nobody to tell if it does.
+            drop(thread.join());
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! `keys` and `poll` in quick mode, as continuous integration runs them: every row that is promised is there, with
+//! values or with the reason why not, and nothing gave a wrong answer.
+
+use dormouse_bench::report::Report;
+use dormouse_bench::{Args, Workload, run_to};
+
+const KEYS: [&str; 16] = [
+    "off/none",
+    "off/dormouse",
+    "off/atomic",
+    "off/tracing",
+    "off/tracing-envfilter-span",
+    "off/static-keys",
+    "read/rdtsc",
+    "update/batch-flip",
+    "update/one-by-one-flip",
+    "update/batch-speedup",
+    "peer/static-keys-update",
+    "ipis/batch-flip/cal",
+    "ipis/batch-flip/tlb",
+    "ipis/one-by-one-flip/cal",
+    "ipis/one-by-one-flip/tlb",
+    "off-difference/dormouse",
+];
+
+const POLL: [&str; 10] = [
+    "poll/bare",
+    "poll/dormouse",
+    "poll/tokio-metrics",
+    "poll/clock_gettime",
+    "read/rdtsc",
+    "read/thread-clock",
+    "read/clock_gettime-thread",
+    "attribution/hog",
+    "attribution/hog-outer",
+    "poll-added/dormouse",
+];
+
+/// One test for both: side by side they would measure each other.
+#[test]
+fn every_promised_row_has_values_or_a_reason() {
+    for (workload, name, rows) in [(Workload::Keys, "keys", &KEYS[..]), (Workload::Poll, "poll", &POLL)] {
+        let args = Args { workload, json: true, output: None, quick: true, reps: Some(2), seed: 1 };
+        let mut json = Vec::new();
+        let ok = run_to(&args, &mut json).unwrap();
+        let report: Report = serde_json::from_slice(&json).unwrap();
+        assert!(ok, "a wrong answer, or no row at all: {:?}", report.notes);
+        assert_eq!((report.schema, report.bench.as_str()), (1, name));
+        for expected in rows {
+            let row = report.rows.iter().find(|row| row.name == *expected);
+            let row = row.unwrap_or_else(|| panic!("no row {expected}"));
+            assert_eq!(row.values.len(), row.n, "{expected}");
+            assert_eq!(row.n == 0, row.unavailable.as_ref().is_some_and(|why| !why.is_empty()), "{expected}");
+        }
+    }
+}

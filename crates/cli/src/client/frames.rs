@@ -1,0 +1,195 @@
+//! The stream after an accepted `trace`: frames of a length, a kind and a payload.
+//!
+//! Kinds that this build does not know are skipped, so that a newer agent can say more.
+
+use std::os::fd::BorrowedFd;
+
+use dormouse::wire::{FrameKind, MAX_FRAME, Note};
+
+use super::{Client, Filled, excerpt};
+use crate::exit::{Failure, Outcome};
+
+/// A frame that this build understands.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Frame<'a> {
+    /// What the agent says beside records.
+    Note(Note),
+    /// Records of one thread.
+    Records {
+        /// Thread id in the service's own namespace.
+        tid: u32,
+        /// Start number of the thread.
+        start: u64,
+        /// Whole records.
+        bytes: &'a [u8],
+    },
+}
+
+/// The rest of a conversation, as frames.
+#[derive(Debug)]
+pub(crate) struct Frames {
+    client: Client,
+}
+
+impl Frames {
+    /// Takes over a conversation whose last answer announced frames.
+    pub(crate) fn of(client: Client) -> Frames {
+        Frames { client }
+    }
+
+    /// To wait for more.
+    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.client.as_fd()
+    }
+
+    /// The failure that silence is.
+    pub(crate) fn silent(&self) -> Failure {
+        self.client.silent("sent nothing")
+    }
+
+    /// The failure that something else than records is.
+    pub(crate) fn nonsense(&self, what: &str) -> Failure {
+        self.client.nonsense(what)
+    }
+
+    /// Reads once what has come and gives every whole frame to `take`, the ones from before first. The end of the
+    /// conversation is a failure, told after them.
+    pub(crate) fn read(&mut self, mut take: impl FnMut(Frame<'_>) -> Outcome<()>) -> Outcome<()> {
+        let filled = self.client.fill()?;
+        let mut rest = &self.client.inbox[..];
+        while let Some((length, body)) = rest.split_first_chunk::<4>() {
+            let length = u32::from_le_bytes(*length) as usize;
+            if length == 0 || length > MAX_FRAME {
+                return Err(self.client.nonsense(&format!("a frame of {length} bytes")));
+            }
+            let Some((frame, next)) = body.split_at_checked(length) else { break };
+            if let Some(frame) = understand(&self.client, frame)? {
+                take(frame)?;
+            }
+            rest = next;
+        }
+        let used = self.client.inbox.len() - rest.len();
+        self.client.inbox.drain(..used);
+        if filled == Filled::End { Err(self.client.hung_up()) } else { Ok(()) }
+    }
+}
+
+fn understand<'a>(client: &Client, frame: &'a [u8]) -> Outcome<Option<Frame<'a>>> {
+    let Some((&kind, payload)) = frame.split_first() else { return Ok(None) };
+    if kind == FrameKind::Note as u8 {
+        // A note of a newer agent is a variant that does not parse; garbage is not even JSON.
+        return match serde_json::from_slice(payload) {
+            Ok(note) => Ok(Some(Frame::Note(note))),
+            Err(_) if serde_json::from_slice::<serde_json::Value>(payload).is_ok() => Ok(None),
+            Err(_) => Err(client.nonsense(&format!("a note {}", excerpt(payload)))),
+        };
+    }
+    if kind != FrameKind::Records as u8 {
+        return Ok(None);
+    }
+    let parts = payload.split_first_chunk().and_then(|(tid, rest)| Some((tid, rest.split_first_chunk()?)));
+    let Some((tid, (start, bytes))) = parts else {
+        return Err(client.nonsense(&format!("a frame of records with {} bytes", payload.len())));
+    };
+    Ok(Some(Frame::Records { tid: u32::from_le_bytes(*tid), start: u64::from_le_bytes(*start), bytes }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::exit::Failure;
+    use std::io::Write as _;
+    use std::os::unix::net::UnixStream;
+    use std::time::Duration;
+
+    fn frame(kind: u8, payload: &[u8]) -> Vec<u8> {
+        let mut bytes = u32::try_from(payload.len() + 1).unwrap().to_le_bytes().to_vec();
+        bytes.push(kind);
+        bytes.extend_from_slice(payload);
+        bytes
+    }
+
+    fn records(tid: u32, start: u64, bytes: &[u8]) -> Vec<u8> {
+        frame(2, &[&tid.to_le_bytes()[..], &start.to_le_bytes(), bytes].concat())
+    }
+
+    fn stream() -> (UnixStream, Frames) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        let client = Client {
+            stream: ours,
+            pid: 7,
+            who: "tea (process 7)".into(),
+            patience: Duration::from_secs(60),
+            next_id: 2,
+            inbox: Vec::new(),
+        };
+        (theirs, Frames::of(client))
+    }
+
+    /// Everything that one reading yields, in words.
+    fn read(frames: &mut Frames) -> (Vec<String>, Option<Failure>) {
+        let mut seen = Vec::new();
+        let end = frames.read(|frame| {
+            seen.push(match frame {
+                Frame::Note(note) => format!("{note:?}"),
+                Frame::Records { tid, start, bytes } => format!("{tid} {start} {bytes:?}"),
+            });
+            Ok(())
+        });
+        (seen, end.err())
+    }
+
+    #[test]
+    fn frames_are_whole_however_they_come() {
+        let (mut agent, mut frames) = stream();
+        let note = br#"{"dropped":{"rings":3,"client":4,"of_a_newer_agent":5}}"#;
+        let bytes = [frame(1, note), records(7, 8, b"ab"), frame(9, b"unknown"), records(9, 1, b"")].concat();
+        let mut seen = Vec::new();
+        for byte in bytes {
+            agent.write_all(&[byte]).unwrap();
+            let (more, end) = read(&mut frames);
+            assert!(end.is_none());
+            seen.extend(more);
+        }
+        assert_eq!(seen, ["Dropped { rings: 3, client: 4 }", "7 8 [97, 98]", "9 1 []"]);
+        assert!(frames.client.inbox.is_empty());
+    }
+
+    #[test]
+    fn notes_of_a_newer_agent_are_let_go_by() {
+        let (mut agent, mut frames) = stream();
+        agent.write_all(&frame(1, br#"{"weather":{"rain":true}}"#)).unwrap();
+        agent.write_all(&records(1, 1, b"x")).unwrap();
+        let (seen, end) = read(&mut frames);
+        assert_eq!((seen.len(), end.is_none()), (1, true));
+    }
+
+    #[test]
+    fn what_is_no_frame_is_named() {
+        for (bytes, part) in [
+            (0_u32.to_le_bytes().to_vec(), "a frame of 0 bytes"),
+            (u32::MAX.to_le_bytes().to_vec(), "a frame of 4294967295 bytes"),
+            (frame(2, b"short"), "a frame of records with 5 bytes"),
+            (frame(1, b"\x1bnot JSON"), "a note \"\\u{1b}not JSON\""),
+        ] {
+            let (mut agent, mut frames) = stream();
+            agent.write_all(&bytes).unwrap();
+            let (_, end) = read(&mut frames);
+            assert!(end.as_ref().is_some_and(|end| end.to_string().contains(part)), "{part}: {end:?}");
+        }
+    }
+
+    #[test]
+    fn the_end_of_the_stream_comes_after_what_was_in_it() {
+        let (mut agent, mut frames) = stream();
+        agent.write_all(&records(1, 1, b"x")).unwrap();
+        agent.write_all(&[9, 0]).unwrap();
+        drop(agent);
+        let (seen, end) = read(&mut frames);
+        assert_eq!((seen.len(), end.is_none()), (1, true), "there were bytes");
+        let (seen, end) = read(&mut frames);
+        assert_eq!(seen.len(), 0);
+        assert!(end.is_some_and(|end| end.to_string().contains("in the middle of what it said")));
+    }
+}

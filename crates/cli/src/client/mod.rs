@@ -1,0 +1,297 @@
+//! A conversation with one agent: a request line, an answer line, and after `trace` a stream of [`frames`].
+//!
+//! The other side may be stopped, half dead, another version or no agent at all. So every wait has an end, what is
+//! read has a bound, and each way in which an answer can be wrong has words of its own. A client that met such an
+//! error is not used again.
+
+pub(crate) mod frames;
+
+use std::io::{self, Read as _, Write as _};
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use dormouse::wire::{Code, Hello, MAX_LINE, Op, PROTOCOL, Request, Response, WireError};
+use rustix::event::{PollFd, PollFlags};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+use crate::duration::short_of;
+use crate::exit::{Exit, Failure, Outcome};
+use crate::signals::poll_until;
+use crate::target::{Finder, Found, Process, Target, describe};
+use crate::text::clean;
+
+/// The longest answer that is read: far above a hundred thousand keys, far below a machine's memory.
+const MAX_ANSWER: usize = 64 << 20;
+
+/// A conversation, opened by `hello`.
+#[derive(Debug)]
+pub(crate) struct Client {
+    stream: UnixStream,
+    /// The process in our own namespace; it may call itself otherwise.
+    pid: u32,
+    /// Who is talked to, for messages.
+    who: String,
+    patience: Duration,
+    next_id: u64,
+    /// Bytes that came and were not used yet.
+    inbox: Vec<u8>,
+}
+
+/// What a read brought.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Filled {
+    Some,
+    Nothing,
+    /// The agent has closed the conversation.
+    End,
+}
+
+/// What every answer has, whatever the version.
+#[derive(Deserialize)]
+struct Head {
+    v: u32,
+    id: u64,
+}
+
+impl Client {
+    /// Finds the process that `target` means and opens a conversation with its agent.
+    pub(crate) fn open(target: &Target, patience: Duration) -> Outcome<(Client, Hello)> {
+        let finder = Finder::new();
+        Client::reach(&finder, &finder.find(target)?, patience)
+    }
+
+    /// Opens a conversation with the agent of a process that was found.
+    pub(crate) fn reach(finder: &Finder, found: &Found, patience: Duration) -> Outcome<(Client, Hello)> {
+        let line = finder.connect(found, patience)?;
+        let process = &found.process;
+        let (client, hello) = Client::greet(line.stream, process.pid, describe(process), patience)?;
+        if !line.is_verified {
+            client.check_identity(&hello, process)?;
+        }
+        Ok((client, hello))
+    }
+
+    /// Says hello over a connection.
+    pub(crate) fn greet(
+        stream: UnixStream,
+        pid: u32,
+        who: String,
+        patience: Duration,
+    ) -> Outcome<(Client, Hello)> {
+        let mut client = Client { stream, pid, who, patience, next_id: 1, inbox: Vec::new() };
+        let hello =
+            client.call(Op::Hello { client: concat!("dormouse ", env!("CARGO_PKG_VERSION")).into() })?;
+        Ok((client, hello))
+    }
+
+    /// The process in our own namespace.
+    pub(crate) fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// `teaparty (process 12)`, for messages.
+    pub(crate) fn who(&self) -> &str {
+        &self.who
+    }
+
+    /// Asks, and waits for the answer for as long as patience lasts.
+    pub(crate) fn call<T: DeserializeOwned>(&mut self, op: Op) -> Outcome<T> {
+        let id = self.next_id;
+        self.next_id += 1;
+        let mut line = serde_json::to_vec(&Request { v: PROTOCOL, id, op })
+            .map_err(|error| Failure::new(Exit::Failed, format!("cannot write a request: {error}")))?;
+        line.push(b'\n');
+        if line.len() > MAX_LINE {
+            let message = format!("the request is {} bytes long, the most is {MAX_LINE}", line.len());
+            return Err(Failure::new(Exit::Usage, message).hint("use a shorter glob list"));
+        }
+        let deadline = Instant::now() + self.patience;
+        self.send(&line, deadline)?;
+        let answer = self.line(deadline)?;
+        self.understand(&answer, id)
+    }
+
+    /// Whether the agent has closed the conversation. What it says unasked is let go by.
+    pub(crate) fn is_closed(&mut self) -> bool {
+        let mut unasked = [0; 512];
+        loop {
+            match self.stream.read(&mut unasked) {
+                Ok(0) => return true,
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return error.kind() != io::ErrorKind::WouldBlock,
+            }
+        }
+    }
+
+    /// To wait for what the agent says, or for its end.
+    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+
+    /// A peer that the kernel could not name must at least call itself the wanted process.
+    fn check_identity(&self, hello: &Hello, process: &Process) -> Outcome<()> {
+        if (hello.pid, hello.start_ticks) == (process.inner_pid, process.start_ticks) {
+            return Ok(());
+        }
+        let named = clean(&hello.name);
+        Err(Failure::new(
+            Exit::NoTarget,
+            format!("the agent reached for {} calls itself {named} (process {})", self.who, hello.pid),
+        ))
+    }
+
+    /// Writes all of `line`. An agent that hangs up may have said why before, so that is no failure yet.
+    fn send(&mut self, line: &[u8], deadline: Instant) -> Outcome<()> {
+        let mut rest = line;
+        while !rest.is_empty() {
+            match self.stream.write(rest) {
+                Ok(n) => rest = &rest[n..],
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.wait(PollFlags::OUT, deadline, "read no request")?;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if is_hang_up(&error) => return Ok(()),
+                Err(error) => return Err(self.broken(&error)),
+            }
+        }
+        Ok(())
+    }
+
+    /// The next line, without its end. What follows it stays in the inbox.
+    fn line(&mut self, deadline: Instant) -> Outcome<Vec<u8>> {
+        let mut searched = 0;
+        loop {
+            if let Some(end) = self.inbox[searched..].iter().position(|&byte| byte == b'\n') {
+                let rest = self.inbox.split_off(searched + end + 1);
+                let mut line = std::mem::replace(&mut self.inbox, rest);
+                line.pop();
+                return Ok(line);
+            }
+            searched = self.inbox.len();
+            if searched > MAX_ANSWER {
+                return Err(self.nonsense(&format!("its answer is longer than {MAX_ANSWER} bytes")));
+            }
+            match self.fill()? {
+                Filled::Some => {}
+                Filled::Nothing => self.wait(PollFlags::IN, deadline, "given no answer")?,
+                Filled::End => return Err(self.hung_up()),
+            }
+        }
+    }
+
+    /// Reads what has come into the inbox, once.
+    fn fill(&mut self) -> Outcome<Filled> {
+        let mut piece = [0; 16 * 1024];
+        loop {
+            match self.stream.read(&mut piece) {
+                Ok(0) => return Ok(Filled::End),
+                Ok(n) => {
+                    self.inbox.extend_from_slice(&piece[..n]);
+                    return Ok(Filled::Some);
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Filled::Nothing),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if is_hang_up(&error) => return Ok(Filled::End),
+                Err(error) => return Err(self.broken(&error)),
+            }
+        }
+    }
+
+    fn wait(&self, what: PollFlags, deadline: Instant, omission: &str) -> Outcome<()> {
+        let mut fds = [PollFd::new(&self.stream, what)];
+        let ready = poll_until(&mut fds, Some(deadline)).map_err(|error| self.broken(&error))?;
+        if ready > 0 {
+            return Ok(());
+        }
+        Err(self.silent(omission))
+    }
+
+    fn understand<T: DeserializeOwned>(&self, line: &[u8], id: u64) -> Outcome<T> {
+        let head: Head =
+            serde_json::from_slice(line).map_err(|_| self.nonsense(&format!("it said {}", excerpt(line))))?;
+        if head.v != PROTOCOL {
+            return Err(self.other_version(&format!("protocol {}", head.v)));
+        }
+        let answer: Response<T> = serde_json::from_slice(line)
+            .map_err(|error| self.nonsense(&format!("{error} in {}", excerpt(line))))?;
+        match (answer.ok, answer.error) {
+            (None, Some(error)) if head.id == id || head.id == 0 => Err(self.refusal(error)),
+            (Some(answer), None) if head.id == id => Ok(answer),
+            (Some(_), None) | (None, Some(_)) => {
+                Err(self.nonsense(&format!("it answered request {} when {id} was asked", head.id)))
+            }
+            _ => Err(self.nonsense(&format!("neither an answer nor an error alone: {}", excerpt(line)))),
+        }
+    }
+
+    /// What a refusal of the agent means here.
+    fn refusal(&self, error: WireError) -> Failure {
+        let message = clean(&error.message);
+        let exit = match error.code {
+            Code::BadGlob | Code::TooLong => Exit::Usage,
+            Code::Denied => Exit::Denied,
+            Code::Version => return self.other_version(&message),
+            _ => Exit::Failed,
+        };
+        let failure = Failure::new(exit, message).near(error.near);
+        match error.code {
+            Code::BadGlob => failure.hint("globs are as in \"db.*,!db.noisy\"; quote them from the shell"),
+            Code::NoMatch => failure.hint("dormouse keys TARGET lists what there is"),
+            Code::Denied => failure.hint("run this as the service's user or as root"),
+            Code::Busy => failure.hint("end another client of this service, or try again"),
+            _ => failure,
+        }
+    }
+
+    fn other_version(&self, what: &str) -> Failure {
+        Failure::new(
+            Exit::Unsupported,
+            format!("{} does not speak this command's protocol {PROTOCOL}: {what}", self.who),
+        )
+        .hint("use the dormouse command of the version that the service was built with")
+    }
+
+    pub(crate) fn silent(&self, omission: &str) -> Failure {
+        let patience = short_of(self.patience);
+        Failure::new(Exit::Failed, format!("{} has {omission} for {patience}", self.who))
+            .hint("it may be stopped or overloaded; --timeout waits longer")
+    }
+
+    pub(crate) fn nonsense(&self, what: &str) -> Failure {
+        Failure::new(
+            Exit::Failed,
+            format!("what answers for {} does not speak dormouse's protocol: {what}", self.who),
+        )
+    }
+
+    fn broken(&self, error: &io::Error) -> Failure {
+        Failure::new(Exit::Failed, format!("the connection to {} broke: {error}", self.who))
+    }
+
+    /// The end of the conversation where none was due.
+    pub(crate) fn hung_up(&self) -> Failure {
+        let whence = match self.inbox.len() {
+            0 => "ended, or closed the connection",
+            _ => "ended, or closed the connection, in the middle of what it said",
+        };
+        Failure::new(Exit::Failed, format!("{} {whence}", self.who))
+    }
+}
+
+fn is_hang_up(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
+}
+
+/// The beginning of what somebody said, fit for a message.
+fn excerpt(bytes: &[u8]) -> String {
+    const MOST: usize = 60;
+    let text = String::from_utf8_lossy(&bytes[..bytes.len().min(MOST)]);
+    let dots = if bytes.len() > MOST { " …" } else { "" };
+    format!("\"{}{dots}\"", clean(&text))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,230 @@
+//! The demo's service as a child process.
+//!
+//! It lives as long as its standard input is open, so it cannot outlive this process however that ends. What it
+//! writes to standard error is kept, not shown: it would land in the middle of a table; when the service fails, it
+//! is the explanation.
+
+use std::collections::VecDeque;
+use std::io::{BufRead as _, BufReader, Read};
+use std::num::NonZero;
+use std::os::fd::AsFd as _;
+use std::os::unix::process::CommandExt as _;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use serde::{Deserialize, Serialize};
+
+use crate::duration::short_of;
+use crate::exit::{Exit, Failure, Outcome};
+use crate::output::Context;
+use crate::signals::wait;
+use crate::text::clean;
+
+/// How long a service may take to finish the requests that it has.
+const CLOSING: Duration = Duration::from_secs(10);
+/// How much longer the load lasts than the demo: the demo ends it.
+const SLACK: Duration = Duration::from_secs(60);
+/// How long a service that has closed its streams may take to end.
+const ENDING: Duration = Duration::from_millis(500);
+/// Lines of standard error that are kept.
+const KEPT: usize = 5;
+
+/// The first line of the service.
+#[derive(Serialize, Deserialize)]
+struct Begin {
+    listening: String,
+}
+
+/// The last line of the service.
+#[derive(Serialize)]
+pub(super) struct End {
+    pub(super) summary: dormouse_teaparty::Summary,
+}
+
+/// Its other side: what the demo wants to know of it.
+#[derive(Deserialize)]
+struct Ended {
+    summary: Served,
+}
+
+#[derive(Deserialize)]
+struct Served {
+    load: Option<Load>,
+}
+
+/// What the load met.
+#[derive(Debug, Deserialize)]
+pub(super) struct Load {
+    pub(super) served: u64,
+    pub(super) errors: u64,
+    pub(super) first_error: Option<String>,
+    pub(super) served_per_s: f64,
+    pub(super) routes: Vec<Route>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct Route {
+    #[serde(rename = "route")]
+    pub(super) name: String,
+    pub(super) served: u64,
+    pub(super) errors: u64,
+    pub(super) latency: Latency,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct Latency {
+    pub(super) p50_us: u64,
+    pub(super) p99_us: u64,
+}
+
+/// The service under load.
+pub(super) struct TeaHouse {
+    child: Child,
+    url: String,
+    /// Lines of its standard output, to its end.
+    lines: Receiver<String>,
+    complaints: Arc<Mutex<VecDeque<String>>>,
+}
+
+/// Says where the service listens, from inside it.
+pub(super) fn announce(url: &str, json: bool, context: &mut Context) -> Outcome<()> {
+    if json {
+        context.document(&Begin { listening: url.to_owned() })?;
+    } else {
+        context.line(format_args!("listening on {url}"))?;
+    }
+    context.flush()
+}
+
+impl TeaHouse {
+    /// Starts the service and its load, and waits until it listens.
+    pub(super) fn open(rate: NonZero<u16>, length: Duration, patience: Duration) -> Outcome<TeaHouse> {
+        let fails =
+            |what: &str| Failure::new(Exit::Failed, format!("cannot start the demo's service: {what}"));
+        let program = std::env::current_exe().map_err(|error| fails(&error.to_string()))?;
+        let mut child = Command::new(program)
+            .args(["teaparty", "--json", "--exit-with-parent"])
+            .args(["--load", &rate.to_string()])
+            .args(["--for", &format!("{}s", (length + SLACK).as_secs())])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            // Ctrl-C is meant for this process, which then closes the service in order.
+            .process_group(0)
+            .spawn()
+            .map_err(|error| fails(&error.to_string()))?;
+        let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+        let complaints = Arc::new(Mutex::new(VecDeque::new()));
+        let (sender, lines) = channel();
+        // Into its place first: from here on every way out ends the child.
+        let mut house = TeaHouse { child, url: String::new(), lines, complaints: Arc::clone(&complaints) };
+        let kept = move |line| {
+            let mut complaints = complaints.lock().unwrap_or_else(PoisonError::into_inner);
+            complaints.push_back(line);
+            if complaints.len() > KEPT {
+                complaints.pop_front();
+            }
+        };
+        read_lines("tea-stderr", stderr, kept).map_err(|error| fails(&error.to_string()))?;
+        read_lines("tea-stdout", stdout, move |line| drop(sender.send(line)))
+            .map_err(|error| fails(&error.to_string()))?;
+        let first = house.line(patience)?;
+        let begin: Begin =
+            serde_json::from_str(&first).map_err(|error| fails(&format!("it said {first:?}: {error}")))?;
+        house.url = begin.listening;
+        Ok(house)
+    }
+
+    pub(super) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(super) fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// Ends the load and the service, and gives what the load met.
+    pub(super) fn close(&mut self) -> Outcome<Load> {
+        drop(self.child.stdin.take());
+        let last = self.line(CLOSING)?;
+        let ended: Result<Ended, _> = serde_json::from_str(&last);
+        ended.ok().and_then(|ended| ended.summary.load).ok_or_else(|| {
+            Failure::new(
+                Exit::Failed,
+                format!("the demo's service summed up in words unknown: {}", clean(&last)),
+            )
+        })
+    }
+
+    /// The failure, unless the service's own end or complaint is the reason for it.
+    pub(super) fn explain(&mut self, failure: Failure) -> Failure {
+        let Failure::Said(report) = &failure else { return failure };
+        let complaints = self.complaints();
+        if report.exit == Exit::Failed {
+            // Its streams end a moment before the process does.
+            self.await_end(Instant::now() + ENDING);
+        }
+        let ended = match self.child.try_wait() {
+            Ok(Some(status)) => format!("the demo's service ended: {status}"),
+            _ if complaints.is_empty() => return failure,
+            _ => report.message.clone(),
+        };
+        let ended = Failure::new(Exit::Failed, ended);
+        if complaints.is_empty() { ended } else { ended.hint(format!("it said: {complaints}")) }
+    }
+
+    /// The next line of the service.
+    fn line(&mut self, patience: Duration) -> Outcome<String> {
+        match self.lines.recv_timeout(patience) {
+            Ok(line) => Ok(line),
+            Err(RecvTimeoutError::Timeout) => {
+                let message = format!("the demo's service has said nothing for {}", short_of(patience));
+                Err(Failure::new(Exit::Failed, message).hint("--timeout waits longer"))
+            }
+            Err(RecvTimeoutError::Disconnected) => {
+                let failure = Failure::new(Exit::Failed, "the demo's service closed its output");
+                Err(self.explain(failure))
+            }
+        }
+    }
+
+    /// Waits for the end of the process, or until `until`. Where the kernel cannot tell, there is no wait.
+    fn await_end(&self, until: Instant) {
+        if let Ok(process) = pidfd_open(Pid::from_child(&self.child), PidfdFlags::empty()) {
+            let _ = wait([process.as_fd()], Some(until));
+        }
+    }
+
+    fn complaints(&self) -> String {
+        let complaints = self.complaints.lock().unwrap_or_else(PoisonError::into_inner);
+        complaints.iter().map(String::as_str).collect::<Vec<_>>().join(" | ")
+    }
+}
+
+impl Drop for TeaHouse {
+    fn drop(&mut self) {
+        drop(self.child.stdin.take());
+        // Either may fail only because the child has ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Gives each line of a stream to `take`, on a thread that ends with the stream.
+fn read_lines(
+    name: &str,
+    stream: Option<impl Read + Send + 'static>,
+    mut take: impl FnMut(String) + Send + 'static,
+) -> std::io::Result<()> {
+    let Some(stream) = stream else { return Ok(()) };
+    let read = move || {
+        for line in BufReader::new(stream).lines().map_while(Result::ok) {
+            take(line);
+        }
+    };
+    thread::Builder::new().name(name.into()).spawn(read).map(drop)
+}

@@ -1,0 +1,130 @@
+//! `dormouse demo`: everything that the command does, on a service of its own.
+//!
+//! The service is this program again, as a child, under load. It is found, asked and switched through the same doors
+//! as any other process; nothing here reaches into it by another way.
+
+mod child;
+mod script;
+mod summary;
+
+use std::num::NonZero;
+use std::time::{Duration, Instant};
+
+use dormouse::wire::{Op, Stat};
+
+use self::child::TeaHouse;
+use self::summary::Summary;
+use crate::client::Client;
+use crate::duration::parse_positive;
+use crate::exit::{Exit, Failure, Outcome};
+use crate::output::{Context, is_interactive, say};
+use crate::target::Target;
+
+/// How long the service lives when nobody says how long: for a live view, until the person leaves.
+const LIVE: Duration = Duration::from_secs(3600);
+/// As long as a person watches text scroll by.
+const PLAIN: Duration = Duration::from_secs(10);
+
+/// Start a service under load and look into it
+///
+/// On a terminal this opens the live view. Elsewhere, and with --plain, it shows the tables a few times, switches every
+/// key on, prints some records, switches them off and sums up.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// How long; a live view without it ends when it is left
+    #[arg(long = "for", value_name = "DURATION", value_parser = parse_length)]
+    length: Option<Duration>,
+    /// Print text, also on a terminal
+    #[arg(long)]
+    plain: bool,
+    /// Requests a second
+    #[arg(long, value_name = "RATE", default_value_t = const { NonZero::new(200).unwrap() })]
+    load: NonZero<u16>,
+}
+
+fn parse_length(text: &str) -> Result<Duration, String> {
+    parse_positive(text).and_then(|length| match length {
+        _ if length < Duration::from_secs(1) => Err("it must be at least 1s".into()),
+        _ if length > LIVE => Err("it must be at most 1h".into()),
+        length => Ok(length),
+    })
+}
+
+pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
+    let is_live = is_interactive() && !args.plain && !context.json;
+    let length = args.length.unwrap_or(if is_live { LIVE } else { PLAIN });
+    let mut house = TeaHouse::open(args.load, length, context.patience)?;
+    let result = show(&mut house, is_live, length, context);
+    match result {
+        Ok(Some(summary)) => {
+            summary.print(context)?;
+            context.flush()?;
+            if !context.json {
+                say(
+                    "\nyour own service: call dormouse::init() in it, then try dormouse ps, top, keys and trace",
+                );
+            }
+            Ok(summary.exit())
+        }
+        Ok(None) => Ok(Exit::Interrupted),
+        // The service's own end explains why it could not be talked to.
+        Err(failure) => Err(house.explain(failure)),
+    }
+}
+
+/// Shows the service and closes it; `None` when a signal came first.
+fn show(
+    house: &mut TeaHouse,
+    is_live: bool,
+    length: Duration,
+    context: &mut Context,
+) -> Outcome<Option<Summary>> {
+    let target = Target::Pid(house.pid());
+    let (mut client, hello) = Client::open(&target, context.patience)?;
+    let mut summary = Summary::new(house.pid(), &hello, house.url());
+    if is_live {
+        let end = Instant::now() + length;
+        super::top::live::run(Client::open(&target, context.patience)?.0, Duration::from_secs(1), Some(end))?;
+    } else {
+        let Some(batches) = script::play(&mut client, &target, house, length, context)? else {
+            return Ok(None);
+        };
+        summary.batches = Some(batches);
+    }
+    // While it lives: its totals go with it.
+    let stat: Stat = client.call(Op::Stat)?;
+    summary.add(stat, house.close()?);
+    Ok(Some(summary))
+}
+
+/// The hidden subcommand: the service itself.
+pub(crate) fn teaparty(args: dormouse_teaparty::Args, context: &mut Context) -> Outcome {
+    // Not by this program's name: a service that is looked into, not the command that looks.
+    let _ = rustix::thread::set_name(c"teaparty");
+    let json = context.json;
+    let mut told = Ok(());
+    let summary = dormouse_teaparty::run(&args.into(), |url| {
+        told = child::announce(url, json, context);
+    })
+    .map_err(|error| Failure::new(Exit::Failed, format!("{error:#}")))?;
+    told?;
+    if json {
+        context.document(&child::End { summary })?;
+    } else {
+        context.line(summary)?;
+    }
+    Ok(Exit::Ok)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_demo_has_a_length_in_bounds() {
+        assert_eq!(parse_length("10s"), Ok(Duration::from_secs(10)));
+        assert!(parse_length("500ms").is_err());
+        assert!(parse_length("2h").is_err());
+        assert!(parse_length("soon").is_err());
+    }
+}

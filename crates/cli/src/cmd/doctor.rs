@@ -1,0 +1,125 @@
+//! `dormouse doctor`: what works, what does not, and the one setting that would change it.
+//!
+//! Without a target this process does what a service does: it starts an agent of its own, finds it as it would find
+//! any other, and asks it. So the answer is not a guess about this machine but what a service of this user would meet
+//! on it. With a target, that process is asked as well.
+
+use dormouse::wire::{Check, CheckState, Doctor, Op};
+use serde::Serialize;
+
+use crate::client::Client;
+use crate::exit::{Exit, Failure, Outcome};
+use crate::output::{BAD, Context, FAIR, GOOD, HEAD};
+use crate::target::Target;
+use crate::text::{Align, Table, clean};
+
+dormouse::static_key! {
+    /// Gives this process a site to try patching on.
+    static EXAMPLE: "dormouse.doctor" = false;
+}
+
+/// Say what works on this machine and in a process, and what to change where it does not
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Process id or name; without it, this machine is looked at
+    target: Option<Target>,
+}
+
+#[derive(Serialize)]
+struct Examination<'a> {
+    subject: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pid: Option<u32>,
+    #[serde(flatten)]
+    doctor: &'a Doctor,
+}
+
+pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
+    let (subject, pid, doctor) = match &args.target {
+        Some(target) => {
+            let (mut client, _) = Client::open(target, context.patience)?;
+            (client.who().to_owned(), Some(client.pid()), client.call(Op::Doctor)?)
+        }
+        None => ("this machine".to_owned(), None, examine_here(context)),
+    };
+    if context.json {
+        context.document(&Examination { subject: &subject, pid, doctor: &doctor })?;
+    } else {
+        context.line(format_args!("{HEAD}{subject}{HEAD:#}"))?;
+        context.text(table(&doctor.checks).render(HEAD))?;
+        for check in &doctor.checks {
+            if let Some(fix) = &check.fix {
+                context.line(format_args!("{}: to change it, {}", clean(&check.name), clean(fix)))?;
+            }
+        }
+    }
+    let is_well = doctor.checks.iter().all(|check| check.state != CheckState::Unavailable);
+    Ok(if is_well { Exit::Ok } else { Exit::Failed })
+}
+
+/// What a service of this user would meet on this machine.
+fn examine_here(context: &Context) -> Doctor {
+    // Reached, so that the site is in the program.
+    let _ = dormouse::unlikely!(EXAMPLE);
+    let mut checks = vec![platform()];
+    match dormouse::init() {
+        Ok(agent) => {
+            checks.push(check("agent.socket", CheckState::Ok, agent.path().display().to_string()));
+            match ask_own_agent(context) {
+                Ok(doctor) => {
+                    checks.push(check("agent.reach", CheckState::Ok, "found through /proc and answered"));
+                    checks.extend(doctor.checks);
+                }
+                Err(failure) => checks.push(reach(failure)),
+            }
+        }
+        Err(error) => {
+            let mut socket = check("agent.socket", CheckState::Unavailable, error.to_string());
+            socket.fix =
+                Some("set DORMOUSE_RUNTIME_DIR for the service to a directory that it may write to".into());
+            checks.push(socket);
+        }
+    }
+    Doctor { checks }
+}
+
+fn ask_own_agent(context: &Context) -> Outcome<Doctor> {
+    let (mut client, _) = Client::open(&Target::Pid(std::process::id()), context.patience)?;
+    client.call(Op::Doctor)
+}
+
+fn reach(failure: Failure) -> Check {
+    let mut reach = check("agent.reach", CheckState::Unavailable, failure.to_string());
+    if let Failure::Said(report) = failure {
+        reach.fix = report.hint;
+    }
+    reach
+}
+
+fn platform() -> Check {
+    let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let detail = format!("Linux {} on {}", kernel.trim(), std::env::consts::ARCH);
+    if dormouse::keys::PATCHING {
+        check("platform", CheckState::Ok, detail)
+    } else {
+        let detail = format!("{detail}: keys are tested at each site, not patched into it");
+        check("platform", CheckState::Limited, detail)
+    }
+}
+
+fn check(name: &str, state: CheckState, detail: impl Into<String>) -> Check {
+    Check { name: name.into(), state, detail: detail.into(), fix: None }
+}
+
+fn table(checks: &[Check]) -> Table {
+    let mut table = Table::new([("STATE", Align::Left), ("WHAT", Align::Left), ("SEEN", Align::Left)]);
+    for check in checks {
+        let state = match check.state {
+            CheckState::Ok => format!("{GOOD}ok{GOOD:#}"),
+            CheckState::Limited => format!("{FAIR}limited{FAIR:#}"),
+            CheckState::Unavailable => format!("{BAD}unavailable{BAD:#}"),
+        };
+        table.row([state, clean(&check.name), clean(&check.detail)]);
+    }
+    table
+}

@@ -1,0 +1,152 @@
+//! `dormouse on`: switches keys on, for as long as somebody answers for it.
+//!
+//! By default that is this command: it stays in the foreground, and when it ends, however it ends, the connection
+//! closes and the agent takes the lease back. `--for` leaves a lease that ends by itself, `--keep` none at all.
+
+use std::time::Duration;
+
+use dormouse::wire::{Changed, Op};
+use serde::Serialize;
+
+use crate::args::help;
+use crate::client::Client;
+use crate::duration::{parse_positive, short};
+use crate::exit::{Exit, Failure, Outcome};
+use crate::output::{Context, GOOD, HEAD, say};
+use crate::signals::{Signals, wait};
+use crate::target::Target;
+use crate::text::{Clean, count};
+
+/// Switch keys on: until Ctrl-C, for a time, or for good
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[arg(help = help::TARGET)]
+    target: Target,
+    #[arg(help = help::GLOB)]
+    glob: String,
+    /// Return at once; the service switches them off after this time
+    #[arg(long = "for", value_name = "DURATION", value_parser = parse_positive)]
+    length: Option<Duration>,
+    /// Return at once and leave them on
+    #[arg(long, conflicts_with = "length")]
+    keep: bool,
+}
+
+/// Who answers for the keys being on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Hold {
+    /// This process, as long as it lives.
+    Foreground,
+    /// The agent, for so many milliseconds.
+    Timed(u64),
+    /// Nobody.
+    Baseline,
+}
+
+impl Args {
+    fn hold(&self) -> Hold {
+        match self.length {
+            _ if self.keep => Hold::Baseline,
+            // Never shorter than asked for, and never nothing.
+            Some(length) => {
+                Hold::Timed(u64::try_from(length.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX))
+            }
+            None => Hold::Foreground,
+        }
+    }
+}
+
+/// What `on` and `off` did, as JSON.
+#[derive(Serialize)]
+pub(super) struct Done<'a> {
+    pub(super) state: &'static str,
+    pub(super) pid: u32,
+    #[serde(flatten)]
+    pub(super) changed: &'a Changed,
+}
+
+pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
+    let hold = args.hold();
+    let (mut client, _) = Client::open(&args.target, context.patience)?;
+    // From here on a signal ends the wait below, not the process in the middle of a line.
+    let signals = Signals::to_end()?;
+    let op = Op::On {
+        glob: args.glob.clone(),
+        for_ms: if let Hold::Timed(ms) = hold { Some(ms) } else { None },
+        keep: hold == Hold::Baseline,
+    };
+    let changed: Changed = client.call(op)?;
+    if context.json {
+        context.document(&Done { state: "on", pid: client.pid(), changed: &changed })?;
+    } else {
+        print(&changed, "on", context)?;
+    }
+    context.flush()?;
+    match hold {
+        Hold::Foreground => {
+            say(format_args!("holding them on in {}; Ctrl-C switches them off", client.who()));
+            hold_on(&mut client, &signals)
+        }
+        Hold::Timed(ms) => {
+            let length = short(ms.saturating_mul(1_000_000));
+            say(format_args!("{} switches them off in {length}", client.who()));
+            Ok(Exit::Ok)
+        }
+        Hold::Baseline => {
+            say(format_args!("they stay on until `dormouse off {}`", args.target));
+            Ok(Exit::Ok)
+        }
+    }
+}
+
+/// Keeps the connection, and with it the lease, until a signal or the end of the service.
+fn hold_on(client: &mut Client, signals: &Signals) -> Outcome {
+    use std::os::fd::AsFd as _;
+    loop {
+        let [_, signalled] = wait([client.as_fd(), signals.as_fd()], None)
+            .map_err(|error| Failure::new(Exit::Failed, format!("cannot wait: {error}")))?;
+        if signalled && signals.take() {
+            return Ok(Exit::Ok);
+        }
+        if client.is_closed() {
+            return Err(client.hung_up().hint("keys of a service that ended are off with it"));
+        }
+    }
+}
+
+/// What a batch did, for people.
+pub(super) fn print(changed: &Changed, state: &str, context: &mut Context) -> Outcome<()> {
+    let batch = &changed.batch;
+    let how = match changed.changed as u64 {
+        0 => "no key changed".to_owned(),
+        n => format!(
+            "{} changed, {} in {}",
+            count(n, "key"),
+            count(batch.sites as u64, "site"),
+            short(batch.elapsed_ns)
+        ),
+    };
+    context.line(format_args!("{HEAD}{state}{HEAD:#}: {how}"))?;
+    for name in &changed.matched {
+        context.line(format_args!("  {GOOD}{}{GOOD:#}", Clean(name)))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hold(length: Option<Duration>, keep: bool) -> Hold {
+        Args { target: Target::Pid(1), glob: "*".into(), length, keep }.hold()
+    }
+
+    #[test]
+    fn a_lease_is_never_shorter_than_asked_for() {
+        assert_eq!(hold(None, false), Hold::Foreground);
+        assert_eq!(hold(None, true), Hold::Baseline);
+        assert_eq!(hold(Some(Duration::from_secs(30)), false), Hold::Timed(30_000));
+        assert_eq!(hold(Some(Duration::from_nanos(1)), false), Hold::Timed(1));
+        assert_eq!(hold(Some(Duration::from_micros(1001)), false), Hold::Timed(2));
+    }
+}

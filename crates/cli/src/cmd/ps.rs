@@ -1,0 +1,142 @@
+//! `dormouse ps`: the processes that have an agent.
+//!
+//! All are asked at once, each on a thread of its own, so that one that is stopped costs its patience once and not
+//! once for each behind it.
+
+use std::thread;
+use std::time::Duration;
+
+use dormouse::wire::Hello;
+use serde::Serialize;
+
+use crate::client::Client;
+use crate::exit::{Exit, Failure, Outcome, Report};
+use crate::output::{Context, FAIR, HEAD, say};
+use crate::target::{Finder, Found};
+use crate::text::{Align, Table, clean};
+
+/// List the processes with dormouse in them
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {}
+
+#[derive(Serialize)]
+struct Listing<'a> {
+    processes: Vec<Row<'a>>,
+}
+
+#[derive(Serialize)]
+struct Row<'a> {
+    pid: u32,
+    name: &'a str,
+    uid: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    agent: Option<&'a Hello>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    refused: Option<Refused<'a>>,
+}
+
+#[derive(Serialize)]
+struct Refused<'a> {
+    kind: &'static str,
+    message: &'a str,
+}
+
+pub(crate) fn run(_: &Args, context: &mut Context) -> Outcome {
+    let finder = Finder::new();
+    let found = finder.all()?;
+    let seen = ask_all(&finder, &found, context.patience);
+    if context.json {
+        let processes = seen
+            .iter()
+            .map(|(found, answer)| Row {
+                pid: found.process.pid,
+                name: answer.as_ref().map_or(found.process.name(), |hello| &hello.name),
+                uid: found.process.uid,
+                agent: answer.as_ref().ok(),
+                refused: answer
+                    .as_ref()
+                    .err()
+                    .map(|report| Refused { kind: report.exit.word(), message: &report.message }),
+            })
+            .collect();
+        context.document(&Listing { processes })?;
+    } else if !seen.is_empty() {
+        context.text(table(&seen).render(HEAD))?;
+    }
+    if !seen.is_empty() {
+        return Ok(Exit::Ok);
+    }
+    if !context.json {
+        say("no process with dormouse in it was found; a service has it after dormouse::init()");
+    }
+    Ok(Exit::Failed)
+}
+
+/// Asks every process who it is. One that turns out to have no agent is left out.
+fn ask_all<'a>(
+    finder: &Finder,
+    found: &'a [Found],
+    patience: Duration,
+) -> Vec<(&'a Found, Result<Hello, Report>)> {
+    let answers: Vec<Result<Hello, Failure>> = thread::scope(|scope| {
+        let asked: Vec<_> = found
+            .iter()
+            .map(|found| {
+                let ask = move || Client::reach(finder, found, patience).map(|(_, hello)| hello);
+                thread::Builder::new().spawn_scoped(scope, ask)
+            })
+            .collect();
+        let fails = |what: &str| Err(Failure::new(Exit::Failed, format!("cannot ask it: {what}")));
+        asked
+            .into_iter()
+            .map(|thread| match thread.map(thread::ScopedJoinHandle::join) {
+                Ok(Ok(answer)) => answer,
+                Ok(Err(_)) => fails("the thread that did so panicked"),
+                Err(error) => fails(&error.to_string()),
+            })
+            .collect()
+    });
+    found
+        .iter()
+        .zip(answers)
+        .filter_map(|(found, answer)| match answer {
+            Ok(hello) => Some((found, Ok(hello))),
+            Err(Failure::Said(report)) if report.exit != Exit::NoTarget => Some((found, Err(*report))),
+            Err(_) => None,
+        })
+        .collect()
+}
+
+fn table(seen: &[(&Found, Result<Hello, Report>)]) -> Table {
+    let mut table = Table::new([
+        ("PID", Align::Right),
+        ("NAME", Align::Left),
+        ("UID", Align::Right),
+        ("KEYS", Align::Right),
+        ("SITES", Align::Right),
+        ("VERSION", Align::Left),
+    ]);
+    for (found, answer) in seen {
+        let process = &found.process;
+        let (pid, uid) = (process.pid.to_string(), process.uid.to_string());
+        match answer {
+            Ok(hello) => table.row([
+                pid,
+                clean(&hello.name),
+                uid,
+                hello.keys.to_string(),
+                hello.sites.to_string(),
+                clean(&hello.version),
+            ]),
+            Err(report) => table.row([
+                pid,
+                clean(process.name()),
+                uid,
+                "-".into(),
+                "-".into(),
+                format!("{FAIR}{}{FAIR:#}", report.message),
+            ]),
+        }
+    }
+    table
+}

@@ -1,0 +1,189 @@
+//! What two snapshots say about the time between them.
+
+use std::cmp::Ordering;
+use std::collections::HashMap;
+
+use dormouse::wire::Stat;
+use serde::Serialize;
+
+/// CPU time in all, and the share of one CPU over the interval.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub(crate) struct Cpu {
+    pub(crate) cpu_percent: f64,
+    pub(crate) cpu_ns: u64,
+}
+
+/// One group.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct GroupRow {
+    pub(crate) id: u32,
+    pub(crate) name: String,
+    #[serde(flatten)]
+    pub(crate) cpu: Cpu,
+    pub(crate) polls_per_s: f64,
+    pub(crate) polls: u64,
+    pub(crate) alive: u64,
+    pub(crate) started: u64,
+    pub(crate) finished: u64,
+}
+
+/// One thread.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct ThreadRow {
+    pub(crate) tid: u32,
+    pub(crate) name: String,
+    #[serde(flatten)]
+    pub(crate) cpu: Cpu,
+}
+
+/// A process between two snapshots.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct View {
+    /// `CLOCK_MONOTONIC` of the later snapshot.
+    pub(crate) time_mono_ns: u64,
+    pub(crate) interval_ns: u64,
+    pub(crate) process: Cpu,
+    /// Charged to no group.
+    pub(crate) unattributed: Cpu,
+    pub(crate) groups: Vec<GroupRow>,
+    pub(crate) threads: Vec<ThreadRow>,
+    pub(crate) keys_on: usize,
+    #[serde(rename = "records_dropped")]
+    pub(crate) dropped: u64,
+}
+
+impl View {
+    /// What happened from `before` to `after`. Rows are in the order of CPU use.
+    pub(crate) fn between(before: &Stat, after: &Stat) -> View {
+        let interval_ns = after.mono_ns.saturating_sub(before.mono_ns);
+        let cpu = |before: u64, after: u64| Cpu {
+            // A total that a snapshot shows a little smaller than the last one did is no negative use.
+            cpu_percent: ratio(after.saturating_sub(before), interval_ns) * 100.0,
+            cpu_ns: after,
+        };
+        let old_groups: HashMap<u32, _> = before.groups.iter().map(|group| (group.id, group)).collect();
+        let mut groups: Vec<GroupRow> = after
+            .groups
+            .iter()
+            .map(|group| {
+                let (cpu_ns, entries) =
+                    old_groups.get(&group.id).map_or((0, 0), |old| (old.cpu_ns, old.entries));
+                GroupRow {
+                    id: group.id,
+                    name: group.name.clone(),
+                    cpu: cpu(cpu_ns, group.cpu_ns),
+                    polls_per_s: ratio(group.entries.saturating_sub(entries), interval_ns) * 1e9,
+                    polls: group.entries,
+                    alive: group.alive,
+                    started: group.started,
+                    finished: group.finished,
+                }
+            })
+            .collect();
+        groups.sort_by(|a, b| by_use(a.cpu, b.cpu).then_with(|| a.name.cmp(&b.name)));
+        // A thread id may be given again: a smaller total is another thread.
+        let old_threads: HashMap<u32, u64> =
+            before.threads.iter().map(|thread| (thread.tid, thread.cpu_ns)).collect();
+        let mut threads: Vec<ThreadRow> = after
+            .threads
+            .iter()
+            .map(|thread| {
+                let old = old_threads.get(&thread.tid).copied().filter(|&old| old <= thread.cpu_ns);
+                ThreadRow {
+                    tid: thread.tid,
+                    name: thread.name.clone(),
+                    cpu: cpu(old.unwrap_or(0), thread.cpu_ns),
+                }
+            })
+            .collect();
+        threads.sort_by(|a, b| by_use(a.cpu, b.cpu).then_with(|| a.tid.cmp(&b.tid)));
+        View {
+            time_mono_ns: after.mono_ns,
+            interval_ns,
+            process: cpu(before.process_cpu_ns, after.process_cpu_ns),
+            unattributed: cpu(before.unattributed_cpu_ns, after.unattributed_cpu_ns),
+            groups,
+            threads,
+            keys_on: after.keys_on,
+            dropped: after.dropped,
+        }
+    }
+}
+
+/// More use first, then more time in all.
+fn by_use(a: Cpu, b: Cpu) -> Ordering {
+    b.cpu_percent.total_cmp(&a.cpu_percent).then(b.cpu_ns.cmp(&a.cpu_ns))
+}
+
+fn ratio(part: u64, whole: u64) -> f64 {
+    if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use dormouse::wire::{GroupStat, ThreadStat};
+
+    fn group(id: u32, name: &str, cpu_ns: u64, entries: u64) -> GroupStat {
+        GroupStat { id, name: name.into(), cpu_ns, entries, alive: 1, started: 3, finished: 2 }
+    }
+
+    fn thread(tid: u32, name: &str, cpu_ns: u64) -> ThreadStat {
+        ThreadStat { tid, name: name.into(), cpu_ns }
+    }
+
+    /// Two snapshots, half a second apart.
+    pub(crate) fn pair() -> (Stat, Stat) {
+        let before = Stat {
+            mono_ns: 1_000_000_000,
+            process_cpu_ns: 100_000_000,
+            unattributed_cpu_ns: 30_000_000,
+            groups: vec![group(1, "GET /menu", 50_000_000, 100), group(2, "idle", 20_000_000, 7)],
+            threads: vec![thread(10, "main", 90_000_000), thread(11, "reused", 80_000_000)],
+            keys_on: 2,
+            dropped: 0,
+        };
+        let after = Stat {
+            mono_ns: 1_500_000_000,
+            process_cpu_ns: 600_000_000,
+            unattributed_cpu_ns: 29_000_000,
+            groups: vec![
+                group(1, "GET /menu", 150_000_000, 1_100),
+                group(2, "idle", 20_000_000, 7),
+                group(3, "POST /brew", 401_000_000, 50),
+            ],
+            threads: vec![thread(10, "main", 500_000_000), thread(11, "worker", 100_000)],
+            keys_on: 3,
+            dropped: 4,
+        };
+        (before, after)
+    }
+
+    #[test]
+    fn rates_are_of_the_interval_alone() {
+        let (before, after) = pair();
+        let view = View::between(&before, &after);
+        assert_eq!(view.interval_ns, 500_000_000);
+        assert_eq!(view.process, Cpu { cpu_percent: 100.0, cpu_ns: 600_000_000 });
+        assert_eq!(view.unattributed, Cpu { cpu_percent: 0.0, cpu_ns: 29_000_000 }, "never negative");
+        let groups: Vec<_> =
+            view.groups.iter().map(|g| (g.name.as_str(), g.cpu.cpu_percent, g.polls_per_s)).collect();
+        assert_eq!(
+            groups,
+            [
+                ("POST /brew", 401_000_000.0 / 5e8 * 100.0, 100.0),
+                ("GET /menu", 20.0, 2000.0),
+                ("idle", 0.0, 0.0)
+            ]
+        );
+        let threads: Vec<_> = view.threads.iter().map(|t| (t.tid, t.cpu.cpu_percent)).collect();
+        assert_eq!(threads, [(10, 82.0), (11, 0.02)], "a thread id that was given again starts anew");
+    }
+
+    #[test]
+    fn no_time_between_snapshots_is_no_division_by_zero() {
+        let (before, _) = pair();
+        let view = View::between(&before, &before);
+        assert!(view.groups.iter().all(|group| group.polls_per_s == 0.0 && group.cpu.cpu_percent == 0.0));
+    }
+}

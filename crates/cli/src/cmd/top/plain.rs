@@ -1,0 +1,137 @@
+//! A view as text and as JSON.
+
+use serde::Serialize;
+
+use super::model::{Cpu, View};
+use crate::duration::short;
+use crate::output::HEAD;
+use crate::text::{Align, Table, clean, count};
+
+/// What `--json` prints, one a line.
+#[derive(Serialize)]
+pub(crate) struct Snapshot<'a> {
+    #[serde(rename = "type")]
+    pub(crate) kind: &'static str,
+    pub(crate) pid: u32,
+    pub(crate) name: &'a str,
+    #[serde(flatten)]
+    pub(crate) view: &'a View,
+}
+
+/// The tables of groups and threads below a line about the process.
+pub(crate) fn render(who: &str, view: &View) -> String {
+    format!("{}\n{}\n{}", headline(who, view), groups(view).render(HEAD), threads(view).render(HEAD))
+}
+
+/// The process as a whole.
+pub(crate) fn headline(who: &str, view: &View) -> String {
+    let dropped = match view.dropped {
+        0 => String::new(),
+        n => format!(", {} dropped", count(n, "record")),
+    };
+    format!(
+        "{who}: {:.1} % CPU over {}, {} on{dropped}",
+        view.process.cpu_percent,
+        short(view.interval_ns),
+        count(view.keys_on as u64, "key"),
+    )
+}
+
+/// Groups, then what belongs to none, then what all of it should sum up to.
+pub(crate) fn groups(view: &View) -> Table {
+    let mut table = Table::new([
+        ("GROUP", Align::Left),
+        ("CPU %", Align::Right),
+        ("CPU s", Align::Right),
+        ("POLLS/s", Align::Right),
+        ("ALIVE", Align::Right),
+        ("STARTED", Align::Right),
+        ("FINISHED", Align::Right),
+    ]);
+    for group in &view.groups {
+        table.row([
+            clean(&group.name),
+            percent(group.cpu),
+            seconds(group.cpu),
+            rate(group.polls_per_s),
+            group.alive.to_string(),
+            group.started.to_string(),
+            group.finished.to_string(),
+        ]);
+    }
+    table.row(["(unattributed)".into(), percent(view.unattributed), seconds(view.unattributed)]);
+    table.row(["(process)".into(), percent(view.process), seconds(view.process)]);
+    table
+}
+
+/// Threads.
+pub(crate) fn threads(view: &View) -> Table {
+    let mut table = Table::new([
+        ("THREAD", Align::Left),
+        ("TID", Align::Right),
+        ("CPU %", Align::Right),
+        ("CPU s", Align::Right),
+    ]);
+    for thread in &view.threads {
+        table.row([clean(&thread.name), thread.tid.to_string(), percent(thread.cpu), seconds(thread.cpu)]);
+    }
+    table
+}
+
+pub(crate) fn percent(cpu: Cpu) -> String {
+    format!("{:.1}", cpu.cpu_percent)
+}
+
+pub(crate) fn seconds(cpu: Cpu) -> String {
+    format!("{:.3}", cpu.cpu_ns as f64 / 1e9)
+}
+
+/// With a decimal only where it says something.
+pub(crate) fn rate(per_second: f64) -> String {
+    let places = usize::from(per_second < 100.0);
+    format!("{per_second:.places$}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cmd::top::model::tests::pair;
+
+    #[test]
+    fn groups_sum_up_to_the_process_before_the_readers_eyes() {
+        let (before, after) = pair();
+        let text = render("tea (process 7)", &View::between(&before, &after));
+        let text = anstream::adapter::strip_str(&text).to_string();
+        assert_eq!(
+            text,
+            "\
+tea (process 7): 100.0 % CPU over 500 ms, 3 keys on, 4 records dropped
+GROUP           CPU %  CPU s  POLLS/s  ALIVE  STARTED  FINISHED
+POST /brew       80.2  0.401      100      1        3         2
+GET /menu        20.0  0.150     2000      1        3         2
+idle              0.0  0.020      0.0      1        3         2
+(unattributed)    0.0  0.029
+(process)       100.0  0.600
+
+THREAD  TID  CPU %  CPU s
+main     10   82.0  0.500
+worker   11    0.0  0.000
+"
+        );
+    }
+
+    #[test]
+    fn json_has_the_same_figures_with_units_in_their_names() {
+        let (before, after) = pair();
+        let view = View::between(&before, &after);
+        let json =
+            serde_json::to_value(Snapshot { kind: "snapshot", pid: 7, name: "tea", view: &view }).unwrap();
+        assert_eq!((&json["type"], &json["pid"]), (&"snapshot".into(), &7.into()));
+        assert_eq!(json["interval_ns"], 500_000_000);
+        assert_eq!(json["unattributed"], serde_json::json!({"cpu_percent": 0.0, "cpu_ns": 29_000_000}));
+        assert_eq!(json["groups"][1]["polls_per_s"], 2000.0);
+        assert_eq!(json["groups"][1]["cpu_percent"], 20.0);
+        assert_eq!(json["threads"][0]["cpu_ns"], 500_000_000);
+        assert_eq!(json["records_dropped"], 4);
+    }
+}

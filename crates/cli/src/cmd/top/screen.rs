@@ -1,0 +1,354 @@
+//! What the live view shows and how keys change it; nothing here knows a terminal.
+
+use std::cmp::Ordering;
+
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+
+use super::model::{Cpu, GroupRow, ThreadRow, View};
+use super::plain::{percent, rate, seconds};
+use crate::text::clean;
+
+/// How many rows a page key moves.
+const PAGE: usize = 10;
+
+/// Keys and what they do, for the help.
+pub(super) const HELP: &[(&str, &str)] = &[
+    ("q, Ctrl-C", "leave"),
+    ("j k, arrows", "move; PgUp PgDn by ten"),
+    ("g G", "first, last row"),
+    ("Tab", "groups or threads"),
+    ("h l, arrows", "sort by the column to the left, right"),
+    ("s", "sort by the next column"),
+    ("i", "turn the order round"),
+    ("/", "show only names with this text; Esc shows all"),
+    ("Space, p", "pause"),
+    ("?", "this help"),
+];
+
+/// A table of the view.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Pane {
+    Groups,
+    Threads,
+}
+
+impl Pane {
+    /// Titles of its columns; all but the first hold numbers.
+    pub(super) fn columns(self) -> &'static [&'static str] {
+        match self {
+            Pane::Groups => &["GROUP", "CPU %", "CPU s", "POLLS/s", "ALIVE", "STARTED", "FINISHED"],
+            Pane::Threads => &["THREAD", "TID", "CPU %", "CPU s"],
+        }
+    }
+
+    /// The column that says where CPU time goes now.
+    fn cpu_column(self) -> usize {
+        match self {
+            Pane::Groups => 1,
+            Pane::Threads => 2,
+        }
+    }
+}
+
+/// Order, selection and place of one table.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Place {
+    pub(super) column: usize,
+    pub(super) is_inverted: bool,
+    pub(super) selected: usize,
+}
+
+/// What the keyboard means at the moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Mode {
+    Table,
+    Filter,
+    Help,
+}
+
+/// Whether to go on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Flow {
+    Stay,
+    Leave,
+}
+
+/// The live view without its terminal.
+#[derive(Debug)]
+pub(super) struct Screen {
+    pub(super) who: String,
+    pub(super) view: Option<View>,
+    pub(super) focus: Pane,
+    pub(super) mode: Mode,
+    pub(super) filter: String,
+    pub(super) is_paused: bool,
+    groups: Place,
+    threads: Place,
+}
+
+impl Screen {
+    pub(super) fn new(who: String) -> Screen {
+        let place = |pane: Pane| Place { column: pane.cpu_column(), is_inverted: false, selected: 0 };
+        Screen {
+            who,
+            view: None,
+            focus: Pane::Groups,
+            mode: Mode::Table,
+            filter: String::new(),
+            is_paused: false,
+            groups: place(Pane::Groups),
+            threads: place(Pane::Threads),
+        }
+    }
+
+    /// Shows a newer view, unless the person wants to read this one.
+    pub(super) fn update(&mut self, view: View) {
+        if !self.is_paused {
+            self.view = Some(view);
+            self.keep_selection_inside();
+        }
+    }
+
+    pub(super) fn place(&self, pane: Pane) -> Place {
+        match pane {
+            Pane::Groups => self.groups,
+            Pane::Threads => self.threads,
+        }
+    }
+
+    /// The rows of a table, filtered and in order.
+    pub(super) fn rows(&self, pane: Pane) -> Vec<Vec<String>> {
+        let Some(view) = &self.view else { return Vec::new() };
+        let place = self.place(pane);
+        match pane {
+            Pane::Groups => {
+                let mut rows: Vec<&GroupRow> =
+                    view.groups.iter().filter(|row| self.shows(&row.name)).collect();
+                rows.sort_by(|a, b| directed(compare_groups(place.column, a, b), place.is_inverted));
+                rows.into_iter().map(group_cells).collect()
+            }
+            Pane::Threads => {
+                let mut rows: Vec<&ThreadRow> =
+                    view.threads.iter().filter(|row| self.shows(&row.name)).collect();
+                rows.sort_by(|a, b| directed(compare_threads(place.column, a, b), place.is_inverted));
+                rows.into_iter().map(thread_cells).collect()
+            }
+        }
+    }
+
+    /// Does what a key means.
+    pub(super) fn key(&mut self, key: KeyEvent) -> Flow {
+        if key.modifiers.contains(KeyModifiers::CONTROL) && key.code == KeyCode::Char('c') {
+            return Flow::Leave;
+        }
+        match self.mode {
+            Mode::Help => self.mode = Mode::Table,
+            Mode::Filter => self.edit(key.code),
+            Mode::Table => return self.command(key.code),
+        }
+        Flow::Stay
+    }
+
+    fn edit(&mut self, code: KeyCode) {
+        match code {
+            KeyCode::Enter => self.mode = Mode::Table,
+            KeyCode::Esc => {
+                self.filter.clear();
+                self.mode = Mode::Table;
+            }
+            KeyCode::Backspace => {
+                self.filter.pop();
+            }
+            KeyCode::Char(c) => self.filter.push(c),
+            _ => {}
+        }
+        self.keep_selection_inside();
+    }
+
+    fn command(&mut self, code: KeyCode) -> Flow {
+        let last = self.rows(self.focus).len().saturating_sub(1);
+        let columns = self.focus.columns().len();
+        let place = match self.focus {
+            Pane::Groups => &mut self.groups,
+            Pane::Threads => &mut self.threads,
+        };
+        match code {
+            KeyCode::Char('q') => return Flow::Leave,
+            KeyCode::Char('?') => self.mode = Mode::Help,
+            KeyCode::Char('/') => self.mode = Mode::Filter,
+            KeyCode::Char(' ' | 'p') => self.is_paused = !self.is_paused,
+            KeyCode::Char('j') | KeyCode::Down => place.selected = (place.selected + 1).min(last),
+            KeyCode::Char('k') | KeyCode::Up => place.selected = place.selected.saturating_sub(1),
+            KeyCode::PageDown => place.selected = (place.selected + PAGE).min(last),
+            KeyCode::PageUp => place.selected = place.selected.saturating_sub(PAGE),
+            KeyCode::Char('g') | KeyCode::Home => place.selected = 0,
+            KeyCode::Char('G') | KeyCode::End => place.selected = last,
+            KeyCode::Char('l' | 's') | KeyCode::Right => place.column = (place.column + 1) % columns,
+            KeyCode::Char('h') | KeyCode::Left => place.column = (place.column + columns - 1) % columns,
+            KeyCode::Char('i') => place.is_inverted = !place.is_inverted,
+            KeyCode::Tab | KeyCode::BackTab => {
+                self.focus = match self.focus {
+                    Pane::Groups => Pane::Threads,
+                    Pane::Threads => Pane::Groups,
+                };
+            }
+            KeyCode::Esc => self.filter.clear(),
+            _ => {}
+        }
+        Flow::Stay
+    }
+
+    fn shows(&self, name: &str) -> bool {
+        self.filter.is_empty() || name.to_lowercase().contains(&self.filter.to_lowercase())
+    }
+
+    fn keep_selection_inside(&mut self) {
+        let last = |rows: usize| rows.saturating_sub(1);
+        let (groups, threads) = (self.rows(Pane::Groups).len(), self.rows(Pane::Threads).len());
+        self.groups.selected = self.groups.selected.min(last(groups));
+        self.threads.selected = self.threads.selected.min(last(threads));
+    }
+}
+
+fn directed(order: Ordering, is_inverted: bool) -> Ordering {
+    if is_inverted { order.reverse() } else { order }
+}
+
+/// Names upwards, numbers downwards: what is looked for stands on top.
+fn compare_groups(column: usize, a: &GroupRow, b: &GroupRow) -> Ordering {
+    match column {
+        1 => b.cpu.cpu_percent.total_cmp(&a.cpu.cpu_percent),
+        2 => b.cpu.cpu_ns.cmp(&a.cpu.cpu_ns),
+        3 => b.polls_per_s.total_cmp(&a.polls_per_s),
+        4 => b.alive.cmp(&a.alive),
+        5 => b.started.cmp(&a.started),
+        6 => b.finished.cmp(&a.finished),
+        _ => a.name.cmp(&b.name),
+    }
+}
+
+fn compare_threads(column: usize, a: &ThreadRow, b: &ThreadRow) -> Ordering {
+    match column {
+        1 => b.tid.cmp(&a.tid),
+        2 => b.cpu.cpu_percent.total_cmp(&a.cpu.cpu_percent),
+        3 => b.cpu.cpu_ns.cmp(&a.cpu.cpu_ns),
+        _ => a.name.cmp(&b.name),
+    }
+}
+
+fn group_cells(row: &GroupRow) -> Vec<String> {
+    let mut cells = vec![clean(&row.name), percent(row.cpu), seconds(row.cpu), rate(row.polls_per_s)];
+    cells.extend([row.alive, row.started, row.finished].map(|n| n.to_string()));
+    cells
+}
+
+fn thread_cells(row: &ThreadRow) -> Vec<String> {
+    vec![clean(&row.name), row.tid.to_string(), percent(row.cpu), seconds(row.cpu)]
+}
+
+/// What no group's row shows: the cells below the groups.
+pub(super) fn sums(view: &View) -> [Vec<String>; 2] {
+    let cells = |name: &str, cpu: Cpu| vec![name.to_owned(), percent(cpu), seconds(cpu)];
+    [cells("(unattributed)", view.unattributed), cells("(process)", view.process)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cmd::top::model::tests::pair;
+
+    fn screen() -> Screen {
+        let (before, after) = pair();
+        let mut screen = Screen::new("tea (process 7)".into());
+        screen.update(View::between(&before, &after));
+        screen
+    }
+
+    fn press(screen: &mut Screen, keys: &str) -> Flow {
+        let mut flow = Flow::Stay;
+        for c in keys.chars() {
+            let code = match c {
+                '\n' => KeyCode::Enter,
+                '\x1b' => KeyCode::Esc,
+                '\t' => KeyCode::Tab,
+                '\x7f' => KeyCode::Backspace,
+                c => KeyCode::Char(c),
+            };
+            flow = screen.key(code.into());
+        }
+        flow
+    }
+
+    fn names(screen: &Screen, pane: Pane) -> Vec<String> {
+        screen.rows(pane).into_iter().map(|mut cells| cells.swap_remove(0)).collect()
+    }
+
+    #[test]
+    fn the_busiest_stands_on_top_until_another_order_is_asked_for() {
+        let mut screen = screen();
+        assert_eq!(names(&screen, Pane::Groups), ["POST /brew", "GET /menu", "idle"]);
+        press(&mut screen, "ss");
+        assert_eq!(names(&screen, Pane::Groups), ["GET /menu", "POST /brew", "idle"], "by polls per second");
+        press(&mut screen, "i");
+        assert_eq!(names(&screen, Pane::Groups), ["idle", "POST /brew", "GET /menu"]);
+        press(&mut screen, "ihhh");
+        assert_eq!(names(&screen, Pane::Groups), ["GET /menu", "POST /brew", "idle"], "by name");
+        press(&mut screen, "hl");
+        assert_eq!(screen.place(Pane::Groups).column, 0, "columns wrap around");
+        assert_eq!(names(&screen, Pane::Threads), ["main", "worker"], "the other table keeps its order");
+    }
+
+    #[test]
+    fn the_selection_stays_inside_the_table() {
+        let mut screen = screen();
+        press(&mut screen, "jjjjjjj");
+        assert_eq!(screen.place(Pane::Groups).selected, 2);
+        press(&mut screen, "kg");
+        assert_eq!(screen.place(Pane::Groups).selected, 0);
+        press(&mut screen, "k");
+        assert_eq!(screen.place(Pane::Groups).selected, 0);
+        press(&mut screen, "G");
+        assert_eq!(screen.place(Pane::Groups).selected, 2);
+        press(&mut screen, "/brew\n");
+        assert_eq!(screen.place(Pane::Groups).selected, 0, "rows that are gone cannot be selected");
+        press(&mut screen, "\tj");
+        assert_eq!((screen.focus, screen.place(Pane::Threads).selected), (Pane::Threads, 0));
+    }
+
+    #[test]
+    fn a_filter_is_typed_corrected_kept_and_cleared() {
+        let mut screen = screen();
+        press(&mut screen, "/MENUx\x7f");
+        assert_eq!(names(&screen, Pane::Groups), ["GET /menu"]);
+        assert_eq!(press(&mut screen, "q"), Flow::Stay, "q is a letter here");
+        press(&mut screen, "\x7f\n");
+        assert_eq!((screen.mode, names(&screen, Pane::Groups).len()), (Mode::Table, 1));
+        press(&mut screen, "\x1b");
+        assert_eq!(names(&screen, Pane::Groups).len(), 3);
+    }
+
+    #[test]
+    fn pausing_keeps_what_is_read() {
+        let mut screen = screen();
+        let (before, after) = pair();
+        press(&mut screen, " ");
+        screen.update(View::between(&after, &before));
+        assert_eq!(screen.view.as_ref().map(|view| view.keys_on), Some(3));
+        press(&mut screen, "p");
+        screen.update(View::between(&before, &before));
+        assert_eq!(screen.view.as_ref().map(|view| view.keys_on), Some(2));
+    }
+
+    #[test]
+    fn leaving_is_q_or_ctrl_c_and_help_is_left_by_any_key() {
+        let mut screen = screen();
+        press(&mut screen, "?");
+        assert_eq!(screen.mode, Mode::Help);
+        assert_eq!(press(&mut screen, "q"), Flow::Stay);
+        assert_eq!(screen.mode, Mode::Table);
+        assert_eq!(press(&mut screen, "q"), Flow::Leave);
+        press(&mut screen, "/");
+        let ctrl_c = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
+        assert_eq!(screen.key(ctrl_c), Flow::Leave);
+    }
+}

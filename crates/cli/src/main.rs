@@ -1,0 +1,64 @@
+//! The `dormouse` command: looks into services that embed dormouse, while they run.
+//!
+//! One file a subcommand in [`cmd`]. Each gets the shared [`output::Context`], finds its process through [`target`],
+//! talks to it through [`client`] and returns how the run ends ([`exit`]). Data goes to standard output, messages to
+//! standard error; nothing here panics on what a service, a file or a closed pipe says.
+
+#![deny(unsafe_code)]
+
+mod args;
+mod client;
+mod cmd;
+mod duration;
+mod exit;
+mod output;
+mod signals;
+mod target;
+mod text;
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+use clap::error::ErrorKind;
+
+use crate::args::Cli;
+use crate::exit::{Exit, Report};
+use crate::output::Context;
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return not_understood(&error).into(),
+    };
+    let mut context = Context::new(cli.common.json, cli.common.color, cli.common.timeout);
+    let result = cmd::run(cli.command, &mut context).and_then(|exit| context.flush().map(|()| exit));
+    match result {
+        Ok(exit) => exit.into(),
+        Err(failure) => context.fail(failure).into(),
+    }
+}
+
+/// Help and version, which are asked for, or a command line that says nothing this command knows.
+fn not_understood(error: &clap::Error) -> Exit {
+    let json = std::env::args_os().take_while(|arg| arg != "--").any(|arg| arg == "--json");
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            // A reader that leaves early is no error.
+            let _ = error.print();
+            Exit::Ok
+        }
+        _ if json => {
+            let text = error.render().to_string();
+            let message = text.strip_prefix("error: ").unwrap_or(&text);
+            let message = message.split("\n\nUsage:").next().unwrap_or(message).trim_end();
+            let report =
+                Report { exit: Exit::Usage, message: message.to_owned(), near: Vec::new(), hint: None };
+            output::tell(&report, true);
+            Exit::Usage
+        }
+        _ => {
+            let _ = error.print();
+            Exit::Usage
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! What a run prints: data to standard output, messages to standard error.
+//!
+//! Standard output belongs to the next program in the pipe. When that program leaves, the run ends with
+//! success and without a word; every other error of writing is a failure. Nothing here panics on a closed
+//! stream, as `println!` would. Styles are written always and taken out again where the stream does not want
+//! them ([`anstream`] knows `NO_COLOR`, `TERM=dumb` and files).
+
+use std::fmt;
+use std::io::{self, BufWriter, IsTerminal as _, Stdout, Write as _};
+use std::time::Duration;
+
+use anstream::{AutoStream, ColorChoice};
+use clap::builder::styling::{AnsiColor, Style};
+use serde::Serialize;
+
+use crate::exit::{Exit, Failure, Outcome, Report};
+use crate::text::{Clean, list};
+
+/// Version of everything that `--json` prints; fields are only ever added within one.
+pub(crate) const SCHEMA: u32 = 1;
+
+/// Heads of tables.
+pub(crate) const HEAD: Style = Style::new().bold();
+/// What is well.
+pub(crate) const GOOD: Style = AnsiColor::Green.on_default();
+/// What has a limit.
+pub(crate) const FAIR: Style = AnsiColor::Yellow.on_default();
+/// What is wrong.
+pub(crate) const BAD: Style = AnsiColor::Red.on_default().bold();
+/// What is beside the point.
+pub(crate) const DIM: Style = Style::new().dimmed();
+
+/// When to use colour.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Color {
+    /// On a terminal that wants it.
+    Auto,
+    /// Always.
+    Always,
+    /// Never.
+    Never,
+}
+
+/// What all subcommands share: where output goes, in which form, and how long a service may take to answer.
+pub(crate) struct Context {
+    /// Whether `--json` was given.
+    pub(crate) json: bool,
+    /// How long an answer may take.
+    pub(crate) patience: Duration,
+    out: BufWriter<AutoStream<Stdout>>,
+}
+
+/// A JSON document with its schema version in front.
+#[derive(Serialize)]
+struct Document<'a, T> {
+    schema: u32,
+    #[serde(flatten)]
+    body: &'a T,
+}
+
+#[derive(Serialize)]
+struct ErrorBody<'a> {
+    error: ErrorText<'a>,
+}
+
+#[derive(Serialize)]
+struct ErrorText<'a> {
+    kind: &'static str,
+    exit: u8,
+    message: &'a str,
+    #[serde(skip_serializing_if = "<[String]>::is_empty")]
+    near: &'a [String],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hint: Option<&'a str>,
+}
+
+impl Context {
+    /// The streams of this process.
+    pub(crate) fn new(json: bool, color: Color, patience: Duration) -> Context {
+        match color {
+            Color::Auto => ColorChoice::Auto,
+            Color::Always => ColorChoice::Always,
+            Color::Never => ColorChoice::Never,
+        }
+        .write_global();
+        let stdout = io::stdout();
+        let choice = if json { ColorChoice::Never } else { AutoStream::choice(&stdout) };
+        Context { json, patience, out: BufWriter::new(AutoStream::new(stdout, choice)) }
+    }
+
+    /// Writes text, as it is.
+    pub(crate) fn text(&mut self, text: impl fmt::Display) -> Outcome<()> {
+        write!(self.out, "{text}").map_err(|error| stdout_failure(&error))
+    }
+
+    /// Writes a line.
+    pub(crate) fn line(&mut self, text: impl fmt::Display) -> Outcome<()> {
+        writeln!(self.out, "{text}").map_err(|error| stdout_failure(&error))
+    }
+
+    /// Writes one JSON document on a line of its own.
+    pub(crate) fn document<T: Serialize>(&mut self, body: &T) -> Outcome<()> {
+        let text = serde_json::to_string(&Document { schema: SCHEMA, body })
+            .map_err(|error| Failure::new(Exit::Failed, format!("cannot write JSON: {error}")))?;
+        self.line(text)
+    }
+
+    /// Hands everything written so far to whoever reads.
+    pub(crate) fn flush(&mut self) -> Outcome<()> {
+        self.out.flush().map_err(|error| stdout_failure(&error))
+    }
+
+    /// Tells why the run fails, in the form that was asked for, and how it ends.
+    pub(crate) fn fail(&mut self, failure: Failure) -> Exit {
+        match failure {
+            Failure::StdoutClosed => Exit::Ok,
+            Failure::Said(report) => {
+                // What was found before the failure is still worth having.
+                let _ = self.out.flush();
+                tell(&report, self.json);
+                report.exit
+            }
+        }
+    }
+}
+
+/// A message to the person, beside the data; whether anybody reads it is not this run's concern.
+pub(crate) fn say(text: impl fmt::Display) {
+    let _ = writeln!(AutoStream::auto(io::stderr().lock()), "{text}");
+}
+
+/// Writes a report to standard error, as text or as JSON.
+pub(crate) fn tell(report: &Report, json: bool) {
+    let near = list(&report.near, 8);
+    if json {
+        let error = ErrorText {
+            kind: report.exit.word(),
+            exit: report.exit as u8,
+            message: &report.message,
+            near: &report.near,
+            hint: report.hint.as_deref(),
+        };
+        let document = Document { schema: SCHEMA, body: &ErrorBody { error } };
+        say(serde_json::to_string(&document).unwrap_or_else(|error| error.to_string()));
+        return;
+    }
+    say(format_args!("{BAD}error:{BAD:#} {}", Clean(&report.message)));
+    if !near.is_empty() {
+        say(format_args!("  near: {near}"));
+    }
+    if let Some(hint) = &report.hint {
+        say(format_args!("  hint: {}", Clean(hint)));
+    }
+}
+
+/// Whether both ends of the conversation with a person are a terminal that can be drawn on.
+pub(crate) fn is_interactive() -> bool {
+    let dumb = std::env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb");
+    io::stdin().is_terminal() && io::stdout().is_terminal() && !dumb
+}
+
+fn stdout_failure(error: &io::Error) -> Failure {
+    if error.kind() == io::ErrorKind::BrokenPipe {
+        return Failure::StdoutClosed;
+    }
+    Failure::new(Exit::Failed, format!("cannot write to standard output: {error}"))
+}

@@ -1,0 +1,142 @@
+//! The way to a socket that another process bound, perhaps in another mount namespace.
+//!
+//! The path is resolved inside the owner's root (`/proc/PID/root`) by `openat2` with `RESOLVE_IN_ROOT`, so that an
+//! absolute link such as `/var/run` stays inside; where that root may not be entered, in ours. The connection then
+//! goes through the opened directory's `/proc/self/fd/N`, which also lifts the limit of 108 bytes on socket paths.
+//!
+//! # Safety
+//!
+//! One `getsockopt`, for [`peer_pid`].
+
+use std::io;
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::fs::{Mode, OFlags, ResolveFlags, open, openat, openat2};
+use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+
+const DIRECTORY: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+
+/// Connects to the socket `path` of the process whose root directory is `root`.
+///
+/// Waits at most `patience` for a listener whose queue is full.
+pub(crate) fn connect_to(root: &Path, path: &Path, patience: Duration) -> io::Result<UnixStream> {
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+        return Err(io::Error::from(io::ErrorKind::InvalidInput));
+    };
+    let directory = match directory_in(root, parent) {
+        Ok(directory) => directory,
+        // Not ours to enter, or not there: the process may still share our view of the file system.
+        Err(_) => open(parent, DIRECTORY, Mode::empty())?,
+    };
+    let through: PathBuf = format!("/proc/self/fd/{}", directory.as_raw_fd()).into();
+    let address = SocketAddrUnix::new(through.join(name))?;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    // This bounds the wait in `connect` for a process that is stopped and accepts nobody.
+    set_socket_timeout(&socket, Timeout::Send, Some(patience))?;
+    connect(&socket, &address)?;
+    set_socket_timeout(&socket, Timeout::Send, None)?;
+    let stream = UnixStream::from(socket);
+    stream.set_nonblocking(true)?;
+    Ok(stream)
+}
+
+fn directory_in(root: &Path, path: &Path) -> rustix::io::Result<OwnedFd> {
+    let root = open(root, DIRECTORY, Mode::empty())?;
+    match openat2(&root, path, DIRECTORY, Mode::empty(), ResolveFlags::IN_ROOT) {
+        // Before Linux 5.6, or filtered away: links are followed as they are.
+        Err(Errno::NOSYS | Errno::PERM) => {
+            let inside = path.strip_prefix("/").unwrap_or(path);
+            openat(&root, inside, DIRECTORY, Mode::empty())
+        }
+        result => result,
+    }
+}
+
+/// The process that called `listen` on the other end: `None` where it is not visible in our pid namespace.
+#[expect(
+    unsafe_code,
+    reason = "a typed process id cannot hold the 0 that the kernel writes for an invisible one"
+)]
+pub(crate) fn peer_pid(stream: &UnixStream) -> io::Result<Option<u32>> {
+    let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut length = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: `peer` and `length` live across the call, and `length` is the size of `peer`, so the kernel writes
+    // only into it; all bit patterns of a `ucred` are valid.
+    let result = unsafe {
+        libc::getsockopt(
+            stream.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut peer).cast(),
+            &raw mut length,
+        )
+    };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(u32::try_from(peer.pid).ok().filter(|&pid| pid != 0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixListener;
+    use std::time::Instant;
+
+    #[test]
+    fn a_path_is_resolved_in_the_owners_root() {
+        let root = tempfile::tempdir().unwrap();
+        let deep = root.path().join("real").join("x".repeat(90)).join("dormouse");
+        std::fs::create_dir_all(&deep).unwrap();
+        // An absolute link: seen from our root it leads nowhere.
+        std::os::unix::fs::symlink(format!("/real/{}", "x".repeat(90)), root.path().join("run")).unwrap();
+        let short = tempfile::tempdir().unwrap();
+        let bound = short.path().join("1.sock");
+        let _listener = UnixListener::bind(&bound).unwrap();
+        std::fs::rename(&bound, deep.join("1.sock")).unwrap();
+
+        let stream =
+            connect_to(root.path(), Path::new("/run/dormouse/1.sock"), Duration::from_secs(5)).unwrap();
+        assert_eq!(peer_pid(&stream).unwrap(), Some(std::process::id()));
+    }
+
+    #[test]
+    fn where_the_root_is_closed_our_own_view_serves() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("1.sock");
+        let _listener = UnixListener::bind(&path).unwrap();
+        connect_to(Path::new("/nonexistent"), &path, Duration::from_secs(5)).unwrap();
+    }
+
+    #[test]
+    fn a_file_that_a_dead_process_left_refuses() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("1.sock");
+        drop(UnixListener::bind(&path).unwrap());
+        let error = connect_to(Path::new("/"), &path, Duration::from_secs(5)).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
+    }
+
+    #[test]
+    fn a_listener_that_accepts_nobody_is_not_waited_for_beyond_patience() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("1.sock");
+        let listener = UnixListener::bind(&path).unwrap();
+        rustix::net::listen(&listener, 1).unwrap();
+        let start = Instant::now();
+        let mut held = Vec::new();
+        let error = loop {
+            match connect_to(Path::new("/"), &path, Duration::from_millis(50)) {
+                Ok(stream) => held.push(stream),
+                Err(error) => break error,
+            }
+            assert!(start.elapsed() < Duration::from_secs(60), "the queue never filled");
+        };
+        assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+    }
+}

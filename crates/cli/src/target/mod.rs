@@ -1,0 +1,364 @@
+//! From what a person types to a conversation with the right process.
+//!
+//! A target is a process id or a name. The process is looked up in `/proc`, its agent in the kernel's table of
+//! listening sockets ([`sockets`]), and after connecting the kernel is asked who listens there: a socket that bears
+//! the number of another process, by accident or by intent, is never taken for that process.
+
+mod door;
+mod process;
+mod sockets;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use crate::duration::short_of;
+use crate::exit::{Exit, Failure, Outcome};
+use crate::text::{Clean, clean};
+
+pub(crate) use process::{Proc, Process};
+use sockets::AgentSocket;
+
+/// What to call in a service that has no agent.
+const INIT_HINT: &str = "call dormouse::init() at its start";
+
+/// Which process is meant.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Target {
+    /// By its id.
+    Pid(u32),
+    /// By its name in the kernel or its executable's file name.
+    Name(String),
+}
+
+impl FromStr for Target {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Target, String> {
+        match text.parse() {
+            _ if text.is_empty() => Err("it is empty; name a process or give its id".into()),
+            Ok(0) => Err("0 is no process; name one or give its id".into()),
+            Ok(pid) => Ok(Target::Pid(pid)),
+            Err(_) => Ok(Target::Name(text.to_owned())),
+        }
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Target::Pid(pid) => pid.fmt(f),
+            Target::Name(name) => Clean(name).fmt(f),
+        }
+    }
+}
+
+/// A process, and the sockets that may be its agent's.
+#[derive(Debug)]
+pub(crate) struct Found {
+    pub(crate) process: Process,
+    sockets: Vec<PathBuf>,
+}
+
+/// The look-up of targets on one machine.
+#[derive(Debug)]
+pub(crate) struct Finder {
+    proc: Proc,
+}
+
+impl Finder {
+    /// On this machine.
+    pub(crate) fn new() -> Finder {
+        Finder { proc: Proc::system() }
+    }
+
+    /// The process that `target` means.
+    pub(crate) fn find(&self, target: &Target) -> Outcome<Found> {
+        match target {
+            Target::Pid(pid) => self.by_pid(*pid),
+            Target::Name(name) => self.by_name(name),
+        }
+    }
+
+    /// Every process that an agent seems to listen in, in order of process id.
+    pub(crate) fn all(&self) -> Outcome<Vec<Found>> {
+        let pids = self.proc.pids().map_err(|error| no_table(&error))?;
+        // One look at each network namespace; those of others' processes cannot be told apart, and count as ours.
+        let mut tables: HashMap<Option<u64>, Vec<AgentSocket>> = HashMap::new();
+        tables.insert(None, self.own_table()?);
+        let mut all = Vec::new();
+        for pid in pids {
+            let namespace = fs::metadata(self.proc.path(pid, "ns/net")).ok().map(|ns| ns.ino());
+            let table = tables.entry(namespace).or_insert_with(|| self.table_of(pid).unwrap_or_default());
+            if table.is_empty() {
+                continue;
+            }
+            let Some(process) = self.proc.process(pid) else { continue };
+            let sockets = of_number(table, process.inner_pid);
+            if !sockets.is_empty() && !process.is_zombie {
+                all.push(Found { process, sockets });
+            }
+        }
+        Ok(all)
+    }
+
+    fn by_pid(&self, pid: u32) -> Outcome<Found> {
+        let process = self.proc.process(pid).filter(|process| !process.is_zombie);
+        let Some(process) = process else {
+            return Err(Failure::new(Exit::NoTarget, format!("there is no process {pid}"))
+                .hint("dormouse ps lists the processes with dormouse in them"));
+        };
+        if process.leader != pid {
+            let message = format!("{pid} is a thread of process {}", process.leader);
+            return Err(
+                Failure::new(Exit::NoTarget, message).hint(format!("give the process: {}", process.leader))
+            );
+        }
+        let table = match self.table_of(pid) {
+            Ok(table) => table,
+            Err(_) => self.own_table()?,
+        };
+        let sockets = of_number(&table, process.inner_pid);
+        if sockets.is_empty() {
+            return Err(without_agent(&process));
+        }
+        Ok(Found { process, sockets })
+    }
+
+    fn by_name(&self, name: &str) -> Outcome<Found> {
+        let me = std::process::id();
+        let mut with: Vec<Found> =
+            self.all()?.into_iter().filter(|found| found.process.is_named(name)).collect();
+        if with.len() > 1 {
+            let list: Vec<String> = with.iter().map(|found| describe(&found.process)).collect();
+            return Err(Failure::new(
+                Exit::Usage,
+                format!("{} processes are named {name:?}: {}", with.len(), list.join(", ")),
+            )
+            .hint("give the id of the one that is meant"));
+        }
+        if let Some(found) = with.pop() {
+            return Ok(found);
+        }
+        let processes: Vec<Process> = self
+            .proc
+            .pids()
+            .map_err(|error| no_table(&error))?
+            .into_iter()
+            .filter(|&pid| pid != me)
+            .filter_map(|pid| self.proc.process(pid))
+            .collect();
+        if let Some(process) = processes.iter().find(|process| process.is_named(name)) {
+            return Err(without_agent(process));
+        }
+        let names =
+            processes.iter().flat_map(|process| [Some(process.name()), process.exe.as_deref()]).flatten();
+        Err(Failure::new(Exit::NoTarget, format!("no process is named {name:?}"))
+            .near(near(name, names))
+            .hint("dormouse ps lists the processes with dormouse in them"))
+    }
+
+    fn table_of(&self, pid: u32) -> io::Result<Vec<AgentSocket>> {
+        fs::read(self.proc.path(pid, "net/unix")).map(|table| sockets::listening(&table))
+    }
+
+    fn own_table(&self) -> Outcome<Vec<AgentSocket>> {
+        self.table_of(std::process::id()).map_err(|error| no_table(&error))
+    }
+
+    /// Connects to the agent of `found`, and to nobody else.
+    pub(crate) fn connect(&self, found: &Found, patience: Duration) -> Outcome<Line> {
+        let process = &found.process;
+        let root = self.proc.path(process.pid, "root");
+        let mut failure = without_agent(process);
+        for path in &found.sockets {
+            let stream = match door::connect_to(&root, path, patience) {
+                Ok(stream) => stream,
+                Err(error) => {
+                    failure = closed(process, path, &error, patience);
+                    continue;
+                }
+            };
+            match door::peer_pid(&stream) {
+                // Of another process with the same number in a namespace of its own.
+                Ok(Some(peer)) if peer != process.pid => {}
+                Ok(peer) => return Ok(Line { stream, is_verified: peer.is_some() }),
+                Err(error) => failure = closed(process, path, &error, patience),
+            }
+        }
+        Err(failure)
+    }
+}
+
+/// A connection to an agent.
+#[derive(Debug)]
+pub(crate) struct Line {
+    pub(crate) stream: UnixStream,
+    /// The kernel says that the wanted process listens there.
+    pub(crate) is_verified: bool,
+}
+
+/// `teaparty (process 12)`, for messages.
+pub(crate) fn describe(process: &Process) -> String {
+    format!("{} (process {})", clean(process.name()), process.pid)
+}
+
+fn of_number(table: &[AgentSocket], number: u32) -> Vec<PathBuf> {
+    table.iter().filter(|socket| socket.number == number).map(|socket| socket.path.clone()).collect()
+}
+
+fn without_agent(process: &Process) -> Failure {
+    Failure::new(Exit::NoTarget, format!("{} has no dormouse in it", describe(process))).hint(INIT_HINT)
+}
+
+fn no_table(error: &io::Error) -> Failure {
+    Failure::new(Exit::Unsupported, format!("cannot read the table of sockets under /proc: {error}"))
+        .hint("mount /proc as a whole, without subset=pid")
+}
+
+/// Why nobody could be reached behind `path`.
+fn closed(process: &Process, path: &std::path::Path, error: &io::Error, patience: Duration) -> Failure {
+    let who = describe(process);
+    let path = path.display();
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => Failure::new(
+            Exit::Denied,
+            format!("{who} belongs to user {}: its socket {path} is closed to you", process.uid),
+        )
+        .hint("run this as that user or as root"),
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => Failure::new(
+            Exit::NoTarget,
+            format!("{who} listens at {path}, but nobody can be reached there: {error}"),
+        )
+        .hint("the file was removed or replaced; restart the service"),
+        io::ErrorKind::WouldBlock => {
+            Failure::new(Exit::Failed, format!("{who} has accepted no connection for {}", short_of(patience)))
+                .hint("it may be stopped, or overloaded by clients; --timeout waits longer")
+        }
+        _ => Failure::new(Exit::Failed, format!("cannot connect to {who} at {path}: {error}")),
+    }
+}
+
+/// Names near `name`, the nearest first.
+fn near<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Vec<String> {
+    let most = (name.chars().count() / 3).max(2);
+    let wanted = name.to_lowercase();
+    let mut ranked: Vec<(usize, &str)> = names
+        .filter_map(|candidate| {
+            let other = candidate.to_lowercase();
+            let distance = strsim::damerau_levenshtein(&wanted, &other);
+            let contains = wanted.len() >= 3 && (other.contains(&wanted) || wanted.contains(&other));
+            // Two changes turn any short name into any other.
+            (distance <= most && distance < other.chars().count() || contains && other.len() >= 3)
+                .then_some((distance, candidate))
+        })
+        .collect();
+    ranked.sort_unstable();
+    ranked.dedup();
+    ranked.into_iter().take(5).map(|(_, candidate)| candidate.to_owned()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(failure: Failure) -> crate::exit::Report {
+        match failure {
+            Failure::Said(report) => *report,
+            Failure::StdoutClosed => panic!("it has something to say"),
+        }
+    }
+
+    /// A `/proc` with the given processes, all in the namespace of this test, and one table of sockets.
+    fn machine(processes: &[(u32, &str, &str)], paths: &[&str]) -> (tempfile::TempDir, Finder) {
+        let dir = tempfile::tempdir().unwrap();
+        let rows = paths.iter().map(|path| format!("0: 00000002 00000000 00010000 0001 01 9 {path}\n"));
+        let table = rows.collect::<Vec<_>>().concat();
+        let me = (std::process::id(), "dormouse", "NSpid:\t1\n");
+        for &(pid, comm, status) in processes.iter().chain([&me]) {
+            process::tests::put(dir.path(), pid, comm, Some(&format!("/bin/{comm}")), status);
+            let net = dir.path().join(pid.to_string()).join("net");
+            fs::create_dir(&net).unwrap();
+            fs::write(net.join("unix"), &table).unwrap();
+        }
+        let finder = Finder { proc: Proc::at(dir.path()) };
+        (dir, finder)
+    }
+
+    #[test]
+    fn a_number_is_a_process_id_and_the_rest_a_name() {
+        assert_eq!("12".parse(), Ok(Target::Pid(12)));
+        assert_eq!("12a".parse(), Ok(Target::Name("12a".into())));
+        assert_eq!("99999999999".parse(), Ok(Target::Name("99999999999".into())));
+        assert!("0".parse::<Target>().is_err());
+        assert!("".parse::<Target>().is_err());
+    }
+
+    #[test]
+    fn a_process_is_found_by_the_number_it_gives_itself() {
+        let (_dir, finder) = machine(
+            &[(10, "tea", "NSpid:\t10\t1\n"), (11, "shop", "NSpid:\t11\n")],
+            &["/run/dormouse/1.sock", "/run/dormouse/11.sock", "/run/dormouse/12.sock"],
+        );
+        assert_eq!(finder.find(&Target::Pid(10)).unwrap().sockets, [PathBuf::from("/run/dormouse/1.sock")]);
+        let shop = finder.find(&Target::Name("shop".into())).unwrap();
+        assert_eq!((shop.process.pid, shop.sockets), (11, vec![PathBuf::from("/run/dormouse/11.sock")]));
+    }
+
+    #[test]
+    fn what_is_not_there_is_told_apart() {
+        let (_dir, finder) = machine(
+            &[(10, "teaparty", ""), (11, "teaparty", ""), (12, "cat", ""), (13, "thread", "")],
+            &["/run/dormouse/10.sock", "/run/dormouse/11.sock"],
+        );
+        let fails = |target: &str| report(finder.find(&target.parse().unwrap()).unwrap_err());
+
+        let dead = fails("77");
+        assert_eq!((dead.exit, dead.message.as_str()), (Exit::NoTarget, "there is no process 77"));
+
+        let without = fails("12");
+        assert_eq!(
+            (without.exit, without.message.as_str()),
+            (Exit::NoTarget, "cat (process 12) has no dormouse in it")
+        );
+        assert_eq!(without.hint.as_deref(), Some(INIT_HINT));
+        assert_eq!(fails("cat"), without);
+
+        let several = fails("teaparty");
+        assert_eq!(several.exit, Exit::Usage);
+        assert!(
+            several.message.contains("teaparty (process 10), teaparty (process 11)"),
+            "{}",
+            several.message
+        );
+
+        let unknown = fails("teaprty");
+        assert_eq!((unknown.exit, unknown.near), (Exit::NoTarget, vec!["teaparty".to_owned()]));
+    }
+
+    #[test]
+    fn a_thread_is_not_taken_for_its_process() {
+        let dir = tempfile::tempdir().unwrap();
+        process::tests::put(dir.path(), 20, "tea", None, "");
+        let status = dir.path().join("20/status");
+        let text = fs::read_to_string(&status).unwrap().replace("Tgid:\t20", "Tgid:\t19");
+        fs::write(status, text).unwrap();
+        let finder = Finder { proc: Proc::at(dir.path()) };
+        let thread = report(finder.find(&Target::Pid(20)).unwrap_err());
+        assert_eq!((thread.exit, thread.message.as_str()), (Exit::NoTarget, "20 is a thread of process 19"));
+    }
+
+    #[test]
+    fn near_names_are_ranked_and_short_ones_do_not_match_everything() {
+        let names = ["teaparty", "teapartie", "party", "sh", "cat", "teaparty"];
+        assert_eq!(near("teapart", names.into_iter()), ["teaparty", "teapartie"]);
+        assert_eq!(near("party", names.into_iter()), ["party", "teaparty"]);
+        assert_eq!(near("xy", names.into_iter()), [] as [&str; 0]);
+    }
+}

@@ -1,0 +1,206 @@
+//! The command against what only looks like an agent: dead in the middle, silent, garbled, of another version.
+//!
+//! This program listens where its own agent would and is the target itself. One such socket at a time, since all of
+//! them would be the same process's: hence the lock.
+
+mod support;
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+
+use support::{HANG, Run, run};
+
+const HELLO: &str = concat!(
+    r#"{"v":1,"id":1,"ok":{"protocol":1,"version":"0","pid":1,"start_ticks":1,"name":"hatter","exe":"/hatter","#,
+    r#""uid":0,"keys":1,"sites":1}}"#,
+    "\n"
+);
+const TRACING: &str = concat!(
+    r#"{"v":1,"id":2,"ok":{"matched":["tea.time"],"probes":[{"id":7,"name":"tea.time","file":"tea.rs","line":1,"#,
+    r#""fields":["cups"]}],"batch":{"keys":1,"sites":1,"pages":1,"barriers":1,"traps":0,"elapsed_ns":5},"#,
+    r#""clock":{"tsc":0,"tsc_hz":1e9,"mono_ns":0,"real_ns":0}}}"#,
+    "\n"
+);
+
+/// Runs the command on an agent that does `talk` with each connection; `{}` in `args` is the target.
+fn against(args: &[&str], talk: impl Fn(&mut BufReader<UnixStream>) + Send + 'static) -> Run {
+    static ONE: Mutex<()> = Mutex::new(());
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let runtime = tempfile::tempdir().expect("a temporary directory");
+    let directory = runtime.path().join("dormouse");
+    std::fs::create_dir(&directory).expect("a directory");
+    let path = directory.join(format!("{}.sock", std::process::id()));
+    let listener = UnixListener::bind(&path).expect("a socket");
+    let agent = thread::spawn(move || {
+        // One connection; the end of this thread closes the socket.
+        let (stream, _) = listener.accept().expect("a client");
+        stream.set_read_timeout(Some(HANG)).expect("a timeout");
+        talk(&mut BufReader::new(stream));
+    });
+    let target = std::process::id().to_string();
+    let run = run(args.iter().map(|&arg| if arg == "{}" { target.as_str() } else { arg }));
+    agent.join().expect("the agent met what it expected");
+    run
+}
+
+/// Reads a request and says `text`; that the client has gone is its right.
+fn say(stream: &mut BufReader<UnixStream>, text: impl AsRef<[u8]>) {
+    let mut request = String::new();
+    stream.read_line(&mut request).expect("a request");
+    let _ = stream.get_mut().write_all(text.as_ref());
+}
+
+/// Keeps the connection until the client closes it.
+fn hold(stream: &mut BufReader<UnixStream>) {
+    let _ = stream.read_to_end(&mut Vec::new());
+}
+
+fn frame(kind: u8, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len() + 1).expect("a short frame");
+    [&length.to_le_bytes()[..], &[kind], payload].concat()
+}
+
+/// A frame with one record of probe 7 and one unsigned value.
+fn record(tsc: u64, cups: u64) -> Vec<u8> {
+    let mut record = vec![48, 0, 1, 0];
+    record.extend(7_u32.to_le_bytes());
+    record.extend(tsc.to_le_bytes());
+    record.extend(0_u64.to_le_bytes());
+    record.extend(0_u32.to_le_bytes());
+    record.extend([1, 0, 0, 0, 2]);
+    record.extend(cups.to_le_bytes());
+    record.resize(48, 0);
+    frame(2, &[&9_u32.to_le_bytes()[..], &1_u64.to_le_bytes(), &record].concat())
+}
+
+#[test]
+fn an_agent_that_dies_before_or_in_its_answer_is_named() {
+    against(&["keys", "{}"], |stream| say(stream, "")).assert_fails(1, &["ended, or closed the connection"]);
+    against(&["keys", "{}"], |stream| say(stream, &HELLO[..50]))
+        .assert_fails(1, &["in the middle of what it said"]);
+    against(&["keys", "{}"], |stream| {
+        say(stream, HELLO);
+        say(stream, r#"{"v":1,"id":2,"ok":{"keys":["#);
+    })
+    .assert_fails(1, &["in the middle of what it said"]);
+}
+
+#[test]
+fn an_agent_that_never_answers_is_given_up_after_the_timeout() {
+    against(&["keys", "{}", "--timeout", "200ms"], hold)
+        .assert_fails(1, &["has given no answer for 200 ms", "--timeout waits longer"]);
+    against(&["keys", "{}", "--timeout", "200ms"], |stream| {
+        say(stream, HELLO);
+        hold(stream);
+    })
+    .assert_fails(1, &["has given no answer for 200 ms"]);
+}
+
+#[test]
+fn what_is_no_agent_is_told_as_such() {
+    against(&["keys", "{}"], |stream| say(stream, "HTTP/1.1 400 Bad Request\r\n\r\n"))
+        .assert_fails(1, &["does not speak dormouse's protocol", "HTTP/1.1 400"]);
+    against(&["keys", "{}"], |stream| say(stream, "\x1b[2J\x1b]0;title\x07\n"))
+        .assert_fails(1, &["\\u{1b}[2J"]);
+    against(&["keys", "{}"], |stream| {
+        say(stream, "");
+        let piece = vec![b'x'; 1 << 20];
+        while stream.get_mut().write_all(&piece).is_ok() {}
+    })
+    .assert_fails(1, &["longer than 67108864 bytes"]);
+}
+
+#[test]
+fn another_protocol_version_is_exit_5_whoever_notices_it() {
+    against(&["keys", "{}"], |stream| say(stream, "{\"v\":2,\"id\":1,\"ok\":{}}\n"))
+        .assert_fails(5, &["protocol 1", "protocol 2", "use the dormouse command of the version"]);
+    let refusal = "{\"v\":2,\"id\":1,\"error\":{\"code\":\"version\",\"message\":\"speaks 2\"}}\n";
+    against(&["keys", "{}"], move |stream| say(stream, refusal)).assert_fails(5, &["protocol 1"]);
+}
+
+#[test]
+fn a_service_that_ends_while_keys_are_held_is_told() {
+    let changed = concat!(
+        r#"{"v":1,"id":2,"ok":{"matched":["tea.time"],"changed":1,"batch":{"keys":1,"sites":1,"pages":1,"#,
+        r#""barriers":1,"traps":0,"elapsed_ns":5}}}"#,
+        "\n"
+    );
+    let run = against(&["on", "{}", "*"], move |stream| {
+        say(stream, HELLO);
+        say(stream, changed);
+    });
+    assert_eq!((run.code, run.stdout.as_str()), (Some(1), "on: 1 key changed, 1 site in 5 ns\n  tea.time\n"));
+    assert!(run.stderr.contains("ended, or closed the connection"), "{}", run.stderr);
+}
+
+#[test]
+fn a_trace_prints_what_came_before_the_service_died() {
+    let run = against(&["trace", "{}", "*"], |stream| {
+        say(stream, HELLO);
+        say(stream, TRACING);
+        let stream = stream.get_mut();
+        stream.write_all(&frame(1, br#"{"thread":{"tid":9,"start":1,"name":"hatter"}}"#)).expect("a client");
+        // Two threads' worth, out of order.
+        stream.write_all(&record(2_000_000_000, 2)).expect("a client");
+        stream.write_all(&record(1_000_000_000, 1)).expect("a client");
+        stream.write_all(&record(3_000_000_000, 3)[..20]).expect("a client");
+    });
+    assert_eq!(run.code, Some(1), "{run:?}");
+    let lines: Vec<Vec<&str>> = run.stdout.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(
+        lines,
+        [
+            ["00:00:01.000000000", "hatter/9", "-", "tea.time", "cups=1"],
+            ["00:00:02.000000000", "hatter/9", "-", "tea.time", "cups=2"]
+        ]
+    );
+    assert!(
+        run.stderr.contains("2 records in") && run.stderr.contains("in the middle of what it said"),
+        "{run:?}"
+    );
+}
+
+#[test]
+fn a_trace_that_falls_silent_is_given_up() {
+    let run = against(&["trace", "{}", "*", "--timeout", "200ms"], |stream| {
+        say(stream, HELLO);
+        say(stream, TRACING);
+        hold(stream);
+    });
+    run.assert_fails(1, &["has sent nothing for 200 ms"]);
+}
+
+#[test]
+fn a_trace_of_garbage_is_told_as_such() {
+    for (bytes, part) in [
+        (u32::MAX.to_le_bytes().to_vec(), "a frame of 4294967295 bytes"),
+        (frame(2, &[0; 3]), "a frame of records with 3 bytes"),
+        (frame(2, &[1; 40]), "malformed record"),
+        (frame(1, b"tea"), "a note \"tea\""),
+    ] {
+        let run = against(&["trace", "{}", "*"], move |stream| {
+            say(stream, HELLO);
+            say(stream, TRACING);
+            let _ = stream.get_mut().write_all(&bytes);
+            hold(stream);
+        });
+        run.assert_fails(1, &["does not speak dormouse's protocol", part]);
+    }
+}
+
+#[test]
+fn records_lost_are_counted_by_their_cause() {
+    let run = against(&["trace", "{}", "*", "--count", "1"], |stream| {
+        say(stream, HELLO);
+        say(stream, TRACING);
+        let stream = stream.get_mut();
+        stream.write_all(&frame(1, br#"{"dropped":{"rings":3,"client":4}}"#)).expect("a client");
+        stream.write_all(&record(1, 1)).expect("a client");
+        // Newer by more than records are held back.
+        stream.write_all(&record(2_000_000_000, 2)).expect("a client");
+    });
+    assert_eq!((run.code, run.stdout.lines().count()), (Some(0), 1), "{run:?}");
+    assert!(run.stderr.contains("7 more lost: 3 in full rings"), "{}", run.stderr);
+}

@@ -1,0 +1,183 @@
+//! The agent against clients that are broken, hostile or many: each gets a typed refusal, and the service goes on.
+
+mod support;
+
+use std::thread;
+
+use serde_json::{Value, json};
+use support::{Service, Wire};
+
+const HELLO: &str = r#"{"v":1,"id":1,"op":"hello","client":"test"}"#;
+
+fn code(answer: &Value) -> &str {
+    answer["error"]["code"].as_str().unwrap_or_else(|| panic!("no refusal: {answer}"))
+}
+
+#[test]
+fn a_malformed_request_is_refused_and_ends_its_connection_only() {
+    let service = Service::idle();
+    let mut other = service.wire();
+    for line in [
+        "",
+        "hello",
+        "{",
+        "[]",
+        "{}",
+        r#"{"v":1,"id":1}"#,
+        r#"{"v":1,"id":1,"op":"dance"}"#,
+        r#"{"v":"one","id":1,"op":"hello","client":"x"}"#,
+        r#"{"v":1,"id":-1,"op":"hello","client":"x"}"#,
+        r#"{"v":1,"id":1,"op":"hello"}"#,
+        "\u{0}\u{1}\u{2}",
+        "GET / HTTP/1.1\r",
+    ] {
+        let mut wire = Wire::open(&service.socket());
+        let answer = wire.ask(line);
+        assert_eq!(code(&answer), "bad-request", "{line}: {answer}");
+        assert_eq!(wire.receive(), None, "{line}: the connection is closed");
+    }
+    let mut wire = Wire::open(&service.socket());
+    wire.send(&[0xff, 0xfe, b'\n']);
+    assert_eq!(code(&wire.receive().expect("an answer")), "bad-request");
+    let keys = other.ask(r#"{"v":1,"id":2,"op":"keys"}"#);
+    assert!(keys["ok"]["keys"].is_array(), "another connection is not disturbed: {keys}");
+    service.assert_alive();
+}
+
+#[test]
+fn nothing_is_answered_before_hello() {
+    let service = Service::idle();
+    let mut wire = Wire::open(&service.socket());
+    let answer = wire.ask(r#"{"v":1,"id":7,"op":"on","glob":"*","keep":true}"#);
+    assert_eq!((code(&answer), &answer["id"]), ("bad-request", &json!(7)));
+    assert_eq!(service.keys_on("*"), 0);
+}
+
+#[test]
+fn another_protocol_version_is_named_and_refused() {
+    let service = Service::idle();
+    for v in [0, 2, u32::MAX] {
+        let mut wire = Wire::open(&service.socket());
+        let answer = wire.ask(&format!(r#"{{"v":{v},"id":3,"op":"hello","client":"test"}}"#));
+        assert_eq!((code(&answer), &answer["id"]), ("version", &json!(3)), "{answer}");
+        assert!(answer["error"]["message"].as_str().expect("words").contains(&v.to_string()), "{answer}");
+    }
+    service.assert_alive();
+}
+
+#[test]
+fn unknown_fields_of_a_newer_client_are_let_go_by() {
+    let service = Service::idle();
+    let mut wire = Wire::open(&service.socket());
+    let answer = wire.ask(r#"{"v":1,"id":1,"op":"hello","client":"test","colour":"green"}"#);
+    assert!(answer["ok"].is_object(), "{answer}");
+}
+
+#[test]
+fn an_oversized_request_is_refused_before_its_end() {
+    let service = Service::idle();
+    let mut wire = Wire::open(&service.socket());
+    // Without an end of line: the agent must not wait for one.
+    wire.send(&vec![b'x'; 64 * 1024]);
+    assert_eq!(code(&wire.receive().expect("an answer")), "too-long");
+    assert_eq!(wire.receive(), None);
+    service.assert_alive();
+}
+
+#[test]
+fn a_half_sent_request_does_not_keep_others_waiting() {
+    let service = Service::idle();
+    let mut half = Wire::open(&service.socket());
+    half.send(&HELLO.as_bytes()[..20]);
+    service.assert_alive();
+    half.send(&HELLO.as_bytes()[20..]);
+    half.send(b"\n");
+    let answer = half.receive().expect("an answer");
+    assert!(answer["ok"].is_object(), "the other half came in time: {answer}");
+}
+
+#[test]
+fn a_client_that_leaves_in_the_middle_of_a_request_is_forgotten() {
+    let service = Service::idle();
+    for n in [0, 1, 20, HELLO.len()] {
+        let mut wire = Wire::open(&service.socket());
+        wire.send(&HELLO.as_bytes()[..n]);
+    }
+    service.assert_alive();
+}
+
+#[test]
+fn requests_sent_all_at_once_are_answered_in_order() {
+    let service = Service::idle();
+    let mut wire = service.wire();
+    let lines: Vec<String> =
+        (10..40).map(|id| format!("{{\"v\":1,\"id\":{id},\"op\":\"keys\"}}\n")).collect();
+    wire.send(lines.concat().as_bytes());
+    for id in 10..40 {
+        assert_eq!(wire.receive().expect("an answer")["id"], id);
+    }
+}
+
+#[test]
+fn a_client_that_never_reads_harms_itself_only() {
+    let service = Service::idle();
+    let mut wire = service.wire();
+    let line = "{\"v\":1,\"id\":1,\"op\":\"keys\"}\n".repeat(100);
+    // Far more answers than a socket holds.
+    wire.send(line.as_bytes());
+    service.assert_alive();
+}
+
+#[test]
+fn a_hundred_connections_at_once_are_answered_or_told_that_it_is_busy() {
+    let service = Service::idle();
+    let clients: Vec<_> = (0..100)
+        .map(|_| {
+            let socket = service.socket();
+            thread::spawn(move || {
+                let mut wire = Wire::open(&socket);
+                let answer = wire.ask(HELLO);
+                (wire, answer)
+            })
+        })
+        .collect();
+    let held: Vec<(Wire, Value)> =
+        clients.into_iter().map(|client| client.join().expect("an answer")).collect();
+    let greeted = held.iter().filter(|(_, answer)| answer["ok"].is_object()).count();
+    let busy = held.iter().filter(|(_, answer)| answer["error"]["code"] == "busy").count();
+    assert_eq!(greeted + busy, 100, "nobody is left without a word");
+    assert!(greeted > 0 && busy > 0, "{greeted} greeted, {busy} refused");
+    let refused = support::run(["keys", &service.target()]);
+    refused.assert_fails(1, &["clients are connected"]);
+    drop(held);
+    // The agent notices one end after the other.
+    let start = std::time::Instant::now();
+    while support::run(["keys", &service.target()]).code != Some(0) {
+        assert!(start.elapsed() < support::HANG);
+    }
+    service.assert_alive();
+}
+
+#[test]
+fn values_out_of_range_are_refused_and_change_nothing() {
+    let service = Service::idle();
+    let mut wire = service.wire();
+    for (request, refusal) in [
+        (json!({"op": "on", "glob": "*", "for_ms": 0}), "bad-request"),
+        (json!({"op": "on", "glob": "*", "for_ms": u64::MAX}), "bad-request"),
+        (json!({"op": "on", "glob": "*", "for_ms": 5, "keep": true}), "bad-request"),
+        (json!({"op": "on", "glob": "["}), "bad-glob"),
+        (json!({"op": "on", "glob": ""}), "bad-glob"),
+        (json!({"op": "on", "glob": "no.such.key"}), "no-match"),
+        (json!({"op": "trace", "glob": "no.such.key"}), "no-match"),
+    ] {
+        let mut line = request.clone();
+        line["v"] = json!(1);
+        line["id"] = json!(5);
+        let answer = wire.ask(&line.to_string());
+        assert_eq!(code(&answer), refusal, "{request}: {answer}");
+    }
+    assert_eq!(service.keys_on("*"), 0);
+    let answer = wire.ask(r#"{"v":1,"id":6,"op":"doctor"}"#);
+    assert!(answer["ok"]["checks"].is_array(), "a refused request does not end the connection: {answer}");
+}

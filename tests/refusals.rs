@@ -1,0 +1,354 @@
+//! The command when what it is asked for cannot be: the exit code, the words, and a service that goes on.
+
+mod support;
+
+use std::fs::Permissions;
+use std::os::unix::fs::{PermissionsExt as _, chown};
+use std::os::unix::process::CommandExt as _;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use rustix::process::Signal;
+use support::{DORMOUSE, HANG, NOBODY, Run, Running, Service, command, finish, run, skip};
+
+/// A process id that no process has: of a child that has ended and was waited for.
+fn dead_pid() -> String {
+    let mut child = Command::new("true").spawn().expect("true");
+    child.wait().expect("its end");
+    child.id().to_string()
+}
+
+#[test]
+fn a_target_that_is_not_there_is_exit_3_with_the_reason() {
+    let dead = dead_pid();
+    for verb in [&["keys"][..], &["on"], &["off"], &["trace"], &["top"], &["doctor"]] {
+        let with = |target: &str| -> Run {
+            let glob = ["on", "off", "trace"].contains(&verb[0]).then_some("*");
+            run(verb.iter().copied().chain([target]).chain(glob))
+        };
+        with(&dead).assert_fails(3, &[&format!("there is no process {dead}")]);
+        with("no-such-service-anywhere")
+            .assert_fails(3, &["no process is named \"no-such-service-anywhere\""]);
+    }
+}
+
+#[test]
+fn names_near_an_unknown_one_are_shown() {
+    let program =
+        tempfile::Builder::new().prefix("nearby").tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a place");
+    let path = program.path().join("marchharehouse");
+    std::fs::hard_link(DORMOUSE, &path).expect("a second name for the command");
+    let runtime = tempfile::tempdir().expect("a temporary directory");
+    let service = Service::start_as(path.as_os_str(), runtime, |_| {}).expect("a service");
+    run(["keys", "marchharehuose"]).assert_fails(3, &["no process is named", "near:", "marchharehouse"]);
+    let found = run(["--json", "keys", "marchharehouse"]);
+    assert_eq!(found.code, Some(0), "{found:?}");
+    let second =
+        Service::start_as(path.as_os_str(), tempfile::tempdir().expect("another"), |_| {}).expect("another");
+    let (a, b) = (format!("process {}", service.pid()), format!("process {}", second.pid()));
+    run(["keys", "marchharehouse"]).assert_fails(2, &["2 processes are named", &a, &b, "give the id"]);
+}
+
+#[test]
+fn a_process_without_dormouse_is_exit_3_and_says_what_to_call() {
+    // This test is one.
+    let me = std::process::id().to_string();
+    run(["keys", &me]).assert_fails(3, &["has no dormouse in it", "call dormouse::init()"]);
+    let json = run(["--json", "keys", &me]);
+    json.assert_fails(3, &[]);
+    let error: serde_json::Value = serde_json::from_str(&json.stderr).expect("JSON on standard error");
+    assert_eq!(error["schema"], 1);
+    assert_eq!((&error["error"]["kind"], &error["error"]["exit"]), (&"no-target".into(), &3.into()));
+    assert!(error["error"]["hint"].as_str().expect("a hint").contains("init"));
+}
+
+#[test]
+fn a_thread_is_not_a_target() {
+    let service = Service::idle();
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", service.pid())).expect("its threads");
+    let thread = tasks
+        .filter_map(|task| task.ok()?.file_name().into_string().ok())
+        .find(|tid| *tid != service.target())
+        .expect("a second thread");
+    let process = format!("{thread} is a thread of process {}", service.pid());
+    run(["keys", &thread]).assert_fails(3, &[&process]);
+}
+
+#[test]
+fn someone_elses_process_is_exit_4() {
+    if !rustix::process::geteuid().is_root() {
+        return skip("only root can start a service as another user");
+    }
+    let runtime = tempfile::tempdir().expect("a temporary directory");
+    chown(runtime.path(), Some(NOBODY), Some(NOBODY)).expect("a directory of another user");
+    let service = Service::start_as(DORMOUSE.as_ref(), runtime, |command| {
+        command.uid(NOBODY).gid(NOBODY);
+    });
+    let service = match service {
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+            return skip("other users may not read the directory that the command was built in");
+        }
+        result => result.expect("a service of another user"),
+    };
+    // Root may.
+    assert_eq!(run(["keys", &service.target()]).code, Some(0));
+    let stranger = |args: &[&str]| {
+        let mut command = command(args);
+        command.uid(NOBODY - 1).gid(NOBODY - 1);
+        finish(command)
+    };
+    let refused = stranger(&["on", &service.target(), "*"]);
+    refused.assert_fails(4, &["belongs to user 65534", "is closed to you", "as that user or as root"]);
+    let listed = stranger(&["ps"]);
+    let row =
+        listed.stdout.lines().find(|row| row.trim_start().starts_with(&service.target())).expect("a row");
+    assert!(row.contains("65534") && row.contains("is closed to you"), "{row}");
+    assert_eq!(service.keys_on("*"), 0);
+
+    // A socket that is open to all by mistake: the agent itself refuses.
+    for (path, mode) in [(service.socket().parent().expect("a directory"), 0o755), (&service.socket(), 0o777)]
+    {
+        std::fs::set_permissions(path, Permissions::from_mode(mode)).expect("a mode");
+    }
+    let above = service.socket().ancestors().nth(2).expect("a directory").to_owned();
+    std::fs::set_permissions(above, Permissions::from_mode(0o755)).expect("a mode");
+    let refused = stranger(&["on", &service.target(), "*"]);
+    refused.assert_fails(4, &["belongs to uid 65534, you are uid 65533"]);
+    assert_eq!(service.keys_on("*"), 0);
+    service.assert_alive();
+}
+
+#[test]
+fn a_glob_that_matches_nothing_is_exit_1_with_near_names() {
+    let service = Service::idle();
+    for verb in ["keys", "on", "off", "trace"] {
+        run([verb, &service.target(), "menu.raed"])
+            .assert_fails(1, &["no key matches", "menu.raed", "near:", "menu.read"]);
+    }
+    service.assert_alive();
+}
+
+#[test]
+fn a_malformed_glob_is_exit_2() {
+    let service = Service::idle();
+    for glob in ["[", "{a", "", "!", "a,,b["] {
+        let refused = run(["on", &service.target(), glob]);
+        assert_eq!(refused.code, Some(2), "{glob:?}: {refused:?}");
+        assert!(refused.stderr.contains("error:") && refused.stdout.is_empty(), "{glob:?}: {refused:?}");
+    }
+    let long = "x".repeat(20_000);
+    run(["on", &service.target(), &long]).assert_fails(2, &["bytes long, the most is 16384"]);
+    assert_eq!(service.keys_on("*"), 0);
+    service.assert_alive();
+}
+
+#[test]
+fn a_malformed_command_line_is_exit_2_and_names_the_flag() {
+    for (args, parts) in [
+        (&["on", "1", "*", "--for", "30"][..], &["--for", "no unit after 30"][..]),
+        (&["on", "1", "*", "--for", "30x"], &["--for", "unknown unit \"x\""]),
+        (&["on", "1", "*", "--for", "soon"], &["--for", "no number before \"soon\""]),
+        (&["on", "1", "*", "--for", "0s"], &["--for", "more than nothing"]),
+        (&["on", "1", "*", "--for", "-5s"], &["-5"]),
+        (&["trace", "1", "*", "--for", "99999999999d"], &["--for", "584 years"]),
+        (&["trace", "1", "*", "--count", "0"], &["--count"]),
+        (&["on", "1", "*", "--for", "1s", "--keep"], &["--for", "--keep"]),
+        (&["on", "1"], &["GLOB"]),
+        (&["keys"], &["TARGET"]),
+        (&["keys", ""], &["TARGET", "it is empty"]),
+        (&["keys", "0"], &["TARGET", "0 is no process"]),
+        (&["top", "1", "--interval", "1ms"], &["--interval", "at least 50ms"]),
+        (&["top", "1", "--once", "--count", "2"], &["--once"]),
+        (&["--timeout", "never", "ps"], &["--timeout", "no number"]),
+        (&["--color", "blue", "ps"], &["--color", "blue"]),
+        (&["dance"], &["dance"]),
+        (&["generate", "completions", "cobol"], &["cobol"]),
+    ] {
+        let refused = run(args);
+        refused.assert_fails(2, &["error:"]);
+        refused.assert_fails(2, parts);
+        let json = run(["--json"].iter().chain(args));
+        json.assert_fails(2, &[]);
+        let error: serde_json::Value = serde_json::from_str(&json.stderr).expect("JSON on standard error");
+        assert_eq!(error["error"]["kind"], "usage", "{error}");
+    }
+    let help = run::<&str>([]);
+    assert_eq!(help.code, Some(2));
+    assert!(help.stderr.contains("Examples:") && help.stderr.contains("Exit codes:"), "{help:?}");
+}
+
+#[test]
+fn a_client_killed_in_the_middle_of_a_trace_takes_its_probes_with_it() {
+    let service = Service::busy();
+    let mut trace = Running::start(["trace", &service.target(), "*"]);
+    assert!(!trace.line().is_empty(), "a record came, so probes are on");
+    assert!(service.keys_on("*") > 0);
+    let ended = trace.end_by(Signal::KILL);
+    assert_eq!(ended.code, None);
+    service.await_keys_on("*", |on| on == 0);
+    service.assert_alive();
+}
+
+#[test]
+fn a_client_that_is_killed_takes_its_lease_with_it() {
+    let service = Service::idle();
+    let mut on = Running::start(["on", &service.target(), "menu.*"]);
+    assert!(on.line().starts_with("on:"));
+    assert!(service.keys_on("menu.*") > 0);
+    on.end_by(Signal::KILL);
+    service.await_keys_on("*", |on| on == 0);
+}
+
+#[test]
+fn what_a_dead_process_left_behind_is_no_process() {
+    let mut service = Service::idle();
+    service.kill();
+    assert!(service.socket().exists(), "killed, it could not clean up");
+    run(["keys", &service.target()]).assert_fails(3, &["there is no process"]);
+    let listed = run(["ps"]);
+    assert!(!listed.stdout.lines().any(|row| row.trim_start().starts_with(&service.target())), "{listed:?}");
+}
+
+#[test]
+fn a_socket_file_left_by_a_dead_process_is_no_hindrance_to_the_next() {
+    let runtime = tempfile::tempdir().expect("a temporary directory");
+    let directory = runtime.path().join("dormouse");
+    std::fs::create_dir(&directory).expect("a directory");
+    std::fs::set_permissions(&directory, Permissions::from_mode(0o700)).expect("a mode");
+    let stale = directory.join("1.sock");
+    drop(std::os::unix::net::UnixListener::bind(&stale).expect("a socket"));
+    let service = Service::start_as(DORMOUSE.as_ref(), runtime, |_| {}).expect("a service");
+    service.assert_alive();
+    assert!(!stale.exists(), "the next process sweeps");
+}
+
+#[test]
+fn a_socket_file_that_was_removed_is_named() {
+    let service = Service::idle();
+    std::fs::remove_file(service.socket()).expect("its socket file");
+    let path = service.socket().display().to_string();
+    run(["keys", &service.target()]).assert_fails(3, &[&path, "restart the service"]);
+}
+
+#[test]
+fn a_socket_of_another_process_under_its_number_is_not_taken_for_it() {
+    let mut sleeper = Command::new("sleep").arg("600").stdout(Stdio::null()).spawn().expect("sleep");
+    let runtime = tempfile::tempdir().expect("a temporary directory");
+    let directory = runtime.path().join("dormouse");
+    std::fs::create_dir(&directory).expect("a directory");
+    // This test listens where the agent of `sleep` would, if it had one.
+    let listener = std::os::unix::net::UnixListener::bind(directory.join(format!("{}.sock", sleeper.id())));
+    let refused = run(["keys", &sleeper.id().to_string()]);
+    sleeper.kill().expect("a child");
+    sleeper.wait().expect("its end");
+    drop(listener.expect("a socket"));
+    refused.assert_fails(3, &["has no dormouse in it"]);
+}
+
+#[test]
+fn an_unwritable_runtime_directory_costs_the_service_its_agent_only() {
+    let missing = Service::start(|command| {
+        command.env("DORMOUSE_RUNTIME_DIR", "/proc/no/such/directory");
+    });
+    assert!(missing.complaint.contains("/proc/no/such/directory"), "{}", missing.complaint);
+    assert!(missing.complaint.contains("DORMOUSE_RUNTIME_DIR"), "says what to set: {}", missing.complaint);
+    run(["keys", &missing.target()]).assert_fails(3, &["has no dormouse in it"]);
+    let address = missing.url.strip_prefix("http://").expect("a URL");
+    std::net::TcpStream::connect(address).expect("it serves all the same");
+
+    let doctor = finish({
+        let mut command = command(["doctor"]);
+        command.env("DORMOUSE_RUNTIME_DIR", "/proc/no/such/directory");
+        command
+    });
+    assert_eq!(doctor.code, Some(1), "{doctor:?}");
+    assert!(
+        doctor.stdout.contains("unavailable") && doctor.stdout.contains("DORMOUSE_RUNTIME_DIR"),
+        "{doctor:?}"
+    );
+}
+
+#[test]
+fn a_command_with_another_environment_finds_the_service() {
+    let default = Service::start(|command| {
+        command.env_remove("DORMOUSE_RUNTIME_DIR");
+    });
+    let xdg = tempfile::tempdir().expect("a temporary directory");
+    let by_xdg = Service::start(|command| {
+        command.env_remove("DORMOUSE_RUNTIME_DIR").env("XDG_RUNTIME_DIR", xdg.path());
+    });
+    let own = Service::idle();
+    for service in [&default, &by_xdg, &own] {
+        for change in [
+            &(|command: &mut Command| {
+                command.env_clear();
+            }) as &dyn Fn(&mut Command),
+            &|command| {
+                command.env("DORMOUSE_RUNTIME_DIR", "/nonexistent").env("XDG_RUNTIME_DIR", "/proc");
+            },
+            &|command| {
+                command.current_dir("/").env("HOME", "/nonexistent").env("TMPDIR", "/nonexistent");
+            },
+        ] {
+            let mut command = command(["--json", "keys", &service.target()]);
+            change(&mut command);
+            let found = finish(command);
+            assert_eq!(found.code, Some(0), "{found:?}");
+        }
+        let listed = run(["--json", "ps"]).json();
+        let pids = listed["processes"].as_array().expect("a list").iter().map(|row| row["pid"].clone());
+        assert!(pids.collect::<Vec<_>>().contains(&service.pid().into()));
+    }
+}
+
+#[test]
+fn output_into_a_closed_pipe_ends_in_silence_and_success() {
+    let service = Service::busy();
+    let target = &service.target();
+    for args in [
+        &["ps"][..],
+        &["keys", target],
+        &["--json", "keys", target],
+        &["doctor"],
+        &["generate", "completions", "bash"],
+        &["--help"],
+        &["on", target, "menu.*", "--for", "1s"],
+        &["top", target, "--interval", "50ms"],
+        &["--json", "top", target, "--interval", "50ms"],
+    ] {
+        let closed = Running::start(args).end_by_closing_stdout();
+        let quiet = closed.stderr.is_empty();
+        assert!(closed.code == Some(0) && quiet, "{args:?}: {closed:?}");
+    }
+    // Before it is closed, a trace has announced itself.
+    let mut trace = Running::start(["trace", target, "*"]);
+    trace.line();
+    let closed = trace.end_by_closing_stdout();
+    assert!(closed.code == Some(0) && closed.stderr.lines().count() == 1, "{closed:?}");
+    service.await_keys_on("*", |on| on == 0);
+}
+
+#[test]
+fn a_full_disk_is_a_failure_that_is_told() {
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").expect("/dev/full");
+    let output = command(["doctor"]).stdout(full).stderr(Stdio::piped()).output().expect("a run");
+    assert_eq!(output.status.code(), Some(1));
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(stderr.contains("cannot write to standard output: No space left"), "{stderr}");
+}
+
+#[test]
+fn a_stopped_service_does_not_stop_the_command() {
+    let service = Service::idle();
+    service.signal(Signal::STOP);
+    let start = Instant::now();
+    run(["--timeout", "300ms", "keys", &service.target()])
+        .assert_fails(1, &["has given no answer for 300 ms", "--timeout"]);
+    let listed = run(["--timeout", "300ms", "ps"]);
+    let row =
+        listed.stdout.lines().find(|row| row.trim_start().starts_with(&service.target())).expect("a row");
+    assert!(row.contains("has given no answer"), "{row}");
+    assert!(start.elapsed() < HANG / 2);
+    service.signal(Signal::CONT);
+    service.assert_alive();
+}
