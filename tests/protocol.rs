@@ -97,6 +97,20 @@ fn a_half_sent_request_does_not_keep_others_waiting() {
 }
 
 #[test]
+fn a_half_sent_request_is_given_up_in_the_end() {
+    let service = Service::idle();
+    let mut never_greeted = Wire::open(&service.socket());
+    let mut greeted = service.wire();
+    greeted.send(b"{\"v\":1,");
+    // Ten seconds of the agent's patience, spent on both at once.
+    assert_eq!(code(&greeted.receive().expect("an answer")), "bad-request");
+    assert_eq!(greeted.receive(), None);
+    assert_eq!(code(&never_greeted.receive().expect("an answer")), "bad-request");
+    assert_eq!(never_greeted.receive(), None);
+    service.assert_alive();
+}
+
+#[test]
 fn a_client_that_leaves_in_the_middle_of_a_request_is_forgotten() {
     let service = Service::idle();
     for n in [0, 1, 20, HELLO.len()] {

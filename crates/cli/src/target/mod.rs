@@ -169,7 +169,9 @@ impl Finder {
     }
 
     fn own_table(&self) -> Outcome<Vec<AgentSocket>> {
-        self.table_of(std::process::id()).map_err(|error| no_table(&error))
+        // By `self`: the number that this process has for itself need not be its number in this `/proc`.
+        let table = fs::read(self.proc.own_path("net/unix")).map_err(|error| no_table(&error))?;
+        Ok(sockets::listening(&table))
     }
 
     /// Connects to the agent of `found`, and to nobody else.
@@ -180,6 +182,10 @@ impl Finder {
         for path in &found.sockets {
             let stream = match door::connect_to(&root, path, patience) {
                 Ok(stream) => stream,
+                // In a container, the number alone says little: that socket is another one's.
+                Err(error) if error.kind() == io::ErrorKind::NotFound && process.inner_pid != process.pid => {
+                    continue;
+                }
                 Err(error) => {
                     failure = closed(process, path, &error, patience);
                     continue;
@@ -287,6 +293,7 @@ mod tests {
             fs::create_dir(&net).unwrap();
             fs::write(net.join("unix"), &table).unwrap();
         }
+        std::os::unix::fs::symlink(std::process::id().to_string(), dir.path().join("self")).unwrap();
         let finder = Finder { proc: Proc::at(dir.path()) };
         (dir, finder)
     }

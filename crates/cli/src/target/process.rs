@@ -69,6 +69,11 @@ impl Proc {
         self.root.join(pid.to_string()).join(file)
     }
 
+    /// A file of this process.
+    pub(crate) fn own_path(&self, file: &str) -> PathBuf {
+        self.root.join("self").join(file)
+    }
+
     /// The ids of all processes that can be seen, in order.
     pub(crate) fn pids(&self) -> io::Result<Vec<u32>> {
         let mut pids: Vec<u32> = fs::read_dir(&self.root)?

@@ -148,6 +148,10 @@ impl Client {
 
     /// Sends what it will take.
     pub(super) fn send(&mut self) {
+        if !self.is_busy() {
+            self.gone |= self.closing;
+            return;
+        }
         while self.sent < self.output.len() {
             match self.stream.write(&self.output[self.sent..]) {
                 // A stream socket takes something or says why not.
