@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use crate::key::Key;
 use crate::registry::{Index, index};
-use crate::{Error, Lease};
+use crate::{Error, Lease, Protocol};
 
 static PATCH: Mutex<()> = Mutex::new(());
 
@@ -41,6 +41,7 @@ thread_local! {
 #[must_use = "a batch does nothing until it is applied"]
 pub struct Batch {
     changes: Vec<(&'static Key, Change)>,
+    protocol: Option<Protocol>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,11 +59,13 @@ pub struct BatchReport {
     pub keys: usize,
     /// Sites written.
     pub sites: usize,
-    /// Pages that hold them.
+    /// Sites that lie in no object's code, and so could not be written.
+    pub skipped: usize,
+    /// Pages that hold the sites written.
     pub pages: usize,
     /// Core synchronisations.
     pub barriers: usize,
-    /// Traps taken by threads that ran into a site meanwhile; none with the flip protocol.
+    /// Traps taken by threads that ran into a site meanwhile; none by [`Protocol::Flip`].
     pub traps: u64,
     /// Pages that could not be made read-only again (out of memory for the mapping).
     pub unsealed: usize,
@@ -98,6 +101,12 @@ impl Batch {
         self
     }
 
+    /// Changes the text by this protocol, not by the process's own choice.
+    pub fn protocol(mut self, protocol: Protocol) -> Self {
+        self.protocol = Some(protocol);
+        self
+    }
+
     /// Gives the keys of a lease back in this batch, rather than in one of their own.
     pub(crate) fn change_all(mut self, keys: impl IntoIterator<Item = &'static Key>, change: Change) -> Self {
         self.changes.extend(keys.into_iter().map(|key| (key, change)));
@@ -119,7 +128,7 @@ impl Batch {
         // done.
         let _locked = PATCH.lock().unwrap_or_else(PoisonError::into_inner);
         let plan = Plan::of(&self.changes)?;
-        let mut report = plan.write(&index())?;
+        let mut report = plan.write(&index(), self.protocol.unwrap_or_else(Protocol::of_process))?;
         report.keys = plan.switched().count();
         plan.publish();
         report.elapsed = start.elapsed();
@@ -198,19 +207,25 @@ impl Plan {
     }
 
     #[cfg(dormouse_patching)]
-    fn write(&self, index: &Index) -> Result<BatchReport, Error> {
-        let mut patches: Vec<_> = self
-            .switched()
-            .flat_map(|d| {
-                let (key, enabled) = (d.key.name(), d.enabled());
-                index.sites_of(d.key).iter().map(move |&site| crate::text::Patch { site, key, enabled })
-            })
-            .collect();
-        let written = crate::text::flip(&mut patches, &index.segments)?;
+    fn write(&self, index: &Index, protocol: Protocol) -> Result<BatchReport, Error> {
+        let sites = self.switched().flat_map(|d| {
+            let (key, enabled) = (d.key.name(), d.enabled());
+            index.sites_of(d.key).iter().map(move |&site| crate::text::Patch::new(site, key, enabled))
+        });
+        let (mut patches, mut skipped) = (Vec::new(), 0);
+        for patch in sites {
+            match patch {
+                Some(patch) => patches.push(patch),
+                None => skipped += 1,
+            }
+        }
+        let written = crate::text::write(&mut patches, &index.segments, protocol)?;
         Ok(BatchReport {
             sites: patches.len(),
+            skipped,
             pages: written.pages,
             barriers: written.barriers,
+            traps: written.traps,
             unsealed: written.unsealed,
             ..BatchReport::default()
         })
@@ -218,7 +233,7 @@ impl Plan {
 
     #[cfg(not(dormouse_patching))]
     #[expect(clippy::unnecessary_wraps, reason = "the same shape as where text is patched")]
-    fn write(&self, index: &Index) -> Result<BatchReport, Error> {
+    fn write(&self, index: &Index, _: Protocol) -> Result<BatchReport, Error> {
         let sites = self.switched().map(|d| index.site_count_of(d.key)).sum();
         Ok(BatchReport { sites, ..BatchReport::default() })
     }

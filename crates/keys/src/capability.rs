@@ -25,9 +25,19 @@ pub fn capability() -> Vec<Capability> {
     if let Some(site) = index.first_site() {
         report.push(match crate::batch::exclusively(|| crate::text::probe_write(site, &index.segments)) {
             Ok(()) => Capability::ok("keys.write", "mprotect of code"),
-            Err(errno) => Capability::unavailable("keys.write", format!("mprotect of code: {errno}"))
+            Err(error) => Capability::unavailable("keys.write", error.to_string())
                 .with_fix("allow writable code (systemd: MemoryDenyWriteExecute=no; SELinux: execmod)"),
         });
+    }
+    report.push(match crate::Protocol::of_process() {
+        _ if crate::text::fallback() => {
+            Capability::limited("keys.protocol", "the int3 queue has failed: sites are written one by one")
+        }
+        crate::Protocol::Flip => Capability::ok("keys.protocol", "flip"),
+        crate::Protocol::Int3 { .. } => Capability::limited("keys.protocol", "int3, by DORMOUSE_KEYS"),
+    });
+    if let Some(complaint) = crate::protocol::complaint() {
+        report.push(Capability::limited("keys.setting", complaint).with_fix("unset DORMOUSE_KEYS"));
     }
     report
 }

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::io;
 
+use dormouse_sys::trap::Blocking;
+
 /// Why a batch was refused.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -22,14 +24,6 @@ pub enum Error {
         /// What was found.
         found: [u8; 5],
     },
-    /// A site lies in no executable segment of a loaded object.
-    #[error("site {addr:#x} of key {key} is not in the code of a loaded object")]
-    NotText {
-        /// The key's name.
-        key: &'static str,
-        /// The site's address.
-        addr: usize,
-    },
     /// The kernel refused what patching needs.
     #[error("{what} was refused: {source}; {setting}")]
     Denied {
@@ -39,6 +33,15 @@ pub enum Error {
         source: io::Error,
         /// What to change.
         setting: &'static str,
+    },
+    /// Threads block SIGTRAP, and the kernel would kill the process if one of them ran into an `int3`.
+    #[error(
+        "the int3 protocol is refused: SIGTRAP is blocked by {}; unblock it there, or use the flip protocol",
+        list(threads)
+    )]
+    TrapsBlocked {
+        /// The threads.
+        threads: Vec<Blocking>,
     },
     /// A key holds more leases than can be counted.
     #[error("key {key} cannot take another lease: {leases} are held")]
@@ -51,6 +54,11 @@ pub enum Error {
     /// A batch inside a batch of the same thread, which could only wait for itself.
     #[error("a batch is under way on this thread; a signal handler must not start another")]
     Reentrant,
+}
+
+fn list(threads: &[Blocking]) -> String {
+    let names: Vec<String> = threads.iter().map(|t| format!("thread {} ({})", t.tid, t.name)).collect();
+    names.join(", ")
 }
 
 /// A lease that could not be given back, with the reason.

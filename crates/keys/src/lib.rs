@@ -62,6 +62,7 @@ mod key;
 mod lease;
 #[cfg(dormouse_patching)]
 mod object;
+mod protocol;
 mod registry;
 #[cfg(feature = "select")]
 mod select;
@@ -72,9 +73,11 @@ pub use arch::PATCHING;
 pub use barrier::register as prepare;
 pub use batch::{Batch, BatchReport};
 pub use capability::capability;
+pub use dormouse_sys::trap::Blocking;
 pub use error::{Error, ReleaseError};
 pub use key::{Key, StaticKey};
 pub use lease::Lease;
+pub use protocol::Protocol;
 pub use registry::{KeyUse, all, site_count};
 #[cfg(feature = "select")]
 pub use select::{Selector, SelectorError, near};

@@ -4,11 +4,13 @@
 
 mod child;
 
+use std::num::NonZero;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use child::in_child;
-use dormouse_keys::{Batch, Error, Key, StaticKey, static_key, unlikely};
+use dormouse_keys::{Batch, Error, Key, Protocol, StaticKey, static_key, unlikely};
 
 static_key! {
     static CLEAN: "text.clean" = false;
@@ -147,16 +149,18 @@ impl Truth {
     }
 }
 
-fn flip(which: usize, truth: &Truth, stop: &AtomicBool) -> u64 {
+/// Says how many batches it has made, and how many traps they took.
+fn flip(which: usize, protocol: Protocol, truth: &Truth, stop: &AtomicBool) -> (u64, u64) {
     let mut random = Random(which as u64 + 1);
     let own: Vec<usize> = (0..SITES.len()).filter(|i| i % FLIPPERS == which).collect();
-    let mut batches = 0;
+    let (mut batches, mut traps) = (0, 0);
     while !stop.load(Ordering::Relaxed) {
         let wanted = random.next();
         let is_on = |i: &&usize| wanted & (1 << **i) != 0;
         truth.epoch.fetch_add(1, Ordering::SeqCst);
         let keys = |on: bool| own.iter().filter(move |i| is_on(i) == on).map(|&i| SITES[i].1);
-        Batch::new().enable_all(keys(true)).disable_all(keys(false)).apply().unwrap();
+        let batch = Batch::new().enable_all(keys(true)).disable_all(keys(false)).protocol(protocol);
+        traps += batch.apply().unwrap().traps;
         truth.states.store(wanted, Ordering::SeqCst);
         truth.epoch.fetch_add(1, Ordering::SeqCst);
         batches += 1;
@@ -166,7 +170,7 @@ fn flip(which: usize, truth: &Truth, stop: &AtomicBool) -> u64 {
             std::thread::yield_now();
         }
     }
-    batches
+    (batches, traps)
 }
 
 /// Calls sites; whenever no batch was under way from before to after a call, the answer must be the truth.
@@ -192,28 +196,92 @@ fn run(which: usize, truths: &[Truth], stop: &AtomicBool) -> (u64, u64) {
 }
 
 /// Seconds by default; `DORMOUSE_STRESS_SECONDS` makes them more.
+fn stress(protocol: Protocol) {
+    let seconds = std::env::var("DORMOUSE_STRESS_SECONDS").map_or(2, |s| s.parse().unwrap());
+    let end = Instant::now() + Duration::from_secs(seconds);
+    let stop = &AtomicBool::new(false);
+    let truths = &[const { Truth::new() }; FLIPPERS];
+    std::thread::scope(|scope| {
+        let flippers: Vec<_> =
+            (0..FLIPPERS).map(|n| scope.spawn(move || flip(n, protocol, &truths[n], stop))).collect();
+        let runners: Vec<_> = (0..RUNNERS).map(|n| scope.spawn(move || run(n, truths, stop))).collect();
+        // The length of the run, not an event that is waited for.
+        std::thread::sleep(end.saturating_duration_since(Instant::now()));
+        stop.store(true, Ordering::Relaxed);
+        let sum = |all: (u64, u64), one: (u64, u64)| (all.0 + one.0, all.1 + one.1);
+        let (batches, traps) = flippers.into_iter().map(|t| t.join().unwrap()).fold((0, 0), sum);
+        let (calls, checked) = runners.into_iter().map(|t| t.join().unwrap()).fold((0, 0), sum);
+        println!("{protocol:?}: {batches} batches, {traps} traps, {calls} calls, {checked} of them checked");
+        assert!(batches > 100 && checked > 1000, "{batches} batches, {checked} checks");
+        match protocol {
+            Protocol::Flip => assert_eq!(traps, 0),
+            _ => assert!(traps > 0, "nobody ran into {batches} batches"),
+        }
+    });
+}
+
 #[test]
 fn no_thread_sees_a_wrong_branch_while_others_flip_as_fast_as_they_can() {
     in_child("no_thread_sees_a_wrong_branch_while_others_flip_as_fast_as_they_can", || {
-        let seconds = std::env::var("DORMOUSE_STRESS_SECONDS").map_or(2, |s| s.parse().unwrap());
-        let end = Instant::now() + Duration::from_secs(seconds);
-        let stop = &AtomicBool::new(false);
-        let truths = &[const { Truth::new() }; FLIPPERS];
-        std::thread::scope(|scope| {
-            let flippers: Vec<_> =
-                (0..FLIPPERS).map(|which| scope.spawn(move || flip(which, &truths[which], stop))).collect();
-            let runners: Vec<_> =
-                (0..RUNNERS).map(|which| scope.spawn(move || run(which, truths, stop))).collect();
-            // The length of the run, not an event that is waited for.
-            std::thread::sleep(end.saturating_duration_since(Instant::now()));
-            stop.store(true, Ordering::Relaxed);
-            let batches: u64 = flippers.into_iter().map(|t| t.join().unwrap()).sum();
-            let (calls, checked) = runners
-                .into_iter()
-                .map(|t| t.join().unwrap())
-                .fold((0, 0), |all, one| (all.0 + one.0, all.1 + one.1));
-            println!("{batches} batches, {calls} calls, {checked} of them checked");
-            assert!(batches > 100 && checked > 1000, "{batches} batches, {checked} checks");
+        stress(Protocol::Flip);
+    });
+}
+
+#[test]
+fn no_thread_sees_a_wrong_branch_while_others_patch_by_int3_as_fast_as_they_can() {
+    in_child("no_thread_sees_a_wrong_branch_while_others_patch_by_int3_as_fast_as_they_can", || {
+        stress(Protocol::INT3);
+    });
+}
+
+#[test]
+fn a_batch_by_int3_takes_three_barriers_a_queue() {
+    in_child("a_batch_by_int3_takes_three_barriers_a_queue", || {
+        let keys = || SITES.iter().map(|s| s.1);
+        for (capacity, barriers) in [(64, 3), (256, 3), (10, 21), (1, 192)] {
+            let protocol = Protocol::Int3 { capacity: NonZero::new(capacity).unwrap() };
+            let report = Batch::new().enable_all(keys()).protocol(protocol).apply().unwrap();
+            assert_eq!((report.sites, report.barriers), (64, barriers), "queues of {capacity}");
+            assert!(SITES.iter().all(|s| s.0()));
+            Batch::new().disable_all(keys()).protocol(protocol).apply().unwrap();
+            assert!(SITES.iter().all(|s| !s.0()));
+        }
+    });
+}
+
+/// Blocks SIGTRAP on the calling thread.
+fn block_sigtrap() {
+    // SAFETY: a local set, this thread's mask.
+    unsafe {
+        let mut set = std::mem::zeroed();
+        libc::sigemptyset(&raw mut set);
+        libc::sigaddset(&raw mut set, libc::SIGTRAP);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut());
+    }
+}
+
+#[test]
+fn int3_is_refused_while_a_thread_blocks_its_signal_and_flip_is_not() {
+    in_child("int3_is_refused_while_a_thread_blocks_its_signal_and_flip_is_not", || {
+        let (ready, is_ready) = channel();
+        let (end, ended) = channel::<()>();
+        let thread = std::thread::Builder::new().name("deaf".into()).spawn(move || {
+            block_sigtrap();
+            ready.send(()).unwrap();
+            let _ = ended.recv();
+            clean()
         });
+        is_ready.recv().unwrap();
+        let error = Batch::new().enable(&CLEAN).protocol(Protocol::INT3).apply().unwrap_err();
+        let Error::TrapsBlocked { threads } = &error else { panic!("{error}") };
+        assert_eq!(threads.iter().map(|t| t.name.as_str()).collect::<Vec<_>>(), ["deaf"]);
+        assert!(error.to_string().contains("deaf"), "{error}");
+        assert!(!CLEAN.is_enabled() && !clean());
+        CLEAN.enable().unwrap();
+        drop(end);
+        assert!(thread.unwrap().join().unwrap());
+        CLEAN.disable().unwrap();
+        Batch::new().enable(&CLEAN).protocol(Protocol::INT3).apply().unwrap();
+        assert!(clean());
     });
 }

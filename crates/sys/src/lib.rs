@@ -4,6 +4,7 @@
 //! - [`ring`]: a byte ring that a thread and its signal handlers write without ever blocking;
 //! - [`rseq`]: the restartable-sequence area, used as a flag that the kernel clears when a thread is
 //!   descheduled;
+//! - [`trap`]: who resumes a thread that ran into a breakpoint instruction of ours;
 //! - [`Capability`]: one line of the report on what works here.
 //!
 //! # Things it does not do
@@ -17,5 +18,6 @@ mod capability;
 pub mod ring;
 pub mod rseq;
 pub mod thread;
+pub mod trap;
 
 pub use capability::{Capability, State};
