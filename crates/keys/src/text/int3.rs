@@ -4,9 +4,10 @@
 //! a queue takes three barriers however many sites it holds (Linux: `smp_text_poke_batch_finish`):
 //!
 //! 1. the sorted table of sites is published for the trap handler, and every site's first byte becomes
-//! `int3`; barrier: from here on, who comes by traps, and goes on where the new instruction would; 2. the
-//! tails of the new instructions are written; barrier: nobody decodes an old tail; 3. the first bytes of
-//! the new instructions are written; barrier: nobody traps any more. The table is retired.
+//!    `int3`; barrier: from here on, who comes by traps, and goes on where the new instruction would;
+//! 2. the tails of the new instructions are written; barrier: nobody decodes an old tail;
+//! 3. the first bytes of the new instructions are written; barrier: nobody traps any more. The table is
+//!    retired.
 //!
 //! A queue that refuses a site although it was just emptied is warned about once; from then on sites are
 //! written one by one ([`fallback`] tells): slow, and right.
