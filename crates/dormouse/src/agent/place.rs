@@ -9,9 +9,12 @@ use std::env;
 use std::fs::{self, DirBuilder, Permissions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+
+use rustix::io::Errno;
+use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use super::InitError;
 
@@ -72,11 +75,18 @@ fn own_uid() -> u32 {
 /// Directories for the socket, the best first. One that was asked for by name is not replaced by another.
 fn candidates() -> Vec<PathBuf> {
     let set = |name| env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
+    // Absolute, because that is how the command finds it in the kernel's list of sockets.
     if let Some(directory) = set("DORMOUSE_RUNTIME_DIR") {
+        let directory = std::path::absolute(&directory).unwrap_or(directory);
         return vec![directory.join("dormouse")];
     }
     let temporary = PathBuf::from(format!("/tmp/dormouse-{}", own_uid()));
-    set("XDG_RUNTIME_DIR").map(|d| d.join("dormouse")).into_iter().chain([temporary]).collect()
+    set("XDG_RUNTIME_DIR")
+        .filter(|d| d.is_absolute())
+        .map(|d| d.join("dormouse"))
+        .into_iter()
+        .chain([temporary])
+        .collect()
 }
 
 /// Makes the directory, or sees that an existing one is the user's own and closed to others.
@@ -104,10 +114,13 @@ fn prepare(directory: &Path) -> Result<(), String> {
 
 /// Whether a socket file is there that nobody listens on.
 fn is_stale(socket: &Path) -> bool {
-    match UnixStream::connect(socket) {
-        Ok(_) => false,
-        Err(error) => error.kind() == io::ErrorKind::ConnectionRefused,
-    }
+    // Not waited for: an agent with a full queue of connections is busy, not dead.
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let asked = SocketAddrUnix::new(socket).and_then(|address| {
+        let own = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        net::connect(&own, &address)
+    });
+    asked == Err(Errno::CONNREFUSED)
 }
 
 /// Takes away what processes have left behind that could not clean up.
