@@ -33,4 +33,4 @@ pub use arch::rdtsc;
 pub use kernel::{process_cpu_ns, thread_cpu_ns_of};
 pub use thread::{thread_cpu_ns, thread_cpu_time, tier};
 pub use tier::{Tier, capability};
-pub use tsc::{Point, point, ticks_to_ns};
+pub use tsc::{Point, point, stamp, ticks_to_ns};

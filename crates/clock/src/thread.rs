@@ -21,7 +21,7 @@ use std::time::Duration;
 use dormouse_sys::rseq::Flag;
 
 use crate::arch::{advance, rdtsc};
-use crate::tier::{Tier, choice};
+use crate::tier::{self, Tier};
 use crate::{kernel, tsc};
 
 /// Ticks after which a read asks the kernel again whatever the flag says: bounds what steal and a wrong rate
@@ -138,15 +138,19 @@ impl Clock {
             let before = rdtsc();
             ns = kernel::thread_ns();
             let after = rdtsc();
-            self.base_ns.set(ns.max(self.last.get()));
+            // The kernel's word, even if more has been given already: then the clock stands still until it is true
+            // again, and no error outlives its epoch.
+            self.base_ns.set(ns);
             // The kernel read its clock somewhere between the two.
             self.base_tsc.set(before + after.wrapping_sub(before) / 2);
             compiler_fence(Ordering::SeqCst);
             if flag.is_armed() && self.epoch.get() == epoch {
                 self.flag.set(Some(flag));
-                break;
+                return self.raise(ns);
             }
         }
+        // A handler's resync may have raised it over what we have written since.
+        self.flag.set(None);
         self.raise(ns)
     }
 
@@ -166,13 +170,16 @@ impl Clock {
         HOOK.call_once(|| {
             dormouse_sys::thread::on_fork_child(forget);
         });
-        let rseq = choice().tier == Tier::Rseq && Flag::of_this_thread().is_ok();
+        // While another thread decides, this one asks the kernel, and looks again at its next read.
+        let Some(choice) = tier::choice() else { return };
+        let rseq = choice.tier == Tier::Rseq && Flag::of_this_thread().is_ok();
         self.attached.set(if rseq { Attached::Rseq } else { Attached::Syscall });
     }
 }
 
 /// In a fork child the only thread's CPU time begins at zero again.
 fn forget() {
+    tier::forget();
     CLOCK.with(|clock| {
         clock.flag.set(None);
         clock.last.set(0);
@@ -225,13 +232,16 @@ mod tests {
     }
 
     #[test]
-    fn a_read_that_somebody_overtakes_begins_again() {
+    fn a_clock_that_was_ahead_stands_still_until_it_is_true_again() {
         CLOCK.with(|clock| {
             let now = thread_cpu_ns();
-            // As a handler would: it was given more than we are about to compute.
-            clock.last.set(now + 1_000_000);
-            assert!(thread_cpu_ns() >= now + 1_000_000);
-            clock.last.set(0);
+            // As after an epoch with steal.
+            clock.last.set(now + 30_000_000);
+            clock.flag.set(None);
+            assert_eq!(thread_cpu_ns(), now + 30_000_000, "never back");
+            spin(60_000_000);
+            let (ours, kernel) = (thread_cpu_ns(), kernel::thread_ns());
+            assert!(ours <= kernel + 5_000_000, "{ours} stays ahead of {kernel}");
         });
     }
 

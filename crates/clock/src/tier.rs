@@ -1,6 +1,7 @@
 //! Which proof of "not descheduled since" this process relies on, and why.
 
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use dormouse_sys::Capability;
@@ -28,14 +29,25 @@ pub(crate) struct Choice {
     complaint: Option<String>,
 }
 
-/// The process's choice, made at the first call.
+static CHOICE: OnceLock<Choice> = OnceLock::new();
+static DECIDING: AtomicBool = AtomicBool::new(false);
+
+/// The process's choice, made at the first call; `None` while another thread is about to make it.
 ///
 /// # Cost
 ///
-/// The first call sleeps for 50 µs (the self-test) and calibrates the counter for 1 ms.
-pub(crate) fn choice() -> &'static Choice {
-    static CHOICE: OnceLock<Choice> = OnceLock::new();
-    CHOICE.get_or_init(|| decide(std::env::var("DORMOUSE_CLOCK").ok().as_deref()))
+/// The first call sleeps three times for 50 µs (the self-test) and calibrates the counter for 1 ms.
+pub(crate) fn choice() -> Option<&'static Choice> {
+    // Nobody waits: who comes meanwhile has the kernel to ask.
+    if CHOICE.get().is_none() && !DECIDING.swap(true, Ordering::Relaxed) {
+        let _ = CHOICE.set(decide(std::env::var("DORMOUSE_CLOCK").ok().as_deref()));
+    }
+    CHOICE.get()
+}
+
+/// In a fork child nobody decides any more who did in the parent.
+pub(crate) fn forget() {
+    DECIDING.store(CHOICE.get().is_some(), Ordering::Relaxed);
 }
 
 fn decide(wish: Option<&str>) -> Choice {
@@ -91,9 +103,14 @@ fn self_test() -> Result<(), String> {
 
 /// What `dormouse doctor` says of the clock.
 pub fn capability() -> Vec<Capability> {
-    let choice = choice();
+    let Some(choice) = choice() else {
+        return vec![Capability::limited("clock.thread", "the tier is being chosen: ask again")];
+    };
     let mut report = Vec::new();
     report.push(match (choice.tier, &choice.reason) {
+        (Tier::Rseq, _) if tsc::is_broken() => {
+            Capability::limited("clock.thread", "tier syscall: the TSC has changed its rate")
+        }
         (Tier::Rseq, _) => Capability::ok("clock.thread", "tier rseq: reads without a system call"),
         (Tier::Syscall, reason) => {
             let reason = reason.as_deref().unwrap_or("no reason recorded");

@@ -6,10 +6,10 @@
 //! suspend): it is given up for good.
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::arch::rdtsc;
+use crate::arch::{self, rdtsc};
 use crate::kernel::{monotonic_ns, realtime_ns};
 
 /// How long the first measurement takes.
@@ -36,9 +36,9 @@ impl Pair {
     fn now() -> Self {
         let mut best = (u64::MAX, Self { tsc: 0, ns: 0 });
         for _ in 0..5 {
-            let before = rdtsc();
+            let before = stamp();
             let ns = monotonic_ns();
-            let after = rdtsc();
+            let after = stamp();
             let width = after.wrapping_sub(before);
             if width < best.0 {
                 best = (width, Self { tsc: before + width / 2, ns });
@@ -97,6 +97,34 @@ pub(crate) fn refine() -> bool {
     !BROKEN.load(Ordering::Relaxed)
 }
 
+/// Whether the counter was found to have changed its rate.
+pub(crate) fn is_broken() -> bool {
+    BROKEN.load(Ordering::Relaxed)
+}
+
+/// A time stamp: the counter where it may be read, else nanoseconds of the monotonic clock. [`point`] and
+/// [`ticks_to_ns`] go with it.
+#[inline]
+pub fn stamp() -> u64 {
+    match SOURCE.load(Ordering::Relaxed) {
+        COUNTER => rdtsc(),
+        CLOCK => monotonic_ns(),
+        _ => choose_source(),
+    }
+}
+
+const COUNTER: u8 = 1;
+const CLOCK: u8 = 2;
+static SOURCE: AtomicU8 = AtomicU8::new(0);
+
+#[cold]
+fn choose_source() -> u64 {
+    // Only a counter that faults is left alone: one that is not invariant still orders records.
+    let source = if arch::tsc_faults() { CLOCK } else { COUNTER };
+    SOURCE.store(source, Ordering::Relaxed);
+    stamp()
+}
+
 /// Nanoseconds per tick, in 2^-32.
 #[inline]
 pub(crate) fn rate() -> u64 {
@@ -115,7 +143,7 @@ pub fn ticks_to_ns(ticks: u64) -> u64 {
 /// A moment on the counter and on the kernel's clocks: what turns time stamps into time.
 #[derive(Debug, Clone, Copy)]
 pub struct Point {
-    /// The counter, as [`rdtsc`] reads it.
+    /// The counter, as [`stamp`] reads it.
     pub tsc: u64,
     /// Ticks per second.
     pub hz: f64,

@@ -69,7 +69,7 @@ impl Group {
     /// A look-up under a shared lock. Keep the handle where a group is used for every request.
     pub fn new(name: &str) -> Self {
         let registry = REGISTRY.read().unwrap_or_else(PoisonError::into_inner);
-        if let Some(&group) = registry.as_ref().and_then(|r| r.by_name.get(name)) {
+        if let Some(group) = registry.as_ref().and_then(|r| r.find(name)) {
             return group;
         }
         drop(registry);
@@ -171,8 +171,14 @@ impl PartialEq for Group {
 impl Eq for Group {}
 
 impl Registry {
+    /// The group of that name, or `other` when there is room for no more.
+    fn find(&self, name: &str) -> Option<Group> {
+        let full = self.in_order.len() >= MAX_GROUPS;
+        self.by_name.get(name).or_else(|| self.by_name.get(OTHER).filter(|_| full)).copied()
+    }
+
     fn intern(&mut self, name: &str) -> Group {
-        if let Some(&group) = self.by_name.get(name) {
+        if let Some(group) = self.find(name) {
             return group;
         }
         // The last place is kept for `other`.

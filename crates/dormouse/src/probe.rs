@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use dormouse_clock::rdtsc;
+use dormouse_clock::stamp;
 use dormouse_sys::{ring, thread};
 
 use crate::record::{Phase, Writer};
@@ -63,7 +63,7 @@ fn record(probe: &Probe, phase: Phase, tsc: u64, fill: impl FnOnce(&mut Writer))
 #[cold]
 #[inline(never)]
 pub fn point(probe: &Probe, fill: impl FnOnce(&mut Writer)) {
-    record(probe, Phase::Point, rdtsc(), fill);
+    record(probe, Phase::Point, stamp(), fill);
 }
 
 /// From the beginning to the end of a [`probed`](macro@crate::probed) function that was awake when it began.
@@ -79,7 +79,7 @@ impl Scope {
     #[cold]
     #[inline(never)]
     pub fn enter(probe: &'static Probe, fill: impl FnOnce(&mut Writer)) -> Self {
-        let start = rdtsc();
+        let start = stamp();
         record(probe, Phase::Enter, start, fill);
         Self { probe, start }
     }
@@ -87,7 +87,7 @@ impl Scope {
 
 impl Drop for Scope {
     fn drop(&mut self) {
-        let end = rdtsc();
+        let end = stamp();
         let elapsed = dormouse_clock::ticks_to_ns(end.wrapping_sub(self.start));
         record(self.probe, Phase::Exit, end, |writer| writer.unsigned(elapsed));
     }

@@ -89,7 +89,8 @@ impl Writer {
 
     fn put(&mut self, tag: u8, payload: &[u8]) {
         let end = self.length + 1 + payload.len();
-        if end > MAX_RECORD {
+        // After a cut nothing more: a later value would stand at an earlier one's place.
+        if end > MAX_RECORD || self.flags & CUT != 0 {
             self.flags |= CUT;
             return;
         }
@@ -145,7 +146,7 @@ impl Writer {
 
     fn begin_text(&mut self, tag: u8) -> Option<TextPart<'_>> {
         let at = self.length;
-        if at + 3 > MAX_RECORD {
+        if at + 3 > MAX_RECORD || self.flags & CUT != 0 {
             self.flags |= CUT;
             return None;
         }
@@ -419,6 +420,15 @@ mod tests {
         let record = Reader::new(&bytes).next().unwrap().unwrap();
         assert!(record.cut);
         assert_eq!(record.values.len(), 1);
+        let most = "x".repeat(MAX_RECORD - HEADER - 9 - 3 - 4);
+        let bytes = one(|w| {
+            w.signed(0);
+            w.text(&most);
+            w.signed(1);
+            w.boolean(true);
+        });
+        let after = Reader::new(&bytes).next().unwrap().unwrap();
+        assert!(after.cut && after.values.len() == 2, "nothing after a cut: {:?}", after.values);
         let Field::Text(text) = record.values[0] else { panic!("{:?}", record.values) };
         assert!(long.starts_with(text) && text.len() > MAX_RECORD - HEADER - 8);
     }

@@ -109,6 +109,8 @@ fn hub() -> MutexGuard<'static, Hub> {
 
 impl Trace {
     pub(crate) fn of(keys: Vec<KeyUse>) -> Result<Self, TraceError> {
+        // Measures the counter, by which the ends of scopes tell how long they took.
+        dormouse_clock::point();
         let names: HashMap<u32, _> = keys
             .iter()
             .filter_map(|k| k.key.attached::<Probe>().map(|probe| (probe.id(), (k.key, probe))))
@@ -135,6 +137,11 @@ impl Trace {
     /// The lease that keeps them on.
     pub(crate) fn lease(&self) -> Option<&Lease> {
         self.lease.as_ref()
+    }
+
+    /// Ends the trace; its keys go with the lease.
+    pub(crate) fn into_lease(mut self) -> Option<Lease> {
+        self.lease.take()
     }
 
     pub(crate) fn lease_mut(&mut self) -> Option<&mut Lease> {

@@ -214,6 +214,12 @@ pub struct Batch {
     pub barriers: usize,
     /// Traps taken by threads that ran into a site meanwhile.
     pub traps: u64,
+    /// Sites that could not be written, because they lie in no readable code.
+    #[serde(default)]
+    pub skipped: usize,
+    /// Pages of code that could not be made read-only again.
+    #[serde(default)]
+    pub unsealed: usize,
     /// Wall time, in nanoseconds.
     pub elapsed_ns: u64,
 }
@@ -256,6 +262,9 @@ pub struct ProbeInfo {
     pub file: String,
     /// Line in `file`.
     pub line: u32,
+    /// File name of the linked object that it lives in.
+    #[serde(default)]
+    pub object: String,
     /// Names of its fields, in the order of the values in a record.
     pub fields: Vec<String>,
 }

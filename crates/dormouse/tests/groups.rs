@@ -222,30 +222,3 @@ fn groups_and_the_rest_are_the_process() {
     assert!(group.stat().cpu.as_nanos() as u64 <= process);
     assert!(dormouse::unattributed_cpu().as_nanos() as u64 <= dormouse::clock::process_cpu_ns());
 }
-
-#[test]
-fn a_child_process_starts_with_a_clock_of_its_own() {
-    let group = Group::new("forked");
-    let _before = group.enter();
-    spin(WORK);
-    let parent = dormouse::clock::thread_cpu_ns();
-    // SAFETY: the child does arithmetic and system calls, and leaves by _exit.
-    #[expect(unsafe_code, reason = "fork is")]
-    let child = unsafe { libc::fork() };
-    assert!(child >= 0);
-    if child == 0 {
-        let first = dormouse::clock::thread_cpu_ns();
-        let second = dormouse::clock::thread_cpu_ns();
-        let fine = first < parent && second >= first;
-        // SAFETY: ends the child without running the parent's exit handlers.
-        #[expect(unsafe_code, reason = "_exit is")]
-        unsafe {
-            libc::_exit(i32::from(!fine))
-        };
-    }
-    let mut status = 0;
-    // SAFETY: waits for the child made above.
-    #[expect(unsafe_code, reason = "waitpid is")]
-    let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
-    assert_eq!((waited, status), (child, 0));
-}

@@ -47,7 +47,8 @@ impl Context {
 
     #[inline]
     pub(crate) fn charge(&self, start: u64, cpu_ns: u64) {
-        self.shard(start).cpu_ns.fetch_add(cpu_ns, Ordering::Relaxed);
+        // Pairs with the load in `committed`: who sees the charge sees that a switch is under way.
+        self.shard(start).cpu_ns.fetch_add(cpu_ns, Ordering::Release);
     }
 
     #[inline]
@@ -61,6 +62,7 @@ impl Context {
     }
 
     fn committed(&self) -> u64 {
+        // Pairs with the addition in `charge`.
         self.shards.iter().map(|s| s.cpu_ns.load(Ordering::Acquire)).sum()
     }
 

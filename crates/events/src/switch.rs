@@ -14,7 +14,7 @@ use std::cell::Cell;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use dormouse_sys::thread::{self, Current};
+use dormouse_sys::thread::{self, Current, ThreadBlock};
 
 use crate::context::Context;
 
@@ -115,6 +115,7 @@ impl Stack {
             OVERFLOWS.fetch_add(1, Ordering::Relaxed);
             return Entered { place, token, kind, not_send: PhantomData };
         };
+        let block = Self::begin();
         let now = self.charge_top();
         entry.context.set(Some(context));
         entry.task.set(task);
@@ -123,7 +124,7 @@ impl Stack {
         if kind != Kind::Drop {
             context.count_entry(self.start.get());
         }
-        Self::publish(Current { task, group: context.id(), since: now });
+        Self::publish(block, Current { task, group: context.id(), since: now });
         Entered { place, token, kind, not_send: PhantomData }
     }
 
@@ -140,6 +141,7 @@ impl Stack {
             entry.context.set(None);
             return;
         }
+        let block = Self::begin();
         let now = self.charge_top();
         let mut depth = guard.place;
         while depth > 0 && self.entries[depth - 1].context.get().is_none() {
@@ -147,14 +149,14 @@ impl Stack {
         }
         self.depth.set(depth);
         let (group, task) = self.top().map_or((0, 0), |(context, task)| (context.id(), task));
-        Self::publish(Current { task, group, since: now });
+        Self::publish(block, Current { task, group, since: now });
     }
 
     /// Charges the time since the last switch to what is current, and says what time it is.
     #[inline]
     fn charge_top(&self) -> u64 {
         if self.start.get() == 0 {
-            self.start.set(thread::current().map_or(1, thread::ThreadBlock::start));
+            self.start.set(thread::current().map_or(1, ThreadBlock::start));
         }
         let now = now();
         if let Some((context, _)) = self.top() {
@@ -165,11 +167,22 @@ impl Stack {
         now
     }
 
+    /// Says that a switch is under way *before* the time is charged: a reader who has seen the charge must not
+    /// find the old task and count its time again.
     #[inline]
-    fn publish(current: Current) {
+    fn begin() -> Option<&'static ThreadBlock> {
         // Without a block (more threads than the table holds) readers see this thread's time when it is
         // committed.
-        if let Some(block) = thread::current() {
+        let block = thread::current();
+        if let Some(block) = block {
+            block.begin_switch();
+        }
+        block
+    }
+
+    #[inline]
+    fn publish(block: Option<&ThreadBlock>, current: Current) {
+        if let Some(block) = block {
             block.set_current(current);
         }
     }
@@ -178,8 +191,7 @@ impl Stack {
 impl Drop for Entered {
     #[inline]
     fn drop(&mut self) {
-        // Past the end of the thread's locals there is no time left to charge.
-        let _ = STACK.try_with(|stack| stack.leave(self));
+        STACK.with(|stack| stack.leave(self));
     }
 }
 

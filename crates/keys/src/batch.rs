@@ -26,7 +26,7 @@ thread_local! {
 ///
 /// # Protocol
 ///
-/// *flip*: verify all → store one byte per site → one `membarrier(PRIVATE_EXPEDITED_SYNC_CORE)`. A site's two
+/// By default *flip* (see [`Protocol`]): verify all → store one byte per site → one `membarrier(PRIVATE_EXPEDITED_SYNC_CORE)`. A site's two
 /// instructions differ in their first byte alone, so a processor that fetches one meanwhile sees the old or
 /// the new instruction. After the barrier none runs on the old. No trap, no stop, no signal.
 ///
@@ -107,7 +107,6 @@ impl Batch {
         self
     }
 
-    /// Gives the keys of a lease back in this batch, rather than in one of their own.
     pub(crate) fn change_all(mut self, keys: impl IntoIterator<Item = &'static Key>, change: Change) -> Self {
         self.changes.extend(keys.into_iter().map(|key| (key, change)));
         self
@@ -150,6 +149,27 @@ impl Batch {
 pub(crate) fn exclusively<T>(f: impl FnOnce() -> T) -> T {
     let _locked = PATCH.lock().unwrap_or_else(PoisonError::into_inner);
     f()
+}
+
+impl Batch {
+    /// Carries the batch out, and gives back those keys of `leases` that `chosen` holds for, all in one
+    /// transaction. On error the leases hold what they held.
+    ///
+    /// # Cost
+    ///
+    /// See [`Batch`].
+    pub fn apply_releasing(
+        self,
+        leases: &mut [&mut Lease],
+        chosen: impl Fn(&Key) -> bool,
+    ) -> Result<BatchReport, Error> {
+        let given = leases.iter().flat_map(|lease| lease.keys()).copied().filter(|key| chosen(key));
+        let report = self.change_all(given.collect::<Vec<_>>(), Change::Release).apply()?;
+        for lease in leases {
+            lease.forget_where(&chosen);
+        }
+        Ok(report)
+    }
 }
 
 struct OnDrop<F: FnMut()>(F);
@@ -208,15 +228,14 @@ impl Plan {
 
     #[cfg(dormouse_patching)]
     fn write(&self, index: &Index, protocol: Protocol) -> Result<BatchReport, Error> {
-        let sites = self.switched().flat_map(|d| {
-            let (key, enabled) = (d.key.name(), d.enabled());
-            index.sites_of(d.key).iter().map(move |&site| crate::text::Patch::new(site, key, enabled))
-        });
         let (mut patches, mut skipped) = (Vec::new(), 0);
-        for patch in sites {
-            match patch {
-                Some(patch) => patches.push(patch),
-                None => skipped += 1,
+        for desired in self.switched() {
+            let (key, enabled, before) = (desired.key.name(), desired.enabled(), patches.len());
+            let sites = index.sites_of(desired.key);
+            patches.extend(sites.iter().filter_map(|&site| crate::text::Patch::new(site, key, enabled)));
+            skipped += before + sites.len() - patches.len();
+            if let Some(first) = sites.first().filter(|_| patches.len() == before) {
+                return Err(Error::NotText { key, addr: first.code });
             }
         }
         let written = crate::text::write(&mut patches, &index.segments, protocol)?;

@@ -24,6 +24,14 @@ pub enum Error {
         /// What was found.
         found: [u8; 5],
     },
+    /// None of a key's sites lies in readable code of a loaded object, so none can be checked or written.
+    #[error("key {key} cannot be switched: its site {addr:#x} is not in readable code of a loaded object")]
+    NotText {
+        /// The key's name.
+        key: &'static str,
+        /// The address of its first site.
+        addr: usize,
+    },
     /// The kernel refused what patching needs.
     #[error("{what} was refused: {source}; {setting}")]
     Denied {

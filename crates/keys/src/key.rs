@@ -63,6 +63,13 @@ impl<const INITIAL: bool> StaticKey<INITIAL> {
     }
 }
 
+/// The flags of a site's entry. A pointer, which nothing coerces: the static that a site names must be a key
+/// itself, not a reference to one, because its address is what the entry keeps.
+#[doc(hidden)]
+pub const fn flags<const INITIAL: bool>(_: *const StaticKey<INITIAL>, branch: bool) -> u32 {
+    branch as u32 | (INITIAL as u32) << 1
+}
+
 impl<const INITIAL: bool> Deref for StaticKey<INITIAL> {
     type Target = Key;
 
@@ -196,6 +203,14 @@ macro_rules! static_key {
 /// ```compile_fail
 /// let key = dormouse_keys::StaticKey::<false>::new("on.the.stack", file!(), line!());
 /// let on = dormouse_keys::unlikely!(key);
+/// ```
+///
+/// Nor has a reference to a key:
+///
+/// ```compile_fail
+/// dormouse_keys::static_key! { static KEY: "a.key" = false; }
+/// static ALIAS: &dormouse_keys::StaticKey<false> = &KEY;
+/// let on = dormouse_keys::unlikely!(ALIAS);
 /// ```
 #[macro_export]
 macro_rules! unlikely {

@@ -54,10 +54,12 @@ impl Lease {
 
     /// Gives those keys back that `chosen` holds for; the others stay held. On error all do.
     pub fn release_where(&mut self, chosen: impl Fn(&Key) -> bool) -> Result<BatchReport, Error> {
-        let given = self.keys.iter().copied().filter(|k| chosen(k));
-        let report = Batch::new().change_all(given, Change::Release).apply()?;
-        self.keys.retain(|k| !chosen(k));
-        Ok(report)
+        Batch::new().apply_releasing(&mut [self], chosen)
+    }
+
+    /// Takes keys off the lease that have been given back.
+    pub(crate) fn forget_where(&mut self, chosen: impl Fn(&Key) -> bool) {
+        self.keys.retain(|key| !chosen(key));
     }
 }
 

@@ -85,6 +85,7 @@ pub use select::{Selector, SelectorError, near};
 /// What the macros expand to; not for use by hand.
 #[doc(hidden)]
 pub mod macros {
+    pub use crate::key::flags;
     #[cfg(dormouse_patching)]
     pub use crate::object::register;
     #[cfg(not(dormouse_patching))]

@@ -4,6 +4,9 @@ use globset::{Glob, GlobSet, GlobSetBuilder};
 
 use crate::registry::{KeyUse, all};
 
+/// How deep braces may be nested: globs are parsed and compiled recursively, and come from outside.
+const MAX_NESTING: usize = 8;
+
 /// A list of globs: `"db.*,!db.noisy"`.
 ///
 /// A name is selected if one of the plain globs matches it and none of the negated ones (`!`) does; a list of
@@ -29,6 +32,12 @@ pub enum SelectorError {
         /// The whole list.
         list: String,
     },
+    /// Braces inside braces inside braces.
+    #[error("braces are nested deeper than {MAX_NESTING} in `{glob}`")]
+    Nested {
+        /// The glob.
+        glob: String,
+    },
     /// A glob that does not parse.
     #[error("malformed glob `{glob}`: {reason}")]
     Malformed {
@@ -50,6 +59,9 @@ impl Selector {
             let negation = item.strip_prefix('!');
             only_negated &= negation.is_some();
             let glob = negation.map_or(item, str::trim);
+            if nesting(glob) > MAX_NESTING {
+                return Err(SelectorError::Nested { glob: glob.chars().take(64).collect() });
+            }
             if glob.is_empty() {
                 return Err(SelectorError::Empty { list: list.to_owned() });
             }
@@ -102,6 +114,21 @@ fn split(list: &str) -> Vec<&str> {
     }
     parts.push(&list[from..]);
     parts
+}
+
+/// How deep the braces of a glob go, at most.
+fn nesting(glob: &str) -> usize {
+    let mut depth = 0usize;
+    let mut deepest = 0;
+    for c in glob.chars() {
+        match c {
+            '{' => depth += 1,
+            '}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        deepest = deepest.max(depth);
+    }
+    deepest
 }
 
 /// Names of keys near to what a list of globs that matched nothing may have meant, the nearest first.
@@ -161,5 +188,9 @@ mod tests {
         let error = Selector::parse("ok,db.[a").unwrap_err();
         assert!(error.to_string().contains("`db.[a`"), "{error}");
         assert!(Selector::parse("{a").is_err());
+        let deep = format!("{}a{}", "{".repeat(8000), "}".repeat(8000));
+        let small_stack = std::thread::Builder::new().stack_size(128 * 1024);
+        let parsed = small_stack.spawn(move || Selector::parse(&deep).map(|_| ())).unwrap().join().unwrap();
+        assert!(matches!(parsed, Err(SelectorError::Nested { .. })));
     }
 }

@@ -52,6 +52,8 @@ struct Ring {
 unsafe impl Sync for Ring {}
 
 static POOL: [Ring; RINGS] = [const { Ring::new() }; RINGS];
+/// How often a ring was given back.
+static GIVEN_BACK: AtomicU32 = AtomicU32::new(1);
 /// Records that found no ring.
 static HOMELESS: AtomicU64 = AtomicU64::new(0);
 
@@ -113,11 +115,14 @@ impl Ring {
         fits
     }
 
-    /// Appends what is in the ring to `out`; false if another reader is at it.
-    fn drain(&self, out: &mut Vec<u8>) -> bool {
+    /// Appends what is in the ring to `out`, and says whose it is; `None` if another reader is at it.
+    fn drain(&self, out: &mut Vec<u8>) -> Option<Writer> {
         if self.draining.swap(true, Ordering::Acquire) {
-            return false;
+            return None;
         }
+        // A claimer takes `draining` too: while we hold it, the ring does not change its owner.
+        let writer =
+            Writer { tid: self.tid.load(Ordering::Relaxed), start: self.start.load(Ordering::Relaxed) };
         let tail = self.tail.load(Ordering::Relaxed);
         // Pairs with the release store of `head` in `push`.
         let head = self.head.load(Ordering::Acquire);
@@ -140,11 +145,14 @@ impl Ring {
             }
         }
         self.draining.store(false, Ordering::Release);
-        true
+        Some(writer)
     }
 
     fn claim(&self, from: u8, block: &ThreadBlock) -> bool {
-        if self.state.compare_exchange(from, CLAIMED, Ordering::Acquire, Ordering::Relaxed).is_err() {
+        // Looked at first: the exchange would take the line away from the ring's owner.
+        if self.state.load(Ordering::Relaxed) != from
+            || self.state.compare_exchange(from, CLAIMED, Ordering::Acquire, Ordering::Relaxed).is_err()
+        {
             return false;
         }
         if self.draining.swap(true, Ordering::Acquire) {
@@ -180,12 +188,21 @@ fn own_ring(block: &'static ThreadBlock) -> Option<&'static Ring> {
     if let Some(index) = block.ring() {
         return POOL.get(index);
     }
+    // Nothing has been given back since this thread found the pool empty: no need to look again, at the cost of
+    // those who own the rings.
+    let given_back = GIVEN_BACK.load(Ordering::Relaxed);
+    if block.found_pool_empty_at(given_back) {
+        return None;
+    }
     let index = POOL
         .iter()
         .position(|r| r.claim(FREE, block))
-        .or_else(|| POOL.iter().position(|r| r.claim(ORPHANED, block)))?;
-    block.set_ring(Some(index));
-    POOL.get(index)
+        .or_else(|| POOL.iter().position(|r| r.claim(ORPHANED, block)));
+    match index {
+        Some(index) => block.set_ring(Some(index)),
+        None => block.set_pool_empty_at(given_back),
+    }
+    POOL.get(index?)
 }
 
 /// Called at a thread's end.
@@ -193,6 +210,7 @@ pub(crate) fn release(block: &ThreadBlock) {
     if let Some(ring) = block.ring().and_then(|i| POOL.get(i)) {
         let empty = ring.head.load(Ordering::Relaxed) == ring.tail.load(Ordering::Acquire);
         ring.state.store(if empty { FREE } else { ORPHANED }, Ordering::Release);
+        GIVEN_BACK.fetch_add(1, Ordering::Relaxed);
     }
     block.set_ring(None);
 }
@@ -220,10 +238,10 @@ pub fn drain_all(buffer: &mut Vec<u8>, mut sink: impl FnMut(Writer, &[u8])) {
         if !matches!(ring.state.load(Ordering::Acquire), OWNED | ORPHANED) {
             continue;
         }
-        let writer =
-            Writer { tid: ring.tid.load(Ordering::Relaxed), start: ring.start.load(Ordering::Relaxed) };
         buffer.clear();
-        if ring.drain(buffer) && !buffer.is_empty() {
+        if let Some(writer) = ring.drain(buffer)
+            && !buffer.is_empty()
+        {
             sink(writer, buffer);
         }
     }
@@ -252,10 +270,10 @@ mod tests {
             assert!(ring.push(&record));
             expected.extend(&record);
             if round % 3 == 0 {
-                assert!(ring.drain(&mut seen));
+                assert!(ring.drain(&mut seen).is_some());
             }
         }
-        assert!(ring.drain(&mut seen));
+        assert!(ring.drain(&mut seen).is_some());
         assert_eq!(seen, expected);
     }
 
@@ -292,7 +310,7 @@ mod tests {
                 // Asked before the drain: what is written until then is in this round.
                 let finished = writer.is_finished();
                 buffer.clear();
-                assert!(ring.drain(&mut buffer));
+                assert!(ring.drain(&mut buffer).is_some());
                 for record in buffer.chunks(24) {
                     assert!(record.iter().all(|&b| b == record[0]));
                     count += 1;

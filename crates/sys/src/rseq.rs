@@ -13,6 +13,7 @@
 //! kills the process if either is unreadable or wrong. Both lie in one block of memory that is never freed.
 #![allow(unsafe_code)]
 
+use std::ptr::NonNull;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -49,11 +50,11 @@ const _: () = assert!(std::mem::offset_of!(Descriptor, abort_ip) == 24);
 const _: () =
     assert!(std::mem::offset_of!(Descriptor, abort) == std::mem::offset_of!(Descriptor, signature) + 4);
 
-/// The flag of one thread. It is of use on that thread only.
+/// The flag of one thread. It stays on that thread.
+/// One word, so that a signal handler finds it whole.
 #[derive(Debug, Clone, Copy)]
 pub struct Flag {
-    area: &'static Area,
-    descriptor: u64,
+    area: NonNull<Area>,
 }
 
 impl Flag {
@@ -64,26 +65,33 @@ impl Flag {
         if area.cpu_id.load(Ordering::Relaxed).cast_signed() < 0 {
             return Err("rseq is not registered for this thread");
         }
-        Ok(Self { area, descriptor: descriptor() })
+        descriptor();
+        Ok(Self { area: NonNull::from(area) })
     }
 
     /// Raises the flag.
     #[inline]
     pub fn arm(self) {
-        self.area.rseq_cs.store(self.descriptor, Ordering::Relaxed);
+        self.area().rseq_cs.store(DESCRIPTOR.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+
+    #[inline]
+    fn area(&self) -> &Area {
+        // SAFETY: the area is in the thread's own memory, and the pointer makes the flag stay on its thread.
+        unsafe { self.area.as_ref() }
     }
 
     /// Whether the flag is still up. A flag that somebody else has put there instead counts as down.
     #[inline]
     pub fn is_armed(self) -> bool {
-        self.area.rseq_cs.load(Ordering::Relaxed) == self.descriptor
+        self.area().rseq_cs.load(Ordering::Relaxed) == DESCRIPTOR.load(Ordering::Relaxed)
     }
 
     /// Takes the flag down, unless it is somebody else's.
     #[inline]
     pub fn disarm(self) {
         if self.is_armed() {
-            self.area.rseq_cs.store(0, Ordering::Relaxed);
+            self.area().rseq_cs.store(0, Ordering::Relaxed);
         }
     }
 }
@@ -123,10 +131,13 @@ fn glibc_offset() -> Result<isize, &'static str> {
     }
 }
 
+/// The address of the descriptor; 0, which is nobody's, before the first flag.
+static DESCRIPTOR: AtomicU64 = AtomicU64::new(0);
+
 #[cfg(target_arch = "x86_64")]
-fn descriptor() -> u64 {
-    static ADDRESS: OnceLock<u64> = OnceLock::new();
-    *ADDRESS.get_or_init(|| {
+fn descriptor() {
+    static MADE: OnceLock<()> = OnceLock::new();
+    MADE.get_or_init(|| {
         // Leaked: the kernel may look at it as long as any thread has it armed.
         let descriptor: &'static mut Descriptor = Box::leak(Box::new(Descriptor {
             version: 0,
@@ -140,11 +151,9 @@ fn descriptor() -> u64 {
         }));
         descriptor.start_ip = descriptor.section.as_ptr() as u64;
         descriptor.abort_ip = descriptor.abort.as_ptr() as u64;
-        std::ptr::from_ref(descriptor) as u64
-    })
+        DESCRIPTOR.store(std::ptr::from_ref(descriptor) as u64, Ordering::Relaxed);
+    });
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-fn descriptor() -> u64 {
-    0
-}
+fn descriptor() {}

@@ -42,6 +42,8 @@ pub struct ThreadBlock {
     tid: AtomicU32,
     start: AtomicU64,
     ring: AtomicU32,
+    /// The count of rings given back when the pool was last found empty.
+    pool_empty_at: AtomicU32,
     sequence: AtomicU32,
     group: AtomicU32,
     task: AtomicU64,
@@ -66,10 +68,13 @@ static BLOCKS: [ThreadBlock; MAX_THREADS] = [const { ThreadBlock::new() }; MAX_T
 static HIGH_WATER: AtomicUsize = AtomicUsize::new(0);
 static NEXT_START: AtomicU64 = AtomicU64::new(1);
 static REFUSED: AtomicU64 = AtomicU64::new(0);
+/// How often a block was given back.
+static GIVEN_BACK: AtomicU64 = AtomicU64::new(1);
 
 thread_local! {
     static BLOCK: Cell<*const ThreadBlock> = const { Cell::new(std::ptr::null()) };
     static ENDED: Cell<bool> = const { Cell::new(false) };
+    static FULL_AT: Cell<u64> = const { Cell::new(0) };
 }
 
 impl ThreadBlock {
@@ -79,6 +84,7 @@ impl ThreadBlock {
             tid: AtomicU32::new(0),
             start: AtomicU64::new(0),
             ring: AtomicU32::new(0),
+            pool_empty_at: AtomicU32::new(0),
             sequence: AtomicU32::new(0),
             group: AtomicU32::new(0),
             task: AtomicU64::new(0),
@@ -105,18 +111,34 @@ impl ThreadBlock {
         self.ring.store(index.map_or(0, |i| i as u32 + 1), Ordering::Relaxed);
     }
 
-    /// Publishes what the thread runs from now on. Only the owner calls this.
+    pub(crate) fn found_pool_empty_at(&self, given_back: u32) -> bool {
+        self.pool_empty_at.load(Ordering::Relaxed) == given_back
+    }
+
+    pub(crate) fn set_pool_empty_at(&self, given_back: u32) {
+        self.pool_empty_at.store(given_back, Ordering::Relaxed);
+    }
+
+    /// Begins a switch: until [`ThreadBlock::set_current`], readers are told that there is one. What the thread
+    /// accounts for in between, with a release, is seen together with that. Only the owner calls this.
     #[inline]
-    pub fn set_current(&self, current: Current) {
-        let sequence = self.sequence.load(Ordering::Relaxed);
-        self.sequence.store(sequence.wrapping_add(1), Ordering::Relaxed);
+    pub fn begin_switch(&self) {
+        let sequence = self.sequence.load(Ordering::Relaxed) | 1;
+        self.sequence.store(sequence, Ordering::Relaxed);
         // Pairs with the acquire fence of `read_current`: who sees a new field sees the odd number.
         fence(Ordering::Release);
+    }
+
+    /// Publishes what the thread runs from now on, and ends the switch. Only the owner calls this.
+    #[inline]
+    pub fn set_current(&self, current: Current) {
+        self.begin_switch();
+        let sequence = self.sequence.load(Ordering::Relaxed);
         self.group.store(current.group, Ordering::Relaxed);
         self.task.store(current.task, Ordering::Relaxed);
         self.since.store(current.since, Ordering::Relaxed);
         // Pairs with the first load of `read_current`.
-        self.sequence.store(sequence.wrapping_add(2), Ordering::Release);
+        self.sequence.store(sequence.wrapping_add(1), Ordering::Release);
     }
 
     /// What the thread runs, as its owner sees it.
@@ -192,6 +214,11 @@ fn claim() -> Option<&'static ThreadBlock> {
         return None;
     }
     let key = exit_key()?;
+    // Nothing has been given back since the table was found full.
+    let given_back = GIVEN_BACK.load(Ordering::Relaxed);
+    if FULL_AT.with(Cell::get) == given_back {
+        return None;
+    }
     let from = HIGH_WATER.load(Ordering::Relaxed);
     // A free block below the mark first, so that the table stays as short as the thread count.
     let block = BLOCKS[..from]
@@ -200,12 +227,14 @@ fn claim() -> Option<&'static ThreadBlock> {
         .find(|b| b.state.compare_exchange(FREE, CLAIMED, Ordering::Acquire, Ordering::Relaxed).is_ok());
     let Some(block) = block else {
         REFUSED.fetch_add(1, Ordering::Relaxed);
+        FULL_AT.with(|at| at.set(given_back));
         return None;
     };
     HIGH_WATER.fetch_max(block.index() + 1, Ordering::Release);
     block.tid.store(rustix::thread::gettid().as_raw_pid().cast_unsigned(), Ordering::Relaxed);
     block.start.store(NEXT_START.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
     block.set_ring(None);
+    block.set_pool_empty_at(0);
     block.set_current(Current::default());
     // Pairs with `is_live`.
     block.state.store(LIVE, Ordering::Release);
@@ -224,6 +253,7 @@ extern "C" fn thread_exit(block: *mut c_void) {
     BLOCK.with(|b| b.set(std::ptr::null()));
     crate::ring::release(block);
     block.state.store(FREE, Ordering::Release);
+    GIVEN_BACK.fetch_add(1, Ordering::Relaxed);
 }
 
 /// The pthread key whose destructor gives blocks back, made at the first claim together with the fork

@@ -19,7 +19,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::sync::Mutex;
 use std::sync::PoisonError;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 /// Where a thread that ran into the `int3` at an address goes on; `None`: not ours.
 pub type Resolver = fn(address: usize) -> Option<usize>;
@@ -30,6 +30,15 @@ pub const INT3: u8 = 0xcc;
 static RESOLVER: AtomicPtr<()> = AtomicPtr::new(std::ptr::null_mut());
 /// What had the signal before us: leaked, written before the handler can run.
 static PREVIOUS: AtomicPtr<libc::sigaction> = AtomicPtr::new(std::ptr::null_mut());
+
+/// How many rounds of `int3`s were laid down.
+static ROUND: AtomicUsize = AtomicUsize::new(0);
+
+/// Says that the resolver knows new addresses, before the first `int3` of them is written.
+pub fn begin_round() {
+    // Pairs with the loads in `handle`: who meets an `int3` of this round sees the number.
+    ROUND.fetch_add(1, Ordering::AcqRel);
+}
 
 /// Has `resolver` asked about every `int3` that this process runs into. Idempotent; a second resolver takes
 /// the place of the first.
@@ -76,19 +85,26 @@ unsafe extern "C" fn handle(signal: libc::c_int, info: *mut libc::siginfo_t, con
         // The processor has stepped over the one byte.
         let address = (registers[RIP] as usize).wrapping_sub(1);
         let resolver = RESOLVER.load(Ordering::Acquire);
-        if !resolver.is_null() {
-            // SAFETY: only `install` stores there, a `Resolver`.
-            let resolver = unsafe { std::mem::transmute::<*mut (), Resolver>(resolver) };
-            if let Some(target) = resolver(address) {
-                registers[RIP] = target as i64;
+        loop {
+            let round = ROUND.load(Ordering::Acquire);
+            if !resolver.is_null() {
+                // SAFETY: only `install` stores there, a `Resolver`.
+                let resolver = unsafe { std::mem::transmute::<*mut (), Resolver>(resolver) };
+                if let Some(target) = resolver(address) {
+                    registers[RIP] = target as i64;
+                    return;
+                }
+            }
+            // SAFETY: the thread has just executed the byte there.
+            if unsafe { std::ptr::read_volatile(address as *const u8) } != INT3 {
+                // Taken while it was there, delivered after it had gone.
+                registers[RIP] = address as i64;
                 return;
             }
-        }
-        // SAFETY: the thread has just executed the byte there.
-        if unsafe { std::ptr::read_volatile(address as *const u8) } != INT3 {
-            // Taken while it was there, delivered after it had gone.
-            registers[RIP] = address as i64;
-            return;
+            // An `int3` that is not in the table: somebody else's, unless another round has just laid it down.
+            if ROUND.load(Ordering::Acquire) == round {
+                break;
+            }
         }
     }
     // SAFETY: what the kernel passed is passed on.

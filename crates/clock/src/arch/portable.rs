@@ -7,6 +7,10 @@ pub fn rdtsc() -> u64 {
     crate::kernel::monotonic_ns()
 }
 
+pub(crate) fn tsc_faults() -> bool {
+    false
+}
+
 pub(crate) fn tsc_readable() -> Result<(), &'static str> {
     Err("no time stamp counter is known on this architecture")
 }

@@ -15,14 +15,19 @@ pub fn rdtsc() -> u64 {
     unsafe { std::arch::x86_64::_rdtsc() }
 }
 
-/// Whether the counter runs at one rate whatever the processor does, and may be read here.
-pub(crate) fn tsc_readable() -> Result<(), &'static str> {
+/// Whether reading the counter is forbidden here, and would end the process.
+pub(crate) fn tsc_faults() -> bool {
     const PR_GET_TSC: i32 = 25;
     const PR_TSC_SIGSEGV: i32 = 2;
     let mut mode = 0i32;
     // SAFETY: PR_GET_TSC writes one int.
     let asked = unsafe { libc::prctl(PR_GET_TSC, &raw mut mode) };
-    if asked == 0 && mode == PR_TSC_SIGSEGV {
+    asked == 0 && mode == PR_TSC_SIGSEGV
+}
+
+/// Whether the counter runs at one rate whatever the processor does, and may be read here.
+pub(crate) fn tsc_readable() -> Result<(), &'static str> {
+    if tsc_faults() {
         return Err("reading the TSC is forbidden in this process (prctl PR_SET_TSC)");
     }
     // CPUID Fn8000_0007 EDX bit 8, "invariant TSC": Intel SDM vol. 3, AMD APM vol. 3.

@@ -104,8 +104,10 @@ impl Client {
                     self.gone = true;
                     return;
                 }
+                // Nothing is to be said during a trace; it is ended by closing.
                 Ok(_) if self.tracing.is_some() => {
-                    // Nothing is to be said during a trace; it is ended by closing.
+                    self.gone = true;
+                    return;
                 }
                 Ok(n) => self.input.extend_from_slice(&part[..n]),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -115,6 +117,11 @@ impl Client {
                 }
             }
         }
+    }
+
+    /// Whether anything that comes now would be read.
+    pub(super) fn is_listening(&self) -> bool {
+        self.input.len() <= MAX_LINE && !self.closing
     }
 
     /// The next request, when no answer is under way.
@@ -225,6 +232,12 @@ impl Client {
 impl Stream {
     fn fill(&mut self, output: &mut Vec<u8>, now: Instant) {
         let chunks = self.trace.take();
+        let groups = if chunks.is_empty() { Vec::new() } else { Group::all() };
+        for group in groups {
+            if self.groups.insert(group.id()) {
+                note(output, &Note::Group { id: group.id(), name: group.name().to_owned() });
+            }
+        }
         for chunk in chunks {
             if self.threads.insert(chunk.writer) {
                 note(
@@ -235,11 +248,6 @@ impl Stream {
                         name: super::ops::thread_name(chunk.writer.tid),
                     },
                 );
-            }
-            for group in Group::all() {
-                if self.groups.insert(group.id()) {
-                    note(output, &Note::Group { id: group.id(), name: group.name().to_owned() });
-                }
             }
             let mut payload = Vec::with_capacity(12 + chunk.bytes.len());
             payload.extend_from_slice(&chunk.writer.tid.to_le_bytes());

@@ -1,9 +1,10 @@
 //! What the agent does for a request.
 
+use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
-use dormouse_keys::{Batch, BatchReport, KeyUse, Lease, Selector};
-use dormouse_sys::{Capability, State, ring};
+use dormouse_keys::{Batch, BatchReport, Key, KeyUse, Lease, Selector};
+use dormouse_sys::{Capability, State, ring, thread};
 use serde::Deserialize;
 
 use super::server::{Server, Timed};
@@ -17,6 +18,9 @@ use crate::wire::{
 
 /// The longest timed lease: a month. Who wants more wants `keep`.
 const MAX_LEASE: Duration = Duration::from_secs(31 * 24 * 3600);
+
+/// Leases that a client, and leases for a time that all clients together may hold.
+const MAX_LEASES: usize = 256;
 
 /// How many near names an error names.
 const NEAR: usize = 5;
@@ -108,6 +112,13 @@ impl Server {
             let report = Batch::new().enable_all(keys()).apply().map_err(refused)?;
             return Ok(changed(&selected, report));
         }
+        let held = match duration {
+            Some(_) => self.timed.len(),
+            None => self.clients[at].leases.len(),
+        };
+        if held >= MAX_LEASES {
+            return Err(error(Code::Busy, format!("{MAX_LEASES} leases are held: switch some off first")));
+        }
         let lease = Lease::of(keys()).map_err(refused)?;
         let report = lease.report();
         let owner = self.clients[at].peer;
@@ -120,17 +131,18 @@ impl Server {
 
     fn off(&mut self, at: usize, glob: &str, force: bool) -> Result<Changed, WireError> {
         let selected = select(glob)?;
-        let chosen = |key: &dormouse_keys::Key| selected.iter().any(|k| std::ptr::eq(k.key, key));
-        let mut total = Batch::new().disable_all(selected.iter().map(|k| k.key)).apply().map_err(refused)?;
+        let addresses: HashSet<*const Key> = selected.iter().map(|k| std::ptr::from_ref(k.key)).collect();
         let uid = self.clients[at].peer.uid;
         let timed = self.timed.iter_mut().filter(|t| force || t.owner.uid == uid).map(|t| &mut t.lease);
         let live = self.clients.iter_mut().enumerate().filter(|(other, _)| force || *other == at).flat_map(
             |(_, c)| c.leases.iter_mut().chain(c.tracing.iter_mut().filter_map(|t| t.trace.lease_mut())),
         );
-        for lease in timed.chain(live) {
-            add(&mut total, lease.release_where(chosen).map_err(refused)?);
-        }
-        let mut answer = changed(&selected, total);
+        let mut leases: Vec<&mut Lease> = timed.chain(live).chain(&mut self.stuck).collect();
+        let batch = Batch::new().disable_all(selected.iter().map(|k| k.key));
+        let report = batch
+            .apply_releasing(&mut leases, |key| addresses.contains(&std::ptr::from_ref(key)))
+            .map_err(refused)?;
+        let mut answer = changed(&selected, report);
         answer.held = self.held(&selected);
         Ok(answer)
     }
@@ -138,8 +150,9 @@ impl Server {
     /// Who keeps some of these keys on.
     fn held(&self, selected: &[KeyUse]) -> Vec<Held> {
         let now = Instant::now();
+        let addresses: HashSet<*const Key> = selected.iter().map(|k| std::ptr::from_ref(k.key)).collect();
         let count = |lease: &Lease| {
-            lease.keys().iter().filter(|&&key| selected.iter().any(|k| std::ptr::eq(k.key, key))).count()
+            lease.keys().iter().filter(|&&key| addresses.contains(&std::ptr::from_ref(key))).count()
         };
         let timed = self.timed.iter().map(|t| {
             let left = t.until.saturating_duration_since(now).as_millis() as u64;
@@ -200,15 +213,6 @@ fn names(keys: &[KeyUse]) -> Vec<String> {
     names
 }
 
-fn add(total: &mut BatchReport, report: BatchReport) {
-    total.keys += report.keys;
-    total.sites += report.sites;
-    total.pages += report.pages;
-    total.barriers += report.barriers;
-    total.traps += report.traps;
-    total.elapsed += report.elapsed;
-}
-
 fn batch(report: BatchReport) -> wire::Batch {
     wire::Batch {
         keys: report.keys,
@@ -216,6 +220,8 @@ fn batch(report: BatchReport) -> wire::Batch {
         pages: report.pages,
         barriers: report.barriers,
         traps: report.traps,
+        skipped: report.skipped,
+        unsealed: report.unsealed,
         elapsed_ns: report.elapsed.as_nanos() as u64,
     }
 }
@@ -275,6 +281,7 @@ fn probe_info(used: &KeyUse) -> Option<ProbeInfo> {
         name: used.key.name().to_owned(),
         file: used.key.file().to_owned(),
         line: used.key.line(),
+        object: used.object.to_string(),
         fields: fields(probe),
     })
 }
@@ -306,9 +313,6 @@ fn threads() -> Vec<ThreadStat> {
 }
 
 fn stat() -> Stat {
-    // Threads first: reading their clocks makes the kernel bring the process's account up to date.
-    let threads = threads();
-    let process_cpu_ns = dormouse_clock::process_cpu_ns();
     let groups: Vec<GroupStat> = Group::all()
         .into_iter()
         .map(|group| {
@@ -324,6 +328,10 @@ fn stat() -> Stat {
             }
         })
         .collect();
+    // Then the threads, whose clocks make the kernel bring the process's account up to date, and the process last:
+    // it has used at least what its groups have.
+    let threads = threads();
+    let process_cpu_ns = dormouse_clock::process_cpu_ns();
     let attributed: u64 = groups.iter().map(|g| g.cpu_ns).sum();
     Stat {
         mono_ns: dormouse_clock::point().monotonic_ns,
@@ -358,6 +366,16 @@ fn hello() -> Hello {
     }
 }
 
+fn threads_check() -> Capability {
+    match (thread::refused(), dormouse_events::overflows()) {
+        (0, 0) => Capability::ok("records.threads", format!("room for {} threads", thread::MAX_THREADS)),
+        (refused, deep) => Capability::limited(
+            "records.threads",
+            format!("{refused} threads found no place, {deep} tasks were nested too deep to be counted"),
+        ),
+    }
+}
+
 fn doctor() -> Doctor {
     let rings = match ring::dropped() {
         0 => Capability::ok(
@@ -369,7 +387,7 @@ fn doctor() -> Doctor {
     let checks = dormouse_keys::capability()
         .into_iter()
         .chain(dormouse_clock::capability())
-        .chain([rings])
+        .chain([rings, threads_check()])
         .map(|c| Check {
             name: c.name.to_owned(),
             state: match c.state {

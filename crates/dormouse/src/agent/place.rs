@@ -12,11 +12,15 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use super::InitError;
+
+/// The age from which on a socket that nobody listens on was left behind.
+const LEFT_BEHIND: Duration = Duration::from_secs(10);
 
 /// The agent's socket file.
 #[derive(Debug)]
@@ -40,7 +44,7 @@ impl Place {
     }
 
     fn listen(directory: &Path) -> Result<(Self, UnixListener), InitError> {
-        sweep(directory);
+        sweep(directory, LEFT_BEHIND);
         let socket = directory.join(format!("{}.sock", std::process::id()));
         let fail = |source| InitError::Socket { path: socket.clone(), source };
         if is_stale(&socket) {
@@ -123,11 +127,16 @@ fn is_stale(socket: &Path) -> bool {
     asked == Err(Errno::CONNREFUSED)
 }
 
-/// Takes away what processes have left behind that could not clean up.
-fn sweep(directory: &Path) {
+/// Takes away what processes have left behind that could not clean up. A younger file may be a socket that is
+/// bound and not yet listened on.
+fn sweep(directory: &Path, older_than: Duration) {
     let Ok(entries) = fs::read_dir(directory) else { return };
     for path in entries.flatten().map(|e| e.path()) {
-        if path.extension().is_some_and(|e| e == "sock") && is_stale(&path) {
+        let age = || fs::symlink_metadata(&path).ok()?.modified().ok()?.elapsed().ok();
+        if path.extension().is_some_and(|e| e == "sock")
+            && age().is_some_and(|age| age >= older_than)
+            && is_stale(&path)
+        {
             let _ = fs::remove_file(path);
         }
     }
@@ -186,7 +195,9 @@ mod tests {
         drop(UnixListener::bind(&stale).unwrap());
         let live = directory.join("2.sock");
         let _listener = UnixListener::bind(&live).unwrap();
-        sweep(&directory);
+        sweep(&directory, LEFT_BEHIND);
+        assert!(stale.exists(), "it may be about to listen");
+        sweep(&directory, Duration::ZERO);
         assert!(!stale.exists());
         assert!(live.exists());
     }

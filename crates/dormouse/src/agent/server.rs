@@ -24,8 +24,14 @@ pub(super) const MAX_CLIENTS: usize = 32;
 /// How often a running trace looks for records.
 const TRACE_INTERVAL: Duration = Duration::from_millis(20);
 
-/// How long not to accept after a refusal by the system (no descriptors left), so as not to spin.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
+/// How long to leave alone what the system has refused (no descriptors left), so as not to spin.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// How often a lease that could not be given back is tried again.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// Connections accepted, and requests of one client answered, before the others have their turn.
+const AT_ONCE: usize = 64;
 
 /// A lease that outlives its client.
 #[derive(Debug)]
@@ -40,6 +46,8 @@ pub(super) struct Timed {
 pub(super) struct Server {
     pub(super) clients: Vec<Client>,
     pub(super) timed: Vec<Timed>,
+    /// Leases that were to end and could not: something else has patched a site. Tried again at every turn.
+    pub(super) stuck: Vec<Lease>,
     no_accept_until: Option<Instant>,
 }
 
@@ -55,7 +63,9 @@ pub(super) fn run(listener: UnixListener, place: &Place) {
             if let Err(errno) = server.turn(&listener)
                 && errno != Errno::INTR
             {
-                break;
+                // Out of memory, or of descriptors under a lowered limit: it may pass, the leases must not.
+                std::thread::sleep(PAUSE);
+                server.expire(Instant::now());
             }
         }
     }));
@@ -94,7 +104,7 @@ impl Server {
             self.clients[at].receive();
         }
         self.clients[at].send();
-        loop {
+        for _ in 0..AT_ONCE {
             match self.clients[at].next_line() {
                 Input::Line(line) => self.request(at, &line),
                 Input::TooLong => {
@@ -112,7 +122,7 @@ impl Server {
     }
 
     fn accept(&mut self, listener: &UnixListener) {
-        loop {
+        for _ in 0..AT_ONCE {
             match listener.accept() {
                 Ok((stream, _)) => {
                     let Ok(mut client) = Client::new(stream) else { continue };
@@ -140,7 +150,7 @@ impl Server {
                 Err(error)
                     if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => {}
                 Err(_) => {
-                    self.no_accept_until = Some(Instant::now() + ACCEPT_PAUSE);
+                    self.no_accept_until = Some(Instant::now() + PAUSE);
                     return;
                 }
             }
@@ -158,8 +168,18 @@ impl Server {
                 client.gone = true;
             }
         }
-        self.clients.retain(|c| !c.gone);
-        self.timed.retain(|t| t.until > now && !t.lease.keys().is_empty());
+        let mut ended = std::mem::take(&mut self.stuck);
+        for client in self.clients.extract_if(.., |c| c.gone) {
+            ended.extend(client.leases);
+            ended.extend(client.tracing.and_then(|stream| stream.trace.into_lease()));
+        }
+        ended.extend(self.timed.extract_if(.., |t| t.until <= now).map(|t| t.lease));
+        self.timed.retain(|t| !t.lease.keys().is_empty());
+        for lease in ended {
+            if let Err(refused) = lease.release() {
+                self.stuck.push(refused.lease);
+            }
+        }
     }
 
     fn timeout(&self, now: Instant) -> Option<Timespec> {
@@ -167,6 +187,7 @@ impl Server {
         let wake = (self.clients.iter().filter_map(Client::deadline))
             .chain(self.timed.iter().map(|t| t.until))
             .chain(self.no_accept_until.filter(|&until| until > now))
+            .chain((!self.stuck.is_empty()).then(|| now + RETRY))
             .chain(tracing)
             .min()?;
         // Rounded up, so that the loop does not turn idly for the last microseconds.
@@ -176,7 +197,10 @@ impl Server {
 }
 
 fn interest(client: &Client) -> PollFd<'_> {
-    let mut flags = PollFlags::IN;
+    let mut flags = PollFlags::empty();
+    if client.is_listening() {
+        flags |= PollFlags::IN;
+    }
     if client.is_busy() {
         flags |= PollFlags::OUT;
     }

@@ -8,6 +8,7 @@ pub const PATCHING: bool = false;
 #[macro_export]
 macro_rules! __dormouse_site {
     ($key:path, branch = $branch:literal) => {{
+        const _: u32 = $crate::macros::flags(&raw const $key, $branch);
         $crate::macros::inventory::submit! { $crate::macros::PortableSite::new($key.key()) }
         $key.is_enabled_relaxed()
     }};

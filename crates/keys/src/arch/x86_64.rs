@@ -107,7 +107,7 @@ macro_rules! __dormouse_site {
                     "dormouse_site_v1 {target}, {key}, {flags}",
                     target = label { break 'site !$branch },
                     key = sym $key,
-                    flags = const { ($branch as u32) | (($key.initial() as u32) << 1) },
+                    flags = const { $crate::macros::flags(&raw const $key, $branch) },
                     register = sym $crate::macros::register,
                     // Not preserves_flags: `test` sets them.
                     options(nomem, nostack),

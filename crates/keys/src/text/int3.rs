@@ -24,6 +24,7 @@
 //! itself into.
 #![allow(unsafe_code)]
 
+use std::io::Write as _;
 use std::num::NonZero;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
@@ -110,6 +111,7 @@ struct Live;
 impl World for Live {
     fn publish(&mut self, table: Table) {
         TABLE.store(Box::into_raw(Box::new(table)), Ordering::SeqCst);
+        trap::begin_round();
     }
 
     fn store(&mut self, address: usize, byte: u8) {
@@ -142,9 +144,10 @@ struct Queue<'a> {
 }
 
 impl<'a> Queue<'a> {
-    /// Takes a site, in order of address; false when it is full.
+    /// Takes a site; false when it is full, or when the site is not behind the others: the handler searches by halves.
     fn push(&mut self, patch: &'a Patch) -> bool {
-        let fits = self.sites.len() < self.capacity;
+        let in_order = self.sites.last().is_none_or(|last| last.site.code < patch.site.code);
+        let fits = in_order && self.sites.len() < self.capacity;
         if fits {
             self.sites.push(patch);
         }
@@ -181,7 +184,11 @@ fn write_in(
         queue.sites.clear();
         if !queue.push(patch) {
             if !fallback.swap(true, Ordering::Relaxed) {
-                eprintln!("dormouse: the queue of code changes refuses a site: from now on one by one");
+                // Not `eprintln!`, which panics into the host when nobody reads.
+                let _ = writeln!(
+                    std::io::stderr(),
+                    "dormouse: the queue of code changes refuses a site: from now on one by one"
+                );
             }
             run.apply(&[patch])?;
         }

@@ -48,7 +48,8 @@ impl Writable {
         let (runs, pages) = runs(patches, segments, length);
         for (done, run) in runs.iter().enumerate() {
             if let Err(errno) = run.protect(MprotectFlags::WRITE) {
-                seal(&runs[..done]);
+                // This one too: a refusal half-way through it leaves a part changed.
+                seal(&runs[..=done]);
                 return Err(Error::Denied {
                     what: "mprotect of code",
                     source: errno.into(),
