@@ -27,12 +27,16 @@
 use std::io::Write as _;
 use std::num::NonZero;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use dormouse_sys::trap::{self, INT3};
 
 use super::{Patch, Written};
 use crate::arch::LENGTH;
 use crate::{Error, barrier};
+
+/// How often threads that block SIGTRAP are looked for, a millisecond apart, before the batch is refused.
+const PATIENCE: u32 = 20;
 
 /// Where threads go on that have run into a site.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,12 +74,22 @@ pub(super) fn prepare() -> Result<(), Error> {
         source,
         setting: "allow rt_sigaction, or use the flip protocol",
     })?;
-    let threads = trap::blocking_threads().map_err(|source| Error::Denied {
-        what: "looking for threads that block SIGTRAP",
-        source,
-        setting: "mount /proc, or use the flip protocol",
-    })?;
-    if threads.is_empty() { Ok(()) } else { Err(Error::TrapsBlocked { threads }) }
+    // A thread that is just being made blocks every signal for a moment (glibc: `pthread_create`).
+    for patience in (0..PATIENCE).rev() {
+        let threads = trap::blocking_threads().map_err(|source| Error::Denied {
+            what: "looking for threads that block SIGTRAP",
+            source,
+            setting: "mount /proc, or use the flip protocol",
+        })?;
+        if threads.is_empty() {
+            break;
+        }
+        if patience == 0 {
+            return Err(Error::TrapsBlocked { threads });
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Ok(())
 }
 
 /// Asked by the trap handler; must not allocate, lock or unwind.
