@@ -1,6 +1,7 @@
 //! What every dormouse mechanism shares, and what neither std nor rustix has.
 //!
 //! - [`thread`]: the per-thread block: identity that is never reused, the current task, exit and fork hooks;
+//! - [`perf`]: events of the kernel: `perf_event_open` and its descriptors;
 //! - [`ring`]: a byte ring that a thread and its signal handlers write without ever blocking;
 //! - [`rseq`]: the restartable-sequence area, used as a flag that the kernel clears when a thread is
 //!   descheduled;
@@ -15,6 +16,7 @@
 #![deny(unsafe_code)]
 
 mod capability;
+pub mod perf;
 pub mod ring;
 pub mod rseq;
 pub mod thread;

@@ -1,0 +1,123 @@
+//! What is asked for: so many slots of one kind, for a task or for a processor.
+
+use std::fmt;
+
+/// The most registers of one kind that any processor has (arm64).
+pub const MOST_SLOTS: u32 = 16;
+
+/// How many kinds of registers there can be.
+pub(crate) const CLASSES: usize = 2;
+
+/// Something that runs on one processor at a time: a thread, an async task, a request.
+///
+/// The number is the caller's. Counters are best: tasks that are near in number are kept near in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Task(pub u64);
+
+/// Something that has registers and runs one task at a time: a processor, or a worker thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Cpu(pub u32);
+
+/// What a breakpoint stops at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    /// Reads or writes of memory.
+    Data,
+    /// Execution of an instruction.
+    Execute,
+}
+
+/// Whose breakpoint it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Target {
+    /// Every task that runs on this processor.
+    Cpu(Cpu),
+    /// This task, wherever it runs.
+    Task(Task),
+    /// This task while it runs on this processor.
+    TaskOnCpu(Task, Cpu),
+}
+
+/// A wish for slots.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Request {
+    /// For whom.
+    pub target: Target,
+    /// Of which kind.
+    pub kind: Kind,
+    /// How many registers the breakpoint takes; 1 unless the architecture has wide ones.
+    pub weight: u32,
+}
+
+impl Request {
+    /// A wish for one slot.
+    pub fn new(target: Target, kind: Kind) -> Self {
+        Self { target, kind, weight: 1 }
+    }
+}
+
+/// The registers of one processor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Registers {
+    /// So many, each for either kind.
+    Shared(u32),
+    /// Some for data, others for instructions.
+    Separate {
+        /// Registers for data.
+        data: u32,
+        /// Registers for instructions.
+        execute: u32,
+    },
+}
+
+impl Registers {
+    /// The debug registers of x86.
+    pub const X86: Self = Self::Shared(4);
+
+    /// How many there are for this kind.
+    pub fn slots(self, kind: Kind) -> u32 {
+        match (self, kind) {
+            (Self::Shared(slots), _)
+            | (Self::Separate { data: slots, .. }, Kind::Data)
+            | (Self::Separate { execute: slots, .. }, Kind::Execute) => slots,
+        }
+    }
+
+    /// Whether a breakpoint of one kind takes a slot from those of the other.
+    pub fn are_shared(self) -> bool {
+        matches!(self, Self::Shared(_))
+    }
+
+    /// Kinds that share registers are of one class.
+    pub(crate) fn class(self, kind: Kind) -> usize {
+        match kind {
+            Kind::Execute if !self.are_shared() => 1,
+            _ => 0,
+        }
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cpu(Cpu(cpu)) => write!(f, "processor {cpu}"),
+            Self::Task(Task(task)) => write!(f, "task {task}"),
+            Self::TaskOnCpu(Task(task), Cpu(cpu)) => write!(f, "task {task} on processor {cpu}"),
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Data => "data",
+            Self::Execute => "execute",
+        })
+    }
+}
+
+impl fmt::Display for Request {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} slots for {}", self.weight, self.kind, self.target)
+    }
+}

@@ -1,0 +1,56 @@
+//! Many threads at once: no slot is lost, none is given away twice.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+
+use dormouse_breakpoints::{Cpu, Kind, Registers, Request, Slots, Target, Task};
+
+const CPUS: u32 = 3;
+const THREADS: u64 = 4;
+
+/// Rounds of each thread; `DORMOUSE_STRESS` multiplies them.
+fn rounds() -> u64 {
+    let times = std::env::var("DORMOUSE_STRESS").ok().and_then(|times| times.parse().ok());
+    4000 * times.unwrap_or(1_u64)
+}
+
+fn reserve_all_of_cpu(slots: &Slots, cpu: u32) -> bool {
+    slots.reserve(Request { weight: 4, ..Request::new(Target::Cpu(Cpu(cpu)), Kind::Data) }).is_ok()
+}
+
+#[test]
+fn processors_and_tasks_never_hold_more_than_there_is() {
+    let slots = Slots::new(Registers::X86, CPUS).unwrap();
+    // What each processor's own breakpoints and each thread's task are known to hold, on each processor.
+    let own: [AtomicU32; CPUS as usize] = Default::default();
+    thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let (slots, own) = (&slots, &own);
+            scope.spawn(move || {
+                for round in 0..rounds() {
+                    let task = Task(thread + round * THREADS);
+                    let cpu = Cpu((round % u64::from(CPUS)) as u32);
+                    let all = slots.reserve(Request::new(Target::Task(task), Kind::Data));
+                    let bound = slots.reserve(Request::new(Target::TaskOnCpu(task, cpu), Kind::Data));
+                    let taken = u32::from(all.is_ok()) + u32::from(bound.is_ok());
+                    // A processor's slots cannot grow past what this task leaves while it holds its own.
+                    let beside = own[cpu.0 as usize].load(Ordering::SeqCst);
+                    assert!(taken + beside <= 4, "{taken} of the task, {beside} of {cpu:?}");
+                    drop((all, bound));
+                    if round % 8 > 0 {
+                        continue;
+                    }
+                    let wide = Request { weight: 3, ..Request::new(Target::Cpu(cpu), Kind::Data) };
+                    if let Ok(held) = slots.reserve(wide) {
+                        own[cpu.0 as usize].fetch_add(3, Ordering::SeqCst);
+                        assert!(!reserve_all_of_cpu(slots, cpu.0));
+                        own[cpu.0 as usize].fetch_sub(3, Ordering::SeqCst);
+                        drop(held);
+                    }
+                }
+            });
+        }
+    });
+    assert_eq!(slots.tasks(), 0);
+    assert!((0..CPUS).all(|cpu| reserve_all_of_cpu(&slots, cpu)));
+}
