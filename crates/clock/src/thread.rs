@@ -22,7 +22,7 @@ use dormouse_sys::rseq::Flag;
 
 use crate::arch::{advance, rdtsc};
 use crate::tier::{self, Tier};
-use crate::{kernel, tsc};
+use crate::{kernel, moment, tsc};
 
 /// Ticks after which a read asks the kernel again whatever the flag says: bounds what steal and a wrong rate
 /// can do.
@@ -64,7 +64,18 @@ thread_local! {
 /// One `rdtsc` and a few nanoseconds on [`Tier::Rseq`], plus a system call after the thread was descheduled.
 #[inline]
 pub fn thread_cpu_ns() -> u64 {
-    CLOCK.with(|clock| clock.fast().unwrap_or_else(|| clock.slow()))
+    CLOCK.with(|clock| clock.fast().map_or_else(|| clock.slow(), |(ns, _)| ns))
+}
+
+/// [`thread_cpu_ns`], and the moment of the read or one just before it.
+#[inline]
+pub(crate) fn thread_cpu_ns_at() -> (u64, u64) {
+    CLOCK.with(|clock| {
+        clock.fast().unwrap_or_else(|| {
+            let now = moment::now();
+            (clock.slow(), now)
+        })
+    })
 }
 
 /// CPU time of the calling thread; see [`thread_cpu_ns`].
@@ -83,13 +94,14 @@ pub fn tier() -> Tier {
 
 impl Clock {
     #[inline]
-    fn fast(&self) -> Option<u64> {
+    fn fast(&self) -> Option<(u64, u64)> {
         let flag = self.flag.get()?;
         let epoch = self.epoch.get();
         let last = self.last.get();
         let (base_ns, base_tsc) = (self.base_ns.get(), self.base_tsc.get());
         compiler_fence(Ordering::SeqCst);
-        let ticks = rdtsc().wrapping_sub(base_tsc);
+        let now = rdtsc();
+        let ticks = now.wrapping_sub(base_tsc);
         compiler_fence(Ordering::SeqCst);
         // Looked at after the counter: if it is up now, the thread ran through until now.
         if !flag.is_armed() || ticks > EPOCH_TICKS || self.epoch.get() != epoch {
@@ -97,7 +109,7 @@ impl Clock {
         }
         // No overflow: at most 2^27 ticks, and a rate under 2^37 is a counter above 31 MHz.
         let ns = (base_ns + ((ticks * tsc::rate()) >> 32)).max(last);
-        advance(&self.last, last, ns).then_some(ns)
+        advance(&self.last, last, ns).then_some((ns, now))
     }
 
     #[cold]
@@ -242,6 +254,24 @@ mod tests {
             spin(60_000_000);
             let (ours, kernel) = (thread_cpu_ns(), kernel::thread_ns());
             assert!(ours <= kernel + 5_000_000, "{ours} stays ahead of {kernel}");
+        });
+    }
+
+    #[test]
+    fn what_the_clock_was_ahead_it_waits_for_and_does_not_carry_on() {
+        CLOCK.with(|clock| {
+            let ahead = thread_cpu_ns() + 2_000_000;
+            clock.last.set(ahead);
+            for _ in 0..100 {
+                if let Ok(flag) = Flag::of_this_thread() {
+                    flag.disarm();
+                }
+                assert!(thread_cpu_ns() >= ahead);
+            }
+            spin(4_000_000);
+            let (ours, kernel) = (thread_cpu_ns(), kernel::thread_ns());
+            // Half of what it was ahead: steal in one epoch of this test may be some of it.
+            assert!(ours <= kernel + 1_000_000, "{} ns ahead", ours - kernel);
         });
     }
 
