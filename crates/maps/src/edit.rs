@@ -1,0 +1,203 @@
+//! Changes, made to a private copy before anybody sees them.
+//!
+//! # Invariants
+//!
+//! `mappings` is sorted and free of overlaps after every operation, refused ones included.
+
+use std::ops::{Range, RangeBounds};
+
+use crate::mapping::Extent;
+use crate::{EditError, Mapping};
+
+/// What happens to mappings that are where a new one goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Overlap {
+    /// The new one is refused.
+    Reject,
+    /// They are removed, also where they reach beyond the new one.
+    Replace,
+    /// They are cut: what reaches beyond the new one stays, with the value that it had.
+    ///
+    /// A value should therefore not depend on where its mapping begins; a file's mapping, for one, is
+    /// described by address minus file offset rather than by the offset of its first byte.
+    Split,
+}
+
+/// The changes of one [`RangeMap::update`](crate::RangeMap::update): seen together or not at all.
+#[derive(Debug)]
+pub struct Edit<V> {
+    mappings: Vec<Mapping<V>>,
+    changed: bool,
+    outdated: bool,
+}
+
+impl<V: Copy> Edit<V> {
+    pub(crate) fn of(mappings: Vec<Mapping<V>>) -> Self {
+        Self { mappings, changed: false, outdated: false }
+    }
+
+    /// Adds a mapping.
+    pub fn insert(
+        &mut self,
+        range: impl RangeBounds<u64>,
+        value: V,
+        overlap: Overlap,
+    ) -> Result<(), EditError> {
+        let extent = Extent::of(&range)?;
+        let there = self.overlapping(extent);
+        if overlap == Overlap::Reject {
+            Self::refuse(extent, self.mappings[there.clone()].first())?;
+        }
+        let new = Mapping { start: extent.start, last: extent.last, value };
+        self.splice(there, extent, Some(new), overlap == Overlap::Split);
+        Ok(())
+    }
+
+    /// Takes away what lies in `range`, cutting mappings that reach beyond it. How many were touched.
+    pub fn remove(&mut self, range: impl RangeBounds<u64>) -> Result<usize, EditError> {
+        let extent = Extent::of(&range)?;
+        let there = self.overlapping(extent);
+        let touched = there.len();
+        if touched > 0 {
+            self.splice(there, extent, None, true);
+        }
+        Ok(touched)
+    }
+
+    /// Lets the one mapping that lies inside `range` reach over all of it.
+    ///
+    /// Unlike removing and inserting it anew this makes no cached answer stale: each is still true, of a part of
+    /// the mapping. Refused when nothing lies there, and when something else does.
+    pub fn grow(&mut self, range: impl RangeBounds<u64>) -> Result<(), EditError> {
+        let extent = Extent::of(&range)?;
+        let there = self.overlapping(extent);
+        let (Extent { start, last }, mappings) = (extent, &mut self.mappings[there]);
+        let Some(inside) = mappings.iter().position(|mapping| extent.encloses(mapping)) else {
+            return Err(EditError::Absent { start, last });
+        };
+        Self::refuse(extent, mappings.iter().enumerate().find(|&(at, _)| at != inside).map(|(_, m)| m))?;
+        self.changed |= (mappings[inside].start, mappings[inside].last) != (start, last);
+        (mappings[inside].start, mappings[inside].last) = (start, last);
+        Ok(())
+    }
+
+    /// Takes all mappings away.
+    pub fn clear(&mut self) {
+        self.changed |= !self.mappings.is_empty();
+        self.outdated |= !self.mappings.is_empty();
+        self.mappings.clear();
+    }
+
+    /// The mappings as they are after the changes so far, by address.
+    pub fn mappings(&self) -> &[Mapping<V>] {
+        &self.mappings
+    }
+
+    /// Whether there is something to publish.
+    pub(crate) fn is_changed(&self) -> bool {
+        self.changed
+    }
+
+    /// Whether an answer that was right could be wrong now.
+    pub(crate) fn is_outdating(&self) -> bool {
+        self.outdated
+    }
+
+    fn overlapping(&self, extent: Extent) -> Range<usize> {
+        let from = self.mappings.partition_point(|mapping| mapping.last < extent.start);
+        let count = self.mappings[from..].partition_point(|mapping| mapping.start <= extent.last);
+        debug_assert!(self.mappings[from..from + count].iter().all(|mapping| mapping.overlaps(extent)));
+        from..from + count
+    }
+
+    fn refuse(extent: Extent, there: Option<&Mapping<V>>) -> Result<(), EditError> {
+        there.map_or(Ok(()), |there| {
+            Err(EditError::Overlaps {
+                start: extent.start,
+                last: extent.last,
+                there_start: there.start,
+                there_last: there.last,
+            })
+        })
+    }
+
+    /// Puts `new` in the place of the mappings `there`, between what is kept of the outer ones.
+    fn splice(&mut self, there: Range<usize>, extent: Extent, new: Option<Mapping<V>>, keep: bool) {
+        self.changed = true;
+        self.outdated |= !there.is_empty();
+        let touched = &self.mappings[there.clone()];
+        let before = touched
+            .first()
+            .filter(|mapping| keep && mapping.start < extent.start)
+            .map(|mapping| Mapping { last: extent.start - 1, ..*mapping });
+        let after = touched
+            .last()
+            .filter(|mapping| keep && mapping.last > extent.last)
+            .map(|mapping| Mapping { start: extent.last + 1, ..*mapping });
+        self.mappings.splice(there, before.into_iter().chain(new).chain(after));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn edit() -> Edit<char> {
+        let mut edit = Edit::of(Vec::new());
+        edit.insert(10..20, 'a', Overlap::Reject).unwrap();
+        edit.insert(20..30, 'b', Overlap::Reject).unwrap();
+        Edit::of(edit.mappings)
+    }
+
+    fn shown(edit: &Edit<char>) -> Vec<(u64, u64, char)> {
+        edit.mappings().iter().map(|m| (m.start, m.last, m.value)).collect()
+    }
+
+    #[test]
+    fn each_policy_does_with_overlaps_what_it_says() {
+        let mut rejected = edit();
+        let error = rejected.insert(15..25, 'x', Overlap::Reject).unwrap_err();
+        assert_eq!(error, EditError::Overlaps { start: 15, last: 24, there_start: 10, there_last: 19 });
+        assert_eq!((shown(&rejected), rejected.is_changed()), (shown(&edit()), false));
+
+        let mut replaced = edit();
+        replaced.insert(15..=15, 'x', Overlap::Replace).unwrap();
+        assert_eq!(shown(&replaced), [(15, 15, 'x'), (20, 29, 'b')]);
+
+        let mut split = edit();
+        split.insert(15..=15, 'x', Overlap::Split).unwrap();
+        assert_eq!(shown(&split), [(10, 14, 'a'), (15, 15, 'x'), (16, 19, 'a'), (20, 29, 'b')]);
+        assert!(split.is_outdating());
+    }
+
+    #[test]
+    fn the_ends_of_the_address_space_can_be_cut_off_and_put_back() {
+        let mut edit = Edit::of(Vec::new());
+        edit.insert(.., 'a', Overlap::Reject).unwrap();
+        edit.insert(u64::MAX..=u64::MAX, 'z', Overlap::Split).unwrap();
+        edit.insert(0..=0, 'b', Overlap::Split).unwrap();
+        assert_eq!(shown(&edit), [(0, 0, 'b'), (1, u64::MAX - 1, 'a'), (u64::MAX, u64::MAX, 'z')]);
+        assert_eq!(edit.remove(..), Ok(3));
+        assert!(edit.mappings().is_empty());
+    }
+
+    #[test]
+    fn only_what_takes_something_away_outdates_answers() {
+        let mut grown = edit();
+        grown.grow(20..40).unwrap();
+        grown.insert(50..60, 'c', Overlap::Split).unwrap();
+        assert_eq!(grown.remove(100..), Ok(0));
+        assert_eq!(shown(&grown), [(10, 19, 'a'), (20, 39, 'b'), (50, 59, 'c')]);
+        assert_eq!((grown.is_changed(), grown.is_outdating()), (true, false));
+        assert_eq!(
+            grown.grow(10..45),
+            Err(EditError::Overlaps { start: 10, last: 44, there_start: 20, there_last: 39 })
+        );
+        assert_eq!(grown.grow(52..55), Err(EditError::Absent { start: 52, last: 54 }));
+        assert_eq!(grown.remove(15..35), Ok(2));
+        assert!(grown.is_outdating());
+        let mut cleared = edit();
+        cleared.clear();
+        assert!(cleared.is_changed() && cleared.is_outdating());
+    }
+}

@@ -1,0 +1,49 @@
+//! Why there is no answer, and why a change was refused. Either leaves the map as it was.
+
+/// All reader slots are taken: there is no answer this time, which is not to say that nothing is there.
+///
+/// A slot is held for the time of one search. So many searches at one moment take as many threads or
+/// signal handlers, interrupted in the middle of one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("no answer: all {slots} reader slots are taken by searches under way; try again")]
+pub struct NoSlot {
+    /// How many there are.
+    pub slots: usize,
+}
+
+/// Why a change was refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum EditError {
+    /// The range holds no address.
+    #[error("the range {start:#x} to {end:#x} (excluded) holds no address")]
+    Empty {
+        /// First address.
+        start: u64,
+        /// The address after the last.
+        end: u64,
+    },
+    /// Something is there, and [`Overlap::Reject`](crate::Overlap::Reject) was asked for.
+    #[error(
+        "the range {start:#x} to {last:#x} overlaps the mapping {there_start:#x} to {there_last:#x}; \
+         remove it first, or insert by Overlap::Replace or Overlap::Split"
+    )]
+    Overlaps {
+        /// First address of the refused range.
+        start: u64,
+        /// Its last address.
+        last: u64,
+        /// First address of the lowest mapping that is in the way.
+        there_start: u64,
+        /// Its last address.
+        there_last: u64,
+    },
+    /// A mapping was to grow that is not there.
+    #[error("no mapping lies inside the range {start:#x} to {last:#x}, so none can grow to it; insert it")]
+    Absent {
+        /// First address of the range.
+        start: u64,
+        /// Its last address.
+        last: u64,
+    },
+}

@@ -1,0 +1,56 @@
+//! Range maps: which mapping does an address lie in? Answered without a lock, and mostly without a search.
+//!
+//! ```
+//! use dormouse_maps::{Cache, Overlap, RangeMap};
+//!
+//! static REGIONS: RangeMap<u32> = RangeMap::new();
+//!
+//! thread_local! {
+//!     static CACHE: Cache<u32> = const { Cache::new() };
+//! }
+//!
+//! REGIONS.update(|edit| {
+//!     edit.insert(0x1000..0x5000, 1, Overlap::Reject)?;
+//!     edit.insert(0xffff_0000..=u64::MAX, 2, Overlap::Reject)
+//! })?;
+//!
+//! let mapping = CACHE.with(|cache| REGIONS.find_cached(cache, 0x1fff))?.unwrap();
+//! assert_eq!((mapping.start, mapping.last, mapping.value), (0x1000, 0x4fff, 1));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Cost
+//!
+//! A hit in the [`Cache`] reads two words of the map and a few of the cache. A miss, and [`RangeMap::find`],
+//! is one atomic exchange on a slot that other threads rarely touch, and a binary search. A change is a slow
+//! path: it copies the map. Make many changes in one [`RangeMap::update`].
+//!
+//! # How
+//!
+//! Readers search an immutable, sorted snapshot; a change makes a new one and publishes it. A snapshot that
+//! was replaced is freed when no *reader slot* names it. A cache holds copies of answers under the map's *generation*: a
+//! change after which an old answer could be wrong takes a new generation, and with that every copy in every
+//! thread is stale, whatever their number.
+//!
+//! # Things it does not do
+//!
+//! It does not merge neighbours whose values are equal, remembers no "nothing there", and keeps no history.
+
+#![deny(unsafe_code)]
+
+mod cache;
+mod edit;
+mod error;
+mod generation;
+mod map;
+mod mapping;
+mod publish;
+mod slots;
+mod snapshot;
+
+pub use cache::{Cache, CacheStats};
+pub use edit::{Edit, Overlap};
+pub use error::{EditError, NoSlot};
+pub use generation::Generation;
+pub use map::RangeMap;
+pub use mapping::Mapping;

@@ -1,0 +1,185 @@
+//! One published value that readers use without a lock, and the replaced ones until nobody reads them.
+//!
+//! # Invariants
+//!
+//! 1. `current` is null or came from `Box::into_raw`; whoever swaps it out owns what comes out.
+//! 2. A replaced value is freed only after a moment at which no slot named it: from its replacement on, no
+//!    reader that looks again stays with it ([`Claim::renew`](crate::slots::Claim::renew) has the order).
+//!
+//! # Locking
+//!
+//! `retired` is the writers' lock: only its holder replaces and frees, so it may look at `current` without a slot.
+//!
+//! # Async-signal-safety
+//!
+//! [`Published::read`] is signal-safe if what it is given to do is.
+//!
+//! # Safety
+//!
+//! All unsafe code of this crate: the way between boxes and the published address.
+#![allow(unsafe_code)]
+
+use std::marker::PhantomData;
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::NoSlot;
+use crate::slots::Slots;
+
+/// Nothing, or a value that is never changed, only replaced.
+#[derive(Debug)]
+pub(crate) struct Published<T> {
+    current: AtomicPtr<T>,
+    slots: Slots,
+    /// Values that were replaced while somebody read them.
+    retired: Mutex<Vec<Retired<T>>>,
+    /// It shares and drops values of `T`.
+    owns: PhantomData<Box<T>>,
+}
+
+/// A replaced value.
+#[derive(Debug)]
+struct Retired<T>(NonNull<T>);
+
+// SAFETY: it owns its value as a box does.
+unsafe impl<T: Send> Send for Retired<T> {}
+
+/// The one writer.
+#[derive(Debug)]
+pub(crate) struct Writer<'a, T> {
+    published: &'a Published<T>,
+    retired: MutexGuard<'a, Vec<Retired<T>>>,
+}
+
+impl<T> Published<T> {
+    pub(crate) const fn nothing(slots: Slots) -> Self {
+        Self {
+            current: AtomicPtr::new(ptr::null_mut()),
+            slots,
+            retired: Mutex::new(Vec::new()),
+            owns: PhantomData,
+        }
+    }
+
+    /// Waits until there is no other writer.
+    pub(crate) fn write(&self) -> Writer<'_, T> {
+        // Whoever panicked under the lock has published or not; the list is whole either way.
+        Writer { published: self, retired: self.retired.lock().unwrap_or_else(PoisonError::into_inner) }
+    }
+
+    /// Gives `look` what is published now.
+    #[inline]
+    pub(crate) fn read<R>(&self, look: impl FnOnce(Option<&T>) -> R) -> Result<R, NoSlot> {
+        let mut seen = self.current.load(Ordering::Relaxed);
+        if seen.is_null() {
+            return Ok(look(None));
+        }
+        let claim = self.slots.claim(seen.cast())?;
+        loop {
+            // Sequentially consistent: `renew` has the order. Pairs also with the swap in `replace`: what is
+            // behind the address is there.
+            let again = self.current.load(Ordering::SeqCst);
+            if again == seen {
+                break;
+            }
+            // A writer has got ahead of us; that all of them together do so for ever is their progress.
+            seen = again;
+            claim.renew(seen.cast());
+        }
+        // SAFETY: null or, by invariant 1, a value that `claim` keeps from being freed (invariant 2).
+        let result = look(unsafe { seen.as_ref() });
+        drop(claim);
+        Ok(result)
+    }
+}
+
+impl<T> Writer<'_, T> {
+    /// What is published.
+    pub(crate) fn current(&self) -> Option<&T> {
+        let current = self.published.current.load(Ordering::Relaxed);
+        // SAFETY: null or a published value (invariant 1), which only this writer could replace and free; both
+        // take `&mut self`. The lock ordered the store of it before us.
+        unsafe { current.as_ref() }
+    }
+
+    /// Publishes `value` instead.
+    pub(crate) fn replace(&mut self, value: Box<T>) {
+        // Sequentially consistent, with `renew`.
+        let old = self.published.current.swap(Box::into_raw(value), Ordering::SeqCst);
+        self.retired.extend(NonNull::new(old).map(Retired));
+    }
+
+    /// Frees replaced values that nobody reads; how many are left.
+    pub(crate) fn free_unread(&mut self) -> usize {
+        let slots = self.published.slots;
+        self.retired.retain(|old| {
+            let read = slots.holds(old.0.as_ptr().cast());
+            if !read {
+                // SAFETY: it came from `replace`, only this list has it, and nobody reads it (invariant 2).
+                drop(unsafe { Box::from_raw(old.0.as_ptr()) });
+            }
+            read
+        });
+        self.retired.len()
+    }
+}
+
+impl<T> Drop for Published<T> {
+    fn drop(&mut self) {
+        let current = NonNull::new(*self.current.get_mut()).map(Retired);
+        let retired = self.retired.get_mut().unwrap_or_else(PoisonError::into_inner);
+        for value in retired.drain(..).chain(current) {
+            // SAFETY: invariant 1; readers borrow `self`, so there is none.
+            drop(unsafe { Box::from_raw(value.0.as_ptr()) });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::slots::Slot;
+
+    #[test]
+    fn what_is_being_read_is_freed_after_the_read_and_not_before() {
+        let (first, second) = (Arc::new(1), Arc::new(2));
+        let published = Published::nothing(Slots::of_process());
+        let mut writer = published.write();
+        writer.replace(Box::new(Arc::clone(&first)));
+        let seen = published.read(|value| {
+            writer.replace(Box::new(Arc::clone(&second)));
+            assert_eq!((writer.free_unread(), Arc::strong_count(&first)), (1, 2));
+            value.map(|value| **value)
+        });
+        assert_eq!(seen, Ok(Some(1)));
+        assert_eq!((writer.free_unread(), Arc::strong_count(&first)), (0, 1));
+        assert_eq!(writer.current().map(|value| **value), Some(2));
+        drop(writer);
+        drop(published);
+        assert_eq!(Arc::strong_count(&second), 1);
+    }
+
+    #[test]
+    fn what_was_still_read_at_the_last_update_is_freed_with_the_rest() {
+        let first = Arc::new(1);
+        let published = Published::nothing(Slots::of_process());
+        published.write().replace(Box::new(Arc::clone(&first)));
+        published.write().replace(Box::new(Arc::new(2)));
+        drop(published);
+        assert_eq!(Arc::strong_count(&first), 1);
+    }
+
+    #[test]
+    fn without_a_free_slot_there_is_no_answer_and_with_one_again_there_is() {
+        static TABLE: [Slot; 1] = [const { Slot::new() }; 1];
+        let published = Published::nothing(Slots::of(&TABLE));
+        assert_eq!(published.read(|value| value.is_none()), Ok(true));
+        published.write().replace(Box::new(7));
+        let inside = published.read(|_| published.read(|value| value == Some(&7)));
+        assert_eq!(inside, Ok(Err(NoSlot { slots: 1 })));
+        assert_eq!(published.read(|value| value == Some(&7)), Ok(true));
+    }
+}
