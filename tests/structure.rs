@@ -4,15 +4,28 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 
 /// What each crate may depend on, of ours. A crate that is not here has no place in the plan yet.
-const PLAN: [(&str, &[&str]); 9] = [
+const PLAN: [(&str, &[&str]); 11] = [
     ("dormouse-sys", &[]),
     ("dormouse-keys", &["dormouse-sys"]),
     ("dormouse-clock", &["dormouse-sys"]),
     ("dormouse-events", &["dormouse-sys", "dormouse-keys", "dormouse-clock"]),
+    ("dormouse-breakpoints", &["dormouse-sys"]),
+    ("dormouse-maps", &[]),
     ("dormouse-macros", &[]),
     ("dormouse", &["dormouse-sys", "dormouse-keys", "dormouse-clock", "dormouse-events", "dormouse-macros"]),
     ("dormouse-teaparty", &["dormouse"]),
-    ("dormouse-bench", &["dormouse", "dormouse-keys", "dormouse-clock"]),
+    (
+        "dormouse-bench",
+        &[
+            "dormouse",
+            "dormouse-sys",
+            "dormouse-breakpoints",
+            "dormouse-clock",
+            "dormouse-events",
+            "dormouse-keys",
+            "dormouse-maps",
+        ],
+    ),
     ("dormouse-cli", &["dormouse", "dormouse-teaparty", "dormouse-bench"]),
 ];
 

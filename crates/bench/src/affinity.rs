@@ -1,8 +1,8 @@
 //! Processors in two halves, so that two parties do not take time from each other: the thread that patches
 //! and the one that runs what is patched, or a service and its clients.
 //!
-//! Left to itself the scheduler puts both on one processor whenever the rest of the machine is busy, and then there
-//! is nobody to interrupt and nothing that runs at the same time.
+//! Left to itself the scheduler puts both on one processor whenever the rest of the machine is busy, and
+//! then there is nobody to interrupt and nothing that runs at the same time.
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 

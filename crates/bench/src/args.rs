@@ -10,6 +10,7 @@ use clap::ValueEnum;
 use crate::machine::Machine;
 use crate::progress::Progress;
 use crate::report::{Params, Report, SCHEMA};
+use crate::workloads::breakpoint::BreakpointArgs;
 use crate::workloads::{self, Measured, Settings};
 
 /// Run a benchmark: our rows and those of peers, interleaved in one run.
@@ -31,13 +32,17 @@ pub struct Args {
     #[arg(long)]
     pub quick: bool,
 
-    /// Rounds (for teaparty: the most pairs to run).
+    /// Rounds (for teaparty: the most rounds).
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=10_000))]
     pub reps: Option<u32>,
 
     /// Seed of the order in which rows are sampled.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
+
+    /// How large the breakpoint workload is.
+    #[command(flatten)]
+    pub breakpoint: BreakpointArgs,
 }
 
 /// The workloads.
@@ -48,6 +53,14 @@ pub enum Workload {
     Keys,
     /// The price of charging each poll of a future to a group, and whether the charge is right.
     Poll,
+    /// Accounting of inherited breakpoints: a list of all tasks' or a hash.
+    Breakpoint,
+    /// A cache for address look-ups, on page faults recorded from real programs.
+    Maps,
+    /// CPU time of many threads, asked for by all of them at once.
+    Pound,
+    /// Going from task to task while events are counted: contexts read out and in, or exchanged.
+    Switch,
     /// The demo service under load, built with and without dormouse.
     Teaparty,
     /// All of them, one after the other.
@@ -59,8 +72,20 @@ impl Workload {
         match self {
             Self::Keys => &[Self::Keys],
             Self::Poll => &[Self::Poll],
+            Self::Breakpoint => &[Self::Breakpoint],
+            Self::Maps => &[Self::Maps],
+            Self::Pound => &[Self::Pound],
+            Self::Switch => &[Self::Switch],
             Self::Teaparty => &[Self::Teaparty],
-            Self::All => &[Self::Keys, Self::Poll, Self::Teaparty],
+            Self::All => &[
+                Self::Keys,
+                Self::Poll,
+                Self::Breakpoint,
+                Self::Maps,
+                Self::Pound,
+                Self::Switch,
+                Self::Teaparty,
+            ],
         }
     }
 
@@ -68,6 +93,10 @@ impl Workload {
         match self {
             Self::Keys => "keys",
             Self::Poll => "poll",
+            Self::Breakpoint => "breakpoint",
+            Self::Maps => "maps",
+            Self::Pound => "pound",
+            Self::Switch => "switch",
             Self::Teaparty => "teaparty",
             Self::All => "all",
         }
@@ -115,6 +144,10 @@ fn measure(workload: Workload, args: &Args) -> (Report, Measured) {
     let mut measured = match workload {
         Workload::Keys => workloads::keys::run(&settings, &mut progress),
         Workload::Poll => workloads::poll::run(&settings, &mut progress),
+        Workload::Breakpoint => workloads::breakpoint::run(&settings, &args.breakpoint, &mut progress),
+        Workload::Maps => workloads::maps::run(&settings, &mut progress),
+        Workload::Pound => workloads::pound::run(&settings, &mut progress),
+        Workload::Switch => workloads::switch::run(&settings, &mut progress),
         Workload::Teaparty | Workload::All => workloads::teaparty::run(&settings, &mut progress),
     };
     let mut notes = Vec::new();

@@ -9,23 +9,24 @@ use std::fs;
 
 /// The two counts that matter here, summed over all processors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Ipis {
+pub struct Ipis {
     /// Function call interrupts.
-    pub(crate) cal: u64,
+    pub cal: u64,
     /// TLB shootdowns.
-    pub(crate) tlb: u64,
+    pub tlb: u64,
 }
 
 impl Ipis {
     /// Reads the counts, or says why that cannot be done.
-    pub(crate) fn read() -> Result<Self, String> {
+    pub fn read() -> Result<Self, String> {
         let text = fs::read_to_string("/proc/interrupts")
             .map_err(|error| format!("cannot read /proc/interrupts: {error}"))?;
         Ok(Self { cal: row(&text, "CAL")?, tlb: row(&text, "TLB")? })
     }
 
     /// Interrupts since `earlier`; a count that wrapped gives none.
-    pub(crate) fn since(self, earlier: Self) -> Self {
+    #[must_use]
+    pub fn since(self, earlier: Self) -> Self {
         Self { cal: self.cal.saturating_sub(earlier.cal), tlb: self.tlb.saturating_sub(earlier.tlb) }
     }
 }

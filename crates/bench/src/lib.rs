@@ -10,13 +10,15 @@
 mod affinity;
 mod args;
 mod clocks;
-mod interrupts;
+pub mod interrupts;
 pub mod machine;
 mod progress;
 pub mod report;
 mod runner;
 pub mod stats;
 mod table;
+pub mod trace;
 mod workloads;
 
 pub use args::{Args, Workload, run, run_to};
+pub use workloads::breakpoint::BreakpointArgs;

@@ -1,8 +1,8 @@
 //! The report: one JSON object, and the same as text.
 //!
-//! The JSON is a contract (schema 1, design §5.8): fields are only ever added. Every row holds all its values, one a
-//! round, in order, so that whoever reads it can compute what we did not. A row that could not be
-//! measured is there with `unavailable` and the reason, its statistics null.
+//! The JSON is a contract (schema 1, design §5.8): fields are only ever added. Every row holds all its
+//! values, one a round, in order, so that whoever reads it can compute what we did not. A row that could
+//! not be measured is there with `unavailable` and the reason, its statistics null.
 
 use std::io::{self, Write};
 

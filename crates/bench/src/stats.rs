@@ -129,8 +129,8 @@ pub fn ratio_of_medians(a: &[f64], b: &[f64]) -> Option<f64> {
     (b != 0.0).then_some(a / b)
 }
 
-/// The mean of the middle half: as deaf to outliers as the median, and finer than the step of the clock that the
-/// values come from. None when there are no values.
+/// The mean of the middle half: as deaf to outliers as the median, and finer than the step of the clock
+/// that the values come from. None when there are no values.
 #[must_use]
 pub fn midmean(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();

@@ -1,8 +1,8 @@
-//! `keys` and `poll` in quick mode, as continuous integration runs them: every row that is promised is there, with
-//! values or with the reason why not, and nothing gave a wrong answer.
+//! `keys`, `poll` and `breakpoint` in quick mode, as continuous integration runs them: every row that is promised is
+//! there, with values or with the reason why not, and nothing gave a wrong answer.
 
 use dormouse_bench::report::Report;
-use dormouse_bench::{Args, Workload, run_to};
+use dormouse_bench::{Args, BreakpointArgs, Workload, run_to};
 
 const KEYS: [&str; 16] = [
     "off/none",
@@ -36,11 +36,45 @@ const POLL: [&str; 10] = [
     "poll-added/dormouse",
 ];
 
-/// One test for both: side by side they would measure each other.
+const BREAKPOINT: [&str; 14] = [
+    "thread/none",
+    "thread/list",
+    "thread/hash",
+    "thread/hash/per-cpu",
+    "thread/hash/total",
+    "thread/hash/waited",
+    "accounting/list/100",
+    "accounting/list/1000000",
+    "accounting/hash/100",
+    "accounting/hash/1000000",
+    "waiting/hash",
+    "kernel/thread/0",
+    "kernel/thread/4",
+    "kernel/enable",
+];
+
+/// The breakpoint workload at a size that a build for debugging can bear.
+const SMALL: BreakpointArgs =
+    BreakpointArgs { repeat: 3, breakpoints: 4, parallelism: 2, threads: 16, cpus: 4 };
+
+/// One test for all: side by side they would measure each other.
 #[test]
 fn every_promised_row_has_values_or_a_reason() {
-    for (workload, name, rows) in [(Workload::Keys, "keys", &KEYS[..]), (Workload::Poll, "poll", &POLL)] {
-        let args = Args { workload, json: true, output: None, quick: true, reps: Some(2), seed: 1 };
+    let workloads = [
+        (Workload::Keys, "keys", &KEYS[..]),
+        (Workload::Poll, "poll", &POLL),
+        (Workload::Breakpoint, "breakpoint", &BREAKPOINT),
+    ];
+    for (workload, name, rows) in workloads {
+        let args = Args {
+            workload,
+            json: true,
+            output: None,
+            quick: true,
+            reps: Some(2),
+            seed: 1,
+            breakpoint: SMALL,
+        };
         let mut json = Vec::new();
         let ok = run_to(&args, &mut json).unwrap();
         let report: Report = serde_json::from_slice(&json).unwrap();

@@ -1,9 +1,10 @@
 //! Whether a group is charged for what its tasks used, and for nothing else.
 //!
 //! On a current-thread runtime an instrumented group works in short polls, next to a *hog* that nobody
-//! instruments and that uses many times as much CPU: a task of its own (`attribution/hog`), or a future around
-//! each instrumented one, polled before and after it in the same poll (`attribution/hog-outer`). Accounting that lets the last
-//! task's context stay until the next one comes would charge the hog to the group.
+//! instruments and that uses many times as much CPU: a task of its own (`attribution/hog`), or a future
+//! around each instrumented one, polled before and after it in the same poll (`attribution/hog-outer`).
+//! Accounting that lets the last task's context stay until the next one comes would charge the hog to the
+//! group.
 //!
 //! The work knows by the kernel's thread clock, read around each piece, what it used itself. The value is
 //! the distance of the group's charge from that, in percent of what the hog used.
@@ -22,10 +23,9 @@ use super::poll::runtime;
 use crate::clocks::thread_cpu_ns;
 use crate::runner::{Case, Failure, Spec};
 
-pub(super) const NOTES: &[&str] = &[
-    "attribution rows: 100 * |the group's charge - what its work used by CLOCK_THREAD_CPUTIME_ID, read around each piece| / what \
-     the hog used by the same clock; what dormouse and the runtime need for a poll is in the difference",
-];
+pub(super) const NOTE: &str = "attribution rows: 100 * |the group's charge - what its work used by \
+    CLOCK_THREAD_CPUTIME_ID, read around each piece| / what the hog used by the same clock; what dormouse and \
+    the runtime need for a poll is in the difference";
 
 /// Instrumented tasks.
 const TASKS: usize = 4;
@@ -41,7 +41,7 @@ type Used = Arc<AtomicU64>;
 
 /// The cases.
 pub(super) fn cases(settings: &Settings) -> Vec<Case<'static>> {
-    let polls = if settings.quick { 4 } else { 10 };
+    let polls = if settings.quick { 4 } else { 6 };
     let spec = |name| {
         Spec::new(name, "%")
             .with("tasks", TASKS)

@@ -24,7 +24,7 @@ pub(crate) const SITES: usize = 56;
 pub(crate) fn run(settings: &Settings, progress: &mut Progress) -> Measured {
     static_keys::global_init();
     let filter = filter::install();
-    let plan = settings.shuffled(40, 6);
+    let plan = settings.plan(100, 6);
     progress.say("calibrating");
     let mut cases = off::cases(settings, filter.as_ref());
     cases.extend(cold::cases(settings));
@@ -97,8 +97,8 @@ fn origin(rows: &[Row]) -> Table {
     };
     let mut table = Table::new(
         Some(
-            "Origin: jump labels updated in batches, Linux 2019, 24-processor Xeon 2.27 GHz, kernel text, int3, \
-             56 sites; means.\nHere: this run's medians, this process's text, byte flip, 56 sites.",
+            "Origin: jump labels updated in batches, Linux 2019, 24-processor Xeon 2.27 GHz, kernel text, \
+             int3, 56 sites; means.\nHere: this run's medians, this process's text, byte flip, 56 sites.",
         ),
         &["", "one by one", "batched", "ratio"],
     );

@@ -1,9 +1,10 @@
 //! `bench teaparty`: a whole service, built with dormouse and without, under load.
 //!
-//! Both builds are made from this workspace when the bench runs and are started in turn (A B, B A, …), a fresh
-//! process each time. Clients are in this process, the service in another, each on its own half of the processors
-//! where there are two. The build with dormouse has its agent running and a client connected that has
-//! said hello; all its keys are off, and that is checked.
+//! Both builds are made from this workspace when the bench runs. A round starts a fresh process of each
+//! and loads them in turn, for half a second at a time, A B B A, B A A B: what else the machine does meanwhile
+//! falls on both. Clients are in this process, the services in others, each party on its own half of the
+//! processors where there are two. The build with dormouse has its agent running and a client connected
+//! that has said hello; all its keys are off, and that is checked.
 //!
 //! The run ends by itself when the 95 % interval of the difference lies within ±3 %.
 
@@ -13,58 +14,53 @@ mod server;
 
 use std::fs;
 use std::path::PathBuf;
-use std::rc::Rc;
 use std::time::Duration;
 
-use load::{MENU, MIX};
-use server::{Side, Usage};
+use build::Binaries;
+use load::{Clients, Load, MENU, MIX};
+use server::{Server, Side, Usage};
 
 use super::{Measured, Settings};
 use crate::affinity::Halves;
 use crate::progress::Progress;
 use crate::report::{Row, find};
-use crate::runner::{Case, Failure, Order, Plan, Spec, run as run_cases};
+use crate::runner::{Case, Failure, Plan, Spec, run as run_cases};
 
 /// Half the width that the interval of the difference is to fit in, in percent.
 const BOUND: f64 = 3.0;
 
-/// Fewer pairs than this say nothing about their own spread.
+/// Fewer rounds than this say nothing about their own spread.
 const FEWEST: usize = 6;
 
 /// Connections for each processor of the service.
 const CLIENTS_PER_CPU: usize = 16;
 
-/// Loads, by the prefix of their rows.
-const LOADS: [(&str, &[load::Ask]); 2] = [("teaparty", &MIX), ("teaparty-menu", &MENU)];
+/// The sides, in the order of their rows.
+const SIDES: [Side; 2] = [Side::With, Side::Without];
+
+/// Loads: the prefix of their rows, what is asked for, and how many turns of four slices they get.
+const LOADS: [(&str, &[load::Ask], usize); 2] = [("teaparty", &MIX, 2), ("teaparty-menu", &MENU, 1)];
+
+/// Whose slice it is, in one turn.
+const TURN: [usize; 4] = [0, 1, 1, 0];
 
 /// Runs the workload.
 pub(crate) fn run(settings: &Settings, progress: &mut Progress) -> Measured {
-    let plan = Plan {
-        reps: settings.reps(40, 3),
-        warmup: usize::from(!settings.quick),
-        seed: settings.seed,
-        order: Order::Mirrored,
-    };
+    let plan = Plan { warmup: usize::from(!settings.quick), ..settings.plan(60, 3) };
     eprintln!("building the tea house with and without dormouse, in target/bench-teaparty");
     progress.say("building the tea house twice");
     let halves = Halves::of_this_thread();
-    let cases = match build::both().and_then(|binaries| Ok((binaries, RuntimeDir::new()?))) {
-        Ok((binaries, runtime_dir)) => {
-            let runtime_dir = Rc::new(runtime_dir);
-            [(Side::With, binaries.with), (Side::Without, binaries.without)]
-                .map(|(side, binary)| case(side, binary, settings, halves.clone(), Rc::clone(&runtime_dir)))
-                .into()
-        }
-        Err(reason) => [Side::With, Side::Without]
-            .map(|side| Case::unavailable(specs(side, settings, &halves), &reason))
-            .into(),
+    let case = match build::both().and_then(|binaries| Ok((binaries, RuntimeDir::new()?))) {
+        Ok((binaries, runtime_dir)) => case(binaries, settings, halves.clone(), runtime_dir),
+        Err(reason) => Case::unavailable(specs(settings, &halves), reason),
     };
-    let outcome = run_cases(cases, &plan, progress, |rows| {
+    let outcome = run_cases(vec![case], &plan, progress, |rows| {
         let so_far = difference(rows, "teaparty");
         let narrow = so_far.ci95.is_some_and(|interval| interval.is_within(BOUND));
         so_far.n >= FEWEST && so_far.n.is_multiple_of(2) && narrow
     });
     let mut measured = Measured::of(outcome, &plan);
+    measured.params.insert("order".to_owned(), "A B B A, B A A B".into());
     compare(&mut measured, &halves);
     measured
 }
@@ -81,19 +77,20 @@ fn compare(measured: &mut Measured, halves: &Halves) {
         ["teaparty", "teaparty-menu", "teaparty-cpu"].iter().map(|prefix| difference(rows, prefix)).collect();
     measured.notes.push(verdict(&computed[0]));
     measured.notes.extend([
-        "…/difference: 100 * (with / without - 1), of runs next to each other; negative means that dormouse costs \
-         throughput (for teaparty-cpu: that it saves CPU time)"
+        "…/difference: 100 * (with / without - 1), of the sums of a round; negative means that \
+         dormouse costs throughput (for teaparty-cpu: that it saves CPU time)"
             .to_owned(),
         format!(
-            "stops at the first even number of pairs from {FEWEST} on whose interval fits, which makes the interval a \
-             little too narrow"
+            "stops at the first even number of rounds from {FEWEST} on whose interval fits, which makes the \
+             interval a little too narrow"
         ),
-        "teaparty: the mix of routes that the tea house offers its own guests; teaparty-menu: its cheapest route alone, where \
-         dormouse's share is largest; teaparty-cpu: CPU time of the service's process a request under the mix, by /proc; teaparty-refused: requests of the mix that were \
-         answered with an error (sold out, for instance) and do not count"
+        "teaparty: the mix of routes that the tea house offers its own guests; teaparty-menu: its cheapest \
+         route alone, where dormouse's share is largest; teaparty-cpu: CPU time of the service's process a \
+         request under the mix, by /proc; teaparty-refused: requests of the mix that were answered with an \
+         error (sold out, for instance) and do not count"
             .to_owned(),
-        "with: agent running, one client connected that said hello, every key off (checked); without: built with \
-         --no-default-features"
+        "with: agent running, one client connected that said hello, every key off (checked); without: \
+         built with --no-default-features"
             .to_owned(),
         placement(halves),
     ]);
@@ -107,7 +104,7 @@ fn verdict(difference: &Row) -> String {
         Some(interval) if interval.is_within(BOUND) => format!("goal, {text}: met; {interval}"),
         Some(interval) => format!("goal, {text}: missed; {interval}"),
         None => {
-            let reason = difference.unavailable.as_deref().unwrap_or("it takes two pairs");
+            let reason = difference.unavailable.as_deref().unwrap_or("it takes two rounds");
             format!("goal, {text}: not decided: {reason}")
         }
     }
@@ -121,57 +118,75 @@ fn placement(halves: &Halves) -> String {
     format!("processors: {service} for the service, {clients} for its clients")
 }
 
-fn specs(side: Side, settings: &Settings, halves: &Halves) -> Vec<Spec> {
+/// Rows of one side after those of the other, as [`case`] fills them.
+fn specs(settings: &Settings, halves: &Halves) -> Vec<Spec> {
     let clients = CLIENTS_PER_CPU * halves.first().len().max(1);
-    let spec = |prefix: &str, unit| {
-        Spec::new(format!("{prefix}/{side}"), unit)
-            .with("seconds", span(settings).as_secs_f64())
-            .with("clients", clients)
+    let side_specs = |side: Side| {
+        let spec = |prefix: &str, unit| Spec::new(format!("{prefix}/{side}"), unit).with("clients", clients);
+        let rate = |(prefix, _, turns): (&str, _, usize)| {
+            let seconds = slice(settings).as_secs_f64() * (2 * turns) as f64;
+            spec(prefix, "requests/s").with("seconds", seconds)
+        };
+        let mut specs = LOADS.map(rate).to_vec();
+        specs.push(spec("teaparty-cpu", "us").with("per", "request"));
+        specs.push(spec("teaparty-refused", "%").with("of", "requests"));
+        specs
     };
-    let mut specs: Vec<Spec> = LOADS.iter().map(|(prefix, _)| spec(prefix, "requests/s")).collect();
-    specs.push(spec("teaparty-cpu", "us").with("per", "request"));
-    specs.push(spec("teaparty-refused", "%").with("of", "requests"));
-    specs
+    SIDES.into_iter().flat_map(side_specs).collect()
 }
 
-/// How long one load lasts.
-fn span(settings: &Settings) -> Duration {
-    Duration::from_millis(if settings.quick { 1000 } else { 4000 })
+/// How long one side is loaded before it is the other's turn.
+fn slice(settings: &Settings) -> Duration {
+    Duration::from_millis(if settings.quick { 150 } else { 500 })
 }
 
-/// One side: a sample starts a service, warms it up, loads it and stops it.
-fn case(
-    side: Side,
-    binary: PathBuf,
-    settings: &Settings,
-    halves: Halves,
-    runtime_dir: Rc<RuntimeDir>,
-) -> Case<'static> {
-    let span = span(settings);
-    let clients = CLIENTS_PER_CPU * halves.first().len().max(1);
-    Case::new(specs(side, settings, &halves), move || {
-        let mut server = halves.on_first(|| server::start(&binary, side, &runtime_dir.0))??;
-        let load =
-            |asks: &[load::Ask], span| halves.on_second(|| load::run(server.addr, asks, clients, span));
-        load(&MIX, span / 8)??;
-        let mut values = Vec::new();
-        let mut of_mix = None;
-        for (_, asks) in LOADS {
-            let before = Usage::of(server.pid())?;
-            let done = load(asks, span)??;
-            let used = Usage::of(server.pid())?.since(before);
-            if done.answered == 0 {
-                return Err(Failure::from("the service answered nothing"));
+/// A sample starts both services and, for each load, warms them up and loads them in turn.
+fn case(binaries: Binaries, settings: &Settings, halves: Halves, runtime_dir: RuntimeDir) -> Case<'static> {
+    let slice = slice(settings);
+    let count = CLIENTS_PER_CPU * halves.first().len().max(1);
+    let mut round = 0;
+    Case::new(specs(settings, &halves), move || {
+        let start = |side| halves.on_first(|| server::start(binaries.of(side), side, &runtime_dir.0));
+        let mut servers = [start(SIDES[0])??, start(SIDES[1])??];
+        let load = |clients: &mut Clients, asks| {
+            let done = halves.on_second(|| clients.run(asks, slice))??;
+            Ok::<_, Failure>(done)
+        };
+        let mut values = [Vec::new(), Vec::new()];
+        let mut of_mix = [None; 2];
+        for (_, asks, turns) in LOADS {
+            // Not those of the load before: congestion control remembers how little that sent.
+            let connect = |server: &Server| Clients::connect(server.addr, count);
+            let mut clients = [connect(&servers[0])?, connect(&servers[1])?];
+            for clients in &mut clients {
+                load(clients, asks)?;
             }
-            let answered = done.answered as f64;
-            let refused = 100.0 * done.refused as f64 / (answered + done.refused as f64);
-            // The mix is the first load.
-            of_mix.get_or_insert([used.as_secs_f64() * 1e6 / answered, refused]);
-            values.push(answered / done.elapsed.as_secs_f64());
+            let before = [Usage::of(servers[0].pid())?, Usage::of(servers[1].pid())?];
+            let mut sums = [Load::default(); 2];
+            for turn in 0..turns {
+                for side in TURN.map(|side| side ^ ((round + turn) % 2)) {
+                    sums[side] += load(&mut clients[side], asks)?;
+                }
+            }
+            for side in 0..2 {
+                let Load { answered, refused, elapsed } = sums[side];
+                if answered == 0 {
+                    return Err(Failure::from("a service answered nothing"));
+                }
+                values[side].push(answered as f64 / elapsed.as_secs_f64());
+                let used = Usage::of(servers[side].pid())?.since(before[side]);
+                let refused = 100.0 * refused as f64 / (answered + refused) as f64;
+                // The mix is the first load.
+                of_mix[side].get_or_insert([used.as_secs_f64() * 1e6 / answered as f64, refused]);
+            }
         }
-        server.check()?;
-        values.extend(of_mix.into_iter().flatten());
-        Ok(values)
+        for server in &mut servers {
+            server.check()?;
+        }
+        round += 1;
+        let side_values =
+            |(rates, rest): (Vec<f64>, Option<[f64; 2]>)| rates.into_iter().chain(rest.into_iter().flatten());
+        Ok(values.into_iter().zip(of_mix).flat_map(side_values).collect())
     })
 }
 
@@ -201,19 +216,15 @@ impl Drop for RuntimeDir {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::runner::Outcome;
 
     #[test]
     fn without_sources_all_rows_are_there_and_say_why() {
         let settings = Settings { quick: true, reps: None, seed: 1 };
         let halves = Halves::of_this_thread();
-        let rows: Vec<Row> = [Side::With, Side::Without]
-            .iter()
-            .flat_map(|&side| specs(side, &settings, &halves))
-            .map(|spec| Row::unavailable(&spec, "no sources"))
-            .collect();
-        let plan = settings.shuffled(1, 1);
-        let mut measured = Measured::of(Outcome { rows, wrong: Vec::new() }, &plan);
+        let plan = settings.plan(1, 1);
+        let case = Case::unavailable(specs(&settings, &halves), "no sources");
+        let outcome = run_cases(vec![case], &plan, &mut Progress::hidden(), |_| false);
+        let mut measured = Measured::of(outcome, &plan);
         compare(&mut measured, &halves);
         for name in ["teaparty/with", "teaparty/without", "teaparty/difference"] {
             let row = find(&measured.rows, name);

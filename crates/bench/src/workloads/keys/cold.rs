@@ -1,8 +1,8 @@
 //! What a site costs whose key or flag is in no cache, in code that is.
 //!
-//! A load and a branch next to hot data cost nothing that a loop shows. A service has thousands of sites, each run now
-//! and then, and a flag for each that has meanwhile left the caches. Here 56 of them are flushed, then run once.
-//! The site of a static key touches no data: there is nothing to miss.
+//! A load and a branch next to hot data cost nothing that a loop shows. A service has thousands of sites,
+//! each run now and then, and a flag for each that has meanwhile left the caches. Here 56 of them are
+//! flushed, then run once. The site of a static key touches no data: there is nothing to miss.
 
 use super::SITES;
 use crate::report::{Row, find};
@@ -12,9 +12,10 @@ use crate::workloads::Settings;
 /// The rows that are compared with `none`.
 pub(super) const PEERS: [&str; 2] = ["dormouse", "atomic"];
 
-pub(super) const NOTE: &str = "off-cold rows: wall time of one run over 56 sites, each of another key (or flag on a cache line of its \
-     own) that was flushed from the caches just before, divided by 56; the code is hot; a value is the mean of the middle half of the \
-     runs of a round; none is a run over no sites: the clock and the call";
+pub(super) const NOTE: &str = "off-cold rows: wall time of one run over 56 sites, each of another key (or \
+    flag on a cache line of its own) that was flushed from the caches just before, divided by 56; the code \
+    is hot; a value is the mean of the middle half of the runs of a round; none is a run over no sites: \
+    the clock and the call";
 
 /// The cases.
 pub(super) fn cases(settings: &Settings) -> Vec<Case<'static>> {
@@ -63,7 +64,7 @@ mod flushed {
             // A store that the compiler cannot see through, lest it take the flag for a constant.
             flag.0.store(black_box(false), Ordering::Relaxed);
         }
-        let runs = if settings.quick { 200 } else { 1000 };
+        let runs = if settings.quick { 200 } else { 500 };
         let case = |name: &str, run: fn() -> usize| {
             Case::new(vec![spec(name, runs)], move || {
                 let mut times = Vec::with_capacity(runs);

@@ -25,10 +25,11 @@ use crate::runner::Failure;
 /// The directive of the row.
 pub(crate) const DIRECTIVES: &str = "info,[req{id=7}]=trace";
 
-pub(crate) const NOTE: &str = "tracing rows: one global subscriber, whose maximum level and callsite interest are rebuilt \
-     before each sample: for off/tracing it answers as a plain `info` filter does (the `trace!` ends at the maximum \
-     level), for off/tracing-envfilter-span as an EnvFilter `info,[req{id=7}]=trace` (maximum level trace, interest \
-     `sometimes`: the filter is asked at every span). The level is checked before each sample";
+pub(crate) const NOTE: &str = "tracing rows: one global subscriber, whose maximum level and callsite \
+    interest are rebuilt before each sample: for off/tracing it answers as a plain `info` filter does (the \
+    `trace!` ends at the maximum level), for off/tracing-envfilter-span as an EnvFilter \
+    `info,[req{id=7}]=trace` (maximum level trace, interest `sometimes`: the filter is asked at every \
+    span). The level is checked before each sample";
 
 /// Which of the two states.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -8,8 +8,8 @@
 //!
 //! Three bodies, because a site shows where it meets a bottleneck and hides where it does not:
 //!
-//! - `off`: a chain of six dependent operations (xorshift). The processor waits for the chain and has room to spare; what
-//!   most code is like.
+//! - `off`: a chain of six dependent operations (xorshift). The processor waits for the chain and has room
+//!   to spare; what most code is like.
 //! - `off-dense`: sixteen sites in a row and nothing else to do; the most that a site can cost.
 //! - `off-late-eax`: EAX comes out of a chain of multiplications just before the site. Ours reads EAX
 //!   (`test eax, imm32`); the row would show if that made anything wait.
@@ -48,12 +48,15 @@ pub(super) const BODIES: &[(&str, &[&str])] = &[
 ];
 
 pub(super) const NOTES: &[&str] = &[
-    "off rows: CPU time of the one thread an iteration, which leaves out what else ran on the machine; a value is the mean of 4 copies of the row's loop that lie 16 bytes apart modulo 64; \
-     hot caches",
-    "bodies: off = chain of 6 dependent operations; off-dense = 16 sites in a row and nothing else; off-late-eax = the site's EAX comes late, out of 4 dependent multiplications",
-    "off/dormouse-span: `dormouse::tracing::trace_span!` asleep, entered like that of off/tracing-envfilter-span and under the \
-     same filter; what it costs is the empty span of tracing being made, entered and dropped",
-    "…-difference/X: 100 * (X / none - 1); …-added/X: X - none, for off-dense divided by its 16 sites; of values of the same round",
+    "off rows: CPU time of the one thread an iteration, which leaves out what else ran on the machine; a \
+     value is the mean of 4 copies of the row's loop that lie 16 bytes apart modulo 64; hot caches",
+    "bodies: off = chain of 6 dependent operations; off-dense = 16 sites in a row and nothing else; \
+     off-late-eax = the site's EAX comes late, out of 4 dependent multiplications",
+    "off/dormouse-span: `dormouse::tracing::trace_span!` asleep, entered like that of \
+     off/tracing-envfilter-span and under the same filter; what it costs is the empty span of tracing \
+     being made, entered and dropped",
+    "…-difference/X: 100 * (X / none - 1); …-added/X: X - none, for off-dense divided by its 16 sites; of \
+     values of the same round",
 ];
 
 /// Copies of each loop.

@@ -1,5 +1,5 @@
-//! The 56 sites that are switched: of 56 keys with one site each, so that the same places can be switched by one
-//! batch or by 56; of one key of the peer; and 56 flags that are loaded.
+//! The 56 sites that are switched: of 56 keys with one site each, so that the same places can be switched
+//! by one batch or by 56; of one key of the peer; and 56 flags that are loaded.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, Ordering};

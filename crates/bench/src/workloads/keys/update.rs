@@ -25,16 +25,19 @@ use crate::runner::{Case, Failure, Spec};
 use crate::workloads::Settings;
 
 pub(super) const NOTES: &[&str] = &[
-    "update rows: wall time of switching 56 sites of 56 keys (building the batch included), half the updates on, half off; a \
-     value is the mean over the updates of a round; one other thread runs the sites meanwhile",
-    "neighbour rows: how much of that time the other thread really ran, on another processor than the patching one where \
-     there are two; where it did not, there was nobody to interrupt and the update was cheaper",
-    "ipis rows: from /proc/interrupts, summed over processors and divided by updates; of the whole machine, so other work \
-     on it adds; CAL includes what TLB counts. ipis/no-update is the same machine for the same setting with nothing \
-     switched, in interrupts a millisecond",
-    "update/…-alone: the same in a process of one thread, where there is nobody to interrupt: the condition of the peer's row",
-    "peer/static-keys-update: 56 sites of one key, switched while this process has one thread, as that crate demands; it \
-     replaces each page by a copy, which from then on is anonymous memory",
+    "update rows: wall time of switching 56 sites of 56 keys (building the batch included), half the \
+     updates on, half off; a value is the mean over the updates of a round; one other thread runs the \
+     sites meanwhile",
+    "neighbour rows: how much of that time the other thread really ran, on another processor than the \
+     patching one where there are two; where it did not, there was nobody to interrupt and the update was \
+     cheaper",
+    "ipis rows: from /proc/interrupts, summed over processors and divided by updates; of the whole \
+     machine, so other work on it adds; CAL includes what TLB counts. ipis/no-update is the same machine \
+     for the same setting with nothing switched, in interrupts a millisecond",
+    "update/…-alone: the same in a process of one thread, where there is nobody to interrupt: the \
+     condition of the peer's row",
+    "peer/static-keys-update: 56 sites of one key, switched while this process has one thread, as that \
+     crate demands; it replaces each page by a copy, which from then on is anonymous memory",
 ];
 
 const NOT_PATCHED: &str = "sites are not patched in this build: they load the key";
@@ -44,7 +47,7 @@ type Update = fn(bool) -> Result<(), Failure>;
 
 /// The cases.
 pub(super) fn cases(settings: &Settings) -> Vec<Case<'static>> {
-    let updates = if settings.quick { 10 } else { 40 };
+    let updates = if settings.quick { 10 } else { 20 };
     let halves = Halves::of_this_thread();
     let mut cases = update_cases("batch-flip", updates, &halves, batched);
     cases.extend(update_cases("one-by-one-flip", updates, &halves, one_by_one));
@@ -77,8 +80,8 @@ fn one_by_one(on: bool) -> Result<(), Failure> {
     Ok(())
 }
 
-/// `update/NAME`, the share of the time that the other thread ran, and, of the same updates, `ipis/NAME/cal` and
-/// `ipis/NAME/tlb`. Where interrupts cannot be counted only those are unavailable.
+/// `update/NAME`, the share of the time that the other thread ran, and, of the same updates,
+/// `ipis/NAME/cal` and `ipis/NAME/tlb`. Where interrupts cannot be counted only those are unavailable.
 fn update_cases(name: &str, updates: u32, halves: &Halves, update: Update) -> Vec<Case<'static>> {
     let spec = |name: String, unit| {
         Spec::new(name, unit).with("per", "update").with("sites", SITES).with("updates", updates)

@@ -6,14 +6,25 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use super::server::Side;
+
 /// Where the sources are in a workspace.
 const MANIFEST: &str = "crates/teaparty/Cargo.toml";
 
 /// What was built.
 #[derive(Debug)]
 pub(super) struct Binaries {
-    pub(super) with: PathBuf,
-    pub(super) without: PathBuf,
+    with: PathBuf,
+    without: PathBuf,
+}
+
+impl Binaries {
+    pub(super) fn of(&self, side: Side) -> &Path {
+        match side {
+            Side::With => &self.with,
+            Side::Without => &self.without,
+        }
+    }
 }
 
 /// Builds both, or says why that cannot be done.

@@ -7,6 +7,7 @@
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::ops::AddAssign;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -49,7 +50,7 @@ pub(super) const MIX: [Ask; 16] = [
 pub(super) const MENU: [Ask; 1] = [Ask::Get("/menu")];
 
 /// What came of a load.
-#[derive(Debug)]
+#[derive(Debug, Default, Clone, Copy)]
 pub(super) struct Load {
     /// Answers with a status below 400.
     pub(super) answered: u64,
@@ -59,45 +60,51 @@ pub(super) struct Load {
     pub(super) elapsed: Duration,
 }
 
-/// Has `clients` connections ask for `asks`, over and over, for `span`.
-pub(super) fn run(target: SocketAddr, asks: &[Ask], clients: usize, span: Duration) -> io::Result<Load> {
-    let latest_order = AtomicU64::new(1);
-    let connections: Vec<Connection> =
-        (0..clients).map(|_| Connection::open(target)).collect::<io::Result<_>>()?;
-    let begin = Instant::now();
-    let deadline = begin + span;
-    let (answered, refused) = thread::scope(|scope| {
-        let threads: Vec<_> = connections
-            .into_iter()
-            .enumerate()
-            .map(|(number, mut connection)| {
-                let latest_order = &latest_order;
-                scope.spawn(move || {
-                    let (mut answered, mut refused) = (0, 0);
-                    // Each begins elsewhere in the mix, so that they do not all ask for the same.
-                    for ask in asks.iter().cycle().skip(number) {
-                        if Instant::now() >= deadline {
-                            break;
-                        }
-                        if connection.ask(*ask, latest_order)? {
-                            answered += 1;
-                        } else {
-                            refused += 1;
-                        }
-                    }
-                    Ok::<(u64, u64), io::Error>((answered, refused))
+impl AddAssign for Load {
+    fn add_assign(&mut self, other: Self) {
+        self.answered += other.answered;
+        self.refused += other.refused;
+        self.elapsed += other.elapsed;
+    }
+}
+
+/// Connections to one service, kept over all its slices: fresh ones would begin slowly each time.
+#[derive(Debug)]
+pub(super) struct Clients {
+    connections: Vec<Connection>,
+    latest_order: AtomicU64,
+}
+
+impl Clients {
+    /// Opens them.
+    pub(super) fn connect(target: SocketAddr, count: usize) -> io::Result<Self> {
+        // Each begins elsewhere in the mix, so that they do not all ask for the same.
+        let connections =
+            (0..count).map(|number| Connection::open(target, number)).collect::<io::Result<_>>()?;
+        Ok(Self { connections, latest_order: AtomicU64::new(1) })
+    }
+
+    /// Has all of them ask for `asks`, over and over, for `span`.
+    pub(super) fn run(&mut self, asks: &[Ask], span: Duration) -> io::Result<Load> {
+        let latest_order = &self.latest_order;
+        let begin = Instant::now();
+        let deadline = begin + span;
+        let (answered, refused) = thread::scope(|scope| {
+            let threads: Vec<_> = self
+                .connections
+                .iter_mut()
+                .map(|connection| scope.spawn(move || connection.ask_until(deadline, asks, latest_order)))
+                .collect();
+            threads
+                .into_iter()
+                .map(|thread| thread.join().unwrap_or_else(|_| Err(io::Error::other("a client panicked"))))
+                .try_fold((0, 0), |(answered, refused), one| {
+                    let one = one?;
+                    Ok::<_, io::Error>((answered + one.0, refused + one.1))
                 })
-            })
-            .collect();
-        threads
-            .into_iter()
-            .map(|thread| thread.join().unwrap_or_else(|_| Err(io::Error::other("a client panicked"))))
-            .try_fold((0, 0), |(answered, refused), one| {
-                let one = one?;
-                Ok::<_, io::Error>((answered + one.0, refused + one.1))
-            })
-    })?;
-    Ok(Load { answered, refused, elapsed: begin.elapsed() })
+        })?;
+        Ok(Load { answered, refused, elapsed: begin.elapsed() })
+    }
 }
 
 /// One keep-alive connection.
@@ -106,6 +113,8 @@ struct Connection {
     stream: BufReader<TcpStream>,
     line: String,
     body: Vec<u8>,
+    /// Which of the asks comes next, before wrapping.
+    next: usize,
 }
 
 /// The part of an answer that matters.
@@ -117,12 +126,32 @@ struct Head {
 }
 
 impl Connection {
-    fn open(target: SocketAddr) -> io::Result<Self> {
+    fn open(target: SocketAddr, next: usize) -> io::Result<Self> {
         let stream = TcpStream::connect(target)?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))?;
-        Ok(Self { stream: BufReader::new(stream), line: String::new(), body: Vec::new() })
+        Ok(Self { stream: BufReader::new(stream), line: String::new(), body: Vec::new(), next })
+    }
+
+    /// Answered and refused requests until `deadline`.
+    fn ask_until(
+        &mut self,
+        deadline: Instant,
+        asks: &[Ask],
+        latest_order: &AtomicU64,
+    ) -> io::Result<(u64, u64)> {
+        let (mut answered, mut refused) = (0, 0);
+        while Instant::now() < deadline {
+            let ask = asks[self.next % asks.len()];
+            self.next += 1;
+            if self.ask(ask, latest_order)? {
+                answered += 1;
+            } else {
+                refused += 1;
+            }
+        }
+        Ok((answered, refused))
     }
 
     /// Whether the answer was a success.
@@ -223,7 +252,10 @@ mod tests {
             }
             served
         });
-        let load = run(target, &MENU, 1, Duration::from_millis(20)).unwrap();
+        let mut clients = Clients::connect(target, 1).unwrap();
+        let mut load = clients.run(&MENU, Duration::from_millis(10)).unwrap();
+        load += clients.run(&MENU, Duration::from_millis(10)).unwrap();
+        drop(clients);
         let served = server.join().unwrap();
         assert_eq!((load.answered, load.refused), (served.div_ceil(2), served / 2));
         assert!(served > 0);

@@ -6,6 +6,7 @@
 mod child;
 mod script;
 mod summary;
+mod toggle;
 
 use std::num::NonZero;
 use std::time::{Duration, Instant};
@@ -37,6 +38,9 @@ pub(crate) struct Args {
     /// Print text, also on a terminal
     #[arg(long)]
     plain: bool,
+    /// Switch every key on and off as fast as it goes, and print the interrupts that it takes
+    #[arg(long)]
+    toggle: bool,
     /// Requests a second
     #[arg(long, value_name = "RATE", default_value_t = const { NonZero::new(200).unwrap() })]
     load: NonZero<u16>,
@@ -51,10 +55,14 @@ fn parse_length(text: &str) -> Result<Duration, String> {
 }
 
 pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
-    let is_live = is_interactive() && !args.plain && !context.json;
+    let is_live = is_interactive() && !args.plain && !args.toggle && !context.json;
     let length = args.length.unwrap_or(if is_live { LIVE } else { PLAIN });
     let mut house = TeaHouse::open(args.load, length, context.patience)?;
-    let result = show(&mut house, is_live, length, context);
+    let result = if args.toggle {
+        toggle(&mut house, length, context)
+    } else {
+        show(&mut house, is_live, length, context)
+    };
     match result {
         Ok(Some(summary)) => {
             summary.print(context)?;
@@ -92,6 +100,18 @@ fn show(
         summary.batches = Some(batches);
     }
     // While it lives: its totals go with it.
+    let stat: Stat = client.call(Op::Stat)?;
+    summary.add(stat, house.close()?);
+    Ok(Some(summary))
+}
+
+/// Toggles all keys of the service and closes it; `None` when a signal came first.
+fn toggle(house: &mut TeaHouse, length: Duration, context: &mut Context) -> Outcome<Option<Summary>> {
+    let (mut client, hello) = Client::open(&Target::Pid(house.pid()), context.patience)?;
+    let mut summary = Summary::new(house.pid(), &hello, house.url());
+    if toggle::play(&mut client, Instant::now() + length, context)? {
+        return Ok(None);
+    }
     let stat: Stat = client.call(Op::Stat)?;
     summary.add(stat, house.close()?);
     Ok(Some(summary))

@@ -190,6 +190,7 @@ mod tests {
                 name: "db.query".into(),
                 file: "src/db.rs".into(),
                 line: 9,
+                object: "db".into(),
                 fields: vec!["rows".into(), "sql".into()],
             }],
             batch: Batch::default(),

@@ -1,0 +1,320 @@
+//! `bench pound`: what it costs when many threads ask again and again how much CPU time they have used together.
+//!
+//! The origin's two programs, `pound_clock_gettime` and `pound_times`: N threads make 5,000,000 calls in all, N
+//! from 2 to 128. Beside them the same loops with our group time: `group-stale` is what a user gets by
+//! default, an O(1) read that walks the members once a millisecond; `group-fresh` asks the kernel for
+//! every member at every read, with and without the origin's prefetch. A faster answer may be an older one,
+//! so how far each is behind is measured too and printed beside its gain; and the walk alone is timed.
+
+mod behind;
+mod drive;
+mod origin;
+mod walk;
+
+use std::path::Path;
+
+use self::drive::{Kind, pound};
+use super::{Measured, Settings, goal};
+use crate::progress::Progress;
+use crate::report::{Row, find};
+use crate::runner::{Case, Plan, Spec, run as run_cases};
+use crate::table::{Table, value};
+
+/// Threads, as the origin ran them.
+const THREADS: [usize; 10] = [2, 5, 8, 12, 21, 30, 48, 79, 110, 128];
+
+/// Calls of all threads together, as the origin's programs make them; what values are scaled to.
+const CALLS: usize = 5_000_000;
+
+/// Calls of all threads together in quick mode, and questions to the kernel in the rows that ask for every member.
+const QUICK_CALLS: usize = 50_000;
+
+/// Runs the workload.
+pub(crate) fn run(settings: &Settings, progress: &mut Progress) -> Measured {
+    // Each sample makes thousands of calls on threads of its own: there is nothing to warm up, and a round is long.
+    let plan = Plan { warmup: 0, ..settings.plan(10, 3) };
+    let mut cases: Vec<Case<'static>> = Vec::new();
+    for threads in THREADS {
+        cases.extend(Kind::ALL.map(|kind| pound_case(kind, threads, calls(settings, kind, threads))));
+        cases.extend(behind::cases(settings, threads));
+        cases.push(walk::case(settings, threads));
+    }
+    cases.extend(hardware_cases());
+    let mut measured = Measured::of(run_cases(cases, &plan, progress, |_| false), &plan);
+    measured.params.insert("calls".to_owned(), calls(settings, Kind::ClockGettime, 2).into());
+    measured.params.insert("scaled_to_calls".to_owned(), CALLS.into());
+    compare(&mut measured, settings);
+    measured
+}
+
+/// How many calls to make: a read that asks the kernel N times gets fewer.
+fn calls(settings: &Settings, kind: Kind, threads: usize) -> usize {
+    let (calls, asked) = if settings.quick { (QUICK_CALLS, QUICK_CALLS) } else { (CALLS, 20_000_000) };
+    match kind {
+        Kind::GroupFresh | Kind::GroupFreshPrefetch => (asked / threads).clamp(threads * 4, calls),
+        _ => calls,
+    }
+}
+
+fn pound_case(kind: Kind, threads: usize, calls: usize) -> Case<'static> {
+    let each = calls / threads;
+    let spec = Spec::new(format!("pound/{}/{threads}", kind.name()), "s")
+        .with("threads", threads)
+        .with("calls", each * threads)
+        .with("scaled_to_calls", CALLS)
+        .with("clock", "wall");
+    Case::new(vec![spec], move || {
+        let elapsed = pound(kind, threads, each)?;
+        Ok(vec![elapsed.as_secs_f64() * CALLS as f64 / (each * threads) as f64])
+    })
+}
+
+/// The origin's `perf stat` tables, which want a PMU.
+fn hardware_cases() -> impl Iterator<Item = Case<'static>> {
+    let reason = if Path::new("/sys/bus/event_source/devices/cpu").exists() {
+        "this workload opens no hardware events yet"
+    } else {
+        "no PMU"
+    };
+    THREADS.into_iter().flat_map(move |threads| {
+        Kind::ALL.into_iter().map(move |kind| {
+            let spec = |what: &str, unit| {
+                Spec::new(format!("{what}/{}/{threads}", kind.name()), unit).with("threads", threads)
+            };
+            Case::unavailable(vec![spec("cycles", "cycles"), spec("l1-misses", "%")], reason)
+        })
+    })
+}
+
+/// Rows computed from the measured ones, the origin's tables beside them, and what to say of it all.
+fn compare(measured: &mut Measured, settings: &Settings) {
+    let rows = &measured.rows;
+    let pounded = |kind: Kind, threads| find(rows, &format!("pound/{}/{threads}", kind.name()));
+    let mut computed = Vec::new();
+    for threads in THREADS {
+        let before = pounded(Kind::ClockGettime, threads);
+        for kind in Kind::ALL.into_iter().filter(|&kind| kind != Kind::ClockGettime) {
+            let spec = Spec::new(format!("gain/{}/{threads}", kind.name()), "%");
+            let row = pounded(kind, threads);
+            computed
+                .push(Row::paired(spec, &before, &row, |before, after| 100.0 * (before - after) / before));
+        }
+        let stale = pounded(Kind::GroupStale, threads);
+        computed.push(Row::times(&format!("speedup/group-stale/{threads}"), &before, &stale));
+    }
+    measured.rows.append(&mut computed);
+    let rows = &measured.rows;
+    let worst = THREADS
+        .iter()
+        .map(|threads| find(rows, &format!("speedup/group-stale/{threads}")))
+        .min_by(|a, b| a.median.unwrap_or(0.0).total_cmp(&b.median.unwrap_or(0.0)));
+    if let Some(worst) = worst {
+        let text =
+            "group-stale at least 8 times faster than clock_gettime at every number of threads; the worst";
+        measured.notes.push(goal(text, &worst, |times| times >= 8.0));
+    }
+    measured.tables.extend([
+        gettime_table(rows),
+        stale_table(rows),
+        times_table(rows),
+        hardware_table(rows, "cycles", &origin::CYCLES),
+        hardware_table(rows, "l1-misses", &origin::L1_MISSES),
+        history_table(rows, Kind::ClockGettime, &origin::HISTORY_GETTIME),
+        history_table(rows, Kind::Times, &origin::HISTORY_TIMES),
+    ]);
+    if settings.quick {
+        measured.notes.push(format!(
+            "quick: {QUICK_CALLS} calls in all where the origin makes {CALLS}, and about as many questions to the kernel \
+             in the group-fresh rows; values are scaled to {CALLS} calls"
+        ));
+    }
+    measured.notes.extend(NOTES.iter().map(|&note| note.to_owned()));
+}
+
+const NOTES: &[&str] = &[
+    "pound rows: wall time from the release of the threads, which have all started, to the end of the last one's \
+     calls; each call's answer is compared with the one before it, as the origin's programs do",
+    "group-fresh rows make fewer calls than the others at many threads (their parameter `calls`), because each call asks the kernel for \
+     every member; their values are scaled to 5,000,000 calls like all others",
+    "gain: 100 * (clock_gettime - X) / clock_gettime, of values of the same round; the origin's gain is that of \
+     its patched kernel over the same kernel without the patch",
+    "behind rows: process_exact() taken around the read, at least and at most, less what this process had used outside the \
+     group; the median of the samples of a round. behind/…/group-stale-silent: members that compute and never read",
+    "the origin measured a machine with 32 processors and two memory nodes, where a line that another processor \
+     has written is far away; what prefetching it is worth depends on that",
+];
+
+/// A row's mean, which is what the origin gives.
+fn mean(rows: &[Row], name: &str) -> String {
+    value(find(rows, name).mean)
+}
+
+fn percent(rows: &[Row], kind: Kind, threads: usize) -> String {
+    let gain = find(rows, &format!("gain/{}/{threads}", kind.name()));
+    gain.mean.map_or_else(|| "-".to_owned(), |gain| format!("{gain:.2}%"))
+}
+
+fn seconds(rows: &[Row], kind: Kind, threads: usize) -> String {
+    mean(rows, &format!("pound/{}/{threads}", kind.name()))
+}
+
+fn gettime_table(rows: &[Row]) -> Table {
+    let mut table = Table::new(
+        Some("pound_clock_gettime: seconds for 5,000,000 calls (origin: 4.7-rc7, patched, gain)"),
+        &[
+            "threads",
+            "origin",
+            "patched",
+            "gain",
+            "clock_gettime",
+            "process",
+            "group-stale",
+            "gain",
+            "group-fresh",
+            "gain",
+            "prefetch",
+            "gain",
+        ],
+    );
+    for (threads, origin) in THREADS.into_iter().zip(origin::CLOCK_GETTIME) {
+        table.row([
+            threads.to_string(),
+            format!("{:.2}", origin.before),
+            format!("{:.2}", origin.after),
+            format!("{:.2}%", origin.gain),
+            seconds(rows, Kind::ClockGettime, threads),
+            seconds(rows, Kind::Process, threads),
+            seconds(rows, Kind::GroupStale, threads),
+            percent(rows, Kind::GroupStale, threads),
+            seconds(rows, Kind::GroupFresh, threads),
+            percent(rows, Kind::GroupFresh, threads),
+            seconds(rows, Kind::GroupFreshPrefetch, threads),
+            percent(rows, Kind::GroupFreshPrefetch, threads),
+        ]);
+    }
+    table
+}
+
+/// Each speed-up with what it costs in age.
+fn stale_table(rows: &[Row]) -> Table {
+    let mut heading = vec!["threads", "speed-up"];
+    heading.extend(behind::NAMES);
+    heading.extend(["walk", "with prefetch"]);
+    let mut table = Table::new(
+        Some(
+            "Speed-up of group-stale, how far each answer is behind process_exact() (ns, at least .. at most), and the walk (ns)",
+        ),
+        &heading,
+    );
+    for threads in THREADS {
+        let speedup = find(rows, &format!("speedup/group-stale/{threads}")).mean;
+        let mut cells =
+            vec![threads.to_string(), speedup.map_or_else(|| "-".to_owned(), |x| format!("{x:.1}"))];
+        cells.extend(behind::NAMES.map(|name| {
+            let whole = |end: &str| {
+                let ns = find(rows, &format!("{end}/{name}/{threads}")).median;
+                ns.map_or_else(|| "-".to_owned(), |ns| format!("{ns:.0}"))
+            };
+            format!("{} .. {}", whole("behind-least"), whole("behind-most"))
+        }));
+        cells.push(mean(rows, &format!("walk/no-prefetch/{threads}")));
+        cells.push(mean(rows, &format!("walk/prefetch/{threads}")));
+        table.row(cells);
+    }
+    table
+}
+
+fn times_table(rows: &[Row]) -> Table {
+    let mut table = Table::new(
+        Some("pound_times: seconds for 5,000,000 calls (origin: 4.7-rc7, patched, gain)"),
+        &["threads", "origin", "patched", "gain", "times", "group-stale", "gain over times"],
+    );
+    for (threads, origin) in THREADS.into_iter().zip(origin::TIMES) {
+        let mean = |kind: Kind| find(rows, &format!("pound/{}/{threads}", kind.name())).mean;
+        let gain = mean(Kind::Times).zip(mean(Kind::GroupStale)).map_or_else(
+            || "-".to_owned(),
+            |(times, ours)| format!("{:.2}%", 100.0 * (times - ours) / times),
+        );
+        table.row([
+            threads.to_string(),
+            format!("{:.2}", origin.before),
+            format!("{:.2}", origin.after),
+            format!("{:.2}%", origin.gain),
+            seconds(rows, Kind::Times, threads),
+            seconds(rows, Kind::GroupStale, threads),
+            gain,
+        ]);
+    }
+    table
+}
+
+fn hardware_table(rows: &[Row], what: &str, origin: &[origin::Pair; 10]) -> Table {
+    let title = match what {
+        "cycles" => "Cycles of pound_clock_gettime (origin: before, after, gain)",
+        _ => "L1 misses in percent of loads (origin: before, after, gain)",
+    };
+    let mut table =
+        Table::new(Some(title), &["threads", "origin", "patched", "gain", "clock_gettime", "group-stale"]);
+    for (threads, origin) in THREADS.into_iter().zip(origin) {
+        let digits = if what == "cycles" { 0 } else { 2 };
+        let cell = |kind: Kind| {
+            let row = find(rows, &format!("{what}/{}/{threads}", kind.name()));
+            // Why is in the row.
+            row.unavailable.map_or_else(|| value(row.mean), |_| "unavailable".to_owned())
+        };
+        table.row([
+            threads.to_string(),
+            format!("{:.digits$}", origin.before),
+            format!("{:.digits$}", origin.after),
+            format!("{:.2}%", origin.gain),
+            cell(Kind::ClockGettime),
+            cell(Kind::GroupStale),
+        ]);
+    }
+    table
+}
+
+fn history_table(rows: &[Row], kind: Kind, origin: &[[f64; 3]; 10]) -> Table {
+    let title = format!("pound_{} across kernels (origin: the figures that its fix was for)", kind.name());
+    let mut table = Table::new(
+        Some(&title),
+        &["threads", "parent of 6e998916df", "6e998916df", "4.7-rc7", "this kernel", "group-stale"],
+    );
+    for (threads, [parent, itself, later]) in THREADS.into_iter().zip(origin) {
+        table.row([
+            threads.to_string(),
+            format!("{parent:.2}"),
+            format!("{itself:.2} ({:.2}%)", 100.0 * (parent - itself) / parent),
+            format!("{later:.2} ({:.2}%)", 100.0 * (parent - later) / parent),
+            seconds(rows, kind, threads),
+            seconds(rows, Kind::GroupStale, threads),
+        ]);
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quick_runs_make_fewer_calls_and_every_thread_makes_some() {
+        for quick in [true, false] {
+            let settings = Settings { quick, reps: None, seed: 1 };
+            for (kind, threads) in Kind::ALL.into_iter().flat_map(|kind| THREADS.map(|n| (kind, n))) {
+                let calls = calls(&settings, kind, threads);
+                assert!(calls >= 4 * threads && calls <= CALLS, "{} {threads}: {calls}", kind.name());
+            }
+            assert_eq!(calls(&settings, Kind::Times, 128) < CALLS, quick);
+        }
+    }
+
+    #[test]
+    fn the_origins_gains_follow_from_its_figures() {
+        for pair in [origin::CLOCK_GETTIME, origin::TIMES, origin::CYCLES, origin::L1_MISSES].as_flattened() {
+            let gain = 100.0 * (pair.before - pair.after) / pair.before;
+            // The figures are rounded to two digits, the gains were not made from those.
+            assert!((gain - pair.gain).abs() < 0.5, "{pair:?}: {gain}");
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! The pounding: N threads, released together, each of which makes its share of the calls.
+//!
+//! # Safety
+//!
+//! The unsafe code is `times`, which std and rustix do not have.
+#![allow(unsafe_code)]
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{OnceLock, RwLock};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use dormouse::clock::{Refresh, ThreadGroup, process_cpu_ns};
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::runner::Failure;
+
+/// What is called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// `clock_gettime(CLOCK_PROCESS_CPUTIME_ID)`: the origin's first program.
+    ClockGettime,
+    /// `times()`: its second.
+    Times,
+    /// `process_cpu_ns()`.
+    Process,
+    /// Group time, refreshed once a millisecond.
+    GroupStale,
+    /// Group time, all members refreshed at every read.
+    GroupFresh,
+    /// The same with prefetch.
+    GroupFreshPrefetch,
+}
+
+impl Kind {
+    pub(super) const ALL: [Self; 6] = [
+        Self::ClockGettime,
+        Self::Times,
+        Self::Process,
+        Self::GroupStale,
+        Self::GroupFresh,
+        Self::GroupFreshPrefetch,
+    ];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::ClockGettime => "clock_gettime",
+            Self::Times => "times",
+            Self::Process => "process",
+            Self::GroupStale => "group-stale",
+            Self::GroupFresh => "group-fresh",
+            Self::GroupFreshPrefetch => "group-fresh-prefetch",
+        }
+    }
+
+    /// The group that is read, if one is.
+    pub(super) fn group(self) -> Option<ThreadGroup> {
+        let fresh = Refresh { tolerance: Duration::ZERO, most: usize::MAX, prefetch: true };
+        match self {
+            Self::ClockGettime | Self::Times | Self::Process => None,
+            Self::GroupStale => Some(ThreadGroup::new()),
+            Self::GroupFresh => Some(ThreadGroup::with_refresh(Refresh { prefetch: false, ..fresh })),
+            Self::GroupFreshPrefetch => Some(ThreadGroup::with_refresh(fresh)),
+        }
+    }
+}
+
+/// The origin's first call.
+fn clock_gettime_process() -> u64 {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// The origin's second call.
+fn user_ticks() -> u64 {
+    let mut times = libc::tms { tms_utime: 0, tms_stime: 0, tms_cutime: 0, tms_cstime: 0 };
+    // SAFETY: `times` is a valid place.
+    unsafe { libc::times(&raw mut times) };
+    times.tms_utime as u64
+}
+
+/// Has `threads` threads make `each` calls: how long it took from their release to the end of the last one's.
+pub(super) fn pound(kind: Kind, threads: usize, each: usize) -> Result<Duration, Failure> {
+    let group = kind.group();
+    let group = group.as_ref();
+    match (kind, group) {
+        (_, Some(read)) => drive(threads, each, group, || read.cpu_ns()),
+        (Kind::Times, _) => drive(threads, each, None, user_ticks),
+        (Kind::Process, _) => drive(threads, each, None, process_cpu_ns),
+        _ => drive(threads, each, None, clock_gettime_process),
+    }
+}
+
+fn drive(
+    threads: usize,
+    each: usize,
+    group: Option<&ThreadGroup>,
+    read: impl Fn() -> u64 + Sync,
+) -> Result<Duration, Failure> {
+    let (running, end) = (AtomicUsize::new(threads), OnceLock::new());
+    let backwards = AtomicU64::new(0);
+    let calls = || {
+        let (mut last, mut back) = (0, 0);
+        for _ in 0..each {
+            let now = read();
+            back += u64::from(now < last);
+            last = now;
+        }
+        backwards.fetch_add(back, Ordering::Relaxed);
+        if running.fetch_sub(1, Ordering::AcqRel) == 1 {
+            let _first = end.set(Instant::now());
+        }
+    };
+    let begin = with_threads(
+        threads,
+        group,
+        calls,
+        || Ok(()),
+        |release| {
+            let begin = Instant::now();
+            release();
+            Ok(begin)
+        },
+    )?;
+    match backwards.load(Ordering::Relaxed) {
+        0 => Ok(end.get().map_or(Duration::ZERO, |end| end.duration_since(begin))),
+        steps => Err(Failure::Wrong(format!("the time stepped back {steps} times"))),
+    }
+}
+
+/// Starts `threads` threads, members of `group` if there is one, which do `work` once they are released, and waits
+/// for their end. `before` runs when all of them have started and wait; `during` releases them.
+pub(super) fn with_threads<T>(
+    threads: usize,
+    group: Option<&ThreadGroup>,
+    work: impl Fn() + Sync,
+    before: impl FnOnce() -> Result<(), Failure>,
+    during: impl FnOnce(&mut dyn FnMut()) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    // Held for writing until the release; true: to work, false: something went wrong.
+    let gate = RwLock::new(false);
+    let ready = AtomicUsize::new(0);
+    let mut closed = gate.write().ok();
+    let (gate, ready, work) = (&gate, &ready, &work);
+    thread::scope(|scope| {
+        let member = move || {
+            let member = group.map(ThreadGroup::join).transpose();
+            ready.fetch_add(1, Ordering::Release);
+            if gate.read().is_ok_and(|go| *go) {
+                work();
+            }
+            member.map(drop)
+        };
+        let started: Result<Vec<_>, _> =
+            (0..threads).map(|_| thread::Builder::new().spawn_scoped(scope, member)).collect();
+        let result = started.map_err(Failure::from).and_then(|handles| {
+            while ready.load(Ordering::Acquire) < threads {
+                thread::yield_now();
+            }
+            before()?;
+            let result = during(&mut || {
+                if let Some(mut go) = closed.take() {
+                    *go = true;
+                }
+            });
+            for handle in handles {
+                handle.join().map_err(|_| Failure::from("a pounding thread panicked"))??;
+            }
+            result
+        });
+        // Nobody is left waiting, whatever went wrong.
+        drop(closed.take());
+        result
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_thread_makes_its_calls_and_is_timed() {
+        let calls = AtomicU64::new(0);
+        let read = || calls.fetch_add(1, Ordering::Relaxed);
+        assert!(drive(5, 100, None, read).unwrap() > Duration::ZERO);
+        assert_eq!(calls.load(Ordering::Relaxed), 500);
+    }
+
+    #[test]
+    fn an_answer_that_steps_back_is_a_wrong_one() {
+        let calls = AtomicU64::new(u64::MAX);
+        let stepped = drive(2, 10, None, || calls.fetch_sub(1, Ordering::Relaxed));
+        assert!(matches!(stepped, Err(Failure::Wrong(_))), "{stepped:?}");
+    }
+
+    #[test]
+    fn threads_that_wait_are_let_go_when_something_fails_before_the_release() {
+        let work = || panic!("not released");
+        let failed = with_threads(3, None, work, || Err(Failure::from("no clock")), |_| Ok(()));
+        assert_eq!(failed, Err(Failure::from("no clock")));
+    }
+
+    #[test]
+    fn each_kind_answers() {
+        for kind in Kind::ALL {
+            assert!(pound(kind, 2, 50).is_ok(), "{}", kind.name());
+        }
+    }
+}

@@ -1,0 +1,296 @@
+//! Processes that hand a token round a ring of pipes, as `lat_ctx` has them, under perf events that they
+//! inherit from this thread.
+//!
+//! As in `lat_ctx`, what writing and reading a pipe costs without any switch is measured by one process alone
+//! and subtracted. All run on one processor, so that handing on is switching. A sample is the fastest of a
+//! few batches, each timed by the wall clock: what else runs on that processor can only make them slower.
+//!
+//! # Safety
+//!
+//! The children are forked from a process that may have threads, so until their end they call nothing but system
+//! calls on what was made before.
+#![allow(unsafe_code)]
+
+use std::io::{PipeReader, PipeWriter, Read, pipe};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+use super::perf::Counting;
+use super::{SIZES, spec};
+use crate::runner::{Case, Failure};
+
+/// Batches of a sample.
+const BATCHES: usize = 9;
+
+/// Switches of a batch, at most.
+const SWITCHES: usize = 256;
+
+/// How long a batch should last at most, in nanoseconds: hardware counters can make a switch dear.
+const BATCH_NS: u64 = 2_000_000;
+
+/// What a run of rows counts.
+#[derive(Debug)]
+pub(super) struct Events {
+    pub(super) name: &'static str,
+    pub(super) list: &'static [Counting],
+}
+
+const TASK_CLOCK: Counting = Counting::software("task-clock", 1);
+const PAGE_FAULTS: Counting = Counting::software("page-faults", 2);
+const CONTEXT_SWITCHES: Counting = Counting::software("context-switches", 3);
+const CPU_MIGRATIONS: Counting = Counting::software("cpu-migrations", 4);
+
+pub(super) const EVENTS: [Events; 5] = [
+    Events { name: "none", list: &[] },
+    Events { name: "2", list: &[TASK_CLOCK, CONTEXT_SWITCHES] },
+    Events {
+        name: "8",
+        list: &[
+            TASK_CLOCK,
+            CONTEXT_SWITCHES,
+            CPU_MIGRATIONS,
+            PAGE_FAULTS,
+            Counting::software("minor-faults", 5),
+            Counting::software("major-faults", 6),
+            Counting::software("alignment-faults", 7),
+            Counting::software("emulation-faults", 8),
+        ],
+    },
+    Events { name: "2hw", list: &[Counting::hardware("cycles", 0), Counting::hardware("instructions", 1)] },
+    Events {
+        name: "4h4s",
+        list: &[
+            Counting::hardware("cycles", 0),
+            Counting::hardware("instructions", 1),
+            Counting::hardware("cache-references", 2),
+            Counting::hardware("cache-misses", 3),
+            TASK_CLOCK,
+            CONTEXT_SWITCHES,
+            CPU_MIGRATIONS,
+            PAGE_FAULTS,
+        ],
+    },
+];
+
+pub(super) fn notes() -> Vec<String> {
+    let list = |name: &str| {
+        let events = EVENTS.iter().find(|events| events.name == name);
+        let names = events.into_iter().flat_map(|events| events.list).map(|event| event.name);
+        names.collect::<Vec<_>>().join(", ")
+    };
+    vec![format!(
+        "kernel rows: processes in a ring of pipes on one processor under perf events inherited from this thread; us of wall time a switch, \
+         without what a pipe costs one process alone (lat_ctx -s 0); a value is the fastest of {BATCHES} batches of at most {SWITCHES} switches. \
+         2: {}; 8: {}; 2hw: {}; 4h4s: {}",
+        list("2"),
+        list("8"),
+        list("2hw"),
+        list("4h4s")
+    )]
+}
+
+/// The cases.
+pub(super) fn cases() -> Vec<Case<'static>> {
+    let mut cases = Vec::new();
+    for events in &EVENTS {
+        for size in SIZES {
+            let names: Vec<&str> = events.list.iter().map(|event| event.name).collect();
+            let spec = spec(format!("kernel/{}/{size}", events.name), "us", size, &names)
+                .with("clock", "wall")
+                .with("batches", BATCHES)
+                .with("switches", SWITCHES);
+            cases.push(Case::new(vec![spec], move || Ok(vec![sample(events.list, size)?])));
+        }
+    }
+    cases
+}
+
+/// Microseconds a switch.
+fn sample(events: &[Counting], size: usize) -> Result<f64, Failure> {
+    // Kept open while the children count; opened before they are forked, so that all are clones of ours.
+    let events: Result<Vec<_>, String> = events.iter().map(|event| event.open()).collect();
+    let _events = events.map_err(Failure::Unavailable)?;
+    let times = on_one_processor(|| Ring::start(size)?.times())?;
+    let (laps, times) = (times[0], &times[1..]);
+    let (alone, handed) = times.split_at(BATCHES);
+    let fastest = |times: &[u64]| times.iter().copied().min().unwrap_or(0) as f64;
+    let switches = laps as f64 * size as f64;
+    Ok((fastest(handed) / switches - fastest(alone) / SWITCHES as f64) / 1e3)
+}
+
+/// Runs `work` with this thread on the last of its processors; children that it forks stay there.
+fn on_one_processor<T>(work: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
+    let allowed = sched_getaffinity(None)?;
+    let mut one = CpuSet::new();
+    if let Some(last) = (0..CpuSet::MAX_CPU).rev().find(|&cpu| allowed.is_set(cpu)) {
+        one.set(last);
+    }
+    sched_setaffinity(None, &one)?;
+    let result = work();
+    sched_setaffinity(None, &allowed)?;
+    result
+}
+
+/// Laps of a batch; then the nanoseconds of each batch, by one process alone, then round the ring.
+type Times = [u64; 1 + 2 * BATCHES];
+
+/// The processes; they end with it.
+struct Ring {
+    children: Vec<libc::pid_t>,
+    result: PipeReader,
+}
+
+impl Ring {
+    fn start(size: usize) -> Result<Self, Failure> {
+        let pipes: Vec<(PipeReader, PipeWriter)> = (0..size).map(|_| pipe()).collect::<Result<_, _>>()?;
+        let (result, report) = pipe()?;
+        let mut ring = Self { children: Vec::with_capacity(size), result };
+        for place in 0..size {
+            let links = Links {
+                from: pipes[place].0.as_raw_fd(),
+                own: pipes[place].1.as_raw_fd(),
+                to: pipes[(place + 1) % size].1.as_raw_fd(),
+                report: report.as_raw_fd(),
+            };
+            // SAFETY: the child calls only what is safe in a signal handler, and never returns.
+            match unsafe { libc::fork() } {
+                0 => links.child(place == 0, SWITCHES / size),
+                -1 => return Err(std::io::Error::last_os_error().into()),
+                child => ring.children.push(child),
+            }
+        }
+        Ok(ring)
+    }
+
+    /// What the first of them reports.
+    fn times(&mut self) -> Result<Times, Failure> {
+        let wait = Timespec { tv_sec: 20, tv_nsec: 0 };
+        let mut ready = [PollFd::from_borrowed_fd(self.result.as_fd(), PollFlags::IN)];
+        if poll(&mut ready, Some(&wait))? == 0 {
+            return Err(Failure::Unavailable("the ring of processes stood still for 20 s".to_owned()));
+        }
+        let mut bytes = [0; size_of::<Times>()];
+        self.result.read_exact(&mut bytes)?;
+        let mut times = Times::default();
+        for (time, bytes) in times.iter_mut().zip(bytes.as_chunks().0) {
+            *time = u64::from_ne_bytes(*bytes);
+        }
+        Ok(times)
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        for &child in &self.children {
+            // SAFETY: numbers only; a child that nobody has waited for keeps its process id.
+            unsafe { libc::kill(child, libc::SIGKILL) };
+        }
+        for &child in &self.children {
+            // SAFETY: the status is not asked for.
+            unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
+        }
+    }
+}
+
+/// A child's descriptors.
+#[derive(Clone, Copy)]
+struct Links {
+    from: RawFd,
+    /// The other end of `from`.
+    own: RawFd,
+    to: RawFd,
+    report: RawFd,
+}
+
+impl Links {
+    /// A child's whole life.
+    fn child(self, keeps_time: bool, most_laps: usize) -> ! {
+        // SAFETY: numbers only. Whoever started us and dies takes us along.
+        unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+        if keeps_time {
+            let mut times = Times::default();
+            let [laps, batches @ ..] = &mut times;
+            let (alone, handed) = batches.split_at_mut(BATCHES);
+            for time in alone {
+                *time = timed(|| (0..SWITCHES).for_each(|_| hand_on(self.own, self.from)));
+            }
+            // The first lap wakes everybody for the first time.
+            hand_on(self.to, self.from);
+            let lap = timed(|| hand_on(self.to, self.from));
+            *laps = (BATCH_NS / lap.max(1)).clamp(1, most_laps as u64);
+            for time in handed {
+                *time = timed(|| (0..*laps).for_each(|_| hand_on(self.to, self.from)));
+            }
+            // SAFETY: `times` is as many bytes. A report that comes short is found out by its reader.
+            unsafe { libc::write(self.report, times.as_ptr().cast(), size_of_val(&times)) };
+        } else {
+            loop {
+                receive(self.from);
+                send(self.to);
+            }
+        }
+        end()
+    }
+}
+
+fn hand_on(to: RawFd, from: RawFd) {
+    send(to);
+    receive(from);
+}
+
+fn send(to: RawFd) {
+    let token = [0_u8];
+    // SAFETY: one byte to read.
+    if unsafe { libc::write(to, token.as_ptr().cast(), 1) } != 1 {
+        end();
+    }
+}
+
+fn receive(from: RawFd) {
+    let mut token = [0_u8];
+    // SAFETY: one byte to write.
+    if unsafe { libc::read(from, token.as_mut_ptr().cast(), 1) } != 1 {
+        end();
+    }
+}
+
+/// Nanoseconds that `work` takes.
+fn timed(work: impl FnOnce()) -> u64 {
+    let now = || {
+        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: `time` is a valid place, and the clock exists.
+        unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+        time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+    };
+    let begin = now();
+    work();
+    now() - begin
+}
+
+/// Ends a child without running anything of its parent's.
+fn end() -> ! {
+    // SAFETY: ends the process.
+    unsafe { libc::_exit(0) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processes_hand_the_token_round_and_are_gone_afterwards() {
+        for size in SIZES {
+            let mut ring = Ring::start(size).unwrap();
+            let times = ring.times().unwrap();
+            assert!(times.iter().all(|&time| time > 0));
+            let children = ring.children.clone();
+            drop(ring);
+            for child in children {
+                // SAFETY: signal 0 only asks.
+                assert_eq!(unsafe { libc::kill(child, 0) }, -1, "{child} is still there");
+            }
+        }
+    }
+}

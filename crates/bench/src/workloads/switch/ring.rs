@@ -1,0 +1,318 @@
+//! Tasks on one thread that hand a token round.
+//!
+//! A small executor runs boxed futures from a queue of those that are ready. Each has a mailbox; woken by a token
+//! in it, a task does its work and puts the token into the next one's. The work is what a process of `lat_ctx` does
+//! (`-s 1`): it sums up an array of its own, 1 KiB. It also adds to two counters of the program, whether
+//! anybody counts them or not. So a switch without events is the same work, through the same queue and the same
+//! virtual call, and with a context that holds no counter; `ring/bare` does not even have that.
+//!
+//! A sample is timed by the thread's CPU time; the first task's coming on and the last one's going off are outside
+//! of it.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::hint::black_box;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use dormouse_events::pmu::CountingPmu;
+use dormouse_events::{Counter, Error, Event, Parent, Switched, TaskContext, switch, switch_eager};
+
+use super::{SIZES, spec};
+use crate::clocks::cpu;
+use crate::runner::{Case, Failure};
+use crate::workloads::Settings;
+
+/// Words of a task's array: 1 KiB.
+const WORDS: usize = 256;
+
+static HOPS: Counter = Counter::new("hops");
+static BYTES: Counter = Counter::new("bytes");
+static RETRIES: Counter = Counter::new("retries");
+static REFUSALS: Counter = Counter::new("refusals");
+
+/// How to switch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// Not at all.
+    Bare,
+    /// Read at every switch.
+    Eager,
+    /// Exchange what is equivalent.
+    Swap,
+}
+
+/// The events of the rows.
+fn events(count: usize) -> Result<Vec<Event>, Error> {
+    let mut events = vec![
+        Event::TASK_CLOCK,
+        Event::CONTEXT_SWITCHES,
+        Event::CPU_MIGRATIONS,
+        Event::PAGE_FAULTS,
+        HOPS.event()?,
+        BYTES.event()?,
+        RETRIES.event()?,
+        REFUSALS.event()?,
+    ];
+    events.truncate(count);
+    Ok(events)
+}
+
+pub(super) fn notes() -> Vec<String> {
+    let names = events(8).unwrap_or_default().iter().map(|event| event.name()).collect::<Vec<_>>().join(", ");
+    vec![
+        format!(
+            "ring rows: tasks (boxed futures) on one thread hand a token round through a queue of the ready; each sums up its own array \
+             of 1 KiB, as lat_ctx -s 1 does, and adds to two counters of the program, in every row alike; ns of the \
+             thread's CPU time a switch. The 8 events: {names}; the 2: the first two. none: the switch is called and \
+             finds no counters; bare: it is not called"
+        ),
+        "swap exchanges equivalent contexts; eager reads every counter once a switch (one reading serves the task that goes and the \
+         one that comes; the origin's kernel read out and set up anew), which is also what keeps each task's own counts apart. Most of it is one getrusage, for 2 events as for 8"
+            .to_owned(),
+        "cpu-migrations is a lower bound here: it is seen when two reads find different processors".to_owned(),
+    ]
+}
+
+/// The cases.
+pub(super) fn cases(settings: &Settings) -> Vec<Case<'static>> {
+    let mut cases = Vec::new();
+    for size in SIZES {
+        cases.push(case(settings, format!("ring/bare/{size}"), size, 0, Way::Bare));
+        for count in [0, 2, 8] {
+            let events = if count == 0 { "none".to_owned() } else { count.to_string() };
+            for (way, name) in [(Way::Eager, "eager"), (Way::Swap, "swap")] {
+                cases.push(case(settings, format!("ring/{events}/{size}/{name}"), size, count, way));
+            }
+        }
+        for (name, list) in [("2hw", &HARDWARE[..2]), ("4h4s", &HARDWARE[..])] {
+            let spec = spec(format!("ring/{name}/{size}"), "ns", size, list);
+            let reason = list.iter().find_map(|event| Event::by_name(event).err());
+            cases.push(Case::unavailable(vec![spec], reason.map_or_else(String::new, |e| e.to_string())));
+        }
+    }
+    cases
+}
+
+/// What the origin counted.
+const HARDWARE: [&str; 8] = [
+    "cycles",
+    "instructions",
+    "cache-references",
+    "cache-misses",
+    "task-clock",
+    "context-switches",
+    "cpu-migrations",
+    "page-faults",
+];
+
+fn case(settings: &Settings, name: String, size: usize, count: usize, way: Way) -> Case<'static> {
+    let events = match events(count) {
+        Ok(events) => events,
+        Err(error) => return Case::unavailable(vec![spec(name, "ns", size, &[])], error.to_string()),
+    };
+    let names: Vec<&str> = events.iter().map(|event| event.name()).collect();
+    let spec = spec(name, "ns", size, &names).with("clock", "thread CPU time").with("array_bytes", 4 * WORDS);
+    Case::per_iteration(spec, settings.target(), move |switches| {
+        let mut ring = Ring::new(size, &events)?;
+        let (took, did) = ring.run(switches, way);
+        ring.check(switches, way, &did)?;
+        Ok(took)
+    })
+}
+
+/// That a ring of equivalent tasks reads no counter, by a PMU that counts its reads: as a sentence, or what
+/// was seen instead.
+pub(super) fn prove() -> Result<String, String> {
+    const SWITCHES: u64 = 100_000;
+    static PMU: CountingPmu = CountingPmu::new();
+    let events: Vec<Event> = (0..8).map(|number| PMU.event("counted read", number)).collect();
+    for size in SIZES {
+        let mut ring = Ring::new(size, &events).map_err(|error| error.to_string())?;
+        ring.come_on();
+        let before = PMU.reads();
+        let (_, did) = ring.run_on(SWITCHES, Way::Swap);
+        let reads = PMU.reads() - before;
+        if reads != 0 || did.exchanged != SWITCHES {
+            return Err(format!(
+                "{reads} counter reads in {SWITCHES} switches between {size} equivalent tasks, {} exchanged",
+                did.exchanged
+            ));
+        }
+    }
+    Ok(format!(
+        "counter reads in {SWITCHES} switches between equivalent tasks, 8 events, in rings of 2, 8 and 32: 0, by a PMU that \
+         counts its reads"
+    ))
+}
+
+/// How switches went.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Did {
+    exchanged: u64,
+    read: u64,
+}
+
+/// What the tasks share.
+struct Shared {
+    ready: RefCell<VecDeque<usize>>,
+    mailboxes: Vec<Cell<Option<u64>>>,
+    /// What was summed up: keeps the work from being left out.
+    sum: Cell<u32>,
+}
+
+type Task = Pin<Box<dyn Future<Output = ()>>>;
+
+struct Ring {
+    // Dropped before their parent and the tasks.
+    contexts: Vec<TaskContext>,
+    parent: Option<Parent>,
+    tasks: Vec<Task>,
+    shared: Rc<Shared>,
+    current: usize,
+}
+
+impl Ring {
+    fn new(size: usize, events: &[Event]) -> Result<Self, Error> {
+        let parent = if events.is_empty() { None } else { Some(Parent::new(events)?) };
+        let context = |_| parent.as_ref().map_or_else(TaskContext::none, Parent::context);
+        let shared = Rc::new(Shared {
+            ready: RefCell::new(VecDeque::with_capacity(size)),
+            mailboxes: vec![Cell::new(None); size],
+            sum: Cell::new(0),
+        });
+        Ok(Self {
+            contexts: (0..size).map(context).collect(),
+            parent,
+            tasks: (0..size).map(|place| task(place, Rc::clone(&shared))).collect(),
+            shared,
+            current: 0,
+        })
+    }
+
+    /// From the first task's coming on to the last one's going off.
+    fn run(&mut self, switches: u64, way: Way) -> (Duration, Did) {
+        self.come_on();
+        let result = self.run_on(switches, way);
+        switch(&mut self.contexts[self.current], &mut TaskContext::none());
+        result
+    }
+
+    fn come_on(&mut self) {
+        switch(&mut TaskContext::none(), &mut self.contexts[self.current]);
+    }
+
+    fn run_on(&mut self, switches: u64, way: Way) -> (Duration, Did) {
+        self.shared.mailboxes[self.current].set(Some(0));
+        self.poll(self.current);
+        cpu(|| match way {
+            Way::Bare => self.turn(switches, |_, _, _| Switched::Nothing),
+            Way::Eager => self.turn(switches, by(switch_eager)),
+            Way::Swap => self.turn(switches, by(switch)),
+        })
+    }
+
+    /// So many switches.
+    #[inline]
+    fn turn(&mut self, switches: u64, by: impl Fn(&mut [TaskContext], usize, usize) -> Switched) -> Did {
+        let mut did = Did::default();
+        for _ in 0..switches {
+            let Some(next) = self.shared.ready.borrow_mut().pop_front() else { break };
+            let switched = by(&mut self.contexts, self.current, next);
+            did.exchanged += u64::from(switched == Switched::Exchanged);
+            did.read += u64::from(switched == Switched::Read);
+            self.current = next;
+            self.poll(next);
+        }
+        // The last one's token goes nowhere.
+        self.shared.ready.borrow_mut().clear();
+        did
+    }
+
+    #[inline]
+    fn poll(&mut self, task: usize) {
+        let _ = self.tasks[task].as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    }
+
+    /// Whether every switch went as it should, and the parent has every hop.
+    fn check(self, switches: u64, way: Way, did: &Did) -> Result<(), Failure> {
+        let counting = self.parent.is_some();
+        let expected = match way {
+            Way::Swap if counting => Did { exchanged: switches, read: 0 },
+            Way::Eager if counting => Did { exchanged: 0, read: switches },
+            _ => Did::default(),
+        };
+        if *did != expected {
+            return Err(Failure::Wrong(format!("{did:?} of {switches} switches, expected {expected:?}")));
+        }
+        let Some(ledger) = self.parent.as_ref().map(Parent::ledger) else { return Ok(()) };
+        drop(self);
+        // The one that began the round is a hop too.
+        match HOPS.event().ok().and_then(|hops| ledger.value(hops)) {
+            Some(hops) if hops != switches + 1 => {
+                Err(Failure::Wrong(format!("{hops} hops counted of {}", switches + 1)))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Switches from one of the contexts to another.
+#[inline]
+fn by(
+    switch: impl Fn(&mut TaskContext, &mut TaskContext) -> Switched,
+) -> impl Fn(&mut [TaskContext], usize, usize) -> Switched {
+    move |contexts, previous, next| match contexts.get_disjoint_mut([previous, next]) {
+        Ok([previous, next]) => switch(previous, next),
+        Err(_) => Switched::Nothing,
+    }
+}
+
+/// Waits for the token, works, hands it on.
+fn task(place: usize, shared: Rc<Shared>) -> Task {
+    let array = vec![place as u32; WORDS];
+    Box::pin(poll_fn(move |_| {
+        if let Some(token) = shared.mailboxes[place].take() {
+            let sum = black_box(&array).iter().fold(0_u32, |sum, &word| sum.wrapping_add(word));
+            shared.sum.set(shared.sum.get().wrapping_add(sum));
+            HOPS.add(1);
+            BYTES.add(4 * WORDS as u64);
+            let next = (place + 1) % shared.mailboxes.len();
+            shared.mailboxes[next].set(Some(token + 1));
+            shared.ready.borrow_mut().push_back(next);
+        }
+        Poll::Pending
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_token_goes_round_and_every_hop_is_counted_either_way() {
+        for way in [Way::Bare, Way::Eager, Way::Swap] {
+            let mut ring = Ring::new(8, &events(8).unwrap()).unwrap();
+            let (_, did) = ring.run(1000, way);
+            assert_eq!(ring.current, 1000 % 8);
+            if way != Way::Bare {
+                assert!(ring.check(1000, way, &did).is_ok(), "{way:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_switch_that_went_otherwise_is_a_wrong_answer() {
+        let mut ring = Ring::new(2, &events(8).unwrap()).unwrap();
+        let (_, did) = ring.run(100, Way::Eager);
+        assert!(matches!(ring.check(100, Way::Swap, &did), Err(Failure::Wrong(_))));
+    }
+
+    #[test]
+    fn no_counter_is_read_between_equivalent_tasks() {
+        prove().unwrap();
+    }
+}
