@@ -44,7 +44,14 @@ fn key(name: &str) -> &'static Key {
 }
 
 fn state() -> Vec<u64> {
-    let mut state = vec![u64::from(own()), u64::from(public()), generic(1u8), generic(1u64), twin_a().into(), twin_b().into()];
+    let mut state = vec![
+        u64::from(own()),
+        u64::from(public()),
+        generic(1u8),
+        generic(1u64),
+        twin_a().into(),
+        twin_b().into(),
+    ];
     state.extend(often().map(u64::from));
     state.extend(starts_on().map(u64::from));
     state.push(u64::from(codegen(21) == 3));
