@@ -38,8 +38,10 @@ const CLIENTS_PER_CPU: usize = 16;
 /// The sides, in the order of their rows.
 const SIDES: [Side; 2] = [Side::With, Side::Without];
 
-/// Loads: the prefix of their rows, what is asked for, and how many turns of four slices they get.
-const LOADS: [(&str, &[load::Ask], usize); 2] = [("teaparty", &MIX, 2), ("teaparty-menu", &MENU, 1)];
+/// A load: the prefix of its rows, what is asked for, and how many turns of four slices it gets.
+type Loading = (&'static str, &'static [load::Ask], usize);
+
+const LOADS: [Loading; 2] = [("teaparty", &MIX, 2), ("teaparty-menu", &MENU, 2)];
 
 /// Whose slice it is, in one turn.
 const TURN: [usize; 4] = [0, 1, 1, 0];
@@ -61,6 +63,9 @@ pub(crate) fn run(settings: &Settings, progress: &mut Progress) -> Measured {
     });
     let mut measured = Measured::of(outcome, &plan);
     measured.params.insert("order".to_owned(), "A B B A, B A A B".into());
+    if let Ok(tcp) = fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control") {
+        measured.params.insert("tcp".to_owned(), tcp.trim().into());
+    }
     compare(&mut measured, &halves);
     measured
 }
@@ -73,21 +78,26 @@ fn difference(rows: &[Row], prefix: &str) -> Row {
 
 fn compare(measured: &mut Measured, halves: &Halves) {
     let rows = &measured.rows;
-    let mut computed: Vec<Row> =
-        ["teaparty", "teaparty-menu", "teaparty-cpu"].iter().map(|prefix| difference(rows, prefix)).collect();
+    let mut computed: Vec<Row> = ["teaparty", "teaparty-cpu", "teaparty-menu", "teaparty-menu-cpu"]
+        .iter()
+        .map(|prefix| difference(rows, prefix))
+        .collect();
     measured.notes.push(verdict(&computed[0]));
     measured.notes.extend([
         "…/difference: 100 * (with / without - 1), of the sums of a round; negative means that \
-         dormouse costs throughput (for teaparty-cpu: that it saves CPU time)"
+         dormouse costs throughput (in the …-cpu rows: that it saves CPU time)"
             .to_owned(),
         format!(
             "stops at the first even number of rounds from {FEWEST} on whose interval fits, which makes the \
              interval a little too narrow"
         ),
         "teaparty: the mix of routes that the tea house offers its own guests; teaparty-menu: its cheapest \
-         route alone, where dormouse's share is largest; teaparty-cpu: CPU time of the service's process a \
-         request under the mix, by /proc; teaparty-refused: requests of the mix that were answered with an \
-         error (sold out, for instance) and do not count"
+         route alone, where dormouse's share is largest; …-cpu: CPU time of the service's process a request, \
+         by /proc; teaparty-refused: requests of the mix that were answered with an error (sold out, for \
+         instance) and do not count"
+            .to_owned(),
+        "the rates of short answers also depend on the machine's TCP congestion control (see the \
+         parameters): bbr paces a connection by what it has sent before. The …-cpu rows do not"
             .to_owned(),
         "with: agent running, one client connected that said hello, every key off (checked); without: \
          built with --no-default-features"
@@ -123,12 +133,12 @@ fn specs(settings: &Settings, halves: &Halves) -> Vec<Spec> {
     let clients = CLIENTS_PER_CPU * halves.first().len().max(1);
     let side_specs = |side: Side| {
         let spec = |prefix: &str, unit| Spec::new(format!("{prefix}/{side}"), unit).with("clients", clients);
-        let rate = |(prefix, _, turns): (&str, _, usize)| {
+        let rate = |(prefix, _, turns): Loading| {
             let seconds = slice(settings).as_secs_f64() * (2 * turns) as f64;
             spec(prefix, "requests/s").with("seconds", seconds)
         };
-        let mut specs = LOADS.map(rate).to_vec();
-        specs.push(spec("teaparty-cpu", "us").with("per", "request"));
+        let cpu = |(prefix, _, _): Loading| spec(&format!("{prefix}-cpu"), "us").with("per", "request");
+        let mut specs: Vec<Spec> = LOADS.into_iter().flat_map(|load| [rate(load), cpu(load)]).collect();
         specs.push(spec("teaparty-refused", "%").with("of", "requests"));
         specs
     };
@@ -153,7 +163,7 @@ fn case(binaries: Binaries, settings: &Settings, halves: Halves, runtime_dir: Ru
             Ok::<_, Failure>(done)
         };
         let mut values = [Vec::new(), Vec::new()];
-        let mut of_mix = [None; 2];
+        let mut refusals = [None; 2];
         for (_, asks, turns) in LOADS {
             // Not those of the load before: congestion control remembers how little that sent.
             let connect = |server: &Server| Clients::connect(server.addr, count);
@@ -173,20 +183,19 @@ fn case(binaries: Binaries, settings: &Settings, halves: Halves, runtime_dir: Ru
                 if answered == 0 {
                     return Err(Failure::from("a service answered nothing"));
                 }
-                values[side].push(answered as f64 / elapsed.as_secs_f64());
                 let used = Usage::of(servers[side].pid())?.since(before[side]);
-                let refused = 100.0 * refused as f64 / (answered + refused) as f64;
-                // The mix is the first load.
-                of_mix[side].get_or_insert([used.as_secs_f64() * 1e6 / answered as f64, refused]);
+                values[side].push(answered as f64 / elapsed.as_secs_f64());
+                values[side].push(used.as_secs_f64() * 1e6 / answered as f64);
+                // Of the mix, which is the first load.
+                refusals[side].get_or_insert(100.0 * refused as f64 / (answered + refused) as f64);
             }
         }
         for server in &mut servers {
             server.check()?;
         }
         round += 1;
-        let side_values =
-            |(rates, rest): (Vec<f64>, Option<[f64; 2]>)| rates.into_iter().chain(rest.into_iter().flatten());
-        Ok(values.into_iter().zip(of_mix).flat_map(side_values).collect())
+        let side_values = |(values, refused): (Vec<f64>, _)| values.into_iter().chain(refused);
+        Ok(values.into_iter().zip(refusals).flat_map(side_values).collect())
     })
 }
 
