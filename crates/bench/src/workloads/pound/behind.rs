@@ -102,12 +102,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_least_is_not_above_the_most_and_a_fresh_group_is_hardly_behind() {
+    fn the_least_is_not_above_the_most() {
         for name in NAMES {
             let ends = behind(name, 2, 4).unwrap();
             assert!(ends[0] <= ends[1], "{name}: {ends:?}");
         }
-        let fresh = behind("group-fresh", 2, 20).unwrap();
-        assert!(fresh[0] < 1_000_000.0, "{fresh:?}");
     }
 }
