@@ -8,6 +8,7 @@ use std::os::unix::process::CommandExt as _;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
+use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, utimensat};
 use rustix::process::Signal;
 use support::{DORMOUSE, HANG, NOBODY, Run, Running, Service, command, finish, run, skip};
 
@@ -216,10 +217,20 @@ fn a_socket_file_left_by_a_dead_process_is_no_hindrance_to_the_next() {
     std::fs::create_dir(&directory).expect("a directory");
     std::fs::set_permissions(&directory, Permissions::from_mode(0o700)).expect("a mode");
     let stale = directory.join("1.sock");
-    drop(std::os::unix::net::UnixListener::bind(&stale).expect("a socket"));
+    let fresh = directory.join("2.sock");
+    for socket in [&stale, &fresh] {
+        drop(std::os::unix::net::UnixListener::bind(socket).expect("a socket"));
+    }
+    // A minute old; the other one might belong to a process that is about to listen.
+    let then = std::time::SystemTime::now() - std::time::Duration::from_secs(60);
+    let then = then.duration_since(std::time::UNIX_EPOCH).expect("after 1970");
+    let then = Timespec { tv_sec: then.as_secs().cast_signed(), tv_nsec: 0 };
+    let times = Timestamps { last_access: then, last_modification: then };
+    utimensat(CWD, &stale, &times, AtFlags::empty()).expect("a time");
     let service = Service::start_as(DORMOUSE.as_ref(), runtime, |_| {}).expect("a service");
     service.assert_alive();
     assert!(!stale.exists(), "the next process sweeps");
+    assert!(fresh.exists(), "not what is new");
 }
 
 #[test]
