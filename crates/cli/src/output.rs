@@ -78,6 +78,8 @@ impl Context {
     /// The streams of this process.
     pub(crate) fn new(json: bool, color: Color, patience: Duration) -> Context {
         match color {
+            // anstream takes CI for a wish for colour, also on a terminal that has none.
+            Color::Auto if is_dumb() && std::env::var_os("CLICOLOR_FORCE").is_none() => ColorChoice::Never,
             Color::Auto => ColorChoice::Auto,
             Color::Always => ColorChoice::Always,
             Color::Never => ColorChoice::Never,
@@ -155,8 +157,12 @@ pub(crate) fn tell(report: &Report, json: bool) {
 
 /// Whether both ends of the conversation with a person are a terminal that can be drawn on.
 pub(crate) fn is_interactive() -> bool {
-    let dumb = std::env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb");
-    io::stdin().is_terminal() && io::stdout().is_terminal() && !dumb
+    io::stdin().is_terminal() && io::stdout().is_terminal() && !is_dumb()
+}
+
+/// Whether the terminal can do no more than print.
+fn is_dumb() -> bool {
+    std::env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb")
 }
 
 fn stdout_failure(error: &io::Error) -> Failure {
