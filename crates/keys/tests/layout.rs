@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind};
 
@@ -23,6 +24,9 @@ fn target() -> PathBuf {
 
 /// Builds one binary, runs it, and takes apart what it prints. Flags are those of the linked program alone.
 fn run(profile: &str, package: &str, bin: &str, flags: &[&str], everywhere: &str) -> Said {
+    // Tests build the same program in other ways to the same place: each runs what it has built itself.
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/layout/Cargo.toml");
     // Dependencies that are built with other flags have a directory of their own.
     let target = if everywhere.is_empty() { target() } else { target().join("flags") };
