@@ -129,11 +129,16 @@ impl ThreadBlock {
         fence(Ordering::Release);
     }
 
-    /// Publishes what the thread runs from now on, and ends the switch. Only the owner calls this.
+    /// Publishes what the thread runs from now on, and ends the switch that [`ThreadBlock::begin_switch`]
+    /// began. Only the owner calls this.
     #[inline]
     pub fn set_current(&self, current: Current) {
-        self.begin_switch();
-        let sequence = self.sequence.load(Ordering::Relaxed);
+        let mut sequence = self.sequence.load(Ordering::Relaxed);
+        if sequence.is_multiple_of(2) {
+            // A switch inside this one (a signal handler's) has ended both.
+            self.begin_switch();
+            sequence |= 1;
+        }
         self.group.store(current.group, Ordering::Relaxed);
         self.task.store(current.task, Ordering::Relaxed);
         self.since.store(current.since, Ordering::Relaxed);
@@ -156,7 +161,7 @@ impl ThreadBlock {
         // Pairs with the last store of `set_current`.
         let before = self.sequence.load(Ordering::Acquire);
         let current = self.own_current();
-        // Pairs with the release fence of `set_current`.
+        // Pairs with the release fence of `begin_switch`.
         fence(Ordering::Acquire);
         let after = self.sequence.load(Ordering::Relaxed);
         (before == after && before.is_multiple_of(2)).then_some((current, before))
