@@ -245,7 +245,7 @@ impl Stream {
                     &Note::Thread {
                         tid: chunk.writer.tid,
                         start: chunk.writer.start,
-                        name: super::ops::thread_name(chunk.writer.tid),
+                        name: super::host::thread_name(chunk.writer.tid),
                     },
                 );
             }
@@ -261,7 +261,7 @@ impl Stream {
         }
         if now >= self.next_clock {
             self.next_clock = now + Duration::from_secs(1);
-            note(output, &Note::Clock(super::ops::clock_point()));
+            note(output, &Note::Clock(super::host::clock_point()));
         }
     }
 }

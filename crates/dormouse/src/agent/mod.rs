@@ -10,6 +10,7 @@
 //! threads. It takes no lock of the host's. If it should panic, the panic ends with it, and its keys go off.
 
 mod client;
+mod host;
 mod ops;
 mod place;
 mod server;
