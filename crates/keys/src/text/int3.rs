@@ -24,6 +24,8 @@
 //! itself into.
 #![allow(unsafe_code)]
 
+mod midway;
+
 use std::io::Write as _;
 use std::num::NonZero;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, Ordering};
@@ -34,6 +36,8 @@ use dormouse_sys::trap::{self, INT3};
 use super::{Patch, Written};
 use crate::arch::LENGTH;
 use crate::{Error, barrier};
+
+pub use midway::{look_up, midway};
 
 /// How often threads that block SIGTRAP are looked for, a millisecond apart, before the batch is refused.
 const PATIENCE: u32 = 20;

@@ -23,6 +23,7 @@ mod map;
 mod pages;
 
 pub(crate) use int3::fallback;
+pub use int3::{look_up, midway};
 pub(crate) use map::{CodeMap, Segment};
 
 use crate::arch::{LENGTH, encode};

@@ -1,0 +1,38 @@
+//! A batch that stays half-way, so that what a trap costs can be measured one trap at a time.
+//!
+//! # Safety
+//!
+//! The caller answers for where threads go on.
+#![allow(unsafe_code)]
+
+use std::sync::atomic::Ordering;
+
+use super::{Live, Resume, TRAPS, World, prepare, resolve};
+use crate::Error;
+use crate::batch::exclusively;
+
+/// What the trap handler asks: where a thread goes on that has run into the `int3` at `address`. Counts as a trap.
+pub fn look_up(address: usize) -> Option<usize> {
+    resolve(address)
+}
+
+/// Runs `work` as if a batch of `sites`, each with the address where its new instruction leads, stood between its
+/// first step and its last: handler, look-up and table are the real ones. Says how many threads trapped.
+///
+/// The sites are the caller's own and need be in no object; `work` must apply no batch.
+///
+/// # Safety
+///
+/// A thread that executes an `int3` at a site can go on at the address beside it.
+pub unsafe fn midway<T>(sites: &[(usize, usize)], work: impl FnOnce() -> T) -> Result<(T, u64), Error> {
+    let mut table: Vec<_> = sites.iter().map(|&(code, target)| Resume { code, target }).collect();
+    table.sort_unstable_by_key(|resume| resume.code);
+    exclusively(|| {
+        prepare()?;
+        let before = TRAPS.load(Ordering::Relaxed);
+        Live.publish(table);
+        let result = work();
+        Live.retire();
+        Ok((result, TRAPS.load(Ordering::Relaxed) - before))
+    })
+}
