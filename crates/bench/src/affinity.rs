@@ -46,6 +46,16 @@ impl Halves {
         self.on(self.second(), work)
     }
 
+    /// Runs `work` on all processors but the last, which it is told; with only one there is none to leave out.
+    pub(crate) fn sparing_one<T>(&self, work: impl FnOnce(usize) -> T) -> Result<T, Failure> {
+        match self.all[..] {
+            [ref rest @ .., spared] if !rest.is_empty() => self.on(rest, || work(spared)),
+            _ => Err(Failure::Unavailable(
+                "takes a processor to leave alone, and there is only one".to_owned(),
+            )),
+        }
+    }
+
     fn on<T>(&self, cpus: &[usize], work: impl FnOnce() -> T) -> Result<T, Failure> {
         if !self.are_two() {
             return Ok(work());
@@ -79,6 +89,20 @@ mod tests {
         assert_eq!(allowed(), halves.all);
         if halves.are_two() {
             assert_eq!([first, second].concat(), halves.all);
+        }
+    }
+
+    #[test]
+    fn the_spared_processor_is_the_only_one_left_out() {
+        let halves = Halves::of_this_thread();
+        let spared = halves.sparing_one(|spared| (Halves::of_this_thread().all, spared));
+        assert_eq!(Halves::of_this_thread().all, halves.all);
+        match spared {
+            Ok((mut rest, spared)) => {
+                rest.push(spared);
+                assert_eq!(rest, halves.all);
+            }
+            Err(_) => assert!(!halves.are_two()),
         }
     }
 

@@ -7,7 +7,7 @@
 
 use std::fs;
 
-/// The two counts that matter here, summed over all processors.
+/// The two counts that matter here, of one processor or summed over all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ipis {
     /// Function call interrupts.
@@ -17,11 +17,17 @@ pub struct Ipis {
 }
 
 impl Ipis {
-    /// Reads the counts, or says why that cannot be done.
+    /// Reads the counts of all processors, or says why that cannot be done.
     pub fn read() -> Result<Self, String> {
-        let text = fs::read_to_string("/proc/interrupts")
-            .map_err(|error| format!("cannot read /proc/interrupts: {error}"))?;
-        Ok(Self { cal: row(&text, "CAL")?, tlb: row(&text, "TLB")? })
+        let text = text()?;
+        let sum = |name| Ok::<_, String>(row(&text, name)?.into_iter().fold(0, u64::saturating_add));
+        Ok(Self { cal: sum("CAL")?, tlb: sum("TLB")? })
+    }
+
+    /// Reads the counts of one processor, or says why that cannot be done.
+    pub fn read_of(cpu: usize) -> Result<Self, String> {
+        let text = text()?;
+        Ok(Self { cal: cell(&text, "CAL", cpu)?, tlb: cell(&text, "TLB", cpu)? })
     }
 
     /// Interrupts since `earlier`; a count that wrapped gives none.
@@ -31,23 +37,33 @@ impl Ipis {
     }
 }
 
-/// Sum of a named row over the processors.
-fn row(text: &str, name: &str) -> Result<u64, String> {
+fn text() -> Result<String, String> {
+    fs::read_to_string("/proc/interrupts").map_err(|error| format!("cannot read /proc/interrupts: {error}"))
+}
+
+/// The counts of a named row, one a processor that is online.
+fn row(text: &str, name: &str) -> Result<Vec<u64>, String> {
     let counts = text
         .lines()
         .find_map(|line| line.trim_start().strip_prefix(name)?.strip_prefix(':'))
         .ok_or_else(|| format!("/proc/interrupts has no row {name}"))?;
     // The counts come first; the description that follows starts with a word.
-    let mut processors = 0;
-    let mut sum = 0_u64;
-    for count in counts.split_whitespace().map_while(|word| word.parse::<u64>().ok()) {
-        processors += 1;
-        sum = sum.saturating_add(count);
-    }
-    if processors == 0 {
+    let counts: Vec<u64> = counts.split_whitespace().map_while(|word| word.parse().ok()).collect();
+    if counts.is_empty() {
         return Err(format!("row {name} of /proc/interrupts holds no counts"));
     }
-    Ok(sum)
+    Ok(counts)
+}
+
+/// One processor's count in a named row.
+fn cell(text: &str, name: &str, cpu: usize) -> Result<u64, String> {
+    let heading = text.lines().next().unwrap_or_default();
+    // Processors that are offline have no column.
+    heading
+        .split_whitespace()
+        .position(|word| word.strip_prefix("CPU").and_then(|number| number.parse().ok()) == Some(cpu))
+        .and_then(|column| row(text, name).ok()?.get(column).copied())
+        .ok_or_else(|| format!("row {name} of /proc/interrupts has no count of processor {cpu}"))
 }
 
 #[cfg(test)]
@@ -63,14 +79,23 @@ mod tests {
         ERR:          0\n";
 
     #[test]
-    fn rows_are_summed_over_processors() {
-        assert_eq!(row(FIXTURE, "CAL"), Ok(61_121));
-        assert_eq!(row(FIXTURE, "TLB"), Ok(12_274));
+    fn a_row_has_one_count_a_processor() {
+        assert_eq!(row(FIXTURE, "CAL"), Ok(vec![32_546, 28_575]));
+        assert_eq!(row(FIXTURE, "TLB"), Ok(vec![6415, 5859]));
+    }
+
+    #[test]
+    fn a_processor_is_found_by_the_heading_and_not_by_its_place() {
+        assert_eq!(cell(FIXTURE, "CAL", 1), Ok(28_575));
+        assert!(cell(FIXTURE, "CAL", 2).unwrap_err().contains("processor 2"));
+        let offline = "  CPU0  CPU2\nCAL:  5  7  Function call interrupts\n";
+        assert_eq!(cell(offline, "CAL", 2), Ok(7));
+        assert!(cell(offline, "CAL", 1).is_err());
     }
 
     #[test]
     fn a_row_without_description_is_read() {
-        assert_eq!(row(FIXTURE, "ERR"), Ok(0));
+        assert_eq!(row(FIXTURE, "ERR"), Ok(vec![0]));
     }
 
     #[test]
@@ -82,7 +107,7 @@ mod tests {
 
     #[test]
     fn a_name_matches_as_a_whole() {
-        assert_eq!(row("CALX: 5\n CAL: 2 3 text 9\n", "CAL"), Ok(5));
+        assert_eq!(row("CALX: 5\n CAL: 2 3 text 9\n", "CAL"), Ok(vec![2, 3]));
     }
 
     #[test]

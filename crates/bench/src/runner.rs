@@ -77,6 +77,19 @@ impl<'a> Case<'a> {
         Self { specs, sample: Err(reason.into()) }
     }
 
+    /// The case, whose samples are only taken while `check` allows it.
+    pub(crate) fn guarded(self, check: impl Fn() -> Result<(), Failure> + 'a) -> Self {
+        let sample = self.sample.map(|mut sample| -> Sample<'a> {
+            Box::new(move || {
+                check()?;
+                let values = sample()?;
+                check()?;
+                Ok(values)
+            })
+        });
+        Self { sample, ..self }
+    }
+
     /// A case of one row in nanoseconds per iteration of `run`, which is told how many iterations to make
     /// and says how long they took. The number that fills `target` is found once, here.
     pub(crate) fn per_iteration(
@@ -217,7 +230,7 @@ fn calibrate(
 
 /// A small generator with a fixed sequence for every seed: the order of a run can be had again.
 #[derive(Debug)]
-struct SplitMix64(u64);
+pub(crate) struct SplitMix64(pub(crate) u64);
 
 impl SplitMix64 {
     fn next(&mut self) -> u64 {
@@ -229,7 +242,7 @@ impl SplitMix64 {
     }
 
     /// Fisher and Yates; the bias of a plain remainder is nothing at a few dozen cases.
-    fn shuffle(&mut self, items: &mut [usize]) {
+    pub(crate) fn shuffle(&mut self, items: &mut [usize]) {
         for last in (1..items.len()).rev() {
             let other = (self.next() % (last as u64 + 1)) as usize;
             items.swap(last, other);
@@ -239,7 +252,7 @@ impl SplitMix64 {
 
 #[cfg(test)]
 mod tests {
-    use std::cell::RefCell;
+    use std::cell::{Cell, RefCell};
 
     use super::*;
 
@@ -314,6 +327,19 @@ mod tests {
         assert_eq!(reasons, [Some("no such device"), Some("no such device"), Some("no rseq")]);
         assert!(outcome.rows.iter().all(|row| row.values.is_empty()));
         assert_eq!(outcome.wrong, Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_sample_counts_only_if_the_check_holds_after_it_too() {
+        let taken = Cell::new(0);
+        let case = Case::new(vec![Spec::new("x", "ns")], || {
+            taken.set(taken.get() + 1);
+            Ok(vec![1.0])
+        });
+        let check = || if taken.get() < 2 { Ok(()) } else { Err(Failure::from("it has ended")) };
+        let outcome = run(vec![case.guarded(check)], &plan(5, 0), &mut Progress::hidden(), |_| false);
+        assert_eq!(outcome.rows[0].unavailable.as_deref(), Some("it has ended"));
+        assert_eq!(taken.get(), 2);
     }
 
     #[test]

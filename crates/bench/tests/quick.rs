@@ -4,7 +4,7 @@
 use dormouse_bench::report::Report;
 use dormouse_bench::{Args, BreakpointArgs, Workload, run_to};
 
-const KEYS: [&str; 16] = [
+const KEYS: &[&str] = &[
     "off/none",
     "off/dormouse",
     "off/atomic",
@@ -12,14 +12,30 @@ const KEYS: [&str; 16] = [
     "off/tracing-envfilter-span",
     "off/static-keys",
     "read/rdtsc",
-    "update/batch-flip",
+    "update/one-by-one-int3",
+    "update/batch-int3",
     "update/one-by-one-flip",
-    "update/batch-speedup",
+    "update/batch-flip",
+    "update/batch-int3/busy",
+    "update/batch-speedup-int3",
+    "update/batch-speedup-flip",
     "peer/static-keys-update",
+    "ipis/batch-int3/cal",
     "ipis/batch-flip/cal",
     "ipis/batch-flip/tlb",
     "ipis/one-by-one-flip/cal",
     "ipis/one-by-one-flip/tlb",
+    "ipis/batch-flip/cal/busy",
+    "ipis/idle-cpu",
+    "ipis/idle-cpu/busy",
+    "traps/batch-int3",
+    "traps/one-by-one-int3/busy",
+    "syncs/batch-int3",
+    "syncs/batch-flip",
+    "trap/1",
+    "trap/56",
+    "trap/56/busy",
+    "trap/4096",
     "off-difference/dormouse",
 ];
 
@@ -61,7 +77,7 @@ const SMALL: BreakpointArgs =
 #[test]
 fn every_promised_row_has_values_or_a_reason() {
     let workloads = [
-        (Workload::Keys, "keys", &KEYS[..]),
+        (Workload::Keys, "keys", KEYS),
         (Workload::Poll, "poll", &POLL),
         (Workload::Breakpoint, "breakpoint", &BREAKPOINT),
     ];

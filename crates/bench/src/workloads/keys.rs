@@ -3,22 +3,33 @@
 //! The headline is that of the origin: 56 sites switched one after the other and in one batch, while
 //! another thread runs them.
 
+#[cfg(test)]
+mod child;
 mod cold;
+mod compile;
 mod filter;
+mod ipis;
 mod neighbour;
 mod off;
+mod origin;
 mod sites;
+mod trap;
 mod update;
+mod ways;
+
+use std::rc::Rc;
 
 use super::{Measured, Settings, goal, read};
 use crate::progress::Progress;
 use crate::report::{Row, find};
-use crate::runner::{Spec, run as run_cases};
-use crate::stats::ratio_of_medians;
-use crate::table::{Table, value};
+use crate::runner::{Case, Spec, run as run_cases};
+use compile::Compile;
 
 /// Sites of an update, as many as the origin's key had.
 pub(crate) const SITES: usize = 56;
+
+/// What the names of rows end in that were measured under a compile.
+const BUSY: &str = "/busy";
 
 /// Runs the workload.
 pub(crate) fn run(settings: &Settings, progress: &mut Progress) -> Measured {
@@ -29,21 +40,46 @@ pub(crate) fn run(settings: &Settings, progress: &mut Progress) -> Measured {
     let mut cases = off::cases(settings, filter.as_ref());
     cases.extend(cold::cases(settings));
     cases.push(read::rdtsc(settings));
-    cases.extend(update::cases(settings));
+    cases.extend(update::cases(settings, ""));
+    cases.extend(ipis::cases(settings, ""));
+    cases.extend(update::alone_cases(settings));
+    cases.extend(trap::cases(settings, 4096, ""));
     let mut measured = Measured::of(run_cases(cases, &plan, progress, |_| false), &plan);
+    let load = under_a_compile(settings, progress, &mut measured);
     if off::was_taken() {
         measured.wrong.push("off/…: a branch that was off was taken".to_owned());
     }
     compare(&mut measured);
-    measured.tables.push(origin(&measured.rows));
+    measured.notes.extend(load);
+    measured.tables.push(origin::table(&measured.rows));
     measured
+}
+
+/// The rows that the origin measured, under the load that it had; says what that was.
+fn under_a_compile(settings: &Settings, progress: &mut Progress, measured: &mut Measured) -> Option<String> {
+    // Fewer rounds, because each lasts longer.
+    let plan = settings.plan(30, 6);
+    progress.say("calibrating");
+    let mut cases = update::cases(settings, BUSY);
+    cases.extend(ipis::cases(settings, BUSY));
+    cases.extend(trap::cases(settings, SITES, BUSY));
+    let load = Rc::new(Compile::start());
+    let guarded = |case: Case<'static>| {
+        let load = Rc::clone(&load);
+        case.guarded(move || load.as_ref().as_ref()?.check())
+    };
+    let outcome = run_cases(cases.into_iter().map(guarded).collect(), &plan, progress, |_| false);
+    measured.params.insert("busy_reps".to_owned(), plan.reps.into());
+    measured.rows.extend(outcome.rows);
+    measured.wrong.extend(outcome.wrong);
+    let load = load.as_ref().as_ref().ok()?;
+    Some(format!("…{BUSY}: the same in a run of its own, while the machine compiles: {}", load.description))
 }
 
 /// Rows computed from the measured ones, and what to say of them.
 fn compare(measured: &mut Measured) {
     let rows = &measured.rows;
     let row = |name: &str| find(rows, name);
-    let (batch, single) = (row("update/batch-flip"), row("update/one-by-one-flip"));
     let mut computed = Vec::new();
     for (body, peers) in off::BODIES {
         for peer in *peers {
@@ -61,60 +97,18 @@ fn compare(measured: &mut Measured) {
         computed.push(Row::paired(spec, &row, &dense, |row, none| (row - none) / off::DENSE));
     }
     computed.extend(cold::compare(rows));
-    computed.push(Row::times("update/batch-speedup", &single, &batch));
-    let ratio = ratio_of_medians(&single.values, &batch.values);
+    computed.extend(update::compare(rows));
+    computed.extend(trap::compare(rows));
 
     let asleep = find(&computed, "off-difference/dormouse");
-    let speedup = find(&computed, "update/batch-speedup");
     let notes = &mut measured.notes;
     notes.push(goal("off/dormouse within 5 % of off/none", &asleep, |x| x <= 5.0));
-    notes.push(format!(
-        "{}; the ratio of the medians is {}",
-        goal("update/batch-flip at least 20 times faster than one by one", &speedup, |x| x >= 20.0),
-        value(ratio)
-    ));
-    for name in ["neighbour/batch-flip", "neighbour/one-by-one-flip"] {
-        if let Some(share) = row(name).median.filter(|&share| share < 90.0) {
-            notes.push(format!(
-                "the machine was too busy for the update rows: {name} has median {} %",
-                value(Some(share))
-            ));
-        }
-    }
+    notes.extend(update::goals(rows, &computed));
+    notes.extend(trap::goals(&computed));
     notes.extend(off::NOTES.iter().map(|&note| note.to_owned()));
     notes.push(cold::NOTE.to_owned());
     notes.push(filter::NOTE.to_owned());
-    notes.extend(update::NOTES.iter().map(|&note| note.to_owned()));
+    notes.extend(update::NOTES.iter().chain(ipis::NOTES).map(|&note| note.to_owned()));
+    notes.push(trap::NOTE.to_owned());
     measured.rows.append(&mut computed);
-}
-
-/// The origin's figures beside ours.
-fn origin(rows: &[Row]) -> Table {
-    let median = |name: &str| find(rows, name).median;
-    let ratio = |a: Option<f64>, b: Option<f64>| match (a, b) {
-        (Some(a), Some(b)) if b > 0.0 => format!("{:.0}x", a / b),
-        _ => "-".to_owned(),
-    };
-    let mut table = Table::new(
-        Some(
-            "Origin: jump labels updated in batches, Linux 2019, 24-processor Xeon 2.27 GHz, kernel text, \
-             int3, 56 sites; means.\nHere: this run's medians, this process's text, byte flip, 56 sites.",
-        ),
-        &["", "one by one", "batched", "ratio"],
-    );
-    table.row(["origin, update", "57 ms", "1.4 ms", "41x"].map(str::to_owned));
-    let update = (median("update/one-by-one-flip"), median("update/batch-flip"));
-    table.row([
-        "here, update".to_owned(),
-        format!("{} us", value(update.0)),
-        format!("{} us", value(update.1)),
-        ratio(update.0, update.1),
-    ]);
-    table.row(["origin, IPIs an update", "168", "3", "56x"].map(str::to_owned));
-    for (label, kind) in [("here, CAL an update", "cal"), ("here, TLB an update", "tlb")] {
-        let ipis =
-            (median(&format!("ipis/one-by-one-flip/{kind}")), median(&format!("ipis/batch-flip/{kind}")));
-        table.row([label.to_owned(), value(ipis.0), value(ipis.1), ratio(ipis.0, ipis.1)]);
-    }
-    table
 }

@@ -8,12 +8,11 @@ use std::time::Duration;
 
 use rustix::thread::gettid;
 
-use super::sites::run_sites;
 use crate::affinity::Halves;
 use crate::clocks::wall;
 use crate::runner::Failure;
 
-/// A thread that runs the sites until it is dropped, on the second half of the processors.
+/// A thread that runs something until it is dropped, on the second half of the processors.
 #[derive(Debug)]
 pub(super) struct Neighbour {
     stop: Arc<AtomicBool>,
@@ -22,21 +21,19 @@ pub(super) struct Neighbour {
 }
 
 impl Neighbour {
-    /// Starts it and waits until it is at work.
-    pub(super) fn start(halves: &Halves) -> Result<Self, Failure> {
+    /// Has it run `turn` over and over, and waits until it is at work.
+    pub(super) fn start<T>(halves: &Halves, turn: impl Fn() -> T + Send + 'static) -> Result<Self, Failure> {
         let stop = Arc::new(AtomicBool::new(false));
         let (seen_stop, (ready, is_ready)) = (Arc::clone(&stop), mpsc::channel());
         let work = move || {
-            for _ in 0..1000 {
-                black_box(run_sites());
-            }
+            black_box(turn());
             // Nobody listens any more if it was too slow; then it is stopped anyway.
             let _ = ready.send(gettid().as_raw_pid().cast_unsigned());
             while !seen_stop.load(Ordering::Relaxed) {
-                black_box(run_sites());
+                black_box(turn());
             }
         };
-        let spawn = || thread::Builder::new().name("bench-sites".to_owned()).spawn(work);
+        let spawn = || thread::Builder::new().name("bench-neighbour".to_owned()).spawn(work);
         let thread = Some(halves.on_second(spawn)??);
         let mut neighbour = Self { stop, tid: 0, thread };
         neighbour.tid = is_ready.recv_timeout(Duration::from_secs(10))?;
