@@ -11,10 +11,10 @@ use std::collections::BTreeMap;
 use std::process::Command;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
-use std::{array, io, thread};
+use std::{array, thread};
 
 use dormouse_breakpoints::{Cpu, Error, Kind, Registers, Request, Slots, Target, Task};
-use dormouse_sys::perf::{Attr, Event, Subject};
+use dormouse_sys::perf::{Access, Attr, Breakpoint, Error as Refusal, Event, Subject, WatchLen};
 use suite::{Accounting, CASES, Place, SLOTS, Who, run};
 
 /// Threads that do nothing; they stand for tasks.
@@ -47,26 +47,26 @@ impl Kernel {
         Self { tids, threads }
     }
 
-    fn open(&self, request: Request) -> io::Result<Event> {
-        let attr = match request.kind {
-            Kind::Data => Attr::watch((&raw const WATCHED) as u64, 1),
-            Kind::Execute => Attr::stop_at(Kernel::new as *const () as u64),
+    fn open(&self, request: Request) -> Result<Event, Refusal> {
+        let breakpoint = match request.kind {
+            Kind::Data => Breakpoint::watch((&raw const WATCHED).addr(), WatchLen::One, Access::ReadWrite)?,
+            Kind::Execute => Breakpoint::execute(Kernel::new as *const () as usize),
         };
         let tid = |task: Task| self.tids[task.0 as usize];
         let subject = match request.target {
             Target::Cpu(Cpu(cpu)) => Subject::Cpu(cpu),
             Target::Task(task) => Subject::Thread(tid(task)),
-            Target::TaskOnCpu(task, Cpu(cpu)) => Subject::ThreadOnCpu(tid(task), cpu),
+            Target::TaskOnCpu(task, Cpu(cpu)) => Subject::ThreadOnCpu { tid: tid(task), cpu },
         };
         // Never on: slots are taken at the opening, and nobody is to stop.
-        Event::open(&attr.disabled(), subject)
+        Event::open(&Attr::breakpoint(breakpoint).disabled(), subject)
     }
 
     /// `None`: no space.
     fn reserve(&self, request: Request) -> Option<Event> {
         match self.open(request) {
             Ok(event) => Some(event),
-            Err(error) if error.raw_os_error() == Some(libc::ENOSPC) => None,
+            Err(Refusal::NoSlot { .. }) => None,
             Err(error) => panic!("{request}: {error}"),
         }
     }

@@ -5,11 +5,11 @@
 //! (root, or `perf_event_paranoid` low enough and enough locked memory). What comes out for the
 //! traces of the benchmark stands in `traces/README.md`.
 
-mod perf;
 mod replay;
 
 use std::fs::File;
 use std::io::BufWriter;
+use std::num::NonZero;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 use std::thread;
@@ -17,8 +17,11 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use dormouse_bench::trace::{self, Op};
+use dormouse_sys::perf::{Attr, Buffer, Counted, Record, Sampling, Subject, What};
+use rustix::thread::gettid;
 
-use perf::{Buffer, What};
+/// Bytes of a processor's buffer.
+const BUFFER: usize = 64 << 20;
 
 fn main() -> ExitCode {
     match run(std::env::args().skip(1).collect()) {
@@ -66,16 +69,16 @@ fn run(words: Vec<String>) -> anyhow::Result<()> {
 }
 
 /// Runs the command to its end; what it did, in the order of time.
-fn record(program: &str, arguments: &[String]) -> anyhow::Result<Vec<perf::Record>> {
-    let own = std::process::id();
-    let cpus = thread::available_parallelism()?.get();
+fn record(program: &str, arguments: &[String]) -> anyhow::Result<Vec<Record>> {
+    let tid = gettid().as_raw_pid().cast_unsigned();
+    let cpus = thread::available_parallelism()?.get() as u32;
     // Opened on this process and enabled at exec: the child inherits the events and executes, this process
-    // does not.
+    // does not. One for each processor, because an inherited event has a buffer only there.
+    let attr = Attr::count(Counted::PageFaults).inherited().from_exec();
+    let sampling = Sampling { every: NonZero::<u64>::MIN, life: true };
     let mut buffers = (0..cpus)
-        .map(|cpu| {
-            Buffer::open(own, cpu).with_context(|| format!("cannot open the event on processor {cpu}"))
-        })
-        .collect::<anyhow::Result<Vec<_>>>()?;
+        .map(|cpu| Buffer::open(&attr, sampling, Subject::ThreadOnCpu { tid, cpu }, BUFFER))
+        .collect::<Result<Vec<_>, _>>()?;
     let mut command = Command::new(program);
     command.args(arguments);
     // SAFETY: does nothing. It is there because the standard library then forks and does not use vfork,
@@ -89,7 +92,7 @@ fn record(program: &str, arguments: &[String]) -> anyhow::Result<Vec<perf::Recor
     loop {
         let ended = child.try_wait()?;
         for buffer in &mut buffers {
-            buffer.drain(&mut records);
+            buffer.drain(|record| records.push(record));
         }
         if let Some(status) = ended {
             if !status.success() {

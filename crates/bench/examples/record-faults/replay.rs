@@ -7,8 +7,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use dormouse_bench::trace::Op;
-
-use crate::perf::{Record, What};
+use dormouse_sys::perf::{Record, What};
 
 const PAGE_BITS: u32 = 12;
 
@@ -74,7 +73,7 @@ impl Replayed {
                     self.end(*pid);
                 }
             }
-            What::Mmap { pid, start, len, offset, file } => {
+            What::Mapping { pid, start, len, offset, file } => {
                 // A mapping that ends at the last address would have no end; there is none below the
                 // kernel's half.
                 let (page, pages) = (start >> PAGE_BITS, len >> PAGE_BITS);
@@ -92,7 +91,7 @@ impl Replayed {
                     Change::Mapped => self.ops.push(Op::Map { process: process_number, page, pages }),
                 }
             }
-            What::Fault { pid, tid, addr } => {
+            What::Sample { pid, tid, addr, .. } => {
                 let page = addr >> PAGE_BITS;
                 let known = self.alive.get(pid).is_some_and(|process| process.covers(page));
                 match self.running.get(tid) {
@@ -103,7 +102,7 @@ impl Replayed {
                     _ => self.unknown += 1,
                 }
             }
-            What::Lost(_) => {}
+            _ => {}
         }
     }
 

@@ -6,8 +6,9 @@
 //! processes and the running kernel's ([`kernel`]), which has only the one that the origin introduced.
 
 mod kernel;
-mod perf;
 mod ring;
+
+use dormouse_sys::perf::Counted;
 
 use super::{Measured, Settings, goal};
 use crate::progress::Progress;
@@ -17,6 +18,18 @@ use crate::table::{Table, value};
 
 /// Tasks or processes in a ring, as in the origin's table.
 const SIZES: [usize; 3] = [2, 8, 32];
+
+/// What the origin counted: four of the processor's, four of the kernel's.
+const HARDWARE: [Counted; 8] = [
+    Counted::Cycles,
+    Counted::Instructions,
+    Counted::CacheReferences,
+    Counted::CacheMisses,
+    Counted::TaskClock,
+    Counted::ContextSwitches,
+    Counted::CpuMigrations,
+    Counted::PageFaults,
+];
 
 /// Runs, as many as the origin's figures are the mean of.
 const REPS: usize = 20;
@@ -118,10 +131,7 @@ fn origin(rows: &[Row]) -> Table {
         let kernel = columns.map(|events| ours(format!("kernel/{events}/{size}")));
         table.row(["  processes".to_owned()].into_iter().chain(kernel));
         for way in ["eager", "swap"] {
-            let cells = columns.map(|events| match events {
-                "2hw" | "4h4s" => ours(format!("ring/{events}/{size}")),
-                _ => ours(format!("ring/{events}/{size}/{way}")),
-            });
+            let cells = columns.map(|events| ours(format!("ring/{events}/{size}/{way}")));
             table.row([format!("  tasks, {way}")].into_iter().chain(cells));
         }
     }

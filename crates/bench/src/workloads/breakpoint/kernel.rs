@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{Builder, park, scope};
 
-use dormouse_sys::perf::{Attr, Event, Subject};
+use dormouse_sys::perf::{Access, Attr, Breakpoint, Event, Subject, WatchLen};
 
 use super::accounting::Nothing;
 use super::{BreakpointArgs, threads};
@@ -39,9 +39,9 @@ fn open(breakpoints: u32) -> Result<Vec<Event>, Failure> {
         .iter()
         .take(breakpoints as usize)
         .map(|byte| {
-            let attr = Attr::watch(std::ptr::from_ref(byte).addr() as u64, 1).inherited();
-            let refused = |error| Failure::Unavailable(format!("perf_event_open: {error}"));
-            Event::open(&attr, Subject::ThisThread).map_err(refused)
+            let addr = std::ptr::from_ref(byte).addr();
+            let watch = Breakpoint::watch(addr, WatchLen::One, Access::ReadWrite)?;
+            Ok(Event::open(&Attr::breakpoint(watch).inherited(), Subject::ThisThread)?)
         })
         .collect()
 }

@@ -14,11 +14,11 @@
 use std::io::{PipeReader, PipeWriter, Read, pipe};
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 
+use dormouse_sys::perf::{Attr, Counted, Event, Subject};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-use super::perf::Counting;
-use super::{SIZES, spec};
+use super::{HARDWARE, SIZES, spec};
 use crate::runner::{Case, Failure};
 
 /// Batches of a sample.
@@ -34,50 +34,33 @@ const BATCH_NS: u64 = 2_000_000;
 #[derive(Debug)]
 pub(super) struct Events {
     pub(super) name: &'static str,
-    pub(super) list: &'static [Counting],
+    pub(super) list: &'static [Counted],
 }
-
-const TASK_CLOCK: Counting = Counting::software("task-clock", 1);
-const PAGE_FAULTS: Counting = Counting::software("page-faults", 2);
-const CONTEXT_SWITCHES: Counting = Counting::software("context-switches", 3);
-const CPU_MIGRATIONS: Counting = Counting::software("cpu-migrations", 4);
 
 pub(super) const EVENTS: [Events; 5] = [
     Events { name: "none", list: &[] },
-    Events { name: "2", list: &[TASK_CLOCK, CONTEXT_SWITCHES] },
+    Events { name: "2", list: &[Counted::TaskClock, Counted::ContextSwitches] },
     Events {
         name: "8",
         list: &[
-            TASK_CLOCK,
-            CONTEXT_SWITCHES,
-            CPU_MIGRATIONS,
-            PAGE_FAULTS,
-            Counting::software("minor-faults", 5),
-            Counting::software("major-faults", 6),
-            Counting::software("alignment-faults", 7),
-            Counting::software("emulation-faults", 8),
+            Counted::TaskClock,
+            Counted::ContextSwitches,
+            Counted::CpuMigrations,
+            Counted::PageFaults,
+            Counted::MinorFaults,
+            Counted::MajorFaults,
+            Counted::AlignmentFaults,
+            Counted::EmulationFaults,
         ],
     },
-    Events { name: "2hw", list: &[Counting::hardware("cycles", 0), Counting::hardware("instructions", 1)] },
-    Events {
-        name: "4h4s",
-        list: &[
-            Counting::hardware("cycles", 0),
-            Counting::hardware("instructions", 1),
-            Counting::hardware("cache-references", 2),
-            Counting::hardware("cache-misses", 3),
-            TASK_CLOCK,
-            CONTEXT_SWITCHES,
-            CPU_MIGRATIONS,
-            PAGE_FAULTS,
-        ],
-    },
+    Events { name: "2hw", list: HARDWARE.split_at(2).0 },
+    Events { name: "4h4s", list: &HARDWARE },
 ];
 
 pub(super) fn notes() -> Vec<String> {
     let list = |name: &str| {
         let events = EVENTS.iter().find(|events| events.name == name);
-        let names = events.into_iter().flat_map(|events| events.list).map(|event| event.name);
+        let names = events.into_iter().flat_map(|events| events.list).map(|event| event.name());
         names.collect::<Vec<_>>().join(", ")
     };
     vec![format!(
@@ -96,7 +79,7 @@ pub(super) fn cases() -> Vec<Case<'static>> {
     let mut cases = Vec::new();
     for events in &EVENTS {
         for size in SIZES {
-            let names: Vec<&str> = events.list.iter().map(|event| event.name).collect();
+            let names: Vec<&str> = events.list.iter().map(|event| event.name()).collect();
             let spec = spec(format!("kernel/{}/{size}", events.name), "us", size, &names)
                 .with("clock", "wall")
                 .with("batches", BATCHES)
@@ -108,10 +91,10 @@ pub(super) fn cases() -> Vec<Case<'static>> {
 }
 
 /// Microseconds a switch.
-fn sample(events: &[Counting], size: usize) -> Result<f64, Failure> {
+fn sample(events: &[Counted], size: usize) -> Result<f64, Failure> {
     // Kept open while the children count; opened before they are forked, so that all are clones of ours.
-    let events: Result<Vec<_>, String> = events.iter().map(|event| event.open()).collect();
-    let _events = events.map_err(Failure::Unavailable)?;
+    let open = |&counted| Event::open_allowed(&Attr::count(counted).inherited(), Subject::ThisThread);
+    let _events = events.iter().map(open).collect::<Result<Vec<_>, _>>()?;
     let times = on_one_processor(|| Ring::start(size)?.times())?;
     let (laps, times) = (times[0], &times[1..]);
     let (alone, handed) = times.split_at(BATCHES);

@@ -21,7 +21,7 @@ use std::time::Duration;
 use dormouse_events::pmu::CountingPmu;
 use dormouse_events::{Counter, Error, Event, Parent, Switched, TaskContext, switch, switch_eager};
 
-use super::{SIZES, spec};
+use super::{HARDWARE, SIZES, spec};
 use crate::clocks::cpu;
 use crate::runner::{Case, Failure};
 use crate::workloads::Settings;
@@ -45,8 +45,8 @@ enum Way {
     Swap,
 }
 
-/// The events of the rows.
-fn events(count: usize) -> Result<Vec<Event>, Error> {
+/// The events of the rows that are had everywhere: the kernel's and the program's own.
+fn soft(count: usize) -> Result<Vec<Event>, Error> {
     let mut events = vec![
         Event::TASK_CLOCK,
         Event::CONTEXT_SWITCHES,
@@ -61,8 +61,13 @@ fn events(count: usize) -> Result<Vec<Event>, Error> {
     Ok(events)
 }
 
+/// The first of the origin's, of which this library may read none here.
+fn hard(count: usize) -> Result<Vec<Event>, Error> {
+    HARDWARE[..count].iter().map(|counted| Event::by_name(counted.name())).collect()
+}
+
 pub(super) fn notes() -> Vec<String> {
-    let names = events(8).unwrap_or_default().iter().map(|event| event.name()).collect::<Vec<_>>().join(", ");
+    let names = soft(8).unwrap_or_default().iter().map(|event| event.name()).collect::<Vec<_>>().join(", ");
     vec![
         format!(
             "ring rows: tasks (boxed futures) on one thread hand a token round through a queue of the ready; each sums up its own array \
@@ -79,39 +84,32 @@ pub(super) fn notes() -> Vec<String> {
 
 /// The cases.
 pub(super) fn cases(settings: &Settings) -> Vec<Case<'static>> {
+    let sets = [("none", soft(0)), ("2", soft(2)), ("8", soft(8)), ("2hw", hard(2)), ("4h4s", hard(8))];
+    let ways = [(Way::Eager, "eager"), (Way::Swap, "swap")];
     let mut cases = Vec::new();
     for size in SIZES {
-        cases.push(case(settings, format!("ring/bare/{size}"), size, 0, Way::Bare));
-        for count in [0, 2, 8] {
-            let events = if count == 0 { "none".to_owned() } else { count.to_string() };
-            for (way, name) in [(Way::Eager, "eager"), (Way::Swap, "swap")] {
-                cases.push(case(settings, format!("ring/{events}/{size}/{name}"), size, count, way));
-            }
-        }
-        for (name, list) in [("2hw", &HARDWARE[..2]), ("4h4s", &HARDWARE[..])] {
-            let spec = spec(format!("ring/{name}/{size}"), "ns", size, list);
-            let reason = list.iter().find_map(|event| Event::by_name(event).err());
-            cases.push(Case::unavailable(vec![spec], reason.map_or_else(String::new, |e| e.to_string())));
+        cases.push(case(settings, format!("ring/bare/{size}"), size, &Ok(Vec::new()), Way::Bare));
+        for (set, events) in &sets {
+            let named = |(way, name)| case(settings, format!("ring/{set}/{size}/{name}"), size, events, way);
+            cases.extend(ways.map(named));
         }
     }
     cases
 }
 
-/// What the origin counted.
-const HARDWARE: [&str; 8] = [
-    "cycles",
-    "instructions",
-    "cache-references",
-    "cache-misses",
-    "task-clock",
-    "context-switches",
-    "cpu-migrations",
-    "page-faults",
-];
-
-fn case(settings: &Settings, name: String, size: usize, count: usize, way: Way) -> Case<'static> {
-    let events = match events(count) {
-        Ok(events) => events,
+fn case(
+    settings: &Settings,
+    name: String,
+    size: usize,
+    events: &Result<Vec<Event>, Error>,
+    way: Way,
+) -> Case<'static> {
+    let events = match events {
+        Ok(events) => events.clone(),
+        // The row is named and says `unavailable` itself.
+        Err(Error::Unavailable { reason, .. }) => {
+            return Case::unavailable(vec![spec(name, "ns", size, &[])], reason);
+        }
         Err(error) => return Case::unavailable(vec![spec(name, "ns", size, &[])], error.to_string()),
     };
     let names: Vec<&str> = events.iter().map(|event| event.name()).collect();
@@ -295,7 +293,7 @@ mod tests {
     #[test]
     fn the_token_goes_round_and_every_hop_is_counted_either_way() {
         for way in [Way::Bare, Way::Eager, Way::Swap] {
-            let mut ring = Ring::new(8, &events(8).unwrap()).unwrap();
+            let mut ring = Ring::new(8, &soft(8).unwrap()).unwrap();
             let (_, did) = ring.run(1000, way);
             assert_eq!(ring.current, 1000 % 8);
             if way != Way::Bare {
@@ -306,7 +304,7 @@ mod tests {
 
     #[test]
     fn a_switch_that_went_otherwise_is_a_wrong_answer() {
-        let mut ring = Ring::new(2, &events(8).unwrap()).unwrap();
+        let mut ring = Ring::new(2, &soft(8).unwrap()).unwrap();
         let (_, did) = ring.run(100, Way::Eager);
         assert!(matches!(ring.check(100, Way::Swap, &did), Err(Failure::Wrong(_))));
     }
