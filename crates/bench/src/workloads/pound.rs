@@ -8,17 +8,18 @@
 
 mod behind;
 mod drive;
+mod hardware;
 mod origin;
+mod tables;
 mod walk;
 
-use std::path::Path;
+use std::rc::Rc;
 
 use self::drive::{Kind, pound};
 use super::{Measured, Settings, goal};
 use crate::progress::Progress;
 use crate::report::{Row, find};
 use crate::runner::{Case, Plan, Spec, run as run_cases};
-use crate::table::{Table, value};
 
 /// Threads, as the origin ran them.
 const THREADS: [usize; 10] = [2, 5, 8, 12, 21, 30, 48, 79, 110, 128];
@@ -39,8 +40,13 @@ pub(crate) fn run(settings: &Settings, progress: &mut Progress) -> Measured {
         cases.extend(behind::cases(settings, threads));
         cases.push(walk::case(settings, threads));
     }
-    cases.extend(hardware_cases());
+    let seen = Rc::new(hardware::Seen::default());
+    for threads in THREADS {
+        let counted = |kind| hardware::cases(kind, threads, calls(settings, kind, threads) / 10, &seen);
+        cases.extend(Kind::ALL.into_iter().flat_map(counted));
+    }
     let mut measured = Measured::of(run_cases(cases, &plan, progress, |_| false), &plan);
+    measured.notes.extend(seen.notes());
     measured.params.insert("calls".to_owned(), calls(settings, Kind::ClockGettime, 2).into());
     measured.params.insert("scaled_to_calls".to_owned(), CALLS.into());
     compare(&mut measured, settings);
@@ -69,21 +75,9 @@ fn pound_case(kind: Kind, threads: usize, calls: usize) -> Case<'static> {
     })
 }
 
-/// The origin's `perf stat` tables, which want a PMU.
-fn hardware_cases() -> impl Iterator<Item = Case<'static>> {
-    let reason = if Path::new("/sys/bus/event_source/devices/cpu").exists() {
-        "this workload opens no hardware events yet"
-    } else {
-        "no PMU"
-    };
-    THREADS.into_iter().flat_map(move |threads| {
-        Kind::ALL.into_iter().map(move |kind| {
-            let spec = |what: &str, unit| {
-                Spec::new(format!("{what}/{}/{threads}", kind.name()), unit).with("threads", threads)
-            };
-            Case::unavailable(vec![spec("cycles", "cycles"), spec("l1-misses", "%")], reason)
-        })
-    })
+/// In percent of the figure before, as the origin gives it: positive is faster.
+fn gain(before: f64, after: f64) -> f64 {
+    100.0 * (before - after) / before
 }
 
 /// Rows computed from the measured ones, the origin's tables beside them, and what to say of it all.
@@ -95,12 +89,13 @@ fn compare(measured: &mut Measured, settings: &Settings) {
         let before = pounded(Kind::ClockGettime, threads);
         for kind in Kind::ALL.into_iter().filter(|&kind| kind != Kind::ClockGettime) {
             let spec = Spec::new(format!("gain/{}/{threads}", kind.name()), "%");
-            let row = pounded(kind, threads);
-            computed
-                .push(Row::paired(spec, &before, &row, |before, after| 100.0 * (before - after) / before));
+            computed.push(Row::paired(spec, &before, &pounded(kind, threads), gain));
         }
         let stale = pounded(Kind::GroupStale, threads);
         computed.push(Row::times(&format!("speedup/group-stale/{threads}"), &before, &stale));
+        let walk = |name| find(rows, &format!("walk/{name}/{threads}"));
+        let spec = Spec::new(format!("walk-gain/{threads}"), "%");
+        computed.push(Row::paired(spec, &walk("no-prefetch"), &walk("prefetch"), gain));
     }
     measured.rows.append(&mut computed);
     let rows = &measured.rows;
@@ -113,15 +108,7 @@ fn compare(measured: &mut Measured, settings: &Settings) {
             "group-stale at least 8 times faster than clock_gettime at every number of threads; the worst";
         measured.notes.push(goal(text, &worst, |times| times >= 8.0));
     }
-    measured.tables.extend([
-        gettime_table(rows),
-        stale_table(rows),
-        times_table(rows),
-        hardware_table(rows, "cycles", &origin::CYCLES),
-        hardware_table(rows, "l1-misses", &origin::L1_MISSES),
-        history_table(rows, Kind::ClockGettime, &origin::HISTORY_GETTIME),
-        history_table(rows, Kind::Times, &origin::HISTORY_TIMES),
-    ]);
+    measured.tables.extend(tables::all(rows));
     if settings.quick {
         measured.notes.push(format!(
             "quick: {QUICK_CALLS} calls in all where the origin makes {CALLS}, and about as many questions to the kernel \
@@ -137,161 +124,13 @@ const NOTES: &[&str] = &[
     "group-fresh rows make fewer calls than the others at many threads (their parameter `calls`), because each call asks the kernel for \
      every member; their values are scaled to 5,000,000 calls like all others",
     "gain: 100 * (clock_gettime - X) / clock_gettime, of values of the same round; the origin's gain is that of \
-     its patched kernel over the same kernel without the patch",
+     its patched kernel over the same kernel without the patch, which walk-gain is of our walk",
+    "cycles and l1-misses rows: runs of their own with a tenth of the calls, under inherited counters of the whole process",
     "behind rows: process_exact() taken around the read, at least and at most, less what this process had used outside the \
      group; the median of the samples of a round. behind/…/group-stale-silent: members that compute and never read",
     "the origin measured a machine with 32 processors and two memory nodes, where a line that another processor \
      has written is far away; what prefetching it is worth depends on that",
 ];
-
-/// A row's mean, which is what the origin gives.
-fn mean(rows: &[Row], name: &str) -> String {
-    value(find(rows, name).mean)
-}
-
-fn percent(rows: &[Row], kind: Kind, threads: usize) -> String {
-    let gain = find(rows, &format!("gain/{}/{threads}", kind.name()));
-    gain.mean.map_or_else(|| "-".to_owned(), |gain| format!("{gain:.2}%"))
-}
-
-fn seconds(rows: &[Row], kind: Kind, threads: usize) -> String {
-    mean(rows, &format!("pound/{}/{threads}", kind.name()))
-}
-
-fn gettime_table(rows: &[Row]) -> Table {
-    let mut table = Table::new(
-        Some("pound_clock_gettime: seconds for 5,000,000 calls (origin: 4.7-rc7, patched, gain)"),
-        &[
-            "threads",
-            "origin",
-            "patched",
-            "gain",
-            "clock_gettime",
-            "process",
-            "group-stale",
-            "gain",
-            "group-fresh",
-            "gain",
-            "prefetch",
-            "gain",
-        ],
-    );
-    for (threads, origin) in THREADS.into_iter().zip(origin::CLOCK_GETTIME) {
-        table.row([
-            threads.to_string(),
-            format!("{:.2}", origin.before),
-            format!("{:.2}", origin.after),
-            format!("{:.2}%", origin.gain),
-            seconds(rows, Kind::ClockGettime, threads),
-            seconds(rows, Kind::Process, threads),
-            seconds(rows, Kind::GroupStale, threads),
-            percent(rows, Kind::GroupStale, threads),
-            seconds(rows, Kind::GroupFresh, threads),
-            percent(rows, Kind::GroupFresh, threads),
-            seconds(rows, Kind::GroupFreshPrefetch, threads),
-            percent(rows, Kind::GroupFreshPrefetch, threads),
-        ]);
-    }
-    table
-}
-
-/// Each speed-up with what it costs in age.
-fn stale_table(rows: &[Row]) -> Table {
-    let mut heading = vec!["threads", "speed-up"];
-    heading.extend(behind::NAMES);
-    heading.extend(["walk", "with prefetch"]);
-    let mut table = Table::new(
-        Some(
-            "Speed-up of group-stale, how far each answer is behind process_exact() (ns, at least .. at most), and the walk (ns)",
-        ),
-        &heading,
-    );
-    for threads in THREADS {
-        let speedup = find(rows, &format!("speedup/group-stale/{threads}")).mean;
-        let mut cells =
-            vec![threads.to_string(), speedup.map_or_else(|| "-".to_owned(), |x| format!("{x:.1}"))];
-        cells.extend(behind::NAMES.map(|name| {
-            let whole = |end: &str| {
-                let ns = find(rows, &format!("{end}/{name}/{threads}")).median;
-                ns.map_or_else(|| "-".to_owned(), |ns| format!("{ns:.0}"))
-            };
-            format!("{} .. {}", whole("behind-least"), whole("behind-most"))
-        }));
-        cells.push(mean(rows, &format!("walk/no-prefetch/{threads}")));
-        cells.push(mean(rows, &format!("walk/prefetch/{threads}")));
-        table.row(cells);
-    }
-    table
-}
-
-fn times_table(rows: &[Row]) -> Table {
-    let mut table = Table::new(
-        Some("pound_times: seconds for 5,000,000 calls (origin: 4.7-rc7, patched, gain)"),
-        &["threads", "origin", "patched", "gain", "times", "group-stale", "gain over times"],
-    );
-    for (threads, origin) in THREADS.into_iter().zip(origin::TIMES) {
-        let mean = |kind: Kind| find(rows, &format!("pound/{}/{threads}", kind.name())).mean;
-        let gain = mean(Kind::Times).zip(mean(Kind::GroupStale)).map_or_else(
-            || "-".to_owned(),
-            |(times, ours)| format!("{:.2}%", 100.0 * (times - ours) / times),
-        );
-        table.row([
-            threads.to_string(),
-            format!("{:.2}", origin.before),
-            format!("{:.2}", origin.after),
-            format!("{:.2}%", origin.gain),
-            seconds(rows, Kind::Times, threads),
-            seconds(rows, Kind::GroupStale, threads),
-            gain,
-        ]);
-    }
-    table
-}
-
-fn hardware_table(rows: &[Row], what: &str, origin: &[origin::Pair; 10]) -> Table {
-    let title = match what {
-        "cycles" => "Cycles of pound_clock_gettime (origin: before, after, gain)",
-        _ => "L1 misses in percent of loads (origin: before, after, gain)",
-    };
-    let mut table =
-        Table::new(Some(title), &["threads", "origin", "patched", "gain", "clock_gettime", "group-stale"]);
-    for (threads, origin) in THREADS.into_iter().zip(origin) {
-        let digits = if what == "cycles" { 0 } else { 2 };
-        let cell = |kind: Kind| {
-            let row = find(rows, &format!("{what}/{}/{threads}", kind.name()));
-            // Why is in the row.
-            row.unavailable.map_or_else(|| value(row.mean), |_| "unavailable".to_owned())
-        };
-        table.row([
-            threads.to_string(),
-            format!("{:.digits$}", origin.before),
-            format!("{:.digits$}", origin.after),
-            format!("{:.2}%", origin.gain),
-            cell(Kind::ClockGettime),
-            cell(Kind::GroupStale),
-        ]);
-    }
-    table
-}
-
-fn history_table(rows: &[Row], kind: Kind, origin: &[[f64; 3]; 10]) -> Table {
-    let title = format!("pound_{} across kernels (origin: the figures that its fix was for)", kind.name());
-    let mut table = Table::new(
-        Some(&title),
-        &["threads", "parent of 6e998916df", "6e998916df", "4.7-rc7", "this kernel", "group-stale"],
-    );
-    for (threads, [parent, itself, later]) in THREADS.into_iter().zip(origin) {
-        table.row([
-            threads.to_string(),
-            format!("{parent:.2}"),
-            format!("{itself:.2} ({:.2}%)", 100.0 * (parent - itself) / parent),
-            format!("{later:.2} ({:.2}%)", 100.0 * (parent - later) / parent),
-            seconds(rows, kind, threads),
-            seconds(rows, Kind::GroupStale, threads),
-        ]);
-    }
-    table
-}
 
 #[cfg(test)]
 mod tests {
@@ -312,7 +151,7 @@ mod tests {
     #[test]
     fn the_origins_gains_follow_from_its_figures() {
         for pair in [origin::CLOCK_GETTIME, origin::TIMES, origin::CYCLES, origin::L1_MISSES].as_flattened() {
-            let gain = 100.0 * (pair.before - pair.after) / pair.before;
+            let gain = gain(pair.before, pair.after);
             // The figures are rounded to two digits, the gains were not made from those.
             assert!((gain - pair.gain).abs() < 0.5, "{pair:?}: {gain}");
         }
