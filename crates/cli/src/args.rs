@@ -8,6 +8,7 @@ use clap::{Args, Parser};
 use crate::cmd::Command;
 use crate::duration;
 use crate::output::Color;
+use crate::target::Target;
 
 const STYLES: Styles = Styles::styled()
     .header(AnsiColor::Green.on_default().bold())
@@ -59,6 +60,15 @@ pub(crate) struct Common {
     /// How long a service may take to answer
     #[arg(long, global = true, value_name = "DURATION", default_value = "5s", value_parser = duration::parse_positive)]
     pub(crate) timeout: Duration,
+}
+
+/// Keys of a process.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Selection {
+    #[arg(help = help::TARGET)]
+    pub(crate) target: Target,
+    #[arg(help = help::GLOB)]
+    pub(crate) glob: String,
 }
 
 /// Help texts of arguments that several subcommands take.

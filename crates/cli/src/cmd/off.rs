@@ -3,12 +3,11 @@
 use dormouse::wire::{Changed, Held, Op};
 
 use super::on::{Done, print};
-use crate::args::help;
+use crate::args::Selection;
 use crate::client::Client;
 use crate::duration::short;
 use crate::exit::{Exit, Outcome};
 use crate::output::{Context, FAIR, say};
-use crate::target::Target;
 use crate::text::count;
 
 /// Switch keys off
@@ -17,18 +16,16 @@ use crate::text::count;
 /// with exit code 1.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    #[arg(help = help::TARGET)]
-    target: Target,
-    #[arg(help = help::GLOB)]
-    glob: String,
+    #[command(flatten)]
+    keys: Selection,
     /// Also end what others hold
     #[arg(long)]
     force: bool,
 }
 
 pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
-    let (mut client, _) = Client::open(&args.target, context.patience)?;
-    let changed: Changed = client.call(Op::Off { glob: args.glob.clone(), force: args.force })?;
+    let (mut client, _) = Client::open(&args.keys.target, context.patience)?;
+    let changed: Changed = client.call(Op::Off { glob: args.keys.glob.clone(), force: args.force })?;
     if context.json {
         context.document(&Done { state: "off", pid: client.pid(), changed: &changed })?;
     } else {

@@ -8,22 +8,19 @@ use std::time::Duration;
 use dormouse::wire::{Changed, Op};
 use serde::Serialize;
 
-use crate::args::help;
+use crate::args::Selection;
 use crate::client::Client;
 use crate::duration::{parse_positive, short};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Context, GOOD, HEAD, say};
 use crate::signals::{Signals, wait};
-use crate::target::Target;
 use crate::text::{Clean, count};
 
 /// Switch keys on: until Ctrl-C, for a time, or for good
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    #[arg(help = help::TARGET)]
-    target: Target,
-    #[arg(help = help::GLOB)]
-    glob: String,
+    #[command(flatten)]
+    keys: Selection,
     /// Return at once; the service switches them off after this time
     #[arg(long = "for", value_name = "DURATION", value_parser = parse_positive)]
     length: Option<Duration>,
@@ -67,11 +64,11 @@ pub(super) struct Done<'a> {
 
 pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
     let hold = args.hold();
-    let (mut client, _) = Client::open(&args.target, context.patience)?;
+    let (mut client, _) = Client::open(&args.keys.target, context.patience)?;
     // From here on a signal ends the wait below, not the process in the middle of a line.
     let signals = Signals::to_end()?;
     let op = Op::On {
-        glob: args.glob.clone(),
+        glob: args.keys.glob.clone(),
         for_ms: if let Hold::Timed(ms) = hold { Some(ms) } else { None },
         keep: hold == Hold::Baseline,
     };
@@ -93,7 +90,7 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
             Ok(Exit::Ok)
         }
         Hold::Baseline => {
-            say(format_args!("they stay on until `dormouse off {}`", args.target));
+            say(format_args!("they stay on until `dormouse off {}`", args.keys.target));
             Ok(Exit::Ok)
         }
     }
@@ -136,9 +133,11 @@ pub(super) fn print(changed: &Changed, state: &str, context: &mut Context) -> Ou
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::target::Target;
 
     fn hold(length: Option<Duration>, keep: bool) -> Hold {
-        Args { target: Target::Pid(1), glob: "*".into(), length, keep }.hold()
+        let keys = Selection { target: Target::Pid(1), glob: "*".into() };
+        Args { keys, length, keep }.hold()
     }
 
     #[test]

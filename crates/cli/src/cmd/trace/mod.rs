@@ -15,14 +15,13 @@ use dormouse::record::Reader;
 use dormouse::wire::{Batch, Note, Op, ProbeInfo, Tracing};
 use serde::Serialize;
 
-use crate::args::help;
+use crate::args::Selection;
 use crate::client::Client;
 use crate::client::frames::{Frame, Frames};
 use crate::duration::{parse_positive, short};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Context, FAIR, say};
 use crate::signals::{Signals, wait};
-use crate::target::Target;
 use crate::text::{count, list};
 use merge::Merge;
 use names::Names;
@@ -34,10 +33,8 @@ const HOLD: Duration = Duration::from_millis(100);
 /// Switch probes on and print what they record, until Ctrl-C
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    #[arg(help = help::TARGET)]
-    target: Target,
-    #[arg(help = help::GLOB)]
-    glob: String,
+    #[command(flatten)]
+    keys: Selection,
     /// End after this time
     #[arg(long = "for", value_name = "DURATION", value_parser = parse_positive)]
     length: Option<Duration>,
@@ -71,9 +68,9 @@ enum Event<'a> {
 }
 
 pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
-    let (mut client, _) = Client::open(&args.target, context.patience)?;
+    let (mut client, _) = Client::open(&args.keys.target, context.patience)?;
     let signals = Signals::to_end()?;
-    let tracing: Tracing = client.call(Op::Trace { glob: args.glob.clone() })?;
+    let tracing: Tracing = client.call(Op::Trace { glob: args.keys.glob.clone() })?;
     if context.json {
         let Tracing { matched, probes, batch, .. } = &tracing;
         context.document(&Event::Start { pid: client.pid(), matched, probes, batch })?;
