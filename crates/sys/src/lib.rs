@@ -1,7 +1,8 @@
 //! What every dormouse mechanism shares, and what neither std nor rustix has.
 //!
 //! - [`thread`]: the per-thread block: identity that is never reused, the current task, exit and fork hooks;
-//! - [`perf`]: events of the kernel: `perf_event_open` and its descriptors;
+//! - [`fork`]: a number that is another one in every fork child;
+//! - [`perf`]: events of the kernel: `perf_event_open`, its descriptors, and the page beside an event;
 //! - [`ring`]: a byte ring that a thread and its signal handlers write without ever blocking;
 //! - [`rseq`]: the restartable-sequence area, used as a flag that the kernel clears when a thread is
 //!   descheduled;
@@ -16,6 +17,7 @@
 #![deny(unsafe_code)]
 
 mod capability;
+pub mod fork;
 pub mod perf;
 pub mod ring;
 pub mod rseq;

@@ -14,6 +14,7 @@ mod buffer;
 mod counted;
 mod error;
 mod event;
+mod page;
 mod record;
 
 pub use attr::Attr;
@@ -21,4 +22,5 @@ pub use buffer::{Buffer, Sampling};
 pub use counted::{Access, Breakpoint, Counted, WatchLen};
 pub use error::Error;
 pub use event::{Event, Reading, Subject};
+pub use page::Page;
 pub use record::{Record, What};

@@ -20,6 +20,8 @@ pub enum Counted {
     MajorFaults,
     AlignmentFaults,
     EmulationFaults,
+    /// Nothing.
+    Dummy,
 }
 
 /// `PERF_TYPE_HARDWARE`, `PERF_TYPE_SOFTWARE` and `PERF_TYPE_HW_CACHE` of `linux/perf_event.h`.
@@ -62,6 +64,7 @@ impl Counted {
             Self::MajorFaults => ("major-faults", SOFTWARE, 6),
             Self::AlignmentFaults => ("alignment-faults", SOFTWARE, 7),
             Self::EmulationFaults => ("emulation-faults", SOFTWARE, 8),
+            Self::Dummy => ("dummy", SOFTWARE, 9),
         }
     }
 }

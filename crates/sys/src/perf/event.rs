@@ -77,6 +77,20 @@ impl Reading {
     }
 }
 
+/// The system call alone: what the kernel answers, and nothing allocated for it.
+pub(super) fn open_raw(attr: &Attr, pid: i32, cpu: i32) -> io::Result<OwnedFd> {
+    const NO_GROUP: i32 = -1;
+    // A copy: a kernel whose structure is shorter writes how long it is.
+    let mut raw = attr.raw;
+    // SAFETY: `raw` lives longer than the call, and is as long as its `size` says.
+    let fd = unsafe { libc::syscall(libc::SYS_perf_event_open, &raw mut raw, pid, cpu, NO_GROUP, CLOEXEC) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel has just made it, so nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
+}
+
 /// An open event; closed when dropped.
 #[derive(Debug)]
 pub struct Event {
@@ -93,18 +107,8 @@ impl Event {
     /// [`Error::Denied`] where it is not allowed, [`Error::NoPmu`] where nothing counts it, [`Error::NoSlot`] where
     /// a breakpoint finds no register; else what was wrong.
     pub fn open(attr: &Attr, subject: Subject) -> Result<Self, Error> {
-        const NO_GROUP: i32 = -1;
         let (pid, cpu) = subject.raw()?;
-        // A copy: a kernel whose structure is shorter writes how long it is.
-        let mut raw = attr.raw;
-        // SAFETY: `raw` lives longer than the call, and is as long as its `size` says.
-        let fd =
-            unsafe { libc::syscall(libc::SYS_perf_event_open, &raw mut raw, pid, cpu, NO_GROUP, CLOEXEC) };
-        if fd < 0 {
-            return Err(Error::of_open(attr, subject, io::Error::last_os_error()));
-        }
-        // SAFETY: the kernel has just made it, so nobody else owns it.
-        let fd = unsafe { OwnedFd::from_raw_fd(fd as RawFd) };
+        let fd = open_raw(attr, pid, cpu).map_err(|source| Error::of_open(attr, subject, source))?;
         Ok(Self { file: File::from(fd), name: attr.name, user_only: attr.is_user_only() })
     }
 
