@@ -87,6 +87,12 @@ impl Flag {
         self.area().rseq_cs.load(Ordering::Relaxed) == DESCRIPTOR.load(Ordering::Relaxed)
     }
 
+    /// Whether somebody else has a descriptor there.
+    pub fn is_foreign(self) -> bool {
+        let there = self.area().rseq_cs.load(Ordering::Relaxed);
+        there != 0 && there != DESCRIPTOR.load(Ordering::Relaxed)
+    }
+
     /// Takes the flag down, unless it is somebody else's.
     #[inline]
     pub fn disarm(self) {

@@ -119,8 +119,9 @@ impl ThreadBlock {
         self.pool_empty_at.store(given_back, Ordering::Relaxed);
     }
 
-    /// Begins a switch: until [`ThreadBlock::set_current`], readers are told that there is one. What the thread
-    /// accounts for in between, with a release, is seen together with that. Only the owner calls this.
+    /// Begins a switch: until [`ThreadBlock::set_current`], readers are told that there is one. What the
+    /// thread accounts for in between, with a release, is seen together with that. Only the owner calls
+    /// this.
     #[inline]
     pub fn begin_switch(&self) {
         let sequence = self.sequence.load(Ordering::Relaxed) | 1;
@@ -256,6 +257,7 @@ extern "C" fn thread_exit(block: *mut c_void) {
     let block = unsafe { &*block.cast_const().cast::<ThreadBlock>() };
     ENDED.with(|e| e.set(true));
     BLOCK.with(|b| b.set(std::ptr::null()));
+    AT_EXIT.run();
     crate::ring::release(block);
     block.state.store(FREE, Ordering::Release);
     GIVEN_BACK.fetch_add(1, Ordering::Relaxed);
@@ -290,9 +292,44 @@ fn exit_key() -> Option<libc::pthread_key_t> {
     }
 }
 
-const MAX_FORK_HOOKS: usize = 8;
-static FORK_HOOKS: [AtomicPtr<()>; MAX_FORK_HOOKS] =
-    [const { AtomicPtr::new(std::ptr::null_mut()) }; MAX_FORK_HOOKS];
+/// Functions to call at some moment. They stay.
+struct Hooks([AtomicPtr<()>; 8]);
+
+static IN_CHILD: Hooks = Hooks::new();
+static AT_EXIT: Hooks = Hooks::new();
+
+impl Hooks {
+    const fn new() -> Self {
+        Self([const { AtomicPtr::new(std::ptr::null_mut()) }; 8])
+    }
+
+    /// False when there is no place left.
+    fn add(&self, hook: fn()) -> bool {
+        let hook = hook as *mut ();
+        self.0.iter().any(|place| {
+            match place.compare_exchange(std::ptr::null_mut(), hook, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => true,
+                Err(there) => there == hook,
+            }
+        })
+    }
+
+    fn run(&self) {
+        for place in &self.0 {
+            let hook = place.load(Ordering::Acquire);
+            if !hook.is_null() {
+                // SAFETY: only `add` fills the places, with `fn()`.
+                unsafe { std::mem::transmute::<*mut (), fn()>(hook)() };
+            }
+        }
+    }
+}
+
+/// Has `hook` called at the end of every thread that has a block, on that thread, after the destructors of
+/// its Rust thread-locals and when the block is its own no more; false when the table of hooks is full.
+pub fn on_thread_exit(hook: fn()) -> bool {
+    AT_EXIT.add(hook)
+}
 
 /// Has `hook` called in every forked child, on its only thread; false when the table of hooks is full.
 ///
@@ -304,13 +341,7 @@ pub fn on_fork_child(hook: fn()) -> bool {
     if exit_key().is_none() {
         return false;
     }
-    let hook = hook as *mut ();
-    FORK_HOOKS.iter().any(|place| {
-        match place.compare_exchange(std::ptr::null_mut(), hook, Ordering::AcqRel, Ordering::Acquire) {
-            Ok(_) => true,
-            Err(there) => there == hook,
-        }
-    })
+    IN_CHILD.add(hook)
 }
 
 extern "C" fn fork_child() {
@@ -327,13 +358,7 @@ extern "C" fn fork_child() {
         block.start.store(NEXT_START.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
         block.set_ring(None);
     }
-    for place in &FORK_HOOKS {
-        let hook = place.load(Ordering::Acquire);
-        if !hook.is_null() {
-            // SAFETY: only `on_fork_child` fills the table, with `fn()`.
-            unsafe { std::mem::transmute::<*mut (), fn()>(hook)() };
-        }
-    }
+    IN_CHILD.run();
 }
 
 #[cfg(test)]
@@ -352,6 +377,23 @@ mod tests {
         .unwrap();
         assert_ne!(tid, mine.tid());
         assert_ne!(start, mine.start());
+    }
+
+    #[test]
+    fn a_thread_with_a_block_runs_the_hooks_at_its_end_and_one_without_does_not() {
+        static ENDS: AtomicU64 = AtomicU64::new(0);
+        thread_local! {
+            static MINE: Cell<bool> = const { Cell::new(false) };
+        }
+        assert!(on_thread_exit(|| _ = ENDS.fetch_add(u64::from(MINE.with(Cell::get)), Ordering::Relaxed)));
+        for with_a_block in [true, false] {
+            let thread = std::thread::spawn(move || {
+                MINE.with(|mine| mine.set(true));
+                with_a_block.then(|| current().map(ThreadBlock::tid));
+            });
+            thread.join().unwrap();
+            assert_eq!(ENDS.load(Ordering::Relaxed), 1);
+        }
     }
 
     #[test]
