@@ -2,7 +2,9 @@
 
 use std::io;
 
-/// Why a thread could not join a group, or the process could not be read exactly.
+use crate::tier::Tier;
+
+/// Why a thread could not join a group, the process could not be read exactly, or a tier could not be had.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -31,5 +33,13 @@ pub enum Error {
         /// What the system said.
         #[source]
         source: io::Error,
+    },
+    /// The tier does not work here.
+    #[error("cannot read clocks by the tier {tier}: {reason}; let the library choose")]
+    Tier {
+        /// What was asked for.
+        tier: Tier,
+        /// What its test found.
+        reason: String,
     },
 }

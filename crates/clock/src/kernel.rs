@@ -27,6 +27,11 @@ pub(crate) fn monotonic_ns() -> u64 {
     nanoseconds(clock_gettime(ClockId::Monotonic))
 }
 
+/// `CLOCK_MONOTONIC_RAW`, in nanoseconds: at the rate of the hardware, whatever sets the other clocks right.
+pub(crate) fn raw_ns() -> u64 {
+    nanoseconds(clock_gettime(ClockId::MonotonicRaw))
+}
+
 /// `CLOCK_REALTIME`, in nanoseconds since 1970.
 pub(crate) fn realtime_ns() -> u64 {
     nanoseconds(clock_gettime(ClockId::Realtime))

@@ -4,18 +4,23 @@
 //! then on adds scaled TSC ticks for as long as it can prove that the thread has not been descheduled since.
 //! What proves it is the thread's [`Tier`]:
 //!
-//! | tier | proof | a read |
-//! |---|---|---|
-//! | [`Tier::Rseq`] | the kernel has not cleared `rseq_cs` | one `rdtsc` and a few loads |
-//! | [`Tier::Syscall`] | none needed | one system call |
+//! | tier | proof | what it needs | a read |
+//! |---|---|---|---|
+//! | [`Tier::Rseq`] | the kernel has not cleared `rseq_cs` | rseq, and Linux before 6.19 | an `rdtsc` and a few loads |
+//! | [`Tier::Page`] | the page of a perf event has not changed | perf events, a page of locked memory a thread | the same; a switch of the kernel costs half a microsecond more |
+//! | [`Tier::Gap`] | the last read is too short a time ago | nothing | the same, if reads are less than 2 µs apart |
+//! | [`Tier::Syscall`] | none needed | nothing | a system call |
 //!
-//! The best tier that passes its self-test on this machine is taken; `DORMOUSE_CLOCK=rseq|syscall` overrides.
+//! All but the last want a TSC that can be trusted. A thread takes the first tier that passes its test on
+//! this machine and that it can have, and falls to the next one when it loses it; [`tier`] tells.
+//! `DORMOUSE_CLOCK=rseq|page|gap|syscall` and [`force`] say where to begin.
 //!
 //! # Accuracy
 //!
-//! Inside an epoch, which lasts until the thread is next descheduled and at most 2²⁷ ticks (about 60 ms at 2
-//! GHz), steal and interrupt time that the kernel would leave out are counted. Every resync is bracketed by
-//! two `rdtsc`, so its own error is about half of one system call. A thread never sees its clock step back.
+//! The kernel is asked again after the thread was descheduled, and after a millisecond in any case. Until
+//! then steal and interrupt time that the kernel would leave out are counted. Every resync is bracketed by
+//! two `rdtsc`, so its own error is at most half of one system call. [`thread_cpu_time`] gives the bound
+//! beside the value. A thread never sees its clock step back.
 //!
 //! # More than one thread
 //!
@@ -27,7 +32,13 @@
 //!
 //! # Async-signal-safety
 //!
-//! [`thread_cpu_ns`] may be called from signal handlers once it has been called outside of one.
+//! [`thread_cpu_ns`] and [`thread_cpu_time`] may be called from signal handlers once the process has called
+//! one of them outside of one.
+//!
+//! # Things it does not do
+//!
+//! A thread that forbids itself the counter (`PR_SET_TSC`) after its first read is killed by the next one:
+//! nothing tells in time. A child of `vfork` has its parent's thread-locals and must not read.
 
 #![deny(unsafe_code)]
 
@@ -36,6 +47,7 @@ mod error;
 mod group;
 mod kernel;
 mod moment;
+mod point;
 mod process;
 mod record;
 mod seat;
@@ -47,7 +59,7 @@ pub use arch::rdtsc;
 pub use error::Error;
 pub use group::{GroupTime, Member, Refresh, ThreadGroup};
 pub use kernel::{process_cpu_ns, thread_cpu_ns_of};
+pub use point::{Point, point, stamp, ticks_to_ns};
 pub use process::process_exact;
-pub use thread::{thread_cpu_ns, thread_cpu_time, tier};
-pub use tier::{Tier, capability};
-pub use tsc::{Point, point, stamp, ticks_to_ns};
+pub use thread::{CpuTime, capability, force, thread_cpu_ns, thread_cpu_time, tier};
+pub use tier::Tier;

@@ -4,7 +4,8 @@
 //! read the counter, so its moment costs nothing. A moment is never taken for more than the age of something:
 //! one that jumps makes a value look old, and it is renewed.
 
-use crate::tsc::{self, stamp};
+use crate::point::{stamp, ticks_to_ns};
+use crate::tsc;
 
 /// This moment.
 pub(crate) fn now() -> u64 {
@@ -13,13 +14,15 @@ pub(crate) fn now() -> u64 {
 
 /// The nanoseconds of a difference between two moments.
 pub(crate) fn to_ns(difference: u64) -> u64 {
-    tsc::ticks_to_ns(difference)
+    ticks_to_ns(difference)
 }
 
 /// How far apart two moments are between which `ns` nanoseconds pass.
 pub(crate) fn from_ns(ns: u64) -> u64 {
     match tsc::rate() {
         0 => ns,
+        // The short way for what a resync asks.
+        rate if ns >> 32 == 0 => (ns << 32) / rate,
         rate => u64::try_from((u128::from(ns) << 32) / u128::from(rate)).unwrap_or(u64::MAX),
     }
 }

@@ -1,50 +1,79 @@
-//! The rate of the time stamp counter, measured against the kernel, and its conversion to time.
+//! Whether the time stamp counter can be trusted, and its rate.
 //!
-//! The processor's own claim (CPUID) is absent or wrong in many guests. So the rate is measured: at first
-//! over one millisecond, and from then on over the whole time since, each time a slow path comes by. A rate
-//! that moves by more than one part in a hundred means that the counter was changed under us (live migration,
-//! suspend): it is given up for good.
+//! The processor's own claim (CPUID) is absent or wrong in many guests, and it says nothing of a counter
+//! that the kernel has found to be unstable. So the rate is measured against `CLOCK_MONOTONIC_RAW`, which
+//! nobody slews: at first over one millisecond, and from then on over the whole time since. At every resync
+//! of a thread's clock the two are compared; where they part by more than one in a thousand, or where the
+//! kernel stops offering the counter as a clock source, it was changed under us (live migration, suspend, a
+//! processor out of step) and is given up for good.
+//!
+//! # Async-signal-safety
+//!
+//! [`holds`] is signal-safe.
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use std::time::{Duration, Instant};
 
-use crate::arch::{self, rdtsc};
-use crate::kernel::{monotonic_ns, realtime_ns};
+use rustix::fs::{Mode, OFlags};
+
+use crate::arch;
+use crate::kernel::{monotonic_ns, raw_ns};
+use crate::point::stamp;
 
 /// How long the first measurement takes.
 const FIRST: Duration = Duration::from_millis(1);
+/// How far counter and clock may be apart at any distance, in nanoseconds.
+const SLACK: u64 = 20_000;
+/// The longest time between two measurements, in nanoseconds.
+const LONGEST: u64 = 10_000_000_000;
+
+const SOURCES: &str = "/sys/devices/system/clocksource/clocksource0/available_clocksource";
 
 /// Nanoseconds per tick, in 2^-32.
 static RATE: AtomicU64 = AtomicU64::new(0);
-/// `monotonic_ns` from which on the next measurement is worth while.
-static NEXT: AtomicU64 = AtomicU64::new(0);
 static BROKEN: AtomicBool = AtomicBool::new(false);
+static ANCHOR: OnceLock<Anchor> = OnceLock::new();
+static REFERENCE: Reference =
+    Reference { version: AtomicU32::new(0), tsc: AtomicU64::new(0), ns: AtomicU64::new(0) };
 
-/// A moment on both clocks.
+/// A moment on the counter and on a clock.
 #[derive(Debug, Clone, Copy)]
-struct Pair {
-    tsc: u64,
-    ns: u64,
+pub(crate) struct Pair {
+    pub(crate) tsc: u64,
+    pub(crate) ns: u64,
+    /// Ticks between which the clock was read.
+    width: u64,
 }
 
-/// The first pair: what all later ones are measured from.
-static ANCHOR: OnceLock<Pair> = OnceLock::new();
+/// What all later pairs are measured from.
+#[derive(Debug)]
+pub(crate) struct Anchor {
+    raw: Pair,
+    pub(crate) monotonic: Pair,
+}
+
+/// The latest measurement, under a version that is odd while somebody writes.
+struct Reference {
+    version: AtomicU32,
+    tsc: AtomicU64,
+    ns: AtomicU64,
+}
 
 impl Pair {
-    /// The tightest of a few brackets, so that an interrupt in one of them does no harm.
-    fn now() -> Self {
-        let mut best = (u64::MAX, Self { tsc: 0, ns: 0 });
-        for _ in 0..5 {
-            let before = stamp();
-            let ns = monotonic_ns();
-            let after = stamp();
-            let width = after.wrapping_sub(before);
-            if width < best.0 {
-                best = (width, Self { tsc: before + width / 2, ns });
-            }
-        }
-        best.1
+    fn once(clock: fn() -> u64) -> Self {
+        let before = stamp();
+        let ns = clock();
+        let width = stamp().wrapping_sub(before);
+        Self { tsc: before.wrapping_add(width / 2), ns, width }
+    }
+
+    /// The tightest of a few, so that an interrupt in one of them does no harm.
+    pub(crate) fn now(clock: fn() -> u64) -> Self {
+        (0..4).fold(Self::once(clock), |best, _| {
+            let next = Self::once(clock);
+            if next.width < best.width { next } else { best }
+        })
     }
 
     fn rate_since(self, earlier: Self) -> Option<u64> {
@@ -52,6 +81,57 @@ impl Pair {
         let ns = self.ns.checked_sub(earlier.ns)?;
         u64::try_from((u128::from(ns) << 32) / u128::from(ticks)).ok().filter(|&r| r > 0)
     }
+
+    /// Whether the counter has run at `rate` since `earlier`, as far as this pair can tell.
+    fn fits(self, earlier: Self, rate: u64) -> bool {
+        let ns = |ticks: i64| (i128::from(ticks) * i128::from(rate)) >> 32;
+        let by_counter = ns(self.tsc.wrapping_sub(earlier.tsc).cast_signed());
+        let by_clock = i128::from(self.ns.wrapping_sub(earlier.ns).cast_signed());
+        let allowed = i128::from(SLACK) + ns(self.width.cast_signed()) + by_clock / 1024;
+        (by_counter - by_clock).abs() <= allowed
+    }
+}
+
+impl Reference {
+    /// `None` while somebody writes it.
+    fn read(&self) -> Option<Pair> {
+        // Pairs with the last store of `write`.
+        let version = self.version.load(Ordering::Acquire);
+        let (tsc, ns) = (self.tsc.load(Ordering::Relaxed), self.ns.load(Ordering::Relaxed));
+        // Pairs with the fence of `write`.
+        fence(Ordering::Acquire);
+        let same = self.version.load(Ordering::Relaxed) == version && version.is_multiple_of(2);
+        same.then_some(Pair { tsc, ns, width: 0 })
+    }
+
+    /// Nothing while somebody else writes.
+    fn write(&self, pair: Pair) {
+        let version = self.version.load(Ordering::Relaxed) & !1;
+        let next = version.wrapping_add(1);
+        if self.version.compare_exchange(version, next, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+            // Pairs with the fence of `read`.
+            fence(Ordering::Release);
+            self.tsc.store(pair.tsc, Ordering::Relaxed);
+            self.ns.store(pair.ns, Ordering::Relaxed);
+            // Pairs with the first load of `read`.
+            self.version.store(next.wrapping_add(1), Ordering::Release);
+        }
+    }
+}
+
+/// Whether a clock can be built on the counter here.
+pub(crate) fn test() -> Result<(), String> {
+    arch::tsc_readable()?;
+    if !kernel_offers_it() {
+        return Err("the kernel does not offer the TSC as a clock source: it has found it unstable".into());
+    }
+    if is_broken() {
+        return Err("the TSC has changed its rate".into());
+    }
+    if !calibrate() {
+        return Err("the TSC does not advance against the kernel's clock".into());
+    }
+    Ok(())
 }
 
 /// Measures the rate for the first time; true when there is one.
@@ -60,130 +140,132 @@ impl Pair {
 ///
 /// One millisecond at the first call in a process.
 pub(crate) fn calibrate() -> bool {
-    let anchor = *ANCHOR.get_or_init(|| {
-        let anchor = Pair::now();
+    if ANCHOR.get().is_none() {
+        let anchor = Anchor { raw: Pair::now(raw_ns), monotonic: Pair::now(monotonic_ns) };
         let start = Instant::now();
         while start.elapsed() < FIRST {
             std::hint::spin_loop();
         }
-        let end = Pair::now();
-        if let Some(rate) = end.rate_since(anchor) {
+        let end = Pair::now(raw_ns);
+        if let Some(rate) = end.rate_since(anchor.raw) {
             RATE.store(rate, Ordering::Relaxed);
-            NEXT.store(end.ns + 2 * (end.ns - anchor.ns), Ordering::Relaxed);
+            REFERENCE.write(end);
         }
-        anchor
-    });
-    anchor.ns > 0 && RATE.load(Ordering::Relaxed) > 0 && !BROKEN.load(Ordering::Relaxed)
+        // Last: who finds it finds the rate. Another thread's is as good.
+        let _ours_or_anothers = ANCHOR.set(anchor);
+    }
+    rate() > 0 && !is_broken()
 }
 
-/// Measures again if enough time has passed; false when the counter can no longer be trusted.
-pub(crate) fn refine() -> bool {
-    let now = monotonic_ns();
-    if now >= NEXT.load(Ordering::Relaxed)
-        && let Some(&anchor) = ANCHOR.get()
-    {
-        let pair = Pair::now();
-        let old = RATE.load(Ordering::Relaxed);
-        match pair.rate_since(anchor) {
-            Some(rate) if rate.abs_diff(old) <= old / 100 => {
-                RATE.store(rate, Ordering::Relaxed);
-                // Twice as long a base each time, up to every ten seconds.
-                let base = (pair.ns - anchor.ns).min(10_000_000_000);
-                NEXT.store(pair.ns + base, Ordering::Relaxed);
-            }
-            _ => BROKEN.store(true, Ordering::Relaxed),
+/// What the rate has been measured from.
+pub(crate) fn anchor() -> Option<&'static Anchor> {
+    ANCHOR.get()
+}
+
+/// Whether the counter still runs as it has; measures again if enough time has passed.
+pub(crate) fn holds() -> bool {
+    let Some(reference) = REFERENCE.read() else { return !is_broken() };
+    let pair = Pair::once(raw_ns);
+    if !pair.fits(reference, rate()) {
+        BROKEN.store(true, Ordering::Relaxed);
+    } else if let Some(anchor) = anchor() {
+        // Twice as long each time.
+        let interval = (reference.ns - anchor.raw.ns).min(LONGEST);
+        if pair.ns.saturating_sub(reference.ns) > interval {
+            renew(anchor);
         }
     }
-    !BROKEN.load(Ordering::Relaxed)
+    !is_broken()
 }
 
-/// Whether the counter was found to have changed its rate.
+#[cold]
+fn renew(anchor: &Anchor) {
+    if !kernel_offers_it() {
+        return BROKEN.store(true, Ordering::Relaxed);
+    }
+    let pair = Pair::now(raw_ns);
+    if let Some(rate) = pair.rate_since(anchor.raw) {
+        RATE.store(rate, Ordering::Relaxed);
+        REFERENCE.write(pair);
+    }
+}
+
+/// Whether the counter was found to have changed.
 pub(crate) fn is_broken() -> bool {
     BROKEN.load(Ordering::Relaxed)
 }
 
-/// A time stamp: the counter where it may be read, else nanoseconds of the monotonic clock. [`point`] and
-/// [`ticks_to_ns`] go with it.
-#[inline]
-pub fn stamp() -> u64 {
-    match SOURCE.load(Ordering::Relaxed) {
-        COUNTER => rdtsc(),
-        CLOCK => monotonic_ns(),
-        _ => choose_source(),
-    }
-}
-
-const COUNTER: u8 = 1;
-const CLOCK: u8 = 2;
-static SOURCE: AtomicU8 = AtomicU8::new(0);
-
-#[cold]
-fn choose_source() -> u64 {
-    // Only a counter that faults is left alone: one that is not invariant still orders records.
-    let source = if arch::tsc_faults() { CLOCK } else { COUNTER };
-    SOURCE.store(source, Ordering::Relaxed);
-    stamp()
-}
-
-/// Nanoseconds per tick, in 2^-32.
+/// Nanoseconds per tick, in 2^-32; 0 before the first calibration.
 #[inline]
 pub(crate) fn rate() -> u64 {
     RATE.load(Ordering::Relaxed)
 }
 
-/// How long `ticks` of the counter take, in nanoseconds; the ticks themselves before the first calibration.
-#[inline]
-pub fn ticks_to_ns(ticks: u64) -> u64 {
-    match rate() {
-        0 => ticks,
-        rate => u64::try_from((u128::from(ticks) * u128::from(rate)) >> 32).unwrap_or(u64::MAX),
+/// Whether the kernel could use the counter as its clock, which one that it has found unstable is not; yes
+/// where it does not say. No allocation: a signal handler may come here.
+fn kernel_offers_it() -> bool {
+    let mut list = [0; 256];
+    rustix::fs::open(SOURCES, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+        .and_then(|file| rustix::io::read(file, &mut list))
+        .map_or(true, |length| lists_tsc(&list[..length]))
+}
+
+/// `tsc-early` is the counter too, until it has been measured against another clock.
+fn lists_tsc(sources: &[u8]) -> bool {
+    sources.split(u8::is_ascii_whitespace).any(|source| source == b"tsc" || source == b"tsc-early")
+}
+
+/// In a fork child nobody goes on writing what another thread of the parent had begun to.
+pub(crate) fn forget() {
+    let version = REFERENCE.version.load(Ordering::Relaxed);
+    if !version.is_multiple_of(2) {
+        REFERENCE.version.store(version.wrapping_add(1), Ordering::Relaxed);
+        REFERENCE.write(Pair::now(raw_ns));
     }
-}
-
-/// A moment on the counter and on the kernel's clocks: what turns time stamps into time.
-#[derive(Debug, Clone, Copy)]
-pub struct Point {
-    /// The counter, as [`stamp`] reads it.
-    pub tsc: u64,
-    /// Ticks per second.
-    pub hz: f64,
-    /// `CLOCK_MONOTONIC`, in nanoseconds.
-    pub monotonic_ns: u64,
-    /// `CLOCK_REALTIME`, in nanoseconds since 1970.
-    pub realtime_ns: u64,
-}
-
-/// A conversion point for now.
-///
-/// # Cost
-///
-/// About a microsecond; one millisecond at the first call in a process.
-pub fn point() -> Point {
-    calibrate();
-    refine();
-    let pair = Pair::now();
-    let offset = realtime_ns().saturating_sub(monotonic_ns());
-    let hz = match rate() {
-        0 => 1e9,
-        rate => 1e9 * 2f64.powi(32) / rate as f64,
-    };
-    Point { tsc: pair.tsc, hz, monotonic_ns: pair.ns, realtime_ns: pair.ns + offset }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// One tick a nanosecond.
+    const ONE: u64 = 1 << 32;
+
+    fn pair(tsc: u64, ns: u64, width: u64) -> Pair {
+        Pair { tsc, ns, width }
+    }
+
     #[test]
-    fn two_points_agree_on_the_time_between_them() {
-        let first = point();
+    fn a_counter_that_jumps_either_way_or_runs_faster_does_not_fit() {
+        let start = pair(1_000_000_000, 0, 0);
+        assert!(pair(1_000_500_000, 510_000, 30).fits(start, ONE));
+        assert!(!pair(1_000_500_000, 550_000, 30).fits(start, ONE), "stood still for 50 us");
+        assert!(!pair(5, 100_000, 30).fits(start, ONE), "began again");
+        assert!(!pair(2_002_000_000, 1_000_000_000, 30).fits(start, ONE), "two parts in a thousand");
+        assert!(pair(2_000_500_000, 1_000_000_000, 30).fits(start, ONE));
+    }
+
+    #[test]
+    fn a_pair_with_an_interruption_in_it_is_no_evidence() {
+        let start = pair(0, 0, 0);
+        // 4 ms away after the counter was read and before the clock was.
+        assert!(pair(3_000_000, 5_000_000, 4_000_000).fits(start, ONE));
+    }
+
+    #[test]
+    fn a_counter_that_the_kernel_has_given_up_is_not_in_its_list() {
+        assert!(lists_tsc(b"tsc kvm-clock \n") && lists_tsc(b"kvm-clock tsc-early\n"));
+        assert!(!lists_tsc(b"kvm-clock acpi_pm \n") && !lists_tsc(b"hyperv_clocksource_tsc_page\n"));
+    }
+
+    #[test]
+    fn the_rate_stays_what_it_was_when_it_is_measured_again() {
+        assert_eq!(test(), Ok(()));
+        let before = rate();
         let start = Instant::now();
-        while start.elapsed() < Duration::from_millis(20) {
-            std::hint::spin_loop();
+        while start.elapsed() < 20 * FIRST {
+            assert!(holds());
         }
-        let second = point();
-        let by_tsc = (second.tsc - first.tsc) as f64 / second.hz * 1e9;
-        let by_kernel = (second.monotonic_ns - first.monotonic_ns) as f64;
-        assert!((by_tsc - by_kernel).abs() < by_kernel * 0.001, "{by_tsc} against {by_kernel}");
+        assert!(rate().abs_diff(before) <= before / 1000, "{} after {before}", rate());
     }
 }
