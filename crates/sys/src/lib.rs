@@ -6,6 +6,7 @@
 //! - [`ring`]: a byte ring that a thread and its signal handlers write without ever blocking;
 //! - [`rseq`]: the restartable-sequence area, used as a flag that the kernel clears when a thread is
 //!   descheduled;
+//! - [`signals`]: keeping the host's signals off threads of ours;
 //! - [`trap`]: who resumes a thread that ran into a breakpoint instruction of ours;
 //! - [`Capability`]: one line of the report on what works here.
 //!
@@ -21,6 +22,7 @@ pub mod fork;
 pub mod perf;
 pub mod ring;
 pub mod rseq;
+pub mod signals;
 pub mod thread;
 pub mod trap;
 

@@ -14,7 +14,6 @@ mod host;
 mod ops;
 mod place;
 mod server;
-mod signals;
 
 use std::fmt;
 use std::io;
@@ -91,7 +90,7 @@ pub fn init() -> Result<Agent, InitError> {
     let (place, listener) = Place::open()?;
     let place = Arc::new(place);
     let served = Arc::clone(&place);
-    signals::with_all_blocked(|| {
+    dormouse_sys::signals::with_all_blocked(|| {
         std::thread::Builder::new()
             .name("dormouse".into())
             .stack_size(512 * 1024)

@@ -1,4 +1,5 @@
-//! Keeping the host's signals off the agent's thread.
+//! Keeping the host's signals off the threads that dormouse starts in it, so that the host's handlers run on the
+//! host's threads.
 //!
 //! # Safety
 //!
@@ -13,7 +14,7 @@ const SYNCHRONOUS: [libc::c_int; 6] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP, libc::SIGABRT];
 
 /// Runs `f` with all signals but the synchronous ones blocked: a thread that it starts inherits that.
-pub(super) fn with_all_blocked<T>(f: impl FnOnce() -> T) -> T {
+pub fn with_all_blocked<T>(f: impl FnOnce() -> T) -> T {
     let mut all = MaybeUninit::uninit();
     let mut before = MaybeUninit::uninit();
     // SAFETY: `sigfillset` initialises `all`; the other calls read it, and write `before` if they succeed.
