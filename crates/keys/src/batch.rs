@@ -7,18 +7,22 @@
 //!    called.
 
 use std::cell::Cell;
-use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
+use crate::hold::{Holder, Holds, LONGEST_HOLD};
 use crate::key::Key;
-use crate::registry::{Index, index};
-use crate::{Error, Lease, Protocol};
+use crate::primitive::{Mutex, MutexGuard, per_thread, shared};
+use crate::{Error, Lease, Protocol, plan};
 
-static PATCH: Mutex<()> = Mutex::new(());
+shared! {
+    /// The patch lock: it guards the text, the keys' states and what ends by time.
+    static PATCH: Mutex<Holds> = Mutex::new(Holds::new());
+}
 
-thread_local! {
-    static BUSY: Cell<bool> = const { Cell::new(false) };
+per_thread! {
+    /// Whether the thread is in a batch.
+    static BUSY: Cell<bool> = Cell::new(false);
 }
 
 /// One transaction over any number of keys: all sites are checked, then all are written, then the new states
@@ -42,13 +46,19 @@ thread_local! {
 pub struct Batch {
     changes: Vec<(&'static Key, Change)>,
     protocol: Option<Protocol>,
+    dwell: Option<Duration>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Change {
     Baseline(bool),
     Acquire,
-    Release,
+    /// Gives a lease back; the key lingers for so long.
+    Release(Option<Duration>),
+    /// Begins a hold of so long, or extends it.
+    Hold(Holder, Duration),
+    /// Ends a hold, or all.
+    End(Option<Holder>),
 }
 
 /// What a batch did.
@@ -101,6 +111,44 @@ impl Batch {
         self
     }
 
+    /// Keeps a key on for `length` from the moment at which the batch is complete. A key that is kept on already is
+    /// kept on until the later of the two times: such holds do not add up.
+    ///
+    /// The process needs no agent for that: a thread of this crate, which is started by the first hold and sleeps
+    /// between the ends of holds, switches the keys off.
+    pub fn enable_for(self, key: &'static Key, length: Duration) -> Self {
+        self.hold_all([key], Holder::Program, length)
+    }
+
+    /// Keeps many keys on for a time, on somebody's behalf: see [`Batch::enable_for`]. Nothing of what one holder does
+    /// shortens the hold of another.
+    pub fn hold_all(
+        self,
+        keys: impl IntoIterator<Item = &'static Key>,
+        holder: Holder,
+        length: Duration,
+    ) -> Self {
+        self.change_all(keys, Change::Hold(holder, length))
+    }
+
+    /// Ends what is held for a time on behalf of `holder`, or of everybody.
+    pub fn end_all(self, keys: impl IntoIterator<Item = &'static Key>, holder: Option<Holder>) -> Self {
+        self.change_all(keys, Change::End(holder))
+    }
+
+    /// Has keys that linger go off now, with those that this batch gives back.
+    pub fn flush_all(self, keys: impl IntoIterator<Item = &'static Key>) -> Self {
+        self.end_all(keys, Some(Holder::Nobody))
+    }
+
+    /// What this batch switches off or gives back stays on for `dwell` all the same, lingering. Switched on again
+    /// meanwhile, the text is not touched at all, so however often a key is switched, it is patched at most twice
+    /// in that time: use it where others may toggle keys. Zero is no dwell time.
+    pub fn dwell(mut self, dwell: Duration) -> Self {
+        self.dwell = Some(dwell).filter(|d| !d.is_zero());
+        self
+    }
+
     /// Changes the text by this protocol, not by the process's own choice.
     pub fn protocol(mut self, protocol: Protocol) -> Self {
         self.protocol = Some(protocol);
@@ -119,17 +167,11 @@ impl Batch {
     /// See [`Batch`].
     pub fn apply(self) -> Result<BatchReport, Error> {
         let start = Instant::now();
-        if BUSY.with(|busy| busy.replace(true)) {
-            return Err(Error::Reentrant);
-        }
-        let _not_busy = OnDrop(|| BUSY.with(|busy| busy.set(false)));
-        // A panic cannot come from inside, but a poisoned lock would still protect nothing that could be half
-        // done.
-        let _locked = PATCH.lock().unwrap_or_else(PoisonError::into_inner);
-        let plan = Plan::of(&self.changes)?;
-        let mut report = plan.write(&index(), self.protocol.unwrap_or_else(Protocol::of_process))?;
-        report.keys = plan.switched().count();
-        plan.publish();
+        self.changes.iter().try_for_each(|(_, change)| change.check())?;
+        check(self.dwell.unwrap_or_default())?;
+        let protocol = self.protocol.unwrap_or_else(Protocol::of_process);
+        let mut turn = Turn::take()?;
+        let mut report = plan::commit(&mut turn.holds, &self.changes, self.dwell, protocol)?;
         report.elapsed = start.elapsed();
         Ok(report)
     }
@@ -144,10 +186,79 @@ impl Batch {
     }
 }
 
+impl Change {
+    fn check(&self) -> Result<(), Error> {
+        match *self {
+            Self::Hold(_, Duration::ZERO) => {
+                Err(Error::HoldLength { asked: Duration::ZERO, longest: LONGEST_HOLD })
+            }
+            Self::Hold(_, length) => check(length),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Whether keys can be held for so long.
+pub(crate) fn check(length: Duration) -> Result<(), Error> {
+    if length > LONGEST_HOLD {
+        return Err(Error::HoldLength { asked: length, longest: LONGEST_HOLD });
+    }
+    Ok(())
+}
+
+/// The patch lock.
+pub(crate) fn lock() -> MutexGuard<'static, Holds> {
+    // A panic cannot come from inside, but a poisoned lock would still protect nothing that could be half done.
+    let mut holds = PATCH.lock().unwrap_or_else(PoisonError::into_inner);
+    holds.of_this_process();
+    holds
+}
+
+/// Runs `f`, unless a batch is under way; for a forked child, in which that would be one that nobody ends. Waits for
+/// nothing.
+pub(crate) fn unless_under_way(f: impl FnOnce()) -> bool {
+    let turn = PATCH.try_lock();
+    if let Err(TryLockError::WouldBlock) = turn {
+        return false;
+    }
+    f();
+    true
+}
+
+/// A thread's turn to patch: the lock, and the mark by which a batch that a signal handler starts inside another of
+/// its thread is told from one that may wait.
+pub(crate) struct Turn {
+    // Given up in this order: a handler that came in between, unmarked, would wait for its own thread.
+    pub(crate) holds: MutexGuard<'static, Holds>,
+    _busy: Busy,
+}
+
+impl Turn {
+    pub(crate) fn take() -> Result<Self, Error> {
+        let busy = Busy::mark()?;
+        Ok(Self { holds: lock(), _busy: busy })
+    }
+}
+
+/// The mark.
+pub(crate) struct Busy(());
+
+impl Busy {
+    pub(crate) fn mark() -> Result<Self, Error> {
+        if BUSY.with(|busy| busy.replace(true)) { Err(Error::Reentrant) } else { Ok(Self(())) }
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        BUSY.with(|busy| busy.set(false));
+    }
+}
+
 /// Runs `f` while no batch is under way.
 #[cfg(dormouse_patching)]
 pub(crate) fn exclusively<T>(f: impl FnOnce() -> T) -> T {
-    let _locked = PATCH.lock().unwrap_or_else(PoisonError::into_inner);
+    let _locked = lock();
     f()
 }
 
@@ -159,108 +270,17 @@ impl Batch {
     ///
     /// See [`Batch`].
     pub fn apply_releasing(
-        self,
+        mut self,
         leases: &mut [&mut Lease],
         chosen: impl Fn(&Key) -> bool,
     ) -> Result<BatchReport, Error> {
-        let given = leases.iter().flat_map(|lease| lease.keys()).copied().filter(|key| chosen(key));
-        let report = self.change_all(given.collect::<Vec<_>>(), Change::Release).apply()?;
+        // First, so that what else the batch says of a key holds for what is given back, too.
+        let given = leases.iter().flat_map(|lease| lease.giving_back(&chosen));
+        self.changes.splice(0..0, given);
+        let report = self.apply()?;
         for lease in leases {
             lease.forget_where(&chosen);
         }
         Ok(report)
-    }
-}
-
-struct OnDrop<F: FnMut()>(F);
-
-impl<F: FnMut()> Drop for OnDrop<F> {
-    fn drop(&mut self) {
-        (self.0)();
-    }
-}
-
-/// What the keys are to be.
-struct Plan {
-    /// By address, so that a key which is named twice is changed once.
-    keys: BTreeMap<usize, Desired>,
-}
-
-struct Desired {
-    key: &'static Key,
-    baseline: bool,
-    leases: u32,
-}
-
-impl Desired {
-    fn enabled(&self) -> bool {
-        self.baseline || self.leases > 0
-    }
-}
-
-impl Plan {
-    fn of(changes: &[(&'static Key, Change)]) -> Result<Self, Error> {
-        let mut keys = BTreeMap::new();
-        for &(key, change) in changes {
-            let desired = keys.entry(key.address()).or_insert_with(|| Desired {
-                key,
-                baseline: key.baseline(),
-                leases: key.leases(),
-            });
-            match change {
-                Change::Baseline(on) => desired.baseline = on,
-                Change::Acquire => {
-                    desired.leases = desired
-                        .leases
-                        .checked_add(1)
-                        .ok_or(Error::TooManyLeases { key: key.name(), leases: desired.leases })?;
-                }
-                // Only a `Lease` releases, and it holds what it releases.
-                Change::Release => desired.leases = desired.leases.saturating_sub(1),
-            }
-        }
-        Ok(Self { keys })
-    }
-
-    fn switched(&self) -> impl Iterator<Item = &Desired> {
-        self.keys.values().filter(|d| d.enabled() != d.key.is_enabled())
-    }
-
-    #[cfg(dormouse_patching)]
-    fn write(&self, index: &Index, protocol: Protocol) -> Result<BatchReport, Error> {
-        let (mut patches, mut skipped) = (Vec::new(), 0);
-        for desired in self.switched() {
-            let (key, enabled, before) = (desired.key.name(), desired.enabled(), patches.len());
-            let sites = index.sites_of(desired.key);
-            patches.extend(sites.iter().filter_map(|&site| crate::text::Patch::new(site, key, enabled)));
-            skipped += before + sites.len() - patches.len();
-            if let Some(first) = sites.first().filter(|_| patches.len() == before) {
-                return Err(Error::NotText { key, addr: first.code });
-            }
-        }
-        let written = crate::text::write(&mut patches, &index.segments, protocol)?;
-        Ok(BatchReport {
-            sites: patches.len(),
-            skipped,
-            pages: written.pages,
-            barriers: written.barriers,
-            traps: written.traps,
-            unsealed: written.unsealed,
-            ..BatchReport::default()
-        })
-    }
-
-    #[cfg(not(dormouse_patching))]
-    #[expect(clippy::unnecessary_wraps, reason = "the same shape as where text is patched")]
-    fn write(&self, index: &Index, _: Protocol) -> Result<BatchReport, Error> {
-        let sites = self.switched().map(|d| index.site_count_of(d.key)).sum();
-        Ok(BatchReport { sites, ..BatchReport::default() })
-    }
-
-    /// Makes the new states visible; from here on nothing is `switched` any more.
-    fn publish(&self) {
-        for desired in self.keys.values() {
-            desired.key.publish(desired.baseline, desired.leases);
-        }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io;
+use std::time::Duration;
 
 use dormouse_sys::trap::Blocking;
 
@@ -58,6 +59,18 @@ pub enum Error {
         key: &'static str,
         /// Leases held.
         leases: u32,
+    },
+    /// A time that is none, or too long.
+    #[error(
+        "a key cannot be held on for {asked:?}: give more than nothing and at most {} days, \
+         or enable it to leave it on",
+        longest.as_secs() / 86_400
+    )]
+    HoldLength {
+        /// The time.
+        asked: Duration,
+        /// The longest that can be.
+        longest: Duration,
     },
     /// A batch inside a batch of the same thread, which could only wait for itself.
     #[error("a batch is under way on this thread; a signal handler must not start another")]

@@ -3,9 +3,11 @@
 use std::any::Any;
 use std::fmt;
 use std::ops::Deref;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
-use crate::{Batch, BatchReport, Error, Lease};
+use crate::primitive::{AtomicBool, AtomicU64, const_fn};
+use crate::{Batch, BatchReport, Error, Lease, generation};
 
 /// A named boolean that code branches on.
 ///
@@ -17,11 +19,14 @@ pub struct Key {
     on: AtomicBool,
     baseline: AtomicBool,
     initial: bool,
-    leases: AtomicU32,
+    /// The generation in which the count was made, and the count: in another one it is void.
+    leases: AtomicU64,
     line: u32,
     name: &'static str,
     file: &'static str,
     attached: Option<&'static (dyn Any + Send + Sync)>,
+    #[cfg(all(test, loom))]
+    pub(crate) site: crate::interleavings::Site,
 }
 
 /// A [`Key`] whose state at the start of the process is part of its type, because the sites are assembled by
@@ -30,18 +35,22 @@ pub struct Key {
 pub struct StaticKey<const INITIAL: bool>(Key);
 
 impl<const INITIAL: bool> StaticKey<INITIAL> {
-    /// A key; [`static_key!`](crate::static_key) fills in the place.
-    pub const fn new(name: &'static str, file: &'static str, line: u32) -> Self {
-        Self(Key {
-            on: AtomicBool::new(INITIAL),
-            baseline: AtomicBool::new(INITIAL),
-            initial: INITIAL,
-            leases: AtomicU32::new(0),
-            line,
-            name,
-            file,
-            attached: None,
-        })
+    const_fn! {
+        /// A key; [`static_key!`](crate::static_key) fills in the place.
+        pub const fn new(name: &'static str, file: &'static str, line: u32) -> Self {
+            Self(Key {
+                on: AtomicBool::new(INITIAL),
+                baseline: AtomicBool::new(INITIAL),
+                initial: INITIAL,
+                leases: AtomicU64::new(0),
+                line,
+                name,
+                file,
+                attached: None,
+                #[cfg(all(test, loom))]
+                site: crate::interleavings::Site::new(INITIAL),
+            })
+        }
     }
 
     /// The same key with something of its owner's attached, for who finds the key by name: see
@@ -136,9 +145,10 @@ impl Key {
         self.baseline.load(Ordering::Relaxed)
     }
 
-    /// How many leases are held.
+    /// How many leases are held, those that end by time included.
     pub fn leases(&self) -> u32 {
-        self.leases.load(Ordering::Relaxed)
+        let leases = self.leases.load(Ordering::Relaxed);
+        if (leases >> 32) as u32 == generation::present() { leases as u32 } else { 0 }
     }
 
     /// Sets the baseline on.
@@ -168,6 +178,20 @@ impl Key {
         Lease::of([self])
     }
 
+    /// Keeps the key on for a time: see [`Batch::enable_for`].
+    ///
+    /// # Cost
+    ///
+    /// That of a [`Batch`] of one key if the key was off, else a lock; the first of a process starts a thread.
+    pub fn enable_for(&'static self, length: Duration) -> Result<BatchReport, Error> {
+        Batch::new().enable_for(self, length).apply()
+    }
+
+    /// Has the key go off now if it is only lingering: see [`Batch::dwell`].
+    pub fn flush(&'static self) -> Result<BatchReport, Error> {
+        Batch::new().flush_all([self]).apply()
+    }
+
     /// The address by which site entries name the key.
     pub(crate) fn address(&self) -> usize {
         std::ptr::from_ref(self) as usize
@@ -176,7 +200,8 @@ impl Key {
     /// Makes a new state visible; under the patch lock, after the text has changed.
     pub(crate) fn publish(&self, baseline: bool, leases: u32) {
         self.baseline.store(baseline, Ordering::Relaxed);
-        self.leases.store(leases, Ordering::Relaxed);
+        let generation = u64::from(generation::present()) << 32;
+        self.leases.store(generation | u64::from(leases), Ordering::Relaxed);
         // Pairs with the load in `is_enabled`.
         self.on.store(baseline || leases > 0, Ordering::Release);
     }

@@ -42,6 +42,13 @@
 //! The two instructions have the same length and the same four operand bytes, so a site changes by a store of
 //! one byte, and a processor sees the one or the other ([`Batch`] has the protocol).
 //!
+//! # Leases
+//!
+//! A key is on while its *baseline* is on ([`Key::enable`]) or somebody holds a lease on it: in hand ([`Lease`]), for a
+//! time ([`Key::enable_for`], [`Lease::keep_for`]), or for a *dwell time* after it was given back ([`Lease::dwell`],
+//! [`Batch::dwell`]), so that who toggles a key as fast as they can does not interrupt every processor each time.
+//! [`holds`] lists what ends by time. A forked child has no leases.
+//!
 //! # Ordering
 //!
 //! A site orders nothing. Data that the awake branch reads must be published by its own means.
@@ -57,17 +64,31 @@ mod arch;
 mod barrier;
 mod batch;
 mod capability;
+mod clock;
 mod error;
+mod generation;
+mod hold;
 mod key;
 mod lease;
 #[cfg(dormouse_patching)]
 mod object;
+mod plan;
+mod primitive;
 mod protocol;
 mod registry;
 #[cfg(feature = "select")]
 mod select;
 #[cfg(dormouse_patching)]
 mod text;
+mod timer;
+
+#[cfg(all(test, not(loom)))]
+mod balance;
+#[cfg(all(test, loom))]
+mod interleavings;
+#[cfg(all(test, not(loom)))]
+#[path = "../tests/child/mod.rs"]
+mod tests;
 
 pub use arch::PATCHING;
 pub use barrier::register as prepare;
@@ -75,12 +96,14 @@ pub use batch::{Batch, BatchReport};
 pub use capability::capability;
 pub use dormouse_sys::trap::Blocking;
 pub use error::{Error, ReleaseError};
+pub use hold::{Hold, Holder, LONGEST_HOLD};
 pub use key::{Key, StaticKey};
 pub use lease::Lease;
 pub use protocol::Protocol;
 pub use registry::{KeyUse, all, site_count};
 #[cfg(feature = "select")]
 pub use select::{Selector, SelectorError, near};
+pub use timer::holds;
 
 /// What the macros expand to; not for use by hand.
 #[doc(hidden)]

@@ -44,6 +44,7 @@ fn parse(name: &str) -> Result<Protocol, String> {
 }
 
 /// What is wrong with `DORMOUSE_KEYS`, if anything.
+#[cfg(dormouse_patching)]
 pub(crate) fn complaint() -> Option<String> {
     parse(&std::env::var("DORMOUSE_KEYS").ok()?).err()
 }

@@ -71,14 +71,27 @@ pub(crate) struct Index {
     objects: usize,
 }
 
+static INDEX: Mutex<Option<Arc<Index>>> = Mutex::new(None);
+
 /// The index, as of now.
 pub(crate) fn index() -> Arc<Index> {
-    static INDEX: Mutex<Option<Arc<Index>>> = Mutex::new(None);
     let mut cached = INDEX.lock().unwrap_or_else(PoisonError::into_inner);
     let objects = count_objects();
     match &*cached {
         Some(index) if index.objects == objects => Arc::clone(index),
         _ => Arc::clone(cached.insert(Arc::new(Index::build(objects)))),
+    }
+}
+
+/// The index as it was last built, if nobody is at it; allocates nothing and waits for nothing.
+pub(crate) fn cached() -> Option<Arc<Index>> {
+    INDEX.try_lock().ok()?.as_ref().map(Arc::clone)
+}
+
+impl Index {
+    /// The keys, by name.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = &'static Key> {
+        self.keys.iter().map(|k| k.usage.key)
     }
 }
 
@@ -120,6 +133,11 @@ impl Index {
     /// Any site, to try things on.
     pub(crate) fn first_site(&self) -> Option<Site> {
         self.sites.first().copied()
+    }
+
+    /// Puts a key's sites to sleep where nobody else runs them, in a forked child; allocates nothing.
+    pub(crate) fn put_to_sleep(&self, key: &Key) -> bool {
+        crate::text::write_alone(self.sites_of(key), &self.segments, false)
     }
 
     /// The sites of a key, in order of address.
@@ -168,7 +186,13 @@ impl Index {
         Self { keys, objects }
     }
 
+    /// Sites that load their key need nothing.
+    pub(crate) fn put_to_sleep(&self, _: &Key) -> bool {
+        true
+    }
+
     /// How many sites a key has.
+    #[cfg(not(all(test, loom)))]
     pub(crate) fn site_count_of(&self, key: &Key) -> usize {
         self.keys.iter().find(|k| k.usage.key.address() == key.address()).map_or(0, |k| k.usage.sites)
     }

@@ -1,8 +1,11 @@
 //! Choosing keys by name: a list of globs, some of them negated.
 
+use std::time::Duration;
+
 use globset::{Glob, GlobSet, GlobSetBuilder};
 
 use crate::registry::{KeyUse, all};
+use crate::{Batch, BatchReport, Error, Holder, Lease};
 
 /// How deep braces may be nested: globs are parsed and compiled recursively, and come from outside.
 const MAX_NESTING: usize = 8;
@@ -83,6 +86,25 @@ impl Selector {
     /// The keys that are selected, by name.
     pub fn keys(&self) -> Vec<KeyUse> {
         all().into_iter().filter(|k| self.matches(k.key.name())).collect()
+    }
+
+    /// Takes a lease on the keys that are selected now.
+    ///
+    /// # Cost
+    ///
+    /// See [`Batch`].
+    pub fn acquire(&self) -> Result<Lease, Error> {
+        Lease::of(self.keys().iter().map(|k| k.key))
+    }
+
+    /// Keeps the keys that are selected now on for a time: see [`Batch::enable_for`].
+    ///
+    /// # Cost
+    ///
+    /// See [`Batch`].
+    pub fn enable_for(&self, length: Duration) -> Result<BatchReport, Error> {
+        let keys = self.keys();
+        Batch::new().hold_all(keys.iter().map(|k| k.key), Holder::Program, length).apply()
     }
 
     /// The list as it was given.

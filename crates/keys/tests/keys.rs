@@ -3,10 +3,11 @@
 mod child;
 
 use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
 
 use child::in_child;
 use dormouse_keys::{
-    Batch, Error, Key, KeyUse, Lease, PATCHING, Selector, all, likely, static_key, unlikely,
+    Batch, Error, Holder, Key, KeyUse, Lease, PATCHING, Selector, all, holds, likely, static_key, unlikely,
 };
 
 static_key! {
@@ -182,6 +183,74 @@ fn who_reads_a_key_as_on_finds_its_sites_awake() {
             is_seen.recv().unwrap();
         }
         reader.join().unwrap();
+    });
+}
+
+/// Waits for what must come, by the clock of the world.
+fn eventually(what: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !what() {
+        assert!(start.elapsed() < Duration::from_secs(60), "{:?}", holds());
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn what_is_enabled_for_a_time_goes_off_by_itself_and_never_early() {
+    in_child("what_is_enabled_for_a_time_goes_off_by_itself_and_never_early", || {
+        fn three() -> [bool; 3] {
+            [unlikely!(LEFT), unlikely!(RIGHT), unlikely!(NOISY)]
+        }
+        let (short, long) = (Duration::from_millis(30), Duration::from_secs(3600));
+        Selector::parse("batch.left").unwrap().enable_for(long).unwrap();
+        // A second round begins while the timer sleeps for an hour.
+        for _ in 0..2 {
+            RIGHT.enable_for(short).unwrap();
+            drop(NOISY.acquire().unwrap().dwell(short).unwrap());
+            let (start, on) = (Instant::now(), three());
+            assert!(on == [true; 3] || start.elapsed() >= short, "{on:?}");
+            eventually(|| !NOISY.is_enabled() && !RIGHT.is_enabled());
+            assert_eq!(three(), [true, false, false]);
+        }
+        let left: Vec<_> = holds().iter().map(|h| (h.key.name(), h.holder, h.left <= long)).collect();
+        assert_eq!(left, [("batch.left", Holder::Program, true)]);
+    });
+}
+
+#[test]
+fn a_hold_lasts_at_least_as_long_as_it_says() {
+    in_child("a_hold_lasts_at_least_as_long_as_it_says", || {
+        for length in [1, 5, 20].map(Duration::from_millis) {
+            let start = Instant::now();
+            LEFT.enable_for(length).unwrap();
+            eventually(|| !LEFT.is_enabled());
+            assert!(start.elapsed() >= length, "{:?} of {length:?}", start.elapsed());
+        }
+    });
+}
+
+#[test]
+fn the_timer_is_one_thread_which_takes_no_signal_of_the_hosts() {
+    in_child("the_timer_is_one_thread_which_takes_no_signal_of_the_hosts", || {
+        let timers = || {
+            let tasks = std::fs::read_dir("/proc/self/task").unwrap().map(|task| task.unwrap().path());
+            let of = |task: &std::path::PathBuf| std::fs::read_to_string(task.join("comm")).unwrap();
+            tasks.filter(|task| of(task) == "dormouse-timer\n").collect::<Vec<_>>()
+        };
+        let lease = LEFT.acquire().unwrap();
+        assert!(timers().is_empty(), "nothing ends by time");
+        lease.keep_for(Duration::from_secs(3600)).unwrap();
+        RIGHT.enable_for(Duration::from_secs(3600)).unwrap();
+        drop(NOISY.acquire().unwrap().dwell(Duration::from_secs(3600)).unwrap());
+        // A thread names itself.
+        eventually(|| !timers().is_empty());
+        let [timer] = &timers()[..] else { panic!("{:?}", timers()) };
+        let status = std::fs::read_to_string(timer.join("status")).unwrap();
+        let blocked = status.lines().find_map(|line| line.strip_prefix("SigBlk:")).unwrap();
+        let blocked = u64::from_str_radix(blocked.trim(), 16).unwrap();
+        let is_blocked = |signal: i32| blocked & (1 << (signal - 1)) != 0;
+        assert!([libc::SIGINT, libc::SIGTERM, libc::SIGPROF, libc::SIGALRM].into_iter().all(is_blocked));
+        assert!(!is_blocked(libc::SIGTRAP) && !is_blocked(libc::SIGSEGV), "{blocked:x}");
     });
 }
 

@@ -10,7 +10,7 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use child::in_child;
-use dormouse_keys::{Batch, Error, Key, Protocol, StaticKey, static_key, unlikely};
+use dormouse_keys::{Batch, Error, Key, Lease, Protocol, StaticKey, static_key, unlikely};
 
 static_key! {
     static CLEAN: "text.clean" = false;
@@ -82,6 +82,29 @@ fn a_lease_that_cannot_be_given_back_stays_held() {
         write_text(site, 0xe9);
         drop(refused.lease);
         assert!(!DIRTY.is_enabled() && !dirty());
+    });
+}
+
+#[test]
+fn a_dropped_lease_that_cannot_be_given_back_is_given_back_as_soon_as_it_can() {
+    in_child("a_dropped_lease_that_cannot_be_given_back_is_given_back_as_soon_as_it_can", || {
+        let site = find_site(dirty);
+        let lease = Lease::of([CLEAN.key(), DIRTY.key()]).unwrap();
+        write_text(site, 0xcc);
+        drop(lease);
+        // What stands in the way of one key keeps no other on.
+        let start = Instant::now();
+        while CLEAN.is_enabled() {
+            assert!(start.elapsed() < Duration::from_secs(60));
+            std::thread::yield_now();
+        }
+        assert!(!clean() && DIRTY.is_enabled() && DIRTY.leases() == 1);
+        write_text(site, 0xe9);
+        while DIRTY.is_enabled() {
+            assert!(start.elapsed() < Duration::from_secs(60));
+            std::thread::yield_now();
+        }
+        assert!(!dirty() && DIRTY.leases() == 0);
     });
 }
 

@@ -126,3 +126,27 @@ pub(crate) fn probe_write(site: Site, segments: &[Segment]) -> Result<(), Error>
         writable.seal();
     })
 }
+
+/// Changes one key's sites, or none, in a process of one thread: one after the other, without a barrier, because
+/// nobody else runs them, and without an allocation, because that process is a forked child.
+pub(crate) fn write_alone(sites: &[Site], segments: &[Segment], enabled: bool) -> bool {
+    let patches = || sites.iter().filter_map(|&site| Patch::new(site, "", enabled));
+    let write = |patch: &Patch, jump| {
+        pages::while_writable(patch, segments, || {
+            // SAFETY: a verified site in writable memory.
+            unsafe { crate::arch::store(patch.site.code, jump) };
+        })
+    };
+    if !patches().all(|patch| patch.verify().is_ok()) {
+        return false;
+    }
+    let done = patches().take_while(|patch| write(patch, patch.jumps())).count();
+    if done == patches().count() {
+        return true;
+    }
+    for patch in patches().take(done) {
+        // Writable a moment ago; there is nothing else to try.
+        let _ = write(&patch, !patch.jumps());
+    }
+    false
+}

@@ -76,6 +76,19 @@ fn seal(runs: &[Run]) -> usize {
         .sum()
 }
 
+/// Runs `f` while the first byte of one patch is writable; false if it cannot be made so. Allocates nothing.
+pub(super) fn while_writable(patch: &Patch, segments: &[Segment], f: impl FnOnce()) -> bool {
+    let page = rustix::param::page_size();
+    let start = patch.site.code & !(page - 1);
+    let run = Run { start, end: start + page, protection: segments[patch.segment].protection };
+    if run.protect(MprotectFlags::WRITE).is_err() {
+        return false;
+    }
+    f();
+    let _ = run.protect(MprotectFlags::empty());
+    true
+}
+
 /// The runs of pages that hold the first `length` bytes of the (sorted) patches, and how many pages do.
 fn runs(patches: &[Patch], segments: &[Segment], length: usize) -> (Vec<Run>, usize) {
     let page = rustix::param::page_size();

@@ -1,0 +1,194 @@
+//! What a batch makes of the keys that it names: worked out, written, and only then true.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::batch::Change;
+use crate::hold::{Holder, Holds, Term};
+use crate::key::Key;
+use crate::registry::{Index, index};
+use crate::{BatchReport, Error, Protocol, clock, generation, timer};
+
+/// What a key can count.
+const MOST_LEASES: u64 = u32::MAX as u64;
+
+/// What the keys are to be.
+struct Plan {
+    /// By address, so that a key which is named twice is changed once.
+    keys: BTreeMap<usize, Desired>,
+}
+
+struct Desired {
+    key: &'static Key,
+    baseline: bool,
+    /// Leases that somebody has in hand, as against holds.
+    counted: u64,
+    /// Holds that stay.
+    terms: Vec<Term>,
+    /// Holds that begin or are extended when the batch is complete, by these lengths.
+    extend: Vec<(Holder, Duration)>,
+}
+
+/// Carries changes out, or none of them. The patch lock is held over it, as `holds` shows.
+pub(crate) fn commit(
+    holds: &mut Holds,
+    changes: &[(&'static Key, Change)],
+    dwell: Option<Duration>,
+    protocol: Protocol,
+) -> Result<BatchReport, Error> {
+    let plan = Plan::of(changes, dwell, holds)?;
+    if plan.takes_leases() {
+        generation::forget_leases_in_children();
+    }
+    if plan.keys.values().any(|desired| !desired.extend.is_empty()) {
+        timer::start(holds)?;
+    }
+    let mut report = plan.write(&index(), protocol)?;
+    report.keys = plan.switched().count();
+    plan.publish(holds);
+    Ok(report)
+}
+
+impl Desired {
+    fn of(key: &'static Key, holds: &Holds) -> Self {
+        let terms = holds.of(key).to_vec();
+        let counted = u64::from(key.leases()).saturating_sub(terms.len() as u64);
+        Self { key, baseline: key.baseline(), counted, terms, extend: Vec::new() }
+    }
+
+    /// How many leases there will be.
+    fn leases(&self) -> u64 {
+        let is_new = |&&(holder, _): &&(Holder, Duration)| self.terms.iter().all(|t| t.holder != holder);
+        self.counted + (self.terms.len() + self.extend.iter().filter(is_new).count()) as u64
+    }
+
+    fn enabled(&self) -> bool {
+        self.baseline || self.leases() > 0
+    }
+
+    fn change(&mut self, change: Change, dwell: Option<Duration>) -> Result<(), Error> {
+        match change {
+            Change::Baseline(on) => {
+                let dwell = dwell.filter(|_| self.baseline && !on);
+                self.baseline = on;
+                self.linger(dwell);
+            }
+            Change::Acquire => self.counted += 1,
+            Change::Release(own) => {
+                // Only a `Lease` releases, and it holds what it releases.
+                debug_assert!(self.counted > 0);
+                self.counted = self.counted.saturating_sub(1);
+                self.linger(own.max(dwell));
+            }
+            Change::Hold(holder, length) => self.extend(holder, length),
+            Change::End(holder) => {
+                let before = self.terms.len() + self.extend.len();
+                let goes = |of: Holder| holder.is_none_or(|holder| holder == of);
+                self.terms.retain(|term| !goes(term.holder));
+                self.extend.retain(|&(of, _)| !goes(of));
+                let ended = before > self.terms.len() + self.extend.len();
+                self.linger(dwell.filter(|_| ended));
+            }
+        }
+        match self.leases() {
+            0..=MOST_LEASES => Ok(()),
+            leases => Err(Error::TooManyLeases { key: self.key.name(), leases: (leases - 1) as u32 }),
+        }
+    }
+
+    fn linger(&mut self, dwell: Option<Duration>) {
+        if let Some(dwell) = dwell {
+            self.extend(Holder::Nobody, dwell);
+        }
+    }
+
+    fn extend(&mut self, holder: Holder, length: Duration) {
+        match self.extend.iter_mut().find(|(of, _)| *of == holder) {
+            Some((_, longest)) => *longest = length.max(*longest),
+            None => self.extend.push((holder, length)),
+        }
+    }
+}
+
+impl Plan {
+    fn of(changes: &[(&'static Key, Change)], dwell: Option<Duration>, holds: &Holds) -> Result<Self, Error> {
+        let mut keys = BTreeMap::new();
+        for &(key, change) in changes {
+            let desired = keys.entry(key.address()).or_insert_with(|| Desired::of(key, holds));
+            desired.change(change, dwell)?;
+        }
+        Ok(Self { keys })
+    }
+
+    fn takes_leases(&self) -> bool {
+        self.keys.values().any(|desired| desired.leases() > 0)
+    }
+
+    fn switched(&self) -> impl Iterator<Item = &Desired> {
+        self.keys.values().filter(|d| d.enabled() != d.key.is_enabled())
+    }
+
+    #[cfg(dormouse_patching)]
+    fn write(&self, index: &Index, protocol: Protocol) -> Result<BatchReport, Error> {
+        let (mut patches, mut skipped) = (Vec::new(), 0);
+        for desired in self.switched() {
+            let (key, enabled, before) = (desired.key.name(), desired.enabled(), patches.len());
+            let sites = index.sites_of(desired.key);
+            patches.extend(sites.iter().filter_map(|&site| crate::text::Patch::new(site, key, enabled)));
+            skipped += before + sites.len() - patches.len();
+            if let Some(first) = sites.first().filter(|_| patches.len() == before) {
+                return Err(Error::NotText { key, addr: first.code });
+            }
+        }
+        let written = crate::text::write(&mut patches, &index.segments, protocol)?;
+        Ok(BatchReport {
+            sites: patches.len(),
+            skipped,
+            pages: written.pages,
+            barriers: written.barriers,
+            traps: written.traps,
+            unsealed: written.unsealed,
+            ..BatchReport::default()
+        })
+    }
+
+    #[cfg(not(any(dormouse_patching, all(test, loom))))]
+    #[expect(clippy::unnecessary_wraps, reason = "the same shape as where text is patched")]
+    fn write(&self, index: &Index, _: Protocol) -> Result<BatchReport, Error> {
+        let sites = self.switched().map(|d| index.site_count_of(d.key)).sum();
+        Ok(BatchReport { sites, ..BatchReport::default() })
+    }
+
+    /// Each key has one site, and the keys say whether it can be written.
+    #[cfg(all(test, loom))]
+    fn write(&self, _: &Index, _: Protocol) -> Result<BatchReport, Error> {
+        if let Some(refused) = self.switched().find(|d| d.key.site.is_foreign()) {
+            return Err(Error::NotText { key: refused.key.name(), addr: 0 });
+        }
+        self.switched().for_each(|d| d.key.site.write(d.enabled()));
+        Ok(BatchReport { sites: self.switched().count(), ..BatchReport::default() })
+    }
+
+    /// Makes the new states visible; from here on nothing is `switched` any more. Holds begin now, so that none is
+    /// shorter than asked for.
+    fn publish(self, holds: &mut Holds) {
+        let now = clock::now();
+        let mut first = None;
+        for Desired { key, baseline, counted, mut terms, extend } in self.keys.into_values() {
+            for (holder, length) in extend {
+                let until = now + length;
+                first = Some(first.map_or(until, |first| until.min(first)));
+                match terms.iter_mut().find(|term| term.holder == holder) {
+                    Some(term) if term.until >= until => {}
+                    Some(term) => *term = Term::new(holder, until),
+                    None => terms.push(Term::new(holder, until)),
+                }
+            }
+            key.publish(baseline, (counted + terms.len() as u64) as u32);
+            holds.set(key, terms);
+        }
+        if let Some(first) = first {
+            timer::expect(holds, first);
+        }
+    }
+}
