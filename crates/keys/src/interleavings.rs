@@ -1,0 +1,199 @@
+//! `RUSTFLAGS="--cfg loom" cargo test -p dormouse-keys --lib interleavings`
+//!
+//! Every order in which threads can switch keys, give leases back and end holds. What stands for the text is one
+//! site a key ([`Site`]), written without any ordering of its own: what orders it is the state's publication and
+//! the patch lock.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool as Plain, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use loom::sync::atomic::AtomicBool;
+use loom::thread::spawn;
+
+use crate::batch::{Change, lock};
+use crate::hold::Holder;
+use crate::{Batch, Error, Key, Lease, StaticKey, clock, timer};
+
+/// A key's one site.
+#[derive(Debug)]
+pub(crate) struct Site {
+    awake: AtomicBool,
+    writes: AtomicUsize,
+    foreign: Plain,
+}
+
+impl Site {
+    pub(crate) fn new(awake: bool) -> Self {
+        Self { awake: AtomicBool::new(awake), writes: AtomicUsize::new(0), foreign: Plain::new(false) }
+    }
+
+    /// Whether something else has patched it.
+    pub(crate) fn is_foreign(&self) -> bool {
+        self.foreign.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn write(&self, awake: bool) {
+        self.awake.store(awake, Ordering::Relaxed);
+        self.writes.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn is_awake(&self) -> bool {
+        self.awake.load(Ordering::Relaxed)
+    }
+
+    /// How often it has been written.
+    fn writes(&self) -> usize {
+        self.writes.load(Ordering::Relaxed)
+    }
+}
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// As `loom::model`, which must find something to reorder.
+fn explore(test: impl Fn() + Sync + Send + 'static) {
+    let executions = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&executions);
+    loom::model(move || {
+        counted.fetch_add(1, Ordering::Relaxed);
+        test();
+    });
+    assert!(executions.load(Ordering::Relaxed) > 1, "only one order was tried");
+}
+
+/// Keys of one execution; none outlives it by much. Side by side, because a batch takes keys in the order of their
+/// addresses, and loom wants every execution alike.
+fn keys<const N: usize>() -> [&'static Key; N] {
+    let new = |_| StaticKey::<false>::new("a.key", file!(), line!());
+    let keys: &'static [StaticKey<false>; N] = Box::leak(Box::new(std::array::from_fn(new)));
+    keys.each_ref().map(|key| key.key())
+}
+
+/// A hold that the timer is to end now.
+fn begin_hold_that_is_over(key: &'static Key) {
+    Batch::new().change_all([key], Change::Acquire).apply().unwrap();
+    Batch::new().change_all([key], Change::Release(Some(Duration::ZERO))).apply().unwrap();
+}
+
+fn is_on(key: &Key) -> bool {
+    assert_eq!(key.is_enabled(), key.site.is_awake(), "state and text agree where nobody is at them");
+    key.is_enabled()
+}
+
+#[test]
+fn who_reads_a_key_as_on_finds_its_site_awake() {
+    explore(|| {
+        let [key] = keys();
+        // It reads and the other one writes, not the other way round: loom looks for another order only from the last
+        // access before, and a switch reads the state that it then writes.
+        let reader = spawn(move || {
+            if key.is_enabled() {
+                assert!(key.site.is_awake());
+            }
+        });
+        key.enable().unwrap();
+        reader.join().unwrap();
+    });
+}
+
+#[test]
+fn who_comes_back_from_switching_a_key_finds_it_switched_whoever_did_it() {
+    explore(|| {
+        let [key] = keys();
+        let other = spawn(move || {
+            key.enable().unwrap();
+            assert!(is_on(key));
+        });
+        let lease = key.acquire().unwrap();
+        assert!(is_on(key));
+        other.join().unwrap();
+        drop(lease);
+        assert!(is_on(key));
+        assert_eq!(key.site.writes(), 1);
+    });
+}
+
+#[test]
+fn of_leases_given_back_at_once_the_last_and_no_other_switches_off() {
+    explore(|| {
+        let [key] = keys();
+        let (first, second) = (key.acquire().unwrap(), key.acquire().unwrap());
+        let other = spawn(move || drop(first));
+        drop(second);
+        other.join().unwrap();
+        assert!(!is_on(key) && key.leases() == 0);
+        assert_eq!(key.site.writes(), 2);
+    });
+}
+
+#[test]
+fn a_lease_taken_while_the_last_is_given_back_holds() {
+    explore(|| {
+        let [key] = keys();
+        let last = key.acquire().unwrap();
+        let other = spawn(move || drop(last));
+        let lease = key.acquire().unwrap();
+        assert!(key.is_enabled() && key.site.is_awake());
+        other.join().unwrap();
+        assert!(is_on(key) && key.leases() == 1);
+        drop(lease);
+        assert!(!is_on(key));
+    });
+}
+
+#[test]
+fn a_refused_batch_changes_none_of_its_keys_and_hinders_nobody() {
+    explore(|| {
+        let [good, bad] = keys();
+        bad.site.foreign.store(true, Ordering::Relaxed);
+        let other = spawn(move || {
+            let refused = Lease::of([good, bad]).unwrap_err();
+            assert!(matches!(refused, Error::NotText { .. }));
+        });
+        let lease = good.acquire().unwrap();
+        assert!(is_on(good));
+        other.join().unwrap();
+        assert_eq!((good.leases(), bad.leases(), bad.site.writes()), (1, 0, 0));
+        drop(lease);
+        assert!(!is_on(good) && !is_on(bad));
+    });
+}
+
+#[test]
+fn what_is_taken_or_extended_while_the_timer_ends_a_hold_stays_on() {
+    explore(|| {
+        let [key] = keys();
+        begin_hold_that_is_over(key);
+        let timer = spawn(move || timer::look(&mut lock(), clock::now()));
+        let lease = key.acquire().unwrap();
+        Batch::new().hold_all([key], Holder::Nobody, HOUR).apply().unwrap();
+        timer.join().unwrap();
+        assert!(is_on(key) && key.leases() == 2);
+        drop(lease);
+        assert!(is_on(key) && key.leases() == 1, "the timer has not ended what was extended");
+        key.flush().unwrap();
+        assert!(!is_on(key) && key.leases() == 0);
+    });
+}
+
+#[test]
+fn a_hold_that_begins_while_the_timer_falls_asleep_is_not_overslept() {
+    explore(|| {
+        let [long, short] = keys();
+        let timer = spawn(move || {
+            let mut holds = lock();
+            loop {
+                timer::look(&mut holds, clock::now());
+                if short.site.writes() == 2 {
+                    return;
+                }
+                holds = timer::sleep(holds, clock::now());
+            }
+        });
+        // It may sleep until it is told, or for an hour, or not yet.
+        long.enable_for(HOUR).unwrap();
+        begin_hold_that_is_over(short);
+        timer.join().unwrap();
+        assert!(is_on(long) && !is_on(short));
+    });
+}
