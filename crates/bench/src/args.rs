@@ -1,13 +1,13 @@
 //! The arguments of `dormouse bench`, and the way from them to printed and written reports.
 
-use std::fs;
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use clap::ValueEnum;
 
 use crate::machine::Machine;
+use crate::output::Output;
 use crate::progress::Progress;
 use crate::report::{Params, Report, SCHEMA};
 use crate::workloads::breakpoint::BreakpointArgs;
@@ -24,7 +24,7 @@ pub struct Args {
     #[arg(long)]
     pub json: bool,
 
-    /// Also write the JSON there: a file, or a directory that gets one `NAME.json` a workload.
+    /// Also write the JSON there: a file `….json`, or a directory that gets one `NAME.json` a workload.
     #[arg(short, long, value_name = "PATH")]
     pub output: Option<PathBuf>,
 
@@ -68,7 +68,7 @@ pub enum Workload {
 }
 
 impl Workload {
-    fn each(self) -> &'static [Self] {
+    pub(crate) fn each(self) -> &'static [Self] {
         match self {
             Self::Keys => &[Self::Keys],
             Self::Poll => &[Self::Poll],
@@ -89,7 +89,7 @@ impl Workload {
         }
     }
 
-    fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Keys => "keys",
             Self::Poll => "poll",
@@ -103,14 +103,15 @@ impl Workload {
     }
 }
 
-/// Runs what `args` ask for and prints it. False when a measured thing gave a wrong answer or when no row
-/// of a workload could be measured; a missed goal is a note, because numbers are noisy and exit codes are
-/// not.
+/// Runs what `args` ask for and prints it, each workload as soon as it is done.
 ///
 /// # Errors
 ///
-/// When the report cannot be printed or written.
-pub fn run(args: &Args) -> anyhow::Result<bool> {
+/// When a report cannot be printed, or nothing can be written where it should be: at once. When a workload
+/// failed, because something gave a wrong answer, no row could be measured or its report could not be written:
+/// after all others have run, with the names and reasons. A missed goal is a note, because numbers are
+/// noisy and exit codes are not.
+pub fn run(args: &Args) -> anyhow::Result<()> {
     run_to(args, &mut io::stdout())
 }
 
@@ -118,27 +119,46 @@ pub fn run(args: &Args) -> anyhow::Result<bool> {
 ///
 /// # Errors
 ///
-/// When the report cannot be printed or written.
-pub fn run_to(args: &Args, out: &mut dyn Write) -> anyhow::Result<bool> {
-    let mut output = args.output.as_deref().map(|path| Output::new(path, args.workload));
-    if let Some(output) = &mut output {
-        output.prepare()?;
-    }
-    let mut ok = true;
-    for &workload in args.workload.each() {
-        let (report, measured) = measure(workload, args);
-        ok &= measured.wrong.is_empty() && report.rows.iter().any(|row| row.n > 0);
-        print(&report, &measured, args.json, out).context("cannot print the report")?;
-        if let Some(output) = &mut output {
-            output.write(&report)?;
-        }
-    }
-    Ok(ok)
+/// As [`run`].
+pub fn run_to(args: &Args, out: &mut dyn Write) -> anyhow::Result<()> {
+    run_each(args, out, measure)
 }
 
-fn measure(workload: Workload, args: &Args) -> (Report, Measured) {
-    // Before the run: the load average should be that of the machine, not ours.
+fn run_each(
+    args: &Args,
+    out: &mut dyn Write,
+    measure: impl Fn(Workload, &Args, &Machine) -> (Report, Measured),
+) -> anyhow::Result<()> {
+    let mut output = args.output.as_deref().map(|path| Output::new(path, args.workload));
+    if let Some(output) = &output {
+        output.prepare()?;
+    }
+    // Before the first of them: the load average should be that of the machine, not ours.
     let machine = Machine::here();
+    let mut failed = Vec::new();
+    for &workload in args.workload.each() {
+        let (report, measured) = measure(workload, args, &machine);
+        print(&report, &measured, args.json, out).context("cannot print the report")?;
+        let written = output.as_mut().map_or(Ok(()), |output| output.write(&report));
+        let reason = failure(&report, &measured).or_else(|| written.err().map(|error| format!("{error:#}")));
+        failed.extend(reason.map(|reason| format!("{}: {reason}", workload.name())));
+    }
+    if failed.is_empty() { Ok(()) } else { bail!("{}", failed.join("; ")) }
+}
+
+/// Why a workload that has run did not do what it is for.
+fn failure(report: &Report, measured: &Measured) -> Option<String> {
+    if let Some(first) = measured.wrong.first() {
+        return Some(format!("wrong answer: {first}"));
+    }
+    if report.rows.iter().any(|row| row.n > 0) {
+        return None;
+    }
+    let reason = report.rows.iter().find_map(|row| row.unavailable.as_deref());
+    Some(format!("no row could be measured: {}", reason.unwrap_or("there is none")))
+}
+
+fn measure(workload: Workload, args: &Args, machine: &Machine) -> (Report, Measured) {
     let settings = Settings { quick: args.quick, reps: args.reps.map(|reps| reps as usize), seed: args.seed };
     let mut progress = Progress::on_terminal();
     let mut measured = match workload {
@@ -161,7 +181,7 @@ fn measure(workload: Workload, args: &Args) -> (Report, Measured) {
     let report = Report {
         schema: SCHEMA,
         bench: workload.name().to_owned(),
-        machine,
+        machine: machine.clone(),
         params,
         rows: std::mem::take(&mut measured.rows),
         notes,
@@ -180,57 +200,15 @@ fn print(report: &Report, measured: &Measured, json: bool, out: &mut dyn Write) 
     out.flush()
 }
 
-/// Where the JSON goes beside standard output.
-#[derive(Debug)]
-struct Output<'a> {
-    path: &'a Path,
-    directory: bool,
-    /// Reports of this run so far; a single file holds one a line.
-    lines: String,
-}
-
-impl<'a> Output<'a> {
-    fn new(path: &'a Path, workload: Workload) -> Self {
-        let directory = path.is_dir()
-            || path.as_os_str().to_string_lossy().ends_with('/')
-            || (workload == Workload::All && path.extension().is_none());
-        Self { path, directory, lines: String::new() }
-    }
-
-    /// Finds out before the measuring, not after, that nothing can be written there.
-    fn prepare(&self) -> anyhow::Result<()> {
-        if self.directory {
-            fs::create_dir_all(self.path)
-                .with_context(|| format!("cannot create the directory {}", self.path.display()))
-        } else {
-            fs::OpenOptions::new()
-                .append(true)
-                .create(true)
-                .open(self.path)
-                .map(drop)
-                .with_context(|| format!("cannot write to {}", self.path.display()))
-        }
-    }
-
-    fn write(&mut self, report: &Report) -> anyhow::Result<()> {
-        let json = serde_json::to_string(report).context("cannot turn the report into JSON")?;
-        let path = if self.directory {
-            self.lines = json + "\n";
-            self.path.join(format!("{}.json", report.bench))
-        } else {
-            self.lines.push_str(&json);
-            self.lines.push('\n');
-            self.path.to_owned()
-        };
-        fs::write(&path, &self.lines).with_context(|| format!("cannot write {}", path.display()))
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use clap::Parser;
 
     use super::*;
+    use crate::report::Row;
+    use crate::runner::{Outcome, Plan, Spec};
 
     #[derive(Debug, Parser)]
     struct Command {
@@ -242,15 +220,20 @@ mod tests {
         Command::try_parse_from(["bench"].iter().chain(words)).map(|command| command.args)
     }
 
-    fn report(name: &str) -> Report {
-        Report {
+    /// A run of one row, which gave this.
+    fn measured(workload: Workload, wrong: Option<&str>, reason: Option<&str>) -> (Report, Measured) {
+        let spec = Spec::new("x", "ns");
+        let row = reason.map_or_else(|| Row::new(&spec, vec![1.0]), |why| Row::unavailable(&spec, why));
+        let outcome = Outcome { rows: Vec::new(), wrong: wrong.map(str::to_owned).into_iter().collect() };
+        let report = Report {
             schema: SCHEMA,
-            bench: name.to_owned(),
+            bench: workload.name().to_owned(),
             machine: Machine::here(),
             params: Params::new(),
-            rows: Vec::new(),
+            rows: vec![row],
             notes: Vec::new(),
-        }
+        };
+        (report, Measured::of(outcome, &Plan { reps: 1, warmup: 0, seed: 1 }))
     }
 
     #[test]
@@ -262,28 +245,64 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_gets_one_file_a_workload_and_a_file_one_line() {
+    fn all_workloads_run_and_those_that_failed_are_named_at_the_end() {
         let directory = tempfile::tempdir().unwrap();
-        let base = directory.path().join("reports");
-        let mut many = Output::new(&base, Workload::All);
-        many.prepare().unwrap();
-        many.write(&report("keys")).unwrap();
-        many.write(&report("poll")).unwrap();
-        let one = base.join("all.json");
-        let mut single = Output::new(&one, Workload::All);
-        single.prepare().unwrap();
-        single.write(&report("keys")).unwrap();
-        single.write(&report("poll")).unwrap();
-        let lines = |path: &Path| fs::read_to_string(path).unwrap().lines().count();
-        assert_eq!(lines(&base.join("keys.json")), 1);
-        assert_eq!(lines(&base.join("poll.json")), 1);
-        assert_eq!(lines(&one), 2);
+        let path = directory.path().to_str().unwrap();
+        let args = parse(&["all", "--json", "-o", path]).unwrap();
+        let mut out = Vec::new();
+        let result = run_each(&args, &mut out, |workload, _, _| match workload {
+            Workload::Keys => measured(workload, Some("x: 55 of 56 sites on"), None),
+            Workload::Maps => measured(workload, None, Some("no trace")),
+            Workload::Pound => {
+                // What is in the way of its report comes while it runs.
+                std::fs::create_dir(directory.path().join("pound.json")).unwrap();
+                measured(workload, None, None)
+            }
+            _ => measured(workload, None, None),
+        });
+        let said = format!("{:#}", result.unwrap_err());
+        let parts: Vec<&str> = said.split("; ").collect();
+        assert_eq!(
+            parts[..2],
+            ["keys: wrong answer: x: 55 of 56 sites on", "maps: no row could be measured: no trace"]
+        );
+        assert!(parts.len() == 3 && parts[2].starts_with("pound: cannot write "), "{said}");
+        assert_eq!(
+            out.split(|&byte| byte == b'\n').count(),
+            Workload::All.each().len() + 1,
+            "all are printed"
+        );
+        assert!(directory.path().join("teaparty.json").is_file(), "the last one's report");
     }
 
     #[test]
-    fn an_unwritable_output_is_an_error_before_anything_runs() {
-        let path = Path::new("/proc/nowhere/x.json");
-        let error = Output::new(path, Workload::Keys).prepare().unwrap_err();
-        assert!(format!("{error:#}").contains("/proc/nowhere/x.json"), "{error:#}");
+    fn when_nothing_can_be_written_nothing_runs() {
+        let args = parse(&["keys", "-o", "/proc/nowhere/x.json"]).unwrap();
+        let result = run_each(&args, &mut Vec::new(), |_, _, _| panic!("it ran"));
+        let said = format!("{:#}", result.unwrap_err());
+        assert!(said.contains("/proc/nowhere/x.json"), "{said}");
+    }
+
+    #[test]
+    fn a_reader_that_left_ends_the_run() {
+        struct Closed;
+        impl Write for Closed {
+            fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+                Err(io::ErrorKind::BrokenPipe.into())
+            }
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        let ran = Cell::new(0);
+        let result = run_each(&parse(&["all"]).unwrap(), &mut Closed, |workload, _, _| {
+            ran.set(ran.get() + 1);
+            measured(workload, None, None)
+        });
+        let closed = |error: &anyhow::Error| {
+            error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+        };
+        assert!(result.is_err_and(|error| closed(&error)));
+        assert_eq!(ran.get(), 1);
     }
 }

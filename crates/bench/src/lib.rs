@@ -12,6 +12,7 @@ mod args;
 mod clocks;
 pub mod interrupts;
 pub mod machine;
+mod output;
 mod progress;
 pub mod report;
 mod runner;

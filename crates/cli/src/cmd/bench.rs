@@ -9,19 +9,11 @@ use crate::output::Context;
 
 pub(crate) fn run(mut args: Args, context: &mut Context) -> Outcome {
     args.json |= context.json;
-    match dormouse_bench::run(&args) {
-        Ok(true) => Ok(Exit::Ok),
-        Ok(false) => Ok(Exit::Failed),
-        Err(error) => {
-            let is_closed = error
-                .chain()
-                .filter_map(|cause| cause.downcast_ref::<io::Error>())
-                .any(|cause| cause.kind() == io::ErrorKind::BrokenPipe);
-            Err(if is_closed {
-                Failure::StdoutClosed
-            } else {
-                Failure::new(Exit::Failed, format!("{error:#}"))
-            })
-        }
-    }
+    dormouse_bench::run(&args).map(|()| Exit::Ok).map_err(|error| {
+        let is_closed = error
+            .chain()
+            .filter_map(|cause| cause.downcast_ref::<io::Error>())
+            .any(|cause| cause.kind() == io::ErrorKind::BrokenPipe);
+        if is_closed { Failure::StdoutClosed } else { Failure::new(Exit::Failed, format!("{error:#}")) }
+    })
 }

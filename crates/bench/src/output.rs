@@ -1,0 +1,140 @@
+//! Where the JSON goes beside standard output: a file, or a directory with a file a workload.
+
+use std::fs::{self, OpenOptions};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+
+use crate::args::Workload;
+use crate::report::Report;
+
+/// Written as the reports come, so that what is done stays when the run is ended.
+#[derive(Debug)]
+pub(crate) struct Output<'a> {
+    path: &'a Path,
+    workload: Workload,
+    directory: bool,
+    /// Reports of this run so far; a single file holds one a line.
+    lines: String,
+}
+
+impl<'a> Output<'a> {
+    /// For reports of `workload` at `path`: a directory if it is one, ends like one, or is for all and not called
+    /// a JSON file.
+    pub(crate) fn new(path: &'a Path, workload: Workload) -> Self {
+        let is_json = path.extension().is_some_and(|extension| extension == "json" || extension == "jsonl");
+        let directory = path.is_dir()
+            || path.as_os_str().as_encoded_bytes().ends_with(b"/")
+            || (workload == Workload::All && !is_json);
+        Self { path, workload, directory, lines: String::new() }
+    }
+
+    /// Finds out before the measuring, not after, that nothing can be written there.
+    pub(crate) fn prepare(&self) -> anyhow::Result<()> {
+        if self.directory {
+            fs::create_dir_all(self.path)
+                .with_context(|| format!("cannot make the directory {} of -o", self.path.display()))?;
+        }
+        for workload in self.workload.each() {
+            let path = self.file_of(workload.name());
+            try_to_write(&path)
+                .with_context(|| format!("cannot write {}, which -o asks for", path.display()))?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn write(&mut self, report: &Report) -> anyhow::Result<()> {
+        let json = serde_json::to_string(report).context("cannot turn the report into JSON")?;
+        if self.directory {
+            self.lines.clear();
+        }
+        self.lines.push_str(&json);
+        self.lines.push('\n');
+        let path = self.file_of(&report.bench);
+        fs::write(&path, &self.lines).with_context(|| format!("cannot write {}", path.display()))
+    }
+
+    fn file_of(&self, name: &str) -> PathBuf {
+        if self.directory { self.path.join(format!("{name}.json")) } else { self.path.to_owned() }
+    }
+}
+
+/// Whether a file can be written there, without changing it or leaving a new one.
+fn try_to_write(path: &Path) -> io::Result<()> {
+    let is_new = !path.try_exists()?;
+    OpenOptions::new().append(true).create(true).open(path)?;
+    if is_new { fs::remove_file(path) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::Machine;
+    use crate::report::{Params, SCHEMA};
+
+    fn report(name: &str) -> Report {
+        Report {
+            schema: SCHEMA,
+            bench: name.to_owned(),
+            machine: Machine::here(),
+            params: Params::new(),
+            rows: Vec::new(),
+            notes: Vec::new(),
+        }
+    }
+
+    fn refused(path: &Path, workload: Workload) -> String {
+        format!("{:#}", Output::new(path, workload).prepare().unwrap_err())
+    }
+
+    #[test]
+    fn a_directory_gets_one_file_a_workload_and_a_file_one_line() {
+        let directory = tempfile::tempdir().unwrap();
+        let base = directory.path().join("reports.2026");
+        let mut many = Output::new(&base, Workload::All);
+        many.prepare().unwrap();
+        assert_eq!(fs::read_dir(&base).unwrap().count(), 0, "trying leaves nothing");
+        many.write(&report("keys")).unwrap();
+        many.write(&report("poll")).unwrap();
+        let one = base.join("all.json");
+        let mut single = Output::new(&one, Workload::All);
+        single.prepare().unwrap();
+        single.write(&report("keys")).unwrap();
+        single.write(&report("poll")).unwrap();
+        let lines = |path: &Path| fs::read_to_string(path).unwrap().lines().count();
+        assert_eq!(lines(&base.join("keys.json")), 1);
+        assert_eq!(lines(&base.join("poll.json")), 1);
+        assert_eq!(lines(&one), 2);
+    }
+
+    #[test]
+    fn what_was_there_stays_until_there_is_something_new() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("keys.json");
+        fs::write(&path, "old").unwrap();
+        Output::new(directory.path(), Workload::Keys).prepare().unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "old");
+    }
+
+    #[test]
+    fn a_place_where_nothing_can_be_written_is_named() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("file");
+        fs::write(&file, "").unwrap();
+        fs::create_dir(directory.path().join("poll.json")).unwrap();
+        let missing = directory.path().join("missing/x.json");
+        for (path, workload, named) in [
+            (file.as_path(), Workload::All, "file"),
+            (&file.join("below/"), Workload::Keys, "file/below"),
+            (&missing, Workload::Keys, "missing/x.json"),
+            // A directory stands where the report goes.
+            (directory.path(), Workload::All, "poll.json"),
+            // A directory that takes no files, not even from root.
+            (Path::new("/proc/self"), Workload::Keys, "/proc/self/keys.json"),
+        ] {
+            let said = refused(path, workload);
+            assert!(said.contains(named) && said.contains("-o"), "{}: {said}", path.display());
+        }
+    }
+}

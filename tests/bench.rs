@@ -1,0 +1,77 @@
+//! `dormouse bench` where its reports go, and how it ends.
+
+mod support;
+
+use std::fs;
+use std::path::Path;
+
+use rustix::process::Signal;
+use serde_json::Value;
+use support::{Running, command, finish, run};
+
+fn report(path: &Path) -> Value {
+    let text = fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{}: {error} in {text:?}", path.display()))
+}
+
+#[test]
+fn a_report_is_printed_and_written_into_a_directory_that_is_made() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("new/reports/");
+    let bench = run(["bench", "poll", "--quick", "--reps", "2", "-o", path.to_str().expect("UTF-8")]);
+    assert_eq!(bench.code, Some(0), "{bench:?}");
+    assert!(bench.stdout.starts_with("dormouse bench poll\n"), "{}", bench.stdout);
+    let report = report(&path.join("poll.json"));
+    assert_eq!((&report["schema"], &report["bench"]), (&1.into(), &"poll".into()));
+}
+
+#[test]
+fn a_place_that_cannot_be_written_ends_it_before_anything_runs() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let in_the_way = directory.path().join("reports");
+    fs::write(&in_the_way, "").expect("a file");
+    let missing = directory.path().join("missing/keys.json");
+    for (workload, path) in [("all", &in_the_way), ("keys", &missing)] {
+        let path = path.to_str().expect("UTF-8");
+        run(["bench", workload, "-o", path]).assert_fails(1, &[path, "-o"]);
+    }
+    let json = run(["--json", "bench", "all", "-o", in_the_way.to_str().expect("UTF-8")]);
+    let error: Value = serde_json::from_str(&json.stderr).expect("one document");
+    assert!(error.to_string().contains("reports"), "{error}");
+}
+
+#[test]
+fn a_workload_that_cannot_be_measured_is_printed_and_named_with_1() {
+    let mut bench = command(["bench", "teaparty", "--quick"]);
+    bench.env("CARGO", "/bin/false");
+    let bench = finish(bench);
+    assert_eq!(bench.code, Some(1), "{bench:?}");
+    assert!(
+        bench.stdout.contains("teaparty/with") && bench.stdout.contains("unavailable: "),
+        "{}",
+        bench.stdout
+    );
+    assert!(bench.stderr.contains("teaparty: no row could be measured: building"), "{}", bench.stderr);
+}
+
+#[test]
+fn what_was_done_before_ctrl_c_is_whole_and_stays() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().to_str().expect("UTF-8");
+    let mut bench = Running::start(["bench", "all", "--quick", "--reps", "2", "-o", path]);
+    // A report is written before the next one is printed.
+    loop {
+        match bench.line().as_str() {
+            "dormouse bench poll\n" => break,
+            "" => panic!("it ended: {:?}", bench.end()),
+            _ => {}
+        }
+    }
+    let ended = bench.end_by(Signal::INT);
+    assert_eq!(ended.code, None, "ended by the signal, as a shell wants it: {ended:?}");
+    assert_eq!(report(&directory.path().join("keys.json"))["bench"], "keys");
+    for entry in fs::read_dir(directory.path()).expect("a directory") {
+        let entry = entry.expect("an entry");
+        assert_eq!(report(&entry.path())["schema"], 1);
+    }
+}
