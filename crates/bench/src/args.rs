@@ -53,6 +53,8 @@ pub enum Workload {
     Keys,
     /// The price of charging each poll of a future to a group, and whether the charge is right.
     Poll,
+    /// CPU time of a thread: what a read costs in each tier, how right it is, and what a switch of the kernel costs.
+    Clock,
     /// Accounting of inherited breakpoints: a list of all tasks' or a hash.
     Breakpoint,
     /// A cache for address look-ups, on page faults recorded from real programs.
@@ -72,6 +74,7 @@ impl Workload {
         match self {
             Self::Keys => &[Self::Keys],
             Self::Poll => &[Self::Poll],
+            Self::Clock => &[Self::Clock],
             Self::Breakpoint => &[Self::Breakpoint],
             Self::Maps => &[Self::Maps],
             Self::Pound => &[Self::Pound],
@@ -80,6 +83,7 @@ impl Workload {
             Self::All => &[
                 Self::Keys,
                 Self::Poll,
+                Self::Clock,
                 Self::Breakpoint,
                 Self::Maps,
                 Self::Pound,
@@ -93,6 +97,7 @@ impl Workload {
         match self {
             Self::Keys => "keys",
             Self::Poll => "poll",
+            Self::Clock => "clock",
             Self::Breakpoint => "breakpoint",
             Self::Maps => "maps",
             Self::Pound => "pound",
@@ -164,6 +169,7 @@ fn measure(workload: Workload, args: &Args, machine: &Machine) -> (Report, Measu
     let mut measured = match workload {
         Workload::Keys => workloads::keys::run(&settings, &mut progress),
         Workload::Poll => workloads::poll::run(&settings, &mut progress),
+        Workload::Clock => workloads::clock::run(&settings, &mut progress),
         Workload::Breakpoint => workloads::breakpoint::run(&settings, &args.breakpoint, &mut progress),
         Workload::Maps => workloads::maps::run(&settings, &mut progress),
         Workload::Pound => workloads::pound::run(&settings, &mut progress),

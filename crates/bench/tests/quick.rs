@@ -1,5 +1,5 @@
-//! `keys`, `poll` and `breakpoint` in quick mode, as continuous integration runs them: every row that is promised is
-//! there, with values or with the reason why not, and nothing gave a wrong answer.
+//! `keys`, `poll`, `clock` and `breakpoint` in quick mode, as continuous integration runs them: every row
+//! that is promised is there, with values or with the reason why not, and nothing gave a wrong answer.
 
 use dormouse_bench::report::Report;
 use dormouse_bench::{Args, BreakpointArgs, Workload, run_to};
@@ -52,6 +52,27 @@ const POLL: [&str; 10] = [
     "poll-added/dormouse",
 ];
 
+const CLOCK: [&str; 18] = [
+    "read/rdtsc",
+    "read/thread-rseq",
+    "read/thread-page",
+    "read/thread-gap",
+    "read/thread-syscall",
+    "read/clock_gettime-thread",
+    "read/cpu-time-crate",
+    "error/rseq/idle/p50",
+    "error/page/competitor/p99.9",
+    "error/gap/idle/max",
+    "switch-cost/none",
+    "switch-cost/rseq",
+    "switch-cost/page",
+    "switch-cost/gap",
+    "poll/dormouse-rseq",
+    "poll/dormouse-page",
+    "poll/dormouse-gap",
+    "poll/dormouse-syscall",
+];
+
 const BREAKPOINT: [&str; 14] = [
     "thread/none",
     "thread/list",
@@ -79,6 +100,7 @@ fn every_promised_row_has_values_or_a_reason() {
     let workloads = [
         (Workload::Keys, "keys", KEYS),
         (Workload::Poll, "poll", &POLL),
+        (Workload::Clock, "clock", &CLOCK),
         (Workload::Breakpoint, "breakpoint", &BREAKPOINT),
     ];
     for (workload, name, rows) in workloads {

@@ -1,6 +1,7 @@
 //! The workloads. Each lists its cases, has them run, and adds what is computed from them.
 
 pub(crate) mod breakpoint;
+pub(crate) mod clock;
 pub(crate) mod keys;
 pub(crate) mod maps;
 pub(crate) mod poll;

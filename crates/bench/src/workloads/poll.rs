@@ -83,22 +83,48 @@ fn compare(measured: &mut Measured) {
 }
 
 fn cases(settings: &Settings) -> Vec<Case<'static>> {
-    let group = Group::new("bench poll");
     let monitor = TaskMonitor::new();
-    let charged = Arc::new(AtomicU64::new(0));
+    let used = Arc::new(AtomicU64::new(0));
     vec![
-        case("poll/bare", settings, |task| task),
-        case("poll/dormouse", settings, move |task| group.instrument(task)),
+        bare(settings),
+        charged("poll/dormouse", settings, || Ok(())),
         case("poll/tokio-metrics", settings, move |task| monitor.instrument(task)),
         case("poll/clock_gettime", settings, move |task| Clocked {
             future: task,
-            charged: Arc::clone(&charged),
+            charged: Arc::clone(&used),
         }),
     ]
 }
 
+/// `poll/bare`.
+pub(super) fn bare(settings: &Settings) -> Case<'static> {
+    case("poll/bare", settings, |task| task)
+}
+
+/// A row of tasks that are charged to a group after `ready`.
+pub(super) fn charged(
+    name: &str,
+    settings: &Settings,
+    ready: impl Fn() -> Result<(), Failure> + 'static,
+) -> Case<'static> {
+    let group = Group::new("bench poll");
+    case_in(name, settings, ready, move |task| group.instrument(task))
+}
+
 /// A row whose tasks are wrapped by `wrap`.
 fn case<F>(name: &str, settings: &Settings, wrap: impl Fn(Yielder) -> F + 'static) -> Case<'static>
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    case_in(name, settings, || Ok(()), wrap)
+}
+
+fn case_in<F>(
+    name: &str,
+    settings: &Settings,
+    ready: impl Fn() -> Result<(), Failure> + 'static,
+    wrap: impl Fn(Yielder) -> F + 'static,
+) -> Case<'static>
 where
     F: Future<Output = ()> + Send + 'static,
 {
@@ -112,6 +138,7 @@ where
         }
     };
     Case::per_iteration(spec, settings.target(), move |polls| {
+        ready()?;
         let (took, polled) = yield_all(&runtime, polls, &wrap)?;
         // Calibration asks for fewer polls than there are tasks; scale, so that it learns the price.
         Ok(Duration::from_nanos((took.as_nanos() as f64 * polls as f64 / polled as f64) as u64))

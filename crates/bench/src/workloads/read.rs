@@ -4,7 +4,7 @@ use std::hint::black_box;
 
 use super::Settings;
 use crate::clocks::{cpu, thread_cpu_ns};
-use crate::runner::{Case, Spec};
+use crate::runner::{Case, Failure, Spec};
 
 /// `read/rdtsc`: the time stamp counter alone, unserialised, as the clock reads it.
 pub(crate) fn rdtsc(settings: &Settings) -> Case<'static> {
@@ -21,9 +21,21 @@ pub(crate) fn clock_gettime_thread(settings: &Settings) -> Case<'static> {
     case("read/clock_gettime-thread", settings, thread_cpu_ns)
 }
 
-fn case(name: &str, settings: &Settings, read: impl Fn() -> u64 + 'static) -> Case<'static> {
+/// A row of what `read` costs.
+pub(super) fn case(name: &str, settings: &Settings, read: impl Fn() -> u64 + 'static) -> Case<'static> {
+    case_in(name, settings, || Ok(()), read)
+}
+
+/// A row of what `read` costs after `ready`.
+pub(super) fn case_in(
+    name: &str,
+    settings: &Settings,
+    ready: impl Fn() -> Result<(), Failure> + 'static,
+    read: impl Fn() -> u64 + 'static,
+) -> Case<'static> {
     let spec = Spec::new(name, "ns").with("per", "read").with("clock", "thread CPU time");
     Case::per_iteration(spec, settings.target(), move |iterations| {
+        ready()?;
         let (elapsed, ()) = cpu(|| {
             for _ in 0..iterations {
                 black_box(read());
