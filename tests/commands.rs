@@ -80,6 +80,110 @@ fn a_timed_lease_outlives_the_command_and_ends_by_itself() {
     service.await_keys_on("menu.read", |on| on == 0);
 }
 
+/// What the service says of the keys that match.
+fn keys_of(service: &Service, glob: &str) -> Vec<Value> {
+    let run = run(["--json", "keys", &service.target(), glob]);
+    run.json()["keys"].as_array().expect("a list of keys").clone()
+}
+
+#[test]
+fn keys_lists_who_holds_a_key_and_for_how_long() {
+    let service = Service::idle();
+    let target = &service.target();
+    assert_eq!(run(["on", target, "menu.read", "--for", "10m"]).code, Some(0));
+    let timed = &keys_of(&service, "menu.read")[0];
+    let left = timed["off_in_ms"].as_u64().expect("nothing but time keeps it on");
+    assert!((1..=600_000).contains(&left), "{timed}");
+    assert_eq!((&timed["held"][0]["by"], &timed["held"][0]["pid"]), (&"user".into(), &0.into()));
+    let text = run(["keys", target, "menu.read"]).stdout;
+    assert!(text.contains("HELD BY") && text.contains("on, off in ") && text.contains("user "), "{text}");
+
+    let mut clients = [(); 2].map(|()| Running::start(["on", target, "menu.read"]));
+    for on in &mut clients {
+        assert_eq!(on.line(), "on: no key changed\n");
+    }
+    let held = &keys_of(&service, "menu.read")[0];
+    assert_eq!((&held["leases"], &held["off_in_ms"]), (&3.into(), &Value::Null), "{held}");
+    let pids = |held: &Value| {
+        let each = held["held"].as_array().expect("holders").iter();
+        each.filter(|h| h["by"] == "client").map(|h| h["pid"].as_u64()).collect::<Vec<_>>()
+    };
+    for on in &clients {
+        assert!(pids(held).contains(&Some(on.pid().into())), "{held}");
+    }
+    // One goes, the other holds on.
+    let [first, second] = clients;
+    first.end_by(Signal::KILL);
+    let start = std::time::Instant::now();
+    while pids(&keys_of(&service, "menu.read")[0]) != [Some(second.pid().into())] {
+        assert!(start.elapsed() < HANG);
+    }
+    assert_eq!(service.keys_on("menu.read"), 1);
+    second.end_by(Signal::INT);
+    assert_eq!(run(["off", target, "*"]).code, Some(0), "one's own timed lease ends with it");
+    assert_eq!(service.keys_on("*"), 0);
+}
+
+#[test]
+fn on_with_a_dwell_time_lingers_and_is_taken_up_again_without_patching() {
+    let service = Service::idle();
+    let target = &service.target();
+    for round in 0..3 {
+        let mut on = Running::start(["on", target, "menu.*", "--dwell", "10m"]);
+        let head = on.line();
+        assert_eq!(head == "on: no key changed\n", round > 0, "{head}");
+        let ended = on.end_by(Signal::INT);
+        assert!(
+            ended.code == Some(0) && ended.stderr.contains("switches them off 10m00s later"),
+            "{ended:?}"
+        );
+        // The agent notices the end of the connection.
+        let start = std::time::Instant::now();
+        let lingers = |key: &Value| key["leases"] == 1 && key["held"][0]["by"] == "nobody";
+        while !keys_of(&service, "menu.*").iter().all(lingers) {
+            assert!(start.elapsed() < HANG);
+        }
+    }
+    let text = run(["keys", target, "menu.read"]).stdout;
+    assert!(text.contains("on, off in "), "{text}");
+    assert_eq!(run(["off", target, "menu.*"]).code, Some(0), "off is off");
+    assert_eq!(service.keys_on("*"), 0);
+}
+
+#[test]
+fn times_that_are_none_too_long_or_at_odds_are_refused_by_name() {
+    for (args, part) in [
+        (&["on", "1", "*", "--for", "0s"][..], "more than nothing"),
+        (&["on", "1", "*", "--for", "32d"], "longer than 31d00h"),
+        (&["on", "1", "*", "--dwell", "32d"], "longer than 31d00h"),
+        (&["off", "1", "*", "--dwell", "0ms"], "more than nothing"),
+        (&["on", "1", "*", "--dwell", "1s", "--for", "1s"], "cannot be used with"),
+        (&["on", "1", "*", "--dwell", "1s", "--keep"], "cannot be used with"),
+    ] {
+        run(args.iter().copied()).assert_fails(2, &[part]);
+    }
+}
+
+#[test]
+fn off_with_a_dwell_time_is_deferred() {
+    let service = Service::idle();
+    let target = &service.target();
+    assert_eq!(run(["on", target, "menu.read", "--keep"]).code, Some(0));
+    let off = run(["off", target, "menu.read", "--dwell", "10m"]);
+    assert!(off.code == Some(0) && off.stdout.starts_with("off: no key changed"), "{off:?}");
+    assert!(off.stderr.contains("goes off in 10m00s"), "{off:?}");
+    let key = &keys_of(&service, "menu.read")[0];
+    assert_eq!((&key["on"], &key["baseline"]), (&true.into(), &false.into()));
+    assert!(key["off_in_ms"].as_u64().is_some_and(|ms| ms > 0), "{key}");
+    assert_eq!(run(["off", target, "menu.read", "--dwell", "1ms"]).code, Some(0));
+    assert_eq!(service.keys_on("menu.read"), 1, "a dwell time is never cut short by another");
+    assert_eq!(run(["off", target, "menu.read"]).code, Some(0));
+    assert_eq!(service.keys_on("menu.read"), 0);
+    run(["on", target, "menu.read", "--keep"]);
+    run(["off", target, "menu.read", "--dwell", "50ms"]);
+    service.await_keys_on("menu.read", |on| on == 0);
+}
+
 #[test]
 fn what_is_kept_on_stays_until_off() {
     let service = Service::idle();

@@ -180,6 +180,11 @@ fn values_out_of_range_are_refused_and_change_nothing() {
         (json!({"op": "on", "glob": "*", "for_ms": 0}), "bad-request"),
         (json!({"op": "on", "glob": "*", "for_ms": u64::MAX}), "bad-request"),
         (json!({"op": "on", "glob": "*", "for_ms": 5, "keep": true}), "bad-request"),
+        (json!({"op": "on", "glob": "*", "for_ms": 5, "dwell_ms": 5}), "bad-request"),
+        (json!({"op": "on", "glob": "*", "dwell_ms": 5, "keep": true}), "bad-request"),
+        (json!({"op": "on", "glob": "*", "dwell_ms": 0}), "bad-request"),
+        (json!({"op": "on", "glob": "*", "for_ms": 31 * 24 * 3_600_000_u64 + 1}), "bad-request"),
+        (json!({"op": "off", "glob": "*", "dwell_ms": u64::MAX}), "bad-request"),
         (json!({"op": "on", "glob": "["}), "bad-glob"),
         (json!({"op": "on", "glob": ""}), "bad-glob"),
         (json!({"op": "on", "glob": "no.such.key"}), "no-match"),
@@ -194,4 +199,38 @@ fn values_out_of_range_are_refused_and_change_nothing() {
     assert_eq!(service.keys_on("*"), 0);
     let answer = wire.ask(r#"{"v":1,"id":6,"op":"doctor"}"#);
     assert!(answer["ok"]["checks"].is_array(), "a refused request does not end the connection: {answer}");
+}
+
+#[test]
+fn what_was_switched_off_again_does_not_count_against_a_connection() {
+    let service = Service::idle();
+    let mut wire = service.wire();
+    // More often than a connection may hold leases.
+    for _ in 0..300 {
+        for request in
+            [r#"{"v":1,"id":2,"op":"on","glob":"menu.read"}"#, r#"{"v":1,"id":3,"op":"off","glob":"*"}"#]
+        {
+            let answer = wire.ask(request);
+            assert_eq!(answer["ok"]["changed"], 1, "{answer}");
+        }
+    }
+}
+
+#[test]
+fn leases_for_a_time_are_extended_not_piled_up() {
+    let service = Service::idle();
+    let mut wire = service.wire();
+    let mut on = |ms: u64| {
+        let request = json!({"v": 1, "id": 2, "op": "on", "glob": "menu.read", "for_ms": ms});
+        let answer = wire.ask(&request.to_string());
+        assert!(answer["ok"].is_object(), "{answer}");
+    };
+    for _ in 0..300 {
+        on(600_000);
+        on(1);
+    }
+    let keys = wire.ask(r#"{"v":1,"id":3,"op":"keys","glob":"menu.read"}"#);
+    let key = &keys["ok"]["keys"][0];
+    assert_eq!((&key["leases"], key["held"].as_array().map(Vec::len)), (&1.into(), Some(1)), "{key}");
+    assert!(key["off_in_ms"].as_u64() > Some(500_000), "{key}");
 }

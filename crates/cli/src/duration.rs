@@ -5,6 +5,8 @@
 
 use std::time::Duration;
 
+use dormouse::wire::LONGEST_MS;
+
 /// Units, with their length in nanoseconds.
 const UNITS: [(&str, u64); 7] = [
     ("ns", 1),
@@ -59,6 +61,20 @@ pub(crate) fn parse_positive(text: &str) -> Result<Duration, String> {
         Duration::ZERO => Err("it must be more than nothing".into()),
         length => Ok(length),
     }
+}
+
+/// As [`parse_positive`], and refuses what a service would not hold keys for.
+pub(crate) fn parse_hold(text: &str) -> Result<Duration, String> {
+    let length = parse_positive(text)?;
+    if milliseconds(length) > LONGEST_MS {
+        return Err(format!("it is longer than {}, which is the longest", short(LONGEST_MS * 1_000_000)));
+    }
+    Ok(length)
+}
+
+/// In milliseconds, rounded up: never shorter than asked for, and never nothing.
+pub(crate) fn milliseconds(length: Duration) -> u64 {
+    u64::try_from(length.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
 /// `number * unit` in integers, so that no digit is lost.
@@ -154,6 +170,15 @@ mod tests {
     fn nothing_is_refused_where_a_length_is_needed() {
         assert!(parse_positive("0ms").is_err());
         assert_eq!(parse_positive("1ms"), Ok(Duration::from_millis(1)));
+    }
+
+    #[test]
+    fn keys_are_held_for_a_month_at_most() {
+        assert_eq!(parse_hold("31d"), Ok(Duration::from_secs(31 * 86_400)));
+        assert!(parse_hold("31d1ns").expect_err("too long").contains("longer than 31d00h"));
+        assert!(parse_hold("0s").is_err());
+        assert_eq!(milliseconds(Duration::from_nanos(1)), 1, "never nothing");
+        assert_eq!(milliseconds(Duration::from_micros(1001)), 2, "never shorter than asked for");
     }
 
     #[test]

@@ -139,11 +139,6 @@ impl Trace {
         self.lease.as_ref()
     }
 
-    /// Ends the trace; its keys go with the lease.
-    pub(crate) fn into_lease(mut self) -> Option<Lease> {
-        self.lease.take()
-    }
-
     pub(crate) fn lease_mut(&mut self) -> Option<&mut Lease> {
         self.lease.as_mut()
     }

@@ -18,6 +18,9 @@ pub const MAX_LINE: usize = 16 * 1024;
 /// The longest frame, in bytes after the length word.
 pub const MAX_FRAME: usize = 1024 * 1024;
 
+/// The longest `for_ms` and `dwell_ms`.
+pub const LONGEST_MS: u64 = dormouse_keys::LONGEST_HOLD.as_millis() as u64;
+
 /// What a client asks for.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Request {
@@ -54,14 +57,21 @@ pub enum Op {
         /// A timed lease that the agent holds, in milliseconds.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         for_ms: Option<u64>,
+        /// How long the keys stay on after the connection's lease has ended, in milliseconds.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        dwell_ms: Option<u64>,
         /// Sets the baseline instead of taking a lease.
         #[serde(default)]
         keep: bool,
     },
-    /// Clears the baseline and the caller's own timed leases; answered by [`Changed`].
+    /// Clears the baseline and the caller's own leases; answered by [`Changed`].
     Off {
         /// A glob list.
         glob: String,
+        /// How long what this switches off stays on, in milliseconds; switched on again meanwhile, it is not
+        /// patched at all.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        dwell_ms: Option<u64>,
         /// Also ends the leases of others.
         #[serde(default)]
         force: bool,
@@ -174,6 +184,12 @@ pub struct KeyInfo {
     pub baseline: bool,
     /// Leases held on it.
     pub leases: u32,
+    /// By whom.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub held: Vec<KeyHolder>,
+    /// Milliseconds until it goes off, where nothing but time keeps it on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub off_in_ms: Option<u64>,
     /// Places in the code that branch on it.
     pub sites: usize,
     /// Where it is defined.
@@ -224,18 +240,58 @@ pub struct Batch {
     pub elapsed_ns: u64,
 }
 
-/// A lease of somebody else.
+/// Who keeps matched keys on.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Held {
     /// How many of the matched keys it holds.
     pub keys: usize,
-    /// Its owner.
+    /// Who.
+    #[serde(flatten)]
+    pub holder: Holder,
+}
+
+/// Who keeps one key on.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct KeyHolder {
+    /// How many leases on it are held.
+    pub leases: u32,
+    /// By whom.
+    #[serde(flatten)]
+    pub holder: Holder,
+}
+
+/// Somebody who holds leases.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Holder {
+    /// What ends them.
+    #[serde(default)]
+    pub by: HeldBy,
+    /// The user.
     pub uid: u32,
-    /// The client process that took it; 0 for a lease that the service took itself.
+    /// The client process, as long as it is connected; else 0.
     pub pid: u32,
-    /// Milliseconds left, for a timed lease.
+    /// Milliseconds left, of what ends by time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub left_ms: Option<u64>,
+}
+
+/// The kinds of [`Holder`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum HeldBy {
+    /// A connected client, until it goes.
+    Client,
+    /// A user, for a time.
+    User,
+    /// The service's own code.
+    Service,
+    /// Nobody: given back, and lingering for its dwell time.
+    Nobody,
+    /// A kind that this side does not know.
+    #[default]
+    #[serde(other)]
+    Unknown,
 }
 
 /// Answer to `trace`; frames follow.

@@ -1,11 +1,13 @@
 //! `dormouse off`: clears what was left on, and says what still holds the rest.
 
-use dormouse::wire::{Changed, Held, Op};
+use std::time::Duration;
+
+use dormouse::wire::{Changed, Held, HeldBy, Holder, Op};
 
 use super::on::{Done, print};
 use crate::args::Selection;
 use crate::client::Client;
-use crate::duration::short;
+use crate::duration::{milliseconds, parse_hold, short};
 use crate::exit::{Exit, Outcome};
 use crate::output::{Context, FAIR, say};
 use crate::text::count;
@@ -18,6 +20,9 @@ use crate::text::count;
 pub(crate) struct Args {
     #[command(flatten)]
     keys: Selection,
+    /// Leave them on this much longer; if they are on again by then, nothing is patched
+    #[arg(long, value_name = "DURATION", value_parser = parse_hold)]
+    dwell: Option<Duration>,
     /// Also end what others hold
     #[arg(long)]
     force: bool,
@@ -25,32 +30,55 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
     let (mut client, _) = Client::open(&args.keys.target, context.patience)?;
-    let changed: Changed = client.call(Op::Off { glob: args.keys.glob.clone(), force: args.force })?;
+    let dwell_ms = args.dwell.map(milliseconds);
+    let op = Op::Off { glob: args.keys.glob.clone(), dwell_ms, force: args.force };
+    let changed: Changed = client.call(op)?;
     if context.json {
         context.document(&Done { state: "off", pid: client.pid(), changed: &changed })?;
     } else {
         print(&changed, "off", context)?;
     }
+    if let Some(dwell_ms) = dwell_ms {
+        let later = short(dwell_ms.saturating_mul(1_000_000));
+        say(format_args!("what was on goes off in {later}, unless it is switched on again"));
+    }
     for held in &changed.held {
-        say(format_args!("{FAIR}still on:{FAIR:#} {}", holder(held)));
+        say(format_args!("{FAIR}still on:{FAIR:#} {}", kept_by(held)));
     }
     if changed.held.is_empty() {
         return Ok(Exit::Ok);
     }
-    say("  hint: --force ends these leases");
+    if args.force {
+        say("  hint: the service's own code holds these, and nobody else can end that");
+    } else {
+        say("  hint: --force ends what others hold");
+    }
     Ok(Exit::Failed)
 }
 
-/// Who holds keys on, and for how long.
-fn holder(held: &Held) -> String {
+/// Who keeps how many keys on, and for how long.
+fn kept_by(held: &Held) -> String {
     let keys = count(held.keys as u64, "key");
-    let who = match held.pid {
-        0 => "the service itself".into(),
-        pid => format!("process {pid} of user {}", held.uid),
+    let end = match held.holder {
+        Holder { left_ms: Some(_), .. } => "",
+        Holder { by: HeldBy::Client, .. } => ", as long as it stays connected",
+        _ => ", as long as it likes",
     };
-    match held.left_ms {
-        Some(left) => format!("{keys} by {who}, for {} more", short(left.saturating_mul(1_000_000))),
-        None => format!("{keys} by {who}, as long as it stays connected"),
+    format!("{keys} by {}{end}", who(&held.holder))
+}
+
+/// A holder, and how much longer, if that is known.
+pub(super) fn who(holder: &Holder) -> String {
+    let name = match holder.by {
+        HeldBy::Client => format!("process {} of user {}", holder.pid, holder.uid),
+        HeldBy::User => format!("user {}", holder.uid),
+        HeldBy::Service => "the service itself".into(),
+        HeldBy::Nobody => "the dwell time".into(),
+        _ => "somebody".into(),
+    };
+    match holder.left_ms {
+        Some(left) => format!("{name} for {} more", short(left.saturating_mul(1_000_000))),
+        None => name,
     }
 }
 
@@ -58,12 +86,19 @@ fn holder(held: &Held) -> String {
 mod tests {
     use super::*;
 
+    fn held(by: HeldBy, left_ms: Option<u64>) -> Held {
+        Held { keys: 2, holder: Holder { by, uid: 1000, pid: 7, left_ms } }
+    }
+
     #[test]
     fn a_holder_is_named_with_what_ends_its_lease() {
-        let held = Held { keys: 2, uid: 1000, pid: 7, left_ms: Some(30_000) };
-        assert_eq!(holder(&held), "2 keys by process 7 of user 1000, for 30.0 s more");
-        let held = Held { keys: 1, uid: 0, pid: 7, left_ms: None };
-        assert_eq!(holder(&held), "1 key by process 7 of user 0, as long as it stays connected");
-        assert!(holder(&Held { keys: 1, uid: 0, pid: 0, left_ms: None }).contains("the service itself"));
+        for (by, left_ms, expected) in [
+            (HeldBy::User, Some(30_000), "2 keys by user 1000 for 30.0 s more"),
+            (HeldBy::Client, None, "2 keys by process 7 of user 1000, as long as it stays connected"),
+            (HeldBy::Service, None, "2 keys by the service itself, as long as it likes"),
+            (HeldBy::Service, Some(1_500), "2 keys by the service itself for 1.50 s more"),
+        ] {
+            assert_eq!(kept_by(&held(by, left_ms)), expected);
+        }
     }
 }

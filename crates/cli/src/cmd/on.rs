@@ -2,6 +2,7 @@
 //!
 //! By default that is this command: it stays in the foreground, and when it ends, however it ends, the connection
 //! closes and the agent takes the lease back. `--for` leaves a lease that ends by itself, `--keep` none at all.
+//! `--dwell` has what is taken back linger, so that who switches often does not have the service patched each time.
 
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use serde::Serialize;
 
 use crate::args::Selection;
 use crate::client::Client;
-use crate::duration::{parse_positive, short};
+use crate::duration::{milliseconds, parse_hold, short};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Context, GOOD, HEAD, say};
 use crate::signals::{Signals, wait};
@@ -22,18 +23,21 @@ pub(crate) struct Args {
     #[command(flatten)]
     keys: Selection,
     /// Return at once; the service switches them off after this time
-    #[arg(long = "for", value_name = "DURATION", value_parser = parse_positive)]
+    #[arg(long = "for", value_name = "DURATION", value_parser = parse_hold)]
     length: Option<Duration>,
     /// Return at once and leave them on
     #[arg(long, conflicts_with = "length")]
     keep: bool,
+    /// Leave them on this much longer after the end; if they are on again by then, nothing is patched
+    #[arg(long, value_name = "DURATION", value_parser = parse_hold, conflicts_with_all = ["length", "keep"])]
+    dwell: Option<Duration>,
 }
 
 /// Who answers for the keys being on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Hold {
-    /// This process, as long as it lives.
-    Foreground,
+    /// This process, as long as it lives, and then nobody for so many milliseconds.
+    Foreground { dwell_ms: Option<u64> },
     /// The agent, for so many milliseconds.
     Timed(u64),
     /// Nobody.
@@ -44,11 +48,8 @@ impl Args {
     fn hold(&self) -> Hold {
         match self.length {
             _ if self.keep => Hold::Baseline,
-            // Never shorter than asked for, and never nothing.
-            Some(length) => {
-                Hold::Timed(u64::try_from(length.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX))
-            }
-            None => Hold::Foreground,
+            Some(length) => Hold::Timed(milliseconds(length)),
+            None => Hold::Foreground { dwell_ms: self.dwell.map(milliseconds) },
         }
     }
 }
@@ -70,6 +71,7 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
     let op = Op::On {
         glob: args.keys.glob.clone(),
         for_ms: if let Hold::Timed(ms) = hold { Some(ms) } else { None },
+        dwell_ms: if let Hold::Foreground { dwell_ms } = hold { dwell_ms } else { None },
         keep: hold == Hold::Baseline,
     };
     let changed: Changed = client.call(op)?;
@@ -80,8 +82,10 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
     }
     context.flush()?;
     match hold {
-        Hold::Foreground => {
-            say(format_args!("holding them on in {}; Ctrl-C switches them off", client.who()));
+        Hold::Foreground { dwell_ms } => {
+            let later = dwell_ms.map(|ms| format!(" {} later", short(ms.saturating_mul(1_000_000))));
+            let later = later.unwrap_or_default();
+            say(format_args!("holding them on in {}; Ctrl-C switches them off{later}", client.who()));
             hold_on(&mut client, &signals)
         }
         Hold::Timed(ms) => {
@@ -137,12 +141,12 @@ mod tests {
 
     fn hold(length: Option<Duration>, keep: bool) -> Hold {
         let keys = Selection { target: Target::Pid(1), glob: "*".into() };
-        Args { keys, length, keep }.hold()
+        Args { keys, length, keep, dwell: None }.hold()
     }
 
     #[test]
     fn a_lease_is_never_shorter_than_asked_for() {
-        assert_eq!(hold(None, false), Hold::Foreground);
+        assert_eq!(hold(None, false), Hold::Foreground { dwell_ms: None });
         assert_eq!(hold(None, true), Hold::Baseline);
         assert_eq!(hold(Some(Duration::from_secs(30)), false), Hold::Timed(30_000));
         assert_eq!(hold(Some(Duration::from_nanos(1)), false), Hold::Timed(1));

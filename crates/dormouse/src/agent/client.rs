@@ -95,6 +95,17 @@ impl Client {
         })
     }
 
+    /// What it holds, by `on` and by its trace.
+    pub(super) fn leases(&self) -> impl Iterator<Item = &Lease> {
+        self.leases.iter().chain(self.tracing.iter().filter_map(|stream| stream.trace.lease()))
+    }
+
+    /// As [`Client::leases`], to give something back.
+    pub(super) fn leases_mut(&mut self) -> impl Iterator<Item = &mut Lease> {
+        let trace = self.tracing.iter_mut().filter_map(|stream| stream.trace.lease_mut());
+        self.leases.iter_mut().chain(trace)
+    }
+
     /// Reads what has come, as far as there is room for it.
     pub(super) fn receive(&mut self) {
         let mut part = [0; 4096];

@@ -1,15 +1,18 @@
 //! The agent: a thread in the service that answers the `dormouse` command.
 //!
 //! It listens on a Unix socket in a directory that is its user's alone, speaks [`crate::wire`], and holds the
-//! leases of those who switch keys on. One thread serves all clients from one `poll` loop: it waits on
+//! leases of those who switch keys on and stay. (What they leave on for a time is held and ended by the keys'
+//! own timer, whatever becomes of the agent.) One thread serves all clients from one `poll` loop: it waits on
 //! nothing else, so a client that stalls, floods or dies harms itself only.
 //!
 //! # Promises to the host
 //!
 //! The thread blocks all signals that are sent to the process, so that the host's handlers run on the host's
-//! threads. It takes no lock of the host's. If it should panic, the panic ends with it, and its keys go off.
+//! threads. It takes no lock of the host's. If it should panic, the panic ends with it, and the keys that its clients
+//! hold go off.
 
 mod client;
+mod holders;
 mod host;
 mod ops;
 mod place;

@@ -1,23 +1,21 @@
 //! What the agent does for a request.
 
 use std::collections::HashSet;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use dormouse_keys::{Batch, BatchReport, Key, KeyUse, Lease, Selector};
 use serde::Deserialize;
 
+use super::holders::{self, Holders};
 use super::host;
-use super::server::{Server, Timed};
+use super::server::Server;
 use crate::probe::Probe;
 use crate::recorder::{Trace, TraceError};
 use crate::wire::{
-    self, Changed, Code, Held, KeyInfo, Keys, Op, PROTOCOL, ProbeInfo, Request, Tracing, WireError,
+    self, Changed, Code, KeyInfo, Keys, LONGEST_MS, Op, PROTOCOL, ProbeInfo, Request, Tracing, WireError,
 };
 
-/// The longest timed lease: a month. Who wants more wants `keep`.
-const MAX_LEASE: Duration = Duration::from_secs(31 * 24 * 3600);
-
-/// Leases that a client, and leases for a time that all clients together may hold.
+/// Leases that a client may hold.
 const MAX_LEASES: usize = 256;
 
 /// How many near names an error names.
@@ -78,13 +76,16 @@ impl Server {
                 self.clients[at].greeted = true;
                 self.clients[at].answer(id, Ok(host::hello()));
             }
-            Op::Keys { glob } => self.clients[at].answer(id, list(glob.as_deref())),
-            Op::On { glob, for_ms, keep } => {
-                let answer = self.on(at, &glob, for_ms, keep);
+            Op::Keys { glob } => {
+                let answer = self.list(glob.as_deref());
                 self.clients[at].answer(id, answer);
             }
-            Op::Off { glob, force } => {
-                let answer = self.off(at, &glob, force);
+            Op::On { glob, for_ms, dwell_ms, keep } => {
+                let answer = self.on(at, &glob, for_ms, dwell_ms, keep);
+                self.clients[at].answer(id, answer);
+            }
+            Op::Off { glob, dwell_ms, force } => {
+                let answer = self.off(at, &glob, dwell_ms, force);
                 self.clients[at].answer(id, answer);
             }
             Op::Trace { glob } => self.trace(at, id, &glob),
@@ -93,82 +94,77 @@ impl Server {
         }
     }
 
-    fn on(&mut self, at: usize, glob: &str, for_ms: Option<u64>, keep: bool) -> Result<Changed, WireError> {
-        let duration = for_ms.map(Duration::from_millis);
-        if duration.is_some() && keep {
-            return Err(error(Code::BadRequest, "`for_ms` and `keep` exclude each other"));
+    fn on(
+        &mut self,
+        at: usize,
+        glob: &str,
+        for_ms: Option<u64>,
+        dwell_ms: Option<u64>,
+        keep: bool,
+    ) -> Result<Changed, WireError> {
+        if usize::from(for_ms.is_some()) + usize::from(dwell_ms.is_some()) + usize::from(keep) > 1 {
+            return Err(error(Code::BadRequest, "`for_ms`, `dwell_ms` and `keep` exclude each other"));
         }
-        if duration.is_some_and(|d| d.is_zero() || d > MAX_LEASE) {
-            return Err(error(
-                Code::BadRequest,
-                "`for_ms` is not between 1 ms and 31 days; use `keep` to leave keys on",
-            ));
-        }
+        let (length, dwell) = (time("for_ms", for_ms)?, time("dwell_ms", dwell_ms)?);
         let selected = select(glob)?;
         let keys = || selected.iter().map(|k| k.key);
         if keep {
             let report = Batch::new().enable_all(keys()).apply().map_err(refused)?;
             return Ok(changed(&selected, report));
         }
-        let held = match duration {
-            Some(_) => self.timed.len(),
-            None => self.clients[at].leases.len(),
-        };
-        if held >= MAX_LEASES {
+        let client = &mut self.clients[at];
+        if let Some(length) = length {
+            let user = dormouse_keys::Holder::User { uid: client.peer.uid };
+            let report = Batch::new().hold_all(keys(), user, length).apply().map_err(refused)?;
+            return Ok(changed(&selected, report));
+        }
+        // Those that `off` has emptied count for nothing.
+        client.leases.retain(|lease| !lease.keys().is_empty());
+        if client.leases.len() >= MAX_LEASES {
             return Err(error(Code::Busy, format!("{MAX_LEASES} leases are held: switch some off first")));
         }
-        let lease = Lease::of(keys()).map_err(refused)?;
+        let lease = Lease::of(keys()).and_then(|lease| lease.dwell(dwell.unwrap_or_default()));
+        let lease = lease.map_err(refused)?;
         let report = lease.report();
-        let owner = self.clients[at].peer;
-        match duration {
-            Some(duration) => self.timed.push(Timed { lease, owner, until: Instant::now() + duration }),
-            None => self.clients[at].leases.push(lease),
-        }
+        client.leases.push(lease);
         Ok(changed(&selected, report))
     }
 
-    fn off(&mut self, at: usize, glob: &str, force: bool) -> Result<Changed, WireError> {
+    fn off(
+        &mut self,
+        at: usize,
+        glob: &str,
+        dwell_ms: Option<u64>,
+        force: bool,
+    ) -> Result<Changed, WireError> {
+        let dwell = time("dwell_ms", dwell_ms)?;
         let selected = select(glob)?;
-        let addresses: HashSet<*const Key> = selected.iter().map(|k| std::ptr::from_ref(k.key)).collect();
-        let uid = self.clients[at].peer.uid;
-        let timed = self.timed.iter_mut().filter(|t| force || t.owner.uid == uid).map(|t| &mut t.lease);
-        let live = self.clients.iter_mut().enumerate().filter(|(other, _)| force || *other == at).flat_map(
-            |(_, c)| c.leases.iter_mut().chain(c.tracing.iter_mut().filter_map(|t| t.trace.lease_mut())),
-        );
-        let mut leases: Vec<&mut Lease> = timed.chain(live).chain(&mut self.stuck).collect();
-        let batch = Batch::new().disable_all(selected.iter().map(|k| k.key));
+        let keys = || selected.iter().map(|k| k.key);
+        let user = dormouse_keys::Holder::User { uid: self.clients[at].peer.uid };
+        let batch = Batch::new().disable_all(keys()).end_all(keys(), (!force).then_some(user));
+        let batch = match dwell {
+            Some(dwell) => batch.dwell(dwell),
+            // What lingers from before goes off with the rest.
+            None => batch.flush_all(keys()),
+        };
+        let addresses: HashSet<*const Key> = keys().map(std::ptr::from_ref).collect();
+        let whose = self.clients.iter_mut().enumerate().filter(|(other, _)| force || *other == at);
+        let mut leases: Vec<&mut Lease> = whose.flat_map(|(_, client)| client.leases_mut()).collect();
         let report = batch
             .apply_releasing(&mut leases, |key| addresses.contains(&std::ptr::from_ref(key)))
             .map_err(refused)?;
         let mut answer = changed(&selected, report);
-        answer.held = self.held(&selected);
+        answer.held = Holders::of(self).of_keys(&selected);
         Ok(answer)
     }
 
-    /// Who keeps some of these keys on.
-    fn held(&self, selected: &[KeyUse]) -> Vec<Held> {
-        let now = Instant::now();
-        let addresses: HashSet<*const Key> = selected.iter().map(|k| std::ptr::from_ref(k.key)).collect();
-        let count = |lease: &Lease| {
-            lease.keys().iter().filter(|&&key| addresses.contains(&std::ptr::from_ref(key))).count()
+    fn list(&self, glob: Option<&str>) -> Result<Keys, WireError> {
+        let keys = match glob {
+            Some(glob) => select(glob)?,
+            None => dormouse_keys::all(),
         };
-        let timed = self.timed.iter().map(|t| {
-            let left = t.until.saturating_duration_since(now).as_millis() as u64;
-            Held { keys: count(&t.lease), uid: t.owner.uid, pid: t.owner.pid, left_ms: Some(left) }
-        });
-        let live = self.clients.iter().flat_map(|c| {
-            let leases = c.leases.iter().chain(c.tracing.iter().filter_map(|t| t.trace.lease()));
-            leases.map(move |l| Held { keys: count(l), uid: c.peer.uid, pid: c.peer.pid, left_ms: None })
-        });
-        let mut held: Vec<Held> = timed.chain(live).filter(|h| h.keys > 0).collect();
-        // Whatever is left is the service's own.
-        let known: usize = held.iter().map(|h| h.keys).sum();
-        let all: usize = selected.iter().map(|k| k.key.leases() as usize).sum();
-        if all > known {
-            let uid = rustix::process::geteuid().as_raw();
-            held.push(Held { keys: all - known, uid, pid: 0, left_ms: None });
-        }
-        held
+        let holders = Holders::of(self);
+        Ok(Keys { keys: keys.iter().map(|used| key_info(used, &holders)).collect() })
     }
 
     fn trace(&mut self, at: usize, id: u64, glob: &str) {
@@ -187,6 +183,16 @@ impl Server {
         let batch = trace.lease().map(|l| batch(l.report())).unwrap_or_default();
         self.clients[at].answer(id, Ok(Tracing { matched, probes, batch, clock: host::clock_point() }));
         self.clients[at].start_stream(trace);
+    }
+}
+
+/// A time that somebody asked for.
+fn time(field: &str, ms: Option<u64>) -> Result<Option<Duration>, WireError> {
+    match ms {
+        None | Some(1..=LONGEST_MS) => Ok(ms.map(Duration::from_millis)),
+        Some(ms) => {
+            Err(error(Code::BadRequest, format!("`{field}` is {ms}, and must be from 1 to {LONGEST_MS}")))
+        }
     }
 }
 
@@ -228,14 +234,6 @@ fn changed(selected: &[KeyUse], report: BatchReport) -> Changed {
     Changed { matched: names(selected), changed: report.keys, batch: batch(report), held: Vec::new() }
 }
 
-fn list(glob: Option<&str>) -> Result<Keys, WireError> {
-    let keys = match glob {
-        Some(glob) => select(glob)?,
-        None => dormouse_keys::all(),
-    };
-    Ok(Keys { keys: keys.iter().map(key_info).collect() })
-}
-
 #[cfg(feature = "tracing")]
 fn is_tracing(key: &dormouse_keys::Key) -> bool {
     key.attached::<crate::tracing::Callsite>().is_some()
@@ -246,7 +244,7 @@ fn is_tracing(_: &dormouse_keys::Key) -> bool {
     false
 }
 
-fn key_info(used: &KeyUse) -> KeyInfo {
+fn key_info(used: &KeyUse, holders: &Holders) -> KeyInfo {
     let key = used.key;
     let probe = key.attached::<Probe>();
     let kind = match probe {
@@ -254,12 +252,15 @@ fn key_info(used: &KeyUse) -> KeyInfo {
         None if is_tracing(key) => "tracing",
         None => "key",
     };
+    let held = holders.of_key(key);
     KeyInfo {
         name: key.name().to_owned(),
         kind: kind.to_owned(),
         on: key.is_enabled(),
         baseline: key.baseline(),
         leases: key.leases(),
+        off_in_ms: holders::off_in_ms(key, &held),
+        held,
         sites: used.sites,
         file: key.file().to_owned(),
         line: key.line(),

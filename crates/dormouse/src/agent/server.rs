@@ -3,19 +3,20 @@
 //! # Invariants
 //!
 //! 1. At most [`MAX_CLIENTS`] connections; a further one is told so and closed.
-//! 2. A client's leases end with the client, a timed lease at its time, all of them with the loop.
+//! 2. A client's leases end with the client, all of them with the loop. What a client left on for a time is not
+//!    here: the keys' timer ends it.
 
 use std::io::ErrorKind;
 use std::os::unix::net::UnixListener;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
-use dormouse_keys::Lease;
+use dormouse_keys::{Batch, Lease};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 use super::Place;
-use super::client::{Client, Input, Peer};
+use super::client::{Client, Input};
 use crate::wire::{Code, MAX_LINE};
 
 /// Connections at once.
@@ -27,27 +28,13 @@ const TRACE_INTERVAL: Duration = Duration::from_millis(20);
 /// How long to leave alone what the system has refused (no descriptors left), so as not to spin.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// How often a lease that could not be given back is tried again.
-const RETRY: Duration = Duration::from_secs(1);
-
 /// Connections accepted, and requests of one client answered, before the others have their turn.
 const AT_ONCE: usize = 64;
-
-/// A lease that outlives its client.
-#[derive(Debug)]
-pub(super) struct Timed {
-    pub(super) lease: Lease,
-    pub(super) owner: Peer,
-    pub(super) until: Instant,
-}
 
 /// What the loop holds.
 #[derive(Debug, Default)]
 pub(super) struct Server {
     pub(super) clients: Vec<Client>,
-    pub(super) timed: Vec<Timed>,
-    /// Leases that were to end and could not: something else has patched a site. Tried again at every turn.
-    pub(super) stuck: Vec<Lease>,
     no_accept_until: Option<Instant>,
 }
 
@@ -157,7 +144,7 @@ impl Server {
         }
     }
 
-    /// Ends what has come to its end: gone clients, exhausted patience, timed leases.
+    /// Ends what has come to its end: exhausted patience, gone clients with what they hold.
     fn expire(&mut self, now: Instant) {
         for client in &mut self.clients {
             if client.deadline().is_some_and(|d| d <= now) {
@@ -168,26 +155,18 @@ impl Server {
                 client.gone = true;
             }
         }
-        let mut ended = std::mem::take(&mut self.stuck);
-        for client in self.clients.extract_if(.., |c| c.gone) {
-            ended.extend(client.leases);
-            ended.extend(client.tracing.and_then(|stream| stream.trace.into_lease()));
-        }
-        ended.extend(self.timed.extract_if(.., |t| t.until <= now).map(|t| t.lease));
-        self.timed.retain(|t| !t.lease.keys().is_empty());
-        for lease in ended {
-            if let Err(refused) = lease.release() {
-                self.stuck.push(refused.lease);
-            }
+        let mut ended: Vec<Client> = self.clients.extract_if(.., |client| client.gone).collect();
+        let mut leases: Vec<&mut Lease> = ended.iter_mut().flat_map(Client::leases_mut).collect();
+        if !leases.is_empty() {
+            // All in one batch. If that is refused, each goes its own way when it is dropped.
+            let _ = Batch::new().apply_releasing(&mut leases, |_| true);
         }
     }
 
     fn timeout(&self, now: Instant) -> Option<Timespec> {
         let tracing = self.clients.iter().any(|c| c.tracing.is_some()).then(|| now + TRACE_INTERVAL);
         let wake = (self.clients.iter().filter_map(Client::deadline))
-            .chain(self.timed.iter().map(|t| t.until))
             .chain(self.no_accept_until.filter(|&until| until > now))
-            .chain((!self.stuck.is_empty()).then(|| now + RETRY))
             .chain(tracing)
             .min()?;
         // Rounded up, so that the loop does not turn idly for the last microseconds.

@@ -56,7 +56,7 @@ pub(super) fn play(
         }
     }
 
-    let on: Changed = client.call(Op::On { glob: "*".into(), for_ms: None, keep: false })?;
+    let on: Changed = client.call(Op::On { glob: "*".into(), for_ms: None, dwell_ms: None, keep: false })?;
     headline(
         format_args!(
             "all on: {}, {} in {}; some of what they record:",
@@ -85,7 +85,7 @@ pub(super) fn play(
     }
 
     // By force, in case the agent has not yet seen that the trace is gone.
-    let off: Changed = client.call(Op::Off { glob: "*".into(), force: true })?;
+    let off: Changed = client.call(Op::Off { glob: "*".into(), dwell_ms: None, force: true })?;
     headline(
         format_args!("all off: {} in {}", count(off.batch.sites as u64, "site"), short(off.batch.elapsed_ns)),
         context,

@@ -48,8 +48,9 @@ pub(super) fn play(client: &mut Client, end: Instant, context: &mut Context) -> 
         let due = end.min(start + INTERVAL);
         let mut batches: Vec<Batch> = Vec::new();
         while Instant::now() < due {
-            let on: Changed = client.call(Op::On { glob: "*".into(), for_ms: None, keep: false })?;
-            let off: Changed = client.call(Op::Off { glob: "*".into(), force: false })?;
+            let on: Changed =
+                client.call(Op::On { glob: "*".into(), for_ms: None, dwell_ms: None, keep: false })?;
+            let off: Changed = client.call(Op::Off { glob: "*".into(), dwell_ms: None, force: false })?;
             batches.extend([on.batch, off.batch]);
             if ended_before(Instant::now(), signals)? {
                 return Ok(true);
