@@ -1,17 +1,18 @@
 //! CPU time of a group of threads, as one number that costs no system call.
 //!
-//! Each member publishes what it has used in a record of its own and adds it to the group's total: at each of its own
-//! reads, and when it leaves. Those who do not read are brought up to date by those who do: when the last
-//! refresh is older than the tolerance, one reader walks the members and asks the kernel for the clocks
-//! of those whose record is older than that. Only CPU time is ever added. That a member was
-//! running a moment ago does not say that it has run since, so no time is extrapolated for it.
+//! Each member publishes what it has used in a record of its own and adds it to the group's total: at each
+//! of its own reads, and when it leaves. Those who do not read are brought up to date by those who do: when
+//! the last refresh is older than the tolerance, one reader walks the members and asks the kernel for the
+//! clocks of those whose record is older than that. Only CPU time is ever added. That a member was running
+//! a moment ago does not say that it has run since, so no time is extrapolated for it.
 //!
 //! # Invariants
 //!
 //! 1. The total never steps back, and is never ahead of what the members' own clocks have shown.
 //! 2. A read adds the reader's own time before it looks at the total, so a read that happens after it, on any
 //!    thread, is at least as large.
-//! 3. Nobody waits: a walk holds nothing, and a walker that is descheduled half-way delays its own part alone.
+//! 3. Nobody waits: a walk holds nothing, and a walker that is descheduled half-way delays its own part
+//!    alone.
 //!
 //! # Async-signal-safety
 //!
@@ -23,7 +24,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::error::Error;
-use crate::record::{PLACES, Record, Table, Total};
+use crate::record::{Found, PLACES, Record, Table, Total};
 use crate::seat::{self, Seat};
 use crate::thread::thread_cpu_ns_at;
 use crate::{arch, kernel, moment};
@@ -86,6 +87,17 @@ pub struct Member {
     not_send: PhantomData<*const ()>,
 }
 
+/// What came of asking for the member of a place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Asked {
+    /// There is none.
+    Nobody,
+    /// Somebody comes or goes.
+    Moving,
+    /// The record is up to date now.
+    Member,
+}
+
 impl Default for ThreadGroup {
     fn default() -> Self {
         Self::with_refresh(Refresh::default())
@@ -105,7 +117,7 @@ impl ThreadGroup {
     /// The first one in a process may calibrate the clock, see [`crate::thread_cpu_ns`].
     pub fn with_refresh(refresh: Refresh) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        let cpus = kernel::processors();
         let tolerance = u64::try_from(refresh.tolerance.as_nanos()).unwrap_or(u64::MAX);
         Self {
             shared: Arc::new(Shared {
@@ -122,9 +134,9 @@ impl ThreadGroup {
     }
 
     /// Makes the calling thread a member: what it uses from now on is the group's. A thread that is one
-    /// already stays one until the last of its guards is dropped. One whose guard is never dropped leaves when it
-    /// ends, by the destructor of a thread-local; a thread that ends without running those (a bare `exit` system
-    /// call) must have left.
+    /// already stays one until the last of its guards is dropped. One whose guard is never dropped leaves
+    /// when it ends, by the destructor of a thread-local; a thread that ends without running those (a bare
+    /// `exit` system call) must have left.
     ///
     /// # Cost
     ///
@@ -153,7 +165,8 @@ impl ThreadGroup {
 
     /// CPU time of all members as [`ThreadGroup::cpu_ns`] gives it, with a bound on what it leaves out.
     ///
-    /// Not in the bound: steal and interrupt time inside an epoch of a member's clock, see the crate's page.
+    /// Not in the bound: what a member's clock may be ahead, by steal and interrupts inside an epoch: a
+    /// millisecond at most for each member.
     ///
     /// # Cost
     ///
@@ -168,7 +181,47 @@ impl ThreadGroup {
     ///
     /// A system call for each of them.
     pub fn refresh(&self) -> usize {
-        self.shared.walk(moment::now(), 0)
+        self.shared.walk(moment::now(), 0, self.shared.refresh.most)
+    }
+
+    /// Whether the calling thread is a member.
+    pub(crate) fn is_member(&self) -> bool {
+        seat::find(self.shared.id).is_some()
+    }
+
+    /// Asks the kernel for every member, however many there are: the records then hold what each had used
+    /// before the call. False when they may not, because somebody was coming or going.
+    pub(crate) fn refresh_all(&self) -> bool {
+        let now = moment::now();
+        let mut settled = true;
+        for (place, record) in self.shared.records.iter().enumerate() {
+            settled &= self.shared.bring_up_to_date(place, record, now) != Asked::Moving;
+        }
+        settled
+    }
+
+    /// In a fork child: nobody is coming or going who was in the parent.
+    pub(crate) fn forget_movers(&self) {
+        for record in self.shared.records.iter() {
+            if matches!(record.found(), Found::Moving) {
+                record.release();
+            }
+        }
+    }
+
+    /// What all records hold; the total may lack some of it yet.
+    pub(crate) fn counted(&self) -> u64 {
+        self.shared.records.iter().map(Record::counted).sum()
+    }
+
+    /// The total as it is.
+    pub(crate) fn total(&self) -> u64 {
+        self.shared.total.sum()
+    }
+
+    /// Processors that members may run on at once.
+    pub(crate) fn cpus(&self) -> u64 {
+        self.shared.cpus
     }
 
     /// Threads that are members now.
@@ -220,7 +273,8 @@ impl Shared {
     #[cold]
     fn cpu_ns_from_outside(&self) -> u64 {
         if let Some(seat) = seat::find(self.id) {
-            // In a fork child: our clock has begun again, and the thread that the record names is the parent's.
+            // In a fork child: our clock has begun again, and the thread that the record names is the
+            // parent's.
             if let Some(record) = self.records.get(seat.place) {
                 record.begin_leaving();
                 record.settle(record.counted());
@@ -257,12 +311,13 @@ impl Shared {
             // The rate is known better by now.
             self.tolerance.store(moment::from_ns(tolerance), Ordering::Relaxed);
         }
-        self.walk(now, self.tolerance.load(Ordering::Relaxed));
+        self.walk(now, self.tolerance.load(Ordering::Relaxed), self.refresh.most);
         true
     }
 
-    /// Brings records that are older than `tolerance` up to date: those behind the last walk's first. How many.
-    fn walk(&self, now: u64, tolerance: u64) -> usize {
+    /// Brings records that are older than `tolerance` up to date, `most` of them: those behind the last
+    /// walk's first. How many.
+    fn walk(&self, now: u64, tolerance: u64, most: usize) -> usize {
         let length = self.records.len();
         let tolerance = i64::try_from(tolerance).unwrap_or(i64::MAX);
         let mut asked = 0;
@@ -277,10 +332,10 @@ impl Shared {
             let Some(record) = self.records.get(place) else { continue };
             // Signed: what was published after we began is fresh.
             if now.wrapping_sub(record.as_of()).cast_signed() > tolerance
-                && self.bring_up_to_date(place, record, now)
+                && self.bring_up_to_date(place, record, now) == Asked::Member
             {
                 asked += 1;
-                if asked >= self.refresh.most {
+                if asked >= most {
                     break;
                 }
             }
@@ -289,22 +344,25 @@ impl Shared {
         asked
     }
 
-    /// Asks the kernel what the member of `place` has used; false when there is none.
-    fn bring_up_to_date(&self, place: usize, record: &Record, now: u64) -> bool {
-        let Some(holder) = record.holder().filter(|holder| holder.forks == seat::forks()) else {
-            return false;
+    /// Asks the kernel what the member of `place` has used.
+    fn bring_up_to_date(&self, place: usize, record: &Record, now: u64) -> Asked {
+        let holder = match record.found() {
+            Found::Member(holder) if holder.forks == seat::forks() => holder,
+            Found::Member(_) | Found::Nobody => return Asked::Nobody,
+            Found::Moving => return Asked::Moving,
         };
-        let Some(used) = kernel::thread_cpu_ns_of(holder.tid) else { return false };
+        // None: it has ended without leaving, and nobody will publish for it any more.
+        let Some(used) = kernel::thread_cpu_ns_of(holder.tid) else { return Asked::Nobody };
         // Asked again: the thread may have left, ended, and its number gone to another.
         if !record.is_still(&holder) {
-            return false;
+            return Asked::Moving;
         }
         let owed = record.advance(holder.terms.count(used));
         if owed > 0 {
             self.total.add(place, owed);
         }
         record.set_as_of(now);
-        true
+        Asked::Member
     }
 
     fn read(&self) -> GroupTime {

@@ -2,7 +2,7 @@
 //!
 //! # Safety
 //!
-//! The unsafe code is `clock_gettime` on a clock id that rustix has no name for.
+//! The unsafe code is `clock_gettime` on a clock id that rustix has no name for, and `sysconf`.
 #![allow(unsafe_code)]
 
 use rustix::time::{ClockId, Timespec, clock_gettime};
@@ -35,6 +35,13 @@ pub(crate) fn raw_ns() -> u64 {
 /// `CLOCK_REALTIME`, in nanoseconds since 1970.
 pub(crate) fn realtime_ns() -> u64 {
     nanoseconds(clock_gettime(ClockId::Realtime))
+}
+
+/// Processors of the machine: no more threads run at once, whatever their affinity and quota are now.
+pub(crate) fn processors() -> usize {
+    // SAFETY: takes a number.
+    let count = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) };
+    usize::try_from(count).map_or(1, |count| count.max(1))
 }
 
 /// CPU time of a thread of this process, in nanoseconds, by a system call that makes the kernel bring the

@@ -28,7 +28,10 @@
 //! |---|---|---|
 //! | [`ThreadGroup::cpu_ns`] | about the tolerance; [`ThreadGroup::read`] bounds it | no system call but once a tolerance |
 //! | [`process_cpu_ns`] | a tick for every sibling that runs | one system call |
+//! | [`process_estimate`] | about a millisecond; it says how much | no system call but once a millisecond |
 //! | [`process_exact`] | nothing that was used before the call | one for each thread |
+//!
+//! [`thread_times`], [`process_times`] and [`children_times`] tell user and kernel mode apart.
 //!
 //! # Async-signal-safety
 //!
@@ -44,6 +47,7 @@
 
 mod arch;
 mod error;
+mod estimate;
 mod group;
 mod kernel;
 mod moment;
@@ -53,13 +57,16 @@ mod record;
 mod seat;
 mod thread;
 mod tier;
+mod times;
 mod tsc;
 
 pub use arch::rdtsc;
 pub use error::Error;
+pub use estimate::process_estimate;
 pub use group::{GroupTime, Member, Refresh, ThreadGroup};
 pub use kernel::{process_cpu_ns, thread_cpu_ns_of};
 pub use point::{Point, point, stamp, ticks_to_ns};
 pub use process::process_exact;
 pub use thread::{CpuTime, capability, force, thread_cpu_ns, thread_cpu_time, tier};
 pub use tier::Tier;
+pub use times::{Times, children_times, process_times, thread_times};

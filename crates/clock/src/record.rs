@@ -1,8 +1,8 @@
 //! Published CPU time: one record a member, and the running total of all of them.
 //!
-//! A record is a *place* that one member holds after another, and its count goes on from one to the next. That is
-//! what makes a late refresher harmless: what it has read of a member that has left since is less than
-//! what the member counted when it left, and `fetch_max` makes nothing of it.
+//! A record is a *place* that one member holds after another, and its count goes on from one to the next.
+//! That is what makes a late refresher harmless: what it has read of a member that has left since is less
+//! than what the member counted when it left, and `fetch_max` makes nothing of it.
 //!
 //! # Invariants
 //!
@@ -14,8 +14,8 @@
 //! 4. The total never exceeds the sum of the counts; it is behind it by what has been advanced and not added
 //!    yet.
 //!
-//! The counts are relaxed: each location only grows, so of two reads of the total of which one happens before the
-//! other, the later finds every shard at least as large.
+//! The counts are relaxed: each location only grows, so of two reads of the total of which one happens
+//! before the other, the later finds every shard at least as large.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
@@ -58,6 +58,15 @@ pub(crate) struct Holder {
     pub(crate) tid: u32,
     pub(crate) forks: u32,
     pub(crate) terms: Terms,
+}
+
+/// Who is found in a place.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Found {
+    Nobody,
+    /// Somebody who comes or goes, and whose time since the last publication may be in no record.
+    Moving,
+    Member(Holder),
 }
 
 /// One place, on a cache line of its own (two, because lines are fetched in pairs): its owner writes it at
@@ -130,17 +139,29 @@ impl Record {
 
     /// Who holds the place, if anybody does.
     pub(crate) fn holder(&self) -> Option<Holder> {
-        // Pairs with the store of LIVE in `hold`.
+        match self.found() {
+            Found::Member(holder) => Some(holder),
+            Found::Nobody | Found::Moving => None,
+        }
+    }
+
+    /// Who is in the place.
+    pub(crate) fn found(&self) -> Found {
+        // Pairs with the stores of LIVE in `hold` and of FREE in `release`.
         let state = self.state.load(Ordering::Acquire);
-        (state % STATES == LIVE).then(|| Holder {
-            state,
-            tid: self.tid.load(Ordering::Relaxed),
-            forks: self.forks.load(Ordering::Relaxed),
-            terms: Terms {
-                start: self.start.load(Ordering::Relaxed),
-                base: self.base.load(Ordering::Relaxed),
-            },
-        })
+        match state % STATES {
+            LIVE => Found::Member(Holder {
+                state,
+                tid: self.tid.load(Ordering::Relaxed),
+                forks: self.forks.load(Ordering::Relaxed),
+                terms: Terms {
+                    start: self.start.load(Ordering::Relaxed),
+                    base: self.base.load(Ordering::Relaxed),
+                },
+            }),
+            TAKEN => Found::Moving,
+            _ => Found::Nobody,
+        }
     }
 
     /// Whether `holder`, and no other, has held the place all the time since it was looked up.

@@ -106,7 +106,8 @@ fn a_read_that_comes_after_another_is_never_smaller_whichever_threads_they_are_o
             scope.spawn(move || {
                 let _member = member.then(|| group.join().unwrap());
                 for _ in 0..200_000 {
-                    // Pairs with the release half below: what was read before that store happened before ours.
+                    // Pairs with the release half below: what was read before that store happened before
+                    // ours.
                     let earlier = largest.load(Ordering::Acquire);
                     let read = group.cpu_ns();
                     assert!(read >= earlier, "{read} after {earlier}");

@@ -3,14 +3,16 @@
 #![allow(unsafe_code)]
 
 mod child;
+mod each_tier;
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
-use child::{EACH_TIER, has_wanted_tier, in_child};
+use child::in_child;
 use dormouse_clock::{Tier, thread_cpu_ns, thread_cpu_ns_of, thread_cpu_time, tier};
+use each_tier::{EACH_TIER, has_wanted_tier};
 
 fn tid() -> u32 {
     rustix::thread::gettid().as_raw_pid().cast_unsigned()

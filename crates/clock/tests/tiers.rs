@@ -4,16 +4,18 @@
 #![allow(unsafe_code)]
 
 mod child;
+mod each_tier;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Barrier, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use child::{EACH_TIER, has_wanted_tier, in_child};
+use child::in_child;
 use dormouse_clock::{
     Error, Tier, capability, force, thread_cpu_ns, thread_cpu_ns_of, thread_cpu_time, tier,
 };
+use each_tier::{EACH_TIER, has_wanted_tier};
 
 const WITHOUT_RSEQ: (&str, &str) = ("GLIBC_TUNABLES", "glibc.pthread.rseq=0");
 
