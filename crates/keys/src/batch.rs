@@ -8,7 +8,8 @@
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{Ordering, compiler_fence};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::key::Key;
@@ -19,6 +20,31 @@ static PATCH: Mutex<()> = Mutex::new(());
 
 thread_local! {
     static BUSY: Cell<bool> = const { Cell::new(false) };
+}
+
+/// The patch lock.
+pub(crate) fn lock() -> MutexGuard<'static, ()> {
+    // A panic cannot come from inside, but a poisoned lock would still protect nothing that could be half done.
+    PATCH.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The mark of a thread that holds or waits for one of our locks: a signal handler over it must not wait for them.
+pub(crate) struct Busy(());
+
+impl Busy {
+    pub(crate) fn mark() -> Result<Self, Error> {
+        let marked = if BUSY.with(|busy| busy.replace(true)) { Err(Error::Reentrant) } else { Ok(Self(())) };
+        // The handler is on this thread: keeping the compiler in order is enough.
+        compiler_fence(Ordering::SeqCst);
+        marked
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        compiler_fence(Ordering::SeqCst);
+        BUSY.with(|busy| busy.set(false));
+    }
 }
 
 /// One transaction over any number of keys: all sites are checked, then all are written, then the new states
@@ -119,13 +145,9 @@ impl Batch {
     /// See [`Batch`].
     pub fn apply(self) -> Result<BatchReport, Error> {
         let start = Instant::now();
-        if BUSY.with(|busy| busy.replace(true)) {
-            return Err(Error::Reentrant);
-        }
-        let _not_busy = OnDrop(|| BUSY.with(|busy| busy.set(false)));
-        // A panic cannot come from inside, but a poisoned lock would still protect nothing that could be half
-        // done.
-        let _locked = PATCH.lock().unwrap_or_else(PoisonError::into_inner);
+        // Given up in the opposite order: a handler that came in between would wait for its own thread.
+        let _busy = Busy::mark()?;
+        let _locked = lock();
         let plan = Plan::of(&self.changes)?;
         let mut report = plan.write(&index(), self.protocol.unwrap_or_else(Protocol::of_process))?;
         report.keys = plan.switched().count();
@@ -147,7 +169,7 @@ impl Batch {
 /// Runs `f` while no batch is under way.
 #[cfg(dormouse_patching)]
 pub(crate) fn exclusively<T>(f: impl FnOnce() -> T) -> T {
-    let _locked = PATCH.lock().unwrap_or_else(PoisonError::into_inner);
+    let _locked = lock();
     f()
 }
 
@@ -169,14 +191,6 @@ impl Batch {
             lease.forget_where(&chosen);
         }
         Ok(report)
-    }
-}
-
-struct OnDrop<F: FnMut()>(F);
-
-impl<F: FnMut()> Drop for OnDrop<F> {
-    fn drop(&mut self) {
-        (self.0)();
     }
 }
 

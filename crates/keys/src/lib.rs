@@ -54,6 +54,7 @@
 #![deny(unsafe_code)]
 
 mod arch;
+#[cfg(dormouse_patching)]
 mod barrier;
 mod batch;
 mod capability;
@@ -62,23 +63,26 @@ mod key;
 mod lease;
 #[cfg(dormouse_patching)]
 mod object;
+mod prepare;
 mod protocol;
 mod registry;
+mod reserved;
 #[cfg(feature = "select")]
 mod select;
 #[cfg(dormouse_patching)]
 mod text;
 
 pub use arch::PATCHING;
-pub use barrier::register as prepare;
 pub use batch::{Batch, BatchReport};
 pub use capability::capability;
-pub use dormouse_sys::trap::Blocking;
+pub use dormouse_sys::masks::Blocking;
 pub use error::{Error, ReleaseError};
 pub use key::{Key, StaticKey};
 pub use lease::Lease;
+pub use prepare::prepare;
 pub use protocol::Protocol;
 pub use registry::{KeyUse, all, site_count};
+pub use reserved::text_reserved;
 #[cfg(feature = "select")]
 pub use select::{Selector, SelectorError, near};
 

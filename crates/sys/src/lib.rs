@@ -6,6 +6,7 @@
 //! - [`rseq`]: the restartable-sequence area, used as a flag that the kernel clears when a thread is
 //!   descheduled;
 //! - [`trap`]: who resumes a thread that ran into a breakpoint instruction of ours;
+//! - [`masks`]: which threads block a signal;
 //! - [`Capability`]: one line of the report on what works here.
 //!
 //! # Things it does not do
@@ -16,10 +17,12 @@
 #![deny(unsafe_code)]
 
 mod capability;
+pub mod masks;
 pub mod perf;
 pub mod ring;
 pub mod rseq;
 pub mod thread;
+#[cfg(target_arch = "x86_64")]
 pub mod trap;
 
 pub use capability::{Capability, State};
