@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use crate::key::Key;
 use crate::registry::{Index, index};
-use crate::{Error, Lease, Protocol};
+use crate::{Error, Lease, Protocol, fork};
 
 static PATCH: Mutex<()> = Mutex::new(());
 
@@ -24,6 +24,7 @@ thread_local! {
 
 /// The patch lock.
 pub(crate) fn lock() -> MutexGuard<'static, ()> {
+    fork::guard();
     // A panic cannot come from inside, but a poisoned lock would still protect nothing that could be half done.
     PATCH.lock().unwrap_or_else(PoisonError::into_inner)
 }

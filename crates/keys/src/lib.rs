@@ -59,6 +59,7 @@ mod barrier;
 mod batch;
 mod capability;
 mod error;
+mod fork;
 mod key;
 mod lease;
 #[cfg(dormouse_patching)]

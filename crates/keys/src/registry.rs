@@ -128,6 +128,12 @@ impl Index {
         Self { keys, sites, by_address, segments: map.into_segments(), objects }
     }
 
+    /// In a process of one thread: has the sites of a key do what they do when it is off. False if one cannot be
+    /// written. Allocates nothing.
+    pub(crate) fn put_to_sleep(&self, key: &Key) -> bool {
+        crate::text::write_alone(self.sites_of(key), &self.segments)
+    }
+
     /// Any site that can be written where anything can, to try things on.
     pub(crate) fn any_site(&self) -> Option<Site> {
         self.sites.iter().copied().find(|site| site.segment.is_some())
@@ -144,7 +150,15 @@ impl Index {
     }
 }
 
-#[cfg(dormouse_patching)]
+#[cfg(not(dormouse_patching))]
+impl Index {
+    /// Nothing to do for a site that reads its key.
+    #[expect(clippy::unused_self, reason = "the same shape as where text is patched")]
+    pub(crate) fn put_to_sleep(&self, _: &Key) -> bool {
+        true
+    }
+}
+
 impl Index {
     /// Every key that a site names, by name.
     pub(crate) fn keys(&self) -> impl Iterator<Item = &'static Key> {

@@ -27,7 +27,7 @@
 #![allow(unsafe_code)]
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 use rustix::fs::{Mode, OFlags, fstat};
@@ -124,6 +124,11 @@ pub(super) fn close() {
         unsafe { rustix::io::close(kept.as_raw_fd()) };
     }
     KEPT.store(-1, Ordering::Relaxed);
+}
+
+/// Writes some bytes in a process of one thread, by a file of its own.
+pub(super) fn write_alone(address: usize, bytes: &[u8]) -> Result<(), Errno> {
+    write(open_anew()?.as_fd(), address, bytes)
 }
 
 fn write(memory: BorrowedFd<'_>, address: usize, bytes: &[u8]) -> Result<(), Errno> {

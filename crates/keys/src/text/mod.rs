@@ -20,6 +20,7 @@
 #![allow(unsafe_code)]
 
 mod access;
+mod alone;
 mod flip;
 mod int3;
 mod map;
@@ -29,6 +30,7 @@ mod resume;
 mod shared;
 
 pub(crate) use access::{Steps, steps};
+pub(crate) use alone::{in_forked_child, write_alone};
 pub(crate) use int3::{fallback, obstacle, take_signal};
 pub(crate) use map::{CodeMap, Segment};
 pub(crate) use memory::open as open_memory;

@@ -60,6 +60,11 @@ pub(super) fn traps() -> u64 {
     TRAPS.load(Ordering::Relaxed)
 }
 
+/// In a forked child: the handlers of the parent's other threads do not come out of it here.
+pub(super) fn forget_handlers() {
+    HANDLERS.store(0, Ordering::Relaxed);
+}
+
 /// Asked by the trap handler.
 pub(super) fn resolve(address: usize) -> Verdict {
     // Both sequentially consistent, as is the pair in `Rounds::retire`: a handler that still sees a table is seen by who
