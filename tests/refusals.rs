@@ -279,6 +279,31 @@ fn an_unwritable_runtime_directory_costs_the_service_its_agent_only() {
     );
 }
 
+/// Has the kernel refuse to make code writable in what the command starts.
+fn refuse_exec_gain(command: &mut Command) {
+    let refuse = || {
+        // SAFETY: concerns permissions of the process alone.
+        let refused = unsafe { libc::prctl(libc::PR_SET_MDWE, libc::PR_MDWE_REFUSE_EXEC_GAIN, 0, 0, 0) };
+        if refused == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+    };
+    // SAFETY: one system call.
+    unsafe { command.pre_exec(refuse) };
+}
+
+#[test]
+fn where_code_must_not_become_writable_keys_are_switched_all_the_same_and_doctor_says_how() {
+    let service = Service::start(refuse_exec_gain);
+    let on = run(["on", &service.target(), "menu.*", "--keep"]);
+    assert_eq!(on.code, Some(0), "{on:?}");
+    assert!(service.keys_on("menu.*") > 0);
+    assert_eq!(run(["off", &service.target(), "menu.*"]).code, Some(0));
+    assert_eq!(service.keys_on("menu.*"), 0);
+    let doctor = run(["doctor", &service.target()]);
+    for said in ["through /proc/self/mem", "keys.write.mprotect: to change it", "MemoryDenyWriteExecute=no"] {
+        assert!(doctor.stdout.contains(said), "{}", doctor.stdout);
+    }
+}
+
 #[test]
 fn a_command_with_another_environment_finds_the_service() {
     let default = Service::start(|command| {

@@ -327,7 +327,11 @@ fn meddle(foreign: bool) {
     use std::os::unix::fs::FileExt;
 
     let site = crate::registry::index().sites_of(key(2))[0];
-    let byte = if foreign { 0xcc } else { crate::arch::encode(site.code, site.target, TWO.is_enabled())[0] };
+    let byte = if foreign {
+        0xcc
+    } else {
+        crate::arch::encode(site.code, site.target, site.form, TWO.is_enabled())[0]
+    };
     let memory = std::fs::OpenOptions::new().write(true).open("/proc/self/mem").unwrap();
     memory.write_all_at(&[byte], site.code as u64).unwrap();
 }

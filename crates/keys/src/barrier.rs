@@ -2,41 +2,30 @@
 //!
 //! On return, no thread runs on instructions that it fetched before the call (Linux: `membarrier(2)`,
 //! `kernel/sched/membarrier.c`). Threads that are not running serialise on their way back to user mode.
+//!
+//! There is nothing to fall back on. A change of page permissions interrupts other processors on many machines, and
+//! not on those that invalidate translations by broadcast. So where membarrier is refused, so is the batch.
+
+use rustix::thread::MembarrierCommand;
 
 use crate::Error;
 
-/// Registers the process for core synchronisation, so that the first batch need not.
+/// Registers the process. Asked for by every batch before it writes: once registered, the kernel answers at once, and
+/// a forked child, or a filter of system calls that came meanwhile, is met before the first byte, not after.
 ///
 /// # Cost
 ///
 /// The first call of a process with more than one thread waits for a grace period: several milliseconds.
-#[cfg(dormouse_patching)]
-pub fn register() -> Result<(), Error> {
-    use std::sync::atomic::{AtomicBool, Ordering};
-
-    static DONE: AtomicBool = AtomicBool::new(false);
-    if !DONE.load(Ordering::Relaxed) {
-        membarrier(rustix::thread::MembarrierCommand::RegisterPrivateExpeditedSyncCore)?;
-        // Only ever saves a second registration, so there is nothing to order.
-        DONE.store(true, Ordering::Relaxed);
-    }
-    Ok(())
-}
-
-/// Nothing to prepare where nothing is patched.
-#[cfg(not(dormouse_patching))]
-pub fn register() -> Result<(), Error> {
-    Ok(())
+pub(crate) fn register() -> Result<(), Error> {
+    membarrier(MembarrierCommand::RegisterPrivateExpeditedSyncCore)
 }
 
 /// Has every thread serialise; the process must be registered.
-#[cfg(dormouse_patching)]
 pub(crate) fn sync() -> Result<(), Error> {
-    membarrier(rustix::thread::MembarrierCommand::PrivateExpeditedSyncCore)
+    membarrier(MembarrierCommand::PrivateExpeditedSyncCore)
 }
 
-#[cfg(dormouse_patching)]
-fn membarrier(command: rustix::thread::MembarrierCommand) -> Result<(), Error> {
+fn membarrier(command: MembarrierCommand) -> Result<(), Error> {
     rustix::thread::membarrier(command).map_err(|errno| Error::Denied {
         what: "membarrier(SYNC_CORE)",
         source: errno.into(),

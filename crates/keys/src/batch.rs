@@ -7,7 +7,8 @@
 //!    called.
 
 use std::cell::Cell;
-use std::sync::{PoisonError, TryLockError};
+use std::sync::PoisonError;
+use std::sync::atomic::{Ordering, compiler_fence};
 use std::time::{Duration, Instant};
 
 use crate::hold::{Holder, Holds, LONGEST_HOLD};
@@ -208,21 +209,12 @@ pub(crate) fn check(length: Duration) -> Result<(), Error> {
 
 /// The patch lock.
 pub(crate) fn lock() -> MutexGuard<'static, Holds> {
+    #[cfg(not(all(test, loom)))]
+    crate::fork::guard();
     // A panic cannot come from inside, but a poisoned lock would still protect nothing that could be half done.
     let mut holds = PATCH.lock().unwrap_or_else(PoisonError::into_inner);
     holds.of_this_process();
     holds
-}
-
-/// Runs `f`, unless a batch is under way; for a forked child, in which that would be one that nobody ends. Waits for
-/// nothing.
-pub(crate) fn unless_under_way(f: impl FnOnce()) -> bool {
-    let turn = PATCH.try_lock();
-    if let Err(TryLockError::WouldBlock) = turn {
-        return false;
-    }
-    f();
-    true
 }
 
 /// A thread's turn to patch: the lock, and the mark by which a batch that a signal handler starts inside another of
@@ -240,17 +232,21 @@ impl Turn {
     }
 }
 
-/// The mark.
+/// The mark of a thread that holds or waits for one of our locks: a signal handler over it must not wait for them.
 pub(crate) struct Busy(());
 
 impl Busy {
     pub(crate) fn mark() -> Result<Self, Error> {
-        if BUSY.with(|busy| busy.replace(true)) { Err(Error::Reentrant) } else { Ok(Self(())) }
+        let marked = if BUSY.with(|busy| busy.replace(true)) { Err(Error::Reentrant) } else { Ok(Self(())) };
+        // The handler is on this thread: keeping the compiler in order is enough.
+        compiler_fence(Ordering::SeqCst);
+        marked
     }
 }
 
 impl Drop for Busy {
     fn drop(&mut self) {
+        compiler_fence(Ordering::SeqCst);
         BUSY.with(|busy| busy.set(false));
     }
 }

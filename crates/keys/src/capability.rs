@@ -2,15 +2,23 @@
 
 use dormouse_sys::Capability;
 
+#[cfg(dormouse_patching)]
+use crate::{Protocol, text};
+
 /// Whether keys can be switched in this process, and if not, what to change.
 ///
 /// # Cost
 ///
-/// Makes one page of code writable and read-only again; a slow path.
+/// Makes one page of code writable and read-only again, writes a byte of it as it was through `/proc/self/mem`, and
+/// reads the signal masks of all threads where int3 is used; a slow path.
 #[cfg(dormouse_patching)]
 pub fn capability() -> Vec<Capability> {
+    use crate::batch::{Busy, exclusively};
     use crate::registry;
 
+    let Ok(_busy) = Busy::mark() else {
+        return vec![Capability::limited("keys", "asked by a signal handler in the middle of a batch")];
+    };
     let index = registry::index();
     let sites = registry::site_count();
     let mut report = vec![match sites {
@@ -22,22 +30,47 @@ pub fn capability() -> Vec<Capability> {
         Err(error) => Capability::unavailable("keys.sync", error.to_string())
             .with_fix("allow the membarrier system call in the seccomp profile"),
     });
-    if let Some(site) = index.first_site() {
-        report.push(match crate::batch::exclusively(|| crate::text::probe_write(site, &index.segments)) {
-            Ok(()) => Capability::ok("keys.write", "mprotect of code"),
-            Err(error) => Capability::unavailable("keys.write", error.to_string())
-                .with_fix("allow writable code (systemd: MemoryDenyWriteExecute=no; SELinux: execmod)"),
-        });
-    }
-    report.push(match crate::Protocol::of_process() {
-        _ if crate::text::fallback() => {
+    let steps = index.any_site().and_then(|site| exclusively(|| text::steps(site, &index.segments)));
+    report.extend(steps.iter().flat_map(ladder));
+    report.push(match Protocol::of_process() {
+        _ if text::fallback() => {
             Capability::limited("keys.protocol", "the int3 queue has failed: sites are written one by one")
         }
-        crate::Protocol::Flip => Capability::ok("keys.protocol", "flip"),
-        crate::Protocol::Int3 { .. } => Capability::limited("keys.protocol", "int3, by DORMOUSE_KEYS"),
+        Protocol::Flip => Capability::ok("keys.protocol", "flip"),
+        Protocol::Int3 { .. } => Capability::limited("keys.protocol", "int3, by DORMOUSE_KEYS"),
     });
+    if Protocol::of_process() != Protocol::Flip || index.needs_int3() {
+        report.push(match exclusively(text::obstacle) {
+            None => Capability::ok("keys.int3", "no thread blocks SIGTRAP, and nobody has taken it"),
+            Some(error) => Capability::limited("keys.int3", error.to_string()),
+        });
+    }
     if let Some(complaint) = crate::protocol::complaint() {
         report.push(Capability::limited("keys.setting", complaint).with_fix("unset DORMOUSE_KEYS"));
+    }
+    report
+}
+
+/// Which step of the ladder takes what is written, and why the other would not.
+#[cfg(dormouse_patching)]
+fn ladder(steps: &text::Steps) -> Vec<Capability> {
+    let names = ["keys.write.mprotect", "keys.write.memory"];
+    let seen = ["code can be made writable for a moment", "/proc/self/mem is open"];
+    let each = [&steps.mprotect, &steps.memory];
+    let taken = each.iter().position(|step| step.is_ok());
+    let mut report = vec![match taken {
+        Some(0) => Capability::ok("keys.write", "by mprotect"),
+        Some(_) => Capability::ok("keys.write", "through /proc/self/mem, half a microsecond a site"),
+        None => Capability::unavailable("keys.write", "neither step of the ladder works"),
+    }];
+    for (at, step) in each.into_iter().enumerate() {
+        report.push(match step {
+            Ok(()) => Capability::ok(names[at], seen[at]),
+            Err((refused, setting)) => {
+                let fix = setting.map(std::borrow::Cow::Borrowed);
+                Capability { fix, ..Capability::limited(names[at], refused.to_string()) }
+            }
+        });
     }
     report
 }

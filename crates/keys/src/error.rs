@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::time::Duration;
 
-use dormouse_sys::trap::Blocking;
+use dormouse_sys::masks::Blocking;
 
 /// Why a batch was refused.
 #[derive(Debug, thiserror::Error)]
@@ -12,8 +12,8 @@ use dormouse_sys::trap::Blocking;
 pub enum Error {
     /// A site does not hold what it should: a debugger, a uprobe or another patcher was there.
     #[error(
-        "site {addr:#x} of key {key} holds {found:02x?} instead of {expected:02x?}: \
-         something else has patched it (a debugger's breakpoint, a uprobe, a binary rewriter)"
+        "site {addr:#x} of key {key} holds {found:02x?} instead of {expected:02x?}: {}; it is left alone",
+        suspect(found[0])
     )]
     UnexpectedText {
         /// The key's name.
@@ -33,6 +33,16 @@ pub enum Error {
         /// The address of its first site.
         addr: usize,
     },
+    /// A site's code is mapped so that a write would change the file and every process that maps it.
+    #[error(
+        "site {addr:#x} of key {key} is in shared memory, where a write would reach other processes:          map the code privately (MAP_PRIVATE)"
+    )]
+    SharedText {
+        /// The key's name.
+        key: &'static str,
+        /// The site's address.
+        addr: usize,
+    },
     /// The kernel refused what patching needs.
     #[error("{what} was refused: {source}; {setting}")]
     Denied {
@@ -42,6 +52,38 @@ pub enum Error {
         source: io::Error,
         /// What to change.
         setting: &'static str,
+    },
+    /// No way to write code is left.
+    #[error("code cannot be written: mprotect: {mprotect}; /proc/self/mem: {memory}; {setting}")]
+    Unwritable {
+        /// Why not by making pages writable.
+        mprotect: io::Error,
+        /// Why not through `/proc/self/mem`.
+        memory: io::Error,
+        /// The setting that is the easiest to change.
+        setting: &'static str,
+    },
+    /// Writing failed half-way, and so did putting back: some sites keep what was written. Their keys read as
+    /// before.
+    #[error("{source}; {sites} sites could not be put back and keep what was written")]
+    HalfWritten {
+        /// How many.
+        sites: usize,
+        /// What failed.
+        source: Box<Error>,
+    },
+    /// After [`Error::HalfWritten`] by int3 there is no further batch by int3: threads may be trapping still.
+    #[error("the int3 protocol is refused: sites of a failed batch still hold an int3; restart the process")]
+    Stuck,
+    /// Somebody has taken SIGTRAP from us since, and need not pass on to us what is ours.
+    #[error(
+        "the int3 protocol is refused: {} has taken SIGTRAP; install it before dormouse's          (dormouse_keys::prepare() with DORMOUSE_KEYS=int3, or the first such batch), or use the flip protocol",
+        taker(handler.as_ref())
+    )]
+    SignalTaken {
+        /// The handler's address and the file name of the object that it lies in (empty: in none); `None`: the
+        /// signal has its default action again or is ignored.
+        handler: Option<(usize, String)>,
     },
     /// Threads block SIGTRAP, and the kernel would kill the process if one of them ran into an `int3`.
     #[error(
@@ -72,9 +114,38 @@ pub enum Error {
         /// The longest that can be.
         longest: Duration,
     },
-    /// A batch inside a batch of the same thread, which could only wait for itself.
-    #[error("a batch is under way on this thread; a signal handler must not start another")]
+    /// A batch over another call of the same thread into this crate, which could only wait for itself.
+    #[error(
+        "this thread is in the middle of a batch, a listing or a fork: a signal handler must not start a batch"
+    )]
     Reentrant,
+}
+
+impl Error {
+    /// This error, after which so many sites could not be put back.
+    #[cfg(dormouse_patching)]
+    pub(crate) fn with_left(self, sites: usize) -> Self {
+        if sites == 0 { self } else { Self::HalfWritten { sites, source: Box::new(self) } }
+    }
+}
+
+/// Who writes such a first byte.
+fn suspect(first: u8) -> &'static str {
+    match first {
+        0xcc => "cc is a breakpoint: a debugger's, a uprobe's (perf probe, bpftrace) or another patcher's",
+        0xe8 => "a call: the kernel's form of a uprobe on a nop, or a hook of another patcher",
+        _ => "something else has patched it (a binary rewriter, a hook, a removed uprobe)",
+    }
+}
+
+fn taker(handler: Option<&(usize, String)>) -> String {
+    match handler {
+        None => "whoever reset it to its default action or to being ignored".to_owned(),
+        Some((address, object)) if object.is_empty() => {
+            format!("a handler at {address:#x}, in no loaded object,")
+        }
+        Some((address, object)) => format!("a handler at {address:#x} in {object}"),
+    }
 }
 
 fn list(threads: &[Blocking]) -> String {

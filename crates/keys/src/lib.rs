@@ -61,11 +61,14 @@
 #![deny(unsafe_code)]
 
 mod arch;
+#[cfg(dormouse_patching)]
 mod barrier;
 mod batch;
 mod capability;
 mod clock;
 mod error;
+#[cfg(not(all(test, loom)))]
+mod fork;
 mod generation;
 mod hold;
 mod key;
@@ -73,9 +76,11 @@ mod lease;
 #[cfg(dormouse_patching)]
 mod object;
 mod plan;
+mod prepare;
 mod primitive;
 mod protocol;
 mod registry;
+mod reserved;
 #[cfg(feature = "select")]
 mod select;
 #[cfg(dormouse_patching)]
@@ -91,16 +96,17 @@ mod interleavings;
 mod tests;
 
 pub use arch::PATCHING;
-pub use barrier::register as prepare;
 pub use batch::{Batch, BatchReport};
 pub use capability::capability;
-pub use dormouse_sys::trap::Blocking;
+pub use dormouse_sys::masks::Blocking;
 pub use error::{Error, ReleaseError};
 pub use hold::{Hold, Holder, LONGEST_HOLD};
 pub use key::{Key, StaticKey};
 pub use lease::Lease;
+pub use prepare::prepare;
 pub use protocol::Protocol;
 pub use registry::{KeyUse, all, site_count};
+pub use reserved::text_reserved;
 #[cfg(feature = "select")]
 pub use select::{Selector, SelectorError, near};
 pub use timer::holds;

@@ -13,6 +13,7 @@
 
 use std::sync::atomic::{AtomicPtr, Ordering};
 
+use crate::arch::Form;
 use crate::key::Key;
 
 /// One site, as the assembler wrote it: offsets from the fields' own places.
@@ -23,6 +24,7 @@ pub(crate) struct Entry {
     target: i32,
     /// To the slot of the global offset table that holds the key's address.
     key: i32,
+    /// Bit 0: a `likely!`; bit 1: the key's initial state; bit 2: a 5-byte nop where it falls through.
     flags: u32,
 }
 
@@ -109,5 +111,10 @@ impl Entry {
     /// Whether the site is a `likely!`.
     pub(crate) fn branch(&self) -> bool {
         self.flags & 1 != 0
+    }
+
+    /// What the site is made of.
+    pub(crate) fn form(&self) -> Form {
+        if self.flags & 4 == 0 { Form::Test } else { Form::Nop }
     }
 }

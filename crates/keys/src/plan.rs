@@ -7,7 +7,7 @@ use crate::batch::Change;
 use crate::hold::{Holder, Holds, Term};
 use crate::key::Key;
 use crate::registry::{Index, index};
-use crate::{BatchReport, Error, Protocol, clock, generation, timer};
+use crate::{BatchReport, Error, Protocol, clock, timer};
 
 /// What a key can count.
 const MOST_LEASES: u64 = u32::MAX as u64;
@@ -37,9 +37,6 @@ pub(crate) fn commit(
     protocol: Protocol,
 ) -> Result<BatchReport, Error> {
     let plan = Plan::of(changes, dwell, holds)?;
-    if plan.takes_leases() {
-        generation::forget_leases_in_children();
-    }
     if plan.keys.values().any(|desired| !desired.extend.is_empty()) {
         timer::start(holds)?;
     }
@@ -118,10 +115,6 @@ impl Plan {
             desired.change(change, dwell)?;
         }
         Ok(Self { keys })
-    }
-
-    fn takes_leases(&self) -> bool {
-        self.keys.values().any(|desired| desired.leases() > 0)
     }
 
     fn switched(&self) -> impl Iterator<Item = &Desired> {

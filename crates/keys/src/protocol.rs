@@ -7,13 +7,15 @@ use std::sync::OnceLock;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Protocol {
-    /// One byte a site and one barrier. No trap, no handler: safe for threads that block every signal.
+    /// One byte a site and one barrier. No trap, no handler: safe for threads that block every signal. Sites that
+    /// differ in more than a byte (5-byte nops, in objects built elsewhere) are changed by int3 all the same.
     #[default]
     Flip,
     /// The kernel's: `int3` at every site, then the tails, then the first bytes, a barrier after each. Threads
     /// that come by meanwhile trap, and go on where the new instruction leads. Refused while a thread
     /// blocks SIGTRAP; one that blocks it a moment later and runs into an `int3` is killed by the kernel,
-    /// and the process with it.
+    /// and the process with it. Refused, too, while another handler than this crate's has SIGTRAP: there is no
+    /// asking whether it would pass on what is ours. Whoever needs one installs it first, and gets what is not ours.
     Int3 {
         /// Sites that are written under the same three barriers.
         capacity: NonZero<usize>,
@@ -22,7 +24,10 @@ pub enum Protocol {
 
 impl Protocol {
     /// The kernel's, with room for as many sites as its own vector has.
-    pub const INT3: Self = Self::Int3 { capacity: NonZero::new(256).unwrap() };
+    pub const INT3: Self = Self::Int3 { capacity: Self::CAPACITY };
+
+    /// Also for those sites of other batches that only int3 can change.
+    pub(crate) const CAPACITY: NonZero<usize> = NonZero::new(256).unwrap();
 
     /// What this process uses where a batch says nothing: flip, or what `DORMOUSE_KEYS` names.
     pub fn of_process() -> Self {

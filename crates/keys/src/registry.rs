@@ -4,8 +4,9 @@
 //! dropped take their keys along. The index is built when it is first asked for and again when an object has
 //! come; entries point into read-only data, and cost nothing until then.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::batch::Busy;
 use crate::key::Key;
 
 /// A key and where it is used.
@@ -44,6 +45,7 @@ pub(crate) struct Site {
     pub(crate) code: usize,
     pub(crate) target: usize,
     pub(crate) branch: bool,
+    pub(crate) form: crate::arch::Form,
     /// Index into [`Index::segments`]; `None`: not in any object's code.
     pub(crate) segment: Option<usize>,
 }
@@ -73,25 +75,20 @@ pub(crate) struct Index {
 
 static INDEX: Mutex<Option<Arc<Index>>> = Mutex::new(None);
 
+/// The index as it was last built, if it was.
+pub(crate) fn lock() -> MutexGuard<'static, Option<Arc<Index>>> {
+    INDEX.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// The index, as of now.
 pub(crate) fn index() -> Arc<Index> {
-    let mut cached = INDEX.lock().unwrap_or_else(PoisonError::into_inner);
+    // A batch of a signal handler over this would wait for its own thread.
+    let _busy = Busy::mark();
+    let mut cached = lock();
     let objects = count_objects();
     match &*cached {
         Some(index) if index.objects == objects => Arc::clone(index),
         _ => Arc::clone(cached.insert(Arc::new(Index::build(objects)))),
-    }
-}
-
-/// The index as it was last built, if nobody is at it; allocates nothing and waits for nothing.
-pub(crate) fn cached() -> Option<Arc<Index>> {
-    INDEX.try_lock().ok()?.as_ref().map(Arc::clone)
-}
-
-impl Index {
-    /// The keys, by name.
-    pub(crate) fn keys(&self) -> impl Iterator<Item = &'static Key> {
-        self.keys.iter().map(|k| k.usage.key)
     }
 }
 
@@ -112,7 +109,8 @@ impl Index {
             .flat_map(crate::object::Object::entries)
             .map(|entry| {
                 let (code, target) = (entry.code(), entry.target());
-                (entry.key(), Site { code, target, branch: entry.branch(), segment: map.segment_of(code) })
+                let (branch, form) = (entry.branch(), entry.form());
+                (entry.key(), Site { code, target, branch, form, segment: map.segment_of(code) })
             })
             .collect();
         all.sort_unstable_by_key(|(key, site)| (key.address(), site.code));
@@ -130,19 +128,41 @@ impl Index {
         Self { keys, sites, by_address, segments: map.into_segments(), objects }
     }
 
-    /// Any site, to try things on.
-    pub(crate) fn first_site(&self) -> Option<Site> {
-        self.sites.first().copied()
+    /// In a process of one thread: has the sites of a key do what they do when it is off. False if one cannot be
+    /// written. Allocates nothing.
+    pub(crate) fn put_to_sleep(&self, key: &Key) -> bool {
+        crate::text::write_alone(self.sites_of(key), &self.segments)
     }
 
-    /// Puts a key's sites to sleep where nobody else runs them, in a forked child; allocates nothing.
-    pub(crate) fn put_to_sleep(&self, key: &Key) -> bool {
-        crate::text::write_alone(self.sites_of(key), &self.segments, false)
+    /// Any site that can be written where anything can, to try things on.
+    pub(crate) fn any_site(&self) -> Option<Site> {
+        self.sites.iter().copied().find(|site| site.segment.is_some())
+    }
+
+    /// Whether any site is changed by int3 whatever the protocol.
+    pub(crate) fn needs_int3(&self) -> bool {
+        self.sites.iter().any(|site| site.form == crate::arch::Form::Nop)
     }
 
     /// The sites of a key, in order of address.
     pub(crate) fn sites_of(&self, key: &Key) -> &[Site] {
         self.by_address.get(&key.address()).map_or(&[], |&at| &self.sites[self.keys[at].sites.clone()])
+    }
+}
+
+#[cfg(not(dormouse_patching))]
+impl Index {
+    /// Nothing to do for a site that reads its key.
+    #[expect(clippy::unused_self, reason = "the same shape as where text is patched")]
+    pub(crate) fn put_to_sleep(&self, _: &Key) -> bool {
+        true
+    }
+}
+
+impl Index {
+    /// Every key that a site names, by name.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = &'static Key> {
+        self.keys.iter().map(|k| k.usage.key)
     }
 }
 
@@ -184,11 +204,6 @@ impl Index {
             .collect();
         sort(&mut keys);
         Self { keys, objects }
-    }
-
-    /// Sites that load their key need nothing.
-    pub(crate) fn put_to_sleep(&self, _: &Key) -> bool {
-        true
     }
 
     /// How many sites a key has.

@@ -1,91 +1,427 @@
-//! A forked child begins without leases.
-#![cfg(target_os = "linux")]
+//! Forks, spawns, signal handlers and ends of threads and processes, in the middle of batches.
+#![cfg(all(target_arch = "x86_64", target_os = "linux", not(dormouse_fallback)))]
 #![allow(unsafe_code)]
 
 mod child;
+#[macro_use]
+mod placed;
+mod process;
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::time::{Duration, Instant};
+use std::cell::RefCell;
+use std::ffi::c_void;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
 use child::in_child;
-use dormouse_keys::{Batch, holds, likely, static_key, unlikely};
+use dormouse_keys::{
+    Batch, Error, Lease, Protocol, StaticKey, all, capability, prepare, static_key, text_reserved, unlikely,
+};
+use process::{Refusal, died_of, fork, refuse, refuse_exec_gain};
 
 static_key! {
-    static LEASED: "fork.leased" = false;
-    static TIMED: "fork.timed" = false;
-    static LINGERING: "fork.lingering" = true;
-    static KEPT: "fork.kept" = false;
-    static NEVER: "fork.never" = false;
+    static KEY: "fork.key" = false;
+    static BASED: "fork.based" = false;
+    static OTHER: "fork.other" = false;
 }
 
-fn sites() -> [bool; 8] {
-    [
-        unlikely!(LEASED),
-        likely!(LEASED),
-        unlikely!(TIMED),
-        likely!(TIMED),
-        unlikely!(LINGERING),
-        likely!(LINGERING),
-        unlikely!(KEPT),
-        unlikely!(NEVER),
-    ]
+placed! {
+    sleeps_as_a_nop: nop, 3 before 1 << 12;
 }
 
-/// Runs `body` in a forked child, which must not fail.
-fn fork(body: impl FnOnce()) {
-    // SAFETY: what the child does beyond a handler's means (it allocates, it panics when it fails) works after a
-    // fork of the C libraries that this is tested with.
-    let child = unsafe { libc::fork() };
-    assert!(child >= 0);
-    if child == 0 {
-        let failed = catch_unwind(AssertUnwindSafe(body)).is_err();
-        // SAFETY: ends the child without the parent's exit handlers.
-        unsafe { libc::_exit(i32::from(failed)) };
+#[inline(never)]
+extern "C" fn site() -> bool {
+    unlikely!(KEY)
+}
+
+#[inline(never)]
+extern "C" fn based() -> bool {
+    unlikely!(BASED)
+}
+
+#[inline(never)]
+extern "C" fn other() -> bool {
+    unlikely!(OTHER)
+}
+
+type Site = (extern "C" fn() -> bool, &'static StaticKey<false>);
+
+const SITES: [Site; 3] = [(site, &KEY), (based, &BASED), (sleeps_as_a_nop::SITE, &sleeps_as_a_nop::KEY)];
+
+fn assert_sites_agree_with_keys() {
+    for (function, key) in SITES {
+        assert_eq!(function(), key.is_enabled(), "{}", key.name());
     }
-    let mut status = 0;
-    // SAFETY: waits for the child made above.
-    let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
-    assert_eq!((waited, status), (child, 0), "the child failed");
+}
+
+fn switch(on: bool, protocol: Protocol) -> Result<(), Error> {
+    let batch = Batch::new().protocol(protocol);
+    let keys = SITES.map(|(_, key)| key.key());
+    if on {
+        batch.enable_all(keys).apply()?
+    } else {
+        batch.disable_all(keys).apply()?
+    };
+    Ok(())
+}
+
+/// Flips all keys until told to stop. A batch by int3 may be refused while another thread makes a process.
+fn flip(stop: &AtomicBool) -> usize {
+    let mut batches = 0;
+    while !stop.load(Ordering::Relaxed) {
+        for protocol in [Protocol::Flip, Protocol::INT3] {
+            for on in [true, false] {
+                match switch(on, protocol) {
+                    Ok(()) => batches += 1,
+                    Err(error) => assert!(matches!(error, Error::TrapsBlocked { .. }), "{error}"),
+                }
+            }
+        }
+    }
+    batches
+}
+
+/// Runs `body` while other threads flip keys; at least so many batches are made meanwhile.
+fn while_flipping(batches: usize, mut body: impl FnMut()) {
+    let stop = &AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let flippers: Vec<_> = (0..2).map(|_| scope.spawn(move || flip(stop))).collect();
+        body();
+        stop.store(true, Ordering::Relaxed);
+        let made: usize = flippers.into_iter().map(|thread| thread.join().unwrap()).sum();
+        assert!(made >= batches, "{made} batches");
+    });
 }
 
 #[test]
-fn a_forked_child_has_none_of_its_parents_leases_and_takes_its_own() {
-    in_child("a_forked_child_has_none_of_its_parents_leases_and_takes_its_own", || {
-        const HOUR: Duration = Duration::from_secs(3600);
-        assert_eq!(sites(), [false, false, false, false, true, true, false, false]);
-        let lease = LEASED.acquire().unwrap();
-        TIMED.enable_for(HOUR).unwrap();
-        Batch::new().disable(&LINGERING).dwell(HOUR).enable(&KEPT).apply().unwrap();
-        let before = [true, true, true, true, true, true, true, false];
-        assert_eq!(sites(), before);
-        let mut inherited = Some(lease);
-        fork(|| {
-            assert_eq!(sites(), [false, false, false, false, false, false, true, false]);
-            assert!(!LEASED.is_enabled() && !TIMED.is_enabled() && !LINGERING.is_enabled());
-            assert_eq!((LEASED.leases(), TIMED.leases(), holds().len()), (0, 0, 0));
-            // A lease of its own is not touched by the end of an inherited one.
-            let own = LEASED.acquire().unwrap();
-            let inherited = inherited.take().unwrap();
-            assert_eq!((inherited.keys().len(), own.keys().len()), (0, 1));
-            assert_eq!(inherited.release().unwrap().keys, 0);
-            assert!(unlikely!(LEASED) && LEASED.leases() == 1);
-            drop(own);
-            assert!(!unlikely!(LEASED));
-            // Nor is there a thread of the parent's to end what begins here.
-            TIMED.enable_for(Duration::from_millis(1)).unwrap();
-            let start = Instant::now();
-            while TIMED.is_enabled() {
-                assert!(start.elapsed() < Duration::from_secs(60));
-                std::thread::yield_now();
+fn a_child_forked_in_the_middle_of_batches_finds_whole_text_and_free_locks() {
+    in_child("a_child_forked_in_the_middle_of_batches_finds_whole_text_and_free_locks", || {
+        prepare().unwrap();
+        while_flipping(100, || {
+            for _ in 0..40 {
+                let status = fork(|| {
+                    assert_sites_agree_with_keys();
+                    for protocol in [Protocol::Flip, Protocol::INT3] {
+                        for on in [true, false] {
+                            switch(on, protocol).unwrap();
+                            assert_sites_agree_with_keys();
+                        }
+                    }
+                    assert!(all().len() >= 3);
+                    // A child of the child.
+                    assert_eq!(fork(|| switch(true, Protocol::Flip).unwrap()), 0);
+                    assert!(!site());
+                });
+                assert_eq!(status, 0, "{status:#x}");
             }
-            assert!(!unlikely!(TIMED));
-            // And a child of the child is another process again.
-            let _own = NEVER.acquire().unwrap();
-            fork(|| assert!(!unlikely!(NEVER) && NEVER.leases() == 0 && unlikely!(KEPT)));
-            assert!(unlikely!(NEVER) && NEVER.leases() == 1);
         });
-        assert_eq!((sites(), LEASED.leases(), holds().len()), (before, 1, 2), "the parent notices nothing");
-        drop(inherited);
-        assert!(!unlikely!(LEASED) && unlikely!(TIMED));
+    });
+}
+
+#[test]
+fn a_child_has_no_leases_and_its_keys_sleep_unless_their_baseline_is_on() {
+    in_child("a_child_has_no_leases_and_its_keys_sleep_unless_their_baseline_is_on", || {
+        let keys = || SITES.map(|(_, key)| key.key());
+        let child = || {
+            assert_eq!(keys().map(dormouse_keys::Key::leases), [0; 3]);
+            assert_eq!(keys().map(dormouse_keys::Key::is_enabled), [false, true, false]);
+            assert_sites_agree_with_keys();
+            let lease = KEY.acquire().unwrap();
+            assert!(site() && KEY.leases() == 1);
+            drop(lease);
+            assert!(!site());
+        };
+        let parent = || {
+            BASED.enable().unwrap();
+            let lease = Lease::of(keys()).unwrap();
+            assert_eq!(fork(child), 0);
+            assert_eq!(keys().map(dormouse_keys::Key::leases), [1; 3]);
+            assert!(SITES.iter().all(|(function, _)| function()));
+            lease.release().unwrap();
+        };
+        parent();
+        // Also where the child cannot make its code writable.
+        let status = fork(|| {
+            refuse_exec_gain();
+            parent();
+        });
+        assert_eq!(status, 0);
+    });
+}
+
+#[test]
+fn a_key_that_cannot_be_put_to_sleep_in_a_child_stays_on_there_and_can_be_tried_again() {
+    in_child("a_key_that_cannot_be_put_to_sleep_in_a_child_stays_on_there_and_can_be_tried_again", || {
+        let lease = KEY.acquire().unwrap();
+        let start = site as *const () as usize;
+        let at = (start..start + 64).find(|&at| text_reserved(at, 1).is_some()).unwrap();
+        // A file of our own, because the one that is kept is for batches.
+        let memory = std::fs::OpenOptions::new().write(true).open("/proc/self/mem").unwrap();
+        std::os::unix::fs::FileExt::write_at(&memory, &[0xcc], at as u64).unwrap();
+        let status = fork(|| {
+            assert_eq!((KEY.is_enabled(), KEY.baseline(), KEY.leases()), (true, false, 0));
+            let memory = std::fs::OpenOptions::new().write(true).open("/proc/self/mem").unwrap();
+            std::os::unix::fs::FileExt::write_at(&memory, &[0xe9], at as u64).unwrap();
+            KEY.disable().unwrap();
+            assert!(!site());
+        });
+        assert_eq!(status, 0);
+        std::os::unix::fs::FileExt::write_at(&memory, &[0xe9], at as u64).unwrap();
+        drop(lease);
+    });
+}
+
+/// The descriptors of this process that are some process's memory.
+fn memory_files() -> usize {
+    let is_memory = |fd: libc::c_int| {
+        std::fs::read_link(format!("/proc/self/fd/{fd}")).is_ok_and(|to| to.ends_with("mem"))
+    };
+    (0..100).filter(|&fd| is_memory(fd)).count()
+}
+
+#[test]
+fn a_child_neither_keeps_nor_writes_its_parents_memory() {
+    in_child("a_child_neither_keeps_nor_writes_its_parents_memory", || {
+        refuse_exec_gain();
+        prepare().unwrap();
+        assert_eq!(memory_files(), 1);
+        // A system call, so that nothing of the C library's sees the fork.
+        for behind_its_back in [false, true] {
+            let body = || {
+                assert_eq!(memory_files(), usize::from(behind_its_back));
+                switch(true, Protocol::Flip).unwrap();
+                assert_sites_agree_with_keys();
+                assert_eq!(memory_files(), 1);
+            };
+            let status = if behind_its_back {
+                // SAFETY: one thread matters, and it leaves by `_exit`.
+                let child = unsafe { libc::syscall(libc::SYS_fork) } as libc::pid_t;
+                if child == 0 {
+                    let ended = std::panic::catch_unwind(body);
+                    // SAFETY: as above.
+                    unsafe { libc::_exit(i32::from(ended.is_err())) };
+                }
+                process::wait(child)
+            } else {
+                fork(body)
+            };
+            assert_eq!(status, 0, "{behind_its_back}");
+            assert!(!site() && !KEY.is_enabled());
+            assert_sites_agree_with_keys();
+        }
+    });
+}
+
+#[test]
+fn processes_are_spawned_in_the_middle_of_batches() {
+    in_child("processes_are_spawned_in_the_middle_of_batches", || {
+        while_flipping(100, || {
+            for _ in 0..100 {
+                assert!(Command::new("/bin/true").status().unwrap().success());
+            }
+        });
+    });
+}
+
+/// Of a child that shares this process's memory, as one between `vfork` and `exec` does.
+static STOP: AtomicBool = AtomicBool::new(false);
+static RUNS: AtomicUsize = AtomicUsize::new(0);
+
+extern "C" fn run_sites(_: *mut c_void) -> libc::c_int {
+    while !STOP.load(Ordering::Relaxed) {
+        for (function, _) in SITES {
+            std::hint::black_box(function());
+        }
+        RUNS.fetch_add(1, Ordering::Relaxed);
+    }
+    0
+}
+
+/// Such a child; it runs sites until it is stopped.
+fn share_memory(stack: &mut [u8]) -> libc::pid_t {
+    let top = stack.as_mut_ptr_range().end as usize & !15;
+    // SAFETY: the child has a stack of its own, uses no thread-local, and ends before the stack does.
+    let child = unsafe {
+        libc::clone(run_sites, top as *mut c_void, libc::CLONE_VM | libc::SIGCHLD, std::ptr::null_mut())
+    };
+    assert!(child > 0);
+    let seen = RUNS.load(Ordering::Relaxed);
+    while RUNS.load(Ordering::Relaxed) == seen {
+        std::thread::yield_now();
+    }
+    child
+}
+
+#[test]
+fn a_child_that_shares_the_text_runs_it_through_batches() {
+    in_child("a_child_that_shares_the_text_runs_it_through_batches", || {
+        // A copy of the handler, as it is when the child is made.
+        switch(true, Protocol::INT3).unwrap();
+        let mut stack = vec![0; 1 << 16];
+        let child = share_memory(&mut stack);
+        for _ in 0..20 {
+            for protocol in [Protocol::Flip, Protocol::INT3] {
+                for on in [true, false] {
+                    switch(on, protocol).unwrap();
+                    let seen = RUNS.load(Ordering::Relaxed);
+                    while RUNS.load(Ordering::Relaxed) == seen {
+                        std::thread::yield_now();
+                    }
+                }
+            }
+        }
+        STOP.store(true, Ordering::Relaxed);
+        assert_eq!(process::wait(child), 0);
+    });
+}
+
+#[test]
+fn one_that_also_blocks_sigtrap_is_safe_from_flip_and_dies_alone_of_int3() {
+    in_child("one_that_also_blocks_sigtrap_is_safe_from_flip_and_dies_alone_of_int3", || {
+        let mut stack = vec![0; 1 << 16];
+        // SAFETY: a local set, this thread's mask; the child inherits it.
+        let child = unsafe {
+            let mut blocked = std::mem::zeroed();
+            libc::sigemptyset(&raw mut blocked);
+            libc::sigaddset(&raw mut blocked, libc::SIGTRAP);
+            libc::pthread_sigmask(libc::SIG_BLOCK, &raw const blocked, std::ptr::null_mut());
+            let child = share_memory(&mut stack);
+            libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const blocked, std::ptr::null_mut());
+            child
+        };
+        for _ in 0..200 {
+            for on in [true, false] {
+                let keys = [KEY.key(), BASED.key()];
+                let batch = Batch::new();
+                if on { batch.enable_all(keys) } else { batch.disable_all(keys) }.apply().unwrap();
+            }
+        }
+        let mut status = 0;
+        // SAFETY: asks for a child of ours.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, libc::WNOHANG) }, 0, "it lives");
+        loop {
+            switch(true, Protocol::INT3).unwrap();
+            switch(false, Protocol::INT3).unwrap();
+            // SAFETY: as above.
+            if unsafe { libc::waitpid(child, &raw mut status, libc::WNOHANG) } == child {
+                break;
+            }
+        }
+        assert!(died_of(status, libc::SIGTRAP));
+        assert_sites_agree_with_keys();
+    });
+}
+
+/// What a handler of SIGSYS finds that comes in the middle of a batch, or of a listing.
+static REFUSED: AtomicU32 = AtomicU32::new(0);
+static FORKED: AtomicU32 = AtomicU32::new(0);
+
+/// Stands in for a signal at an awkward moment: the kernel sends SIGSYS at a system call that the crate makes.
+extern "C" fn at_the_call(_: libc::c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+    let refused = [OTHER.enable().map(drop), OTHER.acquire().map(drop), prepare()];
+    assert!(refused.iter().all(|r| matches!(r, Err(Error::Reentrant))), "{refused:?}");
+    assert_eq!(capability().len(), 1);
+    REFUSED.fetch_add(1, Ordering::Relaxed);
+    if FORKED.load(Ordering::Relaxed) == 0 {
+        // A dump, say. The child goes on with the batch if it returns.
+        let status = fork(|| assert!(matches!(OTHER.enable(), Err(Error::Reentrant))));
+        FORKED.fetch_add(1 + status.unsigned_abs(), Ordering::Relaxed);
+    }
+    // SAFETY: what the kernel passes to a handler with SA_SIGINFO. The call is said to have worked, with 0, or, for
+    // an `open`, to have not.
+    unsafe {
+        let registers = &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs;
+        let number = registers[libc::REG_RAX as usize];
+        let answer = if number == libc::SYS_membarrier { 0 } else { -i64::from(libc::ENOENT) };
+        registers[libc::REG_RAX as usize] = answer;
+        assert_eq!((*info).si_signo, libc::SIGSYS);
+    }
+}
+
+#[test]
+fn a_signal_handler_over_a_batch_or_a_listing_is_refused_its_batch_and_waits_for_nothing() {
+    in_child("a_signal_handler_over_a_batch_or_a_listing_is_refused_its_batch_and_waits_for_nothing", || {
+        // SAFETY: the handler above; it interrupts this thread at a system call, not inside the allocator.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = at_the_call as *const () as usize;
+            action.sa_flags = libc::SA_SIGINFO;
+            assert_eq!(libc::sigaction(libc::SIGSYS, &raw const action, std::ptr::null_mut()), 0);
+        }
+        let interrupt = |call| refuse(&[Refusal { call, third_has: 0, answer: libc::SECCOMP_RET_TRAP }]);
+        let in_a_listing = fork(|| {
+            interrupt(libc::SYS_open);
+            interrupt(libc::SYS_openat);
+            assert!(all().len() >= 3);
+            assert!(REFUSED.load(Ordering::Relaxed) > 0);
+        });
+        assert_eq!(in_a_listing, 0);
+        let in_a_batch = fork(|| {
+            interrupt(libc::SYS_membarrier);
+            KEY.enable().unwrap();
+            assert!(site());
+            // Registering, and the barrier.
+            assert_eq!(REFUSED.load(Ordering::Relaxed), 2);
+            assert_eq!(FORKED.load(Ordering::Relaxed), 1);
+            assert!(!OTHER.is_enabled() && !other());
+        });
+        assert_eq!(in_a_batch, 0);
+        OTHER.enable().unwrap();
+    });
+}
+
+#[test]
+fn a_key_is_switched_from_inside_its_own_branch() {
+    #[inline(never)]
+    fn once(protocol: Protocol) -> bool {
+        if unlikely!(KEY) {
+            Batch::new().disable(&KEY).protocol(protocol).apply().unwrap();
+            return true;
+        }
+        false
+    }
+    in_child("a_key_is_switched_from_inside_its_own_branch", || {
+        for protocol in [Protocol::Flip, Protocol::INT3] {
+            KEY.enable().unwrap();
+            assert!(once(protocol));
+            assert!(!once(protocol) && !KEY.is_enabled());
+        }
+    });
+}
+
+thread_local! {
+    static AT_THE_END: RefCell<Option<Lease>> = const { RefCell::new(None) };
+}
+
+#[test]
+fn a_lease_is_given_back_by_a_threads_destructors() {
+    in_child("a_lease_is_given_back_by_a_threads_destructors", || {
+        std::thread::spawn(|| {
+            AT_THE_END.with(|end| *end.borrow_mut() = Some(KEY.acquire().unwrap()));
+            assert!(site());
+        })
+        .join()
+        .unwrap();
+        assert_eq!(KEY.leases(), 0);
+        assert!(!site());
+    });
+}
+
+extern "C" fn at_exit() {
+    let switched = switch(true, Protocol::Flip).and_then(|()| switch(false, Protocol::INT3));
+    // SAFETY: ends the process.
+    unsafe { libc::_exit(if switched.is_ok() && !site() { 42 } else { 43 }) };
+}
+
+#[test]
+fn keys_are_switched_at_exit() {
+    in_child("keys_are_switched_at_exit", || {
+        let status = fork(|| {
+            // SAFETY: a plain function; `exit` runs it.
+            unsafe {
+                assert_eq!(libc::atexit(at_exit), 0);
+                libc::exit(1);
+            }
+        });
+        assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 42, "{status:#x}");
     });
 }

@@ -3,6 +3,9 @@
 #![allow(unsafe_code)]
 
 mod child;
+#[macro_use]
+mod placed;
+mod process;
 
 use std::num::NonZero;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
@@ -10,7 +13,7 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use child::in_child;
-use dormouse_keys::{Batch, Error, Key, Lease, Protocol, StaticKey, static_key, unlikely};
+use dormouse_keys::{Batch, Error, Key, Lease, Protocol, StaticKey, prepare, static_key, unlikely};
 
 static_key! {
     static CLEAN: "text.clean" = false;
@@ -130,20 +133,62 @@ macro_rules! sites {
         [$({
             static KEY: StaticKey<false> = StaticKey::new(concat!("stress.", $n), file!(), line!());
             #[inline(never)]
-            fn site() -> bool {
+            extern "C" fn site() -> bool {
                 unlikely!(KEY)
             }
-            (site as fn() -> bool, KEY.key())
+            (site as extern "C" fn() -> bool, KEY.key())
         }),*]
     };
 }
 
-type Site = (fn() -> bool, &'static Key);
+type Site = (extern "C" fn() -> bool, &'static Key);
 
-static SITES: [Site; 64] = sites! {
-    0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31
-    32 33 34 35 36 37 38 39 40 41 42 43 44 45 46 47 48 49 50 51 52 53 54 55 56 57 58 59 60 61 62 63
+/// At whatever places the compiler gives them.
+static COMPILED: [Site; 48] = sites! {
+    0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23
+    24 25 26 27 28 29 30 31 32 33 34 35 36 37 38 39 40 41 42 43 44 45 46 47
 };
+
+// Over the end of a cache line and of a page, cut in every way; the same once more as nops.
+placed! {
+    line_1: test, 1 before 1 << 6;
+    line_2: test, 2 before 1 << 6;
+    line_3: test, 3 before 1 << 6;
+    line_4: test, 4 before 1 << 6;
+    page_1: test, 1 before 1 << 12;
+    page_2: test, 2 before 1 << 12;
+    page_3: test, 3 before 1 << 12;
+    page_4: test, 4 before 1 << 12;
+    nop_line_1: nop, 1 before 1 << 6;
+    nop_line_2: nop, 2 before 1 << 6;
+    nop_line_3: nop, 3 before 1 << 6;
+    nop_line_4: nop, 4 before 1 << 6;
+    nop_page_1: nop, 1 before 1 << 12;
+    nop_page_2: nop, 2 before 1 << 12;
+    nop_page_3: nop, 3 before 1 << 12;
+    nop_page_4: nop, 4 before 1 << 12;
+}
+
+macro_rules! placed_sites {
+    ($($name:ident)*) => {
+        [$(($name::SITE, $name::KEY.key())),*]
+    };
+}
+
+static STRADDLING: [Site; 8] = placed_sites! { line_1 line_2 line_3 line_4 page_1 page_2 page_3 page_4 };
+static NOPS: [Site; 8] = placed_sites! {
+    nop_line_1 nop_line_2 nop_line_3 nop_line_4 nop_page_1 nop_page_2 nop_page_3 nop_page_4
+};
+
+/// Those sites that the protocol changes as its name says.
+fn sites_for(protocol: Protocol) -> Vec<Site> {
+    let mut sites = [&COMPILED[..], &STRADDLING].concat();
+    if protocol != Protocol::Flip {
+        sites.extend(NOPS);
+    }
+    sites
+}
+
 const FLIPPERS: usize = 2;
 const RUNNERS: usize = 8;
 
@@ -175,82 +220,160 @@ impl Truth {
 /// Whether any thread has run into an `int3`.
 static TRAPPED: AtomicBool = AtomicBool::new(false);
 
-/// Says how many batches it has made, and how many traps they took.
-fn flip(which: usize, protocol: Protocol, truth: &Truth, stop: &AtomicBool) -> (u64, u64) {
-    let mut random = Random(which as u64 + 1);
-    let own: Vec<usize> = (0..SITES.len()).filter(|i| i % FLIPPERS == which).collect();
-    let (mut batches, mut traps) = (0, 0);
-    while !stop.load(Ordering::Relaxed) {
-        let wanted = random.next();
-        let is_on = |i: &&usize| wanted & (1 << **i) != 0;
-        truth.epoch.fetch_add(1, Ordering::SeqCst);
-        let keys = |on: bool| own.iter().filter(move |i| is_on(i) == on).map(|&i| SITES[i].1);
-        let batch = Batch::new().enable_all(keys(true)).disable_all(keys(false)).protocol(protocol);
-        traps += batch.apply().unwrap().traps;
-        TRAPPED.fetch_or(traps > 0, Ordering::Relaxed);
-        truth.states.store(wanted, Ordering::SeqCst);
-        truth.epoch.fetch_add(1, Ordering::SeqCst);
-        batches += 1;
-        // Until some threads have looked at what this one has done.
-        let seen = truth.checks.load(Ordering::Relaxed);
-        while truth.checks.load(Ordering::Relaxed) < seen + 16 && !stop.load(Ordering::Relaxed) {
-            std::thread::yield_now();
-        }
-    }
-    (batches, traps)
+/// What the threads of a stress test share.
+struct Stress {
+    protocol: Protocol,
+    sites: Vec<Site>,
+    truths: [Truth; FLIPPERS],
+    stop: AtomicBool,
 }
 
-/// Calls sites; whenever no batch was under way from before to after a call, the answer must be the truth.
-fn run(which: usize, truths: &[Truth], stop: &AtomicBool) -> (u64, u64) {
-    let mut random = Random(1000 + which as u64);
-    let (mut calls, mut checked) = (0, 0);
-    while !stop.load(Ordering::Relaxed) {
-        let i = random.next() as usize % SITES.len();
-        let truth = &truths[i % FLIPPERS];
-        let before = truth.epoch.load(Ordering::SeqCst);
-        let expected = truth.states.load(Ordering::SeqCst) & (1 << i) != 0;
-        fence(Ordering::SeqCst);
-        let answer = SITES[i].0();
-        fence(Ordering::SeqCst);
-        calls += 1;
-        if before.is_multiple_of(2) && truth.epoch.load(Ordering::SeqCst) == before {
-            checked += 1;
-            truth.checks.fetch_add(1, Ordering::Relaxed);
-            assert_eq!(answer, expected, "site {i} after {calls} calls");
-        }
+impl Stress {
+    fn is_over(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
     }
-    (calls, checked)
+
+    fn batches(&self) -> u64 {
+        self.truths.iter().map(|t| t.epoch.load(Ordering::Relaxed) / 2).sum()
+    }
+
+    /// Switches random subsets on and off, some of them by leases. Says how many rounds, and how many traps they took.
+    fn flip(&self, which: usize) -> (u64, u64) {
+        let truth = &self.truths[which];
+        let mut random = Random(which as u64 + 1);
+        let own: Vec<usize> = (0..self.sites.len()).filter(|i| i % FLIPPERS == which).collect();
+        let keys = |set: u64| own.iter().filter(move |&&i| set & (1 << i) != 0).map(|&i| self.sites[i].1);
+        let (mut rounds, mut traps, mut lease) = (0, 0, None::<Lease>);
+        while !self.is_over() {
+            let (wanted, mut leased) = (random.next(), 0);
+            truth.epoch.fetch_add(1, Ordering::SeqCst);
+            drop(lease.take());
+            let batch = || Batch::new().protocol(self.protocol);
+            let report = batch().enable_all(keys(wanted)).disable_all(keys(!wanted)).apply().unwrap();
+            traps += report.traps;
+            if wanted % 4 == 0 {
+                leased = random.next();
+                let held = batch().acquire(keys(leased)).unwrap();
+                traps += held.report().traps;
+                lease = Some(held);
+            }
+            TRAPPED.fetch_or(traps > 0, Ordering::Relaxed);
+            truth.states.store(wanted | leased, Ordering::SeqCst);
+            truth.epoch.fetch_add(1, Ordering::SeqCst);
+            rounds += 1;
+            // Until some threads have looked at what this one has done.
+            let seen = truth.checks.load(Ordering::Relaxed);
+            while truth.checks.load(Ordering::Relaxed) < seen + 16 && !self.is_over() {
+                std::thread::yield_now();
+            }
+        }
+        drop(lease);
+        (rounds, traps)
+    }
+
+    /// Calls sites; whenever no batch was under way from before to after a call, the answer must be the truth.
+    fn run(&self, which: usize) -> (u64, u64) {
+        let mut random = Random(1000 + which as u64);
+        let (mut calls, mut checked) = (0, 0);
+        while !self.is_over() {
+            let i = random.next() as usize % self.sites.len();
+            let truth = &self.truths[i % FLIPPERS];
+            let before = truth.epoch.load(Ordering::SeqCst);
+            let expected = truth.states.load(Ordering::SeqCst) & (1 << i) != 0;
+            fence(Ordering::SeqCst);
+            let answer = self.sites[i].0();
+            fence(Ordering::SeqCst);
+            calls += 1;
+            if calls % 256 == 0 {
+                // There are more runners than processors; who flips shall have its turn.
+                std::thread::yield_now();
+            }
+            if before.is_multiple_of(2) && truth.epoch.load(Ordering::SeqCst) == before {
+                checked += 1;
+                truth.checks.fetch_add(1, Ordering::Relaxed);
+                assert_eq!(answer, expected, "site {i} after {calls} calls");
+            }
+        }
+        (calls, checked)
+    }
+
+    /// Forks children, each of which finds whole text and switches keys of its own. Says how many.
+    fn fork(&self) -> u64 {
+        let mut forks = 0;
+        while !self.is_over() {
+            let status = process::fork(|| {
+                for (function, key) in &self.sites {
+                    assert_eq!(function(), key.is_enabled(), "{}", key.name());
+                    assert_eq!(key.leases(), 0);
+                }
+                let keys = || self.sites.iter().map(|s| s.1);
+                Batch::new().enable_all(keys()).protocol(self.protocol).apply().unwrap();
+                assert!(self.sites.iter().all(|s| s.0()));
+            });
+            assert_eq!(status, 0, "fork {forks}: {status:#x}");
+            forks += 1;
+            // Not the forks are under test.
+            let seen = self.batches();
+            while self.batches() < seen + 8 && !self.is_over() {
+                std::thread::yield_now();
+            }
+        }
+        forks
+    }
 }
 
 /// Seconds by default; `DORMOUSE_STRESS_SECONDS` makes them more.
 fn stress(protocol: Protocol) {
     let seconds = std::env::var("DORMOUSE_STRESS_SECONDS").map_or(2, |s| s.parse().unwrap());
     let end = Instant::now() + Duration::from_secs(seconds);
-    let stop = &AtomicBool::new(false);
-    let truths = &[const { Truth::new() }; FLIPPERS];
+    prepare().unwrap();
+    let stress = &Stress {
+        protocol,
+        sites: sites_for(protocol),
+        truths: [const { Truth::new() }; FLIPPERS],
+        stop: AtomicBool::new(false),
+    };
     std::thread::scope(|scope| {
-        let flippers: Vec<_> =
-            (0..FLIPPERS).map(|n| scope.spawn(move || flip(n, protocol, &truths[n], stop))).collect();
-        let runners: Vec<_> = (0..RUNNERS).map(|n| scope.spawn(move || run(n, truths, stop))).collect();
+        let runners: Vec<_> = (0..RUNNERS)
+            .map(|n| {
+                scope.spawn(move || {
+                    if n == 0 && protocol == Protocol::Flip {
+                        block_sigtrap();
+                    }
+                    stress.run(n)
+                })
+            })
+            .collect();
+        let flippers: Vec<_> = (0..FLIPPERS).map(|n| scope.spawn(move || stress.flip(n))).collect();
+        let forker = scope.spawn(|| stress.fork());
         // The length of the run; on a busy machine longer, until enough has happened to show something.
         std::thread::sleep(end.saturating_duration_since(Instant::now()));
         let give_up = end + Duration::from_secs(60);
-        let batches = || truths.iter().map(|t| t.epoch.load(Ordering::Relaxed) / 2).sum::<u64>();
         let trapped = || protocol == Protocol::Flip || TRAPPED.load(Ordering::Relaxed);
-        while (batches() < 200 || !trapped()) && Instant::now() < give_up {
+        while (stress.batches() < 200 || !trapped()) && Instant::now() < give_up {
             std::thread::sleep(Duration::from_millis(10));
         }
-        stop.store(true, Ordering::Relaxed);
+        stress.stop.store(true, Ordering::Relaxed);
         let sum = |all: (u64, u64), one: (u64, u64)| (all.0 + one.0, all.1 + one.1);
-        let (batches, traps) = flippers.into_iter().map(|t| t.join().unwrap()).fold((0, 0), sum);
+        let (rounds, traps) = flippers.into_iter().map(|t| t.join().unwrap()).fold((0, 0), sum);
         let (calls, checked) = runners.into_iter().map(|t| t.join().unwrap()).fold((0, 0), sum);
-        println!("{protocol:?}: {batches} batches, {traps} traps, {calls} calls, {checked} of them checked");
-        assert!(batches >= 100 && checked > 1000, "{batches} batches, {checked} checks");
+        let forks = forker.join().unwrap();
+        println!(
+            "{protocol:?}: {rounds} rounds, {traps} traps, {forks} forks, {calls} calls, {checked} of them checked"
+        );
+        assert!(
+            rounds >= 100 && checked > 1000 && forks > 0,
+            "{rounds} rounds, {checked} checks, {forks} forks"
+        );
         match protocol {
             Protocol::Flip => assert_eq!(traps, 0),
-            _ => assert!(traps > 0, "nobody ran into {batches} batches"),
+            _ => assert!(traps > 0, "nobody ran into {rounds} rounds"),
         }
     });
+    for (i, (function, key)) in stress.sites.iter().enumerate() {
+        assert_eq!(key.leases(), 0);
+        assert_eq!((function(), key.is_enabled()), (key.baseline(), key.baseline()), "site {i}");
+    }
 }
 
 #[test]
@@ -268,17 +391,52 @@ fn no_thread_sees_a_wrong_branch_while_others_patch_by_int3_as_fast_as_they_can(
 }
 
 #[test]
+fn no_thread_sees_a_wrong_branch_while_code_is_written_through_the_memory_file() {
+    in_child("no_thread_sees_a_wrong_branch_while_code_is_written_through_the_memory_file", || {
+        process::refuse_exec_gain();
+        stress(Protocol::INT3);
+    });
+}
+
+#[test]
 fn a_batch_by_int3_takes_three_barriers_a_queue() {
     in_child("a_batch_by_int3_takes_three_barriers_a_queue", || {
-        let keys = || SITES.iter().map(|s| s.1);
+        let sites = sites_for(Protocol::INT3);
+        let keys = || sites.iter().map(|s| s.1);
         for (capacity, barriers) in [(64, 3), (256, 3), (10, 21), (1, 192)] {
             let protocol = Protocol::Int3 { capacity: NonZero::new(capacity).unwrap() };
             let report = Batch::new().enable_all(keys()).protocol(protocol).apply().unwrap();
             assert_eq!((report.sites, report.barriers), (64, barriers), "queues of {capacity}");
-            assert!(SITES.iter().all(|s| s.0()));
+            assert!(sites.iter().all(|s| s.0()));
             Batch::new().disable_all(keys()).protocol(protocol).apply().unwrap();
-            assert!(SITES.iter().all(|s| !s.0()));
+            assert!(sites.iter().all(|s| !s.0()));
         }
+    });
+}
+
+#[test]
+fn what_cannot_be_flipped_goes_by_int3_in_the_same_batch() {
+    in_child("what_cannot_be_flipped_goes_by_int3_in_the_same_batch", || {
+        let sites = [&COMPILED[..], &NOPS].concat();
+        for on in [true, false] {
+            let batch = Batch::new();
+            let keys = sites.iter().map(|s| s.1);
+            let report = if on { batch.enable_all(keys) } else { batch.disable_all(keys) }.apply().unwrap();
+            assert_eq!((report.sites, report.barriers), (56, 1 + 3));
+            assert!(sites.iter().all(|s| s.0() == on));
+        }
+        // Where int3 is refused, the others are not flipped either.
+        let (ready, is_ready) = channel();
+        let (_end, ended) = channel::<()>();
+        std::thread::spawn(move || {
+            block_sigtrap();
+            ready.send(()).unwrap();
+            let _ = ended.recv();
+        });
+        is_ready.recv().unwrap();
+        let error = Batch::new().enable_all(sites.iter().map(|s| s.1)).apply().unwrap_err();
+        assert!(matches!(error, Error::TrapsBlocked { .. }), "{error}");
+        assert!(sites.iter().all(|s| !s.0() && !s.1.is_enabled()));
     });
 }
 

@@ -8,6 +8,7 @@
 //!   descheduled;
 //! - [`signals`]: keeping the host's signals off threads of ours;
 //! - [`trap`]: who resumes a thread that ran into a breakpoint instruction of ours;
+//! - [`masks`]: which threads block a signal;
 //! - [`Capability`]: one line of the report on what works here.
 //!
 //! # Things it does not do
@@ -19,11 +20,13 @@
 
 mod capability;
 pub mod fork;
+pub mod masks;
 pub mod perf;
 pub mod ring;
 pub mod rseq;
 pub mod signals;
 pub mod thread;
+#[cfg(target_arch = "x86_64")]
 pub mod trap;
 
 pub use capability::{Capability, State};

@@ -1,13 +1,30 @@
 //! Breakpoint instructions of our own: who resumes a thread that ran into one.
 //!
 //! One handler for SIGTRAP, installed at the first use. A trap at an address that the resolver knows goes on
-//! where the resolver says; a trap whose `int3` has gone meanwhile is tried again; everything else is
-//! passed on to whoever had the signal before.
+//! where the resolver says; a late one, whose `int3` has gone meanwhile, is tried again; everything else is passed
+//! on to whoever had the signal before.
+//!
+//! # Passing on
+//!
+//! As the kernel would have done without us, as far as a handler can:
+//!
+//! - A handler gets the signal with the arguments that its `SA_SIGINFO` asks for. Ours is installed with its
+//!   `sa_mask`, its `SA_NODEFER` and its `SA_RESTART`, so the kernel has blocked for ours what it would have
+//!   blocked for it. `SA_RESETHAND` is kept count of: the second trap finds the default action.
+//! - The default action ends the process by SIGTRAP: it is put back, and the same signal sent again, with the same
+//!   description, to the same thread, which takes it where it was interrupted. So the core is of that place, not
+//!   of ours.
+//! - A signal that is ignored is ignored if somebody sent it; a trap of the thread's own is not, as the kernel has it.
+//!
+//! What differs: we are on the alternate stack where there is one, even for a handler that did not ask for it.
+//!
+//! Who installs a handler after us may or may not pass on to ours, and there is no way to ask. So we never take the
+//! signal back; [`holder`] tells who has it, and who needs the handler refuses to go on.
 //!
 //! # Async-signal-safety
 //!
 //! The handler takes no lock, allocates nothing, makes no system call of its own and touches no thread-local:
-//! it may come at any instruction, on a thread that dormouse has never seen.
+//! it may come at any instruction, on a thread that dormouse has never seen. (What it passes on may.)
 //!
 //! # Safety
 //!
@@ -19,10 +36,34 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::sync::Mutex;
 use std::sync::PoisonError;
-use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 
-/// Where a thread that ran into the `int3` at an address goes on; `None`: not ours.
-pub type Resolver = fn(address: usize) -> Option<usize>;
+/// Whose an `int3` is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// Ours: the thread goes on there.
+    Resume(usize),
+    /// It lay where one of ours has been. If it has gone meanwhile, the thread tries again what is there now.
+    Late,
+    /// Not ours.
+    Foreign,
+}
+
+/// Asked about the `int3` at an address; must not allocate, lock or unwind.
+pub type Resolver = fn(address: usize) -> Verdict;
+
+/// Who has the signal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Holder {
+    /// Our handler.
+    Ours,
+    /// Nobody: the default action, which ends the process.
+    Default,
+    /// Nobody: it is ignored.
+    Ignored,
+    /// A handler at this address.
+    Other(usize),
+}
 
 /// What `int3` is.
 pub const INT3: u8 = 0xcc;
@@ -30,6 +71,8 @@ pub const INT3: u8 = 0xcc;
 static RESOLVER: AtomicPtr<()> = AtomicPtr::new(std::ptr::null_mut());
 /// What had the signal before us: leaked, written before the handler can run.
 static PREVIOUS: AtomicPtr<libc::sigaction> = AtomicPtr::new(std::ptr::null_mut());
+/// Whether what had the signal before us was to have it once, and has had it.
+static SPENT: AtomicBool = AtomicBool::new(false);
 
 /// How many rounds of `int3`s were laid down.
 static ROUND: AtomicUsize = AtomicUsize::new(0);
@@ -41,7 +84,7 @@ pub fn begin_round() {
 }
 
 /// Has `resolver` asked about every `int3` that this process runs into. Idempotent; a second resolver takes
-/// the place of the first.
+/// the place of the first. Whoever has replaced our handler meanwhile keeps the signal: ask [`holder`].
 pub fn install(resolver: Resolver) -> io::Result<()> {
     static INSTALLING: Mutex<()> = Mutex::new(());
     let _installing = INSTALLING.lock().unwrap_or_else(PoisonError::into_inner);
@@ -50,30 +93,57 @@ pub fn install(resolver: Resolver) -> io::Result<()> {
     if !PREVIOUS.load(Ordering::Acquire).is_null() {
         return Ok(());
     }
-    // SAFETY: reads the present action into a fresh place, which is then published before the handler is
-    // installed.
-    unsafe {
-        let mut previous = MaybeUninit::uninit();
-        if libc::sigaction(libc::SIGTRAP, std::ptr::null(), previous.as_mut_ptr()) != 0 {
-            return Err(io::Error::last_os_error());
-        }
-        let previous = Box::into_raw(Box::new(previous.assume_init()));
-        PREVIOUS.store(previous, Ordering::Release);
-        let mut action: libc::sigaction = std::mem::zeroed();
-        action.sa_sigaction = handle as *const () as usize;
-        action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
-        libc::sigemptyset(&raw mut action.sa_mask);
-        if libc::sigaction(libc::SIGTRAP, &raw const action, std::ptr::null_mut()) != 0 {
-            let error = io::Error::last_os_error();
-            PREVIOUS.store(std::ptr::null_mut(), Ordering::Release);
-            drop(Box::from_raw(previous));
-            return Err(error);
-        }
+    let previous = Box::new(present()?);
+    let mut action = *previous;
+    action.sa_sigaction = handle as *const () as usize;
+    action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+    if is_handler(&previous) {
+        action.sa_flags |= previous.sa_flags & (libc::SA_NODEFER | libc::SA_RESTART);
+    } else {
+        action.sa_flags |= libc::SA_RESTART;
+        // SAFETY: a local set.
+        unsafe { libc::sigemptyset(&raw mut action.sa_mask) };
+    }
+    let previous = Box::into_raw(previous);
+    // Before the handler can run.
+    PREVIOUS.store(previous, Ordering::Release);
+    // SAFETY: a whole action; the handler keeps the rules above.
+    if unsafe { libc::sigaction(libc::SIGTRAP, &raw const action, std::ptr::null_mut()) } != 0 {
+        let error = io::Error::last_os_error();
+        PREVIOUS.store(std::ptr::null_mut(), Ordering::Release);
+        // SAFETY: made above; no handler was installed that could have read it.
+        drop(unsafe { Box::from_raw(previous) });
+        return Err(error);
     }
     Ok(())
 }
 
-#[cfg(target_arch = "x86_64")]
+/// Who has the signal now.
+pub fn holder() -> io::Result<Holder> {
+    let present = present()?;
+    Ok(match present.sa_sigaction {
+        libc::SIG_DFL => Holder::Default,
+        libc::SIG_IGN => Holder::Ignored,
+        handler if handler == handle as *const () as usize => Holder::Ours,
+        handler => Holder::Other(handler),
+    })
+}
+
+fn present() -> io::Result<libc::sigaction> {
+    let mut present = MaybeUninit::uninit();
+    // SAFETY: reads the present action into a fresh place.
+    unsafe {
+        if libc::sigaction(libc::SIGTRAP, std::ptr::null(), present.as_mut_ptr()) != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(present.assume_init())
+    }
+}
+
+fn is_handler(action: &libc::sigaction) -> bool {
+    !matches!(action.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN)
+}
+
 unsafe extern "C" fn handle(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     const RIP: usize = libc::REG_RIP as usize;
     /// What the kernel gives for `int3`; debug registers, single steps and `kill` have others.
@@ -84,16 +154,17 @@ unsafe extern "C" fn handle(signal: libc::c_int, info: *mut libc::siginfo_t, con
     if code == SI_KERNEL {
         // The processor has stepped over the one byte.
         let address = (registers[RIP] as usize).wrapping_sub(1);
-        let resolver = RESOLVER.load(Ordering::Acquire);
+        // SAFETY: only `install` stores there, a `Resolver`, before it installs this handler.
+        let resolver = unsafe { std::mem::transmute::<*mut (), Resolver>(RESOLVER.load(Ordering::Acquire)) };
         loop {
             let round = ROUND.load(Ordering::Acquire);
-            if !resolver.is_null() {
-                // SAFETY: only `install` stores there, a `Resolver`.
-                let resolver = unsafe { std::mem::transmute::<*mut (), Resolver>(resolver) };
-                if let Some(target) = resolver(address) {
+            match resolver(address) {
+                Verdict::Resume(target) => {
                     registers[RIP] = target as i64;
                     return;
                 }
+                Verdict::Late => {}
+                Verdict::Foreign => break,
             }
             // SAFETY: the thread has just executed the byte there.
             if unsafe { std::ptr::read_volatile(address as *const u8) } != INT3 {
@@ -101,7 +172,7 @@ unsafe extern "C" fn handle(signal: libc::c_int, info: *mut libc::siginfo_t, con
                 registers[RIP] = address as i64;
                 return;
             }
-            // An `int3` that is not in the table: somebody else's, unless another round has just laid it down.
+            // An `int3` in a site that no round is at: somebody else's, unless another round has just laid it down.
             if ROUND.load(Ordering::Acquire) == round {
                 break;
             }
@@ -112,19 +183,18 @@ unsafe extern "C" fn handle(signal: libc::c_int, info: *mut libc::siginfo_t, con
 }
 
 /// Does what would have happened without us.
-#[cfg(target_arch = "x86_64")]
 unsafe fn pass_on(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     // SAFETY: set before the handler was installed, never freed after that.
     let previous = unsafe { &*PREVIOUS.load(Ordering::Acquire) };
+    // SAFETY: the kernel's own.
+    let was_sent = unsafe { (*info).si_code } <= 0;
+    let is_spent = || previous.sa_flags & libc::SA_RESETHAND != 0 && SPENT.swap(true, Ordering::Relaxed);
     match previous.sa_sigaction {
-        // The kernel does not let a thread ignore a trap of its own either.
-        libc::SIG_DFL | libc::SIG_IGN => {
-            // SAFETY: the default action ends the process, as it would have without us.
-            unsafe {
-                libc::signal(signal, libc::SIG_DFL);
-                libc::raise(signal);
-            }
-        }
+        libc::SIG_IGN if was_sent => {}
+        // SAFETY: as this function's caller.
+        libc::SIG_DFL | libc::SIG_IGN => unsafe { end(signal, info) },
+        // SAFETY: as this function's caller.
+        _ if is_spent() => unsafe { end(signal, info) },
         handler if previous.sa_flags & libc::SA_SIGINFO != 0 => {
             // SAFETY: SA_SIGINFO says that it is such a function.
             let handler = unsafe {
@@ -142,55 +212,19 @@ unsafe fn pass_on(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut
     }
 }
 
-/// A thread that blocks SIGTRAP: the kernel kills the process if it runs into an `int3`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Blocking {
-    /// Its id.
-    pub tid: u32,
-    /// Its name.
-    pub name: String,
-}
-
-/// The threads of this process that block SIGTRAP now.
-///
-/// # Cost
-///
-/// Reads a file of `/proc` for each thread.
-pub fn blocking_threads() -> io::Result<Vec<Blocking>> {
-    let mut blocking = Vec::new();
-    for entry in std::fs::read_dir("/proc/self/task")? {
-        let path = entry?.path();
-        // A thread that has ended meanwhile blocks nothing.
-        let Ok(status) = std::fs::read_to_string(path.join("status")) else { continue };
-        let Some(tid) = path.file_name().and_then(|n| n.to_str()?.parse().ok()) else { continue };
-        if blocks(&status, libc::SIGTRAP) {
-            let name = field(&status, "Name:").unwrap_or_default().to_owned();
-            blocking.push(Blocking { tid, name });
+/// Has the process end by the default action: the signal is blocked until the handler returns, and is then taken
+/// where the thread was interrupted.
+unsafe fn end(signal: libc::c_int, info: *mut libc::siginfo_t) {
+    // SAFETY: plain calls; `info` is what the kernel passed, for a signal of this very thread.
+    unsafe {
+        let mut default: libc::sigaction = std::mem::zeroed();
+        default.sa_sigaction = libc::SIG_DFL;
+        let is_default = libc::sigaction(signal, &raw const default, std::ptr::null_mut()) == 0;
+        let (pid, tid) = (libc::getpid(), libc::gettid());
+        let is_sent = is_default && libc::syscall(libc::SYS_rt_tgsigqueueinfo, pid, tid, signal, info) == 0;
+        if !is_sent && (!is_default || libc::raise(signal) != 0) {
+            // A filter of system calls is in the way. The end is due all the same.
+            libc::abort();
         }
-    }
-    Ok(blocking)
-}
-
-fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
-    status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim)
-}
-
-fn blocks(status: &str, signal: libc::c_int) -> bool {
-    field(status, "SigBlk:")
-        .and_then(|mask| u64::from_str_radix(mask, 16).ok())
-        .is_some_and(|mask| mask & (1 << (signal - 1)) != 0)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_mask_of_a_status_file_is_read() {
-        let status = |mask: &str| format!("Name:\ttea\nSigPnd:\t0000000000000000\nSigBlk:\t{mask}\n");
-        assert!(blocks(&status("0000000000000010"), libc::SIGTRAP));
-        assert!(blocks(&status("fffffffe7ffbfeff"), libc::SIGTRAP));
-        assert!(!blocks(&status("ffffffffffffffef"), libc::SIGTRAP));
-        assert!(!blocks("", libc::SIGTRAP));
     }
 }

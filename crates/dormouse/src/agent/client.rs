@@ -21,6 +21,7 @@ use dormouse_keys::Lease;
 use dormouse_sys::ring::Writer;
 use serde::Serialize;
 
+use super::descriptors::Kept;
 use crate::group::Group;
 use crate::recorder::Trace;
 use crate::wire::{Code, FrameKind, MAX_FRAME, MAX_LINE, Note, PROTOCOL, Response, WireError};
@@ -42,7 +43,7 @@ pub(super) struct Peer {
 /// A connection.
 #[derive(Debug)]
 pub(super) struct Client {
-    pub(super) stream: UnixStream,
+    pub(super) stream: Kept<UnixStream>,
     pub(super) peer: Peer,
     input: Vec<u8>,
     output: Vec<u8>,
@@ -76,7 +77,7 @@ pub(super) enum Input {
 }
 
 impl Client {
-    pub(super) fn new(stream: UnixStream) -> io::Result<Self> {
+    pub(super) fn new(stream: Kept<UnixStream>) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
         let peer = peer_of(&stream)?;
         Ok(Self {
@@ -316,7 +317,7 @@ mod tests {
 
     fn pair() -> (UnixStream, Client) {
         let (ours, theirs) = UnixStream::pair().unwrap();
-        (ours, Client::new(theirs).unwrap())
+        (ours, Client::new(Kept::new(|| Ok(theirs)).unwrap()).unwrap())
     }
 
     #[test]

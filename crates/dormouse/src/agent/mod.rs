@@ -9,9 +9,10 @@
 //!
 //! The thread blocks all signals that are sent to the process, so that the host's handlers run on the host's
 //! threads. It takes no lock of the host's. If it should panic, the panic ends with it, and the keys that its clients
-//! hold go off.
+//! hold go off. A forked child has neither the thread nor its sockets ([`descriptors`]).
 
 mod client;
+mod descriptors;
 mod holders;
 mod host;
 mod ops;
@@ -81,7 +82,8 @@ static AGENT: Mutex<Option<(u32, Agent)>> = Mutex::new(None);
 /// # Cost
 ///
 /// A few system calls and one thread, which then sleeps until somebody connects. What is slow to
-/// prepare (the membarrier registration, the clock's calibration) is done on that thread.
+/// prepare (the membarrier registration, the clock's calibration) is done on that thread, some time later: a process
+/// that is about to give up rights calls [`dormouse_keys::prepare`] itself first.
 pub fn init() -> Result<Agent, InitError> {
     let mut started = AGENT.lock().unwrap_or_else(PoisonError::into_inner);
     let pid = std::process::id();
@@ -90,6 +92,7 @@ pub fn init() -> Result<Agent, InitError> {
     {
         return Ok(agent.clone());
     }
+    descriptors::close_in_children();
     let (place, listener) = Place::open()?;
     let place = Arc::new(place);
     let served = Arc::clone(&place);

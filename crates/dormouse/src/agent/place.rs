@@ -18,6 +18,7 @@ use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use super::InitError;
+use super::descriptors::Kept;
 
 /// The age from which on a socket that nobody listens on was left behind.
 const LEFT_BEHIND: Duration = Duration::from_secs(10);
@@ -32,7 +33,7 @@ pub(crate) struct Place {
 
 impl Place {
     /// Makes the directory and the socket.
-    pub(super) fn open() -> Result<(Self, UnixListener), InitError> {
+    pub(super) fn open() -> Result<(Self, Kept<UnixListener>), InitError> {
         let mut tried = Vec::new();
         for directory in candidates() {
             match prepare(&directory) {
@@ -43,7 +44,7 @@ impl Place {
         Err(InitError::NoDirectory { tried })
     }
 
-    fn listen(directory: &Path) -> Result<(Self, UnixListener), InitError> {
+    fn listen(directory: &Path) -> Result<(Self, Kept<UnixListener>), InitError> {
         sweep(directory, LEFT_BEHIND);
         let socket = directory.join(format!("{}.sock", std::process::id()));
         let fail = |source| InitError::Socket { path: socket.clone(), source };
@@ -51,7 +52,7 @@ impl Place {
             // A dead process had our number.
             fs::remove_file(&socket).map_err(fail)?;
         }
-        let listener = UnixListener::bind(&socket).map_err(fail)?;
+        let listener = Kept::new(|| UnixListener::bind(&socket)).map_err(fail)?;
         // The directory keeps others out until this is done.
         fs::set_permissions(&socket, Permissions::from_mode(0o600)).map_err(fail)?;
         listener.set_nonblocking(true).map_err(fail)?;

@@ -17,6 +17,7 @@ use rustix::io::Errno;
 
 use super::Place;
 use super::client::{Client, Input};
+use super::descriptors::Kept;
 use crate::wire::{Code, MAX_LINE};
 
 /// Connections at once.
@@ -39,7 +40,7 @@ pub(super) struct Server {
 }
 
 /// The agent's thread.
-pub(super) fn run(listener: UnixListener, place: &Place) {
+pub(super) fn run(listener: Kept<UnixListener>, place: &Place) {
     let served = catch_unwind(AssertUnwindSafe(|| {
         // Slow the first time, so not on the host's thread. A refusal is met again, and reported, by who
         // switches keys.
@@ -64,7 +65,7 @@ pub(super) fn run(listener: UnixListener, place: &Place) {
 
 impl Server {
     /// Waits for something to happen, and deals with it.
-    fn turn(&mut self, listener: &UnixListener) -> Result<(), Errno> {
+    fn turn(&mut self, listener: &Kept<UnixListener>) -> Result<(), Errno> {
         let now = Instant::now();
         let accepting = self.no_accept_until.is_none_or(|until| until <= now);
         let mut places: Vec<PollFd<'_>> = self.clients.iter().map(interest).collect();
@@ -108,10 +109,10 @@ impl Server {
         }
     }
 
-    fn accept(&mut self, listener: &UnixListener) {
+    fn accept(&mut self, listener: &Kept<UnixListener>) {
         for _ in 0..AT_ONCE {
-            match listener.accept() {
-                Ok((stream, _)) => {
+            match Kept::new(|| listener.accept().map(|(stream, _)| stream)) {
+                Ok(stream) => {
                     let Ok(mut client) = Client::new(stream) else { continue };
                     let own = rustix::process::geteuid().as_raw();
                     if client.peer.uid != own && client.peer.uid != 0 {

@@ -1,4 +1,5 @@
-//! x86-64: `test eax, imm32` and `jmp rel32`, five bytes each, alike but for the first.
+//! x86-64: `test eax, imm32` and `jmp rel32`, five bytes each, alike but for the first. Objects that were built
+//! elsewhere may have a 5-byte nop instead of the `test`.
 //!
 //! # Site metadata, version 1
 //!
@@ -21,8 +22,6 @@
 //! A site's instruction is only ever changed by [`crate::text`], to its twin.
 #![allow(unsafe_code)]
 
-use std::sync::atomic::{AtomicU8, Ordering};
-
 /// Whether sites are patched (true) or load the key (false).
 pub const PATCHING: bool = true;
 
@@ -31,25 +30,27 @@ pub(crate) const LENGTH: usize = 5;
 
 const TEST_EAX_IMM32: u8 = 0xa9;
 const JMP_REL32: u8 = 0xe9;
+/// `nop dword ptr [rax + rax]`.
+const NOP: [u8; LENGTH] = [0x0f, 0x1f, 0x44, 0x00, 0x00];
 
-/// The bytes of a site at `code` that jumps to `target` or, with `jump` false, falls through.
-pub(crate) fn encode(code: usize, target: usize, jump: bool) -> [u8; LENGTH] {
-    let displacement = target.wrapping_sub(code + LENGTH) as u32;
-    let [a, b, c, d] = displacement.to_le_bytes();
-    [if jump { JMP_REL32 } else { TEST_EAX_IMM32 }, a, b, c, d]
+/// What a site is made of where it falls through.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// Differs from the jump in the first byte alone.
+    Test,
+    /// Differs from the jump in more than that.
+    Nop,
 }
 
-/// Makes a site whose operand is in place jump or fall through, by a store of one byte. A fetch sees the old
-/// instruction or the new one, because nothing else differs.
-///
-/// # Safety
-///
-/// `code` is a site, in memory that is writable now.
-pub(crate) unsafe fn store(code: usize, jump: bool) {
-    let opcode = if jump { JMP_REL32 } else { TEST_EAX_IMM32 };
-    // SAFETY: the caller vouches for the address; instruction fetches of other threads are not data accesses.
-    let byte = unsafe { AtomicU8::from_ptr(code as *mut u8) };
-    byte.store(opcode, Ordering::Release);
+/// The bytes of a site at `code` that jumps to `target` or, with `jump` false, falls through.
+pub(crate) fn encode(code: usize, target: usize, form: Form, jump: bool) -> [u8; LENGTH] {
+    let displacement = target.wrapping_sub(code + LENGTH) as u32;
+    let [a, b, c, d] = displacement.to_le_bytes();
+    match form {
+        _ if jump => [JMP_REL32, a, b, c, d],
+        Form::Test => [TEST_EAX_IMM32, a, b, c, d],
+        Form::Nop => NOP,
+    }
 }
 
 /// One site. Not for use by hand: see [`likely!`](crate::likely) and [`unlikely!`](crate::unlikely).

@@ -21,6 +21,8 @@ pub(crate) struct Segment {
     end: usize,
     /// What the segment's header gives.
     pub(crate) protection: MprotectFlags,
+    /// Whether a part is mapped so that a write would reach the file, and with it other processes.
+    pub(crate) is_shared: bool,
     object: Arc<str>,
 }
 
@@ -37,6 +39,10 @@ impl CodeMap {
         // SAFETY: the callback gets the reference that is passed here, and runs before the call returns.
         unsafe { libc::dl_iterate_phdr(Some(Self::visit), (&raw mut map).cast()) };
         map.segments.sort_unstable_by_key(|s| s.start);
+        for shared in super::shared::shared_mappings() {
+            let overlaps = |s: &&mut Segment| s.start < shared.end && shared.start < s.end;
+            map.segments.iter_mut().filter(overlaps).for_each(|s| s.is_shared = true);
+        }
         map
     }
 
@@ -59,6 +65,7 @@ impl CodeMap {
                 start,
                 end: start + header.p_memsz as usize,
                 protection: protection(header.p_flags),
+                is_shared: false,
                 object: Arc::clone(&object),
             });
         }

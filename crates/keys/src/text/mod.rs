@@ -1,10 +1,12 @@
-//! Writing code: whether it holds what it should, and by which protocol it changes.
+//! Writing code: whether it holds what it should, by which way it can be written, and by which protocol it changes.
 //!
 //! # Invariants
 //!
-//! 1. Nothing is written unless every site of the batch holds its old bytes.
-//! 2. On every way out, each site is whole, old or new, and all of a batch are the same of the two.
-//! 3. Pages have the permissions that their segment's header gives, before and after. (In between they are
+//! 1. Nothing is written unless every site of the batch holds its old bytes, and nothing that could be refused is
+//!    left to be asked for after the first byte.
+//! 2. On every way out, each site is whole, old or new, and all of a batch are the same of the two. (The one
+//!    exception has an error of its own: [`Error::HalfWritten`].)
+//! 3. Pages have the permissions that their segment's header gives, before and after. (In between they may be
 //!    writable *and* executable: other threads run them.)
 //!
 //! # Locking
@@ -17,16 +19,26 @@
 //! loaded (see [`crate::object`]).
 #![allow(unsafe_code)]
 
+mod access;
+mod alone;
 mod flip;
 mod int3;
 mod map;
+mod memory;
 mod pages;
+mod resume;
+mod shared;
 
-pub(crate) use int3::fallback;
+pub(crate) use access::{Steps, steps};
+pub(crate) use alone::{in_forked_child, write_alone};
+pub(crate) use int3::{fallback, obstacle, take_signal};
 pub use int3::{look_up, midway};
 pub(crate) use map::{CodeMap, Segment};
+pub(crate) use memory::open as open_memory;
 
-use crate::arch::{LENGTH, encode};
+use access::Access;
+
+use crate::arch::{Form, LENGTH, encode};
 use crate::registry::Site;
 use crate::{Error, Protocol, barrier};
 
@@ -39,24 +51,36 @@ pub(crate) struct Patch {
     key: &'static str,
     /// The key's state after the batch.
     enabled: bool,
+    /// Whether the site changes by int3: all of a batch's may, those whose forms differ in their operands must.
+    by_int3: bool,
 }
 
 impl Patch {
     /// `None` for a site that is in no object's code: nobody can run it, nobody can write it.
     pub(crate) fn new(site: Site, key: &'static str, enabled: bool) -> Option<Self> {
-        site.segment.map(|segment| Self { site, segment, key, enabled })
+        let by_int3 = site.form == Form::Nop;
+        site.segment.map(|segment| Self { site, segment, key, enabled, by_int3 })
     }
 
     fn jumps(&self) -> bool {
         self.enabled ^ self.site.branch
     }
 
+    fn bytes(&self, jumps: bool) -> [u8; LENGTH] {
+        encode(self.site.code, self.site.target, self.site.form, jumps)
+    }
+
     fn old(&self) -> [u8; LENGTH] {
-        encode(self.site.code, self.site.target, !self.jumps())
+        self.bytes(!self.jumps())
     }
 
     fn new_bytes(&self) -> [u8; LENGTH] {
-        encode(self.site.code, self.site.target, self.jumps())
+        self.bytes(self.jumps())
+    }
+
+    /// How many bytes are written.
+    fn length(&self) -> usize {
+        if self.by_int3 { LENGTH } else { 1 }
     }
 
     fn verify(&self) -> Result<(), Error> {
@@ -90,63 +114,40 @@ pub(crate) fn write(
         return Ok(Written::default());
     }
     patches.sort_unstable_by_key(|p| p.site.code);
-
-    // 1. Nothing is touched before everything is known to be in order.
-    for patch in &*patches {
-        patch.verify()?;
+    let (int3_for_all, capacity) = match protocol {
+        Protocol::Flip => (false, Protocol::CAPACITY),
+        Protocol::Int3 { capacity } => (true, capacity),
+    };
+    for patch in &mut *patches {
+        patch.by_int3 |= int3_for_all;
     }
+
+    // 1. Nothing is touched before everything is known to be in order, the text last: it is the likeliest to change.
     barrier::register()?;
-    if let Protocol::Int3 { .. } = protocol {
+    if patches.iter().any(|p| p.by_int3) {
         int3::prepare()?;
     }
+    for patch in &*patches {
+        if segments[patch.segment].is_shared {
+            return Err(Error::SharedText { key: patch.key, addr: patch.site.code });
+        }
+        patch.verify()?;
+    }
 
-    // 2. Write permission for all, or for none.
-    let length = match protocol {
-        Protocol::Flip => 1,
-        Protocol::Int3 { .. } => LENGTH,
-    };
-    let writable = pages::Writable::open(patches, segments, length)?;
+    // 2. A way to write them all, or none.
+    let access = Access::open(patches, segments)?;
 
-    // 3. The bytes. On error they are as they were.
-    let written = match protocol {
-        Protocol::Flip => flip::write(patches),
-        Protocol::Int3 { capacity } => int3::write(patches, capacity),
-    };
+    // 3. The bytes. On error they are as they were. (The sort keeps each part in order of address.)
+    patches.sort_by_key(|p| p.by_int3);
+    let (flips, traps) = patches.split_at(patches.partition_point(|p| !p.by_int3));
+    let written = flip::write(&access, flips).and_then(|flipped| {
+        let trapped = int3::write(&access, traps, capacity);
+        let (barriers, traps) = trapped.map_err(|error| flip::undo(&access, flips, error))?;
+        Ok((flipped + barriers, traps))
+    });
 
     // 4. Read-only again, in any case.
-    let pages = writable.pages;
-    let unsealed = writable.seal();
-    written.map(|written| Written { pages, unsealed, ..written })
-}
-
-/// Whether the page of a site can be made writable and read-only again; for the capability report.
-pub(crate) fn probe_write(site: Site, segments: &[Segment]) -> Result<(), Error> {
-    let Some(patch) = Patch::new(site, "", false) else { return Ok(()) };
-    pages::Writable::open(&[patch], segments, 1).map(|writable| {
-        writable.seal();
-    })
-}
-
-/// Changes one key's sites, or none, in a process of one thread: one after the other, without a barrier, because
-/// nobody else runs them, and without an allocation, because that process is a forked child.
-pub(crate) fn write_alone(sites: &[Site], segments: &[Segment], enabled: bool) -> bool {
-    let patches = || sites.iter().filter_map(|&site| Patch::new(site, "", enabled));
-    let write = |patch: &Patch, jump| {
-        pages::while_writable(patch, segments, || {
-            // SAFETY: a verified site in writable memory.
-            unsafe { crate::arch::store(patch.site.code, jump) };
-        })
-    };
-    if !patches().all(|patch| patch.verify().is_ok()) {
-        return false;
-    }
-    let done = patches().take_while(|patch| write(patch, patch.jumps())).count();
-    if done == patches().count() {
-        return true;
-    }
-    for patch in patches().take(done) {
-        // Writable a moment ago; there is nothing else to try.
-        let _ = write(&patch, !patch.jumps());
-    }
-    false
+    let pages = access.pages();
+    let unsealed = access.close();
+    written.map(|(barriers, traps)| Written { pages, barriers, traps, unsealed })
 }

@@ -20,4 +20,7 @@ pub(crate) fn in_child(name: &str, body: impl FnOnce()) {
         String::from_utf8_lossy(&output.stdout),
         String::from_utf8_lossy(&output.stderr)
     );
+    // What was left out is said, not swallowed.
+    let said = String::from_utf8_lossy(&output.stdout);
+    said.lines().filter(|line| line.contains(" skipped: ")).for_each(|line| println!("{line}"));
 }

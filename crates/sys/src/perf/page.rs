@@ -59,10 +59,10 @@ impl Page {
     ///
     /// System calls alone.
     pub fn of_this_thread() -> io::Result<Self> {
-        // First: without it no read could be made.
-        let owner = fork::number().ok_or(io::ErrorKind::Unsupported)?;
         const THIS_THREAD: i32 = 0;
         const ANY_CPU: i32 = -1;
+        // First: without it no read could be made.
+        let owner = fork::number().ok_or(io::ErrorKind::Unsupported)?;
         // More is not given to all, and there is nothing to count anyway.
         let event = open_raw(&Attr::count(Counted::Dummy).user_only(), THIS_THREAD, ANY_CPU)?;
         let size = rustix::param::page_size();

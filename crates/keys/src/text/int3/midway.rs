@@ -5,15 +5,19 @@
 //! The caller answers for where threads go on.
 #![allow(unsafe_code)]
 
-use std::sync::atomic::Ordering;
+use dormouse_sys::trap::Verdict;
 
-use super::{Live, Resume, TRAPS, World, prepare, resolve};
+use super::prepare;
 use crate::Error;
 use crate::batch::exclusively;
+use crate::text::resume::{Resume, Rounds, resolve, traps};
 
 /// What the trap handler asks: where a thread goes on that has run into the `int3` at `address`. Counts as a trap.
 pub fn look_up(address: usize) -> Option<usize> {
-    resolve(address)
+    match resolve(address) {
+        Verdict::Resume(target) => Some(target),
+        Verdict::Late | Verdict::Foreign => None,
+    }
 }
 
 /// Runs `work` as if a batch of `sites`, each with the address where its new instruction leads, stood between its
@@ -29,10 +33,10 @@ pub unsafe fn midway<T>(sites: &[(usize, usize)], work: impl FnOnce() -> T) -> R
     table.sort_unstable_by_key(|resume| resume.code);
     exclusively(|| {
         prepare()?;
-        let before = TRAPS.load(Ordering::Relaxed);
-        Live.publish(table);
+        let (before, mut rounds) = (traps(), Rounds::of(&[]));
+        rounds.publish(table);
         let result = work();
-        Live.retire();
-        Ok((result, TRAPS.load(Ordering::Relaxed) - before))
+        rounds.retire();
+        Ok((result, traps() - before))
     })
 }

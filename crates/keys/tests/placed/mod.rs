@@ -1,0 +1,56 @@
+//! Sites at chosen places, and sites that sleep as a 5-byte nop, as an object built elsewhere may have them.
+
+/// A function of one `unlikely` site whose first byte lies so many bytes before a boundary (a power of two); its own
+/// module, with its `KEY`.
+macro_rules! placed {
+    ($($name:ident: $form:tt, $before:literal before 1 << $boundary:literal;)*) => {
+        $(pub(crate) mod $name {
+            use dormouse_keys::StaticKey;
+
+            pub(crate) static KEY: StaticKey<false> = StaticKey::new(stringify!($name), file!(), line!());
+
+            std::arch::global_asm!(
+                concat!(".pushsection .text.", stringify!($name), ",\"ax\",@progbits"),
+                concat!(".p2align ", $boundary),
+                concat!(".skip (1 << ", $boundary, ") - ", $before, ", 0x90"),
+                concat!(".globl ", stringify!($name)),
+                concat!(stringify!($name), ":"),
+                concat!(".L", stringify!($name), "_site:"),
+                placed!(@bytes $form $name),
+                "xor eax, eax",
+                "ret",
+                concat!(".L", stringify!($name), "_on:"),
+                "mov eax, 1",
+                "ret",
+                concat!(".pushsection dormouse_sites_v1,\"ao\",@progbits,.L", stringify!($name), "_site"),
+                ".balign 4",
+                concat!(".long .L", stringify!($name), "_site - ."),
+                concat!(".long .L", stringify!($name), "_on - ."),
+                ".long {key}@GOTPCREL",
+                placed!(@flags $form),
+                ".popsection",
+                ".popsection",
+                key = sym KEY,
+            );
+
+            unsafe extern "C" {
+                safe fn $name() -> bool;
+            }
+
+            /// Whether the site is taken.
+            pub(crate) const SITE: extern "C" fn() -> bool = $name;
+        })*
+    };
+    (@bytes test $name:ident) => {
+        concat!(".byte 0xa9\n.long .L", stringify!($name), "_on - (.L", stringify!($name), "_site + 5)")
+    };
+    (@bytes nop $name:ident) => {
+        ".byte 0x0f, 0x1f, 0x44, 0, 0"
+    };
+    (@flags test) => {
+        ".long 0"
+    };
+    (@flags nop) => {
+        ".long 4"
+    };
+}
