@@ -124,9 +124,10 @@ impl Plan {
     #[cfg(dormouse_patching)]
     fn write(&self, index: &Index, protocol: Protocol) -> Result<BatchReport, Error> {
         let (mut patches, mut skipped) = (Vec::new(), 0);
+        let mut sites_of = index.sites_in_order();
         for desired in self.switched() {
             let (key, enabled, before) = (desired.key.name(), desired.enabled(), patches.len());
-            let sites = index.sites_of(desired.key);
+            let sites = sites_of(desired.key);
             patches.extend(sites.iter().filter_map(|&site| crate::text::Patch::new(site, key, enabled)));
             skipped += before + sites.len() - patches.len();
             if let Some(first) = sites.first().filter(|_| patches.len() == before) {

@@ -53,8 +53,6 @@ pub(crate) struct Site {
 #[derive(Debug)]
 pub(crate) struct KeyEntry {
     usage: KeyUse,
-    #[cfg(dormouse_patching)]
-    sites: std::ops::Range<usize>,
 }
 
 /// Everything that is known, at one moment.
@@ -65,9 +63,10 @@ pub(crate) struct Index {
     /// Sites, those of one key together, in order of address.
     #[cfg(dormouse_patching)]
     sites: Vec<Site>,
-    /// Positions in `keys` by the key's address.
+    /// Addresses of keys, with the ranges of their sites, in order: a large batch asks in that order, and so walks
+    /// through memory from one end to the other.
     #[cfg(dormouse_patching)]
-    by_address: std::collections::HashMap<usize, usize>,
+    by_address: Vec<(usize, std::ops::Range<usize>)>,
     #[cfg(dormouse_patching)]
     pub(crate) segments: Vec<crate::text::Segment>,
     objects: usize,
@@ -114,16 +113,16 @@ impl Index {
             })
             .collect();
         all.sort_unstable_by_key(|(key, site)| (key.address(), site.code));
-        let mut keys = Vec::new();
+        let (mut keys, mut by_address) = (Vec::new(), Vec::new());
         let mut from = 0;
         for group in all.chunk_by(|a, b| a.0.address() == b.0.address()) {
             let (key, sites) = (group[0].0, from..from + group.len());
             from = sites.end;
             let usage = KeyUse { key, sites: group.len(), object: map.object_of(key.address()) };
-            keys.push(KeyEntry { usage, sites });
+            by_address.push((key.address(), sites));
+            keys.push(KeyEntry { usage });
         }
         sort(&mut keys);
-        let by_address = keys.iter().enumerate().map(|(i, k)| (k.usage.key.address(), i)).collect();
         let sites = all.into_iter().map(|(_, site)| site).collect();
         Self { keys, sites, by_address, segments: map.into_segments(), objects }
     }
@@ -144,9 +143,24 @@ impl Index {
         self.sites.iter().any(|site| site.form == crate::arch::Form::Nop)
     }
 
-    /// The sites of a key, in order of address.
-    pub(crate) fn sites_of(&self, key: &Key) -> &[Site] {
-        self.by_address.get(&key.address()).map_or(&[], |&at| &self.sites[self.keys[at].sites.clone()])
+    /// Gives the sites of keys, each key's in order of address. The keys must be asked for in order of address too:
+    /// a search that starts at the last one finds the next of a large batch at once.
+    pub(crate) fn sites_in_order<'a>(&'a self) -> impl FnMut(&Key) -> &'a [Site] {
+        let mut rest = &self.by_address[..];
+        move |key| {
+            let address = key.address();
+            // By steps of growing length to beyond the key, then back by halves.
+            let mut step = 1;
+            while rest.get(step).is_some_and(|k| k.0 < address) {
+                step *= 2;
+            }
+            let near = &rest[..rest.len().min(step + 1)];
+            rest = &rest[near.partition_point(|k| k.0 < address)..];
+            match rest.first() {
+                Some((found, sites)) if *found == address => &self.sites[sites.clone()],
+                _ => &[],
+            }
+        }
     }
 }
 
@@ -210,5 +224,36 @@ impl Index {
     #[cfg(not(all(test, loom)))]
     pub(crate) fn site_count_of(&self, key: &Key) -> usize {
         self.keys.iter().find(|k| k.usage.key.address() == key.address()).map_or(0, |k| k.usage.sites)
+    }
+}
+
+#[cfg(all(test, dormouse_patching))]
+mod tests {
+    use super::*;
+    use crate::StaticKey;
+
+    #[test]
+    fn the_sites_of_any_keys_are_found_in_one_walk_and_keys_without_sites_have_none() {
+        let keys: Vec<_> = (0..100).map(|_| StaticKey::<false>::new("k", file!(), line!())).collect();
+        let keys: &'static [StaticKey<false>] = Vec::leak(keys);
+        // Every third has no site, the others have one or two.
+        let counts: Vec<usize> = (0..keys.len()).map(|n| n % 3).collect();
+        let mut index = Index::default();
+        for (key, &count) in keys.iter().zip(&counts).filter(|(_, count)| **count > 0) {
+            let from = index.sites.len();
+            let site = |n| Site { code: key.address() + n, target: 0, branch: false, segment: None };
+            index.sites.extend((0..count).map(site));
+            index.by_address.push((key.address(), from..from + count));
+        }
+        for step in 1..=keys.len() {
+            for first in 0..step.min(keys.len()) {
+                let mut sites_of = index.sites_in_order();
+                for (key, &count) in keys.iter().zip(&counts).skip(first).step_by(step) {
+                    let sites = sites_of(key);
+                    assert_eq!(sites.len(), count);
+                    assert!(sites.iter().enumerate().all(|(n, site)| site.code == key.address() + n));
+                }
+            }
+        }
     }
 }
