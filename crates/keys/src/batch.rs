@@ -172,7 +172,7 @@ impl Batch {
         check(self.dwell.unwrap_or_default())?;
         let protocol = self.protocol.unwrap_or_else(Protocol::of_process);
         let mut turn = Turn::take()?;
-        let mut report = plan::commit(&mut turn.holds, &self.changes, self.dwell, protocol)?;
+        let mut report = plan::commit(&mut turn.holds, self.changes, self.dwell, protocol)?;
         report.elapsed = start.elapsed();
         Ok(report)
     }

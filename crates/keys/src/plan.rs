@@ -1,6 +1,5 @@
 //! What a batch makes of the keys that it names: worked out, written, and only then true.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::batch::Change;
@@ -14,8 +13,8 @@ const MOST_LEASES: u64 = u32::MAX as u64;
 
 /// What the keys are to be.
 struct Plan {
-    /// By address, so that a key which is named twice is changed once.
-    keys: BTreeMap<usize, Desired>,
+    /// In order of address, each key once.
+    keys: Vec<Desired>,
 }
 
 struct Desired {
@@ -32,12 +31,12 @@ struct Desired {
 /// Carries changes out, or none of them. The patch lock is held over it, as `holds` shows.
 pub(crate) fn commit(
     holds: &mut Holds,
-    changes: &[(&'static Key, Change)],
+    changes: Vec<(&'static Key, Change)>,
     dwell: Option<Duration>,
     protocol: Protocol,
 ) -> Result<BatchReport, Error> {
     let plan = Plan::of(changes, dwell, holds)?;
-    if plan.keys.values().any(|desired| !desired.extend.is_empty()) {
+    if plan.keys.iter().any(|desired| !desired.extend.is_empty()) {
         timer::start(holds)?;
     }
     let mut report = plan.write(&index(), protocol)?;
@@ -108,26 +107,36 @@ impl Desired {
 }
 
 impl Plan {
-    fn of(changes: &[(&'static Key, Change)], dwell: Option<Duration>, holds: &Holds) -> Result<Self, Error> {
-        let mut keys = BTreeMap::new();
-        for &(key, change) in changes {
-            let desired = keys.entry(key.address()).or_insert_with(|| Desired::of(key, holds));
-            desired.change(change, dwell)?;
+    fn of(
+        mut changes: Vec<(&'static Key, Change)>,
+        dwell: Option<Duration>,
+        holds: &Holds,
+    ) -> Result<Self, Error> {
+        // Stable: of what is said of one key, the last counts.
+        changes.sort_by_key(|(key, _)| key.address());
+        let mut keys = Vec::with_capacity(changes.len());
+        for of_one in changes.chunk_by(|(a, _), (b, _)| std::ptr::eq(*a, *b)) {
+            let mut desired = Desired::of(of_one[0].0, holds);
+            for &(_, change) in of_one {
+                desired.change(change, dwell)?;
+            }
+            keys.push(desired);
         }
         Ok(Self { keys })
     }
 
     fn switched(&self) -> impl Iterator<Item = &Desired> {
-        self.keys.values().filter(|d| d.enabled() != d.key.is_enabled())
+        self.keys.iter().filter(|d| d.enabled() != d.key.is_enabled())
     }
 
     #[cfg(dormouse_patching)]
     fn write(&self, index: &Index, protocol: Protocol) -> Result<BatchReport, Error> {
-        let (mut patches, mut skipped) = (Vec::new(), 0);
+        let (mut patches, mut skipped) = (Vec::with_capacity(self.keys.len()), 0);
         let mut sites_of = index.sites_in_order();
         for desired in self.switched() {
             let (key, enabled, before) = (desired.key.name(), desired.enabled(), patches.len());
             let sites = sites_of(desired.key);
+            patches.reserve(sites.len());
             patches.extend(sites.iter().filter_map(|&site| crate::text::Patch::new(site, key, enabled)));
             skipped += before + sites.len() - patches.len();
             if let Some(first) = sites.first().filter(|_| patches.len() == before) {
@@ -168,7 +177,7 @@ impl Plan {
     fn publish(self, holds: &mut Holds) {
         let now = clock::now();
         let mut first = None;
-        for Desired { key, baseline, counted, mut terms, extend } in self.keys.into_values() {
+        for Desired { key, baseline, counted, mut terms, extend } in self.keys {
             for (holder, length) in extend {
                 let until = now + length;
                 first = Some(first.map_or(until, |first| until.min(first)));

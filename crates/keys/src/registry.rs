@@ -143,6 +143,11 @@ impl Index {
         self.sites.iter().any(|site| site.form == crate::arch::Form::Nop)
     }
 
+    /// The sites of a key, in order of address.
+    pub(crate) fn sites_of(&self, key: &Key) -> &[Site] {
+        self.sites_in_order()(key)
+    }
+
     /// Gives the sites of keys, each key's in order of address. The keys must be asked for in order of address too:
     /// a search that starts at the last one finds the next of a large batch at once.
     pub(crate) fn sites_in_order<'a>(&'a self) -> impl FnMut(&Key) -> &'a [Site] {
@@ -241,7 +246,13 @@ mod tests {
         let mut index = Index::default();
         for (key, &count) in keys.iter().zip(&counts).filter(|(_, count)| **count > 0) {
             let from = index.sites.len();
-            let site = |n| Site { code: key.address() + n, target: 0, branch: false, segment: None };
+            let site = |n| Site {
+                code: key.address() + n,
+                target: 0,
+                branch: false,
+                form: crate::arch::Form::Test,
+                segment: None,
+            };
             index.sites.extend((0..count).map(site));
             index.by_address.push((key.address(), from..from + count));
         }

@@ -100,8 +100,8 @@ pub(crate) fn sleep(mut holds: MutexGuard<'static, Holds>, now: Instant) -> Mute
 pub(crate) fn look(holds: &mut Holds, now: Instant) {
     let mut due = holds.due(now);
     while !due.is_empty() {
-        let changes: Vec<_> = due.iter().map(|&(key, holder)| (key, Change::End(Some(holder)))).collect();
-        let Err(error) = plan::commit(holds, &changes, None, Protocol::of_process()) else { return };
+        let changes = due.iter().map(|&(key, holder)| (key, Change::End(Some(holder)))).collect();
+        let Err(error) = plan::commit(holds, changes, None, Protocol::of_process()) else { return };
         let in_the_way = |&mut (key, _): &mut (&'static Key, Holder)| match error {
             Error::UnexpectedText { key: name, .. } | Error::NotText { key: name, .. } => key.name() == name,
             _ => true,
