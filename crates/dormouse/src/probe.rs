@@ -1,33 +1,58 @@
 //! Probes: named places with fields, asleep behind a static key of their own.
 
+use std::mem::offset_of;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use dormouse_clock::stamp;
+use dormouse_keys::{Attachment, Text};
 use dormouse_sys::{ring, thread};
 
 use crate::record::{Phase, Writer};
 
 /// What a probe is, beside its key: made by [`probe!`](crate::probe), found through
 /// [`Key::attached`](crate::Key::attached).
+///
+/// The layout is an ABI: C lays probes down too (`struct dormouse_probe`). It grows at its end only.
 #[derive(Debug)]
+#[repr(C)]
 pub struct Probe {
-    fields: &'static [&'static str],
+    /// Bytes of this structure; later versions are longer.
+    size: u32,
     /// 0 until somebody asks.
     id: AtomicU32,
+    /// What stands between the macro's parentheses, as a C preprocessor would see it: the name, then the fields.
+    arguments: Text,
+}
+
+const _: () = assert!(size_of::<Probe>() == 24 && align_of::<Probe>() == 8);
+
+#[expect(unsafe_code, reason = "the number must be this type's alone")]
+// SAFETY: it is, and `repr(C)` with the assertion above keeps the layout.
+unsafe impl Attachment for Probe {
+    const KIND: u32 = 1;
 }
 
 static NEXT_ID: AtomicU32 = AtomicU32::new(1);
 
 impl Probe {
+    /// Where the parts are, for who lays probes down in another language.
+    #[doc(hidden)]
+    pub const LAYOUT: [(&str, usize); 3] = [
+        ("size", offset_of!(Self, size)),
+        ("id", offset_of!(Self, id)),
+        ("arguments", offset_of!(Self, arguments)),
+    ];
+
     /// For the macros.
     #[doc(hidden)]
-    pub const fn new(fields: &'static [&'static str]) -> Self {
-        Self { fields, id: AtomicU32::new(0) }
+    pub const fn new(arguments: &'static str) -> Self {
+        Self { size: size_of::<Self>() as u32, id: AtomicU32::new(0), arguments: Text::new(arguments) }
     }
 
-    /// The names of its fields, in the order of a record's values.
-    pub fn fields(&self) -> &'static [&'static str] {
-        self.fields
+    /// The names of its fields, in the order of a record's values. A field of a C probe has its expression for a name,
+    /// or what `DORMOUSE_FIELD` calls it.
+    pub fn fields(&self) -> impl Iterator<Item = &'static str> {
+        items(self.arguments.as_str()).skip(1).map(field_name)
     }
 
     /// The number in its records; never reused in a process.
@@ -42,6 +67,31 @@ impl Probe {
             .compare_exchange(0, new, Ordering::Relaxed, Ordering::Relaxed)
             .map_or_else(|first| first, |_| new)
     }
+}
+
+/// The arguments of a macro of C: commas in parentheses and in quotes are not between two of them.
+fn items(text: &'static str) -> impl Iterator<Item = &'static str> {
+    let (mut depth, mut quote, mut escaped) = (0usize, None, false);
+    text.split(move |c| {
+        match (c, quote) {
+            _ if escaped => escaped = false,
+            ('\\', Some(_)) => escaped = true,
+            (c, Some(q)) if c == q => quote = None,
+            ('"' | '\'', None) => quote = Some(c),
+            ('(', None) => depth += 1,
+            (')', None) => depth = depth.saturating_sub(1),
+            (',', None) => return depth == 0,
+            _ => {}
+        }
+        false
+    })
+    .map(str::trim)
+}
+
+/// What a field is called: its text, or the first argument of a macro of ours that it is.
+fn field_name(item: &'static str) -> &'static str {
+    let inside = item.strip_prefix("DORMOUSE_").and_then(|ours| ours.split_once('(')).map(|(_, rest)| rest);
+    inside.and_then(|arguments| items(arguments).next()).unwrap_or(item)
 }
 
 /// Lays a record down: header, what `fill` adds, into the thread's ring.
@@ -130,7 +180,7 @@ macro_rules! __dormouse_scope {
 macro_rules! __dormouse_fields {
     // All collected.
     (@$what:ident $name:expr, [$($field:ident)*] [$(($how:ident $value:expr))*] $(,)?) => {{
-        static PROBE: $crate::Probe = $crate::Probe::new(&[$(stringify!($field)),*]);
+        static PROBE: $crate::Probe = $crate::Probe::new(concat!("" $(, ",", stringify!($field))*));
         static KEY: $crate::StaticKey<false> =
             $crate::StaticKey::new($name, file!(), line!()).with(&PROBE);
         $crate::__dormouse_awake!(@$what KEY PROBE $(($how $value))*)
@@ -194,4 +244,24 @@ macro_rules! __dormouse_put {
     (display $writer:ident $value:expr) => {
         $writer.formatted(::core::format_args!("{}", $value))
     };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_are_named_by_their_text_or_by_what_their_macro_calls_them() {
+        for (arguments, expected) in [
+            ("", &[][..]),
+            (",cups,kind", &["cups", "kind"]),
+            ("\"brew, then, step\", cups, order->id", &["cups", "order->id"]),
+            ("\"a\\\",b\", most(a, (b, c)), ',', \",\"", &["most(a, (b, c))", "','", "\",\""]),
+            ("\"a\", DORMOUSE_FIELD(order, o->id), DORMOUSE_TEXT(body, n)", &["order", "body"]),
+            ("\"a\", DORMOUSE_FIELD(", &[""]),
+            ("\"a\", )x, y", &[")x", "y"]),
+        ] {
+            assert_eq!(Probe::new(arguments).fields().collect::<Vec<_>>(), expected, "{arguments}");
+        }
+    }
 }

@@ -28,6 +28,12 @@ pub use ::tracing::{Instrument, Level, Span, field};
 #[derive(Debug)]
 pub struct Callsite;
 
+#[expect(unsafe_code, reason = "the number must be this type's alone")]
+// SAFETY: it is, and there is nothing behind it that could be laid out.
+unsafe impl dormouse_keys::Attachment for Callsite {
+    const KIND: u32 = 2;
+}
+
 /// A sleeping event: the real one behind a key.
 #[doc(hidden)]
 #[macro_export]

@@ -1,11 +1,12 @@
 //! A key: a name, a state, and nothing that the fast path would look at.
 
-use std::any::Any;
 use std::fmt;
+use std::mem::offset_of;
 use std::ops::Deref;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use crate::abi::{Attached, Attachment, Text};
 use crate::primitive::{AtomicBool, AtomicU64, const_fn};
 use crate::{Batch, BatchReport, Error, Lease, generation};
 
@@ -13,21 +14,32 @@ use crate::{Batch, BatchReport, Error, Lease, generation};
 ///
 /// A key is on while its *baseline* is on or somebody holds a [`Lease`]. The state changes through
 /// [`Batch`] alone, under the patch lock.
+///
+/// The layout is an ABI: C lays keys down too (`struct dormouse_key`), and objects that were built elsewhere
+/// bring theirs along. It grows at its end only.
 #[repr(C)]
 pub struct Key {
+    /// Bytes of this structure; later versions are longer.
+    size: u32,
     /// What the sites are now. Stored after the text has changed, so who reads `true` finds awake code.
     on: AtomicBool,
     baseline: AtomicBool,
     initial: bool,
-    /// The generation in which the count was made, and the count: in another one it is void.
+    /// In the lower half the count; in the upper one the generation in which it was made, in another of which it is
+    /// void.
     leases: AtomicU64,
+    name: Text,
+    file: Text,
+    attached: Attached,
+    /// What is attached ([`Attachment::KIND`]), 0 for nothing.
+    kind: u32,
     line: u32,
-    name: &'static str,
-    file: &'static str,
-    attached: Option<&'static (dyn Any + Send + Sync)>,
     #[cfg(all(test, loom))]
     pub(crate) site: crate::interleavings::Site,
 }
+
+#[cfg(not(all(test, loom)))]
+const _: () = assert!(size_of::<Key>() == 64 && align_of::<Key>() == 8);
 
 /// A [`Key`] whose state at the start of the process is part of its type, because the sites are assembled by
 /// it.
@@ -39,14 +51,16 @@ impl<const INITIAL: bool> StaticKey<INITIAL> {
         /// A key; [`static_key!`](crate::static_key) fills in the place.
         pub const fn new(name: &'static str, file: &'static str, line: u32) -> Self {
             Self(Key {
+                size: size_of::<Key>() as u32,
                 on: AtomicBool::new(INITIAL),
                 baseline: AtomicBool::new(INITIAL),
                 initial: INITIAL,
                 leases: AtomicU64::new(0),
+                name: Text::new(name),
+                file: Text::new(file),
+                attached: Attached::NOTHING,
+                kind: 0,
                 line,
-                name,
-                file,
-                attached: None,
                 #[cfg(all(test, loom))]
                 site: crate::interleavings::Site::new(INITIAL),
             })
@@ -56,8 +70,9 @@ impl<const INITIAL: bool> StaticKey<INITIAL> {
     /// The same key with something of its owner's attached, for who finds the key by name: see
     /// [`Key::attached`].
     #[must_use]
-    pub const fn with(mut self, attached: &'static (dyn Any + Send + Sync)) -> Self {
-        self.0.attached = Some(attached);
+    pub const fn with<T: Attachment>(mut self, attached: &'static T) -> Self {
+        self.0.attached = Attached::new(attached);
+        self.0.kind = T::KIND;
         self
     }
 
@@ -105,14 +120,29 @@ impl fmt::Debug for Key {
 }
 
 impl Key {
+    /// Where the parts are, for who lays keys down in another language.
+    #[doc(hidden)]
+    pub const LAYOUT: [(&str, usize); 10] = [
+        ("size", offset_of!(Self, size)),
+        ("on", offset_of!(Self, on)),
+        ("baseline", offset_of!(Self, baseline)),
+        ("initial", offset_of!(Self, initial)),
+        ("leases", offset_of!(Self, leases)),
+        ("name", offset_of!(Self, name)),
+        ("file", offset_of!(Self, file)),
+        ("attached", offset_of!(Self, attached)),
+        ("kind", offset_of!(Self, kind)),
+        ("line", offset_of!(Self, line)),
+    ];
+
     /// The name, which need not be unique.
     pub fn name(&self) -> &'static str {
-        self.name
+        self.name.as_str()
     }
 
     /// The source file that defines the key.
     pub fn file(&self) -> &'static str {
-        self.file
+        self.file.as_str()
     }
 
     /// The line in [`Key::file`].
@@ -121,10 +151,8 @@ impl Key {
     }
 
     /// What the key's owner has attached to it, if it is a `T`.
-    pub fn attached<T: Any>(&self) -> Option<&'static T> {
-        // To the `Any`, not to the reference of it.
-        let attached: &'static (dyn Any + Send + Sync) = self.attached?;
-        attached.downcast_ref()
+    pub fn attached<T: Attachment>(&self) -> Option<&'static T> {
+        self.attached.get(self.kind)
     }
 
     /// Whether the sites are awake. A batch that is under way shows when it is complete.

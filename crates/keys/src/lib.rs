@@ -60,6 +60,7 @@
 
 #![deny(unsafe_code)]
 
+mod abi;
 mod arch;
 #[cfg(dormouse_patching)]
 mod barrier;
@@ -95,6 +96,7 @@ mod interleavings;
 #[path = "../tests/child/mod.rs"]
 mod tests;
 
+pub use abi::{Attachment, Text};
 pub use arch::PATCHING;
 pub use batch::{Batch, BatchReport};
 pub use capability::capability;

@@ -270,7 +270,7 @@ fn key_info(used: &KeyUse, holders: &Holders) -> KeyInfo {
 }
 
 fn fields(probe: &Probe) -> Vec<String> {
-    probe.fields().iter().map(|&f| f.to_owned()).collect()
+    probe.fields().map(str::to_owned).collect()
 }
 
 fn probe_info(used: &KeyUse) -> Option<ProbeInfo> {

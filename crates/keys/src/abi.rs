@@ -1,0 +1,118 @@
+//! What a key is made of where C can see it: text and attachments, without Rust's own layouts.
+//!
+//! # Safety
+//!
+//! A [`Text`] and an [`Attached`] are made by Rust from `'static` references, or laid down by the macros of the
+//! C header in static data. Both are read only.
+#![allow(unsafe_code)]
+
+use std::fmt;
+use std::ptr;
+
+/// Text in static memory.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct Text {
+    start: *const u8,
+    length: usize,
+}
+
+const _: () = assert!(size_of::<Text>() == 16);
+
+// SAFETY: the bytes are static and never written.
+unsafe impl Send for Text {}
+// SAFETY: as above.
+unsafe impl Sync for Text {}
+
+impl Text {
+    /// As C sees it.
+    pub const fn new(text: &'static str) -> Self {
+        Self { start: text.as_ptr(), length: text.len() }
+    }
+
+    /// As Rust sees it. C promises nothing about its encoding: what is not UTF-8 is not shown.
+    pub fn as_str(&self) -> &'static str {
+        if self.start.is_null() {
+            return "";
+        }
+        // SAFETY: static bytes of that length, by the promise of who made this.
+        let bytes = unsafe { std::slice::from_raw_parts(self.start, self.length) };
+        std::str::from_utf8(bytes).unwrap_or("(not UTF-8)")
+    }
+}
+
+impl fmt::Debug for Text {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.as_str().fmt(f)
+    }
+}
+
+/// A type that can be attached to a key: see [`StaticKey::with`](crate::StaticKey::with).
+///
+/// # Safety
+///
+/// `KIND` is this type's alone, and the layout behind a number never changes but by growing at its end: an
+/// object that was built elsewhere, in C or with another version, may have laid it down. Given out: 1, a
+/// probe; 2, a callsite of `tracing`.
+pub unsafe trait Attachment: Sync + 'static {
+    /// The number, not 0.
+    const KIND: u32;
+}
+
+/// Where something of a key's owner is, or NULL. What it is, says a number beside it.
+#[derive(Debug)]
+#[repr(transparent)]
+pub(crate) struct Attached(*const ());
+
+// SAFETY: an `Attachment` is `Sync`, and a shared reference to it is all that is ever made of the pointer.
+unsafe impl Send for Attached {}
+// SAFETY: as above.
+unsafe impl Sync for Attached {}
+
+impl Attached {
+    pub(crate) const NOTHING: Self = Self(ptr::null());
+
+    pub(crate) const fn new<T: Attachment>(to: &'static T) -> Self {
+        Self(ptr::from_ref(to).cast())
+    }
+
+    /// `kind` is the number that lies beside this one.
+    pub(crate) fn get<T: Attachment>(&self, kind: u32) -> Option<&'static T> {
+        // SAFETY: a number has one layout, by the promise of `Attachment`, and what is attached is static.
+        (kind == T::KIND).then(|| unsafe { self.0.cast::<T>().as_ref() }).flatten()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct One(u8);
+    struct Two;
+
+    // SAFETY: 101 is used here alone.
+    unsafe impl Attachment for One {
+        const KIND: u32 = 101;
+    }
+    // SAFETY: 102 is used here alone.
+    unsafe impl Attachment for Two {
+        const KIND: u32 = 102;
+    }
+
+    #[test]
+    fn an_attachment_is_found_by_its_own_kind_alone() {
+        static ONE: One = One(7);
+        let attached = Attached::new(&ONE);
+        assert_eq!(attached.get::<One>(101).map(|one| one.0), Some(7));
+        assert!(attached.get::<Two>(101).is_none());
+        assert!(Attached::NOTHING.get::<One>(0).is_none());
+    }
+
+    #[test]
+    fn text_that_is_not_utf_8_is_not_shown() {
+        let bytes: &'static [u8] = b"\xff\xfe";
+        assert_eq!(Text { start: bytes.as_ptr(), length: bytes.len() }.as_str(), "(not UTF-8)");
+        assert_eq!(Text { start: ptr::null(), length: 3 }.as_str(), "");
+        assert_eq!(Text::new("db.query").as_str(), "db.query");
+    }
+}
