@@ -48,9 +48,13 @@ unsafe impl Sync for Object {}
 
 static OBJECTS: AtomicPtr<Object> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Puts an object on the list. Called by a constructor of the object, once.
+/// Puts an object on the list. Called by a constructor of the object: once, or, where a linker has kept several
+/// copies of the constructor (lld after thin link-time optimisation), once more for each, one after the other.
 #[doc(hidden)]
 pub extern "C" fn register(object: &'static Object) {
+    if all().any(|known| std::ptr::eq(known, object)) {
+        return;
+    }
     let mut first = OBJECTS.load(Ordering::Relaxed);
     loop {
         object.next.store(first, Ordering::Relaxed);
