@@ -137,6 +137,18 @@ impl Writer {
         }
     }
 
+    /// Text from bytes that ought to be UTF-8: what is not is replaced, as [`String::from_utf8_lossy`] does.
+    pub fn lossy(&mut self, value: &[u8]) {
+        if let Some(mut part) = self.begin_text(tag::TEXT) {
+            for chunk in value.utf8_chunks() {
+                let replaced = if chunk.invalid().is_empty() { "" } else { "\u{fffd}" };
+                if part.write_str(chunk.valid()).and_then(|()| part.write_str(replaced)).is_err() {
+                    break;
+                }
+            }
+        }
+    }
+
     /// What a value's `Display` or `Debug` writes, cut at a character's end if it does not fit.
     pub fn formatted(&mut self, value: fmt::Arguments<'_>) {
         if let Some(mut part) = self.begin_text(tag::FORMATTED) {
@@ -431,6 +443,18 @@ mod tests {
         assert!(after.cut && after.values.len() == 2, "nothing after a cut: {:?}", after.values);
         let Field::Text(text) = record.values[0] else { panic!("{:?}", record.values) };
         assert!(long.starts_with(text) && text.len() > MAX_RECORD - HEADER - 8);
+    }
+
+    #[test]
+    fn bytes_that_are_not_utf_8_are_replaced() {
+        let bytes = one(|w| {
+            w.lossy(b"tea \xff\xfe pot");
+            w.lossy(&[0xff; MAX_RECORD]);
+        });
+        let record = Reader::new(&bytes).next().unwrap().unwrap();
+        assert_eq!(record.values[0], Field::Text("tea \u{fffd}\u{fffd} pot"));
+        let Field::Text(text) = record.values[1] else { panic!("{:?}", record.values) };
+        assert!(record.cut && text.chars().all(|c| c == '\u{fffd}'));
     }
 
     #[test]
