@@ -118,7 +118,7 @@ pub use timer::holds;
 pub mod macros {
     pub use crate::key::flags;
     #[cfg(dormouse_patching)]
-    pub use crate::object::register;
+    pub use crate::object::{Object, register};
     #[cfg(not(dormouse_patching))]
     pub use crate::registry::PortableSite;
     #[cfg(not(dormouse_patching))]

@@ -1,0 +1,433 @@
+/*
+ * dormouse/keys.h: static keys, booleans that code branches on, whose branches are rewritten while the
+ * program runs.
+ *
+ *     #include <dormouse/keys.h>
+ *
+ *     DORMOUSE_KEY_NAMED(trace_queries, "db.query", false);
+ *
+ *     void query(const char *sql)
+ *     {
+ *             if (dormouse_unlikely(trace_queries))
+ *                     puts(sql);
+ *     }
+ *
+ *     dormouse_enable(&trace_queries.key, NULL, NULL);
+ *
+ * C11 or C++17, gcc 9 or clang 9 and later, Linux on x86-64. Link with `pkg-config --libs dormouse`.
+ *
+ * COST. Asleep, a site (dormouse_unlikely, dormouse_likely) is one 5-byte instruction without a load, a compare
+ * or a conditional branch, and the code behind it is out of line. Changing a key is an absolute slow path: a
+ * system call for each run of code pages, an interrupt to every processor that runs the process. Change many
+ * keys in one batch: the price is nearly the same as for one.
+ *
+ * ORDERING. A site orders nothing. Data that the awake branch reads must be published by its own means. While
+ * a key changes, one thread may see it on and another see it off; when the function that changes it returns,
+ * no thread runs on the old branch.
+ *
+ * THREADS. Every function may be called from any thread at any time; batches wait for one another. A batch, a
+ * list and a lease belong to one thread at a time.
+ *
+ * SIGNALS. Sites and dormouse_is_enabled are async-signal-safe. No other function here is: a handler that
+ * interrupts a batch of its own thread gets DORMOUSE_REENTRANT.
+ *
+ * ERRORS. Functions that can fail return a dormouse_code and, where the caller gives a struct dormouse_error, say
+ * what failed, on what, and what to change. Whatever they say, code and keys are as they were. No function
+ * aborts the process or throws, and none changes errno. There is no "last error".
+ *
+ * GROWTH. Structures that the caller provides begin with their size, as the *_INIT macros set it. Later versions
+ * add fields at the end and fill no more than the size allows; on return, size is what was filled.
+ */
+#ifndef DORMOUSE_KEYS_H
+#define DORMOUSE_KEYS_H
+
+#if !defined(__x86_64__) || defined(__ILP32__) || !defined(__linux__) || !defined(__GNUC__)
+#error "dormouse/keys.h: sites are for Linux on x86-64, gcc or clang"
+#endif
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+#define DORMOUSE_NULL_ nullptr
+extern "C" {
+#else
+#define DORMOUSE_NULL_ NULL
+#include <stdbool.h>
+#endif
+
+/* ---- Errors and reports ---- */
+
+/* What became of a call. Later versions may return others: anything but DORMOUSE_OK is a refusal. */
+enum dormouse_code {
+	DORMOUSE_OK = 0,
+	DORMOUSE_INVALID = 1,         /* an argument is NULL, no key, or of an unknown size */
+	DORMOUSE_UNEXPECTED_TEXT = 2, /* something else has patched a site: a debugger, a uprobe */
+	DORMOUSE_NOT_TEXT = 3,        /* a site is not in the code of a loaded object */
+	DORMOUSE_DENIED = 4,          /* the kernel refused what patching needs: see os_error */
+	DORMOUSE_TRAPS_BLOCKED = 5,   /* the int3 protocol, while a thread blocks SIGTRAP */
+	DORMOUSE_TOO_MANY_LEASES = 6, /* a key holds 2^32 - 1 leases */
+	DORMOUSE_REENTRANT = 7,       /* a batch inside a batch of the same thread */
+	DORMOUSE_BAD_GLOB = 8,        /* a list of globs does not parse */
+	DORMOUSE_NO_AGENT = 9,        /* dormouse_init: no socket or no thread */
+	DORMOUSE_OTHER = 10,          /* a reason that is newer than this header */
+	DORMOUSE_BUG = 11             /* dormouse itself failed, and was stopped from harming its host */
+};
+
+/* Why a call was refused. Written only when it was. */
+struct dormouse_error {
+	uint32_t size;
+	int32_t code;       /* enum dormouse_code */
+	int32_t os_error;   /* the kernel's answer (an errno), or 0 */
+	uint32_t reserved;
+	uint64_t address;   /* the site that it was about, or 0 */
+	char message[488];  /* a line of UTF-8, with a NUL at its end, cut if it does not fit */
+};
+
+#define DORMOUSE_ERROR_INIT { sizeof(struct dormouse_error), 0, 0, 0, 0, { 0 } }
+
+/* What a batch did. */
+struct dormouse_report {
+	uint32_t size;
+	uint32_t reserved;
+	uint64_t keys;       /* keys that changed their state */
+	uint64_t sites;      /* sites written */
+	uint64_t skipped;    /* sites that lie in no object's code, and so could not be written */
+	uint64_t pages;      /* pages that hold the sites written */
+	uint64_t barriers;   /* core synchronisations */
+	uint64_t traps;      /* traps taken by threads that ran into a site meanwhile; 0 by the flip protocol */
+	uint64_t unsealed;   /* pages that could not be made read-only again */
+	uint64_t elapsed_ns; /* wall time, waiting for other batches included */
+};
+
+#define DORMOUSE_REPORT_INIT { sizeof(struct dormouse_report), 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+
+/* ---- Keys ---- */
+
+/* Text in static memory, UTF-8 by intent. */
+struct dormouse_text {
+	const char *start;
+	size_t length;
+};
+
+/* A key. Laid down by the macros below, in static memory; its fields are the library's. */
+struct dormouse_key {
+	uint32_t size;
+	uint8_t on;
+	uint8_t baseline;
+	uint8_t initial;
+	uint8_t reserved;
+	uint64_t leases;
+	struct dormouse_text name;
+	struct dormouse_text file;
+	const void *attached;
+	uint32_t kind; /* of what is attached; 0: nothing, 1: a struct dormouse_probe */
+	uint32_t line;
+};
+
+/* The state at the start of the program is part of a key's type, because its sites are assembled by it. */
+struct dormouse_key_off {
+	struct dormouse_key key;
+};
+struct dormouse_key_on {
+	struct dormouse_key key;
+};
+
+/*
+ * Defines a key: an identifier, a dotted name for people (a string literal, which need not be unique), and the
+ * state in which it starts (`false` or `true`). At file scope, at namespace scope, or as a static member:
+ *
+ *     DORMOUSE_KEY_NAMED(trace_queries, "db.query", false);         for all files
+ *     static DORMOUSE_KEY_NAMED(trace_plans, "db.plan", false);     for this one
+ *     static inline DORMOUSE_KEY_NAMED(member, "db.member", true);  C++, in a class
+ *
+ * Functions take its member `key`: &trace_queries.key.
+ */
+#define DORMOUSE_KEY_NAMED(identifier, name, initial) \
+	DORMOUSE_KEY_TYPE_##initial identifier = \
+		DORMOUSE_KEY_VALUE_(name, DORMOUSE_KEY_STATE_##initial, DORMOUSE_NULL_, 0)
+
+/* The same, named by its identifier. */
+#define DORMOUSE_KEY(identifier, initial) \
+	DORMOUSE_KEY_TYPE_##initial identifier = \
+		DORMOUSE_KEY_VALUE_(#identifier, DORMOUSE_KEY_STATE_##initial, DORMOUSE_NULL_, 0)
+
+/*
+ * Declares a key that another file, or another object that this one is linked with, defines. The initial state
+ * must be that of the definition.
+ */
+#define DORMOUSE_KEY_DECLARE(identifier, initial) extern DORMOUSE_KEY_TYPE_##initial identifier
+
+/* `false` and `true`, as they are written and as stdbool.h may have expanded them. */
+#define DORMOUSE_KEY_TYPE_false struct dormouse_key_off
+#define DORMOUSE_KEY_TYPE_true struct dormouse_key_on
+#define DORMOUSE_KEY_TYPE_0 struct dormouse_key_off
+#define DORMOUSE_KEY_TYPE_1 struct dormouse_key_on
+#define DORMOUSE_KEY_STATE_false 0
+#define DORMOUSE_KEY_STATE_true 1
+#define DORMOUSE_KEY_STATE_0 0
+#define DORMOUSE_KEY_STATE_1 1
+
+#define DORMOUSE_TEXT_(literal) { "" literal, sizeof(literal) - 1 }
+#define DORMOUSE_KEY_VALUE_(name, state, attached, kind) \
+	{ { sizeof(struct dormouse_key), state, state, state, 0, 0, DORMOUSE_TEXT_(name), \
+	    DORMOUSE_TEXT_(__FILE__), attached, kind, __LINE__ } }
+
+/* Whether a key is on: a load, for where there is no site. NULL is off. Async-signal-safe. */
+bool dormouse_is_enabled(const struct dormouse_key *key);
+
+/*
+ * Sets a key's baseline on or off. A key is on while its baseline is on or somebody holds a lease on it. What the
+ * call did is written to `report`, why it was refused to `error`; each may be NULL.
+ */
+enum dormouse_code dormouse_enable(struct dormouse_key *key, struct dormouse_report *report,
+				   struct dormouse_error *error);
+enum dormouse_code dormouse_disable(struct dormouse_key *key, struct dormouse_report *report,
+				    struct dormouse_error *error);
+
+/* ---- Leases: keys that stay on as long as somebody holds them ---- */
+
+struct dormouse_lease;
+
+/* Takes a lease on `count` keys in one batch. A key that is named twice is counted once. */
+enum dormouse_code dormouse_acquire(struct dormouse_key *const *keys, size_t count,
+				    struct dormouse_lease **lease, struct dormouse_report *report,
+				    struct dormouse_error *error);
+
+/* Gives the keys back and ends the lease. If that is refused, the lease is still held. NULL is no lease. */
+enum dormouse_code dormouse_release(struct dormouse_lease *lease, struct dormouse_report *report,
+				    struct dormouse_error *error);
+
+/* ---- Batches: one transaction over any number of keys ---- */
+
+struct dormouse_batch;
+
+/* An empty batch; never NULL. It ends by dormouse_batch_apply or dormouse_batch_abandon. */
+struct dormouse_batch *dormouse_batch_begin(void);
+
+/* Adds a change; of several changes of one key the last counts. What is no key has dormouse_batch_apply refuse. */
+void dormouse_batch_enable(struct dormouse_batch *batch, struct dormouse_key *key);
+void dormouse_batch_disable(struct dormouse_batch *batch, struct dormouse_key *key);
+
+/* All sites are checked, then all are written, then the new states become visible. Ends the batch in any case. */
+enum dormouse_code dormouse_batch_apply(struct dormouse_batch *batch, struct dormouse_report *report,
+					struct dormouse_error *error);
+
+/* Ends a batch that shall not be applied. NULL is no batch. */
+void dormouse_batch_abandon(struct dormouse_batch *batch);
+
+/* ---- Lists ---- */
+
+struct dormouse_list;
+
+/* A key that a site names, at the moment when the list was made. */
+struct dormouse_key_info {
+	uint32_t size;
+	uint32_t line;
+	struct dormouse_key *key; /* good as long as the object that defines it is loaded */
+	const char *name;         /* this and the next two: good until the list ends */
+	const char *file;
+	const char *object;       /* file name of the object that the key lives in; "" where that cannot be told */
+	uint64_t sites;
+	uint32_t leases;
+	uint8_t on;
+	uint8_t baseline;
+	uint8_t reserved[2];
+};
+
+#define DORMOUSE_KEY_INFO_INIT \
+	{ sizeof(struct dormouse_key_info), 0, DORMOUSE_NULL_, DORMOUSE_NULL_, DORMOUSE_NULL_, DORMOUSE_NULL_, \
+	  0, 0, 0, 0, { 0, 0 } }
+
+/*
+ * The keys of the process, C's and Rust's, by name: those that a list of globs selects ("db.*,!db.noisy"), or all
+ * (NULL). A list that selects nothing is empty, not refused.
+ */
+enum dormouse_code dormouse_list_begin(const char *globs, struct dormouse_list **list,
+				       struct dormouse_error *error);
+
+/* The next key; false at the end, or if an argument is NULL or of an unknown size. */
+bool dormouse_list_next(struct dormouse_list *list, struct dormouse_key_info *info);
+
+/* NULL is no list. */
+void dormouse_list_end(struct dormouse_list *list);
+
+/* ---- Sites ---- */
+
+/*
+ * Whether a key is on: dormouse_unlikely where it usually is not, dormouse_likely where it usually is. `key` is
+ * the identifier of a key that was defined or declared by the macros above; one that is not static does not
+ * compile. Expressions of type bool that never fail.
+ *
+ *     key     dormouse_unlikely                       dormouse_likely
+ *     off     test eax, imm32: falls through, false   jmp: out of line, false
+ *     on      jmp: out of line, true                  test eax, imm32: falls through, true
+ *
+ * In C, a compiler before clang 17 refuses a variable with __attribute__((cleanup)), and one of variable length,
+ * between two sites of one function.
+ */
+#ifdef __cplusplus
+#define dormouse_unlikely(key) bool(__builtin_expect(dormouse_site_<&(key), 0>(), 0))
+#define dormouse_likely(key) bool(__builtin_expect(dormouse_site_<&(key), 1>(), 1))
+#else
+#define dormouse_unlikely(key) ((bool)__builtin_expect(DORMOUSE_SITE_(key, 0), 0))
+#define dormouse_likely(key) ((bool)__builtin_expect(DORMOUSE_SITE_(key, 1), 1))
+#endif
+
+/* Called by a constructor that the sites of an object leave in it, with the bounds of their entries. */
+struct dormouse_object;
+void dormouse_register_v1(struct dormouse_object *object);
+
+#ifdef __cplusplus
+}
+#endif
+
+/*
+ * What a site lays down: metadata of sites, version 1, byte for byte as the Rust macros do.
+ *
+ * - Each copy that the compiler makes of a site is labelled by `%=`, which is unique in an assembler's life. (The
+ *   `\+` that the Rust macros use is LLVM's own.)
+ * - The entry's section is tied to the site's label ("o"), so a linker drops the entries of functions that it
+ *   drops, and is in the group of the function ("?"), so copies of an inline function that the linker has
+ *   discarded take their entries along. GNU binutils before 2.36 cannot mix tied and other sections: there "o"
+ *   is left out, and entries keep their functions.
+ * - The entry leads to a slot that holds the key's address. The compiler knows of it, as it does not of a name
+ *   in the assembler's text, so the slot lives through link-time optimisation; it is the object's own, so it
+ *   can be named without a load in position-independent code, and the key may live in another object.
+ * - A relocation that changes nothing names the slot in the code itself, so that identical-code folding does not
+ *   take two functions that differ in their keys alone for one.
+ * - The first site of an assembler's life also leaves a constructor, one for each linked object (comdat), that
+ *   hands the bounds of the object's entries to the library. The bounds are weak: without a site they are null.
+ *
+ * The assembler's text has several lines and few bytes; `inline` tells gcc.
+ */
+#if defined(__clang__) && __clang_major__ < 11
+#define DORMOUSE_ASM_ __asm__
+#else
+#define DORMOUSE_ASM_ __asm__ __inline__
+#endif
+
+/* clang-format off */
+#define DORMOUSE_OBJECT_ASM_ \
+	".ifndef .Ldormouse_c_v1\n" \
+	".set .Ldormouse_c_v1, 1\n" \
+	".weak __start_dormouse_sites_v1\n" \
+	".hidden __start_dormouse_sites_v1\n" \
+	".weak __stop_dormouse_sites_v1\n" \
+	".hidden __stop_dormouse_sites_v1\n" \
+	".pushsection .data.dormouse_object_v1,\"awG\",@progbits,dormouse_object_v1,comdat\n" \
+	".weak dormouse_object_v1\n" \
+	".hidden dormouse_object_v1\n" \
+	".balign 8\n" \
+	"dormouse_object_v1:\n" \
+	".quad 32\n" \
+	".quad __start_dormouse_sites_v1\n" \
+	".quad __stop_dormouse_sites_v1\n" \
+	".quad 0\n" \
+	".popsection\n" \
+	".pushsection .text.dormouse_register_v1,\"axG\",@progbits,dormouse_object_v1,comdat\n" \
+	".Ldormouse_register_v1:\n" \
+	"endbr64\n" \
+	"lea{q dormouse_object_v1(%%rip), %%rdi| rdi, dormouse_object_v1[rip]}\n" \
+	"jmp dormouse_register_v1@PLT\n" \
+	".popsection\n" \
+	".pushsection .init_array,\"awG\",@init_array,dormouse_object_v1,comdat\n" \
+	".balign 8\n" \
+	".quad .Ldormouse_register_v1\n" \
+	".popsection\n" \
+	".set .Ldormouse_tied_v1, 1\n" \
+	".ifdef .gasversion.\n" \
+	".if .gasversion. < 23600\n" \
+	".set .Ldormouse_tied_v1, 0\n" \
+	".endif\n" \
+	".endif\n" \
+	".endif\n"
+
+#define DORMOUSE_SITE_ASM_ \
+	DORMOUSE_OBJECT_ASM_ \
+	".Ldormouse_site_c_%=:\n" \
+	".byte %c[opcode]\n" \
+	".long %l[dormouse_jump_] - (.Ldormouse_site_c_%= + 5)\n" \
+	".reloc .Ldormouse_site_c_%=, R_X86_64_NONE, %c[slot]\n" \
+	".if .Ldormouse_tied_v1\n" \
+	".pushsection dormouse_sites_v1,\"ao?\",@progbits,.Ldormouse_site_c_%=\n" \
+	".else\n" \
+	".pushsection dormouse_sites_v1,\"a?\",@progbits\n" \
+	".endif\n" \
+	".balign 4\n" \
+	".long .Ldormouse_site_c_%= - .\n" \
+	".long %l[dormouse_jump_] - .\n" \
+	".long %c[slot] - .\n" \
+	".long %c[flags]\n" \
+	".popsection"
+/* clang-format on */
+
+/* test eax, imm32 and jmp rel32: five bytes each, alike but for the first. */
+#define DORMOUSE_SITE_OPERANDS_(slot_, initial, branch) \
+	[slot] "i"(&(slot_)), [opcode] "i"((initial) != (branch) ? 0xe9 : 0xa9), \
+		[flags] "i"((branch) | (initial) << 1)
+
+#ifdef __cplusplus
+extern "C++" {
+/* Hidden, so that it binds to its own object although it is shared between files. */
+template <auto *Key> struct __attribute__((visibility("hidden"))) dormouse_slot_;
+
+template <dormouse_key_off *Key> struct __attribute__((visibility("hidden"))) dormouse_slot_<Key> {
+	static constexpr const dormouse_key *slot = &Key->key;
+	static constexpr int initial = 0;
+};
+
+template <dormouse_key_on *Key> struct __attribute__((visibility("hidden"))) dormouse_slot_<Key> {
+	static constexpr const dormouse_key *slot = &Key->key;
+	static constexpr int initial = 1;
+};
+
+/* A function, so that no variable of the caller's lies between the site and its label. */
+template <auto *Key, int Branch> __attribute__((always_inline)) inline bool dormouse_site_() noexcept
+{
+	DORMOUSE_ASM_ goto(DORMOUSE_SITE_ASM_
+			   :
+			   : DORMOUSE_SITE_OPERANDS_(dormouse_slot_<Key>::slot, dormouse_slot_<Key>::initial, Branch)
+			   :
+			   : dormouse_jump_);
+	return Branch;
+dormouse_jump_:
+	return !Branch;
+}
+}
+#else
+/* An expression of GNU C, because the operands of a function would be no constants without optimisation. */
+#define DORMOUSE_SITE_(identifier, branch) \
+	__extension__({ \
+		__label__ dormouse_jump_; \
+		static const struct dormouse_key *const dormouse_slot_ = &(identifier).key; \
+		bool dormouse_on_; \
+		DORMOUSE_ASM_ goto(DORMOUSE_SITE_ASM_ \
+				   : \
+				   : DORMOUSE_SITE_OPERANDS_(dormouse_slot_, DORMOUSE_INITIAL_(identifier), branch) \
+				   : \
+				   : dormouse_jump_); \
+		dormouse_on_ = (branch); \
+		if (0) { \
+		dormouse_jump_: \
+			dormouse_on_ = !(branch); \
+		} \
+		dormouse_on_; \
+	})
+
+#define DORMOUSE_INITIAL_(identifier) \
+	_Generic(&(identifier), struct dormouse_key_off *: 0, struct dormouse_key_on *: 1)
+#endif
+
+/* The layouts are an ABI. */
+#ifdef __cplusplus
+#define DORMOUSE_ASSERT_(condition) static_assert(condition, #condition)
+#else
+#define DORMOUSE_ASSERT_(condition) _Static_assert(condition, #condition)
+#endif
+DORMOUSE_ASSERT_(sizeof(struct dormouse_key) == 64);
+DORMOUSE_ASSERT_(sizeof(struct dormouse_error) == 512);
+DORMOUSE_ASSERT_(sizeof(struct dormouse_report) == 72);
+DORMOUSE_ASSERT_(sizeof(struct dormouse_key_info) == 56);
+
+#endif

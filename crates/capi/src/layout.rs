@@ -1,0 +1,133 @@
+//! The committed headers say what Rust does: a C file of static assertions, generated from here, compiles.
+
+use std::fmt::Write as _;
+use std::mem::offset_of;
+use std::path::Path;
+use std::process::Command;
+
+use dormouse::{Key, Probe};
+
+use crate::error::{Code, Error, Report};
+use crate::list::KeyInfo;
+use crate::probe::{Value, kind};
+
+/// C's name of a structure, its size, and its fields with their offsets.
+type Layout = (&'static str, usize, Vec<(&'static str, usize)>);
+
+macro_rules! layout {
+    ($name:literal, $type:ty, $($field:ident),+) => {
+        ($name, size_of::<$type>(), vec![$((stringify!($field), offset_of!($type, $field))),+])
+    };
+}
+
+fn layouts() -> Vec<Layout> {
+    vec![
+        ("struct dormouse_key", size_of::<Key>(), Key::LAYOUT.to_vec()),
+        ("struct dormouse_probe", size_of::<Probe>(), Probe::LAYOUT.to_vec()),
+        layout!("struct dormouse_error", Error, size, code, os_error, reserved, address, message),
+        layout!(
+            "struct dormouse_report",
+            Report,
+            size,
+            reserved,
+            keys,
+            sites,
+            skipped,
+            pages,
+            barriers,
+            traps,
+            unsealed,
+            elapsed_ns
+        ),
+        layout!(
+            "struct dormouse_key_info",
+            KeyInfo,
+            size,
+            line,
+            key,
+            name,
+            file,
+            object,
+            sites,
+            leases,
+            on,
+            baseline,
+            reserved
+        ),
+        ("struct dormouse_value", size_of::<Value>(), {
+            vec![("kind", offset_of!(Value, kind)), ("as", offset_of!(Value, of))]
+        }),
+        ("struct dormouse_text", 16, vec![("start", 0), ("length", 8)]),
+    ]
+}
+
+fn constants() -> Vec<(&'static str, u32)> {
+    [
+        ("OK", Code::Ok),
+        ("INVALID", Code::Invalid),
+        ("UNEXPECTED_TEXT", Code::UnexpectedText),
+        ("NOT_TEXT", Code::NotText),
+        ("DENIED", Code::Denied),
+        ("TRAPS_BLOCKED", Code::TrapsBlocked),
+        ("TOO_MANY_LEASES", Code::TooManyLeases),
+        ("REENTRANT", Code::Reentrant),
+        ("BAD_GLOB", Code::BadGlob),
+        ("NO_AGENT", Code::NoAgent),
+        ("OTHER", Code::Other),
+        ("BUG", Code::Bug),
+    ]
+    .map(|(name, code)| (name, code as u32))
+    .into_iter()
+    .chain([
+        ("VALUE_NOTHING", 0),
+        ("VALUE_SIGNED", kind::SIGNED),
+        ("VALUE_UNSIGNED", kind::UNSIGNED),
+        ("VALUE_FLOAT", kind::FLOAT),
+        ("VALUE_BOOLEAN", kind::BOOLEAN),
+        ("VALUE_TEXT", kind::TEXT),
+    ])
+    .collect()
+}
+
+/// What a compiler says of the assertions, if anything.
+fn compile(assertions: &str) -> Result<(), String> {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("layout.c");
+    std::fs::write(&file, format!("#include <dormouse/dormouse.h>\n{assertions}")).unwrap();
+    let output = Command::new("cc")
+        .args(["-std=c11", "-fsyntax-only", "-I"])
+        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("include"))
+        .arg(&file)
+        .output()
+        .expect("a C compiler");
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+fn assertion(what: &str, value: usize) -> String {
+    format!("_Static_assert({what} == {value}, \"{what}\");\n")
+}
+
+#[test]
+fn the_headers_lay_out_what_rust_does() {
+    let mut all = String::new();
+    for (name, size, fields) in layouts() {
+        all += &assertion(&format!("sizeof({name})"), size);
+        for (field, offset) in fields {
+            all += &assertion(&format!("offsetof({name}, {field})"), offset);
+        }
+    }
+    for (name, value) in constants() {
+        writeln!(all, "{}", assertion(&format!("DORMOUSE_{name}"), value as usize)).unwrap();
+    }
+    all += &assertion("sizeof(enum dormouse_code)", size_of::<Code>());
+    compile(&all).unwrap();
+}
+
+#[test]
+fn a_layout_that_differs_is_noticed() {
+    let wrong = assertion("offsetof(struct dormouse_key, leases)", 12);
+    assert!(compile(&wrong).unwrap_err().contains("leases"));
+}

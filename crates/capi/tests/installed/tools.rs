@@ -1,0 +1,197 @@
+//! The library installed into a prefix of the tests' own, and compilers that are pointed at it.
+#![allow(dead_code, reason = "each test program uses a part")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+/// How a program is linked with the library.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Link {
+    Shared,
+    Static,
+}
+
+/// What a file is written in, and compiled as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Language {
+    C,
+    Cxx,
+    /// Written in C.
+    CAsCxx,
+}
+
+/// A compiler of C and one of C++.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Compiler {
+    pub(crate) c: &'static str,
+    pub(crate) cxx: &'static str,
+}
+
+pub(crate) const GCC: Compiler = Compiler { c: "gcc", cxx: "g++" };
+pub(crate) const CLANG: Compiler = Compiler { c: "clang", cxx: "clang++" };
+
+/// Says that a test could not be made here, and counts it.
+pub(crate) fn skip(reason: &str) {
+    static SKIPPED: AtomicUsize = AtomicUsize::new(0);
+    let n = SKIPPED.fetch_add(1, Relaxed) + 1;
+    eprintln!("skipped ({n} in this program): {reason}");
+}
+
+/// Whether these are all there; else the test that needs them is skipped.
+pub(crate) fn have(tools: &[&str]) -> bool {
+    let missing = tools.iter().find(|tool| Command::new(tool).arg("--version").output().is_err());
+    if let Some(tool) = missing {
+        skip(&format!("{tool} is not installed"));
+    }
+    missing.is_none()
+}
+
+/// What every test needs.
+pub(crate) fn have_basics() -> bool {
+    have(&["make", "pkg-config", GCC.c, GCC.cxx])
+}
+
+pub(crate) fn crate_folder() -> &'static Path {
+    // Also when this file is a module of another crate's test.
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    FOLDER.get_or_init(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../capi").canonicalize().unwrap())
+}
+
+/// A folder of this test program's, inside the workspace's target directory.
+pub(crate) fn scratch() -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("capi").join(env!("CARGO_CRATE_NAME"));
+    std::fs::create_dir_all(&folder).unwrap();
+    folder
+}
+
+/// Runs the Makefile.
+pub(crate) fn make(arguments: &[&str]) {
+    // What it builds is in one place.
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
+    let mut command = Command::new("make");
+    command.arg("-C").arg(crate_folder()).args(arguments);
+    command.args(["PROFILE=dev", &format!("CARGO={}", env!("CARGO"))]).env("CARGO_TARGET_DIR", target);
+    // Not this `make`'s business, should another one run the tests.
+    command.env_remove("MAKEFLAGS");
+    succeed(&mut command);
+}
+
+/// Where the library is installed; done once in a test program.
+pub(crate) fn prefix() -> &'static Path {
+    static PREFIX: OnceLock<PathBuf> = OnceLock::new();
+    PREFIX.get_or_init(|| {
+        let prefix = scratch().join("prefix");
+        make(&["install", &format!("PREFIX={}", prefix.display())]);
+        prefix
+    })
+}
+
+fn pkg_config(arguments: &[&str]) -> Vec<String> {
+    let mut command = Command::new("pkg-config");
+    command.args(arguments).arg("dormouse").env("PKG_CONFIG_PATH", prefix().join("lib/pkgconfig"));
+    let said = succeed(&mut command);
+    String::from_utf8(said.stdout).unwrap().split_whitespace().map(str::to_owned).collect()
+}
+
+/// Arguments that compile against the installed headers.
+pub(crate) fn cflags() -> Vec<String> {
+    pkg_config(&["--cflags"])
+}
+
+/// Arguments that link with the installed library.
+pub(crate) fn libs(link: Link) -> Vec<String> {
+    match link {
+        Link::Shared => pkg_config(&["--libs"]),
+        Link::Static => pkg_config(&["--libs", "--static"])
+            .into_iter()
+            // Both libraries are in one folder, and linkers prefer the shared one.
+            .map(|flag| if flag == "-ldormouse" { "-l:libdormouse.a".to_owned() } else { flag })
+            .collect(),
+    }
+}
+
+/// A command that has ended well; else what it said.
+pub(crate) fn succeed(command: &mut Command) -> Output {
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    assert!(
+        output.status.success(),
+        "{command:?}: {}\n{}{}",
+        output.status,
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    output
+}
+
+/// A program or object under construction, in a folder of its own.
+#[derive(Debug)]
+pub(crate) struct Build {
+    compiler: Compiler,
+    flags: Vec<String>,
+    folder: PathBuf,
+}
+
+impl Build {
+    /// `name` is unique among the tests. `flags` go to every step.
+    pub(crate) fn new(name: &str, compiler: Compiler, flags: &str) -> Self {
+        let folder = scratch().join(name);
+        std::fs::create_dir_all(&folder).unwrap();
+        Self { compiler, flags: flags.split_whitespace().map(str::to_owned).collect(), folder }
+    }
+
+    /// The compiler of a file, with everything but the file.
+    pub(crate) fn command(&self, language: Language) -> Command {
+        let (compiler, standard) = match language {
+            Language::C => (self.compiler.c, "-std=c11"),
+            Language::Cxx | Language::CAsCxx => (self.compiler.cxx, "-std=c++17"),
+        };
+        let mut command = Command::new(compiler);
+        command.arg(standard).args(&self.flags).args(cflags());
+        command.args(["-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Wconversion", "-Werror"]);
+        // `flags` has some of the linker's.
+        if self.compiler == CLANG {
+            command.arg("-Wno-unused-command-line-argument");
+        }
+        match language {
+            Language::C => {}
+            Language::Cxx => {
+                command.args(["-Wold-style-cast", "-Wzero-as-null-pointer-constant"]);
+            }
+            Language::CAsCxx => {
+                command.args(["-x", "c++"]);
+            }
+        }
+        command.current_dir(crate_folder().join("tests/programs"));
+        command
+    }
+
+    /// Compiles one file of `tests/programs`.
+    pub(crate) fn compile(&self, source: &str, language: Language, defines: &[&str]) -> PathBuf {
+        let object = self.folder.join(format!("{source}{}.o", defines.concat()));
+        succeed(self.command(language).args(defines).args(["-c", source, "-o"]).arg(&object));
+        object
+    }
+
+    /// Links objects to a program, or with `-shared` to an object.
+    pub(crate) fn link(&self, name: &str, objects: &[PathBuf], link: Link, more: &[&str]) -> PathBuf {
+        let output = self.folder.join(name);
+        let mut command = Command::new(self.compiler.cxx);
+        command.args(&self.flags).args(objects).args(more).args(libs(link)).arg("-o").arg(&output);
+        succeed(&mut command);
+        output
+    }
+}
+
+/// Runs a program with the installed library, and gives what it says.
+pub(crate) fn run(program: &Path) -> String {
+    let folder = program.parent().unwrap();
+    let libraries = std::env::join_paths([prefix().join("lib").as_path(), folder]).unwrap();
+    let mut command = Command::new(program);
+    command.env("LD_LIBRARY_PATH", libraries).env("DORMOUSE_RUNTIME_DIR", scratch());
+    let said = succeed(&mut command);
+    String::from_utf8(said.stdout).unwrap()
+}
