@@ -1,5 +1,5 @@
-//! `keys`, `poll`, `clock` and `breakpoint` in quick mode, as continuous integration runs them: every row
-//! that is promised is there, with values or with the reason why not, and nothing gave a wrong answer.
+//! The workloads in quick mode, as continuous integration runs them: every row that is promised is there, in its unit,
+//! with values or with the reason why not, and nothing gave a wrong answer. (`teaparty` builds two programs: not here.)
 
 use dormouse_bench::report::Report;
 use dormouse_bench::{Args, BreakpointArgs, Workload, run_to};
@@ -52,43 +52,80 @@ const POLL: [&str; 10] = [
     "poll-added/dormouse",
 ];
 
-const CLOCK: [&str; 18] = [
-    "read/rdtsc",
-    "read/thread-rseq",
-    "read/thread-page",
-    "read/thread-gap",
-    "read/thread-syscall",
-    "read/clock_gettime-thread",
-    "read/cpu-time-crate",
-    "error/rseq/idle/p50",
-    "error/page/competitor/p99.9",
-    "error/gap/idle/max",
-    "switch-cost/none",
-    "switch-cost/rseq",
-    "switch-cost/page",
-    "switch-cost/gap",
-    "poll/dormouse-rseq",
-    "poll/dormouse-page",
-    "poll/dormouse-gap",
-    "poll/dormouse-syscall",
+const CLOCK: Promised = &[
+    (
+        "ns",
+        "read/{rdtsc,thread-rseq,thread-page,thread-gap,thread-syscall,clock_gettime-thread,cpu-time-crate}",
+    ),
+    ("ns", "error/{rseq,page,gap}/{idle,competitor}/{p50,p99,p99.9,max}"),
+    ("ns", "switch-cost/{none,rseq,page,gap}"),
+    ("ns", "poll/dormouse-{rseq,page,gap,syscall}"),
 ];
 
-const BREAKPOINT: [&str; 14] = [
-    "thread/none",
-    "thread/list",
-    "thread/hash",
-    "thread/hash/per-cpu",
-    "thread/hash/total",
-    "thread/hash/waited",
-    "accounting/list/100",
-    "accounting/list/1000000",
-    "accounting/hash/100",
-    "accounting/hash/1000000",
-    "waiting/hash",
-    "kernel/thread/0",
-    "kernel/thread/4",
-    "kernel/enable",
+/// Units, and names as a shell expands them.
+type Promised = &'static [(&'static str, &'static str)];
+
+const BREAKPOINT: Promised = &[
+    ("us", "thread/{none,list,hash}{,/per-cpu,/waited}"),
+    ("s", "thread/{none,list,hash}/total"),
+    ("ns", "accounting/{list,hash}/{100,1000,10000,100000,1000000}"),
+    ("%", "waiting/{list,hash}"),
+    ("us", "kernel/thread/{0,1,2,3,4}"),
+    ("us", "kernel/enable{,/256}"),
+    ("times", "thread-ratio/{hash-to-none,list-to-hash}"),
+    ("times", "accounting-growth/hash"),
 ];
+
+const SWITCH: Promised = &[
+    ("ns", "ring/bare/{2,8,32}"),
+    ("ns", "ring/{none,2,8,2hw,4h4s}/{2,8,32}/{eager,swap}"),
+    ("us", "kernel/{none,2,8,2hw,4h4s}/{2,8,32}"),
+    ("times", "ring-times-none/{2,8}/{2,8,32}/{eager,swap}"),
+    ("times", "kernel-times-none/{2,8,2hw,4h4s}/{2,8,32}"),
+];
+
+const MAPS: Promised = &[
+    ("%", "hit-rate/{boot,build,mining,ebizzy}/{single,vmacache,dormouse}"),
+    ("TSC cycles", "cycles/{boot,build,mining,ebizzy}/{single,vmacache,dormouse}"),
+    ("times", "cycles-over-single/{boot,build,mining,ebizzy}/{vmacache,dormouse}"),
+];
+
+/// The threads of the origin's table stand behind each of these.
+const POUND: Promised = &[
+    ("s", "pound/{clock_gettime,times,process,group-stale,group-fresh,group-fresh-prefetch}"),
+    ("%", "gain/{times,process,group-stale,group-fresh,group-fresh-prefetch}"),
+    ("times", "speedup/group-stale"),
+    ("ns", "behind-{least,most}/{process,group-stale,group-stale-silent,group-fresh}"),
+    ("ns", "walk/{prefetch,no-prefetch}"),
+    ("%", "walk-gain"),
+    ("cycles", "cycles/{clock_gettime,times,process,group-stale,group-fresh,group-fresh-prefetch}"),
+    ("%", "l1-misses/{clock_gettime,times,process,group-stale,group-fresh,group-fresh-prefetch}"),
+];
+
+const POUND_THREADS: &str = "/{2,5,8,12,21,30,48,79,110,128}";
+
+/// All names that a pattern with braces stands for.
+fn expand(pattern: &str) -> Vec<String> {
+    let Some((before, rest)) = pattern.split_once('{') else { return vec![pattern.to_owned()] };
+    let (choices, after) = rest.split_once('}').unwrap();
+    choices.split(',').flat_map(|choice| expand(&format!("{before}{choice}{after}"))).collect()
+}
+
+/// Each name with its unit; without one where the list has none.
+fn promised(workload: Workload) -> Vec<(&'static str, String)> {
+    let (rows, behind): (Promised, &str) = match workload {
+        Workload::Clock => (CLOCK, ""),
+        Workload::Breakpoint => (BREAKPOINT, ""),
+        Workload::Switch => (SWITCH, ""),
+        Workload::Maps => (MAPS, ""),
+        Workload::Pound => (POUND, POUND_THREADS),
+        Workload::Keys => return KEYS.map(|name| ("", name.to_owned())).into(),
+        _ => return POLL.map(|name| ("", name.to_owned())).into(),
+    };
+    let expanded =
+        |&(unit, pattern)| expand(&format!("{pattern}{behind}")).into_iter().map(move |name| (unit, name));
+    rows.iter().flat_map(expanded).collect()
+}
 
 /// The breakpoint workload at a size that a build for debugging can bear.
 const SMALL: BreakpointArgs =
@@ -98,12 +135,15 @@ const SMALL: BreakpointArgs =
 #[test]
 fn every_promised_row_has_values_or_a_reason() {
     let workloads = [
-        (Workload::Keys, "keys", KEYS),
-        (Workload::Poll, "poll", &POLL),
-        (Workload::Clock, "clock", &CLOCK),
-        (Workload::Breakpoint, "breakpoint", &BREAKPOINT),
+        (Workload::Keys, "keys"),
+        (Workload::Poll, "poll"),
+        (Workload::Clock, "clock"),
+        (Workload::Breakpoint, "breakpoint"),
+        (Workload::Switch, "switch"),
+        (Workload::Maps, "maps"),
+        (Workload::Pound, "pound"),
     ];
-    for (workload, name, rows) in workloads {
+    for (workload, name) in workloads {
         let args = Args {
             workload,
             json: true,
@@ -117,11 +157,21 @@ fn every_promised_row_has_values_or_a_reason() {
         run_to(&args, &mut json).unwrap();
         let report: Report = serde_json::from_slice(&json).unwrap();
         assert_eq!((report.schema, report.bench.as_str()), (1, name));
-        for expected in rows {
-            let row = report.rows.iter().find(|row| row.name == *expected);
-            let row = row.unwrap_or_else(|| panic!("no row {expected}"));
-            assert_eq!(row.values.len(), row.n, "{expected}");
-            assert_eq!(row.n == 0, row.unavailable.as_ref().is_some_and(|why| !why.is_empty()), "{expected}");
+        for row in &report.rows {
+            let name = &row.name;
+            assert!(!row.unit.is_empty(), "{name} has no unit");
+            assert_eq!(row.values.len(), row.n, "{name}");
+            assert_eq!(row.n == 0, row.unavailable.as_ref().is_some_and(|why| !why.is_empty()), "{name}");
+        }
+        for (unit, expected) in promised(workload) {
+            let row = report.rows.iter().find(|row| row.name == expected);
+            let row = row.unwrap_or_else(|| panic!("{name} has no row {expected}"));
+            assert!(unit.is_empty() || row.unit == unit, "{expected} in {}", row.unit);
         }
     }
+}
+
+#[test]
+fn a_pattern_stands_for_every_choice() {
+    assert_eq!(expand("a/{b,c}{,/d}"), ["a/b", "a/b/d", "a/c", "a/c/d"]);
 }
