@@ -37,6 +37,12 @@ const KEYS: &[&str] = &[
     "trap/56/busy",
     "trap/4096",
     "off-difference/dormouse",
+    "off/late-eax",
+    "off-difference/late-eax",
+    "cold/dormouse",
+    "cold/atomic",
+    "contended/dormouse",
+    "contended/atomic",
 ];
 
 const POLL: [&str; 10] = [

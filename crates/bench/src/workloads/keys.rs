@@ -6,9 +6,12 @@
 #[cfg(test)]
 mod child;
 mod cold;
+mod cold_code;
 mod compile;
+mod contended;
 mod filter;
 mod ipis;
+mod loops;
 mod neighbour;
 mod off;
 mod origin;
@@ -21,8 +24,7 @@ use std::rc::Rc;
 
 use super::{Measured, Settings, goal, read};
 use crate::progress::Progress;
-use crate::report::{Row, find};
-use crate::runner::{Case, Spec, run as run_cases};
+use crate::runner::{Case, run as run_cases};
 use compile::Compile;
 
 /// Sites of an update, as many as the origin's key had.
@@ -39,14 +41,17 @@ pub(crate) fn run(settings: &Settings, progress: &mut Progress) -> Measured {
     progress.say("calibrating");
     let mut cases = off::cases(settings, filter.as_ref());
     cases.extend(cold::cases(settings));
+    cases.extend(cold_code::cases(settings));
+    cases.extend(contended::cases(settings));
     cases.push(read::rdtsc(settings));
     cases.extend(update::cases(settings, ""));
     cases.extend(ipis::cases(settings, ""));
     cases.extend(update::alone_cases(settings));
     cases.extend(trap::cases(settings, 4096, ""));
     let mut measured = Measured::of(run_cases(cases, &plan, progress, |_| false), &plan);
+    loops::disarm();
     let load = under_a_compile(settings, progress, &mut measured);
-    if off::was_taken() {
+    if loops::was_taken() {
         measured.wrong.push("off/…: a branch that was off was taken".to_owned());
     }
     compare(&mut measured);
@@ -79,35 +84,19 @@ fn under_a_compile(settings: &Settings, progress: &mut Progress, measured: &mut 
 /// Rows computed from the measured ones, and what to say of them.
 fn compare(measured: &mut Measured) {
     let rows = &measured.rows;
-    let row = |name: &str| find(rows, name);
-    let mut computed = Vec::new();
-    for (body, peers) in off::BODIES {
-        for peer in *peers {
-            computed.push(Row::percent(
-                &format!("{body}-difference/{peer}"),
-                &row(&format!("{body}/{peer}")),
-                &row(&format!("{body}/none")),
-            ));
-        }
-    }
-    let dense = row("off-dense/none");
-    for peer in off::DENSE_PEERS {
-        let spec = Spec::new(format!("off-dense-added/{peer}"), "ns").with("per", "site");
-        let row = row(&format!("off-dense/{peer}"));
-        computed.push(Row::paired(spec, &row, &dense, |row, none| (row - none) / off::DENSE));
-    }
+    let mut computed = off::compare(rows);
     computed.extend(cold::compare(rows));
+    computed.extend(cold_code::compare(rows));
+    computed.extend(contended::compare(rows));
     computed.extend(update::compare(rows));
     computed.extend(trap::compare(rows));
 
-    let asleep = find(&computed, "off-difference/dormouse");
     let notes = &mut measured.notes;
-    notes.push(goal("off/dormouse within 5 % of off/none", &asleep, |x| x <= 5.0));
+    notes.extend(off::goals(&computed));
     notes.extend(update::goals(rows, &computed));
     notes.extend(trap::goals(&computed));
     notes.extend(off::NOTES.iter().map(|&note| note.to_owned()));
-    notes.push(cold::NOTE.to_owned());
-    notes.push(filter::NOTE.to_owned());
+    notes.extend([cold::NOTE, cold_code::NOTE, contended::NOTE, filter::NOTE].map(str::to_owned));
     notes.extend(update::NOTES.iter().chain(ipis::NOTES).map(|&note| note.to_owned()));
     notes.push(trap::NOTE.to_owned());
     measured.rows.append(&mut computed);
