@@ -43,6 +43,11 @@ const KEYS: &[&str] = &[
     "cold/atomic",
     "contended/dormouse",
     "contended/atomic",
+    "scale/1000",
+    "scale/10000",
+    "scale/100000",
+    "scale/100000/int3",
+    "scale-ratio/100000/int3",
 ];
 
 const POLL: [&str; 10] = [

@@ -15,6 +15,7 @@ mod loops;
 mod neighbour;
 mod off;
 mod origin;
+mod scale;
 mod sites;
 mod trap;
 mod update;
@@ -54,6 +55,7 @@ pub(crate) fn run(settings: &Settings, progress: &mut Progress) -> Measured {
     if loops::was_taken() {
         measured.wrong.push("off/…: a branch that was off was taken".to_owned());
     }
+    large_batches(settings, progress, &mut measured);
     compare(&mut measured);
     measured.notes.extend(load);
     measured.tables.push(origin::table(&measured.rows));
@@ -81,6 +83,16 @@ fn under_a_compile(settings: &Settings, progress: &mut Progress, measured: &mut 
     Some(format!("…{BUSY}: the same in a run of its own, while the machine compiles: {}", load.description))
 }
 
+/// The rows of an object that, once loaded, stays: last, so that no other row has its sites about.
+fn large_batches(settings: &Settings, progress: &mut Progress, measured: &mut Measured) {
+    let plan = settings.plan(30, 6);
+    progress.say("assembling");
+    let outcome = run_cases(scale::cases(settings), &plan, progress, |_| false);
+    measured.params.insert("scale_reps".to_owned(), plan.reps.into());
+    measured.rows.extend(outcome.rows);
+    measured.wrong.extend(outcome.wrong);
+}
+
 /// Rows computed from the measured ones, and what to say of them.
 fn compare(measured: &mut Measured) {
     let rows = &measured.rows;
@@ -90,14 +102,16 @@ fn compare(measured: &mut Measured) {
     computed.extend(contended::compare(rows));
     computed.extend(update::compare(rows));
     computed.extend(trap::compare(rows));
+    computed.extend(scale::compare(rows));
 
     let notes = &mut measured.notes;
     notes.extend(off::goals(&computed));
     notes.extend(update::goals(rows, &computed));
     notes.extend(trap::goals(&computed));
+    notes.extend(scale::goals(rows, &computed));
     notes.extend(off::NOTES.iter().map(|&note| note.to_owned()));
     notes.extend([cold::NOTE, cold_code::NOTE, contended::NOTE, filter::NOTE].map(str::to_owned));
     notes.extend(update::NOTES.iter().chain(ipis::NOTES).map(|&note| note.to_owned()));
-    notes.push(trap::NOTE.to_owned());
+    notes.extend([trap::NOTE, scale::NOTE].map(str::to_owned));
     measured.rows.append(&mut computed);
 }
