@@ -122,6 +122,10 @@ fn expand(pattern: &str) -> Vec<String> {
     choices.split(',').flat_map(|choice| expand(&format!("{before}{choice}{after}"))).collect()
 }
 
+fn unitless(names: &[&'static str]) -> Vec<(&'static str, String)> {
+    names.iter().map(|&name| ("", name.to_owned())).collect()
+}
+
 /// Each name with its unit; without one where the list has none.
 fn promised(workload: Workload) -> Vec<(&'static str, String)> {
     let (rows, behind): (Promised, &str) = match workload {
@@ -130,8 +134,8 @@ fn promised(workload: Workload) -> Vec<(&'static str, String)> {
         Workload::Switch => (SWITCH, ""),
         Workload::Maps => (MAPS, ""),
         Workload::Pound => (POUND, POUND_THREADS),
-        Workload::Keys => return KEYS.map(|name| ("", name.to_owned())).into(),
-        _ => return POLL.map(|name| ("", name.to_owned())).into(),
+        Workload::Keys => return unitless(KEYS),
+        _ => return unitless(&POLL),
     };
     let expanded =
         |&(unit, pattern)| expand(&format!("{pattern}{behind}")).into_iter().map(move |name| (unit, name));
