@@ -7,16 +7,18 @@ mod child;
 mod placed;
 mod process;
 
+use std::ffi::c_void;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use child::in_child;
 use dormouse_keys::{
     Batch, BatchReport, Error, Protocol, StaticKey, all, capability, prepare, static_key, text_reserved,
     unlikely,
 };
-use process::{NO_WRITABLE_CODE, fork, mappings, no, refuse, refuse_exec_gain, skipped};
+use process::{NO_WRITABLE_CODE, Refusal, fork, mappings, no, refuse, refuse_exec_gain, skipped};
 
 static_key! {
     static KEY: "resist.key" = false;
@@ -259,6 +261,54 @@ fn a_refused_system_call_refuses_the_batch_before_the_first_byte() {
             KEY.enable().unwrap();
             assert!(site(), "flip needs no handler");
         });
+    });
+}
+
+/// Which membarriers are refused, counted from 1; and how many there were.
+static REFUSED: [AtomicU32; 2] = [const { AtomicU32::new(0) }; 2];
+static BARRIERS: AtomicU32 = AtomicU32::new(0);
+
+/// Answers for the kernel.
+extern "C" fn answer(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut c_void) {
+    let count = BARRIERS.fetch_add(1, Ordering::Relaxed) + 1;
+    let [from, to] = [&REFUSED[0], &REFUSED[1]].map(|bound| bound.load(Ordering::Relaxed));
+    let answer = if (from..to).contains(&count) { -i64::from(libc::EPERM) } else { 0 };
+    // SAFETY: what the kernel passes to a handler with SA_SIGINFO.
+    unsafe { (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs[libc::REG_RAX as usize] = answer };
+}
+
+#[test]
+fn whichever_barrier_is_refused_half_way_the_text_is_as_it_was() {
+    in_child("whichever_barrier_is_refused_half_way_the_text_is_as_it_was", || {
+        // Registering, the flips' barrier, and three for the sites that go by int3.
+        for (from, for_good) in (1..=5).flat_map(|from| [(from, false), (from, true)]) {
+            for through_the_file in [false, true] {
+                let name =
+                    format!("barrier {from}, for good: {for_good}, through the file: {through_the_file}");
+                assert_in_fork(&name, || {
+                    REFUSED[0].store(from, Ordering::Relaxed);
+                    REFUSED[1].store(if for_good { u32::MAX } else { from + 1 }, Ordering::Relaxed);
+                    // SAFETY: the handler above.
+                    unsafe {
+                        let mut action: libc::sigaction = std::mem::zeroed();
+                        action.sa_sigaction = answer as *const () as usize;
+                        action.sa_flags = libc::SA_SIGINFO;
+                        assert_eq!(libc::sigaction(libc::SIGSYS, &raw const action, std::ptr::null_mut()), 0);
+                    }
+                    let before = text();
+                    let trap = libc::SECCOMP_RET_TRAP;
+                    refuse(&[Refusal { call: libc::SYS_membarrier, third_has: 0, answer: trap }]);
+                    if through_the_file {
+                        refuse(&[NO_WRITABLE_CODE]);
+                    }
+                    let error = switch(true, Protocol::Flip).unwrap_err();
+                    assert!(matches!(error, Error::Denied { .. }), "{error}");
+                    assert!(BARRIERS.load(Ordering::Relaxed) >= from);
+                    assert_eq!(text(), before);
+                    assert_all(false);
+                });
+            }
+        }
     });
 }
 

@@ -124,7 +124,8 @@ pub(crate) fn write(
 
     // 1. Nothing is touched before everything is known to be in order, the text last: it is the likeliest to change.
     barrier::register()?;
-    if patches.iter().any(|p| p.by_int3) {
+    let flipped = patches.iter().filter(|p| !p.by_int3).count();
+    if flipped < patches.len() {
         int3::prepare()?;
     }
     for patch in &*patches {
@@ -137,13 +138,16 @@ pub(crate) fn write(
     // 2. A way to write them all, or none.
     let access = Access::open(patches, segments)?;
 
-    // 3. The bytes. On error they are as they were. (The sort keeps each part in order of address.)
-    patches.sort_by_key(|p| p.by_int3);
-    let (flips, traps) = patches.split_at(patches.partition_point(|p| !p.by_int3));
-    let written = flip::write(&access, flips).and_then(|flipped| {
+    // 3. The bytes. On error they are as they were.
+    if (1..patches.len()).contains(&flipped) {
+        // Keeps each part in order of address.
+        patches.sort_by_key(|p| p.by_int3);
+    }
+    let (flips, traps) = patches.split_at(flipped);
+    let written = flip::write(&access, flips).and_then(|first| {
         let trapped = int3::write(&access, traps, capacity);
         let (barriers, traps) = trapped.map_err(|error| flip::undo(&access, flips, error))?;
-        Ok((flipped + barriers, traps))
+        Ok((first + barriers, traps))
     });
 
     // 4. Read-only again, in any case.

@@ -11,7 +11,7 @@ pub(crate) fn fork(body: impl FnOnce()) -> libc::c_int {
     assert!(child >= 0, "{}", io::Error::last_os_error());
     if child == 0 {
         // SAFETY: plain calls.
-        unsafe { libc::alarm(30) };
+        unsafe { libc::alarm(120) };
         let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body));
         // SAFETY: as above.
         unsafe { libc::_exit(if ended.is_ok() { 0 } else { 101 }) };
