@@ -24,6 +24,8 @@
 //!   unblocked it traps and goes on like a thread, since its handlers are copies of ours; with the signal blocked it
 //!   dies alone. (The children of `posix_spawn` run nothing but the C library meanwhile. Its *parent* blocks all
 //!   signals until the `exec`, is seen, and waited for.)
+//!
+//! A debugger that is attached is told of every trap before the handler is.
 
 mod midway;
 
