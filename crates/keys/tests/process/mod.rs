@@ -55,8 +55,10 @@ pub(crate) fn refuse_exec_gain() {
 pub(crate) fn leave_proc() {
     let empty = std::env::temp_dir().join(format!("dormouse-resist-{}", std::process::id()));
     std::fs::create_dir(&empty).unwrap();
-    std::os::unix::fs::chroot(&empty).unwrap();
-    std::env::set_current_dir("/").unwrap();
+    std::env::set_current_dir(&empty).unwrap();
+    // It has no name from here on, and nothing is left behind.
+    std::fs::remove_dir(&empty).unwrap();
+    std::os::unix::fs::chroot(".").unwrap();
 }
 
 /// Becomes nobody, who cannot be dumped.
