@@ -79,7 +79,8 @@ impl Reading {
 
 /// The system call alone: what the kernel answers, and nothing allocated for it.
 pub(super) fn open_raw(attr: &Attr, pid: i32, cpu: i32) -> io::Result<OwnedFd> {
-    const NO_GROUP: i32 = -1;
+    const NO_GROUP: libc::c_long = -1;
+    let (pid, cpu) = (libc::c_long::from(pid), libc::c_long::from(cpu));
     // A copy: a kernel whose structure is shorter writes how long it is.
     let mut raw = attr.raw;
     // SAFETY: `raw` lives longer than the call, and is as long as its `size` says.
