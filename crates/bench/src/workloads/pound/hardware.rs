@@ -96,14 +96,14 @@ mod tests {
     use crate::progress::Progress;
     use crate::runner::{Plan, run};
 
-    /// With events that the kernel counts itself: they are had, scaled and inherited in the same way.
+    /// With an event that the kernel counts itself: it is had, scaled and inherited in the same way.
     #[test]
     fn what_the_threads_do_is_counted_with_the_process() {
         let seen = Seen::default();
         let work = || pound(Kind::ClockGettime, 3, 2000);
-        match count([Counted::TaskClock, Counted::PageFaults], work, &seen) {
+        match count([Counted::TaskClock], work, &seen) {
             // 6000 calls of at least 50 ns each.
-            Ok([ns, faults]) => assert!(ns > 300_000.0 && faults > 0.0, "{ns} ns, {faults} faults"),
+            Ok([ns]) => assert!(ns > 300_000.0, "{ns} ns"),
             Err(reason) => println!("1 skipped: no events here: {reason:?}"),
         }
         assert!(seen.uncounted.get() < 100.0);
