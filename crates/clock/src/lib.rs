@@ -7,7 +7,7 @@
 //! | tier | proof | what it needs | a read |
 //! |---|---|---|---|
 //! | [`Tier::Rseq`] | the kernel has not cleared `rseq_cs` | rseq, and Linux before 6.19 | an `rdtsc` and a few loads |
-//! | [`Tier::Page`] | the page of a perf event has not changed | perf events, a page of locked memory a thread | the same; a switch of the kernel costs half a microsecond more |
+//! | [`Tier::Page`] | the page of a perf event has not changed | perf events, a page of locked memory a thread | the same; a switch of the kernel costs about a microsecond more |
 //! | [`Tier::Gap`] | the last read is too short a time ago | nothing | the same, if reads are less than 2 µs apart |
 //! | [`Tier::Syscall`] | none needed | nothing | a system call |
 //!

@@ -332,7 +332,12 @@ fn forget() {
 }
 
 #[cfg(test)]
+#[path = "../tests/child/mod.rs"]
+mod child;
+
+#[cfg(test)]
 mod tests {
+    use super::child::in_child;
     use super::*;
 
     fn spin(for_ns: u64) {
@@ -401,6 +406,28 @@ mod tests {
             clock.changing.set(false);
             assert!(thread_cpu_ns() >= before);
             assert_ne!(clock.attached.get(), 0);
+        });
+    }
+
+    #[test]
+    fn a_counter_that_is_given_up_sends_every_thread_to_the_kernel_for_good() {
+        let name = "thread::tests::a_counter_that_is_given_up_sends_every_thread_to_the_kernel_for_good";
+        in_child(name, &[&[]], || {
+            let best = tier();
+            let mut last = thread_cpu_ns();
+            tsc::give_up();
+            // Until its epoch is over; no step back on the way.
+            let end = kernel::thread_ns() + 3_000_000;
+            while kernel::thread_ns() < end {
+                let now = thread_cpu_ns();
+                assert!(now >= last);
+                last = now;
+            }
+            assert_eq!(thread_cpu_time().tier, Tier::Syscall);
+            assert_eq!(std::thread::spawn(tier).join().unwrap(), Tier::Syscall);
+            let refused = force(Some(best));
+            assert!(best == Tier::Syscall || matches!(refused, Err(Error::Tier { .. })), "{refused:?}");
+            assert!(capability().iter().any(|line| line.detail.contains("changed its rate")));
         });
     }
 }

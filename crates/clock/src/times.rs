@@ -10,9 +10,10 @@ use std::mem::MaybeUninit;
 
 /// CPU time by mode, in nanoseconds.
 ///
-/// Only the sum is exact. Unless the kernel accounts at every change of mode (`VIRT_CPU_ACCOUNTING_GEN`),
-/// each tick is charged to the mode that it interrupts, and the exact sum is then divided in that
-/// proportion. The unit of the kernel's answer is the microsecond.
+/// Only the sum is exact, as of the kernel's last look at the thread: a tick, a switch, or a read of its
+/// clock. Unless the kernel accounts at every change of mode (`VIRT_CPU_ACCOUNTING_GEN`), each tick is
+/// charged to the mode that it interrupts, and the exact sum is then divided in that proportion. The unit
+/// of the kernel's answer is the microsecond.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Times {
     /// In user mode.
@@ -72,7 +73,6 @@ mod tests {
         let most = thread_ns();
         // Each part is rounded down to a microsecond.
         assert!((least.saturating_sub(2000)..=most).contains(&times.total_ns()), "{times:?} {least}..{most}");
-        assert!(times.system_ns > 0, "all of it was system calls: {times:?}");
     }
 
     #[test]

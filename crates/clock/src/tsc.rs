@@ -167,7 +167,7 @@ pub(crate) fn holds() -> bool {
     let Some(reference) = REFERENCE.read() else { return !is_broken() };
     let pair = Pair::once(raw_ns);
     if !pair.fits(reference, rate()) {
-        BROKEN.store(true, Ordering::Relaxed);
+        give_up();
     } else if let Some(anchor) = anchor() {
         // Twice as long each time.
         let interval = (reference.ns - anchor.raw.ns).min(LONGEST);
@@ -181,13 +181,19 @@ pub(crate) fn holds() -> bool {
 #[cold]
 fn renew(anchor: &Anchor) {
     if !kernel_offers_it() {
-        return BROKEN.store(true, Ordering::Relaxed);
+        return give_up();
     }
     let pair = Pair::now(raw_ns);
     if let Some(rate) = pair.rate_since(anchor.raw) {
         RATE.store(rate, Ordering::Relaxed);
         REFERENCE.write(pair);
     }
+}
+
+/// No clock is built on the counter any more; threads find out when they next ask the kernel.
+#[cold]
+pub(crate) fn give_up() {
+    BROKEN.store(true, Ordering::Relaxed);
 }
 
 /// Whether the counter was found to have changed.

@@ -1,6 +1,6 @@
 //! The page of a perf event as proof: its sequence number moves whenever the thread is scheduled in.
 //!
-//! The price is paid at the kernel's switches (about half a microsecond each) and in the user's locked
+//! The price is paid at the kernel's switches (half a microsecond to one each) and in the user's locked
 //! memory, which the host wants for its own ends too: at most a quarter of it is taken, and threads that
 //! come later have the next tier. No descriptor stays open.
 //!
