@@ -48,7 +48,7 @@ impl Page {
     /// # Cost
     ///
     /// Twenty microseconds, a page of the user's locked memory (`kernel.perf_event_mlock_kb` for each
-    /// processor), a descriptor for the time of the call; and then about half a microsecond each time the
+    /// processor), a descriptor for the time of the call; and then half a microsecond to one each time the
     /// thread is scheduled in.
     ///
     /// # Errors
