@@ -66,8 +66,9 @@ mod flushed {
 
     const LINE: usize = 64;
 
-    /// Functions with a site, with a flag and with neither, and the flags. Each begins on a cache line of its own, because
-    /// each is a section of its own, which takes the alignment of what is in it.
+    /// For each key, functions with neither a site nor a flag, with the site, and with the flag: side by side, so that
+    /// no row runs on other pages than the others. Each begins on a cache line of its own, because each is a section
+    /// of its own, which takes the alignment of what is in it.
     macro_rules! functions {
         ($($key:ident $name:literal)+) => {
             dormouse::static_key! { $(static $key: $name = false;)+ }
@@ -79,9 +80,11 @@ mod flushed {
             }
 
             static FLAGS: &[&Flag] = &[$(&flags::$key),+];
-            static SITES: &[Function] = &[$(functions!(@ $key, dormouse::unlikely!($key))),+];
-            static TESTS: &[Function] = &[$(functions!(@ $key, flags::$key.0.load(Ordering::Relaxed))),+];
-            static NOTHING: &[Function] = &[$(functions!(@ $key, false)),+];
+            static FUNCTIONS: &[[Function; 3]] = &[$([
+                functions!(@ $key, false),
+                functions!(@ $key, dormouse::unlikely!($key)),
+                functions!(@ $key, flags::$key.0.load(Ordering::Relaxed)),
+            ]),+];
         };
         (@ $key:ident, $on:expr) => {{
             #[inline(never)]
@@ -126,8 +129,8 @@ mod flushed {
         // In an order that has nothing to do with where they lie, or the next line would be fetched with each.
         let mut order: Vec<usize> = (0..FLAGS.len()).collect();
         SplitMix64(settings.seed).shuffle(&mut order);
-        let case = |name: &str, functions: &'static [Function]| {
-            let functions: Vec<Function> = order.iter().map(|&at| functions[at]).collect();
+        let case = |(row, name): (usize, &str)| {
+            let functions: Vec<Function> = order.iter().map(|&at| FUNCTIONS[at][row]).collect();
             Case::new(vec![spec(name, functions.len(), runs)], move || {
                 if let Some(at) = functions.iter().position(|&f| !(f as usize).is_multiple_of(LINE)) {
                     return Err(Failure::Unavailable(format!(
@@ -146,7 +149,7 @@ mod flushed {
                 Ok(vec![midmean(&times).ok_or("no runs")?])
             })
         };
-        vec![case("none", NOTHING), case("dormouse", SITES), case("atomic", TESTS)]
+        ["none", "dormouse", "atomic"].into_iter().enumerate().map(case).collect()
     }
 
     /// Puts the functions and every flag out of the caches: the same work before each run.

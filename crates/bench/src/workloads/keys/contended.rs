@@ -18,7 +18,8 @@ const PEERS: [&str; 2] = ["dormouse", "atomic"];
 
 pub(super) const NOTE: &str = "contended rows: the loop of off, CPU time of one thread an iteration, while a thread on \
     another processor writes the cache line of the flag that contended/atomic reads, as fast as it can (false: the \
-    branch stays off); in all three rows. neighbour/contended rows: how much of the time that thread ran";
+    branch stays off); in all three rows. neighbour/contended rows: how much of the time that thread ran. Where the two processors are threads of \
+    one core, as those of a virtual machine may be, the line is at hand for both and costs nothing";
 
 /// The cases.
 pub(super) fn cases(settings: &Settings) -> Vec<Case<'static>> {

@@ -1,16 +1,20 @@
 //! The other thread: who patches text that nobody runs pays for nobody's interrupt.
 
 use std::hint::black_box;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::thread::gettid;
 
 use crate::affinity::Halves;
 use crate::clocks::wall;
 use crate::runner::Failure;
+
+/// How long to wait for the thread to start, or to go: the machine may be busy.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A thread that runs something until it is dropped, on the second half of the processors.
 #[derive(Debug)]
@@ -36,7 +40,7 @@ impl Neighbour {
         let spawn = || thread::Builder::new().name("bench-neighbour".to_owned()).spawn(work);
         let thread = Some(halves.on_second(spawn)??);
         let mut neighbour = Self { stop, tid: 0, thread };
-        neighbour.tid = is_ready.recv_timeout(Duration::from_secs(10))?;
+        neighbour.tid = is_ready.recv_timeout(PATIENCE)?;
         Ok(neighbour)
     }
 
@@ -56,11 +60,18 @@ impl Neighbour {
 }
 
 impl Drop for Neighbour {
+    /// Returns when the thread is gone from the process's list too: a thread that ends blocks all signals, which
+    /// is a reason to refuse int3.
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
             // It cannot panic, and there is nobody to tell if it does.
             drop(thread.join());
+        }
+        let listed = format!("/proc/self/task/{}", self.tid);
+        let deadline = Instant::now() + PATIENCE;
+        while self.tid != 0 && Path::new(&listed).exists() && Instant::now() < deadline {
+            thread::yield_now();
         }
     }
 }

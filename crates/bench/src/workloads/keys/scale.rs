@@ -107,6 +107,8 @@ mod live {
         Case::new(vec![spec(size, variant).with("batches", batches)], move || {
             let beside = sites.clone();
             let neighbour = Neighbour::start(&halves, move || beside.run())?;
+            // Where every row begins, however the one before has ended.
+            Batch::new().protocol(Protocol::Flip).disable_all(keys.iter().copied()).apply()?;
             let switched = |number| switch(&sites, &keys, protocol, number % 2 == 0);
             let took = halves.on_first(|| (0..batches).map(switched).sum::<Result<f64, Failure>>())??;
             drop(neighbour);
@@ -120,12 +122,12 @@ mod live {
             let (batch, keys) = (Batch::new().protocol(protocol), keys.iter().copied());
             if on { batch.enable_all(keys) } else { batch.disable_all(keys) }.apply()
         });
-        report?;
+        let written = report?.sites;
         let (seen, expected) = (sites.run(), if on { keys.len() } else { 0 });
-        if seen == expected {
+        if written == keys.len() && seen == expected {
             Ok(took.as_secs_f64() * 1e6)
         } else {
-            Err(Failure::Wrong(format!("{seen} sites were on, not {expected}")))
+            Err(Failure::Wrong(format!("{written} sites were written; {seen} were on, not {expected}")))
         }
     }
 

@@ -48,6 +48,7 @@ impl Way {
     /// What `updates` updates take, on and off in turn; after each, this thread runs the sites and counts
     /// those that are on.
     pub(super) fn updates(self, updates: u32) -> Result<Took, Failure> {
+        all_off()?;
         let mut sum = Took::default();
         for number in 0..updates {
             let on = number % 2 == 0;
@@ -98,6 +99,12 @@ impl Way {
         }
         Ok(())
     }
+}
+
+/// Where every row begins, however the one before has ended.
+fn all_off() -> Result<(), Failure> {
+    Batch::new().protocol(Protocol::Flip).disable_all(KEYS.iter().map(|key| key())).apply()?;
+    Ok(())
 }
 
 /// Whether all sites, or none, were on.
