@@ -5,18 +5,24 @@
 //! - [`ring`]: a byte ring that a thread and its signal handlers write without ever blocking;
 //! - [`rseq`]: the restartable-sequence area, used as a flag that the kernel clears when a thread is
 //!   descheduled;
+//! - [`loader`]: the loaded objects, and keeping one of them;
+//! - [`lock`]: a lock of fixed layout that knows its owner;
+//! - [`rendezvous`]: several copies of dormouse in one process, and what they share;
 //! - [`trap`]: who resumes a thread that ran into a breakpoint instruction of ours;
 //! - [`Capability`]: one line of the report on what works here.
 //!
 //! # Things it does not do
 //!
 //! No policy: which tier a clock uses or who may drain a ring is decided above. No second copy in one
-//! binary: `links = "dormouse"` makes cargo refuse it, because a thread has one current task.
+//! binary: `links = "dormouse"` makes cargo refuse it. (Binaries that bring a copy each meet in [`rendezvous`].)
 
 #![deny(unsafe_code)]
 
 mod capability;
+pub mod loader;
+pub mod lock;
 pub mod perf;
+pub mod rendezvous;
 pub mod ring;
 pub mod rseq;
 pub mod thread;

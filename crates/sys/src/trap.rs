@@ -21,8 +21,13 @@ use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
+use crate::rendezvous;
+
 /// Where a thread that ran into the `int3` at an address goes on; `None`: not ours.
 pub type Resolver = fn(address: usize) -> Option<usize>;
+
+/// The same for a resolver in another copy of dormouse (see [`crate::rendezvous`]); 0: not its.
+pub(crate) type ForeignResolver = extern "C" fn(address: usize) -> usize;
 
 /// What `int3` is.
 pub const INT3: u8 = 0xcc;
@@ -36,13 +41,56 @@ static ROUND: AtomicUsize = AtomicUsize::new(0);
 
 /// Says that the resolver knows new addresses, before the first `int3` of them is written.
 pub fn begin_round() {
+    match rendezvous::followed() {
+        None => begin_round_for_another(),
+        Some(leader) => (leader.begin_trap_round)(),
+    }
+}
+
+/// [`begin_round`], for a copy that this one leads.
+pub(crate) extern "C" fn begin_round_for_another() {
     // Pairs with the loads in `handle`: who meets an `int3` of this round sees the number.
     ROUND.fetch_add(1, Ordering::AcqRel);
 }
 
 /// Has `resolver` asked about every `int3` that this process runs into. Idempotent; a second resolver takes
-/// the place of the first.
+/// the place of the first, which must know no address then. The caller has made this copy stay
+/// ([`rendezvous::stay`]): a handler may be on its way into it at any time.
 pub fn install(resolver: Resolver) -> io::Result<()> {
+    static OWN: AtomicPtr<()> = AtomicPtr::new(std::ptr::null_mut());
+
+    extern "C" fn own(address: usize) -> usize {
+        // SAFETY: only stored below, a `Resolver`, before this function is installed.
+        let resolver = unsafe { std::mem::transmute::<*mut (), Resolver>(OWN.load(Ordering::Acquire)) };
+        resolver(address).unwrap_or(0)
+    }
+
+    let Some(leader) = rendezvous::followed() else { return install_here(resolver) };
+    // Pairs with the load in `own`.
+    OWN.store(resolver as *mut (), Ordering::Release);
+    match (leader.install_trap)(own) {
+        0 => Ok(()),
+        errno => Err(io::Error::from_raw_os_error(errno)),
+    }
+}
+
+/// [`install`], for a copy that this one leads; an error number, or 0.
+pub(crate) extern "C" fn install_for_another(resolver: ForeignResolver) -> libc::c_int {
+    static FOREIGN: AtomicPtr<()> = AtomicPtr::new(std::ptr::null_mut());
+
+    fn foreign(address: usize) -> Option<usize> {
+        // SAFETY: only stored below, a `ForeignResolver` of an object that stays.
+        let resolver =
+            unsafe { std::mem::transmute::<*mut (), ForeignResolver>(FOREIGN.load(Ordering::Acquire)) };
+        Some(resolver(address)).filter(|&target| target != 0)
+    }
+
+    // Pairs with the load in `foreign`.
+    FOREIGN.store(resolver as *mut (), Ordering::Release);
+    install_here(foreign).err().map_or(0, |error| error.raw_os_error().unwrap_or(libc::EINVAL))
+}
+
+fn install_here(resolver: Resolver) -> io::Result<()> {
     static INSTALLING: Mutex<()> = Mutex::new(());
     let _installing = INSTALLING.lock().unwrap_or_else(PoisonError::into_inner);
     // Pairs with the load in `handle`.
@@ -84,9 +132,10 @@ unsafe extern "C" fn handle(signal: libc::c_int, info: *mut libc::siginfo_t, con
     if code == SI_KERNEL {
         // The processor has stepped over the one byte.
         let address = (registers[RIP] as usize).wrapping_sub(1);
-        let resolver = RESOLVER.load(Ordering::Acquire);
         loop {
             let round = ROUND.load(Ordering::Acquire);
+            // After the round: who sees a round finds the resolver that knows it.
+            let resolver = RESOLVER.load(Ordering::Acquire);
             if !resolver.is_null() {
                 // SAFETY: only `install` stores there, a `Resolver`.
                 let resolver = unsafe { std::mem::transmute::<*mut (), Resolver>(resolver) };
