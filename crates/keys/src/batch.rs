@@ -2,24 +2,15 @@
 //!
 //! # Locking
 //!
-//! 1. The patch lock is held over the whole of a batch; concurrent batches wait for completion.
-//! 2. Inside it the registry's lock is taken for a moment. Nothing else is locked, and no foreign code is
-//!    called.
+//! The patch lock ([`registry::lock`]) is held over the whole of a batch; concurrent batches wait for
+//! completion. Nothing else is waited for inside it, the loader least of all, and no foreign code is called.
 
-use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::key::Key;
-use crate::registry::{Index, index};
+use crate::registry::{self, Index};
 use crate::{Error, Lease, Protocol};
-
-static PATCH: Mutex<()> = Mutex::new(());
-
-thread_local! {
-    static BUSY: Cell<bool> = const { Cell::new(false) };
-}
 
 /// One transaction over any number of keys: all sites are checked, then all are written, then the new states
 /// become visible. If anything is refused, the text and the keys are as they were.
@@ -119,16 +110,15 @@ impl Batch {
     /// See [`Batch`].
     pub fn apply(self) -> Result<BatchReport, Error> {
         let start = Instant::now();
-        if BUSY.with(|busy| busy.replace(true)) {
-            return Err(Error::Reentrant);
-        }
-        let _not_busy = OnDrop(|| BUSY.with(|busy| busy.set(false)));
-        // A panic cannot come from inside, but a poisoned lock would still protect nothing that could be half
-        // done.
-        let _locked = PATCH.lock().unwrap_or_else(PoisonError::into_inner);
+        let protocol = self.protocol.unwrap_or_else(Protocol::of_process);
+        protocol.prepare()?;
+        let registry = registry::lock()?;
         let plan = Plan::of(&self.changes)?;
-        let mut report = plan.write(&index(), self.protocol.unwrap_or_else(Protocol::of_process))?;
+        let mut report = plan.write(registry.index(), protocol)?;
         report.keys = plan.switched().count();
+        if report.keys > 0 {
+            registry.set_switched();
+        }
         plan.publish();
         report.elapsed = start.elapsed();
         Ok(report)
@@ -142,13 +132,6 @@ impl Batch {
     pub fn acquire(self, keys: impl IntoIterator<Item = &'static Key>) -> Result<Lease, Error> {
         Lease::in_batch(self, keys.into_iter().collect())
     }
-}
-
-/// Runs `f` while no batch is under way.
-#[cfg(dormouse_patching)]
-pub(crate) fn exclusively<T>(f: impl FnOnce() -> T) -> T {
-    let _locked = PATCH.lock().unwrap_or_else(PoisonError::into_inner);
-    f()
 }
 
 impl Batch {
@@ -169,14 +152,6 @@ impl Batch {
             lease.forget_where(&chosen);
         }
         Ok(report)
-    }
-}
-
-struct OnDrop<F: FnMut()>(F);
-
-impl<F: FnMut()> Drop for OnDrop<F> {
-    fn drop(&mut self) {
-        (self.0)();
     }
 }
 
@@ -238,7 +213,7 @@ impl Plan {
                 return Err(Error::NotText { key, addr: first.code });
             }
         }
-        let written = crate::text::write(&mut patches, &index.segments, protocol)?;
+        let written = crate::text::write(&mut patches, index.segments(), protocol)?;
         Ok(BatchReport {
             sites: patches.len(),
             skipped,

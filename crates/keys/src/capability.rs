@@ -11,23 +11,19 @@ use dormouse_sys::Capability;
 pub fn capability() -> Vec<Capability> {
     use crate::registry;
 
-    let index = registry::index();
-    let sites = registry::site_count();
-    let mut report = vec![match sites {
+    let sites = registry::list(|used| used.sites);
+    let mut report = vec![match sites.len() {
         0 => Capability::limited("keys.sites", "no site is linked into this process"),
-        _ => Capability::ok("keys.sites", format!("{sites} sites of {} keys", registry::all().len())),
+        keys => Capability::ok("keys.sites", format!("{} sites of {keys} keys", sites.iter().sum::<usize>())),
     }];
     report.push(match crate::barrier::register() {
         Ok(()) => Capability::ok("keys.sync", "membarrier(SYNC_CORE)"),
         Err(error) => Capability::unavailable("keys.sync", error.to_string())
             .with_fix("allow the membarrier system call in the seccomp profile"),
     });
-    if let Some(site) = index.first_site() {
-        report.push(match crate::batch::exclusively(|| crate::text::probe_write(site, &index.segments)) {
-            Ok(()) => Capability::ok("keys.write", "mprotect of code"),
-            Err(error) => Capability::unavailable("keys.write", error.to_string())
-                .with_fix("allow writable code (systemd: MemoryDenyWriteExecute=no; SELinux: execmod)"),
-        });
+    match registry::lock() {
+        Ok(registry) => report.extend(of_writing(registry.index())),
+        Err(error) => report.push(Capability::unavailable("keys.write", error.to_string())),
     }
     report.push(match crate::Protocol::of_process() {
         _ if crate::text::fallback() => {
@@ -38,6 +34,26 @@ pub fn capability() -> Vec<Capability> {
     });
     if let Some(complaint) = crate::protocol::complaint() {
         report.push(Capability::limited("keys.setting", complaint).with_fix("unset DORMOUSE_KEYS"));
+    }
+    report
+}
+
+/// Whether code can be written, and whether all of it follows its keys.
+#[cfg(dormouse_patching)]
+fn of_writing(index: &crate::registry::Index) -> Vec<Capability> {
+    let mut report = Vec::new();
+    if let Some(site) = index.first_site() {
+        report.push(match crate::text::probe_write(site, index.segments()) {
+            Ok(()) => Capability::ok("keys.write", "mprotect of code"),
+            Err(error) => Capability::unavailable("keys.write", error.to_string())
+                .with_fix("allow writable code (systemd: MemoryDenyWriteExecute=no; SELinux: execmod)"),
+        });
+    }
+    let stray = index.waiting();
+    if !stray.is_empty() {
+        let detail =
+            format!("sites that do not follow their keys since they were loaded: {}", stray.join("; "));
+        report.push(Capability::limited("keys.objects", detail));
     }
     report
 }

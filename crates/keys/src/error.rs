@@ -3,6 +3,9 @@
 use std::fmt;
 use std::io;
 
+use dormouse_sys::loader::PinError;
+use dormouse_sys::lock::Held;
+use dormouse_sys::rendezvous::Conflict;
 use dormouse_sys::trap::Blocking;
 
 /// Why a batch was refused.
@@ -62,6 +65,18 @@ pub enum Error {
     /// A batch inside a batch of the same thread, which could only wait for itself.
     #[error("a batch is under way on this thread; a signal handler must not start another")]
     Reentrant,
+    /// The object that a key or the library lives in is being unloaded.
+    #[error("{0}; do not unload an object while its keys are in use")]
+    Leaving(#[from] PinError),
+    /// Another copy of dormouse leads this process, and this one cannot follow it.
+    #[error(transparent)]
+    Copies(#[from] Conflict),
+}
+
+impl From<Held> for Error {
+    fn from(_: Held) -> Self {
+        Self::Reentrant
+    }
 }
 
 fn list(threads: &[Blocking]) -> String {

@@ -11,6 +11,8 @@ use crate::{Batch, BatchReport, Error, Lease};
 ///
 /// A key is on while its *baseline* is on or somebody holds a [`Lease`]. The state changes through
 /// [`Batch`] alone, under the patch lock.
+///
+/// Copies of dormouse in one process share keys: see [`dormouse_sys::rendezvous::ABI`].
 #[repr(C)]
 pub struct Key {
     /// What the sites are now. Stored after the text has changed, so who reads `true` finds awake code.
@@ -97,12 +99,12 @@ impl fmt::Debug for Key {
 
 impl Key {
     /// The name, which need not be unique.
-    pub fn name(&self) -> &'static str {
+    pub fn name(&self) -> &str {
         self.name
     }
 
     /// The source file that defines the key.
-    pub fn file(&self) -> &'static str {
+    pub fn file(&self) -> &str {
         self.file
     }
 
@@ -112,7 +114,7 @@ impl Key {
     }
 
     /// What the key's owner has attached to it, if it is a `T`.
-    pub fn attached<T: Any>(&self) -> Option<&'static T> {
+    pub fn attached<T: Any>(&self) -> Option<&T> {
         // To the `Any`, not to the reference of it.
         let attached: &'static (dyn Any + Send + Sync) = self.attached?;
         attached.downcast_ref()

@@ -3,9 +3,10 @@
 use crate::batch::Change;
 use crate::error::ReleaseError;
 use crate::key::Key;
-use crate::{Batch, BatchReport, Error};
+use crate::{Batch, BatchReport, Error, registry};
 
-/// Keeps its keys on until it is dropped or released.
+/// Keeps its keys on until it is dropped or released. The objects that the keys live in stay loaded, also after
+/// that.
 ///
 /// Dropping gives all keys back in one batch. If that is refused (it was possible when the lease was taken,
 /// so something has changed since), the keys stay on and keep counting the lease; [`Lease::release`] reports
@@ -30,6 +31,7 @@ impl Lease {
     pub(crate) fn in_batch(batch: Batch, mut keys: Vec<&'static Key>) -> Result<Self, Error> {
         keys.sort_unstable_by_key(|k| k.address());
         keys.dedup_by_key(|k| k.address());
+        registry::keep(&keys)?;
         let report = batch.change_all(keys.iter().copied(), Change::Acquire).apply()?;
         Ok(Self { keys, report })
     }

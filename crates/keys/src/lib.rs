@@ -42,6 +42,14 @@
 //! The two instructions have the same length and the same four operand bytes, so a site changes by a store of
 //! one byte, and a processor sees the one or the other ([`Batch`] has the protocol).
 //!
+//! # Objects that are opened and closed
+//!
+//! Sites in an object that `dlopen` loads follow their keys before code of the object runs that is not itself
+//! part of loading, and leave with `dlclose`. An object does not leave any more once a key of it was handed out
+//! by name ([`all`], [`Selector::keys`]) or leased: a `&'static Key` must last. [`list`] is for who only
+//! looks. A plugin that brings a copy of this crate shares the keys of the process: see
+//! [`dormouse_sys::rendezvous`].
+//!
 //! # Ordering
 //!
 //! A site orders nothing. Data that the awake branch reads must be published by its own means.
@@ -73,12 +81,14 @@ pub use arch::PATCHING;
 pub use barrier::register as prepare;
 pub use batch::{Batch, BatchReport};
 pub use capability::capability;
+pub use dormouse_sys::loader::PinError;
+pub use dormouse_sys::rendezvous::Conflict;
 pub use dormouse_sys::trap::Blocking;
 pub use error::{Error, ReleaseError};
 pub use key::{Key, StaticKey};
 pub use lease::Lease;
 pub use protocol::Protocol;
-pub use registry::{KeyUse, all, site_count};
+pub use registry::{KeyUse, Listed, all, list, site_count};
 #[cfg(feature = "select")]
 pub use select::{Selector, SelectorError, near};
 
@@ -87,7 +97,7 @@ pub use select::{Selector, SelectorError, near};
 pub mod macros {
     pub use crate::key::flags;
     #[cfg(dormouse_patching)]
-    pub use crate::object::register;
+    pub use crate::object::{register, unregister};
     #[cfg(not(dormouse_patching))]
     pub use crate::registry::PortableSite;
     #[cfg(not(dormouse_patching))]

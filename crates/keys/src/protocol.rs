@@ -3,6 +3,8 @@
 use std::num::NonZero;
 use std::sync::OnceLock;
 
+use crate::Error;
+
 /// By which protocol a batch changes the text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
@@ -29,6 +31,17 @@ impl Protocol {
         *OF_PROCESS.get_or_init(|| {
             std::env::var("DORMOUSE_KEYS").ok().as_deref().map_or(Ok(Self::Flip), parse).unwrap_or_default()
         })
+    }
+}
+
+impl Protocol {
+    /// What must be done before the patch lock is taken: by int3, threads come back into this copy's code long
+    /// after a batch, so its object stays.
+    pub(crate) fn prepare(self) -> Result<(), Error> {
+        match self {
+            Self::Flip => Ok(()),
+            Self::Int3 { .. } => Ok(dormouse_sys::rendezvous::stay()?),
+        }
     }
 }
 

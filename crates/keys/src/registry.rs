@@ -2,13 +2,46 @@
 //!
 //! Nothing registers a key: a key is known because a live site names it, so functions that the linker
 //! dropped take their keys along. The index is built when it is first asked for and again when an object has
-//! come; entries point into read-only data, and cost nothing until then.
+//! come or left; entries lie in read-only data, and cost nothing until then.
+//!
+//! # Objects that leave
+//!
+//! A key lies in an object, which `dlclose` may unload. So the index is looked at under the patch lock, which
+//! an object that leaves must take ([`crate::object::unregister`]), and whoever is to have a key for longer has
+//! its object *pinned* first: it stays until the process ends. [`all`], [`Selector::keys`](crate::Selector::keys)
+//! and every [`Lease`](crate::Lease) pin; [`list`] does not.
+//!
+//! # Locking
+//!
+//! The patch lock, then [`LOCAL`]. A constructor calls [`add`] and a destructor [`remove`] under the loader's
+//! own lock, so that comes first of all, and under the patch lock nothing may wait for the loader: no
+//! `dl_iterate_phdr`, no `dlopen`, no first use of a thread-local that has a destructor or that may lie in an
+//! object which was opened later (hence no `HashMap`, whose seeds are one). What the loader knows of an object
+//! is asked when it comes, before the lock is taken.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use dormouse_sys::loader;
+use dormouse_sys::lock::Guard;
+use dormouse_sys::rendezvous::{self, Table};
+
+use crate::Error;
 use crate::key::Key;
 
-/// A key and where it is used.
+#[cfg(dormouse_patching)]
+mod patched;
+#[cfg(dormouse_patching)]
+pub(crate) use patched::{Index, Site, add, remove};
+
+#[cfg(not(dormouse_patching))]
+mod portable;
+#[cfg(not(dormouse_patching))]
+pub(crate) use portable::Index;
+#[cfg(not(dormouse_patching))]
+pub use portable::PortableSite;
+
+/// A key and where it is used. The key's object stays loaded.
 #[derive(Debug, Clone)]
 pub struct KeyUse {
     /// The key.
@@ -19,13 +52,40 @@ pub struct KeyUse {
     pub object: Arc<str>,
 }
 
-/// Every key that a site names, by name, then by place.
+/// A key and where it is used, while [`list`] shows it.
+#[derive(Debug, Clone, Copy)]
+pub struct Listed<'a> {
+    /// The key.
+    pub key: &'a Key,
+    /// How many sites branch on it.
+    pub sites: usize,
+    /// File name of the linked object that the key lives in; empty where that cannot be told.
+    pub object: &'a str,
+}
+
+/// Every key that a site names, by name, then by place. The objects that the keys live in stay loaded from now
+/// on; [`list`] is for who only wants to look.
 ///
 /// # Cost
 ///
-/// Sorts all sites of the process at the first call and after an object has come; else a copy.
+/// Sorts all sites of the process at the first call and after an object has come or left; else a copy.
 pub fn all() -> Vec<KeyUse> {
-    index().keys.iter().map(|k| k.usage.clone()).collect()
+    select(|_| true)
+}
+
+/// What `each` makes of every key that a site names, by name, then by place. No object is kept loaded for it.
+///
+/// `each` is called while no batch can run and no object with sites can come or leave. It must not change
+/// keys (that is refused), load or unload an object, or wait for who does.
+///
+/// # Cost
+///
+/// As [`all`].
+pub fn list<T>(mut each: impl FnMut(Listed<'_>) -> T) -> Vec<T> {
+    let Ok(registry) = lock() else { return Vec::new() };
+    let show =
+        |k: &KeyEntry| each(Listed { key: k.usage.key, sites: k.usage.sites, object: &k.usage.object });
+    registry.index().keys().iter().map(show).collect()
 }
 
 /// How many sites there are.
@@ -34,142 +94,104 @@ pub fn all() -> Vec<KeyUse> {
 ///
 /// As [`all`].
 pub fn site_count() -> usize {
-    index().keys.iter().map(|k| k.usage.sites).sum()
+    list(|used| used.sites).into_iter().sum()
 }
 
-/// One place in the code that branches on a key.
-#[cfg(dormouse_patching)]
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Site {
-    pub(crate) code: usize,
-    pub(crate) target: usize,
-    pub(crate) branch: bool,
-    /// Index into [`Index::segments`]; `None`: not in any object's code.
-    pub(crate) segment: Option<usize>,
+/// The keys that `wanted` holds for, which is called under the patch lock. Their objects stay.
+pub(crate) fn select(wanted: impl Fn(&Key) -> bool) -> Vec<KeyUse> {
+    let mut refused = Vec::new();
+    loop {
+        let Ok(registry) = lock() else { return Vec::new() };
+        let is_wanted = |k: &&KeyEntry| wanted(k.usage.key) && !refused.contains(&k.usage.key.address());
+        let chosen = || registry.index().keys().iter().filter(is_wanted).map(|k| &k.usage);
+        let Some(leaving) = registry.first_not_pinned(chosen().map(|k| k.key)) else {
+            return chosen().cloned().collect();
+        };
+        drop(registry);
+        // An object that has left meanwhile is not in the next index; one that cannot be pinned is left out.
+        if pin(leaving).is_err() {
+            refused.push(leaving);
+        }
+    }
+}
+
+/// Has the objects of these keys stay.
+pub(crate) fn keep(keys: &[&'static Key]) -> Result<(), Error> {
+    loop {
+        // One by one: an object is pinned with its first key.
+        let leaving = lock()?.first_not_pinned(keys.iter().copied());
+        let Some(leaving) = leaving else { return Ok(()) };
+        pin(leaving)?;
+    }
+}
+
+/// Has the object stay that `address` lies in, and remembers that.
+fn pin(address: usize) -> Result<(), Error> {
+    // On the heap, as it were: it does not leave.
+    let range = loader::pin(address)?.unwrap_or(address..address + 1);
+    let mut registry = Registry::enter(rendezvous::table()?)?;
+    registry.local.pinned.push(range);
+    Ok(())
 }
 
 #[derive(Debug)]
 pub(crate) struct KeyEntry {
     usage: KeyUse,
-    #[cfg(dormouse_patching)]
-    sites: std::ops::Range<usize>,
 }
 
-/// Everything that is known, at one moment.
-#[derive(Debug, Default)]
-pub(crate) struct Index {
-    /// By name.
-    keys: Vec<KeyEntry>,
-    /// Sites, those of one key together, in order of address.
-    #[cfg(dormouse_patching)]
-    sites: Vec<Site>,
-    /// Positions in `keys` by the key's address.
-    #[cfg(dormouse_patching)]
-    by_address: std::collections::HashMap<usize, usize>,
-    #[cfg(dormouse_patching)]
-    pub(crate) segments: Vec<crate::text::Segment>,
-    objects: usize,
+/// What this copy of dormouse has found out. Locked under the patch lock only, so a fork finds it free.
+static LOCAL: Mutex<Local> = Mutex::new(Local { index: None, pinned: Vec::new() });
+
+#[derive(Debug)]
+struct Local {
+    index: Option<Index>,
+    /// The addresses of objects that stay.
+    pinned: Vec<Range<usize>>,
 }
 
-/// The index, as of now.
-pub(crate) fn index() -> Arc<Index> {
-    static INDEX: Mutex<Option<Arc<Index>>> = Mutex::new(None);
-    let mut cached = INDEX.lock().unwrap_or_else(PoisonError::into_inner);
-    let objects = count_objects();
-    match &*cached {
-        Some(index) if index.objects == objects => Arc::clone(index),
-        _ => Arc::clone(cached.insert(Arc::new(Index::build(objects)))),
+/// The keys and sites of this moment, which lasts as long as this does: the patch lock is held.
+#[derive(Debug)]
+pub(crate) struct Registry {
+    local: MutexGuard<'static, Local>,
+    table: &'static Table,
+    /// Last: the local lock is taken and given back under it.
+    _patch: Guard<'static>,
+}
+
+/// Takes the patch lock, with an index that is true.
+pub(crate) fn lock() -> Result<Registry, Error> {
+    let mut registry = Registry::enter(rendezvous::table()?)?;
+    registry.refresh();
+    Ok(registry)
+}
+
+impl Registry {
+    fn enter(table: &'static Table) -> Result<Self, Error> {
+        let patch = table.patch.lock()?;
+        // Nothing that could panic leaves something half done under it.
+        let local = LOCAL.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(Self { local, table, _patch: patch })
+    }
+
+    /// Everything that is known.
+    pub(crate) fn index(&self) -> &Index {
+        const NOTHING: &Index = &Index::NOTHING;
+        self.local.index.as_ref().unwrap_or(NOTHING)
+    }
+
+    /// The address of the first of these keys whose object might leave.
+    fn first_not_pinned(&self, keys: impl Iterator<Item = &'static Key>) -> Option<usize> {
+        let is_pinned = |address: &usize| self.local.pinned.iter().any(|range| range.contains(address));
+        keys.map(Key::address).find(|address| !is_pinned(address))
+    }
+
+    /// Says that keys have left the state that sites are assembled for.
+    pub(crate) fn set_switched(&self) {
+        // Under the patch lock, as the load in `add`.
+        self.table.switched.store(true, std::sync::atomic::Ordering::Relaxed);
     }
 }
 
 fn sort(keys: &mut [KeyEntry]) {
     keys.sort_by_key(|k| (k.usage.key.name(), k.usage.key.file(), k.usage.key.line(), k.usage.key.address()));
-}
-
-#[cfg(dormouse_patching)]
-fn count_objects() -> usize {
-    crate::object::all().count()
-}
-
-#[cfg(dormouse_patching)]
-impl Index {
-    fn build(objects: usize) -> Self {
-        let map = crate::text::CodeMap::load();
-        let mut all: Vec<(&'static Key, Site)> = crate::object::all()
-            .flat_map(crate::object::Object::entries)
-            .map(|entry| {
-                let (code, target) = (entry.code(), entry.target());
-                (entry.key(), Site { code, target, branch: entry.branch(), segment: map.segment_of(code) })
-            })
-            .collect();
-        all.sort_unstable_by_key(|(key, site)| (key.address(), site.code));
-        let mut keys = Vec::new();
-        let mut from = 0;
-        for group in all.chunk_by(|a, b| a.0.address() == b.0.address()) {
-            let (key, sites) = (group[0].0, from..from + group.len());
-            from = sites.end;
-            let usage = KeyUse { key, sites: group.len(), object: map.object_of(key.address()) };
-            keys.push(KeyEntry { usage, sites });
-        }
-        sort(&mut keys);
-        let by_address = keys.iter().enumerate().map(|(i, k)| (k.usage.key.address(), i)).collect();
-        let sites = all.into_iter().map(|(_, site)| site).collect();
-        Self { keys, sites, by_address, segments: map.into_segments(), objects }
-    }
-
-    /// Any site, to try things on.
-    pub(crate) fn first_site(&self) -> Option<Site> {
-        self.sites.first().copied()
-    }
-
-    /// The sites of a key, in order of address.
-    pub(crate) fn sites_of(&self, key: &Key) -> &[Site] {
-        self.by_address.get(&key.address()).map_or(&[], |&at| &self.sites[self.keys[at].sites.clone()])
-    }
-}
-
-/// A site where sites are not patched.
-#[cfg(not(dormouse_patching))]
-#[doc(hidden)]
-#[derive(Debug)]
-pub struct PortableSite {
-    key: &'static Key,
-}
-
-#[cfg(not(dormouse_patching))]
-impl PortableSite {
-    /// For the macros.
-    pub const fn new(key: &'static Key) -> Self {
-        Self { key }
-    }
-}
-
-#[cfg(not(dormouse_patching))]
-inventory::collect!(PortableSite);
-
-#[cfg(not(dormouse_patching))]
-fn count_objects() -> usize {
-    inventory::iter::<PortableSite>.into_iter().count()
-}
-
-#[cfg(not(dormouse_patching))]
-impl Index {
-    fn build(objects: usize) -> Self {
-        let mut sites: Vec<&'static Key> =
-            inventory::iter::<PortableSite>.into_iter().map(|site| site.key).collect();
-        sites.sort_unstable_by_key(|key| key.address());
-        let mut keys: Vec<KeyEntry> = sites
-            .chunk_by(|a, b| a.address() == b.address())
-            .map(|group| KeyEntry {
-                usage: KeyUse { key: group[0], sites: group.len(), object: Arc::from("") },
-            })
-            .collect();
-        sort(&mut keys);
-        Self { keys, objects }
-    }
-
-    /// How many sites a key has.
-    pub(crate) fn site_count_of(&self, key: &Key) -> usize {
-        self.keys.iter().find(|k| k.usage.key.address() == key.address()).map_or(0, |k| k.usage.sites)
-    }
 }

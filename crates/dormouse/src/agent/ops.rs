@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
-use dormouse_keys::{Batch, BatchReport, Key, KeyUse, Lease, Selector};
+use dormouse_keys::{Batch, BatchReport, Key, KeyUse, Lease, Listed, Selector};
 use serde::Deserialize;
 
 use super::host;
@@ -190,14 +190,19 @@ impl Server {
     }
 }
 
+/// Keys that are to be switched; their objects stay.
 fn select(glob: &str) -> Result<Vec<KeyUse>, WireError> {
-    let selector = Selector::parse(glob).map_err(|why| error(Code::BadGlob, why.to_string()))?;
-    let keys = selector.keys();
-    if keys.is_empty() {
-        let near = dormouse_keys::near(glob, NEAR).into_iter().map(str::to_owned).collect();
-        return Err(WireError { code: Code::NoMatch, message: format!("no key matches `{glob}`"), near });
-    }
-    Ok(keys)
+    let keys = parse(glob)?.keys();
+    if keys.is_empty() { Err(no_match(glob)) } else { Ok(keys) }
+}
+
+fn parse(glob: &str) -> Result<Selector, WireError> {
+    Selector::parse(glob).map_err(|why| error(Code::BadGlob, why.to_string()))
+}
+
+fn no_match(glob: &str) -> WireError {
+    let near = dormouse_keys::near(glob, NEAR);
+    WireError { code: Code::NoMatch, message: format!("no key matches `{glob}`"), near }
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
@@ -229,11 +234,15 @@ fn changed(selected: &[KeyUse], report: BatchReport) -> Changed {
 }
 
 fn list(glob: Option<&str>) -> Result<Keys, WireError> {
-    let keys = match glob {
-        Some(glob) => select(glob)?,
-        None => dormouse_keys::all(),
-    };
-    Ok(Keys { keys: keys.iter().map(key_info).collect() })
+    let mut keys = dormouse_keys::list(key_info);
+    if let Some(glob) = glob {
+        let selector = parse(glob)?;
+        keys.retain(|key| selector.matches(&key.name));
+        if keys.is_empty() {
+            return Err(no_match(glob));
+        }
+    }
+    Ok(Keys { keys })
 }
 
 #[cfg(feature = "tracing")]
@@ -246,7 +255,7 @@ fn is_tracing(_: &dormouse_keys::Key) -> bool {
     false
 }
 
-fn key_info(used: &KeyUse) -> KeyInfo {
+fn key_info(used: Listed<'_>) -> KeyInfo {
     let key = used.key;
     let probe = key.attached::<Probe>();
     let kind = match probe {

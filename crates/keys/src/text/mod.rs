@@ -13,8 +13,8 @@
 //!
 //! # Safety
 //!
-//! Addresses come from [`crate::registry`] with the segment that they were found in; loaded objects stay
-//! loaded (see [`crate::object`]).
+//! Addresses come from [`crate::registry`] with the segment that they were found in; while the patch lock is
+//! held, no object with sites leaves (see [`crate::object`]).
 #![allow(unsafe_code)]
 
 mod flip;
@@ -23,7 +23,7 @@ mod map;
 mod pages;
 
 pub(crate) use int3::fallback;
-pub(crate) use map::{CodeMap, Segment};
+pub(crate) use map::{Segment, find, object_of, segment_of};
 
 use crate::arch::{LENGTH, encode};
 use crate::registry::Site;

@@ -103,7 +103,7 @@ fn runs(patches: &[Patch], segments: &[Segment], length: usize) -> (Vec<Run>, us
 mod tests {
     use super::*;
     use crate::registry::Site;
-    use crate::text::CodeMap;
+    use crate::text::object_of;
 
     fn patch(code: usize, segment: usize) -> Patch {
         let site = Site { code, target: code + 64, branch: false, segment: Some(segment) };
@@ -112,7 +112,7 @@ mod tests {
 
     #[test]
     fn near_pages_are_one_run_and_far_ones_or_other_segments_are_not() {
-        let segments = CodeMap::load().into_segments();
+        let (_, segments) = object_of(runs as *const () as usize).unwrap();
         let far = 0x1000 + 3 * MERGE_BYTES;
         let patches =
             [patch(0x1000, 0), patch(0x1ffe, 0), patch(0x5000, 0), patch(far, 0), patch(far + 8, 1)];
