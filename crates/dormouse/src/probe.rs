@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use dormouse_clock::stamp;
-use dormouse_sys::{ring, thread};
+use dormouse_sys::{rendezvous, ring, thread};
 
 use crate::record::{Phase, Writer};
 
@@ -15,8 +15,6 @@ pub struct Probe {
     /// 0 until somebody asks.
     id: AtomicU32,
 }
-
-static NEXT_ID: AtomicU32 = AtomicU32::new(1);
 
 impl Probe {
     /// For the macros.
@@ -36,7 +34,7 @@ impl Probe {
         if id != 0 {
             return id;
         }
-        let new = NEXT_ID.fetch_add(1, Ordering::Relaxed);
+        let new = rendezvous::next_probe();
         // Another thread may have been quicker; then our number is never used.
         self.id
             .compare_exchange(0, new, Ordering::Relaxed, Ordering::Relaxed)
@@ -52,7 +50,7 @@ impl Probe {
 /// one.
 #[inline]
 fn record(probe: &Probe, phase: Phase, tsc: u64, fill: impl FnOnce(&mut Writer)) {
-    let current = thread::current().map(thread::ThreadBlock::own_current).unwrap_or_default();
+    let current = thread::recorded();
     let mut writer = Writer::new(phase, probe.id(), tsc, current.task, current.group);
     fill(&mut writer);
     ring::push(writer.finish());

@@ -175,6 +175,7 @@ impl Server {
         let trace = select(glob).and_then(|keys| {
             Trace::of(keys).map_err(|why| match why {
                 TraceError::Keys(why) => refused(why),
+                TraceError::Elsewhere { .. } | TraceError::Leaving(_) => error(Code::Keys, why.to_string()),
                 other => error(Code::BadGlob, other.to_string()),
             })
         });
