@@ -11,6 +11,10 @@ use dormouse_sys::Capability;
 pub fn capability() -> Vec<Capability> {
     use crate::registry;
 
+    let of_writing = match registry::lock() {
+        Ok(registry) => of_writing(registry.index()),
+        Err(error) => return vec![Capability::unavailable("keys", error.to_string())],
+    };
     let sites = registry::list(|used| used.sites);
     let mut report = vec![match sites.len() {
         0 => Capability::limited("keys.sites", "no site is linked into this process"),
@@ -21,10 +25,7 @@ pub fn capability() -> Vec<Capability> {
         Err(error) => Capability::unavailable("keys.sync", error.to_string())
             .with_fix("allow the membarrier system call in the seccomp profile"),
     });
-    match registry::lock() {
-        Ok(registry) => report.extend(of_writing(registry.index())),
-        Err(error) => report.push(Capability::unavailable("keys.write", error.to_string())),
-    }
+    report.extend(of_writing);
     report.push(match crate::Protocol::of_process() {
         _ if crate::text::fallback() => {
             Capability::limited("keys.protocol", "the int3 queue has failed: sites are written one by one")

@@ -215,3 +215,38 @@ impl Entry {
         self.flags & 2 != 0
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn object(size: u64, flags: u64) -> &'static Object {
+        let nothing = std::ptr::null();
+        Box::leak(Box::new(Object { size, start: nothing, stop: nothing, reserved: 0, flags }))
+    }
+
+    #[test]
+    fn only_an_object_that_promises_a_destructor_has_one() {
+        assert!(object(40, 1).has_destructor());
+        assert!(object(48, 3).has_destructor(), "a later version");
+        assert!(!object(40, 0).has_destructor());
+        assert!(!object(32, 1).has_destructor(), "what lies behind it is not its own");
+        assert!(object(40, 1).entries().is_empty());
+    }
+
+    #[test]
+    fn objects_are_taken_off_from_wherever_they_are() {
+        let list = List(Box::leak(Box::default()));
+        let objects: Vec<&Object> = (0..4).map(|_| object(40, 1)).collect();
+        for object in &objects {
+            list.push(Box::new(Registered::new(object, String::new(), Vec::new())));
+        }
+        for (left, at) in [(3, 1), (2, 3), (1, 0), (0, 2)] {
+            assert!(list.contains(objects[at]));
+            assert!(list.remove(objects[at]).is_some() && list.remove(objects[at]).is_none());
+            assert!(!list.contains(objects[at]));
+            assert_eq!(list.iter().count(), left);
+        }
+        assert!(list.is_empty());
+    }
+}

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use dormouse_keys::{Key, static_key};
+use dormouse_keys::{Batch, Key, list, static_key};
 use kit::{break_site, constructor, sites};
 use objects_core::{CORE_OFF, CORE_ON};
 
@@ -27,6 +27,9 @@ extern "C" fn late() {
         return;
     }
     LATE.store(guest_core(), Ordering::Relaxed);
+    // A constructor may do what others do, while others do it.
+    assert!(list(|used| used.key.name() == "guest.off").contains(&true));
+    Batch::new().apply().unwrap();
 }
 
 constructor!(".init_array.00050", early);
