@@ -7,7 +7,7 @@
 
 use std::ptr::NonNull;
 
-use dormouse::keys::macros::{Object, register};
+use dormouse::keys::macros::{Object, register, unregister};
 use dormouse::{Batch, BatchReport, Key, Lease};
 
 use crate::error::{Code, Error, Out, Refusal, Report, answer, contained};
@@ -48,8 +48,15 @@ unsafe fn change(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn dormouse_register_v1(object: &'static Object) {
-    register(object);
+unsafe extern "C" fn dormouse_register_v1(object: *const Object) {
+    // SAFETY: C's promise: laid down by the header's macros, there until it is unregistered.
+    unsafe { register(object) };
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn dormouse_unregister_v1(object: *const Object) {
+    // SAFETY: as above.
+    unsafe { unregister(object) };
 }
 
 #[unsafe(no_mangle)]

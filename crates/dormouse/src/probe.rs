@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use dormouse_clock::stamp;
 use dormouse_keys::{Attachment, Text};
-use dormouse_sys::{ring, thread};
+use dormouse_sys::{rendezvous, ring, thread};
 
 use crate::record::{Phase, Writer};
 
@@ -31,8 +31,6 @@ const _: () = assert!(size_of::<Probe>() == 24 && align_of::<Probe>() == 8);
 unsafe impl Attachment for Probe {
     const KIND: u32 = 1;
 }
-
-static NEXT_ID: AtomicU32 = AtomicU32::new(1);
 
 impl Probe {
     /// Where the parts are, for who lays probes down in another language.
@@ -61,7 +59,7 @@ impl Probe {
         if id != 0 {
             return id;
         }
-        let new = NEXT_ID.fetch_add(1, Ordering::Relaxed);
+        let new = rendezvous::next_probe();
         // Another thread may have been quicker; then our number is never used.
         self.id
             .compare_exchange(0, new, Ordering::Relaxed, Ordering::Relaxed)
@@ -102,7 +100,7 @@ fn field_name(item: &'static str) -> &'static str {
 /// one.
 #[inline]
 fn record(probe: &Probe, phase: Phase, tsc: u64, fill: impl FnOnce(&mut Writer)) {
-    let current = thread::current().map(thread::ThreadBlock::own_current).unwrap_or_default();
+    let current = thread::recorded();
     let mut writer = Writer::new(phase, probe.id(), tsc, current.task, current.group);
     fill(&mut writer);
     ring::push(writer.finish());

@@ -1,6 +1,6 @@
 //! Who reads the rings: traces, each with the probes that it asked for.
 //!
-//! A ring has one reader. Whoever polls its trace empties all rings and deals the records out to all traces;
+//! A ring has one reader, and of several copies of dormouse in a process one reads the rings of all. Whoever polls its trace empties all rings and deals the records out to all traces;
 //! a trace that is polled too rarely loses what does not fit its queue, and counts it. Nobody polls while
 //! there is no trace.
 //!
@@ -12,6 +12,8 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use dormouse_keys::{Key, KeyUse, Lease, Selector, SelectorError};
+use dormouse_sys::loader::PinError;
+use dormouse_sys::rendezvous;
 use dormouse_sys::ring::{self, Writer};
 
 use crate::probe::Probe;
@@ -72,6 +74,15 @@ pub enum TraceError {
     /// The keys could not be switched on.
     #[error(transparent)]
     Keys(#[from] dormouse_keys::Error),
+    /// Another copy of dormouse traces, and records are read once.
+    #[error("the copy of dormouse in {object} reads this process's records: trace there")]
+    Elsewhere {
+        /// The object that it is in.
+        object: String,
+    },
+    /// The object that this copy of dormouse is in is being unloaded.
+    #[error(transparent)]
+    Leaving(#[from] PinError),
 }
 
 /// A running trace: its probes are awake until it is dropped.
@@ -109,6 +120,8 @@ fn hub() -> MutexGuard<'static, Hub> {
 
 impl Trace {
     pub(crate) fn of(keys: Vec<KeyUse>) -> Result<Self, TraceError> {
+        rendezvous::stay()?;
+        rendezvous::read_rings().map_err(|object| TraceError::Elsewhere { object })?;
         // Measures the counter, by which the ends of scopes tell how long they took.
         dormouse_clock::point();
         let names: HashMap<u32, _> = keys

@@ -9,7 +9,7 @@ use proptest::collection::{btree_set, vec};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
-use crate::batch::lock;
+use crate::batch::Turn;
 use crate::clock::fake::{now, pass};
 use crate::hold::{Hold, Holder};
 use crate::tests::in_child;
@@ -282,7 +282,7 @@ fn apply(op: &Op, real: &mut Real, model: &mut Model) -> Result<(), TestCaseErro
         _ => (true, true),
     };
     prop_assert_eq!(done, expected);
-    timer::look(&mut lock(), now());
+    timer::look(&mut Turn::take().unwrap(), now());
     model.look();
     Ok(())
 }
@@ -326,7 +326,7 @@ impl ContainsKey for [&'static Key] {
 fn meddle(foreign: bool) {
     use std::os::unix::fs::FileExt;
 
-    let site = crate::registry::index().sites_of(key(2))[0];
+    let site = crate::registry::lock().unwrap().index().sites_of(key(2))[0];
     let byte = if foreign {
         0xcc
     } else {
@@ -362,7 +362,7 @@ fn whatever_is_done_keys_are_what_their_baselines_and_leases_make_them() {
             meddle(false);
             drop(real);
             pass(Duration::from_secs(10));
-            timer::look(&mut lock(), now());
+            timer::look(&mut Turn::take().unwrap(), now());
             prop_assert_eq!(sites(), model.baseline);
             prop_assert!((0..KEYS).all(|n| key(n).leases() == 0));
             Ok(())
@@ -407,7 +407,7 @@ fn whatever_threads_do_at_once_counts_balance_in_the_end() {
             }
         });
         pass(Duration::from_secs(1));
-        timer::look(&mut lock(), now());
+        timer::look(&mut Turn::take().unwrap(), now());
         assert!((0..KEYS).all(|n| key(n).leases() == 0), "{:?}", timer::holds());
         let baselines = [0, 1, 2].map(|n| key(n).baseline());
         assert_eq!((sites(), [0, 1, 2].map(|n| key(n).is_enabled())), (baselines, baselines));

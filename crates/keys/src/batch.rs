@@ -2,28 +2,28 @@
 //!
 //! # Locking
 //!
-//! 1. The patch lock is held over the whole of a batch; concurrent batches wait for completion.
-//! 2. Inside it the registry's lock is taken for a moment. Nothing else is locked, and no foreign code is
-//!    called.
+//! A batch has a [`Turn`]: the patch lock of the process, which all copies of dormouse in it share, with what this
+//! copy knows ([`registry::lock`]), then this copy's holds. Concurrent batches wait for completion. Nothing else is
+//! waited for meanwhile, the loader least of all (its lock is held by constructors that may be waiting for the patch
+//! lock), and no foreign code is called. So whatever a batch needs of the loader is done before its turn: keys that
+//! are held for a time are pinned, the timer's thread is started, a copy that lays traps is made to stay.
+//!
+//! Holds have a mutex of their own because the timer's thread must wait with it; it alone takes it without the
+//! patch lock, and takes nothing inside it.
 
-use std::cell::Cell;
 use std::sync::PoisonError;
-use std::sync::atomic::{Ordering, compiler_fence};
 use std::time::{Duration, Instant};
 
 use crate::hold::{Holder, Holds, LONGEST_HOLD};
 use crate::key::Key;
-use crate::primitive::{Mutex, MutexGuard, per_thread, shared};
-use crate::{Error, Lease, Protocol, plan};
+use crate::primitive::{Mutex, MutexGuard, shared};
+#[cfg(not(all(test, loom)))]
+use crate::registry::Registry;
+use crate::{Error, Lease, Protocol, plan, registry, timer};
 
 shared! {
-    /// The patch lock: it guards the text, the keys' states and what ends by time.
-    static PATCH: Mutex<Holds> = Mutex::new(Holds::new());
-}
-
-per_thread! {
-    /// Whether the thread is in a batch.
-    static BUSY: Cell<bool> = Cell::new(false);
+    /// What ends by time.
+    static HOLDS: Mutex<Holds> = Mutex::new(Holds::new());
 }
 
 /// One transaction over any number of keys: all sites are checked, then all are written, then the new states
@@ -156,6 +156,12 @@ impl Batch {
         self
     }
 
+    /// Whether something may begin that ends by time.
+    fn may_hold(&self) -> bool {
+        let holds = |change: &Change| matches!(change, Change::Hold(..) | Change::Release(Some(_)));
+        self.dwell.is_some() || self.changes.iter().any(|(_, change)| holds(change))
+    }
+
     pub(crate) fn change_all(mut self, keys: impl IntoIterator<Item = &'static Key>, change: Change) -> Self {
         self.changes.extend(keys.into_iter().map(|key| (key, change)));
         self
@@ -171,8 +177,16 @@ impl Batch {
         self.changes.iter().try_for_each(|(_, change)| change.check())?;
         check(self.dwell.unwrap_or_default())?;
         let protocol = self.protocol.unwrap_or_else(Protocol::of_process);
-        let mut turn = Turn::take()?;
-        let mut report = plan::commit(&mut turn.holds, self.changes, self.dwell, protocol)?;
+        if self.may_hold() {
+            // Nobody keeps the keys' objects for the timer, which comes back to the keys.
+            let keys: Vec<_> = self.changes.iter().map(|(key, _)| *key).collect();
+            registry::keep(&keys)?;
+            timer::start()?;
+        }
+        let mut turn = Turn::to_write(protocol)?;
+        let done = plan::commit(&mut turn, self.changes, self.dwell, protocol);
+        drop(turn);
+        let mut report = done.map_err(Error::outside)?;
         report.elapsed = start.elapsed();
         Ok(report)
     }
@@ -207,55 +221,56 @@ pub(crate) fn check(length: Duration) -> Result<(), Error> {
     Ok(())
 }
 
-/// The patch lock.
-pub(crate) fn lock() -> MutexGuard<'static, Holds> {
-    #[cfg(not(all(test, loom)))]
-    crate::fork::guard();
+/// What ends by time, alone: for the timer's thread, and for a fork.
+pub(crate) fn lock_holds() -> MutexGuard<'static, Holds> {
     // A panic cannot come from inside, but a poisoned lock would still protect nothing that could be half done.
-    let mut holds = PATCH.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut holds = HOLDS.lock().unwrap_or_else(PoisonError::into_inner);
     holds.of_this_process();
     holds
 }
 
-/// A thread's turn to patch: the lock, and the mark by which a batch that a signal handler starts inside another of
-/// its thread is told from one that may wait.
+/// A thread's turn to patch. A batch that a signal handler starts inside that of its thread is told so: the patch
+/// lock knows its owner.
 pub(crate) struct Turn {
-    // Given up in this order: a handler that came in between, unmarked, would wait for its own thread.
+    // Given up in this order.
     pub(crate) holds: MutexGuard<'static, Holds>,
-    _busy: Busy,
+    /// With the patch lock; a model has the holds' alone.
+    #[cfg(not(all(test, loom)))]
+    pub(crate) registry: Registry,
 }
 
+#[cfg(not(all(test, loom)))]
 impl Turn {
     pub(crate) fn take() -> Result<Self, Error> {
-        let busy = Busy::mark()?;
-        Ok(Self { holds: lock(), _busy: busy })
+        let registry = registry::lock()?;
+        Ok(Self { holds: lock_holds(), registry })
+    }
+
+    /// A turn in which this protocol can be used: by int3, threads come back into this copy's code long after a batch,
+    /// so its object stays.
+    pub(crate) fn to_write(protocol: Protocol) -> Result<Self, Error> {
+        loop {
+            let turn = Self::take()?;
+            let traps = protocol != Protocol::Flip || turn.registry.index().needs_int3();
+            if !traps || dormouse_sys::rendezvous::stays() {
+                return Ok(turn);
+            }
+            drop(turn);
+            dormouse_sys::rendezvous::stay()?;
+        }
     }
 }
 
-/// The mark of a thread that holds or waits for one of our locks: a signal handler over it must not wait for them.
-pub(crate) struct Busy(());
-
-impl Busy {
-    pub(crate) fn mark() -> Result<Self, Error> {
-        let marked = if BUSY.with(|busy| busy.replace(true)) { Err(Error::Reentrant) } else { Ok(Self(())) };
-        // The handler is on this thread: keeping the compiler in order is enough.
-        compiler_fence(Ordering::SeqCst);
-        marked
+#[cfg(all(test, loom))]
+impl Turn {
+    #[expect(clippy::unnecessary_wraps, reason = "the same shape as where there is a patch lock")]
+    pub(crate) fn take() -> Result<Self, Error> {
+        Ok(Self { holds: lock_holds() })
     }
-}
 
-impl Drop for Busy {
-    fn drop(&mut self) {
-        compiler_fence(Ordering::SeqCst);
-        BUSY.with(|busy| busy.set(false));
+    pub(crate) fn to_write(_: Protocol) -> Result<Self, Error> {
+        Self::take()
     }
-}
-
-/// Runs `f` while no batch is under way.
-#[cfg(dormouse_patching)]
-pub(crate) fn exclusively<T>(f: impl FnOnce() -> T) -> T {
-    let _locked = lock();
-    f()
 }
 
 impl Batch {

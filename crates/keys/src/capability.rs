@@ -13,24 +13,26 @@ use crate::{Protocol, text};
 /// reads the signal masks of all threads where int3 is used; a slow path.
 #[cfg(dormouse_patching)]
 pub fn capability() -> Vec<Capability> {
-    use crate::batch::{Busy, exclusively};
-    use crate::registry;
-
-    let Ok(_busy) = Busy::mark() else {
-        return vec![Capability::limited("keys", "asked by a signal handler in the middle of a batch")];
+    let registry = match crate::registry::lock() {
+        Ok(registry) => registry,
+        Err(error) => return vec![Capability::unavailable("keys", error.to_string())],
     };
-    let index = registry::index();
-    let sites = registry::site_count();
+    let index = registry.index();
+    let steps = index.any_site().and_then(|site| text::steps(site, index.segments()));
+    let (keys, sites) = (index.keys().count(), index.site_count());
+    let obstacle = (Protocol::of_process() != Protocol::Flip || index.needs_int3()).then(text::obstacle);
+    let waiting = index.waiting().join("; ");
+    drop(registry);
+
     let mut report = vec![match sites {
         0 => Capability::limited("keys.sites", "no site is linked into this process"),
-        _ => Capability::ok("keys.sites", format!("{sites} sites of {} keys", registry::all().len())),
+        _ => Capability::ok("keys.sites", format!("{sites} sites of {keys} keys")),
     }];
     report.push(match crate::barrier::register() {
         Ok(()) => Capability::ok("keys.sync", "membarrier(SYNC_CORE)"),
         Err(error) => Capability::unavailable("keys.sync", error.to_string())
             .with_fix("allow the membarrier system call in the seccomp profile"),
     });
-    let steps = index.any_site().and_then(|site| exclusively(|| text::steps(site, &index.segments)));
     report.extend(steps.iter().flat_map(ladder));
     report.push(match Protocol::of_process() {
         _ if text::fallback() => {
@@ -39,11 +41,15 @@ pub fn capability() -> Vec<Capability> {
         Protocol::Flip => Capability::ok("keys.protocol", "flip"),
         Protocol::Int3 { .. } => Capability::limited("keys.protocol", "int3, by DORMOUSE_KEYS"),
     });
-    if Protocol::of_process() != Protocol::Flip || index.needs_int3() {
-        report.push(match exclusively(text::obstacle) {
+    if let Some(obstacle) = obstacle {
+        report.push(match obstacle {
             None => Capability::ok("keys.int3", "no thread blocks SIGTRAP, and nobody has taken it"),
-            Some(error) => Capability::limited("keys.int3", error.to_string()),
+            Some(error) => Capability::limited("keys.int3", error.outside().to_string()),
         });
+    }
+    if !waiting.is_empty() {
+        let detail = format!("sites that do not follow their keys since they were loaded: {waiting}");
+        report.push(Capability::limited("keys.objects", detail));
     }
     if let Some(complaint) = crate::protocol::complaint() {
         report.push(Capability::limited("keys.setting", complaint).with_fix("unset DORMOUSE_KEYS"));

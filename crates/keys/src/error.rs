@@ -4,7 +4,10 @@ use std::fmt;
 use std::io;
 use std::time::Duration;
 
+use dormouse_sys::loader::PinError;
+use dormouse_sys::lock::Held;
 use dormouse_sys::masks::Blocking;
+use dormouse_sys::rendezvous::Conflict;
 
 /// Why a batch was refused.
 #[derive(Debug, thiserror::Error)]
@@ -119,9 +122,36 @@ pub enum Error {
         "this thread is in the middle of a batch, a listing or a fork: a signal handler must not start a batch"
     )]
     Reentrant,
+    /// A site of an object that has come must be changed by int3, by a copy of dormouse that might leave.
+    #[error(
+        "its sites take int3, for which this copy of dormouse does not stay loaded yet; the next batch sees to it"
+    )]
+    Passing,
+    /// The object that a key or the library lives in is being unloaded.
+    #[error("{0}; do not unload an object while its keys are in use")]
+    Leaving(#[from] PinError),
+    /// Another copy of dormouse leads this process, and this one cannot follow it.
+    #[error(transparent)]
+    Copies(#[from] Conflict),
+}
+
+impl From<Held> for Error {
+    fn from(_: Held) -> Self {
+        Self::Reentrant
+    }
 }
 
 impl Error {
+    /// This error, outside of the patch lock, where the loader can be asked for names.
+    pub(crate) fn outside(self) -> Self {
+        match self {
+            Self::SignalTaken { handler: Some((address, _)) } => {
+                Self::SignalTaken { handler: Some((address, dormouse_sys::loader::object_of(address))) }
+            }
+            other => other,
+        }
+    }
+
     /// This error, after which so many sites could not be put back.
     #[cfg(dormouse_patching)]
     pub(crate) fn with_left(self, sites: usize) -> Self {
@@ -142,7 +172,7 @@ fn taker(handler: Option<&(usize, String)>) -> String {
     match handler {
         None => "whoever reset it to its default action or to being ignored".to_owned(),
         Some((address, object)) if object.is_empty() => {
-            format!("a handler at {address:#x}, in no loaded object,")
+            format!("a handler at {address:#x}")
         }
         Some((address, object)) => format!("a handler at {address:#x} in {object}"),
     }

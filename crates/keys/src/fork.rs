@@ -4,8 +4,8 @@
 //! them up again. Then the child
 //!
 //! - forgets what it must not use: the file that is its parent's memory, the count of its parent's trap handlers;
-//! - begins another generation, in which no lease of its parent counts: who held them lives in the parent. Keys that
-//!   only leases kept on go to sleep. One that cannot be put to sleep stays on until a batch names it.
+//! - is of another generation ([`crate::generation`]), in which no lease of its parent counts: who held them lives in the
+//!   parent. Keys that only leases kept on go to sleep. One that cannot be put to sleep stays on until a batch names it.
 //!
 //! The kernel has membarrier's registration inherited; a batch asks for it anyway.
 //!
@@ -16,8 +16,10 @@
 //!
 //! # Locking
 //!
-//! The patch lock, then the registry's, as everywhere. They are taken before the allocator's, whose handlers were
-//! registered earlier: handlers before a fork run from the last to the first.
+//! As everywhere: the patch lock, then the registry's and the holds'. The first handler of any copy takes the patch
+//! lock, the others find that the fork has it ([`dormouse_sys::lock`]); what each copy takes inside it, nobody holds who
+//! waits for the patch lock. They are taken before the allocator's, whose handlers were registered earlier:
+//! handlers before a fork run from the last to the first.
 //!
 //! # Async-signal-safety
 //!
@@ -30,22 +32,24 @@
 
 use std::cell::Cell;
 use std::mem::ManuallyDrop;
+use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, MutexGuard};
 
-use crate::batch::{self, Busy};
-use crate::generation;
+use dormouse_sys::rendezvous;
+
+use crate::batch;
 use crate::hold::Holds;
-use crate::registry::{self, Index};
+use crate::registry::{Index, Registry};
 
-/// What is held across a fork, in the order in which it is given up.
+/// What is held across a fork inside the patch lock.
 struct Locks {
-    index: MutexGuard<'static, Option<Arc<Index>>>,
-    _patch: MutexGuard<'static, Holds>,
-    _busy: Busy,
+    registry: Registry,
+    _holds: MutexGuard<'static, Holds>,
 }
 
 thread_local! {
+    /// Whether the thread forks: a handler over that, which forks too, leaves the locks alone.
+    static FORKING: Cell<bool> = const { Cell::new(false) };
     /// The locks, while their thread forks. (Nothing to be dropped at the thread's end, so nothing is registered.)
     static HELD: Cell<Option<ManuallyDrop<Locks>>> = const { Cell::new(None) };
 }
@@ -61,29 +65,36 @@ pub(crate) fn guard() {
 }
 
 extern "C" fn before() {
-    let Ok(busy) = Busy::mark() else { return };
-    let patch = batch::lock();
-    let locks = Locks { index: registry::lock(), _patch: patch, _busy: busy };
-    HELD.set(Some(ManuallyDrop::new(locks)));
+    let Ok(table) = rendezvous::table() else { return };
+    // Also the thread's first use of what is its own, which may ask the loader and so does not come under the patch lock.
+    if FORKING.replace(true) {
+        return;
+    }
+    if table.patch.before_fork() {
+        // What the child finds is as true as what a batch finds.
+        let registry = Registry::of_fork(table);
+        HELD.set(Some(ManuallyDrop::new(Locks { registry, _holds: batch::lock_holds() })));
+    }
 }
 
 fn take() -> Option<Locks> {
+    FORKING.set(false);
     HELD.take().map(ManuallyDrop::into_inner)
 }
 
 extern "C" fn in_parent() {
-    drop(take());
+    if let (Some(locks), Ok(table)) = (take(), rendezvous::table()) {
+        drop(locks);
+        table.patch.in_parent();
+    }
 }
 
 extern "C" fn in_child() {
     #[cfg(dormouse_patching)]
     crate::text::in_forked_child();
-    generation::begin();
-    if let Some(locks) = take()
-        // A lease is taken by a batch, and a batch makes the index.
-        && let Some(index) = &*locks.index
-    {
-        sleep_without_leases(index);
+    // The copies' own handler, registered before this one, has begun another generation and freed the patch lock.
+    if let Some(locks) = take() {
+        sleep_without_leases(locks.registry.index());
     }
 }
 

@@ -69,6 +69,7 @@ pub(crate) struct Holds {
     terms: BTreeMap<usize, (&'static Key, Vec<Term>)>,
     generation: u32,
     /// Whether the timer's thread runs.
+    #[cfg_attr(all(test, loom), expect(dead_code, reason = "a model's timer is the test's"))]
     pub(crate) timed: bool,
     /// When the timer's thread will look by itself; `None`: when it is told.
     pub(crate) looks_at: Option<Instant>,

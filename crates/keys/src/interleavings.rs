@@ -11,7 +11,7 @@ use std::time::Duration;
 use loom::sync::atomic::AtomicBool;
 use loom::thread::spawn;
 
-use crate::batch::{Change, lock};
+use crate::batch::{Change, Turn};
 use crate::hold::Holder;
 use crate::{Batch, Error, Key, Lease, StaticKey, clock, timer};
 
@@ -164,7 +164,7 @@ fn what_is_taken_or_extended_while_the_timer_ends_a_hold_stays_on() {
     explore(|| {
         let [key] = keys();
         begin_hold_that_is_over(key);
-        let timer = spawn(move || timer::look(&mut lock(), clock::now()));
+        let timer = spawn(move || timer::look(&mut Turn::take().unwrap(), clock::now()));
         let lease = key.acquire().unwrap();
         Batch::new().hold_all([key], Holder::Nobody, HOUR).apply().unwrap();
         timer.join().unwrap();
@@ -181,13 +181,13 @@ fn a_hold_that_begins_while_the_timer_falls_asleep_is_not_overslept() {
     explore(|| {
         let [long, short] = keys();
         let timer = spawn(move || {
-            let mut holds = lock();
             loop {
-                timer::look(&mut holds, clock::now());
+                let now = clock::now();
+                timer::look(&mut Turn::take().unwrap(), now);
                 if short.site.writes() == 2 {
                     return;
                 }
-                holds = timer::sleep(holds, clock::now());
+                timer::sleep(now);
             }
         });
         // It may sleep until it is told, or for an hour, or not yet.

@@ -16,7 +16,8 @@ use crate::{Batch, BatchReport, Error, Lease, generation};
 /// [`Batch`] alone, under the patch lock.
 ///
 /// The layout is an ABI: C lays keys down too (`struct dormouse_key`), and objects that were built elsewhere
-/// bring theirs along. It grows at its end only.
+/// bring theirs along. It grows at its end only. Copies of dormouse in one process share keys: see
+/// [`dormouse_sys::rendezvous::ABI`].
 #[repr(C)]
 pub struct Key {
     /// Bytes of this structure; later versions are longer.
@@ -136,12 +137,12 @@ impl Key {
     ];
 
     /// The name, which need not be unique.
-    pub fn name(&self) -> &'static str {
+    pub fn name(&self) -> &str {
         self.name.as_str()
     }
 
     /// The source file that defines the key.
-    pub fn file(&self) -> &'static str {
+    pub fn file(&self) -> &str {
         self.file.as_str()
     }
 
@@ -151,7 +152,7 @@ impl Key {
     }
 
     /// What the key's owner has attached to it, if it is a `T`.
-    pub fn attached<T: Attachment>(&self) -> Option<&'static T> {
+    pub fn attached<T: Attachment>(&self) -> Option<&T> {
         self.attached.get(self.kind)
     }
 

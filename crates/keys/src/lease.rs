@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
-use crate::batch::{Change, Turn, check};
+use crate::batch::{Change, check};
 use crate::error::ReleaseError;
 use crate::hold::Holder;
 use crate::key::Key;
-use crate::{Batch, BatchReport, Error, generation, timer};
+use crate::{Batch, BatchReport, Error, generation, registry, timer};
 
-/// Keeps its keys on until it is dropped or released.
+/// Keeps its keys on until it is dropped or released. The objects that the keys live in stay loaded, also after
+/// that.
 ///
 /// Dropping gives all keys back in one batch. If that is refused (it was possible when the lease was taken,
 /// so something has changed since), the keys stay on, and it is tried again every second; [`Lease::release`]
@@ -38,6 +39,7 @@ impl Lease {
     pub(crate) fn in_batch(batch: Batch, mut keys: Vec<&'static Key>) -> Result<Self, Error> {
         keys.sort_unstable_by_key(|k| k.address());
         keys.dedup_by_key(|k| k.address());
+        registry::keep(&keys)?;
         let report = batch.change_all(keys.iter().copied(), Change::Acquire).apply()?;
         Ok(Self { keys, report, dwell: None, generation: generation::present() })
     }
@@ -67,7 +69,7 @@ impl Lease {
     pub fn dwell(mut self, dwell: Duration) -> Result<Self, Error> {
         check(dwell)?;
         // Now, where a refusal can be told.
-        timer::start(&mut Turn::take()?.holds)?;
+        timer::start()?;
         self.dwell = Some(dwell).filter(|d| !d.is_zero());
         Ok(self)
     }

@@ -49,6 +49,14 @@
 //! [`Batch::dwell`]), so that who toggles a key as fast as they can does not interrupt every processor each time.
 //! [`holds`] lists what ends by time. A forked child has no leases.
 //!
+//! # Objects that are opened and closed
+//!
+//! Sites in an object that `dlopen` loads follow their keys before code of the object runs that is not itself
+//! part of loading, and leave with `dlclose`. An object does not leave any more once a key of it was handed out
+//! by name ([`all`], [`Selector::keys`]) or leased: a `&'static Key` must last. [`list`] is for who only
+//! looks. A plugin that brings a copy of this crate shares the keys of the process: see
+//! [`dormouse_sys::rendezvous`].
+//!
 //! # Ordering
 //!
 //! A site orders nothing. Data that the awake branch reads must be published by its own means.
@@ -100,14 +108,16 @@ pub use abi::{Attachment, Text};
 pub use arch::PATCHING;
 pub use batch::{Batch, BatchReport};
 pub use capability::capability;
+pub use dormouse_sys::loader::PinError;
 pub use dormouse_sys::masks::Blocking;
+pub use dormouse_sys::rendezvous::Conflict;
 pub use error::{Error, ReleaseError};
 pub use hold::{Hold, Holder, LONGEST_HOLD};
 pub use key::{Key, StaticKey};
 pub use lease::Lease;
 pub use prepare::prepare;
 pub use protocol::Protocol;
-pub use registry::{KeyUse, all, site_count};
+pub use registry::{KeyUse, Listed, all, list, site_count};
 pub use reserved::text_reserved;
 #[cfg(feature = "select")]
 pub use select::{Selector, SelectorError, near};
@@ -118,7 +128,7 @@ pub use timer::holds;
 pub mod macros {
     pub use crate::key::flags;
     #[cfg(dormouse_patching)]
-    pub use crate::object::{Object, register};
+    pub use crate::object::{Object, register, unregister};
     #[cfg(not(dormouse_patching))]
     pub use crate::registry::PortableSite;
     #[cfg(not(dormouse_patching))]

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use crate::batch::Change;
+use crate::batch::{Change, Turn};
 use crate::hold::{Holder, Holds, Term};
 use crate::key::Key;
-use crate::registry::{Index, index};
+#[cfg(not(all(test, loom)))]
+use crate::registry::Index;
 use crate::{BatchReport, Error, Protocol, clock, timer};
 
 /// What a key can count.
@@ -28,20 +29,24 @@ struct Desired {
     extend: Vec<(Holder, Duration)>,
 }
 
-/// Carries changes out, or none of them. The patch lock is held over it, as `holds` shows.
+/// Carries changes out, or none of them.
 pub(crate) fn commit(
-    holds: &mut Holds,
+    turn: &mut Turn,
     changes: Vec<(&'static Key, Change)>,
     dwell: Option<Duration>,
     protocol: Protocol,
 ) -> Result<BatchReport, Error> {
-    let plan = Plan::of(changes, dwell, holds)?;
-    if plan.keys.iter().any(|desired| !desired.extend.is_empty()) {
-        timer::start(holds)?;
-    }
-    let mut report = plan.write(&index(), protocol)?;
+    let plan = Plan::of(changes, dwell, &turn.holds)?;
+    #[cfg(not(all(test, loom)))]
+    let mut report = plan.write(turn.registry.index(), protocol)?;
+    #[cfg(all(test, loom))]
+    let mut report = plan.write(protocol)?;
     report.keys = plan.switched().count();
-    plan.publish(holds);
+    #[cfg(not(all(test, loom)))]
+    if report.keys > 0 {
+        turn.registry.set_switched();
+    }
+    plan.publish(&mut turn.holds);
     Ok(report)
 }
 
@@ -143,7 +148,7 @@ impl Plan {
                 return Err(Error::NotText { key, addr: first.code });
             }
         }
-        let written = crate::text::write(&mut patches, &index.segments, protocol)?;
+        let written = crate::text::write(&mut patches, index.segments(), protocol)?;
         Ok(BatchReport {
             sites: patches.len(),
             skipped,
@@ -164,7 +169,7 @@ impl Plan {
 
     /// Each key has one site, and the keys say whether it can be written.
     #[cfg(all(test, loom))]
-    fn write(&self, _: &Index, _: Protocol) -> Result<BatchReport, Error> {
+    fn write(&self, _: Protocol) -> Result<BatchReport, Error> {
         if let Some(refused) = self.switched().find(|d| d.key.site.is_foreign()) {
             return Err(Error::NotText { key: refused.key.name(), addr: 0 });
         }

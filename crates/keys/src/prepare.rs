@@ -15,15 +15,14 @@ use crate::Error;
 /// The first call of a process with more than one thread waits for a grace period: several milliseconds.
 #[cfg(dormouse_patching)]
 pub fn prepare() -> Result<(), Error> {
-    let _busy = crate::batch::Busy::mark()?;
-    crate::batch::exclusively(|| {
-        crate::barrier::register()?;
-        let _ = crate::text::open_memory();
-        match crate::Protocol::of_process() {
-            crate::Protocol::Flip => Ok(()),
-            crate::Protocol::Int3 { .. } => crate::text::take_signal(),
-        }
-    })
+    let protocol = crate::Protocol::of_process();
+    let _turn = crate::batch::Turn::to_write(protocol)?;
+    crate::barrier::register()?;
+    let _ = crate::text::open_memory();
+    match protocol {
+        crate::Protocol::Flip => Ok(()),
+        crate::Protocol::Int3 { .. } => crate::text::take_signal(),
+    }
 }
 
 /// Nothing to make ready where nothing is patched.

@@ -31,14 +31,4 @@ macro_rules! shared {
     };
 }
 
-/// A static of each thread, be it the system's or the model's.
-macro_rules! per_thread {
-    ($(#[$meta:meta])* static $name:ident: $type:ty = $value:expr;) => {
-        #[cfg(not(all(test, loom)))]
-        std::thread_local! { $(#[$meta])* static $name: $type = const { $value }; }
-        #[cfg(all(test, loom))]
-        loom::thread_local! { $(#[$meta])* static $name: $type = $value; }
-    };
-}
-
-pub(crate) use {const_fn, per_thread, shared};
+pub(crate) use {const_fn, shared};

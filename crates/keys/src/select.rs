@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use globset::{Glob, GlobSet, GlobSetBuilder};
 
-use crate::registry::{KeyUse, all};
+use crate::registry::{KeyUse, list, select};
 use crate::{Batch, BatchReport, Error, Holder, Lease};
 
 /// How deep braces may be nested: globs are parsed and compiled recursively, and come from outside.
@@ -83,9 +83,12 @@ impl Selector {
         self.plain.is_match(name) && !self.negated.is_match(name)
     }
 
-    /// The keys that are selected, by name.
+    /// The keys that are selected, by name. The objects that they live in stay loaded from now on.
     pub fn keys(&self) -> Vec<KeyUse> {
-        all().into_iter().filter(|k| self.matches(k.key.name())).collect()
+        // Globs are matched outside of the patch lock.
+        let mut names = list(|used| used.key.name().to_owned());
+        names.retain(|name| self.matches(name));
+        select(|key| names.binary_search_by(|name| name.as_str().cmp(key.name())).is_ok())
     }
 
     /// Takes a lease on the keys that are selected now.
@@ -154,22 +157,22 @@ fn nesting(glob: &str) -> usize {
 }
 
 /// Names of keys near to what a list of globs that matched nothing may have meant, the nearest first.
-pub fn near(list: &str, at_most: usize) -> Vec<&'static str> {
-    let wanted: Vec<String> = split(list)
+pub fn near(globs: &str, at_most: usize) -> Vec<String> {
+    let wanted: Vec<String> = split(globs)
         .into_iter()
         .map(|glob| glob.trim().trim_start_matches('!').replace(['*', '?'], ""))
         .filter(|glob| !glob.is_empty())
         .collect();
-    let mut names: Vec<&'static str> = all().into_iter().map(|k| k.key.name()).collect();
+    let mut names = list(|used| used.key.name().to_owned());
     names.dedup();
-    let mut scored: Vec<(f64, &'static str)> = names
+    let mut scored: Vec<(f64, String)> = names
         .into_iter()
         .filter_map(|name| {
-            let score = wanted.iter().map(|w| strsim::jaro_winkler(w, name)).fold(0.0, f64::max);
+            let score = wanted.iter().map(|w| strsim::jaro_winkler(w, &name)).fold(0.0, f64::max);
             (score > 0.6).then_some((score, name))
         })
         .collect();
-    scored.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(b.1)));
+    scored.sort_by(|a, b| b.0.total_cmp(&a.0).then_with(|| a.1.cmp(&b.1)));
     scored.into_iter().map(|(_, name)| name).take(at_most).collect()
 }
 

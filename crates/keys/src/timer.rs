@@ -1,24 +1,23 @@
 //! Who ends holds: one thread, started by the first.
 //!
-//! It waits on the patch lock's condition for the next hold's end, or, when there is none, until it is told. So it
-//! costs nothing while there is nothing to do, and needs no lock of its own: what it looks at changes under the
-//! patch lock only.
+//! It waits with the holds' lock for the next hold's end, or, when there is none, until it is told. So it costs
+//! nothing while there is nothing to do. To end holds it takes its turn like everybody. Each copy of dormouse in a
+//! process that has holds has such a thread, and so stays.
 //!
 //! # Promises to the host
 //!
 //! The thread blocks all signals that are sent to the process. It keeps no process from its end. A forked child has
 //! no such thread, and no holds; its first hold starts another.
 
+#[cfg(not(all(test, loom)))]
 use std::io;
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
-#[cfg(not(all(test, loom)))]
-use crate::batch::{Busy, lock};
-use crate::batch::{Change, Turn};
+use crate::batch::{Change, Turn, lock_holds};
 use crate::hold::{Hold, Holder, Holds};
 use crate::key::Key;
-use crate::primitive::{Condvar, MutexGuard, shared};
+use crate::primitive::{Condvar, shared};
 use crate::{Error, Protocol, clock, plan};
 
 /// How often a hold whose end was refused is tried again: something else has patched a site, and may leave it.
@@ -38,16 +37,25 @@ pub fn holds() -> Vec<Hold> {
     Turn::take().map(|turn| turn.holds.list(clock::now())).unwrap_or_default()
 }
 
-/// Sees to it that the thread runs.
-pub(crate) fn start(holds: &mut Holds) -> Result<(), Error> {
-    if !holds.timed {
-        spawn().map_err(|source| Error::Denied {
-            what: "starting the thread that switches keys off",
-            source,
-            setting: "raise the limit of threads (ulimit -u, pids.max)",
-        })?;
-        holds.timed = true;
+/// Sees to it that the thread runs. Not in anybody's turn: a thread that is started, and a copy that is to stay for
+/// it, ask the loader.
+#[cfg(not(all(test, loom)))]
+pub(crate) fn start() -> Result<(), Error> {
+    if Turn::take()?.holds.timed {
+        return Ok(());
     }
+    dormouse_sys::rendezvous::stay()?;
+    spawn().map_err(|source| Error::Denied {
+        what: "starting the thread that switches keys off",
+        source,
+        setting: "raise the limit of threads (ulimit -u, pids.max)",
+    })
+}
+
+/// A thread without an end is none of a model's.
+#[cfg(all(test, loom))]
+#[expect(clippy::unnecessary_wraps, reason = "the same shape as where there is a thread")]
+pub(crate) fn start() -> Result<(), Error> {
     Ok(())
 }
 
@@ -59,12 +67,6 @@ fn spawn() -> io::Result<()> {
     })
 }
 
-/// A thread without an end is none of a model's.
-#[cfg(all(test, loom))]
-fn spawn() -> io::Result<()> {
-    Ok(())
-}
-
 /// Has the thread look by `at`.
 pub(crate) fn expect(holds: &Holds, at: Instant) {
     if holds.looks_at.is_none_or(|looks_at| at < looks_at) {
@@ -74,40 +76,43 @@ pub(crate) fn expect(holds: &Holds, at: Instant) {
 
 #[cfg(not(all(test, loom)))]
 fn run() {
-    // For good: only a handler of a fault could start a batch on this thread.
-    let _busy = Busy::mark();
-    let mut holds = lock();
-    loop {
+    // Others may have been started at the same time.
+    if std::mem::replace(&mut lock_holds().timed, true) {
+        return;
+    }
+    // It was started by somebody who had a turn, so there is one; without, nobody can be served.
+    while let Ok(mut turn) = Turn::take() {
         let now = clock::now();
-        look(&mut holds, now);
-        holds = sleep(holds, now);
+        look(&mut turn, now);
+        drop(turn);
+        sleep(now);
     }
 }
 
-/// Waits for the end of the next hold, or for word of an earlier one.
-pub(crate) fn sleep(mut holds: MutexGuard<'static, Holds>, now: Instant) -> MutexGuard<'static, Holds> {
+/// Waits for the end of the next hold, or for word of an earlier one. Not at all, if one has begun since the thread
+/// looked (at `now`) and is over.
+pub(crate) fn sleep(now: Instant) {
+    let mut holds = lock_holds();
     holds.looks_at = holds.next();
     match holds.looks_at {
-        None => SOONER.wait(holds).unwrap_or_else(PoisonError::into_inner),
-        Some(at) => {
-            let left = at.saturating_duration_since(now);
-            SOONER.wait_timeout(holds, left).unwrap_or_else(PoisonError::into_inner).0
-        }
+        None => drop(SOONER.wait(holds).unwrap_or_else(PoisonError::into_inner)),
+        Some(at) if at <= now => {}
+        Some(at) => drop(SOONER.wait_timeout(holds, at - now).unwrap_or_else(PoisonError::into_inner)),
     }
 }
 
 /// Ends what is to end now, all in one batch. Keys that cannot be switched off do not keep the others on.
-pub(crate) fn look(holds: &mut Holds, now: Instant) {
-    let mut due = holds.due(now);
+pub(crate) fn look(turn: &mut Turn, now: Instant) {
+    let mut due = turn.holds.due(now);
     while !due.is_empty() {
         let changes = due.iter().map(|&(key, holder)| (key, Change::End(Some(holder)))).collect();
-        let Err(error) = plan::commit(holds, changes, None, Protocol::of_process()) else { return };
+        let Err(error) = plan::commit(turn, changes, None, Protocol::of_process()) else { return };
         let in_the_way = |&mut (key, _): &mut (&'static Key, Holder)| match error {
             Error::UnexpectedText { key: name, .. } | Error::NotText { key: name, .. } => key.name() == name,
             _ => true,
         };
         for (key, holder) in due.extract_if(.., in_the_way) {
-            holds.postpone(key, holder, now + RETRY);
+            turn.holds.postpone(key, holder, now + RETRY);
         }
     }
 }
@@ -135,7 +140,7 @@ mod tests {
     /// Lets time pass, and the timer look.
     fn after(time: Duration) -> (bool, bool) {
         pass(time);
-        look(&mut lock(), clock::now());
+        look(&mut Turn::take().unwrap(), clock::now());
         awake()
     }
 

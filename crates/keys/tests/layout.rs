@@ -4,12 +4,15 @@
 //! Builds the programs in `tests/layout` by each profile and linker, runs them, and reads what they say.
 #![cfg(all(target_arch = "x86_64", target_os = "linux", not(dormouse_fallback)))]
 
+mod fixtures;
+
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind};
+use object::{Object as _, ObjectSection as _, SectionFlags};
 
 /// What a program said: its keys with their numbers of sites, and the code of `codegen`.
 struct Said {
@@ -17,54 +20,16 @@ struct Said {
     code: Vec<u8>,
 }
 
-fn target() -> PathBuf {
-    // Inside the workspace's own target directory: .../target/tmp.
-    Path::new(env!("CARGO_TARGET_TMPDIR")).join("layout")
-}
-
 /// Builds one binary, runs it, and takes apart what it prints. Flags are those of the linked program alone.
 fn run(profile: &str, package: &str, bin: &str, flags: &[&str], everywhere: &str) -> Said {
-    // Tests build the same program in other ways to the same place: each runs what it has built itself.
+    // Each runs what it has built itself.
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-    let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/layout/Cargo.toml");
-    // Dependencies that are built with other flags have a directory of their own.
-    let target = if everywhere.is_empty() { target() } else { target().join("flags") };
-    let output = Command::new(env!("CARGO"))
-        .args([
-            "rustc",
-            "--quiet",
-            "--profile",
-            profile,
-            "--package",
-            package,
-            "--bin",
-            bin,
-            "--manifest-path",
-        ])
-        .arg(&manifest)
-        .arg("--target-dir")
-        .arg(&target)
-        .arg("--")
-        .args(flags)
-        .env("RUSTFLAGS", everywhere)
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{profile} {bin}: {}", String::from_utf8_lossy(&output.stderr));
-    let folder = target.join(if profile == "dev" { "debug" } else { profile });
-    let std = Command::new("rustc").args(["--print", "target-libdir"]).output().unwrap();
-    let libraries = [folder.join("deps"), PathBuf::from(String::from_utf8_lossy(&std.stdout).trim())];
-    let output = Command::new(folder.join(bin))
-        .env("LD_LIBRARY_PATH", std::env::join_paths(libraries).unwrap())
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(
-        output.status.success() && said.ends_with("every site follows\n"),
-        "{profile} {bin} {flags:?}: {}\n{said}{}",
-        output.status,
-        String::from_utf8_lossy(&output.stderr)
-    );
+    fixtures::cargo("rustc", profile, &["--package", package, "--bin", bin], flags, everywhere);
+    let folder = fixtures::folder(profile, everywhere);
+    check_note(&folder.join(bin));
+    let program = fixtures::program(&folder, bin);
+    let said = fixtures::run(program, "every site follows");
     let mut result = Said { keys: BTreeMap::new(), code: Vec::new() };
     for line in said.lines() {
         match line.split_whitespace().collect::<Vec<_>>()[..] {
@@ -81,6 +46,18 @@ fn run(profile: &str, package: &str, bin: &str, flags: &[&str], everywhere: &str
         }
     }
     result
+}
+
+/// Programs that bring a copy of dormouse, and not those that use a shared one, have its note where it is mapped.
+fn check_note(program: &Path) {
+    let bytes = std::fs::read(program).unwrap();
+    let file = object::File::parse(&*bytes).unwrap();
+    let note = file.section_by_name(".note.dormouse");
+    let is_shared = program.ends_with("layout-app-shared");
+    assert_eq!(note.is_none(), is_shared, "{}", program.display());
+    let Some(note) = note else { return };
+    let SectionFlags::Elf { sh_flags } = note.flags() else { panic!("{}", program.display()) };
+    assert!(note.size() == 32 && sh_flags & u64::from(object::elf::SHF_ALLOC) != 0, "{}", program.display());
 }
 
 /// `lld`: whether the linker is one that drops the entries of dead functions. GNU ld and gold keep a section
@@ -172,7 +149,7 @@ fn no_live_site_is_lost_by_any_linker_or_by_folding() {
 #[test]
 fn a_key_of_a_shared_object_is_one_key_with_the_sites_of_both() {
     for profile in ["dev", "release"] {
-        let said = run(profile, "layout-app-shared", "layout-app-shared", &[], "-Cprefer-dynamic");
+        let said = run(profile, "layout-app-shared", "layout-app-shared", &[], fixtures::SHARED);
         assert_eq!(said.keys, BTreeMap::from([("shared.key".to_owned(), 2)]), "{profile}");
     }
 }

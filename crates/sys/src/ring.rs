@@ -22,6 +22,7 @@
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering, compiler_fence};
 
+use crate::rendezvous;
 use crate::thread::{self, ThreadBlock};
 
 /// Bytes in one ring.
@@ -34,7 +35,8 @@ const OWNED: u8 = 1;
 const ORPHANED: u8 = 2;
 const CLAIMED: u8 = 3;
 
-#[repr(align(128))]
+#[derive(Debug)]
+#[repr(C, align(128))]
 struct Ring {
     state: AtomicU8,
     tid: AtomicU32,
@@ -51,11 +53,26 @@ struct Ring {
 // written, by the owner under `writing` (invariants 1 and 2).
 unsafe impl Sync for Ring {}
 
-static POOL: [Ring; RINGS] = [const { Ring::new() }; RINGS];
-/// How often a ring was given back.
-static GIVEN_BACK: AtomicU32 = AtomicU32::new(1);
-/// Records that found no ring.
-static HOMELESS: AtomicU64 = AtomicU64::new(0);
+/// All rings. One for the process: the leader's (see [`crate::rendezvous`]).
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct Pool {
+    rings: [Ring; RINGS],
+    /// How often a ring was given back.
+    given_back: AtomicU32,
+    /// Records that found no ring.
+    homeless: AtomicU64,
+}
+
+static POOL: Pool = Pool {
+    rings: [const { Ring::new() }; RINGS],
+    given_back: AtomicU32::new(1),
+    homeless: AtomicU64::new(0),
+};
+
+pub(crate) const fn own_pool() -> &'static Pool {
+    &POOL
+}
 
 /// Whose records a drain hands over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -177,47 +194,64 @@ impl Ring {
 /// Writes `record` to the calling thread's ring, whole or not at all; false when it was dropped and counted.
 #[inline]
 pub fn push(record: &[u8]) -> bool {
+    match rendezvous::followed() {
+        None => push_here(record),
+        // SAFETY: a whole record.
+        Some(leader) => unsafe { (leader.push)(record.as_ptr(), record.len()) },
+    }
+}
+
+#[inline]
+fn push_here(record: &[u8]) -> bool {
     let Some(ring) = thread::current().and_then(own_ring) else {
-        HOMELESS.fetch_add(1, Ordering::Relaxed);
+        POOL.homeless.fetch_add(1, Ordering::Relaxed);
         return false;
     };
     ring.push(record)
 }
 
+/// [`push`], for a copy that this one leads.
+///
+/// # Safety
+///
+/// `length` bytes are there.
+pub(crate) unsafe extern "C" fn push_for_another(record: *const u8, length: usize) -> bool {
+    // SAFETY: the caller's promise.
+    push_here(unsafe { std::slice::from_raw_parts(record, length) })
+}
+
 fn own_ring(block: &'static ThreadBlock) -> Option<&'static Ring> {
     if let Some(index) = block.ring() {
-        return POOL.get(index);
+        return POOL.rings.get(index);
     }
     // Nothing has been given back since this thread found the pool empty: no need to look again, at the cost of
     // those who own the rings.
-    let given_back = GIVEN_BACK.load(Ordering::Relaxed);
+    let given_back = POOL.given_back.load(Ordering::Relaxed);
     if block.found_pool_empty_at(given_back) {
         return None;
     }
-    let index = POOL
-        .iter()
-        .position(|r| r.claim(FREE, block))
-        .or_else(|| POOL.iter().position(|r| r.claim(ORPHANED, block)));
+    let claim = |from| POOL.rings.iter().position(|r| r.claim(from, block));
+    let index = claim(FREE).or_else(|| claim(ORPHANED));
     match index {
         Some(index) => block.set_ring(Some(index)),
         None => block.set_pool_empty_at(given_back),
     }
-    POOL.get(index?)
+    POOL.rings.get(index?)
 }
 
 /// Called at a thread's end.
 pub(crate) fn release(block: &ThreadBlock) {
-    if let Some(ring) = block.ring().and_then(|i| POOL.get(i)) {
+    if let Some(ring) = block.ring().and_then(|i| POOL.rings.get(i)) {
         let empty = ring.head.load(Ordering::Relaxed) == ring.tail.load(Ordering::Acquire);
         ring.state.store(if empty { FREE } else { ORPHANED }, Ordering::Release);
-        GIVEN_BACK.fetch_add(1, Ordering::Relaxed);
+        POOL.given_back.fetch_add(1, Ordering::Relaxed);
     }
     block.set_ring(None);
 }
 
 /// Called in a fork child: the parent's records are the parent's.
 pub(crate) fn reset_all() {
-    for ring in &POOL {
+    for ring in &POOL.rings {
         if ring.state.load(Ordering::Relaxed) != FREE {
             ring.tail.store(ring.head.load(Ordering::Relaxed), Ordering::Relaxed);
             ring.draining.store(false, Ordering::Relaxed);
@@ -233,7 +267,7 @@ pub(crate) fn reset_all() {
 ///
 /// One pass over the pool; a ring that another reader is draining is passed over.
 pub fn drain_all(buffer: &mut Vec<u8>, mut sink: impl FnMut(Writer, &[u8])) {
-    for ring in &POOL {
+    for ring in &rendezvous::used().pool.rings {
         // Pairs with the stores of the state in `claim` and `release`.
         if !matches!(ring.state.load(Ordering::Acquire), OWNED | ORPHANED) {
             continue;
@@ -249,7 +283,9 @@ pub fn drain_all(buffer: &mut Vec<u8>, mut sink: impl FnMut(Writer, &[u8])) {
 
 /// Records dropped since the start, in full rings and for want of one.
 pub fn dropped() -> u64 {
-    POOL.iter().map(|r| r.dropped.load(Ordering::Relaxed)).sum::<u64>() + HOMELESS.load(Ordering::Relaxed)
+    let pool = rendezvous::used().pool;
+    let in_rings: u64 = pool.rings.iter().map(|r| r.dropped.load(Ordering::Relaxed)).sum();
+    in_rings + pool.homeless.load(Ordering::Relaxed)
 }
 
 #[cfg(test)]

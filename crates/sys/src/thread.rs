@@ -27,6 +27,8 @@ use std::sync::atomic::{
     AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, compiler_fence, fence,
 };
 
+use crate::rendezvous;
+
 /// How many threads can have a block at once; further ones run uncounted.
 pub const MAX_THREADS: usize = 4096;
 
@@ -54,6 +56,7 @@ const _: () = assert!(size_of::<ThreadBlock>() == 128);
 
 /// What a thread runs at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[repr(C)]
 pub struct Current {
     /// The task's number, 0 outside any.
     pub task: u64,
@@ -204,6 +207,23 @@ pub fn try_current() -> Option<&'static ThreadBlock> {
     (!block.is_null()).then(|| unsafe { &*block })
 }
 
+/// What the calling thread runs, as records show it: by the account of the copy that leads (see
+/// [`crate::rendezvous`]).
+#[inline]
+pub fn recorded() -> Current {
+    let mut current = Current::default();
+    match rendezvous::followed() {
+        None => current_for_another(&mut current),
+        Some(leader) => (leader.current)(&mut current),
+    }
+    current
+}
+
+/// [`recorded`], for a copy that this one leads.
+pub(crate) extern "C" fn current_for_another(place: &mut Current) {
+    *place = current().map(ThreadBlock::own_current).unwrap_or_default();
+}
+
 /// All threads that have a block now.
 pub fn live() -> impl Iterator<Item = &'static ThreadBlock> {
     BLOCKS[..HIGH_WATER.load(Ordering::Acquire)].iter().filter(|b| b.is_live())
@@ -272,6 +292,8 @@ fn exit_key() -> Option<libc::pthread_key_t> {
     if known != 0 {
         return Some((known - 1) as libc::pthread_key_t);
     }
+    // Threads call the destructor long after who made the key could have been unloaded.
+    rendezvous::stay().ok()?;
     let mut key: libc::pthread_key_t = 0;
     // SAFETY: `key` is a valid place; the destructor is a plain function of this object.
     if unsafe { libc::pthread_key_create(&raw mut key, Some(thread_exit)) } != 0 {

@@ -1,7 +1,7 @@
 //! Breakpoint instructions of our own: who resumes a thread that ran into one.
 //!
-//! One handler for SIGTRAP, installed at the first use. A trap at an address that the resolver knows goes on
-//! where the resolver says; a late one, whose `int3` has gone meanwhile, is tried again; everything else is passed
+//! One handler for SIGTRAP, installed at the first use, for all copies of dormouse in the process
+//! ([`crate::rendezvous`]). A trap at an address that a copy's resolver knows goes on where the resolver says; a late one, whose `int3` has gone meanwhile, is tried again; everything else is passed
 //! on to whoever had the signal before.
 //!
 //! # Passing on
@@ -38,6 +38,8 @@ use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 
+use crate::rendezvous;
+
 /// Whose an `int3` is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
@@ -51,6 +53,18 @@ pub enum Verdict {
 
 /// Asked about the `int3` at an address; must not allocate, lock or unwind.
 pub type Resolver = fn(address: usize) -> Verdict;
+
+/// The same between copies: [`FOREIGN`], [`LATE`], or where the thread goes on.
+pub(crate) type SharedResolver = extern "C" fn(address: usize) -> usize;
+
+const FOREIGN: usize = 0;
+const LATE: usize = 1;
+
+/// How many copies of dormouse can use `int3` in one process.
+const MOST_COPIES: usize = 16;
+
+/// The handler's type.
+pub(crate) type Handler = unsafe extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut c_void);
 
 /// Who has the signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,7 +82,11 @@ pub enum Holder {
 /// What `int3` is.
 pub const INT3: u8 = 0xcc;
 
+/// This copy's own.
 static RESOLVER: AtomicPtr<()> = AtomicPtr::new(std::ptr::null_mut());
+/// Those of all copies that this one leads, its own among them: filled from the front, never taken out.
+static RESOLVERS: [AtomicPtr<()>; MOST_COPIES] =
+    [const { AtomicPtr::new(std::ptr::null_mut()) }; MOST_COPIES];
 /// What had the signal before us: leaked, written before the handler can run.
 static PREVIOUS: AtomicPtr<libc::sigaction> = AtomicPtr::new(std::ptr::null_mut());
 /// Whether what had the signal before us was to have it once, and has had it.
@@ -79,17 +97,74 @@ static ROUND: AtomicUsize = AtomicUsize::new(0);
 
 /// Says that the resolver knows new addresses, before the first `int3` of them is written.
 pub fn begin_round() {
+    (rendezvous::used().begin_trap_round)();
+}
+
+pub(crate) extern "C" fn begin_round_here() {
     // Pairs with the loads in `handle`: who meets an `int3` of this round sees the number.
     ROUND.fetch_add(1, Ordering::AcqRel);
 }
 
-/// Has `resolver` asked about every `int3` that this process runs into. Idempotent; a second resolver takes
-/// the place of the first. Whoever has replaced our handler meanwhile keeps the signal: ask [`holder`].
+/// Has `resolver` asked about every `int3` that this process runs into. Idempotent; a copy's second resolver takes
+/// the place of its first. Whoever has replaced our handler meanwhile keeps the signal: ask [`holder`].
+///
+/// The caller has made this copy stay ([`rendezvous::stay`]): a handler may be on its way into it at any time.
 pub fn install(resolver: Resolver) -> io::Result<()> {
+    // Pairs with the load in `resolve`.
+    RESOLVER.store(resolver as *mut (), Ordering::Release);
+    match (rendezvous::used().install_trap)(resolve) {
+        0 => Ok(()),
+        errno => Err(io::Error::from_raw_os_error(errno)),
+    }
+}
+
+extern "C" fn resolve(address: usize) -> usize {
+    // SAFETY: only `install` stores there, a `Resolver`, before it hands this function out.
+    let resolver = unsafe { std::mem::transmute::<*mut (), Resolver>(RESOLVER.load(Ordering::Acquire)) };
+    match resolver(address) {
+        Verdict::Resume(target) => target,
+        Verdict::Late => LATE,
+        Verdict::Foreign => FOREIGN,
+    }
+}
+
+/// Asks all copies.
+fn resolve_for_all(address: usize) -> Verdict {
+    let mut verdict = Verdict::Foreign;
+    for resolver in &RESOLVERS {
+        let resolver = resolver.load(Ordering::Acquire);
+        if resolver.is_null() {
+            break;
+        }
+        // SAFETY: only `install_here` stores there, a `SharedResolver` of an object that stays.
+        match unsafe { std::mem::transmute::<*mut (), SharedResolver>(resolver) }(address) {
+            FOREIGN => {}
+            LATE => verdict = Verdict::Late,
+            target => return Verdict::Resume(target),
+        }
+    }
+    verdict
+}
+
+/// [`install`], by the copy that leads; an error number, or 0.
+pub(crate) extern "C" fn install_here(resolver: SharedResolver) -> libc::c_int {
+    let resolver = resolver as *mut ();
+    let is_known = RESOLVERS.iter().any(|place| {
+        // Pairs with the load in `resolve_for_all`.
+        match place.compare_exchange(std::ptr::null_mut(), resolver, Ordering::Release, Ordering::Relaxed) {
+            Ok(_) => true,
+            Err(other) => other == resolver,
+        }
+    });
+    if !is_known {
+        return libc::ENOSPC;
+    }
+    install_handler().err().map_or(0, |error| error.raw_os_error().unwrap_or(libc::EINVAL))
+}
+
+fn install_handler() -> io::Result<()> {
     static INSTALLING: Mutex<()> = Mutex::new(());
     let _installing = INSTALLING.lock().unwrap_or_else(PoisonError::into_inner);
-    // Pairs with the load in `handle`.
-    RESOLVER.store(resolver as *mut (), Ordering::Release);
     if !PREVIOUS.load(Ordering::Acquire).is_null() {
         return Ok(());
     }
@@ -124,7 +199,7 @@ pub fn holder() -> io::Result<Holder> {
     Ok(match present.sa_sigaction {
         libc::SIG_DFL => Holder::Default,
         libc::SIG_IGN => Holder::Ignored,
-        handler if handler == handle as *const () as usize => Holder::Ours,
+        handler if handler == rendezvous::used().trap_handler as usize => Holder::Ours,
         handler => Holder::Other(handler),
     })
 }
@@ -144,7 +219,11 @@ fn is_handler(action: &libc::sigaction) -> bool {
     !matches!(action.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN)
 }
 
-unsafe extern "C" fn handle(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+pub(crate) unsafe extern "C" fn handle(
+    signal: libc::c_int,
+    info: *mut libc::siginfo_t,
+    context: *mut c_void,
+) {
     const RIP: usize = libc::REG_RIP as usize;
     /// What the kernel gives for `int3`; debug registers, single steps and `kill` have others.
     const SI_KERNEL: libc::c_int = 0x80;
@@ -154,11 +233,9 @@ unsafe extern "C" fn handle(signal: libc::c_int, info: *mut libc::siginfo_t, con
     if code == SI_KERNEL {
         // The processor has stepped over the one byte.
         let address = (registers[RIP] as usize).wrapping_sub(1);
-        // SAFETY: only `install` stores there, a `Resolver`, before it installs this handler.
-        let resolver = unsafe { std::mem::transmute::<*mut (), Resolver>(RESOLVER.load(Ordering::Acquire)) };
         loop {
             let round = ROUND.load(Ordering::Acquire);
-            match resolver(address) {
+            match resolve_for_all(address) {
                 Verdict::Resume(target) => {
                     registers[RIP] = target as i64;
                     return;

@@ -224,7 +224,7 @@ struct dormouse_list;
 struct dormouse_key_info {
 	uint32_t size;
 	uint32_t line;
-	struct dormouse_key *key; /* good as long as the object that defines it is loaded */
+	struct dormouse_key *key; /* the object that defines it stays loaded from now on */
 	const char *name;         /* this and the next two: good until the list ends */
 	const char *file;
 	const char *object;       /* file name of the object that the key lives in; "" where that cannot be told */
@@ -274,9 +274,10 @@ void dormouse_list_end(struct dormouse_list *list);
 #define dormouse_likely(key) ((bool)__builtin_expect(DORMOUSE_SITE_(key, 1), 1))
 #endif
 
-/* Called by a constructor that the sites of an object leave in it, with the bounds of their entries. */
+/* Called by a constructor and a destructor that the sites of an object leave in it, with the bounds of their entries. */
 struct dormouse_object;
-void dormouse_register_v1(struct dormouse_object *object);
+void dormouse_register_v1(const struct dormouse_object *object);
+void dormouse_unregister_v1(const struct dormouse_object *object);
 
 #ifdef __cplusplus
 }
@@ -296,8 +297,9 @@ void dormouse_register_v1(struct dormouse_object *object);
  *   can be named without a load in position-independent code, and the key may live in another object.
  * - A relocation that changes nothing names the slot in the code itself, so that identical-code folding does not
  *   take two functions that differ in their keys alone for one.
- * - The first site of an assembler's life also leaves a constructor, one for each linked object (comdat), that
- *   hands the bounds of the object's entries to the library. The bounds are weak: without a site they are null.
+ * - The first site of an assembler's life also leaves a constructor and a destructor, one each for a linked object
+ *   (comdat), that hand the bounds of the object's entries to the library. The bounds are weak: without a site they
+ *   are null. By their priority the constructor runs before the object's others, and the destructor after them.
  *
  * The assembler's text has several lines and few bytes; `inline` tells gcc.
  */
@@ -320,20 +322,29 @@ void dormouse_register_v1(struct dormouse_object *object);
 	".hidden dormouse_object_v1\n" \
 	".balign 8\n" \
 	"dormouse_object_v1:\n" \
-	".quad 32\n" \
+	".quad 40\n" \
 	".quad __start_dormouse_sites_v1\n" \
 	".quad __stop_dormouse_sites_v1\n" \
 	".quad 0\n" \
+	".quad 1\n" \
 	".popsection\n" \
 	".pushsection .text.dormouse_register_v1,\"axG\",@progbits,dormouse_object_v1,comdat\n" \
 	".Ldormouse_register_v1:\n" \
 	"endbr64\n" \
 	"lea{q dormouse_object_v1(%%rip), %%rdi| rdi, dormouse_object_v1[rip]}\n" \
 	"jmp dormouse_register_v1@PLT\n" \
+	".Ldormouse_unregister_v1:\n" \
+	"endbr64\n" \
+	"lea{q dormouse_object_v1(%%rip), %%rdi| rdi, dormouse_object_v1[rip]}\n" \
+	"jmp dormouse_unregister_v1@PLT\n" \
 	".popsection\n" \
-	".pushsection .init_array,\"awG\",@init_array,dormouse_object_v1,comdat\n" \
+	".pushsection .init_array.00100,\"awG\",@init_array,dormouse_object_v1,comdat\n" \
 	".balign 8\n" \
 	".quad .Ldormouse_register_v1\n" \
+	".popsection\n" \
+	".pushsection .fini_array.00100,\"awG\",@fini_array,dormouse_object_v1,comdat\n" \
+	".balign 8\n" \
+	".quad .Ldormouse_unregister_v1\n" \
 	".popsection\n" \
 	".set .Ldormouse_tied_v1, 1\n" \
 	".ifdef .gasversion.\n" \

@@ -43,7 +43,7 @@ impl Holders {
     }
 
     /// The holders of one key, each with its leases.
-    pub(super) fn of_key(&self, key: &'static Key) -> Vec<KeyHolder> {
+    pub(super) fn of_key(&self, key: &Key) -> Vec<KeyHolder> {
         let known = self.known.get(&std::ptr::from_ref(key)).map_or(&[][..], Vec::as_slice);
         let mut holders: Vec<KeyHolder> = Vec::new();
         for holder in known {

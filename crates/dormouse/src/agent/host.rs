@@ -58,7 +58,7 @@ pub(super) fn stat() -> Stat {
         unattributed_cpu_ns: process_cpu_ns.saturating_sub(attributed),
         groups,
         threads,
-        keys_on: dormouse_keys::all().iter().filter(|k| k.key.is_enabled()).count(),
+        keys_on: dormouse_keys::list(|k| k.key.is_enabled()).into_iter().filter(|&on| on).count(),
         dropped: ring::dropped(),
     }
 }
@@ -72,6 +72,7 @@ pub(super) fn hello() -> Hello {
         .and_then(|field| field.parse().ok())
         .unwrap_or(0);
     let name = std::fs::read_to_string("/proc/self/comm").unwrap_or_default().trim_end().to_owned();
+    let sites = dormouse_keys::list(|used| used.sites);
     Hello {
         protocol: PROTOCOL,
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -80,8 +81,8 @@ pub(super) fn hello() -> Hello {
         name,
         exe: std::env::current_exe().map(|p| p.display().to_string()).unwrap_or_default(),
         uid: rustix::process::geteuid().as_raw(),
-        keys: dormouse_keys::all().len(),
-        sites: dormouse_keys::site_count(),
+        keys: sites.len(),
+        sites: sites.into_iter().sum(),
     }
 }
 

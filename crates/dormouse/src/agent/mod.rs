@@ -19,29 +19,25 @@ mod ops;
 mod place;
 mod server;
 
-use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+
+use dormouse_sys::loader::PinError;
+use dormouse_sys::rendezvous::{self, AgentPlace, Conflict, Table};
 
 pub(crate) use place::Place;
 
 /// A running agent. It runs as long as the process does: dropping this stops nothing.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct Agent {
-    place: Arc<Place>,
+    path: PathBuf,
 }
 
 impl Agent {
     /// The socket on which the agent listens.
     pub fn path(&self) -> &Path {
-        self.place.socket()
-    }
-}
-
-impl fmt::Debug for Agent {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Agent").field("path", &self.path()).finish()
+        &self.path
     }
 }
 
@@ -63,6 +59,15 @@ pub enum InitError {
         /// Why not.
         source: io::Error,
     },
+    /// Another copy of dormouse leads this process, and this one cannot follow it.
+    #[error(transparent)]
+    Copies(#[from] Conflict),
+    /// The object that this copy of dormouse is in is being unloaded.
+    #[error(transparent)]
+    Leaving(#[from] PinError),
+    /// A handler interrupted this thread in the middle of `init`.
+    #[error("this thread is starting the agent already: do not call `init` from a signal handler")]
+    Reentrant,
     /// The thread could not be started.
     #[error("cannot start the agent's thread: {source}; raise the limit of threads (ulimit -u, pids.max)")]
     Thread {
@@ -71,13 +76,13 @@ pub enum InitError {
     },
 }
 
-/// The agent of this process, with the process id that started it: a forked child is another process.
-static AGENT: Mutex<Option<(u32, Agent)>> = Mutex::new(None);
-
 /// Starts the agent, unless it runs already.
 ///
 /// The socket is `$DORMOUSE_RUNTIME_DIR/dormouse/<pid>.sock`, else `$XDG_RUNTIME_DIR/dormouse/<pid>.sock`,
 /// else `/tmp/dormouse-<uid>/<pid>.sock`. Only root and the process's own user may talk to it.
+///
+/// There is one agent in a process, however many copies of dormouse it holds: that of the copy which asked
+/// first. It lists and switches the keys of all, and traces the probes of all; groups are a copy's own.
 ///
 /// # Cost
 ///
@@ -85,12 +90,16 @@ static AGENT: Mutex<Option<(u32, Agent)>> = Mutex::new(None);
 /// prepare (the membarrier registration, the clock's calibration) is done on that thread, some time later: a process
 /// that is about to give up rights calls [`dormouse_keys::prepare`] itself first.
 pub fn init() -> Result<Agent, InitError> {
-    let mut started = AGENT.lock().unwrap_or_else(PoisonError::into_inner);
-    let pid = std::process::id();
-    if let Some((by, agent)) = &*started
-        && *by == pid
-    {
-        return Ok(agent.clone());
+    let table = rendezvous::table()?;
+    if let (_, Some(agent)) = look(table)? {
+        return Ok(agent);
+    }
+    // A thread and an exit handler run our code from now on. Asked before the lock: a constructor that calls this
+    // has them the other way round.
+    rendezvous::stay()?;
+    let (seat, running) = look(table)?;
+    if let Some(agent) = running {
+        return Ok(agent);
     }
     descriptors::close_in_children();
     let (place, listener) = Place::open()?;
@@ -107,7 +116,14 @@ pub fn init() -> Result<Agent, InitError> {
         InitError::Thread { source }
     })?;
     place::remove_at_exit(&place);
-    let agent = Agent { place };
-    *started = Some((pid, agent.clone()));
+    let agent = Agent { path: place.socket().to_owned() };
+    seat.set(std::process::id(), agent.path());
     Ok(agent)
+}
+
+/// The agent of this process, if it has one: a forked child is another process.
+fn look(table: &'static Table) -> Result<(AgentPlace, Option<Agent>), InitError> {
+    let seat = table.agent().map_err(|_| InitError::Reentrant)?;
+    let running = seat.path(std::process::id()).map(|path| Agent { path });
+    Ok((seat, running))
 }

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use dormouse_keys::{Batch, BatchReport, Key, KeyUse, Lease, Selector};
+use dormouse_keys::{Batch, BatchReport, Key, KeyUse, Lease, Listed, Selector};
 use serde::Deserialize;
 
 use super::holders::{self, Holders};
@@ -159,18 +159,24 @@ impl Server {
     }
 
     fn list(&self, glob: Option<&str>) -> Result<Keys, WireError> {
-        let keys = match glob {
-            Some(glob) => select(glob)?,
-            None => dormouse_keys::all(),
-        };
+        // Before the keys are listed: holds cannot be asked for meanwhile.
         let holders = Holders::of(self);
-        Ok(Keys { keys: keys.iter().map(|used| key_info(used, &holders)).collect() })
+        let mut keys = dormouse_keys::list(|used| key_info(used, &holders));
+        if let Some(glob) = glob {
+            let selector = parse(glob)?;
+            keys.retain(|key| selector.matches(&key.name));
+            if keys.is_empty() {
+                return Err(no_match(glob));
+            }
+        }
+        Ok(Keys { keys })
     }
 
     fn trace(&mut self, at: usize, id: u64, glob: &str) {
         let trace = select(glob).and_then(|keys| {
             Trace::of(keys).map_err(|why| match why {
                 TraceError::Keys(why) => refused(why),
+                TraceError::Elsewhere { .. } | TraceError::Leaving(_) => error(Code::Keys, why.to_string()),
                 other => error(Code::BadGlob, other.to_string()),
             })
         });
@@ -196,14 +202,19 @@ fn time(field: &str, ms: Option<u64>) -> Result<Option<Duration>, WireError> {
     }
 }
 
+/// Keys that are to be switched; their objects stay.
 fn select(glob: &str) -> Result<Vec<KeyUse>, WireError> {
-    let selector = Selector::parse(glob).map_err(|why| error(Code::BadGlob, why.to_string()))?;
-    let keys = selector.keys();
-    if keys.is_empty() {
-        let near = dormouse_keys::near(glob, NEAR).into_iter().map(str::to_owned).collect();
-        return Err(WireError { code: Code::NoMatch, message: format!("no key matches `{glob}`"), near });
-    }
-    Ok(keys)
+    let keys = parse(glob)?.keys();
+    if keys.is_empty() { Err(no_match(glob)) } else { Ok(keys) }
+}
+
+fn parse(glob: &str) -> Result<Selector, WireError> {
+    Selector::parse(glob).map_err(|why| error(Code::BadGlob, why.to_string()))
+}
+
+fn no_match(glob: &str) -> WireError {
+    let near = dormouse_keys::near(glob, NEAR);
+    WireError { code: Code::NoMatch, message: format!("no key matches `{glob}`"), near }
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
@@ -244,7 +255,7 @@ fn is_tracing(_: &dormouse_keys::Key) -> bool {
     false
 }
 
-fn key_info(used: &KeyUse, holders: &Holders) -> KeyInfo {
+fn key_info(used: Listed<'_>, holders: &Holders) -> KeyInfo {
     let key = used.key;
     let probe = key.attached::<Probe>();
     let kind = match probe {

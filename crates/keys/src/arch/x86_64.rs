@@ -13,9 +13,11 @@
 //! - A `.reloc` that changes nothing names the key in the code itself, so that identical-code folding does
 //!   not take two functions that differ in their keys alone for one.
 //! - The key is named through the global offset table: it may live in another object.
-//! - The first site of a unit also leaves a constructor, one for each linked object (`comdat`), that hands
-//!   the bounds of the object's section to [`crate::object::register`]. The bounds are weak: when no site is
-//!   left, they are null.
+//! - The first site of a unit also leaves a constructor and a destructor, one for each linked object
+//!   (`comdat`), that hand the bounds of the object's section to [`crate::object::register`] and
+//!   [`crate::object::unregister`]. The bounds are weak: when no site is left, they are null. Their priority
+//!   (100, the last that is the implementation's own) has the constructor run before the object's others, and
+//!   the destructor after them.
 //!
 //! # Safety
 //!
@@ -90,19 +92,27 @@ macro_rules! __dormouse_site {
                     ".hidden dormouse_object_v1",
                     ".balign 8",
                     "dormouse_object_v1:",
-                    ".quad 32",
+                    ".quad 40",
                     ".quad __start_dormouse_sites_v1",
                     ".quad __stop_dormouse_sites_v1",
                     ".quad 0",
+                    ".quad 1",
                     ".popsection",
                     ".pushsection .text.dormouse_register_v1,\"axG\",@progbits,dormouse_object_v1,comdat",
                     ".Ldormouse_register_v1:",
                     "lea rdi, [rip + dormouse_object_v1]",
                     "jmp {register}@PLT",
+                    ".Ldormouse_unregister_v1:",
+                    "lea rdi, [rip + dormouse_object_v1]",
+                    "jmp {unregister}@PLT",
                     ".popsection",
-                    ".pushsection .init_array,\"awG\",@init_array,dormouse_object_v1,comdat",
+                    ".pushsection .init_array.00100,\"awG\",@init_array,dormouse_object_v1,comdat",
                     ".balign 8",
                     ".quad .Ldormouse_register_v1",
+                    ".popsection",
+                    ".pushsection .fini_array.00100,\"awG\",@fini_array,dormouse_object_v1,comdat",
+                    ".balign 8",
+                    ".quad .Ldormouse_unregister_v1",
                     ".popsection",
                     ".endif",
                     "dormouse_site_v1 {target}, {key}, {flags}",
@@ -110,6 +120,7 @@ macro_rules! __dormouse_site {
                     key = sym $key,
                     flags = const { $crate::macros::flags(&raw const $key, $branch) },
                     register = sym $crate::macros::register,
+                    unregister = sym $crate::macros::unregister,
                     // Not preserves_flags: `test` sets them.
                     options(nomem, nostack),
                 )

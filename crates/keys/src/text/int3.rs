@@ -34,12 +34,12 @@ use std::num::NonZero;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use dormouse_sys::masks;
 use dormouse_sys::trap::{self, Holder, INT3};
+use dormouse_sys::{masks, rendezvous};
 
+use super::Patch;
 use super::access::Access;
 use super::resume::{self, Resume, Rounds};
-use super::{CodeMap, Patch};
 use crate::{Error, barrier};
 
 pub use midway::{look_up, midway};
@@ -54,8 +54,6 @@ pub(crate) fn fallback() -> bool {
     FALLBACK.load(Ordering::Relaxed)
 }
 
-/// Whether sites were left with an `int3`: then their table stays, and there can be no other.
-static STUCK: AtomicBool = AtomicBool::new(false);
 /// Whether the handler has been installed.
 static TAKEN: AtomicBool = AtomicBool::new(false);
 
@@ -73,7 +71,7 @@ pub(crate) fn take_signal() -> Result<(), Error> {
 
 /// What is in the way of the protocol now, if anything.
 pub(crate) fn obstacle() -> Option<Error> {
-    if STUCK.load(Ordering::Relaxed) {
+    if rendezvous::stuck().load(Ordering::Relaxed) {
         return Some(Error::Stuck);
     }
     if TAKEN.load(Ordering::Relaxed)
@@ -97,8 +95,8 @@ fn taken_since() -> Option<Error> {
         Ok(Holder::Ours) => None,
         Ok(Holder::Default | Holder::Ignored) => Some(Error::SignalTaken { handler: None }),
         Ok(Holder::Other(address)) => {
-            let object = CodeMap::load().object_of(address).to_string();
-            Some(Error::SignalTaken { handler: Some((address, object)) })
+            // The name is asked for outside of the patch lock: see `Error::outside`.
+            Some(Error::SignalTaken { handler: Some((address, String::new())) })
         }
         Err(source) => {
             let setting = "allow rt_sigaction, or use the flip protocol";
@@ -193,7 +191,7 @@ pub(super) fn write(
     let mut live = Live { access, rounds: Rounds::of(patches) };
     let written = write_in(&mut live, patches, capacity.get(), &FALLBACK);
     if let Err(Error::HalfWritten { .. }) = written {
-        STUCK.store(true, Ordering::Relaxed);
+        rendezvous::stuck().store(true, Ordering::Relaxed);
     }
     Ok((written?, resume::traps() - traps))
 }

@@ -15,8 +15,8 @@
 //!
 //! # Safety
 //!
-//! Addresses come from [`crate::registry`] with the segment that they were found in; loaded objects stay
-//! loaded (see [`crate::object`]).
+//! Addresses come from [`crate::registry`] with the segment that they were found in; while the patch lock is
+//! held, no object with sites leaves (see [`crate::object`]).
 #![allow(unsafe_code)]
 
 mod access;
@@ -33,7 +33,7 @@ pub(crate) use access::{Steps, steps};
 pub(crate) use alone::{in_forked_child, write_alone};
 pub(crate) use int3::{fallback, obstacle, take_signal};
 pub use int3::{look_up, midway};
-pub(crate) use map::{CodeMap, Segment};
+pub(crate) use map::{Segment, find, mark_shared, object_of, segment_of};
 pub(crate) use memory::open as open_memory;
 
 use access::Access;

@@ -110,7 +110,7 @@ mod tests {
     use super::*;
     use crate::arch::Form;
     use crate::registry::Site;
-    use crate::text::CodeMap;
+    use crate::text::object_of;
 
     fn patch(code: usize, segment: usize, by_int3: bool) -> Patch {
         let site = Site { code, target: code + 64, branch: false, form: Form::Test, segment: Some(segment) };
@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn near_pages_are_one_run_and_far_ones_or_other_segments_are_not() {
-        let segments = CodeMap::load().into_segments();
+        let (_, segments) = object_of(runs as *const () as usize).unwrap();
         let far = 0x1000 + 3 * MERGE_BYTES;
         for (by_int3, first_end, expected_pages) in [(false, 0x6000, 3), (true, 0x6000, 4)] {
             let patches = [(0x1000, 0), (0x1ffe, 0), (0x5000, 0), (far, 0), (far + 8, 1)]

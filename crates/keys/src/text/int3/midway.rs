@@ -8,9 +8,9 @@
 use dormouse_sys::trap::Verdict;
 
 use super::prepare;
-use crate::Error;
-use crate::batch::exclusively;
+use crate::batch::Turn;
 use crate::text::resume::{Resume, Rounds, resolve, traps};
+use crate::{Error, Protocol};
 
 /// What the trap handler asks: where a thread goes on that has run into the `int3` at `address`. Counts as a trap.
 pub fn look_up(address: usize) -> Option<usize> {
@@ -31,12 +31,11 @@ pub fn look_up(address: usize) -> Option<usize> {
 pub unsafe fn midway<T>(sites: &[(usize, usize)], work: impl FnOnce() -> T) -> Result<(T, u64), Error> {
     let mut table: Vec<_> = sites.iter().map(|&(code, target)| Resume { code, target }).collect();
     table.sort_unstable_by_key(|resume| resume.code);
-    exclusively(|| {
-        prepare()?;
-        let (before, mut rounds) = (traps(), Rounds::of(&[]));
-        rounds.publish(table);
-        let result = work();
-        rounds.retire();
-        Ok((result, traps() - before))
-    })
+    let _turn = Turn::to_write(Protocol::INT3)?;
+    prepare()?;
+    let (before, mut rounds) = (traps(), Rounds::of(&[]));
+    rounds.publish(table);
+    let result = work();
+    rounds.retire();
+    Ok((result, traps() - before))
 }

@@ -1,7 +1,7 @@
 //! Flips every key and looks whether every site follows; prints the keys with their sites, and the code of
 //! one function.
 
-use dormouse_keys::{Batch, Key, StaticKey, all, static_key, unlikely};
+use dormouse_keys::{Batch, Key, StaticKey, all, site_count, static_key, unlikely};
 use layout_lib::{generic, inlined, starts_on, twin_a, twin_b};
 
 static_key! {
@@ -86,6 +86,16 @@ fn main() {
         }
         let batch = if was { Batch::new().enable(key) } else { Batch::new().disable(key) };
         batch.apply().unwrap();
+        assert_eq!(state(), asleep);
+    }
+    // All at once, with those of dead functions where the linker has kept them: each holds what it should.
+    let (on, off): (Vec<_>, Vec<_>) = all().into_iter().map(|k| k.key).partition(|k| k.is_enabled());
+    for _ in 0..2 {
+        let inverted = Batch::new().enable_all(off.clone()).disable_all(on.clone()).apply().unwrap();
+        assert_eq!((inverted.sites, inverted.skipped), (site_count(), 0));
+        let now = state();
+        assert!((0..asleep.len()).all(|i| now[i] != asleep[i]), "{now:?}");
+        Batch::new().enable_all(on.clone()).disable_all(off.clone()).apply().unwrap();
         assert_eq!(state(), asleep);
     }
     let code: &[u8; 64] = unsafe { &*(codegen as *const () as *const [u8; 64]) };
