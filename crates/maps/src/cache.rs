@@ -1,21 +1,23 @@
 //! The cache of one thread: copies of answers, so that most look-ups search nothing.
 //!
-//! Two parts. The *last* answer is looked at first: programs stay where they are. Behind it a table of
-//! sets by larger page (2 MiB): libraries, heap and stacks lie apart, pieces of one library close together, so a
-//! set holds neighbours and a look-up goes through one set. An entry is a mapping, not a page: it
-//! answers for pages that nobody has asked for before.
+//! A table of places by larger page (1 MiB), two answers each: the last one, which a look-up compares first, and the one before
+//! it. Programs stay where they are, libraries, heap and stacks lie apart, pieces of one library close together. An answer is a
+//! mapping, not a page: it answers for pages that nobody has asked for before.
+//!
+//! More answers a place find more, but not sooner: what is not the last one costs a mispredicted branch, and so does a search,
+//! which is short.
 //!
 //! # Invariants
 //!
-//! 1. An entry's answer was looked up after its tag was read. While the map still shows that tag, nothing that could
+//! 1. An answer was looked up after its tag was read. While the map still shows that tag, nothing that could
 //!    make the answer wrong has been published, so a hit is true at the moment at which it reads the tag.
-//! 2. While `busy`, nobody but the look-up that set it touches the entries: a signal handler that comes in the
+//! 2. While [`Turn::Busy`], nobody but the look-up that set it touches the entries: a signal handler that comes in the
 //!    middle of one goes round the cache.
 //!
 //! # Adaptation
 //!
 //! A cache only pays where it answers. After [`WINDOW`] misses that had less than one hit for every two of
-//! them, look-ups that the last answer does not fit go round it [`REST`] times before it is tried again.
+//! them, look-ups go round it [`REST`] times before it is tried again.
 //!
 //! # Async-signal-safety
 //!
@@ -23,19 +25,18 @@
 
 use std::cell::Cell;
 use std::fmt;
+use std::ptr;
 use std::sync::atomic::{Ordering, compiler_fence};
 
+use crate::entry::Entry;
 use crate::generation::Tag;
-use crate::{Generation, Mapping, NoSlot, RangeMap};
+use crate::map::Inserted;
+use crate::{Mapping, NoSlot, RangeMap};
 
-/// Sets of the table.
-const SETS: usize = 16;
-/// Entries of a set.
-const WAYS: usize = 4;
-/// Addresses that belong to one set go by pages of that many bits.
-const SET_BITS: u32 = 21;
-/// The way within a set goes by pages of that many bits.
-const WAY_BITS: u32 = 12;
+/// Places of the table.
+const PLACES: usize = 64;
+/// Addresses belong to a place by pages of that many bits.
+const PLACE_BITS: u32 = 20;
 /// Misses after which it is asked whether the cache pays.
 const WINDOW: u64 = 64;
 /// Look-ups for which it then rests.
@@ -59,81 +60,46 @@ pub struct CacheStats {
 ///
 /// Put it into a thread-local, or wherever one thread looks things up. Maps that share it take entries from one
 /// another but never get one another's answers.
-pub struct Cache<V, G: Generation = u64> {
-    busy: Cell<bool>,
+pub struct Cache<V> {
+    turn: Cell<Turn>,
+    /// Look-ups for which it still rests.
     rest: Cell<u32>,
-    /// Index of the entry that answered last.
-    last: Cell<usize>,
     hits: Cell<u64>,
     misses: Cell<u64>,
     stale: Cell<u64>,
     bypassed: Cell<u64>,
     hits_before: Cell<u64>,
-    entries: [Entry<V, G>; SETS * WAYS],
+    places: [Place<V>; PLACES],
 }
 
-/// An answer and the tag under which it was looked up; empty for map 0.
-struct Entry<V, G> {
-    start: Cell<u64>,
-    /// `last - start`: one comparison tells whether an address is in it.
-    reach: Cell<u64>,
-    map: Cell<u64>,
-    generation: Cell<G>,
-    value: Cell<Option<V>>,
+/// What a look-up finds the cache doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Turn {
+    Free,
+    /// A look-up is in it.
+    Busy,
+    Resting,
 }
 
-impl<V: Copy, G: Generation> Entry<V, G> {
-    const fn empty() -> Self {
-        Self {
-            start: Cell::new(0),
-            reach: Cell::new(0),
-            map: Cell::new(0),
-            generation: Cell::new(G::FIRST),
-            value: Cell::new(None),
-        }
-    }
-
-    #[inline]
-    fn covers(&self, addr: u64) -> bool {
-        addr.wrapping_sub(self.start.get()) <= self.reach.get()
-    }
-
-    #[inline]
-    fn is_of(&self, tag: Tag<G>) -> bool {
-        self.map.get() == tag.map && self.generation.get() == tag.generation
-    }
-
-    #[inline]
-    fn answer(&self, addr: u64, tag: Tag<G>) -> Option<Mapping<V>> {
-        if !self.covers(addr) || !self.is_of(tag) {
-            return None;
-        }
-        let start = self.start.get();
-        self.value.get().map(|value| Mapping { start, last: start + self.reach.get(), value })
-    }
-
-    fn fill(&self, mapping: &Mapping<V>, tag: Tag<G>) {
-        self.start.set(mapping.start);
-        self.reach.set(mapping.last - mapping.start);
-        self.map.set(tag.map);
-        self.generation.set(tag.generation);
-        self.value.set(Some(mapping.value));
-    }
+/// On a cache line of its own, if the value is not larger than an address.
+#[repr(align(64))]
+struct Place<V> {
+    last: Entry<V>,
+    before: Entry<V>,
 }
 
-impl<V: Copy, G: Generation> Cache<V, G> {
+impl<V: Copy> Cache<V> {
     /// An empty cache.
     pub const fn new() -> Self {
         Self {
-            busy: Cell::new(false),
+            turn: Cell::new(Turn::Free),
             rest: Cell::new(0),
-            last: Cell::new(0),
             hits: Cell::new(0),
             misses: Cell::new(0),
             stale: Cell::new(0),
             bypassed: Cell::new(0),
             hits_before: Cell::new(0),
-            entries: [const { Entry::empty() }; SETS * WAYS],
+            places: [const { Place { last: Entry::empty(), before: Entry::empty() } }; PLACES],
         }
     }
 
@@ -148,17 +114,20 @@ impl<V: Copy, G: Generation> Cache<V, G> {
     }
 
     #[inline]
-    pub(crate) fn find(&self, addr: u64, map: &RangeMap<V, G>) -> Result<Option<Mapping<V>>, NoSlot> {
+    pub(crate) fn find<const WIDTH: u32>(
+        &self,
+        addr: u64,
+        map: &RangeMap<V, WIDTH>,
+    ) -> Result<Option<Mapping<V>>, NoSlot> {
         // Read before the look-up (invariant 1). No entry bears a closed one, so it need not be open here.
         let tag = map.tag();
-        if !self.busy.get() {
-            self.busy.set(true);
+        if self.turn.get() == Turn::Free {
+            self.turn.set(Turn::Busy);
             // The only other party is a signal handler of this thread: the compiler's order is enough.
             compiler_fence(Ordering::SeqCst);
-            // The mask tells the compiler that the index is in bounds.
-            let last = self.entries[self.last.get() & (SETS * WAYS - 1)].answer(addr, tag);
+            let last = self.place(addr).last.answer(addr, tag);
             compiler_fence(Ordering::SeqCst);
-            self.busy.set(false);
+            self.turn.set(Turn::Free);
             if last.is_some() {
                 self.hits.set(self.hits.get() + 1);
                 return Ok(last);
@@ -167,52 +136,127 @@ impl<V: Copy, G: Generation> Cache<V, G> {
         self.look_further(addr, tag, map)
     }
 
-    /// In the table, then in the map.
+    /// All answers that it holds, outdated ones too.
+    fn entries(&self) -> impl Iterator<Item = &Entry<V>> {
+        self.places.iter().flat_map(|place| [&place.last, &place.before])
+    }
+
+    #[inline]
+    fn place(&self, addr: u64) -> &Place<V> {
+        &self.places[(addr >> PLACE_BITS) as usize % PLACES]
+    }
+
+    /// By the answer before the last one, else by what takes longer.
     #[inline(never)]
-    fn look_further(
+    fn look_further<const WIDTH: u32>(
         &self,
         addr: u64,
-        tag: Tag<G>,
-        map: &RangeMap<V, G>,
+        tag: Tag,
+        map: &RangeMap<V, WIDTH>,
     ) -> Result<Option<Mapping<V>>, NoSlot> {
-        if self.busy.get() || self.rest.get() > 0 || !tag.is_open() {
-            // A handler's count may be lost to the look-up that it interrupts; entries are not touched.
-            self.bypassed.set(self.bypassed.get() + 1);
-            self.rest.set(self.rest.get().saturating_sub(1));
-            return map.find(addr);
+        if self.turn.get() != Turn::Free || !tag.is_open() {
+            return self.go_round(addr, map);
         }
-        self.busy.set(true);
+        self.turn.set(Turn::Busy);
         compiler_fence(Ordering::SeqCst);
-        let answer = self.in_table(addr, tag, map);
+        let place = self.place(addr);
+        let mut answer = Ok(place.before.answer(addr, tag));
+        if let Ok(Some(_)) = answer {
+            place.last.swap(&place.before);
+            self.hits.set(self.hits.get() + 1);
+        } else {
+            answer = self.look_up(place, addr, tag, map);
+        }
         compiler_fence(Ordering::SeqCst);
-        self.busy.set(false);
+        self.turn.set(if self.rest.get() > 0 { Turn::Resting } else { Turn::Free });
         answer
     }
 
-    /// Only under `busy`.
-    #[inline]
-    fn in_table(&self, addr: u64, tag: Tag<G>, map: &RangeMap<V, G>) -> Result<Option<Mapping<V>>, NoSlot> {
-        let set = (addr >> SET_BITS) as usize % SETS * WAYS;
-        let entries = &self.entries[set..set + WAYS];
-        let mut stale = false;
-        for (way, entry) in entries.iter().enumerate().filter(|(_, entry)| entry.covers(addr)) {
-            if let Some(mapping) = entry.answer(addr, tag) {
-                self.hits.set(self.hits.get() + 1);
-                self.last.set(set + way);
-                return Ok(Some(mapping));
+    /// In the map, while the cache is at rest or belongs to a look-up that was interrupted.
+    #[inline(never)]
+    fn go_round<const WIDTH: u32>(
+        &self,
+        addr: u64,
+        map: &RangeMap<V, WIDTH>,
+    ) -> Result<Option<Mapping<V>>, NoSlot> {
+        // A handler's count may be lost to the look-up that it interrupts; entries are not touched.
+        self.bypassed.set(self.bypassed.get() + 1);
+        if self.turn.get() == Turn::Resting {
+            self.rest.set(self.rest.get().saturating_sub(1));
+            if self.rest.get() == 0 {
+                self.turn.set(Turn::Free);
             }
-            stale |= entry.map.get() == tag.map;
+        }
+        map.find(addr)
+    }
+
+    /// In the map, unless there is an answer of an older generation that all changes since have spared.
+    #[inline]
+    fn look_up<const WIDTH: u32>(
+        &self,
+        place: &Place<V>,
+        addr: u64,
+        tag: Tag,
+        map: &RangeMap<V, WIDTH>,
+    ) -> Result<Option<Mapping<V>>, NoSlot> {
+        if place.last.covers(addr) || place.before.covers(addr) {
+            let spared = self.look_back(place, addr, tag, map);
+            if spared.is_some() {
+                return Ok(spared);
+            }
         }
         self.misses.set(self.misses.get() + 1);
-        self.stale.set(self.stale.get() + u64::from(stale));
         self.rest_if_useless();
-        let answer = map.find(addr)?;
-        if let Some(mapping) = &answer {
-            let way = (addr >> WAY_BITS) as usize % WAYS;
-            entries[way].fill(mapping, tag);
-            self.last.set(set + way);
+        let answer = map.find(addr);
+        if let Ok(Some(mapping)) = &answer {
+            place.put(mapping, tag);
         }
-        Ok(answer)
+        answer
+    }
+
+    /// Among answers of older generations.
+    #[cold]
+    fn look_back<const WIDTH: u32>(
+        &self,
+        place: &Place<V>,
+        addr: u64,
+        tag: Tag,
+        map: &RangeMap<V, WIDTH>,
+    ) -> Option<Mapping<V>> {
+        let mut stale = false;
+        for entry in [&place.last, &place.before].into_iter().filter(|entry| entry.covers(addr)) {
+            if map.spared(entry, tag) {
+                entry.renew(tag);
+                self.hits.set(self.hits.get() + 1);
+                return entry.answer(addr, tag);
+            }
+            stale |= entry.tag().is_of_same_map::<WIDTH>(tag);
+        }
+        self.stale.set(self.stale.get() + u64::from(stale));
+        None
+    }
+
+    /// Takes in what this thread has just inserted, and keeps the answers that the update has not touched.
+    pub(crate) fn prime(&self, Inserted { mapping, tag, outdated }: &Inserted<V>) {
+        if self.turn.get() == Turn::Busy {
+            return;
+        }
+        let turn = self.turn.replace(Turn::Busy);
+        compiler_fence(Ordering::SeqCst);
+        if let Some((ended, extent)) = outdated {
+            for entry in
+                self.entries().filter(|entry| entry.tag() == *ended && !entry.extent().overlaps(*extent))
+            {
+                entry.renew(*tag);
+            }
+        }
+        let (first, last) = (self.place(mapping.start), self.place(mapping.last));
+        first.put(mapping, *tag);
+        if !ptr::eq(first, last) {
+            last.put(mapping, *tag);
+        }
+        compiler_fence(Ordering::SeqCst);
+        self.turn.set(turn);
     }
 
     fn rest_if_useless(&self) {
@@ -224,8 +268,18 @@ impl<V: Copy, G: Generation> Cache<V, G> {
         }
     }
 }
+impl<V: Copy> Place<V> {
+    /// Takes `mapping` in as its last answer, for an outdated one about the same addresses or else for the older one.
+    #[inline]
+    fn put(&self, mapping: &Mapping<V>, tag: Tag) {
+        if !self.last.covers(mapping.start) {
+            self.last.swap(&self.before);
+        }
+        self.last.fill(mapping, tag);
+    }
+}
 
-impl<V, G: Generation> fmt::Debug for Cache<V, G> {
+impl<V> fmt::Debug for Cache<V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Cache")
             .field("hits", &self.hits.get())
@@ -234,22 +288,22 @@ impl<V, G: Generation> fmt::Debug for Cache<V, G> {
     }
 }
 
-impl<V: Copy, G: Generation> Default for Cache<V, G> {
+impl<V: Copy> Default for Cache<V> {
     fn default() -> Self {
         Self::new()
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use crate::{EditError, Overlap};
 
-    const PAGE: u64 = 1 << WAY_BITS;
+    const PAGE: u64 = 4096;
 
     /// Every second page is a mapping that bears its number.
-    fn map<G: Generation>(pages: u64) -> RangeMap<u64, G> {
-        let map = RangeMap::new();
+    fn map<const WIDTH: u32>(pages: u64) -> RangeMap<u64, WIDTH> {
+        let map = RangeMap::with_width();
         map.update(|edit| {
             (0..pages).step_by(2).try_for_each(|n| edit.insert(n * PAGE..(n + 1) * PAGE, n, Overlap::Reject))
         })
@@ -257,13 +311,13 @@ mod tests {
         map
     }
 
-    fn value<G: Generation>(map: &RangeMap<u64, G>, cache: &Cache<u64, G>, addr: u64) -> Option<u64> {
+    fn value<const WIDTH: u32>(map: &RangeMap<u64, WIDTH>, cache: &Cache<u64>, addr: u64) -> Option<u64> {
         map.find_cached(cache, addr).unwrap().map(|mapping| mapping.value)
     }
 
     #[test]
     fn the_second_look_up_of_a_mapping_is_a_hit_also_on_another_address() {
-        let (map, cache) = (map::<u64>(4), Cache::new());
+        let (map, cache) = (map::<16>(4), Cache::new());
         assert_eq!(value(&map, &cache, 2 * PAGE), Some(2));
         assert_eq!(value(&map, &cache, 3 * PAGE - 1), Some(2));
         assert_eq!(value(&map, &cache, 0), Some(0));
@@ -273,19 +327,70 @@ mod tests {
 
     #[test]
     fn nothing_there_is_never_remembered() {
-        let (map, cache) = (map::<u64>(2), Cache::new());
+        let (map, cache) = (map::<16>(2), Cache::new());
         assert_eq!(value(&map, &cache, PAGE), None);
         map.update(|edit| edit.insert(PAGE..2 * PAGE, 1, Overlap::Reject)).unwrap();
         assert_eq!(value(&map, &cache, PAGE), Some(1));
     }
 
     #[test]
+    fn an_answer_that_no_change_has_touched_is_taken_up_again() {
+        let (map, cache) = (map::<16>(8), Cache::new());
+        for n in [0, 2, 4] {
+            assert_eq!(value(&map, &cache, n * PAGE), Some(n));
+        }
+        map.update(|edit| edit.remove(2 * PAGE..3 * PAGE).map(drop)).unwrap();
+        // Places hold two; that of page 0 was given up.
+        for (n, right) in [(4, Some(4)), (2, None)] {
+            assert_eq!(value(&map, &cache, n * PAGE), right);
+        }
+        assert_eq!(cache.stats(), CacheStats { hits: 1, misses: 4, stale: 1, bypassed: 0 });
+    }
+
+    #[test]
+    fn an_answer_from_before_its_mapping_grew_is_not_taken_up_when_that_is_removed() {
+        let (map, cache) = (map::<16>(2), Cache::new());
+        assert_eq!(value(&map, &cache, 0), Some(0));
+        map.update(|edit| edit.grow(0..2 * PAGE)).unwrap();
+        // Beside what the cache knows of it.
+        map.update(|edit| edit.insert(PAGE..2 * PAGE, 7, Overlap::Replace)).unwrap();
+        assert_eq!((value(&map, &cache, 0), value(&map, &cache, PAGE)), (None, Some(7)));
+    }
+
+    #[test]
+    fn what_a_thread_has_inserted_it_need_not_look_up() {
+        let (map, cache) = (map::<16>(4), Cache::new());
+        assert_eq!(value(&map, &cache, 0), Some(0));
+        // Ends in another place than it begins in.
+        let large = 2 * PAGE..=(5 << PLACE_BITS);
+        map.update_cached(&cache, |edit| edit.insert(large.clone(), 7, Overlap::Split)).unwrap();
+        for addr in [*large.start(), *large.end(), 0] {
+            assert!(value(&map, &cache, addr).is_some());
+        }
+        assert_eq!(cache.stats(), CacheStats { hits: 3, misses: 1, stale: 0, bypassed: 0 });
+        // Refused: nothing is remembered of it.
+        let refused = map.update_cached(&cache, |edit| {
+            edit.insert(1 << 40..1 << 41, 8, Overlap::Reject)?;
+            edit.insert(.., 9, Overlap::Reject)
+        });
+        assert!(matches!(refused, Err(EditError::Overlaps { .. })));
+        assert_eq!(value(&map, &cache, 1 << 40), None);
+        // Inserted and taken away again.
+        map.update_cached(&cache, |edit| {
+            edit.insert(1 << 40..1 << 41, 8, Overlap::Reject)?;
+            edit.remove(1 << 40..1 << 41).map(drop)
+        })
+        .unwrap();
+        assert_eq!(value(&map, &cache, 1 << 40), None);
+    }
+
+    #[test]
     fn one_bump_makes_all_entries_stale_and_touches_none_of_them() {
-        let (map, cache) = (map::<u64>(4), Cache::new());
+        let (map, cache) = (map::<16>(4), Cache::new());
         for n in [0, 2] {
             assert_eq!(value(&map, &cache, n * PAGE), Some(n));
         }
-        let tags = || cache.entries.iter().map(|entry| entry.generation.get()).collect::<Vec<_>>();
+        let tags = || cache.entries().map(Entry::tag).collect::<Vec<_>>();
         let before = (tags(), cache.stats().stale);
         map.invalidate();
         assert_eq!((tags(), cache.stats().stale), before);
@@ -297,12 +402,12 @@ mod tests {
 
     #[test]
     fn eight_bits_come_round_and_no_old_answer_comes_back() {
-        let (map, old, used) = (RangeMap::<u64, u8>::new(), Cache::new(), Cache::new());
+        let (map, old, used) = (RangeMap::<u64, 8>::with_width(), Cache::new(), Cache::new());
         let put = |value| map.update(|edit| edit.insert(0..PAGE, value, Overlap::Replace)).unwrap();
         put(0);
         // Of every generation of the first round one entry is left in a cache that is not asked again until
         // that generation has come round.
-        let kept: Vec<Cache<u64, u8>> = (0..255)
+        let kept: Vec<Cache<u64>> = (0..255)
             .map(|n| {
                 put(n);
                 let cache = Cache::new();
@@ -316,7 +421,7 @@ mod tests {
             assert_eq!(value(&map, &used, 0), Some(n));
             for cache in &kept {
                 // Only a peek: a look-up would fill it anew.
-                let hit = cache.entries.iter().any(|entry| entry.answer(0, map.tag()).is_some());
+                let hit = cache.entries().any(|entry| entry.answer(0, map.tag()).is_some());
                 assert!(!hit, "an answer of an earlier round counts again in update {n}");
             }
         }
@@ -356,20 +461,20 @@ mod tests {
 
     #[test]
     fn a_look_up_in_the_middle_of_another_goes_round_the_cache() {
-        let (map, cache) = (map::<u64>(2), Cache::new());
+        let (map, cache) = (map::<16>(2), Cache::new());
         value(&map, &cache, 0);
-        let before: Vec<u64> = cache.entries.iter().map(|entry| entry.map.get()).collect();
+        let before: Vec<Tag> = cache.entries().map(Entry::tag).collect();
         // As in a signal handler that has interrupted a look-up.
-        cache.busy.set(true);
+        cache.turn.set(Turn::Busy);
         assert_eq!(value(&map, &cache, 0), Some(0));
         assert_eq!((cache.stats().bypassed, cache.stats().hits), (1, 0));
-        assert!(cache.busy.get());
-        assert_eq!(cache.entries.iter().map(|entry| entry.map.get()).collect::<Vec<_>>(), before);
+        assert_eq!(cache.turn.get(), Turn::Busy);
+        assert_eq!(cache.entries().map(Entry::tag).collect::<Vec<_>>(), before);
     }
 
     #[test]
     fn a_cache_that_does_not_pay_rests_and_is_tried_again() {
-        let (map, cache) = (map::<u64>(20_000), Cache::new());
+        let (map, cache) = (map::<16>(20_000), Cache::new());
         let mut random = 1_u64;
         let mut ask = |count| {
             for _ in 0..count {

@@ -28,12 +28,15 @@ pub enum Overlap {
 pub struct Edit<V> {
     mappings: Vec<Mapping<V>>,
     changed: bool,
-    outdated: bool,
+    /// Between which addresses answers could be wrong now.
+    outdated: Option<Extent>,
+    /// First address of the mapping that was inserted last.
+    inserted: Option<u64>,
 }
 
 impl<V: Copy> Edit<V> {
     pub(crate) fn of(mappings: Vec<Mapping<V>>) -> Self {
-        Self { mappings, changed: false, outdated: false }
+        Self { mappings, changed: false, outdated: None, inserted: None }
     }
 
     /// Adds a mapping.
@@ -50,6 +53,7 @@ impl<V: Copy> Edit<V> {
         }
         let new = Mapping { start: extent.start, last: extent.last, value };
         self.splice(there, extent, Some(new), overlap == Overlap::Split);
+        self.inserted = Some(extent.start);
         Ok(())
     }
 
@@ -84,7 +88,7 @@ impl<V: Copy> Edit<V> {
     /// Takes all mappings away.
     pub fn clear(&mut self) {
         self.changed |= !self.mappings.is_empty();
-        self.outdated |= !self.mappings.is_empty();
+        self.outdate(0..self.mappings.len());
         self.mappings.clear();
     }
 
@@ -98,15 +102,36 @@ impl<V: Copy> Edit<V> {
         self.changed
     }
 
-    /// Whether an answer that was right could be wrong now.
-    pub(crate) fn is_outdating(&self) -> bool {
+    /// Between which addresses answers that were right could be wrong now.
+    pub(crate) fn outdated(&self) -> Option<Extent> {
         self.outdated
+    }
+
+    /// The mapping at the start of what was inserted last, as far as later changes have left it there.
+    pub(crate) fn inserted(&self) -> Option<Mapping<V>> {
+        let start = self.inserted?;
+        let at = self.mappings.partition_point(|mapping| mapping.last < start);
+        self.mappings.get(at).filter(|mapping| mapping.contains(start)).copied()
+    }
+
+    pub(crate) fn into_mappings(self) -> Vec<Mapping<V>> {
+        self.mappings
+    }
+
+    /// All that was said of the mappings `there` could be wrong now, of where they begin and end too.
+    fn outdate(&mut self, there: Range<usize>) {
+        if let [first, ..] = self.mappings[there.clone()] {
+            let extent = first.extent().hull(self.mappings[there.end - 1].extent());
+            self.outdated = Some(self.outdated.map_or(extent, |before| before.hull(extent)));
+        }
     }
 
     fn overlapping(&self, extent: Extent) -> Range<usize> {
         let from = self.mappings.partition_point(|mapping| mapping.last < extent.start);
         let count = self.mappings[from..].partition_point(|mapping| mapping.start <= extent.last);
-        debug_assert!(self.mappings[from..from + count].iter().all(|mapping| mapping.overlaps(extent)));
+        debug_assert!(
+            self.mappings[from..from + count].iter().all(|mapping| mapping.extent().overlaps(extent))
+        );
         from..from + count
     }
 
@@ -124,7 +149,7 @@ impl<V: Copy> Edit<V> {
     /// Puts `new` in the place of the mappings `there`, between what is kept of the outer ones.
     fn splice(&mut self, there: Range<usize>, extent: Extent, new: Option<Mapping<V>>, keep: bool) {
         self.changed = true;
-        self.outdated |= !there.is_empty();
+        self.outdate(there.clone());
         let touched = &self.mappings[there.clone()];
         let before = touched
             .first()
@@ -167,7 +192,7 @@ mod tests {
         let mut split = edit();
         split.insert(15..=15, 'x', Overlap::Split).unwrap();
         assert_eq!(shown(&split), [(10, 14, 'a'), (15, 15, 'x'), (16, 19, 'a'), (20, 29, 'b')]);
-        assert!(split.is_outdating());
+        assert_eq!(split.outdated(), Some(Extent { start: 10, last: 19 }));
     }
 
     #[test]
@@ -188,16 +213,16 @@ mod tests {
         grown.insert(50..60, 'c', Overlap::Split).unwrap();
         assert_eq!(grown.remove(100..), Ok(0));
         assert_eq!(shown(&grown), [(10, 19, 'a'), (20, 39, 'b'), (50, 59, 'c')]);
-        assert_eq!((grown.is_changed(), grown.is_outdating()), (true, false));
+        assert_eq!((grown.is_changed(), grown.outdated()), (true, None));
         assert_eq!(
             grown.grow(10..45),
             Err(EditError::Overlaps { start: 10, last: 44, there_start: 20, there_last: 39 })
         );
         assert_eq!(grown.grow(52..55), Err(EditError::Absent { start: 52, last: 54 }));
         assert_eq!(grown.remove(15..35), Ok(2));
-        assert!(grown.is_outdating());
+        assert_eq!(grown.outdated(), Some(Extent { start: 10, last: 39 }));
         let mut cleared = edit();
         cleared.clear();
-        assert!(cleared.is_changed() && cleared.is_outdating());
+        assert_eq!((cleared.is_changed(), cleared.outdated()), (true, Some(Extent { start: 10, last: 29 })));
     }
 }

@@ -1,7 +1,8 @@
 //! Generations: the number that, moved on, makes every cached copy stale.
 //!
-//! A cached answer bears the *tag* under which it was looked up: the map's identity, which no other map of the process
-//! ever has, and its generation. The answer counts while the map still shows that tag.
+//! A cached answer bears the *tag* under which it was looked up: the map's identity, which no other map of the
+//! process ever has, and its generation, in one word that a look-up compares at once. The answer counts while the map still
+//! shows that tag.
 //!
 //! A change *closes* the generation before it publishes and opens the next one after it. Read in any order, an open
 //! generation then says that the answers of its tag are true at that very moment; a cache that
@@ -9,139 +10,85 @@
 //!
 //! # The width
 //!
-//! 64 bits do not come round. Narrower ones do, and then the map takes a new identity: all copies are stale as
-//! after any other change, and no thread has to be visited. (The origin had 32 bits and
-//! flushed all threads when they came round; that flush was a hole, and the kernel went to 64 bits.)
+//! Of the 64 bits the map counts some itself; when those come round it takes a new identity, and all copies are stale
+//! as after any other change: no thread has to be visited. Identities are not used again, so neither are tags. With 16 bits
+//! that takes 2⁴⁸ maps or 2⁶⁴ updates. (The origin had 32 bits and flushed all threads when they came round; that
+//! flush was a hole, and the kernel went to 64 bits.)
 //!
 //! # Invariants
 //!
-//! 1. No tag is ever shown twice: generations grow under one identity, identities are never used again.
-//! 2. The identity changes only while the generation is closed.
+//! No tag is ever shown twice, by whatever map, and [`Tag::NONE`] never.
 
-use std::fmt::Debug;
-use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{self, Ordering};
 
-/// An unsigned integer that counts the generations of a map: `u64`, or a narrower one.
-pub trait Generation: sealed::Word {}
+use crate::primitive::{AtomicU64, const_unless_loom};
 
-impl<G: sealed::Word> Generation for G {}
-
-mod sealed {
-    use super::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Debug, Ordering};
-
-    pub trait Word: Copy + Eq + Debug + Send + Sync + 'static {
-        type Atomic: Debug + Send + Sync;
-        const FIRST: Self;
-        const FIRST_ATOMIC: Self::Atomic;
-        /// Not a generation: an update is publishing.
-        const CLOSED: Self;
-        /// Whether it can come round.
-        const WRAPS: bool;
-        fn load(atomic: &Self::Atomic) -> Self;
-        fn store(atomic: &Self::Atomic, value: Self);
-        /// The one after; none when it would be `CLOSED`.
-        fn next(self) -> Option<Self>;
-    }
-
-    macro_rules! word {
-        ($($word:ty, $atomic:ident, $wraps:literal;)*) => {$(
-            impl Word for $word {
-                type Atomic = $atomic;
-                const FIRST: Self = 0;
-                const FIRST_ATOMIC: $atomic = $atomic::new(0);
-                const CLOSED: Self = Self::MAX;
-                const WRAPS: bool = $wraps;
-                #[inline]
-                fn load(atomic: &$atomic) -> Self {
-                    atomic.load(Ordering::Acquire)
-                }
-                fn store(atomic: &$atomic, value: Self) {
-                    atomic.store(value, Ordering::Release);
-                }
-                fn next(self) -> Option<Self> {
-                    Some(self + 1).filter(|&next| next != Self::CLOSED)
-                }
-            }
-        )*};
-    }
-
-    word! {
-        u8, AtomicU8, true;
-        u16, AtomicU16, true;
-        u32, AtomicU32, true;
-        u64, AtomicU64, false;
-    }
-}
-
-/// A map and one of its generations.
+/// A map and one of its generations, in one word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Tag<G> {
-    pub(crate) map: u64,
-    pub(crate) generation: G,
-}
+pub(crate) struct Tag(pub(crate) u64);
 
-impl<G: Generation> Tag<G> {
-    /// Whether answers may bear it: no update is publishing, and there has been one.
+impl Tag {
+    /// Shown by no map: of what has never been filled.
+    pub(crate) const NONE: Self = Self(0);
+    /// Not a generation: an update is publishing, or there was none yet.
+    const CLOSED: Self = Self(u64::MAX);
+
+    /// Whether answers may bear it.
     #[inline]
     pub(crate) fn is_open(self) -> bool {
-        self.generation != G::CLOSED && self.map != 0
+        self != Self::CLOSED
+    }
+
+    /// Whether both are of one map, and of one round of its generations.
+    pub(crate) fn is_of_same_map<const WIDTH: u32>(self, other: Self) -> bool {
+        self.0 >> WIDTH == other.0 >> WIDTH
+    }
+
+    /// The next generation of the same map; under a new identity when `WIDTH` bits have come round.
+    fn next<const WIDTH: u32>(self) -> Self {
+        let next = self.0.wrapping_add(1);
+        // The one after `CLOSED` is 0: the first one.
+        if next.trailing_zeros() >= WIDTH {
+            // Not loom's: only that it gives each number once matters.
+            static NEXT_MAP: atomic::AtomicU64 = atomic::AtomicU64::new(1);
+            return Self(NEXT_MAP.fetch_add(1, Ordering::Relaxed) << WIDTH);
+        }
+        Self(next)
     }
 }
 
 /// What a map shows: its tag, or that it is changing.
 #[derive(Debug)]
-pub(crate) struct Stamp<G: Generation> {
-    /// 0: no update yet, so nothing to be cached.
-    map: AtomicU64,
-    generation: G::Atomic,
-}
+pub(crate) struct Stamp<const WIDTH: u32>(AtomicU64);
 
-/// The identities: 64 bits do not come round, so none is used again.
-static NEXT_MAP: AtomicU64 = AtomicU64::new(1);
-
-impl<G: Generation> Stamp<G> {
-    pub(crate) const fn new() -> Self {
-        Self { map: AtomicU64::new(0), generation: G::FIRST_ATOMIC }
+impl<const WIDTH: u32> Stamp<WIDTH> {
+    const_unless_loom! {
+        pub(crate) fn new() -> Self {
+            Self(AtomicU64::new(Tag::CLOSED.0))
+        }
     }
 
     /// What is shown now. Only what [`Tag::is_open`] may be given to an answer; any may be compared with an answer's.
     #[inline]
-    pub(crate) fn read(&self) -> Tag<G> {
-        // Pairs with the store in `open`: who sees an identity sees its generations or a closed one, none of
-        // the identity before it.
-        let map = self.map.load(Ordering::Acquire);
+    pub(crate) fn read(&self) -> Tag {
         // Pairs with the stores of `close` and `open`: who has seen what was published sees it closed at least.
-        let mut generation = G::load(&self.generation);
-        // Seen again, so the generation was read under it (invariant 2).
-        if G::WRAPS && self.map.load(Ordering::Acquire) != map {
-            generation = G::CLOSED;
-        }
-        Tag { map, generation }
-    }
-
-    /// Whether there has been an update.
-    pub(crate) fn is_named(&self) -> bool {
-        self.map.load(Ordering::Relaxed) != 0
+        Tag(self.0.load(Ordering::Acquire))
     }
 
     /// Closes the present generation, and says which it was. Only the holder of the writers' lock calls this.
-    pub(crate) fn close(&self) -> G {
-        let generation = G::load(&self.generation);
-        G::store(&self.generation, G::CLOSED);
+    pub(crate) fn close(&self) -> Tag {
+        let generation = self.read();
+        self.0.store(Tag::CLOSED.0, Ordering::Release);
         generation
     }
 
     /// Opens the generation after the `closed` one.
-    pub(crate) fn open(&self, closed: G) {
-        let next = closed.next();
-        if next.is_none() || !self.is_named() {
-            self.map.store(NEXT_MAP.fetch_add(1, Ordering::Relaxed), Ordering::Release);
-        }
-        G::store(&self.generation, next.unwrap_or(G::FIRST));
+    pub(crate) fn open(&self, closed: Tag) {
+        self.0.store(closed.next::<WIDTH>().0, Ordering::Release);
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use std::collections::HashSet;
 
@@ -149,7 +96,7 @@ mod tests {
 
     #[test]
     fn no_tag_comes_twice_though_eight_bits_come_round() {
-        let stamp = Stamp::<u8>::new();
+        let stamp = Stamp::<8>::new();
         assert!(!stamp.read().is_open());
         let mut seen = HashSet::new();
         let mut maps = HashSet::new();
@@ -158,17 +105,16 @@ mod tests {
             assert!(!stamp.read().is_open());
             stamp.open(closed);
             let tag = stamp.read();
-            assert!(tag.is_open());
-            assert!(seen.insert((tag.map, tag.generation)));
-            maps.insert(tag.map);
+            assert!(tag.is_open() && tag != Tag::NONE);
+            assert!(seen.insert(tag.0));
+            maps.insert(tag.0 >> 8);
         }
-        // 255 generations an identity, one value being "closed".
-        assert_eq!(maps.len(), 1000_usize.div_ceil(255));
+        assert_eq!(maps.len(), 1000_usize.div_ceil(256));
     }
 
     #[test]
     fn two_maps_never_show_the_same_tag() {
-        let (one, two) = (Stamp::<u64>::new(), Stamp::<u64>::new());
+        let (one, two) = (Stamp::<16>::new(), Stamp::<16>::new());
         for stamp in [&one, &two] {
             stamp.open(stamp.close());
         }

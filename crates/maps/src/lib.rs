@@ -21,16 +21,18 @@
 //!
 //! # Cost
 //!
-//! A hit in the [`Cache`] reads two words of the map and a few of the cache. A miss, and [`RangeMap::find`],
-//! is one atomic exchange on a slot that other threads rarely touch, and a binary search. A change is a slow
-//! path: it copies the map. Make many changes in one [`RangeMap::update`].
+//! A hit in the [`Cache`] reads one word of the map and two cache lines of the cache. A miss, and [`RangeMap::find`],
+//! is one atomic exchange on a slot that other threads rarely touch, and a search without branches. A change is a slow
+//! path: it copies the map. Make many changes in one [`RangeMap::update`], and let a thread that will use what it maps itself
+//! say so ([`RangeMap::update_cached`]).
 //!
 //! # How
 //!
-//! Readers search an immutable, sorted snapshot; a change makes a new one and publishes it. A snapshot that
+//! Readers search an immutable snapshot; a change makes a new one and publishes it. A snapshot that
 //! was replaced is freed when no *reader slot* names it. A cache holds copies of answers under the map's *generation*: a
 //! change after which an old answer could be wrong takes a new generation, and with that every copy in every
-//! thread is stale, whatever their number.
+//! thread is stale, whatever their number. The map remembers where its last changes were, so that a stale copy which none of them
+//! touched is taken up again when it is asked for.
 //!
 //! # Things it does not do
 //!
@@ -39,11 +41,14 @@
 #![deny(unsafe_code)]
 
 mod cache;
+mod changes;
 mod edit;
+mod entry;
 mod error;
 mod generation;
 mod map;
 mod mapping;
+mod primitive;
 mod publish;
 mod slots;
 mod snapshot;
@@ -51,6 +56,5 @@ mod snapshot;
 pub use cache::{Cache, CacheStats};
 pub use edit::{Edit, Overlap};
 pub use error::{EditError, NoSlot};
-pub use generation::Generation;
 pub use map::RangeMap;
 pub use mapping::Mapping;

@@ -6,31 +6,61 @@
 //! take no lock. An update from inside an update of the same map would wait for itself.
 
 use crate::cache::Cache;
+use crate::changes::Changes;
+use crate::entry::Entry;
 use crate::generation::{Stamp, Tag};
+use crate::mapping::Extent;
+use crate::primitive::const_unless_loom;
 use crate::publish::Published;
 use crate::slots::Slots;
 use crate::snapshot::Snapshot;
-use crate::{Edit, Generation, Mapping, NoSlot};
+use crate::{Edit, Mapping, NoSlot};
 
 /// Which mapping an address lies in.
 ///
-/// `V` is what lies there, given out by copy: an index, an `Arc`'s address that something else keeps alive. `G` is the
-/// width of the generation; leave it.
+/// `V` is what lies there, given out by copy: an index, an `Arc`'s address that something else keeps alive. `WIDTH` is how many
+/// generations, as a power of two, the map counts before it takes a new identity; leave it.
 ///
 /// # Async-signal-safety
 ///
 /// [`RangeMap::find`] and [`RangeMap::find_cached`] may be called from signal handlers, also in the middle of
 /// themselves and of an update. Nothing else may.
 #[derive(Debug)]
-pub struct RangeMap<V, G: Generation = u64> {
-    stamp: Stamp<G>,
+pub struct RangeMap<V, const WIDTH: u32 = 16> {
+    stamp: Stamp<WIDTH>,
     published: Published<Snapshot<V>>,
+    changes: Changes,
 }
 
-impl<V: Copy, G: Generation> RangeMap<V, G> {
-    /// A map of nothing.
-    pub const fn new() -> Self {
-        Self { stamp: Stamp::new(), published: Published::nothing(Slots::of_process()) }
+/// What an update has inserted last.
+#[derive(Debug)]
+pub(crate) struct Inserted<V> {
+    pub(crate) mapping: Mapping<V>,
+    /// Under which it is there.
+    pub(crate) tag: Tag,
+    /// The generation that the update ended, and where answers of it could be wrong now.
+    pub(crate) outdated: Option<(Tag, Extent)>,
+}
+
+impl<V: Copy> RangeMap<V> {
+    const_unless_loom! {
+        /// A map of nothing.
+        pub fn new() -> Self {
+            Self::with_width()
+        }
+    }
+}
+
+impl<V: Copy, const WIDTH: u32> RangeMap<V, WIDTH> {
+    const_unless_loom! {
+        /// A map of nothing whose generations come round after `2^WIDTH` of them, which tests make them do.
+        pub fn with_width() -> Self {
+            Self {
+                stamp: Stamp::new(),
+                published: Published::nothing(Slots::of_process()),
+                changes: Changes::new(),
+            }
+        }
     }
 
     /// The mapping that `addr` lies in, searched for.
@@ -44,7 +74,7 @@ impl<V: Copy, G: Generation> RangeMap<V, G> {
     /// The answer was true at some moment between call and return. Its bounds may be those that the mapping had
     /// before it grew.
     #[inline]
-    pub fn find_cached(&self, cache: &Cache<V, G>, addr: u64) -> Result<Option<Mapping<V>>, NoSlot> {
+    pub fn find_cached(&self, cache: &Cache<V>, addr: u64) -> Result<Option<Mapping<V>>, NoSlot> {
         cache.find(addr, self)
     }
 
@@ -55,12 +85,13 @@ impl<V: Copy, G: Generation> RangeMap<V, G> {
 
     /// All mappings at one moment, by address.
     pub fn mappings(&self) -> Result<Vec<Mapping<V>>, NoSlot> {
-        self.published.read(|snapshot| snapshot.map_or_else(Vec::new, Snapshot::to_vec))
+        self.published
+            .read(|snapshot| snapshot.map_or_else(Vec::new, |snapshot| snapshot.mappings().to_vec()))
     }
 
     /// How many mappings there are.
     pub fn len(&self) -> Result<usize, NoSlot> {
-        self.published.read(|snapshot| snapshot.map_or(0, Snapshot::len))
+        self.published.read(|snapshot| snapshot.map_or(0, |snapshot| snapshot.mappings().len()))
     }
 
     /// Whether there is no mapping.
@@ -70,28 +101,54 @@ impl<V: Copy, G: Generation> RangeMap<V, G> {
 
     /// Makes the changes that `edit` makes: readers see all of them or none. When it refuses, or panics, there are none.
     ///
-    /// Cached answers stay good unless one of them could have become wrong.
+    /// Cached answers stay good unless they could have become wrong.
     ///
     /// # Cost
     ///
-    /// An absolute slow path: the map is copied twice, whatever the number of changes.
+    /// An absolute slow path: the map is copied, whatever the number of changes.
     pub fn update<E>(&self, edit: impl FnOnce(&mut Edit<V>) -> Result<(), E>) -> Result<(), E> {
+        self.change(edit).map(drop)
+    }
+
+    /// [`RangeMap::update`] by a thread that will look up itself what it has just mapped: `cache`, which is its own, takes the
+    /// mapping in that was inserted last.
+    pub fn update_cached<E>(
+        &self,
+        cache: &Cache<V>,
+        edit: impl FnOnce(&mut Edit<V>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        if let Some(inserted) = self.change(edit)? {
+            cache.prime(&inserted);
+        }
+        Ok(())
+    }
+
+    /// Makes the changes.
+    fn change<E>(&self, edit: impl FnOnce(&mut Edit<V>) -> Result<(), E>) -> Result<Option<Inserted<V>>, E> {
         let mut writer = self.published.write();
-        let mut changes = Edit::of(writer.current().map_or_else(Vec::new, Snapshot::to_vec));
+        let there = writer.current().map_or_else(Vec::new, |snapshot| snapshot.mappings().to_vec());
+        let mut changes = Edit::of(there);
         edit(&mut changes)?;
+        let mapping = changes.inserted();
+        let mut outdated = None;
         if changes.is_changed() {
-            let snapshot = Box::new(Snapshot::new(changes.mappings()));
+            let touched = changes.outdated();
+            let snapshot = Box::new(Snapshot::new(changes.into_mappings()));
             // The first update gives the map its identity.
-            if changes.is_outdating() || !self.stamp.is_named() {
-                let closed = self.stamp.close();
+            if touched.is_some() || !self.tag().is_open() {
+                let ended = self.stamp.close();
+                if let Some(extent) = touched {
+                    self.changes.record(ended, extent);
+                    outdated = Some((ended, extent));
+                }
                 writer.replace(snapshot);
-                self.stamp.open(closed);
+                self.stamp.open(ended);
             } else {
                 writer.replace(snapshot);
             }
         }
         writer.free_unread();
-        Ok(())
+        Ok(mapping.map(|mapping| Inserted { mapping, tag: self.tag(), outdated }))
     }
 
     /// Makes every cached answer of this map stale, in all threads, in constant time.
@@ -99,22 +156,30 @@ impl<V: Copy, G: Generation> RangeMap<V, G> {
     /// For maps of something that has changed behind them: values that stand for other things now.
     pub fn invalidate(&self) {
         let _writer = self.published.write();
-        self.stamp.open(self.stamp.close());
+        let closed = self.stamp.close();
+        self.changes.record(closed, Extent::ALL);
+        self.stamp.open(closed);
     }
 
     #[inline]
-    pub(crate) fn tag(&self) -> Tag<G> {
+    pub(crate) fn tag(&self) -> Tag {
         self.stamp.read()
     }
-}
 
-impl<V: Copy, G: Generation> Default for RangeMap<V, G> {
-    fn default() -> Self {
-        Self::new()
+    /// Whether the answer in `entry`, which bears an older tag, is known to be right under the tag `now` too.
+    #[cold]
+    pub(crate) fn spared(&self, entry: &Entry<V>, now: Tag) -> bool {
+        self.changes.spared(&self.stamp, entry.tag(), now, entry.extent())
     }
 }
 
-#[cfg(test)]
+impl<V: Copy, const WIDTH: u32> Default for RangeMap<V, WIDTH> {
+    fn default() -> Self {
+        Self::with_width()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use crate::{EditError, Overlap};
@@ -162,5 +227,64 @@ mod tests {
         assert_ne!(second, first);
         map.invalidate();
         assert_ne!(map.tag(), second);
+    }
+}
+
+#[cfg(all(test, loom))]
+mod interleavings {
+    //! `RUSTFLAGS="--cfg loom" cargo test -p dormouse-maps --lib interleavings`
+
+    use loom::sync::Arc;
+    use loom::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+    use crate::Overlap;
+
+    /// As many switches away from a thread that could go on as show each of the errors that were tried; all there are take
+    /// hours.
+    fn bounded(test: impl Fn() + Send + Sync + 'static) {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(2);
+        model.check(test);
+    }
+
+    /// The writer gives the mappings at `places`, one after the other, the number of the update as their value. The reader asks
+    /// for the one at 0, again with the first answer in its cache: what it is told was so between call and return.
+    fn timely(places: &'static [u64]) {
+        let changed = places.iter().position(|&at| at == 0).unwrap() as u32 + 1;
+        bounded(move || {
+            let map = Arc::new(RangeMap::<u32>::new());
+            let (begun, ended) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+            map.update(|edit| places.iter().try_for_each(|&at| edit.insert(at..at + 10, 0, Overlap::Reject)))
+                .unwrap();
+            let reader = {
+                let (map, begun, ended) = (Arc::clone(&map), Arc::clone(&begun), Arc::clone(&ended));
+                loom::thread::spawn(move || {
+                    let cache = Cache::new();
+                    for _ in 0..2 {
+                        let low = ended.load(Ordering::Acquire);
+                        let answer = map.find_cached(&cache, 5).unwrap().unwrap().value;
+                        let high = begun.load(Ordering::Acquire);
+                        assert!(answer == 0 && low < changed || answer == changed && high >= changed);
+                    }
+                })
+            };
+            for (number, &at) in (1..).zip(places) {
+                begun.store(number, Ordering::Release);
+                map.update(|edit| edit.insert(at..at + 10, number, Overlap::Replace)).unwrap();
+                ended.store(number, Ordering::Release);
+            }
+            reader.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn every_answer_was_true_between_call_and_return() {
+        timely(&[0]);
+    }
+
+    #[test]
+    fn so_was_one_that_changes_have_spared_or_not() {
+        timely(&[40, 0, 60]);
     }
 }

@@ -25,8 +25,8 @@ impl<V> Mapping<V> {
         self.start <= addr && addr <= self.last
     }
 
-    pub(crate) fn overlaps(&self, extent: Extent) -> bool {
-        self.start <= extent.last && extent.start <= self.last
+    pub(crate) fn extent(&self) -> Extent {
+        Extent { start: self.start, last: self.last }
     }
 }
 
@@ -38,6 +38,8 @@ pub(crate) struct Extent {
 }
 
 impl Extent {
+    pub(crate) const ALL: Self = Self { start: 0, last: u64::MAX };
+
     pub(crate) fn of(range: &impl RangeBounds<u64>) -> Result<Self, EditError> {
         let start = match range.start_bound() {
             Bound::Included(&start) => Some(start),
@@ -56,6 +58,15 @@ impl Extent {
                 Err(EditError::Empty { start, end: last.map_or(0, |last| last.saturating_add(1)) })
             }
         }
+    }
+
+    pub(crate) fn overlaps(self, other: Self) -> bool {
+        self.start <= other.last && other.start <= self.last
+    }
+
+    /// From the lower first address to the higher last one.
+    pub(crate) fn hull(self, other: Self) -> Self {
+        Self { start: self.start.min(other.start), last: self.last.max(other.last) }
     }
 
     /// Whether all of `mapping` lies in it.

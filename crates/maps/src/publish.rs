@@ -21,10 +21,11 @@
 
 use std::marker::PhantomData;
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicPtr, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
 
 use crate::NoSlot;
+use crate::primitive::{AtomicPtr, Mutex, MutexGuard, const_unless_loom};
 use crate::slots::Slots;
 
 /// Nothing, or a value that is never changed, only replaced.
@@ -53,12 +54,14 @@ pub(crate) struct Writer<'a, T> {
 }
 
 impl<T> Published<T> {
-    pub(crate) const fn nothing(slots: Slots) -> Self {
-        Self {
-            current: AtomicPtr::new(ptr::null_mut()),
-            slots,
-            retired: Mutex::new(Vec::new()),
-            owns: PhantomData,
+    const_unless_loom! {
+        pub(crate) fn nothing(slots: Slots) -> Self {
+            Self {
+                current: AtomicPtr::new(ptr::null_mut()),
+                slots,
+                retired: Mutex::new(Vec::new()),
+                owns: PhantomData,
+            }
         }
     }
 
@@ -127,7 +130,7 @@ impl<T> Writer<'_, T> {
 
 impl<T> Drop for Published<T> {
     fn drop(&mut self) {
-        let current = NonNull::new(*self.current.get_mut()).map(Retired);
+        let current = NonNull::new(self.current.load(Ordering::Relaxed)).map(Retired);
         let retired = self.retired.get_mut().unwrap_or_else(PoisonError::into_inner);
         for value in retired.drain(..).chain(current) {
             // SAFETY: invariant 1; readers borrow `self`, so there is none.
@@ -136,12 +139,12 @@ impl<T> Drop for Published<T> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::slots::Slot;
+    use crate::slots::{Slot, Table};
 
     #[test]
     fn what_is_being_read_is_freed_after_the_read_and_not_before() {
@@ -174,12 +177,63 @@ mod tests {
 
     #[test]
     fn without_a_free_slot_there_is_no_answer_and_with_one_again_there_is() {
-        static TABLE: [Slot; 1] = [const { Slot::new() }; 1];
+        static TABLE: Table<[Slot; 1]> = Table::of([const { Slot::new() }; 1]);
         let published = Published::nothing(Slots::of(&TABLE));
         assert_eq!(published.read(|value| value.is_none()), Ok(true));
         published.write().replace(Box::new(7));
         let inside = published.read(|_| published.read(|value| value == Some(&7)));
         assert_eq!(inside, Ok(Err(NoSlot { slots: 1 })));
         assert_eq!(published.read(|value| value == Some(&7)), Ok(true));
+    }
+}
+
+#[cfg(all(test, loom))]
+mod interleavings {
+    //! `RUSTFLAGS="--cfg loom" cargo test -p dormouse-maps --lib interleavings`
+
+    use loom::cell::UnsafeCell;
+    use loom::sync::Arc;
+
+    use super::*;
+
+    /// Looked at and dropped through a cell that knows whether the one happens before the other.
+    struct Watched(UnsafeCell<u32>);
+
+    impl Drop for Watched {
+        fn drop(&mut self) {
+            // SAFETY: loom fails the test if anybody else could be at it.
+            self.0.with_mut(|value| unsafe { *value = 0 });
+        }
+    }
+
+    fn watched(value: u32) -> Watched {
+        Watched(UnsafeCell::new(value))
+    }
+
+    #[test]
+    fn nothing_is_freed_under_a_reader() {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(3);
+        model.check(|| {
+            let published = Arc::new(Published::nothing(Slots::of_process()));
+            published.write().replace(Box::new(watched(1)));
+            let reader = {
+                let published = Arc::clone(&published);
+                loom::thread::spawn(move || {
+                    // SAFETY: as above.
+                    let look = |watched: &Watched| watched.0.with(|value| unsafe { *value });
+                    let seen =
+                        [(); 2].map(|()| published.read(|watched| watched.map(look)).unwrap().unwrap());
+                    assert!(1 <= seen[0] && seen[0] <= seen[1] && seen[1] <= 3, "{seen:?}");
+                })
+            };
+            for value in 2..=3 {
+                let mut writer = published.write();
+                writer.replace(Box::new(watched(value)));
+                writer.free_unread();
+            }
+            reader.join().unwrap();
+            assert_eq!(published.write().free_unread(), 0);
+        });
     }
 }

@@ -8,19 +8,22 @@
 //!
 //! # Invariants
 //!
-//! A slot that is not null is emptied or changed by the reader that filled it alone.
+//! 1. A slot that is not null is emptied or changed by the reader that filled it alone.
+//! 2. Slots from `used` on have never been filled.
 //!
 //! # Async-signal-safety
 //!
 //! [`Slots::claim`] allocates nothing, waits for nothing and gives up after one walk over the table.
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::Ordering;
 
 use crate::NoSlot;
+use crate::primitive::{AtomicPtr, AtomicUsize, const_unless_loom, in_one_order};
 
 /// Slots of the process: twice as many as processors of a large machine, since a reader can lose its processor
 /// while it holds one.
+#[cfg(not(all(test, loom)))]
 const SLOTS: usize = if cfg!(miri) { 8 } else { 256 };
 
 /// On its own cache lines: neighbours are other threads'.
@@ -28,11 +31,19 @@ const SLOTS: usize = if cfg!(miri) { 8 } else { 256 };
 #[repr(align(128))]
 pub(crate) struct Slot(AtomicPtr<()>);
 
-static TABLE: [Slot; SLOTS] = [const { Slot::new() }; SLOTS];
+/// Slots, and how many of them a writer has to look at.
+#[derive(Debug)]
+pub(crate) struct Table<S: ?Sized> {
+    used: AtomicUsize,
+    slots: S,
+}
+
+#[cfg(not(all(test, loom)))]
+static TABLE: Table<[Slot; SLOTS]> = Table::of([const { Slot::new() }; SLOTS]);
 
 /// A table of slots.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Slots(&'static [Slot]);
+pub(crate) struct Slots(&'static Table<[Slot]>);
 
 thread_local! {
     /// Where this thread last found a free slot; without a destructor, so that reading it is signal-safe.
@@ -43,14 +54,29 @@ thread_local! {
 #[derive(Debug)]
 pub(crate) struct Claim(&'static AtomicPtr<()>);
 
+impl<S> Table<S> {
+    const_unless_loom! {
+        pub(crate) fn of(slots: S) -> Self {
+            Self { used: AtomicUsize::new(0), slots }
+        }
+    }
+}
+
 impl Slots {
     /// The table of the process.
+    #[cfg(not(all(test, loom)))]
     pub(crate) const fn of_process() -> Self {
         Self(&TABLE)
     }
 
-    #[cfg(test)]
-    pub(crate) const fn of(table: &'static [Slot]) -> Self {
+    /// A table of its own for each map: loom's atomics cannot be static.
+    #[cfg(all(test, loom))]
+    pub(crate) fn of_process() -> Self {
+        Self(Box::leak(Box::new(Table::of([Slot::new(), Slot::new()]))))
+    }
+
+    #[cfg(all(test, not(loom)))]
+    pub(crate) const fn of(table: &'static Table<[Slot]>) -> Self {
         Self(table)
     }
 
@@ -58,37 +84,53 @@ impl Slots {
     #[inline]
     pub(crate) fn claim(self, address: *mut ()) -> Result<Claim, NoSlot> {
         let hint = HINT.with(Cell::get);
-        match self.0.get(hint).and_then(|slot| slot.fill(address)) {
+        let slot = self.0.slots.get(hint).filter(|_| self.is_used(hint));
+        match slot.and_then(|slot| slot.fill(address)) {
             Some(claim) => Ok(claim),
-            None => self.walk(address),
+            None => self.walk(hint, address),
         }
     }
 
     #[cold]
-    fn walk(self, address: *mut ()) -> Result<Claim, NoSlot> {
-        // Threads begin apart from one another: their thread-local storage does.
-        let from = HINT.with(|hint| std::ptr::from_ref(hint).addr() >> 12);
-        let slots = self.0.len();
-        for step in 0..slots {
-            let at = from.wrapping_add(step) % slots;
-            if let Some(claim) = self.0[at].fill(address) {
+    fn walk(self, hint: usize, address: *mut ()) -> Result<Claim, NoSlot> {
+        let Table { used, slots } = self.0;
+        // A thread that comes new begins where no other has been yet, as long as there is such a place.
+        let from = if hint == usize::MAX { used.load(Ordering::Relaxed) } else { hint };
+        for step in 0..slots.len() {
+            let at = from.wrapping_add(step) % slots.len();
+            if !self.is_used(at) {
+                // Sequentially consistent: see `Claim::renew`.
+                used.fetch_max(at + 1, Ordering::SeqCst);
+            }
+            if let Some(claim) = slots[at].fill(address) {
                 HINT.with(|hint| hint.set(at));
                 return Ok(claim);
             }
         }
-        Err(NoSlot { slots })
+        Err(NoSlot { slots: slots.len() })
+    }
+
+    /// Whether writers look at the slot.
+    #[inline]
+    fn is_used(self, at: usize) -> bool {
+        // Pairs with `fetch_max`: what another thread has done so is done before what this one does to the slot.
+        at < self.0.used.load(Ordering::Acquire)
     }
 
     /// Whether a slot names `address`.
     pub(crate) fn holds(self, address: *mut ()) -> bool {
         // Sequentially consistent: see `Claim::renew`.
-        self.0.iter().any(|slot| slot.0.load(Ordering::SeqCst) == address)
+        in_one_order();
+        let used = self.0.used.load(Ordering::SeqCst);
+        self.0.slots.iter().take(used).any(|slot| slot.0.load(Ordering::SeqCst) == address)
     }
 }
 
 impl Slot {
-    pub(crate) const fn new() -> Self {
-        Self(AtomicPtr::new(std::ptr::null_mut()))
+    const_unless_loom! {
+        pub(crate) fn new() -> Self {
+            Self(AtomicPtr::new(std::ptr::null_mut()))
+        }
     }
 
     #[inline]
@@ -96,6 +138,7 @@ impl Slot {
         // Sequentially consistent: see `Claim::renew`.
         let filled =
             self.0.compare_exchange(std::ptr::null_mut(), address, Ordering::SeqCst, Ordering::Relaxed);
+        in_one_order();
         // Lazily: a claim that is made empties its slot when it goes.
         filled.is_ok().then(|| Claim(&self.0))
     }
@@ -104,12 +147,13 @@ impl Slot {
 impl Claim {
     /// Names another address instead.
     ///
-    /// This store and that of [`Slot::fill`] come, in the one order of all sequentially consistent accesses,
-    /// before the reader looks again at what is published; a writer publishes before it looks at the slots. So
-    /// the reader sees the new publication or the writer sees the slot.
+    /// This store and that of [`Slot::fill`], and before it that of `used`, come, in the one order of all sequentially
+    /// consistent accesses, before the reader looks again at what is published; a writer publishes before it looks at the
+    /// slots. So the reader sees the new publication or the writer sees the slot.
     #[inline]
     pub(crate) fn renew(&self, address: *mut ()) {
         self.0.store(address, Ordering::SeqCst);
+        in_one_order();
     }
 }
 
@@ -121,7 +165,7 @@ impl Drop for Claim {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 
@@ -131,7 +175,7 @@ mod tests {
 
     #[test]
     fn a_full_table_refuses_and_one_that_has_a_free_slot_again_gives_it() {
-        static TABLE: [Slot; 3] = [const { Slot::new() }; 3];
+        static TABLE: Table<[Slot; 3]> = Table::of([const { Slot::new() }; 3]);
         let slots = Slots::of(&TABLE);
         let mut claims: Vec<_> = (1..=3).map(|number| slots.claim(address(number)).unwrap()).collect();
         assert_eq!(slots.claim(address(4)).unwrap_err(), NoSlot { slots: 3 });
@@ -146,7 +190,7 @@ mod tests {
 
     #[test]
     fn a_slot_is_free_again_after_its_reader_unwound() {
-        static TABLE: [Slot; 1] = [const { Slot::new() }; 1];
+        static TABLE: Table<[Slot; 1]> = Table::of([const { Slot::new() }; 1]);
         let slots = Slots::of(&TABLE);
         let unwound = std::panic::catch_unwind(|| {
             let _claim = slots.claim(address(1)).unwrap();

@@ -1,32 +1,71 @@
 //! The map against a slow, obvious one: an array of what lies at every address.
+//!
+//! Short by default; `DORMOUSE_STRESS` gives the number of operations.
+
+use std::ops::RangeInclusive;
 
 use dormouse_maps::{Cache, EditError, Overlap, RangeMap};
 use proptest::prelude::*;
 
-/// Addresses of the oracle, the last ones of the address space.
+/// Addresses of the oracle: each stands for so many of the map's that places of the cache share and do not share mappings,
+/// and they are the last ones of the address space.
 const SPACE: u64 = 96;
-const BASE: u64 = u64::MAX - (SPACE - 1);
+const EACH: u64 = 1 << 19;
+const BASE: u64 = u64::MAX - (SPACE * EACH - 1);
 
 #[derive(Debug, Clone)]
 enum Step {
-    Insert(u64, u64, Overlap),
+    /// The cache is told, or not.
+    Insert(u64, u64, Overlap, bool),
     Remove(u64, u64),
     Grow(u64, u64),
     Clear,
     Invalidate,
-    Ask(u64),
+    Ask(u64, Which),
+}
+
+/// Of the addresses that one of the oracle's stands for.
+#[derive(Debug, Clone, Copy)]
+enum Which {
+    First,
+    Last,
+}
+
+fn cases() -> u32 {
+    let operations = std::env::var("DORMOUSE_STRESS").ok().and_then(|n| n.parse().ok()).unwrap_or(15_000_u32);
+    // Sixty each, on average.
+    operations.div_ceil(50)
+}
+
+fn addrs(start: u64, last: u64) -> RangeInclusive<u64> {
+    BASE + start * EACH..=BASE + last * EACH + (EACH - 1)
+}
+
+fn addr(at: u64, which: Which) -> u64 {
+    let all = addrs(at, at);
+    match which {
+        Which::First => *all.start(),
+        Which::Last => *all.end(),
+    }
+}
+
+/// As the oracle has it.
+fn shown<V>(mapping: dormouse_maps::Mapping<V>) -> (u64, u64, V) {
+    ((mapping.start - BASE) / EACH, (mapping.last - BASE) / EACH, mapping.value)
 }
 
 fn step() -> impl Strategy<Value = Step> {
     let range = || (0..SPACE, 0..24_u64).prop_map(|(start, more)| (start, (start + more).min(SPACE - 1)));
     let overlap = prop_oneof![Just(Overlap::Reject), Just(Overlap::Replace), Just(Overlap::Split)];
     prop_oneof![
-        4 => (range(), overlap).prop_map(|((start, last), overlap)| Step::Insert(start, last, overlap)),
+        4 => (range(), overlap, any::<bool>())
+            .prop_map(|((start, last), overlap, told)| Step::Insert(start, last, overlap, told)),
         2 => range().prop_map(|(start, last)| Step::Remove(start, last)),
         2 => range().prop_map(|(start, last)| Step::Grow(start, last)),
         1 => Just(Step::Clear),
         1 => Just(Step::Invalidate),
-        12 => (0..SPACE).prop_map(Step::Ask),
+        12 => (0..SPACE, prop_oneof![Just(Which::First), Just(Which::Last)])
+            .prop_map(|(at, which)| Step::Ask(at, which)),
     ]
 }
 
@@ -85,16 +124,25 @@ impl Oracle {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(cases()))]
+
     #[test]
     fn every_answer_is_that_of_the_oracle(steps in prop::collection::vec(step(), 1..120)) {
-        let map = RangeMap::<u32, u8>::new();
+        let map = RangeMap::<u32, 2>::with_width();
+        // Shares the cache, and never changes.
+        let other = RangeMap::<u32>::new();
+        other.update(|e| e.insert(addrs(0, SPACE / 2), u32::MAX, Overlap::Reject)).unwrap();
         let cache = Cache::new();
         let mut oracle = Oracle { there: vec![None; SPACE as usize], identities: 0 };
         for (value, step) in (0..).zip(steps) {
             match step {
-                Step::Insert(start, last, overlap) => {
+                Step::Insert(start, last, overlap, told) => {
                     let there = oracle.among(start, last);
-                    let result = map.update(|e| e.insert(BASE + start..=BASE + last, value, overlap));
+                    let result = if told {
+                        map.update_cached(&cache, |e| e.insert(addrs(start, last), value, overlap))
+                    } else {
+                        map.update(|e| e.insert(addrs(start, last), value, overlap))
+                    };
                     prop_assert_eq!(result.is_err(), overlap == Overlap::Reject && !there.is_empty());
                     if result.is_ok() {
                         if overlap == Overlap::Replace {
@@ -108,12 +156,12 @@ proptest! {
                 }
                 Step::Remove(start, last) => {
                     let mut touched = 0;
-                    map.update(|e| e.remove(BASE + start..=BASE + last).map(|n| touched = n)).unwrap();
+                    map.update(|e| e.remove(addrs(start, last)).map(|n| touched = n)).unwrap();
                     prop_assert_eq!(touched, oracle.among(start, last).len());
                     oracle.put(start, last, None);
                 }
                 Step::Grow(start, last) => {
-                    let result = map.update(|e| e.grow(BASE + start..=BASE + last));
+                    let result = map.update(|e| e.grow(addrs(start, last)));
                     let there = oracle.among(start, last);
                     let inside: Vec<u32> = there
                         .iter()
@@ -136,22 +184,25 @@ proptest! {
                     oracle.put(0, SPACE - 1, None);
                 }
                 Step::Invalidate => map.invalidate(),
-                Step::Ask(at) => {
+                Step::Ask(at, which) => {
                     let right = oracle.find(at);
-                    let found = map.find(BASE + at).unwrap();
-                    prop_assert_eq!(found.map(|m| (m.start - BASE, m.last - BASE, m.value)), right);
-                    let cached = map.find_cached(&cache, BASE + at).unwrap();
+                    let addr = addr(at, which);
+                    let found = map.find(addr).unwrap();
+                    prop_assert_eq!(found.map(shown), right);
+                    let cached = map.find_cached(&cache, addr).unwrap();
                     prop_assert_eq!(cached.map(|m| m.value), right.map(|(_, _, value)| value));
                     // Before it grew it was smaller, never larger.
                     if let (Some(cached), Some(found)) = (cached, found) {
-                        prop_assert!(cached.contains(BASE + at));
+                        prop_assert!(cached.contains(addr));
                         prop_assert!(found.start <= cached.start && cached.last <= found.last);
                     }
+                    let others = other.find_cached(&cache, addr).unwrap().map(|m| m.value);
+                    prop_assert_eq!(others, (at <= SPACE / 2).then_some(u32::MAX));
                 }
             }
         }
         let all: Vec<(u64, u64)> =
-            map.mappings().unwrap().iter().map(|m| (m.start - BASE, m.last - BASE)).collect();
+            map.mappings().unwrap().into_iter().map(shown).map(|(start, last, _)| (start, last)).collect();
         let right: Vec<(u64, u64)> =
             oracle.among(0, SPACE - 1).into_iter().map(|id| oracle.bounds(id)).collect();
         prop_assert_eq!(all, right);

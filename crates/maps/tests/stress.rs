@@ -2,23 +2,28 @@
 //!
 //! Short by default; `DORMOUSE_STRESS` gives the number of updates.
 
+use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
-use dormouse_maps::{Cache, EditError, Generation, Overlap, RangeMap};
+use dormouse_maps::{Cache, EditError, Overlap, RangeMap};
 
 const READERS: usize = 3;
 const PAGE: u64 = 4096;
 
 fn updates() -> u64 {
-    std::env::var("DORMOUSE_STRESS").ok().and_then(|n| n.parse().ok()).unwrap_or(20_000)
+    long().unwrap_or(20_000)
+}
+
+fn long() -> Option<u64> {
+    std::env::var("DORMOUSE_STRESS").ok()?.parse().ok()
 }
 
 /// The writer replaces two mappings in each update, by ones that bear the update's number. A reader notes the
 /// update that had ended before it asked and the one that had begun when it was answered: the answer
 /// must lie between.
-fn answers_are_timely<G: Generation>() {
-    let map = RangeMap::<u64, G>::new();
+fn answers_are_timely<const WIDTH: u32>() {
+    let map = RangeMap::<u64, WIDTH>::with_width();
     let (begun, ended, done) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
     let put = |number: u64| {
         begun.store(number, Ordering::SeqCst);
@@ -75,12 +80,70 @@ fn answers_are_timely<G: Generation>() {
 
 #[test]
 fn every_answer_was_true_between_call_and_return() {
-    answers_are_timely::<u64>();
+    answers_are_timely::<16>();
 }
 
 #[test]
 fn so_it_was_where_generations_come_round_all_the_time() {
-    answers_are_timely::<u8>();
+    answers_are_timely::<8>();
+}
+
+/// Cycle n maps a range with n as its value and takes it away again, beside mappings that stay. Readers note as above
+/// which step had ended and which had begun: odd ones map, even ones unmap.
+#[test]
+fn a_hundred_thousand_mappings_come_and_go_and_no_answer_is_stale() {
+    let map = RangeMap::<u64>::new();
+    let (begun, ended, done) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
+    let step = |number: u64, edit: &dyn Fn() -> Result<(), EditError>| {
+        begun.store(number, Ordering::SeqCst);
+        edit().unwrap();
+        ended.store(number, Ordering::SeqCst);
+    };
+    let stay = [0, 4 << 20];
+    map.update(|edit| stay.iter().try_for_each(|&at| edit.insert(at..at + PAGE, u64::MAX, Overlap::Reject)))
+        .unwrap();
+    let ready = Barrier::new(READERS + 1);
+    let hits: Vec<u64> = thread::scope(|scope| {
+        let readers: Vec<_> = (0..READERS)
+            .map(|_| {
+                let (map, begun, ended, done, ready) = (&map, &begun, &ended, &done, &ready);
+                scope.spawn(move || {
+                    let cache = Cache::new();
+                    ready.wait();
+                    while !done.load(Ordering::Relaxed) {
+                        let low = ended.load(Ordering::SeqCst);
+                        let answer = map.find_cached(&cache, PAGE + 1).unwrap().map(|mapping| mapping.value);
+                        let high = begun.load(Ordering::SeqCst);
+                        let right = match answer {
+                            Some(cycle) => (low..=high).contains(&(2 * cycle - 1)),
+                            None => low.is_multiple_of(2) || high > low,
+                        };
+                        assert!(right, "{answer:?} was given between {low} and {high}");
+                        for at in stay {
+                            let value = map.find_cached(&cache, at).unwrap().map(|mapping| mapping.value);
+                            assert_eq!(value, Some(u64::MAX));
+                        }
+                    }
+                    cache.stats().hits
+                })
+            })
+            .collect();
+        let cache = Cache::new();
+        ready.wait();
+        let find = || map.find_cached(&cache, PAGE).unwrap().map(|mapping| mapping.value);
+        for cycle in 1..=long().unwrap_or(100_000) {
+            let range = PAGE..2 * PAGE;
+            step(2 * cycle - 1, &|| {
+                map.update_cached(&cache, |edit| edit.insert(range.clone(), cycle, Overlap::Reject))
+            });
+            assert_eq!(find(), Some(cycle));
+            step(2 * cycle, &|| map.update(|edit| edit.remove(range.clone()).map(drop)));
+            assert_eq!(find(), None);
+        }
+        done.store(true, Ordering::Relaxed);
+        readers.into_iter().map(|reader| reader.join().unwrap()).collect()
+    });
+    assert!(hits.iter().all(|&hits| hits > 0), "{hits:?}");
 }
 
 #[test]
