@@ -1,16 +1,20 @@
 //! The three ways to answer: the two of the origin, and ours.
 //!
-//! A fourth says what no cache of this kind can exceed.
+//! A fourth says what no cache of the origin's kind can exceed.
 //!
 //! All keep mappings for each process and whatever they cache for each thread, and are told the same
-//! changes. The origin's two run here without the lock that they need when threads run side by side; that is to
-//! their advantage.
+//! changes. The origin's two need a lock against changes when threads run side by side: the kernel held the reader's side of
+//! one around each look-up and did not count it. They come without it, as the origin counted, and with it, as a program has to
+//! use them.
 
 use std::collections::HashSet;
+use std::sync::RwLock;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use dormouse_maps::{Cache, Edit, EditError, Overlap, RangeMap};
 
-use super::tree::Tree;
+use super::replay::each;
+use super::tree::{NIL, Tree};
 
 /// A way to find the mapping of an address.
 pub(super) trait Scheme {
@@ -22,28 +26,72 @@ pub(super) trait Scheme {
     fn exit(&mut self, process: u32);
     fn map(&mut self, process: u32, start: u64, last: u64, value: u64);
     fn grow(&mut self, process: u32, start: u64, last: u64);
-    /// The value of the mapping that `addr` lies in.
-    fn find(&mut self, thread: u32, addr: u64) -> Option<u64>;
+    /// Has `thread` find the values of the mappings that each address lies in, and goes on from `answers` as [`each`] does.
+    fn look_up(&mut self, thread: u32, addrs: &[u64], answers: u64) -> u64;
     /// Look-ups that a cache answered.
     fn hits(&self) -> u64;
 }
 
+/// The mappings of a process and what the origin's schemes keep beside them. What look-ups of other threads could change is
+/// atomic, so that it is read each time.
+#[derive(Debug)]
+struct Space {
+    lock: RwLock<()>,
+    tree: Tree,
+    /// The mapping found last, by whichever thread.
+    last: AtomicU32,
+    /// How often something was removed.
+    sequence: AtomicU64,
+}
+
+impl Space {
+    fn new(tree: Tree) -> Self {
+        Self { lock: RwLock::new(()), tree, last: AtomicU32::new(NIL), sequence: AtomicU64::new(0) }
+    }
+}
+
+/// The processes of the origin's schemes.
+#[derive(Debug, Default)]
+struct Spaces(Vec<Space>);
+
+impl Spaces {
+    fn process(&mut self, parent: Option<u32>) {
+        let tree = parent.map_or_else(Tree::new, |parent| self.0[parent as usize].tree.clone());
+        self.0.push(Space::new(tree));
+    }
+
+    fn exit(&mut self, process: u32) {
+        self.0[process as usize] = Space::new(Tree::new());
+    }
+
+    fn map(&mut self, process: u32, start: u64, last: u64, value: u64) {
+        let space = &mut self.0[process as usize];
+        if space.tree.map(start, last, value) {
+            *space.last.get_mut() = NIL;
+            *space.sequence.get_mut() += 1;
+        }
+    }
+
+    fn grow(&mut self, process: u32, start: u64, last: u64) {
+        self.0[process as usize].tree.grow(start, last);
+    }
+}
+
 /// Before the origin: the mapping that was found last, one for all threads of a process.
 #[derive(Debug)]
-pub(super) struct Single {
-    processes: Vec<(Tree, Option<u32>)>,
+pub(super) struct Single<const LOCKED: bool> {
+    spaces: Spaces,
     threads: Vec<u32>,
     hits: u64,
 }
 
-impl Scheme for Single {
+impl<const LOCKED: bool> Scheme for Single<LOCKED> {
     fn new() -> Self {
-        Self { processes: Vec::new(), threads: Vec::new(), hits: 0 }
+        Self { spaces: Spaces::default(), threads: Vec::new(), hits: 0 }
     }
 
     fn process(&mut self, parent: Option<u32>) {
-        let tree = parent.map_or_else(Tree::new, |parent| self.processes[parent as usize].0.clone());
-        self.processes.push((tree, None));
+        self.spaces.process(parent);
     }
 
     fn thread(&mut self, process: u32) {
@@ -51,30 +99,34 @@ impl Scheme for Single {
     }
 
     fn exit(&mut self, process: u32) {
-        self.processes[process as usize] = (Tree::new(), None);
+        self.spaces.exit(process);
     }
 
     fn map(&mut self, process: u32, start: u64, last: u64, value: u64) {
-        let (tree, cached) = &mut self.processes[process as usize];
-        if tree.map(start, last, value) {
-            *cached = None;
-        }
+        self.spaces.map(process, start, last, value);
     }
 
     fn grow(&mut self, process: u32, start: u64, last: u64) {
-        self.processes[process as usize].0.grow(start, last);
+        self.spaces.grow(process, start, last);
     }
 
     #[inline]
-    fn find(&mut self, thread: u32, addr: u64) -> Option<u64> {
-        let (tree, cached) = &mut self.processes[self.threads[thread as usize] as usize];
-        if let Some(node) = cached.map(|at| tree.node(at)).filter(|node| node.contains(addr)) {
-            self.hits += 1;
-            return Some(node.value);
-        }
-        let at = tree.find(addr)?;
-        *cached = Some(at);
-        Some(tree.node(at).value)
+    fn look_up(&mut self, thread: u32, addrs: &[u64], answers: u64) -> u64 {
+        let space = &self.spaces.0[self.threads[thread as usize] as usize];
+        each(addrs, answers, |addr| {
+            let _reading = LOCKED.then(|| space.lock.read());
+            let last = space.last.load(Ordering::Relaxed);
+            if last != NIL {
+                let node = space.tree.node(last);
+                if node.contains(addr) {
+                    self.hits += 1;
+                    return Some(node.value);
+                }
+            }
+            let at = space.tree.find(addr)?;
+            space.last.store(at, Ordering::Relaxed);
+            Some(space.tree.node(at).value)
+        })
     }
 
     fn hits(&self) -> u64 {
@@ -88,8 +140,8 @@ const SLOTS: usize = 4;
 /// The origin: four slots for each thread, filled by page number, searched all, emptied when the process's sequence
 /// number has moved.
 #[derive(Debug)]
-pub(super) struct Vmacache {
-    processes: Vec<(Tree, u64)>,
+pub(super) struct Vmacache<const LOCKED: bool> {
+    spaces: Spaces,
     threads: Vec<Slots>,
     hits: u64,
 }
@@ -98,57 +150,57 @@ pub(super) struct Vmacache {
 struct Slots {
     process: u32,
     sequence: u64,
-    nodes: [Option<u32>; SLOTS],
+    nodes: [u32; SLOTS],
 }
 
-impl Scheme for Vmacache {
+impl<const LOCKED: bool> Scheme for Vmacache<LOCKED> {
     fn new() -> Self {
-        Self { processes: Vec::new(), threads: Vec::new(), hits: 0 }
+        Self { spaces: Spaces::default(), threads: Vec::new(), hits: 0 }
     }
 
     fn process(&mut self, parent: Option<u32>) {
-        let tree = parent.map_or_else(Tree::new, |parent| self.processes[parent as usize].0.clone());
-        self.processes.push((tree, 0));
+        self.spaces.process(parent);
     }
 
     fn thread(&mut self, process: u32) {
-        self.threads.push(Slots { process, sequence: 0, nodes: [None; SLOTS] });
+        self.threads.push(Slots { process, sequence: 0, nodes: [NIL; SLOTS] });
     }
 
     fn exit(&mut self, process: u32) {
-        self.processes[process as usize] = (Tree::new(), 0);
+        self.spaces.exit(process);
     }
 
     fn map(&mut self, process: u32, start: u64, last: u64, value: u64) {
-        let (tree, sequence) = &mut self.processes[process as usize];
-        if tree.map(start, last, value) {
-            *sequence += 1;
-        }
+        self.spaces.map(process, start, last, value);
     }
 
     fn grow(&mut self, process: u32, start: u64, last: u64) {
-        self.processes[process as usize].0.grow(start, last);
+        self.spaces.grow(process, start, last);
     }
 
     #[inline]
-    fn find(&mut self, thread: u32, addr: u64) -> Option<u64> {
+    fn look_up(&mut self, thread: u32, addrs: &[u64], answers: u64) -> u64 {
         let slots = &mut self.threads[thread as usize];
-        let (tree, sequence) = &self.processes[slots.process as usize];
-        if slots.sequence == *sequence {
-            for &at in slots.nodes.iter().flatten() {
-                let node = tree.node(at);
-                if node.contains(addr) {
-                    self.hits += 1;
-                    return Some(node.value);
+        let space = &self.spaces.0[slots.process as usize];
+        each(addrs, answers, |addr| {
+            let _reading = LOCKED.then(|| space.lock.read());
+            let sequence = space.sequence.load(Ordering::Relaxed);
+            if slots.sequence == sequence {
+                for &at in slots.nodes.iter().filter(|&&at| at != NIL) {
+                    let node = space.tree.node(at);
+                    if node.contains(addr) {
+                        self.hits += 1;
+                        return Some(node.value);
+                    }
                 }
+            } else {
+                slots.sequence = sequence;
+                slots.nodes = [NIL; SLOTS];
             }
-        } else {
-            slots.sequence = *sequence;
-            slots.nodes = [None; SLOTS];
-        }
-        let at = tree.find(addr)?;
-        slots.nodes[(addr >> super::PAGE_BITS) as usize % SLOTS] = Some(at);
-        Some(tree.node(at).value)
+            let at = space.tree.find(addr)?;
+            slots.nodes[(addr >> super::PAGE_BITS) as usize % SLOTS] = at;
+            Some(space.tree.node(at).value)
+        })
     }
 
     fn hits(&self) -> u64 {
@@ -156,29 +208,40 @@ impl Scheme for Vmacache {
     }
 }
 
-/// Ours.
+/// Ours. If `TOLD`, the thread that maps something gives its cache along; a trace does not say which of several threads
+/// that was, so only where a process has one.
 #[derive(Debug)]
-pub(super) struct Dormouse {
-    processes: Vec<RangeMap<u64>>,
+pub(super) struct Dormouse<const TOLD: bool> {
+    processes: Vec<Process>,
     threads: Vec<(u32, Box<Cache<u64>>)>,
 }
 
-impl Dormouse {
+#[derive(Debug, Default)]
+struct Process {
+    map: RangeMap<u64>,
+    threads: Vec<u32>,
+}
+
+impl<const TOLD: bool> Dormouse<TOLD> {
     fn update(&self, process: u32, edit: impl FnOnce(&mut Edit<u64>) -> Result<(), EditError>) {
+        let process = &self.processes[process as usize];
         // What is refused makes answers wrong, and the replay compares them.
-        let _ = self.processes[process as usize].update(edit);
+        let _ = match process.threads[..] {
+            [thread] if TOLD => process.map.update_cached(&self.threads[thread as usize].1, edit),
+            _ => process.map.update(edit),
+        };
     }
 }
 
-impl Scheme for Dormouse {
+impl<const TOLD: bool> Scheme for Dormouse<TOLD> {
     fn new() -> Self {
         Self { processes: Vec::new(), threads: Vec::new() }
     }
 
     fn process(&mut self, parent: Option<u32>) {
-        let inherited = parent.map(|parent| self.processes[parent as usize].mappings());
+        let inherited = parent.map(|parent| self.processes[parent as usize].map.mappings());
         let process = self.processes.len() as u32;
-        self.processes.push(RangeMap::new());
+        self.processes.push(Process::default());
         if let Some(Ok(inherited)) = inherited {
             self.update(process, |edit| {
                 inherited.iter().try_for_each(|m| edit.insert(m.start..=m.last, m.value, Overlap::Reject))
@@ -187,6 +250,7 @@ impl Scheme for Dormouse {
     }
 
     fn thread(&mut self, process: u32) {
+        self.processes[process as usize].threads.push(self.threads.len() as u32);
         self.threads.push((process, Box::default()));
     }
 
@@ -206,10 +270,10 @@ impl Scheme for Dormouse {
     }
 
     #[inline]
-    fn find(&mut self, thread: u32, addr: u64) -> Option<u64> {
+    fn look_up(&mut self, thread: u32, addrs: &[u64], answers: u64) -> u64 {
         let (process, cache) = &self.threads[thread as usize];
-        let answer = self.processes[*process as usize].find_cached(cache, addr);
-        answer.ok().flatten().map(|mapping| mapping.value)
+        let map = &self.processes[*process as usize].map;
+        each(addrs, answers, |addr| map.find_cached(cache, addr).ok().flatten().map(|mapping| mapping.value))
     }
 
     fn hits(&self) -> u64 {
@@ -221,19 +285,18 @@ impl Scheme for Dormouse {
 /// it misses was never asked for by that thread since.
 #[derive(Debug)]
 pub(super) struct Limit {
-    processes: Vec<(Tree, u64)>,
+    spaces: Spaces,
     threads: Vec<(u32, u64, HashSet<u32>)>,
     hits: u64,
 }
 
 impl Scheme for Limit {
     fn new() -> Self {
-        Self { processes: Vec::new(), threads: Vec::new(), hits: 0 }
+        Self { spaces: Spaces::default(), threads: Vec::new(), hits: 0 }
     }
 
     fn process(&mut self, parent: Option<u32>) {
-        let tree = parent.map_or_else(Tree::new, |parent| self.processes[parent as usize].0.clone());
-        self.processes.push((tree, 0));
+        self.spaces.process(parent);
     }
 
     fn thread(&mut self, process: u32) {
@@ -241,27 +304,29 @@ impl Scheme for Limit {
     }
 
     fn exit(&mut self, process: u32) {
-        self.processes[process as usize] = (Tree::new(), 0);
+        self.spaces.exit(process);
     }
 
     fn map(&mut self, process: u32, start: u64, last: u64, value: u64) {
-        let (tree, sequence) = &mut self.processes[process as usize];
-        *sequence += u64::from(tree.map(start, last, value));
+        self.spaces.map(process, start, last, value);
     }
 
     fn grow(&mut self, process: u32, start: u64, last: u64) {
-        self.processes[process as usize].0.grow(start, last);
+        self.spaces.grow(process, start, last);
     }
 
-    fn find(&mut self, thread: u32, addr: u64) -> Option<u64> {
+    fn look_up(&mut self, thread: u32, addrs: &[u64], answers: u64) -> u64 {
         let (process, seen, known) = &mut self.threads[thread as usize];
-        let (tree, sequence) = &self.processes[*process as usize];
-        if std::mem::replace(seen, *sequence) != *sequence {
+        let space = &self.spaces.0[*process as usize];
+        let sequence = space.sequence.load(Ordering::Relaxed);
+        if std::mem::replace(seen, sequence) != sequence {
             known.clear();
         }
-        let at = tree.find(addr)?;
-        self.hits += u64::from(!known.insert(at));
-        Some(tree.node(at).value)
+        each(addrs, answers, |addr| {
+            let at = space.tree.find(addr)?;
+            self.hits += u64::from(!known.insert(at));
+            Some(space.tree.node(at).value)
+        })
     }
 
     fn hits(&self) -> u64 {

@@ -10,7 +10,7 @@
 //! [`Tree::map`] says that something was removed.
 
 /// No node.
-const NIL: u32 = 0;
+pub(super) const NIL: u32 = 0;
 
 /// A mapping in the tree.
 #[derive(Debug, Clone, Copy)]
