@@ -156,7 +156,8 @@ pub fn tier() -> Tier {
 /// Makes `tier` the best that threads take, or with `None` the best there is again, or what
 /// `DORMOUSE_CLOCK` says. The calling thread changes at once, others when their clocks next ask the kernel:
 /// within a millisecond of their running. A thread that cannot have the tier takes the next one, as always:
-/// [`tier`] tells. The page of another thread that leaves [`Tier::Page`] stays its own until its end.
+/// [`tier`] tells. Not for signal handlers. The page of another thread that leaves [`Tier::Page`] stays its
+/// own until its end.
 ///
 /// # Cost
 ///

@@ -28,14 +28,18 @@ fn kernel_ns() -> u64 {
     thread_cpu_ns_of(tid()).unwrap()
 }
 
-/// Has every further call of number `call` fail with EPERM, in this thread and those that it starts.
-fn deny(call: libc::c_long) {
+/// What becomes of who makes a denied call: it fails with EPERM, or the process is killed.
+const REFUSE: u32 = libc::SECCOMP_RET_ERRNO | libc::EPERM as u32;
+const KILL: u32 = libc::SECCOMP_RET_KILL_PROCESS;
+
+/// Denies every further call of number `call` to this thread and those that it starts.
+fn deny(call: libc::c_long, how: u32) {
     const NUMBER: u32 = 0; // offset of `nr` in `struct seccomp_data`
     let step = |code: u32, jf, k| libc::sock_filter { code: code as u16, jt: 0, jf, k };
     let mut filter = [
         step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, NUMBER),
         step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 1, call as u32),
-        step(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
+        step(libc::BPF_RET | libc::BPF_K, 0, how),
         step(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_ALLOW),
     ];
     let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
@@ -162,7 +166,7 @@ fn without_rseq_the_page_is_next_and_without_events_the_gap() {
     in_child(name, &[&[WITHOUT_RSEQ], &[WITHOUT_RSEQ, ("DENY", "1")]], || {
         let denied = std::env::var_os("DENY").is_some();
         if denied {
-            deny(libc::SYS_perf_event_open);
+            deny(libc::SYS_perf_event_open, REFUSE);
         }
         assert_eq!(tier(), if denied { Tier::Gap } else { Tier::Page }, "{:?}", capability());
         is_right();
@@ -175,6 +179,25 @@ fn without_rseq_the_page_is_next_and_without_events_the_gap() {
             assert!(refused.contains("seccomp"), "{refused}");
         }
         is_right();
+    });
+}
+
+#[test]
+fn a_filter_that_kills_is_not_met_by_who_does_not_ask() {
+    let name = "a_filter_that_kills_is_not_met_by_who_does_not_ask";
+    in_child(name, &[&[], &[WITHOUT_RSEQ], &[WITHOUT_RSEQ, ("LATER", "1")]], || {
+        let (has_rseq, later) =
+            (std::env::var_os(WITHOUT_RSEQ.0).is_none(), std::env::var_os("LATER").is_some());
+        if later {
+            assert_eq!(tier(), Tier::Page, "{:?}", capability());
+        }
+        deny(libc::SYS_perf_event_open, KILL);
+        let best = if has_rseq { Tier::Rseq } else { Tier::Gap };
+        assert_eq!(thread::spawn(tier).join().unwrap(), best, "{:?}", capability());
+        is_right();
+        if !has_rseq && !later {
+            assert!(capability()[0].detail.contains("a seccomp filter"), "{:?}", capability());
+        }
     });
 }
 

@@ -6,15 +6,15 @@
 //!
 //! # Safety
 //!
-//! A thread's page is made, used and unmapped by that thread alone. It is replaced only outside of reads
-//! ([`Proof::detach`]), so no reference to it is alive then: a signal handler that reads has returned
-//! before the code that it interrupted goes on.
+//! The unsafe code is a `prctl`, and a look at the thread's page. That is made, used and unmapped by that
+//! thread alone. It is replaced only outside of reads ([`Proof::detach`]), so no reference to it is alive
+//! then: a signal handler that reads has returned before the code that it interrupted goes on.
 #![allow(unsafe_code)]
 
 use std::cell::{Cell, UnsafeCell};
-use std::fs;
 use std::mem::ManuallyDrop;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::{fs, io};
 
 use dormouse_sys::perf::Page;
 
@@ -23,6 +23,12 @@ use super::{Proof, falls_on_blocking_alone};
 /// What the kernel allows each processor's worth of a user if it does not say, in KiB.
 const DEFAULT_KIB: usize = 516;
 
+/// Why the tier is not tried.
+pub(super) const UNSAFE: &str =
+    "a seccomp filter may end the process for it; DORMOUSE_CLOCK=page or force() does try";
+
+/// Somebody has asked for this tier by name.
+static ASKED_FOR: AtomicBool = AtomicBool::new(false);
 /// Pages in use.
 static USED: AtomicUsize = AtomicUsize::new(0);
 /// Pages to be used at most; 0 before the test.
@@ -73,6 +79,9 @@ impl Proof for Thread {
         if self.sequence().is_some() {
             return Ok(());
         }
+        if !is_safe() {
+            return Err(UNSAFE);
+        }
         // Without a block nobody would unmap it at the thread's end.
         dormouse_sys::thread::current().ok_or("this thread is at its end, or there are too many")?;
         if USED.fetch_add(1, Ordering::Relaxed) >= MOST.load(Ordering::Relaxed) {
@@ -122,6 +131,25 @@ impl Proof for Thread {
                 USED.fetch_sub(1, Ordering::Relaxed);
             }
         }
+    }
+}
+
+/// The tier is wanted whatever comes of it.
+pub(super) fn ask() {
+    ASKED_FOR.store(true, Ordering::Relaxed);
+}
+
+/// Whether opening an event is sure not to end the process, or somebody wants it all the same.
+pub(super) fn is_safe() -> bool {
+    if ASKED_FOR.load(Ordering::Relaxed) {
+        return true;
+    }
+    // SAFETY: takes a number.
+    match unsafe { libc::prctl(libc::PR_GET_SECCOMP) } {
+        0 => true,
+        // A kernel without seccomp does not know the question; a filter may refuse it.
+        -1 => io::Error::last_os_error().raw_os_error() == Some(libc::EINVAL),
+        _ => false,
     }
 }
 
