@@ -35,7 +35,7 @@ fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
     status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim)
 }
 
-fn blocks(status: &str, signal: libc::c_int) -> bool {
+pub(crate) fn blocks(status: &str, signal: libc::c_int) -> bool {
     field(status, "SigBlk:")
         .and_then(|mask| u64::from_str_radix(mask, 16).ok())
         .is_some_and(|mask| mask & (1 << (signal - 1)) != 0)

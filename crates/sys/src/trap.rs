@@ -175,7 +175,8 @@ fn install_handler() -> io::Result<()> {
     if is_handler(&previous) {
         action.sa_flags |= previous.sa_flags & (libc::SA_NODEFER | libc::SA_RESTART);
     } else {
-        action.sa_flags |= libc::SA_RESTART;
+        // A thread in our handler, which may be kept from running for long, is none that blocks the signal.
+        action.sa_flags |= libc::SA_RESTART | libc::SA_NODEFER;
         // SAFETY: a local set.
         unsafe { libc::sigemptyset(&raw mut action.sa_mask) };
     }
@@ -289,13 +290,17 @@ unsafe fn pass_on(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut
     }
 }
 
-/// Has the process end by the default action: the signal is blocked until the handler returns, and is then taken
+/// Has the process end by the default action: the signal is blocked from here until the handler returns, and is then taken
 /// where the thread was interrupted.
 unsafe fn end(signal: libc::c_int, info: *mut libc::siginfo_t) {
     // SAFETY: plain calls; `info` is what the kernel passed, for a signal of this very thread.
     unsafe {
         let mut default: libc::sigaction = std::mem::zeroed();
         default.sa_sigaction = libc::SIG_DFL;
+        let mut only = std::mem::zeroed();
+        libc::sigemptyset(&raw mut only);
+        libc::sigaddset(&raw mut only, signal);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &raw const only, std::ptr::null_mut());
         let is_default = libc::sigaction(signal, &raw const default, std::ptr::null_mut()) == 0;
         let (pid, tid) = (libc::getpid(), libc::gettid());
         let is_sent = is_default && libc::syscall(libc::SYS_rt_tgsigqueueinfo, pid, tid, signal, info) == 0;
@@ -303,5 +308,41 @@ unsafe fn end(signal: libc::c_int, info: *mut libc::siginfo_t) {
             // A filter of system calls is in the way. The end is due all the same.
             libc::abort();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Has the handler for the whole process, so it runs in one of its own, which the next test starts.
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    #[ignore = "run by `a_thread_in_the_handler_does_not_block_the_signal` in a process of its own"]
+    fn child() {
+        static STATUS: std::sync::Mutex<String> = std::sync::Mutex::new(String::new());
+
+        fn resolve(address: usize) -> Verdict {
+            // Not for a handler in earnest; this one interrupts nothing. Of this thread alone: the one that has made
+            // it may be at it still, with all signals blocked.
+            *STATUS.lock().unwrap() = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+            Verdict::Resume(address + 1)
+        }
+        install(resolve).unwrap();
+        // SAFETY: the handler goes on behind it.
+        unsafe { std::arch::asm!("int3") };
+        let status = STATUS.lock().unwrap();
+        assert!(status.contains("SigBlk:") && !crate::masks::blocks(&status, libc::SIGTRAP), "{status}");
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn a_thread_in_the_handler_does_not_block_the_signal() {
+        let output = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "--ignored", "trap::tests::child"])
+            .output()
+            .unwrap();
+        let stdout = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && stdout.contains("1 passed"), "{stdout}");
     }
 }
