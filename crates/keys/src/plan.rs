@@ -23,6 +23,12 @@ struct Desired {
     baseline: bool,
     /// Leases that somebody has in hand, as against holds.
     counted: u64,
+    /// What holds it for a time. Few keys have any, and a batch can name very many.
+    timed: Option<Box<Timed>>,
+}
+
+#[derive(Default)]
+struct Timed {
     /// Holds that stay.
     terms: Vec<Term>,
     /// Holds that begin or are extended when the batch is complete, by these lengths.
@@ -52,15 +58,16 @@ pub(crate) fn commit(
 
 impl Desired {
     fn of(key: &'static Key, holds: &Holds) -> Self {
-        let terms = holds.of(key).to_vec();
+        let terms = holds.of(key);
         let counted = u64::from(key.leases()).saturating_sub(terms.len() as u64);
-        Self { key, baseline: key.baseline(), counted, terms, extend: Vec::new() }
+        let timed =
+            (!terms.is_empty()).then(|| Box::new(Timed { terms: terms.to_vec(), extend: Vec::new() }));
+        Self { key, baseline: key.baseline(), counted, timed }
     }
 
     /// How many leases there will be.
     fn leases(&self) -> u64 {
-        let is_new = |&&(holder, _): &&(Holder, Duration)| self.terms.iter().all(|t| t.holder != holder);
-        self.counted + (self.terms.len() + self.extend.iter().filter(is_new).count()) as u64
+        self.counted + self.timed.as_ref().map_or(0, |timed| timed.holders()) as u64
     }
 
     fn enabled(&self) -> bool {
@@ -83,11 +90,7 @@ impl Desired {
             }
             Change::Hold(holder, length) => self.extend(holder, length),
             Change::End(holder) => {
-                let before = self.terms.len() + self.extend.len();
-                let goes = |of: Holder| holder.is_none_or(|holder| holder == of);
-                self.terms.retain(|term| !goes(term.holder));
-                self.extend.retain(|&(of, _)| !goes(of));
-                let ended = before > self.terms.len() + self.extend.len();
+                let ended = self.timed.as_mut().is_some_and(|timed| timed.end(holder));
                 self.linger(dwell.filter(|_| ended));
             }
         }
@@ -101,6 +104,27 @@ impl Desired {
         if let Some(dwell) = dwell {
             self.extend(Holder::Nobody, dwell);
         }
+    }
+
+    fn extend(&mut self, holder: Holder, length: Duration) {
+        self.timed.get_or_insert_default().extend(holder, length);
+    }
+}
+
+impl Timed {
+    /// For how many holders it will be held.
+    fn holders(&self) -> usize {
+        let is_new = |&&(holder, _): &&(Holder, Duration)| self.terms.iter().all(|t| t.holder != holder);
+        self.terms.len() + self.extend.iter().filter(is_new).count()
+    }
+
+    /// Ends a holder's hold, or all; whether there was one.
+    fn end(&mut self, holder: Option<Holder>) -> bool {
+        let before = self.terms.len() + self.extend.len();
+        let goes = |of: Holder| holder.is_none_or(|holder| holder == of);
+        self.terms.retain(|term| !goes(term.holder));
+        self.extend.retain(|&(of, _)| !goes(of));
+        before > self.terms.len() + self.extend.len()
     }
 
     fn extend(&mut self, holder: Holder, length: Duration) {
@@ -182,7 +206,12 @@ impl Plan {
     fn publish(self, holds: &mut Holds) {
         let now = clock::now();
         let mut first = None;
-        for Desired { key, baseline, counted, mut terms, extend } in self.keys {
+        for Desired { key, baseline, counted, timed } in self.keys {
+            let Some(timed) = timed else {
+                key.publish(baseline, counted as u32);
+                continue;
+            };
+            let Timed { mut terms, extend } = *timed;
             for (holder, length) in extend {
                 let until = now + length;
                 first = Some(first.map_or(until, |first| until.min(first)));
