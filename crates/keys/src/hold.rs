@@ -68,7 +68,7 @@ pub(crate) struct Holds {
     /// By the key's address; no list is empty.
     terms: BTreeMap<usize, (&'static Key, Vec<Term>)>,
     generation: u32,
-    /// Whether the timer's thread runs.
+    /// Whether the timer's thread runs, or is just being started.
     #[cfg_attr(all(test, loom), expect(dead_code, reason = "a model's timer is the test's"))]
     pub(crate) timed: bool,
     /// When the timer's thread will look by itself; `None`: when it is told.

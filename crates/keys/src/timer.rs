@@ -27,7 +27,7 @@ shared! {
     static SOONER: Condvar = Condvar::new();
 }
 
-/// What is held on for a time, by whom and for how long.
+/// What is held on for a time, by whom and for how long, through this copy of the library.
 ///
 /// # Cost
 ///
@@ -41,15 +41,21 @@ pub fn holds() -> Vec<Hold> {
 /// it, ask the loader.
 #[cfg(not(all(test, loom)))]
 pub(crate) fn start() -> Result<(), Error> {
-    if Turn::take()?.holds.timed {
+    if std::mem::replace(&mut Turn::take()?.holds.timed, true) {
         return Ok(());
     }
-    dormouse_sys::rendezvous::stay()?;
-    spawn().map_err(|source| Error::Denied {
-        what: "starting the thread that switches keys off",
-        source,
-        setting: "raise the limit of threads (ulimit -u, pids.max)",
-    })
+    let started = dormouse_sys::rendezvous::stay().map_err(Error::from).and_then(|()| {
+        spawn().map_err(|source| Error::Denied {
+            what: "starting the thread that switches keys off",
+            source,
+            setting: "raise the limit of threads (ulimit -u, pids.max)",
+        })
+    });
+    if started.is_err() {
+        // Who has relied on the thread meanwhile is served by the next that starts.
+        Turn::take()?.holds.timed = false;
+    }
+    started
 }
 
 /// A thread without an end is none of a model's.
@@ -76,10 +82,6 @@ pub(crate) fn expect(holds: &Holds, at: Instant) {
 
 #[cfg(not(all(test, loom)))]
 fn run() {
-    // Others may have been started at the same time.
-    if std::mem::replace(&mut lock_holds().timed, true) {
-        return;
-    }
     // It was started by somebody who had a turn, so there is one; without, nobody can be served.
     while let Ok(mut turn) = Turn::take() {
         let now = clock::now();
