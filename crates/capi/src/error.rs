@@ -123,10 +123,10 @@ impl Refusal {
             Self::Glob(_) => Code::BadGlob,
             Self::Agent(_) => Code::NoAgent,
             Self::Bug(_) => Code::Bug,
-            Self::Keys(error) => match error {
+            Self::Keys(error) => match origin(error) {
                 KeysError::UnexpectedText { .. } => Code::UnexpectedText,
-                KeysError::NotText { .. } => Code::NotText,
-                KeysError::Denied { .. } => Code::Denied,
+                KeysError::NotText { .. } | KeysError::SharedText { .. } => Code::NotText,
+                KeysError::Denied { .. } | KeysError::Unwritable { .. } => Code::Denied,
                 KeysError::TrapsBlocked { .. } => Code::TrapsBlocked,
                 KeysError::TooManyLeases { .. } => Code::TooManyLeases,
                 KeysError::Reentrant => Code::Reentrant,
@@ -146,21 +146,33 @@ impl Refusal {
     }
 
     fn address(&self) -> u64 {
-        match self {
-            Self::Keys(KeysError::UnexpectedText { addr, .. } | KeysError::NotText { addr, .. }) => {
-                *addr as u64
-            }
+        let Self::Keys(error) = self else { return 0 };
+        match origin(error) {
+            KeysError::UnexpectedText { addr, .. }
+            | KeysError::NotText { addr, .. }
+            | KeysError::SharedText { addr, .. } => *addr as u64,
             _ => 0,
         }
     }
 
     fn os_error(&self) -> i32 {
-        let (Self::Keys(KeysError::Denied { source, .. })
-        | Self::Agent(InitError::Socket { source, .. } | InitError::Thread { source })) = self
-        else {
-            return 0;
+        let source = match self {
+            Self::Keys(error) => match origin(error) {
+                KeysError::Denied { source, .. } | KeysError::Unwritable { mprotect: source, .. } => source,
+                _ => return 0,
+            },
+            Self::Agent(InitError::Socket { source, .. } | InitError::Thread { source }) => source,
+            _ => return 0,
         };
         source.raw_os_error().unwrap_or(0)
+    }
+}
+
+/// What failed first, also where putting back failed after it; the message tells both.
+fn origin(error: &KeysError) -> &KeysError {
+    match error {
+        KeysError::HalfWritten { source, .. } => origin(source),
+        error => error,
     }
 }
 

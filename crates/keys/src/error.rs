@@ -38,7 +38,7 @@ pub enum Error {
     },
     /// A site's code is mapped so that a write would change the file and every process that maps it.
     #[error(
-        "site {addr:#x} of key {key} is in shared memory, where a write would reach other processes:          map the code privately (MAP_PRIVATE)"
+        "site {addr:#x} of key {key} is in shared memory, where a write would reach other processes: map the code privately (MAP_PRIVATE)"
     )]
     SharedText {
         /// The key's name.
@@ -80,7 +80,7 @@ pub enum Error {
     Stuck,
     /// Somebody has taken SIGTRAP from us since, and need not pass on to us what is ours.
     #[error(
-        "the int3 protocol is refused: {} has taken SIGTRAP; install it before dormouse's          (dormouse_keys::prepare() with DORMOUSE_KEYS=int3, or the first such batch), or use the flip protocol",
+        "the int3 protocol is refused: {} has taken SIGTRAP; install it before dormouse's (dormouse_keys::prepare() with DORMOUSE_KEYS=int3, or the first such batch), or use the flip protocol",
         taker(handler.as_ref())
     )]
     SignalTaken {
@@ -142,6 +142,17 @@ impl From<Held> for Error {
 }
 
 impl Error {
+    /// The name of the key whose site is in the way, if it is one key's.
+    pub(crate) fn key(&self) -> Option<&str> {
+        match self {
+            Self::UnexpectedText { key, .. } | Self::NotText { key, .. } | Self::SharedText { key, .. } => {
+                Some(key)
+            }
+            Self::HalfWritten { source, .. } => source.key(),
+            _ => None,
+        }
+    }
+
     /// This error, outside of the patch lock, where the loader can be asked for names.
     pub(crate) fn outside(self) -> Self {
         match self {

@@ -203,7 +203,7 @@ impl Registry {
     #[cfg(not(all(test, loom)))]
     pub(crate) fn of_fork(table: &'static Table) -> Self {
         let mut registry = Self::with(table, None);
-        registry.refresh();
+        registry.refresh_index();
         registry
     }
 

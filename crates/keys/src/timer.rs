@@ -109,9 +109,8 @@ pub(crate) fn look(turn: &mut Turn, now: Instant) {
     while !due.is_empty() {
         let changes = due.iter().map(|&(key, holder)| (key, Change::End(Some(holder)))).collect();
         let Err(error) = plan::commit(turn, changes, None, Protocol::of_process()) else { return };
-        let in_the_way = |&mut (key, _): &mut (&'static Key, Holder)| match error {
-            Error::UnexpectedText { key: name, .. } | Error::NotText { key: name, .. } => key.name() == name,
-            _ => true,
+        let in_the_way = |&mut (key, _): &mut (&'static Key, Holder)| {
+            error.key().is_none_or(|in_the_way| key.name() == in_the_way)
         };
         for (key, holder) in due.extract_if(.., in_the_way) {
             turn.holds.postpone(key, holder, now + RETRY);

@@ -27,6 +27,9 @@ use crate::primitive::{AtomicU64, const_unless_loom};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Tag(pub(crate) u64);
 
+/// How many bits generations can have: identities lie behind them, whatever a map's own width is.
+const WIDEST: u32 = 16;
+
 impl Tag {
     /// Shown by no map: of what has never been filled.
     pub(crate) const NONE: Self = Self(0);
@@ -51,7 +54,8 @@ impl Tag {
         if next.trailing_zeros() >= WIDTH {
             // Not loom's: only that it gives each number once matters.
             static NEXT_MAP: atomic::AtomicU64 = atomic::AtomicU64::new(1);
-            return Self(NEXT_MAP.fetch_add(1, Ordering::Relaxed) << WIDTH);
+            const { assert!(WIDTH > 0 && WIDTH <= WIDEST, "an identity begins behind the widest generation") };
+            return Self(NEXT_MAP.fetch_add(1, Ordering::Relaxed) << WIDEST);
         }
         Self(next)
     }

@@ -16,7 +16,7 @@
 //!
 //! # Safety
 //!
-//! All unsafe code of this crate: the way between boxes and the published address.
+//! The way between boxes and the published address. (The other unsafe code of this crate is in `entry.rs`.)
 #![allow(unsafe_code)]
 
 use std::marker::PhantomData;

@@ -63,14 +63,14 @@ enum dormouse_code {
 	DORMOUSE_OK = 0,
 	DORMOUSE_INVALID = 1,         /* an argument is NULL, no key, or of an unknown size */
 	DORMOUSE_UNEXPECTED_TEXT = 2, /* something else has patched a site: a debugger, a uprobe */
-	DORMOUSE_NOT_TEXT = 3,        /* a site is not in the code of a loaded object */
+	DORMOUSE_NOT_TEXT = 3,        /* a site is not in the code of a loaded object, or in code shared with others */
 	DORMOUSE_DENIED = 4,          /* the kernel refused what patching needs: see os_error */
 	DORMOUSE_TRAPS_BLOCKED = 5,   /* the int3 protocol, while a thread blocks SIGTRAP */
 	DORMOUSE_TOO_MANY_LEASES = 6, /* a key holds 2^32 - 1 leases */
 	DORMOUSE_REENTRANT = 7,       /* a batch inside a batch of the same thread */
 	DORMOUSE_BAD_GLOB = 8,        /* a list of globs does not parse */
 	DORMOUSE_NO_AGENT = 9,        /* dormouse_init: no socket or no thread */
-	DORMOUSE_OTHER = 10,          /* a reason that is newer than this header */
+	DORMOUSE_OTHER = 10,          /* another reason: the message says which */
 	DORMOUSE_BUG = 11             /* dormouse itself failed, and was stopped from harming its host */
 };
 

@@ -315,7 +315,9 @@ pub(crate) fn report(own: Tier) -> Vec<Capability> {
     for tier in Tier::LADDER.iter().take(own as usize).skip(begin as usize) {
         match verdict(*tier) {
             Some(Err(reason)) => reasons.push(format!("{tier}: {reason}")),
-            None if *tier == Tier::Page => reasons.push(format!("page: not tried, {}", page::UNSAFE)),
+            None if *tier == Tier::Page && !page::is_safe() => {
+                reasons.push(format!("page: not tried, {}", page::UNSAFE));
+            }
             Some(Ok(())) | None => {}
         }
     }

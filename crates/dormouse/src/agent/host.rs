@@ -10,11 +10,14 @@ pub(super) fn clock_point() -> ClockPoint {
     ClockPoint { tsc: point.tsc, tsc_hz: point.hz, mono_ns: point.monotonic_ns, real_ns: point.realtime_ns }
 }
 
+/// A file of `/proc`, empty where there is none. The kernel cuts names anywhere, also in the middle of a character.
+fn read(path: &str) -> String {
+    String::from_utf8_lossy(&std::fs::read(path).unwrap_or_default()).into_owned()
+}
+
 /// The name of a thread of this process; empty when it has ended.
 pub(super) fn thread_name(tid: u32) -> String {
-    std::fs::read_to_string(format!("/proc/self/task/{tid}/comm"))
-        .map(|name| name.trim_end().to_owned())
-        .unwrap_or_default()
+    read(&format!("/proc/self/task/{tid}/comm")).trim_end().to_owned()
 }
 
 fn threads() -> Vec<ThreadStat> {
@@ -64,14 +67,14 @@ pub(super) fn stat() -> Stat {
 }
 
 pub(super) fn hello() -> Hello {
-    let status = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let status = read("/proc/self/stat");
     // The name in parentheses may hold anything, so count from its end: `starttime` is field 22.
     let start_ticks = status
         .rsplit_once(')')
         .and_then(|(_, rest)| rest.split_whitespace().nth(19))
         .and_then(|field| field.parse().ok())
         .unwrap_or(0);
-    let name = std::fs::read_to_string("/proc/self/comm").unwrap_or_default().trim_end().to_owned();
+    let name = read("/proc/self/comm").trim_end().to_owned();
     let sites = dormouse_keys::list(|used| used.sites);
     Hello {
         protocol: PROTOCOL,

@@ -157,7 +157,15 @@ impl Index {
 }
 
 impl Registry {
-    /// Sees that the index is true.
+    /// Sees that the index is true, of the objects whose sites are in step; touches no text.
+    pub(super) fn refresh_index(&mut self) {
+        let generation = self.table.generation.load(Ordering::Relaxed);
+        if self.index().generation != generation {
+            self.local.index = Some(Index::build(lists(self.table).0, generation));
+        }
+    }
+
+    /// Sees that the index is true, and that objects which wait come in if they can.
     pub(super) fn refresh(&mut self) {
         let (objects, waiting) = lists(self.table);
         let (mut refused, mut waits_for_int3) = (Vec::new(), false);
@@ -175,10 +183,7 @@ impl Registry {
                 }
             }
         }
-        let generation = self.table.generation.load(Ordering::Relaxed);
-        if self.index().generation != generation {
-            self.local.index = Some(Index::build(objects, generation));
-        }
+        self.refresh_index();
         if let Some(index) = &mut self.local.index {
             index.waiting = refused;
             index.needs_int3 |= waits_for_int3;

@@ -81,4 +81,9 @@ impl Registry {
             self.local.index = Some(Index::build());
         }
     }
+
+    /// The same: no object waits here.
+    pub(super) fn refresh_index(&mut self) {
+        self.refresh();
+    }
 }

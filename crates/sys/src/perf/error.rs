@@ -125,7 +125,9 @@ struct Rights {
 impl Rights {
     fn here() -> Self {
         let paranoid = fs::read_to_string("/proc/sys/kernel/perf_event_paranoid");
-        let status = fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
+        let status = fs::read("/proc/thread-self/status").unwrap_or_default();
+        // A name in it may be cut in the middle of a character.
+        let status = String::from_utf8_lossy(&status);
         let mode = status.lines().find_map(|line| line.strip_prefix("Seccomp:"));
         Self {
             paranoid: paranoid.ok().and_then(|level| level.trim().parse().ok()),
