@@ -210,9 +210,7 @@ fn test_from(first: Tier, proofs: &Proofs) {
 /// Makes all threads begin at `tier`, or with `None` at the top or where `DORMOUSE_CLOCK` says.
 pub(crate) fn begin_at(tier: Option<Tier>, proofs: &Proofs) -> Result<(), Error> {
     let first = tier.unwrap_or_else(|| environment().tier);
-    if tier == Some(Tier::Page) {
-        page::ask();
-    }
+    page::ask(first == Tier::Page);
     while TESTING.swap(true, Ordering::Relaxed) {
         std::thread::sleep(Duration::from_micros(100));
     }
@@ -247,9 +245,7 @@ fn environment() -> &'static Beginning {
         }
         // Two threads read the same.
         let beginning = Beginning::from(std::env::var("DORMOUSE_CLOCK").ok().as_deref());
-        if beginning.tier == Tier::Page {
-            page::ask();
-        }
+        page::ask(beginning.tier == Tier::Page);
         let _first = ENVIRONMENT.set(beginning);
     }
 }

@@ -134,9 +134,9 @@ impl Proof for Thread {
     }
 }
 
-/// The tier is wanted whatever comes of it.
-pub(super) fn ask() {
-    ASKED_FOR.store(true, Ordering::Relaxed);
+/// Whether the tier is wanted whatever comes of it.
+pub(super) fn ask(wanted: bool) {
+    ASKED_FOR.store(wanted, Ordering::Relaxed);
 }
 
 /// Whether opening an event is sure not to end the process, or somebody wants it all the same.

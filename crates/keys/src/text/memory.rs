@@ -27,7 +27,8 @@
 #![allow(unsafe_code)]
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
+use std::num::NonZeroU64;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 use rustix::fs::{Mode, OFlags, fstat};
@@ -42,7 +43,7 @@ static KEPT: AtomicI32 = AtomicI32::new(-1);
 static DEVICE: AtomicU64 = AtomicU64::new(0);
 static INODE: AtomicU64 = AtomicU64::new(0);
 /// The process that opened it.
-static OWNER: AtomicI32 = AtomicI32::new(0);
+static OWNER: AtomicU64 = AtomicU64::new(0);
 
 /// Memory that a batch's sites can be written through.
 #[derive(Debug)]
@@ -79,7 +80,7 @@ impl Memory {
 /// Opens the file, unless it is open.
 pub(crate) fn open() -> io::Result<BorrowedFd<'static>> {
     if let Some(kept) = kept() {
-        if OWNER.load(Ordering::Relaxed) == own_pid() {
+        if OWNER.load(Ordering::Relaxed) == own_number() {
             return Ok(kept);
         }
         close();
@@ -88,7 +89,7 @@ pub(crate) fn open() -> io::Result<BorrowedFd<'static>> {
     let file = fstat(&memory)?;
     DEVICE.store(file.st_dev, Ordering::Relaxed);
     INODE.store(file.st_ino, Ordering::Relaxed);
-    OWNER.store(own_pid(), Ordering::Relaxed);
+    OWNER.store(own_number(), Ordering::Relaxed);
     let number = memory.into_raw_fd();
     KEPT.store(number, Ordering::Relaxed);
     // SAFETY: open, and kept open.
@@ -99,8 +100,10 @@ fn open_anew() -> Result<OwnedFd, Errno> {
     rustix::fs::open(c"/proc/self/mem", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
 }
 
-fn own_pid() -> RawFd {
-    rustix::process::getpid().as_raw_pid()
+/// Not the process's id: a child in a namespace of its own may have its parent's.
+fn own_number() -> u64 {
+    let pid = || u64::MAX - u64::from(rustix::process::getpid().as_raw_pid().cast_unsigned());
+    dormouse_sys::fork::number().map_or_else(pid, NonZeroU64::get)
 }
 
 /// The descriptor that was kept, if it is still the file that was opened.
