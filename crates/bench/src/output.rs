@@ -1,13 +1,16 @@
 //! Where the JSON goes beside standard output: a file, or a directory with a file a workload.
 
-use std::fs::{self, OpenOptions};
-use std::io;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 
 use crate::args::Workload;
 use crate::report::Report;
+
+/// How each report begins.
+const REPORT: &[u8] = b"{\"schema\":";
 
 /// Written as the reports come, so that what is done stays when the run is ended.
 #[derive(Debug)]
@@ -15,6 +18,8 @@ pub(crate) struct Output<'a> {
     path: &'a Path,
     workload: Workload,
     directory: bool,
+    /// Whether the name is that of a JSON file.
+    is_json: bool,
     /// Reports of this run so far; a single file holds one a line.
     lines: String,
 }
@@ -27,7 +32,7 @@ impl<'a> Output<'a> {
         let directory = path.is_dir()
             || path.as_os_str().as_encoded_bytes().ends_with(b"/")
             || (workload == Workload::All && !is_json);
-        Self { path, workload, directory, lines: String::new() }
+        Self { path, workload, directory, is_json, lines: String::new() }
     }
 
     /// Finds out before the measuring, not after, that nothing can be written there.
@@ -35,6 +40,8 @@ impl<'a> Output<'a> {
         if self.directory {
             fs::create_dir_all(self.path)
                 .with_context(|| format!("cannot make the directory {} of -o", self.path.display()))?;
+        } else if !self.is_json {
+            bail!("-o {}: name a file that ends in .json, or a directory", self.path.display());
         }
         for workload in self.workload.each() {
             let path = self.file_of(workload.name());
@@ -60,9 +67,20 @@ impl<'a> Output<'a> {
     }
 }
 
-/// Whether a file can be written there, without changing it or leaving a new one.
+/// Whether a file can be written there, without changing it or leaving a new one. Nothing is overwritten but
+/// reports.
 fn try_to_write(path: &Path) -> io::Result<()> {
     let is_new = !path.try_exists()?;
+    if !is_new {
+        let mut start = Vec::new();
+        File::open(path)?.take(REPORT.len() as u64).read_to_end(&mut start)?;
+        if !start.is_empty() && start != REPORT {
+            return Err(io::Error::new(
+                io::ErrorKind::AlreadyExists,
+                "what is there is no report of a bench",
+            ));
+        }
+    }
     OpenOptions::new().append(true).create(true).open(path)?;
     if is_new { fs::remove_file(path) } else { Ok(()) }
 }
@@ -112,9 +130,21 @@ mod tests {
     fn what_was_there_stays_until_there_is_something_new() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("keys.json");
-        fs::write(&path, "old").unwrap();
+        let old = serde_json::to_string(&report("keys")).unwrap();
+        fs::write(&path, &old).unwrap();
         Output::new(directory.path(), Workload::Keys).prepare().unwrap();
-        assert_eq!(fs::read_to_string(&path).unwrap(), "old");
+        assert_eq!(fs::read_to_string(&path).unwrap(), old);
+    }
+
+    #[test]
+    fn what_is_no_report_is_never_overwritten() {
+        let directory = tempfile::tempdir().unwrap();
+        let (users, precious) = (directory.path().join("passwd"), directory.path().join("precious.json"));
+        for (path, reason) in [(&users, "ends in .json"), (&precious, "no report of a bench")] {
+            fs::write(path, "of somebody else").unwrap();
+            assert!(refused(path, Workload::Keys).contains(reason));
+            assert_eq!(fs::read_to_string(path).unwrap(), "of somebody else");
+        }
     }
 
     #[test]

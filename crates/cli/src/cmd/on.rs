@@ -94,7 +94,8 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
             Ok(Exit::Ok)
         }
         Hold::Baseline => {
-            say(format_args!("they stay on until `dormouse off {}`", args.keys.target));
+            let Selection { target, glob } = &args.keys;
+            say(format_args!("they stay on until `dormouse off {target} '{glob}'`"));
             Ok(Exit::Ok)
         }
     }
