@@ -11,13 +11,14 @@
 //!
 //! 1. An answer was looked up after its tag was read. While the map still shows that tag, nothing that could
 //!    make the answer wrong has been published, so a hit is true at the moment at which it reads the tag.
-//! 2. While [`Turn::Busy`], nobody but the look-up that set it touches the entries: a signal handler that comes in the
+//! 2. While [`Turn::BUSY`], nobody but the look-up that set it touches the entries: a signal handler that comes in the
 //!    middle of one goes round the cache.
 //!
 //! # Adaptation
 //!
-//! A cache only pays where it answers. After [`WINDOW`] misses that had less than one hit for every two of
-//! them, look-ups go round it [`REST`] times before it is tried again.
+//! A cache only pays where it answers. After [`WINDOW`] misses that had less than a hit for each of
+//! them, look-ups go round it before it is tried again: [`REST`] the first time, and twice as many each time that it
+//! has not paid then.
 //!
 //! # Async-signal-safety
 //!
@@ -25,6 +26,7 @@
 
 use std::cell::Cell;
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::ptr;
 use std::sync::atomic::{Ordering, compiler_fence};
 
@@ -39,8 +41,8 @@ const PLACES: usize = 64;
 const PLACE_BITS: u32 = 20;
 /// Misses after which it is asked whether the cache pays.
 const WINDOW: u64 = 64;
-/// Look-ups for which it then rests.
-const REST: u32 = 4096;
+/// Look-ups for which it then rests, at first and at most.
+const REST: RangeInclusive<u32> = 1 << 12..=1 << 16;
 
 /// What a cache has done since it was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -62,23 +64,24 @@ pub struct CacheStats {
 /// another but never get one another's answers.
 pub struct Cache<V> {
     turn: Cell<Turn>,
-    /// Look-ups for which it still rests.
-    rest: Cell<u32>,
     hits: Cell<u64>,
     misses: Cell<u64>,
     stale: Cell<u64>,
+    /// Those that it will still rest for included.
     bypassed: Cell<u64>,
     hits_before: Cell<u64>,
+    /// How long it rests when it does not pay.
+    rest: Cell<u32>,
     places: [Place<V>; PLACES],
 }
 
-/// What a look-up finds the cache doing.
+/// What a look-up finds the cache doing: nothing, or with a look-up in it, or resting for so many more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Turn {
-    Free,
-    /// A look-up is in it.
-    Busy,
-    Resting,
+struct Turn(u32);
+
+impl Turn {
+    const FREE: Self = Self(0);
+    const BUSY: Self = Self(u32::MAX);
 }
 
 /// On a cache line of its own, if the value is not larger than an address.
@@ -92,46 +95,48 @@ impl<V: Copy> Cache<V> {
     /// An empty cache.
     pub const fn new() -> Self {
         Self {
-            turn: Cell::new(Turn::Free),
-            rest: Cell::new(0),
+            turn: Cell::new(Turn::FREE),
             hits: Cell::new(0),
             misses: Cell::new(0),
             stale: Cell::new(0),
             bypassed: Cell::new(0),
             hits_before: Cell::new(0),
+            rest: Cell::new(*REST.start()),
             places: [const { Place { last: Entry::empty(), before: Entry::empty() } }; PLACES],
         }
     }
 
     /// What it has done so far.
     pub fn stats(&self) -> CacheStats {
+        let left = Some(self.turn.get()).filter(|&turn| turn != Turn::BUSY).map_or(0, |turn| turn.0);
         CacheStats {
             hits: self.hits.get(),
             misses: self.misses.get(),
             stale: self.stale.get(),
-            bypassed: self.bypassed.get(),
+            bypassed: self.bypassed.get() - u64::from(left),
         }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn find<const WIDTH: u32>(
         &self,
         addr: u64,
         map: &RangeMap<V, WIDTH>,
     ) -> Result<Option<Mapping<V>>, NoSlot> {
+        if self.turn.get() != Turn::FREE {
+            return self.go_round(addr, map);
+        }
         // Read before the look-up (invariant 1). No entry bears a closed one, so it need not be open here.
         let tag = map.tag();
-        if self.turn.get() == Turn::Free {
-            self.turn.set(Turn::Busy);
-            // The only other party is a signal handler of this thread: the compiler's order is enough.
-            compiler_fence(Ordering::SeqCst);
-            let last = self.place(addr).last.answer(addr, tag);
-            compiler_fence(Ordering::SeqCst);
-            self.turn.set(Turn::Free);
-            if last.is_some() {
-                self.hits.set(self.hits.get() + 1);
-                return Ok(last);
-            }
+        self.turn.set(Turn::BUSY);
+        // The only other party is a signal handler of this thread: the compiler's order is enough.
+        compiler_fence(Ordering::SeqCst);
+        let last = self.place(addr).last.answer(addr, tag);
+        compiler_fence(Ordering::SeqCst);
+        self.turn.set(Turn::FREE);
+        if last.is_some() {
+            self.hits.set(self.hits.get() + 1);
+            return Ok(last);
         }
         self.look_further(addr, tag, map)
     }
@@ -154,43 +159,43 @@ impl<V: Copy> Cache<V> {
         tag: Tag,
         map: &RangeMap<V, WIDTH>,
     ) -> Result<Option<Mapping<V>>, NoSlot> {
-        if self.turn.get() != Turn::Free || !tag.is_open() {
-            return self.go_round(addr, map);
+        if !tag.is_open() {
+            self.bypassed.set(self.bypassed.get() + 1);
+            return map.find(addr);
         }
-        self.turn.set(Turn::Busy);
+        self.turn.set(Turn::BUSY);
         compiler_fence(Ordering::SeqCst);
         let place = self.place(addr);
-        let mut answer = Ok(place.before.answer(addr, tag));
-        if let Ok(Some(_)) = answer {
-            place.last.swap(&place.before);
-            self.hits.set(self.hits.get() + 1);
-        } else {
-            answer = self.look_up(place, addr, tag, map);
-        }
+        let (answer, turn) = match place.before.answer(addr, tag) {
+            Some(mapping) => {
+                place.last.swap(&place.before);
+                self.hits.set(self.hits.get() + 1);
+                (Ok(Some(mapping)), Turn::FREE)
+            }
+            None => self.look_up(place, addr, tag, map),
+        };
         compiler_fence(Ordering::SeqCst);
-        self.turn.set(if self.rest.get() > 0 { Turn::Resting } else { Turn::Free });
+        self.turn.set(turn);
         answer
     }
 
-    /// In the map, while the cache is at rest or belongs to a look-up that was interrupted.
-    #[inline(never)]
+    /// In the map, while the cache rests or belongs to a look-up that was interrupted.
+    #[inline(always)]
     fn go_round<const WIDTH: u32>(
         &self,
         addr: u64,
         map: &RangeMap<V, WIDTH>,
     ) -> Result<Option<Mapping<V>>, NoSlot> {
         // A handler's count may be lost to the look-up that it interrupts; entries are not touched.
-        self.bypassed.set(self.bypassed.get() + 1);
-        if self.turn.get() == Turn::Resting {
-            self.rest.set(self.rest.get().saturating_sub(1));
-            if self.rest.get() == 0 {
-                self.turn.set(Turn::Free);
-            }
+        match self.turn.get() {
+            Turn::BUSY => self.bypassed.set(self.bypassed.get() + 1),
+            Turn(rest) => self.turn.set(Turn(rest.saturating_sub(1))),
         }
         map.find(addr)
     }
 
-    /// In the map, unless there is an answer of an older generation that all changes since have spared.
+    /// In the map, unless there is an answer of an older generation that all changes since have spared. And what
+    /// the cache does next.
     #[inline]
     fn look_up<const WIDTH: u32>(
         &self,
@@ -198,20 +203,19 @@ impl<V: Copy> Cache<V> {
         addr: u64,
         tag: Tag,
         map: &RangeMap<V, WIDTH>,
-    ) -> Result<Option<Mapping<V>>, NoSlot> {
+    ) -> (Result<Option<Mapping<V>>, NoSlot>, Turn) {
         if place.last.covers(addr) || place.before.covers(addr) {
             let spared = self.look_back(place, addr, tag, map);
             if spared.is_some() {
-                return Ok(spared);
+                return (Ok(spared), Turn::FREE);
             }
         }
         self.misses.set(self.misses.get() + 1);
-        self.rest_if_useless();
         let answer = map.find(addr);
         if let Ok(Some(mapping)) = &answer {
             place.put(mapping, tag);
         }
-        answer
+        (answer, self.rest_if_useless())
     }
 
     /// Among answers of older generations.
@@ -238,10 +242,10 @@ impl<V: Copy> Cache<V> {
 
     /// Takes in what this thread has just inserted, and keeps the answers that the update has not touched.
     pub(crate) fn prime(&self, Inserted { mapping, tag, outdated }: &Inserted<V>) {
-        if self.turn.get() == Turn::Busy {
+        if self.turn.get() == Turn::BUSY {
             return;
         }
-        let turn = self.turn.replace(Turn::Busy);
+        let turn = self.turn.replace(Turn::BUSY);
         compiler_fence(Ordering::SeqCst);
         if let Some((ended, extent)) = outdated {
             for entry in
@@ -259,15 +263,22 @@ impl<V: Copy> Cache<V> {
         self.turn.set(turn);
     }
 
-    fn rest_if_useless(&self) {
-        if self.misses.get().is_multiple_of(WINDOW) {
-            let hits = self.hits.get();
-            if hits - self.hits_before.replace(hits) < WINDOW / 2 {
-                self.rest.set(REST);
-            }
+    fn rest_if_useless(&self) -> Turn {
+        if !self.misses.get().is_multiple_of(WINDOW) {
+            return Turn::FREE;
         }
+        let hits = self.hits.get();
+        if hits - self.hits_before.replace(hits) >= WINDOW {
+            self.rest.set(*REST.start());
+            return Turn::FREE;
+        }
+        let rest = self.rest.get();
+        self.rest.set((2 * rest).min(*REST.end()));
+        self.bypassed.set(self.bypassed.get() + u64::from(rest));
+        Turn(rest)
     }
 }
+
 impl<V: Copy> Place<V> {
     /// Takes `mapping` in as its last answer, for an outdated one about the same addresses or else for the older one.
     #[inline]
@@ -465,10 +476,10 @@ mod tests {
         value(&map, &cache, 0);
         let before: Vec<Tag> = cache.entries().map(Entry::tag).collect();
         // As in a signal handler that has interrupted a look-up.
-        cache.turn.set(Turn::Busy);
+        cache.turn.set(Turn::BUSY);
         assert_eq!(value(&map, &cache, 0), Some(0));
         assert_eq!((cache.stats().bypassed, cache.stats().hits), (1, 0));
-        assert_eq!(cache.turn.get(), Turn::Busy);
+        assert_eq!(cache.turn.get(), Turn::BUSY);
         assert_eq!(cache.entries().map(Entry::tag).collect::<Vec<_>>(), before);
     }
 
@@ -486,10 +497,10 @@ mod tests {
         ask(100_000);
         let scattered = cache.stats();
         assert!(scattered.bypassed > 90_000, "{scattered:?}");
-        for _ in 0..10_000 {
+        for _ in 0..200_000 {
             value(&map, &cache, 0);
         }
-        assert!(cache.stats().hits - scattered.hits > 5_000, "{:?}", cache.stats());
+        assert!(cache.stats().hits - scattered.hits > 50_000, "{:?}", cache.stats());
     }
 
     #[test]

@@ -73,7 +73,8 @@ impl<V: Copy, const WIDTH: u32> RangeMap<V, WIDTH> {
     ///
     /// The answer was true at some moment between call and return. Its bounds may be those that the mapping had
     /// before it grew.
-    #[inline]
+    // Else the way round a resting cache is too much for the compiler, and a hit pays for a call.
+    #[inline(always)]
     pub fn find_cached(&self, cache: &Cache<V>, addr: u64) -> Result<Option<Mapping<V>>, NoSlot> {
         cache.find(addr, self)
     }

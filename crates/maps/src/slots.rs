@@ -41,13 +41,13 @@ pub(crate) struct Table<S: ?Sized> {
 #[cfg(not(all(test, loom)))]
 static TABLE: Table<[Slot; SLOTS]> = Table::of([const { Slot::new() }; SLOTS]);
 
-/// A table of slots.
+/// A table of slots: that of the process, except that tests bring their own.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Slots(&'static Table<[Slot]>);
+pub(crate) struct Slots(#[cfg(test)] &'static Table<[Slot]>);
 
 thread_local! {
     /// Where this thread last found a free slot; without a destructor, so that reading it is signal-safe.
-    static HINT: Cell<usize> = const { Cell::new(usize::MAX) };
+    static HINT: Cell<Option<&'static Slot>> = const { Cell::new(None) };
 }
 
 /// A filled slot.
@@ -63,8 +63,12 @@ impl<S> Table<S> {
 }
 
 impl Slots {
-    /// The table of the process.
-    #[cfg(not(all(test, loom)))]
+    #[cfg(not(test))]
+    pub(crate) const fn of_process() -> Self {
+        Self()
+    }
+
+    #[cfg(all(test, not(loom)))]
     pub(crate) const fn of_process() -> Self {
         Self(&TABLE)
     }
@@ -80,49 +84,60 @@ impl Slots {
         Self(table)
     }
 
+    #[cfg(not(test))]
+    #[inline]
+    #[allow(clippy::unused_self)]
+    fn table(self) -> &'static Table<[Slot]> {
+        &TABLE
+    }
+
+    #[cfg(test)]
+    fn table(self) -> &'static Table<[Slot]> {
+        self.0
+    }
+
     /// Fills a free slot with `address`.
     #[inline]
     pub(crate) fn claim(self, address: *mut ()) -> Result<Claim, NoSlot> {
         let hint = HINT.with(Cell::get);
-        let slot = self.0.slots.get(hint).filter(|_| self.is_used(hint));
-        match slot.and_then(|slot| slot.fill(address)) {
+        // One of another table, where there are several, would not be looked at.
+        #[cfg(test)]
+        let hint = hint.filter(|&hint| self.table().slots.as_ptr_range().contains(&&raw const *hint));
+        match hint.and_then(|hint| hint.fill(address)) {
             Some(claim) => Ok(claim),
             None => self.walk(hint, address),
         }
     }
 
     #[cold]
-    fn walk(self, hint: usize, address: *mut ()) -> Result<Claim, NoSlot> {
-        let Table { used, slots } = self.0;
+    fn walk(self, hint: Option<&Slot>, address: *mut ()) -> Result<Claim, NoSlot> {
+        let Table { used, slots } = self.table();
         // A thread that comes new begins where no other has been yet, as long as there is such a place.
-        let from = if hint == usize::MAX { used.load(Ordering::Relaxed) } else { hint };
+        let from = match hint {
+            Some(hint) => (std::ptr::from_ref(hint).addr() - slots.as_ptr().addr()) / size_of::<Slot>(),
+            None => used.load(Ordering::Relaxed),
+        };
         for step in 0..slots.len() {
             let at = from.wrapping_add(step) % slots.len();
-            if !self.is_used(at) {
+            // Pairs with `fetch_max`: what another thread has done so is done before what this one does to the slot.
+            if used.load(Ordering::Acquire) <= at {
                 // Sequentially consistent: see `Claim::renew`.
                 used.fetch_max(at + 1, Ordering::SeqCst);
             }
             if let Some(claim) = slots[at].fill(address) {
-                HINT.with(|hint| hint.set(at));
+                HINT.with(|hint| hint.set(Some(&slots[at])));
                 return Ok(claim);
             }
         }
         Err(NoSlot { slots: slots.len() })
     }
 
-    /// Whether writers look at the slot.
-    #[inline]
-    fn is_used(self, at: usize) -> bool {
-        // Pairs with `fetch_max`: what another thread has done so is done before what this one does to the slot.
-        at < self.0.used.load(Ordering::Acquire)
-    }
-
     /// Whether a slot names `address`.
     pub(crate) fn holds(self, address: *mut ()) -> bool {
         // Sequentially consistent: see `Claim::renew`.
         in_one_order();
-        let used = self.0.used.load(Ordering::SeqCst);
-        self.0.slots.iter().take(used).any(|slot| slot.0.load(Ordering::SeqCst) == address)
+        let Table { used, slots } = self.table();
+        slots.iter().take(used.load(Ordering::SeqCst)).any(|slot| slot.0.load(Ordering::SeqCst) == address)
     }
 }
 
