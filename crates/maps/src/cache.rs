@@ -36,7 +36,7 @@ use crate::map::Inserted;
 use crate::{Mapping, NoSlot, RangeMap};
 
 /// Places of the table.
-const PLACES: usize = 64;
+const PLACES: usize = 32;
 /// Addresses belong to a place by pages of that many bits.
 const PLACE_BITS: u32 = 20;
 /// Misses after which it is asked whether the cache pays.
