@@ -11,6 +11,7 @@ use crate::output::Output;
 use crate::progress::Progress;
 use crate::report::{Params, Report, SCHEMA};
 use crate::workloads::breakpoint::BreakpointArgs;
+use crate::workloads::maps::Recorded;
 use crate::workloads::{self, Measured, Settings};
 
 /// Run a benchmark: our rows and those of peers, interleaved in one run.
@@ -39,6 +40,10 @@ pub struct Args {
     /// Seed of the order in which rows are sampled.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
+
+    /// Replay this trace of page faults instead of those that come with the bench.
+    #[arg(long, value_name = "FILE", help_heading = "Options of maps")]
+    pub trace: Option<PathBuf>,
 
     /// How large the breakpoint workload is.
     #[command(flatten)]
@@ -132,8 +137,12 @@ pub fn run_to(args: &Args, out: &mut dyn Write) -> anyhow::Result<()> {
 fn run_each(
     args: &Args,
     out: &mut dyn Write,
-    measure: impl Fn(Workload, &Args, &Machine) -> (Report, Measured),
+    measure: impl Fn(Workload, &Args, Option<&Recorded>, &Machine) -> (Report, Measured),
 ) -> anyhow::Result<()> {
+    if args.trace.is_some() && args.workload != Workload::Maps {
+        bail!("--trace is of the workload maps; say dormouse bench maps --trace FILE");
+    }
+    let trace = args.trace.as_deref().map(Recorded::read).transpose()?;
     let mut output = args.output.as_deref().map(|path| Output::new(path, args.workload));
     if let Some(output) = &output {
         output.prepare()?;
@@ -142,7 +151,7 @@ fn run_each(
     let machine = Machine::here();
     let mut failed = Vec::new();
     for &workload in args.workload.each() {
-        let (report, measured) = measure(workload, args, &machine);
+        let (report, measured) = measure(workload, args, trace.as_ref(), &machine);
         print(&report, &measured, args.json, out).context("cannot print the report")?;
         let written = output.as_mut().map_or(Ok(()), |output| output.write(&report));
         let reason = failure(&report, &measured).or_else(|| written.err().map(|error| format!("{error:#}")));
@@ -163,7 +172,12 @@ fn failure(report: &Report, measured: &Measured) -> Option<String> {
     Some(format!("no row could be measured: {}", reason.unwrap_or("there is none")))
 }
 
-fn measure(workload: Workload, args: &Args, machine: &Machine) -> (Report, Measured) {
+fn measure(
+    workload: Workload,
+    args: &Args,
+    trace: Option<&Recorded>,
+    machine: &Machine,
+) -> (Report, Measured) {
     let settings = Settings { quick: args.quick, reps: args.reps.map(|reps| reps as usize), seed: args.seed };
     let mut progress = Progress::on_terminal();
     let mut measured = match workload {
@@ -171,7 +185,7 @@ fn measure(workload: Workload, args: &Args, machine: &Machine) -> (Report, Measu
         Workload::Poll => workloads::poll::run(&settings, &mut progress),
         Workload::Clock => workloads::clock::run(&settings, &mut progress),
         Workload::Breakpoint => workloads::breakpoint::run(&settings, &args.breakpoint, &mut progress),
-        Workload::Maps => workloads::maps::run(&settings, &mut progress),
+        Workload::Maps => workloads::maps::run(&settings, trace, &mut progress),
         Workload::Pound => workloads::pound::run(&settings, &mut progress),
         Workload::Switch => workloads::switch::run(&settings, &mut progress),
         Workload::Teaparty | Workload::All => workloads::teaparty::run(&settings, &mut progress),
@@ -251,12 +265,19 @@ mod tests {
     }
 
     #[test]
+    fn a_trace_is_refused_where_none_is_replayed_and_when_there_is_none() {
+        for words in [&["keys", "--trace", "Cargo.toml"], &["maps", "--trace", "Cargo.toml"]] {
+            assert!(run_to(&parse(words).unwrap(), &mut Vec::new()).is_err());
+        }
+    }
+
+    #[test]
     fn all_workloads_run_and_those_that_failed_are_named_at_the_end() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().to_str().unwrap();
         let args = parse(&["all", "--json", "-o", path]).unwrap();
         let mut out = Vec::new();
-        let result = run_each(&args, &mut out, |workload, _, _| match workload {
+        let result = run_each(&args, &mut out, |workload, _, _, _| match workload {
             Workload::Keys => measured(workload, Some("x: 55 of 56 sites on"), None),
             Workload::Maps => measured(workload, None, Some("no trace")),
             Workload::Pound => {
@@ -284,7 +305,7 @@ mod tests {
     #[test]
     fn when_nothing_can_be_written_nothing_runs() {
         let args = parse(&["keys", "-o", "/proc/nowhere/x.json"]).unwrap();
-        let result = run_each(&args, &mut Vec::new(), |_, _, _| panic!("it ran"));
+        let result = run_each(&args, &mut Vec::new(), |_, _, _, _| panic!("it ran"));
         let said = format!("{:#}", result.unwrap_err());
         assert!(said.contains("/proc/nowhere/x.json"), "{said}");
     }
@@ -301,7 +322,7 @@ mod tests {
             }
         }
         let ran = Cell::new(0);
-        let result = run_each(&parse(&["all"]).unwrap(), &mut Closed, |workload, _, _| {
+        let result = run_each(&parse(&["all"]).unwrap(), &mut Closed, |workload, _, _, _| {
             ran.set(ran.get() + 1);
             measured(workload, None, None)
         });

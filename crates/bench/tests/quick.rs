@@ -99,6 +99,12 @@ const MAPS: Promised = &[
     ("%", "hit-rate/{boot,build,mining,ebizzy}/{single,vmacache,dormouse}"),
     ("TSC cycles", "cycles/{boot,build,mining,ebizzy}/{single,vmacache,dormouse}"),
     ("times", "cycles-over-single/{boot,build,mining,ebizzy}/{vmacache,dormouse}"),
+    (
+        "ns",
+        "lookup/{run,hot90,uniform}/{32,1000,10000}/{sorted,btreemap,rangemap,vmacache,arc-swap,dormouse}",
+    ),
+    ("ns", "contended/{rwlock-btreemap,arc-swap,dormouse}"),
+    ("us", "update/{32,1000,10000}"),
 ];
 
 /// The threads of the origin's table stand behind each of these.
@@ -166,6 +172,7 @@ fn every_promised_row_has_values_or_a_reason() {
             quick: true,
             reps: Some(2),
             seed: 1,
+            trace: None,
             breakpoint: SMALL,
         };
         let mut json = Vec::new();

@@ -3,18 +3,25 @@
 //! The look-ups are page faults of real programs, recorded with their mappings (`traces/README.md`), and
 //! replayed through three schemes: the two of the origin and ours.
 
+mod contended;
+mod lookup;
+mod peers;
 mod replay;
 mod schemes;
 mod tree;
 
+use std::fs;
+use std::path::Path;
 use std::rc::Rc;
+
+use anyhow::{Context, bail};
 
 use super::{Measured, Settings, goal};
 use crate::progress::Progress;
 use crate::report::{Row, find};
 use crate::runner::{Case, Failure, Spec, run as run_cases};
 use crate::table::{Table, value};
-use crate::trace;
+use crate::trace::{self, Op};
 
 use replay::{Replayed, Script};
 use schemes::{Dormouse, Limit, Single, Vmacache};
@@ -83,8 +90,8 @@ const SCHEMES: [(&str, bool, Replay); 6] = [
     ("dormouse-untold", true, Script::replay::<Dormouse<false>>),
 ];
 
-/// Where each look-up is timed apart; the fourth trace would take minutes.
-const APART: [&str; 3] = ["boot", "build", "mining"];
+/// Look-ups are timed apart in traces of no more of them; one of ebizzy's length would take a minute.
+const MOST_APART: u64 = 500_000;
 
 /// The schemes there.
 const SCHEMES_APART: [(&str, Replay); 3] = [
@@ -115,29 +122,70 @@ const NOTES: &[&str] = &[
     "hit-rate: look-ups that the cache answered, of all look-ups, those that went round it included",
 ];
 
-/// Runs the workload.
-pub(crate) fn run(settings: &Settings, progress: &mut Progress) -> Measured {
+/// Runs the workload; or replays one trace, of which the origin says nothing.
+pub(crate) fn run(settings: &Settings, trace: Option<&Recorded>, progress: &mut Progress) -> Measured {
     let plan = settings.plan(20, 4);
+    let notes = match trace {
+        Some(_) => NOTES.to_vec(),
+        None => [NOTES, lookup::NOTES, &[contended::NOTE]].concat(),
+    };
     progress.say("reading traces");
-    let cases = WORKLOADS.iter().flat_map(cases).collect();
+    let mut cases = Vec::new();
+    if let Some(Recorded { name, ops }) = trace {
+        cases.extend(replays(name, ops));
+    } else {
+        cases.extend(WORKLOADS.iter().flat_map(|workload| match trace::read(workload.trace) {
+            Ok(ops) => replays(workload.name, &ops),
+            Err(error) => {
+                let spec = Spec::new(format!("cycles/{}/dormouse", workload.name), "TSC cycles");
+                vec![Case::unavailable(vec![spec], error.to_string())]
+            }
+        }));
+        progress.say("calibrating");
+        cases.extend(lookup::cases(settings));
+        cases.extend(contended::cases(settings));
+    }
     let mut measured = Measured::of(run_cases(cases, &plan, progress, |_| false), &plan);
-    compare(&mut measured);
-    measured.tables.push(origin(&measured.rows));
+    if let Some(Recorded { name, .. }) = trace {
+        let mut ratios = ratios(&measured.rows, name);
+        measured.rows.append(&mut ratios);
+    } else {
+        compare(&mut measured);
+        lookup::compare(&mut measured);
+        contended::compare(&mut measured);
+        measured.tables.push(origin(&measured.rows));
+    }
+    measured.notes.extend(notes.into_iter().map(str::to_owned));
     measured
 }
 
-/// All schemes on one trace, or the reason why it cannot be read.
-fn cases(workload: &Workload) -> Vec<Case<'static>> {
-    let script = match trace::read(workload.trace) {
-        Ok(ops) => Rc::new(Script::of(&ops)),
-        Err(error) => {
-            let spec = Spec::new(format!("hit-rate/{}/dormouse", workload.name), "%");
-            return vec![Case::unavailable(vec![spec], error.to_string())];
+/// A trace that was recorded by whoever runs the bench.
+#[derive(Debug)]
+pub(crate) struct Recorded {
+    name: String,
+    ops: Vec<Op>,
+}
+
+impl Recorded {
+    /// Reads the trace in `path`, which gives its rows their name.
+    pub(crate) fn read(path: &Path) -> anyhow::Result<Self> {
+        let bytes = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+        let ops = trace::read(&bytes).with_context(|| format!("cannot replay {}", path.display()))?;
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let name = name.split('.').next().unwrap_or_default().to_owned();
+        if !ops.iter().any(|op| matches!(op, Op::Fault { .. })) {
+            bail!("cannot replay {}: there is no page fault in it", path.display());
         }
-    };
+        Ok(Self { name, ops })
+    }
+}
+
+/// All schemes on one trace.
+fn replays(name: &str, ops: &[Op]) -> Vec<Case<'static>> {
+    let script = Rc::new(Script::of(ops));
     let lookups = script.lookups();
     let spec = |kind: &str, scheme: &str, unit| {
-        Spec::new(format!("{kind}/{}/{scheme}", workload.name), unit).with("lookups", lookups)
+        Spec::new(format!("{kind}/{name}/{scheme}"), unit).with("lookups", lookups)
     };
     let cycles = |kind: &str, scheme: &str| spec(kind, scheme, "TSC cycles").with("per", "look-up");
     // What all schemes must answer.
@@ -165,11 +213,30 @@ fn cases(workload: &Workload) -> Vec<Case<'static>> {
         specs.extend(hits.then(|| spec("hit-rate", scheme, "%")));
         cases.push(case(specs, replay));
     }
-    if APART.contains(&workload.name) {
+    if lookups <= MOST_APART {
         let apart = SCHEMES_APART.map(|(scheme, replay)| case(vec![cycles("cycles-apart", scheme)], replay));
         cases.extend(apart);
     }
     cases
+}
+
+/// Cycles of the other schemes over those of `single`, of all there are of one trace.
+fn ratios(rows: &[Row], name: &str) -> Vec<Row> {
+    let over = |kind: &str, over: &str, of: &str, scheme: &str| {
+        let [row, of] = [scheme, of].map(|scheme| find(rows, &format!("{kind}/{name}/{scheme}")));
+        Row::times(&format!("{kind}-over-{over}/{name}/{scheme}"), &row, &of)
+    };
+    let mut ratios = vec![
+        over("cycles", "single", "single", "vmacache"),
+        over("cycles", "single", "single", "dormouse"),
+        over("cycles", "locked", "single-locked", "vmacache-locked"),
+        over("cycles", "locked", "single-locked", "dormouse"),
+    ];
+    if find(rows, &format!("cycles-apart/{name}/single")).n > 0 {
+        ratios
+            .extend(["vmacache", "dormouse"].map(|scheme| over("cycles-apart", "single", "single", scheme)));
+    }
+    ratios
 }
 
 /// Rows computed from the measured ones, and what to say of them.
@@ -177,31 +244,16 @@ fn compare(measured: &mut Measured) {
     let rows = &measured.rows;
     let mut computed = Vec::new();
     for Workload { name, origin, .. } in &WORKLOADS {
-        let over = |kind: &str, over: &str, of: &str, scheme: &str| {
-            let row = find(rows, &format!("{kind}/{name}/{scheme}"));
-            Row::times(
-                &format!("{kind}-over-{over}/{name}/{scheme}"),
-                &row,
-                &find(rows, &format!("{kind}/{name}/{of}")),
-            )
-        };
+        let ratios = ratios(rows, name);
         let hits = find(rows, &format!("hit-rate/{name}/dormouse"));
         let wanted = origin.hits[1];
         measured.notes.push(goal(&format!("hit rate at least {wanted} %"), &hits, |x| x >= wanted));
         let wanted = origin.ratio;
-        let ours = over("cycles", "single", "single", "dormouse");
+        let ours = find(&ratios, &format!("cycles-over-single/{name}/dormouse"));
         let text = format!("cycles a look-up at most {wanted} times those of single");
         measured.notes.push(goal(&text, &ours, |x| x <= wanted));
-        computed.extend([over("cycles", "single", "single", "vmacache"), ours]);
-        computed.push(over("cycles", "locked", "single-locked", "vmacache-locked"));
-        computed.push(over("cycles", "locked", "single-locked", "dormouse"));
-        if APART.contains(name) {
-            computed.extend(
-                ["vmacache", "dormouse"].map(|scheme| over("cycles-apart", "single", "single", scheme)),
-            );
-        }
+        computed.extend(ratios);
     }
-    measured.notes.extend(NOTES.iter().map(|&note| note.to_owned()));
     measured.rows.append(&mut computed);
 }
 
@@ -247,7 +299,6 @@ fn origin(rows: &[Row]) -> Table {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trace::Op;
 
     #[test]
     fn every_trace_can_be_read_and_together_they_are_small() {
@@ -258,5 +309,26 @@ mod tests {
             bytes += workload.trace.len();
         }
         assert!(bytes <= 3 << 20, "{bytes} bytes of traces");
+    }
+
+    #[test]
+    fn a_trace_of_ones_own_is_read_by_its_name_or_refused_by_its_path() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
+        let whole = [
+            Op::Process { parent: None },
+            Op::Thread { process: 0 },
+            Op::Map { process: 0, page: 1, pages: 1 },
+            Op::Fault { thread: 0, page: 1 },
+        ];
+        trace::write(&whole, fs::File::create(path("mine.faults.gz")).unwrap()).unwrap();
+        trace::write(&whole[..3], fs::File::create(path("idle.gz")).unwrap()).unwrap();
+        fs::write(path("text"), "no trace").unwrap();
+        let read = Recorded::read(&path("mine.faults.gz")).unwrap();
+        assert_eq!((read.name.as_str(), read.ops.as_slice()), ("mine", whole.as_slice()));
+        for refused in ["idle.gz", "text", "absent"] {
+            let error = Recorded::read(&path(refused)).unwrap_err();
+            assert!(format!("{error:#}").contains(refused), "{error:#}");
+        }
     }
 }

@@ -24,27 +24,21 @@ const EVERY: usize = 4;
 /// Bytes that are written to before it: more than a first-level cache has.
 const SWEPT: usize = 64 << 10;
 
-/// A trace, cut into runs, and those into stretches of one thread.
+/// A thread, and an address that it looks up.
+pub(super) type Fault = (u32, u64);
+
+/// A trace, cut into runs.
 #[derive(Debug)]
 pub(super) struct Script {
     steps: Vec<Step>,
-    stretches: Vec<Stretch>,
-    /// Addresses of all faults.
-    faults: Vec<u64>,
+    faults: Vec<Fault>,
 }
 
 #[derive(Debug)]
 enum Step {
     Change(Op),
-    /// So many stretches.
+    /// So many faults.
     Run(usize),
-}
-
-/// What one thread looks up before another one does. It knows its map and its cache all the while, as it does in life.
-#[derive(Debug)]
-struct Stretch {
-    thread: u32,
-    faults: u32,
 }
 
 /// What carrying it out came to.
@@ -59,30 +53,20 @@ pub(super) struct Replayed {
 
 impl Script {
     pub(super) fn of(ops: &[Op]) -> Self {
-        let mut script = Self { steps: Vec::new(), stretches: Vec::new(), faults: Vec::new() };
+        let mut script = Self { steps: Vec::new(), faults: Vec::new() };
         for &op in ops {
-            match op {
-                Op::Fault { thread, page } => script.fault(thread, page << PAGE_BITS),
-                change => script.steps.push(Step::Change(change)),
+            match (op, script.steps.last_mut()) {
+                (Op::Fault { thread, page }, last) => {
+                    script.faults.push((thread, page << PAGE_BITS));
+                    match last {
+                        Some(Step::Run(faults)) => *faults += 1,
+                        _ => script.steps.push(Step::Run(1)),
+                    }
+                }
+                (change, _) => script.steps.push(Step::Change(change)),
             }
         }
         script
-    }
-
-    fn fault(&mut self, thread: u32, addr: u64) {
-        self.faults.push(addr);
-        let new = Stretch { thread, faults: 1 };
-        match (self.steps.last_mut(), self.stretches.last_mut()) {
-            (Some(Step::Run(_)), Some(stretch)) if stretch.thread == thread => stretch.faults += 1,
-            (Some(Step::Run(stretches)), _) => {
-                *stretches += 1;
-                self.stretches.push(new);
-            }
-            _ => {
-                self.steps.push(Step::Run(1));
-                self.stretches.push(new);
-            }
-        }
     }
 
     pub(super) fn lookups(&self) -> u64 {
@@ -96,13 +80,9 @@ impl Script {
         let mut replayed = Replayed { hits: 0, cycles: 0, answers: 0 };
         for _ in 0..TIMES {
             let mut runs = least.iter_mut();
-            replayed = self.carry_out::<S>(|scheme, run, mut faults, mut answers| {
+            replayed = self.carry_out::<S>(|scheme, faults, answers| {
                 let begin = counter();
-                for stretch in run {
-                    let addrs = faults.split_off(..stretch.faults as usize).unwrap_or_default();
-                    answers = scheme.look_up(stretch.thread, addrs, answers);
-                }
-                answers = black_box(answers);
+                let answers = look_up(scheme, faults, answers);
                 let cycles = (counter() - begin).saturating_sub(empty);
                 if let Some(least) = runs.next() {
                     *least = cycles.min(*least);
@@ -122,22 +102,19 @@ impl Script {
         let mut replayed = Replayed { hits: 0, cycles: 0, answers: 0 };
         for _ in 0..TIMES {
             let mut number = 0;
-            replayed = self.carry_out::<S>(|scheme, run, mut faults, mut answers| {
-                for stretch in run {
-                    let addrs = faults.split_off(..stretch.faults as usize).unwrap_or_default();
-                    for addr in addrs.chunks(1) {
-                        if number % EVERY == 0 {
-                            swept.iter_mut().step_by(64).for_each(|byte| *byte = byte.wrapping_add(1));
-                            black_box(&mut swept);
-                        }
-                        let begin = counter();
-                        answers = black_box(scheme.look_up(stretch.thread, addr, answers));
-                        let cycles = (counter() - begin).saturating_sub(empty);
-                        if number % EVERY == 0 {
-                            least[number / EVERY] = cycles.min(least[number / EVERY]);
-                        }
-                        number += 1;
+            replayed = self.carry_out::<S>(|scheme, faults, mut answers| {
+                for fault in faults.chunks(1) {
+                    if number % EVERY == 0 {
+                        swept.iter_mut().step_by(64).for_each(|byte| *byte = byte.wrapping_add(1));
+                        black_box(&mut swept);
                     }
+                    let begin = counter();
+                    answers = look_up(scheme, fault, answers);
+                    let cycles = (counter() - begin).saturating_sub(empty);
+                    if number % EVERY == 0 {
+                        least[number / EVERY] = cycles.min(least[number / EVERY]);
+                    }
+                    number += 1;
                 }
                 answers
             });
@@ -146,21 +123,16 @@ impl Script {
         replayed
     }
 
-    /// Has a new `S` make all changes and `look_up` do each run: of which stretches and addresses, going on from which answers.
-    fn carry_out<S: Scheme>(
-        &self,
-        mut look_up: impl FnMut(&mut S, &[Stretch], &[u64], u64) -> u64,
-    ) -> Replayed {
+    /// Has a new `S` make all changes and `look_up` do each run, going on from the answers before it.
+    fn carry_out<S: Scheme>(&self, mut look_up: impl FnMut(&mut S, &[Fault], u64) -> u64) -> Replayed {
         let mut scheme = S::new();
-        let (mut answers, mut mapped) = (0, 0);
-        let (mut stretches, mut faults) = (self.stretches.as_slice(), self.faults.as_slice());
+        let (mut answers, mut mapped, mut faults) = (0, 0, self.faults.as_slice());
         for step in &self.steps {
             match *step {
                 Step::Run(count) => {
-                    let run = stretches.split_off(..count).unwrap_or_default();
-                    let count = run.iter().map(|stretch| stretch.faults as usize).sum();
-                    answers =
-                        look_up(&mut scheme, run, faults.split_off(..count).unwrap_or_default(), answers);
+                    let (run, rest) = faults.split_at(count);
+                    faults = rest;
+                    answers = look_up(&mut scheme, run, answers);
                 }
                 Step::Change(Op::Process { parent }) => scheme.process(parent),
                 Step::Change(Op::Thread { process }) => scheme.thread(process),
@@ -181,15 +153,35 @@ impl Script {
     }
 }
 
+#[inline(never)]
+fn look_up<S: Scheme>(scheme: &mut S, faults: &[Fault], answers: u64) -> u64 {
+    black_box(scheme.look_up(faults, answers))
+}
+
+/// Looks up what `faults` say; what came of it in one number, which differs if an answer does. What `current` says of a thread
+/// is asked for when another one comes, as a thread knows its map and its cache in life.
+#[inline(always)]
+pub(super) fn each<C: Copy>(
+    faults: &[Fault],
+    mut answers: u64,
+    current: impl Fn(u32) -> C,
+    mut find: impl FnMut(C, u64) -> Option<u64>,
+) -> u64 {
+    let Some(&(mut running, _)) = faults.first() else { return answers };
+    let mut context = current(running);
+    for &(thread, addr) in faults {
+        if thread != running {
+            running = thread;
+            context = current(thread);
+        }
+        answers = answers.rotate_left(5) ^ find(context, addr).unwrap_or(u64::MAX);
+    }
+    answers
+}
+
 fn addresses(page: u64, pages: u64) -> (u64, u64) {
     let start = page << PAGE_BITS;
     (start, start + ((pages << PAGE_BITS) - 1))
-}
-
-/// Looks every address up; what came of it in one number, which differs if an answer does.
-#[inline(always)]
-pub(super) fn each(addrs: &[u64], answers: u64, mut find: impl FnMut(u64) -> Option<u64>) -> u64 {
-    addrs.iter().fold(answers, |answers, &addr| answers.rotate_left(5) ^ find(addr).unwrap_or(u64::MAX))
 }
 
 /// The counter, with everything before it done and nothing after it begun.

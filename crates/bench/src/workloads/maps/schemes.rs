@@ -7,13 +7,14 @@
 //! one around each look-up and did not count it. They come without it, as the origin counted, and with it, as a program has to
 //! use them.
 
+use std::cell::Cell;
 use std::collections::HashSet;
 use std::sync::RwLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use dormouse_maps::{Cache, Edit, EditError, Overlap, RangeMap};
 
-use super::replay::each;
+use super::replay::{Fault, each};
 use super::tree::{NIL, Tree};
 
 /// A way to find the mapping of an address.
@@ -26,8 +27,8 @@ pub(super) trait Scheme {
     fn exit(&mut self, process: u32);
     fn map(&mut self, process: u32, start: u64, last: u64, value: u64);
     fn grow(&mut self, process: u32, start: u64, last: u64);
-    /// Has `thread` find the values of the mappings that each address lies in, and goes on from `answers` as [`each`] does.
-    fn look_up(&mut self, thread: u32, addrs: &[u64], answers: u64) -> u64;
+    /// Finds the values of mappings as [`each`] does.
+    fn look_up(&mut self, faults: &[Fault], answers: u64) -> u64;
     /// Look-ups that a cache answered.
     fn hits(&self) -> u64;
 }
@@ -111,15 +112,16 @@ impl<const LOCKED: bool> Scheme for Single<LOCKED> {
     }
 
     #[inline]
-    fn look_up(&mut self, thread: u32, addrs: &[u64], answers: u64) -> u64 {
-        let space = &self.spaces.0[self.threads[thread as usize] as usize];
-        each(addrs, answers, |addr| {
+    fn look_up(&mut self, faults: &[Fault], answers: u64) -> u64 {
+        let Self { spaces, threads, hits } = self;
+        let current = |thread| &spaces.0[threads[thread as usize] as usize];
+        each(faults, answers, current, |space, addr| {
             let _reading = LOCKED.then(|| space.lock.read());
             let last = space.last.load(Ordering::Relaxed);
             if last != NIL {
                 let node = space.tree.node(last);
                 if node.contains(addr) {
-                    self.hits += 1;
+                    *hits += 1;
                     return Some(node.value);
                 }
             }
@@ -149,8 +151,8 @@ pub(super) struct Vmacache<const LOCKED: bool> {
 #[derive(Debug)]
 struct Slots {
     process: u32,
-    sequence: u64,
-    nodes: [u32; SLOTS],
+    sequence: Cell<u64>,
+    nodes: [Cell<u32>; SLOTS],
 }
 
 impl<const LOCKED: bool> Scheme for Vmacache<LOCKED> {
@@ -163,7 +165,11 @@ impl<const LOCKED: bool> Scheme for Vmacache<LOCKED> {
     }
 
     fn thread(&mut self, process: u32) {
-        self.threads.push(Slots { process, sequence: 0, nodes: [NIL; SLOTS] });
+        self.threads.push(Slots {
+            process,
+            sequence: Cell::new(0),
+            nodes: [const { Cell::new(NIL) }; SLOTS],
+        });
     }
 
     fn exit(&mut self, process: u32) {
@@ -179,26 +185,29 @@ impl<const LOCKED: bool> Scheme for Vmacache<LOCKED> {
     }
 
     #[inline]
-    fn look_up(&mut self, thread: u32, addrs: &[u64], answers: u64) -> u64 {
-        let slots = &mut self.threads[thread as usize];
-        let space = &self.spaces.0[slots.process as usize];
-        each(addrs, answers, |addr| {
+    fn look_up(&mut self, faults: &[Fault], answers: u64) -> u64 {
+        let Self { spaces, threads, hits } = self;
+        let current = |thread| {
+            let slots = &threads[thread as usize];
+            (slots, &spaces.0[slots.process as usize])
+        };
+        each(faults, answers, current, |(slots, space), addr| {
             let _reading = LOCKED.then(|| space.lock.read());
             let sequence = space.sequence.load(Ordering::Relaxed);
-            if slots.sequence == sequence {
-                for &at in slots.nodes.iter().filter(|&&at| at != NIL) {
+            if slots.sequence.get() == sequence {
+                for at in slots.nodes.iter().map(Cell::get).filter(|&at| at != NIL) {
                     let node = space.tree.node(at);
                     if node.contains(addr) {
-                        self.hits += 1;
+                        *hits += 1;
                         return Some(node.value);
                     }
                 }
             } else {
-                slots.sequence = sequence;
-                slots.nodes = [NIL; SLOTS];
+                slots.sequence.set(sequence);
+                slots.nodes.iter().for_each(|node| node.set(NIL));
             }
             let at = space.tree.find(addr)?;
-            slots.nodes[(addr >> super::PAGE_BITS) as usize % SLOTS] = at;
+            slots.nodes[(addr >> super::PAGE_BITS) as usize % SLOTS].set(at);
             Some(space.tree.node(at).value)
         })
     }
@@ -270,10 +279,14 @@ impl<const TOLD: bool> Scheme for Dormouse<TOLD> {
     }
 
     #[inline]
-    fn look_up(&mut self, thread: u32, addrs: &[u64], answers: u64) -> u64 {
-        let (process, cache) = &self.threads[thread as usize];
-        let map = &self.processes[*process as usize].map;
-        each(addrs, answers, |addr| map.find_cached(cache, addr).ok().flatten().map(|mapping| mapping.value))
+    fn look_up(&mut self, faults: &[Fault], answers: u64) -> u64 {
+        let current = |thread| {
+            let (process, cache) = &self.threads[thread as usize];
+            (&self.processes[*process as usize].map, &**cache)
+        };
+        each(faults, answers, current, |(map, cache), addr| {
+            map.find_cached(cache, addr).ok().flatten().map(|mapping| mapping.value)
+        })
     }
 
     fn hits(&self) -> u64 {
@@ -315,18 +328,20 @@ impl Scheme for Limit {
         self.spaces.grow(process, start, last);
     }
 
-    fn look_up(&mut self, thread: u32, addrs: &[u64], answers: u64) -> u64 {
-        let (process, seen, known) = &mut self.threads[thread as usize];
-        let space = &self.spaces.0[*process as usize];
-        let sequence = space.sequence.load(Ordering::Relaxed);
-        if std::mem::replace(seen, sequence) != sequence {
-            known.clear();
-        }
-        each(addrs, answers, |addr| {
+    fn look_up(&mut self, faults: &[Fault], answers: u64) -> u64 {
+        let Self { spaces, threads, hits } = self;
+        let mut find = |thread: u32, addr| {
+            let (process, seen, known) = &mut threads[thread as usize];
+            let space = &spaces.0[*process as usize];
+            let sequence = space.sequence.load(Ordering::Relaxed);
+            if std::mem::replace(seen, sequence) != sequence {
+                known.clear();
+            }
             let at = space.tree.find(addr)?;
-            self.hits += u64::from(!known.insert(at));
+            *hits += u64::from(!known.insert(at));
             Some(space.tree.node(at).value)
-        })
+        };
+        each(faults, answers, |thread| thread, &mut find)
     }
 
     fn hits(&self) -> u64 {
