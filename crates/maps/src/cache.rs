@@ -42,7 +42,7 @@ const PLACE_BITS: u32 = 20;
 /// Misses after which it is asked whether the cache pays.
 const WINDOW: u64 = 64;
 /// Look-ups for which it then rests, at first and at most.
-const REST: RangeInclusive<u32> = 1 << 12..=1 << 16;
+const REST: RangeInclusive<u32> = 1 << 8..=1 << 16;
 
 /// What a cache has done since it was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
