@@ -186,12 +186,19 @@ impl<V: Copy> Cache<V> {
         addr: u64,
         map: &RangeMap<V, WIDTH>,
     ) -> Result<Option<Mapping<V>>, NoSlot> {
-        // A handler's count may be lost to the look-up that it interrupts; entries are not touched.
         match self.turn.get() {
-            Turn::BUSY => self.bypassed.set(self.bypassed.get() + 1),
+            Turn::BUSY => self.count_interruption(),
             Turn(rest) => self.turn.set(Turn(rest.saturating_sub(1))),
         }
         map.find(addr)
+    }
+
+    /// A look-up by a signal handler: its count may be lost to the one that it interrupts, whose entries it does not touch.
+    // Cold, so that a hit is not asked first whether it is one.
+    #[cold]
+    #[inline(never)]
+    fn count_interruption(&self) {
+        self.bypassed.set(self.bypassed.get() + 1);
     }
 
     /// In the map, unless there is an answer of an older generation that all changes since have spared. And what
