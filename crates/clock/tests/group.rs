@@ -1,12 +1,15 @@
 //! Group time from outside: what is in it, that it never steps back, and that it comes out even.
 #![allow(unsafe_code)]
 
+mod kernel;
+
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Barrier, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use dormouse_clock::{Error, Refresh, ThreadGroup, thread_cpu_ns, thread_cpu_ns_of};
+use kernel::{kernel_ns, tid};
 
 /// Never refreshes by itself.
 const NEVER: Refresh = Refresh { tolerance: Duration::MAX, most: 64, prefetch: true };
@@ -14,15 +17,6 @@ const NEVER: Refresh = Refresh { tolerance: Duration::MAX, most: 64, prefetch: t
 const ALWAYS: Refresh = Refresh { tolerance: Duration::ZERO, most: usize::MAX, prefetch: true };
 /// How far a member's own clock may be ahead of the kernel's: steal inside one epoch.
 const AHEAD: u64 = 5_000_000;
-
-fn tid() -> u32 {
-    rustix::thread::gettid().as_raw_pid().cast_unsigned()
-}
-
-/// The kernel's clock of the calling thread.
-fn kernel_ns() -> u64 {
-    thread_cpu_ns_of(tid()).unwrap()
-}
 
 fn burn(ns: u64) {
     let end = kernel_ns() + ns;

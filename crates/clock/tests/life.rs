@@ -4,6 +4,7 @@
 
 mod child;
 mod each_tier;
+mod kernel;
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -11,17 +12,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
 use child::in_child;
-use dormouse_clock::{Tier, thread_cpu_ns, thread_cpu_ns_of, thread_cpu_time, tier};
+use dormouse_clock::{Tier, thread_cpu_ns, thread_cpu_time, tier};
 use each_tier::{EACH_TIER, has_wanted_tier};
-
-fn tid() -> u32 {
-    rustix::thread::gettid().as_raw_pid().cast_unsigned()
-}
-
-/// The kernel's clock of the calling thread.
-fn kernel_ns() -> u64 {
-    thread_cpu_ns_of(tid()).unwrap()
-}
+use kernel::{kernel_ns, tid};
 
 fn burn(ns: u64) {
     let end = kernel_ns() + ns;

@@ -3,25 +3,18 @@
 #![allow(unsafe_code)]
 
 mod child;
+mod kernel;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use child::in_child;
-use dormouse_clock::{ThreadGroup, process_estimate, process_exact, thread_cpu_ns_of};
+use dormouse_clock::{ThreadGroup, process_estimate, process_exact};
+use kernel::kernel_ns;
 
 /// How far a member's clock may be ahead.
 const AHEAD: u64 = 1_100_000;
-
-fn tid() -> u32 {
-    rustix::thread::gettid().as_raw_pid().cast_unsigned()
-}
-
-/// The kernel's clock of the calling thread.
-fn kernel_ns() -> u64 {
-    thread_cpu_ns_of(tid()).unwrap()
-}
 
 fn burn(ns: u64) {
     let end = kernel_ns() + ns;

@@ -8,6 +8,7 @@
 
 mod child;
 mod each_tier;
+mod kernel;
 
 use std::arch::asm;
 use std::ffi::c_void;
@@ -16,8 +17,9 @@ use std::thread;
 use std::time::Duration;
 
 use child::in_child;
-use dormouse_clock::{CpuTime, Tier, thread_cpu_ns, thread_cpu_ns_of, thread_cpu_time, tier};
+use dormouse_clock::{CpuTime, Tier, thread_cpu_ns, thread_cpu_time, tier};
 use each_tier::{EACH_TIER, has_wanted_tier};
+use kernel::kernel_ns;
 
 const TRAP_FLAG: i64 = 0x100;
 /// What a handler sleeps: much less than an epoch, so that only the proof can tell.
@@ -55,10 +57,6 @@ fn stopped(stop_at: u64) -> (CpuTime, bool) {
     // SAFETY: as it was.
     unsafe { asm!("pushfq", "and qword ptr [rsp], -0x101", "popfq") };
     (time, AT.load(Ordering::Relaxed) >= stop_at)
-}
-
-fn kernel_ns() -> u64 {
-    thread_cpu_ns_of(rustix::thread::gettid().as_raw_pid().cast_unsigned()).unwrap()
 }
 
 /// Stops a read at one instruction after another. `resyncs`: it finds that the thread was away.

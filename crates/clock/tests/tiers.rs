@@ -5,6 +5,7 @@
 
 mod child;
 mod each_tier;
+mod kernel;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Barrier, mpsc};
@@ -12,21 +13,11 @@ use std::thread;
 use std::time::Duration;
 
 use child::in_child;
-use dormouse_clock::{
-    Error, Tier, capability, force, thread_cpu_ns, thread_cpu_ns_of, thread_cpu_time, tier,
-};
+use dormouse_clock::{Error, Tier, capability, force, thread_cpu_ns, thread_cpu_time, tier};
 use each_tier::{EACH_TIER, has_wanted_tier};
+use kernel::kernel_ns;
 
 const WITHOUT_RSEQ: (&str, &str) = ("GLIBC_TUNABLES", "glibc.pthread.rseq=0");
-
-fn tid() -> u32 {
-    rustix::thread::gettid().as_raw_pid().cast_unsigned()
-}
-
-/// The kernel's clock of the calling thread.
-fn kernel_ns() -> u64 {
-    thread_cpu_ns_of(tid()).unwrap()
-}
 
 /// What becomes of who makes a denied call: it fails with EPERM, or the process is killed.
 const REFUSE: u32 = libc::SECCOMP_RET_ERRNO | libc::EPERM as u32;
