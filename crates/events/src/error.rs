@@ -33,11 +33,11 @@ pub enum Error {
         reason: String,
     },
     /// No event has that name.
-    #[error("there is no event named {event}; known are {known}")]
+    #[error("there is no event named {event}; {advice}")]
     Unknown {
         /// The name.
         event: String,
-        /// The names that there are.
-        known: String,
+        /// Names that were perhaps meant.
+        advice: String,
     },
 }

@@ -183,7 +183,8 @@ impl ThreadBlock {
         self.state.load(Ordering::Acquire) == LIVE
     }
 
-    fn index(&self) -> usize {
+    /// Its place in the table of blocks, below [`MAX_THREADS`]; the next thread in the block has the same.
+    pub fn index(&self) -> usize {
         (std::ptr::from_ref(self) as usize - BLOCKS.as_ptr() as usize) / size_of::<Self>()
     }
 }

@@ -2,9 +2,39 @@
 
 use std::path::Path;
 
-/// Their names, as perf spells them.
-pub(super) const NAMES: &[&str] =
-    &["cycles", "instructions", "cache-references", "cache-misses", "branches", "branch-misses"];
+use super::{Event, Pmu};
+use crate::error::Error;
+
+/// As perf spells them.
+pub(super) const EVENTS: [Event; 6] = [
+    Event::new("cycles", &Hardware, 0),
+    Event::new("instructions", &Hardware, 1),
+    Event::new("cache-references", &Hardware, 2),
+    Event::new("cache-misses", &Hardware, 3),
+    Event::new("branches", &Hardware, 4),
+    Event::new("branch-misses", &Hardware, 5),
+];
+
+#[derive(Debug)]
+struct Hardware;
+
+impl Pmu for Hardware {
+    fn name(&self) -> &'static str {
+        "hardware"
+    }
+
+    fn read(&self, _events: &[u32], _values: &mut [u64]) {}
+
+    fn begin(&self, events: &[u32]) -> Result<(), Error> {
+        let name =
+            events.first().and_then(|&event| EVENTS.get(event as usize)).map_or("", |event| event.name());
+        Err(Error::Unavailable { event: name.to_owned(), reason: why_not() })
+    }
+
+    fn why_not(&self, _event: u32) -> Option<String> {
+        Some(why_not())
+    }
+}
 
 /// Why they are not to be had.
 pub(super) fn why_not() -> String {
