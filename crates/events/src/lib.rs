@@ -34,6 +34,7 @@ pub use error::Error;
 pub use inherit::{Parent, TaskContext};
 pub use layout::MAX_COUNTERS;
 pub use ledger::{Count, Ledger};
+pub use pmu::alloc::Alloc;
 pub use pmu::{Availability, Event, Pmu, Times, Unit, available, capability, user::Counter};
 pub use swap::{Switched, strayed, switch, switch_eager};
 pub use switch::{Entered, Kind, MAX_DEPTH, current_task, enter, overflows};

@@ -6,7 +6,7 @@
 //!
 //! # Invariants
 //!
-//! 1. Only its thread writes a cell, and only upwards.
+//! 1. Only its thread writes a cell; counts go upwards.
 //! 2. A row that is not null points to the cells of a thread that has not ended: before the thread goes on to its
 //!    end it empties the row and waits for those who are looking.
 //!
@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use dormouse_sys::thread::{self, MAX_THREADS, ThreadBlock};
 
-use super::{breakpoint, user};
+use super::{alloc, breakpoint, user};
 use crate::layout::MAX_COUNTERS;
 
 /// One count.
@@ -51,6 +51,9 @@ impl Count {
 #[derive(Debug)]
 pub(super) struct Cells {
     pub(super) user: [Count; user::MAX_USER_COUNTERS],
+    pub(super) alloc: [Count; alloc::EVENTS.len()],
+    /// How many live bytes the thread is below its high-water mark. No count: it goes up and down.
+    pub(super) below_peak: AtomicU64,
     pub(super) hits: [Count; breakpoint::MAX_BREAKPOINTS],
     /// Moves to another processor that reads have noticed.
     pub(super) moves: Count,
@@ -82,6 +85,8 @@ thread_local! {
     static CELLS: Cells = const {
         Cells {
             user: [const { Count::new() }; user::MAX_USER_COUNTERS],
+            alloc: [const { Count::new() }; alloc::EVENTS.len()],
+            below_peak: AtomicU64::new(0),
             hits: [const { Count::new() }; breakpoint::MAX_BREAKPOINTS],
             moves: Count::new(),
             counting: [const { Count::new() }; MAX_COUNTERS],

@@ -2,7 +2,7 @@
 
 use dormouse_sys::Capability;
 
-use super::{Event, Unit, breakpoint, hardware, user};
+use super::{Event, Unit, alloc, breakpoint, hardware, user};
 
 /// The library's own.
 const OWN: [Event; 5] = [
@@ -47,7 +47,11 @@ pub fn available() -> Vec<Availability> {
 }
 
 pub(super) fn all() -> impl Iterator<Item = Event> {
-    OWN.into_iter().chain(hardware::EVENTS).chain(user::known()).chain(breakpoint::known())
+    OWN.into_iter()
+        .chain(hardware::EVENTS)
+        .chain(alloc::EVENTS)
+        .chain(user::known())
+        .chain(breakpoint::known())
 }
 
 /// What to write instead of `name`.

@@ -16,6 +16,7 @@
 //! | `user` | the program's own | its cells |
 //! | `breakpoint` | hits | its cells |
 
+pub mod alloc;
 pub mod breakpoint;
 mod cells;
 mod clock;
@@ -177,11 +178,13 @@ impl Event {
         self.pmu.note(self.number)
     }
 
-    pub(crate) fn pmu(self) -> &'static dyn Pmu {
+    /// Who counts it.
+    pub fn pmu(self) -> &'static dyn Pmu {
         self.pmu
     }
 
-    pub(crate) fn number(self) -> u32 {
+    /// Its number there.
+    pub fn number(self) -> u32 {
         self.number
     }
 }
