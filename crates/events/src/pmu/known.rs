@@ -2,7 +2,7 @@
 
 use dormouse_sys::Capability;
 
-use super::{Event, Unit, alloc, breakpoint, hardware, user};
+use super::{Event, Unit, alloc, breakpoint, perf, user};
 
 /// The library's own.
 const OWN: [Event; 5] = [
@@ -47,11 +47,7 @@ pub fn available() -> Vec<Availability> {
 }
 
 pub(super) fn all() -> impl Iterator<Item = Event> {
-    OWN.into_iter()
-        .chain(hardware::EVENTS)
-        .chain(alloc::EVENTS)
-        .chain(user::known())
-        .chain(breakpoint::known())
+    OWN.into_iter().chain(perf::KNOWN).chain(alloc::EVENTS).chain(user::known()).chain(breakpoint::known())
 }
 
 /// What to write instead of `name`.
@@ -74,12 +70,27 @@ pub(super) fn advice(name: &str) -> String {
 
 /// What `dormouse doctor` says of the events.
 pub fn capability() -> Vec<Capability> {
-    vec![
+    let of = |name, ok: &'static str, event: Event| match event.pmu().why_not(event.number()) {
+        Some(reason) => Capability::unavailable(name, reason),
+        None => match event.note() {
+            Some(note) => Capability::limited(name, note),
+            None => Capability::ok(name, ok),
+        },
+    };
+    let [cycles, .., migrations] = perf::KNOWN;
+    let mut report = vec![
         Capability::ok("events.task-clock", "from the thread's clock"),
         Capability::ok("events.software", "context-switches, page-faults, major-faults: getrusage"),
-        Capability::limited("events.cpu-migrations", "a lower bound: moves between two reads count as one"),
-        Capability::unavailable("events.hardware", hardware::why_not()),
-    ]
+        of("events.cpu-migrations", "seen by reads", Event::CPU_MIGRATIONS),
+        of("events.cpu-migrations-exact", "a descriptor for each thread", migrations),
+        of("events.hardware", "a descriptor for each thread and event", cycles),
+        of("events.alloc", "dormouse::Alloc is the global allocator", Event::ALLOC_COUNT),
+    ];
+    let refusals = perf::refusals().into_iter();
+    report.extend(refusals.map(|(reason, threads)| {
+        Capability::limited("events.refused", format!("{threads} descriptors of threads: {reason}"))
+    }));
+    report
 }
 
 #[cfg(test)]
