@@ -22,6 +22,7 @@
 //! - [`probe!`] and [`macro@probed`]: named places with fields that sleep behind a static key;
 //! - [`Group`]: CPU time, polls and tasks per route, job or whatever the service calls its work;
 //! - [`static_key!`], [`likely!`], [`unlikely!`]: branches of the service's own (see [`keys`]);
+//! - [`Alloc`]: the global allocator, with a counter that sleeps;
 //! - [`mod@tracing`] (feature `tracing`): the `tracing` macros with callsites that sleep behind static keys;
 //! - [`init`]: the agent, a thread that answers the command. Without it everything works in-process.
 //!
@@ -45,6 +46,7 @@ mod value;
 pub mod wire;
 
 pub use agent::{Agent, InitError, init};
+pub use dormouse_events::Alloc;
 pub use dormouse_keys::{Batch, BatchReport, Key, Lease, StaticKey, likely, static_key, unlikely};
 pub use dormouse_macros::probed;
 pub use group::{Group, GroupStat, MAX_GROUPS, unattributed_cpu};
