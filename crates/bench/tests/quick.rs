@@ -87,6 +87,9 @@ const BREAKPOINT: Promised = &[
     ("times", "accounting-growth/hash"),
 ];
 
+const ALLOC: Promised =
+    &[("ns", "alloc/{system,dormouse-asleep,dormouse}"), ("ns", "alloc-added/{dormouse-asleep,dormouse}")];
+
 const SWITCH: Promised = &[
     ("ns", "ring/bare/{2,8,32}"),
     ("ns", "ring/{none,2,8,2hw,4h4s}/{2,8,32}/{eager,swap}"),
@@ -136,6 +139,7 @@ fn unitless(names: &[&'static str]) -> Vec<(&'static str, String)> {
 fn promised(workload: Workload) -> Vec<(&'static str, String)> {
     let (rows, behind): (Promised, &str) = match workload {
         Workload::Clock => (CLOCK, ""),
+        Workload::Alloc => (ALLOC, ""),
         Workload::Breakpoint => (BREAKPOINT, ""),
         Workload::Switch => (SWITCH, ""),
         Workload::Maps => (MAPS, ""),
@@ -159,6 +163,7 @@ fn every_promised_row_has_values_or_a_reason() {
         (Workload::Keys, "keys"),
         (Workload::Poll, "poll"),
         (Workload::Clock, "clock"),
+        (Workload::Alloc, "alloc"),
         (Workload::Breakpoint, "breakpoint"),
         (Workload::Switch, "switch"),
         (Workload::Maps, "maps"),
