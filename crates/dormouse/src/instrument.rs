@@ -13,16 +13,17 @@ use crate::group::Group;
 #[derive(Debug)]
 pub(crate) struct Task {
     group: Group,
-    id: u64,
+    task: dormouse_events::Task,
 }
 
 impl Task {
-    pub(crate) fn new(group: Group, id: u64) -> Self {
-        Self { group, id }
+    pub(crate) fn new(group: Group, task: dormouse_events::Task) -> Self {
+        Self { group, task }
     }
 
-    pub(crate) fn id(&self) -> u64 {
-        self.id
+    #[inline]
+    pub(crate) fn enter(&mut self, kind: Kind) -> dormouse_events::Entered {
+        dormouse_events::enter(&mut self.task, kind)
     }
 }
 
@@ -70,7 +71,7 @@ pin_project! {
             let mut this = this.project();
             // Gone already if it ran to its end.
             if this.future.is_some() {
-                let _inside = this.task.group.switch_to(this.task, Kind::Drop);
+                let _inside = this.task.enter(Kind::Drop);
                 this.future.set(None);
             }
         }
@@ -94,7 +95,7 @@ impl<F: Future> Future for Instrumented<F> {
     #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
-        let _inside = this.task.group.switch_to(this.task, Kind::Poll);
+        let _inside = this.task.enter(Kind::Poll);
         // None: polled after its end, which no executor does, and which may do anything but panic into the
         // host.
         let Some(future) = this.future.as_mut().as_pin_mut() else { return Poll::Pending };

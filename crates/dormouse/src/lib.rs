@@ -46,16 +46,17 @@ mod value;
 pub mod wire;
 
 pub use agent::{Agent, InitError, init};
-pub use dormouse_events::Alloc;
+pub use dormouse_events::{Alloc, Counter, Counting, Event};
 pub use dormouse_keys::{Batch, BatchReport, Key, Lease, StaticKey, likely, static_key, unlikely};
 pub use dormouse_macros::probed;
-pub use group::{Group, GroupStat, MAX_GROUPS, unattributed_cpu};
+pub use group::{Group, GroupStat, MAX_GROUPS, count};
 pub use instrument::{Entered, Instrumented};
 pub use probe::Probe;
 pub use recorder::{Trace, TraceError, trace};
 pub use value::Value;
 
 pub use dormouse_clock as clock;
+pub use dormouse_events as events;
 pub use dormouse_keys as keys;
 
 /// The README's example compiles.

@@ -17,6 +17,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
+use dormouse_events::Counting;
 use dormouse_keys::Lease;
 use dormouse_sys::ring::Writer;
 use serde::Serialize;
@@ -56,6 +57,8 @@ pub(super) struct Client {
     /// Since when a request is incomplete or an answer is not taken.
     waiting: Option<Instant>,
     pub(super) leases: Vec<Lease>,
+    /// What it has counted.
+    pub(super) counting: Option<Counting>,
     pub(super) tracing: Option<Stream>,
 }
 
@@ -92,6 +95,7 @@ impl Client {
             // Until it has said hello.
             waiting: Some(Instant::now()),
             leases: Vec::new(),
+            counting: None,
             tracing: None,
         })
     }

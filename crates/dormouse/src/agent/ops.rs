@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
+use dormouse_events::Event;
 use dormouse_keys::{Batch, BatchReport, Key, KeyUse, Lease, Listed, Selector};
 use serde::Deserialize;
 
@@ -89,7 +90,13 @@ impl Server {
                 self.clients[at].answer(id, answer);
             }
             Op::Trace { glob } => self.trace(at, id, &glob),
-            Op::Stat => self.clients[at].answer(id, Ok(host::stat())),
+            Op::Stat => {
+                let client = &mut self.clients[at];
+                if client.counting.is_none() {
+                    client.counting = crate::count(&[Event::TASK_CLOCK]).ok();
+                }
+                client.answer(id, Ok(host::stat()));
+            }
             Op::Doctor => self.clients[at].answer(id, Ok(host::doctor())),
         }
     }
