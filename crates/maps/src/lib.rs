@@ -34,7 +34,7 @@
 //! thread is stale, whatever their number. The map remembers where its last changes were, so that a stale copy which none of them
 //! touched is taken up again when it is asked for.
 //!
-//! With the feature `faults`, [`faults`] reads and writes recorded page faults, which show what a cache of look-ups is worth.
+//! With the feature `faults`, the module of that name reads and writes recorded page faults, which show what a cache of look-ups is worth.
 //!
 //! # Things it does not do
 //!
