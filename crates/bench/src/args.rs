@@ -41,7 +41,7 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
 
-    /// Replay this trace of page faults instead of those that come with the bench.
+    /// Replay this trace of page faults (`dormouse record --faults`) instead of those that come with the bench.
     #[arg(long, value_name = "FILE", help_heading = "Options of maps")]
     pub trace: Option<PathBuf>,
 

@@ -137,7 +137,7 @@ pub(crate) fn tell(report: &Report, json: bool) {
     if json {
         let error = ErrorText {
             kind: report.exit.word(),
-            exit: report.exit as u8,
+            exit: report.exit.code(),
             message: &report.message,
             near: &report.near,
             hint: report.hint.as_deref(),

@@ -27,6 +27,8 @@ use sockets::AgentSocket;
 
 /// What to call in a service that has no agent.
 const INIT_HINT: &str = "call dormouse::init() at its start";
+/// Where to look for one that has.
+const PS_HINT: &str = "dormouse ps lists the processes with dormouse in them";
 
 /// Which process is meant.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -108,18 +110,48 @@ impl Finder {
         Ok(all)
     }
 
-    fn by_pid(&self, pid: u32) -> Outcome<Found> {
-        let process = self.proc.process(pid).filter(|process| !process.is_zombie);
-        let Some(process) = process else {
-            return Err(Failure::new(Exit::NoTarget, format!("there is no process {pid}"))
-                .hint("dormouse ps lists the processes with dormouse in them"));
+    /// The process that `target` means, whether there is dormouse in it or not.
+    pub(crate) fn process(&self, target: &Target) -> Outcome<Process> {
+        let name = match target {
+            Target::Pid(pid) => return self.of_pid(*pid)?.ok_or_else(|| no_process(*pid)),
+            Target::Name(name) => name,
         };
-        if process.leader != pid {
-            let message = format!("{pid} is a thread of process {}", process.leader);
-            return Err(
-                Failure::new(Exit::NoTarget, message).hint(format!("give the process: {}", process.leader))
-            );
+        let mut processes = self.others()?;
+        let mut named = processes.extract_if(.., |process| process.is_named(name) && !process.is_zombie);
+        match (named.next(), named.next()) {
+            (Some(process), None) => Ok(process),
+            (Some(first), Some(second)) => {
+                let all: Vec<Process> = [first, second].into_iter().chain(named).collect();
+                Err(ambiguous(name, all.iter()))
+            }
+            (None, _) => {
+                drop(named);
+                Err(unknown(name, &processes))
+            }
         }
+    }
+
+    /// The process of this id, if there is one; a thread is none.
+    fn of_pid(&self, pid: u32) -> Outcome<Option<Process>> {
+        match self.proc.process(pid).filter(|process| !process.is_zombie) {
+            Some(thread) if thread.leader != pid => {
+                let message = format!("{pid} is a thread of process {}", thread.leader);
+                let hint = format!("give the process: {}", thread.leader);
+                Err(Failure::new(Exit::NoTarget, message).hint(hint))
+            }
+            process => Ok(process),
+        }
+    }
+
+    /// All processes but this one.
+    fn others(&self) -> Outcome<Vec<Process>> {
+        let me = std::process::id();
+        let pids = self.proc.pids().map_err(|error| no_table(&error))?;
+        Ok(pids.into_iter().filter(|&pid| pid != me).filter_map(|pid| self.proc.process(pid)).collect())
+    }
+
+    fn by_pid(&self, pid: u32) -> Outcome<Found> {
+        let process = self.of_pid(pid)?.ok_or_else(|| no_process(pid).hint(PS_HINT))?;
         let table = match self.table_of(pid) {
             Ok(table) => table,
             Err(_) => self.own_table()?,
@@ -132,36 +164,19 @@ impl Finder {
     }
 
     fn by_name(&self, name: &str) -> Outcome<Found> {
-        let me = std::process::id();
         let mut with: Vec<Found> =
             self.all()?.into_iter().filter(|found| found.process.is_named(name)).collect();
         if with.len() > 1 {
-            let list: Vec<String> = with.iter().map(|found| describe(&found.process)).collect();
-            return Err(Failure::new(
-                Exit::Usage,
-                format!("{} processes are named {name:?}: {}", with.len(), list.join(", ")),
-            )
-            .hint("give the id of the one that is meant"));
+            return Err(ambiguous(name, with.iter().map(|found| &found.process)));
         }
         if let Some(found) = with.pop() {
             return Ok(found);
         }
-        let processes: Vec<Process> = self
-            .proc
-            .pids()
-            .map_err(|error| no_table(&error))?
-            .into_iter()
-            .filter(|&pid| pid != me)
-            .filter_map(|pid| self.proc.process(pid))
-            .collect();
+        let processes = self.others()?;
         if let Some(process) = processes.iter().find(|process| process.is_named(name)) {
             return Err(without_agent(process));
         }
-        let names =
-            processes.iter().flat_map(|process| [Some(process.name()), process.exe.as_deref()]).flatten();
-        Err(Failure::new(Exit::NoTarget, format!("no process is named {name:?}"))
-            .near(near(name, names))
-            .hint("dormouse ps lists the processes with dormouse in them"))
+        Err(unknown(name, &processes).hint(PS_HINT))
     }
 
     fn table_of(&self, pid: u32) -> io::Result<Vec<AgentSocket>> {
@@ -213,6 +228,21 @@ pub(crate) struct Line {
 /// `teaparty (process 12)`, for messages.
 pub(crate) fn describe(process: &Process) -> String {
     format!("{} (process {})", clean(process.name()), process.pid)
+}
+
+fn no_process(pid: u32) -> Failure {
+    Failure::new(Exit::NoTarget, format!("there is no process {pid}"))
+}
+
+fn ambiguous<'a>(name: &str, processes: impl Iterator<Item = &'a Process>) -> Failure {
+    let list: Vec<String> = processes.map(describe).collect();
+    let message = format!("{} processes are named {name:?}: {}", list.len(), list.join(", "));
+    Failure::new(Exit::Usage, message).hint("give the id of the one that is meant")
+}
+
+fn unknown(name: &str, processes: &[Process]) -> Failure {
+    let names = processes.iter().flat_map(|process| [Some(process.name()), process.exe.as_deref()]).flatten();
+    Failure::new(Exit::NoTarget, format!("no process is named {name:?}")).near(near(name, names))
 }
 
 fn of_number(table: &[AgentSocket], number: u32) -> Vec<PathBuf> {
