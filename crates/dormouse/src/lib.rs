@@ -33,6 +33,7 @@
 
 #![deny(unsafe_code)]
 
+mod adapt;
 mod agent;
 mod group;
 mod instrument;
@@ -44,11 +45,17 @@ pub mod tracing;
 mod value;
 pub mod wire;
 
+#[cfg(feature = "tokio")]
+pub use adapt::tokio;
+pub use adapt::{
+    inherit::{Carried, Inherited, carry, inherit, inherit_fn},
+    thread,
+};
 pub use agent::{Agent, InitError, init};
 pub use dormouse_keys::{Batch, BatchReport, Key, Lease, StaticKey, likely, static_key, unlikely};
 pub use dormouse_macros::probed;
 pub use group::{Group, GroupStat, MAX_GROUPS, unattributed_cpu};
-pub use instrument::{Entered, Instrumented};
+pub use instrument::{Entered, Instrumented, Task};
 pub use probe::Probe;
 pub use recorder::{Trace, TraceError, trace};
 pub use value::Value;

@@ -36,4 +36,4 @@ pub use layout::MAX_COUNTERS;
 pub use ledger::{Count, Ledger};
 pub use pmu::{Event, Pmu, user::Counter};
 pub use swap::{Switched, strayed, switch, switch_eager};
-pub use switch::{Entered, Kind, MAX_DEPTH, current_task, enter, overflows};
+pub use switch::{Entered, Kind, MAX_DEPTH, current_group, current_task, enter, overflows};

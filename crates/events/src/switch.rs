@@ -95,6 +95,11 @@ pub fn current_task() -> u64 {
     STACK.with(|stack| stack.top().map_or(0, |(_, task)| task))
 }
 
+/// The number of the context that is current on this thread, 0 outside any.
+pub fn current_group() -> u32 {
+    STACK.with(|stack| stack.top().map_or(0, |(context, _)| context.id()))
+}
+
 /// How often a task was entered deeper than [`MAX_DEPTH`].
 pub fn overflows() -> u64 {
     OVERFLOWS.load(Ordering::Relaxed)
@@ -228,14 +233,14 @@ mod tests {
         let outer = enter(a, 1, Kind::Poll);
         pass(10);
         let inner = enter(b, 2, Kind::Poll);
-        assert_eq!(current_task(), 2);
+        assert_eq!((current_task(), current_group()), (2, 1002));
         pass(5);
         drop(inner);
         assert_eq!(current_task(), 1);
         pass(1);
         drop(outer);
         pass(1000);
-        assert_eq!(current_task(), 0);
+        assert_eq!((current_task(), current_group()), (0, 0));
         assert_eq!(charged(&[a, b]), [11, 5]);
         assert_eq!((a.entries(), b.entries()), (1, 1));
     }
