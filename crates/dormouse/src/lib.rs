@@ -47,6 +47,8 @@ pub mod wire;
 
 #[cfg(feature = "tokio")]
 pub use adapt::tokio;
+#[cfg(feature = "tower")]
+pub use adapt::tower;
 pub use adapt::{
     inherit::{Carried, Inherited, carry, inherit, inherit_fn},
     thread,

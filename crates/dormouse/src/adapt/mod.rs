@@ -11,3 +11,5 @@ mod join_set;
 pub mod thread;
 #[cfg(feature = "tokio")]
 pub mod tokio;
+#[cfg(feature = "tower")]
+pub mod tower;
