@@ -21,6 +21,8 @@
 //!
 //! - [`probe!`] and [`macro@probed`]: named places with fields that sleep behind a static key;
 //! - [`Group`]: CPU time, polls and tasks per route, job or whatever the service calls its work;
+//! - [`thread`], [`mod@tokio`] and [`mod@tower`] (features `tokio`, `tower`), [`inherit()`], [`inherit_fn`], [`carry`]: work
+//!   that is handed on and stays with its group;
 //! - [`static_key!`], [`likely!`], [`unlikely!`]: branches of the service's own (see [`keys`]);
 //! - [`mod@tracing`] (feature `tracing`): the `tracing` macros with callsites that sleep behind static keys;
 //! - [`init`]: the agent, a thread that answers the command. Without it everything works in-process.
@@ -69,6 +71,11 @@ pub use dormouse_keys as keys;
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;
+
+/// So do the guide's.
+#[cfg(all(doctest, feature = "tokio", feature = "tower"))]
+#[doc = include_str!("../../../docs/guide/attribution.md")]
+struct Attribution;
 
 /// What the macros expand to; not for use by hand.
 #[doc(hidden)]
