@@ -5,7 +5,7 @@ use std::fmt;
 use std::future::Future;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{PoisonError, RwLock};
+use std::sync::{OnceLock, PoisonError, RwLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -60,6 +60,8 @@ struct Registry {
 }
 
 static REGISTRY: RwLock<Option<Registry>> = RwLock::new(None);
+/// Groups by number, for look-ups without a lock.
+static BY_ID: [OnceLock<Group>; MAX_GROUPS] = [const { OnceLock::new() }; MAX_GROUPS];
 static NEXT_TASK: AtomicU64 = AtomicU64::new(1);
 
 impl Group {
@@ -75,7 +77,20 @@ impl Group {
         }
         drop(registry);
         let mut registry = REGISTRY.write().unwrap_or_else(PoisonError::into_inner);
-        registry.get_or_insert_default().intern(name)
+        let group = registry.get_or_insert_default().intern(name);
+        if let Some(place) = BY_ID.get(group.id() as usize - 1) {
+            place.get_or_init(|| group);
+        }
+        group
+    }
+
+    /// The group with that number.
+    pub(crate) fn by_id(id: u32) -> Option<Self> {
+        match BY_ID.get((id as usize).checked_sub(1)?) {
+            Some(place) => place.get().copied(),
+            // Contexts that are no groups have taken numbers, too.
+            None => Self::all().into_iter().find(|group| group.id() == id),
+        }
     }
 
     /// The name.
@@ -160,7 +175,7 @@ impl Group {
         registry.as_ref().map(|r| r.in_order.clone()).unwrap_or_default()
     }
 
-    fn start_task(self) -> Task {
+    pub(crate) fn start_task(self) -> Task {
         self.0.started.fetch_add(1, Ordering::Relaxed);
         Task::new(self, dormouse_events::Task::new(self.0.context, NEXT_TASK.fetch_add(1, Ordering::Relaxed)))
     }

@@ -9,9 +9,10 @@ use pin_project_lite::pin_project;
 
 use crate::group::Group;
 
-/// One task of a group, counted from its start to its drop.
+/// One task of a group, counted from its start to its drop; see [`Group::task`].
 #[derive(Debug)]
-pub(crate) struct Task {
+#[must_use = "the task ends when it is dropped"]
+pub struct Task {
     group: Group,
     task: dormouse_events::Task,
 }
@@ -19,6 +20,31 @@ pub(crate) struct Task {
 impl Task {
     pub(crate) fn new(group: Group, task: dormouse_events::Task) -> Self {
         Self { group, task }
+    }
+
+    /// The number that records show; never reused in a process.
+    pub fn id(&self) -> u64 {
+        self.task.id()
+    }
+
+    /// The group that is charged.
+    pub fn group(&self) -> Group {
+        self.group
+    }
+
+    /// Charges what `f` does on this thread, nested groups excepted, and counts an entry.
+    ///
+    /// When it returns or unwinds, nothing that was entered inside is current any more.
+    #[inline]
+    pub fn run<T>(&mut self, f: impl FnOnce() -> T) -> T {
+        let _inside = self.enter(Kind::Poll);
+        f()
+    }
+
+    /// [`Task::run`] for a destructor, which is no entry.
+    pub(crate) fn run_drop(&mut self, f: impl FnOnce()) {
+        let _inside = self.enter(Kind::Drop);
+        f();
     }
 
     #[inline]

@@ -39,6 +39,7 @@ pub struct Context {
     nested: [AtomicU64; MAX_EVENTS],
     /// The largest count that a read has given.
     reported: [AtomicU64; MAX_EVENTS],
+    entries_reported: AtomicU64,
 }
 
 /// What was counted of one event.
@@ -74,6 +75,7 @@ impl Context {
             }; SHARDS],
             nested: [const { AtomicU64::new(0) }; MAX_EVENTS],
             reported: [const { AtomicU64::new(0) }; MAX_EVENTS],
+            entries_reported: AtomicU64::new(0),
         })
     }
 
@@ -129,7 +131,8 @@ impl Context {
     /// How often one of its tasks came on while anything was counted.
     pub fn entries(&self) -> u64 {
         let counted = || self.shards.iter().map(|s| s.entries.load(Ordering::Acquire)).sum();
-        consistent(counted, || self.owed().map(|seen| seen.entries).sum())
+        let entries = consistent(counted, || self.owed().map(|seen| seen.entries).sum());
+        self.entries_reported.fetch_max(entries, Ordering::Relaxed).max(entries)
     }
 
     fn charged(&self, account: usize) -> u64 {

@@ -17,23 +17,30 @@
 //!
 //! One lock over the changes and over reads. A fork waits for it, so that a child finds it free.
 //!
+//! # Fork
+//!
+//! A forked child drops all leases of keys, and so the hook sleeps in it. It drops its countings as well: nothing is counted
+//! in it until it asks. Counts stay what they were.
+//!
 //! # Safety
 //!
 //! The unsafe code installs the handlers of the fork.
 #![allow(unsafe_code)]
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::num::NonZeroU64;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, Once, PoisonError};
 use std::time::{Duration, Instant};
 
 use dormouse_keys::Lease;
+use dormouse_sys::fork;
 use dormouse_sys::lock::{Guard, Lock};
 use rustix::thread::{MembarrierCommand, membarrier};
 
 use crate::account::{self, MAX_EVENTS};
 use crate::context::Context;
 use crate::error::Error;
-use crate::layout::{Layout, Readings};
+use crate::layout::{Layout, NOTHING, Readings};
 use crate::pmu::Event;
 use crate::stay::{ASLEEP, Part, Seen, Stay};
 use crate::switch::{self, SWITCH};
@@ -53,6 +60,9 @@ const PATIENCE: Duration = Duration::from_millis(20);
 
 /// Moves on with every change. Never [`crate::stay::ASLEEP`].
 static GENERATION: AtomicU64 = AtomicU64::new(1);
+
+/// The process is a fork child that has not dropped its parent's countings yet.
+static FORKED: AtomicBool = AtomicBool::new(false);
 
 static LOCK: Lock = Lock::new();
 static STATE: Mutex<State> =
@@ -100,6 +110,8 @@ pub struct Counting {
     context: Option<&'static Context>,
     mask: u64,
     mode: Mode,
+    /// The process that it is of.
+    process: Option<NonZeroU64>,
 }
 
 impl Counting {
@@ -142,12 +154,16 @@ impl Counting {
             state.uses(context, mask, mode, |n| n - 1);
             state.end(mask);
         }
-        done.map(|()| Self { context, mask, mode })
+        done.map(|()| Self { context, mask, mode, process: fork::number() })
     }
 }
 
 impl Drop for Counting {
     fn drop(&mut self) {
+        if self.process != fork::number() {
+            // Its parent's.
+            return;
+        }
         // Held: dropped by a signal handler over a change on this thread. It goes on counting.
         if let Ok(mut state) = State::lock() {
             state.uses(self.context, self.mask, self.mode, |n| n - 1);
@@ -226,7 +242,29 @@ impl State {
             unsafe { libc::pthread_atfork(Some(before_fork), Some(in_parent), Some(in_child)) };
         });
         let lock = LOCK.lock().map_err(|_| Error::Reentrant)?;
-        Ok(Locked { state: STATE.lock().unwrap_or_else(PoisonError::into_inner), _lock: lock })
+        let mut state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
+        if FORKED.swap(false, Ordering::Relaxed) {
+            state.begin_in_child();
+        }
+        Ok(Locked { state, _lock: lock })
+    }
+
+    /// Drops what the parent's countings have asked for.
+    fn begin_in_child(&mut self) {
+        self.everywhere = Uses::NONE;
+        let now = Instant::now();
+        for entry in &mut self.contexts {
+            entry.uses = Uses::NONE;
+            entry.context.set_exact(false);
+            entry.set(0, &NOTHING, now);
+        }
+        GENERATION.fetch_add(1, Ordering::AcqRel);
+        for (account, event) in account::events(u64::MAX) {
+            if std::mem::take(&mut self.users[account]) > 0 {
+                event.pmu().end(&[event.number()]);
+            }
+        }
+        self.awake = None;
     }
 
     /// One more wants these events: their PMUs are told of those that nobody has wanted before.
@@ -416,4 +454,5 @@ extern "C" fn in_parent() {
 
 extern "C" fn in_child() {
     LOCK.in_child();
+    FORKED.store(true, Ordering::Relaxed);
 }

@@ -238,9 +238,9 @@ pub(crate) fn all_stays() -> impl Iterator<Item = (&'static ThreadBlock, &'stati
     thread::live().map(|block| (block, &STAYS[block.index()]))
 }
 
-/// What they charge at this moment, but for those that are changing that.
+/// What they charge and owe at this moment.
 pub(crate) fn stays() -> impl Iterator<Item = (&'static ThreadBlock, &'static Stay, Seen)> {
-    all_stays().filter_map(|(block, stay)| Some((block, stay, stay.look()?)))
+    all_stays().map(|(block, stay)| (block, stay, stay.watch()))
 }
 
 impl Entry {
@@ -269,7 +269,10 @@ impl Stack {
     /// Without a block (more threads than the table holds) a thread's tasks are not counted.
     #[cold]
     fn arrive(&self) -> Option<Here> {
-        if self.ended.get() || !thread::on_thread_exit(end_of_thread) {
+        if self.ended.get()
+            || !thread::on_thread_exit(end_of_thread)
+            || !thread::on_fork_child(begin_in_child)
+        {
             return None;
         }
         let block = thread::current()?;
@@ -675,6 +678,19 @@ impl Stack {
             }
         }
     }
+}
+
+/// In a fork child all counters of its thread begin again. What its parent had pending is the parent's; what the child
+/// does is counted from its next switch on.
+fn begin_in_child() {
+    STACK.with(|stack| {
+        if let Some(here) = stack.here.get() {
+            let number = here.stay.begin();
+            stack.kept_generation.set(ASLEEP);
+            here.stay.set_asleep();
+            here.stay.end(number);
+        }
+    });
 }
 
 /// What a thread does last: nothing of it stays uncharged.
