@@ -21,6 +21,7 @@
 //!
 //! - [`probe!`] and [`macro@probed`]: named places with fields that sleep behind a static key;
 //! - [`Group`]: CPU time, polls and tasks per route, job or whatever the service calls its work;
+//! - [`Group::budget`], [`budgeted`]: who is told when a group, or one request, has used so much CPU time;
 //! - [`static_key!`], [`likely!`], [`unlikely!`]: branches of the service's own (see [`keys`]);
 //! - [`mod@tracing`] (feature `tracing`): the `tracing` macros with callsites that sleep behind static keys;
 //! - [`init`]: the agent, a thread that answers the command. Without it everything works in-process.
@@ -34,6 +35,7 @@
 #![deny(unsafe_code)]
 
 mod agent;
+mod budget;
 mod group;
 mod instrument;
 mod probe;
@@ -45,6 +47,7 @@ mod value;
 pub mod wire;
 
 pub use agent::{Agent, InitError, init};
+pub use budget::{Budgeted, Counted, TaskBudget, budgeted};
 pub use dormouse_keys::{Batch, BatchReport, Key, Lease, StaticKey, likely, static_key, unlikely};
 pub use dormouse_macros::probed;
 pub use group::{Group, GroupStat, MAX_GROUPS, unattributed_cpu};
