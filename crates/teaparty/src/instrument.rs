@@ -12,15 +12,23 @@ pub(crate) use instrumented::*;
 
 #[cfg(feature = "dormouse")]
 mod instrumented {
+    use std::time::Duration;
+
     use axum::{
         extract::{Request, State},
         middleware::{self, Next},
         response::Response,
         routing::MethodRouter,
     };
+    use dormouse::TaskBudget;
     use tracing_subscriber::EnvFilter;
 
     pub(crate) use dormouse::{Group, probe, static_key, tracing, unlikely};
+
+    tokio::task_local! {
+        /// The CPU budget of the request that the task serves.
+        static BUDGET: TaskBudget;
+    }
 
     /// Starts the log and the agent. A service that cannot be looked into still serves.
     pub(crate) fn start(log: bool) {
@@ -31,16 +39,36 @@ mod instrumented {
         }
     }
 
-    /// Runs each request of `route` in `group`, from its extractors to its response.
-    pub(crate) fn charged<S>(group: Group, route: MethodRouter<S>) -> MethodRouter<S>
+    /// Runs each request of `route` in `group`, from its extractors to its response. One that uses more than
+    /// `budget` of CPU time leaves a record, if somebody listens.
+    pub(crate) fn charged<S>(group: Group, budget: Duration, route: MethodRouter<S>) -> MethodRouter<S>
     where
         S: Clone + Send + Sync + 'static,
     {
-        route.layer(middleware::from_fn_with_state(group, charge))
+        route.layer(middleware::from_fn_with_state((group, budget), charge))
     }
 
-    async fn charge(State(group): State<Group>, request: Request, next: Next) -> Response {
-        group.instrument(next.run(request)).await
+    async fn charge(
+        State((group, limit)): State<(Group, Duration)>,
+        request: Request,
+        next: Next,
+    ) -> Response {
+        let budget = TaskBudget::new(limit, move |used| {
+            let (cpu_us, limit_us) = (used.as_micros() as u64, limit.as_micros() as u64);
+            probe!("http.over_budget", route = group.name(), cpu_us, limit_us);
+        });
+        let served = budget.instrument(next.run(request));
+        group.instrument(BUDGET.scope(budget, served)).await
+    }
+
+    /// `work`, counted in the budget of the request that this task serves, whichever thread does it.
+    pub(crate) fn counted<T>(work: impl FnOnce() -> T) -> impl FnOnce() -> T {
+        // None: nobody's request.
+        let budget = BUDGET.try_with(TaskBudget::clone).ok();
+        move || {
+            let _counted = budget.as_ref().map(TaskBudget::enter);
+            work()
+        }
     }
 
     /// A callsite passes two gates: its static key and this filter. The keys sleep until somebody wakes
@@ -67,6 +95,7 @@ mod bare {
     use std::{
         io,
         thread::{Builder, JoinHandle},
+        time::Duration,
     };
 
     use axum::routing::MethodRouter;
@@ -77,8 +106,12 @@ mod bare {
         }
     }
 
-    pub(crate) fn charged<S>(_: Group, route: MethodRouter<S>) -> MethodRouter<S> {
+    pub(crate) fn charged<S>(_: Group, _: Duration, route: MethodRouter<S>) -> MethodRouter<S> {
         route
+    }
+
+    pub(crate) fn counted<T>(work: impl FnOnce() -> T) -> impl FnOnce() -> T {
+        work
     }
 
     #[derive(Debug, Clone, Copy)]

@@ -5,7 +5,7 @@
 //!
 //! | file | shows |
 //! |---|---|
-//! | `instrument.rs` | start: the agent, the log, and the switch to a build without any of it |
+//! | `instrument.rs` | start: the agent, the log, a CPU budget for each request, and the switch to a build without any of it |
 //! | `routes.rs` | a group per route, and one line that runs every request in it |
 //! | `routes/*.rs` | probes, `tracing` callsites, a probed function, a static key that changes behaviour |
 //! | `offload.rs` | work that leaves the task and takes the group along |

@@ -11,7 +11,7 @@ mod orders;
 mod refusal;
 mod steep;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use axum::{
     Router,
@@ -29,8 +29,9 @@ use crate::{
 /// The longest body that a client may send.
 const MAX_BODY: usize = 4096;
 
-/// The tea house over `store`.
-pub(crate) fn router(store: Arc<Store>) -> Router {
+/// The tea house over `store`, in which a request may use `budget` of CPU time and not be noticed.
+pub(crate) fn router(store: Arc<Store>, budget: Duration) -> Router {
+    let charged = |group, route| charged(group, budget, route);
     let place = Group::new("POST /orders");
     let blend = Group::new("GET /blend");
     Router::new()

@@ -69,6 +69,23 @@ fn probes_of_every_route_record_in_its_group_also_on_threads_that_work_was_hande
 }
 
 #[test]
+fn requests_over_their_cpu_budget_record_it_wherever_they_used_it_and_others_do_not() {
+    for (budget, expected) in [(Duration::ZERO, true), (Duration::from_secs(3600), false)] {
+        let house = House::open_with(move |server| server.with_cpu_budget(budget));
+        let mut trace = dormouse::trace("http.over_budget").unwrap();
+        let report = visit(&house);
+        drop(house);
+        let mut seen = BTreeMap::new();
+        trace.poll(|_, _, record| *seen.entry(record.group).or_insert(0) += 1);
+        for route in &report.routes {
+            // Each request once, although those that are offloaded use their time in two places.
+            let records = seen.get(&Group::new(route.route).id()).copied().unwrap_or(0);
+            assert_eq!(records, if expected { route.served } else { 0 }, "{}", route.route);
+        }
+    }
+}
+
+#[test]
 fn the_menu_has_notes_while_its_key_is_on() {
     let house = House::open();
     let has_notes = || house.get("/menu").json()[0].get("notes").is_some();
