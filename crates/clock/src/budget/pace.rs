@@ -4,15 +4,16 @@
 //! passed nobody need look. When it moves more slowly than that, as it nearly always does, looking only then
 //! would take ever smaller steps towards the target; so a look waits longer where the rate of the last one says
 //! that there is time, but no longer than what being wrong may cost: [`MOVING`], or an eighth of the budget. One
-//! that stood still is looked at ever more rarely, up to [`STILL`]. What is measured may end, so nobody is left alone
-//! for longer than [`LONGEST`].
+//! that stood still is looked at ever more rarely: it may be late by as long as it has stood still, up to [`STILL`].
+//! Those that have reached that are looked at together, so that a thousand of them wake the timer hardly
+//! more often than one. What is measured may end, so nobody is left alone for longer than [`LONGEST`].
 
 use std::time::Duration;
 
 /// What a meter that moves may be looked at too late, if it moves on all its processors from now on.
 pub(super) const MOVING: Duration = Duration::from_millis(1);
-/// The same for one that stood still: uses less than a sixteenth of one processor.
-pub(super) const STILL: Duration = Duration::from_millis(8);
+/// The same for one that stood still, which is to use less than a sixteenth of one processor.
+pub(super) const STILL: Duration = Duration::from_millis(32);
 
 /// The end of what is measured is noticed after that.
 pub(super) const LONGEST: Duration = Duration::from_secs(1);
@@ -41,22 +42,23 @@ pub(super) struct Seen {
 }
 
 impl Pace {
-    /// Nanoseconds until the next look.
-    pub(super) fn next(self, seen: Seen) -> u64 {
+    /// When to look next, after what was seen at `now`.
+    pub(super) fn next(self, now: u64, seen: Seen) -> u64 {
         let Seen { remaining, elapsed, moved } = seen;
+        let (still, longest) = (nanoseconds(STILL), nanoseconds(LONGEST));
         let safe = remaining / self.processors;
         if elapsed == 0 {
-            return safe.min(nanoseconds(LONGEST));
+            return now + safe.min(longest);
         }
         let share = self.budget_ns / SHARE / self.processors;
-        let late = if moved < elapsed / 16 {
-            elapsed.saturating_mul(2).min(nanoseconds(STILL))
-        } else {
-            nanoseconds(MOVING)
-        };
+        let late =
+            if moved < elapsed / 16 { elapsed.saturating_mul(2).min(still) } else { nanoseconds(MOVING) };
         let expected = u128::from(remaining) * u128::from(elapsed) / u128::from(moved.max(1));
         let expected = u64::try_from(expected).unwrap_or(u64::MAX);
-        expected.clamp(safe, safe.saturating_add(late.max(share))).min(nanoseconds(LONGEST))
+        let wait = expected.clamp(safe, safe.saturating_add(late.max(share))).min(longest);
+        let next = now + wait;
+        // With so much time to choose from, all choose the same moments.
+        if wait >= safe.saturating_add(still) { next - next % (still / 2) } else { next }
     }
 }
 
@@ -75,7 +77,7 @@ mod tests {
     fn looks(processors: u64, budget_ns: u64, rate: impl Fn(u64) -> f64) -> (u32, u64) {
         let pace = Pace { processors, budget_ns };
         let (mut now, mut used, mut looks) = (0, 0_u64, 0);
-        let mut wait = pace.next(Seen { remaining: budget_ns, ..Seen::default() });
+        let mut wait = pace.next(0, Seen { remaining: budget_ns, ..Seen::default() });
         loop {
             // No timer is more precise.
             wait = wait.max(20_000);
@@ -86,7 +88,7 @@ mod tests {
             if used >= budget_ns {
                 return (looks, used - budget_ns);
             }
-            wait = pace.next(Seen { remaining: budget_ns - used, elapsed: wait, moved });
+            wait = pace.next(now, Seen { remaining: budget_ns - used, elapsed: wait, moved }) - now;
         }
     }
 
@@ -117,7 +119,7 @@ mod tests {
                 let pace = Pace { processors, budget_ns: budget };
                 for (moved, late) in [(0, STILL), (MS / 16, MOVING), (10 * MS, MOVING)] {
                     for remaining in [1, MS / 2, budget / 2, budget] {
-                        let wait = pace.next(Seen { remaining, elapsed: MS, moved });
+                        let wait = pace.next(MS, Seen { remaining, elapsed: MS, moved }) - MS;
                         let most = (nanoseconds(late) * processors).max(budget / SHARE);
                         assert!(wait * processors <= remaining + most, "{pace:?} {remaining} {moved}");
                     }
@@ -127,22 +129,26 @@ mod tests {
     }
 
     #[test]
-    fn a_meter_that_stands_still_is_looked_at_ever_more_rarely() {
+    fn a_meter_that_stands_still_is_looked_at_ever_more_rarely_and_with_all_others() {
         let pace = Pace { processors: 1, budget_ns: MS };
-        let mut wait = MS / 2;
-        for _ in 0..8 {
-            let next = pace.next(Seen { remaining: MS / 2, elapsed: wait, moved: 0 });
-            assert!(next > wait || next == MS / 2 + 8 * MS);
-            wait = next;
-        }
-        assert_eq!(wait, MS / 2 + 8 * MS);
+        let at_rest = |mut now: u64| {
+            let mut elapsed = MS / 2;
+            for _ in 0..12 {
+                let next = pace.next(now, Seen { remaining: MS / 2, elapsed, moved: 0 });
+                assert!(next - now <= MS / 2 + (2 * elapsed).min(32 * MS), "{elapsed}");
+                (now, elapsed) = (next, next - now);
+            }
+            assert_eq!((elapsed, now % (16 * MS)), (32 * MS, 0));
+        };
+        (0..100).for_each(|began| at_rest(began * MS * 7 / 3));
         // A long one: an eighth of it, above what cannot be used up before.
         let long = Pace { processors: 2, budget_ns: 1600 * MS };
-        assert_eq!(long.next(Seen { remaining: MS, elapsed: MS, moved: 0 }), MS / 2 + 100 * MS);
+        let due = long.next(0, Seen { remaining: MS, elapsed: MS, moved: 0 });
+        assert_eq!(due, 96 * MS);
         let far = Pace { processors: 1, budget_ns: u64::MAX };
-        assert_eq!(far.next(Seen { remaining: u64::MAX, elapsed: 0, moved: 0 }), 1000 * MS);
-        assert_eq!(far.next(Seen { remaining: u64::MAX, elapsed: 1000 * MS, moved: MS }), 1000 * MS);
+        assert_eq!(far.next(7, Seen { remaining: u64::MAX, elapsed: 0, moved: 0 }), 1000 * MS + 7);
+        assert_eq!(far.next(7, Seen { remaining: u64::MAX, elapsed: 1000 * MS, moved: MS }), 1000 * MS + 7);
         // And the next look after it has moved is soon.
-        assert_eq!(pace.next(Seen { remaining: MS / 4, elapsed: 8 * MS, moved: 8 * MS }), MS / 4);
+        assert_eq!(pace.next(0, Seen { remaining: MS / 4, elapsed: 8 * MS, moved: 8 * MS }), MS / 4);
     }
 }

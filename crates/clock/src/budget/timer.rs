@@ -131,8 +131,8 @@ impl Timer {
         let seen_ns = watch.start_ns;
         let seen_at = kernel::monotonic_ns();
         let remaining = watch.target_ns.saturating_sub(seen_ns);
-        let wait = watch.pace.next(Seen { remaining, ..Seen::default() });
-        self.put(Waiting { watch, seen_ns, seen_at }, seen_at.saturating_add(wait));
+        let due = watch.pace.next(seen_at, Seen { remaining, ..Seen::default() });
+        self.put(Waiting { watch, seen_ns, seen_at }, due);
     }
 
     /// Has the thread come to a watch that has ended, for a function that was left there since.
@@ -148,7 +148,6 @@ impl Timer {
             drop(queue);
             return drop(waiting);
         }
-        let due = due.min(NOT_QUEUED - 1);
         watch.due.store(due, Ordering::Relaxed);
         queue.waiting.insert((due, watch.id), waiting);
         if due.max(queue.rests_until) < queue.looks_at {
@@ -176,10 +175,10 @@ impl Timer {
             let before = kernel::thread_ns();
             for waiting in due.drain(..) {
                 match look(&waiting) {
-                    Look::Again { seen_ns, seen_at, wait } => {
+                    Look::Again { seen_ns, seen_at, due } => {
                         let waiting = Waiting { seen_ns, seen_at, ..waiting };
                         // The host's meter may be dropped there.
-                        caught(|| self.put(waiting, seen_at.saturating_add(wait)));
+                        caught(|| self.put(waiting, due));
                     }
                     Look::End(end) => ended.push((waiting.watch, end)),
                 }
@@ -229,7 +228,7 @@ fn caught(run: impl FnOnce()) {
 
 /// What came of a look.
 enum Look {
-    Again { seen_ns: u64, seen_at: u64, wait: u64 },
+    Again { seen_ns: u64, seen_at: u64, due: u64 },
     End(BudgetEnd),
 }
 
@@ -255,7 +254,7 @@ fn look(waiting: &Waiting) -> Look {
         elapsed: now.saturating_sub(waiting.seen_at).max(1),
         moved: ns.saturating_sub(waiting.seen_ns),
     };
-    Look::Again { seen_ns: ns, seen_at: now, wait: watch.pace.next(seen) }
+    Look::Again { seen_ns: ns, seen_at: now, due: watch.pace.next(now, seen) }
 }
 
 impl Watch {
