@@ -18,6 +18,10 @@
 //! processor; with thousands of budgets at their ends, or a meter that is slow to read, that makes them later. The
 //! end of what is measured is noticed within a second.
 //!
+//! # Async-signal-safety
+//!
+//! Nothing here may be called from a signal handler: budgets have locks, and are allocated.
+//!
 //! # Fork
 //!
 //! A child has its parent's budgets as objects, and they say [`BudgetEnd::Forked`]: nothing measures for them, and
