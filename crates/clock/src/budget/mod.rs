@@ -14,9 +14,9 @@
 //!
 //! A thread that runs is met within what the system takes to run the timer. Anything that may use several
 //! processors is late by no more than 1 ms of all of them or an eighth of the budget, whichever is larger. What
-//! stood still when it was last looked at may be late by as long as it had, 32 ms at most. All looks together take no more than a sixteenth of one
-//! processor; with thousands of budgets at their ends, or a meter that is slow to read, that makes them later. The
-//! end of what is measured is noticed within a second.
+//! stood still between the last two looks may be late by twice the time between them, 32 ms at most. All looks
+//! together take no more than a sixteenth of one processor; with thousands of budgets at their ends, or a meter
+//! that is slow to read, that makes them later. The end of what is measured is noticed within a second.
 //!
 //! # Async-signal-safety
 //!

@@ -4,7 +4,7 @@
 //! passed nobody need look. When it moves more slowly than that, as it nearly always does, looking only then
 //! would take ever smaller steps towards the target; so a look waits longer where the rate of the last one says
 //! that there is time, but no longer than what being wrong may cost: [`MOVING`], or an eighth of the budget. One
-//! that stood still is looked at ever more rarely: it may be late by as long as it has stood still, up to [`STILL`].
+//! that stood still is looked at ever more rarely: it may be late by twice as long as it did, up to [`STILL`].
 //! Those that have reached that are looked at together, so that a thousand of them wake the timer hardly
 //! more often than one. What is measured may end, so nobody is left alone for longer than [`LONGEST`].
 
