@@ -259,6 +259,28 @@ fn trace_ends_by_time_by_count_and_by_ctrl_c_with_0() {
 }
 
 #[test]
+fn a_request_that_burns_more_than_its_cpu_budget_shows_in_a_trace_and_others_do_not() {
+    let service = Service::start(|command| {
+        command.args(["--cpu-budget", "2ms"]);
+    });
+    let mut trace = Running::start(["--json", "trace", &service.target(), "http.over_budget"]);
+    let start: Value = serde_json::from_str(&trace.line()).expect("a line of JSON");
+    assert_eq!(start["type"], "start", "{start}");
+    // Waiting is no burning; and one over the budget is enough.
+    for path in ["/steep?ms=50", "/menu", "/blend?spoons=32"] {
+        let answer = service.get(path);
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    }
+    let record: Value = serde_json::from_str(&trace.line()).expect("a line of JSON");
+    let fields = &record["fields"];
+    assert_eq!((&record["probe"], &record["group"]), (&"http.over_budget".into(), &"GET /blend".into()));
+    assert_eq!((&fields["route"], &fields["limit_us"]), (&"GET /blend".into(), &2000.into()), "{record}");
+    assert!(fields["cpu_us"].as_u64() >= Some(2000), "{record}");
+    let ended = trace.end_by(Signal::INT);
+    assert_eq!(ended.json_lines().last().expect("an end")["tally"]["records"], 1, "{ended:?}");
+}
+
+#[test]
 fn a_trace_of_keys_that_are_no_probes_says_that_it_will_be_silent() {
     let service = Service::idle();
     let trace = run(["trace", &service.target(), "menu.fancy", "--for", "100ms"]);

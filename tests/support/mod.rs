@@ -126,15 +126,22 @@ impl Service {
 
     /// Whether it serves requests and answers commands: what no bad input may end.
     pub(crate) fn assert_alive(&self) {
-        let address = self.url.strip_prefix("http://").expect("a URL");
-        let mut stream = std::net::TcpStream::connect(address).expect("a service that accepts");
-        stream.set_read_timeout(Some(HANG)).expect("a timeout");
-        stream.write_all(b"GET /menu HTTP/1.1\r\nHost: tea\r\nConnection: close\r\n\r\n").expect("a request");
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).expect("an answer");
+        let answer = self.get("/menu");
         assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
         let run = run(["keys", &self.target()]);
         assert_eq!(run.code, Some(0), "{}", run.stderr);
+    }
+
+    /// Asks it for a path, and gives the whole answer.
+    pub(crate) fn get(&self, path: &str) -> String {
+        let address = self.url.strip_prefix("http://").expect("a URL");
+        let mut stream = std::net::TcpStream::connect(address).expect("a service that accepts");
+        stream.set_read_timeout(Some(HANG)).expect("a timeout");
+        let request = format!("GET {path} HTTP/1.1\r\nHost: tea\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).expect("a request");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("an answer");
+        answer
     }
 
     /// How many keys that match are on.

@@ -2,9 +2,12 @@
 
 use std::io;
 
+use dormouse_sys::loader::PinError;
+
 use crate::tier::Tier;
 
-/// Why a thread could not join a group, the process could not be read exactly, or a tier could not be had.
+/// Why a thread could not join a group, the process could not be read exactly, a budget could not be watched, or a tier
+/// could not be had.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -34,6 +37,27 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
+    /// There is no such thread in this process.
+    #[error("cannot measure thread {tid}: this process has none of that number")]
+    NoThread {
+        /// The number asked for.
+        tid: u32,
+    },
+    /// A budget was asked for on something that has ended.
+    #[error("cannot set a budget: what it is for has ended already")]
+    MeterEnded,
+    /// The thread that watches budgets cannot be started.
+    #[error(
+        "cannot start the thread that watches CPU budgets: {source}; raise the limit of threads (ulimit -u, pids.max)"
+    )]
+    Timer {
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+    /// The object that this library is linked into cannot be kept loaded, and a thread of it must not run on.
+    #[error("cannot watch CPU budgets: {0}")]
+    Leaving(#[from] PinError),
     /// The tier does not work here.
     #[error("cannot read clocks by the tier {tier}: {reason}; let the library choose")]
     Tier {

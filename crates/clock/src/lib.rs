@@ -33,6 +33,11 @@
 //!
 //! [`thread_times`], [`process_times`] and [`children_times`] tell user and kernel mode apart.
 //!
+//! # Budgets
+//!
+//! A [`Budget`] wakes somebody when a thread, a [`ThreadGroup`], the process or any other [`CpuMeter`] has used so much
+//! CPU time.
+//!
 //! # Async-signal-safety
 //!
 //! [`thread_cpu_ns`] and [`thread_cpu_time`] may be called from signal handlers once the process has called
@@ -46,6 +51,7 @@
 #![deny(unsafe_code)]
 
 mod arch;
+mod budget;
 mod error;
 mod estimate;
 mod group;
@@ -61,6 +67,7 @@ mod times;
 mod tsc;
 
 pub use arch::rdtsc;
+pub use budget::{Budget, BudgetEnd, CpuMeter, ProcessMeter, ThreadMeter, sleep_until};
 pub use error::Error;
 pub use estimate::process_estimate;
 pub use group::{GroupTime, Member, Refresh, ThreadGroup};

@@ -23,6 +23,7 @@
 //! - [`Group`]: CPU time, polls and tasks per route, job or whatever the service calls its work;
 //! - [`thread`], [`mod@tokio`] and [`mod@tower`] (features `tokio`, `tower`), [`inherit()`], [`inherit_fn`], [`carry`]: work
 //!   that is handed on and stays with its group;
+//! - [`Group::budget`], [`budgeted`]: who is told when a group, or one request, has used so much CPU time;
 //! - [`static_key!`], [`likely!`], [`unlikely!`]: branches of the service's own (see [`keys`]);
 //! - [`Alloc`]: the global allocator, with a counter that sleeps;
 //! - [`mod@tracing`] (feature `tracing`): the `tracing` macros with callsites that sleep behind static keys;
@@ -38,6 +39,7 @@
 
 mod adapt;
 mod agent;
+mod budget;
 mod group;
 mod instrument;
 mod probe;
@@ -57,6 +59,7 @@ pub use adapt::{
     thread,
 };
 pub use agent::{Agent, InitError, init};
+pub use budget::{BudgetError, Budgeted, Counted, TaskBudget, budgeted};
 pub use dormouse_events::{Alloc, Counter, Counting, Event};
 pub use dormouse_keys::{Batch, BatchReport, Key, Lease, StaticKey, likely, static_key, unlikely};
 pub use dormouse_macros::probed;

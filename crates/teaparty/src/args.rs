@@ -21,6 +21,11 @@ pub struct Args {
     #[arg(long, value_name = "N", value_parser = within(WORKERS))]
     pub workers: Option<u16>,
 
+    /// CPU time that a request may use, as 500us, 50ms or 1s; one that uses more leaves a record of the probe
+    /// `http.over_budget`.
+    #[arg(long, value_name = "DURATION", value_parser = budget, default_value = "50ms")]
+    pub cpu_budget: Duration,
+
     /// Load the house with so many requests a second, and close it after that.
     #[arg(long, value_name = "RATE", value_parser = within(Limits::RATE))]
     pub load: Option<u32>,
@@ -50,11 +55,13 @@ pub struct Args {
 
 impl From<Args> for Config {
     fn from(args: Args) -> Self {
-        let Args { addr, workers, load, requests, duration, clients, exit_with_parent, log } = args;
+        let Args { addr, workers, cpu_budget, load, requests, duration, clients, exit_with_parent, log } =
+            args;
         let default = Self::default();
         Self {
             addr,
             workers: workers.and_then(|n| NonZero::new(n.into())).unwrap_or(default.workers),
+            cpu_budget,
             load: load.map(|rate| Limits { rate, requests, duration, clients }),
             exit_with_parent,
             log,
@@ -69,20 +76,31 @@ where
     RangedI64ValueParser::new().range((*range.start()).into()..=(*range.end()).into())
 }
 
+/// How long the load lasts.
 fn duration(text: &str) -> Result<Duration, String> {
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let unit_ms = match &text[digits.len()..] {
-        "ms" => 1,
-        "s" => 1000,
-        "m" => 60_000,
-        "h" => 3_600_000,
-        _ => return Err("a duration is a whole number and ms, s, m or h, as 10s".into()),
-    };
-    let number: u64 = digits.parse().map_err(|_| format!("{digits:?} is not a whole number"))?;
-    let duration = number.checked_mul(unit_ms).map(Duration::from_millis);
+    let duration = time(text)?;
     duration.filter(|duration| Limits::DURATION.contains(duration)).ok_or_else(|| {
         format!("a load may last from {:?} to {:?}", Limits::DURATION.start(), Limits::DURATION.end())
     })
+}
+
+fn budget(text: &str) -> Result<Duration, String> {
+    time(text)?.ok_or_else(|| "more than there will ever be".into())
+}
+
+/// A whole number and its unit; none where that is more than can be counted.
+fn time(text: &str) -> Result<Option<Duration>, String> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit_us = match &text[digits.len()..] {
+        "us" => 1,
+        "ms" => 1000,
+        "s" => 1_000_000,
+        "m" => 60_000_000,
+        "h" => 3_600_000_000,
+        _ => return Err("a duration is a whole number and us, ms, s, m or h, as 10s".into()),
+    };
+    let number: u64 = digits.parse().map_err(|_| format!("{digits:?} is not a whole number"))?;
+    Ok(number.checked_mul(unit_us).map(Duration::from_micros))
 }
 
 #[cfg(test)]
@@ -104,18 +122,20 @@ mod tests {
 
     #[test]
     fn the_flags_reach_the_config() {
-        let flags = "--addr [::1]:8080 --workers 3 --load 50 --requests 7 --for 2m --clients 2 --log";
+        let flags = "--addr [::1]:8080 --workers 3 --load 50 --requests 7 --for 2m --clients 2 --log --cpu-budget 700us";
         let config = parse(&flags.split(' ').collect::<Vec<_>>()).unwrap();
         assert_eq!(config.addr.to_string(), "[::1]:8080");
         assert_eq!(config.workers.get(), 3);
         let limits = Limits { rate: 50, requests: 7, duration: Duration::from_secs(120), clients: 2 };
         assert_eq!(config.load, Some(limits));
+        assert_eq!(config.cpu_budget, Duration::from_micros(700));
         assert!(config.log && !config.exit_with_parent);
     }
 
     #[test]
     fn without_load_there_is_none_and_its_flags_are_refused() {
-        assert_eq!(parse(&[]).unwrap().load, None);
+        let default = parse(&[]).unwrap();
+        assert_eq!((default.load, default.cpu_budget), (None, Config::default().cpu_budget));
         assert_eq!(parse(&["--load", "5"]).unwrap().load, Some(Limits { rate: 5, ..Limits::default() }));
         assert!(parse(&["--for", "1s"]).unwrap_err().contains("--load"));
     }
@@ -130,7 +150,10 @@ mod tests {
             (&["--load", "1", "--clients", "257"], "--clients", "1..=256"),
             (&["--load", "1", "--for", "25h"], "--for", "may last from 1ms to 86400s"),
             (&["--load", "1", "--for", "0s"], "--for", "may last from"),
+            (&["--load", "1", "--for", "999us"], "--for", "may last from"),
             (&["--load", "1", "--for", "10"], "--for", "ms, s, m or h"),
+            (&["--cpu-budget", "9999999999999999h"], "--cpu-budget", "more than there"),
+            (&["--cpu-budget", "50"], "--cpu-budget", "as 10s"),
             (&["--load", "1", "--for", "1.5s"], "--for", "whole number"),
             (&["--load", "1", "--for", "99999999999999999h"], "--for", "may last from"),
         ] {
@@ -141,7 +164,7 @@ mod tests {
 
     #[test]
     fn every_unit_of_a_duration_is_understood() {
-        for (text, ms) in [("250ms", 250), ("3s", 3_000), ("2m", 120_000), ("1h", 3_600_000)] {
+        for (text, ms) in [("7000us", 7), ("250ms", 250), ("3s", 3_000), ("2m", 120_000), ("1h", 3_600_000)] {
             assert_eq!(duration(text), Ok(Duration::from_millis(ms)));
         }
     }

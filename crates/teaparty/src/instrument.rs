@@ -12,11 +12,24 @@ pub(crate) use instrumented::*;
 
 #[cfg(feature = "dormouse")]
 mod instrumented {
-    use axum::{extract::Request, routing::MethodRouter};
-    use dormouse::tower::GroupLayer;
+    use std::{convert::Infallible, time::Duration};
+
+    use axum::{
+        extract::{Request, State},
+        middleware::{self, Next},
+        response::Response,
+        routing::MethodRouter,
+    };
+    use dormouse::{TaskBudget, tower::GroupLayer};
+    use tokio::task::JoinHandle;
     use tracing_subscriber::EnvFilter;
 
-    pub(crate) use dormouse::{Group, probe, static_key, tokio::spawn_blocking, tracing, unlikely};
+    pub(crate) use dormouse::{Group, probe, static_key, tracing, unlikely};
+
+    tokio::task_local! {
+        /// The CPU budget of the request that the task serves.
+        static BUDGET: TaskBudget;
+    }
 
     /// Starts the log and the agent. A service that cannot be looked into still serves.
     pub(crate) fn start(log: bool) {
@@ -27,12 +40,41 @@ mod instrumented {
         }
     }
 
-    /// Runs each request of `route` in the group `name`, from its extractors to its response.
-    pub(crate) fn charged<S>(name: &'static str, route: MethodRouter<S>) -> MethodRouter<S>
+    /// Runs each request of `route` in the group `name`, from its extractors to its response. One that uses more than
+    /// `budget` of CPU time leaves a record, if somebody listens.
+    pub(crate) fn charged<S>(name: &'static str, budget: Duration, route: MethodRouter<S>) -> MethodRouter<S>
     where
         S: Clone + Send + Sync + 'static,
     {
-        route.layer(GroupLayer::with_bound(1, move |_: &Request| name.into()))
+        route
+            .layer::<_, Infallible>(middleware::from_fn_with_state((name, budget), watch))
+            .layer(GroupLayer::with_bound(1, move |_: &Request| name.into()))
+    }
+
+    async fn watch(
+        State((route, limit)): State<(&'static str, Duration)>,
+        request: Request,
+        next: Next,
+    ) -> Response {
+        let budget = TaskBudget::new(limit, move |used| {
+            let (cpu_us, limit_us) = (used.as_micros() as u64, limit.as_micros() as u64);
+            probe!("http.over_budget", route, cpu_us, limit_us);
+        });
+        let served = budget.instrument(next.run(request));
+        BUDGET.scope(budget, served).await
+    }
+
+    /// Runs `work` on the blocking pool, charged to the group and counted in the budget of the request that this task
+    /// serves.
+    pub(crate) fn spawn_blocking<T: Send + 'static>(
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> JoinHandle<T> {
+        // None: nobody's request.
+        let budget = BUDGET.try_with(TaskBudget::clone).ok();
+        dormouse::tokio::spawn_blocking(move || {
+            let _counted = budget.as_ref().map(TaskBudget::enter);
+            work()
+        })
     }
 
     /// A callsite passes two gates: its static key and this filter. The keys sleep until somebody wakes
@@ -59,6 +101,7 @@ mod bare {
     use std::{
         io,
         thread::{Builder, JoinHandle},
+        time::Duration,
     };
 
     use axum::routing::MethodRouter;
@@ -71,7 +114,7 @@ mod bare {
         }
     }
 
-    pub(crate) fn charged<S>(_: &str, route: MethodRouter<S>) -> MethodRouter<S> {
+    pub(crate) fn charged<S>(_: &str, _: Duration, route: MethodRouter<S>) -> MethodRouter<S> {
         route
     }
 

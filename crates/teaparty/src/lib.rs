@@ -5,7 +5,7 @@
 //!
 //! | file | shows |
 //! |---|---|
-//! | `instrument.rs` | start: the agent, the log, and the switch to a build without any of it |
+//! | `instrument.rs` | start: the agent, the log, a CPU budget for each request, and the switch to a build without any of it |
 //! | `routes.rs` | a group per route, by a layer; work that is handed on takes it along |
 //! | `routes/*.rs` | probes, `tracing` callsites, a probed function, a static key that changes behaviour |
 //! | `server.rs` | a group around other groups: connections, and the requests on them |

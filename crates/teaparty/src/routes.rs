@@ -11,7 +11,7 @@ mod orders;
 mod refusal;
 mod steep;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use axum::{
     Router,
@@ -25,8 +25,9 @@ use crate::{instrument::charged, routes::refusal::Refusal, store::Store};
 /// The longest body that a client may send.
 const MAX_BODY: usize = 4096;
 
-/// The tea house over `store`.
-pub(crate) fn router(store: Arc<Store>) -> Router {
+/// The tea house over `store`, in which a request may use `budget` of CPU time and not be noticed.
+pub(crate) fn router(store: Arc<Store>, budget: Duration) -> Router {
+    let charged = |name, route| charged(name, budget, route);
     Router::new()
         .route("/menu", charged("GET /menu", get(menu::read)))
         .route("/orders", charged("POST /orders", post(orders::place)))

@@ -1,6 +1,6 @@
 //! The whole party: the house, its guests, and the order in which they leave.
 
-use std::{fmt, io, num::NonZero, thread};
+use std::{fmt, io, num::NonZero, thread, time::Duration};
 
 use anyhow::Context as _;
 use serde::Serialize;
@@ -10,6 +10,7 @@ use crate::{
     Loopback, Served, Server, Stop,
     instrument::{self, Group},
     load::{self, Limits},
+    server::CPU_BUDGET,
 };
 
 /// The most threads that may wait for the database or blend at once.
@@ -22,6 +23,8 @@ pub struct Config {
     pub addr: Loopback,
     /// Worker threads.
     pub workers: NonZero<usize>,
+    /// CPU time that a request may use; one that uses more leaves a record.
+    pub cpu_budget: Duration,
     /// Guests of our own; the house closes when they leave.
     pub load: Option<Limits>,
     /// Close when standard input ends, so that a child does not outlive its parent.
@@ -36,6 +39,7 @@ impl Default for Config {
         Self {
             addr: Loopback::ANY_PORT,
             workers: thread::available_parallelism().unwrap_or(NonZero::<usize>::MIN),
+            cpu_budget: CPU_BUDGET,
             load: None,
             exit_with_parent: false,
             log: false,
@@ -72,7 +76,7 @@ pub fn run(config: &Config, ready: impl FnOnce(&str)) -> anyhow::Result<Summary>
 
 async fn serve(config: &Config, stop: &Stop, ready: impl FnOnce(&str)) -> anyhow::Result<Summary> {
     stop.on_signals().context("cannot watch for signals")?;
-    let server = Server::bind(config.addr, config.workers.get()).await?;
+    let server = Server::bind(config.addr, config.workers.get()).await?.with_cpu_budget(config.cpu_budget);
     let addr = server.addr();
     ready(&format!("http://{addr}"));
     let Some(limits) = config.load else {

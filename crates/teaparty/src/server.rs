@@ -45,12 +45,16 @@ struct Bounds {
 const BOUNDS: Bounds =
     Bounds { connections: 512, headers: Duration::from_secs(30), grace: Duration::from_secs(5) };
 
+/// CPU time that a request may use: far more than any route needs.
+pub(crate) const CPU_BUDGET: Duration = Duration::from_millis(50);
+
 /// A tea house with a door, not yet open.
 #[derive(Debug)]
 pub struct Server {
     listener: TcpListener,
     addr: Loopback,
     store: Arc<Store>,
+    cpu_budget: Duration,
 }
 
 /// What a server did.
@@ -70,7 +74,13 @@ impl Server {
             .await
             .with_context(|| format!("cannot listen on {addr}; choose another with --addr"))?;
         let addr = listener.local_addr()?.try_into()?;
-        Ok(Self { listener, addr, store })
+        Ok(Self { listener, addr, store, cpu_budget: CPU_BUDGET })
+    }
+
+    /// Has requests leave a record that use more CPU time than that, instead of 50 ms.
+    #[must_use]
+    pub fn with_cpu_budget(self, cpu_budget: Duration) -> Self {
+        Self { cpu_budget, ..self }
     }
 
     /// Where it listens.
@@ -81,7 +91,7 @@ impl Server {
     /// Serves until `end`; then accepts no more, lets requests in flight finish, and returns.
     pub async fn serve(self, end: impl Future<Output = ()>) -> anyhow::Result<Served> {
         let background = Background::start(&self.store).context("cannot start a thread")?;
-        let served = serve(self.listener, router(self.store), end, BOUNDS).await;
+        let served = serve(self.listener, router(self.store, self.cpu_budget), end, BOUNDS).await;
         background.stop().await;
         Ok(served)
     }

@@ -2,9 +2,10 @@
 //!
 //! What a read costs, beside the counter alone, the kernel's clock and a crate that asks it; how far the
 //! value is from the kernel's, on an idle processor and beside a competitor; what a tier adds to a switch
-//! of the kernel; and what is left of all that in a poll. The tiers are forced one after the other within
+//! of the kernel; what is left of all that in a poll; and how late CPU budgets end. The tiers are forced one after the other within
 //! each round.
 
+mod budget;
 pub(super) mod error;
 mod switch;
 
@@ -37,12 +38,13 @@ pub(crate) fn run(settings: &Settings, progress: &mut Progress) -> Measured {
     );
     cases.extend(switch::cases(settings));
     cases.extend(error::cases(settings));
+    cases.extend(budget::cases(settings));
     let stolen = error::stolen_ticks();
     let mut measured = Measured::of(run_cases(cases, &plan, progress, |_| false), &plan);
     // What the next workload of this process finds is what it would find alone. It was like that before.
     let _ = force(None);
     compare(&mut measured);
-    measured.notes.extend(NOTES.iter().map(|&note| note.to_owned()));
+    measured.notes.extend(NOTES.iter().chain(&budget::NOTES).map(|&note| note.to_owned()));
     measured.notes.push(error::steal_note(stolen));
     measured
 }

@@ -7,6 +7,7 @@ use std::{
     net::{SocketAddr, TcpStream},
     sync::mpsc,
     thread::{self, JoinHandle},
+    time::Duration,
 };
 
 use dormouse_teaparty::{Loopback, Served, Server, Stop};
@@ -21,6 +22,11 @@ pub(crate) struct House {
 
 impl House {
     pub(crate) fn open() -> Self {
+        // Not built for speed, a blend alone may use 50 ms; who counts records wants its own only.
+        Self::open_with(|server| server.with_cpu_budget(Duration::from_secs(3600)))
+    }
+
+    pub(crate) fn open_with(change: impl FnOnce(Server) -> Server + Send + 'static) -> Self {
         let (tell, told) = mpsc::channel();
         let stop = Stop::new();
         let end = stop.clone();
@@ -28,7 +34,7 @@ impl House {
             let runtime =
                 tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
             runtime.block_on(async {
-                let server = Server::bind(Loopback::ANY_PORT, 2).await.unwrap();
+                let server = change(Server::bind(Loopback::ANY_PORT, 2).await.unwrap());
                 tell.send(server.addr()).unwrap();
                 server.serve(end.pulled()).await.unwrap()
             })

@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use dormouse::{Group, keys::Selector};
+use dormouse::{Event, Group, keys::Selector};
 use dormouse_teaparty::{
     Stop,
     load::{self, Limits, Report},
@@ -29,6 +29,7 @@ fn visit(house: &House) -> Report {
 
 #[test]
 fn every_route_is_charged_to_the_group_of_its_name() {
+    let _counting = dormouse::count(&[Event::TASK_CLOCK]).unwrap();
     let report = visit(&House::open());
     for route in &report.routes {
         let stat = Group::new(route.route).stat();
@@ -65,6 +66,23 @@ fn probes_of_every_route_record_in_its_group_also_on_threads_that_work_was_hande
         let groups = seen.get(probe).unwrap_or_else(|| panic!("{probe} recorded nothing"));
         let expected = Group::new(group).id();
         assert!(groups.iter().all(|&group| group == expected), "{probe}: {groups:?}, not all {expected}");
+    }
+}
+
+#[test]
+fn requests_over_their_cpu_budget_record_it_wherever_they_used_it_and_others_do_not() {
+    for (budget, expected) in [(Duration::ZERO, true), (Duration::from_secs(3600), false)] {
+        let house = House::open_with(move |server| server.with_cpu_budget(budget));
+        let mut trace = dormouse::trace("http.over_budget").unwrap();
+        let report = visit(&house);
+        drop(house);
+        let mut seen = BTreeMap::new();
+        trace.poll(|_, _, record| *seen.entry(record.group).or_insert(0) += 1);
+        for route in &report.routes {
+            // Each request once, although those that are offloaded use their time in two places.
+            let records = seen.get(&Group::new(route.route).id()).copied().unwrap_or(0);
+            assert_eq!(records, if expected { route.served } else { 0 }, "{}", route.route);
+        }
     }
 }
 

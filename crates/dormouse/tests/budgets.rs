@@ -1,0 +1,190 @@
+//! CPU budgets of groups and of tasks: they are told of once, when they are over, whatever their tasks do.
+
+use std::future::{Future, pending, poll_fn};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
+use std::thread;
+use std::time::Duration;
+
+use dormouse::clock::BudgetEnd;
+use dormouse::{Budgeted, Group, TaskBudget, budgeted};
+
+const MS: Duration = Duration::from_millis(1);
+const HANG: Duration = Duration::from_secs(120);
+
+fn burn(time: Duration) {
+    let tid = rustix::thread::gettid().as_raw_pid().cast_unsigned();
+    let used = || dormouse::clock::thread_cpu_ns_of(tid).unwrap();
+    let end = used() + time.as_nanos() as u64;
+    while used() < end {}
+}
+
+/// What a budget's function was told.
+#[derive(Clone, Default)]
+struct Told(Arc<Mutex<Vec<Duration>>>);
+
+impl Told {
+    fn function(&self) -> impl Fn(Duration) + Send + Sync + 'static {
+        let told = Arc::clone(&self.0);
+        move |used| told.lock().unwrap().push(used)
+    }
+
+    fn times(&self) -> usize {
+        self.0.lock().unwrap().len()
+    }
+}
+
+fn poll<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
+    future.poll(&mut Context::from_waker(Waker::noop()))
+}
+
+/// A future that uses `time` in each of so many polls.
+fn works(time: Duration, polls: u32) -> impl Future<Output = ()> {
+    let mut left = polls;
+    poll_fn(move |_| {
+        burn(time);
+        left -= 1;
+        if left == 0 { Poll::Ready(()) } else { Poll::Pending }
+    })
+}
+
+#[test]
+fn a_group_is_over_its_budget_when_its_tasks_have_used_it_and_its_read_says_so() {
+    let group = Group::new("over its budget");
+    let stop = &AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            // One task that never yields, so that nothing but a look from outside can tell.
+            let _entered = group.enter();
+            while !stop.load(Ordering::Relaxed) {
+                burn(MS / 10);
+            }
+        });
+        let told = Told::default();
+        for budget in [MS, 5 * MS] {
+            let before = group.stat().cpu;
+            let tell = told.function();
+            let watched = group.budget(budget).unwrap().on_exceeded(tell);
+            let end = watched.wait_timeout(HANG);
+            let read = group.stat().cpu;
+            assert!(matches!(end, Some(BudgetEnd::Exceeded { used }) if used >= budget), "{end:?}");
+            assert!(read >= before + budget, "{read:?} after {before:?}");
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn a_task_is_told_of_once_at_the_end_of_the_poll_that_goes_over() {
+    let told = Told::default();
+    let mut future = pin!(budgeted(works(2 * MS, 4), 5 * MS, told.function()));
+    for polls in 1..=4 {
+        let outside = told.clone();
+        let done = poll(future.as_mut()).is_ready();
+        assert_eq!(done, polls == 4);
+        // Two polls may be over already, by what is preempted inside of an epoch; one cannot, nor three not be.
+        if polls != 2 {
+            assert_eq!(outside.times(), usize::from(polls > 2), "after {polls} polls");
+        }
+    }
+    let used = told.0.lock().unwrap()[0];
+    assert!(used > 5 * MS && used <= future.budget().used(), "{used:?} {:?}", future.budget());
+    assert_eq!(told.times(), 1);
+}
+
+#[test]
+fn a_task_that_only_waits_or_stays_within_its_budget_is_told_of_never() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    let told = Told::default();
+    runtime.block_on(budgeted(
+        async {
+            tokio::time::sleep(20 * MS).await;
+            // What others use meanwhile is theirs.
+            tokio::join!(async { tokio::task::yield_now().await }, tokio::time::sleep(MS));
+        },
+        15 * MS,
+        told.function(),
+    ));
+    assert_eq!(told.times(), 0);
+}
+
+#[test]
+fn what_runs_on_other_threads_is_counted_in_the_same_budget() {
+    let told = Told::default();
+    let budget = TaskBudget::new(5 * MS, told.function());
+    let mut future = pin!(budget.instrument(works(2 * MS, 2)));
+    assert!(poll(future.as_mut()).is_pending());
+    let offloaded = budget.clone();
+    thread::spawn(move || {
+        let _counted = offloaded.enter();
+        burn(4 * MS);
+    })
+    .join()
+    .unwrap();
+    assert_eq!(told.times(), 1);
+    assert!(poll(future.as_mut()).is_ready());
+    assert!(budget.used() >= 7 * MS, "{budget:?}");
+    assert_eq!(told.times(), 1);
+}
+
+#[test]
+fn the_destructor_of_a_task_counts_whether_it_ran_to_its_end_or_not() {
+    struct Slow;
+    impl Drop for Slow {
+        fn drop(&mut self) {
+            burn(3 * MS);
+        }
+    }
+    for ends in [false, true] {
+        let told = Told::default();
+        let slow = Slow;
+        let mut future = Box::pin(budgeted(
+            async move {
+                let _slow = slow;
+                if !ends {
+                    pending::<()>().await;
+                }
+            },
+            2 * MS,
+            told.function(),
+        ));
+        assert_eq!(poll(future.as_mut()).is_ready(), ends);
+        assert_eq!(told.times(), usize::from(ends));
+        drop(future);
+        assert_eq!(told.times(), 1);
+    }
+}
+
+#[test]
+fn a_panic_in_a_poll_is_counted_and_told_of_when_it_is_over_if_at_all() {
+    let told = Told::default();
+    let mut future: Pin<Box<Budgeted<_>>> = Box::pin(budgeted(
+        async {
+            burn(3 * MS);
+            panic!("as the test wants it");
+        },
+        2 * MS,
+        told.function(),
+    ));
+    assert!(catch_unwind(AssertUnwindSafe(|| poll(future.as_mut()))).is_err());
+    assert_eq!(told.times(), 0, "not while the thread unwinds");
+    let budget = future.budget().clone();
+    assert!(budget.used() >= 2 * MS);
+    drop(future);
+    assert_eq!(told.times(), 1);
+}
+
+#[test]
+fn the_function_runs_inside_the_group_that_the_task_is_in() {
+    let group = Group::new("told inside");
+    let inside = Arc::new(AtomicU32::new(0));
+    let tell = Arc::clone(&inside);
+    let within = budgeted(works(2 * MS, 1), MS, move |_| {
+        tell.store(dormouse_sys::thread::recorded().group, Ordering::Relaxed);
+    });
+    assert!(poll(pin!(group.instrument(within))).is_ready());
+    assert_eq!(inside.load(Ordering::Relaxed), group.id());
+}
