@@ -55,6 +55,8 @@ mod snapshot;
 // Its locks are not loom's.
 #[cfg(not(all(test, loom)))]
 mod space;
+#[cfg(all(feature = "symbols", not(all(test, loom))))]
+pub mod symbols;
 
 pub use cache::{Cache, CacheStats};
 pub use edit::{Edit, Overlap};
