@@ -108,7 +108,15 @@ impl Finder {
         Ok(all)
     }
 
-    fn by_pid(&self, pid: u32) -> Outcome<Found> {
+    /// The process that `target` means, with dormouse in it or not.
+    pub(crate) fn any(&self, target: &Target) -> Outcome<Process> {
+        match target {
+            Target::Pid(pid) => self.process(*pid),
+            Target::Name(name) => self.named(name),
+        }
+    }
+
+    fn process(&self, pid: u32) -> Outcome<Process> {
         let process = self.proc.process(pid).filter(|process| !process.is_zombie);
         let Some(process) = process else {
             return Err(Failure::new(Exit::NoTarget, format!("there is no process {pid}"))
@@ -120,6 +128,30 @@ impl Finder {
                 Failure::new(Exit::NoTarget, message).hint(format!("give the process: {}", process.leader))
             );
         }
+        Ok(process)
+    }
+
+    /// The one process of that name, but for this one.
+    fn named(&self, name: &str) -> Outcome<Process> {
+        let processes = self.others()?;
+        let named: Vec<&Process> =
+            processes.iter().filter(|process| process.is_named(name) && !process.is_zombie).collect();
+        match &named[..] {
+            [] => Err(unknown(name, &processes)),
+            &[process] => Ok(process.clone()),
+            more => Err(several(name, more.iter().copied())),
+        }
+    }
+
+    /// All processes that can be seen but this one.
+    fn others(&self) -> Outcome<Vec<Process>> {
+        let pids = self.proc.pids().map_err(|error| no_table(&error))?;
+        let others = pids.into_iter().filter(|&pid| pid != std::process::id());
+        Ok(others.filter_map(|pid| self.proc.process(pid)).collect())
+    }
+
+    fn by_pid(&self, pid: u32) -> Outcome<Found> {
+        let process = self.process(pid)?;
         let table = match self.table_of(pid) {
             Ok(table) => table,
             Err(_) => self.own_table()?,
@@ -132,36 +164,19 @@ impl Finder {
     }
 
     fn by_name(&self, name: &str) -> Outcome<Found> {
-        let me = std::process::id();
         let mut with: Vec<Found> =
             self.all()?.into_iter().filter(|found| found.process.is_named(name)).collect();
         if with.len() > 1 {
-            let list: Vec<String> = with.iter().map(|found| describe(&found.process)).collect();
-            return Err(Failure::new(
-                Exit::Usage,
-                format!("{} processes are named {name:?}: {}", with.len(), list.join(", ")),
-            )
-            .hint("give the id of the one that is meant"));
+            return Err(several(name, with.iter().map(|found| &found.process)));
         }
         if let Some(found) = with.pop() {
             return Ok(found);
         }
-        let processes: Vec<Process> = self
-            .proc
-            .pids()
-            .map_err(|error| no_table(&error))?
-            .into_iter()
-            .filter(|&pid| pid != me)
-            .filter_map(|pid| self.proc.process(pid))
-            .collect();
-        if let Some(process) = processes.iter().find(|process| process.is_named(name)) {
-            return Err(without_agent(process));
+        let processes = self.others()?;
+        match processes.iter().find(|process| process.is_named(name)) {
+            Some(process) => Err(without_agent(process)),
+            None => Err(unknown(name, &processes)),
         }
-        let names =
-            processes.iter().flat_map(|process| [Some(process.name()), process.exe.as_deref()]).flatten();
-        Err(Failure::new(Exit::NoTarget, format!("no process is named {name:?}"))
-            .near(near(name, names))
-            .hint("dormouse ps lists the processes with dormouse in them"))
     }
 
     fn table_of(&self, pid: u32) -> io::Result<Vec<AgentSocket>> {
@@ -213,6 +228,19 @@ pub(crate) struct Line {
 /// `teaparty (process 12)`, for messages.
 pub(crate) fn describe(process: &Process) -> String {
     format!("{} (process {})", clean(process.name()), process.pid)
+}
+
+fn several<'a>(name: &str, processes: impl Iterator<Item = &'a Process>) -> Failure {
+    let list: Vec<String> = processes.map(describe).collect();
+    Failure::new(Exit::Usage, format!("{} processes are named {name:?}: {}", list.len(), list.join(", ")))
+        .hint("give the id of the one that is meant")
+}
+
+fn unknown(name: &str, processes: &[Process]) -> Failure {
+    let names = processes.iter().flat_map(|process| [Some(process.name()), process.exe.as_deref()]).flatten();
+    Failure::new(Exit::NoTarget, format!("no process is named {name:?}"))
+        .near(near(name, names))
+        .hint("dormouse ps lists the processes with dormouse in them")
 }
 
 fn of_number(table: &[AgentSocket], number: u32) -> Vec<PathBuf> {
