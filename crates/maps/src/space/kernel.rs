@@ -3,9 +3,9 @@
 //! # Which process
 //!
 //! An open maps file belongs to the memory of the process at the time of opening. When that process executes another program or ends,
-//! its memory goes, and the file has nothing more to say, whoever bears the number of the process by then. So another process's file is kept
-//! open: it cannot tell of a wrong process, only that the right one is gone. Our own is opened anew each time, because a child of `fork` would
-//! go on to read its parent's; and by the thread, since the first thread may have ended.
+//! its memory goes, and the file has nothing more to say, whoever bears the number of the process by then. So another process's file is
+//! kept open: it cannot tell of a wrong process, only that the right one is gone. Our own is opened anew each time, because a child of
+//! `fork` would go on to read its parent's; and by the thread, since the first thread may have ended.
 //!
 //! # Safety
 //!
@@ -26,9 +26,17 @@ use crate::SpaceError;
 /// Reads of a file that does not parse, before that is an error.
 const READS: usize = 4;
 
+/// What the kernel says of one process.
+#[derive(Debug)]
+pub(super) struct Source {
+    whose: Whose,
+    /// Whether it answers about one address.
+    can_ask: AtomicBool,
+}
+
 /// Whose memory.
 #[derive(Debug)]
-pub(super) enum Source {
+enum Whose {
     Own,
     Other { pid: u32, maps: File, started: u64 },
 }
@@ -70,7 +78,18 @@ pub(super) enum Asked {
 
 impl Source {
     pub(super) fn own() -> Self {
-        Self::Own
+        Self::new(Whose::Own)
+    }
+
+    fn new(whose: Whose) -> Self {
+        Self { whose, can_ask: AtomicBool::new(true) }
+    }
+
+    /// As of a kernel that only gives all mappings at once.
+    #[cfg(test)]
+    pub(super) fn without_queries(self) -> Self {
+        self.can_ask.store(false, Ordering::Relaxed);
+        self
     }
 
     pub(super) fn of(pid: u32) -> Result<Self, SpaceError> {
@@ -82,19 +101,19 @@ impl Source {
         let maps = File::open(format!("/proc/{pid}/maps")).map_err(none)?;
         match maps.read_at(&mut [0], 0).map_err(none)? {
             0 => Err(none(io::Error::from_raw_os_error(libc::ESRCH))),
-            _ => Ok(Self::Other { pid, maps, started }),
+            _ => Ok(Self::new(Whose::Other { pid, maps, started })),
         }
     }
 
     pub(super) fn pid(&self) -> u32 {
-        match self {
-            Self::Own => std::process::id(),
-            &Self::Other { pid, .. } => pid,
+        match self.whose {
+            Whose::Own => std::process::id(),
+            Whose::Other { pid, .. } => pid,
         }
     }
 
     pub(super) fn is_own(&self) -> bool {
-        matches!(self, Self::Own)
+        matches!(self.whose, Whose::Own)
     }
 
     /// All mappings, each as it was at some moment of the call.
@@ -118,8 +137,7 @@ impl Source {
 
     /// The mapping that `addr` lies in.
     pub(super) fn at(&self, addr: u64) -> Result<Asked, SpaceError> {
-        static UNSUPPORTED: AtomicBool = AtomicBool::new(false);
-        if UNSUPPORTED.load(Ordering::Relaxed) {
+        if !self.can_ask.load(Ordering::Relaxed) {
             return Ok(Asked::Unsupported);
         }
         match self.with_file(|maps| query(maps, addr)) {
@@ -145,7 +163,7 @@ impl Source {
                 Some(libc::ENOENT) => Ok(Asked::Line(None)),
                 // Older kernels, and filters of system calls.
                 Some(libc::ENOTTY | libc::EINVAL | libc::EPERM | libc::ENOSYS) => {
-                    UNSUPPORTED.store(true, Ordering::Relaxed);
+                    self.can_ask.store(false, Ordering::Relaxed);
                     Ok(Asked::Unsupported)
                 }
                 // A name of more bytes than paths have: the text has it whole.
@@ -166,9 +184,9 @@ impl Source {
     }
 
     fn with_file<T>(&self, ask: impl FnOnce(&File) -> io::Result<T>) -> io::Result<T> {
-        match self {
-            Self::Own => ask(&File::open("/proc/thread-self/maps")?),
-            Self::Other { maps, .. } => ask(maps),
+        match &self.whose {
+            Whose::Own => ask(&File::open("/proc/thread-self/maps")?),
+            Whose::Other { maps, .. } => ask(maps),
         }
     }
 
@@ -194,8 +212,8 @@ impl Source {
     /// Why the maps of a process have nothing to say.
     fn lost(&self, error: io::Error) -> SpaceError {
         let pid = self.pid();
-        match self {
-            &Self::Other { started: then, .. } if error.raw_os_error() == Some(libc::ESRCH) => {
+        match self.whose {
+            Whose::Other { started: then, .. } if error.raw_os_error() == Some(libc::ESRCH) => {
                 match started(pid) {
                     Ok(now) if now == then => SpaceError::Replaced { pid },
                     _ => SpaceError::Gone { pid },

@@ -1,7 +1,7 @@
 //! What the loader has put into this process, and whether it has come or gone since.
 //!
-//! `dl_iterate_phdr` gives, with each object, how many were ever added and how many removed: a generation that costs no system call. It counts
-//! an object out a moment after it has unmapped it.
+//! `dl_iterate_phdr` gives, with each object, how many were ever added and how many removed: a generation that costs no system call. It
+//! counts an object out a moment after it has unmapped it.
 //!
 //! # Locking
 //!

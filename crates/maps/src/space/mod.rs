@@ -1,22 +1,25 @@
 //! The mappings of a process, this one or another: what lies at an address, now or at the time of a record.
 //!
-//! What looks at the kernel's list have shown stands in a [`RangeMap`], and what its owner registers, generated code above all, in a second one
-//! that goes first. The list is looked at again when the loader's count moves, when an address is not in it, and when somebody asks for it.
+//! What looks at the kernel's list have shown stands in a [`RangeMap`], and what its owner registers, generated code above all, in a
+//! second one that goes first. The list is looked at again when the loader's count moves, when an address is not in it, and when
+//! somebody asks for it.
 //!
 //! # What an answer is worth
 //!
-//! A process can map and unmap without telling anybody, and no cache in user space notices. So each answer says what it rests on ([`Basis`]):
+//! A process can map and unmap without telling anybody, and no cache in user space notices. So each answer says what it rests on
+//! ([`Basis`]):
 //!
 //! - [`Basis::Asked`]: the kernel was asked, and the answer was true at some moment between call and return.
 //! - [`Basis::Told`]: whoever changes it says so, and has not. For registered code, the answer was true at some
-//!   moment between call and return. For an object of the loader's, that holds but for the moment between its unmapping of an object and its counting that.
+//!   moment between call and return. For an object of the loader's, that holds but for the moment between its
+//!   unmapping of an object and its counting that.
 //! - [`Basis::Seen`]: it was there at that time; since then it may have been unmapped or replaced. [`AddressSpace::resolve_now`] asks.
 //!
 //! # Locking
 //!
 //! `books` is held for a whole look, and while something is registered; what the kernel said is published before it is released, so
-//! that no older answer comes after a newer one. Look-ups of addresses take no lock. The loader's lock is taken inside it, so a constructor
-//! or destructor of an object, which runs under that, must not use a space that other threads use.
+//! that no older answer comes after a newer one. Look-ups of addresses take no lock. The loader's lock is taken inside it, so a
+//! constructor or destructor of an object, which runs under that, must not use a space that other threads use.
 
 mod history;
 mod kernel;
@@ -158,29 +161,30 @@ impl AddressSpace {
     ///
     /// A search; in the own process also the loader's count. No system call where something is known.
     pub fn resolve(&self, addr: u64) -> Result<Option<Found>, SpaceError> {
-        self.resolve_by(addr, |map| map.find(addr))
+        self.resolve_by(addr, || self.seen.find(addr))
     }
 
     /// [`AddressSpace::resolve`], from `cache` if it has it.
     pub fn resolve_cached(&self, cache: &Cache<Region>, addr: u64) -> Result<Option<Found>, SpaceError> {
-        self.resolve_by(addr, |map| map.find_cached(cache, addr))
+        self.resolve_by(addr, || self.seen.find_cached(cache, addr))
     }
 
     // What was read before the look-up is no newer than what that finds.
     fn resolve_by(
         &self,
         addr: u64,
-        find: impl Fn(&RangeMap<Region>) -> Result<Option<Mapping<Region>>, NoSlot>,
+        find: impl Fn() -> Result<Option<Mapping<Region>>, NoSlot>,
     ) -> Result<Option<Found>, SpaceError> {
         // A second time after a look; a loader that is busy all the while has the kernel asked.
         for _ in 0..2 {
             // Pairs with the stores in `look`: what that look has shown is there to be found.
             let looked_ns = self.looked_ns.load(Ordering::Acquire);
             let loader = self.loader.load(Ordering::Acquire);
-            if let Some(mapping) = find(&self.registered)? {
+            // Past the cache: it keeps no "nothing there", which is the answer about most addresses here.
+            if let Some(mapping) = self.registered.find(addr)? {
                 return Ok(Some(Found { mapping, basis: Basis::Told }));
             }
-            let found = find(&self.seen)?;
+            let found = find()?;
             if self.source.is_own() && loader::count() != Count(loader) {
                 self.refresh()?;
                 continue;
@@ -457,5 +461,19 @@ impl Objects {
         self.by_identity.retain(|_, id| used.contains(id));
         // So that the next time is after as many new ones as it looked at.
         self.most = 2 * self.known.len() + 64;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kernel_that_gives_all_or_nothing_is_read_whole() {
+        let space = AddressSpace::new(Source::own().without_queries()).unwrap();
+        let addr = std::ptr::from_ref(&space) as u64;
+        let found = space.resolve_now(addr).unwrap().unwrap();
+        assert_eq!(found.basis, Basis::Asked);
+        assert_eq!(space.resolve(0).unwrap(), None);
     }
 }

@@ -1,7 +1,7 @@
 //! What lies in an address space: the facts of a mapping, and the object behind it.
 //!
-//! Facts are small and copied out of a range map. What they belong to, a file or generated code, is an [`Object`]: mappings bear its number,
-//! and no number is given twice, in whatever space, so what somebody keeps under one is never about another object.
+//! Facts are small and copied out of a range map. What they belong to, a file or generated code, is an [`Object`]: mappings bear its
+//! number, and no number is given twice, in whatever space, so what somebody keeps under one is never about another object.
 
 use std::fmt;
 use std::path::PathBuf;

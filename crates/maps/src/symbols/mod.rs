@@ -1,13 +1,13 @@
 //! Symbols: which function an address lies in, where in the source, and what was inlined there.
 //!
 //! `blazesym` reads the files. This is what stands around it: that the file which is read is the one that is mapped ([`image`]), and
-//! that nobody waits for it twice. What was found is kept by object and place in it, so it holds for each mapping of a file and, since no object's
-//! number is given twice, never for another file that came to lie at the same addresses.
+//! that nobody waits for it twice. What was found is kept by object and place in it, so it holds for each mapping of a file and, since
+//! no object's number is given twice, never for another file that came to lie at the same addresses.
 //!
 //! # Broken files
 //!
-//! Debug information that cannot be read is gone without, then names. A file that makes the reader panic is not read again. One that is made
-//! shorter while it is read ends the process by SIGBUS, as it does one that executes it.
+//! Debug information that cannot be read is gone without, then names. A file that makes the reader panic is not read again. One that is
+//! made shorter while it is read ends the process by SIGBUS, as it does one that executes it.
 //!
 //! # Threads
 //!
