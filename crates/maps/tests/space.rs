@@ -231,6 +231,33 @@ fn another_process_is_told_from_one_that_came_after_it() {
 }
 
 #[test]
+fn a_forked_child_goes_on_with_its_own_mappings() {
+    const CHILD: &str = "DORMOUSE_TEST_FORK";
+    let name = "a_forked_child_goes_on_with_its_own_mappings";
+    if std::env::var_os(CHILD).is_none() {
+        let mut alone = Command::new(std::env::current_exe().unwrap());
+        let output = alone.args(["--exact", name]).env(CHILD, "1").output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        return;
+    }
+    let (space, pages, file) = (AddressSpace::own().unwrap(), Pages::reserve(1), memfd(c"of the child", 1));
+    let kind = || space.resolve_now(pages.addr()).unwrap().unwrap().mapping.value.kind;
+    // SAFETY: the child does what is below and ends; the allocator is whole in it, and no other thread used the space.
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0);
+    if child == 0 {
+        pages.map(0, 1, &file, 0);
+        let is_right = kind() == Kind::Memfd && space.pid() == std::process::id();
+        // SAFETY: ends the child, without what belongs to its parent.
+        unsafe { libc::_exit(i32::from(!is_right)) };
+    }
+    let mut status = 0;
+    // SAFETY: waits for a child of our own.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert_eq!((status, kind()), (0, Kind::Anonymous));
+}
+
+#[test]
 fn generated_code_is_found_as_of_the_time_of_a_record() {
     let (space, pages) = (timeless(), Pages::reserve(1));
     let at = pages.addr();

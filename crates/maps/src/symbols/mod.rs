@@ -1,6 +1,6 @@
 //! Symbols: which function an address lies in, where in the source, and what was inlined there.
 //!
-//! `blazesym` reads the files. This is what stands around it: that the file which is read is the one that is mapped ([`image`]), and
+//! `blazesym` reads the files. This is what stands around it: that the file which is read is the one that is mapped (`image.rs`), and
 //! that nobody waits for it twice. What was found is kept by object and place in it, so it holds for each mapping of a file and, since
 //! no object's number is given twice, never for another file that came to lie at the same addresses.
 //!
