@@ -4,6 +4,18 @@
 //! that nobody waits for it twice. What was found is kept by object and place in it, so it holds for each mapping of a file and, since
 //! no object's number is given twice, never for another file that came to lie at the same addresses.
 //!
+//! ```
+//! use dormouse_maps::AddressSpace;
+//! use dormouse_maps::symbols::Symbolizer;
+//!
+//! fn brew() {}
+//!
+//! let (space, mut symbolizer) = (AddressSpace::own()?, Symbolizer::new());
+//! let place = symbolizer.symbolize(&space, brew as *const () as u64)?.expect("code is mapped");
+//! assert!(place.symbol.to_string().contains("brew+0x0"));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! # Broken files
 //!
 //! Debug information that cannot be read is gone without, then names. A file that makes the reader panic is not read again. One that is
@@ -26,8 +38,8 @@ use image::{At, Image};
 
 /// Places whose symbols are kept.
 const MOST_SYMBOLS: usize = 1 << 16;
-/// Files that are kept open.
-const MOST_IMAGES: usize = 256;
+/// Files that are kept open, by two descriptors each.
+const MOST_IMAGES: usize = 128;
 
 /// What stands at a place in an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
