@@ -25,6 +25,7 @@ Examples:
   dormouse trace teaparty 'db.*,!db.row' switch probes on and watch what they record
   dormouse on teaparty 'menu.*' --for 30s
   dormouse record --faults teaparty -o tea.faults.gz
+  dormouse maps 1234 55d0c0a01234        function, line and mapping of an address of any process
   dormouse demo                          all of it, on a service of its own
 
 A TARGET is a process id or a process name. A GLOB is a list as in 'db.*,!db.noisy'.

@@ -1,5 +1,11 @@
 //! Why there is no answer, and why a change was refused. Either leaves the map as it was.
 
+#[cfg(not(all(test, loom)))]
+use std::io;
+
+#[cfg(not(all(test, loom)))]
+use crate::space::ParseError;
+
 /// All reader slots are taken: there is no answer this time, which is not to say that nothing is there.
 ///
 /// A slot is held for the time of one search. So many searches at one moment take as many threads or
@@ -46,4 +52,72 @@ pub enum EditError {
         /// Its last address.
         last: u64,
     },
+}
+
+/// Why an address space has no answer.
+#[cfg(not(all(test, loom)))]
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SpaceError {
+    /// There is no such process, or it has ended; its number may be another one's by now.
+    #[error("process {pid} is gone")]
+    Gone {
+        /// Which.
+        pid: u32,
+    },
+    /// It executes another program than it did.
+    #[error("process {pid} executes another program now; look at it anew")]
+    Replaced {
+        /// Which.
+        pid: u32,
+    },
+    /// It has no memory.
+    #[error("process {pid} has no memory: it is a kernel thread, or has ended and waits for its parent")]
+    NoMemory {
+        /// Which.
+        pid: u32,
+    },
+    /// It may not be looked at.
+    #[error("the mappings of process {pid} may not be read; be its user with the same capabilities, or root")]
+    Denied {
+        /// Which.
+        pid: u32,
+    },
+    /// Its mappings cannot be read.
+    #[error("cannot read the mappings of process {pid}: {error}")]
+    Read {
+        /// Which.
+        pid: u32,
+        /// What the kernel says.
+        #[source]
+        error: io::Error,
+    },
+    /// What was read is no list of mappings.
+    #[error("the mappings of process {pid} cannot be understood: {error}")]
+    Parse {
+        /// Which.
+        pid: u32,
+        /// Where.
+        #[source]
+        error: ParseError,
+    },
+    /// What lay there at that time is no longer remembered.
+    #[error(
+        "what lay at {addr:#x} at {time_ns} ns is forgotten: of mappings that ended before {forgotten_ns} ns not all are kept; \
+         resolve sooner, or keep more"
+    )]
+    Forgotten {
+        /// The address.
+        addr: u64,
+        /// The time, by the monotonic clock.
+        time_ns: u64,
+        /// Until when there are gaps in what is remembered.
+        forgotten_ns: u64,
+    },
+    /// No reader slot is free.
+    #[error(transparent)]
+    NoSlot(#[from] NoSlot),
+    /// A range that was to be registered is none.
+    #[error(transparent)]
+    Edit(#[from] EditError),
 }

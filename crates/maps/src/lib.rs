@@ -1,4 +1,4 @@
-//! Range maps: which mapping does an address lie in? Answered without a lock, and mostly without a search.
+//! Range maps: which mapping does an address lie in? Answered without a lock, and mostly without a search. And what a process has mapped: [`AddressSpace`].
 //!
 //! ```
 //! use dormouse_maps::{Cache, Overlap, RangeMap};
@@ -38,7 +38,7 @@
 //!
 //! # Things it does not do
 //!
-//! It does not merge neighbours whose values are equal, remembers no "nothing there", and keeps no history.
+//! A range map does not merge neighbours whose values are equal, remembers no "nothing there", and keeps no history; an address space does that.
 
 #![deny(unsafe_code)]
 
@@ -56,9 +56,20 @@ mod primitive;
 mod publish;
 mod slots;
 mod snapshot;
+// Its locks are not loom's.
+#[cfg(not(all(test, loom)))]
+mod space;
+#[cfg(all(feature = "symbols", not(all(test, loom))))]
+pub mod symbols;
 
 pub use cache::{Cache, CacheStats};
 pub use edit::{Edit, Overlap};
+#[cfg(not(all(test, loom)))]
+pub use error::SpaceError;
 pub use error::{EditError, NoSlot};
 pub use map::RangeMap;
 pub use mapping::Mapping;
+#[cfg(not(all(test, loom)))]
+pub use space::{
+    AddressSpace, Basis, FileId, Found, Keep, Kind, Object, ObjectId, ParseError, Perms, Region,
+};

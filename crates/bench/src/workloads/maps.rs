@@ -7,6 +7,7 @@ mod contended;
 mod lookup;
 mod peers;
 mod replay;
+mod resolve;
 mod schemes;
 mod tree;
 
@@ -127,7 +128,7 @@ pub(crate) fn run(settings: &Settings, trace: Option<&Recorded>, progress: &mut 
     let plan = settings.plan(20, 4);
     let notes = match trace {
         Some(_) => NOTES.to_vec(),
-        None => [NOTES, lookup::NOTES, &[contended::NOTE]].concat(),
+        None => [NOTES, lookup::NOTES, &[contended::NOTE, resolve::NOTE]].concat(),
     };
     progress.say("reading traces");
     let mut cases = Vec::new();
@@ -144,6 +145,7 @@ pub(crate) fn run(settings: &Settings, trace: Option<&Recorded>, progress: &mut 
         progress.say("calibrating");
         cases.extend(lookup::cases(settings));
         cases.extend(contended::cases(settings));
+        cases.extend(resolve::cases(settings));
     }
     let mut measured = Measured::of(run_cases(cases, &plan, progress, |_| false), &plan);
     if let Some(Recorded { name, .. }) = trace {
@@ -153,6 +155,7 @@ pub(crate) fn run(settings: &Settings, trace: Option<&Recorded>, progress: &mut 
         compare(&mut measured);
         lookup::compare(&mut measured);
         contended::compare(&mut measured);
+        resolve::compare(&mut measured);
         measured.tables.push(origin(&measured.rows));
     }
     measured.notes.extend(notes.into_iter().map(str::to_owned));

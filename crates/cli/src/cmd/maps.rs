@@ -1,0 +1,306 @@
+//! `dormouse maps`: what a process has mapped, and what lies at an address of it.
+//!
+//! The kernel is asked, not an agent, so any process will do that this user may look at.
+
+use std::io::{self, BufRead as _};
+use std::path::Path;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use dormouse_maps::symbols::{Frame, Symbol, Symbolizer};
+use dormouse_maps::{AddressSpace, Mapping, Object, Perms, Region, SpaceError};
+use serde::Serialize;
+
+use crate::args::help;
+use crate::exit::{Exit, Failure, Outcome};
+use crate::output::{BAD, Context, DIM, GOOD, HEAD};
+use crate::target::{Finder, Process, Target};
+use crate::text::{Align, Clean, Table, clean};
+
+/// List what a process has mapped, or say what lies at addresses: function, line, mapping
+///
+/// Any process that you may look at, with dormouse in it or not. Ends with exit code 1 if nothing is mapped at one of the addresses.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[arg(help = help::TARGET)]
+    target: Target,
+    /// Addresses in hex, with or without 0x; - reads them from standard input
+    #[arg(value_name = "ADDR")]
+    wanted: Vec<Wanted>,
+}
+
+/// What was asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Wanted {
+    Addr(u64),
+    Stdin,
+}
+
+impl FromStr for Wanted {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Wanted, String> {
+        match text {
+            "-" => Ok(Wanted::Stdin),
+            _ => address(text).map(Wanted::Addr),
+        }
+    }
+}
+
+fn address(text: &str) -> Result<u64, String> {
+    let digits = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")).unwrap_or(text);
+    // The parser of numbers takes a sign.
+    if digits.starts_with('+') {
+        return Err("an address has no sign".into());
+    }
+    u64::from_str_radix(digits, 16).map_err(|error| format!("it is no address in hex: {error}"))
+}
+
+#[derive(Serialize)]
+struct Listing<'a> {
+    pid: u32,
+    name: &'a str,
+    mappings: Vec<Row>,
+}
+
+/// A mapping.
+#[derive(Serialize)]
+struct Row {
+    start: String,
+    /// The address after the last one.
+    end: String,
+    perms: String,
+    offset: u64,
+    kind: &'static str,
+    name: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    device: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    inode: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    build_id: Option<String>,
+}
+
+/// What lies at an address.
+#[derive(Serialize)]
+struct Answer {
+    pid: u32,
+    addr: String,
+    mapping: Option<Row>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    object: Option<String>,
+    /// Where in its file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    offset: Option<u64>,
+    /// The innermost first.
+    frames: Vec<Call>,
+}
+
+#[derive(Serialize)]
+struct Call {
+    function: String,
+    inlined: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    offset: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    file: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    line: Option<u32>,
+}
+
+pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
+    let process = Finder::new().process(&args.target)?;
+    let space = AddressSpace::of(process.pid).map_err(|error| failure(&error))?;
+    if args.wanted.is_empty() {
+        return list(&process, &space, context);
+    }
+    let (mut symbolizer, mut exit) = (Symbolizer::new(), Exit::Ok);
+    let mut tell = |addr, context: &mut Context| -> Outcome<()> {
+        if !resolve(&space, &mut symbolizer, addr, context)? {
+            exit = Exit::Failed;
+        }
+        Ok(())
+    };
+    for wanted in &args.wanted {
+        match *wanted {
+            Wanted::Addr(addr) => tell(addr, context)?,
+            Wanted::Stdin => {
+                for (number, line) in (1..).zip(io::stdin().lock().lines()) {
+                    let broken = |what: String| {
+                        Failure::new(Exit::Usage, format!("standard input, line {number}: {what}"))
+                    };
+                    let line = line.map_err(|error| broken(format!("cannot read it: {error}")))?;
+                    for word in line.split_whitespace() {
+                        let addr = address(word).map_err(|error| broken(format!("{word:?}: {error}")))?;
+                        tell(addr, context)?;
+                    }
+                    // Whoever writes the next line may wait for this.
+                    context.flush()?;
+                }
+            }
+        }
+    }
+    Ok(exit)
+}
+
+fn list(process: &Process, space: &AddressSpace, context: &mut Context) -> Outcome {
+    let mappings = space.mappings().map_err(|error| failure(&error.into()))?;
+    if context.json {
+        let mappings = mappings.iter().map(|mapping| Row::of(space, mapping)).collect();
+        context.document(&Listing { pid: process.pid, name: process.name(), mappings })?;
+        return Ok(Exit::Ok);
+    }
+    let mut table = Table::new([
+        ("START", Align::Right),
+        ("END", Align::Right),
+        ("PERMS", Align::Left),
+        ("OFFSET", Align::Right),
+        ("KIND", Align::Left),
+        ("NAME", Align::Left),
+    ]);
+    for mapping in &mappings {
+        let Region { kind, perms, offset, .. } = mapping.value;
+        table.row([
+            format!("{:x}", mapping.start),
+            format!("{:x}", end(mapping)),
+            perms.to_string(),
+            format!("{offset:x}"),
+            kind.name().to_owned(),
+            space.object(mapping.value.object).map(|object| shown(object.name())).unwrap_or_default(),
+        ]);
+    }
+    context.text(table.render(HEAD))?;
+    Ok(Exit::Ok)
+}
+
+/// Tells what lies at an address; whether something does.
+fn resolve(
+    space: &AddressSpace,
+    symbolizer: &mut Symbolizer,
+    addr: u64,
+    context: &mut Context,
+) -> Outcome<bool> {
+    let found = space.resolve_now(addr).map_err(|error| failure(&error))?;
+    let symbol = found.map(|found| symbolizer.symbol(space, &found, addr));
+    if context.json {
+        let mapping = found.map(|found| Row::of(space, &found.mapping));
+        context.document(&Answer::new(space.pid(), addr, mapping, symbol.as_deref()))?;
+        return Ok(found.is_some());
+    }
+    let (Some(found), Some(symbol)) = (found, symbol) else {
+        context.line(format_args!("{addr:#014x}  {BAD}nothing is mapped there{BAD:#}"))?;
+        return Ok(false);
+    };
+    let object = space.object(found.mapping.value.object);
+    let mut lines = lines(&symbol, &found.mapping.value, object.as_ref()).into_iter();
+    context.line(format_args!("{addr:#014x}  {}", lines.next().unwrap_or_default()))?;
+    for line in lines {
+        context.line(format_args!("{:14}  {line}", ""))?;
+    }
+    Ok(true)
+}
+
+/// What is said of an address, a line each: functions, the innermost first, and the place in the mapping.
+fn lines(symbol: &Symbol, region: &Region, object: Option<&Arc<Object>>) -> Vec<String> {
+    let mut lines: Vec<String> = symbol.frames.iter().map(frame).collect();
+    let name = object.map(|object| shown(object.name())).filter(|name| !name.is_empty());
+    let name = name.unwrap_or_else(|| clean(&symbol.object));
+    let Region { perms, kind, .. } = region;
+    lines.push(format!("{name}+{:#x}  {DIM}{perms} {}{DIM:#}", symbol.offset, kind.name()));
+    lines
+}
+
+fn frame(frame: &Frame) -> String {
+    let name = Clean(&frame.function);
+    let place = frame.offset.map_or(" (inlined)".to_owned(), |offset| format!("+{offset:#x}"));
+    let source = frame.source.as_ref().map(|source| format!(" at {}", clean(&source.to_string())));
+    format!("{GOOD}{name}{GOOD:#}{place}{}", source.unwrap_or_default())
+}
+
+impl Row {
+    fn of(space: &AddressSpace, mapping: &Mapping<Region>) -> Row {
+        let Region { kind, perms, offset, object, .. } = mapping.value;
+        let object = space.object(object);
+        let file = object.as_ref().and_then(|object| object.file());
+        // Of code only: the kernel reads it from the file each time.
+        let build_id = perms.contains(Perms::EXECUTE).then(|| space.build_id(mapping)).flatten();
+        Row {
+            start: format!("{:#x}", mapping.start),
+            end: format!("{:#x}", end(mapping)),
+            perms: perms.to_string(),
+            offset,
+            kind: kind.name(),
+            name: object.map(|object| object.name().to_string_lossy().into_owned()).unwrap_or_default(),
+            device: file.map(|file| format!("{}:{}", file.device.0, file.device.1)),
+            inode: file.map(|file| file.inode),
+            build_id: build_id
+                .map(|id| id.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().concat()),
+        }
+    }
+}
+
+impl Answer {
+    fn new(pid: u32, addr: u64, mapping: Option<Row>, symbol: Option<&Symbol>) -> Answer {
+        let call = |frame: &Frame| Call {
+            function: frame.function.to_string(),
+            inlined: frame.offset.is_none(),
+            offset: frame.offset,
+            file: frame.source.as_ref().map(|source| source.file.to_string()),
+            line: frame.source.as_ref().and_then(|source| source.line),
+        };
+        Answer {
+            pid,
+            addr: format!("{addr:#x}"),
+            mapping,
+            object: symbol.map(|symbol| symbol.object.to_string()),
+            offset: symbol.map(|symbol| symbol.offset),
+            frames: symbol.map(|symbol| symbol.frames.iter().map(call).collect()).unwrap_or_default(),
+        }
+    }
+}
+
+/// The address after a mapping, or the last of all.
+fn end(mapping: &Mapping<Region>) -> u64 {
+    mapping.last.saturating_add(1)
+}
+
+fn shown(name: &Path) -> String {
+    clean(&name.to_string_lossy())
+}
+
+fn failure(error: &SpaceError) -> Failure {
+    let exit = match error {
+        SpaceError::Gone { .. } | SpaceError::Replaced { .. } => Exit::NoTarget,
+        SpaceError::Denied { .. } => Exit::Denied,
+        _ => Exit::Failed,
+    };
+    Failure::new(exit, error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_hex_with_or_without_saying_so() {
+        for (text, right) in [("0x10", 0x10), ("10", 0x10), ("0XfF", 0xff), ("ffffffffffffffff", u64::MAX)] {
+            assert_eq!(text.parse(), Ok(Wanted::Addr(right)), "{text}");
+        }
+        assert_eq!("-".parse(), Ok(Wanted::Stdin));
+        for text in ["", "0x", "+1", "-1", "tea", "10000000000000000"] {
+            assert!(text.parse::<Wanted>().is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn each_way_to_fail_has_its_exit_code() {
+        let exit = |error: &SpaceError| match failure(error) {
+            Failure::Said(report) => report.exit,
+            Failure::StdoutClosed => panic!("it has something to say"),
+        };
+        assert_eq!(exit(&SpaceError::Gone { pid: 1 }), Exit::NoTarget);
+        assert_eq!(exit(&SpaceError::Replaced { pid: 1 }), Exit::NoTarget);
+        assert_eq!(exit(&SpaceError::Denied { pid: 1 }), Exit::Denied);
+        assert_eq!(exit(&SpaceError::NoMemory { pid: 1 }), Exit::Failed);
+    }
+}
