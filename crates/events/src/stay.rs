@@ -282,13 +282,11 @@ impl Stay {
         self.own.set(layout, ALL, readings);
     }
 
-    /// As [`Stay::set`], for a layout of one place at most.
+    /// As [`Stay::set`], for a layout of one place at most and the generation that the stay has.
     #[inline]
-    pub(crate) fn set_first(&self, generation: u64, layout: &'static Layout, reading: u64) {
-        self.generation.store(generation, Relaxed);
+    pub(crate) fn set_first(&self, layout: &'static Layout, reading: u64) {
         self.own.readings[0].store(reading, Relaxed);
-        self.own.known.store(ALL, Relaxed);
-        // As in `From::set`.
+        // Known since `set`. The rest is as in `From::set`.
         self.own.layout.store(std::ptr::from_ref(layout).cast_mut(), Release);
     }
 

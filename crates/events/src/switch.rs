@@ -321,11 +321,16 @@ impl Stack {
             return Entered { token, not_send: PhantomData };
         }
         let token = if task.is_plain() {
-            self.enter_anew(task.context(), task.id(), None, kind)
+            self.enter_plainly(task.context(), task.id(), kind)
         } else {
             self.enter_specially(task, kind)
         };
         Entered { token, not_send: PhantomData }
+    }
+
+    #[inline(never)]
+    fn enter_plainly(&self, context: &'static Context, id: u64, kind: Kind) -> Token {
+        self.enter_anew(context, id, None, kind)
     }
 
     #[cold]
@@ -334,6 +339,7 @@ impl Stack {
         self.enter_anew(context, id, task.special(), kind)
     }
 
+    #[inline(always)]
     fn enter_anew(&self, context: &'static Context, id: u64, own: Option<&Arc<Own>>, kind: Kind) -> Token {
         let place = self.depth.get();
         let Some(entry) = self.entries.get(place) else {
@@ -365,7 +371,7 @@ impl Stack {
                     here.stay.count_entry();
                 }
             } else {
-                Self::pass_asleep(here, Some(context), raw);
+                Self::pass_asleep(here, context.id(), raw);
             }
             here.block.set_current(Current { task: id, group: context.id() });
         }
@@ -386,6 +392,7 @@ impl Stack {
         self.leave_for(token);
     }
 
+    #[inline(never)]
     fn leave_for(&self, token: Token) {
         let (depth, place) = (self.depth.get(), token.place());
         let Some(entry) = self.entries.get(place) else { return };
@@ -401,30 +408,32 @@ impl Stack {
         self.pop_to(place);
     }
 
+    #[inline]
     fn pop_to(&self, mut depth: usize) {
         while depth > 0 && self.entries[depth - 1].context.get().is_none() {
             depth -= 1;
         }
-        let top = depth.checked_sub(1).map(|top| &self.entries[top]);
-        let (context, own) = top.map_or((None, std::ptr::null()), |top| (top.context.get(), top.own.get()));
         let before = self.depth.get();
+        let (context, own, task) = match depth.checked_sub(1).map(|top| &self.entries[top]) {
+            Some(top) => (top.context.get(), top.own.get(), top.task.get()),
+            None => (None, std::ptr::null(), 0),
+        };
         if let Some(here) = self.here.get() {
             if here.stay.is_changing() {
                 // A signal handler over a switch drops a guard of what it has interrupted; the poll around it will
                 // end that.
                 return;
             }
+            let id = context.map_or(0, Context::id);
             if unlikely!(SWITCH) {
-                let id = context.map_or(0, Context::id);
                 let goes_on = own.is_null() && here.stay.goes_on(id, generation());
-                if !(goes_on || depth == 0 && self.stays_lazily(here)) {
+                if !(goes_on || depth == 0 && self.lazy.get() && self.stays_lazily(here)) {
                     self.pass(here, before, context, own);
                 }
             } else {
-                Self::pass_asleep(here, context, own);
+                Self::pass_asleep(here, id, own);
             }
-            let task = top.map_or(0, |top| top.task.get());
-            here.block.set_current(Current { task, group: context.map_or(0, Context::id) });
+            here.block.set_current(Current { task, group: id });
         }
         self.depth.set(depth);
         for entry in self.entries.get(depth..before).unwrap_or_default() {
@@ -437,8 +446,7 @@ impl Stack {
     /// Whether a thread without a current task goes on to charge what was its last task's, from now on.
     fn stays_lazily(&self, here: Here) -> bool {
         let Some(charged) = self.charged.get() else { return false };
-        let stays = self.lazy.get()
-            && self.charged_own.get().is_null()
+        let stays = self.charged_own.get().is_null()
             && here.stay.goes_on(charged.id(), generation())
             && self.entries[0].context.get().is_some_and(|lowest| std::ptr::eq(lowest, charged));
         if stays {
@@ -485,7 +493,7 @@ impl Stack {
             here.stay.count_entry();
             did
         } else {
-            Self::pass_asleep(here, Some(context), raw);
+            Self::pass_asleep(here, context.id(), raw);
             Switched::Asleep
         };
         self.depth.set(1);
@@ -517,28 +525,21 @@ impl Stack {
 
     /// Charges what was counted since the last change to what it was for, which was inside of `depth` entries, and goes
     /// on for `context`.
-    #[inline(never)]
+    #[inline]
     fn pass(&self, here: Here, depth: usize, context: Option<&'static Context>, own: *const Own) -> Switched {
         let stay = here.stay;
         let number = stay.begin();
         self.kept_generation.set(ASLEEP);
-        let generation = generation();
-        if stay.is_asleep() {
-            // It was not for anything yet, and may have been settled meanwhile.
-            let top = depth.checked_sub(1).and_then(|top| self.entries.get(top));
-            self.charged.set(top.and_then(|top| top.context.get()));
-            self.charged_own.set(top.map_or(std::ptr::null(), |top| top.own.get()));
-        }
+        let counted = stay.counted(generation());
         // SAFETY: invariant 3: `own` is that of an entry, or of the task that the caller has.
         let special = unsafe { own.as_ref() };
         let layout = context
             .map_or(&NOTHING, |context| special.map_or_else(|| context.layout(), |own| own.layout(context)));
-        let counted = stay.counted(generation);
         let did = match counted {
             Counted::Nothing | Counted::Clock { .. } if layout.is_clock() || layout.is_empty() => {
-                self.pass_by_clock(stay, depth, counted, generation, layout)
+                self.pass_by_clock(stay, depth, counted, layout)
             }
-            _ => self.pass_by_reading(stay, depth, number, generation, layout),
+            _ => self.pass_by_reading(stay, depth, number, layout),
         };
         if let Some(context) = context
             && !stay.is_owed_to(context.id())
@@ -553,6 +554,7 @@ impl Stack {
     }
 
     /// Charges what is owed, and owes to another context from now on.
+    #[inline(never)]
     fn pay(&self, stay: &Stay, to: Option<&'static Context>) {
         let (entries, ns) = stay.pay(to.map_or(0, Context::id));
         if let Some(context) = self.owed_to.replace(to) {
@@ -568,11 +570,9 @@ impl Stack {
         stay: &Stay,
         depth: usize,
         counted: Counted,
-        generation: u64,
         layout: &'static Layout,
     ) -> Switched {
         if counted == Counted::Nothing && layout.is_empty() {
-            stay.set_first(generation, layout, 0);
             return Switched::Asleep;
         }
         let now = dormouse_clock::thread_cpu_ns();
@@ -586,19 +586,19 @@ impl Stack {
                 self.charge(depth, std::iter::once((CLOCK, ns)));
             }
         }
-        stay.set_first(generation, layout, now);
+        stay.set_first(layout, now);
         Switched::Read
     }
 
     #[inline(never)]
-    fn pass_by_reading(
-        &self,
-        stay: &Stay,
-        depth: usize,
-        number: u64,
-        generation: u64,
-        layout: &'static Layout,
-    ) -> Switched {
+    fn pass_by_reading(&self, stay: &Stay, depth: usize, number: u64, layout: &'static Layout) -> Switched {
+        if stay.is_asleep() {
+            // It was not for anything yet, and may have been settled meanwhile.
+            let top = depth.checked_sub(1).and_then(|top| self.entries.get(top));
+            self.charged.set(top.and_then(|top| top.context.get()));
+            self.charged_own.set(top.map_or(std::ptr::null(), |top| top.own.get()));
+        }
+        let generation = generation();
         let mut readings = Readings::default();
         let rest = stay.rest(number, generation);
         if !rest.layout.is_empty() {
@@ -615,10 +615,10 @@ impl Stack {
 
     /// The same while nothing is counted.
     #[inline]
-    fn pass_asleep(here: Here, context: Option<&'static Context>, own: *const Own) {
+    fn pass_asleep(here: Here, context: u32, own: *const Own) {
         let number = here.stay.begin();
         here.stay.set_asleep();
-        here.stay.set_context(context.map_or(0, Context::id), !own.is_null());
+        here.stay.set_context(context, !own.is_null());
         here.stay.end(number);
     }
 
@@ -672,7 +672,7 @@ impl Stack {
                     if unlikely!(SWITCH) {
                         self.pass(here, self.depth.get(), Some(context), entry.own.get());
                     } else {
-                        Self::pass_asleep(here, Some(context), entry.own.get());
+                        Self::pass_asleep(here, context.id(), entry.own.get());
                     }
                 }
             }
