@@ -212,7 +212,12 @@ fn off_lists_what_others_hold_and_ends_it_by_force_only() {
     assert!(service.keys_on("menu.*") > 0);
     assert_eq!(run(["off", &service.target(), "*", "--force"]).code, Some(0));
     assert_eq!(service.keys_on("*"), 0);
-    assert_eq!(on.end_by(Signal::INT).code, Some(0));
+    let told = on.end();
+    assert_eq!(told.code, Some(1), "it has nothing left to hold: {told:?}");
+    assert!(
+        told.stderr.contains("switched off by force:") && told.stderr.contains("nothing is held"),
+        "{told:?}"
+    );
 }
 
 #[test]
@@ -311,7 +316,7 @@ fn top_ends_with_its_service() {
     top.line();
     service.kill();
     let ended = top.end();
-    assert!(ended.code == Some(1) && ended.stderr.contains("ended, or closed the connection"), "{ended:?}");
+    assert!(ended.code == Some(1) && ended.stderr.contains("has ended"), "{ended:?}");
 }
 
 #[test]

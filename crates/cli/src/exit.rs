@@ -8,26 +8,28 @@ use std::process::ExitCode;
 
 /// The exit codes; they are part of the interface and stand in `dormouse --help`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
 pub(crate) enum Exit {
     /// Done.
-    Ok = 0,
+    Ok,
     /// A negative finding, or a failure that no other code names.
-    Failed = 1,
+    Failed,
     /// The command line does not say what to do.
-    Usage = 2,
+    Usage,
     /// No such process, or no dormouse in it.
-    NoTarget = 3,
+    NoTarget,
     /// The target is somebody else's.
-    Denied = 4,
+    Denied,
     /// This machine, or the version of the service, cannot do it.
-    Unsupported = 5,
+    Unsupported,
+    /// As the command ended that was run: its own code, 128 and the number of its signal, or, as of a shell, 126 and
+    /// 127 where it could not be run.
+    Passed(u8),
     /// Ended by Ctrl-C before the end.
     #[cfg_attr(
         not(feature = "demo"),
         expect(dead_code, reason = "elsewhere the signal itself ends the process")
     )]
-    Interrupted = 130,
+    Interrupted,
 }
 
 impl Exit {
@@ -40,14 +42,29 @@ impl Exit {
             Exit::NoTarget => "no-target",
             Exit::Denied => "denied",
             Exit::Unsupported => "unsupported",
+            Exit::Passed(_) => "command",
             Exit::Interrupted => "interrupted",
+        }
+    }
+
+    /// The code that the process ends with.
+    pub(crate) fn code(self) -> u8 {
+        match self {
+            Exit::Ok => 0,
+            Exit::Failed => 1,
+            Exit::Usage => 2,
+            Exit::NoTarget => 3,
+            Exit::Denied => 4,
+            Exit::Unsupported => 5,
+            Exit::Passed(code) => code,
+            Exit::Interrupted => 130,
         }
     }
 }
 
 impl From<Exit> for ExitCode {
     fn from(exit: Exit) -> ExitCode {
-        ExitCode::from(exit as u8)
+        ExitCode::from(exit.code())
     }
 }
 

@@ -2,8 +2,17 @@
 
 use dormouse_sys::{Capability, State, ring, thread};
 
+use super::counting::Counting;
 use crate::group::Group;
-use crate::wire::{Check, CheckState, ClockPoint, Doctor, GroupStat, Hello, PROTOCOL, Stat, ThreadStat};
+use crate::wire::{
+    Check, CheckState, Clock, ClockPoint, Doctor, GroupStat, Hello, PROTOCOL, Stat, ThreadStat,
+};
+
+/// The operations since `hello` says which there are.
+const OPS: [&str; 9] = ["keys", "on", "off", "trace", "stat", "doctor", "events", "count", "notices"];
+
+/// Reads of a clock that are timed together.
+const READS: u32 = 1000;
 
 pub(super) fn clock_point() -> ClockPoint {
     let point = dormouse_clock::point();
@@ -34,13 +43,15 @@ fn threads() -> Vec<ThreadStat> {
     threads
 }
 
-pub(super) fn stat() -> Stat {
+/// Groups with what `counting` counts, threads, and the process.
+pub(super) fn stat(counting: Option<&Counting>) -> Stat {
     let groups: Vec<GroupStat> = Group::all()
         .into_iter()
         .map(|group| {
             let stat = group.stat();
             GroupStat {
                 id: group.id(),
+                counts: counting.map(|counting| counting.of(group, &stat)).unwrap_or_default(),
                 name: stat.name.to_owned(),
                 cpu_ns: stat.cpu.as_nanos() as u64,
                 entries: stat.entries,
@@ -63,7 +74,16 @@ pub(super) fn stat() -> Stat {
         threads,
         keys_on: dormouse_keys::list(|k| k.key.is_enabled()).into_iter().filter(|&on| on).count(),
         dropped: ring::dropped(),
+        clock: Some(clock()),
     }
+}
+
+/// What groups are charged by: the tier of this thread is the one that threads begin with.
+fn clock() -> Clock {
+    let tier = dormouse_clock::tier();
+    // A read that asks the kernel each time has nothing to be wrong about.
+    let error_bound_ns = if tier == dormouse_clock::Tier::Syscall { 0 } else { dormouse_clock::EPOCH_NS };
+    Clock { tier: tier.name().to_owned(), error_bound_ns }
 }
 
 pub(super) fn hello() -> Hello {
@@ -86,6 +106,7 @@ pub(super) fn hello() -> Hello {
         uid: rustix::process::geteuid().as_raw(),
         keys: sites.len(),
         sites: sites.into_iter().sum(),
+        ops: OPS.map(str::to_owned).into(),
     }
 }
 
@@ -99,6 +120,37 @@ fn threads_check() -> Capability {
     }
 }
 
+/// What a read of the clock costs on this thread, beside what it is made of and what it saves.
+fn clock_cost() -> Capability {
+    let [clock, counter, call] = [
+        cost(|| _ = dormouse_clock::thread_cpu_ns()),
+        cost(|| _ = dormouse_clock::rdtsc()),
+        cost(|| _ = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime)),
+    ];
+    let tier = dormouse_clock::tier();
+    Capability::ok(
+        "clock.read",
+        format!("{clock:.0} ns by {tier}; the counter alone {counter:.0} ns, the system call {call:.0} ns"),
+    )
+}
+
+/// Nanoseconds that `read` takes: the best of a few rounds, since what disturbs one makes it longer.
+fn cost(read: impl Fn()) -> f64 {
+    let round = |_| {
+        let start = std::time::Instant::now();
+        (0..READS).for_each(|_| read());
+        start.elapsed().as_secs_f64() * 1e9 / f64::from(READS)
+    };
+    (0..5).map(round).fold(f64::INFINITY, f64::min)
+}
+
+/// Without `/proc` much is answered, with holes that this explains.
+fn proc_check() -> Option<Capability> {
+    let why = std::fs::metadata("/proc/self/task").err()?;
+    let detail = format!("/proc/self/task: {why}; threads are not listed, names are missing");
+    Some(Capability::unavailable("host.proc", detail).with_fix("mount /proc where the service runs"))
+}
+
 pub(super) fn doctor() -> Doctor {
     let rings = match ring::dropped() {
         0 => Capability::ok(
@@ -110,7 +162,8 @@ pub(super) fn doctor() -> Doctor {
     let checks = dormouse_keys::capability()
         .into_iter()
         .chain(dormouse_clock::capability())
-        .chain([rings, threads_check()])
+        .chain([clock_cost(), rings, threads_check()])
+        .chain(proc_check())
         .map(|c| Check {
             name: c.name.to_owned(),
             state: match c.state {
