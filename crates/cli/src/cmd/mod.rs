@@ -10,6 +10,7 @@ mod keys;
 mod off;
 mod on;
 mod ps;
+mod stat;
 mod top;
 mod trace;
 
@@ -27,6 +28,7 @@ pub(crate) enum Command {
     Off(off::Args),
     Trace(trace::Args),
     Top(top::Args),
+    Stat(stat::Args),
     Doctor(doctor::Args),
     #[cfg(feature = "demo")]
     Demo(demo::Args),
@@ -48,6 +50,7 @@ pub(crate) fn run(command: Command, context: &mut Context) -> Outcome {
         Command::Off(args) => off::run(&args, context),
         Command::Trace(args) => trace::run(&args, context),
         Command::Top(args) => top::run(&args, context),
+        Command::Stat(args) => stat::run(&args, context),
         Command::Doctor(args) => doctor::run(&args, context),
         #[cfg(feature = "demo")]
         Command::Demo(args) => demo::run(&args, context),

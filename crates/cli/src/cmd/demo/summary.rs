@@ -195,7 +195,16 @@ mod tests {
     use dormouse::wire::GroupStat;
 
     fn group(name: &str, cpu_ns: u64, finished: u64) -> GroupStat {
-        GroupStat { id: 1, name: name.into(), cpu_ns, entries: 0, alive: 0, started: finished, finished }
+        GroupStat {
+            id: 1,
+            name: name.into(),
+            cpu_ns,
+            entries: 0,
+            alive: 0,
+            started: finished,
+            finished,
+            counts: Vec::new(),
+        }
     }
 
     fn summary(errors: u64, served: u64) -> Summary {
@@ -218,6 +227,7 @@ mod tests {
             threads: Vec::new(),
             keys_on: 0,
             dropped: 0,
+            clock: None,
         };
         let mut summary = Summary::new(7, &hello, "http://x");
         summary.add(stat, load);

@@ -40,7 +40,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, screen: &Screen) {
     let [table_area, sums_area] = Layout::vertical([Constraint::Fill(1), Constraint::Length(2)]).areas(upper);
     table(frame, screen, Pane::Groups, groups, table_area);
     if let Some(view) = &screen.view {
-        let rows = sums(view).map(|cells| Row::new(texts(cells)));
+        let rows = sums(view).into_iter().map(|cells| Row::new(texts(cells)));
         frame.render_widget(Table::new(rows, widths(Pane::Groups)).style(FAINT), sums_area);
     }
     table(frame, screen, Pane::Threads, threads, lower);

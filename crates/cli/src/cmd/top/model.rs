@@ -3,8 +3,9 @@
 use std::cmp::Ordering;
 use std::collections::HashMap;
 
-use dormouse::wire::Stat;
 use serde::Serialize;
+
+use crate::sample::Sample;
 
 /// CPU time in all, and the share of one CPU over the interval.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
@@ -43,10 +44,18 @@ pub(crate) struct View {
     pub(crate) time_mono_ns: u64,
     pub(crate) interval_ns: u64,
     pub(crate) process: Cpu,
+    /// What only an agent knows.
+    #[serde(flatten)]
+    pub(crate) inside: Option<Inside>,
+    pub(crate) threads: Vec<ThreadRow>,
+}
+
+/// Of a process with dormouse in it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct Inside {
     /// Charged to no group.
     pub(crate) unattributed: Cpu,
     pub(crate) groups: Vec<GroupRow>,
-    pub(crate) threads: Vec<ThreadRow>,
     pub(crate) keys_on: usize,
     #[serde(rename = "records_dropped")]
     pub(crate) dropped: u64,
@@ -54,33 +63,43 @@ pub(crate) struct View {
 
 impl View {
     /// What happened from `before` to `after`. Rows are in the order of CPU use.
-    pub(crate) fn between(before: &Stat, after: &Stat) -> View {
+    pub(crate) fn between(before: &Sample, after: &Sample) -> View {
         let interval_ns = after.mono_ns.saturating_sub(before.mono_ns);
         let cpu = |before: u64, after: u64| Cpu {
             // A total that a snapshot shows a little smaller than the last one did is no negative use.
             cpu_percent: ratio(after.saturating_sub(before), interval_ns) * 100.0,
             cpu_ns: after,
         };
-        let old_groups: HashMap<u32, _> = before.groups.iter().map(|group| (group.id, group)).collect();
-        let mut groups: Vec<GroupRow> = after
-            .groups
-            .iter()
-            .map(|group| {
-                let (cpu_ns, entries) =
-                    old_groups.get(&group.id).map_or((0, 0), |old| (old.cpu_ns, old.entries));
-                GroupRow {
-                    id: group.id,
-                    name: group.name.clone(),
-                    cpu: cpu(cpu_ns, group.cpu_ns),
-                    polls_per_s: ratio(group.entries.saturating_sub(entries), interval_ns) * 1e9,
-                    polls: group.entries,
-                    alive: group.alive,
-                    started: group.started,
-                    finished: group.finished,
-                }
-            })
-            .collect();
-        groups.sort_by(|a, b| by_use(a.cpu, b.cpu).then_with(|| a.name.cmp(&b.name)));
+        let old_groups: HashMap<u32, _> =
+            before.inside.iter().flat_map(|inside| &inside.groups).map(|group| (group.id, group)).collect();
+        let old_unattributed = before.inside.as_ref().map_or(0, |inside| inside.unattributed_ns);
+        let inside = after.inside.as_ref().map(|after| {
+            let mut groups: Vec<GroupRow> = after
+                .groups
+                .iter()
+                .map(|group| {
+                    let (cpu_ns, entries) =
+                        old_groups.get(&group.id).map_or((0, 0), |old| (old.cpu_ns, old.entries));
+                    GroupRow {
+                        id: group.id,
+                        name: group.name.clone(),
+                        cpu: cpu(cpu_ns, group.cpu_ns),
+                        polls_per_s: ratio(group.entries.saturating_sub(entries), interval_ns) * 1e9,
+                        polls: group.entries,
+                        alive: group.alive,
+                        started: group.started,
+                        finished: group.finished,
+                    }
+                })
+                .collect();
+            groups.sort_by(|a, b| by_use(a.cpu, b.cpu).then_with(|| a.name.cmp(&b.name)));
+            Inside {
+                unattributed: cpu(old_unattributed, after.unattributed_ns),
+                groups,
+                keys_on: after.keys_on,
+                dropped: after.dropped,
+            }
+        });
         // A thread id may be given again: a smaller total is another thread.
         let old_threads: HashMap<u32, u64> =
             before.threads.iter().map(|thread| (thread.tid, thread.cpu_ns)).collect();
@@ -100,13 +119,15 @@ impl View {
         View {
             time_mono_ns: after.mono_ns,
             interval_ns,
-            process: cpu(before.process_cpu_ns, after.process_cpu_ns),
-            unattributed: cpu(before.unattributed_cpu_ns, after.unattributed_cpu_ns),
-            groups,
+            process: cpu(before.cpu_ns, after.cpu_ns),
+            inside,
             threads,
-            keys_on: after.keys_on,
-            dropped: after.dropped,
         }
+    }
+
+    /// The groups, if there are any.
+    pub(crate) fn groups(&self) -> &[GroupRow] {
+        self.inside.as_ref().map_or(&[], |inside| &inside.groups)
     }
 }
 
@@ -122,10 +143,11 @@ fn ratio(part: u64, whole: u64) -> f64 {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use dormouse::wire::{GroupStat, ThreadStat};
+    use dormouse::wire::{GroupStat, Stat, ThreadStat};
 
     fn group(id: u32, name: &str, cpu_ns: u64, entries: u64) -> GroupStat {
-        GroupStat { id, name: name.into(), cpu_ns, entries, alive: 1, started: 3, finished: 2 }
+        let (alive, started, finished, counts) = (1, 3, 2, Vec::new());
+        GroupStat { id, name: name.into(), cpu_ns, entries, alive, started, finished, counts }
     }
 
     fn thread(tid: u32, name: &str, cpu_ns: u64) -> ThreadStat {
@@ -133,7 +155,7 @@ pub(crate) mod tests {
     }
 
     /// Two snapshots, half a second apart.
-    pub(crate) fn pair() -> (Stat, Stat) {
+    pub(crate) fn pair() -> (Sample, Sample) {
         let before = Stat {
             mono_ns: 1_000_000_000,
             process_cpu_ns: 100_000_000,
@@ -142,6 +164,7 @@ pub(crate) mod tests {
             threads: vec![thread(10, "main", 90_000_000), thread(11, "reused", 80_000_000)],
             keys_on: 2,
             dropped: 0,
+            clock: None,
         };
         let after = Stat {
             mono_ns: 1_500_000_000,
@@ -155,8 +178,9 @@ pub(crate) mod tests {
             threads: vec![thread(10, "main", 500_000_000), thread(11, "worker", 100_000)],
             keys_on: 3,
             dropped: 4,
+            clock: None,
         };
-        (before, after)
+        (Sample::of_agent(before), Sample::of_agent(after))
     }
 
     #[test]
@@ -165,9 +189,10 @@ pub(crate) mod tests {
         let view = View::between(&before, &after);
         assert_eq!(view.interval_ns, 500_000_000);
         assert_eq!(view.process, Cpu { cpu_percent: 100.0, cpu_ns: 600_000_000 });
-        assert_eq!(view.unattributed, Cpu { cpu_percent: 0.0, cpu_ns: 29_000_000 }, "never negative");
+        let inside = view.inside.as_ref().expect("an agent told");
+        assert_eq!(inside.unattributed, Cpu { cpu_percent: 0.0, cpu_ns: 29_000_000 }, "never negative");
         let groups: Vec<_> =
-            view.groups.iter().map(|g| (g.name.as_str(), g.cpu.cpu_percent, g.polls_per_s)).collect();
+            view.groups().iter().map(|g| (g.name.as_str(), g.cpu.cpu_percent, g.polls_per_s)).collect();
         assert_eq!(
             groups,
             [
@@ -184,6 +209,6 @@ pub(crate) mod tests {
     fn no_time_between_snapshots_is_no_division_by_zero() {
         let (before, _) = pair();
         let view = View::between(&before, &before);
-        assert!(view.groups.iter().all(|group| group.polls_per_s == 0.0 && group.cpu.cpu_percent == 0.0));
+        assert!(view.groups().iter().all(|group| group.polls_per_s == 0.0 && group.cpu.cpu_percent == 0.0));
     }
 }

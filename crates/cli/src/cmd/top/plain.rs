@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::model::{Cpu, View};
+use super::model::{Cpu, Inside, View};
 use crate::duration::short;
 use crate::output::HEAD;
 use crate::text::{Align, Table, clean, count};
@@ -20,25 +20,24 @@ pub(crate) struct Snapshot<'a> {
 
 /// The tables of groups and threads below a line about the process.
 pub(crate) fn render(who: &str, view: &View) -> String {
-    format!("{}\n{}\n{}", headline(who, view), groups(view).render(HEAD), threads(view).render(HEAD))
+    let groups = view.inside.as_ref().map(|inside| format!("{}\n", groups(view, inside).render(HEAD)));
+    format!("{}\n{}{}", headline(who, view), groups.unwrap_or_default(), threads(view).render(HEAD))
 }
 
 /// The process as a whole.
 pub(crate) fn headline(who: &str, view: &View) -> String {
-    let dropped = match view.dropped {
-        0 => String::new(),
-        n => format!(", {} dropped", count(n, "record")),
+    let inside = match &view.inside {
+        None => "threads only, no dormouse in it".to_owned(),
+        Some(Inside { keys_on, dropped: 0, .. }) => format!("{} on", count(*keys_on as u64, "key")),
+        Some(Inside { keys_on, dropped, .. }) => {
+            format!("{} on, {} dropped", count(*keys_on as u64, "key"), count(*dropped, "record"))
+        }
     };
-    format!(
-        "{who}: {:.1} % CPU over {}, {} on{dropped}",
-        view.process.cpu_percent,
-        short(view.interval_ns),
-        count(view.keys_on as u64, "key"),
-    )
+    format!("{who}: {:.1} % CPU over {}, {inside}", view.process.cpu_percent, short(view.interval_ns))
 }
 
 /// Groups, then what belongs to none, then what all of it should sum up to.
-pub(crate) fn groups(view: &View) -> Table {
+pub(crate) fn groups(view: &View, inside: &Inside) -> Table {
     let mut table = Table::new([
         ("GROUP", Align::Left),
         ("CPU %", Align::Right),
@@ -48,7 +47,7 @@ pub(crate) fn groups(view: &View) -> Table {
         ("STARTED", Align::Right),
         ("FINISHED", Align::Right),
     ]);
-    for group in &view.groups {
+    for group in &inside.groups {
         table.row([
             clean(&group.name),
             percent(group.cpu),
@@ -59,7 +58,7 @@ pub(crate) fn groups(view: &View) -> Table {
             group.finished.to_string(),
         ]);
     }
-    table.row(["(unattributed)".into(), percent(view.unattributed), seconds(view.unattributed)]);
+    table.row(["(unattributed)".into(), percent(inside.unattributed), seconds(inside.unattributed)]);
     table.row(["(process)".into(), percent(view.process), seconds(view.process)]);
     table
 }

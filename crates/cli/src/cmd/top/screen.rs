@@ -104,6 +104,9 @@ impl Screen {
     /// Shows a newer view, unless the person wants to read this one.
     pub(super) fn update(&mut self, view: View) {
         if !self.is_paused {
+            if view.inside.is_none() {
+                self.focus = Pane::Threads;
+            }
             self.view = Some(view);
             self.keep_selection_inside();
         }
@@ -123,7 +126,7 @@ impl Screen {
         match pane {
             Pane::Groups => {
                 let mut rows: Vec<&GroupRow> =
-                    view.groups.iter().filter(|row| self.shows(&row.name)).collect();
+                    view.groups().iter().filter(|row| self.shows(&row.name)).collect();
                 rows.sort_by(|a, b| directed(compare_groups(place.column, a, b), place.is_inverted));
                 rows.into_iter().map(group_cells).collect()
             }
@@ -247,9 +250,10 @@ fn thread_cells(row: &ThreadRow) -> Vec<String> {
 }
 
 /// What no group's row shows: the cells below the groups.
-pub(super) fn sums(view: &View) -> [Vec<String>; 2] {
+pub(super) fn sums(view: &View) -> Vec<Vec<String>> {
     let cells = |name: &str, cpu: Cpu| vec![name.to_owned(), percent(cpu), seconds(cpu)];
-    [cells("(unattributed)", view.unattributed), cells("(process)", view.process)]
+    let unattributed = view.inside.as_ref().map(|inside| cells("(unattributed)", inside.unattributed));
+    unattributed.into_iter().chain([cells("(process)", view.process)]).collect()
 }
 
 #[cfg(test)]
@@ -327,16 +331,20 @@ mod tests {
         assert_eq!(names(&screen, Pane::Groups).len(), 3);
     }
 
+    fn keys_on(screen: &Screen) -> Option<usize> {
+        Some(screen.view.as_ref()?.inside.as_ref()?.keys_on)
+    }
+
     #[test]
     fn pausing_keeps_what_is_read() {
         let mut screen = screen();
         let (before, after) = pair();
         press(&mut screen, " ");
         screen.update(View::between(&after, &before));
-        assert_eq!(screen.view.as_ref().map(|view| view.keys_on), Some(3));
+        assert_eq!(keys_on(&screen), Some(3));
         press(&mut screen, "p");
         screen.update(View::between(&before, &before));
-        assert_eq!(screen.view.as_ref().map(|view| view.keys_on), Some(2));
+        assert_eq!(keys_on(&screen), Some(2));
     }
 
     #[test]
