@@ -118,7 +118,7 @@ fn a_name_that_is_no_event_is_exit_2_with_names_near_it() {
     let service = Service::idle();
     let busy = Plain::busy();
     for target in [service.target(), busy.target()] {
-        for verb in ["stat"] {
+        for verb in ["stat", "top"] {
             run([verb, &target, "-e", "task-clok"])
                 .assert_fails(2, &["no event is called", "near:", "task-clock"]);
         }
@@ -140,6 +140,41 @@ fn a_command_line_that_says_too_little_or_too_much_is_exit_2() {
     ] {
         run(args).assert_fails(2, &["error:"]);
     }
+}
+
+#[test]
+fn top_has_a_column_for_an_event_and_serves_any_process() {
+    let busy = Plain::busy();
+    let args = ["top", &busy.target(), "--once", "--interval", "100ms", "-e", "page-faults,cycles"];
+    let text = run(args);
+    assert_eq!(text.code, Some(0), "{text:?}");
+    for part in ["threads only", "page-faults/s", "cycles/s", "<not counted>"] {
+        assert!(text.stdout.contains(part), "no {part:?} in {}", text.stdout);
+    }
+    let top = run(["--json"].iter().chain(&args)).json();
+    assert!(top["process"]["cpu_ns"].as_u64() > Some(0) && top["groups"].is_null(), "{top}");
+    assert!(top["threads"][0]["events"][0]["per_s"].is_number(), "{top}");
+}
+
+#[test]
+fn list_says_what_can_be_counted_and_why_the_rest_cannot() {
+    let service = Service::idle();
+    let busy = Plain::busy();
+    let here = run(["--json", "list"]).json();
+    let inside = run(["--json", "list", &service.target()]).json();
+    let outside = run(["--json", "list", &busy.target()]).json();
+    for listed in [&here, &inside, &outside] {
+        let events = listed["events"].as_array().expect("events");
+        let of = |name: &str| events.iter().find(|event| event["name"] == name).expect("an event");
+        assert_eq!((&of("task-clock")["available"], &of("task-clock")["unit"]), (&true.into(), &"ns".into()));
+        for event in events {
+            let why = event["unavailable"].as_str();
+            assert_eq!(event["available"] == true, why.is_none(), "a reason or an event: {event}");
+        }
+    }
+    assert_eq!(inside["pid"], service.pid());
+    let text = run(["list", &service.target()]);
+    assert!(text.code == Some(0) && text.stdout.starts_with("EVENT"), "{text:?}");
 }
 
 #[test]

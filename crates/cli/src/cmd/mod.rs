@@ -7,6 +7,7 @@ mod demo;
 mod doctor;
 mod generate;
 mod keys;
+mod list;
 mod off;
 mod on;
 mod ps;
@@ -29,6 +30,7 @@ pub(crate) enum Command {
     Trace(trace::Args),
     Top(top::Args),
     Stat(stat::Args),
+    List(list::Args),
     Doctor(doctor::Args),
     #[cfg(feature = "demo")]
     Demo(demo::Args),
@@ -51,6 +53,7 @@ pub(crate) fn run(command: Command, context: &mut Context) -> Outcome {
         Command::Trace(args) => trace::run(&args, context),
         Command::Top(args) => top::run(&args, context),
         Command::Stat(args) => stat::run(&args, context),
+        Command::List(args) => list::run(&args, context),
         Command::Doctor(args) => doctor::run(&args, context),
         #[cfg(feature = "demo")]
         Command::Demo(args) => demo::run(&args, context),

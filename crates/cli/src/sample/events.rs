@@ -63,11 +63,10 @@ impl Wish {
 
     /// What of them the kernel counts for any process.
     pub(crate) fn of_any_process(&self, patience: Duration) -> Outcome<Counted> {
-        let is_known = |name: &str| name == TASK_CLOCK || Usage::default().count(name).is_some();
-        if !self.0.iter().all(|name| is_known(name)) {
+        if !self.0.iter().all(|name| is_shown(name)) {
             self.check(&here(patience)?)?;
         }
-        Ok(self.divide(|name| (!is_known(name)).then(|| NO_AGENT.to_owned())))
+        Ok(self.divide(|name| (!is_shown(name)).then(|| NO_AGENT.to_owned())))
     }
 
     /// That each is the name of an event.
@@ -92,6 +91,21 @@ impl Wish {
         let (counted, refused) = self.0.iter().map(info).partition(|event| event.unavailable.is_none());
         Counted { counted, refused }
     }
+}
+
+/// Whether the kernel shows it of any process.
+fn is_shown(event: &str) -> bool {
+    event == TASK_CLOCK || Usage::default().count(event).is_some()
+}
+
+/// The same events as they are for a process without dormouse.
+pub(crate) fn of_any_process(events: Vec<EventInfo>) -> Vec<EventInfo> {
+    let of_any = |event: EventInfo| EventInfo {
+        note: "of threads, as /proc shows it".into(),
+        unavailable: (!is_shown(&event.name)).then(|| NO_AGENT.to_owned()),
+        ..event
+    };
+    events.into_iter().map(of_any).collect()
 }
 
 /// Whether an agent knows an operation that was added to the protocol.

@@ -19,9 +19,11 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::client::Client;
 use crate::exit::{Exit, Failure, Outcome};
+use crate::output::{FAIR, say};
 use crate::signals::wait;
 use crate::target::{Finder, Found, Target, describe};
-use events::Wish;
+use crate::text::clean;
+use events::{TASK_CLOCK, Wish};
 use tasks::{Tasks, Thread, Usage};
 
 /// How long a process whose agent has hung up may take to be gone.
@@ -180,6 +182,19 @@ impl Source {
     /// The events that are counted, and those that are not, with their reasons.
     pub(crate) fn counted(&self) -> &Counted {
         &self.counted
+    }
+
+    /// The events that have a column of their own: the CPU time has one anyway.
+    pub(crate) fn columns(&self) -> Vec<String> {
+        let all = self.counted.counted.iter().chain(&self.counted.refused);
+        all.filter(|event| event.name != TASK_CLOCK).map(|event| event.name.clone()).collect()
+    }
+
+    /// Tells the person what is not counted, and why.
+    pub(crate) fn warn(&self) {
+        for event in &self.counted.refused {
+            say(format_args!("{FAIR}not counted:{FAIR:#} {}: {}", clean(&event.name), clean(refused(event))));
+        }
     }
 
     /// To wait for the end of the process.

@@ -195,6 +195,11 @@ fn is_over(stat: &str) -> bool {
     stat_fields(stat).and_then(|(_, mut fields)| fields.next()).is_none_or(|state| matches!(state, "Z" | "X"))
 }
 
+/// The most memory that this process has had.
+pub(crate) fn own_peak() -> Option<u64> {
+    peak(&read_text(&Proc::system().own_path("status")).ok()?)
+}
+
 fn peak(status: &str) -> Option<u64> {
     let kib: u64 = line(status, "VmHWM")?.strip_suffix("kB")?.trim().parse().ok()?;
     Some(kib * 1024)

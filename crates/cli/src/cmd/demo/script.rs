@@ -116,7 +116,7 @@ impl Tables {
             return Ok(true);
         }
         let after = sample(client)?;
-        let view = View::between(&self.before, &after);
+        let view = View::between(&self.before, &after, &[]);
         if context.json {
             context.document(&plain::Snapshot {
                 kind: "snapshot",

@@ -26,6 +26,7 @@ use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Context, FAIR, HEAD, say};
 use crate::sample::events::Wish;
 use crate::sample::spent::{Spent, Window};
+use crate::sample::tasks::own_peak;
 use crate::sample::{Source, mono_ns};
 use crate::signals::{Signals, wait};
 use crate::target::{Finder, Found as Process, Target};
@@ -44,7 +45,10 @@ struct Used {
     involuntary_switches: u64,
     minor_faults: u64,
     major_faults: u64,
-    max_rss_bytes: u64,
+    /// Null where it cannot be told from that of this process; then the next one bounds it.
+    max_rss_bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_rss_at_most_bytes: Option<u64>,
 }
 
 /// One run that came to its end.
@@ -104,7 +108,8 @@ struct TotalDocument {
     involuntary_switches: Figure,
     minor_faults: Figure,
     major_faults: Figure,
-    max_rss_bytes: Figure,
+    /// Null where the command is too small for it in one run or more.
+    max_rss_bytes: Option<Figure>,
 }
 
 impl Used {
@@ -155,7 +160,10 @@ pub(super) fn run(
     let failed = runs.iter().filter(|run| !run.status.success()).count();
     if repeat.is_some() {
         let total = total(command, &runs, failed);
-        if context.json { context.document(&total)? } else { print_total(&total, context)? }
+        match runs.last() {
+            Some(last) if !context.json => print_total(&total, &last.used, context)?,
+            _ => context.document(&total)?,
+        }
     }
     let first = runs.iter().map(|run| code(run.status)).find(|&code| code != 0);
     Ok(first.map_or(Exit::Ok, Exit::Passed))
@@ -287,6 +295,8 @@ fn reap(child: Pid) -> io::Result<(ExitStatus, Used)> {
     // SAFETY: zeroes are valid, and so is what the kernel wrote over them.
     let usage = unsafe { usage.assume_init() };
     let time = |t: libc::timeval| t.tv_sec.cast_unsigned() * 1_000_000_000 + t.tv_usec.cast_unsigned() * 1000;
+    let max_rss_bytes = usage.ru_maxrss.cast_unsigned() * 1024;
+    let is_told = is_above_own(max_rss_bytes);
     let used = Used {
         elapsed_ns: 0,
         user_ns: time(usage.ru_utime),
@@ -295,9 +305,17 @@ fn reap(child: Pid) -> io::Result<(ExitStatus, Used)> {
         involuntary_switches: usage.ru_nivcsw.cast_unsigned(),
         minor_faults: usage.ru_minflt.cast_unsigned(),
         major_faults: usage.ru_majflt.cast_unsigned(),
-        max_rss_bytes: usage.ru_maxrss.cast_unsigned() * 1024,
+        max_rss_bytes: Some(max_rss_bytes).filter(|_| is_told),
+        max_rss_at_most_bytes: Some(max_rss_bytes).filter(|_| !is_told),
     };
     Ok((ExitStatus::from_raw(status), used))
+}
+
+/// A child begins with the memory of who starts it, and the kernel's account of its largest size keeps that: what is no
+/// larger says nothing of the command. (A sixteenth is more than the kernel's count is off by.)
+fn is_above_own(bytes: u64) -> bool {
+    let own = own_peak().unwrap_or(0);
+    bytes > own + own / 16
 }
 
 /// Why there is no run, with the code that a shell would end with.
@@ -347,7 +365,11 @@ fn total(command: &[OsString], runs: &[Run], failed_runs: usize) -> TotalDocumen
         involuntary_switches: of(|used| used.involuntary_switches as f64),
         minor_faults: of(|used| used.minor_faults as f64),
         major_faults: of(|used| used.major_faults as f64),
-        max_rss_bytes: of(|used| used.max_rss_bytes as f64),
+        max_rss_bytes: runs
+            .iter()
+            .map(|run| run.used.max_rss_bytes.map(|bytes| bytes as f64))
+            .collect::<Option<Vec<f64>>>()
+            .map(Figure::of),
     }
 }
 
@@ -371,14 +393,26 @@ fn print(command: &[OsString], run: &Run, context: &mut Context) -> Outcome<()> 
     row(switches.to_string(), "", "context switches", involuntary);
     let faults = used.minor_faults + used.major_faults;
     row(faults.to_string(), "", "page faults", format!("{} major", used.major_faults));
-    row(text::mib(used.max_rss_bytes), "MiB", "maximum resident size", String::new());
+    let size = "maximum resident size";
+    match used.max_rss_bytes {
+        Some(bytes) => row(text::mib(bytes), "MiB", size, String::new()),
+        None => row(text::NOT_COUNTED.into(), "", size, at_most(used)),
+    }
     context.line(table.render(HEAD))?;
     let Some(last) = &run.last else { return Ok(()) };
     let head = format!("as seen last, {} before its end:", short(last.before_end_ns));
     context.text(text::account(&head, &last.source, &last.spent))
 }
 
-fn print_total(total: &TotalDocument, context: &mut Context) -> Outcome<()> {
+/// What is known of a size that this process hides.
+fn at_most(used: &Used) -> String {
+    format!(
+        "at most {} MiB, what this command itself takes",
+        text::mib(used.max_rss_at_most_bytes.unwrap_or(0))
+    )
+}
+
+fn print_total(total: &TotalDocument, last: &Used, context: &mut Context) -> Outcome<()> {
     let failed = match total.failed_runs {
         0 => String::new(),
         n => format!(", {n} of them failed"),
@@ -393,7 +427,7 @@ fn print_total(total: &TotalDocument, context: &mut Context) -> Outcome<()> {
         ("UNIT", Align::Left),
         ("OF", Align::Left),
     ]);
-    let (ms, mib) = (1e6, 1_048_576.0);
+    let ms = 1e6;
     for (figure, scale, places, unit, of) in [
         (total.cpu_ns, ms, 3, "ms", "CPU time"),
         (total.cpus_used, 1.0, 3, "", "CPUs used"),
@@ -404,8 +438,10 @@ fn print_total(total: &TotalDocument, context: &mut Context) -> Outcome<()> {
         (total.involuntary_switches, 1.0, 1, "", "involuntary context switches"),
         (total.minor_faults, 1.0, 1, "", "minor page faults"),
         (total.major_faults, 1.0, 1, "", "major page faults"),
-        (total.max_rss_bytes, mib, 1, "MiB", "maximum resident size"),
-    ] {
+    ]
+    .into_iter()
+    .chain(total.max_rss_bytes.map(|size| (size, 1_048_576.0, 1, "MiB", "maximum resident size")))
+    {
         table.row([
             format!("{:.places$}", figure.mean / scale),
             format!("± {:.places$}", figure.stddev / scale),
@@ -414,7 +450,11 @@ fn print_total(total: &TotalDocument, context: &mut Context) -> Outcome<()> {
             of.to_owned(),
         ]);
     }
-    context.text(table.render(HEAD))
+    context.text(table.render(HEAD))?;
+    if total.max_rss_bytes.is_none() {
+        context.line(format_args!("maximum resident size: {} ({})", text::NOT_COUNTED, at_most(last)))?;
+    }
+    Ok(())
 }
 
 fn ns(length: Duration) -> u64 {

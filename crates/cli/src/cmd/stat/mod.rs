@@ -58,7 +58,7 @@ pub(crate) struct Args {
     #[arg(short = 'i', long, value_name = "DURATION", value_parser = interval, conflicts_with = "command")]
     interval: Option<Duration>,
     /// Run the command so often, and print means with their spread
-    #[arg(short = 'r', long, value_name = "N", requires = "command")]
+    #[arg(short = 'r', long, value_name = "N", conflicts_with_all = ["target", "pid"])]
     repeat: Option<NonZero<u32>>,
     /// Write the figures to this file instead of standard output
     #[arg(short, long, value_name = "FILE")]
@@ -97,7 +97,7 @@ fn watch(target: &Target, args: &Args, context: &mut Context) -> Outcome {
     let Some(first) = source.sample()? else {
         return Err(Failure::new(Exit::NoTarget, format!("{} has just ended", source.who())));
     };
-    warn(&source);
+    source.warn();
     let end = args.length.map(|length| Instant::now() + length);
     if args.length.is_none() && !context.json {
         say(format_args!("counting {}; Ctrl-C ends it", source.who()));
@@ -133,14 +133,6 @@ fn watch(target: &Target, args: &Args, context: &mut Context) -> Outcome {
     }
     json::print_or(context, json::Kind::Total { has_ended: why == End::Ended }, &source, &total.spent())?;
     Ok(Exit::Ok)
-}
-
-/// Says what is not counted, and why.
-fn warn(source: &Source) {
-    for event in &source.counted().refused {
-        let why = crate::text::clean(crate::sample::refused(event));
-        say(format_args!("{FAIR}not counted:{FAIR:#} {}: {why}", crate::text::clean(&event.name)));
-    }
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use crate::sample::tasks::{TICK_NS, Usage};
 use crate::text::{Align, Table, clean};
 
 /// What stands where nothing could be counted.
-const NOT_COUNTED: &str = "<not counted>";
+pub(super) const NOT_COUNTED: &str = "<not counted>";
 
 /// Who was looked at, and how long.
 pub(super) fn headline(who: &str, kind: Kind, spent: &Spent) -> String {

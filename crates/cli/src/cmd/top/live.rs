@@ -135,13 +135,14 @@ fn sample(
 ) -> Outcome<()> {
     let mut before = super::next(&mut source)?;
     let mut due = Instant::now() + interval.min(FIRST);
+    let events = source.columns();
     loop {
         let [is_over] = wait([stopped.as_fd()], Some(due)).map_err(|error| failed(&error))?;
         if is_over {
             return Ok(());
         }
         let after = super::next(&mut source)?;
-        if views.send(Ok(View::between(&before, &after))).is_err() {
+        if views.send(Ok(View::between(&before, &after, &events))).is_err() {
             return Ok(());
         }
         // A full pipe wakes as well.

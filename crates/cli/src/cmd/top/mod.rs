@@ -44,6 +44,9 @@ pub(crate) struct Args {
     /// Print text, also on a terminal
     #[arg(long)]
     plain: bool,
+    /// Events with a column of their own, as `dormouse list` has them
+    #[arg(short, long = "event", value_name = "EVENTS", default_value = "task-clock")]
+    events: Wish,
 }
 
 /// In which form.
@@ -69,11 +72,13 @@ fn interval(text: &str) -> Result<Duration, String> {
 
 pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
     let form = args.form(context.json, is_interactive());
-    let mut source = Source::open(&args.target, &Wish::default(), context.patience)?;
+    let mut source = Source::open(&args.target, &args.events, context.patience)?;
     match form {
         Form::Live => live::run(source, args.interval, None),
         Form::Printed(count) => {
             let signals = Signals::to_end()?;
+            source.warn();
+            let events = source.columns();
             let mut before = next(&mut source)?;
             let mut due = Instant::now() + args.interval;
             let mut left = count.map_or(u64::MAX, NonZero::get);
@@ -82,7 +87,7 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
                     break;
                 }
                 let after = next(&mut source)?;
-                let view = View::between(&before, &after);
+                let view = View::between(&before, &after, &events);
                 if context.json {
                     context.document(&plain::Snapshot {
                         kind: "snapshot",
@@ -126,8 +131,8 @@ mod tests {
 
     #[test]
     fn text_is_printed_unless_a_person_watches() {
-        let args =
-            Args { target: Target::Pid(1), once: false, count: None, interval: SHORTEST, plain: false };
+        let (target, events) = (Target::Pid(1), Wish::default());
+        let args = Args { target, once: false, count: None, interval: SHORTEST, plain: false, events };
         assert_eq!(args.form(false, true), Form::Live);
         assert_eq!(args.form(false, false), Form::Printed(None));
         assert_eq!(args.form(true, true), Form::Printed(None));

@@ -3,9 +3,11 @@
 use std::cmp::Ordering;
 use std::collections::HashMap;
 
+use dormouse::wire::GroupStat;
 use serde::Serialize;
 
 use crate::sample::Sample;
+use crate::sample::tasks::Thread;
 
 /// CPU time in all, and the share of one CPU over the interval.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
@@ -26,6 +28,16 @@ pub(crate) struct GroupRow {
     pub(crate) alive: u64,
     pub(crate) started: u64,
     pub(crate) finished: u64,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) events: Vec<Rate>,
+}
+
+/// An event of a group or a thread.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct Rate {
+    pub(crate) event: String,
+    /// Null where it is not counted.
+    pub(crate) per_s: Option<f64>,
 }
 
 /// One thread.
@@ -35,6 +47,8 @@ pub(crate) struct ThreadRow {
     pub(crate) name: String,
     #[serde(flatten)]
     pub(crate) cpu: Cpu,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) events: Vec<Rate>,
 }
 
 /// A process between two snapshots.
@@ -48,6 +62,9 @@ pub(crate) struct View {
     #[serde(flatten)]
     pub(crate) inside: Option<Inside>,
     pub(crate) threads: Vec<ThreadRow>,
+    /// The events with a column of their own, in the order of the rows'.
+    #[serde(skip)]
+    pub(crate) events: Vec<String>,
 }
 
 /// Of a process with dormouse in it.
@@ -62,13 +79,17 @@ pub(crate) struct Inside {
 }
 
 impl View {
-    /// What happened from `before` to `after`. Rows are in the order of CPU use.
-    pub(crate) fn between(before: &Sample, after: &Sample) -> View {
+    /// What happened from `before` to `after`, with these events. Rows are in the order of CPU use.
+    pub(crate) fn between(before: &Sample, after: &Sample, events: &[String]) -> View {
         let interval_ns = after.mono_ns.saturating_sub(before.mono_ns);
         let cpu = |before: u64, after: u64| Cpu {
             // A total that a snapshot shows a little smaller than the last one did is no negative use.
             cpu_percent: ratio(after.saturating_sub(before), interval_ns) * 100.0,
             cpu_ns: after,
+        };
+        let rates = |of: &dyn Fn(&str) -> Option<(u64, u64)>| -> Vec<Rate> {
+            let per_s = |(before, after): (u64, u64)| ratio(after.saturating_sub(before), interval_ns) * 1e9;
+            events.iter().map(|event| Rate { event: event.clone(), per_s: of(event).map(per_s) }).collect()
         };
         let old_groups: HashMap<u32, _> =
             before.inside.iter().flat_map(|inside| &inside.groups).map(|group| (group.id, group)).collect();
@@ -89,6 +110,10 @@ impl View {
                         alive: group.alive,
                         started: group.started,
                         finished: group.finished,
+                        events: rates(&|event| {
+                            let before = old_groups.get(&group.id).and_then(|old| count(old, event));
+                            Some((before.unwrap_or(0), count(group, event)?))
+                        }),
                     }
                 })
                 .collect();
@@ -101,17 +126,21 @@ impl View {
             }
         });
         // A thread id may be given again: a smaller total is another thread.
-        let old_threads: HashMap<u32, u64> =
-            before.threads.iter().map(|thread| (thread.tid, thread.cpu_ns)).collect();
+        let old_threads: HashMap<u32, &Thread> =
+            before.threads.iter().map(|thread| (thread.tid, thread)).collect();
         let mut threads: Vec<ThreadRow> = after
             .threads
             .iter()
             .map(|thread| {
-                let old = old_threads.get(&thread.tid).copied().filter(|&old| old <= thread.cpu_ns);
+                let old = old_threads.get(&thread.tid).filter(|old| old.cpu_ns <= thread.cpu_ns);
                 ThreadRow {
                     tid: thread.tid,
                     name: thread.name.clone(),
-                    cpu: cpu(old.unwrap_or(0), thread.cpu_ns),
+                    cpu: cpu(old.map_or(0, |old| old.cpu_ns), thread.cpu_ns),
+                    events: rates(&|event| {
+                        let before = old.and_then(|old| old.usage?.count(event));
+                        Some((before.unwrap_or(0), thread.usage?.count(event)?))
+                    }),
                 }
             })
             .collect();
@@ -122,6 +151,7 @@ impl View {
             process: cpu(before.cpu_ns, after.cpu_ns),
             inside,
             threads,
+            events: events.to_vec(),
         }
     }
 
@@ -129,6 +159,11 @@ impl View {
     pub(crate) fn groups(&self) -> &[GroupRow] {
         self.inside.as_ref().map_or(&[], |inside| &inside.groups)
     }
+}
+
+/// How often a group's event has happened so far.
+fn count(group: &GroupStat, event: &str) -> Option<u64> {
+    group.counts.iter().find(|count| count.event == event).map(|count| count.value)
 }
 
 /// More use first, then more time in all.
@@ -143,7 +178,7 @@ fn ratio(part: u64, whole: u64) -> f64 {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use dormouse::wire::{GroupStat, Stat, ThreadStat};
+    use dormouse::wire::{Count, Stat, ThreadStat};
 
     fn group(id: u32, name: &str, cpu_ns: u64, entries: u64) -> GroupStat {
         let (alive, started, finished, counts) = (1, 3, 2, Vec::new());
@@ -186,7 +221,7 @@ pub(crate) mod tests {
     #[test]
     fn rates_are_of_the_interval_alone() {
         let (before, after) = pair();
-        let view = View::between(&before, &after);
+        let view = View::between(&before, &after, &[]);
         assert_eq!(view.interval_ns, 500_000_000);
         assert_eq!(view.process, Cpu { cpu_percent: 100.0, cpu_ns: 600_000_000 });
         let inside = view.inside.as_ref().expect("an agent told");
@@ -206,9 +241,22 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn an_event_is_a_rate_where_it_is_counted_and_else_not_zero() {
+        let (mut before, mut after) = pair();
+        let count = |value| vec![Count { event: "sneezes".into(), value, enabled_ns: 1, running_ns: 1 }];
+        before.inside.as_mut().unwrap().groups[0].counts = count(10);
+        after.inside.as_mut().unwrap().groups[0].counts = count(35);
+        let view = View::between(&before, &after, &["sneezes".into()]);
+        let rates: Vec<_> =
+            view.groups().iter().map(|group| (group.name.as_str(), group.events[0].per_s)).collect();
+        assert_eq!(rates, [("POST /brew", None), ("GET /menu", Some(50.0)), ("idle", None)]);
+        assert!(view.threads.iter().all(|thread| thread.events[0].per_s.is_none()));
+    }
+
+    #[test]
     fn no_time_between_snapshots_is_no_division_by_zero() {
         let (before, _) = pair();
-        let view = View::between(&before, &before);
+        let view = View::between(&before, &before, &[]);
         assert!(view.groups().iter().all(|group| group.polls_per_s == 0.0 && group.cpu.cpu_percent == 0.0));
     }
 }
