@@ -93,7 +93,7 @@ fn a_process_without_dormouse_has_threads_and_no_groups() {
     assert!(ns(&total["process"]["cpu_ns"]) > 0, "{total}");
     assert!(ns(&total["clock"]["thread_error_bound_ns"]) > 0, "a tick behind: {total}");
     assert_eq!(total["threads"].as_array().map(Vec::len), Some(1));
-    let asleep = Plain::start("sleep 600 & wait");
+    let asleep = Plain::start("exec sleep 600");
     let total = run(["--json", "stat", &asleep.target(), "--for", "100ms"]).json();
     assert_eq!(ns(&total["process"]["cpu_ns"]), 0, "{total}");
 }

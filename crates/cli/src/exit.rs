@@ -21,18 +21,31 @@ pub(crate) enum Exit {
     Denied,
     /// This machine, or the version of the service, cannot do it.
     Unsupported,
-    /// As the command ended that was run: its own code, 128 and the number of its signal, or, as of a shell, 126 and
-    /// 127 where it could not be run.
-    Passed(u8),
     /// Ended by Ctrl-C before the end.
     #[cfg_attr(
         not(feature = "demo"),
         expect(dead_code, reason = "elsewhere the signal itself ends the process")
     )]
     Interrupted,
+    /// As the command ended that this one has run.
+    Child(u8),
 }
 
 impl Exit {
+    /// The number that the process ends with.
+    pub(crate) fn code(self) -> u8 {
+        match self {
+            Exit::Ok => 0,
+            Exit::Failed => 1,
+            Exit::Usage => 2,
+            Exit::NoTarget => 3,
+            Exit::Denied => 4,
+            Exit::Unsupported => 5,
+            Exit::Interrupted => 130,
+            Exit::Child(code) => code,
+        }
+    }
+
     /// The word for it in JSON.
     pub(crate) fn word(self) -> &'static str {
         match self {
@@ -42,22 +55,8 @@ impl Exit {
             Exit::NoTarget => "no-target",
             Exit::Denied => "denied",
             Exit::Unsupported => "unsupported",
-            Exit::Passed(_) => "command",
             Exit::Interrupted => "interrupted",
-        }
-    }
-
-    /// The code that the process ends with.
-    pub(crate) fn code(self) -> u8 {
-        match self {
-            Exit::Ok => 0,
-            Exit::Failed => 1,
-            Exit::Usage => 2,
-            Exit::NoTarget => 3,
-            Exit::Denied => 4,
-            Exit::Unsupported => 5,
-            Exit::Passed(code) => code,
-            Exit::Interrupted => 130,
+            Exit::Child(_) => "child",
         }
     }
 }

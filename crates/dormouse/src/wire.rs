@@ -433,6 +433,9 @@ pub struct Notice {
 pub struct Stat {
     /// `CLOCK_MONOTONIC` of the snapshot, in nanoseconds.
     pub mono_ns: u64,
+    /// How long it took, in nanoseconds: groups are older by up to as much than threads and the process.
+    #[serde(default)]
+    pub took_ns: u64,
     /// CPU time of the whole process.
     pub process_cpu_ns: u64,
     /// CPU time that is charged to no group.

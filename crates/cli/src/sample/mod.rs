@@ -46,6 +46,8 @@ pub(crate) struct Sample {
 /// What an agent tells of its process.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Inside {
+    /// How much older groups may be than threads and the process.
+    pub(crate) took_ns: u64,
     /// CPU time that is charged to no group.
     pub(crate) unattributed_ns: u64,
     pub(crate) groups: Vec<GroupStat>,
@@ -70,6 +72,7 @@ impl Sample {
             max_rss_bytes: None,
             threads: stat.threads.into_iter().map(thread).collect(),
             inside: Some(Inside {
+                took_ns: stat.took_ns,
                 unattributed_ns: stat.unattributed_cpu_ns,
                 groups: stat.groups,
                 keys_on: stat.keys_on,

@@ -24,6 +24,8 @@ pub(crate) struct Spent {
 /// Of an agent's groups.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct SpentInside {
+    /// The groups' time and the process's may begin and end apart by so much.
+    pub(crate) skew_ns: u64,
     pub(crate) unattributed_ns: u64,
     pub(crate) groups: Vec<SpentGroup>,
 }
@@ -151,7 +153,9 @@ impl Window {
             .collect();
         groups.sort_by(|a, b| b.cpu_ns.cmp(&a.cpu_ns).then_with(|| a.name.cmp(&b.name)));
         let unattributed = first.map_or(0, |first| first.unattributed_ns);
-        Some(SpentInside { unattributed_ns: last.unattributed_ns.saturating_sub(unattributed), groups })
+        let unattributed_ns = last.unattributed_ns.saturating_sub(unattributed);
+        let skew_ns = first.map_or(0, |first| first.took_ns).max(last.took_ns);
+        Some(SpentInside { skew_ns, unattributed_ns, groups })
     }
 }
 
@@ -184,4 +188,78 @@ fn counts(after: &[Count], before: &[Count]) -> Vec<Count> {
 
 fn key(thread: &Thread) -> (u32, u64) {
     (thread.tid, thread.start_ticks)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample::Inside;
+    use dormouse::wire::GroupStat;
+
+    fn thread(tid: u32, start_ticks: u64, cpu_ns: u64, voluntary: u64) -> Thread {
+        let usage = Some(Usage { voluntary, ..Usage::default() });
+        Thread { tid, start_ticks, name: format!("t{start_ticks}"), cpu_ns, usage }
+    }
+
+    fn sample(seconds: u64, cpu_ns: u64, threads: Vec<Thread>) -> Sample {
+        let usage = threads.iter().filter_map(|thread| thread.usage).fold(Usage::default(), Usage::plus);
+        Sample { cpu_ns, usage: Some(usage), threads, ..Sample::nothing(seconds * 1_000_000_000) }
+    }
+
+    fn cpu(spent: &Spent) -> Vec<(&str, u64, bool)> {
+        spent.threads.iter().map(|thread| (thread.name.as_str(), thread.cpu_ns, thread.has_ended)).collect()
+    }
+
+    #[test]
+    fn a_thread_that_has_ended_keeps_what_it_used_as_it_was_seen_last() {
+        let mut window = Window::new(sample(0, 50, vec![thread(1, 10, 30, 3), thread(2, 11, 20, 2)]));
+        window.add(sample(1, 90, vec![thread(1, 10, 40, 4), thread(2, 11, 50, 9)]));
+        window.add(sample(2, 100, vec![thread(1, 10, 45, 5)]));
+        let spent = window.spent();
+        assert_eq!(cpu(&spent), [("t11", 30, true), ("t10", 15, false)]);
+        assert_eq!((spent.elapsed_ns, spent.cpu_ns, spent.others_ns), (2_000_000_000, 50, 5));
+        // Switches go with their threads: the process's own account has lost those of the second.
+        assert_eq!(spent.usage.map(|usage| usage.voluntary), Some(2 + 7));
+    }
+
+    #[test]
+    fn a_thread_id_that_is_given_again_is_another_thread() {
+        let mut window = Window::new(sample(0, 50, vec![thread(1, 10, 50, 0)]));
+        window.add(sample(1, 70, vec![thread(1, 12, 8, 0)]));
+        assert_eq!(cpu(&window.spent()), [("t12", 8, false), ("t10", 0, true)]);
+        // An agent alone knows no start: there a smaller total tells.
+        let mut window = Window::new(sample(0, 50, vec![thread(1, 0, 50, 0)]));
+        window.add(sample(1, 70, vec![thread(1, 0, 8, 0)]));
+        assert_eq!(cpu(&window.spent()), [("t0", 8, false), ("t0", 0, true)]);
+    }
+
+    #[test]
+    fn a_group_is_counted_from_where_it_stood_and_a_new_one_from_nothing() {
+        let count = |value, running_ns| Count {
+            event: "sneezes".into(),
+            value,
+            enabled_ns: 2 * running_ns,
+            running_ns,
+        };
+        let group = |id, cpu_ns, count| GroupStat {
+            id,
+            name: format!("g{id}"),
+            cpu_ns,
+            entries: cpu_ns,
+            alive: 1,
+            started: 2,
+            finished: 1,
+            counts: vec![count],
+        };
+        let with = |groups: Vec<GroupStat>, unattributed_ns| Sample {
+            inside: Some(Inside { took_ns: 7, unattributed_ns, groups, keys_on: 0, dropped: 0 }),
+            ..sample(0, 0, Vec::new())
+        };
+        let mut window = Window::new(with(vec![group(1, 10, count(5, 100))], 30));
+        window.add(with(vec![group(1, 15, count(9, 150)), group(2, 40, count(3, 10))], 20));
+        let inside = window.spent().inside.expect("an agent told");
+        let seen: Vec<_> = inside.groups.iter().map(|g| (g.id, g.cpu_ns, g.counts[0].clone())).collect();
+        assert_eq!(seen, [(2, 40, count(3, 10)), (1, 5, count(4, 50))]);
+        assert_eq!((inside.unattributed_ns, inside.skew_ns), (0, 7), "never negative");
+    }
 }

@@ -27,19 +27,14 @@ pub(super) fn available() -> Vec<EventInfo> {
 }
 
 fn info(name: &str) -> EventInfo {
-    let unavailable = match Event::by_name(name) {
-        Ok(event) if event == Event::TASK_CLOCK => None,
-        Ok(_) => Some(NOT_FOR_GROUPS.to_owned()),
-        Err(why) => Some(why.to_string()),
+    let (unit, pmu, unavailable) = match Event::by_name(name) {
+        Ok(event) if event == Event::TASK_CLOCK => ("ns", "clock", None),
+        Ok(_) => ("1", "software", Some(NOT_FOR_GROUPS.to_owned())),
+        Err(dormouse_events::Error::Unavailable { reason, .. }) => ("1", "hardware", Some(reason)),
+        Err(why) => ("1", "", Some(why.to_string())),
     };
-    let is_clock = name == Event::TASK_CLOCK.name();
-    EventInfo {
-        name: name.to_owned(),
-        unit: if is_clock { "ns" } else { "1" }.to_owned(),
-        pmu: if is_clock { "clock" } else { "software" }.to_owned(),
-        note: String::new(),
-        unavailable,
-    }
+    let (name, unit, pmu) = (name.to_owned(), unit.to_owned(), pmu.to_owned());
+    EventInfo { name, unit, pmu, note: String::new(), unavailable }
 }
 
 impl Counting {

@@ -5,6 +5,10 @@
 //!
 //! Ctrl-C and Ctrl-\ reach the command from the terminal; this process lives on to tell what was used. SIGTERM and SIGHUP
 //! come to this process alone, and are passed on.
+//!
+//! # Safety
+//!
+//! One `wait4`, for the account of one child.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -166,7 +170,7 @@ pub(super) fn run(
         }
     }
     let first = runs.iter().map(|run| code(run.status)).find(|&code| code != 0);
-    Ok(first.map_or(Exit::Ok, Exit::Passed))
+    Ok(first.map_or(Exit::Ok, Exit::Child))
 }
 
 /// As a shell has it.
@@ -314,14 +318,13 @@ fn reap(child: Pid) -> io::Result<(ExitStatus, Used)> {
 /// A child begins with the memory of who starts it, and the kernel's account of its largest size keeps that: what is no
 /// larger says nothing of the command. (A sixteenth is more than the kernel's count is off by.)
 fn is_above_own(bytes: u64) -> bool {
-    let own = own_peak().unwrap_or(0);
-    bytes > own + own / 16
+    own_peak().is_some_and(|own| bytes > own + own / 16)
 }
 
 /// Why there is no run, with the code that a shell would end with.
 fn not_run(program: &OsStr, error: &io::Error) -> Failure {
     let code = if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 };
-    Failure::new(Exit::Passed(code), format!("cannot run {}: {error}", display(program)))
+    Failure::new(Exit::Child(code), format!("cannot run {}: {error}", display(program)))
 }
 
 fn display(text: &OsStr) -> String {

@@ -58,6 +58,9 @@ struct Worth<'a> {
     /// Of a group for each thread that has run it.
     #[serde(skip_serializing_if = "Option::is_none")]
     group_error_bound_ns: Option<u64>,
+    /// How far apart the looks at groups and at the process were.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    group_skew_ns: Option<u64>,
 }
 
 #[derive(Serialize)]
@@ -142,6 +145,7 @@ impl<'a> Account<'a> {
                 thread_error_bound_ns: if source.has_agent() { 0 } else { TICK_NS },
                 group_tier: clock.map(|clock| clock.tier.as_str()),
                 group_error_bound_ns: clock.map(|clock| clock.error_bound_ns),
+                group_skew_ns: spent.inside.as_ref().map(|inside| inside.skew_ns),
             },
             process: Process {
                 cpu_ns: spent.cpu_ns,

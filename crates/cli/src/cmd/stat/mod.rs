@@ -83,7 +83,7 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
 }
 
 /// Why the watching is over.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug)]
 enum End {
     /// A signal, or the time.
     Due,
@@ -113,12 +113,17 @@ fn watch(target: &Target, args: &Args, context: &mut Context) -> Outcome {
             .map_err(|error| Failure::new(Exit::Failed, format!("cannot wait: {error}")))?;
         let now = Instant::now();
         let is_over = signalled && signals.take() || end.is_some_and(|end| now >= end);
-        let Some(sample) = source.sample()? else { break End::Ended };
+        let sample = match source.sample() {
+            Ok(Some(sample)) => sample,
+            Ok(None) => break Ok(End::Ended),
+            // What was seen until then is still worth having.
+            Err(failure) => break Err(failure),
+        };
         pause = LOOK.max(now.elapsed() * SHARE);
         part.add(sample.clone());
         total.add(sample);
         if is_over {
-            break End::Due;
+            break Ok(End::Due);
         }
         if let Some((at, interval)) = due.zip(args.interval).filter(|(at, _)| now >= *at) {
             json::print_or(context, json::Kind::Interval, &source, &part.spent())?;
@@ -128,11 +133,12 @@ fn watch(target: &Target, args: &Args, context: &mut Context) -> Outcome {
             due = Some((at + interval).max(now));
         }
     };
-    if why == End::Ended {
+    let has_ended = matches!(why, Ok(End::Ended));
+    if has_ended {
         say(format_args!("{FAIR}{} has ended:{FAIR:#} its last moments are not counted", source.who()));
     }
-    json::print_or(context, json::Kind::Total { has_ended: why == End::Ended }, &source, &total.spent())?;
-    Ok(Exit::Ok)
+    json::print_or(context, json::Kind::Total { has_ended }, &source, &total.spent())?;
+    why.map(|_| Exit::Ok)
 }
 
 #[cfg(test)]

@@ -16,6 +16,9 @@ use crate::text::{Align, Table, clean};
 /// What stands where nothing could be counted.
 pub(super) const NOT_COUNTED: &str = "<not counted>";
 
+/// What the looks at groups and at the process may be apart without a word.
+const NOTABLE_SKEW_NS: u64 = 1_000_000;
+
 /// Who was looked at, and how long.
 pub(super) fn headline(who: &str, kind: Kind, spent: &Spent) -> String {
     let what = match kind {
@@ -32,7 +35,7 @@ pub(super) fn account(head: &str, source: &Source, spent: &Spent) -> String {
         let _ = write!(text, "\n{}", groups(source, inside, spent).render(HEAD));
     }
     let _ = write!(text, "\n{}", threads(spent).render(HEAD));
-    for line in worth(source) {
+    for line in worth(source, spent) {
         let _ = writeln!(text, "{DIM}{line}{DIM:#}");
     }
     text.push('\n');
@@ -176,7 +179,7 @@ fn name(thread: &SpentThread) -> String {
 }
 
 /// What the CPU times are worth.
-fn worth(source: &Source) -> Vec<String> {
+fn worth(source: &Source, spent: &Spent) -> Vec<String> {
     let mut lines = vec![if source.has_agent() {
         "CPU time of the process and its threads is the kernel's own".to_owned()
     } else {
@@ -196,6 +199,10 @@ fn worth(source: &Source) -> Vec<String> {
             lines.push("threads only: it has no dormouse in it, and so no groups".into());
         }
         None => {}
+    }
+    if let Some(inside) = spent.inside.as_ref().filter(|inside| inside.skew_ns > NOTABLE_SKEW_NS) {
+        let skew = short(inside.skew_ns);
+        lines.push(format!("groups were looked at up to {skew} before the process: the machine is busy"));
     }
     lines
 }

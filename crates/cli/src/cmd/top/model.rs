@@ -193,6 +193,7 @@ pub(crate) mod tests {
     pub(crate) fn pair() -> (Sample, Sample) {
         let before = Stat {
             mono_ns: 1_000_000_000,
+            took_ns: 0,
             process_cpu_ns: 100_000_000,
             unattributed_cpu_ns: 30_000_000,
             groups: vec![group(1, "GET /menu", 50_000_000, 100), group(2, "idle", 20_000_000, 7)],
@@ -203,6 +204,7 @@ pub(crate) mod tests {
         };
         let after = Stat {
             mono_ns: 1_500_000_000,
+            took_ns: 0,
             process_cpu_ns: 600_000_000,
             unattributed_cpu_ns: 29_000_000,
             groups: vec![
