@@ -21,6 +21,9 @@ use crate::wire::{
 /// Leases that a client may hold.
 const MAX_LEASES: usize = 256;
 
+/// What groups count for a client that has not said what.
+const TASK_CLOCK: &str = "task-clock";
+
 /// Events that a client may have counted.
 const MAX_EVENTS: usize = 32;
 
@@ -96,6 +99,11 @@ impl Server {
             }
             Op::Trace { glob } => self.trace(at, id, &glob),
             Op::Stat => {
+                // A client that knows no `count` wants CPU time.
+                if self.clients[at].counting.is_none() {
+                    self.clients[at].counting =
+                        Counting::start(&[TASK_CLOCK.to_owned()]).ok().map(|(c, _)| c);
+                }
                 let stat = host::stat(self.clients[at].counting.as_ref());
                 self.clients[at].answer(id, Ok(stat));
             }
