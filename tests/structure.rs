@@ -27,7 +27,7 @@ const PLAN: [(&str, &[&str]); 12] = [
             "dormouse-maps",
         ],
     ),
-    ("dormouse-cli", &["dormouse", "dormouse-teaparty", "dormouse-bench"]),
+    ("dormouse-cli", &["dormouse", "dormouse-sys", "dormouse-maps", "dormouse-teaparty", "dormouse-bench"]),
 ];
 
 fn dependencies() -> BTreeMap<String, BTreeSet<String>> {

@@ -41,7 +41,7 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
 
-    /// Replay this trace of page faults instead of those that come with the bench.
+    /// Replay this trace of page faults (`dormouse record --faults`) instead of those that come with the bench.
     #[arg(long, value_name = "FILE", help_heading = "Options of maps")]
     pub trace: Option<PathBuf>,
 
@@ -60,6 +60,8 @@ pub enum Workload {
     Poll,
     /// CPU time of a thread: what a read costs in each tier, how right it is, and what a switch of the kernel costs.
     Clock,
+    /// What counting allocations adds to them.
+    Alloc,
     /// Accounting of inherited breakpoints: a list of all tasks' or a hash.
     Breakpoint,
     /// A cache for address look-ups, on page faults recorded from real programs.
@@ -80,6 +82,7 @@ impl Workload {
             Self::Keys => &[Self::Keys],
             Self::Poll => &[Self::Poll],
             Self::Clock => &[Self::Clock],
+            Self::Alloc => &[Self::Alloc],
             Self::Breakpoint => &[Self::Breakpoint],
             Self::Maps => &[Self::Maps],
             Self::Pound => &[Self::Pound],
@@ -89,6 +92,7 @@ impl Workload {
                 Self::Keys,
                 Self::Poll,
                 Self::Clock,
+                Self::Alloc,
                 Self::Breakpoint,
                 Self::Maps,
                 Self::Pound,
@@ -103,6 +107,7 @@ impl Workload {
             Self::Keys => "keys",
             Self::Poll => "poll",
             Self::Clock => "clock",
+            Self::Alloc => "alloc",
             Self::Breakpoint => "breakpoint",
             Self::Maps => "maps",
             Self::Pound => "pound",
@@ -184,6 +189,7 @@ fn measure(
         Workload::Keys => workloads::keys::run(&settings, &mut progress),
         Workload::Poll => workloads::poll::run(&settings, &mut progress),
         Workload::Clock => workloads::clock::run(&settings, &mut progress),
+        Workload::Alloc => workloads::alloc::run(&settings, &mut progress),
         Workload::Breakpoint => workloads::breakpoint::run(&settings, &args.breakpoint, &mut progress),
         Workload::Maps => workloads::maps::run(&settings, trace, &mut progress),
         Workload::Pound => workloads::pound::run(&settings, &mut progress),

@@ -18,7 +18,6 @@ pub mod report;
 mod runner;
 pub mod stats;
 mod table;
-pub mod trace;
 mod workloads;
 
 pub use args::{Args, Workload, run, run_to};

@@ -87,6 +87,9 @@ const BREAKPOINT: Promised = &[
     ("times", "accounting-growth/hash"),
 ];
 
+const ALLOC: Promised =
+    &[("ns", "alloc/{system,dormouse-asleep,dormouse}"), ("ns", "alloc-added/{dormouse-asleep,dormouse}")];
+
 const SWITCH: Promised = &[
     ("ns", "ring/bare/{2,8,32}"),
     ("ns", "ring/{none,2,8,2hw,4h4s}/{2,8,32}/{eager,swap}"),
@@ -107,16 +110,31 @@ const MAPS: Promised = &[
     ("us", "update/{32,1000,10000}"),
 ];
 
-/// The threads of the origin's table stand behind each of these.
+/// The threads of the origin's table stand for each N.
 const POUND: Promised = &[
-    ("s", "pound/{clock_gettime,times,process,group-stale,group-fresh,group-fresh-prefetch}"),
-    ("%", "gain/{times,process,group-stale,group-fresh,group-fresh-prefetch}"),
-    ("times", "speedup/group-stale"),
-    ("ns", "behind-{least,most}/{process,group-stale,group-stale-silent,group-fresh}"),
-    ("ns", "walk/{prefetch,no-prefetch}"),
-    ("%", "walk-gain"),
-    ("cycles", "cycles/{clock_gettime,times,process,group-stale,group-fresh,group-fresh-prefetch}"),
-    ("%", "l1-misses/{clock_gettime,times,process,group-stale,group-fresh,group-fresh-prefetch}"),
+    ("s", "pound/{clock_gettime,times,process,process-exact,group-stale,group-fresh,group-fresh-prefetch}/N"),
+    ("%", "gain/{times,process,process-exact,group-stale,group-fresh,group-fresh-prefetch}/N"),
+    ("ns", "call/{clock_gettime,process}/N"),
+    ("%", "call-gain/process/N"),
+    ("ms", "start/N"),
+    ("times", "speedup/group-stale/N"),
+    ("times", "growth/group-stale"),
+    ("ns", "behind-{least,most}/{process,process-silent,group-stale,group-stale-silent,group-fresh}/N"),
+    (
+        "ns",
+        "pound-error/{process,process-silent,group-stale,group-stale-silent,group-fresh}/N/{p50,max,told-p50,told-max}",
+    ),
+    ("reads", "pound-error/{process,process-silent,group-stale,group-stale-silent,group-fresh}/N/outside"),
+    ("ns", "walk/{prefetch,no-prefetch}/N"),
+    ("%", "walk-gain/N"),
+    (
+        "cycles",
+        "cycles/{clock_gettime,times,process,process-exact,group-stale,group-fresh,group-fresh-prefetch}/N",
+    ),
+    (
+        "%",
+        "l1-misses/{clock_gettime,times,process,process-exact,group-stale,group-fresh,group-fresh-prefetch}/N",
+    ),
 ];
 
 const POUND_THREADS: &str = "/{2,5,8,12,21,30,48,79,110,128}";
@@ -134,17 +152,19 @@ fn unitless(names: &[&'static str]) -> Vec<(&'static str, String)> {
 
 /// Each name with its unit; without one where the list has none.
 fn promised(workload: Workload) -> Vec<(&'static str, String)> {
-    let (rows, behind): (Promised, &str) = match workload {
-        Workload::Clock => (CLOCK, ""),
-        Workload::Breakpoint => (BREAKPOINT, ""),
-        Workload::Switch => (SWITCH, ""),
-        Workload::Maps => (MAPS, ""),
-        Workload::Pound => (POUND, POUND_THREADS),
+    let rows = match workload {
+        Workload::Clock => CLOCK,
+        Workload::Alloc => ALLOC,
+        Workload::Breakpoint => BREAKPOINT,
+        Workload::Switch => SWITCH,
+        Workload::Maps => MAPS,
+        Workload::Pound => POUND,
         Workload::Keys => return unitless(KEYS),
         _ => return unitless(&POLL),
     };
-    let expanded =
-        |&(unit, pattern)| expand(&format!("{pattern}{behind}")).into_iter().map(move |name| (unit, name));
+    let expanded = |&(unit, pattern): &(&'static str, &str)| {
+        expand(&pattern.replace("/N", POUND_THREADS)).into_iter().map(move |name| (unit, name))
+    };
     rows.iter().flat_map(expanded).collect()
 }
 
@@ -159,6 +179,7 @@ fn every_promised_row_has_values_or_a_reason() {
         (Workload::Keys, "keys"),
         (Workload::Poll, "poll"),
         (Workload::Clock, "clock"),
+        (Workload::Alloc, "alloc"),
         (Workload::Breakpoint, "breakpoint"),
         (Workload::Switch, "switch"),
         (Workload::Maps, "maps"),

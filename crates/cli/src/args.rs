@@ -27,6 +27,7 @@ Examples:
   dormouse keys teaparty 'db.*'          keys and whether they are on
   dormouse trace teaparty 'db.*,!db.row' switch probes on and watch what they record
   dormouse on teaparty 'menu.*' --for 30s
+  dormouse record --faults teaparty -o tea.faults.gz
   dormouse demo                          all of it, on a service of its own
 
 A TARGET is a process id or a process name. A GLOB is a list as in 'db.*,!db.noisy'.

@@ -166,7 +166,8 @@ impl ThreadGroup {
     /// CPU time of all members as [`ThreadGroup::cpu_ns`] gives it, with a bound on what it leaves out.
     ///
     /// Not in the bound: what a member's clock may be ahead, by steal and interrupts inside an epoch: a
-    /// millisecond at most for each member.
+    /// millisecond at most for each member; and what it may lag, half of the bracket of its last question: a
+    /// fraction of a microsecond.
     ///
     /// # Cost
     ///
@@ -374,7 +375,7 @@ impl Shared {
             // The moment before the count: a count that is newer than its moment is no harm.
             let age = now.wrapping_sub(record.as_of()).cast_signed().max(0).cast_unsigned();
             counted += record.counted();
-            if record.holder().is_some_and(|holder| holder.forks == seat::forks()) {
+            if record.is_behind(seat::forks()) {
                 behind = behind.saturating_add(age);
                 oldest = oldest.max(age);
             }

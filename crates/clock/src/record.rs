@@ -7,7 +7,7 @@
 //! # Invariants
 //!
 //! 1. `counted` moves by `fetch_max` alone, and whoever moves it adds the difference to the total, once.
-//! 2. The terms of a record are written in [`TAKEN`] only; every change of hands moves the number in `state`,
+//! 2. The terms of a record are written in [`TAKEN`] and [`LEAVING`] only; every change of hands moves the number in `state`,
 //!    so who finds the same state before and after has seen the terms of one member.
 //! 3. A member is [`LIVE`] only while its thread is alive: it leaves before it ends. So its tid, found in the
 //!    same state before and after the thread's clock was read, was its own all the while.
@@ -31,6 +31,7 @@ const MOST_SHARDS: usize = 8;
 const FREE: u64 = 0;
 const TAKEN: u64 = 1;
 const LIVE: u64 = 2;
+const LEAVING: u64 = 3;
 const STATES: u64 = 4;
 
 /// How a member's CPU time becomes the count of its place.
@@ -76,9 +77,9 @@ pub(crate) enum Found {
 pub(crate) struct Record {
     /// Nanoseconds that the members of this place have used while they were members.
     counted: AtomicU64,
-    /// A moment at which the member had used no more than that.
+    /// A moment at which the member had used no more than that, by its own clock.
     as_of: AtomicU64,
-    /// FREE, TAKEN or LIVE, and the number of changes so far.
+    /// FREE, TAKEN, LIVE or LEAVING, and the number of changes so far.
     state: AtomicU64,
     tid: AtomicU32,
     forks: AtomicU32,
@@ -118,7 +119,7 @@ impl Record {
     /// The end of a membership begins: refreshers who look after this discard what they have.
     pub(crate) fn begin_leaving(&self) {
         let number = self.state.load(Ordering::Relaxed) / STATES;
-        self.state.store((number + 1) * STATES + TAKEN, Ordering::Relaxed);
+        self.state.store((number + 1) * STATES + LEAVING, Ordering::Relaxed);
         // Pairs with the fence of `is_still`: who has found us LIVE after reading our clock read it before we
         // read it for the last time, and has no more than we shall count.
         fence(Ordering::SeqCst);
@@ -159,9 +160,18 @@ impl Record {
                     base: self.base.load(Ordering::Relaxed),
                 },
             }),
-            TAKEN => Found::Moving,
-            _ => Found::Nobody,
+            FREE => Found::Nobody,
+            _ => Found::Moving,
         }
+    }
+
+    /// Whether a thread of this process, which has forked so often, may have used something here that is in no
+    /// count yet: it is a member, or was one and has not settled.
+    pub(crate) fn is_behind(&self, forks: u32) -> bool {
+        // Pairs with the stores of LIVE in `hold` and of FREE in `release`: who finds the place free finds all that its
+        // last member has used in the total.
+        let state = self.state.load(Ordering::Acquire) % STATES;
+        (state == LIVE || state == LEAVING) && self.forks.load(Ordering::Relaxed) == forks
     }
 
     /// Whether `holder`, and no other, has held the place all the time since it was looked up.
@@ -325,6 +335,21 @@ mod tests {
         let (_, record, _) = member(&table, 2, 9000);
         assert_eq!(record.advance(late), 0);
         assert!(!record.is_still(&seen));
+    }
+
+    #[test]
+    fn a_place_is_behind_from_its_members_coming_until_it_has_settled_unless_that_was_before_a_fork() {
+        let record = Record::default();
+        let behind = || (record.is_behind(0), record.is_behind(1));
+        assert!(record.take());
+        assert_eq!(behind(), (false, false), "nothing is used before the terms are set");
+        record.hold(1, 1, 0, 0);
+        assert_eq!(behind(), (false, true));
+        record.begin_leaving();
+        assert_eq!(behind(), (false, true));
+        record.settle(record.counted());
+        record.release();
+        assert_eq!(behind(), (false, false));
     }
 
     #[test]

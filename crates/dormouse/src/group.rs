@@ -5,11 +5,11 @@ use std::fmt;
 use std::future::Future;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{PoisonError, RwLock};
+use std::sync::{OnceLock, PoisonError, RwLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use dormouse_events::{Context, Kind, enter};
+use dormouse_events::{Context, Count, Counting, Error, Event, Kind, Mode};
 
 use crate::instrument::{Entered, Instrumented, Task};
 
@@ -29,7 +29,7 @@ pub struct Group(&'static Inner);
 #[derive(Debug)]
 struct Inner {
     name: &'static str,
-    context: Context,
+    context: &'static Context,
     started: AtomicU64,
     finished: AtomicU64,
 }
@@ -40,9 +40,10 @@ struct Inner {
 pub struct GroupStat {
     /// The group's name.
     pub name: &'static str,
-    /// CPU time of its tasks, without that of groups nested in them; tasks that are running now are included.
+    /// CPU time of its tasks while task-clock was counted, without that of groups nested in them; tasks that are running
+    /// now are included.
     pub cpu: Duration,
-    /// Polls of its futures and entries of its scopes and threads.
+    /// Polls of its futures and entries of its scopes and threads, while anything was counted.
     pub entries: u64,
     /// Tasks that are.
     pub alive: u64,
@@ -59,6 +60,8 @@ struct Registry {
 }
 
 static REGISTRY: RwLock<Option<Registry>> = RwLock::new(None);
+/// Groups by number, for look-ups without a lock.
+static BY_ID: [OnceLock<Group>; MAX_GROUPS] = [const { OnceLock::new() }; MAX_GROUPS];
 static NEXT_TASK: AtomicU64 = AtomicU64::new(1);
 
 impl Group {
@@ -74,7 +77,20 @@ impl Group {
         }
         drop(registry);
         let mut registry = REGISTRY.write().unwrap_or_else(PoisonError::into_inner);
-        registry.get_or_insert_default().intern(name)
+        let group = registry.get_or_insert_default().intern(name);
+        if let Some(place) = BY_ID.get(group.id() as usize - 1) {
+            place.get_or_init(|| group);
+        }
+        group
+    }
+
+    /// The group with that number.
+    pub(crate) fn by_id(id: u32) -> Option<Self> {
+        match BY_ID.get((id as usize).checked_sub(1)?) {
+            Some(place) => place.get().copied(),
+            // Contexts that are no groups have taken numbers, too.
+            None => Self::all().into_iter().find(|group| group.id() == id),
+        }
     }
 
     /// The name.
@@ -87,6 +103,25 @@ impl Group {
         self.0.context.id()
     }
 
+    /// Has `events` counted for this group as long as the guard lives; see [`count`] for all groups.
+    ///
+    /// # Errors
+    ///
+    /// An event that is not to be had here, or more than can be counted at once; then nothing has changed.
+    pub fn count(self, events: &[Event], mode: Mode) -> Result<Counting, Error> {
+        Counting::of(self.0.context, events, mode)
+    }
+
+    /// What was counted of every event that was ever counted for this group.
+    ///
+    /// # Cost
+    ///
+    /// What it takes to read the counters of each thread that runs one of the group's tasks at this moment: a system
+    /// call for task-clock, for others more.
+    pub fn counts(self) -> Vec<Count> {
+        self.0.context.read()
+    }
+
     /// Charges every poll of `future`, and its destructor, to this group.
     pub fn instrument<F: Future>(self, future: F) -> Instrumented<F> {
         Instrumented::new(self.start_task(), future)
@@ -96,8 +131,8 @@ impl Group {
     ///
     /// Not for a guard that lives across an `.await`: use [`Group::instrument`] there.
     pub fn enter(self) -> Entered {
-        let task = self.start_task();
-        let entered = self.switch_to(&task, Kind::Scope);
+        let mut task = self.start_task();
+        let entered = task.enter(Kind::Scope);
         Entered::new(entered, task)
     }
 
@@ -140,19 +175,14 @@ impl Group {
         registry.as_ref().map(|r| r.in_order.clone()).unwrap_or_default()
     }
 
-    fn start_task(self) -> Task {
+    pub(crate) fn start_task(self) -> Task {
         self.0.started.fetch_add(1, Ordering::Relaxed);
-        Task::new(self, NEXT_TASK.fetch_add(1, Ordering::Relaxed))
+        Task::new(self, dormouse_events::Task::new(self.0.context, NEXT_TASK.fetch_add(1, Ordering::Relaxed)))
     }
 
     pub(crate) fn finish_task(self) {
         // Pairs with the load in `stat`: who sees the end sees the start.
         self.0.finished.fetch_add(1, Ordering::Release);
-    }
-
-    #[inline]
-    pub(crate) fn switch_to(self, task: &Task, kind: Kind) -> dormouse_events::Entered {
-        enter(&self.0.context, task.id(), kind)
     }
 }
 
@@ -189,8 +219,7 @@ impl Registry {
         let name: &'static str = Box::leak(name.into());
         let group = Group(Box::leak(Box::new(Inner {
             name,
-            // 0 is what a thread shows outside any group.
-            context: Context::new(self.in_order.len() as u32 + 1),
+            context: Context::new(),
             started: AtomicU64::new(0),
             finished: AtomicU64::new(0),
         })));
@@ -200,11 +229,21 @@ impl Registry {
     }
 }
 
-/// CPU time of the process that is charged to no group: other threads' work, the runtime's own, tasks without
-/// a group.
-pub fn unattributed_cpu() -> Duration {
-    let groups: Duration = Group::all().into_iter().map(|g| g.stat().cpu).sum();
-    Duration::from_nanos(dormouse_clock::process_cpu_ns()).saturating_sub(groups)
+/// Has `events` counted for all groups that are and will be, as long as the guard lives. (Keep it with
+/// [`Counting::keep`] to have them counted from the start of the process.)
+///
+/// Until somebody counts, a switch between tasks reads nothing.
+///
+/// # Errors
+///
+/// An event that is not to be had here, or more than can be counted at once; then nothing has changed.
+///
+/// # Cost
+///
+/// A batch of one static key if nothing was counted before, a barrier for every processor, and for each thread that runs a
+/// task what it takes to read its counters from outside.
+pub fn count(events: &[Event]) -> Result<Counting, Error> {
+    Counting::everywhere(events, Mode::GroupExact)
 }
 
 #[cfg(test)]

@@ -9,20 +9,47 @@ use pin_project_lite::pin_project;
 
 use crate::group::Group;
 
-/// One task of a group, counted from its start to its drop.
+/// One task of a group, counted from its start to its drop; see [`Group::task`].
 #[derive(Debug)]
-pub(crate) struct Task {
+#[must_use = "the task ends when it is dropped"]
+pub struct Task {
     group: Group,
-    id: u64,
+    task: dormouse_events::Task,
 }
 
 impl Task {
-    pub(crate) fn new(group: Group, id: u64) -> Self {
-        Self { group, id }
+    pub(crate) fn new(group: Group, task: dormouse_events::Task) -> Self {
+        Self { group, task }
     }
 
-    pub(crate) fn id(&self) -> u64 {
-        self.id
+    /// The number that records show; never reused in a process.
+    pub fn id(&self) -> u64 {
+        self.task.id()
+    }
+
+    /// The group that is charged.
+    pub fn group(&self) -> Group {
+        self.group
+    }
+
+    /// Charges what `f` does on this thread, nested groups excepted, and counts an entry.
+    ///
+    /// When it returns or unwinds, nothing that was entered inside is current any more.
+    #[inline]
+    pub fn run<T>(&mut self, f: impl FnOnce() -> T) -> T {
+        let _inside = self.enter(Kind::Poll);
+        f()
+    }
+
+    /// [`Task::run`] for a destructor, which is no entry.
+    pub(crate) fn run_drop(&mut self, f: impl FnOnce()) {
+        let _inside = self.enter(Kind::Drop);
+        f();
+    }
+
+    #[inline]
+    pub(crate) fn enter(&mut self, kind: Kind) -> dormouse_events::Entered {
+        dormouse_events::enter(&mut self.task, kind)
     }
 }
 
@@ -70,7 +97,7 @@ pin_project! {
             let mut this = this.project();
             // Gone already if it ran to its end.
             if this.future.is_some() {
-                let _inside = this.task.group.switch_to(this.task, Kind::Drop);
+                let _inside = this.task.enter(Kind::Drop);
                 this.future.set(None);
             }
         }
@@ -94,7 +121,7 @@ impl<F: Future> Future for Instrumented<F> {
     #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
-        let _inside = this.task.group.switch_to(this.task, Kind::Poll);
+        let _inside = this.task.enter(Kind::Poll);
         // None: polled after its end, which no executor does, and which may do anything but panic into the
         // host.
         let Some(future) = this.future.as_mut().as_pin_mut() else { return Poll::Pending };

@@ -21,7 +21,10 @@
 //!
 //! - [`probe!`] and [`macro@probed`]: named places with fields that sleep behind a static key;
 //! - [`Group`]: CPU time, polls and tasks per route, job or whatever the service calls its work;
+//! - [`thread`], [`mod@tokio`] and [`mod@tower`] (features `tokio`, `tower`), [`inherit()`], [`inherit_fn`], [`carry`]: work
+//!   that is handed on and stays with its group;
 //! - [`static_key!`], [`likely!`], [`unlikely!`]: branches of the service's own (see [`keys`]);
+//! - [`Alloc`]: the global allocator, with a counter that sleeps;
 //! - [`mod@tracing`] (feature `tracing`): the `tracing` macros with callsites that sleep behind static keys;
 //! - [`init`]: the agent, a thread that answers the command. Without it everything works in-process.
 //!
@@ -33,6 +36,7 @@
 
 #![deny(unsafe_code)]
 
+mod adapt;
 mod agent;
 mod group;
 mod instrument;
@@ -44,22 +48,37 @@ pub mod tracing;
 mod value;
 pub mod wire;
 
+#[cfg(feature = "tokio")]
+pub use adapt::tokio;
+#[cfg(feature = "tower")]
+pub use adapt::tower;
+pub use adapt::{
+    inherit::{Carried, Inherited, carry, inherit, inherit_fn},
+    thread,
+};
 pub use agent::{Agent, InitError, init};
+pub use dormouse_events::{Alloc, Counter, Counting, Event};
 pub use dormouse_keys::{Batch, BatchReport, Key, Lease, StaticKey, likely, static_key, unlikely};
 pub use dormouse_macros::probed;
-pub use group::{Group, GroupStat, MAX_GROUPS, unattributed_cpu};
-pub use instrument::{Entered, Instrumented};
+pub use group::{Group, GroupStat, MAX_GROUPS, count};
+pub use instrument::{Entered, Instrumented, Task};
 pub use probe::Probe;
 pub use recorder::{Trace, TraceError, trace};
 pub use value::Value;
 
 pub use dormouse_clock as clock;
+pub use dormouse_events as events;
 pub use dormouse_keys as keys;
 
 /// The README's example compiles.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;
+
+/// So do the guide's.
+#[cfg(all(doctest, feature = "tokio", feature = "tower"))]
+#[doc = include_str!("../../../docs/guide/attribution.md")]
+struct Attribution;
 
 /// What the macros expand to; not for use by hand.
 #[doc(hidden)]

@@ -7,6 +7,7 @@
 //!
 //! A frame is `u32` length (of what follows), `u8` [`FrameKind`], payload; integers are little-endian.
 
+use dormouse_events::{Availability, Unit};
 use serde::{Deserialize, Serialize};
 
 /// The protocol version that this build speaks.
@@ -149,6 +150,8 @@ pub enum Code {
     Denied,
     /// The keys could not be switched; the message says why. They are as they were.
     Keys,
+    /// Events that cannot be counted together, or not now; the message says why.
+    Events,
     /// A code of a newer agent.
     #[serde(other)]
     Unknown,
@@ -531,6 +534,22 @@ pub struct EventInfo {
     /// Why it is not to be had here; absent: it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unavailable: Option<String>,
+}
+
+impl From<Availability> for EventInfo {
+    fn from(of: Availability) -> Self {
+        let unit = match of.unit {
+            Unit::Times => "1",
+            unit => unit.suffix(),
+        };
+        Self {
+            name: of.name.to_owned(),
+            unit: unit.to_owned(),
+            pmu: of.pmu.to_owned(),
+            note: of.note.unwrap_or_default().to_owned(),
+            unavailable: of.why_not,
+        }
+    }
 }
 
 /// Answer to `count`.

@@ -2,12 +2,12 @@
 
 use std::future::{Future, pending, poll_fn};
 use std::pin::{Pin, pin};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Once};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use dormouse::{Group, GroupStat};
+use dormouse::{Event, Group, GroupStat};
 
 /// Uses CPU time of this thread, by the kernel's clock.
 fn spin(time: Duration) {
@@ -15,6 +15,13 @@ fn spin(time: Duration) {
     let now = || dormouse::clock::thread_cpu_ns_of(tid).unwrap();
     let end = now() + time.as_nanos() as u64;
     while now() < end {}
+}
+
+/// A group whose CPU time is counted.
+fn group(name: &str) -> Group {
+    static COUNT: Once = Once::new();
+    COUNT.call_once(|| dormouse::count(&[Event::TASK_CLOCK]).unwrap().keep());
+    Group::new(name)
 }
 
 const WORK: Duration = Duration::from_millis(20);
@@ -36,7 +43,7 @@ fn runtime() -> tokio::runtime::Runtime {
 
 #[test]
 fn polls_are_counted_and_their_time_charged() {
-    let group = Group::new("charged");
+    let group = group("charged");
     runtime().block_on(group.instrument(async {
         for _ in 0..4 {
             spin(WORK / 4);
@@ -50,7 +57,7 @@ fn polls_are_counted_and_their_time_charged() {
 
 #[test]
 fn what_others_do_between_polls_is_not_charged() {
-    let group = Group::new("beside a hog");
+    let group = group("beside a hog");
     runtime().block_on(async {
         let hog = async {
             for _ in 0..4 {
@@ -70,7 +77,7 @@ fn what_others_do_between_polls_is_not_charged() {
 
 #[test]
 fn nested_groups_each_get_their_own_time() {
-    let (outer, inner) = (Group::new("outer"), Group::new("inner"));
+    let (outer, inner) = (group("outer"), group("inner"));
     runtime().block_on(outer.instrument(async {
         spin(WORK);
         inner
@@ -94,7 +101,7 @@ fn a_future_that_is_dropped_unpolled_is_started_and_finished_and_its_destructor_
             spin(WORK);
         }
     }
-    let group = Group::new("unpolled");
+    let group = group("unpolled");
     let slow = Slow;
     let future = group.instrument(async move {
         let _slow = slow;
@@ -109,7 +116,7 @@ fn a_future_that_is_dropped_unpolled_is_started_and_finished_and_its_destructor_
 
 #[test]
 fn a_panic_in_a_poll_ends_the_task_and_restores_what_ran_before() {
-    let (outer, inner) = (Group::new("around a panic"), Group::new("panics"));
+    let (outer, inner) = (group("around a panic"), group("panics"));
     let around = outer.enter();
     let runtime = runtime();
     let task = runtime.spawn(inner.instrument(async {
@@ -129,7 +136,7 @@ fn a_panic_in_a_poll_ends_the_task_and_restores_what_ran_before() {
 #[test]
 fn a_task_that_moves_between_workers_is_charged_once_for_each_poll() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(4).build().unwrap();
-    let group = Group::new("moves");
+    let group = group("moves");
     runtime.block_on(async {
         let tasks: Vec<_> = (0..8)
             .map(|_| {
@@ -152,7 +159,7 @@ fn a_task_that_moves_between_workers_is_charged_once_for_each_poll() {
 
 #[test]
 fn a_future_polled_on_two_threads_is_charged_on_both() {
-    let group = Group::new("two threads");
+    let group = group("two threads");
     let mut future: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(group.instrument(poll_fn(|_| {
         spin(WORK);
         Poll::Pending
@@ -174,7 +181,7 @@ fn a_future_polled_on_two_threads_is_charged_on_both() {
 
 #[test]
 fn a_block_on_inside_a_poll_nests() {
-    let (outer, inner) = (Group::new("blocks"), Group::new("is blocked on"));
+    let (outer, inner) = (group("blocks"), group("is blocked on"));
     let mut task = pin!(outer.instrument(async {
         spin(WORK);
         let mut nested = pin!(inner.instrument(async { spin(WORK * 2) }));
@@ -188,7 +195,7 @@ fn a_block_on_inside_a_poll_nests() {
 
 #[test]
 fn a_thread_of_a_group_is_charged_while_it_runs() {
-    let group = Group::new("a thread");
+    let group = group("a thread");
     let stop = Arc::new(AtomicBool::new(false));
     let stopped = Arc::clone(&stop);
     let thread = group
@@ -210,15 +217,4 @@ fn a_thread_of_a_group_is_charged_while_it_runs() {
     stop.store(true, Ordering::Relaxed);
     thread.join().unwrap();
     assert_eq!((group.stat().alive, group.stat().finished), (0, 1));
-}
-
-#[test]
-fn groups_and_the_rest_are_the_process() {
-    let group = Group::new("part of the process");
-    let entered = group.enter();
-    spin(WORK);
-    drop(entered);
-    let process = dormouse::clock::process_cpu_ns();
-    assert!(group.stat().cpu.as_nanos() as u64 <= process);
-    assert!(dormouse::unattributed_cpu().as_nanos() as u64 <= dormouse::clock::process_cpu_ns());
 }

@@ -1,44 +1,107 @@
-//! What was counted for one group of tasks.
+//! What is counted for one group of tasks.
 //!
 //! # Invariants
 //!
 //! 1. A thread adds to the shard of its start number; shards only grow.
-//! 2. A read is the committed sum plus what running threads have not committed yet, and never smaller than an
-//!    earlier read.
+//! 2. A read is what was charged plus what running threads have not charged yet, and never smaller than an earlier
+//!    read.
+//! 3. A context lives as long as the process, so tasks may outlive whoever made it.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
-use dormouse_sys::thread;
+use crate::account::{self, CLOCK, MAX_EVENTS};
+use crate::control;
+use crate::layout::{Layout, NOTHING, Readings};
+use crate::pmu::Event;
+use crate::stay::Seen;
+use crate::switch;
 
 const SHARDS: usize = 8;
 
-/// Counters of one thread's hash class, on a cache line of their own (two, because lines are fetched in
-/// pairs).
-#[derive(Debug, Default)]
+/// Counts of one thread's hash class, on cache lines of their own (in twos, because lines are fetched in pairs).
+#[derive(Debug)]
 #[repr(align(128))]
 struct Shard {
-    cpu_ns: AtomicU64,
+    counts: [AtomicU64; MAX_EVENTS],
     entries: AtomicU64,
 }
 
-/// The counters of one group of tasks.
+/// The counts of one group of tasks, and what is to be counted for it.
 #[derive(Debug)]
 pub struct Context {
     id: u32,
-    /// The largest CPU time that a read has given.
-    reported: AtomicU64,
+    /// What a task of it has to count; moved by [`control`] alone.
+    layout: AtomicPtr<Layout>,
+    /// Whether every task counts for itself, too.
+    exact: AtomicBool,
     shards: [Shard; SHARDS],
+    /// What was counted in contexts that were entered inside of this one.
+    nested: [AtomicU64; MAX_EVENTS],
+    /// The largest count that a read has given.
+    reported: [AtomicU64; MAX_EVENTS],
+    entries_reported: AtomicU64,
+}
+
+/// What was counted of one event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Count {
+    /// What was counted.
+    pub event: Event,
+    /// How often, in the event's unit, outside of contexts that were entered inside of this one.
+    pub value: u64,
+    /// How often in contexts that were entered inside of this one, as of their last switch.
+    pub nested: u64,
+    /// For how long the event was to be counted, in nanoseconds of wall time.
+    pub enabled_ns: u64,
+    /// For how much of that it was counted: less where a PMU has fewer counters than it was asked for and takes turns.
+    /// `value` is scaled up by the same ratio.
+    pub running_ns: u64,
 }
 
 impl Context {
-    /// A context; `id` is what a thread's block shows while one of its tasks is current, and must not be 0.
-    pub fn new(id: u32) -> Self {
-        Self { id, reported: AtomicU64::new(0), shards: Default::default() }
+    /// A new context. What is counted everywhere is counted for it, too.
+    ///
+    /// # Cost
+    ///
+    /// Some kilobytes that are never given back: make one for a kind of work, not for a piece of it.
+    pub fn new() -> &'static Self {
+        control::register(|id| Self {
+            id,
+            layout: AtomicPtr::new((&raw const NOTHING).cast_mut()),
+            exact: AtomicBool::new(false),
+            shards: [const {
+                Shard { counts: [const { AtomicU64::new(0) }; MAX_EVENTS], entries: AtomicU64::new(0) }
+            }; SHARDS],
+            nested: [const { AtomicU64::new(0) }; MAX_EVENTS],
+            reported: [const { AtomicU64::new(0) }; MAX_EVENTS],
+            entries_reported: AtomicU64::new(0),
+        })
     }
 
-    /// The number that it was made with.
+    /// Its number, from 1 in the order of creation; what a thread's block shows while one of its tasks is
+    /// current.
     pub fn id(&self) -> u32 {
         self.id
+    }
+
+    #[inline]
+    pub(crate) fn layout(&self) -> &'static Layout {
+        Layout::behind(&self.layout)
+    }
+
+    pub(crate) fn set_layout(&self, layout: &'static Layout) {
+        // Pairs with the load in `behind`.
+        self.layout.store(std::ptr::from_ref(layout).cast_mut(), Ordering::Release);
+    }
+
+    #[inline]
+    pub(crate) fn is_exact(&self) -> bool {
+        self.exact.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_exact(&self, exact: bool) {
+        self.exact.store(exact, Ordering::Relaxed);
     }
 
     fn shard(&self, start: u64) -> &Shard {
@@ -46,61 +109,109 @@ impl Context {
     }
 
     #[inline]
-    pub(crate) fn charge(&self, start: u64, cpu_ns: u64) {
-        // Pairs with the load in `committed`: who sees the charge sees that a switch is under way.
-        self.shard(start).cpu_ns.fetch_add(cpu_ns, Ordering::Release);
+    pub(crate) fn charge(&self, start: u64, account: usize, n: u64) {
+        if n != 0 {
+            // Pairs with the load in `charged`: who sees the charge sees that the stay has ended or was settled.
+            self.shard(start).counts[account].fetch_add(n, Ordering::Release);
+        }
+    }
+
+    #[cold]
+    pub(crate) fn charge_nested(&self, account: usize, n: u64) {
+        self.nested[account].fetch_add(n, Ordering::Relaxed);
     }
 
     #[inline]
-    pub(crate) fn count_entry(&self, start: u64) {
-        self.shard(start).entries.fetch_add(1, Ordering::Relaxed);
+    pub(crate) fn count_entries(&self, start: u64, n: u64) {
+        if n != 0 {
+            self.shard(start).entries.fetch_add(n, Ordering::Release);
+        }
     }
 
-    /// How often one of its tasks became current.
+    /// How often one of its tasks came on while anything was counted.
     pub fn entries(&self) -> u64 {
-        self.shards.iter().map(|s| s.entries.load(Ordering::Relaxed)).sum()
+        let counted = || self.shards.iter().map(|s| s.entries.load(Ordering::Acquire)).sum();
+        let entries = consistent(counted, || self.owed().map(|seen| seen.entries).sum());
+        self.entries_reported.fetch_max(entries, Ordering::Relaxed).max(entries)
     }
 
-    fn committed(&self) -> u64 {
+    fn charged(&self, account: usize) -> u64 {
         // Pairs with the addition in `charge`.
-        self.shards.iter().map(|s| s.cpu_ns.load(Ordering::Acquire)).sum()
+        self.shards.iter().map(|s| s.counts[account].load(Ordering::Acquire)).sum()
     }
 
-    /// CPU time of its tasks, in nanoseconds, without that of contexts nested in them; what threads spend on
-    /// them at this moment is included.
+    /// What was counted of every event that was ever counted for this context, in the order in which the process came to
+    /// count them. What threads spend on its tasks at this moment is included as far as their PMU can be read from
+    /// outside.
     ///
     /// # Cost
     ///
-    /// A look at every thread's block, and a system call for each thread that runs one of its tasks now.
-    pub fn cpu_ns(&self) -> u64 {
-        let mut sum = self.committed();
-        // What a thread commits while we look at it could be missed, or counted twice; then we look again.
-        // When it never holds still, the committed part alone is behind by less than the time between two
-        // commits.
-        for _ in 0..8 {
-            let pending = self.pending();
-            let again = self.committed();
-            if again == sum {
-                sum += pending;
-                break;
-            }
-            sum = again;
-        }
-        self.reported.fetch_max(sum, Ordering::Relaxed).max(sum)
+    /// A lock that changes of what is counted take; a look at every thread's block, and for each thread that runs one of the
+    /// context's tasks now what it costs to read its counters from outside (a system call for task-clock).
+    pub fn read(&self) -> Vec<Count> {
+        control::with_times(self, |mask, times| {
+            account::events(mask)
+                .map(|(account, event)| {
+                    let (enabled_ns, running_ns) = times(account);
+                    let nested = self.nested[account].load(Ordering::Relaxed);
+                    Count { event, value: self.value(account), nested, enabled_ns, running_ns }
+                })
+                .collect()
+        })
     }
 
-    /// What running threads have not committed yet.
-    fn pending(&self) -> u64 {
-        thread::live()
-            .filter_map(|block| {
-                let (current, stamp) = block.read_current()?;
-                if current.group != self.id {
-                    return None;
+    /// CPU time of its tasks while task-clock was counted, in nanoseconds, without that of contexts entered inside of
+    /// them; what threads spend on them at this moment is included. 0 if it was never counted.
+    ///
+    /// # Cost
+    ///
+    /// As of [`Context::read`].
+    pub fn cpu_ns(&self) -> u64 {
+        control::with_times(self, |_, _| self.value(CLOCK))
+    }
+
+    /// What threads keep for this context.
+    fn owed(&self) -> impl Iterator<Item = Seen> {
+        let id = self.id;
+        switch::stays().map(|(_, _, seen)| seen).filter(move |seen| seen.owed_to == id)
+    }
+
+    /// The lock of [`control`] is held, so that no stay is settled meanwhile.
+    fn value(&self, account: usize) -> u64 {
+        let value = consistent(|| self.charged(account), || self.pending(account));
+        self.reported[account].fetch_max(value, Ordering::Relaxed).max(value)
+    }
+
+    /// What running threads have not charged yet.
+    fn pending(&self, account: usize) -> u64 {
+        switch::stays()
+            .map(|(block, stay, seen)| {
+                let owed = if seen.owed_to == self.id && account == CLOCK { seen.owed } else { 0 };
+                if seen.context != self.id || seen.part.layout.mask() & 1 << account == 0 {
+                    return owed;
                 }
-                let now = dormouse_clock::thread_cpu_ns_of(block.tid())?;
-                // The owner's clock may be a little ahead of the kernel's.
-                block.is_still(stamp).then(|| now.saturating_sub(current.since))
+                let mut readings = Readings::default();
+                let known = seen.part.layout.read_of(block, &mut readings);
+                let pending = seen.part.until(&readings, known).find(|&(at, _)| at == account);
+                // A thread that has gone on has charged it, or keeps it: `consistent` looks again or sees it next time.
+                owed + pending.filter(|_| stay.is_still(&seen)).map_or(0, |(_, n)| n)
             })
             .sum()
     }
+}
+
+/// What is charged, and what is not yet. What a thread charges while we look at it could be missed, or counted
+/// twice; then we look again. When they never hold still, what is charged alone is behind by less than the time
+/// between two charges.
+fn consistent(charged: impl Fn() -> u64, pending: impl Fn() -> u64) -> u64 {
+    let mut sum = charged();
+    for _ in 0..8 {
+        let pending = pending();
+        let again = charged();
+        if again == sum {
+            return sum + pending;
+        }
+        sum = again;
+    }
+    sum
 }

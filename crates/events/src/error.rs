@@ -4,14 +4,41 @@
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A context has as many counters as it can.
-    #[error("no room for {event}: a context holds at most {limit} counters; remove one first")]
+    /// More events at once than a task can count.
+    #[error("{requested} events at once are more than the {limit} that can be counted; ask for fewer")]
     TooMany {
-        /// The event that was to be added.
-        event: &'static str,
-        /// How many counters there can be.
+        /// How many were asked for, together with what others count.
+        requested: usize,
+        /// How many there can be.
         limit: usize,
     },
+    /// The process has counted as many different events as it can.
+    #[error("no place for {event}: a process can count {limit} different events in its life")]
+    TooManyEvents {
+        /// The event that was asked for.
+        event: &'static str,
+        /// How many there can be.
+        limit: usize,
+    },
+    /// The process has counted as many different sets of events as it can.
+    #[error(
+        "a process can count {limit} different sets of events in its life; ask for one that was counted before"
+    )]
+    TooManySets {
+        /// How many there can be.
+        limit: usize,
+    },
+    /// The hook that counts cannot be woken.
+    #[error("nothing can be counted: {why}")]
+    Asleep {
+        /// What the static key says.
+        why: String,
+    },
+    /// Asked for by a signal handler that has interrupted the same on its own thread.
+    #[error(
+        "what is counted cannot be changed or read by a signal handler that has interrupted such a change or read"
+    )]
+    Reentrant,
     /// The context counts it already.
     #[error("{event} is counted already")]
     Twice {
@@ -33,11 +60,11 @@ pub enum Error {
         reason: String,
     },
     /// No event has that name.
-    #[error("there is no event named {event}; known are {known}")]
+    #[error("there is no event named {event}; {advice}")]
     Unknown {
         /// The name.
         event: String,
-        /// The names that there are.
-        known: String,
+        /// Names that were perhaps meant.
+        advice: String,
     },
 }

@@ -1,39 +1,45 @@
 //! Task contexts and the switch between them: what a thread does is charged to the task that it runs.
 //!
-//! Two ways to charge it:
+//! A [`Context`] holds the counts of one group of tasks, in all events. A [`Task`] is charged to one; [`enter`]
+//! makes it current on the calling thread until the guard is dropped, [`switch`] until the next switch. Counts are
+//! exclusive: while an inner task is current, the outer ones stand still.
 //!
-//! - A [`Context`] holds the CPU time of one group of tasks. [`enter`] makes a task of it current on the
-//!   calling thread until the guard is dropped; then what ran before runs on. Time is exclusive: while an
-//!   inner context is current, the outer ones stand still.
-//! - A [`Parent`] holds a set of counters, of any [`Event`]s. Each task gets a [`TaskContext`], a clone of
-//!   it, and [`switch`] takes a thread from one task to the next. Between two clones that nobody could
-//!   tell apart it exchanges them and reads no counter; what each has counted is summed up in the
-//!   parent's [`Ledger`] anyway.
+//! Nothing is counted unless somebody holds a [`Counting`]: until then the switch keeps account of what each thread runs,
+//! and its hook sleeps behind a static key.
 //!
-//! # Why `enter` is eager
+//! # When counters are read
 //!
-//! A context could stay current until the next task comes, which would save one of two clock reads. On a
-//! runtime where other tasks run in between unseen, it would be charged for them. So the end of a task
-//! restores what ran before, always. [`switch`] is for who sees every switch of a thread: an executor of
-//! one's own, fibers, poll hooks.
+//! Going from one task to another of the same context, nothing has to be read: who added it up would get
+//! the same (origin: Linux 564c2b210add, "`perf_counter`: Optimize context switch between identical inherited
+//! contexts"). Only tasks that have something of their own are read at every switch: pinned ones, those with
+//! counters stopped or changed, and all of a context that is [`Mode::TaskExact`].
+//!
+//! A task could also stay current until the next one comes, which saves reading at its end. On a runtime where
+//! other work runs in between unseen, it would be charged for that. So the end of a task restores what was
+//! current before; a thread may be made lazy ([`set_lazy`]) by who knows that all its work is tasks.
 
 #![deny(unsafe_code)]
 
+mod account;
 mod context;
+mod control;
 mod error;
-mod inherit;
 mod layout;
-mod ledger;
 pub mod pmu;
 mod primitive;
-mod swap;
+mod stay;
 mod switch;
+mod task;
 
-pub use context::Context;
+pub use account::MAX_EVENTS;
+pub use context::{Context, Count};
+pub use control::{Counting, Mode};
 pub use error::Error;
-pub use inherit::{Parent, TaskContext};
 pub use layout::MAX_COUNTERS;
-pub use ledger::{Count, Ledger};
-pub use pmu::{Event, Pmu, user::Counter};
-pub use swap::{Switched, strayed, switch, switch_eager};
-pub use switch::{Entered, Kind, MAX_DEPTH, current_task, enter, overflows};
+pub use pmu::alloc::Alloc;
+pub use pmu::{Availability, Event, Pmu, Times, Unit, available, capability, user::Counter};
+pub use switch::{
+    Entered, Kind, MAX_DEPTH, Switched, current_context, current_task, enter, overflows, park, set_lazy,
+    switch,
+};
+pub use task::{Task, TaskCounts};

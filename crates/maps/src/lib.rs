@@ -34,6 +34,8 @@
 //! thread is stale, whatever their number. The map remembers where its last changes were, so that a stale copy which none of them
 //! touched is taken up again when it is asked for.
 //!
+//! With the feature `faults`, the module of that name reads and writes recorded page faults, which show what a cache of look-ups is worth.
+//!
 //! # Things it does not do
 //!
 //! It does not merge neighbours whose values are equal, remembers no "nothing there", and keeps no history.
@@ -45,6 +47,8 @@ mod changes;
 mod edit;
 mod entry;
 mod error;
+#[cfg(feature = "faults")]
+pub mod faults;
 mod generation;
 mod map;
 mod mapping;

@@ -133,6 +133,7 @@ proptest! {
         let other = RangeMap::<u32>::new();
         other.update(|e| e.insert(addrs(0, SPACE / 2), u32::MAX, Overlap::Reject)).unwrap();
         let cache = Cache::new();
+        let mut asked = 0;
         let mut oracle = Oracle { there: vec![None; SPACE as usize], identities: 0 };
         for (value, step) in (0..).zip(steps) {
             match step {
@@ -198,9 +199,13 @@ proptest! {
                     }
                     let others = other.find_cached(&cache, addr).unwrap().map(|m| m.value);
                     prop_assert_eq!(others, (at <= SPACE / 2).then_some(u32::MAX));
+                    asked += 2;
                 }
             }
         }
+        let stats = cache.stats();
+        prop_assert_eq!(stats.hits + stats.misses + stats.bypassed, asked);
+        prop_assert!(stats.stale <= stats.misses);
         let all: Vec<(u64, u64)> =
             map.mappings().unwrap().into_iter().map(shown).map(|(start, last, _)| (start, last)).collect();
         let right: Vec<(u64, u64)> =

@@ -108,7 +108,7 @@ impl Lock {
     }
 
     /// Called after a fork, in the child, which has no other threads, by every such handler.
-    pub(crate) fn in_child(&self) {
+    pub fn in_child(&self) {
         if self.forking.swap(false, Ordering::Relaxed) {
             self.reset();
         } else if self.split.swap(false, Ordering::Relaxed) {

@@ -7,7 +7,7 @@
 //!
 //! # Things it does not do
 //!
-//! No groups of events, no counter read without a system call, no events of probes and tracepoints.
+//! No groups of events, no events of probes and tracepoints.
 
 mod attr;
 mod buffer;
@@ -16,11 +16,13 @@ mod error;
 mod event;
 mod page;
 mod record;
+mod user;
 
 pub use attr::Attr;
 pub use buffer::{Buffer, Sampling};
 pub use counted::{Access, Breakpoint, Counted, WatchLen};
-pub use error::Error;
-pub use event::{Event, Reading, Subject};
+pub use error::{Error, is_filtered};
+pub use event::{Event, Reading, Subject, open_here};
 pub use page::Page;
 pub use record::{Record, What};
+pub use user::{Held, Processor, ThisProcessor, UserPage};

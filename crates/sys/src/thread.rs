@@ -9,7 +9,7 @@
 //!
 //! 1. Only its owner, or a fork child that owns all blocks, writes a live block.
 //! 2. `tid` and `start` together are never reused in a process: `start` counts claims.
-//! 3. The current task is published under a sequence number that is odd while the owner writes.
+//! 3. The current task is for its owner: records are written by the thread that they are about.
 //!
 //! # Async-signal-safety
 //!
@@ -23,9 +23,7 @@
 
 use std::cell::Cell;
 use std::ffi::c_void;
-use std::sync::atomic::{
-    AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, compiler_fence, fence,
-};
+use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, compiler_fence};
 
 use crate::rendezvous;
 
@@ -46,10 +44,8 @@ pub struct ThreadBlock {
     ring: AtomicU32,
     /// The count of rings given back when the pool was last found empty.
     pool_empty_at: AtomicU32,
-    sequence: AtomicU32,
     group: AtomicU32,
     task: AtomicU64,
-    since: AtomicU64,
 }
 
 const _: () = assert!(size_of::<ThreadBlock>() == 128);
@@ -62,8 +58,6 @@ pub struct Current {
     pub task: u64,
     /// The number of the task's group, 0 outside any.
     pub group: u32,
-    /// CPU time of the thread when the task came on, in nanoseconds.
-    pub since: u64,
 }
 
 static BLOCKS: [ThreadBlock; MAX_THREADS] = [const { ThreadBlock::new() }; MAX_THREADS];
@@ -88,10 +82,8 @@ impl ThreadBlock {
             start: AtomicU64::new(0),
             ring: AtomicU32::new(0),
             pool_empty_at: AtomicU32::new(0),
-            sequence: AtomicU32::new(0),
             group: AtomicU32::new(0),
             task: AtomicU64::new(0),
-            since: AtomicU64::new(0),
         }
     }
 
@@ -122,60 +114,26 @@ impl ThreadBlock {
         self.pool_empty_at.store(given_back, Ordering::Relaxed);
     }
 
-    /// Begins a switch: until [`ThreadBlock::set_current`], readers are told that there is one. What the
-    /// thread accounts for in between, with a release, is seen together with that. Only the owner calls
-    /// this.
-    #[inline]
-    pub fn begin_switch(&self) {
-        let sequence = self.sequence.load(Ordering::Relaxed) | 1;
-        self.sequence.store(sequence, Ordering::Relaxed);
-        // Pairs with the acquire fence of `read_current`: who sees a new field sees the odd number.
-        fence(Ordering::Release);
-    }
-
-    /// Publishes what the thread runs from now on, and ends the switch that [`ThreadBlock::begin_switch`]
-    /// began. Only the owner calls this.
+    /// Says what the thread runs from now on. Only the owner calls this.
     #[inline]
     pub fn set_current(&self, current: Current) {
-        let mut sequence = self.sequence.load(Ordering::Relaxed);
-        if sequence.is_multiple_of(2) {
-            // A switch inside this one (a signal handler's) has ended both.
-            self.begin_switch();
-            sequence |= 1;
-        }
         self.group.store(current.group, Ordering::Relaxed);
         self.task.store(current.task, Ordering::Relaxed);
-        self.since.store(current.since, Ordering::Relaxed);
-        // Pairs with the first load of `read_current`.
-        self.sequence.store(sequence.wrapping_add(1), Ordering::Release);
+    }
+
+    /// Says that the thread runs another task of the same group, or with 0 none. Only the owner calls this.
+    #[inline]
+    pub fn set_task(&self, task: u64) {
+        self.task.store(task, Ordering::Relaxed);
     }
 
     /// What the thread runs, as its owner sees it.
     #[inline]
     pub fn own_current(&self) -> Current {
-        Current {
-            task: self.task.load(Ordering::Relaxed),
-            group: self.group.load(Ordering::Relaxed),
-            since: self.since.load(Ordering::Relaxed),
+        match self.task.load(Ordering::Relaxed) {
+            0 => Current::default(),
+            task => Current { task, group: self.group.load(Ordering::Relaxed) },
         }
-    }
-
-    /// What the thread runs, with a stamp that [`ThreadBlock::is_still`] compares; `None` while it switches.
-    pub fn read_current(&self) -> Option<(Current, u32)> {
-        // Pairs with the last store of `set_current`.
-        let before = self.sequence.load(Ordering::Acquire);
-        let current = self.own_current();
-        // Pairs with the release fence of `begin_switch`.
-        fence(Ordering::Acquire);
-        let after = self.sequence.load(Ordering::Relaxed);
-        (before == after && before.is_multiple_of(2)).then_some((current, before))
-    }
-
-    /// Whether the thread has not switched since [`ThreadBlock::read_current`] gave `stamp`.
-    pub fn is_still(&self, stamp: u32) -> bool {
-        // Keeps what the caller read in between before this load.
-        fence(Ordering::Acquire);
-        self.sequence.load(Ordering::Relaxed) == stamp && self.is_live()
     }
 
     fn is_live(&self) -> bool {
@@ -183,7 +141,8 @@ impl ThreadBlock {
         self.state.load(Ordering::Acquire) == LIVE
     }
 
-    fn index(&self) -> usize {
+    /// Its place in the table of blocks, below [`MAX_THREADS`]; the next thread in the block has the same.
+    pub fn index(&self) -> usize {
         (std::ptr::from_ref(self) as usize - BLOCKS.as_ptr() as usize) / size_of::<Self>()
     }
 }
@@ -426,32 +385,5 @@ mod tests {
         }
         starts.dedup();
         assert_eq!(starts.len(), 2 * MAX_THREADS);
-    }
-
-    #[test]
-    fn the_current_task_is_read_whole_from_another_thread() {
-        let stop = &std::sync::atomic::AtomicBool::new(false);
-        std::thread::scope(|scope| {
-            let (send, receive) = std::sync::mpsc::channel();
-            scope.spawn(move || {
-                let block = current().unwrap();
-                send.send(block).unwrap();
-                let mut n = 0;
-                while !stop.load(Ordering::Relaxed) {
-                    n += 1;
-                    block.set_current(Current { task: n, group: n as u32, since: n });
-                }
-            });
-            let block = receive.recv().unwrap();
-            let mut seen = 0;
-            while seen < 100_000 {
-                if let Some((current, _)) = block.read_current() {
-                    assert_eq!(current.task, current.since);
-                    assert_eq!(current.task as u32, current.group);
-                    seen += 1;
-                }
-            }
-            stop.store(true, Ordering::Relaxed);
-        });
     }
 }

@@ -8,13 +8,12 @@ use std::{
 };
 
 use tokio::{
-    task::{AbortHandle, spawn_blocking},
+    task::AbortHandle,
     time::{MissedTickBehavior, interval},
 };
 
 use crate::{
-    instrument::{Group, probe, tracing},
-    offload::offload,
+    instrument::{Group, probe, spawn_blocking, tracing},
     store::Store,
 };
 
@@ -36,8 +35,8 @@ impl Background {
         let (open, closed) = mpsc::channel();
         let book = Arc::clone(store);
         let prune = Group::new("housekeeping").spawn_thread(move || prune(&book, &closed))?;
-        let group = Group::new("restock");
-        let restock = tokio::spawn(group.instrument(restock(group, Arc::clone(store)))).abort_handle();
+        let restock = Group::new("restock").instrument(restock(Arc::clone(store)));
+        let restock = tokio::spawn(restock).abort_handle();
         Ok(Self { restock, prune, open })
     }
 
@@ -50,13 +49,13 @@ impl Background {
     }
 }
 
-async fn restock(group: Group, store: Arc<Store>) {
+async fn restock(store: Arc<Store>) {
     let mut clock = interval(RESTOCK_EVERY);
     clock.set_missed_tick_behavior(MissedTickBehavior::Skip);
     loop {
         clock.tick().await;
         let store = Arc::clone(&store);
-        match offload(group, move || store.restock()).await {
+        match spawn_blocking(move || store.restock()).await {
             Ok(Ok(teas)) => {
                 probe!("restock.done", teas);
                 tracing::debug!(teas, "restocked");

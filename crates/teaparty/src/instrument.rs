@@ -12,15 +12,11 @@ pub(crate) use instrumented::*;
 
 #[cfg(feature = "dormouse")]
 mod instrumented {
-    use axum::{
-        extract::{Request, State},
-        middleware::{self, Next},
-        response::Response,
-        routing::MethodRouter,
-    };
+    use axum::{extract::Request, routing::MethodRouter};
+    use dormouse::tower::GroupLayer;
     use tracing_subscriber::EnvFilter;
 
-    pub(crate) use dormouse::{Group, probe, static_key, tracing, unlikely};
+    pub(crate) use dormouse::{Group, probe, static_key, tokio::spawn_blocking, tracing, unlikely};
 
     /// Starts the log and the agent. A service that cannot be looked into still serves.
     pub(crate) fn start(log: bool) {
@@ -34,16 +30,12 @@ mod instrumented {
         }
     }
 
-    /// Runs each request of `route` in `group`, from its extractors to its response.
-    pub(crate) fn charged<S>(group: Group, route: MethodRouter<S>) -> MethodRouter<S>
+    /// Runs each request of `route` in the group `name`, from its extractors to its response.
+    pub(crate) fn charged<S>(name: &'static str, route: MethodRouter<S>) -> MethodRouter<S>
     where
         S: Clone + Send + Sync + 'static,
     {
-        route.layer(middleware::from_fn_with_state(group, charge))
-    }
-
-    async fn charge(State(group): State<Group>, request: Request, next: Next) -> Response {
-        group.instrument(next.run(request)).await
+        route.layer(GroupLayer::with_bound(1, move |_: &Request| name.into()))
     }
 
     /// A callsite passes two gates: its static key and this filter. The keys sleep until somebody wakes
@@ -74,13 +66,15 @@ mod bare {
 
     use axum::routing::MethodRouter;
 
+    pub(crate) use tokio::task::spawn_blocking;
+
     pub(crate) fn start(log: bool) {
         if log {
             eprintln!("warning: --log has no effect: this is the build without dormouse");
         }
     }
 
-    pub(crate) fn charged<S>(_: Group, route: MethodRouter<S>) -> MethodRouter<S> {
+    pub(crate) fn charged<S>(_: &str, route: MethodRouter<S>) -> MethodRouter<S> {
         route
     }
 
@@ -97,11 +91,6 @@ mod bare {
         #[expect(clippy::unused_self, reason = "as dormouse has it")]
         pub(crate) fn instrument<F>(self, future: F) -> F {
             future
-        }
-
-        #[expect(clippy::unused_self, reason = "as dormouse has it")]
-        pub(crate) fn enter(self) -> Entered {
-            Entered
         }
 
         pub(crate) fn spawn_thread<T: Send + 'static>(

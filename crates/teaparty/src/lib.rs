@@ -1,14 +1,13 @@
 //! A tea house behind HTTP: the service that `dormouse demo` looks into, and the example of how to embed
 //! dormouse.
 //!
-//! Everything a service says to dormouse is said in six places. Read them in this order:
+//! Everything a service says to dormouse is said in five places. Read them in this order:
 //!
 //! | file | shows |
 //! |---|---|
 //! | `instrument.rs` | start: the agent, the log, and the switch to a build without any of it |
-//! | `routes.rs` | a group per route, and one line that runs every request in it |
+//! | `routes.rs` | a group per route, by a layer; work that is handed on takes it along |
 //! | `routes/*.rs` | probes, `tracing` callsites, a probed function, a static key that changes behaviour |
-//! | `offload.rs` | work that leaves the task and takes the group along |
 //! | `server.rs` | a group around other groups: connections, and the requests on them |
 //! | `background.rs` | groups for what nobody asked for: a task and a plain thread |
 //!
@@ -31,7 +30,6 @@ mod background;
 mod instrument;
 pub mod load;
 mod loopback;
-mod offload;
 mod routes;
 mod run;
 mod server;

@@ -1,8 +1,8 @@
 //! The routes, and the group that each request is charged to.
 //!
-//! A group is made once per route, when the router is: no look-up per request, and no more groups
-//! than routes whatever a client asks for. [`charged`] runs a request in it from its extractors to its
-//! response; a handler that hands work to another thread takes the group along.
+//! There are as many groups as routes, whatever a client asks for. [`charged`] runs a request in its
+//! route's from its extractors to its response, and what a handler has done on another thread is
+//! charged to it, too.
 
 mod blend;
 mod brochure;
@@ -20,26 +20,20 @@ use axum::{
     routing::{get, post},
 };
 
-use crate::{
-    instrument::{Group, charged},
-    routes::refusal::Refusal,
-    store::Store,
-};
+use crate::{instrument::charged, routes::refusal::Refusal, store::Store};
 
 /// The longest body that a client may send.
 const MAX_BODY: usize = 4096;
 
 /// The tea house over `store`.
 pub(crate) fn router(store: Arc<Store>) -> Router {
-    let place = Group::new("POST /orders");
-    let blend = Group::new("GET /blend");
     Router::new()
-        .route("/menu", charged(Group::new("GET /menu"), get(menu::read)))
-        .route("/orders", charged(place, post(move |store, order| orders::place(place, store, order))))
-        .route("/orders/{id}", charged(Group::new("GET /orders/{id}"), get(orders::read)))
-        .route("/blend", charged(blend, get(move |wish| blend::mix(blend, wish))))
-        .route("/brochure", charged(Group::new("GET /brochure"), get(brochure::send)))
-        .route("/steep", charged(Group::new("GET /steep"), get(steep::wait)))
+        .route("/menu", charged("GET /menu", get(menu::read)))
+        .route("/orders", charged("POST /orders", post(orders::place)))
+        .route("/orders/{id}", charged("GET /orders/{id}", get(orders::read)))
+        .route("/blend", charged("GET /blend", get(blend::mix)))
+        .route("/brochure", charged("GET /brochure", get(brochure::send)))
+        .route("/steep", charged("GET /steep", get(steep::wait)))
         .fallback(unknown)
         .layer(DefaultBodyLimit::max(MAX_BODY))
         .with_state(store)

@@ -5,7 +5,7 @@
 //! of the kernel; and what is left of all that in a poll. The tiers are forced one after the other within
 //! each round.
 
-mod error;
+pub(super) mod error;
 mod switch;
 
 use dormouse::clock::{Tier, force, thread_cpu_ns, tier};

@@ -16,7 +16,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
 
-use dormouse::Group;
+use dormouse::events::{Mode, set_lazy};
+use dormouse::{Event, Group};
 
 use super::Settings;
 use super::poll::runtime;
@@ -60,9 +61,28 @@ pub(super) fn cases(settings: &Settings) -> Vec<Case<'static>> {
     ]
 }
 
+/// The hog beside the group, as threads are by default, and on a lazy one, where it has no place.
+pub(super) fn ways(settings: &Settings) -> Vec<Case<'static>> {
+    let polls = if settings.quick { 4 } else { 6 };
+    let group = Group::new("bench attribution");
+    [("attribution/hog/eager", false), ("attribution/hog/lazy", true)]
+        .into_iter()
+        .map(|(name, lazy)| {
+            let spec = Spec::new(name, "%").with("tasks", TASKS).with("polls", polls);
+            Case::new(vec![spec.with("work_ns", WORK).with("hog_ns", HOG)], move || {
+                set_lazy(lazy);
+                let off = off_by(group, |work, hog| beside(group, polls, work, hog));
+                set_lazy(false);
+                off
+            })
+        })
+        .collect()
+}
+
 /// What the group is charged wrongly while `run` runs, in percent of the hog's time.
 fn off_by(group: Group, run: impl FnOnce(&Used, &Used) -> Result<(), Failure>) -> Result<Vec<f64>, Failure> {
     let (work, hog) = (Used::default(), Used::default());
+    let _counting = group.count(&[Event::TASK_CLOCK], Mode::GroupExact)?;
     let before = group.stat().cpu;
     run(&work, &hog)?;
     let charged = group.stat().cpu.saturating_sub(before).as_nanos() as f64;

@@ -15,13 +15,13 @@ use std::path::Path;
 use std::rc::Rc;
 
 use anyhow::{Context, bail};
+use dormouse_maps::faults::{self, Op};
 
 use super::{Measured, Settings, goal};
 use crate::progress::Progress;
 use crate::report::{Row, find};
 use crate::runner::{Case, Failure, Spec, run as run_cases};
 use crate::table::{Table, value};
-use crate::trace::{self, Op};
 
 use replay::{Replayed, Script};
 use schemes::{Dormouse, Limit, Single, Vmacache};
@@ -134,7 +134,7 @@ pub(crate) fn run(settings: &Settings, trace: Option<&Recorded>, progress: &mut 
     if let Some(Recorded { name, ops }) = trace {
         cases.extend(replays(name, ops));
     } else {
-        cases.extend(WORKLOADS.iter().flat_map(|workload| match trace::read(workload.trace) {
+        cases.extend(WORKLOADS.iter().flat_map(|workload| match faults::read(workload.trace) {
             Ok(ops) => replays(workload.name, &ops),
             Err(error) => {
                 let spec = Spec::new(format!("cycles/{}/dormouse", workload.name), "TSC cycles");
@@ -170,7 +170,7 @@ impl Recorded {
     /// Reads the trace in `path`, which gives its rows their name.
     pub(crate) fn read(path: &Path) -> anyhow::Result<Self> {
         let bytes = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
-        let ops = trace::read(&bytes).with_context(|| format!("cannot replay {}", path.display()))?;
+        let ops = faults::read(&bytes[..]).with_context(|| format!("cannot replay {}", path.display()))?;
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let name = name.split('.').next().unwrap_or_default().to_owned();
         if !ops.iter().any(|op| matches!(op, Op::Fault { .. })) {
@@ -304,7 +304,7 @@ mod tests {
     fn every_trace_can_be_read_and_together_they_are_small() {
         let mut bytes = 0;
         for workload in &WORKLOADS {
-            let ops = trace::read(workload.trace).unwrap();
+            let ops = faults::read(workload.trace).unwrap();
             assert!(ops.iter().filter(|op| matches!(op, Op::Fault { .. })).count() > 10_000);
             bytes += workload.trace.len();
         }
@@ -321,8 +321,15 @@ mod tests {
             Op::Map { process: 0, page: 1, pages: 1 },
             Op::Fault { thread: 0, page: 1 },
         ];
-        trace::write(&whole, fs::File::create(path("mine.faults.gz")).unwrap()).unwrap();
-        trace::write(&whole[..3], fs::File::create(path("idle.gz")).unwrap()).unwrap();
+        let write = |name, ops: &[Op]| {
+            let mut writer = faults::Writer::new(fs::File::create(path(name)).unwrap());
+            for op in ops {
+                writer.put(op).unwrap();
+            }
+            writer.finish().unwrap();
+        };
+        write("mine.faults.gz", &whole);
+        write("idle.gz", &whole[..3]);
         fs::write(path("text"), "no trace").unwrap();
         let read = Recorded::read(&path("mine.faults.gz")).unwrap();
         assert_eq!((read.name.as_str(), read.ops.as_slice()), ("mine", whole.as_slice()));

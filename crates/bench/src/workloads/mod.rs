@@ -1,5 +1,6 @@
 //! The workloads. Each lists its cases, has them run, and adds what is computed from them.
 
+pub(crate) mod alloc;
 pub(crate) mod breakpoint;
 pub(crate) mod clock;
 pub(crate) mod keys;

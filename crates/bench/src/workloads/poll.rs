@@ -12,7 +12,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use dormouse::Group;
+use dormouse::events::Mode;
+use dormouse::{Event, Group};
 use tokio::runtime::{Builder, Runtime};
 use tokio_metrics::TaskMonitor;
 
@@ -83,11 +84,17 @@ fn compare(measured: &mut Measured) {
 }
 
 fn cases(settings: &Settings) -> Vec<Case<'static>> {
+    let mut cases = peers(settings);
+    cases.insert(1, charged("poll/dormouse", settings, || Ok(())));
+    cases
+}
+
+/// What polls are compared with.
+pub(super) fn peers(settings: &Settings) -> Vec<Case<'static>> {
     let monitor = TaskMonitor::new();
     let used = Arc::new(AtomicU64::new(0));
     vec![
         bare(settings),
-        charged("poll/dormouse", settings, || Ok(())),
         case("poll/tokio-metrics", settings, move |task| monitor.instrument(task)),
         case("poll/clock_gettime", settings, move |task| Clocked {
             future: task,
@@ -101,14 +108,18 @@ pub(super) fn bare(settings: &Settings) -> Case<'static> {
     case("poll/bare", settings, |task| task)
 }
 
-/// A row of tasks that are charged to a group after `ready`.
+/// A row of tasks that are charged to a group whose CPU time is counted, after `ready`.
 pub(super) fn charged(
     name: &str,
     settings: &Settings,
     ready: impl Fn() -> Result<(), Failure> + 'static,
 ) -> Case<'static> {
     let group = Group::new("bench poll");
-    case_in(name, settings, ready, move |task| group.instrument(task))
+    let ready = move || {
+        ready()?;
+        Ok(group.count(&[Event::TASK_CLOCK], Mode::GroupExact)?)
+    };
+    case_in(spec(name), settings, ready, move |_, task| group.instrument(task))
 }
 
 /// A row whose tasks are wrapped by `wrap`.
@@ -116,20 +127,24 @@ fn case<F>(name: &str, settings: &Settings, wrap: impl Fn(Yielder) -> F + 'stati
 where
     F: Future<Output = ()> + Send + 'static,
 {
-    case_in(name, settings, || Ok(()), wrap)
+    case_in(spec(name), settings, || Ok(()), move |_, task| wrap(task))
 }
 
-fn case_in<F>(
-    name: &str,
+/// A row of this kind.
+pub(super) fn spec(name: &str) -> Spec {
+    Spec::new(name, "ns").with("per", "poll").with("clock", "thread CPU time").with("tasks", TASKS)
+}
+
+/// A row whose tasks, by their number, are wrapped by `wrap`, while what `ready` gives is held.
+pub(super) fn case_in<F, H>(
+    spec: Spec,
     settings: &Settings,
-    ready: impl Fn() -> Result<(), Failure> + 'static,
-    wrap: impl Fn(Yielder) -> F + 'static,
+    ready: impl Fn() -> Result<H, Failure> + 'static,
+    wrap: impl Fn(u64, Yielder) -> F + 'static,
 ) -> Case<'static>
 where
     F: Future<Output = ()> + Send + 'static,
 {
-    let spec =
-        Spec::new(name, "ns").with("per", "poll").with("clock", "thread CPU time").with("tasks", TASKS);
     let runtime = match runtime() {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -138,7 +153,7 @@ where
         }
     };
     Case::per_iteration(spec, settings.target(), move |polls| {
-        ready()?;
+        let _held = ready()?;
         let (took, polled) = yield_all(&runtime, polls, &wrap)?;
         // Calibration asks for fewer polls than there are tasks; scale, so that it learns the price.
         Ok(Duration::from_nanos((took.as_nanos() as f64 * polls as f64 / polled as f64) as u64))
@@ -154,7 +169,7 @@ pub(super) fn runtime() -> std::io::Result<Runtime> {
 fn yield_all<F>(
     runtime: &Runtime,
     polls: u64,
-    wrap: impl Fn(Yielder) -> F,
+    wrap: impl Fn(u64, Yielder) -> F,
 ) -> Result<(Duration, u64), Failure>
 where
     F: Future<Output = ()> + Send + 'static,
@@ -167,7 +182,10 @@ where
     });
     runtime.block_on(async {
         let tasks: Vec<_> = (0..TASKS)
-            .map(|_| tokio::spawn(wrap(Yielder { polls: 0, last: each, course: Arc::clone(&course) })))
+            .map(|task| {
+                let yielder = Yielder { polls: 0, last: each, course: Arc::clone(&course) };
+                tokio::spawn(wrap(task, yielder))
+            })
             .collect();
         for task in tasks {
             task.await?;
@@ -188,7 +206,7 @@ struct Course {
 
 /// A task that wakes itself and yields.
 #[derive(Debug)]
-struct Yielder {
+pub(super) struct Yielder {
     polls: u64,
     last: u64,
     course: Arc<Course>,
@@ -240,7 +258,7 @@ mod tests {
     #[test]
     fn every_task_makes_its_polls_and_the_course_is_timed() {
         let runtime = runtime().unwrap();
-        let (took, polls) = yield_all(&runtime, 3200, |task| task).unwrap();
+        let (took, polls) = yield_all(&runtime, 3200, |_, task| task).unwrap();
         assert_eq!(polls, 3200);
         assert!(took > Duration::ZERO);
     }
@@ -250,7 +268,8 @@ mod tests {
         let charged = Arc::new(AtomicU64::new(0));
         let runtime = runtime().unwrap();
         let sum = Arc::clone(&charged);
-        yield_all(&runtime, 3200, move |task| Clocked { future: task, charged: Arc::clone(&sum) }).unwrap();
+        yield_all(&runtime, 3200, move |_, task| Clocked { future: task, charged: Arc::clone(&sum) })
+            .unwrap();
         assert!(charged.load(Ordering::Relaxed) > 0);
     }
 }

@@ -33,7 +33,7 @@ struct Row<'a> {
 
 pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
     let (pid, events) = match &args.target {
-        None => (None, here(context.patience)?),
+        None => (None, here()),
         Some(target) => of_target(target, context).map(|(pid, events)| (Some(pid), events))?,
     };
     if context.json {
@@ -49,7 +49,7 @@ fn of_target(target: &Target, context: &Context) -> Outcome<(u32, Vec<EventInfo>
     let finder = Finder::new();
     let found = finder.look(target)?;
     if !found.has_agent() {
-        return Ok((found.process.pid, of_any_process(here(context.patience)?)));
+        return Ok((found.process.pid, of_any_process(here())));
     }
     let (mut client, hello) = Client::reach(&finder, &found, context.patience)?;
     if !knows(&hello, "events") {

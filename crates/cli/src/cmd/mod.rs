@@ -11,6 +11,7 @@ mod list;
 mod off;
 mod on;
 mod ps;
+mod record;
 mod stat;
 mod top;
 mod trace;
@@ -31,6 +32,7 @@ pub(crate) enum Command {
     Top(top::Args),
     Stat(stat::Args),
     List(list::Args),
+    Record(record::Args),
     Doctor(doctor::Args),
     #[cfg(feature = "demo")]
     Demo(demo::Args),
@@ -54,6 +56,7 @@ pub(crate) fn run(command: Command, context: &mut Context) -> Outcome {
         Command::Top(args) => top::run(&args, context),
         Command::Stat(args) => stat::run(&args, context),
         Command::List(args) => list::run(&args, context),
+        Command::Record(args) => record::run(&args, context),
         Command::Doctor(args) => doctor::run(&args, context),
         #[cfg(feature = "demo")]
         Command::Demo(args) => demo::run(&args, context),

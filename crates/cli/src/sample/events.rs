@@ -1,14 +1,13 @@
 //! The events that somebody wants counted, and who can count them.
 
 use std::str::FromStr;
-use std::time::Duration;
 
 use dormouse::wire::{Counted, EventInfo, Events, Hello, Op};
 
 use super::tasks::Usage;
 use crate::client::Client;
 use crate::exit::{Exit, Failure, Outcome};
-use crate::target::{Target, near};
+use crate::target::near;
 
 /// What is counted where nobody says what.
 pub(crate) const TASK_CLOCK: &str = "task-clock";
@@ -62,9 +61,9 @@ impl Wish {
     }
 
     /// What of them the kernel counts for any process.
-    pub(crate) fn of_any_process(&self, patience: Duration) -> Outcome<Counted> {
+    pub(crate) fn of_any_process(&self) -> Outcome<Counted> {
         if !self.0.iter().all(|name| is_shown(name)) {
-            self.check(&here(patience)?)?;
+            self.check(&here())?;
         }
         Ok(self.divide(|name| (!is_shown(name)).then(|| NO_AGENT.to_owned())))
     }
@@ -113,12 +112,9 @@ pub(crate) fn knows(hello: &Hello, op: &str) -> bool {
     hello.ops.iter().any(|known| known == op)
 }
 
-/// What a service of this user could count on this machine: this process asks an agent of its own.
-pub(crate) fn here(patience: Duration) -> Outcome<Vec<EventInfo>> {
-    dormouse::init().map_err(|error| Failure::new(Exit::Failed, error.to_string()))?;
-    let (mut client, _) = Client::open(&Target::Pid(std::process::id()), patience)?;
-    let events: Events = client.call(Op::Events)?;
-    Ok(events.events)
+/// What a service of this user could count on this machine: what this process could.
+pub(crate) fn here() -> Vec<EventInfo> {
+    dormouse::events::available().into_iter().map(EventInfo::from).collect()
 }
 
 #[cfg(test)]
@@ -135,7 +131,7 @@ mod tests {
     #[test]
     fn what_the_kernel_does_not_show_of_any_process_is_refused_with_the_reason() {
         let wish: Wish = "task-clock,page-faults".parse().unwrap();
-        let counted = wish.of_any_process(Duration::from_secs(1)).unwrap();
+        let counted = wish.of_any_process().unwrap();
         assert_eq!((counted.counted.len(), counted.refused.len()), (2, 0));
         let divided = wish.divide(|name| (name == "page-faults").then(|| NO_AGENT.to_owned()));
         assert_eq!(divided.refused[0].unavailable.as_deref(), Some(NO_AGENT));

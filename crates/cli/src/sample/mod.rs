@@ -154,7 +154,7 @@ impl Source {
             source.name = hello.name;
             source.agent = Some(client);
         } else {
-            source.counted = wish.of_any_process(patience)?;
+            source.counted = wish.of_any_process()?;
         }
         Ok(source)
     }

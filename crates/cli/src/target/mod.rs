@@ -131,6 +131,11 @@ impl Finder {
         Ok(all)
     }
 
+    /// As [`Finder::look`], for who asks no agent.
+    pub(crate) fn process(&self, target: &Target) -> Outcome<Process> {
+        self.look(target).map(|found| found.process)
+    }
+
     fn by_pid(&self, pid: u32) -> Outcome<Found> {
         let process = self.proc.process(pid).filter(|process| !process.is_zombie);
         let Some(process) = process else {

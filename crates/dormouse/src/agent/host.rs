@@ -98,7 +98,7 @@ fn group_stat(group: Group, counting: Option<&Counting>) -> GroupStat {
     let stat = group.stat();
     GroupStat {
         id: group.id(),
-        counts: counting.map(|counting| counting.of(group, &stat)).unwrap_or_default(),
+        counts: counting.map(|counting| counting.of(group)).unwrap_or_default(),
         name: stat.name.to_owned(),
         cpu_ns: stat.cpu.as_nanos() as u64,
         entries: stat.entries,

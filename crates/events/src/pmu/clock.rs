@@ -1,6 +1,8 @@
 //! The clock as a PMU: CPU time is a count of nanoseconds.
 
-use super::Pmu;
+use dormouse_sys::thread::ThreadBlock;
+
+use super::{Pmu, Unit};
 
 /// The calling thread's CPU time, by the cheapest tier of its clock.
 #[derive(Debug)]
@@ -14,5 +16,15 @@ impl Pmu for ThreadClock {
     #[inline]
     fn read(&self, _events: &[u32], values: &mut [u64]) {
         values.fill(dormouse_clock::thread_cpu_ns());
+    }
+
+    fn read_of(&self, thread: &ThreadBlock, _events: &[u32], values: &mut [u64]) -> bool {
+        // The owner's clock may be a little ahead of what the kernel says here.
+        let now = dormouse_clock::thread_cpu_ns_of(thread.tid());
+        now.inspect(|&now| values.fill(now)).is_some()
+    }
+
+    fn unit(&self, _event: u32) -> Unit {
+        Unit::Nanoseconds
     }
 }

@@ -1,14 +1,10 @@
 //! A PMU for tests: it counts what it is told to, and how often it is read.
 
-use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::{Event, Pmu};
-use crate::layout::MAX_COUNTERS;
+use dormouse_sys::thread::ThreadBlock;
 
-thread_local! {
-    static COUNTS: [Cell<u64>; MAX_COUNTERS] = const { [const { Cell::new(0) }; MAX_COUNTERS] };
-}
+use super::{Event, Pmu, cells};
 
 /// A PMU whose events happen when [`CountingPmu::happen`] says so, and that knows how many counters were read:
 /// what proves that a switch read none.
@@ -23,21 +19,21 @@ impl CountingPmu {
         Self { reads: AtomicU64::new(0) }
     }
 
-    /// Its event `number`, below [`MAX_COUNTERS`].
+    /// Its event `number`, below [`MAX_COUNTERS`](crate::MAX_COUNTERS).
     pub const fn event(&'static self, name: &'static str, number: u32) -> Event {
         Event::new(name, self, number)
     }
 
     /// Event `number` happens `times` on the calling thread. (To all of these PMUs: only differences count.)
     pub fn happen(number: u32, times: u64) {
-        COUNTS.with(|counts| {
-            if let Some(count) = counts.get(number as usize) {
-                count.set(count.get() + times);
+        cells::own(|cells| {
+            if let Some(count) = cells.counting.get(number as usize) {
+                count.add(times);
             }
         });
     }
 
-    /// How many counters have been read, on all threads.
+    /// How many counters have been read by the threads that count. (Reads of other threads are none of a switch.)
     pub fn reads(&self) -> u64 {
         self.reads.load(Ordering::Relaxed)
     }
@@ -50,10 +46,10 @@ impl Pmu for CountingPmu {
 
     fn read(&self, events: &[u32], values: &mut [u64]) {
         self.reads.fetch_add(events.len() as u64, Ordering::Relaxed);
-        COUNTS.with(|counts| {
-            for (event, value) in events.iter().zip(values) {
-                *value = counts.get(*event as usize).map_or(0, Cell::get);
-            }
-        });
+        cells::shown(|cells| cells::gather(&cells.counting, events, values));
+    }
+
+    fn read_of(&self, thread: &ThreadBlock, events: &[u32], values: &mut [u64]) -> bool {
+        cells::of(thread, |cells| cells::gather(&cells.counting, events, values)).is_some()
     }
 }

@@ -5,25 +5,42 @@
 //!
 //! Events of one PMU are read together, because the price is often one for all of them: one `getrusage`
 //! gives context switches and page faults.
+//!
+//! | PMU | events | of another thread |
+//! |---|---|---|
+//! | `clock` | task-clock | its clock, by the kernel |
+//! | `software` | context-switches, page-faults, major-faults | `/proc/self/task` |
+//! | `processor` | cpu-migrations, a lower bound | what it has noticed |
+//! | `perf` | what the processor counts; cpu-migrations-exact | its descriptor |
+//! | `alloc` | alloc-count, alloc-bytes, free-bytes, alloc-peak | its cells |
+//! | `user` | the program's own | its cells |
+//! | `breakpoint` | hits | its cells |
 
+pub mod alloc;
+pub mod breakpoint;
+mod cells;
 mod clock;
 mod counting;
-mod hardware;
+mod known;
+pub mod perf;
+mod scale;
 mod software;
 pub mod user;
 
 use std::fmt;
 
-use dormouse_sys::Capability;
+use dormouse_sys::thread::ThreadBlock;
 
 pub use counting::CountingPmu;
+pub use known::{Availability, available, capability};
+pub use scale::Times;
 
 use crate::error::Error;
 
 /// A unit that counts events of threads.
 ///
-/// Implementations may be read from any thread at any time, and are read at switches: no locks, no
-/// allocation, no panic.
+/// Implementations are read at switches, on any thread at any time: [`Pmu::read`] and [`Pmu::times`] take no lock,
+/// allocate nothing and do not panic. The rest is for who chooses counters and who looks at other threads.
 pub trait Pmu: fmt::Debug + Send + Sync {
     /// Its name, as `software`; two PMUs that differ in anything have different names or addresses.
     fn name(&self) -> &'static str;
@@ -31,6 +48,81 @@ pub trait Pmu: fmt::Debug + Send + Sync {
     /// Reads what the calling thread has counted so far of each of `events`, into the same places of
     /// `values`. On one thread a count never goes back.
     fn read(&self, events: &[u32], values: &mut [u64]);
+
+    /// Somebody begins to count `events` in this process: what a thread needs for them it gets at its next
+    /// [`Pmu::read`]. To be called once for each [`Pmu::end`]; who reads without it may find nothing counted.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unavailable`]; then nothing has begun.
+    fn begin(&self, _events: &[u32]) -> Result<(), Error> {
+        Ok(())
+    }
+
+    /// Whoever began to count `events` counts them no longer. For the last one, what threads had for them is given
+    /// back before this returns.
+    fn end(&self, _events: &[u32]) {}
+
+    /// As [`Pmu::read`], for another thread and without its help; false where that is not to be had, then
+    /// `values` mean nothing. Whoever asks makes sure afterwards that the thread still lives
+    /// ([`ThreadBlock::is_still`]).
+    ///
+    /// # Cost
+    ///
+    /// Up to a few system calls, and allocations.
+    fn read_of(&self, _thread: &ThreadBlock, _events: &[u32], _values: &mut [u64]) -> bool {
+        false
+    }
+
+    /// How long each of `events` was on for the calling thread, and how long of that it was counted, as of its last
+    /// [`Pmu::read`], which has scaled the values accordingly. False if this unit counts all the time; then `times`
+    /// are left alone. Only differences count.
+    fn times(&self, _events: &[u32], _times: &mut [Times]) -> bool {
+        false
+    }
+
+    /// What is counted.
+    fn unit(&self, _event: u32) -> Unit {
+        Unit::Times
+    }
+
+    /// What the count leaves out, as "user mode only".
+    fn note(&self, _event: u32) -> Option<&'static str> {
+        None
+    }
+
+    /// Why the event is not to be had here, and what would change it.
+    fn why_not(&self, _event: u32) -> Option<String> {
+        None
+    }
+}
+
+/// What a count is a count of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Unit {
+    /// Of happenings.
+    Times,
+    /// Of nanoseconds.
+    Nanoseconds,
+    /// Of bytes.
+    Bytes,
+}
+
+impl Unit {
+    /// As it stands behind a number: `ns`, `bytes`, or nothing.
+    pub const fn suffix(self) -> &'static str {
+        match self {
+            Self::Times => "",
+            Self::Nanoseconds => "ns",
+            Self::Bytes => "bytes",
+        }
+    }
+}
+
+/// From now on others find what the calling thread counts by itself, whether it has read it yet or not.
+pub(crate) fn show() {
+    cells::shown(|_| ());
 }
 
 /// Something that happens and can be counted.
@@ -54,30 +146,26 @@ impl Event {
     /// Moves of the thread to another processor, as far as two reads show them: a lower bound.
     pub const CPU_MIGRATIONS: Self = Self::new("cpu-migrations", &software::Processor, 0);
 
-    const ALL: [Self; 5] = [
-        Self::TASK_CLOCK,
-        Self::CONTEXT_SWITCHES,
-        Self::CPU_MIGRATIONS,
-        Self::PAGE_FAULTS,
-        Self::MAJOR_FAULTS,
-    ];
-
     /// Event `number` of `pmu`, known as `name`.
     pub const fn new(name: &'static str, pmu: &'static dyn Pmu, number: u32) -> Self {
         Self { name, pmu, number }
     }
 
-    /// The event of that name; the reason when it is not to be had here. (User counters give their own:
-    /// [`user::Counter::event`].)
+    /// The event of that name: the library's own, a counter of the program that has been used, a breakpoint that has
+    /// a name.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unavailable`] with the reason when it is not to be had here, [`Error::Unknown`] with the names that
+    /// are nearest.
     pub fn by_name(name: &str) -> Result<Self, Error> {
-        if let Some(&event) = Self::ALL.iter().find(|event| event.name == name) {
-            return Ok(event);
+        let Some(event) = known::all().find(|event| event.name == name) else {
+            return Err(Error::Unknown { event: name.to_owned(), advice: known::advice(name) });
+        };
+        match event.pmu.why_not(event.number) {
+            None => Ok(event),
+            Some(reason) => Err(Error::Unavailable { event: name.to_owned(), reason }),
         }
-        if hardware::NAMES.contains(&name) {
-            return Err(Error::Unavailable { event: name.to_owned(), reason: hardware::why_not() });
-        }
-        let known = Self::ALL.iter().map(|event| event.name).chain(hardware::NAMES.iter().copied());
-        Err(Error::Unknown { event: name.to_owned(), known: known.collect::<Vec<_>>().join(", ") })
     }
 
     /// The name, as perf and `dormouse stat -e` spell it.
@@ -85,11 +173,23 @@ impl Event {
         self.name
     }
 
-    pub(crate) fn pmu(self) -> &'static dyn Pmu {
+    /// What its counts are counts of.
+    pub fn unit(self) -> Unit {
+        self.pmu.unit(self.number)
+    }
+
+    /// What its counts leave out.
+    pub fn note(self) -> Option<&'static str> {
+        self.pmu.note(self.number)
+    }
+
+    /// Who counts it.
+    pub fn pmu(self) -> &'static dyn Pmu {
         self.pmu
     }
 
-    pub(crate) fn number(self) -> u32 {
+    /// Its number there.
+    pub fn number(self) -> u32 {
         self.number
     }
 }
@@ -110,64 +210,5 @@ impl Eq for Event {}
 impl fmt::Debug for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Event({}/{}, {})", self.pmu.name(), self.number, self.name)
-    }
-}
-
-/// What `dormouse doctor` says of the events.
-pub fn capability() -> Vec<Capability> {
-    let mut report = vec![
-        Capability::ok("events.task-clock", "from the thread's clock"),
-        Capability::ok("events.software", "context-switches, page-faults, major-faults: getrusage"),
-        Capability::limited("events.cpu-migrations", "a lower bound: moves between two reads count as one"),
-    ];
-    report.push(Capability::unavailable("events.hardware", hardware::why_not()));
-    report
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn read(event: Event) -> u64 {
-        let mut value = [0];
-        event.pmu().read(&[event.number()], &mut value);
-        value[0]
-    }
-
-    #[test]
-    fn an_event_is_had_by_its_name_or_refused_with_the_reason() {
-        assert_eq!(Event::by_name("page-faults"), Ok(Event::PAGE_FAULTS));
-        let refused = Event::by_name("cycles").unwrap_err().to_string();
-        assert!(refused.starts_with("cycles is unavailable: "), "{refused}");
-        let unknown = Event::by_name("sneezes").unwrap_err().to_string();
-        assert!(unknown.contains("sneezes") && unknown.contains("task-clock"), "{unknown}");
-    }
-
-    #[test]
-    fn events_of_units_without_fields_differ() {
-        for (i, a) in Event::ALL.iter().enumerate() {
-            for (j, b) in Event::ALL.iter().enumerate() {
-                assert_eq!(a == b, i == j, "{a:?} {b:?}");
-            }
-        }
-    }
-
-    #[test]
-    fn each_event_counts_what_it_is_named_after() {
-        let before = Event::ALL.map(read);
-        std::thread::sleep(std::time::Duration::from_millis(1));
-        // Far above the allocator's threshold for a mapping of its own, so its pages are new.
-        let pages = 1000;
-        let mut memory = vec![0_u8; pages * 4096];
-        for page in memory.chunks_mut(4096) {
-            page[0] = std::hint::black_box(1);
-        }
-        std::hint::black_box(&memory);
-        let grown = |index: usize| read(Event::ALL[index]) - before[index];
-        assert!(grown(0) > 0, "task-clock");
-        assert!(grown(1) > 0, "context-switches");
-        // A huge page is one fault for 512 pages.
-        assert!(grown(3) > 0, "page-faults");
-        assert!(grown(4) <= grown(3), "major-faults");
     }
 }

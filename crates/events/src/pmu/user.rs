@@ -1,16 +1,18 @@
 //! Counters of the program's own: rows read, bytes sent.
 //!
 //! A counter is a static with a number; its counts are cells in thread-local storage at that number. So
-//! [`Counter::add`] is one addition to memory that no other thread looks at.
+//! [`Counter::add`] is one addition to memory that no other thread writes.
 //!
 //! # Invariants
 //!
 //! A counter's number is given once and never to another.
 
-use std::cell::Cell;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::{Event, Pmu};
+use dormouse_sys::thread::ThreadBlock;
+
+use super::{Event, Pmu, cells};
 use crate::error::Error;
 
 /// How many counters a process can have. What is added to further ones is not counted, and
@@ -24,9 +26,9 @@ const REFUSED: u32 = u32::MAX - 1;
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
-thread_local! {
-    static COUNTS: [Cell<u64>; MAX_USER_COUNTERS] = const { [const { Cell::new(0) }; MAX_USER_COUNTERS] };
-}
+/// Those that have a number.
+static NUMBERED: [OnceLock<&'static Counter>; MAX_USER_COUNTERS] =
+    [const { OnceLock::new() }; MAX_USER_COUNTERS];
 
 /// A counter that the program itself advances.
 ///
@@ -61,9 +63,9 @@ impl Counter {
         if number >= MAX_USER_COUNTERS as u32 {
             number = self.numbered();
         }
-        COUNTS.with(|counts| {
-            if let Some(count) = counts.get(number as usize) {
-                count.set(count.get().wrapping_add(n));
+        cells::own(|cells| {
+            if let Some(count) = cells.user.get(number as usize) {
+                count.add(n);
             }
         });
     }
@@ -80,7 +82,7 @@ impl Counter {
     }
 
     #[cold]
-    fn numbered(&self) -> u32 {
+    fn numbered(&'static self) -> u32 {
         let number = self.number.load(Ordering::Relaxed);
         if number != NEW {
             return number;
@@ -92,10 +94,22 @@ impl Counter {
             .unwrap_or(REFUSED);
         // Two threads may come here at once; the number of the slower one is never used.
         match self.number.compare_exchange(NEW, next, Ordering::Relaxed, Ordering::Relaxed) {
-            Ok(_) => next,
+            Ok(_) => {
+                if let Some(place) = NUMBERED.get(next as usize) {
+                    // Nobody else has this number, so the place is empty and nobody waits.
+                    let _empty = place.set(self);
+                }
+                next
+            }
             Err(number) => number,
         }
     }
+}
+
+/// Those that have been used.
+pub(super) fn known() -> impl Iterator<Item = Event> {
+    let numbered = NUMBERED.iter().zip(0..).filter_map(|(place, number)| Some((place.get()?.name, number)));
+    numbered.map(|(name, number)| Event::new(name, &User, number))
 }
 
 #[derive(Debug)]
@@ -108,11 +122,11 @@ impl Pmu for User {
 
     #[inline]
     fn read(&self, events: &[u32], values: &mut [u64]) {
-        COUNTS.with(|counts| {
-            for (event, value) in events.iter().zip(values) {
-                *value = counts.get(*event as usize).map_or(0, Cell::get);
-            }
-        });
+        cells::shown(|cells| cells::gather(&cells.user, events, values));
+    }
+
+    fn read_of(&self, thread: &ThreadBlock, events: &[u32], values: &mut [u64]) -> bool {
+        cells::of(thread, |cells| cells::gather(&cells.user, events, values)).is_some()
     }
 }
 
@@ -136,6 +150,14 @@ mod tests {
         CUPS.add(3);
         assert_eq!((read(&CUPS), read(&POTS)), (5, 1));
         assert_eq!(std::thread::spawn(|| read(&CUPS)).join().unwrap(), 0);
+    }
+
+    #[test]
+    fn a_counter_is_known_by_name_once_it_has_been_used() {
+        static SCONES: Counter = Counter::new("scones");
+        assert!(Event::by_name("scones").is_err());
+        SCONES.add(1);
+        assert_eq!(Event::by_name("scones"), SCONES.event());
     }
 
     #[test]

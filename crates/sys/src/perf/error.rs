@@ -113,13 +113,21 @@ impl Error {
     }
 }
 
+/// Whether system calls of the calling thread pass a filter, which may end the process for one that it does not
+/// like.
+///
+/// Where it cannot be told, the answer is yes.
+pub fn is_filtered() -> bool {
+    Rights::here().filtered != Some(false)
+}
+
 /// What decides who may count.
 #[derive(Debug, Clone, Copy)]
 struct Rights {
     /// `kernel.perf_event_paranoid`; distributions know levels above 2.
     paranoid: Option<i32>,
-    /// Whether system calls of this process pass a filter.
-    filtered: bool,
+    /// Whether system calls of this thread pass a filter.
+    filtered: Option<bool>,
 }
 
 impl Rights {
@@ -131,7 +139,7 @@ impl Rights {
         let mode = status.lines().find_map(|line| line.strip_prefix("Seccomp:"));
         Self {
             paranoid: paranoid.ok().and_then(|level| level.trim().parse().ok()),
-            filtered: mode.is_some_and(|mode| mode.trim() == "2"),
+            filtered: mode.map(|mode| mode.trim() != "0"),
         }
     }
 
@@ -146,7 +154,7 @@ impl Rights {
             (Some(level), _) if level > most => {
                 format!("kernel.perf_event_paranoid is {level}: set it to {most}, or grant CAP_PERFMON")
             }
-            _ if self.filtered => {
+            _ if self.filtered == Some(true) => {
                 "a seccomp filter is in the way: run the container with CAP_PERFMON, or with a profile that \
                  allows perf_event_open"
                     .to_owned()
@@ -168,7 +176,7 @@ mod tests {
     fn an_advice_names_what_stands_in_the_way() {
         let kernel = Attr::count(Counted::Cycles);
         let user = kernel.user_only();
-        let rights = |paranoid, filtered| Rights { paranoid: Some(paranoid), filtered };
+        let rights = |paranoid, filtered| Rights { paranoid: Some(paranoid), filtered: Some(filtered) };
         for (rights, attr, subject, expected) in [
             (rights(2, false), kernel, Subject::ThisThread, "paranoid is 2: set it to 1"),
             (rights(4, true), user, Subject::ThisThread, "paranoid is 4: set it to 2"),
@@ -176,7 +184,7 @@ mod tests {
             (rights(-1, true), kernel, Subject::ThisThread, "seccomp"),
             (rights(2, false), user, Subject::Thread(7), "thread 7 is somebody else's"),
             (rights(2, false), user, Subject::ThisThread, "security module"),
-            (Rights { paranoid: None, filtered: true }, kernel, Subject::Cpu(1), "seccomp"),
+            (Rights { paranoid: None, filtered: Some(true) }, kernel, Subject::Cpu(1), "seccomp"),
         ] {
             let advice = rights.advice(&attr, subject);
             assert!(advice.contains(expected), "{rights:?} {subject:?}: {advice}");

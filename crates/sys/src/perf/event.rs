@@ -7,7 +7,7 @@
 #![allow(unsafe_code)]
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use super::{Attr, Error};
@@ -66,6 +66,22 @@ pub struct Reading {
 }
 
 impl Reading {
+    /// What the event behind a descriptor of [`open_here`] has counted so far.
+    ///
+    /// # Async-signal-safety
+    ///
+    /// A system call alone.
+    pub fn of(event: BorrowedFd<'_>) -> io::Result<Self> {
+        let mut bytes = [0; 3 * size_of::<u64>()];
+        // One read is all or nothing: of an event that the kernel gave up it is nothing.
+        if rustix::io::read(event, &mut bytes)? != bytes.len() {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        let [value, enabled_ns, running_ns] =
+            std::array::from_fn(|word| u64::from_ne_bytes(bytes.as_chunks().0[word]));
+        Ok(Self { value, enabled_ns, running_ns })
+    }
+
     /// What would have been counted had the event been in its unit all the time; none if it never was.
     pub fn scaled(self) -> Option<u64> {
         if self.enabled_ns == self.running_ns {
@@ -90,6 +106,21 @@ pub(super) fn open_raw(attr: &Attr, pid: i32, cpu: i32) -> io::Result<OwnedFd> {
     }
     // SAFETY: the kernel has just made it, so nobody else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
+}
+
+/// An event of the calling thread, as a bare descriptor: for who must not allocate, also not for an error.
+///
+/// # Errors
+///
+/// What the kernel says.
+///
+/// # Async-signal-safety
+///
+/// A system call alone.
+pub fn open_here(attr: &Attr) -> io::Result<OwnedFd> {
+    const THIS_THREAD: i32 = 0;
+    const ANY_CPU: i32 = -1;
+    open_raw(attr, THIS_THREAD, ANY_CPU)
 }
 
 /// An open event; closed when dropped.
@@ -154,11 +185,7 @@ impl Event {
     ///
     /// [`Error::Kernel`].
     pub fn read(&self) -> Result<Reading, Error> {
-        let mut bytes = [0; 3 * size_of::<u64>()];
-        (&self.file).read_exact(&mut bytes).map_err(|source| self.failed("read", source))?;
-        let [value, enabled_ns, running_ns] =
-            std::array::from_fn(|word| u64::from_ne_bytes(bytes.as_chunks().0[word]));
-        Ok(Reading { value, enabled_ns, running_ns })
+        Reading::of(self.as_fd()).map_err(|source| self.failed("read", source))
     }
 
     pub(super) fn failed(&self, what: &'static str, source: io::Error) -> Error {

@@ -19,8 +19,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
-use super::event::open_raw;
-use super::{Attr, Counted};
+use super::{Attr, Counted, open_here};
 use crate::fork;
 
 /// `struct perf_event_mmap_page`, as far as it is used here.
@@ -59,12 +58,10 @@ impl Page {
     ///
     /// System calls alone.
     pub fn of_this_thread() -> io::Result<Self> {
-        const THIS_THREAD: i32 = 0;
-        const ANY_CPU: i32 = -1;
         // First: without it no read could be made.
         let owner = fork::number().ok_or(io::ErrorKind::Unsupported)?;
         // More is not given to all, and there is nothing to count anyway.
-        let event = open_raw(&Attr::count(Counted::Dummy).user_only(), THIS_THREAD, ANY_CPU)?;
+        let event = open_here(&Attr::count(Counted::Dummy).user_only())?;
         let size = rustix::param::page_size();
         // SAFETY: a new mapping, wherever the kernel likes.
         let page = unsafe { mmap(ptr::null_mut(), size, ProtFlags::READ, MapFlags::SHARED, &event, 0) }?;

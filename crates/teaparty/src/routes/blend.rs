@@ -10,8 +10,7 @@ use axum::{
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    instrument::{Group, probe, tracing},
-    offload::offload,
+    instrument::{probe, spawn_blocking, tracing},
     routes::refusal::Refusal,
     teas::{Flavour, TEAS},
 };
@@ -66,14 +65,11 @@ struct Part {
 }
 
 /// Finds the blend nearest to a flavour.
-pub(super) async fn mix(
-    group: Group,
-    wish: Result<Query<Wish>, QueryRejection>,
-) -> Result<Json<Blend>, Refusal> {
+pub(super) async fn mix(wish: Result<Query<Wish>, QueryRejection>) -> Result<Json<Blend>, Refusal> {
     let Query(wish) = wish?;
     wish.check()?;
     let blend =
-        offload(group, move || search([wish.malt, wish.grass, wish.smoke, wish.flower], wish.spoons)).await?;
+        spawn_blocking(move || search([wish.malt, wish.grass, wish.smoke, wish.flower], wish.spoons)).await?;
     tracing::debug!(distance = blend.distance, tried = blend.tried, "blend found");
     Ok(Json(blend))
 }

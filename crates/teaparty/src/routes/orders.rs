@@ -15,8 +15,7 @@ use axum::{
 use serde::Deserialize;
 
 use crate::{
-    instrument::{Group, probe, tracing},
-    offload::offload,
+    instrument::{probe, spawn_blocking, tracing},
     routes::refusal::Refusal,
     store::{NotPlaced, Order, Store},
 };
@@ -34,7 +33,6 @@ pub(super) struct Wish {
 
 /// Takes an order.
 pub(super) async fn place(
-    group: Group,
     State(store): State<Arc<Store>>,
     wish: Result<Json<Wish>, JsonRejection>,
 ) -> Result<impl IntoResponse, Refusal> {
@@ -42,7 +40,7 @@ pub(super) async fn place(
     if !(1..=MAX_CUPS).contains(&cups) {
         return Err(Refusal::bad_request(format!("cups is {cups}, must be from 1 to {MAX_CUPS}")));
     }
-    let placed = offload(group, move || match store.place(&tea, cups) {
+    let placed = spawn_blocking(move || match store.place(&tea, cups) {
         Ok(order) => {
             probe!("order.placed", id = order.id, tea = order.tea, cups);
             Ok(order)

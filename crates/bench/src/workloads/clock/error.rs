@@ -90,7 +90,7 @@ fn sample(tier: Tier, samples: usize) -> Result<Vec<u64>, Failure> {
 }
 
 /// How far `time` is from the truth between `least` and `most`; none where they are too far apart to say.
-fn error(least: u64, time: u64, most: u64, narrow: u64) -> Option<u64> {
+pub(in crate::workloads) fn error(least: u64, time: u64, most: u64, narrow: u64) -> Option<u64> {
     if most - least <= narrow {
         return Some(time.abs_diff(least.midpoint(most)));
     }

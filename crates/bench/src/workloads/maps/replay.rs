@@ -13,9 +13,10 @@
 
 use std::hint::black_box;
 
+use dormouse_maps::faults::Op;
+
 use super::PAGE_BITS;
 use super::schemes::Scheme;
-use crate::trace::Op;
 
 /// How often a sample carries the trace out.
 const TIMES: usize = 3;

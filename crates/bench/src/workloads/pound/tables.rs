@@ -1,17 +1,19 @@
-//! The origin's tables with ours beside them. Cells are means, as the origin's are; how far an answer is behind, medians.
+//! The origin's tables with ours beside them. Cells are means, as the origin's are; of how far an answer is off, medians,
+//! and the largest of all rounds where it says max.
 
 use super::drive::Kind;
-use super::{THREADS, behind, gain, origin};
+use super::{THREADS, error, gain, origin};
 use crate::report::{Row, find};
 use crate::table::{Table, value};
 
 /// Heading of what `before_after` fills.
 const ORIGIN: [&str; 4] = ["threads", "origin", "patched", "gain"];
 
-pub(super) fn all(rows: &[Row]) -> [Table; 7] {
+pub(super) fn all(rows: &[Row]) -> [Table; 8] {
     [
         gettime(rows),
         stale(rows),
+        behind(rows),
         times(rows),
         hardware(rows, "cycles", &origin::CYCLES),
         hardware(rows, "l1-misses", &origin::L1_MISSES),
@@ -40,11 +42,14 @@ fn before_after(threads: usize, figures: origin::Pair, digits: usize) -> Vec<Str
 }
 
 fn gettime(rows: &[Row]) -> Table {
-    let kinds = [Kind::Process, Kind::GroupStale, Kind::GroupFresh, Kind::GroupFreshPrefetch];
+    let kinds =
+        [Kind::Process, Kind::ProcessExact, Kind::GroupStale, Kind::GroupFresh, Kind::GroupFreshPrefetch];
     let mut heading = ORIGIN.to_vec();
     heading.push(Kind::ClockGettime.name());
     heading.extend(
-        ["process", "group-stale", "group-fresh", "prefetch"].into_iter().flat_map(|name| [name, "gain"]),
+        ["process", "process-exact", "group-stale", "group-fresh", "prefetch"]
+            .into_iter()
+            .flat_map(|name| [name, "gain"]),
     );
     let mut table = Table::new(
         Some("pound_clock_gettime: seconds for 5,000,000 calls (origin: 4.7-rc7, patched, gain)"),
@@ -62,30 +67,59 @@ fn gettime(rows: &[Row]) -> Table {
     table
 }
 
-/// Each speed-up with what it costs in age.
+/// Nanoseconds and reads.
+fn whole(number: Option<f64>) -> String {
+    number.map_or_else(|| "-".to_owned(), |number| format!("{number:.0}"))
+}
+
+/// Each speed-up with what it costs: what the reader was told, and how far off it was.
 fn stale(rows: &[Row]) -> Table {
-    let mut heading = vec!["threads", "speed-up"];
-    heading.extend(behind::NAMES);
-    heading.extend(["walk", "with prefetch", "gain"]);
+    let mut heading = ORIGIN.to_vec();
+    heading.extend(["group-stale", "told"]);
+    heading.extend(error::NAMES.into_iter().flat_map(|name| [name, "max", "outside"]));
     let mut table = Table::new(
         Some(
-            "Speed-up of group-stale, how far each answer is behind process_exact() (ns, at least .. at most), and the walk (ns)",
+            "Speed-up of group-stale over clock_gettime, how far its reader was told that it may be behind (ns), and of each answer \
+             how far it was from process_exact() (ns) and how often outside of its bound (origin: seconds of 4.7-rc7, patched, gain)",
         ),
         &heading,
     );
-    let whole = |number: Option<f64>, digits: usize| {
-        number.map_or_else(|| "-".to_owned(), |number| format!("{number:.digits$}"))
-    };
-    for threads in THREADS {
+    for (threads, figures) in THREADS.into_iter().zip(origin::CLOCK_GETTIME) {
         let speedup = mean(rows, &format!("speedup/group-stale/{threads}"));
-        let mut cells = vec![threads.to_string(), whole(speedup, 1)];
-        cells.extend(behind::NAMES.map(|name| {
-            let end = |end: &str| whole(find(rows, &format!("{end}/{name}/{threads}")).median, 0);
+        let of = |name, what| find(rows, &format!("pound-error/{name}/{threads}/{what}"));
+        let mut cells = before_after(threads, figures, 2);
+        cells.push(speedup.map_or_else(|| "-".to_owned(), |times| format!("{times:.1}x")));
+        cells.push(whole(of("group-stale", "told-p50").median));
+        for name in error::NAMES {
+            let outside = of(name, "outside");
+            let all = (outside.n > 0).then(|| outside.values.iter().sum());
+            cells.extend([of(name, "p50").median, of(name, "max").max, all].map(whole));
+        }
+        table.row(cells);
+    }
+    table
+}
+
+fn behind(rows: &[Row]) -> Table {
+    let mut heading = vec!["threads"];
+    heading.extend(error::NAMES);
+    heading.extend(["walk", "with prefetch", "gain", "start"]);
+    let mut table = Table::new(
+        Some(
+            "How far each answer is behind process_exact() (ns, at least .. at most), the walk (ns), and the threads' start (ms)",
+        ),
+        &heading,
+    );
+    for threads in THREADS {
+        let mut cells = vec![threads.to_string()];
+        cells.extend(error::NAMES.map(|name| {
+            let end = |end: &str| whole(find(rows, &format!("{end}/{name}/{threads}")).median);
             format!("{} .. {}", end("behind-least"), end("behind-most"))
         }));
         let walks = ["no-prefetch", "prefetch"].map(|walk| mean(rows, &format!("walk/{walk}/{threads}")));
         cells.extend(walks.map(value));
         cells.push(percent(mean(rows, &format!("walk-gain/{threads}"))));
+        cells.push(value(mean(rows, &format!("start/{threads}"))));
         table.row(cells);
     }
     table

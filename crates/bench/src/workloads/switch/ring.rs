@@ -19,7 +19,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use dormouse_events::pmu::CountingPmu;
-use dormouse_events::{Counter, Error, Event, Parent, Switched, TaskContext, switch, switch_eager};
+use dormouse_events::{self as events, Counter, Counting, Error, Event, Mode, Switched, switch};
 
 use super::{HARDWARE, SIZES, spec};
 use crate::clocks::cpu;
@@ -29,7 +29,9 @@ use crate::workloads::Settings;
 /// Words of a task's array: 1 KiB.
 const WORDS: usize = 256;
 
-static HOPS: Counter = Counter::new("hops");
+const HOPS_NAME: &str = "hops";
+
+static HOPS: Counter = Counter::new(HOPS_NAME);
 static BYTES: Counter = Counter::new("bytes");
 static RETRIES: Counter = Counter::new("retries");
 static REFUSALS: Counter = Counter::new("refusals");
@@ -39,14 +41,14 @@ static REFUSALS: Counter = Counter::new("refusals");
 enum Way {
     /// Not at all.
     Bare,
-    /// Read at every switch.
+    /// Between pinned tasks, each of which has counts of its own: read at every switch.
     Eager,
-    /// Exchange what is equivalent.
+    /// Between equivalent tasks.
     Swap,
 }
 
 /// The events of the rows that are had everywhere: the kernel's and the program's own.
-fn soft(count: usize) -> Result<Vec<Event>, Error> {
+pub(super) fn soft(count: usize) -> Result<Vec<Event>, Error> {
     let mut events = vec![
         Event::TASK_CLOCK,
         Event::CONTEXT_SWITCHES,
@@ -75,7 +77,7 @@ pub(super) fn notes() -> Vec<String> {
              thread's CPU time a switch. The 8 events: {names}; the 2: the first two. none: the switch is called and \
              finds no counters; bare: it is not called"
         ),
-        "swap exchanges equivalent contexts; eager reads every counter once a switch (one reading serves the task that goes and the \
+        "swap: equivalent tasks, between which counting goes on; eager: pinned ones, which reads every counter once a switch (one reading serves the task that goes and the \
          one that comes; the origin's kernel read out and set up anew), which is also what keeps each task's own counts apart. Most of it is one getrusage, for 2 events as for 8"
             .to_owned(),
         "cpu-migrations is a lower bound here: it is seen when two reads find different processors".to_owned(),
@@ -114,8 +116,9 @@ fn case(
     };
     let names: Vec<&str> = events.iter().map(|event| event.name()).collect();
     let spec = spec(name, "ns", size, &names).with("clock", "thread CPU time").with("array_bytes", 4 * WORDS);
+    let context = events::Context::new();
     Case::per_iteration(spec, settings.target(), move |switches| {
-        let mut ring = Ring::new(size, &events)?;
+        let mut ring = Ring::new(context, size, &events, way)?;
         let (took, did) = ring.run(switches, way);
         ring.check(switches, way, &did)?;
         Ok(took)
@@ -128,16 +131,18 @@ pub(super) fn prove() -> Result<String, String> {
     const SWITCHES: u64 = 100_000;
     static PMU: CountingPmu = CountingPmu::new();
     let events: Vec<Event> = (0..8).map(|number| PMU.event("counted read", number)).collect();
+    let context = events::Context::new();
     for size in SIZES {
-        let mut ring = Ring::new(size, &events).map_err(|error| error.to_string())?;
+        let mut ring = Ring::new(context, size, &events, Way::Swap).map_err(|error| error.to_string())?;
         ring.come_on();
         let before = PMU.reads();
         let (_, did) = ring.run_on(SWITCHES, Way::Swap);
         let reads = PMU.reads() - before;
-        if reads != 0 || did.exchanged != SWITCHES {
+        switch(None);
+        if reads != 0 || did.kept != SWITCHES {
             return Err(format!(
-                "{reads} counter reads in {SWITCHES} switches between {size} equivalent tasks, {} exchanged",
-                did.exchanged
+                "{reads} counter reads in {SWITCHES} switches between {size} equivalent tasks, {} kept",
+                did.kept
             ));
         }
     }
@@ -150,7 +155,7 @@ pub(super) fn prove() -> Result<String, String> {
 /// How switches went.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Did {
-    exchanged: u64,
+    kept: u64,
     read: u64,
 }
 
@@ -165,26 +170,42 @@ struct Shared {
 type Task = Pin<Box<dyn Future<Output = ()>>>;
 
 struct Ring {
-    // Dropped before their parent and the tasks.
-    contexts: Vec<TaskContext>,
-    parent: Option<Parent>,
+    context: &'static events::Context,
+    /// Its events are counted; none if there are none.
+    counting: Option<Counting>,
+    hops_before: u64,
+    accounts: Vec<events::Task>,
     tasks: Vec<Task>,
     shared: Rc<Shared>,
     current: usize,
 }
 
 impl Ring {
-    fn new(size: usize, events: &[Event]) -> Result<Self, Error> {
-        let parent = if events.is_empty() { None } else { Some(Parent::new(events)?) };
-        let context = |_| parent.as_ref().map_or_else(TaskContext::none, Parent::context);
+    fn new(
+        context: &'static events::Context,
+        size: usize,
+        events: &[Event],
+        way: Way,
+    ) -> Result<Self, Error> {
+        let counting =
+            if events.is_empty() { None } else { Some(Counting::of(context, events, Mode::GroupExact)?) };
+        let account = |task| {
+            let mut account = events::Task::new(context, task as u64);
+            if way == Way::Eager && counting.is_some() {
+                account.pin();
+            }
+            account
+        };
         let shared = Rc::new(Shared {
             ready: RefCell::new(VecDeque::with_capacity(size)),
             mailboxes: vec![Cell::new(None); size],
             sum: Cell::new(0),
         });
         Ok(Self {
-            contexts: (0..size).map(context).collect(),
-            parent,
+            context,
+            hops_before: hops(context).unwrap_or(0),
+            accounts: (0..size).map(account).collect(),
+            counting,
             tasks: (0..size).map(|place| task(place, Rc::clone(&shared))).collect(),
             shared,
             current: 0,
@@ -195,32 +216,31 @@ impl Ring {
     fn run(&mut self, switches: u64, way: Way) -> (Duration, Did) {
         self.come_on();
         let result = self.run_on(switches, way);
-        switch(&mut self.contexts[self.current], &mut TaskContext::none());
+        switch(None);
         result
     }
 
     fn come_on(&mut self) {
-        switch(&mut TaskContext::none(), &mut self.contexts[self.current]);
+        switch(Some(&mut self.accounts[self.current]));
     }
 
     fn run_on(&mut self, switches: u64, way: Way) -> (Duration, Did) {
         self.shared.mailboxes[self.current].set(Some(0));
         self.poll(self.current);
         cpu(|| match way {
-            Way::Bare => self.turn(switches, |_, _, _| Switched::Nothing),
-            Way::Eager => self.turn(switches, by(switch_eager)),
-            Way::Swap => self.turn(switches, by(switch)),
+            Way::Bare => self.turn(switches, |_| Switched::Asleep),
+            Way::Eager | Way::Swap => self.turn(switches, |account| switch(Some(account))),
         })
     }
 
     /// So many switches.
     #[inline]
-    fn turn(&mut self, switches: u64, by: impl Fn(&mut [TaskContext], usize, usize) -> Switched) -> Did {
+    fn turn(&mut self, switches: u64, by: impl Fn(&mut events::Task) -> Switched) -> Did {
         let mut did = Did::default();
         for _ in 0..switches {
             let Some(next) = self.shared.ready.borrow_mut().pop_front() else { break };
-            let switched = by(&mut self.contexts, self.current, next);
-            did.exchanged += u64::from(switched == Switched::Exchanged);
+            let switched = by(&mut self.accounts[next]);
+            did.kept += u64::from(switched == Switched::Kept);
             did.read += u64::from(switched == Switched::Read);
             self.current = next;
             self.poll(next);
@@ -235,22 +255,21 @@ impl Ring {
         let _ = self.tasks[task].as_mut().poll(&mut Context::from_waker(Waker::noop()));
     }
 
-    /// Whether every switch went as it should, and the parent has every hop.
+    /// Whether every switch went as it should, and the context has every hop.
     fn check(self, switches: u64, way: Way, did: &Did) -> Result<(), Failure> {
-        let counting = self.parent.is_some();
+        let counting = self.counting.is_some();
         let expected = match way {
-            Way::Swap if counting => Did { exchanged: switches, read: 0 },
-            Way::Eager if counting => Did { exchanged: 0, read: switches },
+            Way::Swap if counting => Did { kept: switches, read: 0 },
+            Way::Eager if counting => Did { kept: 0, read: switches },
             _ => Did::default(),
         };
         if *did != expected {
             return Err(Failure::Wrong(format!("{did:?} of {switches} switches, expected {expected:?}")));
         }
-        let Some(ledger) = self.parent.as_ref().map(Parent::ledger) else { return Ok(()) };
-        drop(self);
-        // The one that began the round is a hop too.
-        match HOPS.event().ok().and_then(|hops| ledger.value(hops)) {
-            Some(hops) if hops != switches + 1 => {
+        let counts_hops = self.counting.iter().flat_map(Counting::events).any(|e| e.name() == HOPS_NAME);
+        match hops(self.context).map(|hops| hops - self.hops_before) {
+            // The one that began the round is a hop too.
+            Some(hops) if counts_hops && hops != switches + 1 => {
                 Err(Failure::Wrong(format!("{hops} hops counted of {}", switches + 1)))
             }
             _ => Ok(()),
@@ -258,15 +277,9 @@ impl Ring {
     }
 }
 
-/// Switches from one of the contexts to another.
-#[inline]
-fn by(
-    switch: impl Fn(&mut TaskContext, &mut TaskContext) -> Switched,
-) -> impl Fn(&mut [TaskContext], usize, usize) -> Switched {
-    move |contexts, previous, next| match contexts.get_disjoint_mut([previous, next]) {
-        Ok([previous, next]) => switch(previous, next),
-        Err(_) => Switched::Nothing,
-    }
+/// The hops that were counted for a context, if they ever were.
+fn hops(context: &events::Context) -> Option<u64> {
+    context.read().iter().find(|count| count.event.name() == HOPS_NAME).map(|count| count.value)
 }
 
 /// Waits for the token, works, hands it on.
@@ -293,7 +306,7 @@ mod tests {
     #[test]
     fn the_token_goes_round_and_every_hop_is_counted_either_way() {
         for way in [Way::Bare, Way::Eager, Way::Swap] {
-            let mut ring = Ring::new(8, &soft(8).unwrap()).unwrap();
+            let mut ring = Ring::new(events::Context::new(), 8, &soft(8).unwrap(), way).unwrap();
             let (_, did) = ring.run(1000, way);
             assert_eq!(ring.current, 1000 % 8);
             if way != Way::Bare {
@@ -304,7 +317,7 @@ mod tests {
 
     #[test]
     fn a_switch_that_went_otherwise_is_a_wrong_answer() {
-        let mut ring = Ring::new(2, &soft(8).unwrap()).unwrap();
+        let mut ring = Ring::new(events::Context::new(), 2, &soft(8).unwrap(), Way::Eager).unwrap();
         let (_, did) = ring.run(100, Way::Eager);
         assert!(matches!(ring.check(100, Way::Swap, &did), Err(Failure::Wrong(_))));
     }

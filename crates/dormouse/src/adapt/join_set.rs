@@ -1,0 +1,146 @@
+//! tokio's `JoinSet` with tasks that inherit.
+
+use std::task::{Context, Poll};
+
+use ::tokio::runtime::Handle;
+use ::tokio::task::{self, AbortHandle, Id, JoinError, LocalSet};
+
+use super::inherit::{inherit, inherit_fn};
+
+/// `tokio::task::JoinSet`, whose tasks are in the group that is current at their spawn (not at their join).
+///
+/// Everything else is as tokio has it; dropped, it aborts its tasks.
+#[derive(Debug)]
+pub struct JoinSet<T>(task::JoinSet<T>);
+
+impl<T> Default for JoinSet<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<T> JoinSet<T> {
+    /// An empty set.
+    pub fn new() -> Self {
+        Self(task::JoinSet::new())
+    }
+
+    /// How many tasks have not been joined.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether all tasks have been joined.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl<T: 'static> JoinSet<T> {
+    /// Spawns a task in the current group.
+    #[track_caller]
+    pub fn spawn<F>(&mut self, future: F) -> AbortHandle
+    where
+        F: Future<Output = T> + Send + 'static,
+        T: Send,
+    {
+        self.0.spawn(inherit(future))
+    }
+
+    /// Spawns a task of that runtime in the current group.
+    #[track_caller]
+    pub fn spawn_on<F>(&mut self, future: F, runtime: &Handle) -> AbortHandle
+    where
+        F: Future<Output = T> + Send + 'static,
+        T: Send,
+    {
+        self.0.spawn_on(inherit(future), runtime)
+    }
+
+    /// Spawns a task of the current `LocalSet` in the current group.
+    #[track_caller]
+    pub fn spawn_local<F>(&mut self, future: F) -> AbortHandle
+    where
+        F: Future<Output = T> + 'static,
+    {
+        self.0.spawn_local(inherit(future))
+    }
+
+    /// Spawns a task of that `LocalSet` in the current group.
+    #[track_caller]
+    pub fn spawn_local_on<F>(&mut self, future: F, set: &LocalSet) -> AbortHandle
+    where
+        F: Future<Output = T> + 'static,
+    {
+        self.0.spawn_local_on(inherit(future), set)
+    }
+
+    /// Runs a closure on the blocking pool in the current group.
+    #[track_caller]
+    pub fn spawn_blocking<F>(&mut self, f: F) -> AbortHandle
+    where
+        F: FnOnce() -> T + Send + 'static,
+        T: Send,
+    {
+        self.0.spawn_blocking(inherit_fn(f))
+    }
+
+    /// Runs a closure on the blocking pool of that runtime in the current group.
+    #[track_caller]
+    pub fn spawn_blocking_on<F>(&mut self, f: F, runtime: &Handle) -> AbortHandle
+    where
+        F: FnOnce() -> T + Send + 'static,
+        T: Send,
+    {
+        self.0.spawn_blocking_on(inherit_fn(f), runtime)
+    }
+
+    /// Waits for a task to end; `None` if the set is empty. Cancel safe.
+    pub async fn join_next(&mut self) -> Option<Result<T, JoinError>> {
+        self.0.join_next().await
+    }
+
+    /// [`JoinSet::join_next`] with the task's id.
+    pub async fn join_next_with_id(&mut self) -> Option<Result<(Id, T), JoinError>> {
+        self.0.join_next_with_id().await
+    }
+
+    /// A task that has ended; `None` if there is none.
+    pub fn try_join_next(&mut self) -> Option<Result<T, JoinError>> {
+        self.0.try_join_next()
+    }
+
+    /// [`JoinSet::try_join_next`] with the task's id.
+    pub fn try_join_next_with_id(&mut self) -> Option<Result<(Id, T), JoinError>> {
+        self.0.try_join_next_with_id()
+    }
+
+    /// [`JoinSet::join_next`] for a future written by hand.
+    pub fn poll_join_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<T, JoinError>>> {
+        self.0.poll_join_next(cx)
+    }
+
+    /// Waits for all tasks.
+    ///
+    /// # Panics
+    ///
+    /// As tokio's, if one of them panicked or was aborted.
+    pub async fn join_all(self) -> Vec<T> {
+        self.0.join_all().await
+    }
+
+    /// Aborts all tasks; they stay in the set until they are joined.
+    pub fn abort_all(&mut self) {
+        self.0.abort_all();
+    }
+
+    /// Aborts all tasks and waits until they have ended.
+    pub async fn shutdown(&mut self) {
+        self.0.shutdown().await;
+    }
+
+    /// Lets all tasks run on without the set.
+    pub fn detach_all(&mut self) {
+        self.0.detach_all();
+    }
+}

@@ -1,0 +1,15 @@
+//! How work that is handed on stays with its group: to threads, futures, pools, runtimes, services.
+//!
+//! The group that is current where work is handed on goes along *in* the work: in a future or closure that
+//! holds a [`Task`](crate::Task) of it. So a runtime needs no hook, no thread-local of ours has to be
+//! copied from thread to thread, and what is never run is counted as finished when it is dropped.
+//! Where no group is current, work is handed on as it is.
+
+pub(crate) mod inherit;
+#[cfg(feature = "tokio")]
+mod join_set;
+pub mod thread;
+#[cfg(feature = "tokio")]
+pub mod tokio;
+#[cfg(feature = "tower")]
+pub mod tower;

@@ -1,0 +1,99 @@
+//! `std::thread` with threads that inherit the group current where they are spawned.
+//!
+//! The thread is a task of that group from its beginning to its end. Outside any group these are std's own.
+//! [`Group::spawn_thread`](crate::Group::spawn_thread) is for a thread that *is* the group.
+//!
+//! ```
+//! use dormouse::{Group, thread};
+//!
+//! let group = Group::new("housekeeping").scope(|| {
+//!     thread::scope(|scope| scope.spawn(|| Group::current()).join().unwrap())
+//! });
+//! assert_eq!(group, Some(Group::new("housekeeping")));
+//! ```
+
+use std::io;
+use std::thread::{JoinHandle, ScopedJoinHandle};
+
+use super::inherit::inherit_fn;
+
+/// [`std::thread::spawn`], in the current group.
+///
+/// # Panics
+///
+/// As std's, if the system has no more threads.
+pub fn spawn<F, T>(f: F) -> JoinHandle<T>
+where
+    F: FnOnce() -> T + Send + 'static,
+    T: Send + 'static,
+{
+    std::thread::spawn(inherit_fn(f))
+}
+
+/// [`std::thread::Builder`], whose threads are in the group current at their spawn.
+#[derive(Debug)]
+#[must_use = "nothing happens until spawned"]
+pub struct Builder(std::thread::Builder);
+
+impl Builder {
+    /// A thread without a name, with the usual stack.
+    #[expect(clippy::new_without_default, reason = "as std has it")]
+    pub fn new() -> Self {
+        Self(std::thread::Builder::new())
+    }
+
+    /// Names the thread. The name must not hold a NUL byte.
+    pub fn name(self, name: String) -> Self {
+        Self(self.0.name(name))
+    }
+
+    /// Sets the size of its stack in bytes.
+    pub fn stack_size(self, size: usize) -> Self {
+        Self(self.0.stack_size(size))
+    }
+
+    /// Starts the thread.
+    pub fn spawn<F, T>(self, f: F) -> io::Result<JoinHandle<T>>
+    where
+        F: FnOnce() -> T + Send + 'static,
+        T: Send + 'static,
+    {
+        self.0.spawn(inherit_fn(f))
+    }
+
+    /// Starts the thread in a scope.
+    pub fn spawn_scoped<'scope, 'env, F, T>(
+        self,
+        scope: Scope<'scope, 'env>,
+        f: F,
+    ) -> io::Result<ScopedJoinHandle<'scope, T>>
+    where
+        F: FnOnce() -> T + Send + 'scope,
+        T: Send + 'scope,
+    {
+        self.0.spawn_scoped(scope.0, inherit_fn(f))
+    }
+}
+
+/// [`std::thread::Scope`], whose threads are in the group current at their spawn; see [`scope`].
+#[derive(Debug, Clone, Copy)]
+pub struct Scope<'scope, 'env: 'scope>(&'scope std::thread::Scope<'scope, 'env>);
+
+impl<'scope> Scope<'scope, '_> {
+    /// Starts a thread in the scope and in the current group.
+    pub fn spawn<F, T>(self, f: F) -> ScopedJoinHandle<'scope, T>
+    where
+        F: FnOnce() -> T + Send + 'scope,
+        T: Send + 'scope,
+    {
+        self.0.spawn(inherit_fn(f))
+    }
+}
+
+/// [`std::thread::scope`]: threads that may borrow, and have ended when it returns.
+pub fn scope<'env, F, T>(f: F) -> T
+where
+    F: for<'scope> FnOnce(Scope<'scope, 'env>) -> T,
+{
+    std::thread::scope(|scope| f(Scope(scope)))
+}

@@ -1,0 +1,9 @@
+//! What becomes of tasks, and who pays for it: on every kind of runtime, along every way to hand work on,
+//! and however it ends.
+#![cfg(feature = "tokio")]
+
+mod ends;
+mod handed_on;
+mod moved;
+mod runtimes;
+mod work;

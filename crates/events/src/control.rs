@@ -1,0 +1,458 @@
+//! What is counted, and the change from one set of events to another while threads run.
+//!
+//! Everybody who wants events counted holds a [`Counting`]. What a context counts is what its own countings and those of
+//! everywhere ask for, together. A change goes like this:
+//!
+//! 1. the new layouts are stored, the generation moves on, and every thread passes a barrier: what begins from now on
+//!    begins with the new layout, and every stay that began before is either found by the next step or ended by an
+//!    owner who sees the new generation;
+//! 2. each thread that is in a stay of before is *settled*: its counters are read from outside, what it has counted is
+//!    charged, and from there it is counted by the new layout. So a thread that runs one task for hours is
+//!    counted from the moment when somebody asks, and until the moment when he stops.
+//!
+//! A stay that is being changed by its owner just then is waited for, a little. If its owner was descheduled in
+//! the middle, it charges the stay to its end when it runs again.
+//!
+//! # Locking
+//!
+//! One lock over the changes and over reads. A fork waits for it, so that a child finds it free.
+//!
+//! # Fork
+//!
+//! A forked child drops all leases of keys, and so the hook sleeps in it. It drops its countings as well: nothing is counted
+//! in it until it asks. Counts stay what they were.
+//!
+//! # Safety
+//!
+//! The unsafe code installs the handlers of the fork.
+#![allow(unsafe_code)]
+
+use std::num::NonZeroU64;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, Once, PoisonError};
+use std::time::{Duration, Instant};
+
+use dormouse_keys::Lease;
+use dormouse_sys::fork;
+use dormouse_sys::lock::{Guard, Lock};
+use rustix::thread::{MembarrierCommand, membarrier};
+
+use crate::account::{self, MAX_EVENTS};
+use crate::context::Context;
+use crate::error::Error;
+use crate::layout::{Layout, NOTHING, Readings};
+use crate::pmu::Event;
+use crate::stay::{ASLEEP, Part, Seen, Stay};
+use crate::switch::{self, SWITCH};
+
+/// Whose counts are exact.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Mode {
+    /// The context's. A switch between its tasks reads nothing.
+    #[default]
+    GroupExact,
+    /// Each task's, too: a switch between two tasks of one context reads every counter once.
+    TaskExact,
+}
+
+/// How long a thread that is in the middle of a switch is waited for.
+const PATIENCE: Duration = Duration::from_millis(20);
+
+/// Moves on with every change. Never [`crate::stay::ASLEEP`].
+static GENERATION: AtomicU64 = AtomicU64::new(1);
+
+/// The process is a fork child that has not dropped its parent's countings yet.
+static FORKED: AtomicBool = AtomicBool::new(false);
+
+static LOCK: Lock = Lock::new();
+static STATE: Mutex<State> =
+    Mutex::new(State { contexts: Vec::new(), everywhere: Uses::NONE, users: [0; MAX_EVENTS], awake: None });
+
+struct State {
+    contexts: Vec<Entry>,
+    everywhere: Uses,
+    /// How many countings want an event.
+    users: [u32; MAX_EVENTS],
+    /// Keeps the hook awake.
+    awake: Option<Lease>,
+}
+
+struct Entry {
+    context: &'static Context,
+    uses: Uses,
+    /// The events that it counts, and those that it has ever counted.
+    mask: u64,
+    ever: u64,
+    times: Box<[Time; MAX_EVENTS]>,
+}
+
+/// For how long an event is counted.
+#[derive(Debug, Clone, Copy, Default)]
+struct Time {
+    before: Duration,
+    since: Option<Instant>,
+}
+
+/// How many want what.
+#[derive(Debug, Clone, Copy)]
+struct Uses {
+    events: [u32; MAX_EVENTS],
+    exact: u32,
+}
+
+/// Has events counted as long as it lives: for one context, or for all that are and will be.
+///
+/// Counts are kept when it ends, and go on from there with the next one.
+#[derive(Debug)]
+#[must_use = "events are counted as long as it lives"]
+pub struct Counting {
+    /// `None`: everywhere.
+    context: Option<&'static Context>,
+    mask: u64,
+    mode: Mode,
+    /// The process that it is of.
+    process: Option<NonZeroU64>,
+}
+
+impl Counting {
+    /// Counts `events` for all contexts.
+    ///
+    /// # Cost
+    ///
+    /// The first one wakes the hook: a batch of one static key. Each makes every processor pass a barrier, and costs
+    /// one read from outside for each thread that runs a task.
+    pub fn everywhere(events: &[Event], mode: Mode) -> Result<Self, Error> {
+        Self::begin(None, events, mode)
+    }
+
+    /// Counts `events` for one context.
+    ///
+    /// # Cost
+    ///
+    /// As of [`Counting::everywhere`].
+    pub fn of(context: &'static Context, events: &[Event], mode: Mode) -> Result<Self, Error> {
+        Self::begin(Some(context), events, mode)
+    }
+
+    /// Never ends it.
+    pub fn keep(self) {
+        std::mem::forget(self);
+    }
+
+    /// The events.
+    pub fn events(&self) -> impl Iterator<Item = Event> {
+        account::events(self.mask).map(|(_, event)| event)
+    }
+
+    fn begin(context: Option<&'static Context>, events: &[Event], mode: Mode) -> Result<Self, Error> {
+        let mask = account::mask(events)?;
+        let mut state = State::lock()?;
+        state.begin(mask)?;
+        state.uses(context, mask, mode, |n| n + 1);
+        let done = state.apply();
+        if done.is_err() {
+            state.uses(context, mask, mode, |n| n - 1);
+            state.end(mask);
+        }
+        done.map(|()| Self { context, mask, mode, process: fork::number() })
+    }
+}
+
+impl Drop for Counting {
+    fn drop(&mut self) {
+        if self.process != fork::number() {
+            // Its parent's.
+            return;
+        }
+        // Held: dropped by a signal handler over a change on this thread. It goes on counting.
+        if let Ok(mut state) = State::lock() {
+            state.uses(self.context, self.mask, self.mode, |n| n - 1);
+            // Fewer events are never refused; a set that is new to the process can be. Then more are counted than asked.
+            let _ = state.apply();
+            state.end(self.mask);
+        }
+    }
+}
+
+/// The generation of what is counted now.
+#[inline]
+pub(crate) fn generation() -> u64 {
+    // Pairs with the addition in `apply`: who sees the generation sees the layouts.
+    GENERATION.load(Ordering::Acquire)
+}
+
+/// Makes a context known, so that what is counted everywhere is counted for it.
+pub(crate) fn register(make: impl FnOnce(u32) -> Context) -> &'static Context {
+    // A handler over a change: the context is never known to anybody, so it counts nothing.
+    let Ok(mut state) = State::lock() else { return Box::leak(Box::new(make(u32::MAX >> 1))) };
+    let context: &'static Context = Box::leak(Box::new(make(state.contexts.len() as u32 + 1)));
+    let times = Box::new([Time::default(); MAX_EVENTS]);
+    let mut entry = Entry { context, uses: Uses::NONE, mask: 0, ever: 0, times };
+    // Nobody runs it yet, so there is nothing to settle.
+    let mask = state.everywhere.mask();
+    if let Ok(layout) = Layout::of(mask) {
+        entry.set(mask, layout, Instant::now());
+        context.set_exact(state.everywhere.exact > 0);
+    }
+    state.contexts.push(entry);
+    context
+}
+
+/// What `look` gives of the events that `context` has ever counted, and for how long each was to be counted and was;
+/// nothing changes meanwhile.
+pub(crate) fn with_times<R>(
+    context: &Context,
+    look: impl FnOnce(u64, &dyn Fn(usize) -> (u64, u64)) -> R,
+) -> R {
+    let Ok(state) = State::lock() else { return look(0, &|_| (0, 0)) };
+    let Some(entry) = state.contexts.get((context.id() - 1) as usize) else { return look(0, &|_| (0, 0)) };
+    let now = Instant::now();
+    look(entry.ever, &|account| {
+        let time = entry.times[account].until(now).as_nanos() as u64;
+        (time, time)
+    })
+}
+
+/// The state, and the lock over it.
+struct Locked {
+    state: std::sync::MutexGuard<'static, State>,
+    // In this order: a fork that waits for the lock finds the state free.
+    _lock: Guard<'static>,
+}
+
+impl std::ops::Deref for Locked {
+    type Target = State;
+
+    fn deref(&self) -> &State {
+        &self.state
+    }
+}
+
+impl std::ops::DerefMut for Locked {
+    fn deref_mut(&mut self) -> &mut State {
+        &mut self.state
+    }
+}
+
+impl State {
+    fn lock() -> Result<Locked, Error> {
+        static FORKS: Once = Once::new();
+        FORKS.call_once(|| {
+            // SAFETY: the handlers are plain functions of this object, which does not go: threads' blocks keep it.
+            unsafe { libc::pthread_atfork(Some(before_fork), Some(in_parent), Some(in_child)) };
+        });
+        let lock = LOCK.lock().map_err(|_| Error::Reentrant)?;
+        let mut state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
+        if FORKED.swap(false, Ordering::Relaxed) {
+            state.begin_in_child();
+        }
+        Ok(Locked { state, _lock: lock })
+    }
+
+    /// Drops what the parent's countings have asked for.
+    fn begin_in_child(&mut self) {
+        self.everywhere = Uses::NONE;
+        let now = Instant::now();
+        for entry in &mut self.contexts {
+            entry.uses = Uses::NONE;
+            entry.context.set_exact(false);
+            entry.set(0, &NOTHING, now);
+        }
+        GENERATION.fetch_add(1, Ordering::AcqRel);
+        for (account, event) in account::events(u64::MAX) {
+            if std::mem::take(&mut self.users[account]) > 0 {
+                event.pmu().end(&[event.number()]);
+            }
+        }
+        self.awake = None;
+    }
+
+    /// One more wants these events: their PMUs are told of those that nobody has wanted before.
+    fn begin(&mut self, mask: u64) -> Result<(), Error> {
+        let mut begun = 0;
+        for (account, event) in account::events(mask) {
+            if self.users[account] == 0
+                && let Err(why) = event.pmu().begin(&[event.number()])
+            {
+                self.end(begun);
+                return Err(why);
+            }
+            self.users[account] += 1;
+            begun |= 1 << account;
+        }
+        Ok(())
+    }
+
+    /// One less wants them.
+    fn end(&mut self, mask: u64) {
+        for (account, event) in account::events(mask) {
+            self.users[account] -= 1;
+            if self.users[account] == 0 {
+                event.pmu().end(&[event.number()]);
+            }
+        }
+    }
+
+    fn uses(
+        &mut self,
+        context: Option<&'static Context>,
+        mask: u64,
+        mode: Mode,
+        change: impl Fn(u32) -> u32,
+    ) {
+        let uses = match context {
+            None => &mut self.everywhere,
+            Some(context) => match self.contexts.get_mut((context.id() - 1) as usize) {
+                Some(entry) => &mut entry.uses,
+                None => return,
+            },
+        };
+        for account in account::numbers(mask) {
+            uses.events[account] = change(uses.events[account]);
+        }
+        if mode == Mode::TaskExact {
+            uses.exact = change(uses.exact);
+        }
+    }
+
+    /// Brings every context and every thread to what is wanted now.
+    fn apply(&mut self) -> Result<(), Error> {
+        let everywhere = self.everywhere;
+        let wanted = |entry: &Entry| entry.uses.mask() | everywhere.mask();
+        // Whatever can be refused comes first.
+        let mut layouts = Vec::with_capacity(self.contexts.len());
+        for entry in &self.contexts {
+            layouts.push(Layout::of(wanted(entry))?);
+        }
+        Layout::of(everywhere.mask())?;
+        let counts = everywhere.mask() != 0 || self.contexts.iter().any(|entry| entry.uses.mask() != 0);
+        if counts && self.awake.is_none() {
+            self.awake =
+                Some(Lease::of([SWITCH.key()]).map_err(|why| Error::Asleep { why: why.to_string() })?);
+        }
+        let now = Instant::now();
+        let before: Vec<&'static Layout> = self.contexts.iter().map(|entry| entry.context.layout()).collect();
+        let mut changed = false;
+        for (entry, &layout) in self.contexts.iter_mut().zip(&layouts) {
+            let exact = everywhere.exact + entry.uses.exact > 0;
+            changed |= entry.mask != layout.mask() || exact != entry.context.is_exact();
+            entry.context.set_exact(exact);
+            entry.set(layout.mask(), layout, now);
+        }
+        if changed {
+            // Release pairs with `generation`.
+            let generation = GENERATION.fetch_add(1, Ordering::AcqRel) + 1;
+            barrier();
+            for (block, stay) in switch::all_stays() {
+                settle(
+                    stay,
+                    generation,
+                    |seen| {
+                        let index = (seen.context.checked_sub(1)?) as usize;
+                        let entry = self.contexts.get(index)?;
+                        // A task with a set of its own keeps it; its owner sees to the rest at the next switch.
+                        let keeps = seen.special
+                            && (seen.generation == ASLEEP || !std::ptr::eq(seen.part.layout, before[index]));
+                        let layout = if keeps { seen.part.layout } else { layouts[index] };
+                        let mut old = Readings::default();
+                        let known = seen.part.layout.read_of(block, &mut old);
+                        let mut part = Part { layout, known, readings: old };
+                        if !std::ptr::eq(layout, seen.part.layout) {
+                            part.known = layout.read_of(block, &mut part.readings);
+                            // What both count goes on from one reading.
+                            part.take_over(seen.part.layout, &old, known);
+                        }
+                        Some((part, entry.context, seen.part.until(&old, known).collect()))
+                    },
+                    block.start(),
+                );
+            }
+        }
+        if !counts && let Some(lease) = self.awake.take() {
+            // A key that cannot be put to sleep leaves a hook that finds nothing to count.
+            let _ = lease.release();
+        }
+        Ok(())
+    }
+}
+
+type Settlement = (Part, &'static Context, Vec<(usize, u64)>);
+
+/// Settles the stay of one thread, if it is of an older generation.
+fn settle(stay: &Stay, generation: u64, part: impl Fn(&Seen) -> Option<Settlement>, start: u64) {
+    let give_up = Instant::now() + PATIENCE;
+    loop {
+        match stay.look() {
+            Some(seen) => {
+                if seen.context == 0 || seen.generation == generation {
+                    return;
+                }
+                let Some((part, context, counts)) = part(&seen) else { return };
+                if !stay.is_still(&seen) {
+                    continue;
+                }
+                if stay.settle(&seen, &part) {
+                    for (account, n) in counts {
+                        context.charge(start, account, n);
+                    }
+                    return;
+                }
+            }
+            None if Instant::now() > give_up => return,
+            None => std::thread::yield_now(),
+        }
+    }
+}
+
+/// The other side of [`crate::primitive::light_barrier`], for every thread of the process. Where the kernel refuses, a
+/// thread that begins a switch in the very nanoseconds of the change can be counted twice for its stay.
+fn barrier() {
+    if membarrier(MembarrierCommand::PrivateExpedited).is_err() {
+        let _ = membarrier(MembarrierCommand::RegisterPrivateExpedited);
+        let _ = membarrier(MembarrierCommand::PrivateExpedited);
+    }
+    std::sync::atomic::fence(Ordering::SeqCst);
+}
+
+impl Uses {
+    const NONE: Self = Self { events: [0; MAX_EVENTS], exact: 0 };
+
+    fn mask(&self) -> u64 {
+        let wanted = self.events.iter().enumerate().filter(|(_, n)| **n > 0);
+        wanted.fold(0, |mask, (account, _)| mask | 1 << account)
+    }
+}
+
+impl Entry {
+    fn set(&mut self, mask: u64, layout: &'static Layout, now: Instant) {
+        for account in account::numbers(mask & !self.mask) {
+            self.times[account].since = Some(now);
+        }
+        for account in account::numbers(self.mask & !mask) {
+            let time = &mut self.times[account];
+            *time = Time { before: time.until(now), since: None };
+        }
+        self.mask = mask;
+        self.ever |= mask;
+        self.context.set_layout(layout);
+    }
+}
+
+impl Time {
+    fn until(self, now: Instant) -> Duration {
+        self.before + self.since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since))
+    }
+}
+
+extern "C" fn before_fork() {
+    LOCK.before_fork();
+}
+
+extern "C" fn in_parent() {
+    LOCK.in_parent();
+}
+
+extern "C" fn in_child() {
+    LOCK.in_child();
+    FORKED.store(true, Ordering::Relaxed);
+}

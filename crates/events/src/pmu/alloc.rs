@@ -1,0 +1,263 @@
+//! Allocations, counted by a wrapper of the global allocator.
+//!
+//! The wrapper sleeps behind a static key until somebody counts allocations. Awake, an allocation is three or four
+//! additions to the thread's own cells, which are constant thread-locals: nothing is set up at their first use, so
+//! nothing is allocated for it.
+//!
+//! # The peak
+//!
+//! A peak of live bytes is no count: those of two tasks do not add up. What adds up is by how much a *thread's*
+//! high-water mark has risen, and while which task it rose: `alloc-peak`. Over all tasks and what belongs to none that
+//! is the sum of the threads' peaks since the counting began; for one task it is what it drove its threads' peaks up
+//! by, and not the most that it held itself.
+//!
+//! Bytes that a thread frees make room below its mark, also when others allocated them; one that allocates what others
+//! free looks as if it only grew.
+//!
+//! # Safety
+//!
+//! The unsafe code hands every request on to the allocator inside, unchanged, and its answer back.
+#![allow(unsafe_code)]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::hint::black_box;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use dormouse_keys::{Lease, static_key, unlikely};
+use dormouse_sys::thread::ThreadBlock;
+
+use super::{Event, Pmu, Unit, cells};
+use crate::error::Error;
+
+static_key! {
+    /// Somebody counts allocations.
+    static COUNTED: "dormouse.alloc" = false;
+}
+
+const COUNT: u32 = 0;
+const BYTES: u32 = 1;
+const FREED: u32 = 2;
+const PEAK: u32 = 3;
+
+/// As the library knows them.
+pub(super) const EVENTS: [Event; 4] =
+    [Event::ALLOC_COUNT, Event::ALLOC_BYTES, Event::FREE_BYTES, Event::ALLOC_PEAK];
+
+impl Event {
+    /// Allocations of the thread; one that moves or grows is another one.
+    pub const ALLOC_COUNT: Self = Self::new("alloc-count", &Allocations, COUNT);
+    /// Bytes that the thread has allocated.
+    pub const ALLOC_BYTES: Self = Self::new("alloc-bytes", &Allocations, BYTES);
+    /// Bytes that the thread has given back, whoever allocated them.
+    pub const FREE_BYTES: Self = Self::new("free-bytes", &Allocations, FREED);
+    /// Bytes by which the thread's high-water mark of live bytes has risen (see [`crate::pmu::alloc`]).
+    pub const ALLOC_PEAK: Self = Self::new("alloc-peak", &Allocations, PEAK);
+}
+
+/// The global allocator of a service that wants its allocations counted: `A`, and the counting, which sleeps.
+///
+/// ```
+/// #[global_allocator]
+/// static ALLOC: dormouse_events::Alloc = dormouse_events::Alloc::new();
+/// ```
+///
+/// # Cost
+///
+/// Asleep, an instruction for each request. Awake, a few nanoseconds.
+#[derive(Debug, Default)]
+pub struct Alloc<A = System>(A);
+
+impl Alloc {
+    /// Over the system's allocator.
+    pub const fn new() -> Self {
+        Self(System)
+    }
+}
+
+impl<A> Alloc<A> {
+    /// Over another one.
+    pub const fn over(inner: A) -> Self {
+        Self(inner)
+    }
+}
+
+// SAFETY: what the allocator inside answers is handed back as it is, and what is counted allocates nothing.
+unsafe impl<A: GlobalAlloc> GlobalAlloc for Alloc<A> {
+    #[inline]
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller's promise.
+        let place = unsafe { self.0.alloc(layout) };
+        allocated(place, layout.size());
+        place
+    }
+
+    #[inline]
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller's promise.
+        let place = unsafe { self.0.alloc_zeroed(layout) };
+        allocated(place, layout.size());
+        place
+    }
+
+    #[inline]
+    unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise.
+        unsafe { self.0.dealloc(place, layout) };
+        if unlikely!(COUNTED) {
+            count_freed(layout.size());
+        }
+    }
+
+    #[inline]
+    unsafe fn realloc(&self, place: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        // SAFETY: the caller's promise.
+        let moved = unsafe { self.0.realloc(place, layout, size) };
+        if unlikely!(COUNTED) && !moved.is_null() {
+            count_freed(layout.size());
+            count_allocated(size);
+        }
+        moved
+    }
+}
+
+#[inline]
+fn allocated(place: *mut u8, bytes: usize) {
+    if unlikely!(COUNTED) && !place.is_null() {
+        count_allocated(bytes);
+    }
+}
+
+fn count_allocated(bytes: usize) {
+    let bytes = bytes as u64;
+    cells::own(|cells| {
+        cells.alloc[COUNT as usize].add(1);
+        cells.alloc[BYTES as usize].add(bytes);
+        let room = cells.below_peak.load(Ordering::Relaxed);
+        if bytes > room {
+            cells.alloc[PEAK as usize].add(bytes - room);
+        }
+        set(&cells.below_peak, room.saturating_sub(bytes));
+    });
+}
+
+fn count_freed(bytes: usize) {
+    let bytes = bytes as u64;
+    cells::own(|cells| {
+        cells.alloc[FREED as usize].add(bytes);
+        set(&cells.below_peak, cells.below_peak.load(Ordering::Relaxed).saturating_add(bytes));
+    });
+}
+
+fn set(cell: &AtomicU64, value: u64) {
+    cell.store(value, Ordering::Relaxed);
+}
+
+/// One for everybody who counts. A fork child has none of them (keys see to it).
+static LEASES: Mutex<Vec<Lease>> = Mutex::new(Vec::new());
+
+#[derive(Debug)]
+struct Allocations;
+
+impl Pmu for Allocations {
+    fn name(&self) -> &'static str {
+        "alloc"
+    }
+
+    #[inline]
+    fn read(&self, events: &[u32], values: &mut [u64]) {
+        cells::shown(|cells| cells::gather(&cells.alloc, events, values));
+    }
+
+    fn begin(&self, events: &[u32]) -> Result<(), Error> {
+        let refused = |reason| {
+            let event = events.iter().find_map(|&event| EVENTS.get(event as usize));
+            Error::Unavailable { event: event.map_or("alloc", |event| event.name()).to_owned(), reason }
+        };
+        if let Some(reason) = why_not() {
+            return Err(refused(reason));
+        }
+        let lease = COUNTED.key().acquire().map_err(|error| refused(error.to_string()))?;
+        LEASES.lock().unwrap_or_else(PoisonError::into_inner).push(lease);
+        Ok(())
+    }
+
+    fn end(&self, _events: &[u32]) {
+        let lease = LEASES.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        // Not under the lock: it may be the last one, and then code is patched.
+        drop(lease);
+    }
+
+    fn read_of(&self, thread: &ThreadBlock, events: &[u32], values: &mut [u64]) -> bool {
+        cells::of(thread, |cells| cells::gather(&cells.alloc, events, values)).is_some()
+    }
+
+    fn unit(&self, event: u32) -> Unit {
+        if event == COUNT { Unit::Times } else { Unit::Bytes }
+    }
+
+    fn note(&self, event: u32) -> Option<&'static str> {
+        (event == PEAK).then_some("rise of the threads' high-water marks")
+    }
+
+    fn why_not(&self, _event: u32) -> Option<String> {
+        why_not()
+    }
+}
+
+/// Asks the allocator that there is whether it counts.
+fn why_not() -> Option<String> {
+    static INSTALLED: OnceLock<bool> = OnceLock::new();
+    let installed = match INSTALLED.get() {
+        Some(&installed) => installed,
+        None => match COUNTED.key().acquire() {
+            Ok(_awake) => {
+                let count = || cells::own(|cells| cells.alloc[COUNT as usize].value());
+                let before = count();
+                drop(black_box(Box::new(0_u64)));
+                let installed = count() != before;
+                // Another thread that asks has found the same.
+                let _known = INSTALLED.set(installed);
+                installed
+            }
+            Err(error) => return Some(error.to_string()),
+        },
+    };
+    let reason = "the service does not use dormouse::Alloc as its global allocator";
+    (!installed).then(|| reason.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counts() -> [u64; 4] {
+        cells::own(|cells| std::array::from_fn(|event| cells.alloc[event].value()))
+    }
+
+    #[test]
+    fn the_peak_rises_by_what_goes_above_it_alone() {
+        std::thread::spawn(|| {
+            assert_eq!(counts(), [0; 4]);
+            count_allocated(100);
+            count_allocated(50);
+            count_freed(100);
+            assert_eq!(counts(), [2, 150, 100, 150]);
+            count_allocated(60);
+            assert_eq!(counts()[3], 150, "110 are live");
+            count_allocated(60);
+            assert_eq!(counts()[3], 170);
+        })
+        .join()
+        .unwrap();
+    }
+
+    #[test]
+    fn who_does_not_use_the_wrapper_is_told_so() {
+        let refused = Event::by_name("alloc-bytes").unwrap_err().to_string();
+        assert!(refused.contains("does not use dormouse::Alloc"), "{refused}");
+        assert!(
+            Allocations.begin(&[BYTES]).unwrap_err().to_string().starts_with("alloc-bytes is unavailable")
+        );
+    }
+}

@@ -1,0 +1,208 @@
+//! Counts that a thread keeps in its own storage, and that others may look at.
+//!
+//! Whoever counts adds to a thread-local: one addition, no pointer, nothing to set up, also in a signal handler and
+//! in the allocator. A thread whose counts are read for the first time shows others where they are, in the row of a
+//! static table that its block has; at its end it takes them back.
+//!
+//! # Invariants
+//!
+//! 1. Only its thread writes a cell; counts go upwards.
+//! 2. A row that is not null points to the cells of a thread that has not ended: before the thread goes on to its
+//!    end it empties the row and waits for those who are looking.
+//!
+//! # Safety
+//!
+//! The unsafe code follows a row's pointer between the two halves of invariant 2 that [`of`] and [`take_back`] are.
+#![allow(unsafe_code)]
+
+use std::cell::Cell;
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+
+use dormouse_sys::thread::{self, MAX_THREADS, ThreadBlock};
+
+use super::{alloc, breakpoint, user};
+use crate::layout::MAX_COUNTERS;
+
+/// One count.
+#[derive(Debug)]
+pub(super) struct Count(AtomicU64);
+
+impl Count {
+    const fn new() -> Self {
+        Self(AtomicU64::new(0))
+    }
+
+    /// Counts `n` more.
+    #[inline]
+    pub(super) fn add(&self, n: u64) {
+        // One writer (invariant 1), so no read-modify-write: on x86 it is one addition to memory, which a signal
+        // handler's own addition cannot come into.
+        self.0.store(self.value().wrapping_add(n), Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub(super) fn value(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// What one thread counts by itself.
+#[derive(Debug)]
+pub(super) struct Cells {
+    pub(super) user: [Count; user::MAX_USER_COUNTERS],
+    pub(super) alloc: [Count; alloc::EVENTS.len()],
+    /// How many live bytes the thread is below its high-water mark. No count: it goes up and down.
+    pub(super) below_peak: AtomicU64,
+    pub(super) hits: [Count; breakpoint::MAX_BREAKPOINTS],
+    /// Moves to another processor that reads have noticed.
+    pub(super) moves: Count,
+    /// For tests.
+    pub(super) counting: [Count; MAX_COUNTERS],
+}
+
+/// The counts of these numbers; of numbers that there are not, nothing.
+#[inline]
+pub(super) fn gather(counts: &[Count], events: &[u32], values: &mut [u64]) {
+    for (&event, value) in events.iter().zip(values) {
+        *value = counts.get(event as usize).map_or(0, Count::value);
+    }
+}
+
+struct Row {
+    cells: AtomicPtr<Cells>,
+    /// How many are looking at them.
+    readers: AtomicU32,
+}
+
+static ROWS: [Row; MAX_THREADS] =
+    [const { Row { cells: AtomicPtr::new(ptr::null_mut()), readers: AtomicU32::new(0) } }; MAX_THREADS];
+
+/// No row.
+const NONE: u32 = u32::MAX;
+
+thread_local! {
+    static CELLS: Cells = const {
+        Cells {
+            user: [const { Count::new() }; user::MAX_USER_COUNTERS],
+            alloc: [const { Count::new() }; alloc::EVENTS.len()],
+            below_peak: AtomicU64::new(0),
+            hits: [const { Count::new() }; breakpoint::MAX_BREAKPOINTS],
+            moves: Count::new(),
+            counting: [const { Count::new() }; MAX_COUNTERS],
+        }
+    };
+    static SHOWN_IN: Cell<u32> = const { Cell::new(NONE) };
+}
+
+/// The calling thread's cells. (Constant and without a destructor, so they are there as long as the thread.)
+#[inline]
+pub(super) fn own<R>(look: impl FnOnce(&Cells) -> R) -> R {
+    CELLS.with(look)
+}
+
+/// The calling thread's cells, which from now on others find, too.
+#[inline]
+pub(super) fn shown<R>(look: impl FnOnce(&Cells) -> R) -> R {
+    CELLS.with(|cells| {
+        if SHOWN_IN.with(Cell::get) == NONE {
+            show(cells);
+        }
+        look(cells)
+    })
+}
+
+/// The cells of another thread; none if it does not show them.
+pub(super) fn of<R>(thread: &ThreadBlock, look: impl FnOnce(&Cells) -> R) -> Option<R> {
+    let row = &ROWS[thread.index()];
+    // Sequentially consistent, as in `take_back`: either it sees us, or we see the empty row.
+    row.readers.fetch_add(1, Ordering::SeqCst);
+    let cells = row.cells.load(Ordering::SeqCst);
+    // SAFETY: null, or the cells of a thread that waits for us before it ends (invariant 2).
+    let result = unsafe { cells.as_ref() }.map(look);
+    // Pairs with the load in `take_back`: the cells are looked at before they go.
+    row.readers.fetch_sub(1, Ordering::Release);
+    result
+}
+
+#[cold]
+fn show(cells: &Cells) {
+    // Without a block nobody would look for the thread, and without the hooks nobody would take the row back.
+    let Some(block) = thread::current() else { return };
+    if !thread::on_thread_exit(take_back) || !thread::on_fork_child(forget) {
+        return;
+    }
+    let index = block.index();
+    SHOWN_IN.with(|shown| shown.set(index as u32));
+    // Pairs with the load in `of`.
+    ROWS[index].cells.store(ptr::from_ref(cells).cast_mut(), Ordering::Release);
+}
+
+/// The calling thread ends.
+fn take_back() {
+    let Some(row) = ROWS.get(SHOWN_IN.with(|shown| shown.replace(NONE)) as usize) else { return };
+    row.cells.store(ptr::null_mut(), Ordering::SeqCst);
+    while row.readers.load(Ordering::SeqCst) != 0 {
+        std::thread::yield_now();
+    }
+}
+
+/// In a fork child there is one thread alone, and nobody who looks.
+fn forget() {
+    let own = SHOWN_IN.with(Cell::get) as usize;
+    for (index, row) in ROWS.iter().enumerate() {
+        // Read first: most rows lie in pages that nobody has ever written.
+        if index != own && !row.cells.load(Ordering::Relaxed).is_null() {
+            row.cells.store(ptr::null_mut(), Ordering::Relaxed);
+        }
+        if row.readers.load(Ordering::Relaxed) != 0 {
+            row.readers.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+    use std::sync::mpsc::channel;
+
+    use super::*;
+
+    #[test]
+    fn others_look_at_a_thread_until_its_end_and_not_beyond() {
+        let (send, receive) = channel();
+        let (stop, stopped) = channel::<()>();
+        let thread = std::thread::spawn(move || {
+            own(|cells| cells.moves.add(41));
+            let block = thread::current().unwrap();
+            assert!(of(block, |_| ()).is_none(), "nobody has read them yet");
+            shown(|cells| cells.moves.add(1));
+            send.send(block).unwrap();
+            stopped.recv().unwrap_err();
+        });
+        let block = receive.recv().unwrap();
+        assert_eq!(of(block, |cells| cells.moves.value()), Some(42));
+        drop(stop);
+        thread.join().unwrap();
+        // Another test's thread may have the block by now, but not with these cells.
+        assert_ne!(of(block, |cells| cells.moves.value()), Some(42));
+    }
+
+    #[test]
+    fn threads_come_and_go_while_they_are_looked_at() {
+        let stop = &AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    for block in thread::live() {
+                        of(block, |cells| assert_ne!(cells.moves.value(), u64::MAX));
+                    }
+                }
+            });
+            for _ in 0..500 {
+                scope.spawn(|| shown(|cells| cells.moves.add(1))).join().unwrap();
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+    }
+}

@@ -1,0 +1,393 @@
+//! Against an imitated kernel: every refusal, every turn, and closing under the hands of those who read.
+//!
+//! # Safety
+//!
+//! The unsafe code is the seam's, and a close of what the test has opened.
+#![allow(unsafe_code)]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::RawFd;
+use std::ptr::{self, NonNull};
+use std::sync::MutexGuard;
+
+use dormouse_sys::perf::{Held, UserPage};
+
+use super::kernel::Opened;
+use super::*;
+
+#[derive(Debug)]
+struct Fake(Mutex<State>);
+
+#[derive(Debug)]
+struct State {
+    may: Result<bool, String>,
+    refuse: Option<i32>,
+    next_fd: RawFd,
+    open: BTreeMap<RawFd, Held>,
+    pages: BTreeSet<RawFd>,
+    /// New events have a page.
+    with_page: bool,
+    /// What a page says.
+    page: Option<Held>,
+    looks: u32,
+    reads: u32,
+    clock: u64,
+    process: u64,
+    limit: u64,
+}
+
+impl Fake {
+    fn perf() -> &'static Perf<Self, 4> {
+        let state = State {
+            may: Ok(false),
+            refuse: None,
+            next_fd: 1000,
+            open: BTreeMap::new(),
+            pages: BTreeSet::new(),
+            with_page: false,
+            page: None,
+            looks: 0,
+            reads: 0,
+            clock: 1000,
+            process: 1,
+            limit: 1000,
+        };
+        Box::leak(Box::new(Perf::new(Self(Mutex::new(state)))))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap()
+    }
+
+    /// How often a page was looked at, and how often the kernel was asked.
+    fn asked(&self) -> (u32, u32) {
+        let state = self.state();
+        (state.looks, state.reads)
+    }
+
+    /// Open descriptors and pages.
+    fn has_open(&self) -> (usize, usize) {
+        let state = self.state();
+        (state.open.len(), state.pages.len())
+    }
+
+    /// The thread runs for `ns`, of which its events are counted for `counted_ns`, and happen `count` times.
+    fn run(&self, ns: u64, counted_ns: u64, count: u64) {
+        let mut state = self.state();
+        state.clock += ns;
+        for held in state.open.values_mut() {
+            held.count += count;
+            held.waited_ns += ns - counted_ns;
+        }
+    }
+}
+
+impl Kernel for Fake {
+    fn may(&self, _counted: Counted) -> Result<bool, String> {
+        self.state().may.clone()
+    }
+
+    fn open(&self, _counted: Counted, _user_only: bool) -> io::Result<Opened> {
+        let mut state = self.state();
+        if let Some(errno) = state.refuse {
+            return Err(io::Error::from_raw_os_error(errno));
+        }
+        state.next_fd += 1;
+        let fd = state.next_fd;
+        state.open.insert(fd, Held::default());
+        let has_page = state.with_page;
+        if has_page {
+            state.pages.insert(fd);
+        }
+        // Nobody follows it.
+        let page = if has_page { NonNull::dangling().as_ptr() } else { ptr::null_mut() };
+        Ok(Opened { fd, page })
+    }
+
+    fn read(&self, fd: RawFd) -> Option<Held> {
+        let mut state = self.state();
+        state.reads += 1;
+        Some(*state.open.get(&fd).expect("read only what is open"))
+    }
+
+    unsafe fn look(&self, _page: NonNull<UserPage>) -> Option<Held> {
+        let mut state = self.state();
+        state.looks += 1;
+        assert!(state.with_page, "look only at what is mapped");
+        state.page
+    }
+
+    unsafe fn close(&self, opened: Opened) {
+        let mut state = self.state();
+        state.open.remove(&opened.fd).expect("close only what is open, and once");
+        if !opened.page.is_null() {
+            assert!(state.pages.remove(&opened.fd), "unmap only what is mapped");
+        }
+    }
+
+    fn clock(&self) -> u64 {
+        self.state().clock
+    }
+
+    fn clock_of(&self, _tid: u32) -> Option<u64> {
+        Some(self.state().clock)
+    }
+
+    fn process(&self) -> u64 {
+        self.state().process
+    }
+
+    fn limit(&self) -> u64 {
+        self.state().limit
+    }
+}
+
+const CYCLES: [u32; 1] = [0];
+const TID: u32 = 7;
+
+fn read(perf: &Perf<Fake, 4>, row: usize) -> u64 {
+    let mut value = [u64::MAX];
+    perf.read(row, &CYCLES, &mut value);
+    value[0]
+}
+
+fn times(perf: &Perf<Fake, 4>, row: usize) -> (u64, u64) {
+    let mut times = [Times::default()];
+    perf.times(row, &CYCLES, &mut times);
+    (times[0].enabled_ns, times[0].running_ns)
+}
+
+fn read_of(perf: &Perf<Fake, 4>, row: usize) -> Option<u64> {
+    let mut value = [u64::MAX];
+    perf.read_of(row, TID, &CYCLES, &mut value).then_some(value[0])
+}
+
+#[test]
+fn a_thread_that_is_refused_says_that_nothing_was_counted_and_the_reason_is_kept() {
+    for (errno, refusal) in [
+        (libc::EMFILE, Refusal::Limit),
+        (libc::ENFILE, Refusal::Limit),
+        (libc::EACCES, Refusal::Denied),
+        (libc::EPERM, Refusal::Denied),
+        (libc::ENOSYS, Refusal::Denied),
+        (libc::ENOENT, Refusal::Absent),
+        (libc::EOPNOTSUPP, Refusal::Absent),
+        (libc::EBUSY, Refusal::Other),
+        (libc::EINVAL, Refusal::Other),
+    ] {
+        let perf = Fake::perf();
+        perf.begin(&CYCLES).unwrap();
+        perf.kernel.state().refuse = Some(errno);
+        let (value, before) = (read(perf, 0), times(perf, 0));
+        perf.kernel.run(100, 100, 5);
+        assert_eq!(read(perf, 0), value);
+        assert_eq!(times(perf, 0), (before.0 + 100, before.1), "errno {errno}");
+        assert_eq!(
+            perf.refusals[refusal as usize].load(Ordering::Relaxed),
+            1,
+            "errno {errno}: once a thread"
+        );
+        // Whoever begins anew has it tried again.
+        perf.kernel.state().refuse = None;
+        perf.begin(&CYCLES).unwrap();
+        read(perf, 0);
+        perf.kernel.run(100, 100, 5);
+        assert_eq!(read(perf, 0), value + 5);
+        assert_eq!(times(perf, 0).1, before.1 + 100);
+    }
+}
+
+#[test]
+fn each_refusal_has_a_reason_in_its_place() {
+    for (place, (refusal, _)) in REFUSALS.iter().enumerate() {
+        assert_eq!(*refusal as usize, place);
+    }
+}
+
+#[test]
+fn what_may_not_be_counted_is_refused_at_the_beginning() {
+    let perf = Fake::perf();
+    perf.kernel.state().may = Err("because".to_owned());
+    assert_eq!(perf.begin(&CYCLES), Err((0, "because".to_owned())));
+    assert_eq!(read(perf, 0), 0);
+    assert_eq!(perf.kernel.state().next_fd, 1000, "nothing was opened");
+    perf.kernel.state().may = Ok(true);
+    let (event, reason) = perf.begin(&[0, MIGRATIONS]).unwrap_err();
+    assert!(event == MIGRATIONS && reason.contains("kernel.perf_event_paranoid"), "{reason}");
+    perf.begin(&CYCLES).unwrap();
+}
+
+#[test]
+fn events_that_take_turns_are_scaled_stretch_by_stretch() {
+    let perf = Fake::perf();
+    perf.begin(&CYCLES).unwrap();
+    let (value, (enabled, running)) = (read(perf, 0), times(perf, 0));
+    perf.kernel.run(100, 100, 1000);
+    assert_eq!(read(perf, 0) - value, 1000);
+    perf.kernel.run(100, 25, 10);
+    assert_eq!(read(perf, 0) - value, 1040);
+    perf.kernel.run(100, 0, 0);
+    assert_eq!(read(perf, 0) - value, 1040);
+    assert_eq!(times(perf, 0), (enabled + 300, running + 125));
+}
+
+#[test]
+fn a_page_that_cannot_say_has_the_kernel_asked() {
+    let perf = Fake::perf();
+    perf.begin(&CYCLES).unwrap();
+    perf.kernel.state().with_page = true;
+    perf.kernel.state().page = Some(Held { count: 3, waited_ns: 0 });
+    assert_eq!(read(perf, 0), 3);
+    assert_eq!(perf.kernel.asked(), (1, 0));
+    // It waits for its turn, or the permission is gone.
+    perf.kernel.state().page = None;
+    perf.kernel.run(10, 10, 8);
+    assert_eq!(read(perf, 0), 8);
+    assert_eq!(perf.kernel.asked(), (2, 1));
+}
+
+#[test]
+fn another_thread_reads_what_its_owner_has_not_read_yet() {
+    let perf = Fake::perf();
+    assert_eq!(read_of(perf, 1), Some(0), "a thread that has not begun");
+    perf.begin(&CYCLES).unwrap();
+    let value = read(perf, 1);
+    perf.kernel.run(100, 50, 10);
+    assert_eq!(read_of(perf, 1), Some(value + 20));
+    assert_eq!(read_of(perf, 1), Some(value + 20), "and changes nothing");
+    assert_eq!(read(perf, 1), value + 20);
+}
+
+#[test]
+fn the_last_who_counts_has_everything_closed_and_the_counts_go_on_later() {
+    let perf = Fake::perf();
+    perf.kernel.state().with_page = true;
+    perf.begin(&CYCLES).unwrap();
+    perf.begin(&CYCLES).unwrap();
+    (0..3).for_each(|row| _ = read(perf, row));
+    perf.kernel.run(10, 10, 10);
+    assert_eq!(read(perf, 0), 10);
+    perf.end(&CYCLES);
+    assert_eq!(perf.kernel.state().open.len(), 3);
+    perf.end(&CYCLES);
+    assert_eq!(perf.kernel.has_open(), (0, 0));
+    assert_eq!(perf.open.load(Ordering::Relaxed), 0);
+    assert_eq!(read(perf, 0), 10, "and nobody opens it again");
+    perf.begin(&CYCLES).unwrap();
+    read(perf, 0);
+    perf.kernel.run(10, 10, 7);
+    assert_eq!(read(perf, 0), 17);
+}
+
+#[test]
+fn a_quarter_of_the_descriptors_is_taken_and_what_is_given_back_is_given_on() {
+    let perf = Fake::perf();
+    perf.kernel.state().limit = 11;
+    perf.begin(&CYCLES).unwrap();
+    (0..4).for_each(|row| _ = read(perf, row));
+    assert_eq!(perf.kernel.state().open.len(), 2);
+    assert_eq!(perf.refusals[Refusal::Budget as usize].load(Ordering::Relaxed), 2);
+    perf.leave(0);
+    read(perf, 2);
+    assert!(perf.rows[2].slots[0].is_open());
+    assert_eq!(perf.kernel.state().open.len(), 2);
+    // The next thread in the row is another one: it asks for itself.
+    read(perf, 0);
+    assert_eq!(perf.refusals[Refusal::Budget as usize].load(Ordering::Relaxed), 3);
+}
+
+#[test]
+fn a_fork_child_touches_no_page_and_counts_with_descriptors_of_its_own() {
+    for hook in [true, false] {
+        let perf = Fake::perf();
+        perf.kernel.state().with_page = true;
+        perf.begin(&CYCLES).unwrap();
+        read(perf, 0);
+        perf.kernel.run(10, 10, 10);
+        let value = read(perf, 0);
+        // The child has no pages.
+        perf.kernel.state().process = 2;
+        perf.kernel.state().pages.clear();
+        perf.kernel.state().with_page = false;
+        let looks = perf.kernel.state().looks;
+        if hook {
+            perf.forget();
+        }
+        assert_eq!(read(perf, 0), value);
+        assert_eq!(perf.kernel.state().looks, looks);
+        assert_eq!(perf.kernel.state().open.keys().collect::<Vec<_>>(), [&1002], "hook {hook}");
+        perf.kernel.run(10, 10, 3);
+        assert_eq!(read(perf, 0), value + 3);
+    }
+}
+
+#[test]
+fn a_read_in_the_middle_of_a_read_is_given_what_was_there_before() {
+    let perf = Fake::perf();
+    perf.begin(&CYCLES).unwrap();
+    read(perf, 0);
+    perf.kernel.run(10, 10, 10);
+    let inside = perf.rows[0].enter_own().unwrap();
+    assert_eq!(read(perf, 0), 0);
+    drop(inside);
+    assert_eq!(read(perf, 0), 10);
+}
+
+/// The fake panics when anything is read after it was closed, or closed twice.
+#[test]
+fn nothing_is_read_that_is_closed_while_threads_read_themselves_and_each_other() {
+    let perf = Fake::perf();
+    let stop = &AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for row in 0..3 {
+            scope.spawn(move || {
+                let mut last = 0;
+                while !stop.load(Ordering::Relaxed) {
+                    perf.kernel.run(10, 5, 1);
+                    let now = read(perf, row);
+                    assert!(now >= last);
+                    last = now;
+                    if now.is_multiple_of(64) {
+                        perf.leave(row);
+                    }
+                }
+                perf.leave(row);
+            });
+        }
+        scope.spawn(move || {
+            while !stop.load(Ordering::Relaxed) {
+                (0..3).for_each(|row| _ = read_of(perf, row));
+            }
+        });
+        for _ in 0..200 {
+            perf.begin(&CYCLES).unwrap();
+            std::thread::yield_now();
+            perf.end(&CYCLES);
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(perf.kernel.state().open.len(), 0);
+    assert_eq!(perf.open.load(Ordering::Relaxed), 0);
+}
+
+/// The path of the processor's events, with the kernel's own, which every machine has.
+#[test]
+fn the_kernels_own_events_are_counted_on_the_way_of_the_processors() {
+    let kernel = Linux::new();
+    for counted in [Counted::PageFaults, Counted::CpuClock, Counted::TaskClock] {
+        let opened = match kernel.may(counted) {
+            Ok(user_only) => kernel.open(counted, user_only).unwrap(),
+            Err(reason) => return println!("1 skipped: {reason}"),
+        };
+        assert!(opened.page.is_null());
+        let before = kernel.read(opened.fd).unwrap();
+        let mut memory = vec![0_u8; 1000 * 4096];
+        memory.chunks_mut(4096).for_each(|page| page[0] = std::hint::black_box(1));
+        std::hint::black_box(&memory);
+        let after = kernel.read(opened.fd).unwrap();
+        assert!(after.count > before.count, "{counted:?} {before:?} {after:?}");
+        assert!(after.waited_ns < 1_000_000, "the kernel's own take no turns: {after:?}");
+        // SAFETY: of `open`, and nobody else's.
+        unsafe { kernel.close(opened) };
+    }
+}

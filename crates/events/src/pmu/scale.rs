@@ -1,0 +1,143 @@
+//! Counts of events that were not counted all the time.
+//!
+//! Where more events want the processor's unit than fit in it, the kernel lets them take turns, and says of each how
+//! long it was on and how long of that it was counted. What would have been counted is then estimated, for each
+//! stretch between two reads by itself: a total that is scaled by the ratio of totals would charge one task for how
+//! another one was counted, and could go back.
+
+/// How long an event was on, and how long of that it was counted, in nanoseconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Times {
+    /// On.
+    pub enabled_ns: u64,
+    /// Counted.
+    pub running_ns: u64,
+}
+
+/// What the kernel says of one event of one thread, or what we make of it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Counted {
+    pub(super) count: u64,
+    pub(super) times: Times,
+}
+
+/// Totals in which what was said last is reckoned in.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Scaled {
+    /// What was said last.
+    pub(super) said: Counted,
+    /// Counts scaled stretch by stretch, and their times.
+    pub(super) total: Counted,
+}
+
+impl Scaled {
+    /// The kernel says this now. Nothing goes back, whatever it says.
+    #[must_use]
+    pub(super) fn after(self, said: Counted) -> Self {
+        let Counted { count, times } = self.said;
+        let enabled_ns = said.times.enabled_ns.saturating_sub(times.enabled_ns);
+        let running_ns = said.times.running_ns.saturating_sub(times.running_ns);
+        let count = said.count.saturating_sub(count);
+        let total = Counted {
+            count: self.total.count.saturating_add(scaled(count, enabled_ns, running_ns)),
+            times: Times {
+                enabled_ns: self.total.times.enabled_ns.saturating_add(enabled_ns),
+                running_ns: self.total.times.running_ns.saturating_add(running_ns),
+            },
+        };
+        Self { said, total }
+    }
+
+    /// Whoever speaks from now on begins at `said`.
+    #[must_use]
+    pub(super) fn anew(self, said: Counted) -> Self {
+        Self { said, ..self }
+    }
+}
+
+/// What `count` in `running_ns` makes in `enabled_ns`. In no time nothing was counted, and nothing is invented: the
+/// times tell.
+fn scaled(count: u64, enabled_ns: u64, running_ns: u64) -> u64 {
+    // Also where the clocks of the two are a little apart: a count is never made smaller.
+    if running_ns >= enabled_ns {
+        return count;
+    }
+    let whole = u128::from(count) * u128::from(enabled_ns);
+    let scaled = whole.checked_div(u128::from(running_ns)).unwrap_or(0);
+    u64::try_from(scaled).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn said(count: u64, enabled_ns: u64, running_ns: u64) -> Counted {
+        Counted { count, times: Times { enabled_ns, running_ns } }
+    }
+
+    #[test]
+    fn a_count_is_scaled_by_the_time_that_it_was_counted() {
+        for (count, enabled, running, expected) in [
+            (10, 100, 100, 10),
+            (10, 100, 25, 40),
+            (10, 100, 0, 0),
+            (0, 0, 0, 0),
+            (7, 0, 0, 7),
+            (10, 99, 100, 10),
+            (u64::MAX, u64::MAX, u64::MAX, u64::MAX),
+            (u64::MAX, u64::MAX, 1, u64::MAX),
+            (1 << 40, 1 << 40, 1 << 20, 1 << 60),
+        ] {
+            assert_eq!(scaled(count, enabled, running), expected, "{count} in {running} of {enabled}");
+        }
+    }
+
+    #[test]
+    fn a_stretch_is_scaled_by_its_own_ratio_and_not_by_that_of_before() {
+        // All the time, then a quarter of it, then not at all.
+        let first = Scaled::default().after(said(1000, 100, 100));
+        assert_eq!(first.total, said(1000, 100, 100));
+        let second = first.after(said(1010, 200, 125));
+        assert_eq!(second.total, said(1040, 200, 125));
+        let third = second.after(said(1010, 300, 125));
+        assert_eq!(third.total, said(1040, 300, 125), "nothing is invented, and the times tell");
+    }
+
+    #[test]
+    fn another_descriptor_begins_at_zero_and_the_total_goes_on() {
+        let one = Scaled::default().after(said(1000, 100, 100));
+        let other = one.anew(Counted::default()).after(said(5, 10, 10));
+        assert_eq!(other.total, said(1005, 110, 110));
+    }
+
+    proptest! {
+        #[test]
+        fn totals_never_go_back_whatever_the_kernel_says(
+            words in prop::collection::vec(any::<(u64, u64, u64)>(), 1..20)
+        ) {
+            let mut state = Scaled::default();
+            for (count, enabled, running) in words {
+                let next = state.after(said(count, enabled, running));
+                prop_assert!(next.total.count >= state.total.count);
+                prop_assert!(next.total.times.enabled_ns >= state.total.times.enabled_ns);
+                prop_assert!(next.total.times.running_ns >= state.total.times.running_ns);
+                state = next;
+            }
+        }
+
+        #[test]
+        fn stretches_that_are_counted_all_the_time_add_up_exactly(
+            steps in prop::collection::vec((0_u64..1 << 40, 1_u64..1 << 40), 1..20)
+        ) {
+            let (mut state, mut count, mut time) = (Scaled::default(), 0, 0);
+            for (n, ns) in steps {
+                count += n;
+                time += ns;
+                state = state.after(said(count, time, time));
+            }
+            prop_assert_eq!(state.total, said(count, time, time));
+        }
+    }
+}

@@ -1,0 +1,415 @@
+//! What a thread charges, and since which readings: where other threads can see it.
+//!
+//! A *stay* is the time for which a thread charges the same context. Its owner begins and ends it without a
+//! barrier or a locked instruction. Two others look at it: a reader, who adds what has not been charged yet, and
+//! whoever changes what is counted, who *settles* it: charges the part up to now in the owner's stead, and leaves
+//! new readings from which the owner is to go on.
+//!
+//! # Invariants
+//!
+//! 1. `sequence` is odd while the owner changes the stay, else it is the stay's number.
+//! 2. Each part of a stay is charged once. `settled` decides by whom: who moves it has the part. The owner need not look
+//!    at it as long as the generation has not moved: whoever changes what is counted moves the generation, *then* has
+//!    every thread pass a barrier, *then* looks. So either it sees that the owner is changing the stay, or the owner sees
+//!    the new generation.
+//! 3. `settled` holds the stay's number, how often it was settled, and whether its owner has claimed the rest. Of
+//!    the two settlements the one in force has the parity of that count; the other one is written before `settled`
+//!    moves. There is one settler at a time (the lock of [`crate::control`]).
+
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+
+use crate::layout::{Layout, MAX_COUNTERS, NOTHING, Readings};
+use crate::primitive::{AtomicPtr, AtomicU32, AtomicU64, const_fn, fence, light_barrier, zeros};
+
+/// No generation: of a stay that began while nothing was counted anywhere.
+pub(crate) const ASLEEP: u64 = 0;
+
+/// All places are known.
+const ALL: u32 = u32::MAX;
+
+/// How often a stay is looked at whose owner is changing it.
+#[cfg(not(all(test, loom)))]
+const PATIENCE: usize = 1000;
+
+/// Of `settled`: the owner has claimed the rest of the stay.
+const CLAIMED: u64 = 1;
+/// Of `settled`: once more.
+const ONCE: u64 = 2;
+const STAY_SHIFT: u32 = 8;
+
+/// Of `context`: the task is not one of many.
+const SPECIAL: u32 = 1 << 31;
+
+/// From where a part of a stay is charged.
+#[derive(Debug)]
+struct From {
+    layout: AtomicPtr<Layout>,
+    /// The places whose readings are known.
+    known: AtomicU32,
+    readings: [AtomicU64; MAX_COUNTERS],
+}
+
+/// What one thread charges.
+#[derive(Debug)]
+#[repr(align(128))]
+pub(crate) struct Stay {
+    sequence: AtomicU64,
+    /// The number of the context, 0 for none; with [`SPECIAL`] if the task has anything of its own.
+    context: AtomicU32,
+    /// The context whose task came on last. What it was charged by the way is kept here until another comes on: no
+    /// locked instruction for polls of one context after another.
+    owed_to: AtomicU32,
+    /// How many tasks came on in it.
+    entries: AtomicU32,
+    /// Its CPU time in stays that are over.
+    owed: AtomicU64,
+    /// The generation that the owner has seen at its beginning.
+    generation: AtomicU64,
+    settled: AtomicU64,
+    own: From,
+    settlements: [From; 2],
+}
+
+/// A part of a stay that is to be charged.
+#[derive(Debug, Clone)]
+pub(crate) struct Part {
+    pub(crate) layout: &'static Layout,
+    pub(crate) known: u32,
+    pub(crate) readings: Readings,
+}
+
+/// What is counted for a stay.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Counted {
+    /// Nothing.
+    Nothing,
+    /// Task-clock alone.
+    Clock {
+        /// What it showed at the beginning.
+        since: u64,
+    },
+    /// Something else, or it has changed since the beginning.
+    Else,
+}
+
+/// What a stay was when somebody looked.
+#[derive(Debug, Clone)]
+pub(crate) struct Seen {
+    stay: u64,
+    settled: u64,
+    pub(crate) context: u32,
+    /// Whether the task has anything of its own.
+    pub(crate) special: bool,
+    /// To which context these tasks and this CPU time are owed.
+    pub(crate) owed_to: u32,
+    pub(crate) entries: u64,
+    pub(crate) owed: u64,
+    pub(crate) generation: u64,
+    pub(crate) part: Part,
+}
+
+impl From {
+    const_fn! {
+        fn new() -> Self {
+            Self {
+                layout: AtomicPtr::new((&raw const NOTHING).cast_mut()),
+                known: AtomicU32::new(0),
+                readings: zeros!(),
+            }
+        }
+    }
+
+    #[inline]
+    fn set(&self, layout: &'static Layout, known: u32, readings: &Readings) {
+        for (place, reading) in self.readings.iter().zip(readings).take(layout.len()) {
+            place.store(*reading, Relaxed);
+        }
+        self.known.store(known, Relaxed);
+        // Pairs with the load in `Layout::behind`: who sees the pointer sees what it points to.
+        self.layout.store(std::ptr::from_ref(layout).cast_mut(), Release);
+    }
+
+    fn part(&self) -> Part {
+        let layout = Layout::behind(&self.layout);
+        let mut readings = Readings::default();
+        for (reading, place) in readings.iter_mut().zip(&self.readings).take(layout.len()) {
+            *reading = place.load(Relaxed);
+        }
+        Part { layout, known: self.known.load(Relaxed), readings }
+    }
+}
+
+impl Part {
+    const NOTHING: Self = Self { layout: &NOTHING, known: 0, readings: [0; MAX_COUNTERS] };
+
+    /// What was counted from here until the places `known` of `readings`: number of the event and count.
+    pub(crate) fn until(&self, readings: &Readings, known: u32) -> impl Iterator<Item = (usize, u64)> {
+        let known = self.known & known;
+        let differences = self.readings.iter().zip(*readings);
+        self.layout
+            .accounts()
+            .zip(differences)
+            .enumerate()
+            .filter(move |(place, _)| known & 1 << place != 0)
+            // Saturating: in a fork child the counters of its thread begin again, and the owner's clock may be a
+            // little ahead of the kernel's.
+            .map(|(_, (account, (from, to)))| (account, to.saturating_sub(*from)))
+    }
+}
+
+/// For the owner.
+impl Stay {
+    const_fn! {
+        pub(crate) fn new() -> Self {
+            Self {
+                sequence: AtomicU64::new(0),
+                context: AtomicU32::new(0),
+                owed_to: AtomicU32::new(0),
+                entries: AtomicU32::new(0),
+                owed: AtomicU64::new(0),
+                generation: AtomicU64::new(ASLEEP),
+                settled: AtomicU64::new(0),
+                own: From::new(),
+                settlements: [From::new(), From::new()],
+            }
+        }
+    }
+
+    /// Whether the thread is in the middle of a change: then a signal handler has interrupted it.
+    #[inline]
+    pub(crate) fn is_changing(&self) -> bool {
+        !self.sequence.load(Relaxed).is_multiple_of(2)
+    }
+
+    /// Whether the stay goes on with a task of context number `context` that asks for nothing of its own.
+    #[inline]
+    pub(crate) fn goes_on(&self, context: u32, generation: u64) -> bool {
+        self.generation.load(Relaxed) == generation && self.context.load(Relaxed) == context
+    }
+
+    /// One more task has come on.
+    #[inline]
+    pub(crate) fn count_entry(&self) {
+        // One writer.
+        self.entries.store(self.entries.load(Relaxed).wrapping_add(1), Relaxed);
+    }
+
+    /// Begins a change, which ends the stay; gives its number.
+    #[inline]
+    pub(crate) fn begin(&self) -> u64 {
+        let stay = self.sequence.load(Relaxed);
+        self.sequence.store(stay | 1, Relaxed);
+        // Pairs with the acquire fence of `is_still`: who sees a new field sees the odd number.
+        fence(Release);
+        // Its other side is in `control`: see invariant 2.
+        light_barrier();
+        stay
+    }
+
+    /// Whether the stay began while nothing was counted anywhere.
+    #[inline]
+    pub(crate) fn is_asleep(&self) -> bool {
+        self.generation.load(Relaxed) == ASLEEP
+    }
+
+    /// What is counted for the stay, where that is soon said.
+    #[inline]
+    pub(crate) fn counted(&self, generation: u64) -> Counted {
+        if self.generation.load(Relaxed) != generation {
+            return Counted::Else;
+        }
+        let layout = Layout::behind(&self.own.layout);
+        if layout.is_empty() {
+            Counted::Nothing
+        } else if layout.is_clock() {
+            Counted::Clock { since: self.own.readings[0].load(Relaxed) }
+        } else {
+            Counted::Else
+        }
+    }
+
+    /// Keeps CPU time of the context that it is owed to.
+    #[inline]
+    pub(crate) fn owe(&self, ns: u64) {
+        self.owed.store(self.owed.load(Relaxed).wrapping_add(ns), Relaxed);
+    }
+
+    /// Whether it is owed to context number `context`.
+    #[inline]
+    pub(crate) fn is_owed_to(&self, context: u32) -> bool {
+        self.owed_to.load(Relaxed) == context
+    }
+
+    /// How many tasks came on, and the CPU time; they are the caller's to charge. From now on it is owed to `context`.
+    #[inline]
+    pub(crate) fn pay(&self, context: u32) -> (u64, u64) {
+        let paid = (u64::from(self.entries.load(Relaxed)), self.owed.load(Relaxed));
+        self.owed_to.store(context, Relaxed);
+        self.entries.store(0, Relaxed);
+        self.owed.store(0, Relaxed);
+        paid
+    }
+
+    /// What is left to charge of stay `stay`, whose owner has seen `generation` now. The owner has it, nobody else.
+    #[inline]
+    pub(crate) fn rest(&self, stay: u64, generation: u64) -> Part {
+        if self.generation.load(Relaxed) == generation {
+            return self.own.part();
+        }
+        self.claim(stay)
+    }
+
+    #[cold]
+    fn claim(&self, stay: u64) -> Part {
+        // Acquire and release pair with the exchange in `settle`.
+        let claimed = self.settled.fetch_update(AcqRel, Acquire, |settled| {
+            let settled = if settled >> STAY_SHIFT == stay { settled } else { stay << STAY_SHIFT };
+            Some(settled | CLAIMED)
+        });
+        match claimed {
+            Ok(settled) if settled >> STAY_SHIFT == stay && settled & !(stay << STAY_SHIFT) != 0 => {
+                self.settlement(settled).part()
+            }
+            _ if self.generation.load(Relaxed) == ASLEEP => Part::NOTHING,
+            _ => self.own.part(),
+        }
+    }
+
+    /// Says that the thread charges what `layout` has from `readings` on.
+    #[inline]
+    pub(crate) fn set(&self, generation: u64, layout: &'static Layout, readings: &Readings) {
+        self.generation.store(generation, Relaxed);
+        self.own.set(layout, ALL, readings);
+    }
+
+    /// As [`Stay::set`], for a layout of one place at most.
+    #[inline]
+    pub(crate) fn set_first(&self, generation: u64, layout: &'static Layout, reading: u64) {
+        self.generation.store(generation, Relaxed);
+        self.own.readings[0].store(reading, Relaxed);
+        self.own.known.store(ALL, Relaxed);
+        // As in `From::set`.
+        self.own.layout.store(std::ptr::from_ref(layout).cast_mut(), Release);
+    }
+
+    /// Says that nothing is counted anywhere.
+    #[inline]
+    pub(crate) fn set_asleep(&self) {
+        self.generation.store(ASLEEP, Relaxed);
+    }
+
+    /// Says for which context the thread works, and whether for a task with anything of its own.
+    #[inline]
+    pub(crate) fn set_context(&self, context: u32, special: bool) {
+        self.context.store(context | if special { SPECIAL } else { 0 }, Relaxed);
+    }
+
+    /// Ends the change that [`Stay::begin`] began at `stay`, and begins the next stay.
+    #[inline]
+    pub(crate) fn end(&self, stay: u64) {
+        // Pairs with the first load of `look`.
+        self.sequence.store((stay | 1) + 1, Release);
+    }
+}
+
+impl Part {
+    /// Takes the readings of events that `layout` has too, of its places `known`.
+    pub(crate) fn take_over(&mut self, layout: &Layout, readings: &Readings, known: u32) {
+        for (place, account) in self.layout.accounts().enumerate() {
+            let there = layout.accounts().position(|there| there == account);
+            if let Some(there) = there.filter(|there| known & 1 << there != 0) {
+                self.readings[place] = readings[there];
+                self.known |= 1 << place;
+            }
+        }
+    }
+}
+
+/// For the others.
+impl Stay {
+    fn settlement(&self, settled: u64) -> &From {
+        &self.settlements[(settled / ONCE % 2) as usize]
+    }
+
+    /// What the stay is; `None` while its owner changes it.
+    pub(crate) fn look(&self) -> Option<Seen> {
+        // Pairs with the last store of `end`.
+        let stay = self.sequence.load(Acquire);
+        if !stay.is_multiple_of(2) {
+            return None;
+        }
+        // Pairs with the exchange in `settle`: who sees the count sees the settlement.
+        let settled = self.settled.load(Acquire);
+        let generation = self.generation.load(Relaxed);
+        let part = match settled {
+            _ if settled >> STAY_SHIFT == stay && settled & !(stay << STAY_SHIFT) != 0 => {
+                self.settlement(settled).part()
+            }
+            _ if generation == ASLEEP => Part::NOTHING,
+            _ => self.own.part(),
+        };
+        let context = self.context.load(Relaxed);
+        let seen = Seen {
+            stay,
+            settled,
+            context: context & !SPECIAL,
+            special: context & SPECIAL != 0,
+            owed_to: self.owed_to.load(Relaxed),
+            entries: u64::from(self.entries.load(Relaxed)),
+            owed: self.owed.load(Relaxed),
+            generation,
+            part,
+        };
+        self.is_still(&seen).then_some(seen)
+    }
+
+    /// As [`Stay::look`]. A change takes nanoseconds; one whose owner was descheduled in the middle is not waited for: then it
+    /// is said what is owed, and nothing else.
+    #[cfg(not(all(test, loom)))]
+    pub(crate) fn watch(&self) -> Seen {
+        for _ in 0..PATIENCE {
+            if let Some(seen) = self.look() {
+                return seen;
+            }
+            std::hint::spin_loop();
+        }
+        Seen {
+            stay: self.sequence.load(Relaxed),
+            settled: 0,
+            context: 0,
+            special: false,
+            owed_to: self.owed_to.load(Relaxed),
+            entries: u64::from(self.entries.load(Relaxed)),
+            owed: self.owed.load(Relaxed),
+            generation: ASLEEP,
+            part: Part::NOTHING,
+        }
+    }
+
+    /// Whether the stay is what it was, so that what was read since then belongs to it.
+    pub(crate) fn is_still(&self, seen: &Seen) -> bool {
+        // Pairs with the release fence of `begin`, and keeps what the caller has read before these loads.
+        fence(Acquire);
+        self.sequence.load(Relaxed) == seen.stay && self.settled.load(Relaxed) == seen.settled
+    }
+
+    /// Takes what was to be charged until now of the stay that was `seen` from its owner; from now on it
+    /// is to be charged from `part`. False if the owner was faster.
+    pub(crate) fn settle(&self, seen: &Seen, part: &Part) -> bool {
+        let before =
+            if seen.settled >> STAY_SHIFT == seen.stay { seen.settled } else { seen.stay << STAY_SHIFT };
+        if before & CLAIMED != 0 {
+            return false;
+        }
+        // The count wraps inside of its bits; its parity and that it differs from the last one are what matters.
+        let count = match (before + ONCE) & ((1 << STAY_SHIFT) - 1) {
+            0 => 2 * ONCE,
+            count => count,
+        };
+        let after = seen.stay << STAY_SHIFT | count;
+        self.settlement(after).set(part.layout, part.known, &part.readings);
+        // Release pairs with the loads of `claim` and `look`; acquire with the claim of an earlier stay, whose
+        // reading of this settlement comes before we wrote it.
+        self.settled.compare_exchange(seen.settled, after, AcqRel, Acquire).is_ok()
+    }
+}

@@ -1,0 +1,26 @@
+//! What must hold for any bytes: one module a target, each with a function `check` that panics where it does not.
+//!
+//! `cargo +nightly fuzz run TARGET` drives one by what it covers; `tests/bounded.rs` drives all of them for a second
+//! each, on any compiler.
+
+#![deny(unsafe_code)]
+
+pub mod agent;
+pub mod command_line;
+pub mod range_map;
+pub mod records;
+pub mod request;
+pub mod trace_file;
+
+/// Bytes as a supply of numbers, which ends.
+#[derive(Debug)]
+pub(crate) struct Supply<'a>(pub(crate) &'a [u8]);
+
+impl Supply<'_> {
+    /// The next byte.
+    pub(crate) fn next(&mut self) -> Option<u8> {
+        let (&first, rest) = self.0.split_first()?;
+        self.0 = rest;
+        Some(first)
+    }
+}

@@ -1,0 +1,111 @@
+//! Each target for a second, with bytes of proptest: some at random, some like what is expected.
+//!
+//! Short by default; `DORMOUSE_STRESS_SECONDS` gives the time of each.
+
+use std::cell::Cell;
+use std::time::{Duration, Instant};
+
+use dormouse_fuzz::{agent, command_line, range_map, records, request, trace_file};
+use proptest::prelude::*;
+use proptest::sample::Index;
+use proptest::test_runner::{Config, TestRunner};
+
+/// Bytes at random; or an example with some of its bytes changed, and cut or followed by others.
+fn bytes(examples: &'static [&'static [u8]]) -> impl Strategy<Value = Vec<u8>> {
+    let random = || prop::collection::vec(any::<u8>(), 0..400);
+    let changes = prop::collection::vec((any::<Index>(), any::<u8>()), 0..4);
+    let like = (prop::sample::select(examples), changes, any::<Index>(), any::<bool>(), random()).prop_map(
+        |(example, changes, at, is_cut, more)| {
+            let mut bytes = example.to_vec();
+            for (place, byte) in changes {
+                let place = place.index(bytes.len());
+                bytes[place] = byte;
+            }
+            if is_cut {
+                bytes.truncate(at.index(bytes.len()));
+                bytes.extend(more);
+            }
+            bytes
+        },
+    );
+    prop_oneof![random(), like]
+}
+
+fn drive(check: fn(&[u8]), examples: &'static [&'static [u8]]) {
+    let seconds = std::env::var("DORMOUSE_STRESS_SECONDS").ok().and_then(|text| text.parse().ok());
+    let until = Instant::now() + Duration::from_secs(seconds.unwrap_or(1));
+    for example in examples {
+        check(example);
+    }
+    let config = Config { cases: 100, failure_persistence: None, ..Config::default() };
+    let runs = Cell::new(0_u64);
+    while Instant::now() < until {
+        // A new one each time: it counts its cases, and is done when it has had them.
+        let result = TestRunner::new(config.clone()).run(&bytes(examples), |bytes| {
+            runs.set(runs.get() + 1);
+            check(&bytes);
+            Ok(())
+        });
+        result.unwrap_or_else(|error| panic!("{error}"));
+    }
+    assert!(runs.get() > 0, "nothing was tried");
+    println!("{} inputs", runs.get());
+}
+
+#[test]
+fn a_range_map_does_what_a_tree_does() {
+    drive(range_map::check, &[&[0, 1, 9, 0x82, 4, 6, 7, 4, 5, 3, 0, 255, 4, 0, 255, 7, 255, 1]]);
+}
+
+#[test]
+fn a_trace_that_is_read_is_written_as_it_was() {
+    drive(
+        trace_file::check,
+        &[&[1, 2, 0, 3, 0, 4, 0, 8, 3, 0, 10, 2, 1, 3, 1, 5, 1, 1, 9, 1, 1, 12, 6, 0], &[0]],
+    );
+}
+
+#[test]
+fn a_request_is_read_or_refused() {
+    drive(
+        request::check,
+        &[
+            br#"{"v":1,"id":7,"op":"on","glob":"db.{a,b}*,![x-z]?","for_ms":5,"keep":false}"#,
+            br#"{"v":1,"id":7,"op":"keys","glob":"\\*"}"#,
+            b"{{a,[]]b},c}*,!**",
+        ],
+    );
+}
+
+#[test]
+fn an_agent_survives_what_it_is_sent() {
+    drive(
+        agent::check,
+        &[
+            b"{\"v\":1,\"id\":2,\"op\":\"keys\"}\n{\"v\":1,\"id\":3,\"op\":\"stat\"}\n",
+            b"{\"v\":1,\"id\":2,\"op\":\"trace\",\"glob\":\"*\"}\n",
+            b"\0{\"v\":2,\"id\":1,\"op\":\"hello\",\"client\":\"\"}\n\n",
+        ],
+    );
+}
+
+#[test]
+fn durations_and_tables_of_sockets_are_read_or_refused() {
+    drive(
+        command_line::check,
+        &[
+            b"1h30m0.25s",
+            b"18446744073709551615ns",
+            b"0: 00000002 00000000 00010000 0001 01 9 /run/dormouse/12.sock\n",
+        ],
+    );
+}
+
+#[test]
+fn records_are_read_to_the_first_that_is_none() {
+    const RECORD: &[u8] = &[
+        56, 0, 1, 2, 7, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 4, 0, 0, 0, 5,
+        3, 0, b't', b'e', b'a', 1, 255, 255, 255, 255, 255, 255, 255, 255, 4, 1, 6, 1, 0, 27, 0, 0, 0,
+    ];
+    drive(records::check, &[RECORD]);
+}
