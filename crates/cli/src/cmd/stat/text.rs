@@ -123,6 +123,7 @@ fn head(event: &EventInfo) -> String {
     match event.unit.as_str() {
         "1" | "" => name,
         "ns" => format!("{name} ms"),
+        unit if name.contains(unit) => name,
         unit => format!("{name} {}", clean(unit)),
     }
 }
