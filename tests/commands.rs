@@ -80,6 +80,56 @@ fn a_timed_lease_outlives_the_command_and_ends_by_itself() {
     service.await_keys_on("menu.read", |on| on == 0);
 }
 
+#[test]
+fn a_shorter_time_announces_the_one_that_holds() {
+    let service = Service::idle();
+    let target = &service.target();
+    let long = run(["--json", "on", target, "menu.read", "--for", "10m"]);
+    let done = long.json();
+    assert_eq!(done["mode"], "timed");
+    assert!(done["off_in_ms"].as_u64() > Some(500_000), "{done}");
+    let now =
+        std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("a clock").as_millis();
+    assert!(done["off_at_unix_ms"].as_u64().map(u128::from) > Some(now), "{done}");
+    let short = run(["on", target, "menu.read", "--for", "5s"]);
+    assert!(short.stderr.contains("an earlier --for holds longer"), "{short:?}");
+    let kept = run(["--json", "on", target, "menu.read", "--keep"]).json();
+    assert_eq!((&kept["mode"], &kept["off_at_unix_ms"]), (&"kept".into(), &Value::Null));
+    let off = run(["--json", "off", target, "menu.read"]).json();
+    assert_eq!((&off["mode"], &off["state"]), (&"now".into(), &"off".into()));
+}
+
+#[test]
+fn off_lists_what_it_changed_and_nothing_else() {
+    let service = Service::idle();
+    let target = &service.target();
+    assert_eq!(run(["on", target, "menu.read", "--keep"]).code, Some(0));
+    let off = run(["off", target, "*"]);
+    let names: Vec<&str> = off.stdout.lines().skip(1).map(str::trim).collect();
+    assert_eq!(names, ["menu.read"], "{off:?}");
+    let json = run(["--json", "off", target, "*"]).json();
+    assert_eq!((&json["changed"], &json["names"]), (&0.into(), &serde_json::json!([])));
+}
+
+#[test]
+fn a_setting_that_is_nonsense_is_told_at_the_start_and_by_doctor() {
+    let runtime = tempfile::tempdir().expect("a temporary directory");
+    let mut child = command(["teaparty", "--load", "10", "--for", "200ms"]);
+    child.env("DORMOUSE_RUNTIME_DIR", runtime.path());
+    child.envs([("DORMOUSE_CLOCK", "sundial"), ("DORMOUSE_KEYS", "sledgehammer")]);
+    let run = support::finish(child);
+    assert_eq!(run.code, Some(0), "it serves all the same: {run:?}");
+    for name in ["DORMOUSE_CLOCK=sundial", "DORMOUSE_KEYS=sledgehammer"] {
+        assert!(run.stderr.contains(name), "{run:?}");
+    }
+    let mut doctor = command(["doctor"]);
+    doctor.env("DORMOUSE_CLOCK", "sundial");
+    let said = support::finish(doctor).stdout;
+    assert!(said.contains("DORMOUSE_CLOCK=sundial") && said.contains("unset DORMOUSE_CLOCK"), "{said}");
+    let read = said.lines().find(|line| line.contains("clock.read")).expect("what a read costs");
+    assert!(read.contains(" ns by ") && said.contains("clock.thread"), "{said}");
+}
+
 /// What the service says of the keys that match.
 fn keys_of(service: &Service, glob: &str) -> Vec<Value> {
     let run = run(["--json", "keys", &service.target(), glob]);
@@ -212,7 +262,12 @@ fn off_lists_what_others_hold_and_ends_it_by_force_only() {
     assert!(service.keys_on("menu.*") > 0);
     assert_eq!(run(["off", &service.target(), "*", "--force"]).code, Some(0));
     assert_eq!(service.keys_on("*"), 0);
-    assert_eq!(on.end_by(Signal::INT).code, Some(0));
+    let told = on.end();
+    assert_eq!(told.code, Some(1), "it has nothing left to hold: {told:?}");
+    assert!(
+        told.stderr.contains("switched off by force:") && told.stderr.contains("nothing is held"),
+        "{told:?}"
+    );
 }
 
 #[test]
@@ -333,7 +388,7 @@ fn top_ends_with_its_service() {
     top.line();
     service.kill();
     let ended = top.end();
-    assert!(ended.code == Some(1) && ended.stderr.contains("ended, or closed the connection"), "{ended:?}");
+    assert!(ended.code == Some(1) && ended.stderr.contains("has ended"), "{ended:?}");
 }
 
 #[test]

@@ -121,6 +121,54 @@ fn another_protocol_version_is_exit_5_whoever_notices_it() {
 }
 
 #[test]
+fn an_older_agent_is_asked_for_nothing_that_it_does_not_know() {
+    let stat = |id: u32, cpu_ns: u32| {
+        format!(
+            concat!(
+                r#"{{"v":1,"id":{},"ok":{{"mono_ns":{},"process_cpu_ns":{},"unattributed_cpu_ns":0,"groups":[],"#,
+                r#""threads":[],"keys_on":0,"dropped":0}}}}"#,
+                "\n"
+            ),
+            id,
+            u64::from(id) * 1_000_000_000,
+            cpu_ns
+        )
+    };
+    // It would end the connection at an operation unknown to it: here, the answers would not fit.
+    let run = against(&["--json", "top", "{}", "--once", "--interval", "50ms"], move |stream| {
+        say(stream, HELLO);
+        say(stream, stat(2, 0));
+        say(stream, stat(3, 500_000_000));
+    });
+    assert_eq!(run.code, Some(0), "{run:?}");
+    assert_eq!(run.json()["process"]["cpu_percent"], 50.0);
+    against(&["list", "{}"], |stream| say(stream, HELLO))
+        .assert_fails(5, &["lists no events", "later dormouse"]);
+    let run = against(&["--json", "stat", "{}", "--for", "10ms", "-e", "page-faults"], move |stream| {
+        say(stream, HELLO);
+        say(stream, stat(2, 0));
+        hold(stream);
+    });
+    assert!(run.stderr.contains("not counted: page-faults") && run.stderr.contains("too old"), "{run:?}");
+}
+
+#[test]
+fn a_service_that_stops_answering_leaves_what_was_seen_of_it() {
+    let stat = concat!(
+        r#"{"v":1,"id":2,"ok":{"mono_ns":1,"process_cpu_ns":1,"unattributed_cpu_ns":0,"groups":[],"threads":[],"#,
+        r#""keys_on":0,"dropped":0}}"#,
+        "\n"
+    );
+    let run = against(&["--json", "stat", "{}", "--timeout", "200ms"], move |stream| {
+        say(stream, HELLO);
+        say(stream, stat);
+        hold(stream);
+    });
+    assert_eq!((run.code, &run.json()["type"]), (Some(1), &"total".into()), "{run:?}");
+    assert!(run.stderr.contains("has given no answer for 200 ms"), "{run:?}");
+}
+
+#[test]
 fn a_service_that_ends_while_keys_are_held_is_told() {
     let changed = concat!(
         r#"{"v":1,"id":2,"ok":{"matched":["tea.time"],"changed":1,"batch":{"keys":1,"sites":1,"pages":1,"#,

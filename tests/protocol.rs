@@ -173,6 +173,70 @@ fn a_hundred_connections_at_once_are_answered_or_told_that_it_is_busy() {
 }
 
 #[test]
+fn connections_that_say_nothing_keep_nobody_out() {
+    let service = Service::idle();
+    let mut greeted = service.wire();
+    let mut silent: Vec<Wire> = (0..31).map(|_| Wire::open(&service.socket())).collect();
+    // All places are taken; whoever speaks gets that of the oldest that does not.
+    let mut another = service.wire();
+    assert_eq!(code(&silent.remove(0).receive().expect("a word")), "busy");
+    for wire in [&mut greeted, &mut another] {
+        assert!(wire.ask(r#"{"v":1,"id":2,"op":"keys"}"#)["ok"].is_object(), "who has spoken stays");
+    }
+    for mut wire in silent {
+        assert_eq!(code(&wire.receive().expect("the end of the agent's patience")), "bad-request");
+    }
+    service.assert_alive();
+}
+
+#[test]
+fn events_are_counted_for_a_connection_until_it_wants_others() {
+    let service = Service::busy();
+    let mut wire = service.wire();
+    let hello = wire.ask(HELLO);
+    let ops = hello["ok"]["ops"].as_array().expect("operations");
+    assert!(["events", "count", "stat"].iter().all(|op| ops.contains(&json!(op))), "{hello}");
+    let events = wire.ask(r#"{"v":1,"id":2,"op":"events"}"#);
+    let names: Vec<&Value> =
+        events["ok"]["events"].as_array().expect("events").iter().map(|event| &event["name"]).collect();
+    assert!(names.contains(&&json!("task-clock")), "{events}");
+
+    let counts = |wire: &mut Wire| {
+        let stat = wire.ask(r#"{"v":1,"id":3,"op":"stat"}"#);
+        assert!(stat["ok"]["clock"]["tier"].is_string(), "{stat}");
+        stat["ok"]["groups"][0]["counts"].clone()
+    };
+    assert_eq!(counts(&mut wire)[0]["event"], "task-clock", "as an older client expects");
+    let counted = wire.ask(r#"{"v":1,"id":4,"op":"count","events":["task-clock"]}"#);
+    assert_eq!(counted["ok"]["counted"][0]["unit"], "ns", "{counted}");
+    assert_eq!(counts(&mut wire)[0]["event"], "task-clock");
+    let unknown = wire.ask(r#"{"v":1,"id":5,"op":"count","events":["task-clock","sneezes"]}"#);
+    assert_eq!(code(&unknown), "no-event", "{unknown}");
+    assert_eq!(counts(&mut wire)[0]["event"], "task-clock", "a refusal changes nothing");
+    let none = wire.ask(r#"{"v":1,"id":6,"op":"count","events":[]}"#);
+    assert_eq!(none["ok"]["counted"], json!([]));
+    assert_eq!(counts(&mut wire), Value::Null);
+}
+
+#[test]
+fn who_loses_its_leases_by_force_is_told_if_it_listens() {
+    let service = Service::idle();
+    let mut deaf = service.wire();
+    let mut holder = service.wire();
+    holder.ask(r#"{"v":1,"id":1,"op":"hello","client":"test","notices":true}"#);
+    for wire in [&mut deaf, &mut holder] {
+        assert!(wire.ask(r#"{"v":1,"id":2,"op":"on","glob":"menu.*"}"#)["ok"].is_object());
+    }
+    assert_eq!(support::run(["off", &service.target(), "menu.read", "--force"]).code, Some(0));
+    let told = holder.receive().expect("a notice");
+    let ended = &told["note"]["ended"];
+    assert_eq!((&ended["keys"], &told["ok"]), (&json!(1), &Value::Null), "{told}");
+    assert!(ended["left"].as_u64() > Some(0) && ended["pid"].is_u64() && ended["uid"].is_u64(), "{told}");
+    // The other one hears nothing but its answers.
+    assert_eq!(deaf.ask(r#"{"v":1,"id":9,"op":"keys"}"#)["id"], 9);
+}
+
+#[test]
 fn values_out_of_range_are_refused_and_change_nothing() {
     let service = Service::idle();
     let mut wire = service.wire();

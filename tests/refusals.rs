@@ -22,7 +22,7 @@ fn dead_pid() -> String {
 #[test]
 fn a_target_that_is_not_there_is_exit_3_with_the_reason() {
     let dead = dead_pid();
-    for verb in [&["keys"][..], &["on"], &["off"], &["trace"], &["top"], &["doctor"]] {
+    for verb in [&["keys"][..], &["on"], &["off"], &["trace"], &["top"], &["doctor"], &["stat"], &["list"]] {
         let with = |target: &str| -> Run {
             let glob = ["on", "off", "trace"].contains(&verb[0]).then_some("*");
             run(verb.iter().copied().chain([target]).chain(glob))

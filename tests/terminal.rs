@@ -220,7 +220,7 @@ fn the_live_view_ends_with_its_service_and_says_so_afterwards() {
     session.await_text("(process)");
     service.kill();
     session.await_raw(LEAVE);
-    session.await_text("ended, or closed the connection");
+    session.await_text("has ended");
     assert_eq!(session.child.wait().expect("its end").code(), Some(1));
 }
 

@@ -21,6 +21,9 @@ const AFTER: &str = "\
 Examples:
   dormouse ps                            processes with dormouse in them
   dormouse top teaparty                  CPU time of its groups and threads, live
+  dormouse stat teaparty --for 10s       the same, counted; of any other process, its threads
+  dormouse stat -r 5 -- make             what a command uses, and how it varies
+  dormouse list teaparty                 the events that its groups can count
   dormouse keys teaparty 'db.*'          keys and whether they are on
   dormouse trace teaparty 'db.*,!db.row' switch probes on and watch what they record
   dormouse on teaparty 'menu.*' --for 30s
@@ -34,7 +37,8 @@ Exit codes:
   0  done                               3  no such process, or no dormouse in it
   1  a negative finding, or a failure   4  the target is somebody else's
   2  the command line is wrong          5  not possible here, or with that version
-  130  ended by Ctrl-C before the end; `on`, `trace` and `top` end by it with 0";
+  130  ended by Ctrl-C before the end; `on`, `trace`, `top` and `stat` end by it with 0
+`stat -- COMMAND` ends as the command does.";
 
 /// Look into a running service: its probes, what they see, and where its CPU time goes.
 #[derive(Debug, Parser)]

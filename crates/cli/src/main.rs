@@ -12,6 +12,7 @@ mod cmd;
 mod duration;
 mod exit;
 mod output;
+mod sample;
 mod signals;
 mod target;
 mod text;

@@ -6,7 +6,9 @@
 //! them ([`anstream`] knows `NO_COLOR`, `TERM=dumb` and files).
 
 use std::fmt;
-use std::io::{self, BufWriter, IsTerminal as _, Stdout, Write as _};
+use std::fs::File;
+use std::io::{self, BufWriter, IsTerminal as _, Write};
+use std::path::Path;
 use std::time::Duration;
 
 use anstream::{AutoStream, ColorChoice};
@@ -47,7 +49,9 @@ pub(crate) struct Context {
     pub(crate) json: bool,
     /// How long an answer may take.
     pub(crate) patience: Duration,
-    out: BufWriter<AutoStream<Stdout>>,
+    out: BufWriter<Box<dyn Write>>,
+    /// What `out` is, for messages.
+    place: String,
 }
 
 /// A JSON document with its schema version in front.
@@ -87,17 +91,30 @@ impl Context {
         .write_global();
         let stdout = io::stdout();
         let choice = if json { ColorChoice::Never } else { AutoStream::choice(&stdout) };
-        Context { json, patience, out: BufWriter::new(AutoStream::new(stdout, choice)) }
+        let out = BufWriter::new(Box::new(AutoStream::new(stdout, choice)) as Box<dyn Write>);
+        Context { json, patience, out, place: "standard output".into() }
+    }
+
+    /// Has the data go to a file instead of standard output.
+    pub(crate) fn write_to(&mut self, path: &Path) -> Outcome<()> {
+        let file = File::create(path).map_err(|error| {
+            let exit =
+                if error.kind() == io::ErrorKind::PermissionDenied { Exit::Denied } else { Exit::Failed };
+            Failure::new(exit, format!("cannot write to {}: {error}", path.display()))
+        })?;
+        self.out = BufWriter::new(Box::new(AutoStream::auto(file)));
+        self.place = path.display().to_string();
+        Ok(())
     }
 
     /// Writes text, as it is.
     pub(crate) fn text(&mut self, text: impl fmt::Display) -> Outcome<()> {
-        write!(self.out, "{text}").map_err(|error| stdout_failure(&error))
+        write!(self.out, "{text}").map_err(|error| self.failure(&error))
     }
 
     /// Writes a line.
     pub(crate) fn line(&mut self, text: impl fmt::Display) -> Outcome<()> {
-        writeln!(self.out, "{text}").map_err(|error| stdout_failure(&error))
+        writeln!(self.out, "{text}").map_err(|error| self.failure(&error))
     }
 
     /// Writes one JSON document on a line of its own.
@@ -109,7 +126,14 @@ impl Context {
 
     /// Hands everything written so far to whoever reads.
     pub(crate) fn flush(&mut self) -> Outcome<()> {
-        self.out.flush().map_err(|error| stdout_failure(&error))
+        self.out.flush().map_err(|error| self.failure(&error))
+    }
+
+    fn failure(&self, error: &io::Error) -> Failure {
+        if error.kind() == io::ErrorKind::BrokenPipe {
+            return Failure::StdoutClosed;
+        }
+        Failure::new(Exit::Failed, format!("cannot write to {}: {error}", self.place))
     }
 
     /// Tells why the run fails, in the form that was asked for, and how it ends.
@@ -163,11 +187,4 @@ pub(crate) fn is_interactive() -> bool {
 /// Whether the terminal can do no more than print.
 fn is_dumb() -> bool {
     std::env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb")
-}
-
-fn stdout_failure(error: &io::Error) -> Failure {
-    if error.kind() == io::ErrorKind::BrokenPipe {
-        return Failure::StdoutClosed;
-    }
-    Failure::new(Exit::Failed, format!("cannot write to standard output: {error}"))
 }

@@ -12,7 +12,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGWINCH};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGWINCH};
 
 use crate::exit::{Exit, Failure, Outcome};
 
@@ -31,6 +31,16 @@ impl Signals {
     /// Catches the same signals, all of them: there is something to put in order before the end.
     pub(crate) fn to_leave() -> Outcome<Signals> {
         Signals::of(&[SIGINT, SIGTERM, SIGHUP], false).map_err(|error| failure(&error))
+    }
+
+    /// Catches what a terminal sends to end the commands in it.
+    pub(crate) fn of_terminal() -> Outcome<Signals> {
+        Signals::of(&[SIGINT, SIGQUIT], false).map_err(|error| failure(&error))
+    }
+
+    /// Catches one signal.
+    pub(crate) fn of_one(signal: rustix::process::Signal) -> Outcome<Signals> {
+        Signals::of(&[signal.as_raw()], false).map_err(|error| failure(&error))
     }
 
     /// Catches changes of the terminal's size.

@@ -73,14 +73,15 @@ pub(crate) enum Align {
 
 /// A table in plain text: a header, rows, columns as wide as their widest cell.
 pub(crate) struct Table {
-    head: Vec<(&'static str, Align)>,
+    head: Vec<(String, Align)>,
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
     /// An empty table with these columns.
-    pub(crate) fn new(head: impl Into<Vec<(&'static str, Align)>>) -> Table {
-        Table { head: head.into(), rows: Vec::new() }
+    pub(crate) fn new<S: Into<String>>(head: impl IntoIterator<Item = (S, Align)>) -> Table {
+        let head = head.into_iter().map(|(title, align)| (title.into(), align)).collect();
+        Table { head, rows: Vec::new() }
     }
 
     /// Adds a row; missing cells are empty.
@@ -108,7 +109,7 @@ impl Table {
             line.truncate(line.trim_end().len());
             line
         };
-        let head = line(&mut self.head.iter().map(|(title, _)| *title));
+        let head = line(&mut self.head.iter().map(|(title, _)| title.as_str()));
         let mut text = format!("{style}{head}{style:#}\n");
         for row in &self.rows {
             text.push_str(&line(&mut row.iter().map(String::as_str)));

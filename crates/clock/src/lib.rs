@@ -74,6 +74,6 @@ pub use group::{GroupTime, Member, Refresh, ThreadGroup};
 pub use kernel::{process_cpu_ns, thread_cpu_ns_of};
 pub use point::{Point, point, stamp, ticks_to_ns};
 pub use process::process_exact;
-pub use thread::{CpuTime, capability, force, thread_cpu_ns, thread_cpu_time, tier};
-pub use tier::Tier;
+pub use thread::{CpuTime, EPOCH_NS, capability, force, thread_cpu_ns, thread_cpu_time, tier};
+pub use tier::{Tier, complaint};
 pub use times::{Times, children_times, process_times, thread_times};

@@ -30,7 +30,7 @@ use crate::{kernel, moment, tsc};
 
 /// Nanoseconds after which a read asks the kernel again although the proof holds: bounds what steal,
 /// interrupts and a wrong rate can do. One call in a millisecond is a thousandth of the time at most.
-const EPOCH: u64 = 1_000_000;
+pub const EPOCH_NS: u64 = 1_000_000;
 
 /// The widest bracket of a resync, in nanoseconds, that is not worth another try.
 const WIDE: u64 = 10_000;
@@ -200,7 +200,7 @@ impl Clock {
         if !self.proofs.holds(armed, now) || age > self.limit.get() || self.epoch.get() != epoch {
             return None;
         }
-        // No overflow: at most EPOCH nanoseconds.
+        // No overflow: at most EPOCH_NS.
         let true_ns = base_ns + ((age * tsc::rate()) >> 32);
         let ns = true_ns.max(last);
         advance(&self.last, last, ns).then(|| (Reading { ns, true_ns, age, width: self.width.get() }, now))
@@ -255,7 +255,7 @@ impl Clock {
             self.base_ns.set(ns);
             // The kernel read its clock somewhere between the two.
             self.base_tsc.set(before.wrapping_add(width / 2));
-            self.limit.set(moment::from_ns(EPOCH));
+            self.limit.set(moment::from_ns(EPOCH_NS));
             self.width.set(width);
             compiler_fence(Ordering::SeqCst);
             if self.proofs.holds(tier, after) && self.epoch.get() == epoch && (width < wide || left == 0) {

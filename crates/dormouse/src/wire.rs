@@ -7,6 +7,7 @@
 //!
 //! A frame is `u32` length (of what follows), `u8` [`FrameKind`], payload; integers are little-endian.
 
+use dormouse_events::{Availability, Unit};
 use serde::{Deserialize, Serialize};
 
 /// The protocol version that this build speaks.
@@ -42,6 +43,9 @@ pub enum Op {
     Hello {
         /// Name and version of the client, for people.
         client: String,
+        /// Whether the client takes [`Notice`]s between answers.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        notices: bool,
     },
     /// Lists keys; answered by [`Keys`].
     Keys {
@@ -84,6 +88,14 @@ pub enum Op {
     },
     /// A snapshot of groups and threads; answered by [`Stat`].
     Stat,
+    /// Lists what can be counted; answered by [`Events`].
+    Events,
+    /// Has groups count these events as long as the connection lasts, in place of those that it asked for before;
+    /// answered by [`Counted`]. None: nothing more. A name that is no event refuses all.
+    Count {
+        /// Names, as [`Events`] has them.
+        events: Vec<String>,
+    },
     /// What works in this process; answered by [`Doctor`].
     Doctor,
 }
@@ -126,6 +138,8 @@ pub enum Code {
     BadGlob,
     /// A glob list that matches no key.
     NoMatch,
+    /// A name that is no event.
+    NoEvent,
     /// A protocol version that this agent does not speak.
     Version,
     /// A line or a frame over its bound.
@@ -136,6 +150,8 @@ pub enum Code {
     Denied,
     /// The keys could not be switched; the message says why. They are as they were.
     Keys,
+    /// Events that cannot be counted together, or not now; the message says why.
+    Events,
     /// A code of a newer agent.
     #[serde(other)]
     Unknown,
@@ -162,6 +178,10 @@ pub struct Hello {
     pub keys: usize,
     /// Sites registered.
     pub sites: usize,
+    /// The operations that the agent knows; empty from one that knows no more than those up to `doctor`. A client
+    /// asks for nothing else: an unknown operation ends the connection.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ops: Vec<String>,
 }
 
 /// Answer to `keys`.
@@ -210,6 +230,13 @@ pub struct Changed {
     pub matched: Vec<String>,
     /// How many of them changed their state.
     pub changed: usize,
+    /// Their names.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub names: Option<Vec<String>>,
+    /// After `on` for a time: milliseconds until the last of the matched keys goes off, as far as this user is
+    /// concerned. An earlier lease that ends later holds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub off_in_ms: Option<u64>,
     /// The batch that did it.
     pub batch: Batch,
     /// After `off`: leases of others that keep matched keys on.
@@ -378,6 +405,30 @@ pub enum Note {
         /// Because this client reads too slowly.
         client: u64,
     },
+    /// Somebody has ended leases of this trace by force.
+    Ended(Ended),
+}
+
+/// What a client has lost, and to whom.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ended {
+    /// Keys that it held and holds no more.
+    pub keys: usize,
+    /// Keys that it still holds.
+    pub left: usize,
+    /// The user who ended it.
+    pub uid: u32,
+    /// The client process that ended it; 0 where it is not visible.
+    pub pid: u32,
+}
+
+/// A line that no request asked for, to a client that said it takes them: it has neither `ok` nor `error`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Notice {
+    /// Protocol version.
+    pub v: u32,
+    /// What there is to say; a note of a newer agent is one that does not parse.
+    pub note: Note,
 }
 
 /// Answer to `stat`. CPU times are totals since the start, in nanoseconds.
@@ -385,6 +436,9 @@ pub enum Note {
 pub struct Stat {
     /// `CLOCK_MONOTONIC` of the snapshot, in nanoseconds.
     pub mono_ns: u64,
+    /// How long it took, in nanoseconds: groups are older by up to as much than threads and the process.
+    #[serde(default)]
+    pub took_ns: u64,
     /// CPU time of the whole process.
     pub process_cpu_ns: u64,
     /// CPU time that is charged to no group.
@@ -397,6 +451,19 @@ pub struct Stat {
     pub keys_on: usize,
     /// Records lost in rings since the start.
     pub dropped: u64,
+    /// What the CPU time of groups is read by.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clock: Option<Clock>,
+}
+
+/// The clock that groups are charged by. (CPU time of the process and of threads is the kernel's own.)
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Clock {
+    /// The tier that threads begin with, as `rseq`.
+    pub tier: String,
+    /// A running thread's clock is at most so far from the kernel's, in nanoseconds: it is the bound of a group's
+    /// CPU time for each thread that has run the group.
+    pub error_bound_ns: u64,
 }
 
 /// One group.
@@ -416,6 +483,22 @@ pub struct GroupStat {
     pub started: u64,
     /// Tasks that ended, were dropped or panicked.
     pub finished: u64,
+    /// Of the events that this client has had counted, in that order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub counts: Vec<Count>,
+}
+
+/// How often an event happened, as long as somebody had it counted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Count {
+    /// The event's name.
+    pub event: String,
+    /// How often, in the event's unit; scaled up where the counter had to share its unit.
+    pub value: u64,
+    /// For how long it was to count, in nanoseconds.
+    pub enabled_ns: u64,
+    /// For how long of that it did: less means that `value` is an estimate.
+    pub running_ns: u64,
 }
 
 /// One thread.
@@ -427,6 +510,56 @@ pub struct ThreadStat {
     pub name: String,
     /// CPU time.
     pub cpu_ns: u64,
+}
+
+/// Answer to `events`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Events {
+    /// Everything that has a name, also what is not to be had.
+    pub events: Vec<EventInfo>,
+}
+
+/// Something that can be counted for groups.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EventInfo {
+    /// Its name, as `page-faults`.
+    pub name: String,
+    /// What one is: `ns`, `bytes`, or `1` where they are counted.
+    pub unit: String,
+    /// The unit that counts it: `clock`, `software`, `hardware`, `user`, `alloc`.
+    pub pmu: String,
+    /// What it sees or leaves out, where that is not plain.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub note: String,
+    /// Why it is not to be had here; absent: it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unavailable: Option<String>,
+}
+
+impl From<Availability> for EventInfo {
+    fn from(of: Availability) -> Self {
+        let unit = match of.unit {
+            Unit::Times => "1",
+            unit => unit.suffix(),
+        };
+        Self {
+            name: of.name.to_owned(),
+            unit: unit.to_owned(),
+            pmu: of.pmu.to_owned(),
+            note: of.note.unwrap_or_default().to_owned(),
+            unavailable: of.why_not,
+        }
+    }
+}
+
+/// Answer to `count`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Counted {
+    /// What is counted from now on, in the order of the request.
+    pub counted: Vec<EventInfo>,
+    /// What is not, though it has a name, each with its reason.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub refused: Vec<EventInfo>,
 }
 
 /// Answer to `doctor`.

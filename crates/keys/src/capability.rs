@@ -51,7 +51,7 @@ pub fn capability() -> Vec<Capability> {
         let detail = format!("sites that do not follow their keys since they were loaded: {waiting}");
         report.push(Capability::limited("keys.objects", detail));
     }
-    if let Some(complaint) = crate::protocol::complaint() {
+    if let Some(complaint) = Protocol::complaint() {
         report.push(Capability::limited("keys.setting", complaint).with_fix("unset DORMOUSE_KEYS"));
     }
     report

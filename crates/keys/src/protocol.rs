@@ -35,6 +35,11 @@ impl Protocol {
             std::env::var("DORMOUSE_KEYS").ok().as_deref().map_or(Ok(Self::Flip), parse).unwrap_or_default()
         })
     }
+
+    /// What is wrong with `DORMOUSE_KEYS`, if anything; then the default is used.
+    pub fn complaint() -> Option<String> {
+        parse(&std::env::var("DORMOUSE_KEYS").ok()?).err()
+    }
 }
 
 static OF_PROCESS: OnceLock<Protocol> = OnceLock::new();
@@ -46,12 +51,6 @@ fn parse(name: &str) -> Result<Protocol, String> {
         "int3" => Ok(Protocol::INT3),
         other => Err(format!("DORMOUSE_KEYS={other} is no protocol: use flip or int3")),
     }
-}
-
-/// What is wrong with `DORMOUSE_KEYS`, if anything.
-#[cfg(dormouse_patching)]
-pub(crate) fn complaint() -> Option<String> {
-    parse(&std::env::var("DORMOUSE_KEYS").ok()?).err()
 }
 
 #[cfg(test)]

@@ -35,7 +35,10 @@ mod instrumented {
     pub(crate) fn start(log: bool) {
         start_log(log);
         match dormouse::init() {
-            Ok(agent) => eprintln!("dormouse listens on {}", agent.path().display()),
+            Ok(agent) => {
+                eprintln!("dormouse listens on {}", agent.path().display());
+                agent.warnings().iter().for_each(|warning| eprintln!("warning: {warning}"));
+            }
             Err(error) => eprintln!("warning: dormouse is not available: {error}"),
         }
     }

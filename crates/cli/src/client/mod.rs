@@ -11,7 +11,7 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use dormouse::wire::{Code, Hello, MAX_LINE, Op, PROTOCOL, Request, Response, WireError};
+use dormouse::wire::{Code, Hello, MAX_LINE, Note, Notice, Op, PROTOCOL, Request, Response, WireError};
 use rustix::event::{PollFd, PollFlags};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -81,8 +81,8 @@ impl Client {
         patience: Duration,
     ) -> Outcome<(Client, Hello)> {
         let mut client = Client { stream, pid, who, patience, next_id: 1, inbox: Vec::new() };
-        let hello =
-            client.call(Op::Hello { client: concat!("dormouse ", env!("CARGO_PKG_VERSION")).into() })?;
+        let name = concat!("dormouse ", env!("CARGO_PKG_VERSION")).into();
+        let hello = client.call(Op::Hello { client: name, notices: true })?;
         Ok((client, hello))
     }
 
@@ -109,21 +109,28 @@ impl Client {
         }
         let deadline = Instant::now() + self.patience;
         self.send(&line, deadline)?;
-        let answer = self.line(deadline)?;
-        self.understand(&answer, id)
-    }
-
-    /// Whether the agent has closed the conversation. What it says unasked is let go by.
-    pub(crate) fn is_closed(&mut self) -> bool {
-        let mut unasked = [0; 512];
         loop {
-            match self.stream.read(&mut unasked) {
-                Ok(0) => return true,
-                Ok(_) => {}
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return error.kind() != io::ErrorKind::WouldBlock,
+            let answer = self.line(deadline)?;
+            // What the agent says unasked is for those who wait for nothing else.
+            if serde_json::from_slice::<Notice>(&answer).is_err() {
+                return self.understand(&answer, id);
             }
         }
+    }
+
+    /// What the agent has said unasked, once there is something to read; the end of the conversation is a failure.
+    pub(crate) fn notices(&mut self) -> Outcome<Vec<Note>> {
+        let filled = self.fill()?;
+        let whole = self.inbox.iter().rposition(|&byte| byte == b'\n').map_or(0, |end| end + 1);
+        let lines: Vec<u8> = self.inbox.drain(..whole).collect();
+        if filled == Filled::End {
+            return Err(self.hung_up());
+        }
+        if self.inbox.len() > MAX_LINE {
+            return Err(self.nonsense("a line without an end"));
+        }
+        let notices = lines.split(|&byte| byte == b'\n').map(serde_json::from_slice::<Notice>);
+        Ok(notices.filter_map(|notice| Some(notice.ok()?.note)).collect())
     }
 
     /// To wait for what the agent says, or for its end.

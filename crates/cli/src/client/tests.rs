@@ -162,8 +162,8 @@ fn the_end_of_a_service_is_noticed() {
         let _ = end.recv();
     })
     .expect("a greeting");
-    assert!(!client.is_closed());
+    assert_eq!(client.notices().expect("nothing bad"), []);
     drop(done);
     crate::signals::wait([client.as_fd()], Some(Instant::now() + LONG)).expect("poll");
-    assert!(client.is_closed());
+    assert!(client.notices().expect_err("an end").to_string().contains("closed the connection"));
 }

@@ -98,7 +98,8 @@ fn reach(failure: Failure) -> Check {
 
 fn platform() -> Check {
     let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    let detail = format!("Linux {} on {}", kernel.trim(), std::env::consts::ARCH);
+    let kernel = if kernel.is_empty() { "(its version is in /proc)" } else { kernel.trim() };
+    let detail = format!("Linux {kernel} on {}", std::env::consts::ARCH);
     if dormouse::keys::PATCHING {
         check("platform", CheckState::Ok, detail)
     } else {

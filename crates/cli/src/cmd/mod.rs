@@ -7,11 +7,13 @@ mod demo;
 mod doctor;
 mod generate;
 mod keys;
+mod list;
 mod maps;
 mod off;
 mod on;
 mod ps;
 mod record;
+mod stat;
 mod top;
 mod trace;
 
@@ -29,6 +31,8 @@ pub(crate) enum Command {
     Off(off::Args),
     Trace(trace::Args),
     Top(top::Args),
+    Stat(stat::Args),
+    List(list::Args),
     Record(record::Args),
     Maps(maps::Args),
     Doctor(doctor::Args),
@@ -52,6 +56,8 @@ pub(crate) fn run(command: Command, context: &mut Context) -> Outcome {
         Command::Off(args) => off::run(&args, context),
         Command::Trace(args) => trace::run(&args, context),
         Command::Top(args) => top::run(&args, context),
+        Command::Stat(args) => stat::run(&args, context),
+        Command::List(args) => list::run(&args, context),
         Command::Record(args) => record::run(&args, context),
         Command::Maps(args) => maps::run(&args, context),
         Command::Doctor(args) => doctor::run(&args, context),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use dormouse::wire::{Changed, Held, HeldBy, Holder, Op};
 
-use super::on::{Done, print};
+use super::on::{Done, print, unix_ms_in};
 use crate::args::Selection;
 use crate::client::Client;
 use crate::duration::{milliseconds, parse_hold, short};
@@ -34,7 +34,15 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
     let op = Op::Off { glob: args.keys.glob.clone(), dwell_ms, force: args.force };
     let changed: Changed = client.call(op)?;
     if context.json {
-        context.document(&Done { state: "off", pid: client.pid(), changed: &changed })?;
+        let mode = if dwell_ms.is_some() { "dwell" } else { "now" };
+        let off_at_unix_ms = dwell_ms.and_then(unix_ms_in);
+        context.document(&Done {
+            state: "off",
+            mode,
+            pid: client.pid(),
+            off_at_unix_ms,
+            changed: &changed,
+        })?;
     } else {
         print(&changed, "off", context)?;
     }

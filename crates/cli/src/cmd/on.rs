@@ -4,16 +4,16 @@
 //! closes and the agent takes the lease back. `--for` leaves a lease that ends by itself, `--keep` none at all.
 //! `--dwell` has what is taken back linger, so that who switches often does not have the service patched each time.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use dormouse::wire::{Changed, Op};
+use dormouse::wire::{Changed, Ended, Note, Op};
 use serde::Serialize;
 
 use crate::args::Selection;
 use crate::client::Client;
 use crate::duration::{milliseconds, parse_hold, short};
 use crate::exit::{Exit, Failure, Outcome};
-use crate::output::{Context, GOOD, HEAD, say};
+use crate::output::{Context, FAIR, GOOD, HEAD, say};
 use crate::signals::{Signals, wait};
 use crate::text::{Clean, count};
 
@@ -44,6 +44,17 @@ enum Hold {
     Baseline,
 }
 
+impl Hold {
+    /// The word for it in JSON.
+    fn word(self) -> &'static str {
+        match self {
+            Hold::Foreground { .. } => "foreground",
+            Hold::Timed(_) => "timed",
+            Hold::Baseline => "kept",
+        }
+    }
+}
+
 impl Args {
     fn hold(&self) -> Hold {
         match self.length {
@@ -58,9 +69,20 @@ impl Args {
 #[derive(Serialize)]
 pub(super) struct Done<'a> {
     pub(super) state: &'static str,
+    /// What keeps them so: `foreground`, `timed`, `kept`; `dwell` where they are to go off later, else `now`.
+    pub(super) mode: &'static str,
     pub(super) pid: u32,
+    /// When they go off, where that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) off_at_unix_ms: Option<u64>,
     #[serde(flatten)]
     pub(super) changed: &'a Changed,
+}
+
+/// The moment so many milliseconds from now, since 1970.
+pub(super) fn unix_ms_in(ms: u64) -> Option<u64> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).ok()?;
+    u64::try_from(now.as_millis()).ok()?.checked_add(ms)
 }
 
 pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
@@ -74,9 +96,16 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
         dwell_ms: if let Hold::Foreground { dwell_ms } = hold { dwell_ms } else { None },
         keep: hold == Hold::Baseline,
     };
-    let changed: Changed = client.call(op)?;
+    let mut changed: Changed = client.call(op)?;
+    if let Hold::Timed(ms) = hold {
+        // An agent that does not say it has held them for what was asked.
+        changed.off_in_ms.get_or_insert(ms);
+    }
     if context.json {
-        context.document(&Done { state: "on", pid: client.pid(), changed: &changed })?;
+        let off_at_unix_ms = changed.off_in_ms.and_then(unix_ms_in);
+        let done =
+            Done { state: "on", mode: hold.word(), pid: client.pid(), off_at_unix_ms, changed: &changed };
+        context.document(&done)?;
     } else {
         print(&changed, "on", context)?;
     }
@@ -89,8 +118,10 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
             hold_on(&mut client, &signals)
         }
         Hold::Timed(ms) => {
-            let length = short(ms.saturating_mul(1_000_000));
-            say(format_args!("{} switches them off in {length}", client.who()));
+            let left = changed.off_in_ms.unwrap_or(ms);
+            let length = short(left.saturating_mul(1_000_000));
+            let earlier = if left > ms { ": an earlier --for holds longer" } else { "" };
+            say(format_args!("{} switches them off in {length}{earlier}", client.who()));
             Ok(Exit::Ok)
         }
         Hold::Baseline => {
@@ -101,18 +132,42 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
     }
 }
 
-/// Keeps the connection, and with it the lease, until a signal or the end of the service.
+/// Keeps the connection, and with it the lease, until a signal, the end of the service, or somebody who takes all of it
+/// away.
 fn hold_on(client: &mut Client, signals: &Signals) -> Outcome {
     use std::os::fd::AsFd as _;
     loop {
-        let [_, signalled] = wait([client.as_fd(), signals.as_fd()], None)
+        let [readable, signalled] = wait([client.as_fd(), signals.as_fd()], None)
             .map_err(|error| Failure::new(Exit::Failed, format!("cannot wait: {error}")))?;
         if signalled && signals.take() {
             return Ok(Exit::Ok);
         }
-        if client.is_closed() {
-            return Err(client.hung_up().hint("keys of a service that ended are off with it"));
+        if !readable {
+            continue;
         }
+        let notices = client
+            .notices()
+            .map_err(|failure| failure.hint("keys of a service that ended are off with it"))?;
+        for note in notices {
+            let Note::Ended(ended) = note else { continue };
+            say(format_args!("{FAIR}switched off by force:{FAIR:#} {}", taken(&ended)));
+            if ended.left == 0 {
+                return Ok(Exit::Failed);
+            }
+        }
+    }
+}
+
+/// What somebody took, and who.
+pub(crate) fn taken(ended: &Ended) -> String {
+    let keys = count(ended.keys as u64, "key");
+    let left = match ended.left {
+        0 => "nothing is held any more".to_owned(),
+        n => format!("{} still held", count(n as u64, "key")),
+    };
+    match ended.pid {
+        0 => format!("{keys}, by user {}; {left}", ended.uid),
+        pid => format!("{keys}, by process {pid} of user {}; {left}", ended.uid),
     }
 }
 
@@ -129,7 +184,8 @@ pub(super) fn print(changed: &Changed, state: &str, context: &mut Context) -> Ou
         ),
     };
     context.line(format_args!("{HEAD}{state}{HEAD:#}: {how}"))?;
-    for name in &changed.matched {
+    // An agent that does not say which is of before there was a difference.
+    for name in changed.names.as_ref().unwrap_or(&changed.matched) {
         context.line(format_args!("  {GOOD}{}{GOOD:#}", Clean(name)))?;
     }
     Ok(())

@@ -5,7 +5,7 @@
 //! the number of another process, by accident or by intent, is never taken for that process.
 
 mod door;
-mod process;
+pub(crate) mod process;
 mod sockets;
 
 use std::collections::HashMap;
@@ -27,8 +27,9 @@ use sockets::AgentSocket;
 
 /// What to call in a service that has no agent.
 const INIT_HINT: &str = "call dormouse::init() at its start";
-/// Where to look for one that has.
-const PS_HINT: &str = "dormouse ps lists the processes with dormouse in them";
+
+/// How many processes of a name a message lists.
+const MOST_NAMED: usize = 8;
 
 /// Which process is meant.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -68,6 +69,13 @@ pub(crate) struct Found {
     sockets: Vec<PathBuf>,
 }
 
+impl Found {
+    /// Whether an agent seems to listen in it.
+    pub(crate) fn has_agent(&self) -> bool {
+        !self.sockets.is_empty()
+    }
+}
+
 /// The look-up of targets on one machine.
 #[derive(Debug)]
 pub(crate) struct Finder {
@@ -80,16 +88,29 @@ impl Finder {
         Finder { proc: Proc::system() }
     }
 
-    /// The process that `target` means.
+    /// The process that `target` means, which must have an agent.
     pub(crate) fn find(&self, target: &Target) -> Outcome<Found> {
+        let found = match target {
+            Target::Pid(pid) => vec![self.by_pid(*pid)?],
+            Target::Name(name) => self.by_name(name)?,
+        };
+        match found.first() {
+            Some(first) if !first.has_agent() => Err(without_agent(&first.process)),
+            _ => one_of(target, found),
+        }
+    }
+
+    /// The process that `target` means, with an agent or without. Of several of a name, one with an agent is meant.
+    pub(crate) fn look(&self, target: &Target) -> Outcome<Found> {
         match target {
             Target::Pid(pid) => self.by_pid(*pid),
-            Target::Name(name) => self.by_name(name),
+            Target::Name(name) => one_of(target, self.by_name(name)?),
         }
     }
 
     /// Every process that an agent seems to listen in, in order of process id.
     pub(crate) fn all(&self) -> Outcome<Vec<Found>> {
+        self.proc.check()?;
         let pids = self.proc.pids().map_err(|error| no_table(&error))?;
         // One look at each network namespace; those of others' processes cannot be told apart, and count as ours.
         let mut tables: HashMap<Option<u64>, Vec<AgentSocket>> = HashMap::new();
@@ -110,73 +131,58 @@ impl Finder {
         Ok(all)
     }
 
-    /// The process that `target` means, whether there is dormouse in it or not.
+    /// As [`Finder::look`], for who asks no agent.
     pub(crate) fn process(&self, target: &Target) -> Outcome<Process> {
-        let name = match target {
-            Target::Pid(pid) => return self.of_pid(*pid)?.ok_or_else(|| no_process(*pid)),
-            Target::Name(name) => name,
-        };
-        let mut processes = self.others()?;
-        let mut named = processes.extract_if(.., |process| process.is_named(name) && !process.is_zombie);
-        match (named.next(), named.next()) {
-            (Some(process), None) => Ok(process),
-            (Some(first), Some(second)) => {
-                let all: Vec<Process> = [first, second].into_iter().chain(named).collect();
-                Err(ambiguous(name, all.iter()))
-            }
-            (None, _) => {
-                drop(named);
-                Err(unknown(name, &processes))
-            }
-        }
-    }
-
-    /// The process of this id, if there is one; a thread is none.
-    fn of_pid(&self, pid: u32) -> Outcome<Option<Process>> {
-        match self.proc.process(pid).filter(|process| !process.is_zombie) {
-            Some(thread) if thread.leader != pid => {
-                let message = format!("{pid} is a thread of process {}", thread.leader);
-                let hint = format!("give the process: {}", thread.leader);
-                Err(Failure::new(Exit::NoTarget, message).hint(hint))
-            }
-            process => Ok(process),
-        }
-    }
-
-    /// All processes but this one.
-    fn others(&self) -> Outcome<Vec<Process>> {
-        let me = std::process::id();
-        let pids = self.proc.pids().map_err(|error| no_table(&error))?;
-        Ok(pids.into_iter().filter(|&pid| pid != me).filter_map(|pid| self.proc.process(pid)).collect())
+        self.look(target).map(|found| found.process)
     }
 
     fn by_pid(&self, pid: u32) -> Outcome<Found> {
-        let process = self.of_pid(pid)?.ok_or_else(|| no_process(pid).hint(PS_HINT))?;
+        let process = self.proc.process(pid).filter(|process| !process.is_zombie);
+        let Some(process) = process else {
+            self.proc.check()?;
+            return Err(Failure::new(Exit::NoTarget, format!("there is no process {pid}"))
+                .hint("dormouse ps lists the processes with dormouse in them"));
+        };
+        if process.leader != pid {
+            let message = format!("{pid} is a thread of process {}", process.leader);
+            return Err(
+                Failure::new(Exit::NoTarget, message).hint(format!("give the process: {}", process.leader))
+            );
+        }
         let table = match self.table_of(pid) {
             Ok(table) => table,
             Err(_) => self.own_table()?,
         };
         let sockets = of_number(&table, process.inner_pid);
-        if sockets.is_empty() {
-            return Err(without_agent(&process));
-        }
         Ok(Found { process, sockets })
     }
 
-    fn by_name(&self, name: &str) -> Outcome<Found> {
-        let mut with: Vec<Found> =
-            self.all()?.into_iter().filter(|found| found.process.is_named(name)).collect();
-        if with.len() > 1 {
-            return Err(ambiguous(name, with.iter().map(|found| &found.process)));
+    /// Those with an agent, or if there are none, those without; at least one.
+    fn by_name(&self, name: &str) -> Outcome<Vec<Found>> {
+        let me = std::process::id();
+        let with: Vec<Found> = self.all()?.into_iter().filter(|found| found.process.is_named(name)).collect();
+        if !with.is_empty() {
+            return Ok(with);
         }
-        if let Some(found) = with.pop() {
-            return Ok(found);
+        let processes: Vec<Process> = self
+            .proc
+            .pids()
+            .map_err(|error| no_table(&error))?
+            .into_iter()
+            .filter(|&pid| pid != me)
+            .filter_map(|pid| self.proc.process(pid))
+            .collect();
+        let (named, others): (Vec<Process>, Vec<Process>) =
+            processes.into_iter().partition(|process| process.is_named(name) && !process.is_zombie);
+        if !named.is_empty() {
+            let without = |process| Found { process, sockets: Vec::new() };
+            return Ok(named.into_iter().map(without).collect());
         }
-        let processes = self.others()?;
-        if let Some(process) = processes.iter().find(|process| process.is_named(name)) {
-            return Err(without_agent(process));
-        }
-        Err(unknown(name, &processes).hint(PS_HINT))
+        let names =
+            others.iter().flat_map(|process| [Some(process.name()), process.exe.as_deref()]).flatten();
+        Err(Failure::new(Exit::NoTarget, format!("no process is named {name:?}"))
+            .near(near(name, names))
+            .hint("dormouse ps lists the processes with dormouse in them"))
     }
 
     fn table_of(&self, pid: u32) -> io::Result<Vec<AgentSocket>> {
@@ -185,7 +191,8 @@ impl Finder {
 
     fn own_table(&self) -> Outcome<Vec<AgentSocket>> {
         // By `self`: the number that this process has for itself need not be its number in this `/proc`.
-        let table = fs::read(self.proc.own_path("net/unix")).map_err(|error| no_table(&error))?;
+        let table = fs::read(self.proc.own_path("net/unix"))
+            .map_err(|error| self.proc.check().err().unwrap_or_else(|| no_table(&error)))?;
         Ok(sockets::listening(&table))
     }
 
@@ -230,19 +237,17 @@ pub(crate) fn describe(process: &Process) -> String {
     format!("{} (process {})", clean(process.name()), process.pid)
 }
 
-fn no_process(pid: u32) -> Failure {
-    Failure::new(Exit::NoTarget, format!("there is no process {pid}"))
-}
-
-fn ambiguous<'a>(name: &str, processes: impl Iterator<Item = &'a Process>) -> Failure {
-    let list: Vec<String> = processes.map(describe).collect();
-    let message = format!("{} processes are named {name:?}: {}", list.len(), list.join(", "));
-    Failure::new(Exit::Usage, message).hint("give the id of the one that is meant")
-}
-
-fn unknown(name: &str, processes: &[Process]) -> Failure {
-    let names = processes.iter().flat_map(|process| [Some(process.name()), process.exe.as_deref()]).flatten();
-    Failure::new(Exit::NoTarget, format!("no process is named {name:?}")).near(near(name, names))
+/// The only one that `target` means.
+fn one_of(target: &Target, mut named: Vec<Found>) -> Outcome<Found> {
+    let list: Vec<String> = named.iter().take(MOST_NAMED).map(|found| describe(&found.process)).collect();
+    match (named.len(), named.pop()) {
+        (1, Some(found)) => Ok(found),
+        (n, _) => {
+            let dots = if n > list.len() { " …" } else { "" };
+            let message = format!("{n} processes are named \"{target}\": {}{dots}", list.join(", "));
+            Err(Failure::new(Exit::Usage, message).hint("give the id of the one that is meant"))
+        }
+    }
 }
 
 fn of_number(table: &[AgentSocket], number: u32) -> Vec<PathBuf> {
@@ -282,7 +287,7 @@ fn closed(process: &Process, path: &std::path::Path, error: &io::Error, patience
 }
 
 /// Names near `name`, the nearest first.
-fn near<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Vec<String> {
+pub(crate) fn near<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Vec<String> {
     let most = (name.chars().count() / 3).max(2);
     let wanted = name.to_lowercase();
     let mut ranked: Vec<(usize, &str)> = names

@@ -6,6 +6,9 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::str::SplitAsciiWhitespace;
+
+use crate::exit::{Exit, Failure, Outcome};
 
 /// The longest name that the kernel keeps in `comm`.
 const COMM_MAX: usize = 15;
@@ -74,6 +77,14 @@ impl Proc {
         self.root.join("self").join(file)
     }
 
+    /// That there is one: a process that is not in it is no process, unless nothing is in it at all.
+    pub(crate) fn check(&self) -> Outcome<()> {
+        fs::symlink_metadata(self.root.join("self")).map(drop).map_err(|error| {
+            let message = format!("processes cannot be looked up in {}: {error}", self.root.display());
+            Failure::new(Exit::Unsupported, message).hint("mount /proc")
+        })
+    }
+
     /// The ids of all processes that can be seen, in order.
     pub(crate) fn pids(&self) -> io::Result<Vec<u32>> {
         let mut pids: Vec<u32> = fs::read_dir(&self.root)?
@@ -87,10 +98,7 @@ impl Proc {
     pub(crate) fn process(&self, pid: u32) -> Option<Process> {
         let status = read_text(&self.path(pid, "status")).ok()?;
         let stat = read_text(&self.path(pid, "stat")).ok()?;
-        // The name is in parentheses and may contain some, so fields are counted from the last.
-        let (before, after) = stat.rsplit_once(')')?;
-        let comm = before.split_once('(')?.1;
-        let mut fields = after.split_ascii_whitespace();
+        let (comm, mut fields) = stat_fields(&stat)?;
         let state = fields.next()?;
         let number = |name: &str, index: usize| -> Option<u32> {
             line(&status, name)?.split_ascii_whitespace().nth(index)?.parse().ok()
@@ -122,12 +130,19 @@ impl Proc {
     }
 }
 
+/// The name in a line of `stat`, and the fields behind it: the first is field 3, the state. The name is in parentheses
+/// and may contain some, so fields are counted from the last.
+pub(crate) fn stat_fields(stat: &str) -> Option<(&str, SplitAsciiWhitespace<'_>)> {
+    let (before, after) = stat.rsplit_once(')')?;
+    Some((before.split_once('(')?.1, after.split_ascii_whitespace()))
+}
+
 /// The rest of the line that starts with `name:`.
-fn line<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+pub(crate) fn line<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
 }
 
-fn read_text(path: &Path) -> io::Result<String> {
+pub(crate) fn read_text(path: &Path) -> io::Result<String> {
     fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
 }
 

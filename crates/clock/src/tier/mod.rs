@@ -268,6 +268,11 @@ impl Beginning {
     }
 }
 
+/// What is wrong with `DORMOUSE_CLOCK`, if anything; then the library chooses.
+pub fn complaint() -> Option<&'static str> {
+    environment().complaint.as_deref()
+}
+
 /// In a fork child nobody goes on testing who did in the parent.
 pub(crate) fn forget() {
     TESTING.store(false, Ordering::Relaxed);
@@ -336,8 +341,8 @@ pub(crate) fn report(own: Tier) -> Vec<Capability> {
         Tier::Rseq | Tier::Page => Capability::ok("clock.thread", detail),
         Tier::Gap | Tier::Syscall => Capability::limited("clock.thread", detail),
     }];
-    if let Some(complaint) = &environment.complaint {
-        report.push(Capability::limited("clock.setting", complaint.clone()).with_fix("unset DORMOUSE_CLOCK"));
+    if let Some(complaint) = complaint() {
+        report.push(Capability::limited("clock.setting", complaint).with_fix("unset DORMOUSE_CLOCK"));
     }
     report
 }

@@ -17,18 +17,21 @@ use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use dormouse_events::Counting;
 use dormouse_keys::Lease;
 use dormouse_sys::ring::Writer;
 use serde::Serialize;
 
+use super::counting::Counting;
 use super::descriptors::Kept;
 use crate::group::Group;
 use crate::recorder::Trace;
-use crate::wire::{Code, FrameKind, MAX_FRAME, MAX_LINE, Note, PROTOCOL, Response, WireError};
+use crate::wire::{Code, Ended, FrameKind, MAX_FRAME, MAX_LINE, Note, Notice, PROTOCOL, Response, WireError};
 
 /// A request that was begun, an answer that is not taken: then the connection is closed.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The same for a connection that has not said a word, so that silence does not keep others out.
+const SILENCE: Duration = Duration::from_secs(3);
 
 /// Unsent bytes beyond which a trace holds its records back, to be dropped and counted there.
 const HIGH_WATER: usize = 256 * 1024;
@@ -49,7 +52,8 @@ pub(super) struct Client {
     input: Vec<u8>,
     output: Vec<u8>,
     sent: usize,
-    pub(super) greeted: bool,
+    /// Once it has said hello.
+    pub(super) greeted: Option<Greeted>,
     /// Closed as soon as the output is sent.
     pub(super) closing: bool,
     /// Gone: nothing can be sent any more.
@@ -57,9 +61,16 @@ pub(super) struct Client {
     /// Since when a request is incomplete or an answer is not taken.
     waiting: Option<Instant>,
     pub(super) leases: Vec<Lease>,
-    /// What it has counted.
+    /// What groups count for it.
     pub(super) counting: Option<Counting>,
     pub(super) tracing: Option<Stream>,
+}
+
+/// What a client said of itself.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Greeted {
+    /// It takes notices between answers.
+    pub(super) notices: bool,
 }
 
 /// A trace on its way to a client.
@@ -89,7 +100,7 @@ impl Client {
             input: Vec::new(),
             output: Vec::new(),
             sent: 0,
-            greeted: false,
+            greeted: None,
             closing: false,
             gone: false,
             // Until it has said hello.
@@ -154,7 +165,7 @@ impl Client {
             }
             None if self.input.len() <= MAX_LINE => {
                 if self.input.is_empty() {
-                    self.waiting = self.waiting.filter(|_| !self.greeted);
+                    self.waiting = self.waiting.filter(|_| self.greeted.is_none());
                 } else {
                     self.waiting.get_or_insert_with(Instant::now);
                 }
@@ -195,13 +206,40 @@ impl Client {
         }
         self.output.clear();
         self.sent = 0;
-        self.waiting = self.waiting.filter(|_| !self.greeted);
+        self.waiting = self.waiting.filter(|_| self.greeted.is_none());
         self.gone |= self.closing;
     }
 
     /// When patience with this client ends.
     pub(super) fn deadline(&self) -> Option<Instant> {
-        self.waiting.map(|since| since + PATIENCE)
+        self.waiting.map(|since| since + self.patience())
+    }
+
+    /// How long it may take over what is under way.
+    pub(super) fn patience(&self) -> Duration {
+        if self.is_silent() { SILENCE } else { PATIENCE }
+    }
+
+    /// Whether it has not said a word yet.
+    pub(super) fn is_silent(&self) -> bool {
+        self.greeted.is_none() && self.input.is_empty() && !self.is_busy()
+    }
+
+    /// How many keys it holds, each as often as it does.
+    pub(super) fn held(&self) -> usize {
+        self.leases().map(|lease| lease.keys().len()).sum()
+    }
+
+    /// Tells it what somebody has taken from it, if it listens to that.
+    pub(super) fn tell(&mut self, ended: Ended) {
+        if self.tracing.is_some() {
+            note(&mut self.output, &Note::Ended(ended));
+        } else if self.greeted.is_some_and(|greeted| greeted.notices)
+            && let Ok(mut line) = serde_json::to_vec(&Notice { v: PROTOCOL, note: Note::Ended(ended) })
+        {
+            line.push(b'\n');
+            self.output.append(&mut line);
+        }
     }
 
     pub(super) fn answer<T: Serialize>(&mut self, id: u64, answer: Result<T, WireError>) {

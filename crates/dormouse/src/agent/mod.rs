@@ -12,6 +12,7 @@
 //! hold go off. A forked child has neither the thread nor its sockets ([`descriptors`]).
 
 mod client;
+mod counting;
 mod descriptors;
 mod holders;
 mod host;
@@ -38,6 +39,13 @@ impl Agent {
     /// The socket on which the agent listens.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// What is wrong with settings that the environment gives (`DORMOUSE_KEYS`, `DORMOUSE_CLOCK`), one sentence each:
+    /// the default is used instead. For the service's log; `dormouse doctor` says the same.
+    pub fn warnings(&self) -> Vec<String> {
+        let clock = dormouse_clock::complaint().map(str::to_owned);
+        dormouse_keys::Protocol::complaint().into_iter().chain(clock).collect()
     }
 }
 

@@ -3,21 +3,29 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use dormouse_events::Event;
 use dormouse_keys::{Batch, BatchReport, Key, KeyUse, Lease, Listed, Selector};
 use serde::Deserialize;
 
+use super::client::{Client, Greeted};
+use super::counting::{self, Counting};
 use super::holders::{self, Holders};
 use super::host;
 use super::server::Server;
 use crate::probe::Probe;
 use crate::recorder::{Trace, TraceError};
 use crate::wire::{
-    self, Changed, Code, KeyInfo, Keys, LONGEST_MS, Op, PROTOCOL, ProbeInfo, Request, Tracing, WireError,
+    self, Changed, Code, Counted, Ended, Events, HeldBy, KeyInfo, Keys, LONGEST_MS, Op, PROTOCOL, ProbeInfo,
+    Request, Tracing, WireError,
 };
 
 /// Leases that a client may hold.
 const MAX_LEASES: usize = 256;
+
+/// What groups count for a client that has not said what.
+const TASK_CLOCK: &str = "task-clock";
+
+/// Events that a client may have counted.
+const MAX_EVENTS: usize = 32;
 
 /// How many near names an error names.
 const NEAR: usize = 5;
@@ -65,7 +73,7 @@ impl Server {
             }
         };
         let id = request.id;
-        if !self.clients[at].greeted && !matches!(request.op, Op::Hello { .. }) {
+        if self.clients[at].greeted.is_none() && !matches!(request.op, Op::Hello { .. }) {
             return self.clients[at].refuse(
                 id,
                 Code::BadRequest,
@@ -73,8 +81,8 @@ impl Server {
             );
         }
         match request.op {
-            Op::Hello { .. } => {
-                self.clients[at].greeted = true;
+            Op::Hello { notices, .. } => {
+                self.clients[at].greeted = Some(Greeted { notices });
                 self.clients[at].answer(id, Ok(host::hello()));
             }
             Op::Keys { glob } => {
@@ -91,11 +99,18 @@ impl Server {
             }
             Op::Trace { glob } => self.trace(at, id, &glob),
             Op::Stat => {
-                let client = &mut self.clients[at];
-                if client.counting.is_none() {
-                    client.counting = crate::count(&[Event::TASK_CLOCK]).ok();
+                // A client that knows no `count` wants CPU time.
+                if self.clients[at].counting.is_none() {
+                    self.clients[at].counting =
+                        Counting::start(&[TASK_CLOCK.to_owned()]).ok().map(|(c, _)| c);
                 }
-                client.answer(id, Ok(host::stat()));
+                let stat = host::stat(self.clients[at].counting.as_ref());
+                self.clients[at].answer(id, Ok(stat));
+            }
+            Op::Events => self.clients[at].answer(id, Ok(Events { events: counting::available() })),
+            Op::Count { events } => {
+                let answer = self.count(at, &events);
+                self.clients[at].answer(id, answer);
             }
             Op::Doctor => self.clients[at].answer(id, Ok(host::doctor())),
         }
@@ -115,16 +130,21 @@ impl Server {
         let (length, dwell) = (time("for_ms", for_ms)?, time("dwell_ms", dwell_ms)?);
         let selected = select(glob)?;
         let keys = || selected.iter().map(|k| k.key);
+        let before = Before::of(&selected);
         if keep {
             let report = Batch::new().enable_all(keys()).apply().map_err(refused)?;
-            return Ok(changed(&selected, report));
+            return Ok(before.changed(report));
+        }
+        if let Some(length) = length {
+            let uid = self.clients[at].peer.uid;
+            let user = dormouse_keys::Holder::User { uid };
+            let report = Batch::new().hold_all(keys(), user, length).apply().map_err(refused)?;
+            let held = Holders::of(self).of_keys(&selected);
+            let mut own = held.iter().filter(|h| (h.holder.by, h.holder.uid) == (HeldBy::User, uid));
+            let off_in_ms = own.find_map(|h| h.holder.left_ms);
+            return Ok(Changed { off_in_ms, ..before.changed(report) });
         }
         let client = &mut self.clients[at];
-        if let Some(length) = length {
-            let user = dormouse_keys::Holder::User { uid: client.peer.uid };
-            let report = Batch::new().hold_all(keys(), user, length).apply().map_err(refused)?;
-            return Ok(changed(&selected, report));
-        }
         // Those that `off` has emptied count for nothing.
         client.leases.retain(|lease| !lease.keys().is_empty());
         if client.leases.len() >= MAX_LEASES {
@@ -134,7 +154,7 @@ impl Server {
         let lease = lease.map_err(refused)?;
         let report = lease.report();
         client.leases.push(lease);
-        Ok(changed(&selected, report))
+        Ok(before.changed(report))
     }
 
     fn off(
@@ -154,15 +174,38 @@ impl Server {
             // What lingers from before goes off with the rest.
             None => batch.flush_all(keys()),
         };
+        let before = Before::of(&selected);
+        let held: Vec<usize> = self.clients.iter().map(Client::held).collect();
         let addresses: HashSet<*const Key> = keys().map(std::ptr::from_ref).collect();
         let whose = self.clients.iter_mut().enumerate().filter(|(other, _)| force || *other == at);
         let mut leases: Vec<&mut Lease> = whose.flat_map(|(_, client)| client.leases_mut()).collect();
         let report = batch
             .apply_releasing(&mut leases, |key| addresses.contains(&std::ptr::from_ref(key)))
             .map_err(refused)?;
-        let mut answer = changed(&selected, report);
-        answer.held = Holders::of(self).of_keys(&selected);
-        Ok(answer)
+        self.tell_others(at, &held);
+        let held = Holders::of(self).of_keys(&selected);
+        Ok(Changed { held, ..before.changed(report) })
+    }
+
+    /// Tells those who held so many keys that `at` has taken some from them.
+    fn tell_others(&mut self, at: usize, held: &[usize]) {
+        let peer = self.clients[at].peer;
+        for (other, (client, &held)) in self.clients.iter_mut().zip(held).enumerate() {
+            let left = client.held();
+            if other != at && left < held {
+                client.tell(Ended { keys: held - left, left, uid: peer.uid, pid: peer.pid });
+            }
+        }
+    }
+
+    fn count(&mut self, at: usize, events: &[String]) -> Result<Counted, WireError> {
+        if events.len() > MAX_EVENTS {
+            return Err(error(Code::BadRequest, format!("more than {MAX_EVENTS} events: ask for fewer")));
+        }
+        let (counting, counted) = Counting::start(events)?;
+        // What was counted before ends with it.
+        self.clients[at].counting = Some(counting);
+        Ok(counted)
     }
 
     fn list(&self, glob: Option<&str>) -> Result<Keys, WireError> {
@@ -229,8 +272,8 @@ fn refused(why: dormouse_keys::Error) -> WireError {
     error(Code::Keys, format!("{why}; the keys are as they were"))
 }
 
-fn names(keys: &[KeyUse]) -> Vec<String> {
-    let mut names: Vec<String> = keys.iter().map(|k| k.key.name().to_owned()).collect();
+fn names<'a>(keys: impl IntoIterator<Item = &'a KeyUse>) -> Vec<String> {
+    let mut names: Vec<String> = keys.into_iter().map(|k| k.key.name().to_owned()).collect();
     names.dedup();
     names
 }
@@ -248,8 +291,29 @@ fn batch(report: BatchReport) -> wire::Batch {
     }
 }
 
-fn changed(selected: &[KeyUse], report: BatchReport) -> Changed {
-    Changed { matched: names(selected), changed: report.keys, batch: batch(report), held: Vec::new() }
+/// Keys as they were before they were switched.
+struct Before<'a> {
+    selected: &'a [KeyUse],
+    were_on: Vec<bool>,
+}
+
+impl<'a> Before<'a> {
+    fn of(selected: &'a [KeyUse]) -> Self {
+        Self { selected, were_on: selected.iter().map(|used| used.key.is_enabled()).collect() }
+    }
+
+    fn changed(&self, report: BatchReport) -> Changed {
+        let now = self.selected.iter().zip(&self.were_on);
+        let changed = now.filter(|(used, was_on)| used.key.is_enabled() != **was_on).map(|(used, _)| used);
+        Changed {
+            matched: names(self.selected),
+            changed: report.keys,
+            names: Some(names(changed)),
+            off_in_ms: None,
+            batch: batch(report),
+            held: Vec::new(),
+        }
+    }
 }
 
 #[cfg(feature = "tracing")]

@@ -2,7 +2,8 @@
 //!
 //! # Invariants
 //!
-//! 1. At most [`MAX_CLIENTS`] connections; a further one is told so and closed.
+//! 1. At most [`MAX_CLIENTS`] connections; a further one takes the place of the one that has been silent longest, or
+//!    is told so and closed.
 //! 2. A client's leases end with the client, all of them with the loop. What a client left on for a time is not
 //!    here: the keys' timer ends it.
 
@@ -121,7 +122,7 @@ impl Server {
                             client.peer.uid
                         );
                         client.refuse(0, Code::Denied, message);
-                    } else if self.clients.len() >= MAX_CLIENTS {
+                    } else if self.clients.len() >= MAX_CLIENTS && !self.make_room() {
                         client.refuse(
                             0,
                             Code::Busy,
@@ -145,12 +146,26 @@ impl Server {
         }
     }
 
+    /// Closes the connection that has been silent longest; false: none is.
+    fn make_room(&mut self) -> bool {
+        // What it says may just have come.
+        self.clients.iter_mut().filter(|client| client.is_silent()).for_each(Client::receive);
+        // They stand in the order in which they came.
+        let Some(at) = self.clients.iter().position(Client::is_silent) else { return false };
+        let mut client = self.clients.remove(at);
+        client.refuse(0, Code::Busy, "closed for somebody else: no hello came");
+        client.send();
+        true
+    }
+
     /// Ends what has come to its end: exhausted patience, gone clients with what they hold.
     fn expire(&mut self, now: Instant) {
         for client in &mut self.clients {
             if client.deadline().is_some_and(|d| d <= now) {
                 if !client.is_busy() && !client.gone {
-                    client.refuse(0, Code::BadRequest, "the request is not complete after 10 s");
+                    let seconds = client.patience().as_secs();
+                    let message = format!("the request is not complete after {seconds} s");
+                    client.refuse(0, Code::BadRequest, message);
                     client.send();
                 }
                 client.gone = true;

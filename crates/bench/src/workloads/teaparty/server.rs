@@ -109,7 +109,7 @@ fn greet(runtime_dir: &Path) -> anyhow::Result<UnixStream> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     let client = format!("dormouse-bench {}", env!("CARGO_PKG_VERSION"));
-    let hello: Hello = ask(&mut stream, 1, Op::Hello { client })?;
+    let hello: Hello = ask(&mut stream, 1, Op::Hello { client, notices: false })?;
     ensure!(hello.keys > 0, "the service has no keys: nothing of dormouse is in it");
     all_off(&mut stream, 2)?;
     // A served agent removes its socket when it ends, a killed one cannot; the next must find its own.

@@ -19,6 +19,8 @@ use crate::client::Client;
 use crate::duration::parse_positive;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Context, is_interactive, say};
+use crate::sample::Source;
+use crate::sample::events::Wish;
 use crate::target::Target;
 
 /// How long the service lives when nobody says how long: for a live view, until the person leaves.
@@ -89,10 +91,12 @@ fn show(
 ) -> Outcome<Option<Summary>> {
     let target = Target::Pid(house.pid());
     let (mut client, hello) = Client::open(&target, context.patience)?;
+    Wish::default().ask(&mut client, &hello)?;
     let mut summary = Summary::new(house.pid(), &hello, house.url());
     if is_live {
         let end = Instant::now() + length;
-        super::top::live::run(Client::open(&target, context.patience)?.0, Duration::from_secs(1), Some(end))?;
+        let source = Source::open(&target, &Wish::default(), context.patience)?;
+        super::top::live::run(source, Duration::from_secs(1), Some(end))?;
     } else {
         let Some(batches) = script::play(&mut client, &target, house, length, context)? else {
             return Ok(None);
@@ -108,6 +112,7 @@ fn show(
 /// Toggles all keys of the service and closes it; `None` when a signal came first.
 fn toggle(house: &mut TeaHouse, length: Duration, context: &mut Context) -> Outcome<Option<Summary>> {
     let (mut client, hello) = Client::open(&Target::Pid(house.pid()), context.patience)?;
+    Wish::default().ask(&mut client, &hello)?;
     let mut summary = Summary::new(house.pid(), &hello, house.url());
     if toggle::play(&mut client, Instant::now() + length, context)? {
         return Ok(None);

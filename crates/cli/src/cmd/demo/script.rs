@@ -3,7 +3,7 @@
 use std::num::NonZero;
 use std::time::{Duration, Instant};
 
-use dormouse::wire::{Changed, Op, Stat, Tracing};
+use dormouse::wire::{Changed, Op, Tracing};
 use serde::Serialize;
 
 use super::child::TeaHouse;
@@ -16,6 +16,7 @@ use crate::cmd::trace::{Limits, Stream};
 use crate::duration::short;
 use crate::exit::Outcome;
 use crate::output::{Context, HEAD};
+use crate::sample::Sample;
 use crate::signals::Signals;
 use crate::target::Target;
 use crate::text::count;
@@ -49,7 +50,7 @@ pub(super) fn play(
         context.document(&Begun { kind: "start", pid: house.pid(), url: house.url() })?;
     }
     headline(format_args!("a tea house serves {} (process {})", house.url(), house.pid()), context)?;
-    let mut tables = Tables { pid: house.pid(), before: client.call(Op::Stat)?, due: Instant::now() + part };
+    let mut tables = Tables { pid: house.pid(), before: sample(client)?, due: Instant::now() + part };
     for _ in 0..TABLES {
         if tables.next(client, part, signals, context)? {
             return Ok(None);
@@ -78,7 +79,7 @@ pub(super) fn play(
         return Ok(None);
     }
     headline("\nwith all of it awake:", context)?;
-    tables.before = client.call(Op::Stat)?;
+    tables.before = sample(client)?;
     tables.due = Instant::now() + part;
     if tables.next(client, part, signals, context)? {
         return Ok(None);
@@ -97,7 +98,7 @@ pub(super) fn play(
 /// Snapshots at fixed times.
 struct Tables {
     pid: u32,
-    before: Stat,
+    before: Sample,
     due: Instant,
 }
 
@@ -114,8 +115,8 @@ impl Tables {
         if ended_before(self.due, signals)? {
             return Ok(true);
         }
-        let after: Stat = client.call(Op::Stat)?;
-        let view = View::between(&self.before, &after);
+        let after = sample(client)?;
+        let view = View::between(&self.before, &after, &[]);
         if context.json {
             context.document(&plain::Snapshot {
                 kind: "snapshot",
@@ -125,13 +126,20 @@ impl Tables {
             })?;
         } else {
             context.line(plain::headline(client.who(), &view))?;
-            context.line(plain::groups(&view).render(HEAD))?;
+            if let Some(inside) = &view.inside {
+                context.line(plain::groups(&view, inside).render(HEAD))?;
+            }
         }
         self.before = after;
         self.due += part;
         context.flush()?;
         Ok(false)
     }
+}
+
+/// What the service tells of itself now.
+fn sample(client: &mut Client) -> Outcome<Sample> {
+    client.call(Op::Stat).map(Sample::of_agent)
 }
 
 fn headline(text: impl std::fmt::Display, context: &mut Context) -> Outcome<()> {

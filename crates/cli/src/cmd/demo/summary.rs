@@ -195,7 +195,16 @@ mod tests {
     use dormouse::wire::GroupStat;
 
     fn group(name: &str, cpu_ns: u64, finished: u64) -> GroupStat {
-        GroupStat { id: 1, name: name.into(), cpu_ns, entries: 0, alive: 0, started: finished, finished }
+        GroupStat {
+            id: 1,
+            name: name.into(),
+            cpu_ns,
+            entries: 0,
+            alive: 0,
+            started: finished,
+            finished,
+            counts: Vec::new(),
+        }
     }
 
     fn summary(errors: u64, served: u64) -> Summary {
@@ -212,12 +221,14 @@ mod tests {
         .unwrap();
         let stat = Stat {
             mono_ns: 1,
+            took_ns: 0,
             process_cpu_ns: 4_000_000_000,
             unattributed_cpu_ns: 500_000_000,
             groups: vec![group("load", 1_000_000_000, 0), group("GET /menu", 2_000_000_000, 1_000)],
             threads: Vec::new(),
             keys_on: 0,
             dropped: 0,
+            clock: None,
         };
         let mut summary = Summary::new(7, &hello, "http://x");
         summary.add(stat, load);

@@ -40,8 +40,8 @@ pub(super) fn draw(frame: &mut Frame<'_>, screen: &Screen) {
     let [table_area, sums_area] = Layout::vertical([Constraint::Fill(1), Constraint::Length(2)]).areas(upper);
     table(frame, screen, Pane::Groups, groups, table_area);
     if let Some(view) = &screen.view {
-        let rows = sums(view).map(|cells| Row::new(texts(cells)));
-        frame.render_widget(Table::new(rows, widths(Pane::Groups)).style(FAINT), sums_area);
+        let rows = sums(view).into_iter().map(|cells| Row::new(texts(cells)));
+        frame.render_widget(Table::new(rows, widths(&screen.columns(Pane::Groups))).style(FAINT), sums_area);
     }
     table(frame, screen, Pane::Threads, threads, lower);
     frame.render_widget(Paragraph::new(status(screen)), foot);
@@ -60,13 +60,15 @@ fn title(screen: &Screen) -> Line<'_> {
 fn table(frame: &mut Frame<'_>, screen: &Screen, pane: Pane, rows: Vec<Vec<String>>, area: Rect) {
     let place = screen.place(pane);
     let is_focused = screen.focus == pane;
-    let titles = pane.columns().iter().enumerate().map(|(i, &title)| {
+    let columns = screen.columns(pane);
+    let widths = widths(&columns);
+    let titles = columns.into_iter().enumerate().map(|(i, title)| {
         let style = if i == place.column { SORTED } else { STRONG };
         aligned(Text::styled(title, style), i)
     });
     let rule = if is_focused { STRONG } else { FAINT };
     let count = rows.len();
-    let widget = Table::new(rows.into_iter().map(|cells| Row::new(texts(cells))), widths(pane))
+    let widget = Table::new(rows.into_iter().map(|cells| Row::new(texts(cells))), widths)
         .header(Row::new(titles))
         .row_highlight_style(if is_focused { SELECTED } else { Style::new() })
         .block(Block::new().borders(ratatui::widgets::Borders::TOP).border_style(rule));
@@ -75,8 +77,8 @@ fn table(frame: &mut Frame<'_>, screen: &Screen, pane: Pane, rows: Vec<Vec<Strin
 }
 
 /// Names take what numbers leave.
-fn widths(pane: Pane) -> Vec<Constraint> {
-    pane.columns()
+fn widths(columns: &[String]) -> Vec<Constraint> {
+    columns
         .iter()
         .enumerate()
         .map(|(i, title)| match i {
@@ -156,7 +158,7 @@ mod tests {
     fn screen() -> Screen {
         let (before, after) = pair();
         let mut screen = Screen::new("tea (process 7)".into());
-        screen.update(View::between(&before, &after));
+        screen.update(View::between(&before, &after, &[]));
         screen
     }
 

@@ -11,7 +11,6 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use dormouse::wire::{Op, Stat};
 use ratatui::DefaultTerminal;
 use ratatui::crossterm;
 use ratatui::crossterm::event::{Event, KeyEventKind};
@@ -20,19 +19,19 @@ use rustix::event::{PollFd, PollFlags};
 use super::draw::draw;
 use super::model::View;
 use super::screen::{Flow, Screen};
-use crate::client::Client;
 use crate::exit::{Exit, Failure, Outcome};
+use crate::sample::Source;
 use crate::signals::{Signals, poll_until, wait};
 
 /// A first view comes soon, so that there is something to see.
 const FIRST: Duration = Duration::from_millis(500);
 
-/// Shows the process at the other end of `client` until the person leaves, or until `end`.
-pub(crate) fn run(client: Client, interval: Duration, end: Option<Instant>) -> Outcome {
-    let mut screen = Screen::new(client.who().to_owned());
+/// Shows the process of `source` until the person leaves, or until `end`.
+pub(crate) fn run(source: Source, interval: Duration, end: Option<Instant>) -> Outcome {
+    let mut screen = Screen::new(source.who().to_owned());
     let signals = Signals::to_leave()?;
     let size = Signals::of_size()?;
-    let sampler = Sampler::start(client, interval).map_err(|error| failed(&error))?;
+    let sampler = Sampler::start(source, interval).map_err(|error| failed(&error))?;
     if anstream::ColorChoice::global() == anstream::ColorChoice::Never {
         crossterm::style::force_color_output(false);
     }
@@ -101,7 +100,7 @@ struct Sampler {
 }
 
 impl Sampler {
-    fn start(client: Client, interval: Duration) -> io::Result<Sampler> {
+    fn start(source: Source, interval: Duration) -> io::Result<Sampler> {
         let (views, wake) = (channel(), UnixStream::pair()?);
         let (stop, stopped) = UnixStream::pair()?;
         wake.0.set_nonblocking(true)?;
@@ -110,7 +109,7 @@ impl Sampler {
         let waker = wake.1;
         // Not joined: it may be waiting for an agent that does not answer, and it holds nothing of the terminal.
         thread::Builder::new().name("sampler".into()).spawn(move || {
-            if let Err(failure) = sample(client, interval, &sender, &waker, &stopped) {
+            if let Err(failure) = sample(source, interval, &sender, &waker, &stopped) {
                 let _ = sender.send(Err(failure));
                 let _ = (&waker).write_all(&[0]);
             }
@@ -128,21 +127,22 @@ impl Sampler {
 
 /// Asks until nobody wants to know.
 fn sample(
-    mut client: Client,
+    mut source: Source,
     interval: Duration,
     views: &Sender<Outcome<View>>,
     waker: &UnixStream,
     stopped: &UnixStream,
 ) -> Outcome<()> {
-    let mut before: Stat = client.call(Op::Stat)?;
+    let mut before = super::next(&mut source)?;
     let mut due = Instant::now() + interval.min(FIRST);
+    let events = source.columns();
     loop {
         let [is_over] = wait([stopped.as_fd()], Some(due)).map_err(|error| failed(&error))?;
         if is_over {
             return Ok(());
         }
-        let after: Stat = client.call(Op::Stat)?;
-        if views.send(Ok(View::between(&before, &after))).is_err() {
+        let after = super::next(&mut source)?;
+        if views.send(Ok(View::between(&before, &after, &events))).is_err() {
             return Ok(());
         }
         // A full pipe wakes as well.

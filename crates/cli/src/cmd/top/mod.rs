@@ -1,7 +1,7 @@
 //! `dormouse top`: CPU time of a process by group and by thread.
 //!
-//! Every figure per second is the difference of two snapshots of the agent over the time between them, never an
-//! average since the start. On a terminal it is a live table ([`live`]); elsewhere text or JSON, one snapshot after
+//! Every figure per second is the difference of two samples ([`crate::sample`]) over the time between them, never an
+//! average since the start. A process without dormouse in it has threads and no groups. On a terminal it is a live table ([`live`]); elsewhere text or JSON, one snapshot after
 //! the other.
 
 mod draw;
@@ -14,13 +14,12 @@ use std::num::NonZero;
 use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
 
-use dormouse::wire::{Op, Stat};
-
 use crate::args::help;
-use crate::client::Client;
 use crate::duration::parse_positive;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Context, is_interactive};
+use crate::sample::events::Wish;
+use crate::sample::{Sample, Source};
 use crate::signals::{Signals, wait};
 use crate::target::Target;
 use model::View;
@@ -45,6 +44,9 @@ pub(crate) struct Args {
     /// Print text, also on a terminal
     #[arg(long)]
     plain: bool,
+    /// Events with a column of their own, as `dormouse list` has them
+    #[arg(short, long = "event", value_name = "EVENTS", default_value = "task-clock")]
+    events: Wish,
 }
 
 /// In which form.
@@ -70,29 +72,31 @@ fn interval(text: &str) -> Result<Duration, String> {
 
 pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
     let form = args.form(context.json, is_interactive());
-    let (mut client, hello) = Client::open(&args.target, context.patience)?;
+    let mut source = Source::open(&args.target, &args.events, context.patience)?;
     match form {
-        Form::Live => live::run(client, args.interval, None),
+        Form::Live => live::run(source, args.interval, None),
         Form::Printed(count) => {
             let signals = Signals::to_end()?;
-            let mut before: Stat = client.call(Op::Stat)?;
+            source.warn();
+            let events = source.columns();
+            let mut before = next(&mut source)?;
             let mut due = Instant::now() + args.interval;
             let mut left = count.map_or(u64::MAX, NonZero::get);
             while left > 0 {
                 if ended_before(due, &signals)? {
                     break;
                 }
-                let after: Stat = client.call(Op::Stat)?;
-                let view = View::between(&before, &after);
+                let after = next(&mut source)?;
+                let view = View::between(&before, &after, &events);
                 if context.json {
                     context.document(&plain::Snapshot {
                         kind: "snapshot",
-                        pid: client.pid(),
-                        name: &hello.name,
+                        pid: source.pid(),
+                        name: source.name(),
                         view: &view,
                     })?;
                 } else {
-                    context.text(plain::render(client.who(), &view))?;
+                    context.text(plain::render(source.who(), &view))?;
                     if left > 1 {
                         context.line("")?;
                     }
@@ -108,6 +112,12 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
     }
 }
 
+/// The next sample; the end of the process is a failure here.
+fn next(source: &mut Source) -> Outcome<Sample> {
+    let sample = source.sample()?;
+    sample.ok_or_else(|| Failure::new(Exit::Failed, format!("{} has ended", source.who())))
+}
+
 /// Waits until `due`; true when a signal came first.
 pub(super) fn ended_before(due: Instant, signals: &Signals) -> Outcome<bool> {
     let [signalled] = wait([signals.as_fd()], Some(due))
@@ -121,8 +131,8 @@ mod tests {
 
     #[test]
     fn text_is_printed_unless_a_person_watches() {
-        let args =
-            Args { target: Target::Pid(1), once: false, count: None, interval: SHORTEST, plain: false };
+        let (target, events) = (Target::Pid(1), Wish::default());
+        let args = Args { target, once: false, count: None, interval: SHORTEST, plain: false, events };
         assert_eq!(args.form(false, true), Form::Live);
         assert_eq!(args.form(false, false), Form::Printed(None));
         assert_eq!(args.form(true, true), Form::Printed(None));

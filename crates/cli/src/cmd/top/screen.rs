@@ -4,9 +4,8 @@ use std::cmp::Ordering;
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
-use super::model::{Cpu, GroupRow, ThreadRow, View};
-use super::plain::{percent, rate, seconds};
-use crate::text::clean;
+use super::model::{Cpu, GroupRow, Rate, ThreadRow, View};
+use super::plain::{GROUP_COLUMNS, THREAD_COLUMNS, event_title, group_cells, percent, seconds, thread_cells};
 
 /// How many rows a page key moves.
 const PAGE: usize = 10;
@@ -33,11 +32,11 @@ pub(super) enum Pane {
 }
 
 impl Pane {
-    /// Titles of its columns; all but the first hold numbers.
-    pub(super) fn columns(self) -> &'static [&'static str] {
+    /// Titles of its columns before those of events; all but the first hold numbers.
+    fn columns(self) -> &'static [&'static str] {
         match self {
-            Pane::Groups => &["GROUP", "CPU %", "CPU s", "POLLS/s", "ALIVE", "STARTED", "FINISHED"],
-            Pane::Threads => &["THREAD", "TID", "CPU %", "CPU s"],
+            Pane::Groups => &GROUP_COLUMNS,
+            Pane::Threads => &THREAD_COLUMNS,
         }
     }
 
@@ -104,9 +103,18 @@ impl Screen {
     /// Shows a newer view, unless the person wants to read this one.
     pub(super) fn update(&mut self, view: View) {
         if !self.is_paused {
+            if view.inside.is_none() {
+                self.focus = Pane::Threads;
+            }
             self.view = Some(view);
             self.keep_selection_inside();
         }
+    }
+
+    /// Titles of a table's columns.
+    pub(super) fn columns(&self, pane: Pane) -> Vec<String> {
+        let events = self.view.iter().flat_map(|view| &view.events).map(|event| event_title(event));
+        pane.columns().iter().map(ToString::to_string).chain(events).collect()
     }
 
     pub(super) fn place(&self, pane: Pane) -> Place {
@@ -123,7 +131,7 @@ impl Screen {
         match pane {
             Pane::Groups => {
                 let mut rows: Vec<&GroupRow> =
-                    view.groups.iter().filter(|row| self.shows(&row.name)).collect();
+                    view.groups().iter().filter(|row| self.shows(&row.name)).collect();
                 rows.sort_by(|a, b| directed(compare_groups(place.column, a, b), place.is_inverted));
                 rows.into_iter().map(group_cells).collect()
             }
@@ -167,7 +175,7 @@ impl Screen {
 
     fn command(&mut self, code: KeyCode) -> Flow {
         let last = self.rows(self.focus).len().saturating_sub(1);
-        let columns = self.focus.columns().len();
+        let columns = self.columns(self.focus).len();
         let place = match self.focus {
             Pane::Groups => &mut self.groups,
             Pane::Threads => &mut self.threads,
@@ -223,7 +231,8 @@ fn compare_groups(column: usize, a: &GroupRow, b: &GroupRow) -> Ordering {
         4 => b.alive.cmp(&a.alive),
         5 => b.started.cmp(&a.started),
         6 => b.finished.cmp(&a.finished),
-        _ => a.name.cmp(&b.name),
+        0 => a.name.cmp(&b.name),
+        event => compare_events(&a.events, &b.events, event - GROUP_COLUMNS.len()),
     }
 }
 
@@ -232,24 +241,22 @@ fn compare_threads(column: usize, a: &ThreadRow, b: &ThreadRow) -> Ordering {
         1 => b.tid.cmp(&a.tid),
         2 => b.cpu.cpu_percent.total_cmp(&a.cpu.cpu_percent),
         3 => b.cpu.cpu_ns.cmp(&a.cpu.cpu_ns),
-        _ => a.name.cmp(&b.name),
+        0 => a.name.cmp(&b.name),
+        event => compare_events(&a.events, &b.events, event - THREAD_COLUMNS.len()),
     }
 }
 
-fn group_cells(row: &GroupRow) -> Vec<String> {
-    let mut cells = vec![clean(&row.name), percent(row.cpu), seconds(row.cpu), rate(row.polls_per_s)];
-    cells.extend([row.alive, row.started, row.finished].map(|n| n.to_string()));
-    cells
-}
-
-fn thread_cells(row: &ThreadRow) -> Vec<String> {
-    vec![clean(&row.name), row.tid.to_string(), percent(row.cpu), seconds(row.cpu)]
+/// What is not counted comes last.
+fn compare_events(a: &[Rate], b: &[Rate], at: usize) -> Ordering {
+    let rate = |events: &[Rate]| events.get(at).and_then(|rate| rate.per_s).unwrap_or(-1.0);
+    rate(b).total_cmp(&rate(a))
 }
 
 /// What no group's row shows: the cells below the groups.
-pub(super) fn sums(view: &View) -> [Vec<String>; 2] {
+pub(super) fn sums(view: &View) -> Vec<Vec<String>> {
     let cells = |name: &str, cpu: Cpu| vec![name.to_owned(), percent(cpu), seconds(cpu)];
-    [cells("(unattributed)", view.unattributed), cells("(process)", view.process)]
+    let unattributed = view.inside.as_ref().map(|inside| cells("(unattributed)", inside.unattributed));
+    unattributed.into_iter().chain([cells("(process)", view.process)]).collect()
 }
 
 #[cfg(test)]
@@ -260,7 +267,7 @@ mod tests {
     fn screen() -> Screen {
         let (before, after) = pair();
         let mut screen = Screen::new("tea (process 7)".into());
-        screen.update(View::between(&before, &after));
+        screen.update(View::between(&before, &after, &[]));
         screen
     }
 
@@ -327,16 +334,20 @@ mod tests {
         assert_eq!(names(&screen, Pane::Groups).len(), 3);
     }
 
+    fn keys_on(screen: &Screen) -> Option<usize> {
+        Some(screen.view.as_ref()?.inside.as_ref()?.keys_on)
+    }
+
     #[test]
     fn pausing_keeps_what_is_read() {
         let mut screen = screen();
         let (before, after) = pair();
         press(&mut screen, " ");
-        screen.update(View::between(&after, &before));
-        assert_eq!(screen.view.as_ref().map(|view| view.keys_on), Some(3));
+        screen.update(View::between(&after, &before, &[]));
+        assert_eq!(keys_on(&screen), Some(3));
         press(&mut screen, "p");
-        screen.update(View::between(&before, &before));
-        assert_eq!(screen.view.as_ref().map(|view| view.keys_on), Some(2));
+        screen.update(View::between(&before, &before, &[]));
+        assert_eq!(keys_on(&screen), Some(2));
     }
 
     #[test]

@@ -15,6 +15,7 @@ use dormouse::record::Reader;
 use dormouse::wire::{Batch, Note, Op, ProbeInfo, Tracing};
 use serde::Serialize;
 
+use super::on::taken;
 use crate::args::Selection;
 use crate::client::Client;
 use crate::client::frames::{Frame, Frames};
@@ -208,6 +209,9 @@ impl Stream {
                 Frame::Note(Note::Dropped { rings, client }) => {
                     tally.rings += rings;
                     tally.client += client;
+                }
+                Frame::Note(Note::Ended(ended)) => {
+                    say(format_args!("{FAIR}switched off by force:{FAIR:#} {}", taken(&ended)));
                 }
                 Frame::Note(note) => names.learn(note),
                 Frame::Records { tid, start, bytes } => {

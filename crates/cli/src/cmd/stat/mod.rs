@@ -1,0 +1,153 @@
+//! `dormouse stat`: CPU time of a service by group and thread, of any other process by thread, or of a command.
+//!
+//! A process is looked at now and again until the person, the time or the process comes to its end, and what it used
+//! from the first look to the last is printed. The looks in between are for what may be gone by then: a thread that
+//! ends, and the process itself, of which the last look stands for the end.
+
+mod command;
+mod figures;
+mod json;
+mod text;
+
+use std::ffi::OsString;
+use std::num::NonZero;
+use std::os::fd::AsFd as _;
+use std::time::{Duration, Instant};
+
+use clap::ArgGroup;
+
+use crate::duration::parse_positive;
+use crate::exit::{Exit, Failure, Outcome};
+use crate::output::{Context, FAIR, say};
+use crate::sample::Source;
+use crate::sample::events::Wish;
+use crate::sample::spent::Window;
+use crate::signals::{Signals, wait};
+use crate::target::Target;
+
+/// The shortest interval: below it the looks would show up in their own figures.
+const SHORTEST: Duration = Duration::from_millis(10);
+/// How often a process is looked at in between.
+const LOOK: Duration = Duration::from_millis(250);
+/// The share of one processor that looking may take is one part in so many.
+const SHARE: u32 = 50;
+
+/// Count what a process, its groups and its threads use, or a command
+///
+/// A process is watched until Ctrl-C, --for or its own end. Groups are those of a service with dormouse in it; of any
+/// other process there are threads. A command is run to its end, and its exit code is passed through (128 and the
+/// signal's number after a signal, 127 or 126 where it cannot be run); the figures follow its own output.
+#[derive(Debug, clap::Args)]
+#[command(group(ArgGroup::new("what").required(true).args(["target", "pid", "command"])))]
+pub(crate) struct Args {
+    #[arg(help = crate::args::help::TARGET)]
+    target: Option<Target>,
+    /// Process id
+    #[arg(short, long, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
+    pid: Option<u32>,
+    /// Command to run and count, behind `--`
+    #[arg(last = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+    /// Events that groups are to count, as `dormouse list` has them
+    #[arg(short, long = "event", value_name = "EVENTS", default_value = "task-clock")]
+    events: Wish,
+    /// End after this time
+    #[arg(long = "for", value_name = "DURATION", value_parser = parse_positive, conflicts_with = "command")]
+    length: Option<Duration>,
+    /// Also print each interval of this length
+    #[arg(short = 'i', long, value_name = "DURATION", value_parser = interval, conflicts_with = "command")]
+    interval: Option<Duration>,
+    /// Run the command so often, and print means with their spread
+    #[arg(short = 'r', long, value_name = "N", conflicts_with_all = ["target", "pid"])]
+    repeat: Option<NonZero<u32>>,
+    /// Write the figures to this file instead of standard output
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<std::path::PathBuf>,
+}
+
+fn interval(text: &str) -> Result<Duration, String> {
+    parse_positive(text).and_then(|length| {
+        if length < SHORTEST { Err("it must be at least 10ms".into()) } else { Ok(length) }
+    })
+}
+
+pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
+    if let Some(path) = &args.output {
+        context.write_to(path)?;
+    }
+    match (&args.target, args.pid) {
+        (Some(target), _) => watch(target, args, context),
+        (None, Some(pid)) => watch(&Target::Pid(pid), args, context),
+        (None, None) => command::run(&args.command, args.repeat, &args.events, context),
+    }
+}
+
+/// Why the watching is over.
+#[derive(Debug)]
+enum End {
+    /// A signal, or the time.
+    Due,
+    /// The process has ended.
+    Ended,
+}
+
+fn watch(target: &Target, args: &Args, context: &mut Context) -> Outcome {
+    let signals = Signals::to_end()?;
+    let mut source = Source::open(target, &args.events, context.patience)?;
+    let Some(first) = source.sample()? else {
+        return Err(Failure::new(Exit::NoTarget, format!("{} has just ended", source.who())));
+    };
+    source.warn();
+    let end = args.length.map(|length| Instant::now() + length);
+    if args.length.is_none() && !context.json {
+        say(format_args!("counting {}; Ctrl-C ends it", source.who()));
+    }
+    let mut total = Window::new(first.clone());
+    let mut part = Window::new(first);
+    let mut due = args.interval.map(|interval| Instant::now() + interval);
+    let mut pause = LOOK;
+    let why = loop {
+        let until = [end, due, Some(Instant::now() + pause)].into_iter().flatten().min();
+        let end_of_process = source.end().unwrap_or(signals.as_fd());
+        let [signalled, _] = wait([signals.as_fd(), end_of_process], until)
+            .map_err(|error| Failure::new(Exit::Failed, format!("cannot wait: {error}")))?;
+        let now = Instant::now();
+        let is_over = signalled && signals.take() || end.is_some_and(|end| now >= end);
+        let sample = match source.sample() {
+            Ok(Some(sample)) => sample,
+            Ok(None) => break Ok(End::Ended),
+            // What was seen until then is still worth having.
+            Err(failure) => break Err(failure),
+        };
+        pause = LOOK.max(now.elapsed() * SHARE);
+        part.add(sample.clone());
+        total.add(sample);
+        if is_over {
+            break Ok(End::Due);
+        }
+        if let Some((at, interval)) = due.zip(args.interval).filter(|(at, _)| now >= *at) {
+            json::print_or(context, json::Kind::Interval, &source, &part.spent())?;
+            context.flush()?;
+            part = Window::new(part.last().clone());
+            // A late block does not bring the next one closer.
+            due = Some((at + interval).max(now));
+        }
+    };
+    let has_ended = matches!(why, Ok(End::Ended));
+    if has_ended {
+        say(format_args!("{FAIR}{} has ended:{FAIR:#} its last moments are not counted", source.who()));
+    }
+    json::print_or(context, json::Kind::Total { has_ended }, &source, &total.spent())?;
+    why.map(|_| Exit::Ok)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interval_that_would_count_itself_is_refused() {
+        assert!(interval("9ms").is_err());
+        assert_eq!(interval("10ms"), Ok(SHORTEST));
+    }
+}

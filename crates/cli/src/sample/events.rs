@@ -1,0 +1,155 @@
+//! The events that somebody wants counted, and who can count them.
+
+use std::str::FromStr;
+
+use dormouse::wire::{Counted, EventInfo, Events, Hello, Op};
+
+use super::tasks::Usage;
+use crate::client::Client;
+use crate::exit::{Exit, Failure, Outcome};
+use crate::target::near;
+
+/// What is counted where nobody says what.
+pub(crate) const TASK_CLOCK: &str = "task-clock";
+
+/// Why an event of groups is not counted for a process without dormouse.
+const NO_AGENT: &str =
+    "the kernel does not show it for every process; a service has it after dormouse::init()";
+
+/// Why an agent that knows no events counts none.
+const OLD_AGENT: &str = "the dormouse in the service is too old to count it";
+
+/// Events by name: `task-clock,page-faults`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Wish(Vec<String>);
+
+impl Default for Wish {
+    fn default() -> Wish {
+        Wish(vec![TASK_CLOCK.to_owned()])
+    }
+}
+
+impl FromStr for Wish {
+    type Err = String;
+
+    fn from_str(list: &str) -> Result<Wish, String> {
+        let mut names: Vec<String> = Vec::new();
+        for name in list.split(',').map(str::trim) {
+            if name.is_empty() {
+                return Err(
+                    "a name is missing; write names with single commas, as task-clock,page-faults".into()
+                );
+            }
+            if !names.iter().any(|other| other == name) {
+                names.push(name.to_owned());
+            }
+        }
+        Ok(Wish(names))
+    }
+}
+
+impl Wish {
+    /// Has the groups of a service count them as long as the conversation lasts.
+    pub(crate) fn ask(&self, client: &mut Client, hello: &Hello) -> Outcome<Counted> {
+        if !knows(hello, "count") {
+            // Such an agent's groups count CPU time always.
+            return Ok(self.divide(|name| (name != TASK_CLOCK).then(|| OLD_AGENT.to_owned())));
+        }
+        let events: Events = client.call(Op::Events)?;
+        self.check(&events.events)?;
+        client.call(Op::Count { events: self.0.clone() })
+    }
+
+    /// What of them the kernel counts for any process.
+    pub(crate) fn of_any_process(&self) -> Outcome<Counted> {
+        if !self.0.iter().all(|name| is_shown(name)) {
+            self.check(&here())?;
+        }
+        Ok(self.divide(|name| (!is_shown(name)).then(|| NO_AGENT.to_owned())))
+    }
+
+    /// That each is the name of an event.
+    pub(crate) fn check(&self, known: &[EventInfo]) -> Outcome<()> {
+        let Some(name) = self.0.iter().find(|name| !known.iter().any(|event| event.name == **name)) else {
+            return Ok(());
+        };
+        let names = known.iter().map(|event| event.name.as_str());
+        Err(Failure::new(Exit::Usage, format!("no event is called {name:?}"))
+            .near(near(name, names))
+            .hint("dormouse list TARGET lists what there is"))
+    }
+
+    fn divide(&self, why_not: impl Fn(&str) -> Option<String>) -> Counted {
+        let info = |name: &String| EventInfo {
+            name: name.clone(),
+            unit: if name == TASK_CLOCK { "ns" } else { "1" }.into(),
+            pmu: String::new(),
+            note: String::new(),
+            unavailable: why_not(name),
+        };
+        let (counted, refused) = self.0.iter().map(info).partition(|event| event.unavailable.is_none());
+        Counted { counted, refused }
+    }
+}
+
+/// Whether the kernel shows it of any process.
+fn is_shown(event: &str) -> bool {
+    event == TASK_CLOCK || Usage::default().count(event).is_some()
+}
+
+/// The same events as they are for a process without dormouse.
+pub(crate) fn of_any_process(events: Vec<EventInfo>) -> Vec<EventInfo> {
+    let of_any = |event: EventInfo| EventInfo {
+        note: "of threads, as /proc shows it".into(),
+        unavailable: (!is_shown(&event.name)).then(|| NO_AGENT.to_owned()),
+        ..event
+    };
+    events.into_iter().map(of_any).collect()
+}
+
+/// Whether an agent knows an operation that was added to the protocol.
+pub(crate) fn knows(hello: &Hello, op: &str) -> bool {
+    hello.ops.iter().any(|known| known == op)
+}
+
+/// What a service of this user could count on this machine: what this process could.
+pub(crate) fn here() -> Vec<EventInfo> {
+    dormouse::events::available().into_iter().map(EventInfo::from).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_of_events_has_each_name_once_and_no_gaps() {
+        let wish: Wish = "page-faults, task-clock,page-faults".parse().unwrap();
+        assert_eq!(wish.0, ["page-faults", "task-clock"]);
+        assert!("".parse::<Wish>().is_err() && "a,,b".parse::<Wish>().is_err());
+    }
+
+    #[test]
+    fn what_the_kernel_does_not_show_of_any_process_is_refused_with_the_reason() {
+        let wish: Wish = "task-clock,page-faults".parse().unwrap();
+        let counted = wish.of_any_process().unwrap();
+        assert_eq!((counted.counted.len(), counted.refused.len()), (2, 0));
+        let divided = wish.divide(|name| (name == "page-faults").then(|| NO_AGENT.to_owned()));
+        assert_eq!(divided.refused[0].unavailable.as_deref(), Some(NO_AGENT));
+    }
+
+    #[test]
+    fn a_name_that_is_no_event_is_refused_with_names_near_it() {
+        let event = |name: &str| EventInfo {
+            name: name.into(),
+            unit: "1".into(),
+            pmu: "software".into(),
+            note: String::new(),
+            unavailable: None,
+        };
+        let wish: Wish = "page-fault".parse().unwrap();
+        let Err(Failure::Said(report)) = wish.check(&[event("page-faults"), event("cycles")]) else {
+            panic!("it is no event")
+        };
+        assert_eq!((report.exit, report.near), (Exit::Usage, vec!["page-faults".to_owned()]));
+    }
+}

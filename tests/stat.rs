@@ -1,0 +1,311 @@
+//! `dormouse stat`: services, plain processes and commands, in text and in JSON.
+
+mod support;
+
+use std::io::{BufRead as _, BufReader};
+use std::process::{Child, Command, Stdio};
+
+use rustix::process::Signal;
+use serde_json::Value;
+use support::{DORMOUSE, Running, Service, command, finish, run, signal_to};
+
+/// A process without dormouse in it, which ends with the test.
+struct Plain(Child);
+
+impl Plain {
+    fn start(script: &str) -> Plain {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]).stdin(Stdio::null()).stdout(Stdio::null());
+        Plain(command.spawn().expect("a shell"))
+    }
+
+    fn busy() -> Plain {
+        Plain::start("while :; do :; done")
+    }
+
+    fn target(&self) -> String {
+        self.0.id().to_string()
+    }
+}
+
+impl Drop for Plain {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn ns(value: &Value) -> u64 {
+    value.as_u64().unwrap_or_else(|| panic!("no number of nanoseconds: {value}"))
+}
+
+#[test]
+fn a_service_is_counted_by_group_and_by_thread() {
+    let service = Service::busy();
+    let text = run(["stat", &service.target(), "--for", "500ms"]);
+    assert_eq!(text.code, Some(0), "{text:?}");
+    for part in
+        ["CPU time", "CPUs used", "GROUP", "GET /menu", "(unattributed)", "(process)", "THREAD", "within"]
+    {
+        assert!(text.stdout.contains(part), "no {part:?} in {}", text.stdout);
+    }
+    let total = run(["--json", "stat", &service.target(), "--for", "500ms"]).json();
+    assert_eq!((&total["schema"], &total["type"]), (&1.into(), &"total".into()));
+    assert!(ns(&total["elapsed_ns"]) >= 500_000_000, "{total}");
+    let groups = total["groups"].as_array().expect("groups");
+    let charged: u64 = groups.iter().map(|group| ns(&group["cpu_ns"])).sum();
+    let (process, rest) = (ns(&total["process"]["cpu_ns"]), ns(&total["unattributed_cpu_ns"]));
+    assert!(process > 0 && charged > 0, "{total}");
+    // What the answer itself says that they may be apart: on each processor, and for each thread.
+    let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get) as u64;
+    let members = total["threads"].as_array().map_or(0, Vec::len) as u64;
+    let clock = &total["clock"];
+    let apart = ns(&clock["group_skew_ns"]) * processors + ns(&clock["group_error_bound_ns"]) * members;
+    assert!((charged + rest).abs_diff(process) <= apart, "{charged} and {rest} of {process}: {total}");
+    let menu = groups.iter().find(|group| group["name"] == "GET /menu").expect("a route");
+    let clock = &menu["counts"][0];
+    assert_eq!((&clock["event"], &clock["unit"]), (&"task-clock".into(), &"ns".into()), "{menu}");
+    assert!(ns(&clock["running_ns"]) <= ns(&clock["enabled_ns"]));
+    // What the numbers are worth.
+    assert!(total["clock"]["group_tier"].is_string() && total["clock"]["group_error_bound_ns"].is_u64());
+    assert_eq!(total["clock"]["thread_error_bound_ns"], 0, "the agent asks the threads' own clocks");
+    let threads = total["threads"].as_array().expect("threads");
+    assert!(threads.iter().any(|thread| thread["voluntary_switches"].as_u64() > Some(0)), "{total}");
+}
+
+#[test]
+fn every_interval_is_one_object_and_the_total_the_last() {
+    let service = Service::busy();
+    let run = run(["--json", "stat", &service.target(), "--interval", "100ms", "--for", "450ms"]);
+    assert_eq!(run.code, Some(0), "{run:?}");
+    let mut lines = run.json_lines();
+    let total = lines.pop().expect("a total");
+    assert_eq!((&total["type"], &total["ended"]), (&"total".into(), &false.into()));
+    assert!(lines.len() >= 2 && lines.iter().all(|line| line["type"] == "interval"), "{lines:?}");
+    let parts: u64 = lines.iter().map(|line| ns(&line["process"]["cpu_ns"])).sum();
+    assert!(parts <= ns(&total["process"]["cpu_ns"]), "{parts} in parts of {total}");
+}
+
+#[test]
+fn a_process_without_dormouse_has_threads_and_no_groups() {
+    let busy = Plain::busy();
+    let text = run(["stat", "-p", &busy.target(), "--for", "300ms"]);
+    assert_eq!(text.code, Some(0), "{text:?}");
+    assert!(text.stdout.contains("threads only") && text.stdout.contains("THREAD"), "{}", text.stdout);
+    assert!(!text.stdout.contains("GROUP"), "{}", text.stdout);
+    let total = run(["--json", "stat", &busy.target(), "--for", "300ms"]).json();
+    assert_eq!(total["groups"], Value::Null);
+    assert!(ns(&total["process"]["cpu_ns"]) > 0, "{total}");
+    assert!(ns(&total["clock"]["thread_error_bound_ns"]) > 0, "a tick behind: {total}");
+    assert_eq!(total["threads"].as_array().map(Vec::len), Some(1));
+    let asleep = Plain::start("exec sleep 600");
+    let total = run(["--json", "stat", &asleep.target(), "--for", "100ms"]).json();
+    assert_eq!(ns(&total["process"]["cpu_ns"]), 0, "{total}");
+}
+
+#[test]
+fn what_cannot_be_counted_is_named_with_its_reason_and_never_0() {
+    let busy = Plain::busy();
+    let args = ["--json", "stat", &busy.target(), "--for", "100ms", "-e", "task-clock,page-faults,cycles"];
+    let counted = run(args);
+    assert_eq!(counted.code, Some(0), "{counted:?}");
+    let total = counted.json();
+    let counts = total["process"]["counts"].as_array().expect("counts").clone();
+    let of = |name: &str| counts.iter().find(|count| count["event"] == name).expect("an event").clone();
+    assert!(of("page-faults")["value"].is_u64());
+    assert_eq!(of("cycles")["value"], Value::Null, "{total}");
+    assert!(of("cycles")["reason"].as_str().is_some_and(|why| !why.is_empty()), "{total}");
+    assert!(counted.stderr.contains("not counted: cycles"), "{counted:?}");
+}
+
+#[test]
+fn a_name_that_is_no_event_is_exit_2_with_names_near_it() {
+    let service = Service::idle();
+    let busy = Plain::busy();
+    for target in [service.target(), busy.target()] {
+        for verb in ["stat", "top"] {
+            run([verb, &target, "-e", "task-clok"])
+                .assert_fails(2, &["no event is called", "near:", "task-clock"]);
+        }
+    }
+    run(["stat", "1", "-e", "a,,b"]).assert_fails(2, &["--event", "a name is missing"]);
+}
+
+#[test]
+fn a_command_line_that_says_too_little_or_too_much_is_exit_2() {
+    for args in [
+        &["stat"][..],
+        &["stat", "1", "--", "true"],
+        &["stat", "1", "-p", "1"],
+        &["stat", "-p", "0"],
+        &["stat", "1", "-r", "3"],
+        &["stat", "--for", "1s", "--", "true"],
+        &["stat", "-r", "0", "--", "true"],
+        &["stat", "1", "--interval", "1ms"],
+    ] {
+        run(args).assert_fails(2, &["error:"]);
+    }
+}
+
+#[test]
+fn top_has_a_column_for_an_event_and_serves_any_process() {
+    let busy = Plain::busy();
+    let args = ["top", &busy.target(), "--once", "--interval", "100ms", "-e", "page-faults,cycles"];
+    let text = run(args);
+    assert_eq!(text.code, Some(0), "{text:?}");
+    for part in ["threads only", "page-faults/s", "cycles/s", "<not counted>"] {
+        assert!(text.stdout.contains(part), "no {part:?} in {}", text.stdout);
+    }
+    let top = run(["--json"].iter().chain(&args)).json();
+    assert!(top["process"]["cpu_ns"].as_u64() > Some(0) && top["groups"].is_null(), "{top}");
+    assert!(top["threads"][0]["events"][0]["per_s"].is_number(), "{top}");
+}
+
+#[test]
+fn list_says_what_can_be_counted_and_why_the_rest_cannot() {
+    let service = Service::idle();
+    let busy = Plain::busy();
+    let here = run(["--json", "list"]).json();
+    let inside = run(["--json", "list", &service.target()]).json();
+    let outside = run(["--json", "list", &busy.target()]).json();
+    for listed in [&here, &inside, &outside] {
+        let events = listed["events"].as_array().expect("events");
+        let of = |name: &str| events.iter().find(|event| event["name"] == name).expect("an event");
+        assert_eq!((&of("task-clock")["available"], &of("task-clock")["unit"]), (&true.into(), &"ns".into()));
+        for event in events {
+            let why = event["unavailable"].as_str();
+            assert_eq!(event["available"] == true, why.is_none(), "a reason or an event: {event}");
+        }
+    }
+    assert_eq!(inside["pid"], service.pid());
+    let text = run(["list", &service.target()]);
+    assert!(text.code == Some(0) && text.stdout.starts_with("EVENT"), "{text:?}");
+}
+
+#[test]
+fn ctrl_c_ends_with_the_totals() {
+    let service = Service::busy();
+    for signal in [Signal::INT, Signal::TERM] {
+        let mut stat = Running::start(["--json", "stat", &service.target(), "--interval", "50ms"]);
+        assert!(stat.line().contains("\"type\":\"interval\""));
+        let ended = stat.end_by(signal);
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+        let total = ended.json_lines().pop().expect("a total");
+        assert_eq!((&total["type"], &total["ended"]), (&"total".into(), &false.into()));
+    }
+}
+
+#[test]
+fn a_target_that_dies_in_the_middle_leaves_what_was_seen_of_it() {
+    let mut service = Service::busy();
+    let mut stat = Running::start(["--json", "stat", &service.target(), "--interval", "50ms"]);
+    stat.line();
+    service.kill();
+    let ended = stat.end();
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let total = ended.json_lines().pop().expect("a total");
+    assert_eq!((&total["type"], &total["ended"]), (&"total".into(), &true.into()));
+    assert!(ended.stderr.contains("has ended"), "{ended:?}");
+
+    let plain = Plain::busy();
+    let mut stat = Running::start(["--json", "stat", &plain.target(), "--interval", "50ms"]);
+    stat.line();
+    drop(plain);
+    let ended = stat.end();
+    assert!(ended.code == Some(0) && ended.stderr.contains("has ended"), "{ended:?}");
+}
+
+#[test]
+fn a_thread_that_ends_in_the_middle_stays_in_the_total() {
+    // It runs a thread of its own for a while, as the service's load does.
+    let service = Service::start(|command| {
+        command.args(["--load", "300", "--for", "2s"]);
+    });
+    let stat = run(["--json", "stat", &service.target(), "--for", "1m"]);
+    let total = stat.json();
+    assert_eq!(total["ended"], true, "the party is over: {stat:?}");
+    assert!(total["threads"].as_array().is_some_and(|threads| !threads.is_empty()), "{total}");
+}
+
+#[test]
+fn a_commands_own_code_is_passed_through() {
+    for (script, code) in [("exit 0", 0), ("exit 1", 1), ("exit 42", 42), ("kill -TERM $$", 128 + 15)] {
+        let stat = run(["stat", "--", "sh", "-c", script]);
+        assert_eq!(stat.code, Some(code), "{script}: {stat:?}");
+        assert!(stat.stdout.contains("CPU time") && stat.stdout.contains("page faults"), "{stat:?}");
+    }
+    assert_eq!(run(["stat", "--", "true"]).code, Some(0));
+    assert_eq!(run(["stat", "--", "false"]).code, Some(1));
+    run(["stat", "--", "/no/such/program"]).assert_fails(127, &["cannot run /no/such/program"]);
+    run(["stat", "--", "/"]).assert_fails(126, &["cannot run /"]);
+}
+
+#[test]
+fn a_command_is_accounted_for_with_units() {
+    let script = "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; echo done";
+    let stat = run(["--json", "stat", "-o", "/dev/stderr", "--", "sh", "-c", script]);
+    assert_eq!(
+        (stat.code, stat.stdout.as_str()),
+        (Some(0), "done\n"),
+        "its own output stays apart: {stat:?}"
+    );
+    let used: Value = serde_json::from_str(&stat.stderr).expect("JSON");
+    assert_eq!((&used["type"], &used["exit_code"], &used["run"]), (&"run".into(), &0.into(), &1.into()));
+    assert_eq!(ns(&used["cpu_ns"]), ns(&used["user_ns"]) + ns(&used["system_ns"]));
+    assert!(ns(&used["cpu_ns"]) > 0 && ns(&used["elapsed_ns"]) > 0, "{used}");
+    for field in ["voluntary_switches", "involuntary_switches", "minor_faults", "major_faults"] {
+        assert!(used[field].is_u64(), "{field}: {used}");
+    }
+    assert!(used["cpus_used"].is_f64(), "{used}");
+}
+
+#[test]
+fn repeated_runs_have_a_mean_and_a_spread() {
+    let text = run(["stat", "-r", "3", "--", "true"]);
+    assert_eq!(text.code, Some(0), "{text:?}");
+    assert!(
+        text.stdout.contains("3 runs") && text.stdout.contains('±') && text.stdout.contains('%'),
+        "{text:?}"
+    );
+    let json = run(["--json", "stat", "-r", "3", "--", "sh", "-c", "exit 3"]);
+    assert_eq!(json.code, Some(3), "{json:?}");
+    let mut lines = json.json_lines();
+    let total = lines.pop().expect("a total");
+    assert_eq!((lines.len(), &total["runs"], &total["failed_runs"]), (3, &3.into(), &3.into()));
+    for field in ["mean", "stddev", "stddev_percent", "min", "max"] {
+        assert!(total["elapsed_ns"][field].is_number(), "{field}: {total}");
+    }
+}
+
+#[test]
+fn a_command_with_dormouse_in_it_is_seen_from_inside() {
+    let mut command = command(["--json", "stat", "-o", "/dev/stderr", "--"]);
+    let runtime = tempfile::tempdir().expect("a temporary directory");
+    command.env("DORMOUSE_RUNTIME_DIR", runtime.path());
+    command.args([DORMOUSE, "teaparty", "--workers", "2", "--load", "300", "--for", "2s"]);
+    let stat = finish(command);
+    assert_eq!(stat.code, Some(0), "{stat:?}");
+    let line = stat.stderr.lines().find(|line| line.starts_with("{\"schema\"")).expect("the figures");
+    let used: Value = serde_json::from_str(line).expect("JSON");
+    let groups = used["inside"]["groups"].as_array().unwrap_or_else(|| panic!("not seen: {used}"));
+    assert!(groups.iter().any(|group| group["name"] == "GET /menu" && ns(&group["cpu_ns"]) > 0), "{used}");
+    assert!(ns(&used["inside"]["before_end_ns"]) > 0, "{used}");
+}
+
+#[test]
+fn what_is_sent_to_this_process_alone_reaches_the_command() {
+    let mut stat =
+        command(["--json", "stat", "-o", "/dev/stderr", "--", "sh", "-c", "echo up; exec sleep 600"])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("it");
+    let mut line = String::new();
+    BufReader::new(stat.stdout.take().expect("its output")).read_line(&mut line).expect("a line");
+    assert_eq!(line, "up\n");
+    signal_to(stat.id(), Signal::TERM);
+    let output = stat.wait_with_output().expect("its end");
+    assert_eq!(output.status.code(), Some(128 + 15));
+    let used: Value = serde_json::from_slice(&output.stderr).expect("the figures all the same");
+    assert_eq!((&used["exit_code"], &used["signal"]), (&Value::Null, &15.into()));
+}
