@@ -15,7 +15,8 @@
 //!
 //! # Locking
 //!
-//! One lock over the changes and over reads. A fork waits for it, so that a child finds it free.
+//! One lock over the changes and over reads. A fork waits for it, so that a child finds it free. Keys and PMUs have locks
+//! that forks wait for, too, in an order that nobody chooses: so neither is called under ours.
 //!
 //! # Fork
 //!
@@ -65,16 +66,11 @@ static GENERATION: AtomicU64 = AtomicU64::new(1);
 static FORKED: AtomicBool = AtomicBool::new(false);
 
 static LOCK: Lock = Lock::new();
-static STATE: Mutex<State> =
-    Mutex::new(State { contexts: Vec::new(), everywhere: Uses::NONE, users: [0; MAX_EVENTS], awake: None });
+static STATE: Mutex<State> = Mutex::new(State { contexts: Vec::new(), everywhere: Uses::NONE });
 
 struct State {
     contexts: Vec<Entry>,
     everywhere: Uses,
-    /// How many countings want an event.
-    users: [u32; MAX_EVENTS],
-    /// Keeps the hook awake.
-    awake: Option<Lease>,
 }
 
 struct Entry {
@@ -112,6 +108,8 @@ pub struct Counting {
     mode: Mode,
     /// The process that it is of.
     process: Option<NonZeroU64>,
+    /// Keeps the hook awake.
+    _awake: Lease,
 }
 
 impl Counting {
@@ -146,15 +144,21 @@ impl Counting {
 
     fn begin(context: Option<&'static Context>, events: &[Event], mode: Mode) -> Result<Self, Error> {
         let mask = account::mask(events)?;
-        let mut state = State::lock()?;
-        state.begin(mask)?;
-        state.uses(context, mask, mode, |n| n + 1);
-        let done = state.apply();
-        if done.is_err() {
-            state.uses(context, mask, mode, |n| n - 1);
-            state.end(mask);
+        begin_events(mask)?;
+        let lease = Lease::of([SWITCH.key()]).map_err(|why| Error::Asleep { why: why.to_string() });
+        let counting = lease.and_then(|awake| {
+            let mut state = State::lock()?;
+            state.uses(context, mask, mode, |n| n + 1);
+            if let Err(why) = state.apply() {
+                state.uses(context, mask, mode, |n| n - 1);
+                return Err(why);
+            }
+            Ok(Self { context, mask, mode, process: fork::number(), _awake: awake })
+        });
+        if counting.is_err() {
+            end_events(mask);
         }
-        done.map(|()| Self { context, mask, mode, process: fork::number() })
+        counting
     }
 }
 
@@ -169,8 +173,28 @@ impl Drop for Counting {
             state.uses(self.context, self.mask, self.mode, |n| n - 1);
             // Fewer events are never refused; a set that is new to the process can be. Then more are counted than asked.
             let _ = state.apply();
-            state.end(self.mask);
         }
+        end_events(self.mask);
+    }
+}
+
+/// Tells the PMUs of these events that somebody counts them.
+fn begin_events(mask: u64) -> Result<(), Error> {
+    let mut begun = 0;
+    for (account, event) in account::events(mask) {
+        if let Err(why) = event.pmu().begin(&[event.number()]) {
+            end_events(begun);
+            return Err(why);
+        }
+        begun |= 1 << account;
+    }
+    Ok(())
+}
+
+/// Tells them that he does not any more.
+fn end_events(mask: u64) {
+    for (_, event) in account::events(mask) {
+        event.pmu().end(&[event.number()]);
     }
 }
 
@@ -259,38 +283,6 @@ impl State {
             entry.set(0, &NOTHING, now);
         }
         GENERATION.fetch_add(1, Ordering::AcqRel);
-        for (account, event) in account::events(u64::MAX) {
-            if std::mem::take(&mut self.users[account]) > 0 {
-                event.pmu().end(&[event.number()]);
-            }
-        }
-        self.awake = None;
-    }
-
-    /// One more wants these events: their PMUs are told of those that nobody has wanted before.
-    fn begin(&mut self, mask: u64) -> Result<(), Error> {
-        let mut begun = 0;
-        for (account, event) in account::events(mask) {
-            if self.users[account] == 0
-                && let Err(why) = event.pmu().begin(&[event.number()])
-            {
-                self.end(begun);
-                return Err(why);
-            }
-            self.users[account] += 1;
-            begun |= 1 << account;
-        }
-        Ok(())
-    }
-
-    /// One less wants them.
-    fn end(&mut self, mask: u64) {
-        for (account, event) in account::events(mask) {
-            self.users[account] -= 1;
-            if self.users[account] == 0 {
-                event.pmu().end(&[event.number()]);
-            }
-        }
     }
 
     fn uses(
@@ -325,11 +317,6 @@ impl State {
             layouts.push(Layout::of(wanted(entry))?);
         }
         Layout::of(everywhere.mask())?;
-        let counts = everywhere.mask() != 0 || self.contexts.iter().any(|entry| entry.uses.mask() != 0);
-        if counts && self.awake.is_none() {
-            self.awake =
-                Some(Lease::of([SWITCH.key()]).map_err(|why| Error::Asleep { why: why.to_string() })?);
-        }
         let now = Instant::now();
         let before: Vec<&'static Layout> = self.contexts.iter().map(|entry| entry.context.layout()).collect();
         let mut changed = false;
@@ -367,10 +354,6 @@ impl State {
                     block.start(),
                 );
             }
-        }
-        if !counts && let Some(lease) = self.awake.take() {
-            // A key that cannot be put to sleep leaves a hook that finds nothing to count.
-            let _ = lease.release();
         }
         Ok(())
     }
