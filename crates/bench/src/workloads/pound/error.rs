@@ -196,7 +196,14 @@ mod tests {
     #[test]
     fn each_read_has_a_least_a_most_and_a_bound() {
         for name in NAMES {
-            let reads = read_among(name, 2, 4).unwrap();
+            let reads = loop {
+                match read_among(name, 2, 4) {
+                    Ok(reads) => break reads,
+                    // Another test of this process computes; it comes to an end.
+                    Err(Failure::Unavailable(_)) => std::thread::yield_now(),
+                    Err(wrong) => panic!("{name}: {wrong:?}"),
+                }
+            };
             assert_eq!(reads.len(), 4);
             for read in reads {
                 assert!(read.least <= read.most && read.answer > 0, "{name}: {read:?}");
