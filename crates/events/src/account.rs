@@ -4,7 +4,9 @@
 //! is given to an event when it is first asked for, and never to another: a count stays where it is however often what
 //! is counted changes.
 
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::OnceLock;
+
+use dormouse_sys::lock::Lock;
 
 use crate::error::Error;
 use crate::pmu::Event;
@@ -16,11 +18,12 @@ pub const MAX_EVENTS: usize = 64;
 pub(crate) const CLOCK: usize = 0;
 
 static EVENTS: [OnceLock<Event>; MAX_EVENTS] = [const { OnceLock::new() }; MAX_EVENTS];
-static NUMBERING: Mutex<()> = Mutex::new(());
+/// Held while a number is given, and by forks.
+pub(crate) static NUMBERING: Lock = Lock::new();
 
 /// The number of `event`.
 pub(crate) fn of(event: Event) -> Result<usize, Error> {
-    let _one_at_a_time = NUMBERING.lock().unwrap_or_else(PoisonError::into_inner);
+    let _one_at_a_time = NUMBERING.lock().map_err(|_| Error::Reentrant)?;
     EVENTS[CLOCK].get_or_init(|| Event::TASK_CLOCK);
     for (number, place) in EVENTS.iter().enumerate() {
         if *place.get_or_init(|| event) == event {

@@ -50,7 +50,8 @@ pub struct Count {
     pub event: Event,
     /// How often, in the event's unit, outside of contexts that were entered inside of this one.
     pub value: u64,
-    /// How often in contexts that were entered inside of this one, as of their last switch.
+    /// How often in contexts that were entered inside of this one, as of their last switch; of an event that nobody counts any
+    /// more, what they have counted since then is left out.
     pub nested: u64,
     /// For how long the event was to be counted, in nanoseconds of wall time.
     pub enabled_ns: u64,
@@ -135,6 +136,21 @@ impl Context {
         self.entries_reported.fetch_max(entries, Ordering::Relaxed).max(entries)
     }
 
+    #[cfg(test)]
+    pub(crate) fn forget_reported(&self) {
+        for reported in &self.reported {
+            reported.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// In a fork child: what reads have included of what the parent's threads had not charged stays counted.
+    pub(crate) fn keep_reported(&self, mask: u64) {
+        for account in account::numbers(mask) {
+            let here = self.charged(account) + self.pending(account);
+            self.charge(0, account, self.reported[account].load(Ordering::Relaxed).saturating_sub(here));
+        }
+    }
+
     fn charged(&self, account: usize) -> u64 {
         // Pairs with the addition in `charge`.
         self.shards.iter().map(|s| s.counts[account].load(Ordering::Acquire)).sum()
@@ -187,7 +203,8 @@ impl Context {
         switch::stays()
             .map(|(block, stay, seen)| {
                 let owed = if seen.owed_to == self.id && account == CLOCK { seen.owed } else { 0 };
-                if seen.context != self.id || seen.part.layout.mask() & 1 << account == 0 {
+                let counts = seen.part.layout.mask() & 1 << account != 0 && seen.part.is_shared(account);
+                if seen.context != self.id || !counts {
                     return owed;
                 }
                 let mut readings = Readings::default();
@@ -200,18 +217,18 @@ impl Context {
     }
 }
 
-/// What is charged, and what is not yet. What a thread charges while we look at it could be missed, or counted
-/// twice; then we look again. When they never hold still, what is charged alone is behind by less than the time
-/// between two charges.
+/// What is charged, and what is not yet. What is pending is looked at after what is charged, so nothing is counted twice;
+/// what a thread charges in between is missed, and then we look again. When they never hold still, the most that was
+/// seen is behind by what was charged in the shortest of these moments.
 fn consistent(charged: impl Fn() -> u64, pending: impl Fn() -> u64) -> u64 {
-    let mut sum = charged();
+    let (mut most, mut sum) = (0, charged());
     for _ in 0..8 {
-        let pending = pending();
+        most = most.max(sum + pending());
         let again = charged();
         if again == sum {
-            return sum + pending;
+            break;
         }
         sum = again;
     }
-    sum
+    most
 }

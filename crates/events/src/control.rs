@@ -15,13 +15,16 @@
 //!
 //! # Locking
 //!
-//! One lock over the changes and over reads. A fork waits for it, so that a child finds it free. Keys and PMUs have locks
-//! that forks wait for, too, in an order that nobody chooses: so neither is called under ours.
+//! One lock over the changes and over reads; inside it are taken, one at a time, those of sets and of numbers, and what units
+//! have for [`crate::pmu::Pmu::read_of`]. A fork takes the first three in this order, so that a child finds them free and
+//! what they protect whole. Keys and units have locks of their own that forks may wait for, too, in an order that nobody
+//! chooses, because copies install their handlers when they are loaded: so no key is changed and no unit begun or ended
+//! under ours.
 //!
 //! # Fork
 //!
 //! A forked child drops all leases of keys, and so the hook sleeps in it. It drops its countings as well: nothing is counted
-//! in it until it asks. Counts stay what they were.
+//! in it until it asks. Counts stay what they were: also what the parent's other threads owed is charged in the child.
 //!
 //! # Safety
 //!
@@ -38,12 +41,12 @@ use dormouse_sys::fork;
 use dormouse_sys::lock::{Guard, Lock};
 use rustix::thread::{MembarrierCommand, membarrier};
 
-use crate::account::{self, MAX_EVENTS};
+use crate::account::{self, CLOCK, MAX_EVENTS};
 use crate::context::Context;
 use crate::error::Error;
-use crate::layout::{Layout, NOTHING, Readings};
+use crate::layout::{self, Layout, NOTHING, Readings};
 use crate::pmu::Event;
-use crate::stay::{ASLEEP, Part, Seen, Stay};
+use crate::stay::{self, Part, Seen, Stay};
 use crate::switch::{self, SWITCH};
 
 /// Whose counts are exact.
@@ -59,8 +62,8 @@ pub enum Mode {
 /// How long a thread that is in the middle of a switch is waited for.
 const PATIENCE: Duration = Duration::from_millis(20);
 
-/// Moves on with every change. Never [`crate::stay::ASLEEP`].
-static GENERATION: AtomicU64 = AtomicU64::new(1);
+/// Moves on with every change. Never [`crate::stay::ASLEEP`]; odd while anything is counted.
+static GENERATION: AtomicU64 = AtomicU64::new(2);
 
 /// The process is a fork child that has not dropped its parent's countings yet.
 static FORKED: AtomicBool = AtomicBool::new(false);
@@ -205,10 +208,26 @@ pub(crate) fn generation() -> u64 {
     GENERATION.load(Ordering::Acquire)
 }
 
+/// Whether anything is counted now: what a thread asks that has found the hook asleep and has begun a change. If it is
+/// not told so, whoever begins to count finds the change.
+#[inline]
+pub(crate) fn is_awake() -> bool {
+    !generation().is_multiple_of(2)
+}
+
+/// The next generation, in which anything is counted or not.
+fn next_generation(counts: bool) -> u64 {
+    // One writer: who has the lock, or the one thread of a fork child.
+    let next = ((GENERATION.load(Ordering::Relaxed) | 1) + 1) | u64::from(counts);
+    // Pairs with the load in `generation`.
+    GENERATION.store(next, Ordering::Release);
+    next
+}
+
 /// Makes a context known, so that what is counted everywhere is counted for it.
 pub(crate) fn register(make: impl FnOnce(u32) -> Context) -> &'static Context {
     // A handler over a change: the context is never known to anybody, so it counts nothing.
-    let Ok(mut state) = State::lock() else { return Box::leak(Box::new(make(u32::MAX >> 1))) };
+    let Ok(mut state) = State::lock() else { return Box::leak(Box::new(make(stay::NUMBERS - 1))) };
     let context: &'static Context = Box::leak(Box::new(make(state.contexts.len() as u32 + 1)));
     let times = Box::new([Time::default(); MAX_EVENTS]);
     let mut entry = Entry { context, uses: Uses::NONE, mask: 0, ever: 0, times };
@@ -281,8 +300,9 @@ impl State {
             entry.uses = Uses::NONE;
             entry.context.set_exact(false);
             entry.set(0, &NOTHING, now);
+            entry.context.keep_reported(entry.ever);
         }
-        GENERATION.fetch_add(1, Ordering::AcqRel);
+        next_generation(false);
     }
 
     fn uses(
@@ -317,9 +337,9 @@ impl State {
             layouts.push(Layout::of(wanted(entry))?);
         }
         Layout::of(everywhere.mask())?;
+        let counts = everywhere.mask() != 0 || self.contexts.iter().any(|entry| entry.uses.mask() != 0);
         let now = Instant::now();
-        let before: Vec<&'static Layout> = self.contexts.iter().map(|entry| entry.context.layout()).collect();
-        let mut changed = false;
+        let mut changed = counts != is_awake();
         for (entry, &layout) in self.contexts.iter_mut().zip(&layouts) {
             let exact = everywhere.exact + entry.uses.exact > 0;
             changed |= entry.mask != layout.mask() || exact != entry.context.is_exact();
@@ -327,8 +347,7 @@ impl State {
             entry.set(layout.mask(), layout, now);
         }
         if changed {
-            // Release pairs with `generation`.
-            let generation = GENERATION.fetch_add(1, Ordering::AcqRel) + 1;
+            let generation = next_generation(counts);
             barrier();
             for (block, stay) in switch::all_stays() {
                 settle(
@@ -338,18 +357,20 @@ impl State {
                         let index = (seen.context.checked_sub(1)?) as usize;
                         let entry = self.contexts.get(index)?;
                         // A task with a set of its own keeps it; its owner sees to the rest at the next switch.
-                        let keeps = seen.special
-                            && (seen.generation == ASLEEP || !std::ptr::eq(seen.part.layout, before[index]));
-                        let layout = if keeps { seen.part.layout } else { layouts[index] };
+                        let layout = if seen.fixed { seen.part.layout } else { layouts[index] };
                         let mut old = Readings::default();
                         let known = seen.part.layout.read_of(block, &mut old);
-                        let mut part = Part { layout, known, readings: old };
+                        let shared = layouts[index].mask();
+                        let mut part = Part { layout, known, shared, readings: old, taken: None };
                         if !std::ptr::eq(layout, seen.part.layout) {
                             part.known = layout.read_of(block, &mut part.readings);
                             // What both count goes on from one reading.
                             part.take_over(seen.part.layout, &old, known);
                         }
-                        Some((part, entry.context, seen.part.until(&old, known).collect()))
+                        let mut counts: Vec<_> = seen.part.until(&old, known).collect();
+                        part.take(&seen.part, &counts);
+                        counts.retain(|&(account, _)| seen.part.is_shared(account));
+                        Some((part, entry.context, counts))
                     },
                     block.start(),
                 );
@@ -427,15 +448,35 @@ impl Time {
     }
 }
 
+/// In the order in which they are taken.
+static LOCKS: [&Lock; 3] = [&LOCK, &layout::LOCK, &account::NUMBERING];
+
 extern "C" fn before_fork() {
-    LOCK.before_fork();
+    for lock in LOCKS {
+        lock.before_fork();
+    }
 }
 
 extern "C" fn in_parent() {
-    LOCK.in_parent();
+    for lock in LOCKS.into_iter().rev() {
+        lock.in_parent();
+    }
 }
 
 extern "C" fn in_child() {
-    LOCK.in_child();
+    for lock in LOCKS.into_iter().rev() {
+        lock.in_child();
+    }
+    next_generation(false);
+    // Held: forked by a handler over a change on this thread. Then what the others owed is lost.
+    if let Ok(state) = STATE.try_lock() {
+        switch::inherit(|context, entries, ns| {
+            let index = context.checked_sub(1).map(|index| index as usize);
+            if let Some(entry) = index.and_then(|index| state.contexts.get(index)) {
+                entry.context.count_entries(0, entries);
+                entry.context.charge(0, CLOCK, ns);
+            }
+        });
+    }
     FORKED.store(true, Ordering::Relaxed);
 }

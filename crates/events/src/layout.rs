@@ -17,6 +17,7 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
 
+use dormouse_sys::lock::Lock;
 use dormouse_sys::thread::ThreadBlock;
 
 use crate::account::{self, CLOCK};
@@ -60,6 +61,8 @@ pub(crate) struct Layout {
 pub(crate) static NOTHING: Layout =
     Layout { mask: 0, accounts: Vec::new(), numbers: Vec::new(), runs: Vec::new(), clock_only: false };
 
+/// Held over `SETS`, and by forks.
+pub(crate) static LOCK: Lock = Lock::new();
 static SETS: Mutex<BTreeMap<u64, &'static Layout>> = Mutex::new(BTreeMap::new());
 
 impl Layout {
@@ -68,6 +71,7 @@ impl Layout {
         if mask == 0 {
             return Ok(&NOTHING);
         }
+        let _lock = LOCK.lock().map_err(|_| Error::Reentrant)?;
         let mut sets = SETS.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(layout) = sets.get(&mask) {
             return Ok(layout);

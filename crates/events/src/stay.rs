@@ -38,7 +38,11 @@ const ONCE: u64 = 2;
 const STAY_SHIFT: u32 = 8;
 
 /// Of `context`: the task is not one of many.
-const SPECIAL: u32 = 1 << 31;
+pub(crate) const SPECIAL: u32 = 1 << 31;
+/// Of `context`: the task has a set of events of its own, which stays whatever its context counts.
+pub(crate) const FIXED: u32 = 1 << 30;
+/// Numbers of contexts are below.
+pub(crate) const NUMBERS: u32 = FIXED;
 
 /// From where a part of a stay is charged.
 #[derive(Debug)]
@@ -46,6 +50,8 @@ struct From {
     layout: AtomicPtr<Layout>,
     /// The places whose readings are known.
     known: AtomicU32,
+    /// The events that are the context's, too, where the task is special.
+    shared: AtomicU64,
     readings: [AtomicU64; MAX_COUNTERS],
 }
 
@@ -60,7 +66,7 @@ pub(crate) struct Stay {
     /// locked instruction for polls of one context after another.
     owed_to: AtomicU32,
     /// How many tasks came on in it.
-    entries: AtomicU32,
+    entries: AtomicU64,
     /// Its CPU time in stays that are over.
     owed: AtomicU64,
     /// The generation that the owner has seen at its beginning.
@@ -68,6 +74,8 @@ pub(crate) struct Stay {
     settled: AtomicU64,
     own: From,
     settlements: [From; 2],
+    /// By settlement: what of its events settlers have charged in the owner's stead.
+    taken: [[AtomicU64; MAX_COUNTERS]; 2],
 }
 
 /// A part of a stay that is to be charged.
@@ -75,7 +83,12 @@ pub(crate) struct Stay {
 pub(crate) struct Part {
     pub(crate) layout: &'static Layout,
     pub(crate) known: u32,
+    /// The events that are charged to the context, and not to the task alone.
+    pub(crate) shared: u64,
     pub(crate) readings: Readings,
+    /// What settlers have charged to the context in the owner's stead, place by place, of events that are counted still. What
+    /// else the owner charges of it is left to the owner.
+    pub(crate) taken: Option<Readings>,
 }
 
 /// What is counted for a stay.
@@ -98,8 +111,8 @@ pub(crate) struct Seen {
     stay: u64,
     settled: u64,
     pub(crate) context: u32,
-    /// Whether the task has anything of its own.
-    pub(crate) special: bool,
+    /// Whether the task has a set of events of its own.
+    pub(crate) fixed: bool,
     /// To which context these tasks and this CPU time are owed.
     pub(crate) owed_to: u32,
     pub(crate) entries: u64,
@@ -114,6 +127,7 @@ impl From {
             Self {
                 layout: AtomicPtr::new((&raw const NOTHING).cast_mut()),
                 known: AtomicU32::new(0),
+                shared: AtomicU64::new(0),
                 readings: zeros!(),
             }
         }
@@ -129,18 +143,20 @@ impl From {
         self.layout.store(std::ptr::from_ref(layout).cast_mut(), Release);
     }
 
-    fn part(&self) -> Part {
+    fn part(&self, is_special: bool) -> Part {
         let layout = Layout::behind(&self.layout);
         let mut readings = Readings::default();
         for (reading, place) in readings.iter_mut().zip(&self.readings).take(layout.len()) {
             *reading = place.load(Relaxed);
         }
-        Part { layout, known: self.known.load(Relaxed), readings }
+        let shared = if is_special { self.shared.load(Relaxed) } else { u64::MAX };
+        Part { layout, known: self.known.load(Relaxed), shared, readings, taken: None }
     }
 }
 
 impl Part {
-    const NOTHING: Self = Self { layout: &NOTHING, known: 0, readings: [0; MAX_COUNTERS] };
+    const NOTHING: Self =
+        Self { layout: &NOTHING, known: 0, shared: 0, readings: [0; MAX_COUNTERS], taken: None };
 
     /// What was counted from here until the places `known` of `readings`: number of the event and count.
     pub(crate) fn until(&self, readings: &Readings, known: u32) -> impl Iterator<Item = (usize, u64)> {
@@ -155,6 +171,11 @@ impl Part {
             // little ahead of the kernel's.
             .map(|(_, (account, (from, to)))| (account, to.saturating_sub(*from)))
     }
+
+    /// Whether event number `account` is charged to the context.
+    pub(crate) fn is_shared(&self, account: usize) -> bool {
+        self.shared & 1 << account != 0
+    }
 }
 
 /// For the owner.
@@ -165,12 +186,13 @@ impl Stay {
                 sequence: AtomicU64::new(0),
                 context: AtomicU32::new(0),
                 owed_to: AtomicU32::new(0),
-                entries: AtomicU32::new(0),
+                entries: AtomicU64::new(0),
                 owed: AtomicU64::new(0),
                 generation: AtomicU64::new(ASLEEP),
                 settled: AtomicU64::new(0),
                 own: From::new(),
                 settlements: [From::new(), From::new()],
+                taken: [zeros!(), zeros!()],
             }
         }
     }
@@ -243,18 +265,25 @@ impl Stay {
     /// How many tasks came on, and the CPU time; they are the caller's to charge. From now on it is owed to `context`.
     #[inline]
     pub(crate) fn pay(&self, context: u32) -> (u64, u64) {
-        let paid = (u64::from(self.entries.load(Relaxed)), self.owed.load(Relaxed));
-        self.owed_to.store(context, Relaxed);
+        let paid = (self.entries.load(Relaxed), self.owed.load(Relaxed));
         self.entries.store(0, Relaxed);
         self.owed.store(0, Relaxed);
+        // Pairs with the load in `owing`: what was owed to another is not taken to be owed to this one.
+        self.owed_to.store(context, Release);
         paid
+    }
+
+    /// To which context it is owed, how many tasks came on, and the CPU time; also in the middle of a change.
+    fn owing(&self) -> (u32, u64, u64) {
+        // Pairs with the store in `pay`.
+        (self.owed_to.load(Acquire), self.entries.load(Relaxed), self.owed.load(Relaxed))
     }
 
     /// What is left to charge of stay `stay`, whose owner has seen `generation` now. The owner has it, nobody else.
     #[inline]
     pub(crate) fn rest(&self, stay: u64, generation: u64) -> Part {
         if self.generation.load(Relaxed) == generation {
-            return self.own.part();
+            return self.own.part(self.is_special());
         }
         self.claim(stay)
     }
@@ -268,11 +297,27 @@ impl Stay {
         });
         match claimed {
             Ok(settled) if settled >> STAY_SHIFT == stay && settled & !(stay << STAY_SHIFT) != 0 => {
-                self.settlement(settled).part()
+                self.settled_part(settled, self.is_special())
             }
             _ if self.generation.load(Relaxed) == ASLEEP => Part::NOTHING,
-            _ => self.own.part(),
+            _ => self.own.part(self.is_special()),
         }
+    }
+
+    fn is_special(&self) -> bool {
+        self.context.load(Relaxed) & SPECIAL != 0
+    }
+
+    /// The events of the stay that are charged to its context.
+    #[inline]
+    pub(crate) fn shared(&self) -> u64 {
+        if self.is_special() { self.own.shared.load(Relaxed) } else { u64::MAX }
+    }
+
+    /// Says that of what the thread charges from now on, for a special task, its context gets `mask`.
+    #[cold]
+    pub(crate) fn share(&self, mask: u64) {
+        self.own.shared.store(mask, Relaxed);
     }
 
     /// Says that the thread charges what `layout` has from `readings` on.
@@ -296,10 +341,10 @@ impl Stay {
         self.generation.store(ASLEEP, Relaxed);
     }
 
-    /// Says for which context the thread works, and whether for a task with anything of its own.
+    /// Says for which context the thread works, and whether for a task with anything of its own ([`SPECIAL`], [`FIXED`]).
     #[inline]
-    pub(crate) fn set_context(&self, context: u32, special: bool) {
-        self.context.store(context | if special { SPECIAL } else { 0 }, Relaxed);
+    pub(crate) fn set_context(&self, context: u32, marks: u32) {
+        self.context.store(context | marks, Relaxed);
     }
 
     /// Ends the change that [`Stay::begin`] began at `stay`, and begins the next stay.
@@ -311,6 +356,22 @@ impl Stay {
 }
 
 impl Part {
+    /// What settlers have charged: number of the event and count.
+    pub(crate) fn taken(&self) -> impl Iterator<Item = (usize, u64)> {
+        self.taken.into_iter().flat_map(|taken| self.layout.accounts().zip(taken))
+    }
+
+    /// This part comes after `last`, of which `counts` are charged now.
+    pub(crate) fn take(&mut self, last: &Self, counts: &[(usize, u64)]) {
+        let mut taken = Readings::default();
+        for (place, account) in self.layout.accounts().enumerate() {
+            let of = |(there, n): (usize, u64)| (there == account).then_some(n);
+            taken[place] =
+                last.taken().filter_map(of).sum::<u64>() + counts.iter().copied().filter_map(of).sum::<u64>();
+        }
+        self.taken = Some(taken);
+    }
+
     /// Takes the readings of events that `layout` has too, of its places `known`.
     pub(crate) fn take_over(&mut self, layout: &Layout, readings: &Readings, known: u32) {
         for (place, account) in self.layout.accounts().enumerate() {
@@ -325,8 +386,15 @@ impl Part {
 
 /// For the others.
 impl Stay {
-    fn settlement(&self, settled: u64) -> &From {
-        &self.settlements[(settled / ONCE % 2) as usize]
+    fn settled_part(&self, settled: u64, is_special: bool) -> Part {
+        let settlement = (settled / ONCE % 2) as usize;
+        let mut part = self.settlements[settlement].part(is_special);
+        let mut taken = Readings::default();
+        for (taken, place) in taken.iter_mut().zip(&self.taken[settlement]).take(part.layout.len()) {
+            *taken = place.load(Relaxed);
+        }
+        part.taken = Some(taken);
+        part
     }
 
     /// What the stay is; `None` while its owner changes it.
@@ -339,25 +407,19 @@ impl Stay {
         // Pairs with the exchange in `settle`: who sees the count sees the settlement.
         let settled = self.settled.load(Acquire);
         let generation = self.generation.load(Relaxed);
+        let context = self.context.load(Relaxed);
+        let is_special = context & SPECIAL != 0;
         let part = match settled {
             _ if settled >> STAY_SHIFT == stay && settled & !(stay << STAY_SHIFT) != 0 => {
-                self.settlement(settled).part()
+                self.settled_part(settled, is_special)
             }
             _ if generation == ASLEEP => Part::NOTHING,
-            _ => self.own.part(),
+            _ => self.own.part(is_special),
         };
-        let context = self.context.load(Relaxed);
-        let seen = Seen {
-            stay,
-            settled,
-            context: context & !SPECIAL,
-            special: context & SPECIAL != 0,
-            owed_to: self.owed_to.load(Relaxed),
-            entries: u64::from(self.entries.load(Relaxed)),
-            owed: self.owed.load(Relaxed),
-            generation,
-            part,
-        };
+        let (owed_to, entries, owed) = self.owing();
+        let fixed = context & FIXED != 0;
+        let context = context & !(SPECIAL | FIXED);
+        let seen = Seen { stay, settled, context, fixed, owed_to, entries, owed, generation, part };
         self.is_still(&seen).then_some(seen)
     }
 
@@ -371,17 +433,15 @@ impl Stay {
             }
             std::hint::spin_loop();
         }
-        Seen {
-            stay: self.sequence.load(Relaxed),
-            settled: 0,
-            context: 0,
-            special: false,
-            owed_to: self.owed_to.load(Relaxed),
-            entries: u64::from(self.entries.load(Relaxed)),
-            owed: self.owed.load(Relaxed),
-            generation: ASLEEP,
-            part: Part::NOTHING,
-        }
+        // In one change the owner pays once, so what is owed goes with whom it is owed to.
+        let stay = self.sequence.load(Acquire);
+        let (owed_to, entries, owed) = self.owing();
+        // As in `is_still`.
+        fence(Acquire);
+        let is_one = self.sequence.load(Relaxed) == stay;
+        let (owed_to, entries, owed) = if is_one { (owed_to, entries, owed) } else { (0, 0, 0) };
+        let (generation, part) = (ASLEEP, Part::NOTHING);
+        Seen { stay, settled: 0, context: 0, fixed: false, owed_to, entries, owed, generation, part }
     }
 
     /// Whether the stay is what it was, so that what was read since then belongs to it.
@@ -405,7 +465,13 @@ impl Stay {
             count => count,
         };
         let after = seen.stay << STAY_SHIFT | count;
-        self.settlement(after).set(part.layout, part.known, &part.readings);
+        let settlement = (after / ONCE % 2) as usize;
+        for (place, taken) in self.taken[settlement].iter().zip(part.taken.unwrap_or_default()) {
+            place.store(taken, Relaxed);
+        }
+        let settlement = &self.settlements[settlement];
+        settlement.shared.store(part.shared, Relaxed);
+        settlement.set(part.layout, part.known, &part.readings);
         // Release pairs with the loads of `claim` and `look`; acquire with the claim of an earlier stay, whose
         // reading of this settlement comes before we wrote it.
         self.settled.compare_exchange(seen.settled, after, AcqRel, Acquire).is_ok()

@@ -16,7 +16,10 @@
 //!
 //! # Async-signal-safety
 //!
-//! A handler may enter and leave tasks. One that interrupts a switch is charged to whatever that switch leads to.
+//! A handler may enter and leave tasks. One that interrupts a switch is charged to whatever that switch leads to: from the
+//! beginning of the change of the stay to its end, which comes after the stack is what it is to be, its guards are
+//! inert. Outside of changes, what is on the stack may be charged at any moment, because a handler's guard passes on to
+//! the topmost entry.
 //!
 //! # Safety
 //!
@@ -26,17 +29,17 @@
 use std::cell::Cell;
 use std::marker::PhantomData;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, compiler_fence};
 
 use dormouse_keys::{static_key, unlikely};
 use dormouse_sys::thread::{self, Current, MAX_THREADS, ThreadBlock};
 
 use crate::account::CLOCK;
 use crate::context::Context;
-use crate::control::generation;
+use crate::control::{generation, is_awake};
 use crate::layout::{Layout, NOTHING, Readings};
 use crate::pmu;
-use crate::stay::{ASLEEP, Counted, Seen, Stay};
+use crate::stay::{ASLEEP, Counted, Part, Seen, Stay};
 use crate::task::{Own, Task};
 
 static_key! {
@@ -48,6 +51,9 @@ static_key! {
 pub const MAX_DEPTH: usize = 32;
 
 static OVERFLOWS: AtomicU64 = AtomicU64::new(0);
+
+/// One past the highest index of a stay that was ever used.
+static USED: AtomicUsize = AtomicUsize::new(0);
 
 /// By the index of the thread's block.
 static STAYS: [Stay; MAX_THREADS] = [const { Stay::new() }; MAX_THREADS];
@@ -158,7 +164,8 @@ const KIND_BITS: u32 = 8;
 const _: () = assert!(MAX_DEPTH < 1 << PLACE_BITS);
 
 impl Token {
-    const NONE: Self = Self(0);
+    /// Of an inert guard, and of an entry that was never used: the place is none.
+    const NONE: Self = Self(MAX_DEPTH as u64);
 
     #[inline]
     fn new(number: u64, place: usize, kind: Kind) -> Self {
@@ -269,19 +276,17 @@ impl Stack {
     /// Without a block (more threads than the table holds) a thread's tasks are not counted.
     #[cold]
     fn arrive(&self) -> Option<Here> {
-        if self.ended.get()
-            || !thread::on_thread_exit(end_of_thread)
-            || !thread::on_fork_child(begin_in_child)
-        {
+        if self.ended.get() || !charges_at_exit() || !thread::on_fork_child(begin_in_child) {
             return None;
         }
         let block = thread::current()?;
         let here = Here { block, stay: &STAYS[block.index()] };
         self.start.set(block.start());
+        USED.fetch_max(block.index() + 1, Ordering::Relaxed);
         // Whoever had the block before may have ended in the middle of anything, as in a fork.
         let number = here.stay.begin();
         here.stay.pay(0);
-        here.stay.set_context(0, false);
+        here.stay.set_context(0, 0);
         here.stay.set_asleep();
         here.stay.end(number);
         pmu::show();
@@ -311,11 +316,12 @@ impl Stack {
             && self.keeps(task.context())
             && let Some(here) = self.here.get()
         {
-            // The lowest entry has this context already.
+            // The lowest entry has this context already. The depth first, as in `enter_anew`.
+            self.depth.set(1);
+            compiler_fence(Ordering::SeqCst);
             let token = self.next_token(0, kind);
             self.entries[0].token.set(token);
             self.entries[0].task.set(task.id());
-            self.depth.set(1);
             here.stay.count_entry();
             here.block.set_task(task.id());
             return Entered { token, not_send: PhantomData };
@@ -351,7 +357,9 @@ impl Stack {
             // A signal handler over a switch.
             return Token::NONE;
         }
-        // The depth first: a handler from here on uses the places above.
+        // The depth first: a handler from here on uses the places above, and must not take this one for one that is gone.
+        entry.context.set(Some(context));
+        compiler_fence(Ordering::SeqCst);
         self.depth.set(place + 1);
         compiler_fence(Ordering::SeqCst);
         let token = self.next_token(place, kind);
@@ -365,13 +373,13 @@ impl Stack {
             let raw = own.map_or(std::ptr::null(), Arc::as_ptr);
             if unlikely!(SWITCH) {
                 if own.is_some() || !here.stay.goes_on(context.id(), generation()) {
-                    self.pass(here, place, Some(context), raw);
+                    self.pass(here, place, place + 1, Some(context), raw);
                 }
                 if kind != Kind::Drop {
                     here.stay.count_entry();
                 }
             } else {
-                Self::pass_asleep(here, context.id(), raw);
+                self.pass_asleep(here, place, place + 1, Some(context), raw);
             }
             here.block.set_current(Current { task: id, group: context.id() });
         }
@@ -427,14 +435,23 @@ impl Stack {
             let id = context.map_or(0, Context::id);
             if unlikely!(SWITCH) {
                 let goes_on = own.is_null() && here.stay.goes_on(id, generation());
-                if !(goes_on || depth == 0 && self.lazy.get() && self.stays_lazily(here)) {
-                    self.pass(here, before, context, own);
+                if goes_on || depth == 0 && self.lazy.get() && self.stays_lazily(here) {
+                    self.cut(before, depth);
+                } else {
+                    self.pass(here, before, depth, context, own);
                 }
             } else {
-                Self::pass_asleep(here, id, own);
+                self.pass_asleep(here, before, depth, context, own);
             }
             here.block.set_current(Current { task, group: id });
+        } else {
+            self.cut(before, depth);
         }
+    }
+
+    /// Of `before` entries `depth` are left. What the others had of their own is charged no more.
+    #[inline]
+    fn cut(&self, before: usize, depth: usize) {
         self.depth.set(depth);
         for entry in self.entries.get(depth..before).unwrap_or_default() {
             if !entry.own.get().is_null() {
@@ -446,12 +463,13 @@ impl Stack {
     /// Whether a thread without a current task goes on to charge what was its last task's, from now on.
     fn stays_lazily(&self, here: Here) -> bool {
         let Some(charged) = self.charged.get() else { return false };
+        let generation = generation();
         let stays = self.charged_own.get().is_null()
-            && here.stay.goes_on(charged.id(), generation())
+            && here.stay.goes_on(charged.id(), generation)
             && self.entries[0].context.get().is_some_and(|lowest| std::ptr::eq(lowest, charged));
         if stays {
             self.kept.set(Some(charged));
-            self.kept_generation.set(generation());
+            self.kept_generation.set(generation);
         }
         stays
     }
@@ -484,30 +502,34 @@ impl Stack {
         if here.stay.is_changing() {
             return Switched::Asleep;
         }
+        if self.depth.get() > 1 {
+            self.pop_to(1);
+        }
         let (context, id) = (task.context(), task.id());
         let own = task.special();
-        let raw = own.map_or(std::ptr::null(), Arc::as_ptr);
-        let before = self.depth.get();
-        let did = if unlikely!(SWITCH) {
-            let did = self.pass(here, before, Some(context), raw);
-            here.stay.count_entry();
-            did
-        } else {
-            Self::pass_asleep(here, context.id(), raw);
-            Switched::Asleep
-        };
+        let raw = own.map_or(std::ptr::null(), |own| Arc::into_raw(Arc::clone(own)));
+        let (before, entry) = (self.depth.get(), &self.entries[0]);
+        // As in `enter_anew`.
+        entry.context.set(Some(context));
+        compiler_fence(Ordering::SeqCst);
         self.depth.set(1);
-        for entry in self.entries.get(1..before).unwrap_or_default() {
-            entry.set_own(None);
-        }
-        let entry = &self.entries[0];
+        compiler_fence(Ordering::SeqCst);
         entry.token.set(self.next_token(0, Kind::Poll));
         entry.context.set(Some(context));
         entry.task.set(id);
-        if own.is_some() || !entry.own.get().is_null() {
-            entry.set_own(own);
-        }
+        let last = entry.own.replace(raw);
+        let did = if unlikely!(SWITCH) {
+            let did = self.pass(here, before, 1, Some(context), raw);
+            here.stay.count_entry();
+            did
+        } else {
+            self.pass_asleep(here, before, 1, Some(context), raw)
+        };
         here.block.set_current(Current { task: id, group: context.id() });
+        if !last.is_null() {
+            // SAFETY: invariant 3; the entry has another one now, and what it was charged is over.
+            drop(unsafe { Arc::from_raw(last) });
+        }
         did
     }
 
@@ -519,36 +541,63 @@ impl Stack {
             && self.charged.get().is_some()
             && !here.stay.is_changing()
         {
-            self.pass(here, 0, None, std::ptr::null());
+            self.pass(here, 0, 0, None, std::ptr::null());
         }
     }
 
     /// Charges what was counted since the last change to what it was for, which was inside of `depth` entries, and goes
-    /// on for `context`.
+    /// on for `context`, inside of `after`.
     #[inline]
-    fn pass(&self, here: Here, depth: usize, context: Option<&'static Context>, own: *const Own) -> Switched {
+    fn pass(
+        &self,
+        here: Here,
+        depth: usize,
+        after: usize,
+        context: Option<&'static Context>,
+        own: *const Own,
+    ) -> Switched {
+        let number = here.stay.begin();
+        self.pass_from(here, number, depth, after, context, own)
+    }
+
+    /// The same, of the stay `number` whose change has begun.
+    #[inline(always)]
+    fn pass_from(
+        &self,
+        here: Here,
+        number: u64,
+        depth: usize,
+        after: usize,
+        context: Option<&'static Context>,
+        own: *const Own,
+    ) -> Switched {
         let stay = here.stay;
-        let number = stay.begin();
         self.kept_generation.set(ASLEEP);
-        let counted = stay.counted(generation());
+        // Before the layout: one that is newer than the generation is settled, one that is older never would be.
+        let generation = generation();
+        let counted = stay.counted(generation);
         // SAFETY: invariant 3: `own` is that of an entry, or of the task that the caller has.
         let special = unsafe { own.as_ref() };
-        let layout = context
-            .map_or(&NOTHING, |context| special.map_or_else(|| context.layout(), |own| own.layout(context)));
+        let shared = context.map_or(&NOTHING, Context::layout);
+        let layout = special.map_or(shared, |own| own.layout(shared));
         let did = match counted {
             Counted::Nothing | Counted::Clock { .. } if layout.is_clock() || layout.is_empty() => {
                 self.pass_by_clock(stay, depth, counted, layout)
             }
-            _ => self.pass_by_reading(stay, depth, number, layout),
+            _ => self.pass_by_reading(stay, depth, number, generation, layout),
         };
         if let Some(context) = context
             && !stay.is_owed_to(context.id())
         {
             self.pay(stay, Some(context));
         }
-        stay.set_context(context.map_or(0, Context::id), !own.is_null());
+        if special.is_some() {
+            stay.share(shared.mask());
+        }
+        stay.set_context(context.map_or(0, Context::id), special.map_or(0, Own::marks));
         self.charged.set(context);
         self.charged_own.set(own);
+        self.cut(depth, after);
         stay.end(number);
         did
     }
@@ -564,7 +613,7 @@ impl Stack {
     }
 
     /// Where task-clock is all that is counted, before and after, or nothing.
-    #[inline]
+    #[inline(always)]
     fn pass_by_clock(
         &self,
         stay: &Stay,
@@ -583,7 +632,7 @@ impl Stack {
             if is_owed && depth <= 1 && self.charged_own.get().is_null() {
                 stay.owe(ns);
             } else {
-                self.charge(depth, std::iter::once((CLOCK, ns)));
+                self.charge(depth, stay.shared(), std::iter::once((CLOCK, ns)));
             }
         }
         stay.set_first(layout, now);
@@ -591,19 +640,28 @@ impl Stack {
     }
 
     #[inline(never)]
-    fn pass_by_reading(&self, stay: &Stay, depth: usize, number: u64, layout: &'static Layout) -> Switched {
+    fn pass_by_reading(
+        &self,
+        stay: &Stay,
+        depth: usize,
+        number: u64,
+        generation: u64,
+        layout: &'static Layout,
+    ) -> Switched {
         if stay.is_asleep() {
             // It was not for anything yet, and may have been settled meanwhile.
             let top = depth.checked_sub(1).and_then(|top| self.entries.get(top));
             self.charged.set(top.and_then(|top| top.context.get()));
             self.charged_own.set(top.map_or(std::ptr::null(), |top| top.own.get()));
         }
-        let generation = generation();
         let mut readings = Readings::default();
         let rest = stay.rest(number, generation);
         if !rest.layout.is_empty() {
             rest.layout.read(&mut readings);
-            self.charge(depth, rest.until(&readings, u32::MAX));
+            self.charge(depth, rest.shared, rest.until(&readings, u32::MAX));
+            if rest.taken.is_some() {
+                self.charge_taken(depth, &rest);
+            }
         }
         // What goes and what comes do so at one moment: one reading of the same counters does for both.
         if !std::ptr::eq(layout, rest.layout) {
@@ -615,27 +673,72 @@ impl Stack {
 
     /// The same while nothing is counted.
     #[inline]
-    fn pass_asleep(here: Here, context: u32, own: *const Own) {
+    fn pass_asleep(
+        &self,
+        here: Here,
+        depth: usize,
+        after: usize,
+        context: Option<&'static Context>,
+        own: *const Own,
+    ) -> Switched {
         let number = here.stay.begin();
+        if is_awake() {
+            return self.pass_late(here, number, depth, after, context, own);
+        }
         here.stay.set_asleep();
-        here.stay.set_context(context, !own.is_null());
+        // SAFETY: as in `pass`.
+        let marks = unsafe { own.as_ref() }.map_or(0, Own::marks);
+        here.stay.set_context(context.map_or(0, Context::id), marks);
+        self.cut(depth, after);
         here.stay.end(number);
+        Switched::Asleep
+    }
+
+    /// The hook was found asleep, and has been woken since: who woke it may have settled the stay.
+    #[cold]
+    #[inline(never)]
+    fn pass_late(
+        &self,
+        here: Here,
+        number: u64,
+        depth: usize,
+        after: usize,
+        context: Option<&'static Context>,
+        own: *const Own,
+    ) -> Switched {
+        self.pass_from(here, number, depth, after, context, own)
     }
 
     #[inline]
-    fn charge(&self, depth: usize, counts: impl Iterator<Item = (usize, u64)>) {
+    fn charge(&self, depth: usize, shared: u64, counts: impl Iterator<Item = (usize, u64)>) {
         let Some(charged) = self.charged.get() else { return };
         // SAFETY: invariant 3: what is charged is an entry's until the entry goes, which passes on first.
         let own = unsafe { self.charged_own.get().as_ref() };
-        let counted = if own.is_some() { charged.layout().mask() } else { u64::MAX };
         for (account, n) in counts {
-            if counted & 1 << account != 0 {
+            let is_shared = shared & 1 << account != 0;
+            if is_shared {
                 charged.charge(self.start.get(), account, n);
             }
             if let Some(own) = own {
                 own.charge(account, n);
             }
-            if depth > 1 {
+            if depth > 1 && is_shared {
+                self.charge_around(charged, depth, account, n);
+            }
+        }
+    }
+
+    /// Charges what settlers have left to the owner.
+    #[cold]
+    fn charge_taken(&self, depth: usize, rest: &Part) {
+        let Some(charged) = self.charged.get() else { return };
+        // SAFETY: as in `charge`.
+        let own = unsafe { self.charged_own.get().as_ref() };
+        for (account, n) in rest.taken() {
+            if let Some(own) = own {
+                own.charge(account, n);
+            }
+            if rest.is_shared(account) {
                 self.charge_around(charged, depth, account, n);
             }
         }
@@ -669,13 +772,32 @@ impl Stack {
                 });
                 entry.set_own(own);
                 if is_top && let Some(here) = self.here.get() {
+                    let depth = self.depth.get();
                     if unlikely!(SWITCH) {
-                        self.pass(here, self.depth.get(), Some(context), entry.own.get());
+                        self.pass(here, depth, depth, Some(context), entry.own.get());
                     } else {
-                        Self::pass_asleep(here, context.id(), entry.own.get());
+                        self.pass_asleep(here, depth, depth, Some(context), entry.own.get());
                     }
                 }
             }
+        }
+    }
+}
+
+/// Has what a thread has counted charged at its end; false when the table of hooks is full.
+pub(crate) fn charges_at_exit() -> bool {
+    thread::on_thread_exit(end_of_thread)
+}
+
+/// In a fork child: hands what the parent's other threads owed to `charge`, as number of the context, entries and CPU
+/// time. Signal-safe if `charge` is.
+pub(crate) fn inherit(charge: impl Fn(u32, u64, u64)) {
+    let own = STACK.with(|stack| stack.here.get());
+    for stay in STAYS.iter().take(USED.load(Ordering::Relaxed)) {
+        if own.is_none_or(|own| !std::ptr::eq(own.stay, stay)) {
+            let seen = stay.watch();
+            stay.pay(0);
+            charge(seen.owed_to, seen.entries, seen.owed);
         }
     }
 }
@@ -696,9 +818,7 @@ fn begin_in_child() {
 /// What a thread does last: nothing of it stays uncharged.
 fn end_of_thread() {
     STACK.with(|stack| {
-        for entry in &stack.entries {
-            entry.context.set(None);
-        }
+        stack.lazy.set(false);
         stack.pop_to(0);
         stack.park();
         if let Some(here) = stack.here.take() {
@@ -718,193 +838,4 @@ impl Drop for Entered {
 }
 
 #[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
-    use crate::control::{Counting, Mode};
-    use crate::pmu::{CountingPmu, Event};
-
-    static PMU: CountingPmu = CountingPmu::new();
-
-    fn happenings() -> Event {
-        PMU.event("happenings", 0)
-    }
-
-    fn pass(times: u64) {
-        CountingPmu::happen(0, times);
-    }
-
-    /// A context that counts happenings.
-    fn context() -> (&'static Context, Counting) {
-        let context = Context::new();
-        (context, Counting::of(context, &[happenings()], Mode::GroupExact).unwrap())
-    }
-
-    fn value(context: &Context) -> (u64, u64) {
-        let counts = context.read();
-        let count = counts.iter().find(|count| count.event == happenings());
-        count.map_or((0, 0), |count| (count.value, count.nested))
-    }
-
-    #[test]
-    fn events_are_charged_to_the_innermost_task_and_known_to_those_around_it() {
-        let ((a, _a), (b, _b)) = (context(), context());
-        pass(100);
-        let outer = enter(&mut Task::new(a, 1), Kind::Poll);
-        pass(10);
-        let inner = enter(&mut Task::new(b, 2), Kind::Poll);
-        assert_eq!((current_task(), current_context()), (2, b.id()));
-        pass(5);
-        assert_eq!(value(b), (5, 0), "what is pending is seen");
-        let again = enter(&mut Task::new(a, 3), Kind::Poll);
-        pass(2);
-        drop(again);
-        drop(inner);
-        assert_eq!(current_task(), 1);
-        pass(1);
-        drop(outer);
-        pass(1000);
-        assert_eq!((current_task(), current_context()), (0, 0));
-        assert_eq!((value(a), value(b)), ((13, 5), (5, 2)));
-        assert_eq!((a.entries(), b.entries()), (2, 1));
-    }
-
-    #[test]
-    fn scopes_may_end_in_any_order() {
-        let ((a, _a), (b, _b)) = (context(), context());
-        let first = enter(&mut Task::new(a, 1), Kind::Scope);
-        pass(1);
-        let second = enter(&mut Task::new(b, 2), Kind::Scope);
-        pass(10);
-        drop(first);
-        pass(100);
-        drop(second);
-        pass(1000);
-        assert_eq!((value(a).0, value(b).0), (1, 110));
-        assert_eq!(current_task(), 0);
-    }
-
-    #[test]
-    fn the_end_of_a_poll_ends_what_it_left_behind_and_late_guards_do_nothing() {
-        let ((a, _a), (b, _b)) = (context(), context());
-        let poll = enter(&mut Task::new(a, 1), Kind::Poll);
-        let kept = enter(&mut Task::new(b, 2), Kind::Scope);
-        std::mem::forget(enter(&mut Task::new(b, 3), Kind::Scope));
-        pass(7);
-        drop(poll);
-        pass(100);
-        let next = enter(&mut Task::new(a, 4), Kind::Poll);
-        pass(1);
-        drop(kept);
-        assert_eq!(current_task(), 4);
-        pass(1);
-        drop(next);
-        assert_eq!((value(a).0, value(b).0), (2, 7));
-    }
-
-    #[test]
-    fn deeper_than_the_stack_is_charged_to_what_is_there() {
-        let ((a, _a), (b, _b)) = (context(), context());
-        let before = overflows();
-        let guards: Vec<_> = (0..MAX_DEPTH).map(|_| enter(&mut Task::new(a, 1), Kind::Scope)).collect();
-        let too_deep = enter(&mut Task::new(b, 2), Kind::Scope);
-        pass(3);
-        drop(too_deep);
-        drop(guards);
-        assert_eq!((value(a).0, value(b).0), (3, 0));
-        assert_eq!(overflows(), before + 1);
-        assert_eq!(current_task(), 0);
-    }
-
-    #[test]
-    fn a_panic_ends_the_task() {
-        let (a, _a) = context();
-        let caught = std::panic::catch_unwind(|| {
-            let _guard = enter(&mut Task::new(a, 1), Kind::Poll);
-            pass(4);
-            std::panic::resume_unwind(Box::new("of the test"));
-        });
-        assert!(caught.is_err());
-        pass(100);
-        assert_eq!(value(a).0, 4);
-        assert_eq!(current_task(), 0);
-    }
-
-    #[test]
-    fn a_task_that_runs_since_before_is_counted_from_the_beginning_of_a_counting_to_its_end() {
-        let a = Context::new();
-        let guard = enter(&mut Task::new(a, 1), Kind::Scope);
-        pass(1);
-        let counting = Counting::of(a, &[happenings()], Mode::GroupExact).unwrap();
-        pass(10);
-        assert_eq!(value(a).0, 10);
-        let more = Counting::of(a, &[PMU.event("others", 1)], Mode::GroupExact).unwrap();
-        CountingPmu::happen(1, 7);
-        pass(100);
-        assert_eq!(value(a).0, 110);
-        drop(counting);
-        pass(1000);
-        assert_eq!(value(a).0, 110);
-        let counting = Counting::of(a, &[happenings()], Mode::GroupExact).unwrap();
-        pass(10_000);
-        drop(guard);
-        pass(100_000);
-        drop(counting);
-        assert_eq!(value(a).0, 10_110);
-        assert_eq!(a.read().iter().find(|count| count.event.name() == "others").unwrap().value, 7);
-        drop(more);
-    }
-
-    #[test]
-    fn a_lazy_thread_keeps_the_last_task_until_another_comes_or_it_parks() {
-        let ((a, _a), (b, _b)) = (context(), context());
-        set_lazy(true);
-        drop(enter(&mut Task::new(a, 1), Kind::Poll));
-        pass(1);
-        assert_eq!((current_task(), value(a).0), (0, 1));
-        let reads = PMU.reads();
-        for task in 0..10 {
-            let poll = enter(&mut Task::new(a, task), Kind::Poll);
-            pass(1);
-            drop(poll);
-        }
-        assert_eq!(value(a).0, 11);
-        drop(enter(&mut Task::new(b, 1), Kind::Poll));
-        pass(100);
-        park();
-        pass(1000);
-        assert_eq!((value(a).0, value(b).0), (11, 100));
-        assert_eq!(a.entries(), 11);
-        set_lazy(false);
-        // Other tests read too.
-        assert!(PMU.reads() >= reads);
-    }
-
-    #[test]
-    fn a_task_of_its_own_is_apart_and_can_be_stopped() {
-        let (a, _a) = context();
-        let mut pinned = Task::new(a, 1);
-        pinned.pin();
-        let mut plain = Task::new(a, 2);
-        assert!(!pinned.is_equivalent(&plain));
-        assert!(plain.is_equivalent(&Task::new(a, 3)));
-        switch(Some(&mut pinned));
-        pass(1);
-        switch(Some(&mut plain));
-        pass(10);
-        plain.disable_all();
-        pass(100);
-        assert!(plain.is_equivalent(&plain.inherit(4)));
-        plain.enable_all();
-        assert!(plain.is_equivalent(&Task::new(a, 3)));
-        pass(1000);
-        plain.add(PMU.event("others", 1)).unwrap();
-        assert!(plain.add(PMU.event("others", 1)).is_err());
-        CountingPmu::happen(1, 3);
-        switch(None);
-        pass(10_000);
-        assert_eq!(value(a).0, 1011);
-        assert_eq!(pinned.counts(), [(happenings(), 1)]);
-        assert!(plain.counts().contains(&(PMU.event("others", 1), 3)));
-        assert!(!a.read().iter().any(|count| count.event.name() == "others"));
-    }
-}
+mod tests;

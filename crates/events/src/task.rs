@@ -9,13 +9,14 @@
 //! their own come and go.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
 use crate::account::{self, MAX_EVENTS};
 use crate::context::Context;
 use crate::error::Error;
 use crate::layout::{Layout, NOTHING};
 use crate::pmu::Event;
+use crate::stay::{FIXED, SPECIAL};
 use crate::switch;
 
 /// A unit of work that is charged to a [`Context`]: a future, a fiber, a thread, a scope.
@@ -36,6 +37,8 @@ pub(crate) struct Own {
     /// Events that it counts beside those of its context, and those that it does not count.
     more: AtomicU64,
     less: AtomicU64,
+    /// The set that it has counted last, so that a switch need not look for it.
+    layout: AtomicPtr<Layout>,
     counts: [AtomicU64; MAX_EVENTS],
 }
 
@@ -156,14 +159,15 @@ impl Task {
 
     /// The set that it counts with `more` and without `less`; `None` if that would change nothing.
     fn layout_with(&self, more: u64, less: u64) -> Option<u64> {
-        let now = self.own.as_deref().map_or(self.context.layout().mask(), |own| own.mask(self.context));
+        let now =
+            self.own.as_deref().map_or(self.context.layout().mask(), |own| own.mask(self.context.layout()));
         let then = (now | more) & !less;
         (then != now).then_some(then)
     }
 
     /// What it has counted itself: since it was pinned, since it has counters of its own, or all of it in a context that
-    /// is [`TaskExact`](crate::Mode::TaskExact). A change of what its context counts leaves out what a running task has
-    /// counted since its last switch.
+    /// is [`TaskExact`](crate::Mode::TaskExact). What it counts now is in it from its next switch on; of an event that nobody
+    /// counts any more, what it has counted since its last switch is left out.
     pub fn counts(&self) -> Vec<(Event, u64)> {
         self.own.as_deref().map(Own::read).unwrap_or_default()
     }
@@ -181,7 +185,7 @@ impl Task {
             _ if task.context.is_exact() => None,
             None => Some(task.context.layout().mask()),
             Some(own) if own.pinned.load(Ordering::Relaxed) => None,
-            Some(own) => Some(own.layout(task.context).mask()),
+            Some(own) => Some(own.layout(task.context.layout()).mask()),
         };
         std::ptr::eq(self.context, other.context) && set(self).is_some() && set(self) == set(other)
     }
@@ -201,6 +205,7 @@ impl Own {
             pinned: AtomicBool::new(false),
             more: AtomicU64::new(0),
             less: AtomicU64::new(0),
+            layout: AtomicPtr::new((&raw const NOTHING).cast_mut()),
             counts: [const { AtomicU64::new(0) }; MAX_EVENTS],
         }
     }
@@ -211,20 +216,35 @@ impl Own {
             && self.more.load(Ordering::Relaxed) | self.less.load(Ordering::Relaxed) == 0
     }
 
-    fn mask(&self, context: &Context) -> u64 {
-        (context.layout().mask() | self.more.load(Ordering::Relaxed)) & !self.less.load(Ordering::Relaxed)
+    /// What its thread shows of it.
+    pub(crate) fn marks(&self) -> u32 {
+        let own = self.more.load(Ordering::Relaxed) | self.less.load(Ordering::Relaxed);
+        let is_fixed = self.disabled.load(Ordering::Relaxed) || own != 0;
+        if is_fixed { SPECIAL | FIXED } else { SPECIAL }
     }
 
-    /// What the task counts now.
-    pub(crate) fn layout(&self, context: &Context) -> &'static Layout {
+    fn mask(&self, context: &Layout) -> u64 {
+        (context.mask() | self.more.load(Ordering::Relaxed)) & !self.less.load(Ordering::Relaxed)
+    }
+
+    /// What the task counts now, of a context that counts `context`.
+    pub(crate) fn layout(&self, context: &'static Layout) -> &'static Layout {
         if self.disabled.load(Ordering::Relaxed) {
             return &NOTHING;
         }
         if self.more.load(Ordering::Relaxed) | self.less.load(Ordering::Relaxed) == 0 {
-            return context.layout();
+            return context;
+        }
+        let mask = self.mask(context);
+        let last = Layout::behind(&self.layout);
+        if last.mask() == mask {
+            return last;
         }
         // Its context may count so much more by now that there is no room for both.
-        Layout::of(self.mask(context)).unwrap_or_else(|_| context.layout())
+        let Ok(layout) = Layout::of(mask) else { return context };
+        // Pairs with the load in `behind`.
+        self.layout.store(std::ptr::from_ref(layout).cast_mut(), Ordering::Release);
+        layout
     }
 
     pub(crate) fn charge(&self, account: usize, n: u64) {

@@ -11,8 +11,9 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::hint::black_box;
+use std::sync::OnceLock;
 
-use dormouse::Alloc;
+use dormouse::{Alloc, Key};
 use dormouse_events::Event;
 
 use super::{Measured, Settings};
@@ -93,8 +94,9 @@ fn counted() -> u64 {
 }
 
 fn wake() -> Result<dormouse::Lease, Failure> {
-    let keys = dormouse::keys::all();
-    let key = keys.iter().map(|used| used.key).find(|key| key.name() == KEY);
-    let key = key.ok_or_else(|| Failure::from("the wrapper has no key"))?;
+    // Looked for once: after `bench keys` there are a hundred thousand.
+    static FOUND: OnceLock<Option<&'static Key>> = OnceLock::new();
+    let find = || dormouse::keys::all().iter().map(|used| used.key).find(|key| key.name() == KEY);
+    let key = FOUND.get_or_init(find).ok_or_else(|| Failure::from("the wrapper has no key"))?;
     key.acquire().map_err(|error| Failure::from(error.to_string()))
 }

@@ -1,0 +1,312 @@
+use super::*;
+use crate::control::{Counting, Mode};
+use crate::pmu::{CountingPmu, Event};
+
+static PMU: CountingPmu = CountingPmu::new();
+
+fn happenings() -> Event {
+    PMU.event("happenings", 0)
+}
+
+fn pass(times: u64) {
+    CountingPmu::happen(0, times);
+}
+
+/// A context that counts happenings.
+fn context() -> (&'static Context, Counting) {
+    let context = Context::new();
+    (context, Counting::of(context, &[happenings()], Mode::GroupExact).unwrap())
+}
+
+fn value(context: &Context) -> (u64, u64) {
+    let counts = context.read();
+    let count = counts.iter().find(|count| count.event == happenings());
+    count.map_or((0, 0), |count| (count.value, count.nested))
+}
+
+#[test]
+fn events_are_charged_to_the_innermost_task_and_known_to_those_around_it() {
+    let ((a, _a), (b, _b)) = (context(), context());
+    pass(100);
+    let outer = enter(&mut Task::new(a, 1), Kind::Poll);
+    pass(10);
+    let inner = enter(&mut Task::new(b, 2), Kind::Poll);
+    assert_eq!((current_task(), current_context()), (2, b.id()));
+    pass(5);
+    assert_eq!(value(b), (5, 0), "what is pending is seen");
+    let again = enter(&mut Task::new(a, 3), Kind::Poll);
+    pass(2);
+    drop(again);
+    drop(inner);
+    assert_eq!(current_task(), 1);
+    pass(1);
+    drop(outer);
+    pass(1000);
+    assert_eq!((current_task(), current_context()), (0, 0));
+    assert_eq!((value(a), value(b)), ((13, 5), (5, 2)));
+    assert_eq!((a.entries(), b.entries()), (2, 1));
+}
+
+#[test]
+fn scopes_may_end_in_any_order() {
+    let ((a, _a), (b, _b)) = (context(), context());
+    let first = enter(&mut Task::new(a, 1), Kind::Scope);
+    pass(1);
+    let second = enter(&mut Task::new(b, 2), Kind::Scope);
+    pass(10);
+    drop(first);
+    pass(100);
+    drop(second);
+    pass(1000);
+    assert_eq!((value(a).0, value(b).0), (1, 110));
+    assert_eq!(current_task(), 0);
+}
+
+#[test]
+fn the_end_of_a_poll_ends_what_it_left_behind_and_late_guards_do_nothing() {
+    let ((a, _a), (b, _b)) = (context(), context());
+    let poll = enter(&mut Task::new(a, 1), Kind::Poll);
+    let kept = enter(&mut Task::new(b, 2), Kind::Scope);
+    std::mem::forget(enter(&mut Task::new(b, 3), Kind::Scope));
+    pass(7);
+    drop(poll);
+    pass(100);
+    let next = enter(&mut Task::new(a, 4), Kind::Poll);
+    pass(1);
+    drop(kept);
+    assert_eq!(current_task(), 4);
+    pass(1);
+    drop(next);
+    assert_eq!((value(a).0, value(b).0), (2, 7));
+}
+
+#[test]
+fn deeper_than_the_stack_is_charged_to_what_is_there() {
+    let ((a, _a), (b, _b)) = (context(), context());
+    let before = overflows();
+    let guards: Vec<_> = (0..MAX_DEPTH).map(|_| enter(&mut Task::new(a, 1), Kind::Scope)).collect();
+    let too_deep = enter(&mut Task::new(b, 2), Kind::Scope);
+    pass(3);
+    drop(too_deep);
+    drop(guards);
+    assert_eq!((value(a).0, value(b).0), (3, 0));
+    assert_eq!(overflows(), before + 1);
+    assert_eq!(current_task(), 0);
+}
+
+#[test]
+fn a_panic_ends_the_task() {
+    let (a, _a) = context();
+    let caught = std::panic::catch_unwind(|| {
+        let _guard = enter(&mut Task::new(a, 1), Kind::Poll);
+        pass(4);
+        std::panic::resume_unwind(Box::new("of the test"));
+    });
+    assert!(caught.is_err());
+    pass(100);
+    assert_eq!(value(a).0, 4);
+    assert_eq!(current_task(), 0);
+}
+
+#[test]
+fn a_task_that_runs_since_before_is_counted_from_the_beginning_of_a_counting_to_its_end() {
+    let a = Context::new();
+    let guard = enter(&mut Task::new(a, 1), Kind::Scope);
+    pass(1);
+    let counting = Counting::of(a, &[happenings()], Mode::GroupExact).unwrap();
+    pass(10);
+    assert_eq!(value(a).0, 10);
+    let more = Counting::of(a, &[PMU.event("others", 1)], Mode::GroupExact).unwrap();
+    CountingPmu::happen(1, 7);
+    pass(100);
+    assert_eq!(value(a).0, 110);
+    drop(counting);
+    pass(1000);
+    assert_eq!(value(a).0, 110);
+    let counting = Counting::of(a, &[happenings()], Mode::GroupExact).unwrap();
+    pass(10_000);
+    drop(guard);
+    pass(100_000);
+    drop(counting);
+    assert_eq!(value(a).0, 10_110);
+    assert_eq!(a.read().iter().find(|count| count.event.name() == "others").unwrap().value, 7);
+    drop(more);
+}
+
+#[test]
+fn a_lazy_thread_keeps_the_last_task_until_another_comes_or_it_parks() {
+    let ((a, _a), (b, _b)) = (context(), context());
+    set_lazy(true);
+    drop(enter(&mut Task::new(a, 1), Kind::Poll));
+    pass(1);
+    assert_eq!((current_task(), value(a).0), (0, 1));
+    let reads = PMU.reads();
+    for task in 0..10 {
+        let poll = enter(&mut Task::new(a, task), Kind::Poll);
+        pass(1);
+        drop(poll);
+    }
+    assert_eq!(value(a).0, 11);
+    drop(enter(&mut Task::new(b, 1), Kind::Poll));
+    pass(100);
+    park();
+    pass(1000);
+    assert_eq!((value(a).0, value(b).0), (11, 100));
+    assert_eq!(a.entries(), 11);
+    set_lazy(false);
+    // Other tests read too.
+    assert!(PMU.reads() >= reads);
+}
+
+#[test]
+fn a_task_of_its_own_is_apart_and_can_be_stopped() {
+    let (a, _a) = context();
+    let mut pinned = Task::new(a, 1);
+    pinned.pin();
+    let mut plain = Task::new(a, 2);
+    assert!(!pinned.is_equivalent(&plain));
+    assert!(plain.is_equivalent(&Task::new(a, 3)));
+    switch(Some(&mut pinned));
+    pass(1);
+    switch(Some(&mut plain));
+    pass(10);
+    plain.disable_all();
+    pass(100);
+    assert!(plain.is_equivalent(&plain.inherit(4)));
+    plain.enable_all();
+    assert!(plain.is_equivalent(&Task::new(a, 3)));
+    pass(1000);
+    plain.add(PMU.event("others", 1)).unwrap();
+    assert!(plain.add(PMU.event("others", 1)).is_err());
+    CountingPmu::happen(1, 3);
+    switch(None);
+    pass(10_000);
+    assert_eq!(value(a).0, 1011);
+    assert_eq!(pinned.counts(), [(happenings(), 1)]);
+    assert!(plain.counts().contains(&(PMU.event("others", 1), 3)));
+    assert!(!a.read().iter().any(|count| count.event.name() == "others"));
+}
+
+#[test]
+fn a_guard_that_has_entered_nothing_ends_nothing() {
+    let (a, _a) = context();
+    std::thread::spawn(move || {
+        STACK.with(|stack| {
+            // The lowest entry, whose token is not written yet when a handler comes that is too deep.
+            stack.entries[0].context.set(Some(a));
+            stack.depth.set(1);
+            stack.leave(Token::NONE);
+            assert_eq!((stack.depth.get(), stack.entries[0].context.get().is_some()), (1, true));
+            stack.depth.set(0);
+        });
+    })
+    .join()
+    .unwrap();
+}
+
+#[test]
+fn what_a_thread_ends_in_is_charged_however_counting_came_and_went() {
+    let a = Context::new();
+    let (entered, is_entered) = std::sync::mpsc::channel();
+    let (go, gone) = std::sync::mpsc::channel::<()>();
+    let thread = std::thread::spawn(move || {
+        std::mem::forget(enter(&mut Task::new(a, 1), Kind::Scope));
+        entered.send(()).unwrap();
+        let _ = gone.recv();
+        pass(10);
+    });
+    is_entered.recv().unwrap();
+    let counting = Counting::of(a, &[happenings()], Mode::GroupExact).unwrap();
+    drop(go);
+    thread.join().unwrap();
+    drop(counting);
+    assert_eq!(value(a).0, 10);
+}
+
+#[test]
+fn a_task_that_has_all_disabled_stays_so_when_counting_begins() {
+    // Somebody counts, so that the hook is awake.
+    let (_other, _awake) = context();
+    let a = Context::new();
+    let mut task = Task::new(a, 1);
+    task.disable_all();
+    let guard = enter(&mut task, Kind::Scope);
+    let _counting = Counting::of(a, &[happenings()], Mode::GroupExact).unwrap();
+    pass(10);
+    drop(guard);
+    assert_eq!(value(a).0, 0);
+}
+
+#[test]
+fn what_a_task_counts_for_itself_alone_is_not_its_contexts_whatever_changes_meanwhile() {
+    let (a, _a) = context();
+    let others = PMU.event("others", 1);
+    let mut task = Task::new(a, 1);
+    task.add(others).unwrap();
+    let guard = enter(&mut task, Kind::Scope);
+    CountingPmu::happen(1, 100);
+    let counting = Counting::of(a, &[others], Mode::GroupExact).unwrap();
+    CountingPmu::happen(1, 7);
+    pass(3);
+    drop(counting);
+    CountingPmu::happen(1, 1000);
+    drop(guard);
+    let of = |event| a.read().iter().find(|count| count.event == event).map(|count| count.value);
+    assert_eq!((of(others), of(happenings())), (Some(7), Some(3)));
+    assert_eq!(task.counts(), [(happenings(), 3), (others, 1107)]);
+}
+
+#[test]
+fn tasks_and_the_contexts_around_them_have_what_was_counted_through_any_changes() {
+    let ((a, _a), (b, _b)) = (context(), context());
+    let outer = enter(&mut Task::new(a, 1), Kind::Scope);
+    let mut task = Task::new(b, 2);
+    task.pin();
+    let inner = enter(&mut task, Kind::Scope);
+    for _ in 0..3 {
+        pass(10);
+        drop(Counting::of(b, &[PMU.event("others", 1)], Mode::GroupExact).unwrap());
+    }
+    pass(1);
+    drop(inner);
+    drop(outer);
+    assert_eq!((value(a), value(b)), ((0, 31), (31, 0)));
+    assert_eq!(task.counts(), [(happenings(), 31)]);
+}
+
+#[test]
+fn of_a_thread_that_charges_another_all_the_time_what_is_pending_is_seen_all_the_same() {
+    use std::sync::atomic::AtomicBool;
+    let (a, _a) = context();
+    let stop = &AtomicBool::new(false);
+    let (entered, is_entered) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let _guard = enter(&mut Task::new(a, 1), Kind::Scope);
+            pass(1_000_000_000);
+            entered.send(()).unwrap();
+            while !stop.load(Ordering::Relaxed) {
+                std::thread::yield_now();
+            }
+        });
+        is_entered.recv().unwrap();
+        for _ in 0..2 {
+            scope.spawn(move || {
+                while !stop.load(Ordering::Relaxed) {
+                    let _guard = enter(&mut Task::new(a, 2), Kind::Poll);
+                    pass(1);
+                }
+            });
+        }
+        for _ in 0..200 {
+            assert!(consistently(a) >= 1_000_000_000);
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+}
+
+/// A read that nobody has read before, so that nothing reported hides what it misses.
+fn consistently(context: &'static Context) -> u64 {
+    context.forget_reported();
+    value(context).0
+}
