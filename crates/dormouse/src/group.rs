@@ -114,6 +114,22 @@ impl Group {
 
     /// What was counted of every event that was ever counted for this group.
     ///
+    /// `value` is exclusive: what was counted while no other group was entered inside of this one, so that groups add up.
+    /// `value + nested` is inclusive: with what groups entered inside of it have counted of the same event, on
+    /// the same thread, before they were left. Work that was handed on to other tasks is theirs.
+    ///
+    /// ```
+    /// use dormouse::{Event, Group, events::Mode};
+    ///
+    /// let [route, database] = ["GET /orders", "database"].map(Group::new);
+    /// let _counting = dormouse::count(&[Event::TASK_CLOCK])?;
+    /// route.scope(|| database.scope(|| { /* … */ }));
+    /// let count = route.counts()[0];
+    /// println!("{} ns by itself, {} with what it calls", count.value, count.value + count.nested);
+    /// # assert_eq!(database.counts()[0].nested, 0);
+    /// # Ok::<(), dormouse::events::Error>(())
+    /// ```
+    ///
     /// # Cost
     ///
     /// What it takes to read the counters of each thread that runs one of the group's tasks at this moment: a system

@@ -64,7 +64,7 @@ pub use dormouse_events::{Alloc, Counter, Counting, Event};
 pub use dormouse_keys::{Batch, BatchReport, Key, Lease, StaticKey, likely, static_key, unlikely};
 pub use dormouse_macros::probed;
 pub use group::{Group, GroupStat, MAX_GROUPS, count};
-pub use instrument::{Entered, Instrumented, Task};
+pub use instrument::{Entered, Instrumented, Task, idle};
 pub use probe::Probe;
 pub use recorder::{Trace, TraceError, trace};
 pub use value::Value;

@@ -26,12 +26,13 @@ impl Group {
     /// A task of the group that is run by hand: for fibers, executors and callbacks.
     ///
     /// Whoever switches fibers runs each stretch from one suspension to the next inside [`Task::run`], on
-    /// whatever thread that is; between two, nothing is charged to the group:
+    /// whatever thread that is; between two, nothing is charged to the group. (Who sees every switch of its thread
+    /// need not come back in between: [`Task::switch_to`].)
     ///
     /// ```
     /// # use dormouse::Group;
     /// # let mut fiber = (0..3).into_iter(); // Stands for what has a stack of its own.
-    /// let task = Group::new("fibers").task();
+    /// let mut task = Group::new("fibers").task();
     /// while task.run(|| fiber.next()).is_some() {
     ///     // Suspended: the thread runs others; the fiber goes on, here or elsewhere.
     /// }
