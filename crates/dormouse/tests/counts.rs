@@ -31,9 +31,12 @@ fn counts(group: Group) -> (u64, u64) {
 async fn twice(first: u64, second: u64) {
     happen(first);
     let mut polled = false;
-    std::future::poll_fn(|_| match std::mem::replace(&mut polled, true) {
-        false => std::task::Poll::Pending,
-        true => std::task::Poll::Ready(()),
+    std::future::poll_fn(|_| {
+        if std::mem::replace(&mut polled, true) {
+            std::task::Poll::Ready(())
+        } else {
+            std::task::Poll::Pending
+        }
     })
     .await;
     happen(second);

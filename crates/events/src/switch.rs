@@ -204,6 +204,8 @@ pub fn switch(to: Option<&mut Task>) -> Switched {
 pub fn set_lazy(lazy: bool) {
     STACK.with(|stack| {
         stack.lazy.set(lazy);
+        // The end of the task that is current now decides anew.
+        stack.kept_generation.set(ASLEEP);
         stack.park();
     });
 }
@@ -877,6 +879,19 @@ mod tests {
         set_lazy(false);
         // Other tests read too.
         assert!(PMU.reads() >= reads);
+    }
+
+    #[test]
+    fn a_task_that_ends_when_its_thread_is_lazy_no_more_is_not_kept() {
+        let (a, _a) = context();
+        set_lazy(true);
+        drop(enter(&mut Task::new(a, 1), Kind::Poll));
+        let poll = enter(&mut Task::new(a, 2), Kind::Poll);
+        pass(1);
+        set_lazy(false);
+        drop(poll);
+        pass(10);
+        assert_eq!(value(a).0, 1);
     }
 
     #[test]

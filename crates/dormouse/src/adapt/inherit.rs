@@ -63,10 +63,18 @@ pin_project! {
         Charged { #[pin] future: Instrumented<F> },
         Plain { #[pin] future: F },
     }
+
+    impl<F> PinnedDrop for Inner<F> {
+        fn drop(this: Pin<&mut Self>) {
+            if let InnerProjection::Plain { .. } = this.project() {
+                dormouse_events::park();
+            }
+        }
+    }
 }
 
 /// Charges the future to the group that is current now, wherever it is polled and dropped: a task of its
-/// own. Outside any group it is as it was.
+/// own. Outside any group it is as it was, and is charged to none.
 ///
 /// For futures that leave the task they were made in; those that are polled inside it (`join!`, `select!`,
 /// `FuturesUnordered`) are charged to its group anyway.
@@ -103,7 +111,11 @@ impl<F: Future> Future for Inherited<F> {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
         match self.project().future.project() {
             InnerProjection::Charged { future } => future.poll(cx),
-            InnerProjection::Plain { future } => future.poll(cx),
+            InnerProjection::Plain { future } => {
+                // A lazy thread has kept the task before it.
+                dormouse_events::park();
+                future.poll(cx)
+            }
         }
     }
 }
@@ -137,10 +149,11 @@ impl<F> Work<F> {
         F: FnOnce() -> T,
     {
         let f = self.f.take().expect("taken here and in drop only, and run takes self");
-        match &mut self.task {
-            Some(task) => task.run(f),
-            None => f(),
-        }
+        let Some(task) = &mut self.task else {
+            dormouse_events::park();
+            return f();
+        };
+        task.run(f)
     }
 }
 
