@@ -40,6 +40,7 @@
 mod adapt;
 mod agent;
 mod budget;
+mod environment;
 mod group;
 mod instrument;
 mod probe;

@@ -109,6 +109,7 @@ pub(super) fn doctor() -> Doctor {
     };
     let checks = dormouse_keys::capability()
         .into_iter()
+        .chain(crate::environment::capability())
         .chain(dormouse_clock::capability())
         .chain([rings, threads_check()])
         .map(|c| Check {
