@@ -110,7 +110,7 @@ impl Task {
 
 impl Drop for Task {
     fn drop(&mut self) {
-        self.group.finish_task();
+        self.group.finish_task(self.id());
     }
 }
 

@@ -46,6 +46,7 @@ mod instrument;
 mod probe;
 pub mod record;
 mod recorder;
+mod tasks;
 #[cfg(feature = "tracing")]
 pub mod tracing;
 mod value;
