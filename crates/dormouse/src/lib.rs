@@ -20,7 +20,8 @@
 //! ```
 //!
 //! - [`probe!`] and [`macro@probed`]: named places with fields that sleep behind a static key;
-//! - [`Group`]: CPU time, polls and tasks per route, job or whatever the service calls its work;
+//! - [`Group`]: CPU time, polls and tasks per route, job or whatever the service calls its work. Nothing is counted until
+//!   somebody asks ([`Group::count`], [`count`], the command, `DORMOUSE_COUNT`);
 //! - [`thread`], [`mod@tokio`] and [`mod@tower`] (features `tokio`, `tower`), [`inherit()`], [`inherit_fn`], [`carry`]: work
 //!   that is handed on and stays with its group;
 //! - [`Group::budget`], [`budgeted`]: who is told when a group, or one request, has used so much CPU time;

@@ -1,8 +1,8 @@
 //! The numbers of tasks, and how many of them a group has.
 //!
-//! All threads that spawn would write the same words: with two, a task costs each eight times what it costs one alone. So each thread
-//! takes numbers in blocks, and a group counts in shards, chosen by the block: threads that spawn at the same time have
-//! different ones, mostly.
+//! All threads that spawn would write the same words: of two, each takes eight times as long for a task as one alone. So
+//! each thread takes numbers in blocks, and a group counts in shards, chosen by the block: threads that spawn at the same
+//! time have different ones, mostly.
 //!
 //! # Invariants
 //!
