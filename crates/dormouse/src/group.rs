@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::fmt;
 use std::future::Future;
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{OnceLock, PoisonError, RwLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -12,6 +11,7 @@ use std::time::Duration;
 use dormouse_events::{Context, Count, Counting, Error, Event, Kind, Mode};
 
 use crate::instrument::{Entered, Instrumented, Task};
+use crate::tasks::{self, Tasks};
 
 /// How many groups a process can have. Names beyond that share the group `other`.
 pub const MAX_GROUPS: usize = 1024;
@@ -30,8 +30,7 @@ pub struct Group(&'static Inner);
 struct Inner {
     name: &'static str,
     context: &'static Context,
-    started: AtomicU64,
-    finished: AtomicU64,
+    tasks: Tasks,
 }
 
 /// What a group has cost so far.
@@ -62,7 +61,6 @@ struct Registry {
 static REGISTRY: RwLock<Option<Registry>> = RwLock::new(None);
 /// Groups by number, for look-ups without a lock.
 static BY_ID: [OnceLock<Group>; MAX_GROUPS] = [const { OnceLock::new() }; MAX_GROUPS];
-static NEXT_TASK: AtomicU64 = AtomicU64::new(1);
 
 impl Group {
     /// The group of that name; the same one for the same name.
@@ -114,6 +112,22 @@ impl Group {
 
     /// What was counted of every event that was ever counted for this group.
     ///
+    /// `value` is exclusive: what was counted while no other group was entered inside of this one, so that groups add up.
+    /// `value + nested` is inclusive: with what groups entered inside of it have counted of the same event, on
+    /// the same thread, before they were left. Work that was handed on to other tasks is theirs.
+    ///
+    /// ```
+    /// use dormouse::{Event, Group, events::Mode};
+    ///
+    /// let [route, database] = ["GET /orders", "database"].map(Group::new);
+    /// let _counting = dormouse::count(&[Event::TASK_CLOCK])?;
+    /// route.scope(|| database.scope(|| { /* … */ }));
+    /// let count = route.counts()[0];
+    /// println!("{} ns by itself, {} with what it calls", count.value, count.value + count.nested);
+    /// # assert_eq!(database.counts()[0].nested, 0);
+    /// # Ok::<(), dormouse::events::Error>(())
+    /// ```
+    ///
     /// # Cost
     ///
     /// What it takes to read the counters of each thread that runs one of the group's tasks at this moment: a system
@@ -156,14 +170,12 @@ impl Group {
     ///
     /// A system call for each thread that runs one of the group's tasks at this moment.
     pub fn stat(self) -> GroupStat {
-        // Finished first: a task that starts and ends in between must not make `alive` negative.
-        let finished = self.0.finished.load(Ordering::Acquire);
-        let started = self.0.started.load(Ordering::Relaxed);
+        let (started, finished) = self.0.tasks.read();
         GroupStat {
             name: self.name(),
             cpu: Duration::from_nanos(self.0.context.cpu_ns()),
             entries: self.0.context.entries(),
-            alive: started.saturating_sub(finished),
+            alive: started - finished,
             started,
             finished,
         }
@@ -176,13 +188,13 @@ impl Group {
     }
 
     pub(crate) fn start_task(self) -> Task {
-        self.0.started.fetch_add(1, Ordering::Relaxed);
-        Task::new(self, dormouse_events::Task::new(self.0.context, NEXT_TASK.fetch_add(1, Ordering::Relaxed)))
+        let number = tasks::number();
+        self.0.tasks.start(number);
+        Task::new(self, dormouse_events::Task::new(self.0.context, number))
     }
 
-    pub(crate) fn finish_task(self) {
-        // Pairs with the load in `stat`: who sees the end sees the start.
-        self.0.finished.fetch_add(1, Ordering::Release);
+    pub(crate) fn finish_task(self, number: u64) {
+        self.0.tasks.finish(number);
     }
 }
 
@@ -217,12 +229,8 @@ impl Registry {
         }
         // Leaked, like its name: see the type's documentation.
         let name: &'static str = Box::leak(name.into());
-        let group = Group(Box::leak(Box::new(Inner {
-            name,
-            context: Context::new(),
-            started: AtomicU64::new(0),
-            finished: AtomicU64::new(0),
-        })));
+        let group =
+            Group(Box::leak(Box::new(Inner { name, context: Context::new(), tasks: Tasks::default() })));
         self.by_name.insert(name, group);
         self.in_order.push(group);
         group

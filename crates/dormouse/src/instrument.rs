@@ -4,7 +4,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use dormouse_events::Kind;
+use dormouse_events::{Event, Kind, Switched, TaskCounts};
 use pin_project_lite::pin_project;
 
 use crate::group::Group;
@@ -41,6 +41,61 @@ impl Task {
         f()
     }
 
+    /// This thread goes on with the task, whatever was current on it, until the next switch: for who sees *every* switch
+    /// of its thread, as a scheduler of fibers. Between two tasks of one group nothing is read. The task may be
+    /// switched to on another thread once this one has gone on to something else; with [`idle`] to nothing.
+    ///
+    /// ```
+    /// # use dormouse::Group;
+    /// let group = Group::new("fibers");
+    /// let (mut one, mut other) = (group.task(), group.task());
+    /// one.switch_to(); // … run the one until it suspends,
+    /// other.switch_to(); // the other until it suspends: no counter is read,
+    /// one.switch_to(); // and the one again.
+    /// dormouse::idle(); // None of them runs now; the group is charged.
+    /// # assert_eq!((Group::current(), group.stat().alive), (None, 2));
+    /// ```
+    ///
+    /// Guards of [`Group::enter`] that the previous task has left on the thread are as if dropped. What is current when a
+    /// task is dropped stays so until the next switch.
+    #[inline]
+    pub fn switch_to(&mut self) -> Switched {
+        dormouse_events::switch(Some(&mut self.task))
+    }
+
+    /// A future that is this task; [`Group::instrument`] for who wants something of the task first:
+    ///
+    /// ```
+    /// # use dormouse::{Group, Event, events::Mode};
+    /// # let counting = Group::new("import").count(&[Event::TASK_CLOCK], Mode::TaskExact)?;
+    /// let mut task = Group::new("import").task();
+    /// let own = task.shared_counts();
+    /// let import = task.instrument(async move {
+    ///     // …
+    ///     own.read() // What this task has counted by the beginning of this poll.
+    /// });
+    /// # drop(import);
+    /// # Ok::<(), dormouse::events::Error>(())
+    /// ```
+    pub fn instrument<F: Future>(self, future: F) -> Instrumented<F> {
+        Instrumented::new(self, future)
+    }
+
+    /// What the task itself has counted, in a group that is counted in [`Mode::TaskExact`](dormouse_events::Mode): up to
+    /// the end of its last poll or run. Its group has that, and what is pending, in [`Group::counts`].
+    pub fn counts(&self) -> Vec<(Event, u64)> {
+        self.task.counts()
+    }
+
+    /// The same for others: to be read on any thread, also when the task is gone.
+    ///
+    /// # Cost
+    ///
+    /// An allocation, once for each task.
+    pub fn shared_counts(&mut self) -> TaskCounts {
+        self.task.shared_counts()
+    }
+
     /// [`Task::run`] for a destructor, which is no entry.
     pub(crate) fn run_drop(&mut self, f: impl FnOnce()) {
         let _inside = self.enter(Kind::Drop);
@@ -55,8 +110,13 @@ impl Task {
 
 impl Drop for Task {
     fn drop(&mut self) {
-        self.group.finish_task();
+        self.group.finish_task(self.id());
     }
+}
+
+/// This thread runs no task from now on; charges the one that it has run. What [`Task::switch_to`] begins, this ends.
+pub fn idle() -> Switched {
+    dormouse_events::switch(None)
 }
 
 /// Keeps a group current on this thread; see [`Group::enter`].
@@ -112,6 +172,16 @@ impl<F> Instrumented<F> {
     /// The group that is charged.
     pub fn group(&self) -> Group {
         self.task.group
+    }
+
+    /// What this task itself has counted; see [`Task::counts`].
+    pub fn counts(&self) -> Vec<(Event, u64)> {
+        self.task.counts()
+    }
+
+    /// The same for others; see [`Task::shared_counts`].
+    pub fn shared_counts(&mut self) -> TaskCounts {
+        self.task.shared_counts()
     }
 }
 

@@ -20,7 +20,8 @@
 //! ```
 //!
 //! - [`probe!`] and [`macro@probed`]: named places with fields that sleep behind a static key;
-//! - [`Group`]: CPU time, polls and tasks per route, job or whatever the service calls its work;
+//! - [`Group`]: CPU time, polls and tasks per route, job or whatever the service calls its work. Nothing is counted until
+//!   somebody asks ([`Group::count`], [`count`], the command, `DORMOUSE_COUNT`);
 //! - [`thread`], [`mod@tokio`] and [`mod@tower`] (features `tokio`, `tower`), [`inherit()`], [`inherit_fn`], [`carry`]: work
 //!   that is handed on and stays with its group;
 //! - [`Group::budget`], [`budgeted`]: who is told when a group, or one request, has used so much CPU time;
@@ -40,11 +41,13 @@
 mod adapt;
 mod agent;
 mod budget;
+mod environment;
 mod group;
 mod instrument;
 mod probe;
 pub mod record;
 mod recorder;
+mod tasks;
 #[cfg(feature = "tracing")]
 pub mod tracing;
 mod value;
@@ -64,7 +67,7 @@ pub use dormouse_events::{Alloc, Counter, Counting, Event};
 pub use dormouse_keys::{Batch, BatchReport, Key, Lease, StaticKey, likely, static_key, unlikely};
 pub use dormouse_macros::probed;
 pub use group::{Group, GroupStat, MAX_GROUPS, count};
-pub use instrument::{Entered, Instrumented, Task};
+pub use instrument::{Entered, Instrumented, Task, idle};
 pub use probe::Probe;
 pub use recorder::{Trace, TraceError, trace};
 pub use value::Value;

@@ -211,6 +211,8 @@ pub fn switch(to: Option<&mut Task>) -> Switched {
 pub fn set_lazy(lazy: bool) {
     STACK.with(|stack| {
         stack.lazy.set(lazy);
+        // The end of the task that is current now decides anew.
+        stack.kept_generation.set(ASLEEP);
         stack.park();
     });
 }

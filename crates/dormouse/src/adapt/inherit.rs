@@ -26,12 +26,13 @@ impl Group {
     /// A task of the group that is run by hand: for fibers, executors and callbacks.
     ///
     /// Whoever switches fibers runs each stretch from one suspension to the next inside [`Task::run`], on
-    /// whatever thread that is; between two, nothing is charged to the group:
+    /// whatever thread that is; between two, nothing is charged to the group. (Who sees every switch of its thread
+    /// need not come back in between: [`Task::switch_to`].)
     ///
     /// ```
     /// # use dormouse::Group;
     /// # let mut fiber = (0..3).into_iter(); // Stands for what has a stack of its own.
-    /// let task = Group::new("fibers").task();
+    /// let mut task = Group::new("fibers").task();
     /// while task.run(|| fiber.next()).is_some() {
     ///     // Suspended: the thread runs others; the fiber goes on, here or elsewhere.
     /// }
@@ -62,10 +63,18 @@ pin_project! {
         Charged { #[pin] future: Instrumented<F> },
         Plain { #[pin] future: F },
     }
+
+    impl<F> PinnedDrop for Inner<F> {
+        fn drop(this: Pin<&mut Self>) {
+            if let InnerProjection::Plain { .. } = this.project() {
+                dormouse_events::park();
+            }
+        }
+    }
 }
 
 /// Charges the future to the group that is current now, wherever it is polled and dropped: a task of its
-/// own. Outside any group it is as it was.
+/// own. Outside any group it is as it was, and is charged to none.
 ///
 /// For futures that leave the task they were made in; those that are polled inside it (`join!`, `select!`,
 /// `FuturesUnordered`) are charged to its group anyway.
@@ -102,7 +111,11 @@ impl<F: Future> Future for Inherited<F> {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
         match self.project().future.project() {
             InnerProjection::Charged { future } => future.poll(cx),
-            InnerProjection::Plain { future } => future.poll(cx),
+            InnerProjection::Plain { future } => {
+                // A lazy thread has kept the task before it.
+                dormouse_events::park();
+                future.poll(cx)
+            }
         }
     }
 }
@@ -136,10 +149,11 @@ impl<F> Work<F> {
         F: FnOnce() -> T,
     {
         let f = self.f.take().expect("taken here and in drop only, and run takes self");
-        match &mut self.task {
-            Some(task) => task.run(f),
-            None => f(),
-        }
+        let Some(task) = &mut self.task else {
+            dormouse_events::park();
+            return f();
+        };
+        task.run(f)
     }
 }
 

@@ -8,6 +8,8 @@
 pub(crate) mod inherit;
 #[cfg(feature = "tokio")]
 mod join_set;
+#[cfg(feature = "tokio")]
+mod lazy;
 pub mod thread;
 #[cfg(feature = "tokio")]
 pub mod tokio;

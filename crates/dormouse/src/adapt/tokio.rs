@@ -23,6 +23,37 @@
 //! });
 //! assert_eq!(runtime.block_on(order), Some(Group::new("POST /orders")));
 //! ```
+//!
+//! # Runtimes on which all is instrumented
+//!
+//! At the end of a poll counters are read, because nobody knows what the thread does next. Who builds a runtime may know
+//! that it is nothing unseen, and say so with [`all_instrumented`]. Then a worker leaves the last task current until
+//! the next one comes, and between two of one group reads nothing, however much is counted. What has to hold:
+//!
+//! - Each task is spawned in a group, or by a function of this module, whose tasks outside any group say so when they
+//!   are polled. A task of plain `tokio::spawn` does neither, also where a library spawns it: **what it uses is charged
+//!   to the group before it**. Nor does a group that is entered in the middle of a task which is in none: what that one
+//!   does after it in the same poll is not seen.
+//! - [`block_on`] runs a current-thread runtime; under tokio's own, its tasks are counted as on any runtime.
+//! - A closure of `block_in_place` goes through [`in_place`].
+//!
+//! What the runtime itself does between two polls (its queues, the driver while there is work) is charged to the group
+//! before it; a thread that parks charges nothing from there on. Blocking work is counted as on any runtime.
+//!
+//! ```
+//! use dormouse::Group;
+//! use dormouse::tokio::{all_instrumented, block_on, spawn};
+//!
+//! let runtime = all_instrumented(&mut tokio::runtime::Builder::new_multi_thread()).build()?;
+//! let consumers = Group::new("consumers");
+//! block_on(&runtime, async {
+//!     let consumer = consumers.scope(|| spawn(async { /* … */ }));
+//!     let stranger = spawn(async { /* What is in no group is nobody's. */ });
+//!     consumer.await?;
+//!     stranger.await
+//! })?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 use ::tokio::runtime::Handle;
 use ::tokio::task::{JoinHandle, LocalSet};
@@ -30,6 +61,7 @@ use ::tokio::task::{JoinHandle, LocalSet};
 use super::inherit::{inherit, inherit_fn};
 
 pub use super::join_set::JoinSet;
+pub use super::lazy::{all_instrumented, block_on, in_place, thread_parks, thread_unparks};
 
 /// `tokio::spawn`, in the current group.
 ///

@@ -191,6 +191,7 @@ pub(super) fn doctor() -> Doctor {
     };
     let checks = dormouse_keys::capability()
         .into_iter()
+        .chain(crate::environment::capability())
         .chain(dormouse_clock::capability())
         .chain([clock_cost(), rings, threads_check()])
         .chain(proc_check())

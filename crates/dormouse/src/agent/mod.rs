@@ -92,12 +92,15 @@ pub enum InitError {
 /// There is one agent in a process, however many copies of dormouse it holds: that of the copy which asked
 /// first. It lists and switches the keys of all, and traces the probes of all; groups are a copy's own.
 ///
+/// Where the environment has `DORMOUSE_COUNT=task-clock,page-faults`, these events are counted for all groups from here on.
+///
 /// # Cost
 ///
 /// A few system calls and one thread, which then sleeps until somebody connects. What is slow to
 /// prepare (the membarrier registration, the clock's calibration) is done on that thread, some time later: a process
 /// that is about to give up rights calls [`dormouse_keys::prepare`] itself first.
 pub fn init() -> Result<Agent, InitError> {
+    crate::environment::count();
     let table = rendezvous::table()?;
     if let (_, Some(agent)) = look(table)? {
         return Ok(agent);

@@ -159,6 +159,19 @@ fn a_lazy_thread_keeps_the_last_task_until_another_comes_or_it_parks() {
 }
 
 #[test]
+fn a_task_that_ends_when_its_thread_is_lazy_no_more_is_not_kept() {
+    let (a, _a) = context();
+    set_lazy(true);
+    drop(enter(&mut Task::new(a, 1), Kind::Poll));
+    let poll = enter(&mut Task::new(a, 2), Kind::Poll);
+    pass(1);
+    set_lazy(false);
+    drop(poll);
+    pass(10);
+    assert_eq!(value(a).0, 1);
+}
+
+#[test]
 fn a_task_of_its_own_is_apart_and_can_be_stopped() {
     let (a, _a) = context();
     let mut pinned = Task::new(a, 1);

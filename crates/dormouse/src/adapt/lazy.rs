@@ -1,0 +1,69 @@
+//! Runtimes that are declared all-instrumented: when a thread of theirs is lazy (see [`dormouse_events::set_lazy`]).
+//!
+//! tokio starts its workers and the threads for blocking work alike, and closures of a library's `spawn_blocking` go
+//! unseen. Only a worker parks: so a thread becomes lazy when it has first been idle, and those for blocking work never
+//! do. A current-thread runtime has its hooks called on the thread of its `block_on`, and none when that returns: it
+//! is lazy within our [`block_on`] only.
+//!
+//! tokio's unstable hooks around each poll would let tasks that nobody has declared be told from ours. They are not
+//! used: see `docs/design/events.md`.
+
+use ::tokio::runtime::{Builder, Handle, Runtime, RuntimeFlavor};
+use dormouse_events::{park, set_lazy};
+
+use super::inherit::inherit;
+
+/// Declares that all work on the runtime is instrumented; see the [module](crate::tokio).
+///
+/// It sets `on_thread_park` and `on_thread_unpark`, of which tokio keeps one each. Who has hooks of his own sets those
+/// instead, with [`thread_parks`] as the first thing in the one and [`thread_unparks`] as the last in the other.
+pub fn all_instrumented(builder: &mut Builder) -> &mut Builder {
+    builder.on_thread_park(thread_parks).on_thread_unpark(thread_unparks)
+}
+
+/// A thread of an [all-instrumented](all_instrumented) runtime is about to park.
+pub fn thread_parks() {
+    park();
+}
+
+/// A thread of an [all-instrumented](all_instrumented) runtime has parked and is back.
+pub fn thread_unparks() {
+    if Handle::try_current().is_ok_and(|handle| handle.runtime_flavor() != RuntimeFlavor::CurrentThread) {
+        set_lazy(true);
+    }
+}
+
+/// `Runtime::block_on` for a runtime that is [`all_instrumented`]: the thread is lazy meanwhile if it runs the tasks. The
+/// root future is of the group that is current here, or of none.
+#[track_caller]
+pub fn block_on<F: Future>(runtime: &Runtime, root: F) -> F::Output {
+    let root = inherit(root);
+    let _lazy = (runtime.handle().runtime_flavor() == RuntimeFlavor::CurrentThread).then(Lazy::begin);
+    runtime.block_on(root)
+}
+
+/// What to give to `tokio::task::block_in_place` on a runtime that is [`all_instrumented`]:
+/// `block_in_place(in_place(|| …))`. The thread may come back from there as one for blocking work, so it is not lazy
+/// until it has been idle.
+pub fn in_place<T>(f: impl FnOnce() -> T) -> impl FnOnce() -> T {
+    move || {
+        set_lazy(false);
+        f()
+    }
+}
+
+/// The thread is lazy as long as it lives.
+struct Lazy;
+
+impl Lazy {
+    fn begin() -> Self {
+        set_lazy(true);
+        Self
+    }
+}
+
+impl Drop for Lazy {
+    fn drop(&mut self) {
+        set_lazy(false);
+    }
+}
