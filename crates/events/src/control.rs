@@ -368,8 +368,9 @@ impl State {
                     |seen| {
                         let index = (seen.context.checked_sub(1)?) as usize;
                         let entry = self.contexts.get(index)?;
-                        // A task with a set of its own keeps it; its owner sees to the rest at the next switch.
-                        let layout = if seen.fixed { seen.part.layout } else { layouts[index] };
+                        let mask = (layouts[index].mask() | seen.more) & !seen.less;
+                        // No room for both: as in `Own::layout`.
+                        let layout = Layout::of(mask).unwrap_or(layouts[index]);
                         let mut old = Readings::default();
                         let known = seen.part.layout.read_of(block, &mut old);
                         let shared = layouts[index].mask();
