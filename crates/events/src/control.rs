@@ -18,7 +18,7 @@
 //! One lock over the changes and over reads; inside it are taken, one at a time, those of sets and of numbers, the locks
 //! of units ([`crate::pmu::Pmu::begin`], `end`, `read_of`), and those of keys. A fork takes the first three in this order,
 //! so that a child finds them free and what they protect whole. It comes to the lock of keys after them, because its
-//! handlers are older: a copy installs them when it is loaded, and handlers before a fork run from the last to the first.
+//! handlers are older: they are installed first, and handlers before a fork run from the last to the first.
 //!
 //! # Fork
 //!
@@ -257,6 +257,8 @@ impl State {
     fn lock() -> Result<Locked, Error> {
         static FORKS: Once = Once::new();
         FORKS.call_once(|| {
+            // Has the handlers of keys installed, so that they are the older ones.
+            let _ = dormouse_keys::site_count();
             // SAFETY: the handlers are plain functions of this object, which does not go: threads' blocks keep it.
             unsafe { libc::pthread_atfork(Some(before_fork), Some(in_parent), Some(in_child)) };
         });
