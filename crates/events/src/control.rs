@@ -375,6 +375,10 @@ impl State {
                         let layout = Layout::of(mask).unwrap_or(layouts[index]);
                         let mut old = Readings::default();
                         let known = seen.part.layout.read_of(block, &mut old);
+                        for (reading, from) in old.iter_mut().zip(&seen.part.readings) {
+                            // The owner's clock may be a little ahead of the kernel's; it does not go back.
+                            *reading = (*reading).max(*from);
+                        }
                         let shared = layouts[index].mask();
                         let mut part = Part { layout, known, shared, readings: old, taken: None };
                         if !std::ptr::eq(layout, seen.part.layout) {
