@@ -53,10 +53,11 @@ pub struct Count {
     /// How often in contexts that were entered inside of this one, as of their last switch; of an event that nobody counts any
     /// more, what they have counted since then is left out.
     pub nested: u64,
-    /// For how long the event was to be counted, in nanoseconds of wall time.
+    /// For how long somebody had the event counted for this context, in nanoseconds of wall time, whether any of its tasks ran
+    /// or not.
     pub enabled_ns: u64,
-    /// For how much of that it was counted: less where a PMU has fewer counters than it was asked for and takes turns.
-    /// `value` is scaled up by the same ratio.
+    /// As yet the same. Where a PMU has fewer counters than it was asked for and takes turns, `value` is scaled up thread by
+    /// thread, and [`Pmu::times`](crate::Pmu::times) tells each thread how long its event was really counted.
     pub running_ns: u64,
 }
 

@@ -281,6 +281,8 @@ impl State {
     fn lock() -> Result<Locked, Error> {
         static FORKS: Once = Once::new();
         FORKS.call_once(|| {
+            // Has the handlers of keys installed, so that they are the older ones.
+            let _ = dormouse_keys::site_count();
             // SAFETY: the handlers are plain functions of this object, which does not go: threads' blocks keep it.
             unsafe { libc::pthread_atfork(Some(before_fork), Some(in_parent), Some(in_child)) };
         });
@@ -356,10 +358,15 @@ impl State {
                     |seen| {
                         let index = (seen.context.checked_sub(1)?) as usize;
                         let entry = self.contexts.get(index)?;
-                        // A task with a set of its own keeps it; its owner sees to the rest at the next switch.
-                        let layout = if seen.fixed { seen.part.layout } else { layouts[index] };
+                        let mask = (layouts[index].mask() | seen.more) & !seen.less;
+                        // No room for both: as in `Own::layout`.
+                        let layout = Layout::of(mask).unwrap_or(layouts[index]);
                         let mut old = Readings::default();
                         let known = seen.part.layout.read_of(block, &mut old);
+                        for (reading, from) in old.iter_mut().zip(&seen.part.readings) {
+                            // The owner's clock may be a little ahead of the kernel's; it does not go back.
+                            *reading = (*reading).max(*from);
+                        }
                         let shared = layouts[index].mask();
                         let mut part = Part { layout, known, shared, readings: old, taken: None };
                         if !std::ptr::eq(layout, seen.part.layout) {

@@ -38,11 +38,9 @@ const ONCE: u64 = 2;
 const STAY_SHIFT: u32 = 8;
 
 /// Of `context`: the task is not one of many.
-pub(crate) const SPECIAL: u32 = 1 << 31;
-/// Of `context`: the task has a set of events of its own, which stays whatever its context counts.
-pub(crate) const FIXED: u32 = 1 << 30;
+const SPECIAL: u32 = 1 << 31;
 /// Numbers of contexts are below.
-pub(crate) const NUMBERS: u32 = FIXED;
+pub(crate) const NUMBERS: u32 = SPECIAL;
 
 /// From where a part of a stay is charged.
 #[derive(Debug)]
@@ -72,6 +70,9 @@ pub(crate) struct Stay {
     /// The generation that the owner has seen at its beginning.
     generation: AtomicU64,
     settled: AtomicU64,
+    /// What a special task counts beside what its context does, and what it does not count.
+    more: AtomicU64,
+    less: AtomicU64,
     own: From,
     settlements: [From; 2],
     /// By settlement: what of its events settlers have charged in the owner's stead.
@@ -111,8 +112,9 @@ pub(crate) struct Seen {
     stay: u64,
     settled: u64,
     pub(crate) context: u32,
-    /// Whether the task has a set of events of its own.
-    pub(crate) fixed: bool,
+    /// The events that its task counts beside those of its context, and those that it does not count.
+    pub(crate) more: u64,
+    pub(crate) less: u64,
     /// To which context these tasks and this CPU time are owed.
     pub(crate) owed_to: u32,
     pub(crate) entries: u64,
@@ -190,6 +192,8 @@ impl Stay {
                 owed: AtomicU64::new(0),
                 generation: AtomicU64::new(ASLEEP),
                 settled: AtomicU64::new(0),
+                more: AtomicU64::new(0),
+                less: AtomicU64::new(0),
                 own: From::new(),
                 settlements: [From::new(), From::new()],
                 taken: [zeros!(), zeros!()],
@@ -226,12 +230,6 @@ impl Stay {
         // Its other side is in `control`: see invariant 2.
         light_barrier();
         stay
-    }
-
-    /// Whether the stay began while nothing was counted anywhere.
-    #[inline]
-    pub(crate) fn is_asleep(&self) -> bool {
-        self.generation.load(Relaxed) == ASLEEP
     }
 
     /// What is counted for the stay, where that is soon said.
@@ -341,10 +339,18 @@ impl Stay {
         self.generation.store(ASLEEP, Relaxed);
     }
 
-    /// Says for which context the thread works, and whether for a task with anything of its own ([`SPECIAL`], [`FIXED`]).
+    /// Says for which context the thread works.
     #[inline]
-    pub(crate) fn set_context(&self, context: u32, marks: u32) {
-        self.context.store(context | marks, Relaxed);
+    pub(crate) fn set_context(&self, context: u32) {
+        self.context.store(context, Relaxed);
+    }
+
+    /// The same, for a task with anything of its own: `more` events than its context counts, and less `less`.
+    #[cold]
+    pub(crate) fn set_special(&self, context: u32, (more, less): (u64, u64)) {
+        self.context.store(context | SPECIAL, Relaxed);
+        self.more.store(more, Relaxed);
+        self.less.store(less, Relaxed);
     }
 
     /// Ends the change that [`Stay::begin`] began at `stay`, and begins the next stay.
@@ -417,9 +423,10 @@ impl Stay {
             _ => self.own.part(is_special),
         };
         let (owed_to, entries, owed) = self.owing();
-        let fixed = context & FIXED != 0;
-        let context = context & !(SPECIAL | FIXED);
-        let seen = Seen { stay, settled, context, fixed, owed_to, entries, owed, generation, part };
+        let context = context & !SPECIAL;
+        let (more, less) =
+            if is_special { (self.more.load(Relaxed), self.less.load(Relaxed)) } else { (0, 0) };
+        let seen = Seen { stay, settled, context, more, less, owed_to, entries, owed, generation, part };
         self.is_still(&seen).then_some(seen)
     }
 
@@ -441,7 +448,7 @@ impl Stay {
         let is_one = self.sequence.load(Relaxed) == stay;
         let (owed_to, entries, owed) = if is_one { (owed_to, entries, owed) } else { (0, 0, 0) };
         let (generation, part) = (ASLEEP, Part::NOTHING);
-        Seen { stay, settled: 0, context: 0, fixed: false, owed_to, entries, owed, generation, part }
+        Seen { stay, settled: 0, context: 0, more: 0, less: 0, owed_to, entries, owed, generation, part }
     }
 
     /// Whether the stay is what it was, so that what was read since then belongs to it.

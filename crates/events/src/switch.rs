@@ -90,7 +90,7 @@ struct Stack {
     start: Cell<u64>,
     /// To whom the stay owes.
     owed_to: Cell<Option<&'static Context>>,
-    /// What the stay is for, if it began while anything was counted.
+    /// What the stay is for.
     charged: Cell<Option<&'static Context>>,
     charged_own: Cell<*const Own>,
     entries: [Entry; MAX_DEPTH],
@@ -288,7 +288,7 @@ impl Stack {
         // Whoever had the block before may have ended in the middle of anything, as in a fork.
         let number = here.stay.begin();
         here.stay.pay(0);
-        here.stay.set_context(0, 0);
+        here.stay.set_context(0);
         here.stay.set_asleep();
         here.stay.end(number);
         pmu::show();
@@ -411,7 +411,8 @@ impl Stack {
             return;
         }
         if token.is_scope() && place + 1 < depth {
-            // Entries above go on; this one is passed over when they are gone.
+            // Entries above go on; this one is passed over when they are gone. So far they were inside of it.
+            self.renew_top();
             entry.context.set(None);
             return;
         }
@@ -436,8 +437,11 @@ impl Stack {
             }
             let id = context.map_or(0, Context::id);
             if unlikely!(SWITCH) {
-                let goes_on = own.is_null() && here.stay.goes_on(id, generation());
-                if goes_on || depth == 0 && self.lazy.get() && self.stays_lazily(here) {
+                // One entry at most: contexts between would not be charged for what was inside of them.
+                let goes_on = before <= depth + 1
+                    && (own.is_null() && here.stay.goes_on(id, generation())
+                        || depth == 0 && self.lazy.get() && self.stays_lazily(here));
+                if goes_on {
                     self.cut(before, depth);
                 } else {
                     self.pass(here, before, depth, context, own);
@@ -467,9 +471,12 @@ impl Stack {
         let Some(charged) = self.charged.get() else { return false };
         let generation = generation();
         let stays = self.charged_own.get().is_null()
-            && here.stay.goes_on(charged.id(), generation)
+            && !charged.is_exact()
             && self.entries[0].context.get().is_some_and(|lowest| std::ptr::eq(lowest, charged));
         if stays {
+            if !here.stay.goes_on(charged.id(), generation) {
+                self.pass(here, 1, 1, Some(charged), std::ptr::null());
+            }
             self.kept.set(Some(charged));
             self.kept_generation.set(generation);
         }
@@ -593,10 +600,13 @@ impl Stack {
         {
             self.pay(stay, Some(context));
         }
-        if special.is_some() {
+        let id = context.map_or(0, Context::id);
+        if let Some(own) = special {
             stay.share(shared.mask());
+            stay.set_special(id, own.set());
+        } else {
+            stay.set_context(id);
         }
-        stay.set_context(context.map_or(0, Context::id), special.map_or(0, Own::marks));
         self.charged.set(context);
         self.charged_own.set(own);
         self.cut(depth, after);
@@ -650,12 +660,6 @@ impl Stack {
         generation: u64,
         layout: &'static Layout,
     ) -> Switched {
-        if stay.is_asleep() {
-            // It was not for anything yet, and may have been settled meanwhile.
-            let top = depth.checked_sub(1).and_then(|top| self.entries.get(top));
-            self.charged.set(top.and_then(|top| top.context.get()));
-            self.charged_own.set(top.map_or(std::ptr::null(), |top| top.own.get()));
-        }
         let mut readings = Readings::default();
         let rest = stay.rest(number, generation);
         if !rest.layout.is_empty() {
@@ -688,9 +692,14 @@ impl Stack {
             return self.pass_late(here, number, depth, after, context, own);
         }
         here.stay.set_asleep();
+        let id = context.map_or(0, Context::id);
         // SAFETY: as in `pass`.
-        let marks = unsafe { own.as_ref() }.map_or(0, Own::marks);
-        here.stay.set_context(context.map_or(0, Context::id), marks);
+        match unsafe { own.as_ref() } {
+            Some(own) => here.stay.set_special(id, own.set()),
+            None => here.stay.set_context(id),
+        }
+        self.charged.set(context);
+        self.charged_own.set(own);
         self.cut(depth, after);
         here.stay.end(number);
         Switched::Asleep
@@ -740,7 +749,7 @@ impl Stack {
             if let Some(own) = own {
                 own.charge(account, n);
             }
-            if rest.is_shared(account) {
+            if depth > 1 && rest.is_shared(account) {
                 self.charge_around(charged, depth, account, n);
             }
         }
@@ -759,6 +768,21 @@ impl Stack {
         }
     }
 
+    /// Charges what the topmost entry has counted so far.
+    #[cold]
+    fn renew_top(&self) {
+        if let (Some(here), Some(top)) = (self.here.get(), self.top())
+            && !here.stay.is_changing()
+        {
+            let (depth, context, own) = (self.depth.get(), top.context.get(), top.own.get());
+            if unlikely!(SWITCH) {
+                self.pass(here, depth, depth, context, own);
+            } else {
+                self.pass_asleep(here, depth, depth, context, own);
+            }
+        }
+    }
+
     fn renew(&self, task: &mut Task) {
         let (context, id) = (task.context(), task.id());
         let own = task.special();
@@ -773,13 +797,8 @@ impl Stack {
                     Arc::from_raw(charged)
                 });
                 entry.set_own(own);
-                if is_top && let Some(here) = self.here.get() {
-                    let depth = self.depth.get();
-                    if unlikely!(SWITCH) {
-                        self.pass(here, depth, depth, Some(context), entry.own.get());
-                    } else {
-                        self.pass_asleep(here, depth, depth, Some(context), entry.own.get());
-                    }
+                if is_top {
+                    self.renew_top();
                 }
             }
         }

@@ -16,7 +16,6 @@ use crate::context::Context;
 use crate::error::Error;
 use crate::layout::{Layout, NOTHING};
 use crate::pmu::Event;
-use crate::stay::{FIXED, SPECIAL};
 use crate::switch;
 
 /// A unit of work that is charged to a [`Context`]: a future, a fiber, a thread, a scope.
@@ -216,11 +215,12 @@ impl Own {
             && self.more.load(Ordering::Relaxed) | self.less.load(Ordering::Relaxed) == 0
     }
 
-    /// What its thread shows of it.
-    pub(crate) fn marks(&self) -> u32 {
-        let own = self.more.load(Ordering::Relaxed) | self.less.load(Ordering::Relaxed);
-        let is_fixed = self.disabled.load(Ordering::Relaxed) || own != 0;
-        if is_fixed { SPECIAL | FIXED } else { SPECIAL }
+    /// What it counts beside what its context does, and what it does not count.
+    pub(crate) fn set(&self) -> (u64, u64) {
+        if self.disabled.load(Ordering::Relaxed) {
+            return (0, u64::MAX);
+        }
+        (self.more.load(Ordering::Relaxed), self.less.load(Ordering::Relaxed))
     }
 
     fn mask(&self, context: &Layout) -> u64 {

@@ -1,0 +1,301 @@
+//! What concerns the whole process: signals, forks, filters of system calls. Each in a child of its own.
+
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use dormouse_events::pmu::CountingPmu;
+use dormouse_events::{Context, Counting, Event, Kind, Mode, Task, enter, set_lazy, switch};
+
+static PMU: CountingPmu = CountingPmu::new();
+const HAPPENINGS: Event = PMU.event("happenings", 0);
+const OTHERS: Event = PMU.event("others", 1);
+
+fn value(context: &Context, event: Event) -> u64 {
+    context.read().iter().find(|count| count.event == event).map_or(0, |count| count.value)
+}
+
+/// Runs `test` in a process of its own, which is this one if it is that.
+fn in_child(name: &str, test: impl FnOnce()) {
+    const MARK: &str = "DORMOUSE_EVENTS_CHILD";
+    if std::env::var(MARK).is_ok_and(|child| child == name) {
+        return test();
+    }
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args([name, "--exact", "--nocapture", "--test-threads=1"])
+        .env(MARK, name)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    said.lines().filter(|line| line.contains("skipped: ")).for_each(|line| println!("{line}"));
+    assert!(
+        output.status.success() && said.contains("1 passed"),
+        "{name}: {}\n{said}{errors}",
+        output.status
+    );
+}
+
+/// Waits for a child that was forked.
+fn wait(child: libc::pid_t) -> i32 {
+    let mut status = 0;
+    // SAFETY: `status` is a valid place.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    status
+}
+
+static BY_HANDLER: AtomicU64 = AtomicU64::new(0);
+static HANDLERS: AtomicU64 = AtomicU64::new(0);
+/// What the handler enters.
+static INSIDE: std::sync::OnceLock<[&'static Context; 2]> = std::sync::OnceLock::new();
+
+extern "C" fn handler(_: libc::c_int) {
+    let Some(contexts) = INSIDE.get() else { return };
+    let n = HANDLERS.fetch_add(1, Ordering::Relaxed);
+    let kind = [Kind::Poll, Kind::Scope][n as usize / 2 % 2];
+    let _outer = enter(&mut Task::new(contexts[n as usize % 2], 77), kind);
+    CountingPmu::happen(0, 1);
+    let _inner = enter(&mut Task::new(contexts[(n as usize + 1) % 2], 78), Kind::Poll);
+    CountingPmu::happen(0, 1);
+    BY_HANDLER.fetch_add(2, Ordering::Relaxed);
+}
+
+#[test]
+fn handlers_may_enter_and_leave_whatever_they_interrupt() {
+    in_child("handlers_may_enter_and_leave_whatever_they_interrupt", || {
+        let contexts: [&'static Context; 2] = std::array::from_fn(|_| Context::new());
+        let outside = Context::new();
+        let counting = Counting::everywhere(&[HAPPENINGS], Mode::GroupExact).unwrap();
+        INSIDE.set(contexts).unwrap();
+        // SAFETY: the handler enters and leaves tasks, which is what is tried.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = handler as extern "C" fn(libc::c_int) as usize;
+            action.sa_flags = libc::SA_RESTART | libc::SA_NODEFER;
+            assert_eq!(libc::sigaction(libc::SIGUSR1, &raw const action, std::ptr::null_mut()), 0);
+        }
+        let stop = &AtomicBool::new(false);
+        let (tell, told) = std::sync::mpsc::channel();
+        let seconds = std::env::var("DORMOUSE_STRESS_SECONDS").map_or(2, |seconds| seconds.parse().unwrap());
+        let (happened, idle) = std::thread::scope(|scope| {
+            let worker = scope.spawn(move || {
+                tell.send(rustix::thread::gettid().as_raw_pid()).unwrap();
+                let mut mine = 0;
+                let mut round = 0_usize;
+                while !stop.load(Ordering::Relaxed) {
+                    round += 1;
+                    if round.is_multiple_of(64) {
+                        set_lazy(round.is_multiple_of(128));
+                    }
+                    let (a, b) = (contexts[round % 2], contexts[round / 2 % 2]);
+                    let mut task = Task::new(a, 1);
+                    if round.is_multiple_of(5) {
+                        task.pin();
+                    }
+                    if round.is_multiple_of(3) {
+                        switch(Some(&mut task));
+                        CountingPmu::happen(0, 1);
+                        switch(None);
+                    } else {
+                        let _outer = enter(&mut task, Kind::Poll);
+                        CountingPmu::happen(0, 1);
+                        let _inner = enter(&mut Task::new(b, 2), Kind::Scope);
+                        CountingPmu::happen(0, 1);
+                        mine += 1;
+                    }
+                    mine += 1;
+                }
+                switch(None);
+                // Nothing is current, and so nothing is charged, whatever came in between.
+                assert_eq!((dormouse_events::current_task(), dormouse_events::current_context()), (0, 0));
+                let before: u64 = contexts.iter().map(|context| value(context, HAPPENINGS)).sum();
+                CountingPmu::happen(0, 1_000_000);
+                let _guard = enter(&mut Task::new(outside, 3), Kind::Scope);
+                let after: u64 = contexts.iter().map(|context| value(context, HAPPENINGS)).sum();
+                (mine, after - before)
+            });
+            let tid = told.recv().unwrap();
+            let end = std::time::Instant::now() + std::time::Duration::from_secs(seconds);
+            let mut changes = 0_u64;
+            while std::time::Instant::now() < end || HANDLERS.load(Ordering::Relaxed) < 1000 {
+                changes += 1;
+                let _others = changes.is_multiple_of(50).then(|| {
+                    Counting::everywhere(
+                        &[OTHERS],
+                        [Mode::GroupExact, Mode::TaskExact][changes as usize / 50 % 2],
+                    )
+                });
+                // SAFETY: a signal that this process handles, to a thread that waits for `stop`.
+                unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), tid, libc::SIGUSR1) };
+            }
+            stop.store(true, Ordering::Relaxed);
+            worker.join().unwrap()
+        });
+        let all = happened + BY_HANDLER.load(Ordering::Relaxed);
+        let counted: u64 = contexts.iter().map(|context| value(context, HAPPENINGS)).sum();
+        assert!(idle <= 2 * 16, "{idle} charged while nothing ran");
+        // What happens in a handler over a switch is charged to what that leads to, which may be nothing.
+        assert!(counted <= all && counted >= happened, "{counted} of {all}, {happened} outside of handlers");
+        drop(counting);
+    });
+}
+
+#[test]
+fn a_fork_child_has_the_counts_of_its_parent_and_counts_nothing_until_it_asks() {
+    in_child("a_fork_child_has_the_counts_of_its_parent_and_counts_nothing_until_it_asks", || {
+        let (context, other) = (Context::new(), Context::new());
+        let counting = Counting::everywhere(&[HAPPENINGS], Mode::GroupExact).unwrap();
+        let (entered, is_entered) = std::sync::mpsc::channel();
+        let (stop, stopped) = std::sync::mpsc::channel::<()>();
+        let waiting = std::thread::spawn(move || {
+            let _guard = enter(&mut Task::new(context, 1), Kind::Scope);
+            CountingPmu::happen(0, 100);
+            drop(enter(&mut Task::new(context, 2), Kind::Poll));
+            entered.send(()).unwrap();
+            let _ = stopped.recv();
+        });
+        is_entered.recv().unwrap();
+        let guard = enter(&mut Task::new(context, 3), Kind::Scope);
+        CountingPmu::happen(0, 10);
+        assert_eq!((value(context, HAPPENINGS), context.entries()), (110, 3));
+        // SAFETY: of the parent's other threads one waits for a channel and one for this test; the child takes no lock of theirs.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let right = || {
+                CountingPmu::happen(0, 1000);
+                let kept = (value(context, HAPPENINGS), context.entries()) == (110, 3);
+                drop(counting);
+                CountingPmu::happen(0, 1000);
+                let again = Counting::of(context, &[HAPPENINGS], Mode::GroupExact).unwrap();
+                CountingPmu::happen(0, 1);
+                let begun = value(context, HAPPENINGS);
+                let here = (dormouse_events::current_task(), dormouse_events::current_context());
+                drop(guard);
+                drop(enter(&mut Task::new(other, 4), Kind::Poll));
+                let ended = value(context, HAPPENINGS);
+                drop(again);
+                eprintln!("{kept} {begun} {here:?} {ended}");
+                kept && begun == 111
+                    && here == (3, context.id())
+                    && ended == 111
+                    && value(other, HAPPENINGS) == 0
+            };
+            let status = i32::from(!right());
+            // SAFETY: ends the child without running the parent's exit handlers.
+            unsafe { libc::_exit(status) };
+        }
+        assert_eq!(wait(child), 0);
+        CountingPmu::happen(0, 1);
+        drop(guard);
+        drop(stop);
+        waiting.join().unwrap();
+        assert_eq!(
+            (value(context, HAPPENINGS), context.entries()),
+            (111, 3),
+            "what the child does is the child's"
+        );
+        drop(counting);
+    });
+}
+
+#[test]
+fn forks_while_what_is_counted_changes_find_free_locks() {
+    in_child("forks_while_what_is_counted_changes_find_free_locks", || {
+        let context = Context::new();
+        let stop = &AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                let mut task = Task::new(context, 1);
+                while !stop.load(Ordering::Relaxed) {
+                    drop(Counting::everywhere(&[HAPPENINGS], Mode::TaskExact).unwrap());
+                    task.add(OTHERS).unwrap();
+                    task.remove(OTHERS).unwrap();
+                }
+            });
+            let mut failed = 0;
+            for _ in 0..100 {
+                // SAFETY: the child takes locks of this crate, which forks respect, and then ends.
+                let child = unsafe { libc::fork() };
+                if child == 0 {
+                    // SAFETY: ends a child that waits for ever, so that the test says so.
+                    unsafe { libc::alarm(10) };
+                    let mut task = Task::new(context, 2);
+                    let added = task.add(OTHERS).is_ok();
+                    let counting = Counting::of(context, &[HAPPENINGS], Mode::GroupExact);
+                    let before = value(context, HAPPENINGS);
+                    let guard = enter(&mut task, Kind::Poll);
+                    CountingPmu::happen(0, 5);
+                    drop(guard);
+                    let counted = value(context, HAPPENINGS) == before + 5;
+                    // SAFETY: ends the child without running the parent's exit handlers.
+                    unsafe { libc::_exit(i32::from(!(added && counting.is_ok() && counted))) };
+                }
+                failed = wait(child);
+                if failed != 0 {
+                    break;
+                }
+            }
+            stop.store(true, Ordering::Relaxed);
+            assert_eq!(failed, 0);
+        });
+    });
+}
+
+/// Has every membarrier of the calling thread and those that it starts refused.
+fn forbid_membarrier() {
+    const fn statement(code: u32, k: u32) -> libc::sock_filter {
+        libc::sock_filter { code: code as u16, jt: 0, jf: 0, k }
+    }
+    let mut filter = [
+        // The number of the system call.
+        statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0),
+        libc::sock_filter {
+            jf: 1,
+            ..statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, libc::SYS_membarrier as u32)
+        },
+        statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
+        statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW),
+    ];
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+    // SAFETY: `program` and what it points to live longer than the calls.
+    unsafe {
+        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+        assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program), 0);
+    }
+}
+
+#[test]
+fn without_membarrier_what_is_counted_can_be_changed_as_long_as_the_hook_is_awake() {
+    in_child("without_membarrier_what_is_counted_can_be_changed_as_long_as_the_hook_is_awake", || {
+        let context = Context::new();
+        let counting = Counting::of(context, &[HAPPENINGS], Mode::GroupExact).unwrap();
+        forbid_membarrier();
+        let guard = enter(&mut Task::new(context, 1), Kind::Scope);
+        CountingPmu::happen(0, 1);
+        let others = Counting::of(context, &[OTHERS], Mode::GroupExact).unwrap();
+        CountingPmu::happen(0, 10);
+        CountingPmu::happen(1, 7);
+        drop(guard);
+        assert_eq!((value(context, HAPPENINGS), value(context, OTHERS)), (11, 7));
+        drop((counting, others));
+        CountingPmu::happen(0, 100);
+        assert_eq!(value(context, HAPPENINGS), 11);
+        drop(Counting::of(context, &[HAPPENINGS], Mode::GroupExact));
+    });
+}
+
+#[test]
+fn a_hook_that_cannot_be_woken_is_an_error_that_says_so_and_leaves_nothing_counted() {
+    in_child("a_hook_that_cannot_be_woken_is_an_error_that_says_so_and_leaves_nothing_counted", || {
+        if !dormouse_keys::PATCHING {
+            return println!("1 skipped: nothing is patched here");
+        }
+        let context = Context::new();
+        forbid_membarrier();
+        let refused = Counting::of(context, &[HAPPENINGS], Mode::GroupExact).unwrap_err().to_string();
+        assert!(refused.contains("membarrier"), "{refused}");
+        let guard = enter(&mut Task::new(context, 1), Kind::Poll);
+        CountingPmu::happen(0, 1);
+        drop(guard);
+        assert_eq!(context.read(), []);
+    });
+}

@@ -1,0 +1,112 @@
+//! CPU time of tasks with the real clock.
+
+use std::sync::mpsc::channel;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use dormouse_events::{Context, Counting, Event, Kind, Mode, Task, enter};
+use dormouse_sys::thread;
+
+/// Of tests that want the processors for themselves.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn spin_until(end: Instant) {
+    while Instant::now() < end {
+        std::hint::spin_loop();
+    }
+}
+
+fn count(context: &'static Context) -> Counting {
+    Counting::of(context, &[Event::TASK_CLOCK], Mode::GroupExact).unwrap()
+}
+
+/// What the kernel has charged the calling thread.
+fn kernel_ns() -> u64 {
+    dormouse_clock::thread_cpu_ns_of(thread::current().unwrap().tid()).unwrap()
+}
+
+#[test]
+fn a_running_task_is_seen_by_another_thread_before_it_ends_and_never_steps_back() {
+    let _alone = alone();
+    let context = Context::new();
+    let _counting = count(context);
+    let (entered, is_entered) = channel();
+    let (stop, is_stopped) = channel::<()>();
+    let worker = std::thread::spawn(move || {
+        let guard = enter(&mut Task::new(context, 1), Kind::Scope);
+        entered.send(()).unwrap();
+        while is_stopped.try_recv().is_err() {
+            spin_until(Instant::now() + Duration::from_millis(1));
+        }
+        drop(guard);
+    });
+    is_entered.recv().unwrap();
+    let mut last = 0;
+    let give_up = Instant::now() + Duration::from_secs(20);
+    while last < 10_000_000 {
+        let now = context.cpu_ns();
+        assert!(now >= last, "{now} after {last}");
+        assert!(Instant::now() < give_up, "{last} ns of a running task seen");
+        last = now;
+    }
+    stop.send(()).unwrap();
+    worker.join().unwrap();
+    assert!(context.cpu_ns() >= last);
+}
+
+#[test]
+fn a_sleeping_task_is_charged_nothing_for_its_sleep() {
+    let _alone = alone();
+    let context = Context::new();
+    let _counting = count(context);
+    let guard = enter(&mut Task::new(context, 1), Kind::Scope);
+    std::thread::sleep(Duration::from_millis(100));
+    assert!(context.cpu_ns() < 50_000_000);
+    drop(guard);
+    assert!(context.cpu_ns() < 50_000_000);
+}
+
+#[test]
+fn contexts_and_what_is_outside_of_them_make_what_the_kernel_says() {
+    const WORKERS: usize = 4;
+    let _alone = alone();
+    let contexts: [&'static Context; 3] = std::array::from_fn(|_| Context::new());
+    // The work outside of all others is a task, too: what is not in one of the three is there.
+    let outside = Context::new();
+    let _counting = Counting::everywhere(&[Event::TASK_CLOCK], Mode::GroupExact).unwrap();
+    let end = Instant::now() + Duration::from_secs(1);
+    let kernel: u64 = std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..WORKERS)
+            .map(|number| {
+                scope.spawn(move || {
+                    let (mut tasks, mut round) = (contexts.map(|context| Task::new(context, 1)), number);
+                    let begin = kernel_ns();
+                    let whole = enter(&mut Task::new(outside, 2), Kind::Scope);
+                    while Instant::now() < end {
+                        round += 1;
+                        let poll = enter(&mut tasks[round % 3], Kind::Poll);
+                        match round % 100 {
+                            0 => std::thread::sleep(Duration::from_micros(300)),
+                            1 => std::thread::yield_now(),
+                            n => spin_until(Instant::now() + Duration::from_micros(n as u64)),
+                        }
+                        drop(poll);
+                        if round.is_multiple_of(7) {
+                            spin_until(Instant::now() + Duration::from_micros(20));
+                        }
+                    }
+                    drop(whole);
+                    kernel_ns() - begin
+                })
+            })
+            .collect();
+        workers.into_iter().map(|worker| worker.join().unwrap()).sum()
+    });
+    let inside: u64 = contexts.iter().map(|context| context.cpu_ns()).sum();
+    let all = inside + outside.cpu_ns();
+    assert!(inside > 0 && outside.cpu_ns() > 0);
+    assert!(all.abs_diff(kernel) <= kernel / 100, "{all} ns charged, {kernel} by the kernel");
+}
