@@ -259,7 +259,9 @@ fn who_is_not_there_and_who_is_somebody_elses_is_told() {
     let path = at(&place, "x");
     run(["record", "--faults", "-o", &path, "4194304"]).assert_fails(3, &["there is no process 4194304"]);
     run(["record", "--faults", "-o", &path, "no-such-program"]).assert_fails(3, &["no process is named"]);
-    run(["record", "--faults", "-o", &path, "--", "/no/such/program"]).assert_fails(1, &["/no/such/program"]);
+    let cannot_run = |program: &str| run(["record", "--faults", "-o", &path, "--", program]);
+    cannot_run("/no/such/program").assert_fails(127, &["cannot run /no/such/program"]);
+    cannot_run("/").assert_fails(126, &["cannot run /"]);
     run(["record", "-o", &path, "1"]).assert_fails(2, &["--faults"]);
     run(["record", "--faults", "-o", &path]).assert_fails(2, &["TARGET"]);
     run(["record", "--faults", "-o", &path, "1", "--", "true"]).assert_fails(2, &["cannot be used with"]);

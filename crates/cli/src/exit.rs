@@ -3,8 +3,12 @@
 //! Scripts branch on the code, people read the message, so a [`Failure`] carries both, and beside them what
 //! may help: names near the one that was not found and the one thing to change.
 
+use std::ffi::OsStr;
 use std::fmt;
+use std::io;
 use std::process::ExitCode;
+
+use crate::text::clean;
 
 /// The exit codes; they are part of the interface and stand in `dormouse --help`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,6 +99,13 @@ impl Failure {
     /// A failure that ends with `exit`.
     pub(crate) fn new(exit: Exit, message: impl Into<String>) -> Failure {
         Failure::Said(Box::new(Report { exit, message: message.into(), near: Vec::new(), hint: None }))
+    }
+
+    /// A command that cannot be run: ends with the code that a shell would end with.
+    pub(crate) fn not_run(program: &OsStr, error: &io::Error) -> Failure {
+        let code = if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 };
+        let message = format!("cannot run {}: {error}", clean(&program.to_string_lossy()));
+        Failure::new(Exit::Child(code), message)
     }
 
     /// The same failure, with what to change.

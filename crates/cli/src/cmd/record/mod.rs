@@ -53,7 +53,7 @@ pub(crate) struct Args {
     /// End after so many faults
     #[arg(long, value_name = "FAULTS", value_parser = clap::value_parser!(u64).range(1..))]
     most: Option<u64>,
-    /// Run this, record it from its start, and end with its exit code
+    /// Run this, record it from its start, and end with its exit code (127 or 126 where it cannot be run)
     #[arg(last = true, value_name = "COMMAND", group = "subject")]
     command: Vec<OsString>,
 }
@@ -162,9 +162,7 @@ fn spawn(command: &[OsString]) -> Outcome<Child> {
     let [program, arguments @ ..] = command else {
         return Err(Failure::new(Exit::Usage, "no command to run"));
     };
-    Command::new(program).args(arguments).spawn().map_err(|error| {
-        Failure::new(Exit::Failed, format!("cannot run {}: {error}", program.to_string_lossy()))
-    })
+    Command::new(program).args(arguments).spawn().map_err(|error| Failure::not_run(program, &error))
 }
 
 impl Recording<'_> {
