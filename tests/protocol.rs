@@ -219,6 +219,26 @@ fn events_are_counted_for_a_connection_until_it_wants_others() {
 }
 
 #[test]
+fn groups_are_charged_cpu_time_whatever_else_is_counted_for_them() {
+    // The second one cannot be counted: what is left is CPU time.
+    for event in ["page-faults", "alloc-count"] {
+        let service = Service::busy();
+        let mut wire = service.wire();
+        wire.ask(&format!(r#"{{"v":1,"id":2,"op":"count","events":["{event}"]}}"#));
+        let mut charged = || {
+            let stat = wire.ask(r#"{"v":1,"id":3,"op":"stat"}"#);
+            let groups = stat["ok"]["groups"].as_array().expect("groups").clone();
+            groups.iter().filter_map(|group| group["cpu_ns"].as_u64()).sum::<u64>()
+        };
+        let before = charged();
+        let start = std::time::Instant::now();
+        while charged() <= before {
+            assert!(start.elapsed() < support::HANG, "{event}: its groups stand at {before} ns");
+        }
+    }
+}
+
+#[test]
 fn who_loses_its_leases_by_force_is_told_if_it_listens() {
     let service = Service::idle();
     let mut deaf = service.wire();

@@ -91,7 +91,8 @@ pub enum Op {
     /// Lists what can be counted; answered by [`Events`].
     Events,
     /// Has groups count these events as long as the connection lasts, in place of those that it asked for before;
-    /// answered by [`Counted`]. None: nothing more. A name that is no event refuses all.
+    /// answered by [`Counted`]. CPU time is counted with them, for [`Stat`] tells it always. None: nothing more. A name
+    /// that is no event refuses all.
     Count {
         /// Names, as [`Events`] has them.
         events: Vec<String>,

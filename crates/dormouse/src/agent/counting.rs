@@ -8,11 +8,12 @@ use dormouse_events::Event;
 use crate::group::Group;
 use crate::wire::{Code, Count, Counted, EventInfo, WireError};
 
-/// One client's events, counted as long as this lives.
+/// One client's events, counted as long as this lives, and CPU time with them: it is in each answer to `stat`, whatever
+/// else was asked for.
 #[derive(Debug)]
 pub(super) struct Counting {
     events: Vec<Event>,
-    /// `None`: there are none.
+    /// `None`: it wants nothing counted.
     _counted: Option<dormouse_events::Counting>,
 }
 
@@ -31,8 +32,12 @@ impl Counting {
         let (counted, refused): (Vec<_>, Vec<_>) = asked?.into_iter().partition(|e| e.unavailable.is_none());
         let events: Result<Vec<Event>, _> = counted.iter().map(|event| Event::by_name(&event.name)).collect();
         let events = events.map_err(|why| refusal(&why))?;
-        let guard =
-            if events.is_empty() { None } else { Some(crate::count(&events).map_err(|why| refusal(&why))?) };
+        let guard = if names.is_empty() {
+            None
+        } else {
+            let all: Vec<Event> = events.iter().copied().chain([Event::TASK_CLOCK]).collect();
+            Some(crate::count(&all).map_err(|why| refusal(&why))?)
+        };
         Ok((Self { events, _counted: guard }, Counted { counted, refused }))
     }
 
