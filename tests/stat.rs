@@ -49,6 +49,7 @@ fn a_service_is_counted_by_group_and_by_thread() {
     {
         assert!(text.stdout.contains(part), "no {part:?} in {}", text.stdout);
     }
+    assert!(text.stdout.contains("in ticks of 10"), "what user and kernel mode are worth: {}", text.stdout);
     let total = run(["--json", "stat", &service.target(), "--for", "500ms"]).json();
     assert_eq!((&total["schema"], &total["type"]), (&1.into(), &"total".into()));
     assert!(ns(&total["elapsed_ns"]) >= 500_000_000, "{total}");
@@ -116,6 +117,8 @@ fn what_cannot_be_counted_is_named_with_its_reason_and_never_0() {
     assert_eq!(of("cycles")["value"], Value::Null, "{total}");
     assert!(of("cycles")["reason"].as_str().is_some_and(|why| !why.is_empty()), "{total}");
     assert!(counted.stderr.contains("not counted: cycles"), "{counted:?}");
+    let ran = run(["stat", "-e", "page-faults,cycles", "--", "true"]);
+    assert!(ran.code == Some(0) && ran.stderr.contains("not counted: cycles"), "{ran:?}");
 }
 
 #[test]
@@ -128,6 +131,11 @@ fn a_name_that_is_no_event_is_exit_2_with_names_near_it() {
                 .assert_fails(2, &["no event is called", "near:", "task-clock"]);
         }
     }
+    let ran = tempfile::tempdir().expect("a temporary directory");
+    let mark = ran.path().join("mark");
+    run(["stat", "-e", "task-clok", "--", "touch", mark.to_str().expect("a path")])
+        .assert_fails(2, &["no event is called", "near:", "task-clock"]);
+    assert!(!mark.exists(), "the command ran all the same");
     run(["stat", "1", "-e", "a,,b"]).assert_fails(2, &["--event", "a name is missing"]);
 }
 
@@ -238,6 +246,13 @@ fn a_commands_own_code_is_passed_through() {
     assert_eq!(run(["stat", "--", "false"]).code, Some(1));
     run(["stat", "--", "/no/such/program"]).assert_fails(127, &["cannot run /no/such/program"]);
     run(["stat", "--", "/"]).assert_fails(126, &["cannot run /"]);
+}
+
+#[test]
+fn a_file_that_may_not_be_written_is_a_failure_and_no_target_of_somebody_else() {
+    // Closed to root as well.
+    let closed = "/proc/sys/kernel/ostype";
+    run(["stat", "-o", closed, "--", "true"]).assert_fails(1, &["cannot write to", closed]);
 }
 
 #[test]

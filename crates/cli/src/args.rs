@@ -38,7 +38,7 @@ Exit codes:
   1  a negative finding, or a failure   4  the target is somebody else's
   2  the command line is wrong          5  not possible here, or with that version
   130  ended by Ctrl-C before the end; `on`, `trace`, `top` and `stat` end by it with 0
-`stat -- COMMAND` ends as the command does.";
+`stat -- COMMAND` and `record -- COMMAND` end as the command does.";
 
 /// Look into a running service: its probes, what they see, and where its CPU time goes.
 #[derive(Debug, Parser)]

@@ -98,9 +98,7 @@ impl Context {
     /// Has the data go to a file instead of standard output.
     pub(crate) fn write_to(&mut self, path: &Path) -> Outcome<()> {
         let file = File::create(path).map_err(|error| {
-            let exit =
-                if error.kind() == io::ErrorKind::PermissionDenied { Exit::Denied } else { Exit::Failed };
-            Failure::new(exit, format!("cannot write to {}: {error}", path.display()))
+            Failure::new(Exit::Failed, format!("cannot write to {}: {error}", path.display()))
         })?;
         self.out = BufWriter::new(Box::new(AutoStream::auto(file)));
         self.place = path.display().to_string();

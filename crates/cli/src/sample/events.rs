@@ -4,10 +4,13 @@ use std::str::FromStr;
 
 use dormouse::wire::{Counted, EventInfo, Events, Hello, Op};
 
+use super::refused;
 use super::tasks::Usage;
 use crate::client::Client;
 use crate::exit::{Exit, Failure, Outcome};
+use crate::output::{FAIR, say};
 use crate::target::near;
+use crate::text::clean;
 
 /// What is counted where nobody says what.
 pub(crate) const TASK_CLOCK: &str = "task-clock";
@@ -105,6 +108,13 @@ pub(crate) fn of_any_process(events: Vec<EventInfo>) -> Vec<EventInfo> {
         ..event
     };
     events.into_iter().map(of_any).collect()
+}
+
+/// Tells the person what is not counted, and why.
+pub(crate) fn warn(counted: &Counted) {
+    for event in &counted.refused {
+        say(format_args!("{FAIR}not counted:{FAIR:#} {}: {}", clean(&event.name), clean(refused(event))));
+    }
 }
 
 /// Whether an agent knows an operation that was added to the protocol.

@@ -19,10 +19,8 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::client::Client;
 use crate::exit::{Exit, Failure, Outcome};
-use crate::output::{FAIR, say};
 use crate::signals::wait;
 use crate::target::{Finder, Found, Target, describe};
-use crate::text::clean;
 use events::{TASK_CLOCK, Wish};
 use tasks::{Tasks, Thread, Usage};
 
@@ -195,9 +193,7 @@ impl Source {
 
     /// Tells the person what is not counted, and why.
     pub(crate) fn warn(&self) {
-        for event in &self.counted.refused {
-            say(format_args!("{FAIR}not counted:{FAIR:#} {}: {}", clean(&event.name), clean(refused(event))));
-        }
+        events::warn(&self.counted);
     }
 
     /// To wait for the end of the process.

@@ -28,7 +28,7 @@ use super::text;
 use crate::duration::short;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Context, FAIR, HEAD, say};
-use crate::sample::events::Wish;
+use crate::sample::events::{self, Wish};
 use crate::sample::spent::{Spent, Window};
 use crate::sample::tasks::own_peak;
 use crate::sample::{Source, mono_ns};
@@ -146,6 +146,8 @@ pub(super) fn run(
         term: Signals::of_one(Signal::TERM)?,
         hangup: Signals::of_one(Signal::HUP)?,
     };
+    // Before it runs: a name that is no event is not to cost a run.
+    let outside = wish.of_any_process()?;
     let mut runs: Vec<Run> = Vec::new();
     for n in 1..=repeat.map_or(1, NonZero::get) {
         let run = once(command, wish, &caught, context.patience)?;
@@ -160,6 +162,9 @@ pub(super) fn run(
         if is_interrupted {
             break;
         }
+    }
+    if runs.iter().all(|run| run.last.is_none()) {
+        events::warn(&outside);
     }
     let failed = runs.iter().filter(|run| !run.status.success()).count();
     if repeat.is_some() {
@@ -184,7 +189,8 @@ fn once(command: &[OsString], wish: &Wish, caught: &Caught, patience: Duration) 
         return Err(Failure::new(Exit::Usage, "there is no command behind `--`"));
     };
     let (start, start_mono_ns) = (Instant::now(), mono_ns());
-    let child = Command::new(program).args(arguments).spawn().map_err(|error| not_run(program, &error))?;
+    let child =
+        Command::new(program).args(arguments).spawn().map_err(|error| Failure::not_run(program, &error))?;
     let mut view = View { child: Pid::from_child(&child), start_mono_ns, inside: Found::NotYet };
     // Without it there is nothing to do but wait for the end.
     if let Ok(end) = pidfd_open(view.child, PidfdFlags::empty()) {
@@ -319,12 +325,6 @@ fn reap(child: Pid) -> io::Result<(ExitStatus, Used)> {
 /// larger says nothing of the command. (A sixteenth is more than the kernel's count is off by.)
 fn is_above_own(bytes: u64) -> bool {
     own_peak().is_some_and(|own| bytes > own + own / 16)
-}
-
-/// Why there is no run, with the code that a shell would end with.
-fn not_run(program: &OsStr, error: &io::Error) -> Failure {
-    let code = if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 };
-    Failure::new(Exit::Child(code), format!("cannot run {}: {error}", display(program)))
 }
 
 fn display(text: &OsStr) -> String {

@@ -189,6 +189,9 @@ fn worth(source: &Source, spent: &Spent) -> Vec<String> {
             short(TICK_NS)
         )
     }];
+    if spent.usage.is_some() {
+        lines.push(format!("user and kernel mode are counted in ticks of {}", short(TICK_NS)));
+    }
     match source.clock() {
         Some(clock) if clock.error_bound_ns > 0 => lines.push(format!(
             "CPU time of groups is by {}: within {} for each thread that has run them",
