@@ -163,7 +163,7 @@ impl Layout {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use crate::pmu::CountingPmu;

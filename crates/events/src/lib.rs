@@ -19,27 +19,36 @@
 //! current before; a thread may be made lazy ([`set_lazy`]) by who knows that all its work is tasks.
 
 #![deny(unsafe_code)]
+#![cfg_attr(all(test, loom), allow(dead_code, unused_imports, reason = "a model is of the stay alone"))]
 
 mod account;
+#[cfg(not(all(test, loom)))]
 mod context;
+#[cfg(not(all(test, loom)))]
 mod control;
 mod error;
 mod layout;
 pub mod pmu;
 mod primitive;
 mod stay;
+#[cfg(not(all(test, loom)))]
 mod switch;
+#[cfg(not(all(test, loom)))]
 mod task;
 
 pub use account::MAX_EVENTS;
+#[cfg(not(all(test, loom)))]
 pub use context::{Context, Count};
+#[cfg(not(all(test, loom)))]
 pub use control::{Counting, Mode};
 pub use error::Error;
 pub use layout::MAX_COUNTERS;
 pub use pmu::alloc::Alloc;
 pub use pmu::{Availability, Event, Pmu, Times, Unit, available, capability, user::Counter};
+#[cfg(not(all(test, loom)))]
 pub use switch::{
     Entered, Kind, MAX_DEPTH, Switched, current_context, current_task, enter, overflows, park, set_lazy,
     switch,
 };
+#[cfg(not(all(test, loom)))]
 pub use task::{Task, TaskCounts};

@@ -34,7 +34,7 @@ macro_rules! zeros {
 
 pub(crate) use {const_fn, zeros};
 
-/// The cheap side of a barrier whose other side is [`heavy_barrier`]: of two threads that each store, pass their
+/// The cheap side of a barrier whose other side is `barrier` in `control`: of two threads that each store, pass their
 /// barrier and load, one sees the other's store.
 #[inline]
 pub(crate) fn light_barrier() {
