@@ -16,10 +16,10 @@
 //!
 //! # Async-signal-safety
 //!
-//! A handler may enter and leave tasks. One that interrupts a switch is charged to whatever that switch leads to: from the
-//! beginning of the change of the stay to its end, which comes after the stack is what it is to be, its guards are
-//! inert. Outside of changes, what is on the stack may be charged at any moment, because a handler's guard passes on to
-//! the topmost entry.
+//! A handler may enter and leave tasks, but for those of a context that is exact for each task, whose first entry allocates.
+//! One that interrupts a switch is charged to whatever that switch leads to: from the beginning of the change of the stay
+//! to its end, which comes after the stack is what it is to be, its guards are inert. Outside of changes, what is on the
+//! stack may be charged at any moment, because a handler's guard passes on to the topmost entry.
 //!
 //! # Safety
 //!
