@@ -64,8 +64,8 @@ pub trait Pmu: fmt::Debug + Send + Sync {
     fn end(&self, _events: &[u32]) {}
 
     /// As [`Pmu::read`], for another thread and without its help; false where that is not to be had, then
-    /// `values` mean nothing. Whoever asks makes sure afterwards that the thread still lives
-    /// ([`ThreadBlock::is_still`]).
+    /// `values` mean nothing. Whoever asks makes sure afterwards that the block is still that
+    /// thread's ([`ThreadBlock::start`]).
     ///
     /// # Cost
     ///

@@ -17,7 +17,7 @@
 //!
 //! # Safety
 //!
-//! In [`row`] and [`kernel`].
+//! In `row` and `kernel`.
 
 mod kernel;
 mod row;
