@@ -23,6 +23,8 @@ use crate::point::stamp;
 
 /// How long the first measurement takes.
 const FIRST: Duration = Duration::from_millis(1);
+/// How long it takes at most, where nothing shorter is sharp.
+const LONGEST_FIRST: Duration = Duration::from_millis(16);
 /// How far counter and clock may be apart at any distance, in nanoseconds.
 const SLACK: u64 = 20_000;
 /// The longest time between two measurements, in nanoseconds.
@@ -82,6 +84,12 @@ impl Pair {
         u64::try_from((u128::from(ns) << 32) / u128::from(ticks)).ok().filter(|&r| r > 0)
     }
 
+    /// Whether what is not known of the two moments is less than half of what a rate from one to the other may be off
+    /// by and still be held for the counter's: an interruption in each of the tries leaves a wide pair.
+    fn is_sharp_since(self, earlier: Self) -> bool {
+        self.width.saturating_add(earlier.width) < self.tsc.wrapping_sub(earlier.tsc) / 2048
+    }
+
     /// Whether the counter has run at `rate` since `earlier`, as far as this pair can tell.
     fn fits(self, earlier: Self, rate: u64) -> bool {
         let ns = |ticks: i64| (i128::from(ticks) * i128::from(rate)) >> 32;
@@ -138,15 +146,22 @@ pub(crate) fn test() -> Result<(), String> {
 ///
 /// # Cost
 ///
-/// One millisecond at the first call in a process.
+/// One millisecond at the first call in a process; more where the thread is interrupted all the time.
 pub(crate) fn calibrate() -> bool {
     if ANCHOR.get().is_none() {
-        let anchor = Anchor { raw: Pair::now(raw_ns), monotonic: Pair::now(monotonic_ns) };
-        let start = Instant::now();
-        while start.elapsed() < FIRST {
-            std::hint::spin_loop();
-        }
-        let end = Pair::now(raw_ns);
+        let mut length = FIRST;
+        let (anchor, end) = loop {
+            let anchor = Anchor { raw: Pair::now(raw_ns), monotonic: Pair::now(monotonic_ns) };
+            let start = Instant::now();
+            while start.elapsed() < length {
+                std::hint::spin_loop();
+            }
+            let end = Pair::now(raw_ns);
+            if end.is_sharp_since(anchor.raw) || length == LONGEST_FIRST {
+                break (anchor, end);
+            }
+            length *= 2;
+        };
         if let Some(rate) = end.rate_since(anchor.raw) {
             RATE.store(rate, Ordering::Relaxed);
             REFERENCE.write(end);
@@ -184,7 +199,10 @@ fn renew(anchor: &Anchor) {
         return give_up();
     }
     let pair = Pair::now(raw_ns);
-    if let Some(rate) = pair.rate_since(anchor.raw) {
+    // Else the next resync measures.
+    if pair.is_sharp_since(anchor.raw)
+        && let Some(rate) = pair.rate_since(anchor.raw)
+    {
         RATE.store(rate, Ordering::Relaxed);
         REFERENCE.write(pair);
     }
@@ -256,6 +274,13 @@ mod tests {
         let start = pair(0, 0, 0);
         // 4 ms away after the counter was read and before the clock was.
         assert!(pair(3_000_000, 5_000_000, 4_000_000).fits(start, ONE));
+    }
+
+    #[test]
+    fn a_rate_from_wide_pairs_is_not_taken() {
+        let start = pair(0, 0, 400);
+        assert!(pair(2_000_000, 1_000_000, 400).is_sharp_since(start));
+        assert!(!pair(2_000_000, 1_000_000, 2_000).is_sharp_since(start));
     }
 
     #[test]
