@@ -50,11 +50,11 @@ pub struct Count {
     pub event: Event,
     /// How often, in the event's unit, outside of contexts that were entered inside of this one.
     pub value: u64,
-    /// How often in contexts that were entered inside of this one, as of their last switch; of an event that nobody counts any
-    /// more, what they have counted since then is left out.
+    /// How often in contexts that were entered inside of this one, as of their last switch; of an event that nobody
+    /// counts any more, what they have counted since then is left out.
     pub nested: u64,
-    /// For how long somebody had the event counted for this context, in nanoseconds of wall time, whether any of its tasks ran
-    /// or not.
+    /// For how long somebody had the event counted for this context, in nanoseconds of wall time, whether any of its
+    /// tasks ran or not.
     pub enabled_ns: u64,
     /// As yet the same. Where a PMU has fewer counters than it was asked for and takes turns, `value` is scaled up thread by
     /// thread, and [`Pmu::times`](crate::Pmu::times) tells each thread how long its event was really counted.

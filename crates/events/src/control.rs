@@ -15,11 +15,11 @@
 //!
 //! # Locking
 //!
-//! One lock over the changes and over reads; inside it are taken, one at a time, those of sets and of numbers, and what units
-//! have for [`crate::pmu::Pmu::read_of`]. A fork takes the first three in this order, so that a child finds them free and
-//! what they protect whole. Keys and units have locks of their own that forks may wait for, too, in an order that nobody
-//! chooses, because copies install their handlers when they are loaded: so no key is changed and no unit begun or ended
-//! under ours.
+//! One lock over the changes and over reads; inside it are taken, one at a time, those of sets and of numbers, and what
+//! units have for [`crate::pmu::Pmu::read_of`]. A fork takes the first three in this order, so that a child finds them
+//! free and what they protect whole. Keys and units have locks of their own that forks may wait for, too, in an order
+//! that nobody chooses, because copies install their handlers when they are loaded: so no key is changed and no unit
+//! begun or ended under ours.
 //!
 //! # Fork
 //!

@@ -164,9 +164,9 @@ impl Task {
         (then != now).then_some(then)
     }
 
-    /// What it has counted itself: since it was pinned, since it has counters of its own, or all of it in a context that
-    /// is [`TaskExact`](crate::Mode::TaskExact). What it counts now is in it from its next switch on; of an event that nobody
-    /// counts any more, what it has counted since its last switch is left out.
+    /// What it has counted itself: since it was pinned, since it has counters of its own, or all of it in a context
+    /// that is [`TaskExact`](crate::Mode::TaskExact). What it counts now is in it from its next switch on; of an event
+    /// that nobody counts any more, what it has counted since its last switch is left out.
     pub fn counts(&self) -> Vec<(Event, u64)> {
         self.own.as_deref().map(Own::read).unwrap_or_default()
     }
