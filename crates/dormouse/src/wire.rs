@@ -442,7 +442,7 @@ pub struct Stat {
     pub took_ns: u64,
     /// CPU time of the whole process.
     pub process_cpu_ns: u64,
-    /// CPU time that is charged to no group.
+    /// CPU time that is charged to no group; also what groups have used while nobody counted it.
     pub unattributed_cpu_ns: u64,
     /// All groups, in order of creation.
     pub groups: Vec<GroupStat>,
@@ -474,9 +474,9 @@ pub struct GroupStat {
     pub id: u32,
     /// Its name.
     pub name: String,
-    /// CPU time, exclusive of groups nested in it.
+    /// CPU time while it was counted, exclusive of groups nested in it.
     pub cpu_ns: u64,
-    /// Polls of its futures and entries of its scopes.
+    /// Polls of its futures and entries of its scopes, while anything was counted.
     pub entries: u64,
     /// Tasks that are.
     pub alive: u64,

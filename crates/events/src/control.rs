@@ -118,6 +118,11 @@ pub struct Counting {
 impl Counting {
     /// Counts `events` for all contexts.
     ///
+    /// # Errors
+    ///
+    /// An event that is not to be had here, more events or sets of them than there is room for, a static key that cannot
+    /// be switched, or a call by a signal handler over such a change on its own thread. Then nothing has changed.
+    ///
     /// # Cost
     ///
     /// The first one wakes the hook: a batch of one static key. Each makes every processor pass a barrier, and costs
@@ -127,6 +132,10 @@ impl Counting {
     }
 
     /// Counts `events` for one context.
+    ///
+    /// # Errors
+    ///
+    /// As of [`Counting::everywhere`].
     ///
     /// # Cost
     ///
