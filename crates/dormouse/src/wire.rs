@@ -86,12 +86,13 @@ pub enum Op {
         /// A glob list; matches keys that are no probes too, which are switched but record nothing here.
         glob: String,
     },
-    /// A snapshot of groups and threads; answered by [`Stat`].
+    /// A snapshot of groups and threads; answered by [`Stat`]. A client that has not said what to count has CPU time
+    /// counted from its first one on.
     Stat,
     /// Lists what can be counted; answered by [`Events`].
     Events,
     /// Has groups count these events as long as the connection lasts, in place of those that it asked for before;
-    /// answered by [`Counted`]. CPU time is counted with them, for [`Stat`] tells it always. None: nothing more. A name
+    /// answered by [`Counted`]. CPU time is counted with them, for [`Stat`] tells it always. No names: nothing more. A name
     /// that is no event refuses all.
     Count {
         /// Names, as [`Events`] has them.

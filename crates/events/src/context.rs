@@ -131,6 +131,10 @@ impl Context {
     }
 
     /// How often one of its tasks came on while anything was counted.
+    ///
+    /// # Cost
+    ///
+    /// A look at every thread's block; no lock.
     pub fn entries(&self) -> u64 {
         let counted = || self.shards.iter().map(|s| s.entries.load(Ordering::Acquire)).sum();
         let entries = consistent(counted, || self.owed().map(|seen| seen.entries).sum());
@@ -165,6 +169,10 @@ impl Context {
     ///
     /// A lock that changes of what is counted take; a look at every thread's block, and for each thread that runs one of the
     /// context's tasks now what it costs to read its counters from outside (a system call for task-clock).
+    ///
+    /// # Async-signal-safety
+    ///
+    /// Not for handlers. One that has interrupted a read or a change of what is counted is told nothing.
     pub fn read(&self) -> Vec<Count> {
         control::with_times(self, |mask, times| {
             account::events(mask)
@@ -183,6 +191,10 @@ impl Context {
     /// # Cost
     ///
     /// As of [`Context::read`].
+    ///
+    /// # Async-signal-safety
+    ///
+    /// As of [`Context::read`], where nothing is 0.
     pub fn cpu_ns(&self) -> u64 {
         control::with_times(self, |_, _| self.value(CLOCK))
     }
