@@ -148,7 +148,8 @@ fn touch() -> u64 {
     memory.leak().as_ptr().addr() as u64 >> 12
 }
 
-/// What is recorded: a thread that is there before, and one that comes later, each of which touches memory when it is told to.
+/// What is recorded: a thread that is there before, and one that comes later, each of which touches memory when it is
+/// told to.
 fn be_recorded() {
     let mut words = std::io::stdin().lines();
     let (go, gone) = std::sync::mpsc::channel::<()>();

@@ -7,8 +7,8 @@
 //! # Invariants
 //!
 //! 1. `counted` moves by `fetch_max` alone, and whoever moves it adds the difference to the total, once.
-//! 2. The terms of a record are written in [`TAKEN`] and [`LEAVING`] only; every change of hands moves the number in `state`,
-//!    so who finds the same state before and after has seen the terms of one member.
+//! 2. The terms of a record are written in [`TAKEN`] and [`LEAVING`] only; every change of hands moves the number in
+//!    `state`, so who finds the same state before and after has seen the terms of one member.
 //! 3. A member is [`LIVE`] only while its thread is alive: it leaves before it ends. So its tid, found in the
 //!    same state before and after the thread's clock was read, was its own all the while.
 //! 4. The total never exceeds the sum of the counts; it is behind it by what has been advanced and not added

@@ -114,6 +114,10 @@ impl TaskBudget {
 
     /// Counts what this thread does until the guard is dropped. Not inside of what is counted already, which would
     /// count it twice, nor across an `.await`.
+    ///
+    /// # Cost
+    ///
+    /// A read of the thread clock, and another when the guard is dropped.
     pub fn enter(&self) -> Counted {
         Counted { budget: self.clone(), since: thread_cpu_ns(), not_send: PhantomData }
     }

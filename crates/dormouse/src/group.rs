@@ -105,7 +105,11 @@ impl Group {
     ///
     /// # Errors
     ///
-    /// An event that is not to be had here, or more than can be counted at once; then nothing has changed.
+    /// As of [`count`].
+    ///
+    /// # Cost
+    ///
+    /// As of [`count`].
     pub fn count(self, events: &[Event], mode: Mode) -> Result<Counting, Error> {
         Counting::of(self.0.context, events, mode)
     }
@@ -151,6 +155,10 @@ impl Group {
     }
 
     /// A thread that is charged to this group from its beginning to its end, named after the group.
+    ///
+    /// # Errors
+    ///
+    /// As of [`std::thread::Builder::spawn`], if the system has no more threads.
     pub fn spawn_thread<T, F>(self, run: F) -> io::Result<JoinHandle<T>>
     where
         T: Send + 'static,
@@ -168,7 +176,8 @@ impl Group {
     ///
     /// # Cost
     ///
-    /// A system call for each thread that runs one of the group's tasks at this moment.
+    /// A system call for each thread that runs one of the group's tasks at this moment, under a lock that changes of what
+    /// is counted take.
     pub fn stat(self) -> GroupStat {
         let (started, finished) = self.0.tasks.read();
         GroupStat {
@@ -244,7 +253,8 @@ impl Registry {
 ///
 /// # Errors
 ///
-/// An event that is not to be had here, or more than can be counted at once; then nothing has changed.
+/// An event that is not to be had here, more than can be counted at once, or a static key that cannot be switched; then
+/// nothing has changed.
 ///
 /// # Cost
 ///

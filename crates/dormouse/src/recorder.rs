@@ -1,8 +1,8 @@
 //! Who reads the rings: traces, each with the probes that it asked for.
 //!
-//! A ring has one reader, and of several copies of dormouse in a process one reads the rings of all. Whoever polls its trace empties all rings and deals the records out to all traces;
-//! a trace that is polled too rarely loses what does not fit its queue, and counts it. Nobody polls while
-//! there is no trace.
+//! A ring has one reader, and of several copies of dormouse in a process one reads the rings of all. Whoever polls its
+//! trace empties all rings and deals the records out to all traces; a trace that is polled too rarely loses what does
+//! not fit its queue, and counts it. Nobody polls while there is no trace.
 //!
 //! # Locking
 //!

@@ -86,12 +86,13 @@ pub enum Op {
         /// A glob list; matches keys that are no probes too, which are switched but record nothing here.
         glob: String,
     },
-    /// A snapshot of groups and threads; answered by [`Stat`].
+    /// A snapshot of groups and threads; answered by [`Stat`]. A client that has not said what to count has CPU time
+    /// counted from its first one on.
     Stat,
     /// Lists what can be counted; answered by [`Events`].
     Events,
     /// Has groups count these events as long as the connection lasts, in place of those that it asked for before;
-    /// answered by [`Counted`]. CPU time is counted with them, for [`Stat`] tells it always. None: nothing more. A name
+    /// answered by [`Counted`]. CPU time is counted with them, for [`Stat`] tells it always. No names: nothing more. A name
     /// that is no event refuses all.
     Count {
         /// Names, as [`Events`] has them.
@@ -442,7 +443,7 @@ pub struct Stat {
     pub took_ns: u64,
     /// CPU time of the whole process.
     pub process_cpu_ns: u64,
-    /// CPU time that is charged to no group.
+    /// CPU time that is charged to no group; also what groups have used while nobody counted it.
     pub unattributed_cpu_ns: u64,
     /// All groups, in order of creation.
     pub groups: Vec<GroupStat>,
@@ -474,9 +475,9 @@ pub struct GroupStat {
     pub id: u32,
     /// Its name.
     pub name: String,
-    /// CPU time, exclusive of groups nested in it.
+    /// CPU time while it was counted, exclusive of groups nested in it.
     pub cpu_ns: u64,
-    /// Polls of its futures and entries of its scopes.
+    /// Polls of its futures and entries of its scopes, while anything was counted.
     pub entries: u64,
     /// Tasks that are.
     pub alive: u64,

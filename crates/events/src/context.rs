@@ -50,11 +50,11 @@ pub struct Count {
     pub event: Event,
     /// How often, in the event's unit, outside of contexts that were entered inside of this one.
     pub value: u64,
-    /// How often in contexts that were entered inside of this one, as of their last switch; of an event that nobody counts any
-    /// more, what they have counted since then is left out.
+    /// How often in contexts that were entered inside of this one, as of their last switch; of an event that nobody
+    /// counts any more, what they have counted since then is left out.
     pub nested: u64,
-    /// For how long somebody had the event counted for this context, in nanoseconds of wall time, whether any of its tasks ran
-    /// or not.
+    /// For how long somebody had the event counted for this context, in nanoseconds of wall time, whether any of its
+    /// tasks ran or not.
     pub enabled_ns: u64,
     /// As yet the same. Where a PMU has fewer counters than it was asked for and takes turns, `value` is scaled up thread by
     /// thread, and [`Pmu::times`](crate::Pmu::times) tells each thread how long its event was really counted.
@@ -131,6 +131,10 @@ impl Context {
     }
 
     /// How often one of its tasks came on while anything was counted.
+    ///
+    /// # Cost
+    ///
+    /// A look at every thread's block; no lock.
     pub fn entries(&self) -> u64 {
         let counted = || self.shards.iter().map(|s| s.entries.load(Ordering::Acquire)).sum();
         let entries = consistent(counted, || self.owed().map(|seen| seen.entries).sum());
@@ -165,6 +169,10 @@ impl Context {
     ///
     /// A lock that changes of what is counted take; a look at every thread's block, and for each thread that runs one of the
     /// context's tasks now what it costs to read its counters from outside (a system call for task-clock).
+    ///
+    /// # Async-signal-safety
+    ///
+    /// Not for handlers. One that has interrupted a read or a change of what is counted is told nothing.
     pub fn read(&self) -> Vec<Count> {
         control::with_times(self, |mask, times| {
             account::events(mask)
@@ -183,6 +191,10 @@ impl Context {
     /// # Cost
     ///
     /// As of [`Context::read`].
+    ///
+    /// # Async-signal-safety
+    ///
+    /// As of [`Context::read`], where nothing is 0.
     pub fn cpu_ns(&self) -> u64 {
         control::with_times(self, |_, _| self.value(CLOCK))
     }

@@ -15,11 +15,11 @@
 //!
 //! # Locking
 //!
-//! One lock over the changes and over reads; inside it are taken, one at a time, those of sets and of numbers, and what units
-//! have for [`crate::pmu::Pmu::read_of`]. A fork takes the first three in this order, so that a child finds them free and
-//! what they protect whole. Keys and units have locks of their own that forks may wait for, too, in an order that nobody
-//! chooses, because copies install their handlers when they are loaded: so no key is changed and no unit begun or ended
-//! under ours.
+//! One lock over the changes and over reads; inside it are taken, one at a time, those of sets and of numbers, and what
+//! units have for [`crate::pmu::Pmu::read_of`]. A fork takes the first three in this order, so that a child finds them
+//! free and what they protect whole. Keys and units have locks of their own that forks may wait for, too, in an order
+//! that nobody chooses, because copies install their handlers when they are loaded: so no key is changed and no unit
+//! begun or ended under ours.
 //!
 //! # Fork
 //!
@@ -118,6 +118,11 @@ pub struct Counting {
 impl Counting {
     /// Counts `events` for all contexts.
     ///
+    /// # Errors
+    ///
+    /// An event that is not to be had here, more events or sets of them than there is room for, a static key that cannot
+    /// be switched, or a call by a signal handler over such a change on its own thread. Then nothing has changed.
+    ///
     /// # Cost
     ///
     /// The first one wakes the hook: a batch of one static key. Each makes every processor pass a barrier, and costs
@@ -127,6 +132,10 @@ impl Counting {
     }
 
     /// Counts `events` for one context.
+    ///
+    /// # Errors
+    ///
+    /// As of [`Counting::everywhere`].
     ///
     /// # Cost
     ///

@@ -87,8 +87,8 @@ pub(crate) struct Part {
     /// The events that are charged to the context, and not to the task alone.
     pub(crate) shared: u64,
     pub(crate) readings: Readings,
-    /// What settlers have charged to the context in the owner's stead, place by place, of events that are counted still. What
-    /// else the owner charges of it is left to the owner.
+    /// What settlers have charged to the context in the owner's stead, place by place, of events that are counted
+    /// still. What else the owner charges of it is left to the owner.
     pub(crate) taken: Option<Readings>,
 }
 
@@ -430,8 +430,8 @@ impl Stay {
         self.is_still(&seen).then_some(seen)
     }
 
-    /// As [`Stay::look`]. A change takes nanoseconds; one whose owner was descheduled in the middle is not waited for: then it
-    /// is said what is owed, and nothing else.
+    /// As [`Stay::look`]. A change takes nanoseconds; one whose owner was descheduled in the middle is not waited for:
+    /// then it is said what is owed, and nothing else.
     #[cfg(not(all(test, loom)))]
     pub(crate) fn watch(&self) -> Seen {
         for _ in 0..PATIENCE {

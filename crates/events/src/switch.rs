@@ -163,6 +163,11 @@ pub struct Entered {
 ///
 /// A dozen stores while nothing is counted. Else one read of each counter, unless the task is equivalent to what is
 /// current; as much again when the guard is dropped.
+///
+/// # Async-signal-safety
+///
+/// A handler may call it once its thread has, but not for a task that counts for itself, whose first entry allocates. Over
+/// a switch of its own thread the guard does nothing.
 #[inline]
 pub fn enter(task: &mut Task, kind: Kind) -> Entered {
     STACK.with(|stack| stack.enter(task, kind))
@@ -176,6 +181,10 @@ pub fn enter(task: &mut Task, kind: Kind) -> Entered {
 /// # Cost
 ///
 /// Between equivalent tasks some comparisons and stores. Else one read of each counter.
+///
+/// # Async-signal-safety
+///
+/// Not for handlers: it ends what they have interrupted.
 #[inline]
 pub fn switch(to: Option<&mut Task>) -> Switched {
     STACK.with(|stack| stack.switch(to))
@@ -183,7 +192,7 @@ pub fn switch(to: Option<&mut Task>) -> Switched {
 
 /// Whether the calling thread leaves the last task current until the next one comes, and so reads nothing between two tasks
 /// of one context. Honest only where every piece of work on the thread is a task, and where [`park`] is called
-/// before the thread does anything else: what runs unseen is charged to the task before it.
+/// before the thread does anything else: what runs unseen is charged to the task before it. Not for signal handlers.
 pub fn set_lazy(lazy: bool) {
     STACK.with(|stack| {
         stack.lazy.set(lazy);

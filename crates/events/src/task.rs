@@ -135,6 +135,10 @@ impl Task {
 
     /// One event more, for this task alone: counted in [`Task::counts`], and not in its context unless that
     /// counts it anyway.
+    ///
+    /// # Errors
+    ///
+    /// If it is counted already, or there is no room for the event or for the set that comes of it.
     pub fn add(&mut self, event: Event) -> Result<(), Error> {
         let bit = 1 << account::of(event)?;
         Layout::of(self.layout_with(bit, 0).ok_or(Error::Twice { event: event.name() })?)?;
@@ -146,6 +150,10 @@ impl Task {
     }
 
     /// One event less, for this task alone. What it has counted of it stays with its context.
+    ///
+    /// # Errors
+    ///
+    /// If it is not counted, or there is no room for the set that is left.
     pub fn remove(&mut self, event: Event) -> Result<(), Error> {
         let bit = 1 << account::of(event)?;
         Layout::of(self.layout_with(0, bit).ok_or(Error::NotCounted { event: event.name() })?)?;
@@ -164,9 +172,9 @@ impl Task {
         (then != now).then_some(then)
     }
 
-    /// What it has counted itself: since it was pinned, since it has counters of its own, or all of it in a context that
-    /// is [`TaskExact`](crate::Mode::TaskExact). What it counts now is in it from its next switch on; of an event that nobody
-    /// counts any more, what it has counted since its last switch is left out.
+    /// What it has counted itself: since it was pinned, since it has counters of its own, or all of it in a context
+    /// that is [`TaskExact`](crate::Mode::TaskExact). What it counts now is in it from its next switch on; of an event
+    /// that nobody counts any more, what it has counted since its last switch is left out.
     pub fn counts(&self) -> Vec<(Event, u64)> {
         self.own.as_deref().map(Own::read).unwrap_or_default()
     }

@@ -31,9 +31,10 @@ shared! {
 ///
 /// # Protocol
 ///
-/// By default *flip* (see [`Protocol`]): verify all → store one byte per site → one `membarrier(PRIVATE_EXPEDITED_SYNC_CORE)`. A site's two
-/// instructions differ in their first byte alone, so a processor that fetches one meanwhile sees the old or
-/// the new instruction. After the barrier none runs on the old. No trap, no stop, no signal.
+/// By default *flip* (see [`Protocol`]): verify all → store one byte per site → one
+/// `membarrier(PRIVATE_EXPEDITED_SYNC_CORE)`. A site's two instructions differ in their first byte alone, so a
+/// processor that fetches one meanwhile sees the old or the new instruction. After the barrier none runs on the old. No
+/// trap, no stop, no signal.
 ///
 /// Between the first store and the return, one thread may see a key on and another see it off.
 ///

@@ -9,9 +9,9 @@
 //!
 //! The kernel has membarrier's registration inherited; a batch asks for it anyway.
 //!
-//! A fork by a signal handler over a batch of its own thread takes no lock, since it would wait for itself. Parent
-//! and child each go on with that batch (the child's fails if it goes through the memory file), and keys that only
-//! leases kept on stay on in the child. A fork that does not go through the C library's `fork` (`_Fork`, a bare `clone`) does
+//! A fork by a signal handler over a batch of its own thread takes no lock, since it would wait for itself. Parent and
+//! child each go on with that batch (the child's fails if it goes through the memory file), and keys that only leases
+//! kept on stay on in the child. A fork that does not go through the C library's `fork` (`_Fork`, a bare `clone`) does
 //! none of this: such a child must not switch keys.
 //!
 //! # Locking

@@ -13,11 +13,11 @@
 //!
 //! # Locking
 //!
-//! The patch lock, then [`LOCAL`], then, in a batch, the holds. A constructor calls [`add`] and a destructor [`remove`] under the loader's
-//! own lock, so that comes first of all, and under the patch lock nothing may wait for the loader: no
-//! `dl_iterate_phdr`, no `dlopen`, no first use of a thread-local that has a destructor or that may lie in an
-//! object which was opened later (hence no `HashMap`, whose seeds are one). What the loader knows of an object
-//! is asked when it comes, before the lock is taken.
+//! The patch lock, then [`LOCAL`], then, in a batch, the holds. A constructor calls [`add`] and a destructor [`remove`]
+//! under the loader's own lock, so that comes first of all, and under the patch lock nothing may wait for the loader:
+//! no `dl_iterate_phdr`, no `dlopen`, no first use of a thread-local that has a destructor or that may lie in an object
+//! which was opened later (hence no `HashMap`, whose seeds are one). What the loader knows of an object is asked when
+//! it comes, before the lock is taken.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,11 +1,11 @@
 //! The cache of one thread: copies of answers, so that most look-ups search nothing.
 //!
-//! A table of places by larger page (1 MiB), two answers each: the last one, which a look-up compares first, and the one before
-//! it. Programs stay where they are, libraries, heap and stacks lie apart, pieces of one library close together. An answer is a
-//! mapping, not a page: it answers for pages that nobody has asked for before.
+//! A table of places by larger page (1 MiB), two answers each: the last one, which a look-up compares first, and the
+//! one before it. Programs stay where they are, libraries, heap and stacks lie apart, pieces of one library close
+//! together. An answer is a mapping, not a page: it answers for pages that nobody has asked for before.
 //!
-//! More answers a place find more, but not sooner: what is not the last one costs a mispredicted branch, and so does a search,
-//! which is short.
+//! More answers a place find more, but not sooner: what is not the last one costs a mispredicted branch, and so does a
+//! search, which is short.
 //!
 //! # Invariants
 //!

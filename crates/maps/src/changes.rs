@@ -1,8 +1,8 @@
 //! The last changes of a map: an old answer that none of them touched is still right.
 //!
-//! A generation outdates all copies of a map's answers, though a change touches few of them. So the map remembers for its last
-//! [`KEPT`] outdating changes which generation they ended and between which addresses, and a cache
-//! that holds a stale answer asks before it drops it.
+//! A generation outdates all copies of a map's answers, though a change touches few of them. So the map remembers for
+//! its last [`KEPT`] outdating changes which generation they ended and between which addresses, and a cache that holds
+//! a stale answer asks before it drops it.
 //!
 //! # Invariants
 //!

@@ -6,8 +6,8 @@
 //!
 //! # Safety
 //!
-//! The value of an entry that has never been filled is not initialised, so that an entry of an address-sized value takes half a
-//! cache line and a hit does not ask a second time whether there is one.
+//! The value of an entry that has never been filled is not initialised, so that an entry of an address-sized value
+//! takes half a cache line and a hit does not ask a second time whether there is one.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;

@@ -5,8 +5,8 @@
 //! decides nothing. A program that executes another one becomes a new process with a new thread, because
 //! nothing of its address space survives.
 //!
-//! `dormouse record --faults` writes such a file, `dormouse bench maps --trace` replays it through the caches. Contents, names and
-//! arguments of the recorded programs are not in it.
+//! `dormouse record --faults` writes such a file, `dormouse bench maps --trace` replays it through the caches.
+//! Contents, names and arguments of the recorded programs are not in it.
 //!
 //! # Format, version 1
 //!

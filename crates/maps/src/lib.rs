@@ -1,4 +1,5 @@
-//! Range maps: which mapping does an address lie in? Answered without a lock, and mostly without a search. And what a process has mapped: [`AddressSpace`].
+//! Range maps: which mapping does an address lie in? Answered without a lock, and mostly without a search. And what a
+//! process has mapped: [`AddressSpace`].
 //!
 //! ```
 //! use dormouse_maps::{Cache, Overlap, RangeMap};
@@ -23,22 +24,24 @@
 //!
 //! A hit in the [`Cache`] reads one word of the map and two cache lines of the cache. A miss, and [`RangeMap::find`],
 //! is one atomic exchange on a slot that other threads rarely touch, and a search without branches. A change is a slow
-//! path: it copies the map. Make many changes in one [`RangeMap::update`], and let a thread that will use what it maps itself
-//! say so ([`RangeMap::update_cached`]).
+//! path: it copies the map. Make many changes in one [`RangeMap::update`], and let a thread that will use what it maps
+//! itself say so ([`RangeMap::update_cached`]).
 //!
 //! # How
 //!
-//! Readers search an immutable snapshot; a change makes a new one and publishes it. A snapshot that
-//! was replaced is freed when no *reader slot* names it. A cache holds copies of answers under the map's *generation*: a
-//! change after which an old answer could be wrong takes a new generation, and with that every copy in every
-//! thread is stale, whatever their number. The map remembers where its last changes were, so that a stale copy which none of them
+//! Readers search an immutable snapshot; a change makes a new one and publishes it. A snapshot that was replaced is
+//! freed when no *reader slot* names it. A cache holds copies of answers under the map's *generation*: a change after
+//! which an old answer could be wrong takes a new generation, and with that every copy in every thread is stale,
+//! whatever their number. The map remembers where its last changes were, so that a stale copy which none of them
 //! touched is taken up again when it is asked for.
 //!
-//! With the feature `faults`, the module of that name reads and writes recorded page faults, which show what a cache of look-ups is worth.
+//! With the feature `faults`, the module of that name reads and writes recorded page faults, which show what a cache of
+//! look-ups is worth.
 //!
 //! # Things it does not do
 //!
-//! A range map does not merge neighbours whose values are equal, remembers no "nothing there", and keeps no history; an address space does that.
+//! A range map does not merge neighbours whose values are equal, remembers no "nothing there", and keeps no history; an
+//! address space does that.
 
 #![deny(unsafe_code)]
 

@@ -18,8 +18,8 @@ use crate::{Edit, Mapping, NoSlot};
 
 /// Which mapping an address lies in.
 ///
-/// `V` is what lies there, given out by copy: an index, an `Arc`'s address that something else keeps alive. `WIDTH` is how many
-/// generations, as a power of two, the map counts before it takes a new identity; leave it.
+/// `V` is what lies there, given out by copy: an index, an `Arc`'s address that something else keeps alive. `WIDTH` is
+/// how many generations, as a power of two, the map counts before it takes a new identity; leave it.
 ///
 /// # Async-signal-safety
 ///
@@ -111,8 +111,8 @@ impl<V: Copy, const WIDTH: u32> RangeMap<V, WIDTH> {
         self.change(edit).map(drop)
     }
 
-    /// [`RangeMap::update`] by a thread that will look up itself what it has just mapped: `cache`, which is its own, takes the
-    /// mapping in that was inserted last.
+    /// [`RangeMap::update`] by a thread that will look up itself what it has just mapped: `cache`, which is its own,
+    /// takes the mapping in that was inserted last.
     pub fn update_cached<E>(
         &self,
         cache: &Cache<V>,
@@ -249,8 +249,9 @@ mod interleavings {
         model.check(test);
     }
 
-    /// The writer gives the mappings at `places`, one after the other, the number of the update as their value. The reader asks
-    /// for the one at 0, again with the first answer in its cache: what it is told was so between call and return.
+    /// The writer gives the mappings at `places`, one after the other, the number of the update as their value. The
+    /// reader asks for the one at 0, again with the first answer in its cache: what it is told was so between call and
+    /// return.
     fn timely(places: &'static [u64]) {
         let changed = places.iter().position(|&at| at == 0).unwrap() as u32 + 1;
         bounded(move || {

@@ -1,8 +1,9 @@
 //! An immutable map: sorted mappings, and a search tree of their first addresses.
 //!
 //! The tree lies in heap order, the children of `i` at `2 i` and `2 i + 1`, and is full: all searches take as many
-//! steps, no branch depends on what they read, and a step is a comparison whose carry is the way down. Beside the standard library's
-//! search of a sorted array that takes nine tenths of the time, and less when the next question waits for the answer.
+//! steps, no branch depends on what they read, and a step is a comparison whose carry is the way down. Beside the
+//! standard library's search of a sorted array that takes nine tenths of the time, and less when the next question
+//! waits for the answer.
 //!
 //! # Invariants
 //!

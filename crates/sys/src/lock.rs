@@ -7,9 +7,10 @@
 //!
 //! # Fork
 //!
-//! A fork waits for the patch lock and holds it meanwhile ([`crate::rendezvous`] installs the handlers), so the
-//! child finds what the lock protects as it is between two owners, and the lock free. A signal handler that forks over
-//! what its own thread does under the lock cannot wait; its child finds the lock held by itself.
+//! A fork waits for the lock and holds it meanwhile (whoever has a lock installs the handlers; those of the patch lock are
+//! in [`crate::rendezvous`]), so the child finds what the lock protects as it is between two owners, and the lock free. A
+//! signal handler that forks over what its own thread does under the lock cannot wait; its child finds the lock held by
+//! itself.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 

@@ -1,8 +1,8 @@
 //! Breakpoint instructions of our own: who resumes a thread that ran into one.
 //!
 //! One handler for SIGTRAP, installed at the first use, for all copies of dormouse in the process
-//! ([`crate::rendezvous`]). A trap at an address that a copy's resolver knows goes on where the resolver says; a late one, whose `int3` has gone meanwhile, is tried again; everything else is passed
-//! on to whoever had the signal before.
+//! ([`crate::rendezvous`]). A trap at an address that a copy's resolver knows goes on where the resolver says; a late
+//! one, whose `int3` has gone meanwhile, is tried again; everything else is passed on to whoever had the signal before.
 //!
 //! # Passing on
 //!

@@ -1,9 +1,8 @@
 //! `bench clock`: CPU time of a thread, in each tier of the clock.
 //!
-//! What a read costs, beside the counter alone, the kernel's clock and a crate that asks it; how far the
-//! value is from the kernel's, on an idle processor and beside a competitor; what a tier adds to a switch
-//! of the kernel; what is left of all that in a poll; and how late CPU budgets end. The tiers are forced one after the other within
-//! each round.
+//! What a read costs, beside the counter alone, the kernel's clock and a crate that asks it; how far the value is from
+//! the kernel's, on an idle processor and beside a competitor; what a tier adds to a switch of the kernel; what is left
+//! of all that in a poll; and how late CPU budgets end. The tiers are forced one after the other within each round.
 
 mod budget;
 pub(super) mod error;

@@ -1,11 +1,11 @@
 //! `bench pound`: what it costs when many threads ask again and again how much CPU time they have used together.
 //!
-//! The origin's two programs, `pound_clock_gettime` and `pound_times`: N threads make 5,000,000 calls in all, N
-//! from 2 to 128. Beside them the same loops with our clocks of the process and with group time: `group-stale` is what a user
-//! gets by default, an O(1) read that walks the members once a millisecond; `group-fresh` asks the kernel for
-//! every member at every read, with and without the origin's prefetch. A faster answer may be an older one, so
-//! how far each is from `process_exact()`, and from what its reader was told, is measured too and printed beside its
-//! gain; and the walk alone is timed.
+//! The origin's two programs, `pound_clock_gettime` and `pound_times`: N threads make 5,000,000 calls in all, N from 2
+//! to 128. Beside them the same loops with our clocks of the process and with group time: `group-stale` is what a user
+//! gets by default, an O(1) read that walks the members once a millisecond; `group-fresh` asks the kernel for every
+//! member at every read, with and without the origin's prefetch. A faster answer may be an older one, so how far each
+//! is from `process_exact()`, and from what its reader was told, is measured too and printed beside its gain; and the
+//! walk alone is timed.
 
 mod drive;
 mod error;

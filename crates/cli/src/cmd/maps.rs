@@ -19,7 +19,8 @@ use crate::text::{Align, Clean, Table, clean};
 
 /// List what a process has mapped, or say what lies at addresses: function, line, mapping
 ///
-/// Any process that you may look at, with dormouse in it or not. Ends with exit code 1 if nothing is mapped at one of the addresses.
+/// Any process that you may look at, with dormouse in it or not. Ends with exit code 1 if nothing is mapped at one of
+/// the addresses.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[arg(help = help::TARGET)]

@@ -13,7 +13,8 @@ impl Group {
     ///
     /// # Cost
     ///
-    /// A look at a thread-local and at a table; no lock.
+    /// A look at a thread-local and at a table. No lock, unless contexts of the program's own have taken so many numbers
+    /// that the group's is past [`MAX_GROUPS`](crate::MAX_GROUPS).
     pub fn current() -> Option<Self> {
         Self::by_id(dormouse_events::current_context())
     }

@@ -53,6 +53,10 @@ impl Builder {
     }
 
     /// Starts the thread.
+    ///
+    /// # Errors
+    ///
+    /// As std's, if the system has no more threads.
     pub fn spawn<F, T>(self, f: F) -> io::Result<JoinHandle<T>>
     where
         F: FnOnce() -> T + Send + 'static,
@@ -62,6 +66,10 @@ impl Builder {
     }
 
     /// Starts the thread in a scope.
+    ///
+    /// # Errors
+    ///
+    /// As of [`Builder::spawn`].
     pub fn spawn_scoped<'scope, 'env, F, T>(
         self,
         scope: Scope<'scope, 'env>,
@@ -81,6 +89,10 @@ pub struct Scope<'scope, 'env: 'scope>(&'scope std::thread::Scope<'scope, 'env>)
 
 impl<'scope> Scope<'scope, '_> {
     /// Starts a thread in the scope and in the current group.
+    ///
+    /// # Panics
+    ///
+    /// As std's, if the system has no more threads.
     pub fn spawn<F, T>(self, f: F) -> ScopedJoinHandle<'scope, T>
     where
         F: FnOnce() -> T + Send + 'scope,

@@ -92,13 +92,20 @@ pub enum InitError {
 /// There is one agent in a process, however many copies of dormouse it holds: that of the copy which asked
 /// first. It lists and switches the keys of all, and traces the probes of all; groups are a copy's own.
 ///
-/// Where the environment has `DORMOUSE_COUNT=task-clock,page-faults`, these events are counted for all groups from here on.
+/// Where the environment has `DORMOUSE_COUNT=task-clock,page-faults`, these events are counted for all groups from here
+/// on; `dormouse doctor` tells what came of it.
 ///
 /// # Cost
 ///
 /// A few system calls and one thread, which then sleeps until somebody connects. What is slow to
 /// prepare (the membarrier registration, the clock's calibration) is done on that thread, some time later: a process
-/// that is about to give up rights calls [`dormouse_keys::prepare`] itself first.
+/// that is about to give up rights calls [`dormouse_keys::prepare`] itself first. With `DORMOUSE_COUNT` also what
+/// [`count`](crate::count) costs, here.
+///
+/// # Errors
+///
+/// When there is no directory or socket, or this copy of dormouse cannot take part (see [`InitError`]). The service goes on
+/// without an agent; what `DORMOUSE_COUNT` asks for is counted all the same.
 pub fn init() -> Result<Agent, InitError> {
     crate::environment::count();
     let table = rendezvous::table()?;

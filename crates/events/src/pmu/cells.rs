@@ -1,8 +1,8 @@
 //! Counts that a thread keeps in its own storage, and that others may look at.
 //!
 //! Whoever counts adds to a thread-local: one addition, no pointer, nothing to set up, also in a signal handler and
-//! in the allocator. A thread whose counts are read for the first time shows others where they are, in the row of a
-//! static table that its block has; at its end it takes them back.
+//! in the allocator. A thread that enters its first task, or whose counts are read for the first time, shows others where
+//! they are, in the row of a static table that its block has; at its end it takes them back.
 //!
 //! # Invariants
 //!

@@ -1,13 +1,14 @@
 //! What has lain where, and when: the mappings that are gone.
 //!
-//! Looks at the maps file are moments. A mapping that two looks have shown was there from the one to the other, as far as anybody can
-//! tell; between the last look that shows it and the first that does not it went, nobody knows when, and likewise it came. So what was
-//! seen has two spans of time, in which it surely was there and in which it may have been. What was registered has one, since both its
-//! ends were told.
+//! Looks at the maps file are moments. A mapping that two looks have shown was there from the one to the other, as far
+//! as anybody can tell; between the last look that shows it and the first that does not it went, nobody knows when, and
+//! likewise it came. So what was seen has two spans of time, in which it surely was there and in which it may have
+//! been. What was registered has one, since both its ends were told.
 //!
 //! # Invariants
 //!
-//! `past` is sorted by the time of the end, so that what can have been there at a time is a suffix, as long as what has changed since.
+//! `past` is sorted by the time of the end, so that what can have been there at a time is a suffix, as long as what has
+//! changed since.
 
 use std::collections::VecDeque;
 use std::time::Duration;

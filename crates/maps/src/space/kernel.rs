@@ -2,10 +2,11 @@
 //!
 //! # Which process
 //!
-//! An open maps file belongs to the memory of the process at the time of opening. When that process executes another program or ends,
-//! its memory goes, and the file has nothing more to say, whoever bears the number of the process by then. So another process's file is
-//! kept open: it cannot tell of a wrong process, only that the right one is gone. Our own is opened anew each time, because a child of
-//! `fork` would go on to read its parent's; and by the thread, since the first thread may have ended.
+//! An open maps file belongs to the memory of the process at the time of opening. When that process executes another
+//! program or ends, its memory goes, and the file has nothing more to say, whoever bears the number of the process by
+//! then. So another process's file is kept open: it cannot tell of a wrong process, only that the right one is gone.
+//! Our own is opened anew each time, because a child of `fork` would go on to read its parent's; and by the thread,
+//! since the first thread may have ended.
 //!
 //! # Safety
 //!
@@ -118,8 +119,8 @@ impl Source {
 
     /// All mappings, each as it was at some moment of the call.
     ///
-    /// The kernel writes a page at a time, so that two lines need not be of one moment; it never leaves out what is there all the
-    /// time. What does not hang together is read again.
+    /// The kernel writes a page at a time, so that two lines need not be of one moment; it never leaves out what is
+    /// there all the time. What does not hang together is read again.
     pub(super) fn all(&self) -> Result<Vec<Line>, SpaceError> {
         let mut found = Err(ParseError::Cut { line: 0 });
         for _ in 0..READS {
@@ -261,7 +262,8 @@ fn refused(pid: u32, error: io::Error) -> SpaceError {
 /// When the process started, in ticks; a number is given again, but not within one tick.
 fn started(pid: u32) -> io::Result<u64> {
     let stat = std::fs::read(format!("/proc/{pid}/stat"))?;
-    // The name is in parentheses and may contain some, so fields are counted from the last; the start is the 22nd of the line.
+    // The name is in parentheses and may contain some, so fields are counted from the last; the start is the 22nd of
+    // the line.
     let after = stat.iter().rposition(|&byte| byte == b')').map_or(&[][..], |at| &stat[at + 1..]);
     let field = after.split(|&byte| byte == b' ').nth(20);
     let ticks = field.and_then(|field| std::str::from_utf8(field).ok()?.parse().ok());

@@ -1,17 +1,17 @@
 //! What the loader has put into this process, and whether it has come or gone since.
 //!
-//! `dl_iterate_phdr` gives, with each object, how many were ever added and how many removed: a generation that costs no system call. It
-//! counts an object out a moment after it has unmapped it.
+//! `dl_iterate_phdr` gives, with each object, how many were ever added and how many removed: a generation that costs no
+//! system call. It counts an object out a moment after it has unmapped it.
 //!
 //! # Locking
 //!
-//! The loader holds a lock of its own around the callbacks, which other libraries' allocators may be called under; so nothing is
-//! allocated in them, and no lock of ours is taken.
+//! The loader holds a lock of its own around the callbacks, which other libraries' allocators may be called under; so
+//! nothing is allocated in them, and no lock of ours is taken.
 //!
 //! # Safety
 //!
-//! The unsafe code is `dl_iterate_phdr`: its descriptions are valid while a callback runs and are not kept, and the callback gets
-//! what this file passed along.
+//! The unsafe code is `dl_iterate_phdr`: its descriptions are valid while a callback runs and are not kept, and the
+//! callback gets what this file passed along.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_void};
@@ -82,8 +82,8 @@ fn each(mut visit: &mut dyn FnMut(Count, &[Extent]) -> bool) {
             let start = (info.dlpi_addr as u64).wrapping_add(header.p_vaddr as u64);
             Extent { start, last: start.saturating_add(header.p_memsz as u64 - 1) }
         };
-        // An array, since nothing may be allocated here. Objects have four parts; of one with more, the others are not known as
-        // the loader's, and so believed less.
+        // An array, since nothing may be allocated here. Objects have four parts; of one with more, the others are not
+        // known as the loader's, and so believed less.
         let mut parts = [Extent::ALL; 16];
         let loaded = headers.iter().filter(|header| header.p_type == libc::PT_LOAD && header.p_memsz > 0);
         let mut known = 0;

@@ -1,25 +1,27 @@
 //! The mappings of a process, this one or another: what lies at an address, now or at the time of a record.
 //!
-//! What looks at the kernel's list have shown stands in a [`RangeMap`], and what its owner registers, generated code above all, in a
-//! second one that goes first. The list is looked at again when the loader's count moves, when an address is not in it, and when
-//! somebody asks for it.
+//! What looks at the kernel's list have shown stands in a [`RangeMap`], and what its owner registers, generated code
+//! above all, in a second one that goes first. The list is looked at again when the loader's count moves, when an
+//! address is not in it, and when somebody asks for it.
 //!
 //! # What an answer is worth
 //!
-//! A process can map and unmap without telling anybody, and no cache in user space notices. So each answer says what it rests on
-//! ([`Basis`]):
+//! A process can map and unmap without telling anybody, and no cache in user space notices. So each answer says what it
+//! rests on ([`Basis`]):
 //!
 //! - [`Basis::Asked`]: the kernel was asked, and the answer was true at some moment between call and return.
 //! - [`Basis::Told`]: whoever changes it says so, and has not. For registered code, the answer was true at some
 //!   moment between call and return. For an object of the loader's, that holds but for the moment between its
 //!   unmapping of an object and its counting that.
-//! - [`Basis::Seen`]: it was there at that time; since then it may have been unmapped or replaced. [`AddressSpace::resolve_now`] asks.
+//! - [`Basis::Seen`]: it was there at that time; since then it may have been unmapped or replaced.
+//!   [`AddressSpace::resolve_now`] asks.
 //!
 //! # Locking
 //!
-//! `books` is held for a whole look, and while something is registered; what the kernel said is published before it is released, so
-//! that no older answer comes after a newer one. Look-ups of addresses take no lock. The loader's lock is taken inside it, so a
-//! constructor or destructor of an object, which runs under that, must not use a space that other threads use.
+//! `books` is held for a whole look, and while something is registered; what the kernel said is published before it is
+//! released, so that no older answer comes after a newer one. Look-ups of addresses take no lock. The loader's lock is
+//! taken inside it, so a constructor or destructor of an object, which runs under that, must not use a space that other
+//! threads use.
 
 mod history;
 mod kernel;
@@ -108,7 +110,8 @@ struct Objects {
 impl AddressSpace {
     /// Of this process.
     ///
-    /// In a child of `fork` it goes on as that of the child, unless another thread was changing it at the moment of the fork.
+    /// In a child of `fork` it goes on as that of the child, unless another thread was changing it at the moment of the
+    /// fork.
     pub fn own() -> Result<Self, SpaceError> {
         Self::new(Source::own())
     }
@@ -223,7 +226,8 @@ impl AddressSpace {
 
     /// What lay at `addr` at `time_ns` of the monotonic clock.
     ///
-    /// [`Basis::Seen`] says which look at the mapping was nearest to that time: the time itself if it was seen before and after.
+    /// [`Basis::Seen`] says which look at the mapping was nearest to that time: the time itself if it was seen before
+    /// and after.
     pub fn resolve_at(&self, addr: u64, time_ns: u64) -> Result<Option<Found>, SpaceError> {
         // No end of time is later than that of what has none.
         let time_ns = time_ns.min(u64::MAX - 1);
@@ -286,8 +290,8 @@ impl AddressSpace {
         })
     }
 
-    /// Code named `name` lies at `range` from `from_ns` of the monotonic clock on. What was registered of these addresses ends then,
-    /// whole: generated code that something was written over is no longer there.
+    /// Code named `name` lies at `range` from `from_ns` of the monotonic clock on. What was registered of these
+    /// addresses ends then, whole: generated code that something was written over is no longer there.
     ///
     /// # Cost
     ///

@@ -1,9 +1,9 @@
 //! The text of `/proc/PID/maps`: one mapping a line.
 //!
-//! `start-end perms offset major:minor inode name`, numbers in hex but for the inode, and after blanks the name as the rest of the
-//! line. In a name the kernel writes `\012` for a newline and leaves all else as it is. So a file whose name has these four characters
-//! in it reads as one with a newline, and one whose name ends in ` (deleted)` as deleted; whoever opens a file by such a name checks
-//! what it gets.
+//! `start-end perms offset major:minor inode name`, numbers in hex but for the inode, and after blanks the name as the
+//! rest of the line. In a name the kernel writes `\012` for a newline and leaves all else as it is. So a file whose
+//! name has these four characters in it reads as one with a newline, and one whose name ends in ` (deleted)` as
+//! deleted; whoever opens a file by such a name checks what it gets.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;

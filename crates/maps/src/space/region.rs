@@ -1,7 +1,8 @@
 //! What lies in an address space: the facts of a mapping, and the object behind it.
 //!
-//! Facts are small and copied out of a range map. What they belong to, a file or generated code, is an [`Object`]: mappings bear its
-//! number, and no number is given twice, in whatever space, so what somebody keeps under one is never about another object.
+//! Facts are small and copied out of a range map. What they belong to, a file or generated code, is an [`Object`]:
+//! mappings bear its number, and no number is given twice, in whatever space, so what somebody keeps under one is never
+//! about another object.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -142,8 +143,8 @@ impl Object {
         Self { identity, build_id: OnceLock::new() }
     }
 
-    /// The path of a file as its process sees it, without what says that it was deleted; what the kernel calls other memory, empty
-    /// if nothing; the name that code was registered under.
+    /// The path of a file as its process sees it, without what says that it was deleted; what the kernel calls other
+    /// memory, empty if nothing; the name that code was registered under.
     pub fn name(&self) -> &std::path::Path {
         &self.identity.name
     }

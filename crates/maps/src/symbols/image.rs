@@ -1,9 +1,10 @@
 //! The file that is mapped, and no other, opened and read.
 //!
-//! A path is where a file was once. By the time somebody asks, another one may stand there, or the process may see other file systems
-//! than we do. So what was opened is compared with what is mapped: by device and inode, or where a stacked file system shows others to
-//! those who open than to those who map, by the build id that the kernel reads from the mapped pages. What has no path any more is
-//! found by the process's links to what it maps and executes, and the kernel's own code in the process's memory.
+//! A path is where a file was once. By the time somebody asks, another one may stand there, or the process may see
+//! other file systems than we do. So what was opened is compared with what is mapped: by device and inode, or where a
+//! stacked file system shows others to those who open than to those who map, by the build id that the kernel reads from
+//! the mapped pages. What has no path any more is found by the process's links to what it maps and executes, and the
+//! kernel's own code in the process's memory.
 //!
 //! The reader is given the opened file by its number, so that it cannot get another.
 //!

@@ -1,8 +1,9 @@
 //! Symbols: which function an address lies in, where in the source, and what was inlined there.
 //!
-//! `blazesym` reads the files. This is what stands around it: that the file which is read is the one that is mapped (`image.rs`), and
-//! that nobody waits for it twice. What was found is kept by object and place in it, so it holds for each mapping of a file and, since
-//! no object's number is given twice, never for another file that came to lie at the same addresses.
+//! `blazesym` reads the files. This is what stands around it: that the file which is read is the one that is mapped
+//! (`image.rs`), and that nobody waits for it twice. What was found is kept by object and place in it, so it holds for
+//! each mapping of a file and, since no object's number is given twice, never for another file that came to lie at the
+//! same addresses.
 //!
 //! ```
 //! use dormouse_maps::AddressSpace;
@@ -18,8 +19,8 @@
 //!
 //! # Broken files
 //!
-//! Debug information that cannot be read is gone without, then names. A file that makes the reader panic is not read again. One that is
-//! made shorter while it is read ends the process by SIGBUS, as it does one that executes it.
+//! Debug information that cannot be read is gone without, then names. A file that makes the reader panic is not read
+//! again. One that is made shorter while it is read ends the process by SIGBUS, as it does one that executes it.
 //!
 //! # Threads
 //!
@@ -186,7 +187,8 @@ impl Symbolizer {
         self.in_file(path, At::Offset(offset))
     }
 
-    /// What stands at `addr`, as the linker has placed it, in the object with that build id, by its separate debug information.
+    /// What stands at `addr`, as the linker has placed it, in the object with that build id, by its separate debug
+    /// information.
     pub fn symbolize_build_id(&mut self, build_id: &[u8], addr: u64) -> Result<Symbol, SymbolError> {
         let mut name = ".build-id/".to_owned();
         for (at, byte) in build_id.iter().enumerate() {

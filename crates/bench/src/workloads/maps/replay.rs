@@ -8,8 +8,8 @@
 //! The counter runs on while the thread does not. So a sample carries the trace out [`TIMES`] times and takes of each
 //! run of look-ups the least: a run that was interrupted every time would be needed to spoil it.
 //!
-//! In a run look-ups follow one another at once, which those of a kernel never do: between two faults a program runs. *Apart*,
-//! one of [`EVERY`] is timed alone, and before it the first-level cache is swept.
+//! In a run look-ups follow one another at once, which those of a kernel never do: between two faults a program runs.
+//! *Apart*, one of [`EVERY`] is timed alone, and before it the first-level cache is swept.
 
 use std::hint::black_box;
 
@@ -159,8 +159,8 @@ fn look_up<S: Scheme>(scheme: &mut S, faults: &[Fault], answers: u64) -> u64 {
     black_box(scheme.look_up(faults, answers))
 }
 
-/// Looks up what `faults` say; what came of it in one number, which differs if an answer does. What `current` says of a thread
-/// is asked for when another one comes, as a thread knows its map and its cache in life.
+/// Looks up what `faults` say; what came of it in one number, which differs if an answer does. What `current` says of a
+/// thread is asked for when another one comes, as a thread knows its map and its cache in life.
 #[inline(always)]
 pub(super) fn each<C: Copy>(
     faults: &[Fault],

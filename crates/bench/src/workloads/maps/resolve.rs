@@ -1,7 +1,7 @@
 //! `resolve/…`: from an address to its function, line and inlined functions; for the first time, and again.
 //!
-//! The peer is the reader that ours stands on, as others use it: by process and address. Both answer the same addresses of this
-//! program, and must give them the same names.
+//! The peer is the reader that ours stands on, as others use it: by process and address. Both answer the same addresses
+//! of this program, and must give them the same names.
 
 use std::hint::black_box;
 use std::rc::Rc;

@@ -2,10 +2,10 @@
 //!
 //! A fourth says what no cache of the origin's kind can exceed.
 //!
-//! All keep mappings for each process and whatever they cache for each thread, and are told the same
-//! changes. The origin's two need a lock against changes when threads run side by side: the kernel held the reader's side of
-//! one around each look-up and did not count it. They come without it, as the origin counted, and with it, as a program has to
-//! use them.
+//! All keep mappings for each process and whatever they cache for each thread, and are told the same changes. The
+//! origin's two need a lock against changes when threads run side by side: the kernel held the reader's side of one
+//! around each look-up and did not count it. They come without it, as the origin counted, and with it, as a program has
+//! to use them.
 
 use std::cell::Cell;
 use std::collections::HashSet;

@@ -105,8 +105,8 @@ pub(super) fn pound(kind: Kind, threads: usize, each: usize) -> Result<Duration,
 /// What [`in_turns`] calls.
 pub(super) const TURNS: [Kind; 2] = [Kind::ClockGettime, Kind::Process];
 
-/// Has `threads` threads make `each` calls of each of [`TURNS`], a few of the one after a few of the other: what a call takes, in
-/// nanoseconds of CPU time. Whatever else the machine does takes from both alike.
+/// Has `threads` threads make `each` calls of each of [`TURNS`], a few of the one after a few of the other: what a call
+/// takes, in nanoseconds of CPU time. Whatever else the machine does takes from both alike.
 pub(super) fn in_turns(threads: usize, each: usize) -> Result<Vec<f64>, Failure> {
     const CALLS: [fn() -> u64; 2] = [clock_gettime_process, process_cpu_ns];
     /// Long against the two questions for the time, short against a thread's turn on its processor.

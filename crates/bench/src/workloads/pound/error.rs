@@ -1,11 +1,11 @@
 //! How far an answer is from `process_exact()`, and from what its reader was told, while the threads pound.
 //!
-//! This thread reads now and then, as one more member, and then asks `process_exact()`, which is the *most* that
-//! the answer had to be: it holds what was used while the threads were asked, too. Since the read began all processors together
-//! had no more to give than that time; so much less is the *least*. Nobody is asked before the read, because the kernel's
-//! plain answer would profit from it. So an answer is outside of its bound for certain if it is behind the least by
-//! more than its reader was told, or ahead of the most by more than the members' clocks may be: for a group that is a wrong
-//! answer. What the process has used outside the group is known from a moment when all members wait.
+//! This thread reads now and then, as one more member, and then asks `process_exact()`, which is the *most* that the
+//! answer had to be: it holds what was used while the threads were asked, too. Since the read began all processors
+//! together had no more to give than that time; so much less is the *least*. Nobody is asked before the read, because
+//! the kernel's plain answer would profit from it. So an answer is outside of its bound for certain if it is behind the
+//! least by more than its reader was told, or ahead of the most by more than the members' clocks may be: for a group
+//! that is a wrong answer. What the process has used outside the group is known from a moment when all members wait.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,9 +1,9 @@
 //! The kernel's records of page faults, of mappings and of the life of threads, in the order of time.
 //!
 //! An inherited event has a buffer only on one processor, and is inherited only by what its thread starts later. So
-//! each thread that runs already gets an event on each processor, and threads are looked for again until none is new. A thread
-//! that comes in the middle of that may be found twice, as itself and as a child: of each thread's records those of one
-//! buffer's owner count.
+//! each thread that runs already gets an event on each processor, and threads are looked for again until none is new. A
+//! thread that comes in the middle of that may be found twice, as itself and as a child: of each thread's records those
+//! of one buffer's owner count.
 //!
 //! # Order
 //!

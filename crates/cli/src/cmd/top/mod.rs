@@ -1,8 +1,8 @@
 //! `dormouse top`: CPU time of a process by group and by thread.
 //!
 //! Every figure per second is the difference of two samples ([`crate::sample`]) over the time between them, never an
-//! average since the start. A process without dormouse in it has threads and no groups. On a terminal it is a live table ([`live`]); elsewhere text or JSON, one snapshot after
-//! the other.
+//! average since the start. A process without dormouse in it has threads and no groups. On a terminal it is a live
+//! table ([`live`]); elsewhere text or JSON, one snapshot after the other.
 
 mod draw;
 pub(super) mod live;
