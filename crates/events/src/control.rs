@@ -112,7 +112,7 @@ pub struct Counting {
     /// The process that it is of.
     process: Option<NonZeroU64>,
     /// Keeps the hook awake.
-    _awake: Lease,
+    awake: Option<Lease>,
 }
 
 impl Counting {
@@ -165,7 +165,7 @@ impl Counting {
                 state.uses(context, mask, mode, |n| n - 1);
                 return Err(why);
             }
-            Ok(Self { context, mask, mode, process: fork::number(), _awake: awake })
+            Ok(Self { context, mask, mode, process: fork::number(), awake: Some(awake) })
         });
         if counting.is_err() {
             end_events(mask);
@@ -180,13 +180,17 @@ impl Drop for Counting {
             // Its parent's.
             return;
         }
-        // Held: dropped by a signal handler over a change on this thread. It goes on counting.
-        if let Ok(mut state) = State::lock() {
+        let done = State::lock().and_then(|mut state| {
             state.uses(self.context, self.mask, self.mode, |n| n - 1);
-            // Fewer events are never refused; a set that is new to the process can be. Then more are counted than asked.
-            let _ = state.apply();
+            state.apply()
+        });
+        if done.is_ok() {
+            end_events(self.mask);
+        } else {
+            // Dropped by a signal handler over a change on this thread, or what is left is a set that is new to the
+            // process and cannot be had: what it asked for goes on being counted.
+            std::mem::forget(self.awake.take());
         }
-        end_events(self.mask);
     }
 }
 

@@ -191,10 +191,12 @@ impl Carried {
     /// Runs `f` in the group: a task that begins and ends with it.
     #[inline]
     pub fn run<T>(self, f: impl FnOnce() -> T) -> T {
-        match self.0 {
-            Some(group) => group.scope(f),
-            None => f(),
+        if let Some(group) = self.0 {
+            return group.scope(f);
         }
+        // Not the group's that a lazy thread may still charge.
+        dormouse_events::park();
+        f()
     }
 
     /// The group.

@@ -149,7 +149,8 @@ pub(super) fn compare(rows: &[Row], notes: &mut Vec<String>) -> Vec<Row> {
         |x| x <= 5.0,
     ));
     notes.push(
-        "attribution/hog/lazy is what a lazy thread does where it has no place: the hog, which is no task, is charged to the          group"
+        "attribution/hog/lazy is what a lazy thread does where it has no place: the hog, which is no task, is charged to the \
+         group"
             .to_owned(),
     );
     notes.push(hog::NOTE.to_owned());
