@@ -56,8 +56,9 @@ pub struct Count {
     /// For how long somebody had the event counted for this context, in nanoseconds of wall time, whether any of its
     /// tasks ran or not.
     pub enabled_ns: u64,
-    /// As yet the same. Where a PMU has fewer counters than it was asked for and takes turns, `value` is scaled up thread by
-    /// thread, and [`Pmu::times`](crate::Pmu::times) tells each thread how long its event was really counted.
+    /// For how much of that it was counted: less where a PMU has fewer counters than it was asked for and takes turns, in the
+    /// proportion that all threads of the process have seen together ([`Pmu::share`](crate::Pmu::share)). `value` is scaled
+    /// up thread by thread, stretch by stretch.
     pub running_ns: u64,
 }
 

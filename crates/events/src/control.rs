@@ -264,8 +264,10 @@ pub(crate) fn with_times<R>(
     let Some(entry) = state.contexts.get((context.id() - 1) as usize) else { return look(0, &|_| (0, 0)) };
     let now = Instant::now();
     look(entry.ever, &|account| {
-        let time = entry.times[account].until(now).as_nanos() as u64;
-        (time, time)
+        let enabled_ns = entry.times[account].until(now).as_nanos() as u64;
+        let event = account::events(1 << account).next();
+        let share = event.and_then(|(_, event)| event.pmu().share(event.number()));
+        (enabled_ns, share.map_or(enabled_ns, |share| share.of(enabled_ns)))
     })
 }
 

@@ -81,6 +81,17 @@ pub trait Pmu: fmt::Debug + Send + Sync {
         false
     }
 
+    /// How long `event` was on for all threads of the process together, and how long of that it was counted, as of their
+    /// last reads; none for a unit that counts all the time. What a group shows as the time for which its events were
+    /// counted is in this proportion.
+    ///
+    /// # Cost
+    ///
+    /// A look at every thread's account of it.
+    fn share(&self, _event: u32) -> Option<Times> {
+        None
+    }
+
     /// What is counted.
     fn unit(&self, _event: u32) -> Unit {
         Unit::Times

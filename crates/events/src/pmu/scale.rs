@@ -14,6 +14,19 @@ pub struct Times {
     pub running_ns: u64,
 }
 
+impl Times {
+    /// For how much of `enabled_ns` something was counted that was counted in this proportion; all of it where nothing
+    /// is known yet.
+    pub(crate) fn of(self, enabled_ns: u64) -> u64 {
+        if self.running_ns >= self.enabled_ns {
+            return enabled_ns;
+        }
+        let whole = u128::from(enabled_ns) * u128::from(self.running_ns);
+        // Less than `enabled_ns`.
+        (whole / u128::from(self.enabled_ns)) as u64
+    }
+}
+
 /// What the kernel says of one event of one thread, or what we make of it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Counted {
@@ -72,6 +85,14 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn a_proportion_is_taken_of_any_time_and_of_none_known_all() {
+        let quarter = Times { enabled_ns: 400, running_ns: 100 };
+        assert_eq!(quarter.of(u64::MAX), u64::MAX / 4);
+        assert_eq!((quarter.of(0), Times::default().of(7)), (0, 7));
+        assert_eq!(Times { enabled_ns: 1, running_ns: 0 }.of(7), 0);
+    }
 
     fn said(count: u64, enabled_ns: u64, running_ns: u64) -> Counted {
         Counted { count, times: Times { enabled_ns, running_ns } }

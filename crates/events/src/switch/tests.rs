@@ -323,3 +323,29 @@ fn consistently(context: &'static Context) -> u64 {
     context.forget_reported();
     value(context).0
 }
+
+#[test]
+fn a_unit_that_takes_turns_says_for_how_much_of_the_time_a_group_was_counted() {
+    #[derive(Debug)]
+    struct Turns;
+
+    impl crate::Pmu for Turns {
+        fn name(&self) -> &'static str {
+            "turns"
+        }
+
+        fn read(&self, _: &[u32], values: &mut [u64]) {
+            values.fill(0);
+        }
+
+        fn share(&self, _: u32) -> Option<crate::Times> {
+            Some(crate::Times { enabled_ns: 400, running_ns: 100 })
+        }
+    }
+
+    static TURNS: Turns = Turns;
+    let context = Context::new();
+    let _counting = Counting::of(context, &[Event::new("turns", &TURNS, 0)], Mode::GroupExact).unwrap();
+    let count = context.read().into_iter().find(|count| count.event.name() == "turns").unwrap();
+    assert!(count.enabled_ns > 0 && count.running_ns == count.enabled_ns / 4, "{count:?}");
+}

@@ -284,6 +284,16 @@ impl<K: Kernel, const ROWS: usize> Perf<K, ROWS> {
         }
     }
 
+    /// Accounts outlive their threads.
+    fn share(&self, event: u32) -> Times {
+        let used = self.used.load(Ordering::Relaxed) as usize;
+        let accounts = self.rows[..used.min(ROWS)].iter().filter_map(|row| row.slots.get(event as usize));
+        accounts.map(|slot| slot.total().times).fold(Times::default(), |sum, times| Times {
+            enabled_ns: sum.enabled_ns.saturating_add(times.enabled_ns),
+            running_ns: sum.running_ns.saturating_add(times.running_ns),
+        })
+    }
+
     /// Reads for another thread.
     fn read_of(&self, row: usize, tid: u32, events: &[u32], values: &mut [u64]) -> bool {
         let row = &self.rows[row];
@@ -388,6 +398,10 @@ impl Pmu for Perf<Linux> {
             None => times.fill(Times { enabled_ns: self.kernel.clock(), running_ns: 0 }),
         }
         true
+    }
+
+    fn share(&self, event: u32) -> Option<Times> {
+        Some(Perf::share(self, event))
     }
 
     fn note(&self, event: u32) -> Option<&'static str> {

@@ -229,6 +229,8 @@ fn events_that_take_turns_are_scaled_stretch_by_stretch() {
     perf.kernel.run(100, 0, 0);
     assert_eq!(read(perf, 0) - value, 1040);
     assert_eq!(times(perf, 0), (enabled + 300, running + 125));
+    let share = perf.share(0);
+    assert_eq!((share.enabled_ns, share.running_ns), (enabled + 300, running + 125), "the only thread's");
 }
 
 #[test]
