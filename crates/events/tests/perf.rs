@@ -1,12 +1,16 @@
 //! Events behind descriptors, with the real kernel. What forks, lowers limits or forbids system calls does so in a
 //! process of its own.
 
+mod refused;
+
 use std::fs;
 use std::process::Command;
 use std::sync::mpsc::channel;
 
 use dormouse_events::{Event, Times, pmu::perf};
 use dormouse_sys::thread;
+
+use refused::forbid;
 
 fn moves() -> Option<Event> {
     Event::by_name("cpu-migrations-exact").inspect_err(|error| println!("1 skipped: {error}")).ok()
@@ -193,33 +197,10 @@ fn a_fork_child_counts_for_itself() {
     });
 }
 
-/// Has every `perf_event_open` of the calling thread refused, as containers do.
-fn forbid() {
-    const fn statement(code: u32, k: u32) -> libc::sock_filter {
-        libc::sock_filter { code: code as u16, jt: 0, jf: 0, k }
-    }
-    let mut filter = [
-        // The number of the system call.
-        statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0),
-        libc::sock_filter {
-            jf: 1,
-            ..statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, libc::SYS_perf_event_open as u32)
-        },
-        statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
-        statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW),
-    ];
-    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-    // SAFETY: `program` and what it points to live longer than the calls.
-    unsafe {
-        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
-        assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program), 0);
-    }
-}
-
 #[test]
 fn under_a_filter_nothing_is_tried_that_might_end_the_process() {
     in_child("under_a_filter_nothing_is_tried_that_might_end_the_process", &[], || {
-        forbid();
+        forbid(libc::SYS_perf_event_open);
         let refused = Event::by_name("cpu-migrations-exact").unwrap_err().to_string();
         assert!(refused.contains("DORMOUSE_PERF=1"), "{refused}");
     });
@@ -231,7 +212,7 @@ fn a_filter_that_only_refuses_is_named() {
         if moves().is_none() {
             return;
         }
-        forbid();
+        forbid(libc::SYS_perf_event_open);
         let refused = Event::by_name("cpu-migrations-exact").unwrap_err().to_string();
         assert!(refused.contains("seccomp filter is in the way"), "{refused}");
     });

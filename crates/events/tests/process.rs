@@ -1,10 +1,14 @@
 //! What concerns the whole process: signals, forks, filters of system calls. Each in a child of its own.
 
+mod refused;
+
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use dormouse_events::pmu::CountingPmu;
 use dormouse_events::{Context, Counting, Event, Kind, Mode, Task, enter, set_lazy, switch};
+
+use refused::forbid;
 
 static PMU: CountingPmu = CountingPmu::new();
 const HAPPENINGS: Event = PMU.event("happenings", 0);
@@ -237,35 +241,12 @@ fn forks_while_what_is_counted_changes_find_free_locks() {
     });
 }
 
-/// Has every membarrier of the calling thread and those that it starts refused.
-fn forbid_membarrier() {
-    const fn statement(code: u32, k: u32) -> libc::sock_filter {
-        libc::sock_filter { code: code as u16, jt: 0, jf: 0, k }
-    }
-    let mut filter = [
-        // The number of the system call.
-        statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0),
-        libc::sock_filter {
-            jf: 1,
-            ..statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, libc::SYS_membarrier as u32)
-        },
-        statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
-        statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW),
-    ];
-    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-    // SAFETY: `program` and what it points to live longer than the calls.
-    unsafe {
-        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
-        assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program), 0);
-    }
-}
-
 #[test]
 fn without_membarrier_what_is_counted_can_be_changed_as_long_as_the_hook_is_awake() {
     in_child("without_membarrier_what_is_counted_can_be_changed_as_long_as_the_hook_is_awake", || {
         let context = Context::new();
         let counting = Counting::of(context, &[HAPPENINGS], Mode::GroupExact).unwrap();
-        forbid_membarrier();
+        forbid(libc::SYS_membarrier);
         let guard = enter(&mut Task::new(context, 1), Kind::Scope);
         CountingPmu::happen(0, 1);
         let others = Counting::of(context, &[OTHERS], Mode::GroupExact).unwrap();
@@ -287,7 +268,7 @@ fn a_hook_that_cannot_be_woken_is_an_error_that_says_so_and_leaves_nothing_count
             return println!("1 skipped: nothing is patched here");
         }
         let context = Context::new();
-        forbid_membarrier();
+        forbid(libc::SYS_membarrier);
         let refused = Counting::of(context, &[HAPPENINGS], Mode::GroupExact).unwrap_err().to_string();
         assert!(refused.contains("membarrier"), "{refused}");
         let guard = enter(&mut Task::new(context, 1), Kind::Poll);
