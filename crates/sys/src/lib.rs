@@ -1,6 +1,7 @@
 //! What every dormouse mechanism shares, and what neither std nor rustix has.
 //!
 //! - [`thread`]: the per-thread block: identity that is never reused, the current task, exit and fork hooks;
+//! - [`barrier`]: a memory barrier that costs one side nothing;
 //! - [`fork`]: a number that is another one in every fork child;
 //! - [`perf`]: events of the kernel: `perf_event_open`, its descriptors, and the page beside an event;
 //! - [`ring`]: a byte ring that a thread and its signal handlers write without ever blocking;
@@ -21,6 +22,7 @@
 
 #![deny(unsafe_code)]
 
+pub mod barrier;
 mod capability;
 pub mod fork;
 pub mod loader;

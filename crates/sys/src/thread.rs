@@ -9,7 +9,8 @@
 //!
 //! 1. Only its owner, or a fork child that owns all blocks, writes a live block.
 //! 2. `tid` and `start` together are never reused in a process: `start` counts claims.
-//! 3. The current task is for its owner: records are written by the thread that they are about.
+//! 3. Which task is current is for its owner: records are written by the thread that they are about. Others are told
+//!    whether there is one.
 //!
 //! # Async-signal-safety
 //!
@@ -23,7 +24,7 @@
 
 use std::cell::Cell;
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, compiler_fence};
+use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use crate::rendezvous;
 
@@ -69,7 +70,8 @@ static REFUSED: AtomicU64 = AtomicU64::new(0);
 static GIVEN_BACK: AtomicU64 = AtomicU64::new(1);
 
 thread_local! {
-    static BLOCK: Cell<*const ThreadBlock> = const { Cell::new(std::ptr::null()) };
+    /// Atomic for the signal handlers of the thread.
+    static BLOCK: AtomicPtr<ThreadBlock> = const { AtomicPtr::new(std::ptr::null_mut()) };
     static ENDED: Cell<bool> = const { Cell::new(false) };
     static FULL_AT: Cell<u64> = const { Cell::new(0) };
 }
@@ -127,6 +129,11 @@ impl ThreadBlock {
         self.task.store(task, Ordering::Relaxed);
     }
 
+    /// Whether the thread runs a task, as others see it: what it was a moment ago.
+    pub fn has_task(&self) -> bool {
+        self.task.load(Ordering::Relaxed) != 0
+    }
+
     /// What the thread runs, as its owner sees it.
     #[inline]
     pub fn own_current(&self) -> Current {
@@ -150,7 +157,7 @@ impl ThreadBlock {
 /// The calling thread's block; `None` when the table is full or the thread is past its end.
 #[inline]
 pub fn current() -> Option<&'static ThreadBlock> {
-    let block = BLOCK.with(Cell::get);
+    let block = own();
     if block.is_null() {
         return claim();
     }
@@ -158,10 +165,15 @@ pub fn current() -> Option<&'static ThreadBlock> {
     Some(unsafe { &*block })
 }
 
+#[inline]
+fn own() -> *const ThreadBlock {
+    BLOCK.with(|block| block.load(Ordering::Relaxed))
+}
+
 /// The calling thread's block if it has one already.
 #[inline]
 pub fn try_current() -> Option<&'static ThreadBlock> {
-    let block = BLOCK.with(Cell::get);
+    let block = own();
     // SAFETY: a non-null BLOCK points into BLOCKS, which is static.
     (!block.is_null()).then(|| unsafe { &*block })
 }
@@ -221,13 +233,20 @@ fn claim() -> Option<&'static ThreadBlock> {
     block.set_ring(None);
     block.set_pool_empty_at(0);
     block.set_current(Current::default());
+    let own = std::ptr::from_ref(block).cast_mut();
+    let none = std::ptr::null_mut();
+    if let Err(other) =
+        BLOCK.with(|place| place.compare_exchange(none, own, Ordering::Relaxed, Ordering::Relaxed))
+    {
+        // A signal handler has come before us, and has claimed one for the thread.
+        block.state.store(FREE, Ordering::Release);
+        // SAFETY: a non-null BLOCK points into BLOCKS, which is static.
+        return Some(unsafe { &*other });
+    }
     // Pairs with `is_live`.
     block.state.store(LIVE, Ordering::Release);
     // SAFETY: `key` came from pthread_key_create and is never deleted once published.
-    unsafe { libc::pthread_setspecific(key, std::ptr::from_ref(block).cast()) };
-    // A handler that comes before this store claims a second block; the first then stays until exit.
-    compiler_fence(Ordering::SeqCst);
-    BLOCK.with(|b| b.set(block));
+    unsafe { libc::pthread_setspecific(key, own.cast()) };
     Some(block)
 }
 
@@ -235,7 +254,7 @@ extern "C" fn thread_exit(block: *mut c_void) {
     // SAFETY: the key's value is only ever set to an element of BLOCKS.
     let block = unsafe { &*block.cast_const().cast::<ThreadBlock>() };
     ENDED.with(|e| e.set(true));
-    BLOCK.with(|b| b.set(std::ptr::null()));
+    BLOCK.with(|place| place.store(std::ptr::null_mut(), Ordering::Relaxed));
     AT_EXIT.run();
     crate::ring::release(block);
     block.state.store(FREE, Ordering::Release);
@@ -326,7 +345,7 @@ pub fn on_fork_child(hook: fn()) -> bool {
 }
 
 extern "C" fn fork_child() {
-    let own = BLOCK.with(Cell::get);
+    let own = own();
     for block in &BLOCKS[..HIGH_WATER.load(Ordering::Relaxed)] {
         if !std::ptr::eq(block, own) {
             block.set_ring(None);
