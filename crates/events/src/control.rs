@@ -6,8 +6,8 @@
 //! 1. the new layouts are stored, the generation moves on, and every thread passes a barrier: what begins from now on
 //!    begins with the new layout, and every stay that began before is either found by the next step or ended by an
 //!    owner who sees the new generation;
-//! 2. each thread that is in a stay of before is *settled*: its counters are read from outside, what it has counted is
-//!    charged, and from there it is counted by the new layout. So a thread that runs one task for hours is
+//! 2. each thread that is in a stay of before, and in a task, is *settled*: its counters are read from outside, what it has
+//!    counted is charged, and from there it is counted by the new layout. So a thread that runs one task for hours is
 //!    counted from the moment when somebody asks, and until the moment when he stops.
 //!
 //! A stay that is being changed by its owner just then is waited for, a little. If its owner was descheduled in
@@ -37,9 +37,8 @@ use std::sync::{Mutex, Once, PoisonError};
 use std::time::{Duration, Instant};
 
 use dormouse_keys::Lease;
-use dormouse_sys::fork;
 use dormouse_sys::lock::{Guard, Lock};
-use rustix::thread::{MembarrierCommand, membarrier};
+use dormouse_sys::{barrier, fork};
 
 use crate::account::{self, CLOCK, MAX_EVENTS};
 use crate::context::Context;
@@ -221,11 +220,10 @@ pub(crate) fn generation() -> u64 {
     GENERATION.load(Ordering::Acquire)
 }
 
-/// Whether anything is counted now: what a thread asks that has found the hook asleep and has begun a change. If it is
-/// not told so, whoever begins to count finds the change.
+/// Whether anything is counted in `generation`.
 #[inline]
-pub(crate) fn is_awake() -> bool {
-    !generation().is_multiple_of(2)
+pub(crate) fn is_awake_in(generation: u64) -> bool {
+    !generation.is_multiple_of(2)
 }
 
 /// The next generation, in which anything is counted or not.
@@ -356,7 +354,7 @@ impl State {
         Layout::of(everywhere.mask())?;
         let counts = everywhere.mask() != 0 || self.contexts.iter().any(|entry| entry.uses.mask() != 0);
         let now = Instant::now();
-        let mut changed = counts != is_awake();
+        let mut changed = counts != is_awake_in(generation());
         for (entry, &layout) in self.contexts.iter_mut().zip(&layouts) {
             let exact = everywhere.exact + entry.uses.exact > 0;
             changed |= entry.mask != layout.mask() || exact != entry.context.is_exact();
@@ -365,12 +363,18 @@ impl State {
         }
         if changed {
             let generation = next_generation(counts);
-            barrier();
+            // The other side of [`crate::primitive::light_barrier`]. Where the kernel refuses, a thread that begins a switch
+            // in the very nanoseconds of the change can be counted twice for its stay, or from its next switch on only.
+            let _ = barrier::heavy();
             for (block, stay) in switch::all_stays() {
                 settle(
                     stay,
                     generation,
                     |seen| {
+                        if seen.is_empty() && !block.has_task() {
+                            // It will find the generation changed before it has one.
+                            return None;
+                        }
                         let index = (seen.context.checked_sub(1)?) as usize;
                         let entry = self.contexts.get(index)?;
                         let mask = (layouts[index].mask() | seen.more) & !seen.less;
@@ -428,16 +432,6 @@ fn settle(stay: &Stay, generation: u64, part: impl Fn(&Seen) -> Option<Settlemen
             None => std::thread::yield_now(),
         }
     }
-}
-
-/// The other side of [`crate::primitive::light_barrier`], for every thread of the process. Where the kernel refuses, a
-/// thread that begins a switch in the very nanoseconds of the change can be counted twice for its stay.
-fn barrier() {
-    if membarrier(MembarrierCommand::PrivateExpedited).is_err() {
-        let _ = membarrier(MembarrierCommand::RegisterPrivateExpedited);
-        let _ = membarrier(MembarrierCommand::PrivateExpedited);
-    }
-    std::sync::atomic::fence(Ordering::SeqCst);
 }
 
 impl Uses {

@@ -34,12 +34,11 @@ macro_rules! zeros {
 
 pub(crate) use {const_fn, zeros};
 
-/// The cheap side of a barrier whose other side is `barrier` in `control`: of two threads that each store, pass their
-/// barrier and load, one sees the other's store.
+/// The cheap side of a barrier ([`dormouse_sys::barrier`]) whose other side is in `control`.
 #[inline]
 pub(crate) fn light_barrier() {
     #[cfg(not(all(test, loom)))]
-    std::sync::atomic::compiler_fence(std::sync::atomic::Ordering::SeqCst);
+    dormouse_sys::barrier::light();
     #[cfg(all(test, loom))]
     fence(std::sync::atomic::Ordering::SeqCst);
 }

@@ -7,7 +7,9 @@
 //!
 //! # Invariants
 //!
-//! 1. `sequence` is odd while the owner changes the stay, else it is the stay's number.
+//! 1. `sequence` is odd while the owner changes the stay, else it is the stay's number, which is never used again. A
+//!    signal handler over the owner may have stays of its own between any two instructions, but not while the number is
+//!    odd.
 //! 2. Each part of a stay is charged once. `settled` decides by whom: who moves it has the part. The owner need not look
 //!    at it as long as the generation has not moved: whoever changes what is counted moves the generation, *then* has
 //!    every thread pass a barrier, *then* looks. So either it sees that the owner is changing the stay, or the owner sees
@@ -15,8 +17,11 @@
 //! 3. `settled` holds the stay's number, how often it was settled, and whether its owner has claimed the rest. Of
 //!    the two settlements the one in force has the parity of that count; the other one is written before `settled`
 //!    moves. There is one settler at a time (the lock of [`crate::control`]).
+//! 4. A stay whose number says that it is idle charges nothing, whatever else is there: that waits for the thread's next
+//!    task, which mostly is of the same context and need not change it.
 
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::compiler_fence;
 
 use crate::layout::{Layout, MAX_COUNTERS, NOTHING, Readings};
 use crate::primitive::{AtomicPtr, AtomicU32, AtomicU64, const_fn, fence, light_barrier, zeros};
@@ -26,6 +31,13 @@ pub(crate) const ASLEEP: u64 = 0;
 
 /// All places are known.
 const ALL: u32 = u32::MAX;
+
+/// Of a stay's number: its owner is changing it.
+const CHANGING: u64 = 1;
+/// Of a stay's number: nothing is charged.
+const IDLE: u64 = 2;
+/// From one number to the next.
+const NEXT: u64 = 4;
 
 /// How often a stay is looked at whose owner is changing it.
 #[cfg(not(all(test, loom)))]
@@ -58,7 +70,9 @@ struct From {
 #[repr(align(128))]
 pub(crate) struct Stay {
     sequence: AtomicU64,
-    /// The number of the context, 0 for none; with [`SPECIAL`] if the task has anything of its own.
+    /// The last number that `sequence` had outside of changes: for the owner.
+    number: AtomicU64,
+    /// The number of the context; with [`SPECIAL`] if the task has anything of its own.
     context: AtomicU32,
     /// The context whose task came on last. What it was charged by the way is kept here until another comes on: no
     /// locked instruction for polls of one context after another.
@@ -123,6 +137,14 @@ pub(crate) struct Seen {
     pub(crate) part: Part,
 }
 
+impl Seen {
+    /// Whether nothing was counted when the stay began, nor since. Then it is the thread's block that says whether there is
+    /// a task.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.generation == ASLEEP && self.part.layout.is_empty()
+    }
+}
+
 impl From {
     const_fn! {
         fn new() -> Self {
@@ -185,7 +207,8 @@ impl Stay {
     const_fn! {
         pub(crate) fn new() -> Self {
             Self {
-                sequence: AtomicU64::new(0),
+                sequence: AtomicU64::new(IDLE),
+                number: AtomicU64::new(IDLE),
                 context: AtomicU32::new(0),
                 owed_to: AtomicU32::new(0),
                 entries: AtomicU64::new(0),
@@ -204,13 +227,21 @@ impl Stay {
     /// Whether the thread is in the middle of a change: then a signal handler has interrupted it.
     #[inline]
     pub(crate) fn is_changing(&self) -> bool {
-        !self.sequence.load(Relaxed).is_multiple_of(2)
+        self.sequence.load(Relaxed) & CHANGING != 0
+    }
+
+    /// Whether nothing is charged.
+    #[inline]
+    pub(crate) fn is_idle(&self) -> bool {
+        self.sequence.load(Relaxed) & IDLE != 0
     }
 
     /// Whether the stay goes on with a task of context number `context` that asks for nothing of its own.
     #[inline]
     pub(crate) fn goes_on(&self, context: u32, generation: u64) -> bool {
-        self.generation.load(Relaxed) == generation && self.context.load(Relaxed) == context
+        self.generation.load(Relaxed) == generation
+            && self.context.load(Relaxed) == context
+            && self.sequence.load(Relaxed) & (IDLE | CHANGING) == 0
     }
 
     /// One more task has come on.
@@ -223,8 +254,16 @@ impl Stay {
     /// Begins a change, which ends the stay; gives its number.
     #[inline]
     pub(crate) fn begin(&self) -> u64 {
-        let stay = self.sequence.load(Relaxed);
-        self.sequence.store(stay | 1, Relaxed);
+        let mut stay = self.number.load(Relaxed);
+        self.sequence.store(stay | CHANGING, Relaxed);
+        compiler_fence(SeqCst);
+        // From here on no handler changes it any more. One that came before the store has used up the number, and a reader
+        // who took the odd one for one change may be wrong by what it has paid.
+        let now = self.number.load(Relaxed);
+        if now != stay {
+            stay = now;
+            self.sequence.store(stay | CHANGING, Relaxed);
+        }
         // Pairs with the acquire fence of `is_still`: who sees a new field sees the odd number.
         fence(Release);
         // Its other side is in `control`: see invariant 2.
@@ -232,20 +271,33 @@ impl Stay {
         stay
     }
 
-    /// What is counted for the stay, where that is soon said.
+    /// Takes back that a change of stay `stay` has begun: nothing of it has changed.
     #[inline]
-    pub(crate) fn counted(&self, generation: u64) -> Counted {
+    pub(crate) fn cancel(&self, stay: u64) {
+        // Pairs with the first load of `look`.
+        self.sequence.store(stay, Release);
+    }
+
+    /// What is counted for the stay `stay`, where that is soon said.
+    #[inline]
+    pub(crate) fn counted(&self, stay: u64, generation: u64) -> Counted {
         if self.generation.load(Relaxed) != generation {
             return Counted::Else;
         }
         let layout = Layout::behind(&self.own.layout);
-        if layout.is_empty() {
+        if stay & IDLE != 0 || layout.is_empty() {
             Counted::Nothing
         } else if layout.is_clock() {
-            Counted::Clock { since: self.own.readings[0].load(Relaxed) }
+            Counted::Clock { since: self.first() }
         } else {
             Counted::Else
         }
+    }
+
+    /// What the first counter showed at the beginning.
+    #[inline]
+    pub(crate) fn first(&self) -> u64 {
+        self.own.readings[0].load(Relaxed)
     }
 
     /// Keeps CPU time of the context that it is owed to.
@@ -280,6 +332,9 @@ impl Stay {
     /// What is left to charge of stay `stay`, whose owner has seen `generation` now. The owner has it, nobody else.
     #[inline]
     pub(crate) fn rest(&self, stay: u64, generation: u64) -> Part {
+        if stay & IDLE != 0 {
+            return Part::NOTHING;
+        }
         if self.generation.load(Relaxed) == generation {
             return self.own.part(self.is_special());
         }
@@ -327,10 +382,28 @@ impl Stay {
 
     /// As [`Stay::set`], for a layout of one place at most and the generation that the stay has.
     #[inline]
-    pub(crate) fn set_first(&self, layout: &'static Layout, reading: u64) {
-        self.own.readings[0].store(reading, Relaxed);
+    pub(crate) fn set_one(&self, layout: &'static Layout, reading: u64) {
+        self.set_first(reading);
         // Known since `set`. The rest is as in `From::set`.
         self.own.layout.store(std::ptr::from_ref(layout).cast_mut(), Release);
+    }
+
+    /// The same, for the layout that the stay has.
+    #[inline]
+    pub(crate) fn set_first(&self, reading: u64) {
+        self.own.readings[0].store(reading, Relaxed);
+    }
+
+    /// Whether nothing was counted anywhere when the stay began.
+    #[inline]
+    pub(crate) fn is_asleep(&self) -> bool {
+        self.generation.load(Relaxed) == ASLEEP
+    }
+
+    /// Whether stay `stay`, which its owner ends, has nothing to charge: it is asleep, and nobody has begun to count for it.
+    #[inline]
+    pub(crate) fn is_empty(&self, stay: u64) -> bool {
+        self.is_asleep() && self.settled.load(Relaxed) >> STAY_SHIFT != stay
     }
 
     /// Says that nothing is counted anywhere.
@@ -356,8 +429,26 @@ impl Stay {
     /// Ends the change that [`Stay::begin`] began at `stay`, and begins the next stay.
     #[inline]
     pub(crate) fn end(&self, stay: u64) {
+        self.become_number((stay & !IDLE) + NEXT);
+    }
+
+    /// The same, of one that is idle.
+    #[inline]
+    pub(crate) fn end_idle(&self, stay: u64) {
+        self.become_number((stay | IDLE) + NEXT);
+    }
+
+    /// The same, of one that is idle if the last one was.
+    pub(crate) fn end_alike(&self, stay: u64) {
+        self.become_number(stay + NEXT);
+    }
+
+    #[inline]
+    fn become_number(&self, stay: u64) {
+        self.number.store(stay, Relaxed);
+        compiler_fence(SeqCst);
         // Pairs with the first load of `look`.
-        self.sequence.store((stay | 1) + 1, Release);
+        self.sequence.store(stay, Release);
     }
 }
 
@@ -405,17 +496,18 @@ impl Stay {
 
     /// What the stay is; `None` while its owner changes it.
     pub(crate) fn look(&self) -> Option<Seen> {
-        // Pairs with the last store of `end`.
+        // Pairs with the stores of `become_number` and `cancel`.
         let stay = self.sequence.load(Acquire);
-        if !stay.is_multiple_of(2) {
+        if stay & CHANGING != 0 {
             return None;
         }
         // Pairs with the exchange in `settle`: who sees the count sees the settlement.
         let settled = self.settled.load(Acquire);
         let generation = self.generation.load(Relaxed);
-        let context = self.context.load(Relaxed);
+        let context = if stay & IDLE == 0 { self.context.load(Relaxed) } else { 0 };
         let is_special = context & SPECIAL != 0;
         let part = match settled {
+            _ if stay & IDLE != 0 => Part::NOTHING,
             _ if settled >> STAY_SHIFT == stay && settled & !(stay << STAY_SHIFT) != 0 => {
                 self.settled_part(settled, is_special)
             }

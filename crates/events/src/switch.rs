@@ -10,23 +10,26 @@
 //! # Invariants
 //!
 //! 1. What is charged is what the thread's [`Stay`] shows: the topmost live entry, or, on a lazy thread without
-//!    one, what was there last.
-//! 2. Tokens are never reused on a thread.
+//!    one, what was there last. While nothing is counted it may show what was there last on any thread ([`kept`]).
+//! 2. Of the entries of a thread and of the guards that are left, no two have the same token, unless a handler leaves a
+//!    guard behind.
 //! 3. An entry owns a count of the reference that it holds; it is given back when the entry goes.
 //!
 //! # Async-signal-safety
 //!
 //! A handler may enter and leave tasks, but for those of a context that is exact for each task, whose first entry allocates.
+//! It drops its guards before it returns.
 //! One that interrupts a switch is charged to whatever that switch leads to: from the beginning of the change of the stay
 //! to its end, which comes after the stack is what it is to be, its guards are inert. Outside of changes, what is on the
 //! stack may be charged at any moment, because a handler's guard passes on to the topmost entry.
 //!
 //! # Safety
 //!
-//! The unsafe code follows and gives back the reference of an entry.
+//! The unsafe code follows and gives back the reference of an entry, and finds the thread's stack.
 #![allow(unsafe_code)]
 
 mod charge;
+mod kept;
 #[cfg(all(test, not(loom)))]
 mod tests;
 mod token;
@@ -36,14 +39,15 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, compiler_fence};
 
-use dormouse_keys::{static_key, unlikely};
+use dormouse_keys::static_key;
 use dormouse_sys::thread::{self, Current, MAX_THREADS, ThreadBlock};
 
+use self::kept::Kept;
 use self::token::Token;
 use crate::context::Context;
 use crate::control::generation;
 use crate::pmu;
-use crate::stay::{ASLEEP, Seen, Stay};
+use crate::stay::{Seen, Stay};
 use crate::task::{Own, Task};
 
 static_key! {
@@ -69,6 +73,7 @@ struct Entry {
     /// What its task has of its own, counted; null if nothing.
     own: Cell<*const Own>,
     task: Cell<u64>,
+    /// Written when another one comes on top of it.
     token: Cell<Token>,
 }
 
@@ -79,22 +84,25 @@ struct Here {
 }
 
 struct Stack {
-    depth: Cell<usize>,
+    /// The topmost entry.
+    top: Cell<Token>,
+    /// The number of the last entry that was not the lowest.
     tokens: Cell<u64>,
     here: Cell<Option<Here>>,
-    /// What a lazy thread charges outside of its tasks, and goes on to charge if the next one is of it.
+    /// The context of the lowest entry, there or gone, for which it holds that it is kept, if it does.
     kept: Cell<Option<&'static Context>>,
-    /// The generation in which that is so; none as soon as anything else is charged.
-    kept_generation: Cell<u64>,
+    kept_as: Cell<Kept>,
     /// Whether the last task stays current until the next one comes.
     lazy: Cell<bool>,
+    /// Whether the thread is on its way to its block.
+    arrives: Cell<bool>,
     /// Whether the thread is past its end.
     ended: Cell<bool>,
     /// The thread's start number, which chooses the shard.
     start: Cell<u64>,
     /// To whom the stay owes.
     owed_to: Cell<Option<&'static Context>>,
-    /// What the stay is for.
+    /// What the stay is for, or was before it was idle.
     charged: Cell<Option<&'static Context>>,
     charged_own: Cell<*const Own>,
     entries: [Entry; MAX_DEPTH],
@@ -103,12 +111,13 @@ struct Stack {
 thread_local! {
     static STACK: Stack = const {
         Stack {
-            depth: Cell::new(0),
+            top: Cell::new(Token::FIRST),
             tokens: Cell::new(0),
             here: Cell::new(None),
             kept: Cell::new(None),
-            kept_generation: Cell::new(ASLEEP),
+            kept_as: Cell::new(Kept::NOT),
             lazy: Cell::new(false),
+            arrives: Cell::new(false),
             ended: Cell::new(false),
             start: Cell::new(0),
             owed_to: Cell::new(None),
@@ -124,6 +133,17 @@ thread_local! {
             }; MAX_DEPTH],
         }
     };
+}
+
+const _: () = assert!(!std::mem::needs_drop::<Stack>());
+
+/// [`LocalKey::with`](std::thread::LocalKey::with), inlined however much `look` does: a call for the place of a constant
+/// is half of what the shortest switch takes.
+#[inline(always)]
+fn with<R>(look: impl FnOnce(&Stack) -> R) -> R {
+    let stack = STACK.with(std::ptr::from_ref);
+    // SAFETY: it has no destructor, so it is there as long as the thread, and is the thread's alone.
+    look(unsafe { &*stack })
 }
 
 /// How the end of a task treats what was entered inside it and is still there.
@@ -161,8 +181,8 @@ pub struct Entered {
 ///
 /// # Cost
 ///
-/// A dozen stores while nothing is counted. Else one read of each counter, unless the task is equivalent to what is
-/// current; as much again when the guard is dropped.
+/// A dozen stores while nothing is counted, fewer from poll to poll of one context. Else one read of each counter, unless
+/// the task is equivalent to what is current; as much again when the guard is dropped.
 ///
 /// # Async-signal-safety
 ///
@@ -170,7 +190,7 @@ pub struct Entered {
 /// a switch of its own thread the guard does nothing.
 #[inline]
 pub fn enter(task: &mut Task, kind: Kind) -> Entered {
-    STACK.with(|stack| stack.enter(task, kind))
+    with(|stack| stack.enter(task, kind))
 }
 
 /// This thread goes on with `to`, or with nothing, whatever was current: the primitive for who sees every
@@ -187,7 +207,7 @@ pub fn enter(task: &mut Task, kind: Kind) -> Entered {
 /// Not for handlers: it ends what they have interrupted.
 #[inline]
 pub fn switch(to: Option<&mut Task>) -> Switched {
-    STACK.with(|stack| stack.switch(to))
+    with(|stack| stack.switch(to))
 }
 
 /// Whether the calling thread leaves the last task current until the next one comes, and so reads nothing between two tasks
@@ -197,7 +217,7 @@ pub fn set_lazy(lazy: bool) {
     STACK.with(|stack| {
         stack.lazy.set(lazy);
         // The end of the task that is current now decides anew.
-        stack.kept_generation.set(ASLEEP);
+        stack.kept_as.set(Kept::NOT);
         stack.park();
     });
 }
@@ -209,12 +229,12 @@ pub fn park() {
 
 /// The task that is current on this thread, 0 outside any.
 pub fn current_task() -> u64 {
-    STACK.with(|stack| stack.top().map_or(0, |entry| entry.task.get()))
+    STACK.with(|stack| stack.top_entry().map_or(0, |entry| entry.task.get()))
 }
 
 /// The number of the context that is current on this thread, 0 outside any.
 pub fn current_context() -> u32 {
-    STACK.with(|stack| stack.top().and_then(|entry| entry.context.get()).map_or(0, Context::id))
+    STACK.with(|stack| stack.top_entry().and_then(|entry| entry.context.get()).map_or(0, Context::id))
 }
 
 /// How often a task was entered deeper than [`MAX_DEPTH`].
@@ -249,8 +269,13 @@ impl Entry {
 }
 
 impl Stack {
-    fn top(&self) -> Option<&Entry> {
-        self.entries.get(self.depth.get().checked_sub(1)?)
+    #[inline]
+    fn depth(&self) -> usize {
+        self.top.get().depth()
+    }
+
+    fn top_entry(&self) -> Option<&Entry> {
+        self.entries.get(self.depth().checked_sub(1)?)
     }
 
     fn here(&self) -> Option<Here> {
@@ -260,9 +285,22 @@ impl Stack {
         }
     }
 
-    /// Without a block (more threads than the table holds) a thread's tasks are not counted.
+    /// Without a block (more threads than the table holds) a thread's tasks are not counted, nor are those of a handler
+    /// that comes meanwhile.
     #[cold]
     fn arrive(&self) -> Option<Here> {
+        if self.arrives.replace(true) {
+            return None;
+        }
+        compiler_fence(Ordering::SeqCst);
+        let here = self.find_block();
+        self.here.set(here);
+        compiler_fence(Ordering::SeqCst);
+        self.arrives.set(false);
+        here
+    }
+
+    fn find_block(&self) -> Option<Here> {
         if self.ended.get() || !charges_at_exit() || !thread::on_fork_child(begin_in_child) {
             return None;
         }
@@ -275,42 +313,18 @@ impl Stack {
         here.stay.pay(0);
         here.stay.set_context(0);
         here.stay.set_asleep();
-        here.stay.end(number);
+        here.stay.end_idle(number);
         pmu::show();
-        self.here.set(Some(here));
         Some(here)
-    }
-
-    /// Whether a lazy thread without a current task charges `context` and goes on with it.
-    #[inline]
-    fn keeps(&self, context: &Context) -> bool {
-        self.kept_generation.get() == generation()
-            && self.kept.get().is_some_and(|kept| std::ptr::eq(kept, context))
-    }
-
-    #[inline]
-    fn next_token(&self, place: usize, kind: Kind) -> Token {
-        let number = self.tokens.get() + 1;
-        self.tokens.set(number);
-        Token::new(number, place, kind)
     }
 
     #[inline]
     fn enter(&self, task: &mut Task, kind: Kind) -> Entered {
-        if self.depth.get() == 0
+        if self.kept_as.get().is(Kept::THERE)
             && kind == Kind::Poll
             && task.has_nothing()
-            && self.keeps(task.context())
-            && let Some(here) = self.here.get()
+            && let Some(token) = self.go_on(task.context(), task.id())
         {
-            // The lowest entry has this context already. The depth first, as in `enter_anew`.
-            self.depth.set(1);
-            compiler_fence(Ordering::SeqCst);
-            let token = self.next_token(0, kind);
-            self.entries[0].token.set(token);
-            self.entries[0].task.set(task.id());
-            here.stay.count_entry();
-            here.block.set_task(task.id());
             return Entered { token, not_send: PhantomData };
         }
         let token = if task.is_plain() {
@@ -323,6 +337,11 @@ impl Stack {
 
     #[inline(never)]
     fn enter_plainly(&self, context: &'static Context, id: u64, kind: Kind) -> Token {
+        if self.kept_as.get().is(Kept::IDLE)
+            && let Some(token) = self.resume(context, id, kind)
+        {
+            return token;
+        }
         self.enter_anew(context, id, None, kind)
     }
 
@@ -332,9 +351,10 @@ impl Stack {
         self.enter_anew(context, id, task.special(), kind)
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn enter_anew(&self, context: &'static Context, id: u64, own: Option<&Arc<Own>>, kind: Kind) -> Token {
-        let place = self.depth.get();
+        let top = self.top.get();
+        let place = top.depth();
         let Some(entry) = self.entries.get(place) else {
             OVERFLOWS.fetch_add(1, Ordering::Relaxed);
             return Token::NONE;
@@ -344,64 +364,74 @@ impl Stack {
             // A signal handler over a switch.
             return Token::NONE;
         }
-        // The depth first: a handler from here on uses the places above, and must not take this one for one that is gone.
-        entry.context.set(Some(context));
+        self.prepare(entry, context);
+        let token = match place.checked_sub(1) {
+            None => top.next(kind),
+            Some(below) => {
+                self.entries[below].token.set(top);
+                let number = self.tokens.get() + 1;
+                self.tokens.set(number);
+                Token::new(number, place + 1, kind)
+            }
+        };
+        self.top.set(token);
         compiler_fence(Ordering::SeqCst);
-        self.depth.set(place + 1);
-        compiler_fence(Ordering::SeqCst);
-        let token = self.next_token(place, kind);
         entry.context.set(Some(context));
         entry.task.set(id);
-        entry.token.set(token);
         if own.is_some() {
             entry.set_own(own);
         }
         if let Some(here) = here {
             let raw = own.map_or(std::ptr::null(), Arc::as_ptr);
-            if unlikely!(SWITCH) {
-                if own.is_some() || !here.stay.goes_on(context.id(), generation()) {
-                    self.pass(here, place, place + 1, Some(context), raw);
-                }
-                if kind != Kind::Drop {
-                    here.stay.count_entry();
-                }
-            } else {
-                self.pass_asleep(here, place, place + 1, Some(context), raw);
-            }
+            // Before the generation is looked at, as in `go_on`.
             here.block.set_current(Current { task: id, group: context.id() });
+            if own.is_some() || !here.stay.goes_on(context.id(), generation()) {
+                self.pass(here, place, place + 1, context, raw);
+            }
+            if kind != Kind::Drop && !here.stay.is_asleep() {
+                here.stay.count_entry();
+            }
         }
         token
     }
 
+    /// Before `entry` becomes the topmost one: a handler that comes between must not take it for one that is gone, nor the
+    /// lowest one for what is kept.
+    #[inline]
+    fn prepare(&self, entry: &Entry, context: &'static Context) {
+        if std::ptr::eq(entry, &raw const self.entries[0]) && !self.keeps(context) {
+            self.kept_as.set(Kept::NOT);
+            compiler_fence(Ordering::SeqCst);
+        }
+        entry.context.set(Some(context));
+        compiler_fence(Ordering::SeqCst);
+    }
+
     #[inline]
     fn leave(&self, token: Token) {
-        if self.kept_generation.get() == generation()
-            && self.depth.get() == 1
-            && self.entries[0].token.get() == token
-            && let Some(here) = self.here.get()
-        {
-            self.depth.set(0);
-            here.block.set_task(0);
-            return;
+        if !(self.kept_as.get().is(Kept::THERE) && self.stop(token)) {
+            self.leave_for(token);
         }
-        self.leave_for(token);
     }
 
     #[inline(never)]
     fn leave_for(&self, token: Token) {
-        let (depth, place) = (self.depth.get(), token.place());
-        let Some(entry) = self.entries.get(place) else { return };
-        if place >= depth || entry.token.get() != token {
+        if self.kept_as.get().is(Kept::IDLE) && self.suspend(token) {
+            return;
+        }
+        let (top, depth) = (self.top.get(), token.depth());
+        let Some(entry) = depth.checked_sub(1).and_then(|place| self.entries.get(place)) else { return };
+        if depth > top.depth() || (if depth < top.depth() { entry.token.get() } else { top }) != token {
             // A poll around it has ended before the guard.
             return;
         }
-        if token.is_scope() && place + 1 < depth {
+        if token.is_scope() && depth < top.depth() {
             // Entries above go on; this one is passed over when they are gone. So far they were inside of it.
             self.renew_top();
             entry.context.set(None);
             return;
         }
-        self.pop_to(place);
+        self.pop_to(depth - 1);
     }
 
     #[inline]
@@ -409,41 +439,46 @@ impl Stack {
         while depth > 0 && self.entries[depth - 1].context.get().is_none() {
             depth -= 1;
         }
-        let before = self.depth.get();
-        let (context, own, task) = match depth.checked_sub(1).map(|top| &self.entries[top]) {
-            Some(top) => (top.context.get(), top.own.get(), top.task.get()),
-            None => (None, std::ptr::null(), 0),
-        };
-        if let Some(here) = self.here.get() {
-            if here.stay.is_changing() {
-                // A signal handler over a switch drops a guard of what it has interrupted; the poll around it will
-                // end that.
-                return;
-            }
-            let id = context.map_or(0, Context::id);
-            if unlikely!(SWITCH) {
-                // One entry at most: contexts between would not be charged for what was inside of them.
-                let goes_on = before <= depth + 1
-                    && (own.is_null() && here.stay.goes_on(id, generation())
-                        || depth == 0 && self.lazy.get() && self.stays_lazily(here));
-                if goes_on {
-                    self.cut(before, depth);
-                } else {
-                    self.pass(here, before, depth, context, own);
-                }
-            } else {
-                self.pass_asleep(here, before, depth, context, own);
-            }
-            here.block.set_current(Current { task, group: id });
-        } else {
-            self.cut(before, depth);
+        let before = self.depth();
+        let Some(here) = self.here.get() else { return self.cut(before, depth) };
+        if here.stay.is_changing() {
+            // A signal handler over a switch drops a guard of what it has interrupted; the poll around it will
+            // end that.
+            return;
         }
+        // Of one entry at most: contexts between would not be charged for what was inside of them.
+        let at_most_one = before <= depth + 1;
+        let top = depth.checked_sub(1).map(|top| &self.entries[top]);
+        let Some((top, context)) = top.and_then(|top| Some((top, top.context.get()?))) else {
+            if at_most_one && self.lazy.get() && self.stays_lazily(here) {
+                self.cut(before, 0);
+                here.block.set_task(0);
+            } else {
+                self.go_idle(here, before);
+            }
+            return;
+        };
+        let own = top.own.get();
+        if at_most_one && own.is_null() && here.stay.goes_on(context.id(), generation()) {
+            self.cut(before, depth);
+        } else {
+            self.pass(here, before, depth, context, own);
+        }
+        here.block.set_current(Current { task: top.task.get(), group: context.id() });
     }
 
     /// Of `before` entries `depth` are left. What the others had of their own is charged no more.
     #[inline]
     fn cut(&self, before: usize, depth: usize) {
-        self.depth.set(depth);
+        if depth >= before {
+            return;
+        }
+        let top = self.top.get();
+        self.top.set(match depth.checked_sub(1) {
+            Some(place) => self.entries[place].token.get(),
+            None if top.depth() <= 1 => top.gone(),
+            None => self.entries[0].token.get().gone(),
+        });
         for entry in self.entries.get(depth..before).unwrap_or_default() {
             if !entry.own.get().is_null() {
                 entry.set_own(None);
@@ -451,38 +486,25 @@ impl Stack {
         }
     }
 
-    /// Whether a thread without a current task goes on to charge what was its last task's, from now on.
-    fn stays_lazily(&self, here: Here) -> bool {
-        let Some(charged) = self.charged.get() else { return false };
-        let generation = generation();
-        let stays = self.charged_own.get().is_null()
-            && !charged.is_exact()
-            && self.entries[0].context.get().is_some_and(|lowest| std::ptr::eq(lowest, charged));
-        if stays {
-            if !here.stay.goes_on(charged.id(), generation) {
-                self.pass(here, 1, 1, Some(charged), std::ptr::null());
-            }
-            self.kept.set(Some(charged));
-            self.kept_generation.set(generation);
-        }
-        stays
-    }
-
     #[inline]
     fn switch(&self, to: Option<&mut Task>) -> Switched {
         let Some(task) = to else {
-            let counts = self.top().and_then(|top| top.context.get()).is_some_and(|c| !c.layout().is_empty());
-            if self.depth.get() > 0 {
+            let top = self.top_entry().and_then(|top| top.context.get());
+            if self.depth() > 0 {
                 self.pop_to(0);
             }
             self.park();
-            return if counts { Switched::Read } else { Switched::Asleep };
+            return if top.is_some_and(|context| !context.layout().is_empty()) {
+                Switched::Read
+            } else {
+                Switched::Asleep
+            };
         };
         let Some(here) = self.here() else { return Switched::Asleep };
-        let (context, id) = (task.context(), task.id());
-        if self.depth.get() == 1 && task.is_plain() && here.stay.goes_on(context.id(), generation()) {
+        let (context, id, top) = (task.context(), task.id(), self.top.get());
+        if top.depth() == 1 && task.is_plain() && here.stay.goes_on(context.id(), generation()) {
             // Counted, or the generation would not be what it is. The lowest entry has this context already.
-            self.entries[0].token.set(self.next_token(0, Kind::Poll));
+            self.top.set(top.gone().next(Kind::Poll));
             self.entries[0].task.set(id);
             here.stay.count_entry();
             here.block.set_task(id);
@@ -496,30 +518,25 @@ impl Stack {
         if here.stay.is_changing() {
             return Switched::Asleep;
         }
-        if self.depth.get() > 1 {
+        if self.depth() > 1 {
             self.pop_to(1);
         }
         let (context, id) = (task.context(), task.id());
         let own = task.special();
         let raw = own.map_or(std::ptr::null(), |own| Arc::into_raw(Arc::clone(own)));
-        let (before, entry) = (self.depth.get(), &self.entries[0]);
-        // As in `enter_anew`.
-        entry.context.set(Some(context));
+        let (top, entry) = (self.top.get(), &self.entries[0]);
+        self.prepare(entry, context);
+        self.top.set(top.gone().next(Kind::Poll));
         compiler_fence(Ordering::SeqCst);
-        self.depth.set(1);
-        compiler_fence(Ordering::SeqCst);
-        entry.token.set(self.next_token(0, Kind::Poll));
         entry.context.set(Some(context));
         entry.task.set(id);
         let last = entry.own.replace(raw);
-        let did = if unlikely!(SWITCH) {
-            let did = self.pass(here, before, 1, Some(context), raw);
-            here.stay.count_entry();
-            did
-        } else {
-            self.pass_asleep(here, before, 1, Some(context), raw)
-        };
+        // Before the generation is looked at, as in `go_on`.
         here.block.set_current(Current { task: id, group: context.id() });
+        let did = self.pass(here, top.depth(), 1, context, raw);
+        if !here.stay.is_asleep() {
+            here.stay.count_entry();
+        }
         if !last.is_null() {
             // SAFETY: invariant 3; the entry has another one now, and what it was charged is over.
             drop(unsafe { Arc::from_raw(last) });
@@ -528,40 +545,38 @@ impl Stack {
     }
 
     fn park(&self) {
-        if self.depth.get() > 0 {
+        if self.depth() > 0 {
             return;
         }
         if let Some(here) = self.here.get()
-            && self.charged.get().is_some()
+            && !here.stay.is_idle()
             && !here.stay.is_changing()
+            && !self.keeps_asleep()
         {
-            self.pass(here, 0, 0, None, std::ptr::null());
+            self.go_idle(here, 0);
         }
     }
 
     /// Charges what the topmost entry has counted so far.
     #[cold]
     fn renew_top(&self) {
-        if let (Some(here), Some(top)) = (self.here.get(), self.top())
+        if let (Some(here), Some(top)) = (self.here.get(), self.top_entry())
+            && let Some(context) = top.context.get()
             && !here.stay.is_changing()
         {
-            let (depth, context, own) = (self.depth.get(), top.context.get(), top.own.get());
-            if unlikely!(SWITCH) {
-                self.pass(here, depth, depth, context, own);
-            } else {
-                self.pass_asleep(here, depth, depth, context, own);
-            }
+            let depth = self.depth();
+            self.pass(here, depth, depth, context, top.own.get());
         }
     }
 
     fn renew(&self, task: &mut Task) {
         let (context, id) = (task.context(), task.id());
         let own = task.special();
-        for entry in &self.entries[..self.depth.get().min(MAX_DEPTH)] {
+        for entry in &self.entries[..self.depth()] {
             if entry.task.get() == id && entry.context.get().is_some_and(|there| std::ptr::eq(there, context))
             {
                 let charged = self.charged_own.get();
-                let is_top = self.top().is_some_and(|top| std::ptr::eq(top, entry));
+                let is_top = self.top_entry().is_some_and(|top| std::ptr::eq(top, entry));
                 // SAFETY: invariant 3; kept until the change has been charged.
                 let _until_charged = (!charged.is_null() && is_top).then(|| unsafe {
                     Arc::increment_strong_count(charged);
@@ -600,9 +615,9 @@ fn begin_in_child() {
     STACK.with(|stack| {
         if let Some(here) = stack.here.get() {
             let number = here.stay.begin();
-            stack.kept_generation.set(ASLEEP);
+            stack.kept_as.set(Kept::NOT);
             here.stay.set_asleep();
-            here.stay.end(number);
+            here.stay.end_alike(number);
         }
     });
 }
@@ -616,7 +631,7 @@ fn end_of_thread() {
         if let Some(here) = stack.here.take() {
             let number = here.stay.begin();
             stack.pay(here.stay, None);
-            here.stay.end(number);
+            here.stay.end_alike(number);
         }
         stack.ended.set(true);
     });
@@ -625,6 +640,6 @@ fn end_of_thread() {
 impl Drop for Entered {
     #[inline]
     fn drop(&mut self) {
-        STACK.with(|stack| stack.leave(self.token));
+        with(|stack| stack.leave(self.token));
     }
 }

@@ -46,7 +46,8 @@ pub(crate) struct Own {
 pub struct TaskCounts(Arc<Own>);
 
 impl Task {
-    /// Task number `id` of `context`.
+    /// Task number `id` of `context`; not 0, which says that there is none: a task that had it would not be found by who
+    /// begins to count while it runs.
     pub const fn new(context: &'static Context, id: u64) -> Self {
         Self { context, id, own: None }
     }

@@ -1,15 +1,16 @@
 //! Events behind descriptors, with the real kernel. What forks, lowers limits or forbids system calls does so in a
 //! process of its own.
 
+mod child;
 mod refused;
 
 use std::fs;
-use std::process::Command;
 use std::sync::mpsc::channel;
 
 use dormouse_events::{Event, Times, pmu::perf};
 use dormouse_sys::thread;
 
+use child::in_child;
 use refused::forbid;
 
 fn moves() -> Option<Event> {
@@ -52,28 +53,6 @@ fn go_to(processor: usize) -> bool {
         libc::CPU_SET(processor, &mut set);
         libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set) == 0
     }
-}
-
-/// Runs `body` in a child that executes just the test `name`.
-fn in_child(name: &str, environment: &[(&str, &str)], body: impl FnOnce()) {
-    const MARK: &str = "DORMOUSE_TEST_CHILD";
-    if std::env::var_os(MARK).is_some_and(|test| test == name) {
-        return body();
-    }
-    let output = Command::new(std::env::current_exe().unwrap())
-        .args([name, "--exact", "--nocapture", "--test-threads=1"])
-        .envs(environment.iter().copied())
-        .env(MARK, name)
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
-    let errors = String::from_utf8_lossy(&output.stderr);
-    said.lines().filter(|line| line.contains("skipped: ")).for_each(|line| println!("{line}"));
-    assert!(
-        output.status.success() && said.contains("1 passed"),
-        "{name}: {}\n{said}{errors}",
-        output.status
-    );
 }
 
 #[test]

@@ -1,13 +1,14 @@
 //! What concerns the whole process: signals, forks, filters of system calls. Each in a child of its own.
 
+mod child;
 mod refused;
 
-use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use dormouse_events::pmu::CountingPmu;
 use dormouse_events::{Context, Counting, Event, Kind, Mode, Task, enter, set_lazy, switch};
 
+use child::in_child;
 use refused::forbid;
 
 static PMU: CountingPmu = CountingPmu::new();
@@ -16,27 +17,6 @@ const OTHERS: Event = PMU.event("others", 1);
 
 fn value(context: &Context, event: Event) -> u64 {
     context.read().iter().find(|count| count.event == event).map_or(0, |count| count.value)
-}
-
-/// Runs `test` in a process of its own, which is this one if it is that.
-fn in_child(name: &str, test: impl FnOnce()) {
-    const MARK: &str = "DORMOUSE_EVENTS_CHILD";
-    if std::env::var(MARK).is_ok_and(|child| child == name) {
-        return test();
-    }
-    let output = Command::new(std::env::current_exe().unwrap())
-        .args([name, "--exact", "--nocapture", "--test-threads=1"])
-        .env(MARK, name)
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
-    let errors = String::from_utf8_lossy(&output.stderr);
-    said.lines().filter(|line| line.contains("skipped: ")).for_each(|line| println!("{line}"));
-    assert!(
-        output.status.success() && said.contains("1 passed"),
-        "{name}: {}\n{said}{errors}",
-        output.status
-    );
 }
 
 /// Waits for a child that was forked.
@@ -65,7 +45,7 @@ extern "C" fn handler(_: libc::c_int) {
 
 #[test]
 fn handlers_may_enter_and_leave_whatever_they_interrupt() {
-    in_child("handlers_may_enter_and_leave_whatever_they_interrupt", || {
+    in_child("handlers_may_enter_and_leave_whatever_they_interrupt", &[], || {
         let contexts: [&'static Context; 2] = std::array::from_fn(|_| Context::new());
         let outside = Context::new();
         let counting = Counting::everywhere(&[HAPPENINGS], Mode::GroupExact).unwrap();
@@ -142,7 +122,7 @@ fn handlers_may_enter_and_leave_whatever_they_interrupt() {
 
 #[test]
 fn a_fork_child_has_the_counts_of_its_parent_and_counts_nothing_until_it_asks() {
-    in_child("a_fork_child_has_the_counts_of_its_parent_and_counts_nothing_until_it_asks", || {
+    in_child("a_fork_child_has_the_counts_of_its_parent_and_counts_nothing_until_it_asks", &[], || {
         let (context, other) = (Context::new(), Context::new());
         let counting = Counting::everywhere(&[HAPPENINGS], Mode::GroupExact).unwrap();
         let (entered, is_entered) = std::sync::mpsc::channel();
@@ -200,7 +180,7 @@ fn a_fork_child_has_the_counts_of_its_parent_and_counts_nothing_until_it_asks() 
 
 #[test]
 fn forks_while_what_is_counted_changes_find_free_locks() {
-    in_child("forks_while_what_is_counted_changes_find_free_locks", || {
+    in_child("forks_while_what_is_counted_changes_find_free_locks", &[], || {
         let context = Context::new();
         let stop = &AtomicBool::new(false);
         std::thread::scope(|scope| {
@@ -243,7 +223,7 @@ fn forks_while_what_is_counted_changes_find_free_locks() {
 
 #[test]
 fn without_membarrier_what_is_counted_can_be_changed_as_long_as_the_hook_is_awake() {
-    in_child("without_membarrier_what_is_counted_can_be_changed_as_long_as_the_hook_is_awake", || {
+    in_child("without_membarrier_what_is_counted_can_be_changed_as_long_as_the_hook_is_awake", &[], || {
         let context = Context::new();
         let counting = Counting::of(context, &[HAPPENINGS], Mode::GroupExact).unwrap();
         forbid(libc::SYS_membarrier);
@@ -263,7 +243,7 @@ fn without_membarrier_what_is_counted_can_be_changed_as_long_as_the_hook_is_awak
 
 #[test]
 fn a_hook_that_cannot_be_woken_is_an_error_that_says_so_and_leaves_nothing_counted() {
-    in_child("a_hook_that_cannot_be_woken_is_an_error_that_says_so_and_leaves_nothing_counted", || {
+    in_child("a_hook_that_cannot_be_woken_is_an_error_that_says_so_and_leaves_nothing_counted", &[], || {
         if !dormouse_keys::PATCHING {
             return println!("1 skipped: nothing is patched here");
         }

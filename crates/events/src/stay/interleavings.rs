@@ -20,12 +20,23 @@ struct World {
     /// How often it has happened: what a reading of the thread's counter shows.
     count: AtomicU64,
     charged: AtomicU64,
+    /// Whether the thread has a task, as its block shows it.
+    task: AtomicU64,
+    /// Whether what is counted has changed to the end.
+    changed: AtomicU64,
 }
 
 impl World {
     fn new() -> Self {
-        let (generation, count, charged) = (AtomicU64::new(1), AtomicU64::new(0), AtomicU64::new(0));
-        Self { stay: Stay::new(), generation, count, charged }
+        let zero = || AtomicU64::new(0);
+        Self {
+            stay: Stay::new(),
+            generation: AtomicU64::new(2),
+            count: zero(),
+            charged: zero(),
+            task: zero(),
+            changed: zero(),
+        }
     }
 
     fn reading(&self) -> Readings {
@@ -49,6 +60,38 @@ impl World {
         self.stay.end(number);
     }
 
+    /// The owner has no task from here on.
+    fn go_idle(&self) {
+        let number = self.stay.begin();
+        let rest = self.stay.rest(number, self.generation.load(Acquire));
+        self.charge(rest.until(&self.reading(), ALL));
+        self.stay.end_idle(number);
+    }
+
+    /// The owner goes on with what it has kept in `generation`, if that holds.
+    fn resume(&self, generation: u64) -> bool {
+        let number = self.stay.begin();
+        if self.generation.load(Acquire) != generation {
+            self.stay.cancel(number);
+            return false;
+        }
+        self.stay.set_first(self.count.load(Relaxed));
+        self.stay.end(number);
+        true
+    }
+
+    /// And is idle again.
+    fn suspend(&self, generation: u64) -> bool {
+        let number = self.stay.begin();
+        if self.generation.load(Acquire) != generation {
+            self.stay.cancel(number);
+            return false;
+        }
+        self.charged.fetch_add(self.count.load(Relaxed) - self.stay.first(), Release);
+        self.stay.end_idle(number);
+        true
+    }
+
     fn happen(&self) {
         self.count.store(self.count.load(Relaxed) + 1, Relaxed);
     }
@@ -62,13 +105,35 @@ impl World {
                 yield_now();
                 continue;
             };
-            if seen.generation == generation {
+            if seen.context == 0 || seen.generation == generation {
+                return;
+            }
+            if seen.is_empty() && self.task.load(Relaxed) == 0 {
                 return;
             }
             let readings = self.reading();
             let part = Part { readings, known: ALL, taken: None, ..seen.part.clone() };
             if self.stay.is_still(&seen) && self.stay.settle(&seen, &part) {
                 return self.charge(seen.part.until(&readings, ALL));
+            }
+        }
+    }
+
+    /// As the change from nothing to something does.
+    fn begin_to_count(&self, generation: u64, layout: &'static Layout) {
+        self.generation.store(generation, Release);
+        fence(std::sync::atomic::Ordering::SeqCst);
+        loop {
+            let Some(seen) = self.stay.look() else {
+                yield_now();
+                continue;
+            };
+            if seen.context == 0 || seen.generation == generation || self.task.load(Relaxed) == 0 {
+                return;
+            }
+            let part = Part { layout, readings: self.reading(), known: ALL, shared: u64::MAX, taken: None };
+            if self.stay.is_still(&seen) && self.stay.settle(&seen, &part) {
+                return;
             }
         }
     }
@@ -92,7 +157,7 @@ fn explore(changes: u64, rounds: u64, reads: bool) {
         world.pass(layout);
         let settler = {
             let world = Arc::clone(&world);
-            spawn(move || (2..2 + changes).for_each(|generation| world.change(generation)))
+            spawn(move || (3..3 + changes).for_each(|generation| world.change(generation)))
         };
         let reader = reads.then(|| {
             let world = Arc::clone(&world);
@@ -122,4 +187,77 @@ fn two_changes_in_a_row_charge_each_part_once() {
 #[test]
 fn a_read_meanwhile_counts_nothing_twice() {
     explore(1, 1, true);
+}
+
+#[test]
+fn what_is_kept_by_an_idle_thread_is_charged_once() {
+    let layout = layout();
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(2);
+    model.check(move || {
+        let world = Arc::new(World::new());
+        world.pass(layout);
+        world.go_idle();
+        let settler = {
+            let world = Arc::clone(&world);
+            spawn(move || (3..5).for_each(|generation| world.change(generation)))
+        };
+        for _ in 0..2 {
+            if !world.resume(2) {
+                world.pass(layout);
+            }
+            world.happen();
+            if !world.suspend(2) {
+                world.go_idle();
+            }
+            // By nobody's task.
+            world.happen();
+        }
+        settler.join().unwrap();
+        assert_eq!(world.charged.load(Acquire), 2);
+    });
+}
+
+/// While nothing is counted a stay is left as it is, and the block says whether there is a task. From the change on,
+/// what happens in a task is charged, and nothing else.
+#[test]
+fn counting_that_begins_finds_a_task_that_is_there_and_none_that_is_not() {
+    let layout = layout();
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(2);
+    model.check(move || {
+        let world = Arc::new(World::new());
+        let number = world.stay.begin();
+        world.stay.set_asleep();
+        world.stay.set_context(1);
+        world.stay.end(number);
+        let settler = {
+            let world = Arc::clone(&world);
+            spawn(move || {
+                world.begin_to_count(3, layout);
+                world.changed.store(1, Release);
+            })
+        };
+        let mut at_least = 0;
+        for _ in 0..2 {
+            world.task.store(1, Relaxed);
+            light_barrier();
+            if world.generation.load(Acquire) != 2 {
+                world.pass(layout);
+            }
+            // What happens to a task after the change is charged; during it, it may be.
+            at_least += world.changed.load(Acquire);
+            world.happen();
+            world.task.store(0, Relaxed);
+            light_barrier();
+            if world.generation.load(Acquire) != 2 {
+                world.go_idle();
+            }
+            // By nobody's task.
+            world.count.fetch_add(100, Relaxed);
+        }
+        settler.join().unwrap();
+        let charged = world.charged.load(Acquire);
+        assert!((at_least..=2).contains(&charged), "{charged}, at least {at_least}");
+    });
 }

@@ -8,12 +8,15 @@
 //! The unsafe code follows what a task has of its own; see invariant 3 of [`super`].
 #![allow(unsafe_code)]
 
-use super::{Here, MAX_DEPTH, Stack, Switched};
+use dormouse_keys::unlikely;
+
+use super::kept::Kept;
+use super::{Here, MAX_DEPTH, SWITCH, Stack, Switched};
 use crate::account::CLOCK;
 use crate::context::Context;
-use crate::control::{generation, is_awake};
-use crate::layout::{Layout, NOTHING, Readings};
-use crate::stay::{ASLEEP, Counted, Part, Stay};
+use crate::control::{generation, is_awake_in};
+use crate::layout::{Layout, Readings};
+use crate::stay::{Counted, Part, Stay};
 use crate::task::Own;
 
 impl Stack {
@@ -25,55 +28,105 @@ impl Stack {
         here: Here,
         depth: usize,
         after: usize,
-        context: Option<&'static Context>,
-        own: *const Own,
-    ) -> Switched {
-        let number = here.stay.begin();
-        self.pass_from(here, number, depth, after, context, own)
-    }
-
-    /// The same, of the stay `number` whose change has begun.
-    #[inline(always)]
-    fn pass_from(
-        &self,
-        here: Here,
-        number: u64,
-        depth: usize,
-        after: usize,
-        context: Option<&'static Context>,
+        context: &'static Context,
         own: *const Own,
     ) -> Switched {
         let stay = here.stay;
-        self.kept_generation.set(ASLEEP);
+        let number = stay.begin();
+        self.kept_as.set(Kept::NOT);
         // Before the layout: one that is newer than the generation is settled, one that is older never would be.
         let generation = generation();
-        let counted = stay.counted(generation);
         // SAFETY: invariant 3: `own` is that of an entry, or of the task that the caller has.
         let special = unsafe { own.as_ref() };
-        let shared = context.map_or(&NOTHING, Context::layout);
+        let did = if unlikely!(SWITCH) || is_awake_in(generation) || !stay.is_empty(number) {
+            self.pass_awake(stay, depth, number, generation, context, special)
+        } else {
+            Switched::Asleep
+        };
+        match special {
+            Some(own) => stay.set_special(context.id(), own.set()),
+            None => stay.set_context(context.id()),
+        }
+        self.charged.set(Some(context));
+        self.charged_own.set(own);
+        self.cut(depth, after);
+        stay.end(number);
+        did
+    }
+
+    /// What [`Stack::pass`] reads and charges.
+    #[inline]
+    fn pass_awake(
+        &self,
+        stay: &Stay,
+        depth: usize,
+        number: u64,
+        generation: u64,
+        context: &'static Context,
+        special: Option<&Own>,
+    ) -> Switched {
+        let shared = context.layout();
         let layout = special.map_or(shared, |own| own.layout(shared));
-        let did = match counted {
-            Counted::Nothing | Counted::Clock { .. } if layout.is_clock() || layout.is_empty() => {
+        let did = match stay.counted(number, generation) {
+            counted @ (Counted::Nothing | Counted::Clock { .. })
+                if layout.is_clock() || layout.is_empty() =>
+            {
                 self.pass_by_clock(stay, depth, counted, layout)
             }
             _ => self.pass_by_reading(stay, depth, number, generation, layout),
         };
-        if let Some(context) = context
-            && !stay.is_owed_to(context.id())
-        {
+        if !stay.is_owed_to(context.id()) {
             self.pay(stay, Some(context));
         }
-        let id = context.map_or(0, Context::id);
-        if let Some(own) = special {
+        if special.is_some() {
             stay.share(shared.mask());
-            stay.set_special(id, own.set());
-        } else {
-            stay.set_context(id);
         }
-        self.charged.set(context);
-        self.charged_own.set(own);
-        self.cut(depth, after);
-        stay.end(number);
+        if !is_awake_in(generation) {
+            stay.set_asleep();
+        }
+        did
+    }
+
+    /// As [`Stack::pass`], where nothing comes after it: no entry is left.
+    #[inline]
+    pub(super) fn go_idle(&self, here: Here, depth: usize) -> Switched {
+        let stay = here.stay;
+        let number = stay.begin();
+        self.kept_as.set(Kept::NOT);
+        let generation = generation();
+        let asleep = !(unlikely!(SWITCH) || is_awake_in(generation)) && stay.is_empty(number);
+        let counted = if asleep { Counted::Nothing } else { stay.counted(number, generation) };
+        let did = match counted {
+            Counted::Nothing => Switched::Asleep,
+            Counted::Clock { since } => {
+                self.charge_clock(stay, depth, since, dormouse_clock::thread_cpu_ns());
+                Switched::Read
+            }
+            Counted::Else => self.end_by_reading(stay, depth, number, generation),
+        };
+        let keeps = self.charged.get().filter(|charged| self.can_keep(charged));
+        self.charged_own.set(std::ptr::null());
+        self.cut(depth, 0);
+        // Before the end: who begins to count looks at it then. Not earlier: a handler would show the entry again.
+        here.block.set_task(0);
+        if let Some(charged) = keeps
+            && asleep
+        {
+            self.keep(charged, Kept::there(generation));
+            stay.end(number);
+            return did;
+        }
+        // At the end of its tasks a lazy thread wants to go on.
+        if let Some(charged) = keeps
+            && matches!(counted, Counted::Clock { .. })
+            && !self.lazy.get()
+        {
+            self.keep(charged, Kept::idle(generation));
+        }
+        if !is_awake_in(generation) {
+            stay.set_asleep();
+        }
+        stay.end_idle(number);
         did
     }
 
@@ -97,21 +150,27 @@ impl Stack {
         layout: &'static Layout,
     ) -> Switched {
         if counted == Counted::Nothing && layout.is_empty() {
+            stay.set_one(layout, 0);
             return Switched::Asleep;
         }
         let now = dormouse_clock::thread_cpu_ns();
         if let Counted::Clock { since } = counted {
-            // Saturating: a fork child's clock begins again.
-            let ns = now.saturating_sub(since);
-            let is_owed = self.charged.get().is_some_and(|context| stay.is_owed_to(context.id()));
-            if is_owed && depth <= 1 && self.charged_own.get().is_null() {
-                stay.owe(ns);
-            } else {
-                self.charge(depth, stay.shared(), std::iter::once((CLOCK, ns)));
-            }
+            self.charge_clock(stay, depth, since, now);
         }
-        stay.set_first(layout, now);
+        stay.set_one(layout, now);
         Switched::Read
+    }
+
+    #[inline]
+    fn charge_clock(&self, stay: &Stay, depth: usize, since: u64, now: u64) {
+        // Saturating: a fork child's clock begins again.
+        let ns = now.saturating_sub(since);
+        let is_owed = self.charged.get().is_some_and(|context| stay.is_owed_to(context.id()));
+        if is_owed && depth <= 1 && self.charged_own.get().is_null() {
+            stay.owe(ns);
+        } else {
+            self.charge(depth, stay.shared(), std::iter::once((CLOCK, ns)));
+        }
     }
 
     #[inline(never)]
@@ -125,13 +184,7 @@ impl Stack {
     ) -> Switched {
         let mut readings = Readings::default();
         let rest = stay.rest(number, generation);
-        if !rest.layout.is_empty() {
-            rest.layout.read(&mut readings);
-            self.charge(depth, rest.shared, rest.until(&readings, u32::MAX));
-            if rest.taken.is_some() {
-                self.charge_taken(depth, &rest);
-            }
-        }
+        self.charge_rest(depth, &rest, &mut readings);
         // What goes and what comes do so at one moment: one reading of the same counters does for both.
         if !std::ptr::eq(layout, rest.layout) {
             layout.read(&mut readings);
@@ -140,47 +193,24 @@ impl Stack {
         if layout.is_empty() && rest.layout.is_empty() { Switched::Asleep } else { Switched::Read }
     }
 
-    /// The same while nothing is counted.
-    #[inline]
-    pub(super) fn pass_asleep(
-        &self,
-        here: Here,
-        depth: usize,
-        after: usize,
-        context: Option<&'static Context>,
-        own: *const Own,
-    ) -> Switched {
-        let number = here.stay.begin();
-        if is_awake() {
-            return self.pass_late(here, number, depth, after, context, own);
-        }
-        here.stay.set_asleep();
-        let id = context.map_or(0, Context::id);
-        // SAFETY: as in `pass`.
-        match unsafe { own.as_ref() } {
-            Some(own) => here.stay.set_special(id, own.set()),
-            None => here.stay.set_context(id),
-        }
-        self.charged.set(context);
-        self.charged_own.set(own);
-        self.cut(depth, after);
-        here.stay.end(number);
-        Switched::Asleep
+    #[inline(never)]
+    fn end_by_reading(&self, stay: &Stay, depth: usize, number: u64, generation: u64) -> Switched {
+        let rest = stay.rest(number, generation);
+        self.charge_rest(depth, &rest, &mut Readings::default());
+        if rest.layout.is_empty() { Switched::Asleep } else { Switched::Read }
     }
 
-    /// The hook was found asleep, and has been woken since: who woke it may have settled the stay.
-    #[cold]
-    #[inline(never)]
-    fn pass_late(
-        &self,
-        here: Here,
-        number: u64,
-        depth: usize,
-        after: usize,
-        context: Option<&'static Context>,
-        own: *const Own,
-    ) -> Switched {
-        self.pass_from(here, number, depth, after, context, own)
+    /// Charges what is left to charge of a stay, until what is read now.
+    #[inline]
+    fn charge_rest(&self, depth: usize, rest: &Part, readings: &mut Readings) {
+        if rest.layout.is_empty() {
+            return;
+        }
+        rest.layout.read(readings);
+        self.charge(depth, rest.shared, rest.until(readings, u32::MAX));
+        if rest.taken.is_some() {
+            self.charge_taken(depth, rest);
+        }
     }
 
     #[inline]
