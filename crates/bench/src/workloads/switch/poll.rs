@@ -18,8 +18,9 @@ use crate::workloads::{Settings, goal, hog, read};
 const COUNTS: [usize; 2] = [1, 8];
 
 /// The ways, and whether the thread is lazy, the tasks are of two groups in turn, and each task counts for itself.
-const WAYS: [(&str, bool, bool, Mode); 4] = [
+const WAYS: [(&str, bool, bool, Mode); 5] = [
     ("eager", false, false, Mode::GroupExact),
+    ("eager-distinct", false, true, Mode::GroupExact),
     ("lazy-same", true, false, Mode::GroupExact),
     ("lazy-distinct", true, true, Mode::GroupExact),
     ("task-exact", false, false, Mode::TaskExact),
