@@ -5,7 +5,11 @@ use std::task::{Context, Poll};
 use ::tokio::runtime::Handle;
 use ::tokio::task::{self, AbortHandle, Id, JoinError, LocalSet};
 
+#[cfg(tokio_unstable)]
+use super::hooks::whole;
 use super::inherit::{inherit, inherit_fn};
+#[cfg(not(tokio_unstable))]
+use super::tokio::whole;
 
 /// `tokio::task::JoinSet`, whose tasks are in the group that is current at their spawn (not at their join).
 ///
@@ -44,7 +48,7 @@ impl<T: 'static> JoinSet<T> {
         F: Future<Output = T> + Send + 'static,
         T: Send,
     {
-        self.0.spawn(inherit(future))
+        self.0.spawn(whole(inherit(future)))
     }
 
     /// Spawns a task of that runtime in the current group.
@@ -54,7 +58,7 @@ impl<T: 'static> JoinSet<T> {
         F: Future<Output = T> + Send + 'static,
         T: Send,
     {
-        self.0.spawn_on(inherit(future), runtime)
+        self.0.spawn_on(whole(inherit(future)), runtime)
     }
 
     /// Spawns a task of the current `LocalSet` in the current group.

@@ -5,8 +5,7 @@
 //! do. A current-thread runtime has its hooks called on the thread of its `block_on`, and none when that returns: it
 //! is lazy within our [`block_on`] only.
 //!
-//! tokio's unstable hooks around each poll would let tasks that nobody has declared be told from ours. They are not
-//! used: see `docs/design/events.md`.
+//! Where tokio's unstable hooks around each poll are to be had, tasks that nobody has declared are told from ours: `hooks`.
 
 use ::tokio::runtime::{Builder, Handle, Runtime, RuntimeFlavor};
 use dormouse_events::{park, set_lazy};

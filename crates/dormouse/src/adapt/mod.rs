@@ -5,6 +5,8 @@
 //! copied from thread to thread, and what is never run is counted as finished when it is dropped.
 //! Where no group is current, work is handed on as it is.
 
+#[cfg(all(feature = "tokio", tokio_unstable))]
+mod hooks;
 pub(crate) mod inherit;
 #[cfg(feature = "tokio")]
 mod join_set;

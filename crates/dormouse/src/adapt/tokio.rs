@@ -54,14 +54,30 @@
 //! })?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+//!
+//! # Runtimes on which something is
+//!
+//! Where libraries spawn tasks of their own, nobody can declare that. In a program that is built with
+//! `--cfg tokio_unstable` tokio tells before each poll which task it is, and `poll_hooks(builder)` makes the workers of a
+//! multi-thread runtime lazy for tasks of [`spawn`], [`spawn_on`] and [`JoinSet`] alone. For all others they are as on any
+//! runtime.
 
 use ::tokio::runtime::Handle;
 use ::tokio::task::{JoinHandle, LocalSet};
 
+#[cfg(tokio_unstable)]
+use super::hooks::whole;
 use super::inherit::{inherit, inherit_fn};
 
+#[cfg(tokio_unstable)]
+pub use super::hooks::{poll_hooks, task_begins};
 pub use super::join_set::JoinSet;
 pub use super::lazy::{all_instrumented, block_on, in_place, thread_parks, thread_unparks};
+
+#[cfg(not(tokio_unstable))]
+pub(super) fn whole<F>(future: F) -> F {
+    future
+}
 
 /// `tokio::spawn`, in the current group.
 ///
@@ -74,7 +90,7 @@ where
     F: Future + Send + 'static,
     F::Output: Send + 'static,
 {
-    ::tokio::task::spawn(inherit(future))
+    ::tokio::task::spawn(whole(inherit(future)))
 }
 
 /// `Handle::spawn`, in the current group.
@@ -84,7 +100,7 @@ where
     F: Future + Send + 'static,
     F::Output: Send + 'static,
 {
-    runtime.spawn(inherit(future))
+    runtime.spawn(whole(inherit(future)))
 }
 
 /// `tokio::task::spawn_local`, in the current group.

@@ -1,0 +1,157 @@
+//! Runtimes that tell before each poll which task it is: lazy for ours, and nobody pays for the others.
+#![cfg(all(feature = "tokio", tokio_unstable))]
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use dormouse::events::Mode;
+use dormouse::events::pmu::CountingPmu;
+use dormouse::tokio::{JoinSet, in_place, poll_hooks, spawn};
+use dormouse::{Counting, Event, Group};
+use tokio::runtime::{Builder, Runtime};
+use tokio::task::yield_now;
+
+static PMU: CountingPmu = CountingPmu::new();
+const HAPPENINGS: Event = PMU.event("happenings", 0);
+
+/// What is not any group's.
+const FOREIGN: u64 = 1_000_000;
+const POLLS: u64 = 1000;
+
+fn happen(times: u64) {
+    CountingPmu::happen(0, times);
+}
+
+/// Whose reads are counted is alone.
+fn alone() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn counted(name: &str) -> (Group, Counting) {
+    let group = Group::new(name);
+    (group, group.count(&[HAPPENINGS], Mode::GroupExact).unwrap())
+}
+
+fn value(group: Group) -> u64 {
+    group.counts().iter().find(|count| count.event == HAPPENINGS).map_or(0, |count| count.value)
+}
+
+async fn polls(each: u64) {
+    for _ in 0..POLLS {
+        happen(each);
+        yield_now().await;
+    }
+}
+
+fn runtime(workers: usize) -> Runtime {
+    poll_hooks(Builder::new_multi_thread().worker_threads(workers)).build().unwrap()
+}
+
+/// Runs `tasks` tasks of the group, and says how often counters were read meanwhile.
+fn run(runtime: &Runtime, group: Group, tasks: usize) -> u64 {
+    let before = PMU.reads();
+    runtime.block_on(async {
+        let mut all = JoinSet::new();
+        group.scope(|| (0..tasks).for_each(|_| _ = all.spawn(polls(1))));
+        while let Some(result) = all.join_next().await {
+            result.unwrap();
+        }
+    });
+    PMU.reads() - before
+}
+
+#[test]
+fn between_two_polls_of_ours_nothing_is_read() {
+    let _alone = alone();
+    let (group, _counting) = counted("ours alone");
+    let reads = run(&runtime(1), group, 2);
+    assert_eq!(value(group), 2 * POLLS);
+    // The first poll of each task is as on any runtime, and so is what comes after a sleep.
+    assert!(reads < POLLS / 10, "{reads}");
+}
+
+#[test]
+fn what_others_do_between_ours_is_nobodys() {
+    let _alone = alone();
+    let (group, _counting) = counted("ours among others");
+    let runtime = runtime(2);
+    let others: Vec<_> = (0..3).map(|_| runtime.spawn(polls(FOREIGN))).collect();
+    run(&runtime, group, 3);
+    others.into_iter().for_each(|other| runtime.block_on(other).unwrap());
+    assert_eq!(value(group), 3 * POLLS);
+}
+
+#[test]
+fn a_group_inside_of_anothers_task_is_charged_its_own() {
+    let _alone = alone();
+    let (group, _counting) = counted("ours in others");
+    let (inside, runtime) = (group, runtime(1));
+    let other = runtime.spawn(async move {
+        for _ in 0..POLLS {
+            happen(FOREIGN);
+            inside.instrument(async { happen(1) }).await;
+            happen(FOREIGN);
+            yield_now().await;
+        }
+    });
+    run(&runtime, group, 1);
+    runtime.block_on(other).unwrap();
+    assert_eq!(value(group), 2 * POLLS);
+}
+
+#[test]
+fn the_root_future_of_a_current_thread_runtime_pays_for_itself() {
+    let _alone = alone();
+    let (group, _counting) = counted("beside a root");
+    let runtime = poll_hooks(&mut Builder::new_current_thread()).build().unwrap();
+    runtime.block_on(async {
+        let ours = group.scope(|| spawn(polls(1)));
+        polls(FOREIGN).await;
+        ours.await.unwrap();
+    });
+    assert_eq!(value(group), POLLS);
+}
+
+#[test]
+fn a_worker_that_comes_to_block_charges_nothing_of_it() {
+    let _alone = alone();
+    let (group, _counting) = counted("blocks in place");
+    let runtime = runtime(1);
+    let ours = runtime.block_on(async {
+        group.scope(|| {
+            spawn(async {
+                polls(1).await;
+                tokio::task::block_in_place(in_place(|| happen(1)));
+                polls(1).await;
+            })
+        })
+    });
+    runtime.block_on(ours).unwrap();
+    let blocking = runtime.spawn_blocking(|| happen(FOREIGN));
+    runtime.block_on(blocking).unwrap();
+    assert_eq!(value(group), 2 * POLLS + 1);
+}
+
+/// More tasks than there are places to remember them.
+#[test]
+fn tasks_that_lose_their_places_are_counted_all_the_same() {
+    let _alone = alone();
+    let (group, _counting) = counted("many");
+    let runtime = runtime(2);
+    runtime.block_on(async {
+        let mut all = JoinSet::new();
+        for _ in 0..10_000 {
+            group.scope(|| {
+                all.spawn(async {
+                    happen(1);
+                    yield_now().await;
+                    happen(1);
+                })
+            });
+        }
+        while let Some(result) = all.join_next().await {
+            result.unwrap();
+        }
+    });
+    assert_eq!(value(group), 20_000);
+}
