@@ -138,6 +138,46 @@ impl World {
         }
     }
 
+    /// And back.
+    fn end_counting(&self, generation: u64) {
+        self.generation.store(generation, Release);
+        fence(std::sync::atomic::Ordering::SeqCst);
+        loop {
+            let Some(seen) = self.stay.look() else {
+                yield_now();
+                continue;
+            };
+            if seen.context == 0
+                || seen.generation == generation
+                || seen.is_empty() && self.task.load(Relaxed) == 0
+            {
+                return;
+            }
+            let (readings, old) = (self.reading(), seen.part.clone());
+            let part = Part { layout: &NOTHING, readings, known: 0, shared: u64::MAX, taken: None };
+            if self.stay.is_still(&seen) && self.stay.settle(&seen, &part) {
+                return self.charge(old.until(&readings, ALL));
+            }
+        }
+    }
+
+    /// The owner goes on with a task, or with none, as it does where counting may have ended.
+    fn go_on(&self, layout: &'static Layout, task: u64) {
+        let number = self.stay.begin();
+        let generation = self.generation.load(Acquire);
+        let awake = !generation.is_multiple_of(2);
+        if awake || !self.stay.is_empty(number) {
+            let (rest, readings) = (self.stay.rest(number, generation), self.reading());
+            self.charge(rest.until(&readings, ALL));
+            self.stay.set(generation, if awake && task == 1 { layout } else { &NOTHING }, &readings);
+            if !awake {
+                self.stay.set_asleep();
+            }
+        }
+        self.task.store(task, Relaxed);
+        if task == 1 { self.stay.end(number) } else { self.stay.end_idle(number) }
+    }
+
     fn read(&self) -> u64 {
         let charged = self.charged.load(Acquire);
         let pending = self.stay.look().map_or(0, |seen| {
@@ -259,5 +299,48 @@ fn counting_that_begins_finds_a_task_that_is_there_and_none_that_is_not() {
         settler.join().unwrap();
         let charged = world.charged.load(Acquire);
         assert!((at_least..=2).contains(&charged), "{charged}, at least {at_least}");
+    });
+}
+
+/// The same, where counting ends again while the task is there, or no more.
+#[test]
+fn counting_that_ends_leaves_nothing_of_a_task_uncharged() {
+    let layout = layout();
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(move || {
+        let world = Arc::new(World::new());
+        let number = world.stay.begin();
+        world.stay.set_asleep();
+        world.stay.set_context(1);
+        world.stay.end(number);
+        let settler = {
+            let world = Arc::clone(&world);
+            spawn(move || {
+                world.begin_to_count(3, layout);
+                world.changed.store(1, Release);
+                world.changed.store(2, Release);
+                world.end_counting(4);
+            })
+        };
+        let mut at_least = 0;
+        world.task.store(1, Relaxed);
+        light_barrier();
+        if world.generation.load(Acquire) != 2 {
+            world.go_on(layout, 1);
+        }
+        let before = world.changed.load(Acquire);
+        world.happen();
+        // What has happened before the end has begun is to be charged, and that is before only if both can tell.
+        light_barrier();
+        if before == 1 && world.changed.load(Acquire) == 1 {
+            at_least += 1;
+        }
+        world.go_on(layout, 0);
+        // By nobody's task.
+        world.count.fetch_add(100, Relaxed);
+        settler.join().unwrap();
+        let charged = world.charged.load(Acquire);
+        assert!((at_least..=1).contains(&charged), "{charged}, at least {at_least}");
     });
 }
