@@ -238,8 +238,11 @@ fn claim() -> Option<&'static ThreadBlock> {
     if let Err(other) =
         BLOCK.with(|place| place.compare_exchange(none, own, Ordering::Relaxed, Ordering::Relaxed))
     {
-        // A signal handler has come before us, and has claimed one for the thread.
-        block.state.store(FREE, Ordering::Release);
+        // A signal handler has come before us, and has claimed one for the thread: this one, if it has forked.
+        if !std::ptr::eq(other, own) {
+            block.state.store(FREE, Ordering::Release);
+            GIVEN_BACK.fetch_add(1, Ordering::Relaxed);
+        }
         // SAFETY: a non-null BLOCK points into BLOCKS, which is static.
         return Some(unsafe { &*other });
     }
