@@ -47,8 +47,8 @@ pub use pmu::alloc::Alloc;
 pub use pmu::{Availability, Event, Pmu, Times, Unit, available, capability, user::Counter};
 #[cfg(not(all(test, loom)))]
 pub use switch::{
-    Entered, Kind, MAX_DEPTH, Switched, current_context, current_task, enter, overflows, park, set_lazy,
-    switch,
+    Entered, Kind, MAX_DEPTH, Switched, current_context, current_task, enter, is_lazy, overflows, park,
+    set_lazy, switch,
 };
 #[cfg(not(all(test, loom)))]
 pub use task::{Task, TaskCounts};

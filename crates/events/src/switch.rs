@@ -222,6 +222,11 @@ pub fn set_lazy(lazy: bool) {
     });
 }
 
+/// Whether the calling thread is lazy; see [`set_lazy`].
+pub fn is_lazy() -> bool {
+    STACK.with(|stack| stack.lazy.get())
+}
+
 /// Charges what a lazy thread has not charged yet: it does something else from now on, or sleeps.
 pub fn park() {
     STACK.with(Stack::park);
@@ -614,8 +619,12 @@ pub(crate) fn inherit(charge: impl Fn(u32, u64, u64)) {
 fn begin_in_child() {
     STACK.with(|stack| {
         if let Some(here) = stack.here.get() {
-            let number = here.stay.begin();
             stack.kept_as.set(Kept::NOT);
+            if here.stay.is_changing() {
+                // Forked by a handler over a switch, which ends the change.
+                return here.stay.set_asleep();
+            }
+            let number = here.stay.begin();
             here.stay.set_asleep();
             here.stay.end_alike(number);
         }

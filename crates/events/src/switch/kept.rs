@@ -79,6 +79,11 @@ impl Stack {
             self.pass(here, 1, 1, charged, std::ptr::null());
         }
         self.keep(charged, Kept::there(generation));
+        compiler_fence(Ordering::SeqCst);
+        if !here.stay.goes_on(charged.id(), generation) {
+            // A handler between the two has left something else there.
+            self.kept_as.set(Kept::NOT);
+        }
         true
     }
 
@@ -110,9 +115,9 @@ impl Stack {
             }
             return Some(token);
         }
-        here.block.set_task(0);
-        compiler_fence(Ordering::SeqCst);
         self.top.set(top);
+        compiler_fence(Ordering::SeqCst);
+        here.block.set_task(0);
         None
     }
 
