@@ -81,22 +81,53 @@ fn what_others_do_between_ours_is_nobodys() {
     assert_eq!(value(group), 3 * POLLS);
 }
 
+/// Also where that task is spawned by us, in no group: what it does beside the group is nobody's.
 #[test]
 fn a_group_inside_of_anothers_task_is_charged_its_own() {
     let _alone = alone();
     let (group, _counting) = counted("ours in others");
     let (inside, runtime) = (group, runtime(1));
-    let other = runtime.spawn(async move {
+    let other = move || async move {
         for _ in 0..POLLS {
             happen(FOREIGN);
             inside.instrument(async { happen(1) }).await;
             happen(FOREIGN);
             yield_now().await;
         }
+    };
+    let others = runtime.block_on(async move { [tokio::spawn(other()), spawn(other())] });
+    run(&runtime, group, 1);
+    others.into_iter().for_each(|other| runtime.block_on(other).unwrap());
+    assert_eq!(value(group), 3 * POLLS);
+}
+
+/// It happens when it is dropped.
+struct Happens(u64);
+
+impl Drop for Happens {
+    fn drop(&mut self) {
+        happen(self.0);
+    }
+}
+
+#[test]
+fn what_a_runtime_drops_at_its_end_is_charged_to_whose_it_is() {
+    let _alone = alone();
+    let (group, _counting) = counted("dropped at the end");
+    let runtime = runtime(1);
+    let waits = |happens: Happens| async move {
+        let _happens = happens;
+        std::future::pending::<()>().await;
+    };
+    runtime.block_on(async {
+        for _ in 0..100 {
+            group.scope(|| spawn(waits(Happens(1))));
+            tokio::spawn(waits(Happens(FOREIGN)));
+        }
     });
     run(&runtime, group, 1);
-    runtime.block_on(other).unwrap();
-    assert_eq!(value(group), 2 * POLLS);
+    drop(runtime);
+    assert_eq!(value(group), POLLS + 100);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //!
 //! A hook is told a task's number, not whose it is. So a task that is ours as a whole, from the beginning of each poll to
 //! its end, writes its number into a table when it is polled, and the hook before its next poll finds it there. Any other
-//! number, also one that has lost its place to another task, makes the thread eager for that poll: what is kept is
+//! number, also of a task in no group or of one that has lost its place to another, makes the thread eager for that poll: what is kept is
 //! charged before the task runs, and counters are read at the end of each group in it. So nothing depends on the table
 //! being complete.
 //!
@@ -20,27 +20,33 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 
 use ::tokio::runtime::{Builder, Handle, RuntimeFlavor};
-use ::tokio::task::Id;
-use dormouse_events::{park, set_lazy};
+use ::tokio::task::{Id, try_id};
+use dormouse_events::{is_lazy, park, set_lazy};
 use pin_project_lite::pin_project;
 
-/// Tasks that are told at once. One that loses its place to another is eager until it has it back.
-const PLACES: usize = 4096;
+use super::inherit::Inherited;
+
+/// Tasks that are told at once, in bits of a place. One that loses its place to another is eager until it has it back.
+const PLACE_BITS: u32 = 12;
 
 /// Numbers of tasks that are ours as a whole.
-static OURS: [AtomicU64; PLACES] = [const { AtomicU64::new(0) }; PLACES];
+static OURS: [AtomicU64; 1 << PLACE_BITS] = [const { AtomicU64::new(0) }; 1 << PLACE_BITS];
 
 thread_local! {
-    static IS_LAZY: Cell<bool> = const { Cell::new(false) };
+    /// The task that the hook was last told of.
+    static LAST: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Has the runtime's workers leave the last task of a group current until the next one comes, where that is one of this
-/// module's or of a group's; see the [module](crate::tokio). Only in builds of the whole program with
-/// `--cfg tokio_unstable`.
+/// Has the workers of a multi-thread runtime leave the last task of a group current until the next one comes, where that is
+/// one of this module's `spawn` functions or of its `JoinSet`; see the [module](crate::tokio). Only in builds of the whole
+/// program with `--cfg tokio_unstable`.
 ///
 /// It sets `on_before_task_poll` and `on_thread_park`, of which tokio keeps one each. Who has hooks of his own sets those
 /// instead, with [`task_begins`] as the last thing in the one, of multi-thread runtimes only, and
 /// [`thread_parks`](super::lazy::thread_parks) as the first in the other.
+///
+/// A `block_in_place` within a task of ours goes through [`in_place`](super::lazy::in_place). Else the thread may come
+/// to do other blocking work, and that is charged to the group until a task of ours comes.
 pub fn poll_hooks(builder: &mut Builder) -> &mut Builder {
     let has_workers = OnceLock::new();
     builder.on_thread_park(park).on_before_task_poll(move |task| {
@@ -54,41 +60,58 @@ pub fn poll_hooks(builder: &mut Builder) -> &mut Builder {
 /// A worker of a multi-thread runtime is about to poll this task.
 pub fn task_begins(task: Id) {
     let number = number(task);
+    LAST.set(number);
     let is_ours = place(number).load(Ordering::Relaxed) == number;
-    if IS_LAZY.replace(is_ours) != is_ours {
+    if is_lazy() != is_ours {
         set_lazy(is_ours);
     }
 }
 
 pin_project! {
-    /// A task that is ours as a whole.
+    /// A task, which is ours as a whole if it is in a group.
     pub(super) struct Whole<F> {
+        // `None` once dropped, which happens before it is looked who comes next.
         #[pin]
-        future: F,
+        future: Option<Inherited<F>>,
+    }
+
+    impl<F> PinnedDrop for Whole<F> {
+        fn drop(this: Pin<&mut Self>) {
+            this.project().future.set(None);
+            // Dropped by a runtime that ends: what comes next is not told.
+            if try_id().is_some_and(|task| number(task) != LAST.get()) {
+                set_lazy(false);
+            }
+        }
     }
 }
 
-pub(super) fn whole<F>(future: F) -> Whole<F> {
-    Whole { future }
+pub(super) fn whole<F>(future: Inherited<F>) -> Whole<F> {
+    Whole { future: Some(future) }
 }
 
 impl<F: Future> Future for Whole<F> {
     type Output = F::Output;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
-        if let Some(task) = ::tokio::task::try_id() {
+        // None: as in `Instrumented`.
+        let Some(future) = self.project().future.as_pin_mut() else { return Poll::Pending };
+        if future.group().is_some()
+            && let Some(task) = try_id()
+        {
             let number = number(task);
             let place = place(number);
             if place.load(Ordering::Relaxed) != number {
                 place.store(number, Ordering::Relaxed);
             }
         }
-        self.project().future.poll(cx)
+        future.poll(cx)
     }
 }
 
+/// Neighbours in number are not neighbours in memory.
 fn place(number: u64) -> &'static AtomicU64 {
-    &OURS[number as usize % PLACES]
+    &OURS[(number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - PLACE_BITS)) as usize]
 }
 
 /// What tokio calls a task, which is not to be had otherwise: it hashes as the number that it is.
