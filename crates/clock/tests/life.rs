@@ -8,7 +8,7 @@ mod kernel;
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use std::thread;
 
 use child::in_child;
@@ -174,11 +174,15 @@ static BACKWARDS: AtomicU64 = AtomicU64::new(0);
 static DEPTH: AtomicU64 = AtomicU64::new(0);
 
 extern "C" fn read_in_a_handler(_signal: i32) {
-    // One inside another, but not more than the stack bears.
+    // One inside another, but not more than the stack bears, also where it takes longer to deliver a signal than the timer
+    // waits.
     if DEPTH.fetch_add(1, Ordering::Relaxed) < 4 {
+        ask_for_a_signal();
         read_there();
     }
-    DEPTH.fetch_sub(1, Ordering::Relaxed);
+    if DEPTH.fetch_sub(1, Ordering::Relaxed) == 1 {
+        ask_for_a_signal();
+    }
 }
 
 fn read_there() {
@@ -232,19 +236,30 @@ fn a_signal_in_the_middle_of_a_read_or_a_resync_makes_nothing_step_back() {
     });
 }
 
-/// A timer that interrupts this thread every 23 us with SIGPROF, wherever it is.
+/// The timer that interrupts the one thread; null before it is made.
+static TIMER: AtomicPtr<libc::c_void> = AtomicPtr::new(std::ptr::null_mut());
+
+/// Has SIGPROF interrupt the thread in 23 us, wherever it is.
+fn ask_for_a_signal() {
+    let soon = libc::timespec { tv_sec: 0, tv_nsec: 23_000 };
+    let once = libc::itimerspec { it_interval: libc::timespec { tv_sec: 0, tv_nsec: 0 }, it_value: soon };
+    // SAFETY: a timer of ours; the call is async-signal-safe.
+    unsafe { libc::timer_settime(TIMER.load(Ordering::Relaxed), 0, &raw const once, std::ptr::null_mut()) };
+}
+
+/// Interrupts this thread again and again: each handler asks for the next signal.
 fn storm() -> libc::timer_t {
-    let every = libc::timespec { tv_sec: 0, tv_nsec: 23_000 };
-    let times = libc::itimerspec { it_interval: every, it_value: every };
     // SAFETY: all-zero is a valid request and a valid place for what comes; the thread is our own.
-    unsafe {
+    let timer = unsafe {
         let mut event: libc::sigevent = std::mem::zeroed();
         event.sigev_notify = libc::SIGEV_THREAD_ID;
         event.sigev_signo = libc::SIGPROF;
         event.sigev_notify_thread_id = tid().cast_signed();
         let mut timer: libc::timer_t = std::mem::zeroed();
         assert_eq!(libc::timer_create(libc::CLOCK_MONOTONIC, &raw mut event, &raw mut timer), 0);
-        assert_eq!(libc::timer_settime(timer, 0, &raw const times, std::ptr::null_mut()), 0);
         timer
-    }
+    };
+    TIMER.store(timer, Ordering::Relaxed);
+    ask_for_a_signal();
+    timer
 }
