@@ -1,42 +1,18 @@
 //! Runtimes that are declared all-instrumented: lazy threads, and charges as exact as everywhere.
 #![cfg(feature = "tokio")]
 
-use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
+mod happenings;
+
+use std::sync::mpsc;
 use std::thread::ThreadId;
 
-use dormouse::events::Mode;
-use dormouse::events::pmu::CountingPmu;
 use dormouse::tokio::{
     all_instrumented, block_on, in_place, spawn, spawn_blocking, thread_parks, thread_unparks,
 };
-use dormouse::{Counting, Event, Group};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::yield_now;
 
-static PMU: CountingPmu = CountingPmu::new();
-const HAPPENINGS: Event = PMU.event("happenings", 0);
-
-/// What is not any group's.
-const FOREIGN: u64 = 1_000_000;
-
-fn happen(times: u64) {
-    CountingPmu::happen(0, times);
-}
-
-/// Whose reads are counted, and who changes what is counted, is alone.
-fn alone() -> MutexGuard<'static, ()> {
-    static TURN: Mutex<()> = Mutex::new(());
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn counted(name: &str) -> (Group, Counting) {
-    let group = Group::new(name);
-    (group, group.count(&[HAPPENINGS], Mode::GroupExact).unwrap())
-}
-
-fn value(group: Group) -> u64 {
-    group.counts().iter().find(|count| count.event == HAPPENINGS).map_or(0, |count| count.value)
-}
+use happenings::{FOREIGN, PMU, alone, counted, happen, value};
 
 async fn polls(polls: u64, each: u64) {
     for _ in 0..polls {

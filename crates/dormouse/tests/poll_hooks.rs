@@ -1,40 +1,16 @@
 //! Runtimes that tell before each poll which task it is: lazy for ours, and nobody pays for the others.
 #![cfg(all(feature = "tokio", tokio_unstable))]
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+mod happenings;
 
-use dormouse::events::Mode;
-use dormouse::events::pmu::CountingPmu;
+use dormouse::Group;
 use dormouse::tokio::{JoinSet, in_place, poll_hooks, spawn};
-use dormouse::{Counting, Event, Group};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::yield_now;
 
-static PMU: CountingPmu = CountingPmu::new();
-const HAPPENINGS: Event = PMU.event("happenings", 0);
+use happenings::{FOREIGN, PMU, alone, counted, happen, value};
 
-/// What is not any group's.
-const FOREIGN: u64 = 1_000_000;
 const POLLS: u64 = 1000;
-
-fn happen(times: u64) {
-    CountingPmu::happen(0, times);
-}
-
-/// Whose reads are counted is alone.
-fn alone() -> MutexGuard<'static, ()> {
-    static TURN: Mutex<()> = Mutex::new(());
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn counted(name: &str) -> (Group, Counting) {
-    let group = Group::new(name);
-    (group, group.count(&[HAPPENINGS], Mode::GroupExact).unwrap())
-}
-
-fn value(group: Group) -> u64 {
-    group.counts().iter().find(|count| count.event == HAPPENINGS).map_or(0, |count| count.value)
-}
 
 async fn polls(each: u64) {
     for _ in 0..POLLS {

@@ -39,6 +39,16 @@ impl World {
         }
     }
 
+    /// Where nothing is counted, and the stay is as tasks want it.
+    fn asleep() -> Self {
+        let world = Self::new();
+        let number = world.stay.begin();
+        world.stay.set_asleep();
+        world.stay.set_context(1);
+        world.stay.end(number);
+        world
+    }
+
     fn reading(&self) -> Readings {
         let mut readings = Readings::default();
         readings[0] = self.count.load(Relaxed);
@@ -266,11 +276,7 @@ fn counting_that_begins_finds_a_task_that_is_there_and_none_that_is_not() {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(2);
     model.check(move || {
-        let world = Arc::new(World::new());
-        let number = world.stay.begin();
-        world.stay.set_asleep();
-        world.stay.set_context(1);
-        world.stay.end(number);
+        let world = Arc::new(World::asleep());
         let settler = {
             let world = Arc::clone(&world);
             spawn(move || {
@@ -309,11 +315,7 @@ fn counting_that_ends_leaves_nothing_of_a_task_uncharged() {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);
     model.check(move || {
-        let world = Arc::new(World::new());
-        let number = world.stay.begin();
-        world.stay.set_asleep();
-        world.stay.set_context(1);
-        world.stay.end(number);
+        let world = Arc::new(World::asleep());
         let settler = {
             let world = Arc::clone(&world);
             spawn(move || {
