@@ -1,13 +1,11 @@
 //! `dormouse bench` where its reports go, and how it ends.
 
-mod support;
-
 use std::fs;
 use std::path::Path;
 
+use crate::support::{Running, command, finish, run};
 use rustix::process::Signal;
 use serde_json::Value;
-use support::{Running, command, finish, run};
 
 fn report(path: &Path) -> Value {
     let text = fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
@@ -15,7 +13,7 @@ fn report(path: &Path) -> Value {
 }
 
 #[test]
-fn a_report_is_printed_and_written_into_a_directory_that_is_made() {
+fn a_report_is_written_into_new_directories() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("new/reports/");
     let bench = run(["bench", "poll", "--quick", "--reps", "2", "-o", path.to_str().expect("UTF-8")]);
@@ -26,7 +24,7 @@ fn a_report_is_printed_and_written_into_a_directory_that_is_made() {
 }
 
 #[test]
-fn a_place_that_cannot_be_written_ends_it_before_anything_runs() {
+fn nothing_runs_without_a_writable_place() {
     let directory = tempfile::tempdir().expect("a directory");
     let in_the_way = directory.path().join("reports");
     fs::write(&in_the_way, "").expect("a file");
@@ -41,7 +39,7 @@ fn a_place_that_cannot_be_written_ends_it_before_anything_runs() {
 }
 
 #[test]
-fn a_workload_that_cannot_be_measured_is_printed_and_named_with_1() {
+fn an_unmeasurable_workload_is_exit_1() {
     let mut bench = command(["bench", "teaparty", "--quick"]);
     bench.env("CARGO", "/bin/false");
     let bench = finish(bench);
@@ -55,7 +53,7 @@ fn a_workload_that_cannot_be_measured_is_printed_and_named_with_1() {
 }
 
 #[test]
-fn what_was_done_before_ctrl_c_is_whole_and_stays() {
+fn rows_before_ctrl_c_stay_whole() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().to_str().expect("UTF-8");
     let mut bench = Running::start(["bench", "all", "--quick", "--reps", "2", "-o", path]);

@@ -1,16 +1,15 @@
-//! The command against what only looks like an agent: dead in the middle, silent, garbled, of another version.
+//! The command against what only looks like an agent: dead in the middle, silent, garbled, of
+//! another version.
 //!
-//! This program listens where its own agent would and is the target itself. One such socket at a time, since all of
-//! them would be the same process's: hence the lock.
-
-mod support;
+//! This program listens where its own agent would and is the target itself. One such socket at a
+//! time, since all of them would be the same process's: hence the lock.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-use support::{HANG, Run, run};
+use crate::support::{HANG, Run, run};
 
 const HELLO: &str = concat!(
     r#"{"v":1,"id":1,"ok":{"protocol":1,"version":"0","pid":1,"start_ticks":1,"name":"hatter","exe":"/hatter","#,
@@ -24,7 +23,8 @@ const TRACING: &str = concat!(
     "\n"
 );
 
-/// Runs the command on an agent that does `talk` with each connection; `{}` in `args` is the target.
+/// Runs the command on an agent that does `talk` with each connection; `{}` in `args` is the
+/// target.
 fn against(args: &[&str], talk: impl Fn(&mut BufReader<UnixStream>) + Send + 'static) -> Run {
     static ONE: Mutex<()> = Mutex::new(());
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -76,7 +76,7 @@ fn record(tsc: u64, cups: u64) -> Vec<u8> {
 }
 
 #[test]
-fn an_agent_that_dies_before_or_in_its_answer_is_named() {
+fn an_agent_that_dies_is_named() {
     against(&["keys", "{}"], |stream| say(stream, "")).assert_fails(1, &["ended, or closed the connection"]);
     against(&["keys", "{}"], |stream| say(stream, &HELLO[..50]))
         .assert_fails(1, &["in the middle of what it said"]);
@@ -88,7 +88,7 @@ fn an_agent_that_dies_before_or_in_its_answer_is_named() {
 }
 
 #[test]
-fn an_agent_that_never_answers_is_given_up_after_the_timeout() {
+fn a_silent_agent_is_given_up() {
     against(&["keys", "{}", "--timeout", "200ms"], hold)
         .assert_fails(1, &["has given no answer for 200 ms", "--timeout waits longer"]);
     against(&["keys", "{}", "--timeout", "200ms"], |stream| {
@@ -109,11 +109,11 @@ fn what_is_no_agent_is_told_as_such() {
         let piece = vec![b'x'; 1 << 20];
         while stream.get_mut().write_all(&piece).is_ok() {}
     })
-    .assert_fails(1, &["longer than 67108864 bytes"]);
+    .assert_fails(1, &["longer than 4194304 bytes"]);
 }
 
 #[test]
-fn another_protocol_version_is_exit_5_whoever_notices_it() {
+fn another_protocol_version_is_exit_5() {
     against(&["keys", "{}"], |stream| say(stream, "{\"v\":2,\"id\":1,\"ok\":{}}\n"))
         .assert_fails(5, &["protocol 1", "protocol 2", "use the dormouse command of the version"]);
     let refusal = "{\"v\":2,\"id\":1,\"error\":{\"code\":\"version\",\"message\":\"speaks 2\"}}\n";
@@ -121,7 +121,7 @@ fn another_protocol_version_is_exit_5_whoever_notices_it() {
 }
 
 #[test]
-fn an_older_agent_is_asked_for_nothing_that_it_does_not_know() {
+fn older_agents_get_no_unknown_requests() {
     let stat = |id: u32, cpu_ns: u32| {
         format!(
             concat!(
@@ -153,7 +153,7 @@ fn an_older_agent_is_asked_for_nothing_that_it_does_not_know() {
 }
 
 #[test]
-fn a_service_that_stops_answering_leaves_what_was_seen_of_it() {
+fn stat_keeps_figures_of_silent_services() {
     let stat = concat!(
         r#"{"v":1,"id":2,"ok":{"mono_ns":1,"process_cpu_ns":1,"unattributed_cpu_ns":0,"groups":[],"threads":[],"#,
         r#""keys_on":0,"dropped":0}}"#,
@@ -169,7 +169,7 @@ fn a_service_that_stops_answering_leaves_what_was_seen_of_it() {
 }
 
 #[test]
-fn a_service_that_ends_while_keys_are_held_is_told() {
+fn on_tells_that_its_service_ended() {
     let changed = concat!(
         r#"{"v":1,"id":2,"ok":{"matched":["tea.time"],"changed":1,"batch":{"keys":1,"sites":1,"pages":1,"#,
         r#""barriers":1,"traps":0,"elapsed_ns":5}}}"#,
@@ -184,7 +184,7 @@ fn a_service_that_ends_while_keys_are_held_is_told() {
 }
 
 #[test]
-fn a_trace_prints_what_came_before_the_service_died() {
+fn trace_prints_records_before_a_service_died() {
     let run = against(&["trace", "{}", "*"], |stream| {
         say(stream, HELLO);
         say(stream, TRACING);
@@ -251,4 +251,34 @@ fn records_lost_are_counted_by_their_cause() {
     });
     assert_eq!((run.code, run.stdout.lines().count()), (Some(0), 1), "{run:?}");
     assert!(run.stderr.contains("7 more lost: 3 in full rings"), "{}", run.stderr);
+}
+
+#[test]
+fn losses_beyond_counting_are_survived() {
+    let run = against(&["trace", "{}", "*", "--count", "1"], |stream| {
+        say(stream, HELLO);
+        say(stream, TRACING);
+        let stream = stream.get_mut();
+        let most = format!(r#"{{"dropped":{{"rings":{0},"client":{0}}}}}"#, u64::MAX);
+        for _ in 0..2 {
+            stream.write_all(&frame(1, most.as_bytes())).expect("a client");
+        }
+        stream.write_all(&record(1, 1)).expect("a client");
+        stream.write_all(&record(2_000_000_000, 2)).expect("a client");
+    });
+    assert_eq!((run.code, run.stdout.lines().count()), (Some(0), 1), "{run:?}");
+    assert!(run.stderr.contains(&format!("{} more lost", u64::MAX)), "{}", run.stderr);
+}
+
+#[test]
+fn keys_of_one_name_are_counted_each() {
+    let run = against(&["trace", "{}", "*", "--count", "1"], |stream| {
+        say(stream, HELLO);
+        say(stream, TRACING.replace(r#""probes":["#, r#""keys":4,"probes":["#));
+        let stream = stream.get_mut();
+        stream.write_all(&record(1, 1)).expect("a client");
+        stream.write_all(&record(2_000_000_000, 2)).expect("a client");
+    });
+    assert_eq!(run.code, Some(0), "{run:?}");
+    assert!(run.stderr.contains("1 probe and 3 other keys in "), "{}", run.stderr);
 }

@@ -1,6 +1,5 @@
-//! `dormouse maps` on live processes: services, copies of them that are hard to read, and what is no service.
-
-mod support;
+//! `dormouse maps` on live processes: services, copies of them that are hard to read, and what is
+//! no service.
 
 use std::fs;
 use std::io::Write as _;
@@ -8,8 +7,8 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use crate::support::{DORMOUSE, NOBODY, Run, Service, command, finish, run, skip};
 use serde_json::Value;
-use support::{DORMOUSE, NOBODY, Run, Service, command, finish, run, skip};
 
 /// Where a process began: the function `_start` of its program.
 fn entry(pid: u32) -> u64 {
@@ -22,7 +21,7 @@ fn entry(pid: u32) -> u64 {
     words.chunks_exact(2).find(|pair| pair[0] == AT_ENTRY).expect("an entry")[1]
 }
 
-/// What lies at an address.
+/// The answer about an address.
 fn at(pid: u32, addr: u64) -> Value {
     let run = run(["--json", "maps", &pid.to_string(), &format!("{addr:#x}")]);
     assert_eq!(run.code, Some(0), "{run:?}");
@@ -51,7 +50,7 @@ fn functions_in(pid: u32, mapping: &Value, places: u64) -> Vec<String> {
     let addrs: Vec<String> = (start..end).step_by(step).map(|addr| format!("{addr:x}")).collect();
     let run: Run = assert_cmd::Command::from_std(command(["--json", "maps", &pid.to_string(), "-"]))
         .write_stdin(addrs.join("\n"))
-        .timeout(support::HANG)
+        .timeout(crate::support::HANG)
         .output()
         .expect("the command runs")
         .into();
@@ -133,7 +132,7 @@ fn the_kernels_code_and_libraries_have_names() {
 }
 
 #[test]
-fn a_program_that_was_deleted_or_replaced_is_still_found() {
+fn a_replaced_program_is_still_found() {
     let (_directory, program, service) = service_of_copy(|_| {});
     fs::remove_file(&program).expect("a file to remove");
     fs::write(&program, "another program").expect("one in its place");
@@ -148,7 +147,7 @@ fn a_program_that_was_deleted_or_replaced_is_still_found() {
 }
 
 #[test]
-fn a_stripped_program_has_places_and_its_libraries_names() {
+fn a_stripped_program_has_its_libraries_names() {
     let mut stripped = false;
     let (_directory, _, service) = service_of_copy(|program| {
         stripped = Command::new("strip").arg(program).status().is_ok_and(|status| status.success());
@@ -196,7 +195,7 @@ impl Drop for Cat {
 }
 
 #[test]
-fn any_process_is_a_target_and_what_is_not_is_told_by_the_exit_code() {
+fn any_process_is_a_target_of_maps() {
     let cat = Cat::start();
     let target = cat.0.id().to_string();
     assert!(run(["maps", &target]).stdout.contains("[stack]"));
@@ -230,7 +229,7 @@ fn a_process_of_somebody_else_is_exit_4() {
     let mut stranger = command(["maps", &service.target()]);
     stranger.uid(NOBODY).gid(NOBODY);
     if let Err(error) = stranger.output() {
-        return skip(&format!("other users may not run the command: {error}"));
+        return skip(format_args!("other users may not run the command: {error}"));
     }
     finish(stranger).assert_fails(4, &["may not be read", "root"]);
 }

@@ -1,11 +1,12 @@
-//! The agent against clients that are broken, hostile or many: each gets a typed refusal, and the service goes on.
+//! The agent against clients that are broken, hostile or many: each gets a typed refusal, and the
+//! service goes on.
 
-mod support;
-
+use std::os::unix::fs::chown;
+use std::os::unix::process::CommandExt as _;
 use std::thread;
 
+use crate::support::{DORMOUSE, NOBODY, Service, Wire, run};
 use serde_json::{Value, json};
-use support::{Service, Wire};
 
 const HELLO: &str = r#"{"v":1,"id":1,"op":"hello","client":"test"}"#;
 
@@ -14,7 +15,7 @@ fn code(answer: &Value) -> &str {
 }
 
 #[test]
-fn a_malformed_request_is_refused_and_ends_its_connection_only() {
+fn a_malformed_request_ends_only_its_connection() {
     let service = Service::idle();
     let mut other = service.wire();
     for line in [
@@ -66,7 +67,7 @@ fn another_protocol_version_is_named_and_refused() {
 }
 
 #[test]
-fn unknown_fields_of_a_newer_client_are_let_go_by() {
+fn unknown_fields_of_newer_clients_are_ignored() {
     let service = Service::idle();
     let mut wire = Wire::open(&service.socket());
     let answer = wire.ask(r#"{"v":1,"id":1,"op":"hello","client":"test","colour":"green"}"#);
@@ -85,7 +86,7 @@ fn an_oversized_request_is_refused_before_its_end() {
 }
 
 #[test]
-fn a_half_sent_request_does_not_keep_others_waiting() {
+fn half_a_request_keeps_no_other_waiting() {
     let service = Service::idle();
     let mut half = Wire::open(&service.socket());
     half.send(&HELLO.as_bytes()[..20]);
@@ -97,7 +98,7 @@ fn a_half_sent_request_does_not_keep_others_waiting() {
 }
 
 #[test]
-fn a_half_sent_request_is_given_up_in_the_end() {
+fn half_a_request_is_given_up_eventually() {
     let service = Service::idle();
     let mut never_greeted = Wire::open(&service.socket());
     let mut greeted = service.wire();
@@ -111,7 +112,7 @@ fn a_half_sent_request_is_given_up_in_the_end() {
 }
 
 #[test]
-fn a_client_that_leaves_in_the_middle_of_a_request_is_forgotten() {
+fn a_client_that_leaves_is_forgotten() {
     let service = Service::idle();
     for n in [0, 1, 20, HELLO.len()] {
         let mut wire = Wire::open(&service.socket());
@@ -121,7 +122,7 @@ fn a_client_that_leaves_in_the_middle_of_a_request_is_forgotten() {
 }
 
 #[test]
-fn requests_sent_all_at_once_are_answered_in_order() {
+fn requests_at_once_are_answered_in_order() {
     let service = Service::idle();
     let mut wire = service.wire();
     let lines: Vec<String> =
@@ -143,7 +144,7 @@ fn a_client_that_never_reads_harms_itself_only() {
 }
 
 #[test]
-fn a_hundred_connections_at_once_are_answered_or_told_that_it_is_busy() {
+fn idle_clients_give_way_to_those_who_come() {
     let service = Service::idle();
     let clients: Vec<_> = (0..100)
         .map(|_| {
@@ -155,20 +156,63 @@ fn a_hundred_connections_at_once_are_answered_or_told_that_it_is_busy() {
             })
         })
         .collect();
-    let held: Vec<(Wire, Value)> =
+    let mut held: Vec<(Wire, Value)> =
         clients.into_iter().map(|client| client.join().expect("an answer")).collect();
-    let greeted = held.iter().filter(|(_, answer)| answer["ok"].is_object()).count();
-    let busy = held.iter().filter(|(_, answer)| answer["error"]["code"] == "busy").count();
-    assert_eq!(greeted + busy, 100, "nobody is left without a word");
-    assert!(greeted > 0 && busy > 0, "{greeted} greeted, {busy} refused");
-    let refused = support::run(["keys", &service.target()]);
-    refused.assert_fails(1, &["clients are connected"]);
-    drop(held);
-    // The agent notices one end after the other.
-    let start = std::time::Instant::now();
-    while support::run(["keys", &service.target()]).code != Some(0) {
-        assert!(start.elapsed() < support::HANG);
+    for (_, answer) in &held {
+        assert!(
+            answer["ok"].is_object() || code(answer) == "busy",
+            "nobody is left without a word: {answer}"
+        );
     }
+    service.assert_alive();
+    let ended = held.iter_mut().filter(|(_, answer)| answer["ok"].is_object());
+    let ended = ended.filter_map(|(wire, _)| {
+        wire.send(b"{\"v\":1,\"id\":2,\"op\":\"keys\"}\n");
+        Some(wire.receive()?["error"]["code"] == "busy")
+    });
+    assert!(ended.filter(|&busy| busy).count() > 0, "the others have been told why");
+}
+
+#[test]
+fn clients_with_leases_stay_connected() {
+    if !rustix::process::geteuid().is_root() {
+        return crate::support::skip("only root can be another user");
+    }
+    let runtime = tempfile::tempdir().expect("a temporary directory");
+    chown(runtime.path(), Some(NOBODY), Some(NOBODY)).expect("a directory of another user");
+    let service = Service::start_as(DORMOUSE.as_ref(), runtime, |command| {
+        command.uid(NOBODY).gid(NOBODY);
+    });
+    let service = match service {
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+            return crate::support::skip(
+                "other users may not read the directory that the command was built in",
+            );
+        }
+        result => result.expect("a service of another user"),
+    };
+    let socket = service.socket();
+    let held = thread::spawn(move || {
+        // This thread is another user; the C library would have all threads be.
+        // SAFETY: one system call.
+        assert_eq!(unsafe { libc::syscall(libc::SYS_setresuid, -1, NOBODY, -1) }, 0);
+        let clients = (0..32).map(|_| {
+            let mut wire = Wire::open(&socket);
+            wire.ask(HELLO);
+            assert!(wire.ask(r#"{"v":1,"id":2,"op":"on","glob":"menu.read"}"#)["ok"].is_object());
+            wire
+        });
+        let clients: Vec<Wire> = clients.collect();
+        let mut another = Wire::open(&socket);
+        let refusal = another.ask(HELLO);
+        assert_eq!(code(&refusal), "busy", "all of them hold a key");
+        assert!(refusal["error"]["message"].as_str().expect("words").contains("none is idle"), "{refusal}");
+        clients
+    });
+    let held = held.join().expect("32 clients");
+    assert_eq!(run(["off", &service.target(), "*", "--force"]).code, Some(0), "root has a place");
+    assert_eq!(service.keys_on("*"), 0);
+    drop(held);
     service.assert_alive();
 }
 
@@ -190,7 +234,7 @@ fn connections_that_say_nothing_keep_nobody_out() {
 }
 
 #[test]
-fn events_are_counted_for_a_connection_until_it_wants_others() {
+fn a_connection_counts_until_it_wants_others() {
     let service = Service::busy();
     let mut wire = service.wire();
     let hello = wire.ask(HELLO);
@@ -219,7 +263,7 @@ fn events_are_counted_for_a_connection_until_it_wants_others() {
 }
 
 #[test]
-fn groups_are_charged_cpu_time_whatever_else_is_counted_for_them() {
+fn groups_are_charged_cpu_time_beside_events() {
     // The second one cannot be counted: what is left is CPU time.
     for event in ["page-faults", "alloc-count"] {
         let service = Service::busy();
@@ -233,13 +277,13 @@ fn groups_are_charged_cpu_time_whatever_else_is_counted_for_them() {
         let before = charged();
         let start = std::time::Instant::now();
         while charged() <= before {
-            assert!(start.elapsed() < support::HANG, "{event}: its groups stand at {before} ns");
+            assert!(start.elapsed() < crate::support::HANG, "{event}: its groups stand at {before} ns");
         }
     }
 }
 
 #[test]
-fn who_loses_its_leases_by_force_is_told_if_it_listens() {
+fn forced_off_notifies_clients_that_listen() {
     let service = Service::idle();
     let mut deaf = service.wire();
     let mut holder = service.wire();
@@ -247,7 +291,7 @@ fn who_loses_its_leases_by_force_is_told_if_it_listens() {
     for wire in [&mut deaf, &mut holder] {
         assert!(wire.ask(r#"{"v":1,"id":2,"op":"on","glob":"menu.*"}"#)["ok"].is_object());
     }
-    assert_eq!(support::run(["off", &service.target(), "menu.read", "--force"]).code, Some(0));
+    assert_eq!(crate::support::run(["off", &service.target(), "menu.read", "--force"]).code, Some(0));
     let told = holder.receive().expect("a notice");
     let ended = &told["note"]["ended"];
     assert_eq!((&ended["keys"], &told["ok"]), (&json!(1), &Value::Null), "{told}");
@@ -257,7 +301,7 @@ fn who_loses_its_leases_by_force_is_told_if_it_listens() {
 }
 
 #[test]
-fn values_out_of_range_are_refused_and_change_nothing() {
+fn values_out_of_range_change_nothing() {
     let service = Service::idle();
     let mut wire = service.wire();
     for (request, refusal) in [
@@ -286,7 +330,7 @@ fn values_out_of_range_are_refused_and_change_nothing() {
 }
 
 #[test]
-fn what_was_switched_off_again_does_not_count_against_a_connection() {
+fn ended_leases_leave_room_for_others() {
     let service = Service::idle();
     let mut wire = service.wire();
     // More often than a connection may hold leases.
@@ -301,7 +345,7 @@ fn what_was_switched_off_again_does_not_count_against_a_connection() {
 }
 
 #[test]
-fn leases_for_a_time_are_extended_not_piled_up() {
+fn timed_leases_are_extended_not_piled_up() {
     let service = Service::idle();
     let mut wire = service.wire();
     let mut on = |ms: u64| {

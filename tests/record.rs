@@ -1,6 +1,5 @@
-//! `dormouse record --faults`: what a process touches goes into a file that is whole, whatever ends the recording.
-
-mod support;
+//! `dormouse record --faults`: what a process touches goes into a file that is whole, whatever ends
+//! the recording.
 
 use std::collections::HashSet;
 use std::fs::{self, File};
@@ -10,10 +9,10 @@ use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, ChildStderr, Command, Stdio};
 
-use dormouse_maps::faults::{Op, read};
+use crate::support::{NOBODY, Run, command, finish, run, signal_to, skip};
+use dormouse_maps::faults::{FaultOp as Op, read};
 use rustix::process::Signal;
 use serde_json::Value;
-use support::{NOBODY, Run, command, finish, run, signal_to, skip};
 
 /// Whether page faults can be recorded here at all; else the skip is counted.
 fn can_record() -> bool {
@@ -21,7 +20,7 @@ fn can_record() -> bool {
     let probe = run(["record", "--faults", "-o", &at(&place, "probe"), "--", "true"]);
     let can = probe.code == Some(0);
     if !can {
-        skip(&format!("page faults cannot be recorded here: {}", probe.stderr.trim()));
+        skip(format_args!("page faults cannot be recorded here: {}", probe.stderr.trim()));
     }
     can
 }
@@ -74,7 +73,7 @@ impl Recorder {
 }
 
 #[test]
-fn a_program_is_recorded_from_its_start_ends_as_it_would_and_is_replayed_by_the_bench() {
+fn a_recorded_program_is_replayed_by_bench() {
     if !can_record() {
         return;
     }
@@ -105,7 +104,7 @@ fn a_program_is_recorded_from_its_start_ends_as_it_would_and_is_replayed_by_the_
 }
 
 #[test]
-fn a_target_that_is_killed_leaves_a_whole_trace() {
+fn a_killed_target_leaves_a_whole_trace() {
     if !can_record() {
         return;
     }
@@ -136,7 +135,6 @@ const PAGES: usize = 64;
 /// So large that the allocator maps it anew, whatever it has.
 const FRESH: usize = 64 << 20;
 
-const THREADS: &str = "threads_of_before_and_of_later_are_recorded_each_fault_once_until_ctrl_c";
 /// In the environment of the process that is recorded in that test.
 const RECORDED: &str = "DORMOUSE_TEST_RECORDED";
 
@@ -148,8 +146,8 @@ fn touch() -> u64 {
     memory.leak().as_ptr().addr() as u64 >> 12
 }
 
-/// What is recorded: a thread that is there before, and one that comes later, each of which touches memory when it is
-/// told to.
+/// The recorded process: a thread that is there before, and one that comes later, each of which
+/// touches memory when it is told to.
 fn be_recorded() {
     let mut words = std::io::stdin().lines();
     let (go, gone) = std::sync::mpsc::channel::<()>();
@@ -166,7 +164,7 @@ fn be_recorded() {
 }
 
 #[test]
-fn threads_of_before_and_of_later_are_recorded_each_fault_once_until_ctrl_c() {
+fn every_thread_is_recorded_once_until_ctrl_c() {
     if std::env::var_os(RECORDED).is_some() {
         return be_recorded();
     }
@@ -176,7 +174,7 @@ fn threads_of_before_and_of_later_are_recorded_each_fault_once_until_ctrl_c() {
     let place = tempfile::tempdir().expect("a temporary directory");
     let path = at(&place, "threads");
     let mut target = Command::new(std::env::current_exe().expect("this program"))
-        .args([THREADS, "--exact", "--nocapture"])
+        .args([std::thread::current().name().expect("a test's thread"), "--exact", "--nocapture"])
         .env(RECORDED, "1")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -220,7 +218,7 @@ fn threads_of_before_and_of_later_are_recorded_each_fault_once_until_ctrl_c() {
 }
 
 #[test]
-fn a_recording_ends_after_a_time_or_so_many_faults_and_a_signal_ends_the_command_too() {
+fn a_recording_ends_by_time_faults_or_signal() {
     if !can_record() {
         return;
     }
@@ -234,7 +232,7 @@ fn a_recording_ends_after_a_time_or_so_many_faults_and_a_signal_ends_the_command
     assert_eq!((&most["ended"], &most["faults"]), (&"full".into(), &20.into()));
 
     let words = ["record", "--faults", "-o", &path, "--", "sh", "-c", "echo ready; exec sleep 600"];
-    let mut running = support::Running::start(words);
+    let mut running = crate::support::Running::start(words);
     assert_eq!(running.line(), "ready\n");
     let ended = running.end_by(Signal::TERM);
     assert_eq!(ended.code, Some(128 + 15), "{ended:?}");
@@ -242,7 +240,7 @@ fn a_recording_ends_after_a_time_or_so_many_faults_and_a_signal_ends_the_command
 }
 
 #[test]
-fn what_is_no_trace_is_not_overwritten_and_then_nothing_runs() {
+fn record_overwrites_nothing_but_traces() {
     let place = tempfile::tempdir().expect("a temporary directory");
     let (path, mark) = (at(&place, "precious"), at(&place, "mark"));
     fs::write(&path, "of somebody else").expect("a file");
@@ -255,7 +253,7 @@ fn what_is_no_trace_is_not_overwritten_and_then_nothing_runs() {
 }
 
 #[test]
-fn who_is_not_there_and_who_is_somebody_elses_is_told() {
+fn missing_and_foreign_targets_are_told() {
     let place = tempfile::tempdir().expect("a temporary directory");
     let path = at(&place, "x");
     run(["record", "--faults", "-o", &path, "4194304"]).assert_fails(3, &["there is no process 4194304"]);

@@ -1,6 +1,5 @@
-//! The command when what it is asked for cannot be: the exit code, the words, and a service that goes on.
-
-mod support;
+//! The command when what it is asked for cannot be: the exit code, the words, and a service that
+//! goes on.
 
 use std::fs::Permissions;
 use std::os::unix::fs::{PermissionsExt as _, chown};
@@ -8,9 +7,9 @@ use std::os::unix::process::CommandExt as _;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
+use crate::support::{DORMOUSE, HANG, NOBODY, Run, Running, Service, command, finish, run, skip};
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, utimensat};
 use rustix::process::Signal;
-use support::{DORMOUSE, HANG, NOBODY, Run, Running, Service, command, finish, run, skip};
 
 /// A process id that no process has: of a child that has ended and was waited for.
 fn dead_pid() -> String {
@@ -20,7 +19,7 @@ fn dead_pid() -> String {
 }
 
 #[test]
-fn a_target_that_is_not_there_is_exit_3_with_the_reason() {
+fn a_missing_target_is_exit_3() {
     let dead = dead_pid();
     for verb in [&["keys"][..], &["on"], &["off"], &["trace"], &["top"], &["doctor"], &["stat"], &["list"]] {
         let with = |target: &str| -> Run {
@@ -51,7 +50,7 @@ fn names_near_an_unknown_one_are_shown() {
 }
 
 #[test]
-fn a_process_without_dormouse_is_exit_3_and_says_what_to_call() {
+fn a_process_without_dormouse_is_exit_3() {
     // This test is one.
     let me = std::process::id().to_string();
     run(["keys", &me]).assert_fails(3, &["has no dormouse in it", "call dormouse::init()"]);
@@ -120,7 +119,7 @@ fn someone_elses_process_is_exit_4() {
 }
 
 #[test]
-fn a_glob_that_matches_nothing_is_exit_1_with_near_names() {
+fn an_unmatched_glob_is_exit_1() {
     let service = Service::idle();
     for verb in ["keys", "on", "off", "trace"] {
         run([verb, &service.target(), "menu.raed"])
@@ -144,7 +143,7 @@ fn a_malformed_glob_is_exit_2() {
 }
 
 #[test]
-fn a_malformed_command_line_is_exit_2_and_names_the_flag() {
+fn a_malformed_command_line_is_exit_2() {
     for (args, parts) in [
         (&["on", "1", "*", "--for", "30"][..], &["--for", "no unit after 30"][..]),
         (&["on", "1", "*", "--for", "30x"], &["--for", "unknown unit \"x\""]),
@@ -179,7 +178,7 @@ fn a_malformed_command_line_is_exit_2_and_names_the_flag() {
 }
 
 #[test]
-fn a_client_killed_in_the_middle_of_a_trace_takes_its_probes_with_it() {
+fn a_killed_trace_switches_its_probes_off() {
     let service = Service::busy();
     let mut trace = Running::start(["trace", &service.target(), "*"]);
     assert!(!trace.line().is_empty(), "a record came, so probes are on");
@@ -191,7 +190,7 @@ fn a_client_killed_in_the_middle_of_a_trace_takes_its_probes_with_it() {
 }
 
 #[test]
-fn a_client_that_is_killed_takes_its_lease_with_it() {
+fn a_killed_client_takes_its_lease_along() {
     let service = Service::idle();
     let mut on = Running::start(["on", &service.target(), "menu.*"]);
     assert!(on.line().starts_with("on:"));
@@ -201,7 +200,7 @@ fn a_client_that_is_killed_takes_its_lease_with_it() {
 }
 
 #[test]
-fn what_a_dead_process_left_behind_is_no_process() {
+fn a_dead_process_is_no_process() {
     let mut service = Service::idle();
     service.kill();
     assert!(service.socket().exists(), "killed, it could not clean up");
@@ -211,7 +210,7 @@ fn what_a_dead_process_left_behind_is_no_process() {
 }
 
 #[test]
-fn a_socket_file_left_by_a_dead_process_is_no_hindrance_to_the_next() {
+fn stale_socket_files_are_no_hindrance() {
     let runtime = tempfile::tempdir().expect("a temporary directory");
     let directory = runtime.path().join("dormouse");
     std::fs::create_dir(&directory).expect("a directory");
@@ -234,15 +233,28 @@ fn a_socket_file_left_by_a_dead_process_is_no_hindrance_to_the_next() {
 }
 
 #[test]
-fn a_socket_file_that_was_removed_is_named() {
+fn a_removed_socket_file_is_made_anew() {
     let service = Service::idle();
-    std::fs::remove_file(service.socket()).expect("its socket file");
+    let mut wire = service.wire();
+    std::fs::remove_dir_all(service.socket().parent().expect("a directory")).expect("its socket file");
     let path = service.socket().display().to_string();
-    run(["keys", &service.target()]).assert_fails(3, &[&path, "restart the service"]);
+    run(["keys", &service.target()]).assert_fails(1, &[&path, "nobody can be reached", "makes it anew"]);
+    let listed = run(["ps"]);
+    let row = listed.stdout.lines().find(|row| row.trim_start().starts_with(&service.target()));
+    assert!(row.expect("a row").contains("nobody can be reached"), "{listed:?}");
+    // Any request has the agent look.
+    let start = Instant::now();
+    while !service.socket().exists() {
+        wire.ask(r#"{"v":1,"id":2,"op":"keys"}"#);
+        assert!(start.elapsed() < HANG);
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    service.assert_alive();
+    assert!(wire.ask(r#"{"v":1,"id":3,"op":"keys"}"#)["ok"].is_object(), "an old connection goes on");
 }
 
 #[test]
-fn a_socket_of_another_process_under_its_number_is_not_taken_for_it() {
+fn a_strangers_socket_is_not_the_targets() {
     let mut sleeper = Command::new("sleep").arg("600").stdout(Stdio::null()).spawn().expect("sleep");
     let runtime = tempfile::tempdir().expect("a temporary directory");
     let directory = runtime.path().join("dormouse");
@@ -257,26 +269,55 @@ fn a_socket_of_another_process_under_its_number_is_not_taken_for_it() {
 }
 
 #[test]
-fn an_unwritable_runtime_directory_costs_the_service_its_agent_only() {
-    let missing = Service::start(|command| {
-        command.env("DORMOUSE_RUNTIME_DIR", "/proc/no/such/directory");
-    });
-    assert!(missing.complaint.contains("/proc/no/such/directory"), "{}", missing.complaint);
-    assert!(missing.complaint.contains("DORMOUSE_RUNTIME_DIR"), "says what to set: {}", missing.complaint);
-    run(["keys", &missing.target()]).assert_fails(3, &["has no dormouse in it"]);
-    let address = missing.url.strip_prefix("http://").expect("a URL");
-    std::net::TcpStream::connect(address).expect("it serves all the same");
+fn the_socket_may_have_an_abstract_name() {
+    let base = tempfile::tempdir().expect("a temporary directory");
+    let (broken, open) = (base.path().join("a\nb"), base.path().join("open"));
+    for directory in [&broken, &open] {
+        std::fs::create_dir(directory).expect("a directory");
+    }
+    std::fs::set_permissions(&open, Permissions::from_mode(0o777)).expect("a mode");
+    let places = [
+        ("/proc/no/such/directory".as_ref(), "does not exist"),
+        (&*broken, "line break"),
+        (&*open, "others"),
+    ];
+    for (place, why) in places {
+        let service = Service::start(|command| {
+            command.env("DORMOUSE_RUNTIME_DIR", place);
+        });
+        let uid = rustix::process::geteuid().as_raw();
+        let name = format!("@dormouse-{uid}/{}.", service.pid());
+        assert!(service.complaint.contains(&name), "{}", service.complaint);
+        service.assert_alive();
+        let doctor = run(["doctor", &service.target()]);
+        for part in ["agent.place", why, "DORMOUSE_RUNTIME_DIR", &name] {
+            assert!(doctor.stdout.contains(part), "{part}: {doctor:?}");
+        }
+        let here = finish({
+            let mut command = command(["doctor"]);
+            command.env("DORMOUSE_RUNTIME_DIR", place);
+            command
+        });
+        assert!(here.code == Some(0) && here.stdout.contains(why), "{here:?}");
 
-    let doctor = finish({
-        let mut command = command(["doctor"]);
-        command.env("DORMOUSE_RUNTIME_DIR", "/proc/no/such/directory");
-        command
-    });
-    assert_eq!(doctor.code, Some(1), "{doctor:?}");
-    assert!(
-        doctor.stdout.contains("unavailable") && doctor.stdout.contains("DORMOUSE_RUNTIME_DIR"),
-        "{doctor:?}"
-    );
+        if uid != 0 {
+            skip("only root can be another user, and in another network");
+            continue;
+        }
+        let mut stranger = command(["on", &service.target(), "*"]);
+        stranger.uid(NOBODY).gid(NOBODY);
+        finish(stranger).assert_fails(4, &["belongs to uid 0, you are uid 65534", "nsenter --user"]);
+        assert_eq!(service.keys_on("*"), 0);
+        let mut elsewhere = command(["keys", &service.target()]);
+        // SAFETY: one system call.
+        unsafe {
+            elsewhere.pre_exec(|| match libc::unshare(libc::CLONE_NEWNET) {
+                0 => Ok(()),
+                _ => Err(std::io::Error::last_os_error()),
+            });
+        }
+        finish(elsewhere).assert_fails(1, &["in another network namespace", "nsenter --net"]);
+    }
 }
 
 /// Has the kernel refuse to make code writable in what the command starts.
@@ -291,7 +332,7 @@ fn refuse_exec_gain(command: &mut Command) {
 }
 
 #[test]
-fn where_code_must_not_become_writable_keys_are_switched_all_the_same_and_doctor_says_how() {
+fn keys_switch_without_writable_code() {
     let service = Service::start(refuse_exec_gain);
     let on = run(["on", &service.target(), "menu.*", "--keep"]);
     assert_eq!(on.code, Some(0), "{on:?}");
@@ -299,7 +340,9 @@ fn where_code_must_not_become_writable_keys_are_switched_all_the_same_and_doctor
     assert_eq!(run(["off", &service.target(), "menu.*"]).code, Some(0));
     assert_eq!(service.keys_on("menu.*"), 0);
     let doctor = run(["doctor", &service.target()]);
-    for said in ["through /proc/self/mem", "keys.write.mprotect: to change it", "MemoryDenyWriteExecute=no"] {
+    for said in
+        ["through /proc/thread-self/mem", "keys.write.mprotect: to change it", "MemoryDenyWriteExecute=no"]
+    {
         assert!(doctor.stdout.contains(said), "{}", doctor.stdout);
     }
 }
@@ -338,7 +381,7 @@ fn a_command_with_another_environment_finds_the_service() {
 }
 
 #[test]
-fn output_into_a_closed_pipe_ends_in_silence_and_success() {
+fn a_closed_pipe_is_silent_success() {
     let service = Service::busy();
     let target = &service.target();
     for args in [
@@ -365,7 +408,7 @@ fn output_into_a_closed_pipe_ends_in_silence_and_success() {
 }
 
 #[test]
-fn a_full_disk_is_a_failure_that_is_told() {
+fn a_full_disk_is_told() {
     let full = std::fs::OpenOptions::new().write(true).open("/dev/full").expect("/dev/full");
     let output = command(["doctor"]).stdout(full).stderr(Stdio::piped()).output().expect("a run");
     assert_eq!(output.status.code(), Some(1));

@@ -1,13 +1,12 @@
 //! `dormouse stat`: services, plain processes and commands, in text and in JSON.
 
-mod support;
-
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Stdio};
 
+use crate::support::{DORMOUSE, Running, Service, command, finish, run, signal_to};
+use dormouse_testkit::eventually;
 use rustix::process::Signal;
 use serde_json::Value;
-use support::{DORMOUSE, Running, Service, command, finish, run, signal_to};
 
 /// A process without dormouse in it, which ends with the test.
 struct Plain(Child);
@@ -40,7 +39,7 @@ fn ns(value: &Value) -> u64 {
 }
 
 #[test]
-fn a_service_is_counted_by_group_and_by_thread() {
+fn stat_counts_groups_and_threads() {
     let service = Service::busy();
     let text = run(["stat", &service.target(), "--for", "500ms"]);
     assert_eq!(text.code, Some(0), "{text:?}");
@@ -57,7 +56,7 @@ fn a_service_is_counted_by_group_and_by_thread() {
     let charged: u64 = groups.iter().map(|group| ns(&group["cpu_ns"])).sum();
     let (process, rest) = (ns(&total["process"]["cpu_ns"]), ns(&total["unattributed_cpu_ns"]));
     assert!(process > 0 && charged > 0, "{total}");
-    // What the answer itself says that they may be apart: on each processor, and for each thread.
+    // The distance that the answer itself allows: on each processor, and for each thread.
     let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get) as u64;
     let members = total["threads"].as_array().map_or(0, Vec::len) as u64;
     let clock = &total["clock"];
@@ -67,7 +66,7 @@ fn a_service_is_counted_by_group_and_by_thread() {
     let clock = &menu["counts"][0];
     assert_eq!((&clock["event"], &clock["unit"]), (&"task-clock".into(), &"ns".into()), "{menu}");
     assert!(ns(&clock["running_ns"]) <= ns(&clock["enabled_ns"]));
-    // What the numbers are worth.
+    // The error bounds of the numbers.
     assert!(total["clock"]["group_tier"].is_string() && total["clock"]["group_error_bound_ns"].is_u64());
     assert_eq!(total["clock"]["thread_error_bound_ns"], 0, "the agent asks the threads' own clocks");
     let threads = total["threads"].as_array().expect("threads");
@@ -75,7 +74,7 @@ fn a_service_is_counted_by_group_and_by_thread() {
 }
 
 #[test]
-fn every_interval_is_one_object_and_the_total_the_last() {
+fn the_total_follows_the_intervals() {
     let service = Service::busy();
     let run = run(["--json", "stat", &service.target(), "--interval", "100ms", "--for", "450ms"]);
     assert_eq!(run.code, Some(0), "{run:?}");
@@ -88,7 +87,7 @@ fn every_interval_is_one_object_and_the_total_the_last() {
 }
 
 #[test]
-fn a_process_without_dormouse_has_threads_and_no_groups() {
+fn a_plain_process_has_threads_alone() {
     let busy = Plain::busy();
     let text = run(["stat", "-p", &busy.target(), "--for", "300ms"]);
     assert_eq!(text.code, Some(0), "{text:?}");
@@ -100,12 +99,14 @@ fn a_process_without_dormouse_has_threads_and_no_groups() {
     assert!(ns(&total["clock"]["thread_error_bound_ns"]) > 0, "a tick behind: {total}");
     assert_eq!(total["threads"].as_array().map(Vec::len), Some(1));
     let asleep = Plain::start("exec sleep 600");
+    let stat = format!("/proc/{}/stat", asleep.target());
+    eventually(|| std::fs::read_to_string(&stat).is_ok_and(|stat| stat.contains("(sleep) S")));
     let total = run(["--json", "stat", &asleep.target(), "--for", "100ms"]).json();
     assert_eq!(ns(&total["process"]["cpu_ns"]), 0, "{total}");
 }
 
 #[test]
-fn what_cannot_be_counted_is_named_with_its_reason_and_never_0() {
+fn uncounted_events_have_reasons_and_never_0() {
     let busy = Plain::busy();
     let args = ["--json", "stat", &busy.target(), "--for", "100ms", "-e", "task-clock,page-faults,cycles"];
     let counted = run(args);
@@ -122,7 +123,7 @@ fn what_cannot_be_counted_is_named_with_its_reason_and_never_0() {
 }
 
 #[test]
-fn a_name_that_is_no_event_is_exit_2_with_names_near_it() {
+fn an_unknown_event_is_exit_2() {
     let service = Service::idle();
     let busy = Plain::busy();
     for target in [service.target(), busy.target()] {
@@ -140,7 +141,7 @@ fn a_name_that_is_no_event_is_exit_2_with_names_near_it() {
 }
 
 #[test]
-fn a_command_line_that_says_too_little_or_too_much_is_exit_2() {
+fn an_incomplete_command_line_is_exit_2() {
     for args in [
         &["stat"][..],
         &["stat", "1", "--", "true"],
@@ -156,9 +157,9 @@ fn a_command_line_that_says_too_little_or_too_much_is_exit_2() {
 }
 
 #[test]
-fn top_has_a_column_for_an_event_and_serves_any_process() {
+fn top_has_event_columns_for_any_process() {
     let busy = Plain::busy();
-    let args = ["top", &busy.target(), "--once", "--interval", "100ms", "-e", "page-faults,cycles"];
+    let args = ["top", &busy.target(), "--once", "--interval", "500ms", "-e", "page-faults,cycles"];
     let text = run(args);
     assert_eq!(text.code, Some(0), "{text:?}");
     for part in ["threads only", "page-faults/s", "cycles/s", "<not counted>"] {
@@ -170,7 +171,7 @@ fn top_has_a_column_for_an_event_and_serves_any_process() {
 }
 
 #[test]
-fn list_says_what_can_be_counted_and_why_the_rest_cannot() {
+fn list_gives_reasons_for_unavailable_events() {
     let service = Service::idle();
     let busy = Plain::busy();
     let here = run(["--json", "list"]).json();
@@ -204,7 +205,7 @@ fn ctrl_c_ends_with_the_totals() {
 }
 
 #[test]
-fn a_target_that_dies_in_the_middle_leaves_what_was_seen_of_it() {
+fn stat_keeps_figures_of_dead_targets() {
     let mut service = Service::busy();
     let mut stat = Running::start(["--json", "stat", &service.target(), "--interval", "50ms"]);
     stat.line();
@@ -224,7 +225,7 @@ fn a_target_that_dies_in_the_middle_leaves_what_was_seen_of_it() {
 }
 
 #[test]
-fn a_thread_that_ends_in_the_middle_stays_in_the_total() {
+fn an_ended_thread_stays_in_the_total() {
     // It runs a thread of its own for a while, as the service's load does.
     let service = Service::start(|command| {
         command.args(["--load", "300", "--for", "2s"]);
@@ -249,7 +250,7 @@ fn a_commands_own_code_is_passed_through() {
 }
 
 #[test]
-fn a_file_that_may_not_be_written_is_a_failure_and_no_target_of_somebody_else() {
+fn an_unwritable_output_is_exit_1() {
     // Closed to root as well.
     let closed = "/proc/sys/kernel/ostype";
     run(["stat", "-o", closed, "--", "true"]).assert_fails(1, &["cannot write to", closed]);
@@ -293,7 +294,7 @@ fn repeated_runs_have_a_mean_and_a_spread() {
 }
 
 #[test]
-fn a_command_with_dormouse_in_it_is_seen_from_inside() {
+fn stat_sees_a_command_from_inside() {
     let mut command = command(["--json", "stat", "-o", "/dev/stderr", "--"]);
     let runtime = tempfile::tempdir().expect("a temporary directory");
     command.env("DORMOUSE_RUNTIME_DIR", runtime.path());
@@ -308,7 +309,7 @@ fn a_command_with_dormouse_in_it_is_seen_from_inside() {
 }
 
 #[test]
-fn what_is_sent_to_this_process_alone_reaches_the_command() {
+fn stat_passes_signals_on_to_the_command() {
     let mut stat =
         command(["--json", "stat", "-o", "/dev/stderr", "--", "sh", "-c", "echo up; exec sleep 600"])
             .stdout(Stdio::piped())

@@ -1,18 +1,35 @@
 //! The house's plan: crates depend on one another one way only.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What each crate may depend on, of ours. A crate that is not here has no place in the plan yet.
-const PLAN: [(&str, &[&str]); 12] = [
+/// Every crate may depend on this one, for its tests alone.
+const TESTKIT: &str = "dormouse-testkit";
+
+/// The dependencies that each crate may have, of ours. A crate that is not here has no place in the
+/// plan yet.
+const PLAN: [(&str, &[&str]); 13] = [
+    (TESTKIT, &[]),
     ("dormouse-sys", &[]),
-    ("dormouse-keys", &["dormouse-sys"]),
+    ("dormouse-keys", &["dormouse-sys", "dormouse-maps"]),
     ("dormouse-clock", &["dormouse-sys"]),
     ("dormouse-events", &["dormouse-sys", "dormouse-keys", "dormouse-clock"]),
     ("dormouse-breakpoints", &["dormouse-sys"]),
     ("dormouse-maps", &[]),
     ("dormouse-macros", &[]),
-    ("dormouse", &["dormouse-sys", "dormouse-keys", "dormouse-clock", "dormouse-events", "dormouse-macros"]),
+    (
+        "dormouse",
+        &[
+            "dormouse-sys",
+            "dormouse-breakpoints",
+            "dormouse-keys",
+            "dormouse-clock",
+            "dormouse-events",
+            "dormouse-macros",
+            "dormouse-maps",
+        ],
+    ),
     ("dormouse-capi", &["dormouse"]),
     ("dormouse-teaparty", &["dormouse"]),
     (
@@ -27,8 +44,60 @@ const PLAN: [(&str, &[&str]); 12] = [
             "dormouse-maps",
         ],
     ),
-    ("dormouse-cli", &["dormouse", "dormouse-sys", "dormouse-maps", "dormouse-teaparty", "dormouse-bench"]),
+    (
+        "dormouse-cli",
+        &[
+            "dormouse",
+            "dormouse-sys",
+            "dormouse-breakpoints",
+            "dormouse-maps",
+            "dormouse-teaparty",
+            "dormouse-bench",
+        ],
+    ),
 ];
+
+/// A lock that a fork does not wait for is held for ever in a child that comes at the wrong moment.
+#[test]
+fn every_lock_has_a_phase_of_forks() {
+    let crates = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
+    let mut looked_at = 0;
+    for library in ["sys", "keys", "clock", "events", "dormouse", "capi"] {
+        for path in sources(&crates.join(library).join("src")) {
+            let text = std::fs::read_to_string(&path).unwrap();
+            let text = text.split("mod tests {").next().unwrap_or_default();
+            let text = text.split("mod fake {").next().unwrap_or_default();
+            let statics =
+                text.split("static ").skip(1).filter(|it| it.starts_with(|c: char| c.is_ascii_uppercase()));
+            for declared in statics {
+                let declared = declared.split(';').next().unwrap_or_default();
+                let (name, rest) = declared.split_once(':').unwrap_or((declared, ""));
+                let has =
+                    |word: &str| rest.contains(&format!("{word}<")) || rest.contains(&format!("{word} "));
+                let waits = ["RwLock", "OnceLock", "LazyLock", "Once"].into_iter().any(has);
+                let is_apart = has("Mutex") && !rest.contains("Phase::");
+                assert!(
+                    !waits && !is_apart,
+                    "{name} in {}: use dormouse_sys::process::fork::Mutex",
+                    path.display()
+                );
+                looked_at += usize::from(has("Mutex"));
+            }
+        }
+    }
+    assert!(looked_at > 5, "{looked_at} mutexes");
+}
+
+fn sources(directory: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
+    let (directories, files): (Vec<_>, Vec<_>) = entries.partition(|path| path.is_dir());
+    let rust = files.into_iter().filter(|path| path.extension().is_some_and(|extension| extension == "rs"));
+    // Models and tests in files of their own.
+    let is_test = |path: &PathBuf| {
+        ["tests.rs", "interleavings.rs", "balance.rs"].iter().any(|name| path.ends_with(name))
+    };
+    rust.filter(|path| !is_test(path)).chain(directories.iter().flat_map(|path| sources(path))).collect()
+}
 
 fn dependencies() -> BTreeMap<String, BTreeSet<String>> {
     let output = Command::new(env!("CARGO"))
@@ -40,18 +109,22 @@ fn dependencies() -> BTreeMap<String, BTreeSet<String>> {
     let metadata: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let packages = metadata["packages"].as_array().unwrap();
     let name = |value: &serde_json::Value| value["name"].as_str().unwrap().to_owned();
+    let is_for_tests = |d: &&serde_json::Value| d["name"] == TESTKIT && d["kind"] == "dev";
     let ours: BTreeSet<String> = packages.iter().map(name).collect();
     packages
         .iter()
         .map(|package| {
-            let all = package["dependencies"].as_array().unwrap().iter().map(name);
-            (name(package), all.filter(|d| ours.contains(d)).collect())
+            let all = package["dependencies"].as_array().unwrap().iter();
+            let (all, package) = (all.filter(|d| !is_for_tests(d)).map(name), name(package));
+            // A crate depends on itself where its tests turn a feature of it on.
+            let others = all.filter(|d| ours.contains(d) && *d != package).collect();
+            (package, others)
         })
         .collect()
 }
 
 #[test]
-fn crates_depend_on_one_another_as_planned_and_no_other_way() {
+fn crates_depend_as_planned() {
     let plan: BTreeMap<&str, &[&str]> = PLAN.into_iter().collect();
     let found = dependencies();
     assert_eq!(
@@ -61,6 +134,23 @@ fn crates_depend_on_one_another_as_planned_and_no_other_way() {
     for (package, dependencies) in found {
         for dependency in dependencies {
             assert!(plan[&*package].contains(&&*dependency), "{package} must not depend on {dependency}");
+        }
+    }
+}
+
+/// A host may change its environment on any thread, and `getenv` beside that is a race; so the
+/// libraries read it once, in one place.
+#[test]
+fn the_environment_is_read_in_one_place() {
+    let crates = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
+    for library in ["sys", "keys", "clock", "events", "maps", "breakpoints", "dormouse", "capi"] {
+        for path in sources(&crates.join(library).join("src")) {
+            let text = std::fs::read_to_string(&path).unwrap();
+            let production = text.split("mod tests {").next().unwrap_or_default();
+            let code = production.lines().filter(|line| !line.trim_start().starts_with("//"));
+            let reads = code.filter(|line| line.contains("env::var") || line.contains("getenv(")).count();
+            let is_the_place = path.ends_with("sys/src/environment.rs");
+            assert_eq!(reads, usize::from(is_the_place), "{}", path.display());
         }
     }
 }

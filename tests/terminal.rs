@@ -1,6 +1,5 @@
-//! The live view on a terminal: it draws, it hears keys, and whatever ends it, the terminal is as it was.
-
-mod support;
+//! The live view on a terminal: it draws, it hears keys, and whatever ends it, the terminal is as
+//! it was.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -9,19 +8,19 @@ use std::process::{Child, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Instant;
 
+use crate::support::{HANG, Service, command, signal_to};
 use rustix::process::Signal;
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Termios, Winsize, tcgetattr, tcsetwinsize};
-use support::{HANG, Service, command, signal_to};
 
-/// What the live view says when it takes the terminal, and when it gives it back.
+/// The live view's orders when it takes the terminal, and when it gives it back.
 const ENTER: &str = "\x1b[?1049h";
 const LEAVE: &str = "\x1b[?1049l";
 
 const ROWS: usize = 30;
 const COLUMNS: usize = 100;
 
-/// What a terminal shows: enough of one for what the live view sends.
+/// A terminal's cells: enough of one for the orders of the live view.
 struct Screen {
     cells: Vec<[char; COLUMNS]>,
     row: usize,
@@ -196,7 +195,26 @@ fn the_live_view_draws_and_hears_keys() {
 }
 
 #[test]
-fn whatever_ends_the_live_view_the_terminal_is_as_it_was() {
+fn a_watch_is_a_page_until_left() {
+    let service = Service::busy();
+    let mut session = Session::start(&["watch", &service.target(), "TALLY:8"], &[]);
+    session.await_raw(ENTER);
+    session.await_text("TALLY:8 of ");
+    session.await_text("HITS");
+    session.await_text("hits\narmed on ");
+    session.press(" ");
+    session.await_text("paused");
+    session.press("q");
+    session.await_raw(LEAVE);
+    // The last report stays in the terminal.
+    session.await_that("the report", |session| {
+        session.raw.rsplit(LEAVE).next().is_some_and(|after| after.contains("never seen"))
+    });
+    assert_eq!(session.end(), Some(0));
+}
+
+#[test]
+fn the_live_view_restores_the_terminal() {
     for end in ["\x03", "q"] {
         let service = Service::idle();
         let mut session = Session::start(&["top", &service.target()], &[]);
@@ -214,7 +232,7 @@ fn whatever_ends_the_live_view_the_terminal_is_as_it_was() {
 }
 
 #[test]
-fn the_live_view_ends_with_its_service_and_says_so_afterwards() {
+fn the_live_view_ends_with_its_service() {
     let mut service = Service::idle();
     let mut session = Session::start(&["top", &service.target(), "--interval", "100ms"], &[]);
     session.await_text("(process)");
@@ -225,7 +243,7 @@ fn the_live_view_ends_with_its_service_and_says_so_afterwards() {
 }
 
 #[test]
-fn a_service_that_is_stopped_does_not_stop_the_keyboard() {
+fn a_stopped_service_does_not_block_the_keyboard() {
     let service = Service::idle();
     let mut session = Session::start(&["top", &service.target(), "--interval", "100ms"], &[]);
     session.await_text("(process)");
@@ -237,7 +255,7 @@ fn a_service_that_is_stopped_does_not_stop_the_keyboard() {
 }
 
 #[test]
-fn the_live_demo_shows_its_service_and_sums_up() {
+fn the_live_demo_ends_with_a_summary() {
     let mut session = Session::start(&["demo"], &[]);
     session.await_raw(ENTER);
     session.await_text("POST /orders");
@@ -249,7 +267,7 @@ fn the_live_demo_shows_its_service_and_sums_up() {
 }
 
 #[test]
-fn a_dumb_terminal_gets_text_and_a_terminal_gets_colour_unless_it_wants_none() {
+fn a_dumb_terminal_gets_plain_text() {
     let service = Service::idle();
     let mut dumb =
         Session::start(&["top", &service.target(), "-n", "1", "--interval", "50ms"], &[("TERM", "dumb")]);

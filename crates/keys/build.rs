@@ -1,4 +1,5 @@
-//! Decides, in one place, whether sites are patched: x86-64 Linux, and no checker that runs no machine code.
+//! Decides, in one place, whether sites are patched: x86-64 Linux, and no checker that runs no
+//! machine code.
 
 use std::env::var_os;
 

@@ -1,4 +1,4 @@
-//! Whatever a client sends, the agent answers in lines of JSON or closes, and answers the next one.
+//! The agent answers any bytes of a client in lines of JSON or closes, and answers the next client.
 //!
 //! # Safety
 //!
@@ -20,7 +20,8 @@ const HELLO: &[u8] = b"{\"v\":1,\"id\":1,\"op\":\"hello\",\"client\":\"fuzz\"}\n
 /// The agent of this process, in a directory of its own, which stays.
 static SOCKET: LazyLock<PathBuf> = LazyLock::new(|| {
     let directory = tempfile::tempdir().expect("a temporary directory").keep();
-    // SAFETY: nothing in this program reads the environment but through the standard library, which locks it.
+    // SAFETY: nothing in this program reads the environment but through the standard library, which
+    // locks it.
     unsafe { std::env::set_var("DORMOUSE_RUNTIME_DIR", directory) };
     dormouse::init().expect("an agent").path().to_owned()
 });
@@ -29,7 +30,8 @@ static SOCKET: LazyLock<PathBuf> = LazyLock::new(|| {
 ///
 /// # Panics
 ///
-/// When the agent says something else than lines of JSON, or says nothing to a client that comes after this one.
+/// When the agent says something else than lines of JSON, or says nothing to a client that comes
+/// after this one.
 pub fn check(bytes: &[u8]) {
     let (greet, bytes) = match bytes.split_first() {
         Some((0, rest)) => (false, rest),

@@ -1,4 +1,4 @@
-//! What the command reads of people and of the kernel: durations, and the table of sockets.
+//! Texts of people and of the kernel that the command reads: durations, and the table of sockets.
 //!
 //! The command is a program, not a library; these two files of it stand alone.
 
@@ -13,7 +13,8 @@ mod sockets;
 ///
 /// # Panics
 ///
-/// When a duration that was understood is not the one that it is shown as, or a socket has a name that nobody looks for.
+/// When a duration that was understood is not the one that it is shown as, or a socket has a name
+/// that nobody looks for.
 pub fn check(bytes: &[u8]) {
     for socket in sockets::listening(bytes) {
         assert!(socket.path.ends_with(format!("{}.sock", socket.number)) && socket.path.is_absolute());

@@ -1,7 +1,8 @@
-//! What must hold for any bytes: one module a target, each with a function `check` that panics where it does not.
+//! Properties that hold for any bytes: one module a target, each with a function `check` that
+//! panics where its property does not hold.
 //!
-//! `cargo +nightly fuzz run TARGET` drives one by what it covers; `tests/bounded.rs` drives all of them for a second
-//! each, on any compiler.
+//! `cargo +nightly fuzz run TARGET` drives one by what it covers; `tests/bounded.rs` drives all of
+//! them for a second each, on any compiler.
 
 #![deny(unsafe_code)]
 

@@ -7,7 +7,8 @@ use dormouse_maps::{Cache, Overlap, RangeMap};
 
 use crate::Supply;
 
-/// Addresses of the oracle stand for so many of the map's: places of the cache are shared, and are not.
+/// Addresses of the oracle stand for so many of the map's: places of the cache are shared, and are
+/// not.
 const EACH: u64 = 1 << 18;
 /// The last of the oracle's 256 addresses ends with the address space.
 const BASE: u64 = u64::MAX - (256 * EACH - 1);
@@ -20,7 +21,7 @@ fn addrs(start: u8, last: u8) -> RangeInclusive<u64> {
     first(start)..=first(last) + (EACH - 1)
 }
 
-/// What lies in a range, in order.
+/// The mappings in a range, in order.
 fn among(oracle: &Oracle, start: u8, last: u8) -> Vec<(u8, u8, u32)> {
     let all = oracle.range(..=last).map(|(&first, &(end, value))| (first, end, value));
     all.filter(|&(_, end, _)| end >= start).collect()
@@ -83,7 +84,6 @@ pub fn check(bytes: &[u8]) {
                     oracle.insert(start, (last, *value));
                 }
             }
-            5 if op & 0x80 != 0 => map.invalidate(),
             _ => {
                 for at in [one, two] {
                     let right = among(&oracle, at, at).pop();

@@ -1,5 +1,5 @@
-//! A request line becomes a request or an error; a request comes back as it went; globs are parsed and matched in
-//! bounded time, whatever they are.
+//! A request line becomes a request or an error; a request comes back as it went; globs are parsed
+//! and matched in bounded time, whatever they are.
 
 use dormouse::keys::Selector;
 use dormouse::wire::{Note, Op, Request};
@@ -20,6 +20,7 @@ pub fn check(bytes: &[u8]) {
             Op::Keys { glob: Some(glob) }
             | Op::On { glob, .. }
             | Op::Off { glob, .. }
+            | Op::Reset { glob }
             | Op::Trace { glob } => select(glob),
             _ => {}
         }
@@ -36,7 +37,7 @@ fn select(globs: &str) {
     if let Ok(selector) = Selector::parse(globs) {
         assert_eq!(selector.as_str(), globs);
         for name in NAMES {
-            selector.matches(name);
+            selector.matches_at(name, "src/main.rs", 77);
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::io::Write as _;
 
-use dormouse_maps::faults::{Op, Writer, is_trace, read};
+use dormouse_maps::faults::{FaultOp, FaultWriter, is_trace, read};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
@@ -26,10 +26,10 @@ fn come_back(file: &[u8]) {
     let begins = is_trace(file).expect("memory can be read");
     let Ok(ops) = read(file) else { return };
     assert!(begins);
-    let mut writer = Writer::new(Vec::new());
+    let mut writer = FaultWriter::new(Vec::new());
     for op in &ops {
         writer.put(op).expect("an operation that was read");
     }
-    let again: Vec<Op> = read(&writer.finish().expect("memory")[..]).expect("a trace");
+    let again: Vec<FaultOp> = read(&writer.finish().expect("memory")[..]).expect("a trace");
     assert_eq!(again, ops);
 }

@@ -58,7 +58,7 @@ fn a_range_map_does_what_a_tree_does() {
 }
 
 #[test]
-fn a_trace_that_is_read_is_written_as_it_was() {
+fn a_trace_is_written_as_it_was_read() {
     drive(
         trace_file::check,
         &[&[1, 2, 0, 3, 0, 4, 0, 8, 3, 0, 10, 2, 1, 3, 1, 5, 1, 1, 9, 1, 1, 12, 6, 0], &[0]],
@@ -90,7 +90,7 @@ fn an_agent_survives_what_it_is_sent() {
 }
 
 #[test]
-fn durations_and_tables_of_sockets_are_read_or_refused() {
+fn durations_and_socket_tables_are_read_or_refused() {
     drive(
         command_line::check,
         &[
@@ -102,7 +102,7 @@ fn durations_and_tables_of_sockets_are_read_or_refused() {
 }
 
 #[test]
-fn records_are_read_to_the_first_that_is_none() {
+fn records_are_read_up_to_the_first_fault() {
     const RECORD: &[u8] = &[
         56, 0, 1, 2, 7, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 4, 0, 0, 0, 5,
         3, 0, b't', b'e', b'a', 1, 255, 255, 255, 255, 255, 255, 255, 255, 4, 1, 6, 1, 0, 27, 0, 0, 0,

@@ -1,17 +1,19 @@
-//! What the acceptance tests share: services to look into, the command as a process, a raw connection.
+//! The part that the acceptance tests share: services to look into, the command as a process, a raw
+//! connection.
 //!
-//! Services are this project's own `dormouse teaparty`, each with a runtime directory of its own, so tests run side
-//! by side and beside whatever else runs here. Every wait has a deadline that only a hang reaches.
+//! Services are this project's own `dormouse teaparty`, each with a runtime directory of its own,
+//! so tests run side by side and beside whatever else runs here. Every wait has a deadline that
+//! only a hang reaches.
 
-#![allow(dead_code, reason = "each test program uses a part")]
+#![allow(dead_code, unused_imports, reason = "each test program uses a part")]
 
 use std::ffi::OsStr;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -20,8 +22,7 @@ use tempfile::TempDir;
 /// The command under test.
 pub(crate) const DORMOUSE: &str = env!("CARGO_BIN_EXE_dormouse");
 
-/// Longer than anything takes that does not hang.
-pub(crate) const HANG: Duration = Duration::from_secs(60);
+pub(crate) use dormouse_testkit::{HANG, skip};
 
 /// The variables that say where a service puts its socket.
 pub(crate) const RUNTIME_VARIABLES: [&str; 2] = ["DORMOUSE_RUNTIME_DIR", "XDG_RUNTIME_DIR"];
@@ -29,19 +30,12 @@ pub(crate) const RUNTIME_VARIABLES: [&str; 2] = ["DORMOUSE_RUNTIME_DIR", "XDG_RU
 /// A user that is neither root nor the owner of anything.
 pub(crate) const NOBODY: u32 = 65534;
 
-/// Says that a test could not be made here, and counts it.
-pub(crate) fn skip(reason: &str) {
-    static SKIPPED: AtomicUsize = AtomicUsize::new(0);
-    let n = SKIPPED.fetch_add(1, Relaxed) + 1;
-    eprintln!("skipped ({n} in this program): {reason}");
-}
-
 /// A service with an agent.
 pub(crate) struct Service {
     child: Child,
     runtime: TempDir,
     pub(crate) url: String,
-    /// What it wrote to standard error before it listened.
+    /// Its lines on standard error before it listened.
     pub(crate) complaint: String,
 }
 
@@ -177,7 +171,7 @@ pub(crate) fn signal_to(pid: u32, signal: Signal) {
     kill_process(pid, signal).expect("a process of ours");
 }
 
-/// What a run of the command came to.
+/// The result of a run of the command.
 #[derive(Debug)]
 pub(crate) struct Run {
     pub(crate) code: Option<i32>,
@@ -222,6 +216,15 @@ pub(crate) fn command<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Com
     for variable in RUNTIME_VARIABLES {
         command.env_remove(variable);
     }
+    // A shell that runs the tests in the background has them ignore Ctrl-C, and a program inherits
+    // that.
+    // SAFETY: one system call, which a child may make between fork and exec.
+    unsafe {
+        command.pre_exec(|| {
+            libc::signal(libc::SIGINT, libc::SIG_DFL);
+            Ok(())
+        })
+    };
     command
 }
 

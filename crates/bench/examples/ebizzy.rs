@@ -1,9 +1,10 @@
-//! What ebizzy does: many threads, each of which again and again picks one of many mapped chunks at random,
-//! copies it into fresh memory, searches it, and frees the copy. It is what the trace `ebizzy` records.
+//! The work of ebizzy: many threads, each of which again and again picks one of many mapped chunks
+//! at random, copies it into fresh memory, searches it, and frees the copy. It is what the trace
+//! `ebizzy` records.
 //!
-//! The origin ran 80 threads on 80 processors, where the faults of all threads interleave. On few processors each
-//! would fault alone for a time slice; so a thread gives up its processor after each page that it
-//! copies.
+//! The origin ran 80 threads on 80 processors, where the faults of all threads interleave. On few
+//! processors each would fault alone for a time slice; so a thread gives up its processor after
+//! each page that it copies.
 //!
 //! usage: `ebizzy THREADS CHUNKS PAGES ROUNDS`
 #![allow(unsafe_code)]
@@ -27,7 +28,8 @@ fn main() {
     });
 }
 
-/// A mapping of its own: the page behind it cannot be touched, so the kernel does not merge neighbours.
+/// A mapping of its own: the page behind it cannot be touched, so the kernel does not merge
+/// neighbours.
 fn chunk(bytes: usize, number: usize) -> &'static [u8] {
     // SAFETY: a new private mapping, given to nobody else and never taken away.
     unsafe {

@@ -6,18 +6,21 @@ use std::path::PathBuf;
 use anyhow::{Context, bail};
 use clap::ValueEnum;
 
+use crate::bench::{Bench, Settings};
 use crate::machine::Machine;
 use crate::output::Output;
 use crate::progress::Progress;
-use crate::report::{Params, Report, SCHEMA};
+use crate::report::{BenchReport, SCHEMA};
+use crate::row::Params;
+use crate::table::Table;
 use crate::workloads::breakpoint::BreakpointArgs;
 use crate::workloads::maps::Recorded;
-use crate::workloads::{self, Measured, Settings};
+use crate::workloads::{alloc, breakpoint, clock, groups, keys, maps, poll, pound, switch, teaparty};
 
 /// Run a benchmark: our rows and those of peers, interleaved in one run.
 #[derive(Debug, Clone, clap::Args)]
-pub struct Args {
-    /// What to run.
+pub struct BenchArgs {
+    /// The workload.
     #[arg(value_name = "NAME")]
     pub workload: Workload,
 
@@ -25,7 +28,8 @@ pub struct Args {
     #[arg(long)]
     pub json: bool,
 
-    /// Also write the JSON there: a file `….json`, or a directory that gets one `NAME.json` a workload.
+    /// Also write the JSON there: a file `….json`, or a directory that gets one `NAME.json` a
+    /// workload.
     #[arg(short, long, value_name = "PATH")]
     pub output: Option<PathBuf>,
 
@@ -41,7 +45,8 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
 
-    /// Replay this trace of page faults (`dormouse record --faults`) instead of those that come with the bench.
+    /// Replay this trace of page faults (`dormouse record --faults`) instead of those that come
+    /// with the bench.
     #[arg(long, value_name = "FILE", help_heading = "Options of maps")]
     pub trace: Option<PathBuf>,
 
@@ -58,10 +63,13 @@ pub enum Workload {
     Keys,
     /// The price of charging each poll of a future to a group, and whether the charge is right.
     Poll,
-    /// CPU time of a thread: what a read costs in each tier, how right it is, and what a switch of the kernel costs.
+    /// CPU time of a thread: the price of a read in each tier, its error, and the price of a switch
+    /// of the kernel.
     Clock,
-    /// What counting allocations adds to them.
+    /// The price that counting allocations adds to them.
     Alloc,
+    /// How long a service waits for a group while others look at counts.
+    Groups,
     /// Accounting of inherited breakpoints: a list of all tasks' or a hash.
     Breakpoint,
     /// A cache for address look-ups, on page faults recorded from real programs.
@@ -76,57 +84,41 @@ pub enum Workload {
     All,
 }
 
-impl Workload {
-    pub(crate) fn each(self) -> &'static [Self] {
-        match self {
-            Self::Keys => &[Self::Keys],
-            Self::Poll => &[Self::Poll],
-            Self::Clock => &[Self::Clock],
-            Self::Alloc => &[Self::Alloc],
-            Self::Breakpoint => &[Self::Breakpoint],
-            Self::Maps => &[Self::Maps],
-            Self::Pound => &[Self::Pound],
-            Self::Switch => &[Self::Switch],
-            Self::Teaparty => &[Self::Teaparty],
-            Self::All => &[
-                Self::Keys,
-                Self::Poll,
-                Self::Clock,
-                Self::Alloc,
-                Self::Breakpoint,
-                Self::Maps,
-                Self::Pound,
-                Self::Switch,
-                Self::Teaparty,
-            ],
-        }
-    }
+/// A workload, its name, and the function that runs it.
+type Entry = (Workload, &'static str, fn(&mut Bench, &BenchArgs, Option<&Recorded>));
 
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Keys => "keys",
-            Self::Poll => "poll",
-            Self::Clock => "clock",
-            Self::Alloc => "alloc",
-            Self::Breakpoint => "breakpoint",
-            Self::Maps => "maps",
-            Self::Pound => "pound",
-            Self::Switch => "switch",
-            Self::Teaparty => "teaparty",
-            Self::All => "all",
-        }
-    }
+/// In the order of `all`. Keys are first: a peer's rows need a process that has started no thread
+/// yet.
+const ENTRIES: [Entry; 10] = [
+    (Workload::Keys, "keys", |bench, _, _| keys::run(bench)),
+    (Workload::Poll, "poll", |bench, _, _| poll::run(bench)),
+    (Workload::Clock, "clock", |bench, _, _| clock::run(bench)),
+    (Workload::Alloc, "alloc", |bench, _, _| alloc::run(bench)),
+    (Workload::Breakpoint, "breakpoint", |bench, args, _| breakpoint::run(bench, &args.breakpoint)),
+    (Workload::Maps, "maps", |bench, _, trace| maps::run(bench, trace)),
+    (Workload::Pound, "pound", |bench, _, _| pound::run(bench)),
+    (Workload::Switch, "switch", |bench, _, _| switch::run(bench)),
+    (Workload::Groups, "groups", |bench, _, _| groups::run(bench)),
+    (Workload::Teaparty, "teaparty", |bench, _, _| teaparty::run(bench)),
+];
+
+/// A workload that has run.
+#[derive(Debug)]
+struct Measured {
+    report: BenchReport,
+    tables: Vec<Table>,
+    wrong: Vec<String>,
 }
 
-/// Runs what `args` ask for and prints it, each workload as soon as it is done.
+/// Runs the workloads that `args` name, and prints the report of each as soon as it is done.
 ///
 /// # Errors
 ///
-/// When a report cannot be printed, or nothing can be written where it should be: at once. When a workload
-/// failed, because something gave a wrong answer, no row could be measured or its report could not be written:
-/// after all others have run, with the names and reasons. A missed goal is a note, because numbers are
-/// noisy and exit codes are not.
-pub fn run(args: &Args) -> anyhow::Result<()> {
+/// At once, when a report cannot be printed, or when none can be written to the place that `args`
+/// name. After all workloads have run, when one failed: because of a wrong answer, because no row
+/// could be measured, or because its report could not be written; the error has the names and
+/// reasons. A missed goal is a note, because numbers are noisy and exit codes are not.
+pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
     run_to(args, &mut io::stdout())
 }
 
@@ -135,94 +127,77 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 /// # Errors
 ///
 /// As [`run`].
-pub fn run_to(args: &Args, out: &mut dyn Write) -> anyhow::Result<()> {
+pub fn run_to(args: &BenchArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     run_each(args, out, measure)
 }
 
 fn run_each(
-    args: &Args,
+    args: &BenchArgs,
     out: &mut dyn Write,
-    measure: impl Fn(Workload, &Args, Option<&Recorded>, &Machine) -> (Report, Measured),
+    measure: impl Fn(&Entry, &BenchArgs, Option<&Recorded>, &Machine) -> Measured,
 ) -> anyhow::Result<()> {
     if args.trace.is_some() && args.workload != Workload::Maps {
         bail!("--trace is of the workload maps; say dormouse bench maps --trace FILE");
     }
+    let entries =
+        || ENTRIES.iter().filter(|entry| args.workload == Workload::All || args.workload == entry.0);
+    let names: Vec<_> = entries().map(|entry| entry.1).collect();
     let trace = args.trace.as_deref().map(Recorded::read).transpose()?;
-    let mut output = args.output.as_deref().map(|path| Output::new(path, args.workload));
+    let mut output = args.output.as_deref().map(|path| Output::new(path, &names));
     if let Some(output) = &output {
         output.prepare()?;
     }
-    // Before the first of them: the load average should be that of the machine, not ours.
+    // Before the first workload: the load average should be that of the machine, not ours.
     let machine = Machine::here();
     let mut failed = Vec::new();
-    for &workload in args.workload.each() {
-        let (report, measured) = measure(workload, args, trace.as_ref(), &machine);
-        print(&report, &measured, args.json, out).context("cannot print the report")?;
-        let written = output.as_mut().map_or(Ok(()), |output| output.write(&report));
-        let reason = failure(&report, &measured).or_else(|| written.err().map(|error| format!("{error:#}")));
-        failed.extend(reason.map(|reason| format!("{}: {reason}", workload.name())));
+    for entry in entries() {
+        let measured = measure(entry, args, trace.as_ref(), &machine);
+        // Written first: a reader that ends the run at the first line of a report has it in a file.
+        let written = output.as_mut().map_or(Ok(()), |output| output.write(&measured.report));
+        print(&measured, args.json, out).context("cannot print the report")?;
+        let reason = failure(&measured).or_else(|| written.err().map(|error| format!("{error:#}")));
+        failed.extend(reason.map(|reason| format!("{}: {reason}", entry.1)));
     }
     if failed.is_empty() { Ok(()) } else { bail!("{}", failed.join("; ")) }
 }
 
-/// Why a workload that has run did not do what it is for.
-fn failure(report: &Report, measured: &Measured) -> Option<String> {
+/// Why a workload that has run failed.
+fn failure(measured: &Measured) -> Option<String> {
     if let Some(first) = measured.wrong.first() {
         return Some(format!("wrong answer: {first}"));
     }
-    if report.rows.iter().any(|row| row.n > 0) {
+    let rows = &measured.report.rows;
+    if rows.iter().any(|row| row.n > 0) {
         return None;
     }
-    let reason = report.rows.iter().find_map(|row| row.unavailable.as_deref());
+    let reason = rows.iter().find_map(|row| row.unavailable.as_deref());
     Some(format!("no row could be measured: {}", reason.unwrap_or("there is none")))
 }
 
-fn measure(
-    workload: Workload,
-    args: &Args,
-    trace: Option<&Recorded>,
-    machine: &Machine,
-) -> (Report, Measured) {
+fn measure(entry: &Entry, args: &BenchArgs, trace: Option<&Recorded>, machine: &Machine) -> Measured {
+    let &(_, name, run) = entry;
     let settings = Settings { quick: args.quick, reps: args.reps.map(|reps| reps as usize), seed: args.seed };
-    let mut progress = Progress::on_terminal();
-    let mut measured = match workload {
-        Workload::Keys => workloads::keys::run(&settings, &mut progress),
-        Workload::Poll => workloads::poll::run(&settings, &mut progress),
-        Workload::Clock => workloads::clock::run(&settings, &mut progress),
-        Workload::Alloc => workloads::alloc::run(&settings, &mut progress),
-        Workload::Breakpoint => workloads::breakpoint::run(&settings, &args.breakpoint, &mut progress),
-        Workload::Maps => workloads::maps::run(&settings, trace, &mut progress),
-        Workload::Pound => workloads::pound::run(&settings, &mut progress),
-        Workload::Switch => workloads::switch::run(&settings, &mut progress),
-        Workload::Teaparty | Workload::All => workloads::teaparty::run(&settings, &mut progress),
-    };
-    let mut notes = Vec::new();
-    notes.extend(measured.wrong.iter().map(|what| format!("WRONG ANSWER: {what}")));
-    notes.append(&mut measured.notes);
+    let mut bench = Bench::new(settings, Progress::on_terminal());
+    run(&mut bench, args, trace);
+    let mut notes: Vec<_> = bench.wrong.iter().map(|what| format!("WRONG ANSWER: {what}")).collect();
+    notes.append(&mut bench.notes);
     notes.extend(machine.warnings());
     let mut params = Params::new();
     params.insert("quick".to_owned(), args.quick.into());
     params.insert("seed".to_owned(), args.seed.into());
-    params.append(&mut measured.params);
-    let report = Report {
-        schema: SCHEMA,
-        bench: workload.name().to_owned(),
-        machine: machine.clone(),
-        params,
-        rows: std::mem::take(&mut measured.rows),
-        notes,
-    };
-    (report, measured)
+    params.append(&mut bench.params);
+    let (machine, bench_name) = (machine.clone(), name.to_owned());
+    let report = BenchReport { schema: SCHEMA, bench: bench_name, machine, params, rows: bench.rows, notes };
+    Measured { report, tables: bench.tables, wrong: bench.wrong }
 }
 
-fn print(report: &Report, measured: &Measured, json: bool, out: &mut dyn Write) -> io::Result<()> {
+fn print(Measured { report, tables, .. }: &Measured, json: bool, out: &mut dyn Write) -> io::Result<()> {
     if json {
         serde_json::to_writer(&mut *out, report)?;
-        writeln!(out)?;
     } else {
-        report.write_text(out, &measured.tables)?;
-        writeln!(out)?;
+        report.write_text(out, tables)?;
     }
+    writeln!(out)?;
     out.flush()
 }
 
@@ -233,33 +208,30 @@ mod tests {
     use clap::Parser;
 
     use super::*;
-    use crate::report::Row;
-    use crate::runner::{Outcome, Plan, Spec};
+    use crate::row::{Row, Spec};
 
     #[derive(Debug, Parser)]
     struct Command {
         #[command(flatten)]
-        args: Args,
+        args: BenchArgs,
     }
 
-    fn parse(words: &[&str]) -> Result<Args, clap::Error> {
+    fn parse(words: &[&str]) -> Result<BenchArgs, clap::Error> {
         Command::try_parse_from(["bench"].iter().chain(words)).map(|command| command.args)
     }
 
-    /// A run of one row, which gave this.
-    fn measured(workload: Workload, wrong: Option<&str>, reason: Option<&str>) -> (Report, Measured) {
-        let spec = Spec::new("x", "ns");
-        let row = reason.map_or_else(|| Row::new(&spec, vec![1.0]), |why| Row::unavailable(&spec, why));
-        let outcome = Outcome { rows: Vec::new(), wrong: wrong.map(str::to_owned).into_iter().collect() };
-        let report = Report {
+    /// A run of one row that gave a wrong answer, or no value for a reason.
+    fn measured(entry: &Entry, wrong: Option<&str>, reason: Option<&str>) -> Measured {
+        let values = reason.map_or(Ok(vec![1.0]), |why| Err(why.to_owned()));
+        let report = BenchReport {
             schema: SCHEMA,
-            bench: workload.name().to_owned(),
+            bench: entry.1.to_owned(),
             machine: Machine::here(),
             params: Params::new(),
-            rows: vec![row],
+            rows: vec![Row::new(&Spec::new("x", "ns"), values)],
             notes: Vec::new(),
         };
-        (report, Measured::of(outcome, &Plan { reps: 1, warmup: 0, seed: 1 }))
+        Measured { report, tables: Vec::new(), wrong: wrong.into_iter().map(str::to_owned).collect() }
     }
 
     #[test]
@@ -271,27 +243,27 @@ mod tests {
     }
 
     #[test]
-    fn a_trace_is_refused_where_none_is_replayed_and_when_there_is_none() {
+    fn a_trace_is_for_maps_and_must_exist() {
         for words in [&["keys", "--trace", "Cargo.toml"], &["maps", "--trace", "Cargo.toml"]] {
             assert!(run_to(&parse(words).unwrap(), &mut Vec::new()).is_err());
         }
     }
 
     #[test]
-    fn all_workloads_run_and_those_that_failed_are_named_at_the_end() {
+    fn all_run_and_failures_are_named_last() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().to_str().unwrap();
         let args = parse(&["all", "--json", "-o", path]).unwrap();
         let mut out = Vec::new();
-        let result = run_each(&args, &mut out, |workload, _, _, _| match workload {
-            Workload::Keys => measured(workload, Some("x: 55 of 56 sites on"), None),
-            Workload::Maps => measured(workload, None, Some("no trace")),
+        let result = run_each(&args, &mut out, |entry, _, _, _| match entry.0 {
+            Workload::Keys => measured(entry, Some("x: 55 of 56 sites on"), None),
+            Workload::Maps => measured(entry, None, Some("no trace")),
             Workload::Pound => {
-                // What is in the way of its report comes while it runs.
+                // A directory gets in the way of its report while it runs.
                 std::fs::create_dir(directory.path().join("pound.json")).unwrap();
-                measured(workload, None, None)
+                measured(entry, None, None)
             }
-            _ => measured(workload, None, None),
+            _ => measured(entry, None, None),
         });
         let said = format!("{:#}", result.unwrap_err());
         let parts: Vec<&str> = said.split("; ").collect();
@@ -300,16 +272,12 @@ mod tests {
             ["keys: wrong answer: x: 55 of 56 sites on", "maps: no row could be measured: no trace"]
         );
         assert!(parts.len() == 3 && parts[2].starts_with("pound: cannot write "), "{said}");
-        assert_eq!(
-            out.split(|&byte| byte == b'\n').count(),
-            Workload::All.each().len() + 1,
-            "all are printed"
-        );
+        assert_eq!(out.split(|&byte| byte == b'\n').count(), ENTRIES.len() + 1, "all are printed");
         assert!(directory.path().join("teaparty.json").is_file(), "the last one's report");
     }
 
     #[test]
-    fn when_nothing_can_be_written_nothing_runs() {
+    fn nothing_runs_without_a_place_to_write() {
         let args = parse(&["keys", "-o", "/proc/nowhere/x.json"]).unwrap();
         let result = run_each(&args, &mut Vec::new(), |_, _, _, _| panic!("it ran"));
         let said = format!("{:#}", result.unwrap_err());
@@ -328,9 +296,9 @@ mod tests {
             }
         }
         let ran = Cell::new(0);
-        let result = run_each(&parse(&["all"]).unwrap(), &mut Closed, |workload, _, _, _| {
+        let result = run_each(&parse(&["all"]).unwrap(), &mut Closed, |entry, _, _, _| {
             ran.set(ran.get() + 1);
-            measured(workload, None, None)
+            measured(entry, None, None)
         });
         let closed = |error: &anyhow::Error| {
             error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)

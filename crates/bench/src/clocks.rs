@@ -1,8 +1,8 @@
-//! The two clocks of the samples.
+//! The clocks of the samples.
 //!
-//! A loop on one thread is timed by that thread's CPU time, so that what else runs on a shared machine takes
-//! part through the caches and the other half of the core alone. What waits for other processors is
-//! timed by the wall clock: waiting is the price.
+//! A loop on one thread is timed by that thread's CPU time, so that other work on a shared machine
+//! takes part through the caches and the other half of the core alone. A row that waits for other
+//! processors is timed by the wall clock: waiting is its price.
 
 use std::time::{Duration, Instant};
 
@@ -22,8 +22,36 @@ pub(crate) fn cpu<T>(work: impl FnOnce() -> T) -> (Duration, T) {
     (Duration::from_nanos(thread_cpu_ns() - begin), result)
 }
 
-/// CPU time of the calling thread as the kernel tells it, in nanoseconds.
+/// CPU time of the calling thread by the kernel, in nanoseconds.
 pub(crate) fn thread_cpu_ns() -> u64 {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
+    kernel_ns(ClockId::ThreadCPUTime)
+}
+
+/// A clock of the kernel, in nanoseconds.
+pub(crate) fn kernel_ns(clock: ClockId) -> u64 {
+    let time = clock_gettime(clock);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// How far `time` is from the truth, which lies between `least` and `most`; none where they are
+/// more than `narrow` apart and `time` is between them: such a sample tells nothing.
+pub(crate) fn error(least: u64, time: u64, most: u64, narrow: u64) -> Option<u64> {
+    if most - least <= narrow {
+        return Some(time.abs_diff(least.midpoint(most)));
+    }
+    let outside = least.saturating_sub(time).max(time.saturating_sub(most));
+    (outside > 0).then_some(outside)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_need_narrow_brackets() {
+        assert_eq!(error(1000, 1200, 1600, 1000), Some(100));
+        assert_eq!(error(1000, 1200, 9000, 1000), None);
+        assert_eq!(error(1000, 700, 9000, 1000), Some(300));
+        assert_eq!(error(1000, 9500, 9000, 1000), Some(500));
+    }
 }

@@ -1,9 +1,9 @@
 //! Interprocessor interrupts as the kernel counts them.
 //!
-//! `/proc/interrupts` has one column a processor and, on x86, the rows `CAL` (function calls, which is what
-//! a core synchronisation sends) and `TLB` (flushes of other processors' address translations, which
-//! is what a change of page permissions sends). A remote flush travels as a function call, so since
-//! Linux 4.8 `CAL` includes what `TLB` counts. The counts are those of the whole machine.
+//! `/proc/interrupts` has one column a processor and, on x86, the rows `CAL` (function calls, as a
+//! core synchronisation sends them) and `TLB` (flushes of other processors' address translations,
+//! as a change of page permissions sends them). A remote flush travels as a function call, so since
+//! Linux 4.8 `CAL` includes the count of `TLB`. The counts are those of the whole machine.
 
 use std::fs;
 
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn a_processor_is_found_by_the_heading_and_not_by_its_place() {
+    fn a_processor_is_found_by_the_heading() {
         assert_eq!(cell(FIXTURE, "CAL", 1), Ok(28_575));
         assert!(cell(FIXTURE, "CAL", 2).unwrap_err().contains("processor 2"));
         let offline = "  CPU0  CPU2\nCAL:  5  7  Function call interrupts\n";
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_row_and_an_empty_one_are_named() {
+    fn missing_and_empty_rows_are_named() {
         assert_eq!(row(FIXTURE, "XYZ"), Err("/proc/interrupts has no row XYZ".to_owned()));
         let text = "CAL: Function call interrupts\n";
         assert!(row(text, "CAL").unwrap_err().contains("no counts"));

@@ -1,24 +1,40 @@
 //! The benchmarks of dormouse, as `dormouse bench` runs them.
 //!
-//! A workload is a list of cases; the runner samples them interleaved, [`report`] prints what came of it, as
-//! text and as JSON of a fixed schema. Peers and baselines are cases of the same run, never remembered
-//! numbers; the figures of an origin are printed beside ours and marked as the origin's. What cannot be
-//! measured on a machine is a row that says `unavailable` and why.
+//! A workload is a list of cases; the runner samples them interleaved, and [`report`] prints the
+//! rows, as text and as JSON of a fixed schema. Peers and baselines are cases of the same run,
+//! never remembered numbers; the figures of an origin are printed beside ours and marked as the
+//! origin's. A row that cannot be measured on a machine says `unavailable` and why.
 //!
-//! A new workload is one file in `workloads/` and one line in its `mod.rs`.
+//! The modules, each of which uses only those above it:
+//!
+//! - `table`, `stats`, `row`: numbers and text; `figures`: tables beside an origin's; `clocks`,
+//!   `progress`;
+//! - `runner`: cases, interleaved rounds; `affinity`, `neighbour`: processors and the thread
+//!   beside;
+//! - `bench`: the run of one workload, from its cases to comparisons, goals and notes;
+//! - `yardsticks`: rows that several workloads hold their own against;
+//! - `workloads`: a folder each, whose `mod.rs` names the question, the peers and the origin;
+//! - `machine`, `report`, `output`, `args`: from arguments to printed and written reports.
+//!
+//! A new workload is one folder in `workloads/`, one line in its `mod.rs` and one in `args.rs`.
 
 mod affinity;
 mod args;
+mod bench;
 mod clocks;
+mod figures;
 pub mod interrupts;
 pub mod machine;
+mod neighbour;
 mod output;
 mod progress;
 pub mod report;
+pub mod row;
 mod runner;
 pub mod stats;
 mod table;
 mod workloads;
+mod yardsticks;
 
-pub use args::{Args, Workload, run, run_to};
+pub use args::{BenchArgs, Workload, run, run_to};
 pub use workloads::breakpoint::BreakpointArgs;

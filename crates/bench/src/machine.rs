@@ -1,6 +1,7 @@
-//! What the numbers were measured on: a report without its machine cannot be compared.
+//! The machine of a run: a report without its machine cannot be compared.
 //!
-//! Everything is read at run time and optional: what a sandbox hides is absent, not guessed.
+//! Everything is read at run time and optional: a value that a sandbox hides is absent, not
+//! guessed.
 
 use std::fs;
 
@@ -72,32 +73,21 @@ impl Machine {
         )
     }
 
-    /// What about this machine or build makes its numbers worth less.
+    /// Why the numbers of this machine or build are worth less.
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
-        let mut warnings = Vec::new();
-        if self.profile != "release" {
-            warnings.push(format!(
-                "built with the {} profile: the rows say nothing about an optimised build",
-                self.profile
-            ));
-        }
-        if self.hypervisor == Some(true) {
-            warnings.push(
-                "in a virtual machine: interrupts between processors cost an exit, and stolen time is in \
-                 the wall times"
-                    .to_owned(),
-            );
-        }
-        if let Some(load) = self.load_1m
-            && load > self.cpus as f64 * 0.5
-        {
-            warnings.push(format!(
-                "the machine was busy before the run: load {load} on {} processors",
-                self.cpus
-            ));
-        }
-        warnings
+        let profile = (self.profile != "release").then(|| {
+            format!("built with the {} profile: the rows say nothing about an optimised build", self.profile)
+        });
+        let guest = (self.hypervisor == Some(true)).then(|| {
+            "in a virtual machine: interrupts between processors cost an exit, and stolen time is in the wall \
+             times"
+                .to_owned()
+        });
+        let busy = self.load_1m.filter(|load| load > &(self.cpus as f64 * 0.5)).map(|load| {
+            format!("the machine was busy before the run: load {load} on {} processors", self.cpus)
+        });
+        [profile, guest, busy].into_iter().flatten().collect()
     }
 }
 
@@ -137,19 +127,19 @@ mod tests {
     }
 
     #[test]
-    fn fields_of_cpuinfo_are_found_by_their_whole_name() {
+    fn cpuinfo_fields_are_found_by_whole_name() {
         let text = "model\t\t: 1\nmodel name\t: AMD EPYC\nflags\t\t: fpu hypervisor\n";
         assert_eq!(field(text, "model name"), Some("AMD EPYC"));
         assert_eq!(field(text, "name"), None);
     }
 
     #[test]
-    fn a_quiet_release_build_on_bare_metal_needs_no_warning() {
+    fn a_quiet_release_build_needs_no_warning() {
         assert_eq!(machine().warnings(), Vec::<String>::new());
     }
 
     #[test]
-    fn debug_build_virtual_machine_and_load_are_warned_of() {
+    fn debug_build_guest_and_load_are_warned_of() {
         let warnings =
             Machine { profile: "debug".to_owned(), hypervisor: Some(true), load_1m: Some(3.0), ..machine() }
                 .warnings();

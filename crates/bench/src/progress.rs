@@ -1,7 +1,7 @@
 //! The progress bar: on standard error, and only when that is a terminal.
 //!
-//! It draws when it is told to and never by a thread of its own: a second thread would take part in what
-//! is measured, and one peer (`static-keys`) may only be toggled while there is none.
+//! It draws when it is told to and never by a thread: a second thread would take part in the
+//! measurement, and one peer (`static-keys`) may only be toggled in a process of one thread.
 
 use std::io::IsTerminal;
 
@@ -38,7 +38,7 @@ impl Progress {
         self.bar.set_length(length);
     }
 
-    /// Says what is being done outside the steps.
+    /// Shows work outside the steps.
     pub(crate) fn say(&mut self, what: &str) {
         self.bar.set_message(what.to_owned());
     }

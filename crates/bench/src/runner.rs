@@ -1,9 +1,9 @@
 //! Interleaved repetitions.
 //!
-//! One *round* takes one sample of every case, in an order drawn anew each round from a seeded generator:
-//! what drifts (frequency, neighbours, page placement) then falls on all rows alike, and values with the
-//! same index were taken within one round of each other, so rows can be compared pairwise. Warm-up
-//! rounds are run and thrown away.
+//! One *round* takes one sample of every case, in an order drawn anew each round from a seeded
+//! generator: drift (frequency, neighbours, page placement) then falls on all rows alike, and
+//! values with the same index were taken within one round of each other, so rows can be compared
+//! pairwise. Warm-up rounds are run and thrown away.
 //!
 //! # Invariants
 //!
@@ -14,15 +14,21 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::progress::Progress;
-use crate::report::{Params, Row};
+use crate::row::{Row, Spec};
 
 /// Why a case gives no (more) values.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(crate) enum Failure {
     /// It cannot be measured here; its rows say so.
     Unavailable(String),
-    /// What was measured gave a wrong answer: the run fails.
+    /// A measured thing gave a wrong answer: the run fails.
     Wrong(String),
+}
+
+impl Failure {
+    pub(crate) fn wrong(what: impl Into<String>) -> Self {
+        Self::Wrong(what.into())
+    }
 }
 
 impl<E: fmt::Display> From<E> for Failure {
@@ -31,33 +37,38 @@ impl<E: fmt::Display> From<E> for Failure {
     }
 }
 
-/// Name, unit and parameters of a row to be filled.
-#[derive(Debug, Clone)]
-pub(crate) struct Spec {
-    pub(crate) name: String,
-    pub(crate) unit: &'static str,
-    pub(crate) params: Params,
+/// The values of one sample, one for each row of its case.
+pub(crate) trait Values {
+    fn into_vec(self) -> Vec<f64>;
 }
 
-impl Spec {
-    pub(crate) fn new(name: impl Into<String>, unit: &'static str) -> Self {
-        Self { name: name.into(), unit, params: Params::new() }
+impl Values for f64 {
+    fn into_vec(self) -> Vec<f64> {
+        vec![self]
     }
+}
 
-    #[must_use]
-    pub(crate) fn with(mut self, name: &str, value: impl Into<serde_json::Value>) -> Self {
-        self.params.insert(name.to_owned(), value.into());
+impl<const N: usize> Values for [f64; N] {
+    fn into_vec(self) -> Vec<f64> {
+        self.into()
+    }
+}
+
+impl Values for Vec<f64> {
+    fn into_vec(self) -> Vec<f64> {
         self
     }
 }
 
 /// Takes one sample: a value for each row of its case.
-pub(crate) type Sample<'a> = Box<dyn FnMut() -> Result<Vec<f64>, Failure> + 'a>;
+type Sample<'a> = Box<dyn FnMut() -> Result<Vec<f64>, Failure> + 'a>;
 
-/// Something to be measured, with the rows that one sample of it fills.
+/// Something to be measured: the rows that one sample of it fills, and the values so far.
 pub(crate) struct Case<'a> {
     specs: Vec<Spec>,
+    /// Or why there are no more samples.
     sample: Result<Sample<'a>, String>,
+    values: Vec<Vec<f64>>,
 }
 
 impl fmt::Debug for Case<'_> {
@@ -67,14 +78,18 @@ impl fmt::Debug for Case<'_> {
 }
 
 impl<'a> Case<'a> {
-    /// A case whose samples fill several rows at once.
-    pub(crate) fn new(specs: Vec<Spec>, sample: impl FnMut() -> Result<Vec<f64>, Failure> + 'a) -> Self {
-        Self { specs, sample: Ok(Box::new(sample)) }
+    /// A case whose samples fill all of `specs`.
+    pub(crate) fn new<V: Values>(
+        specs: Vec<Spec>,
+        mut sample: impl FnMut() -> Result<V, Failure> + 'a,
+    ) -> Self {
+        let values = vec![Vec::new(); specs.len()];
+        Self { specs, values, sample: Ok(Box::new(move || sample().map(Values::into_vec))) }
     }
 
     /// A case that cannot be measured here.
     pub(crate) fn unavailable(specs: Vec<Spec>, reason: impl Into<String>) -> Self {
-        Self { specs, sample: Err(reason.into()) }
+        Self { values: vec![Vec::new(); specs.len()], specs, sample: Err(reason.into()) }
     }
 
     /// The case, whose samples are only taken while `check` allows it.
@@ -90,8 +105,8 @@ impl<'a> Case<'a> {
         Self { sample, ..self }
     }
 
-    /// A case of one row in nanoseconds per iteration of `run`, which is told how many iterations to make
-    /// and says how long they took. The number that fills `target` is found once, here.
+    /// A case of one row in nanoseconds per iteration of `run`, which is told how many iterations
+    /// to make and says how long they took. The number that fills `target` is found once, here.
     pub(crate) fn per_iteration(
         spec: Spec,
         target: Duration,
@@ -100,13 +115,38 @@ impl<'a> Case<'a> {
         let iterations = match calibrate(target, &mut run) {
             Ok(iterations) => iterations,
             Err(Failure::Unavailable(reason)) => return Self::unavailable(vec![spec], reason),
-            // The first sample meets it again and reports it as what it is.
+            // The first sample meets the wrong answer again and reports it as one.
             Err(Failure::Wrong(_)) => 1,
         };
         let spec = spec.with("iterations", iterations);
-        Self::new(vec![spec], move || {
-            let elapsed = run(iterations)?;
-            Ok(vec![elapsed.as_nanos() as f64 / iterations as f64])
+        Self::new(vec![spec], move || Ok(run(iterations)?.as_nanos() as f64 / iterations as f64))
+    }
+
+    /// Takes a sample, unless the case has already failed.
+    fn take(&mut self, counted: bool, wrong: &mut Vec<String>) {
+        let Ok(sample) = &mut self.sample else { return };
+        let reason = match sample() {
+            Ok(values) if values.len() != self.specs.len() => {
+                format!("gave {} values for {} rows", values.len(), self.specs.len())
+            }
+            Ok(values) => {
+                if counted {
+                    self.values.iter_mut().zip(values).for_each(|(column, value)| column.push(value));
+                }
+                return;
+            }
+            Err(Failure::Unavailable(reason)) => reason,
+            Err(Failure::Wrong(what)) => {
+                wrong.push(format!("{}: {what}", self.specs[0].name));
+                what
+            }
+        };
+        self.sample = Err(reason);
+    }
+
+    fn rows(&self) -> impl Iterator<Item = Row> {
+        self.specs.iter().zip(&self.values).map(|(spec, values)| {
+            Row::new(spec, self.sample.as_ref().map(|_| values.clone()).map_err(Clone::clone))
         })
     }
 }
@@ -122,93 +162,33 @@ pub(crate) struct Plan {
     pub(crate) seed: u64,
 }
 
-/// What came of a run.
-#[derive(Debug)]
-pub(crate) struct Outcome {
-    /// The rows, in the order of their cases.
-    pub(crate) rows: Vec<Row>,
-    /// Wrong answers seen.
-    pub(crate) wrong: Vec<String>,
-}
-
-/// Runs `cases` interleaved, until the plan is done or `enough` says so of the rows so far.
+/// Runs `cases` interleaved, until the plan is done or `enough` says so of the rows so far. Returns
+/// the rows, in the order of their cases, and the wrong answers.
 pub(crate) fn run(
-    cases: Vec<Case<'_>>,
+    mut cases: Vec<Case<'_>>,
     plan: &Plan,
     progress: &mut Progress,
     mut enough: impl FnMut(&[Row]) -> bool,
-) -> Outcome {
+) -> (Vec<Row>, Vec<String>) {
+    let rows = |cases: &[Case<'_>]| cases.iter().flat_map(Case::rows).collect::<Vec<_>>();
     let mut rng = SplitMix64(plan.seed);
-    let mut running: Vec<Running<'_>> = cases.into_iter().map(Running::new).collect();
-    let mut order: Vec<usize> = (0..running.len()).collect();
+    let mut order: Vec<usize> = (0..cases.len()).collect();
     let mut wrong = Vec::new();
-    progress.begin(((plan.warmup + plan.reps) * running.len()) as u64);
+    progress.begin(((plan.warmup + plan.reps) * cases.len()) as u64);
     for round in 0..plan.warmup + plan.reps {
         rng.shuffle(&mut order);
         for &index in &order {
-            let case = &mut running[index];
+            let case = &mut cases[index];
             progress.step(&case.specs[0].name);
             case.take(round >= plan.warmup, &mut wrong);
         }
-        let counted = (round + 1).saturating_sub(plan.warmup);
-        if counted > 1 && enough(&rows(&running)) {
+        // Nothing is enough before there are two counted rounds.
+        if round > plan.warmup && enough(&rows(&cases)) {
             break;
         }
     }
     progress.end();
-    Outcome { rows: rows(&running), wrong }
-}
-
-fn rows(running: &[Running<'_>]) -> Vec<Row> {
-    running.iter().flat_map(Running::rows).collect()
-}
-
-/// A case and the values that it has given.
-struct Running<'a> {
-    specs: Vec<Spec>,
-    sample: Result<Sample<'a>, String>,
-    values: Vec<Vec<f64>>,
-}
-
-impl<'a> Running<'a> {
-    fn new(case: Case<'a>) -> Self {
-        Self { values: vec![Vec::new(); case.specs.len()], specs: case.specs, sample: case.sample }
-    }
-
-    /// Takes a sample, unless the case has already failed.
-    fn take(&mut self, counted: bool, wrong: &mut Vec<String>) {
-        let Ok(sample) = &mut self.sample else { return };
-        let reason = match sample() {
-            Ok(values) if values.len() != self.specs.len() => {
-                format!("gave {} values for {} rows", values.len(), self.specs.len())
-            }
-            Ok(values) => {
-                if counted {
-                    for (column, value) in self.values.iter_mut().zip(values) {
-                        column.push(value);
-                    }
-                }
-                return;
-            }
-            Err(Failure::Unavailable(reason)) => reason,
-            Err(Failure::Wrong(what)) => {
-                wrong.push(format!("{}: {what}", self.specs[0].name));
-                what
-            }
-        };
-        self.sample = Err(reason);
-    }
-
-    fn rows(&self) -> Vec<Row> {
-        self.specs
-            .iter()
-            .zip(&self.values)
-            .map(|(spec, values)| match &self.sample {
-                Ok(_) => Row::new(spec, values.clone()),
-                Err(reason) => Row::unavailable(spec, reason),
-            })
-            .collect()
-    }
+    (rows(&cases), wrong)
 }
 
 /// The number of iterations for which `run` takes about `target`.
@@ -228,7 +208,8 @@ fn calibrate(
     }
 }
 
-/// A small generator with a fixed sequence for every seed: the order of a run can be had again.
+/// A small generator with a fixed sequence for every seed, so that the order of a run can be
+/// repeated.
 #[derive(Debug)]
 pub(crate) struct SplitMix64(pub(crate) u64);
 
@@ -241,7 +222,7 @@ impl SplitMix64 {
         z ^ (z >> 31)
     }
 
-    /// Fisher and Yates; the bias of a plain remainder is nothing at a few dozen cases.
+    /// Fisher and Yates; the bias of a plain remainder is negligible at a few dozen cases.
     pub(crate) fn shuffle(&mut self, items: &mut [usize]) {
         for last in (1..items.len()).rev() {
             let other = (self.next() % (last as u64 + 1)) as usize;
@@ -260,23 +241,31 @@ mod tests {
         Plan { reps, warmup, seed: 7 }
     }
 
+    fn spec(name: impl Into<String>) -> Vec<Spec> {
+        vec![Spec::new(name, "ns")]
+    }
+
+    fn outcome(case: Case<'_>, plan: &Plan) -> (Vec<Row>, Vec<String>) {
+        run(vec![case], plan, &mut Progress::hidden(), |_| false)
+    }
+
     fn recorded(log: &RefCell<Vec<char>>, name: char) -> Case<'_> {
-        Case::new(vec![Spec::new(name, "ns")], move || {
+        Case::new(spec(name), move || {
             log.borrow_mut().push(name);
-            Ok(vec![log.borrow().len() as f64])
+            Ok(log.borrow().len() as f64)
         })
     }
 
-    fn order_of(plan: &Plan) -> (Vec<char>, Outcome) {
+    fn order_of(plan: &Plan) -> (Vec<char>, Vec<Row>) {
         let log = RefCell::new(Vec::new());
         let cases = ['a', 'b', 'c', 'd'].map(|name| recorded(&log, name)).into();
-        let outcome = run(cases, plan, &mut Progress::hidden(), |_| false);
-        (log.into_inner(), outcome)
+        let (rows, _) = run(cases, plan, &mut Progress::hidden(), |_| false);
+        (log.into_inner(), rows)
     }
 
     #[test]
-    fn each_round_samples_every_case_once_and_orders_differ() {
-        let (log, outcome) = order_of(&plan(20, 2));
+    fn each_round_samples_every_case_once() {
+        let (log, rows) = order_of(&plan(20, 2));
         let rounds: Vec<&[char]> = log.chunks(4).collect();
         assert_eq!(rounds.len(), 22);
         for round in &rounds {
@@ -285,7 +274,7 @@ mod tests {
             assert_eq!(sorted, ['a', 'b', 'c', 'd']);
         }
         assert!(rounds.iter().any(|round| *round != rounds[0]));
-        assert!(outcome.rows.iter().all(|row| row.n == 20));
+        assert!(rows.iter().all(|row| row.n == 20));
     }
 
     #[test]
@@ -296,8 +285,8 @@ mod tests {
 
     #[test]
     fn warm_up_rounds_leave_no_values() {
-        let (_, outcome) = order_of(&plan(1, 3));
-        let mut values: Vec<f64> = outcome.rows.iter().flat_map(|row| row.values.clone()).collect();
+        let (_, rows) = order_of(&plan(1, 3));
+        let mut values: Vec<f64> = rows.iter().flat_map(|row| row.values.clone()).collect();
         values.sort_by(f64::total_cmp);
         // Twelve samples were warm-up.
         assert_eq!(values, [13.0, 14.0, 15.0, 16.0]);
@@ -306,48 +295,46 @@ mod tests {
     #[test]
     fn a_run_ends_when_there_is_enough() {
         let log = RefCell::new(Vec::new());
-        let outcome =
-            run(vec![recorded(&log, 'a')], &plan(100, 0), &mut Progress::hidden(), |rows| rows[0].n == 7);
-        assert_eq!(outcome.rows[0].n, 7);
+        let cases = vec![recorded(&log, 'a')];
+        let (rows, _) = run(cases, &plan(100, 0), &mut Progress::hidden(), |rows| rows[0].n == 7);
+        assert_eq!(rows[0].n, 7);
     }
 
     #[test]
-    fn a_case_that_fails_keeps_its_rows_with_the_reason() {
+    fn a_failed_case_keeps_rows_with_reason() {
         let mut left = 3;
         let failing = Case::new(vec![Spec::new("x", "ns"), Spec::new("y", "ns")], || {
             left -= 1;
             if left == 0 {
                 return Err(Failure::from("no such device"));
             }
-            Ok(vec![1.0, 2.0])
+            Ok([1.0, 2.0])
         });
-        let absent = Case::unavailable(vec![Spec::new("z", "us")], "no rseq");
-        let outcome = run(vec![failing, absent], &plan(5, 0), &mut Progress::hidden(), |_| false);
-        let reasons: Vec<_> = outcome.rows.iter().map(|row| row.unavailable.as_deref()).collect();
+        let absent = Case::unavailable(spec("z"), "no rseq");
+        let (rows, wrong) = run(vec![failing, absent], &plan(5, 0), &mut Progress::hidden(), |_| false);
+        let reasons: Vec<_> = rows.iter().map(|row| row.unavailable.as_deref()).collect();
         assert_eq!(reasons, [Some("no such device"), Some("no such device"), Some("no rseq")]);
-        assert!(outcome.rows.iter().all(|row| row.values.is_empty()));
-        assert_eq!(outcome.wrong, Vec::<String>::new());
+        assert!(rows.iter().all(|row| row.values.is_empty()));
+        assert_eq!(wrong, Vec::<String>::new());
     }
 
     #[test]
-    fn a_sample_counts_only_if_the_check_holds_after_it_too() {
+    fn a_sample_counts_if_the_check_holds_afterwards() {
         let taken = Cell::new(0);
-        let case = Case::new(vec![Spec::new("x", "ns")], || {
+        let case = Case::new(spec("x"), || {
             taken.set(taken.get() + 1);
-            Ok(vec![1.0])
+            Ok(1.0)
         });
         let check = || if taken.get() < 2 { Ok(()) } else { Err(Failure::from("it has ended")) };
-        let outcome = run(vec![case.guarded(check)], &plan(5, 0), &mut Progress::hidden(), |_| false);
-        assert_eq!(outcome.rows[0].unavailable.as_deref(), Some("it has ended"));
+        let (rows, _) = outcome(case.guarded(check), &plan(5, 0));
+        assert_eq!(rows[0].unavailable.as_deref(), Some("it has ended"));
         assert_eq!(taken.get(), 2);
     }
 
     #[test]
-    fn a_wrong_answer_is_not_taken_for_an_unavailable_one() {
-        let case =
-            Case::new(vec![Spec::new("x", "ns")], || Err(Failure::Wrong("55 of 56 sites on".to_owned())));
-        let outcome = run(vec![case], &plan(2, 0), &mut Progress::hidden(), |_| false);
-        assert_eq!(outcome.wrong, ["x: 55 of 56 sites on"]);
+    fn a_wrong_answer_is_not_taken_for_unavailable() {
+        let case = Case::new(spec("x"), || Err::<f64, _>(Failure::wrong("55 of 56 sites on")));
+        assert_eq!(outcome(case, &plan(2, 0)).1, ["x: 55 of 56 sites on"]);
     }
 
     #[test]

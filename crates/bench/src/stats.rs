@@ -1,12 +1,12 @@
 //! The statistics of the reports, each under its own name.
 //!
-//! A row is summed up by mean, sample standard deviation, minimum, maximum and median of its values, one
-//! value a round. Two rows are compared round by round, because what disturbs a shared machine lasts
-//! longer than a round and so disturbs both: the interval is that of the *mean of the paired differences*,
-//! by Student's t. It supposes that the mean of the differences is about normal, which a dozen rounds
-//! give unless single rounds are wildly off. Where they are, because the machine had other things to do, the
-//! interval of the *median of the paired differences* by order statistics stands: it supposes nothing of the
-//! distribution, and is the wider for it.
+//! A row is summed up by mean, sample standard deviation, minimum, maximum and median of its
+//! values, one value a round. Two rows are compared round by round, because a disturbance of a
+//! shared machine lasts longer than a round and so falls on both: the interval is that of the *mean
+//! of the paired differences*, by Student's t. It supposes that the mean of the differences is
+//! about normal, which a dozen rounds give unless single rounds are wildly off. Where other work on
+//! the machine throws single rounds off, the interval of the *median of the paired differences* by
+//! order statistics stands: it supposes nothing of the distribution, and is wider.
 
 use std::fmt;
 
@@ -14,9 +14,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::table::value;
 
-/// What is said of one row's values.
+/// The summary of one row's values.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Summary {
+pub struct Statistics {
     /// How many values.
     pub n: usize,
     /// Arithmetic mean.
@@ -31,7 +31,7 @@ pub struct Summary {
     pub median: f64,
 }
 
-impl Summary {
+impl Statistics {
     /// Sums up `values`; none when there is nothing to sum up or something that is not a number.
     #[must_use]
     pub fn of(values: &[f64]) -> Option<Self> {
@@ -50,7 +50,7 @@ impl Summary {
     }
 }
 
-/// A 95 % interval and what it is one of.
+/// A 95 % interval, with the quantity that it encloses.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Interval {
     /// Lower end.
@@ -80,7 +80,7 @@ impl Interval {
 /// The 95 % interval of the mean of paired `differences` by Student's t; none for fewer than two.
 #[must_use]
 pub fn paired_interval(differences: &[f64]) -> Option<Interval> {
-    let summary = Summary::of(differences)?;
+    let summary = Statistics::of(differences)?;
     let standard_error = summary.stddev? / (summary.n as f64).sqrt();
     let half = student_t_975(summary.n - 1) * standard_error;
     Some(Interval {
@@ -91,11 +91,11 @@ pub fn paired_interval(differences: &[f64]) -> Option<Interval> {
     })
 }
 
-/// The interval of the median of paired `differences` by order statistics, whose coverage is at least 95 %;
-/// none for fewer than six, of which not even the whole range covers that.
+/// The interval of the median of paired `differences` by order statistics, whose coverage is at
+/// least 95 %; none for fewer than six, of which not even the whole range covers that.
 #[must_use]
 pub fn paired_median_interval(differences: &[f64]) -> Option<Interval> {
-    let n = Summary::of(differences)?.n;
+    let n = Statistics::of(differences)?.n;
     let rank = median_rank(n)?;
     let mut sorted = differences.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -107,8 +107,8 @@ pub fn paired_median_interval(differences: &[f64]) -> Option<Interval> {
     })
 }
 
-/// The greatest rank from either end between which the median of `n` values lies with at least 95 %: at
-/// most 2.5 % of Bin(n, 1/2) lie below it.
+/// The greatest rank from either end between which the median of `n` values lies with at least 95
+/// %: at most 2.5 % of Bin(n, 1/2) lie below it.
 fn median_rank(n: usize) -> Option<usize> {
     // In logarithms: 2⁻ⁿ is no number any more where n is a thousand.
     let mut log_term = -(n as f64) * std::f64::consts::LN_2;
@@ -122,15 +122,23 @@ fn median_rank(n: usize) -> Option<usize> {
     (rank > 0).then_some(rank)
 }
 
+/// The values at these parts of the sorted `values` (0.5: the median, 1.0: the largest), by nearest
+/// rank upwards; zeros where there are none.
+pub(crate) fn quantiles<const N: usize>(mut values: Vec<u64>, parts: [f64; N]) -> [f64; N] {
+    values.sort_unstable();
+    let last = values.len().saturating_sub(1);
+    parts.map(|part| values.get((part * last as f64).ceil() as usize).map_or(0.0, |&value| value as f64))
+}
+
 /// Median of `a` over median of `b`; none when either has none or the divisor is zero.
 #[must_use]
 pub fn ratio_of_medians(a: &[f64], b: &[f64]) -> Option<f64> {
-    let (a, b) = (Summary::of(a)?.median, Summary::of(b)?.median);
+    let (a, b) = (Statistics::of(a)?.median, Statistics::of(b)?.median);
     (b != 0.0).then_some(a / b)
 }
 
-/// The mean of the middle half: as deaf to outliers as the median, and finer than the step of the clock
-/// that the values come from. None when there are no values.
+/// The mean of the middle half: it ignores outliers as the median does, and is finer than the step
+/// of the clock that the values come from. None when there are no values.
 #[must_use]
 pub fn midmean(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
@@ -151,8 +159,8 @@ fn middle(sorted: &[f64]) -> f64 {
 
 /// The 97.5 % point of Student's t.
 ///
-/// Tabulated to 30 degrees of freedom; beyond, the expansion about the normal quantile (Abramowitz and
-/// Stegun 26.7.5), whose error there is below 10⁻⁵.
+/// Tabulated to 30 degrees of freedom; beyond, the expansion about the normal quantile (Abramowitz
+/// and Stegun 26.7.5), whose error there is below 10⁻⁵.
 #[must_use]
 pub fn student_t_975(degrees: usize) -> f64 {
     const TABLE: [f64; 30] = [
@@ -186,7 +194,7 @@ mod tests {
     #[test]
     fn a_summary_agrees_with_hand_computed_values() {
         // Sum 40, mean 5; squares of deviations 9 1 1 1 0 0 4 16 = 32; sample variance 32/7.
-        let summary = Summary::of(&[2.0, 4.0, 4.0, 4.0, 5.0, 5.0, 7.0, 9.0]).unwrap();
+        let summary = Statistics::of(&[2.0, 4.0, 4.0, 4.0, 5.0, 5.0, 7.0, 9.0]).unwrap();
         assert_eq!(summary.n, 8);
         assert!(close(summary.mean, 5.0));
         assert!(close(summary.stddev.unwrap(), (32.0_f64 / 7.0).sqrt()));
@@ -196,25 +204,25 @@ mod tests {
     }
 
     #[test]
-    fn the_median_of_an_odd_number_of_unsorted_values_is_the_middle_one() {
-        assert!(close(Summary::of(&[9.0, 1.0, 3.0]).unwrap().median, 3.0));
+    fn the_median_of_unsorted_values_is_the_middle() {
+        assert!(close(Statistics::of(&[9.0, 1.0, 3.0]).unwrap().median, 3.0));
     }
 
     #[test]
-    fn one_value_has_no_standard_deviation_and_no_interval() {
-        assert_eq!(Summary::of(&[1.0]).unwrap().stddev, None);
+    fn one_value_has_neither_deviation_nor_interval() {
+        assert_eq!(Statistics::of(&[1.0]).unwrap().stddev, None);
         assert_eq!(paired_interval(&[1.0]), None);
     }
 
     #[test]
-    fn nothing_and_what_is_no_number_have_no_summary() {
-        assert_eq!(Summary::of(&[]), None);
-        assert_eq!(Summary::of(&[1.0, f64::NAN]), None);
-        assert_eq!(Summary::of(&[1.0, f64::INFINITY]), None);
+    fn neither_nothing_nor_nan_has_a_summary() {
+        assert_eq!(Statistics::of(&[]), None);
+        assert_eq!(Statistics::of(&[1.0, f64::NAN]), None);
+        assert_eq!(Statistics::of(&[1.0, f64::INFINITY]), None);
     }
 
     #[test]
-    fn the_paired_interval_agrees_with_a_hand_computed_one() {
+    fn the_paired_interval_agrees_with_hand_computation() {
         // Mean 3, sample variance 10/4, standard error sqrt(2.5/5) = sqrt(0.5), t(4) = 2.776445.
         let interval = paired_interval(&[1.0, 2.0, 3.0, 4.0, 5.0]).unwrap();
         assert!(close(interval.low, 3.0 - 2.776_445 * (0.5_f64).sqrt()));
@@ -225,12 +233,12 @@ mod tests {
     }
 
     #[test]
-    fn the_ranks_of_the_medians_interval_agree_with_published_tables() {
+    fn ranks_of_medians_agree_with_published_tables() {
         for (n, rank) in [(5, None), (6, Some(1)), (8, Some(1)), (9, Some(2)), (20, Some(6)), (40, Some(14))]
         {
             assert_eq!(median_rank(n), rank, "{n}");
         }
-        // Beyond what 2^-n can be written for; the normal approximation gives 4902.
+        // 2^-n is no number for this n; the normal approximation gives 4902.
         assert!(median_rank(10_000).unwrap().abs_diff(4902) <= 1);
     }
 
@@ -242,7 +250,14 @@ mod tests {
     }
 
     #[test]
-    fn one_wild_value_does_not_move_the_interval_of_the_median() {
+    fn quantiles_are_samples() {
+        let found = quantiles(vec![5, 1, 3, 2, 4], [0.5, 0.99, 1.0]);
+        assert!(found.into_iter().zip([3.0, 5.0, 5.0]).all(|(a, b)| close(a, b)), "{found:?}");
+        assert!(close(quantiles(Vec::new(), [0.5])[0], 0.0));
+    }
+
+    #[test]
+    fn a_wild_value_leaves_the_medians_interval() {
         let mut differences: Vec<f64> = (1..=20).map(f64::from).collect();
         let calm = paired_median_interval(&differences).unwrap();
         assert!(close(calm.low, 6.0) && close(calm.high, 15.0));
@@ -269,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ratio_of_medians_ignores_outliers_and_refuses_zero() {
+    fn ratios_of_medians_ignore_outliers_and_refuse_zero() {
         let ratio = ratio_of_medians(&[40.0, 42.0, 9000.0], &[2.0, 2.0, 2.0]).unwrap();
         assert!(close(ratio, 21.0));
         assert_eq!(ratio_of_medians(&[1.0], &[0.0]), None);

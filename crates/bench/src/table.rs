@@ -5,7 +5,7 @@ use std::io::{self, Write};
 /// A table with a heading line.
 #[derive(Debug, Clone)]
 pub(crate) struct Table {
-    title: Option<String>,
+    title: String,
     lines: Vec<Line>,
 }
 
@@ -17,11 +17,11 @@ enum Line {
 }
 
 impl Table {
-    pub(crate) fn new(title: Option<&str>, heading: &[&str]) -> Self {
-        Self {
-            title: title.map(str::to_owned),
-            lines: vec![Line::Cells(heading.iter().map(|&cell| cell.to_owned()).collect())],
-        }
+    /// An empty title is not printed.
+    pub(crate) fn new(title: impl Into<String>, heading: &[&str]) -> Self {
+        let mut table = Self { title: title.into(), lines: Vec::new() };
+        table.row(heading.iter().map(|&cell| cell.to_owned()));
+        table
     }
 
     pub(crate) fn row(&mut self, cells: impl IntoIterator<Item = String>) {
@@ -33,8 +33,8 @@ impl Table {
     }
 
     pub(crate) fn write(&self, out: &mut dyn Write) -> io::Result<()> {
-        if let Some(title) = &self.title {
-            writeln!(out, "{title}")?;
+        if !self.title.is_empty() {
+            writeln!(out, "{}", self.title)?;
         }
         let widths = self.widths();
         for line in &self.lines {
@@ -108,8 +108,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn columns_are_as_wide_as_their_widest_cell_and_remarks_do_not_count() {
-        let mut table = Table::new(Some("title"), &["row", "n"]);
+    fn columns_are_as_wide_as_their_widest_cell() {
+        let mut table = Table::new("title", &["row", "n"]);
         table.row(["a-long-name".to_owned(), "1".to_owned()]);
         table.remark("b", "unavailable: because of something long");
         let mut out = Vec::new();
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn text_is_broken_at_spaces_and_loses_no_word() {
+    fn text_is_broken_at_spaces() {
         assert_eq!(wrapped("one two  three", 7), ["one two", "three"]);
         assert_eq!(wrapped("longer-than-that a", 5), ["longer-than-that", "a"]);
         assert_eq!(wrapped("", 5), Vec::<String>::new());

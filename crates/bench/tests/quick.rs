@@ -1,8 +1,9 @@
-//! The workloads in quick mode, as continuous integration runs them: every row that is promised is there, in its unit,
-//! with values or with the reason why not, and nothing gave a wrong answer. (`teaparty` builds two programs: not here.)
+//! The workloads in quick mode, as continuous integration runs them: every row that is promised is
+//! there, in its unit, with values or with the reason why not, and nothing gave a wrong answer.
+//! (`teaparty` builds two programs: not here.)
 
-use dormouse_bench::report::Report;
-use dormouse_bench::{Args, BreakpointArgs, Workload, run_to};
+use dormouse_bench::report::BenchReport;
+use dormouse_bench::{BenchArgs, BreakpointArgs, Workload, run_to};
 
 const KEYS: &[&str] = &[
     "off/none",
@@ -79,21 +80,32 @@ type Promised = &'static [(&'static str, &'static str)];
 const BREAKPOINT: Promised = &[
     ("us", "thread/{none,list,hash}{,/per-cpu,/waited}"),
     ("s", "thread/{none,list,hash}/total"),
-    ("ns", "accounting/{list,hash}/{100,1000,10000,100000,1000000}"),
+    ("ns", "accounting/{list,hash,hash-watched}/{100,1000,10000,100000,1000000}"),
     ("%", "waiting/{list,hash}"),
     ("us", "kernel/thread/{0,1,2,3,4}"),
     ("us", "kernel/enable{,/256}"),
     ("times", "thread-ratio/{hash-to-none,list-to-hash}"),
-    ("times", "accounting-growth/hash"),
+    ("times", "accounting-growth/{hash,hash-watched}"),
+    ("ms", "{,kernel/}{arm,disarm}/{16,256,1000}-threads"),
+    ("us", "thread-start/{0,1,4}-watches"),
+    ("ns", "hit/{count,ring,empty-handler,signal,signal-filtered,gdb,perf-stat}"),
+    ("ns", "hit-added/{signal,signal-filtered}"),
+    ("times", "{arm,disarm}-ratio/{16,256,1000}-threads"),
+    ("times", "hit-ratio/{gdb,perf-stat}-to-signal"),
 ];
 
 const ALLOC: Promised =
     &[("ns", "alloc/{system,dormouse-asleep,dormouse}"), ("ns", "alloc-added/{dormouse-asleep,dormouse}")];
 
+const GROUPS: Promised = &[("us", "group-new/{known,new}/{idle,stat,count}/{p50,p99,max}")];
+
 const SWITCH: Promised = &[
     ("ns", "ring/bare/{2,8,32}"),
     ("ns", "ring/{none,2,8,2hw,4h4s}/{2,8,32}/{eager,swap}"),
     ("us", "kernel/{none,2,8,2hw,4h4s}/{2,8,32}"),
+    ("ns", "group-watch/{none,other,same,none-in-turn,in-turn}"),
+    ("ns", "kernel/rearm"),
+    ("ns", "group-watch-added/{other,same,in-turn}"),
     ("times", "ring-times-none/{2,8}/{2,8,32}/{eager,swap}"),
     ("times", "kernel-times-none/{2,8,2hw,4h4s}/{2,8,32}"),
 ];
@@ -155,6 +167,7 @@ fn promised(workload: Workload) -> Vec<(&'static str, String)> {
     let rows = match workload {
         Workload::Clock => CLOCK,
         Workload::Alloc => ALLOC,
+        Workload::Groups => GROUPS,
         Workload::Breakpoint => BREAKPOINT,
         Workload::Switch => SWITCH,
         Workload::Maps => MAPS,
@@ -181,13 +194,14 @@ fn every_promised_row_has_values_or_a_reason() {
         (Workload::Alloc, "alloc"),
         (Workload::Breakpoint, "breakpoint"),
         (Workload::Switch, "switch"),
+        (Workload::Groups, "groups"),
         (Workload::Maps, "maps"),
         (Workload::Pound, "pound"),
         // Last: its hundred thousand keys stay.
         (Workload::Keys, "keys"),
     ];
     for (workload, name) in workloads {
-        let args = Args {
+        let args = BenchArgs {
             workload,
             json: true,
             output: None,
@@ -201,7 +215,7 @@ fn every_promised_row_has_values_or_a_reason() {
         let begin = std::time::Instant::now();
         run_to(&args, &mut json).unwrap();
         println!("{name}: {:.1} s", begin.elapsed().as_secs_f64());
-        let report: Report = serde_json::from_slice(&json).unwrap();
+        let report: BenchReport = serde_json::from_slice(&json).unwrap();
         assert_eq!((report.schema, report.bench.as_str()), (1, name));
         for row in &report.rows {
             let name = &row.name;

@@ -1,26 +1,31 @@
-//! Why a request was refused. Whatever it says, the accounting is as it was.
+//! The reason why a request was refused. Accounting and threads are as they were before.
 
-use crate::{Cpu, MOST_SLOTS, Request, Target};
+use std::io;
 
-/// Why a request was refused.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+use dormouse_sys::perf;
+use dormouse_sys::rendezvous::Conflict;
+
+use crate::{Cpu, MOST_SLOTS, SlotRequest, Target};
+
+/// The reason why a request was refused.
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// Too few registers are free.
     #[error("no space for {requested}: {free} are free; release one of {}", listed(.holders))]
     NoSpace {
-        /// What was asked for.
-        requested: Request,
+        /// The request.
+        requested: SlotRequest,
         /// Slots that are free, on the busiest of the processors that it was asked for.
         free: u32,
-        /// Who holds the others there. Of many tasks with equal claims to the registers of one processor
-        /// eight are named: it has room when all of them have released.
-        holders: Vec<Holder>,
+        /// The holders of the others there. Of many tasks with equal claims to the registers of one
+        /// processor eight are named: it has room when all of them have released.
+        holders: Vec<SlotHolder>,
     },
     /// There is no such processor.
     #[error("there is no processor {}: they are numbered from 0, and there are {cpus}", .cpu.0)]
     NoCpu {
-        /// What was asked for.
+        /// The processor that was asked for.
         cpu: Cpu,
         /// How many there are.
         cpus: u32,
@@ -34,21 +39,134 @@ pub enum Error {
     /// No processor has so many registers.
     #[error("{slots} registers of one kind are more than is supported; give at most {MOST_SLOTS}")]
     TooManyRegisters {
-        /// What was asked for.
+        /// The number that was asked for.
         slots: u32,
     },
+    /// No register watches such a range.
+    #[error("{len} bytes at {addr:#x} cannot be watched: {reason}")]
+    Unwatchable {
+        /// The first byte.
+        addr: usize,
+        /// How many bytes.
+        len: usize,
+        /// The reason.
+        reason: &'static str,
+    },
+    /// Other watches have the registers.
+    #[error("{name} needs {asked} debug registers of each thread, and {free} are free: release one of {}",
+        named(.holders))]
+    NoRegister {
+        /// The watch.
+        name: String,
+        /// Registers that it needs.
+        asked: u32,
+        /// Registers that are free for it.
+        free: u32,
+        /// The watches that have the others.
+        holders: Vec<HeldSlot>,
+    },
+    /// A thread cannot be watched, so no thread is.
+    #[error("thread {tid} ({thread}) cannot be watched, so no thread is: {source}")]
+    Thread {
+        /// Its id.
+        tid: u32,
+        /// Its name.
+        thread: String,
+        /// The kernel's answer.
+        #[source]
+        source: perf::Error,
+    },
+    /// Threads start and end faster than they can be armed.
+    #[error("threads start and end too fast: not all were armed in {0:?}, so none is")]
+    Unsteady(std::time::Duration),
+    /// A filter may end the process for the system calls of a watch.
+    #[error(
+        "system calls of this process pass a filter (seccomp), which may end it for perf_event_open: watch it \
+         from outside, as root of the host"
+    )]
+    Filtered,
+    /// A hit is a SIGTRAP, which needs our handler.
+    #[error("the handler of SIGTRAP cannot be dormouse's: {0}")]
+    Signal(String),
+    /// Another copy of dormouse leads this process.
+    #[error(transparent)]
+    Copies(#[from] Conflict),
+    /// There are as many watches as there can be.
+    #[error("there are {0} watches, as many as there can be: drop one")]
+    TooManyWatches(usize),
+    /// The thread that arms does not start.
+    #[error("the thread that arms watches cannot be started: {0}")]
+    Keeper(#[source] io::Error),
+    /// There is no such process (any more).
+    #[error("there is no process {pid}")]
+    NoProcess {
+        /// Its id.
+        pid: u32,
+    },
+    /// A process cannot be looked at.
+    #[error("process {pid} cannot be looked at: {source}")]
+    Process {
+        /// Its id.
+        pid: u32,
+        /// The kernel's answer.
+        #[source]
+        source: io::Error,
+    },
+    /// A thread of another process has too few registers, so no thread is watched.
+    #[error(
+        "thread {tid} ({thread}) has {free} free debug registers, and {asked} are asked for{}: end another \
+         watch of it, or the debugger that is attached", if *.leave_one { " beside the one that is left to debuggers" } else { "" }
+    )]
+    TooFewRegisters {
+        /// Its id.
+        tid: u32,
+        /// Its name.
+        thread: String,
+        /// Registers that are asked for.
+        asked: usize,
+        /// Registers that are free.
+        free: usize,
+        /// Whether one must stay free.
+        leave_one: bool,
+    },
+    /// A watch from outside cannot do this.
+    #[error("{name} cannot be watched from outside with {what}: that needs dormouse in the process")]
+    OnlyInside {
+        /// The watch.
+        name: String,
+        /// The thing asked for.
+        what: &'static str,
+    },
+    /// Called over a watch's own work, in the middle of a fork, or by a signal handler over either.
+    #[error("watches cannot be armed from here: the thread is in the middle of a fork or of arming")]
+    Reentrant,
 }
 
-/// Who holds slots.
+/// Registers that a watch of this process holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HeldSlot {
+    /// The watch's number.
+    pub number: u32,
+    /// The watch's name.
+    pub name: String,
+    /// The group while whose tasks run it holds them; `None`: always, on every thread.
+    pub group: Option<u32>,
+    /// How many.
+    pub slots: u32,
+    /// Whether it takes turns with others.
+    pub is_flexible: bool,
+}
+
+/// A holder of slots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Holder {
-    /// Whose breakpoints they are.
+pub struct SlotHolder {
+    /// The target of its breakpoints.
     pub target: Target,
     /// How many slots they take.
     pub slots: u32,
 }
 
-fn listed(holders: &[Holder]) -> String {
+fn listed(holders: &[SlotHolder]) -> String {
     let names: Vec<String> =
         holders.iter().map(|holder| format!("{} ({})", holder.target, holder.slots)).collect();
     match names.as_slice() {
@@ -57,17 +175,27 @@ fn listed(holders: &[Holder]) -> String {
     }
 }
 
+fn named(holders: &[HeldSlot]) -> String {
+    let names: Vec<String> =
+        holders.iter().map(|holder| format!("{} ({})", holder.name, holder.slots)).collect();
+    if names.is_empty() {
+        "those of other processes' watches, or of a debugger".to_owned()
+    } else {
+        names.join(", ")
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Kind, Task};
+    use crate::{SlotKind, TaskId};
 
     #[test]
     fn a_refusal_names_request_free_slots_and_holders() {
-        let requested = Request::new(Target::TaskOnCpu(Task(7), Cpu(1)), Kind::Data);
+        let requested = SlotRequest::new(Target::TaskOnCpu(TaskId(7), Cpu(1)), SlotKind::Data);
         let holders = vec![
-            Holder { target: Target::Task(Task(7)), slots: 3 },
-            Holder { target: Target::Cpu(Cpu(1)), slots: 1 },
+            SlotHolder { target: Target::Task(TaskId(7)), slots: 3 },
+            SlotHolder { target: Target::Cpu(Cpu(1)), slots: 1 },
         ];
         assert_eq!(
             Error::NoSpace { requested, free: 0, holders }.to_string(),

@@ -1,66 +1,34 @@
-//! Slot accounting for breakpoints: who may use which of the few debug registers.
+//! Watchpoints: which code writes this variable, on every thread, with no thread stopped; and the
+//! account of the debug registers that they need.
 //!
-//! A processor has few debug registers (x86: four), a breakpoint of a processor takes one there for good, and
-//! a breakpoint of a task takes one wherever the task runs. [`Slots`] says, before anything is armed, whether
-//! a breakpoint still fits, and if not, who is in the way.
+//! - [`WatchSpec`] describes a watch, [`WatchSpec::arm`] arms it on all threads of the process that
+//!   are and that will be, or on none. The [`Watch`] is the guard, its [`WatchReport`] has the
+//!   places of the code that wrote, with counts, values and stacks, and says what it covers.
+//! - [`Slots`] is the account: whether one more breakpoint fits, and which holders are in the way
+//!   if not. It arms nothing, and is of use by itself.
 //!
-//! ```
-//! use dormouse_breakpoints::{Cpu, Error, Kind, Registers, Request, Slots, Target, Task};
+//! - [`Outside`] watches another process, with nothing of dormouse in it.
 //!
-//! # fn main() -> Result<(), Error> {
-//! let slots = Slots::new(Registers::X86, 2)?;
-//! let watch = Request::new(Target::Task(Task(7)), Kind::Data);
-//! let mut held = slots.reserve_all(&[watch; 4])?;
-//!
-//! let Err(Error::NoSpace { free, holders, .. }) = slots.reserve(watch) else { panic!("a fifth fits") };
-//! assert_eq!((free, holders[0].target, holders[0].slots), (0, Target::Task(Task(7)), 4));
-//!
-//! held.pop();
-//! slots.reserve(Request::new(Target::Cpu(Cpu(0)), Kind::Data))?;
-//! # Ok(())
-//! # }
-//! ```
-//!
-//! # Rules
-//!
-//! Those of the Linux kernel (`kernel/events/hw_breakpoint.c`), for each kind of register by itself.
-//! With `H` registers, `C[c]` slots of processor `c` itself, `n(T, c)` slots that task `T` takes on `c`,
-//! and weight `w`:
-//!
-//! | request | fits if |
-//! |---|---|
-//! | processor `c` | `C[c] + max over T of n(T, c) + w <= H` |
-//! | task `T` on processor `c` | `C[c] + n(T, c) + w <= H` |
-//! | task `T` wherever it runs | `max over c of (C[c] + n(T, c)) + w <= H` |
-//!
-//! Tasks combine by maximum, for no two run on one processor at once; tasks and processors add up. Slots
-//! are taken when they are reserved, not when something is armed, and two breakpoints on one address
-//! take two.
-//!
-//! A *processor* is whatever has registers and runs one task at a time: with async tasks, a worker thread.
-//!
-//! # Cost
-//!
-//! A task's request takes one lock out of 64 and looks at that task's own breakpoints, at most `H` of
-//! them unless it has some that are bound to a processor; neither the number of tasks nor that of
-//! processors matters. A processor's request takes all locks: an absolute slow path.
-//!
-//! # Things it does not do
-//!
-//! It arms nothing and knows nothing of addresses. It does not know what other processes or a debugger hold.
+//! Layers, each of which uses those before it alone: requests and errors, [`Slots`], watches, those
+//! from outside.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
-mod cpus;
 mod error;
-mod histogram;
-mod lock;
+mod outside;
 mod request;
-mod shard;
 mod slots;
-mod table;
+mod watch;
 
-pub use error::{Error, Holder};
-pub use lock::Waits;
-pub use request::{Cpu, Kind, MOST_SLOTS, Registers, Request, Target, Task};
+pub use dormouse_sys::perf::{Error as PerfError, UserStack};
+pub use error::{Error, HeldSlot, SlotHolder};
+pub use outside::{Outside, OutsideBudget, OutsideReport, TargetEnd, free_registers};
+pub use request::{Cpu, MOST_SLOTS, Registers, SlotKind, SlotRequest, Target, TaskId};
+#[cfg(any(test, feature = "oracle"))]
+#[doc(hidden)]
+pub use slots::oracle;
 pub use slots::{Reservation, Slots};
+pub use watch::{
+    Access, Coverage, Watch, WatchHit, WatchReport, WatchSite, WatchSpec, WatchState, held, on_hit, on_stray,
+    sched_in, sched_out, switches,
+};

@@ -1,4 +1,4 @@
-//! What is asked for: so many slots of one kind, for a task or for a processor.
+//! Requests: so many slots of one kind, for a task or for a processor.
 
 use std::fmt;
 
@@ -10,48 +10,49 @@ pub(crate) const CLASSES: usize = 2;
 
 /// Something that runs on one processor at a time: a thread, an async task, a request.
 ///
-/// The number is the caller's. Counters are best: tasks that are near in number are kept near in memory.
+/// The number is the caller's. Counters are best: tasks that are near in number are kept near in
+/// memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Task(pub u64);
+pub struct TaskId(pub u64);
 
 /// Something that has registers and runs one task at a time: a processor, or a worker thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Cpu(pub u32);
 
-/// What a breakpoint stops at.
+/// The kind of access that a breakpoint stops at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Kind {
+pub enum SlotKind {
     /// Reads or writes of memory.
     Data,
     /// Execution of an instruction.
     Execute,
 }
 
-/// Whose breakpoint it is.
+/// The task or processor of a breakpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Target {
     /// Every task that runs on this processor.
     Cpu(Cpu),
     /// This task, wherever it runs.
-    Task(Task),
+    Task(TaskId),
     /// This task while it runs on this processor.
-    TaskOnCpu(Task, Cpu),
+    TaskOnCpu(TaskId, Cpu),
 }
 
 /// A wish for slots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Request {
+pub struct SlotRequest {
     /// For whom.
     pub target: Target,
     /// Of which kind.
-    pub kind: Kind,
+    pub kind: SlotKind,
     /// How many registers the breakpoint takes; 1 unless the architecture has wide ones.
     pub weight: u32,
 }
 
-impl Request {
+impl SlotRequest {
     /// A wish for one slot.
-    pub fn new(target: Target, kind: Kind) -> Self {
+    pub fn new(target: Target, kind: SlotKind) -> Self {
         Self { target, kind, weight: 1 }
     }
 }
@@ -75,23 +76,23 @@ impl Registers {
     pub const X86: Self = Self::Shared(4);
 
     /// How many there are for this kind.
-    pub fn slots(self, kind: Kind) -> u32 {
+    pub fn slots(self, kind: SlotKind) -> u32 {
         match (self, kind) {
             (Self::Shared(slots), _)
-            | (Self::Separate { data: slots, .. }, Kind::Data)
-            | (Self::Separate { execute: slots, .. }, Kind::Execute) => slots,
+            | (Self::Separate { data: slots, .. }, SlotKind::Data)
+            | (Self::Separate { execute: slots, .. }, SlotKind::Execute) => slots,
         }
     }
 
     /// Whether a breakpoint of one kind takes a slot from those of the other.
-    pub fn are_shared(self) -> bool {
+    fn are_shared(self) -> bool {
         matches!(self, Self::Shared(_))
     }
 
     /// Kinds that share registers are of one class.
-    pub(crate) fn class(self, kind: Kind) -> usize {
+    pub(crate) fn class(self, kind: SlotKind) -> usize {
         match kind {
-            Kind::Execute if !self.are_shared() => 1,
+            SlotKind::Execute if !self.are_shared() => 1,
             _ => 0,
         }
     }
@@ -101,13 +102,13 @@ impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Cpu(Cpu(cpu)) => write!(f, "processor {cpu}"),
-            Self::Task(Task(task)) => write!(f, "task {task}"),
-            Self::TaskOnCpu(Task(task), Cpu(cpu)) => write!(f, "task {task} on processor {cpu}"),
+            Self::Task(TaskId(task)) => write!(f, "task {task}"),
+            Self::TaskOnCpu(TaskId(task), Cpu(cpu)) => write!(f, "task {task} on processor {cpu}"),
         }
     }
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for SlotKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Data => "data",
@@ -116,7 +117,7 @@ impl fmt::Display for Kind {
     }
 }
 
-impl fmt::Display for Request {
+impl fmt::Display for SlotRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {} slots for {}", self.weight, self.kind, self.target)
     }

@@ -1,20 +1,20 @@
-//! The running kernel as the oracle, through `perf_event_open`: its own nine cases, and random requests
-//! decided by it and by us.
+//! The running kernel as the oracle, through `perf_event_open`: its own nine cases, and random
+//! requests decided by it and by us.
 //!
-//! Needs root (a breakpoint of a processor sees everybody's tasks) and two processors. Runs in a process
-//! of its own, at whose end the kernel takes back whatever is open.
+//! Needs root (a breakpoint of a processor sees everybody's tasks) and two processors. Runs in a
+//! process of its own, at whose end the kernel takes back all that is open.
 #![cfg(target_os = "linux")]
 
 mod suite;
 
 use std::collections::BTreeMap;
-use std::process::Command;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::{array, thread};
 
-use dormouse_breakpoints::{Cpu, Error, Kind, Registers, Request, Slots, Target, Task};
-use dormouse_sys::perf::{Access, Attr, Breakpoint, Error as Refusal, Event, Subject, WatchLen};
+use dormouse_breakpoints::{Cpu, Error, Registers, SlotKind, SlotRequest, Slots, Target, TaskId};
+use dormouse_sys::perf::{Access, Attr, Breakpoint, Error as Refusal, OpenEvent, Subject, WatchLen};
+use dormouse_testkit::{in_child, skip};
 use suite::{Accounting, CASES, Place, SLOTS, Who, run};
 
 /// Threads that do nothing; they stand for tasks.
@@ -47,23 +47,25 @@ impl Kernel {
         Self { tids, threads }
     }
 
-    fn open(&self, request: Request) -> Result<Event, Refusal> {
+    fn open(&self, request: SlotRequest) -> Result<OpenEvent, Refusal> {
         let breakpoint = match request.kind {
-            Kind::Data => Breakpoint::watch((&raw const WATCHED).addr(), WatchLen::One, Access::ReadWrite)?,
-            Kind::Execute => Breakpoint::execute(Kernel::new as *const () as usize),
+            SlotKind::Data => {
+                Breakpoint::watch((&raw const WATCHED).addr(), WatchLen::One, Access::ReadWrite)?
+            }
+            SlotKind::Execute => Breakpoint::execute(Kernel::new as *const () as usize),
         };
-        let tid = |task: Task| self.tids[task.0 as usize];
+        let tid = |task: TaskId| self.tids[task.0 as usize];
         let subject = match request.target {
             Target::Cpu(Cpu(cpu)) => Subject::Cpu(cpu),
             Target::Task(task) => Subject::Thread(tid(task)),
             Target::TaskOnCpu(task, Cpu(cpu)) => Subject::ThreadOnCpu { tid: tid(task), cpu },
         };
         // Never on: slots are taken at the opening, and nobody is to stop.
-        Event::open(&Attr::breakpoint(breakpoint).disabled(), subject)
+        OpenEvent::open(&Attr::breakpoint(breakpoint).disabled(), subject)
     }
 
     /// `None`: no space.
-    fn reserve(&self, request: Request) -> Option<Event> {
+    fn reserve(&self, request: SlotRequest) -> Option<OpenEvent> {
         match self.open(request) {
             Ok(event) => Some(event),
             Err(Refusal::NoSlot { .. }) => None,
@@ -74,7 +76,7 @@ impl Kernel {
     /// Whether all registers of two processors can be had: else somebody else uses some.
     fn is_free(&self) -> bool {
         let all: Vec<_> = (0..2)
-            .flat_map(|cpu| vec![Request::new(Target::Cpu(Cpu(cpu)), Kind::Data); SLOTS])
+            .flat_map(|cpu| vec![SlotRequest::new(Target::Cpu(Cpu(cpu)), SlotKind::Data); SLOTS])
             .map(|request| self.reserve(request))
             .collect();
         all.iter().all(Option::is_some)
@@ -96,19 +98,19 @@ fn own_tid() -> u32 {
 }
 
 impl Accounting for Kernel {
-    type Held = Event;
+    type Held = OpenEvent;
 
-    fn take(&mut self, place: Place) -> Option<Event> {
-        let task = |who| Task(u64::from(who != Who::Current));
+    fn take(&mut self, place: Place) -> Option<OpenEvent> {
+        let task = |who| TaskId(u64::from(who != Who::Current));
         let target = match place {
             Place::All(who) => Target::Task(task(who)),
             Place::On(cpu, who) => Target::TaskOnCpu(task(who), Cpu(cpu)),
             Place::Cpu(cpu) => Target::Cpu(Cpu(cpu)),
         };
-        self.reserve(Request::new(target, Kind::Data))
+        self.reserve(SlotRequest::new(target, SlotKind::Data))
     }
 
-    fn release(&mut self, held: Event) {
+    fn release(&mut self, held: OpenEvent) {
         drop(held);
     }
 }
@@ -117,35 +119,21 @@ impl Accounting for Kernel {
 fn kernel() -> Option<Kernel> {
     let kernel = Kernel::new();
     // Closed again at once: it would be in the way of the next question.
-    let refused = kernel.open(Request::new(Target::Cpu(Cpu(1)), Kind::Data)).err();
+    let refused = kernel.open(SlotRequest::new(Target::Cpu(Cpu(1)), SlotKind::Data)).err();
     let reason = match refused {
         Some(error) => format!("perf_event_open for processor 1: {error}"),
         None if !cfg!(target_arch = "x86_64") => "the table is that of x86".to_owned(),
         None if !kernel.is_free() => "somebody else holds breakpoints".to_owned(),
         None => return Some(kernel),
     };
-    println!("1 skipped: {reason}");
+    skip(reason);
     None
 }
 
 /// One test for both: side by side they would take each other's registers.
 #[test]
-fn the_kernel_decides_as_its_cases_say_and_as_we_do() {
-    const NAME: &str = "the_kernel_decides_as_its_cases_say_and_as_we_do";
-    const MARK: &str = "DORMOUSE_TEST_CHILD";
-    if std::env::var_os(MARK).is_some_and(|test| test == NAME) {
-        return ask_the_kernel();
-    }
-    let output = Command::new(std::env::current_exe().unwrap())
-        .args([NAME, "--exact", "--nocapture", "--test-threads=1"])
-        .env(MARK, NAME)
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
-    let summary = said.lines().find(|line| line.contains("skipped: ") || line.contains("decided alike"));
-    println!("{}", summary.unwrap_or_default());
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && summary.is_some(), "{}\n{said}{errors}", output.status);
+fn kernel_decides_like_cases_and_slots() {
+    in_child(ask_the_kernel);
 }
 
 fn ask_the_kernel() {
@@ -154,9 +142,9 @@ fn ask_the_kernel() {
         run(&mut kernel, case);
     }
     if let Err(difference) = differ(&kernel, 0x2545_f491_4f6c_dd1d) {
-        // What others open meanwhile is in the kernel's answers and not in ours.
+        // Breakpoints that others open meanwhile are in the kernel's answers and not in ours.
         assert!(!kernel.is_free(), "{difference}");
-        println!("1 skipped: somebody else took breakpoints meanwhile");
+        skip("somebody else took breakpoints meanwhile");
     }
 }
 
@@ -177,14 +165,14 @@ fn differ(kernel: &Kernel, mut seed: u64) -> Result<(), String> {
             drop(held.swap_remove(index));
             continue;
         }
-        let (task, cpu) = (Task(random(TASKS) as u64), Cpu(random(2) as u32));
+        let (task, cpu) = (TaskId(random(TASKS) as u64), Cpu(random(2) as u32));
         let (what, target) = match random(7) {
             0..3 => ("task", Target::Task(task)),
             3..6 => ("task on cpu", Target::TaskOnCpu(task, cpu)),
             _ => ("cpu", Target::Cpu(cpu)),
         };
-        let kind = if random(4) == 0 { Kind::Execute } else { Kind::Data };
-        let request = Request::new(target, kind);
+        let kind = if random(4) == 0 { SlotKind::Execute } else { SlotKind::Data };
+        let request = SlotRequest::new(target, kind);
         let (ours, theirs) = (slots.reserve(request), kernel.reserve(request));
         if matches!(ours, Err(Error::NoSpace { .. })) != theirs.is_none() {
             return Err(format!("operation {number}, {request}: {ours:?}, the kernel {theirs:?}"));

@@ -1,21 +1,21 @@
 //! The kernel's nine cases, against the slots and against the list they replace.
 
-#[path = "../../bench/src/workloads/breakpoint/list.rs"]
-mod list;
 mod suite;
 
-use dormouse_breakpoints::{Cpu, Error, Kind, Registers, Request, Reservation, Slots, Target, Task};
-use list::List;
+use dormouse_breakpoints::oracle::SlotList;
+use dormouse_breakpoints::{
+    Cpu, Error, Registers, Reservation, SlotKind, SlotRequest, Slots, Target, TaskId,
+};
 use suite::{Accounting, CASES, Place, Who, run};
 
-fn request(place: Place) -> Request {
-    let task = |who| Task(if who == Who::Current { 1 } else { 2 });
+fn request(place: Place) -> SlotRequest {
+    let task = |who| TaskId(if who == Who::Current { 1 } else { 2 });
     let target = match place {
         Place::All(who) => Target::Task(task(who)),
         Place::On(cpu, who) => Target::TaskOnCpu(task(who), Cpu(cpu)),
         Place::Cpu(cpu) => Target::Cpu(Cpu(cpu)),
     };
-    Request::new(target, Kind::Data)
+    SlotRequest::new(target, SlotKind::Data)
 }
 
 impl<'s> Accounting for &'s Slots {
@@ -37,7 +37,7 @@ impl<'s> Accounting for &'s Slots {
     }
 }
 
-impl Accounting for List {
+impl Accounting for SlotList {
     type Held = usize;
 
     fn take(&mut self, place: Place) -> Option<usize> {
@@ -45,7 +45,7 @@ impl Accounting for List {
     }
 
     fn release(&mut self, held: usize) {
-        List::release(self, held);
+        SlotList::release(self, held);
     }
 }
 
@@ -53,7 +53,7 @@ impl Accounting for List {
 fn the_slots_decide_as_the_kernels_cases_say() {
     for cpus in [2, 3, 256] {
         let slots = Slots::new(Registers::X86, cpus).unwrap();
-        // One after the other on the same slots: whatever a case leaves behind fails a later one.
+        // One after the other on the same slots: slots that a case leaves behind fail a later one.
         for case in CASES {
             run(&mut &slots, case);
             assert_eq!(slots.tasks(), 0, "{}", case.0);
@@ -64,7 +64,7 @@ fn the_slots_decide_as_the_kernels_cases_say() {
 #[test]
 fn the_list_decides_as_the_kernels_cases_say() {
     for cpus in [2, 3, 256] {
-        let mut list = List::new(Registers::X86, cpus);
+        let mut list = SlotList::new(Registers::X86, cpus);
         for case in CASES {
             run(&mut list, case);
         }

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 
-use dormouse_breakpoints::{Cpu, Kind, Registers, Request, Slots, Target, Task};
+use dormouse_breakpoints::{Cpu, Registers, SlotKind, SlotRequest, Slots, Target, TaskId};
 
 const CPUS: u32 = 3;
 const THREADS: u64 = 4;
@@ -15,32 +15,36 @@ fn rounds() -> u64 {
 }
 
 fn reserve_all_of_cpu(slots: &Slots, cpu: u32) -> bool {
-    slots.reserve(Request { weight: 4, ..Request::new(Target::Cpu(Cpu(cpu)), Kind::Data) }).is_ok()
+    slots
+        .reserve(SlotRequest { weight: 4, ..SlotRequest::new(Target::Cpu(Cpu(cpu)), SlotKind::Data) })
+        .is_ok()
 }
 
 #[test]
-fn processors_and_tasks_never_hold_more_than_there_is() {
+fn slots_are_never_given_twice() {
     let slots = Slots::new(Registers::X86, CPUS).unwrap();
-    // What each processor's own breakpoints and each thread's task are known to hold, on each processor.
+    // The slots that each processor's own breakpoints are known to hold.
     let own: [AtomicU32; CPUS as usize] = Default::default();
     thread::scope(|scope| {
         for thread in 0..THREADS {
             let (slots, own) = (&slots, &own);
             scope.spawn(move || {
                 for round in 0..rounds() {
-                    let task = Task(thread + round * THREADS);
+                    let task = TaskId(thread + round * THREADS);
                     let cpu = Cpu((round % u64::from(CPUS)) as u32);
-                    let all = slots.reserve(Request::new(Target::Task(task), Kind::Data));
-                    let bound = slots.reserve(Request::new(Target::TaskOnCpu(task, cpu), Kind::Data));
+                    let all = slots.reserve(SlotRequest::new(Target::Task(task), SlotKind::Data));
+                    let bound = slots.reserve(SlotRequest::new(Target::TaskOnCpu(task, cpu), SlotKind::Data));
                     let taken = u32::from(all.is_ok()) + u32::from(bound.is_ok());
-                    // A processor's slots cannot grow past what this task leaves while it holds its own.
+                    // A processor's slots cannot grow past what this task leaves while it holds its
+                    // own.
                     let beside = own[cpu.0 as usize].load(Ordering::SeqCst);
                     assert!(taken + beside <= 4, "{taken} of the task, {beside} of {cpu:?}");
                     drop((all, bound));
                     if round % 8 > 0 {
                         continue;
                     }
-                    let wide = Request { weight: 3, ..Request::new(Target::Cpu(cpu), Kind::Data) };
+                    let wide =
+                        SlotRequest { weight: 3, ..SlotRequest::new(Target::Cpu(cpu), SlotKind::Data) };
                     if let Ok(held) = slots.reserve(wide) {
                         own[cpu.0 as usize].fetch_add(3, Ordering::SeqCst);
                         assert!(!reserve_all_of_cpu(slots, cpu.0));

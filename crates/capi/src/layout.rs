@@ -1,4 +1,5 @@
-//! The committed headers say what Rust does: a C file of static assertions, generated from here, compiles.
+//! The committed headers say what Rust does: a C file of static assertions, generated from here,
+//! compiles.
 
 use std::fmt::Write as _;
 use std::mem::offset_of;
@@ -8,8 +9,10 @@ use std::process::Command;
 use dormouse::{Key, Probe};
 
 use crate::error::{Code, Error, Report};
+use crate::groups::{EnteredId, GroupId, TaskId};
 use crate::list::KeyInfo;
 use crate::probe::{Value, kind};
+use crate::watch::{ACCESSES, Counts, Place, Spec, State, flag};
 
 /// C's name of a structure, its size, and its fields with their offsets.
 type Layout = (&'static str, usize, Vec<(&'static str, usize)>);
@@ -54,6 +57,62 @@ fn layouts() -> Vec<Layout> {
             baseline,
             reserved
         ),
+        layout!("struct dormouse_group", GroupId, number, flags),
+        layout!("struct dormouse_task", TaskId, number, group),
+        layout!("struct dormouse_entered", EnteredId, task, place),
+        layout!(
+            "struct dormouse_watch_spec",
+            Spec,
+            size,
+            access,
+            address,
+            length,
+            name,
+            group,
+            flags,
+            rate,
+            most,
+            equals,
+            mask
+        ),
+        layout!(
+            "struct dormouse_watch_report",
+            Counts,
+            size,
+            state,
+            hits,
+            delivered,
+            passed,
+            lost,
+            sites,
+            other_sites,
+            threads_armed,
+            threads_alive,
+            armed_ns,
+            wall_ns,
+            late,
+            unread,
+            unarmed,
+            rests,
+            signal_taken
+        ),
+        layout!(
+            "struct dormouse_watch_site",
+            Place,
+            size,
+            thread,
+            address,
+            group,
+            hits,
+            before,
+            after,
+            task,
+            time_ns,
+            stack,
+            depth,
+            has_values,
+            reserved
+        ),
         ("struct dormouse_value", size_of::<Value>(), {
             vec![("kind", offset_of!(Value, kind)), ("as", offset_of!(Value, of))]
         }),
@@ -75,6 +134,8 @@ fn constants() -> Vec<(&'static str, u32)> {
         ("NO_AGENT", Code::NoAgent),
         ("OTHER", Code::Other),
         ("BUG", Code::Bug),
+        ("NO_MEMORY", Code::NoMemory),
+        ("NO_REGISTER", Code::NoRegister),
     ]
     .map(|(name, code)| (name, code as u32))
     .into_iter()
@@ -85,11 +146,22 @@ fn constants() -> Vec<(&'static str, u32)> {
         ("VALUE_FLOAT", kind::FLOAT),
         ("VALUE_BOOLEAN", kind::BOOLEAN),
         ("VALUE_TEXT", kind::TEXT),
+        ("WRITE", ACCESSES[0].0),
+        ("READ_WRITE", ACCESSES[1].0),
+        ("EXECUTE", ACCESSES[2].0),
+        ("WATCH_CHANGED", flag::CHANGED),
+        ("WATCH_EQUALS", flag::EQUALS),
+        ("WATCH_SCOPED", flag::SCOPED),
+        ("WATCH_FLEXIBLE", flag::FLEXIBLE),
+        ("WATCH_ALL_SLOTS", flag::ALL_SLOTS),
+        ("WATCH_ARMED", State::Armed as u32),
+        ("WATCH_RESTING", State::Resting as u32),
+        ("WATCH_OVER", State::Over as u32),
     ])
     .collect()
 }
 
-/// What a compiler says of the assertions, if anything.
+/// The compiler's complaint about the assertions.
 fn compile(assertions: &str) -> Result<(), String> {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("layout.c");

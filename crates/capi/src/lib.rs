@@ -1,25 +1,38 @@
-//! The C face of dormouse: what `include/dormouse/*.h` declare. The headers are the documentation for users.
+//! The C face of dormouse: what `include/dormouse/*.h` declare. The headers are the documentation
+//! for users.
 //!
-//! The layouts that C and Rust share are `repr(C)`, begin with their size where a caller provides them, and grow at
-//! their end only; `layout` compares them with the committed headers. Every function keeps `errno`, and no
-//! panic leaves one.
+//! The layouts that C and Rust share are `repr(C)`, begin with their size where a caller provides
+//! them, and grow at their end only; `layout` compares them with the committed headers. Every
+//! function keeps `errno`, no panic leaves one, and no thread is cancelled inside of one
+//! (`call.rs`).
 //!
 //! Exported are the names that begin with `dormouse_`, of the version in `dormouse.map`.
 //!
 //! # Safety
 //!
-//! C promises what its compiler does not check: that a pointer is NULL or leads to what its type says, that keys and
-//! probes are static, and that a batch, a list or a lease is used by one thread at a time and not after its
-//! end. What can be told at little cost is told: NULL, misaligned pointers, structures of an unknown size.
+//! C promises what its compiler does not check. The `unsafe` code cites these by number:
+//!
+//! 1. A pointer is NULL or leads to what its type says, for the time of the call.
+//! 2. Keys and probes are static (the header's macros lay them down).
+//! 3. A structure that the caller provides begins with its size (GROWTH).
+//! 4. A batch, a list, a lease or a watch is NULL or comes from the function that begins it. One
+//!    thread at a time uses it (THREADS), and none after the function that ends it.
+//! 5. A string ends with a NUL. An array has as many elements as the count beside it.
+//! 6. An object is registered by the header's macros, and stays until it is unregistered.
+//!
+//! The functions check what costs little: NULL, misaligned pointers, structures of an unknown size.
 
 // Where sites are not patched there is no assembler that could lay them down from C.
 #![cfg(all(target_arch = "x86_64", target_os = "linux", not(any(dormouse_fallback, miri, loom))))]
 #![deny(unsafe_code)]
 
+mod agent;
+mod call;
 mod error;
-mod host;
+mod groups;
 mod keys;
 #[cfg(test)]
 mod layout;
 mod list;
 mod probe;
+mod watch;

@@ -1,18 +1,18 @@
-//! Lists of keys: a copy of what the registry says at one moment, with text as C likes it.
+//! Lists of keys: a copy of the registry at one moment, with text as C likes it.
 //!
 //! # Safety
 //!
-//! As the crate's; each function trusts its arguments as its declaration in the header says.
+//! C's promises, by their numbers in `lib.rs`.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString, c_char};
 use std::ptr::NonNull;
 
 use dormouse::Key;
-use dormouse::keys::{KeyUse, Selector, all};
+use dormouse::keys::{KeyUse, Selector, try_all};
 
-use crate::error::{Code, Error, Out, Refusal, answer, contained};
-use crate::keys::owned;
+use crate::call::{Out, answer, contained, memory_for, owned};
+use crate::error::{Code, Error, Refusal};
 
 /// `struct dormouse_list`.
 #[derive(Debug)]
@@ -46,7 +46,7 @@ pub(crate) struct KeyInfo {
     pub(crate) reserved: [u8; 2],
 }
 
-/// Text as C likes it: what follows a NUL is left away.
+/// Text as C likes it, up to its first NUL.
 fn terminated(text: &str) -> CString {
     CString::new(text.split('\0').next().unwrap_or_default()).unwrap_or_default()
 }
@@ -84,17 +84,19 @@ unsafe extern "C" fn dormouse_list_begin(
     list: *mut *mut List,
     error: *mut Error,
 ) -> Code {
-    // SAFETY: C's promises: a string or NULL, and room for a pointer.
+    // SAFETY: promise 5 for the string, 1 for the place of the list, 3 for the error.
     unsafe {
         answer(error, || {
             let list =
                 NonNull::new(list).ok_or(Refusal::Invalid("no place for the list: the pointer is NULL"))?;
+            memory_for(0)?;
             let keys = if globs.is_null() {
-                all()
+                try_all().map_err(Refusal::from)?
             } else {
                 let globs = CStr::from_ptr(globs).to_string_lossy();
-                Selector::parse(&globs).map_err(Refusal::Glob)?.keys()
+                Selector::parse(&globs).map_err(Refusal::Glob)?.try_keys().map_err(Refusal::from)?
             };
+            memory_for(keys.len())?;
             let keys = keys.into_iter().map(Listed::from).collect();
             list.write(Box::into_raw(Box::new(List { keys, at: 0 })));
             Ok(())
@@ -104,7 +106,7 @@ unsafe extern "C" fn dormouse_list_begin(
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn dormouse_list_next(list: *mut List, info: *mut KeyInfo) -> bool {
-    // SAFETY: C's promises: a list that has not ended, and a structure with its size.
+    // SAFETY: promise 4 for the list, 3 for the structure.
     contained(false, || unsafe {
         let (Some(list), Some(out), false) = (list.as_mut(), Out::new(info), info.is_null()) else {
             return false;
@@ -118,6 +120,6 @@ unsafe extern "C" fn dormouse_list_next(list: *mut List, info: *mut KeyInfo) -> 
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn dormouse_list_end(list: *mut List) {
-    // SAFETY: C's promise: NULL, or a list that `dormouse_list_begin` made and that has not ended.
+    // SAFETY: promise 4.
     contained((), || drop(unsafe { owned(list) }));
 }

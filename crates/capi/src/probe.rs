@@ -1,17 +1,17 @@
-//! What an awake `DORMOUSE_PROBE` does.
+//! The record of an awake `DORMOUSE_PROBE`.
 //!
 //! # Safety
 //!
-//! As the crate's; the function trusts its arguments as its declaration in the header says.
+//! C's promises, by their numbers in `lib.rs`; the header's macros keep them.
 #![allow(unsafe_code)]
 
 use dormouse::Probe;
 use dormouse::macros::point;
 use dormouse::record::Writer;
 
-use crate::error::contained;
+use crate::call::contained;
 
-/// `enum dormouse_value_kind`. Numbers, not an enum: C may have another. Any other, as 0, is no value.
+/// `enum dormouse_value_kind`, as numbers: C may pass another one. Any other, as 0, is no value.
 pub(crate) mod kind {
     pub(crate) const SIGNED: u32 = 1;
     pub(crate) const UNSIGNED: u32 = 2;
@@ -49,9 +49,10 @@ struct Text {
 impl Value {
     /// # Safety
     ///
-    /// The payload is that of the kind, and text is there.
+    /// The payload is that of the kind, and text is as long as it says.
     unsafe fn put(&self, into: &mut Writer) {
-        // SAFETY: the caller's promise; numbers of every bit pattern are numbers.
+        // SAFETY: the kind says which payload it is, by this function's contract; numbers of every
+        // bit pattern are numbers.
         unsafe {
             match self.kind {
                 kind::SIGNED => into.signed(self.of.signed),
@@ -69,7 +70,7 @@ impl Value {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn dormouse_record(probe: *const Probe, values: *const Value, count: usize) {
-    // SAFETY: C's promises: a static probe with its size first, and `count` values.
+    // SAFETY: promise 2 for the probe, whose size is read first; 5 for the `count` values.
     contained((), || unsafe {
         if probe.is_null()
             || !probe.is_aligned()

@@ -1,7 +1,7 @@
 //! Durations as people type them: `30s`, `500ms`, `2m`, `1h30m`.
 //!
-//! A number without a unit is refused rather than guessed at: `--for 30` that meant minutes to its author
-//! would leave probes on in production for the wrong time.
+//! A number without a unit is refused rather than guessed at: `--for 30` that meant minutes to its
+//! author would leave probes on in production for the wrong time.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ const UNITS: [(&str, u64); 7] = [
     ("d", 86_400_000_000_000),
 ];
 
-/// What a unit may be, for messages.
+/// The units, for messages.
 const HOW: &str = "write a number and ms, s, m, h or d, as in 500ms, 30s or 1h30m";
 
 const TOO_LONG: &str = "it is longer than 584 years";
@@ -98,7 +98,7 @@ pub(crate) fn short(ns: u64) -> String {
         let places = if n < 10.0 { 2 } else { usize::from(n < 100.0) };
         format!("{n:.places$} {name}")
     };
-    // What would be rounded up to a thousand is one of the next unit.
+    // A number that would be rounded up to a thousand is one of the next unit.
     match ns {
         0..1_000 => format!("{ns} ns"),
         1_000..999_500 => in_unit(1_000, "us"),

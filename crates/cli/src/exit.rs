@@ -1,14 +1,12 @@
 //! How a run ends: the exit codes and the failure that leads to one.
 //!
-//! Scripts branch on the code, people read the message, so a [`Failure`] carries both, and beside them what
-//! may help: names near the one that was not found and the one thing to change.
+//! Scripts branch on the code, people read the message, so a [`Failure`] carries both, and beside
+//! them what may help: names near the one that was not found and the one thing to change.
 
-use std::ffi::OsStr;
 use std::fmt;
-use std::io;
 use std::process::ExitCode;
 
-use crate::text::clean;
+use serde::Serialize;
 
 /// The exit codes; they are part of the interface and stand in `dormouse --help`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,32 +34,26 @@ pub(crate) enum Exit {
 }
 
 impl Exit {
-    /// The number that the process ends with.
-    pub(crate) fn code(self) -> u8 {
+    /// The number that the process ends with, and the word for it in JSON.
+    fn names(self) -> (u8, &'static str) {
         match self {
-            Exit::Ok => 0,
-            Exit::Failed => 1,
-            Exit::Usage => 2,
-            Exit::NoTarget => 3,
-            Exit::Denied => 4,
-            Exit::Unsupported => 5,
-            Exit::Interrupted => 130,
-            Exit::Child(code) => code,
+            Exit::Ok => (0, "ok"),
+            Exit::Failed => (1, "failed"),
+            Exit::Usage => (2, "usage"),
+            Exit::NoTarget => (3, "no-target"),
+            Exit::Denied => (4, "denied"),
+            Exit::Unsupported => (5, "unsupported"),
+            Exit::Interrupted => (130, "interrupted"),
+            Exit::Child(code) => (code, "child"),
         }
     }
 
-    /// The word for it in JSON.
+    pub(crate) fn code(self) -> u8 {
+        self.names().0
+    }
+
     pub(crate) fn word(self) -> &'static str {
-        match self {
-            Exit::Ok => "ok",
-            Exit::Failed => "failed",
-            Exit::Usage => "usage",
-            Exit::NoTarget => "no-target",
-            Exit::Denied => "denied",
-            Exit::Unsupported => "unsupported",
-            Exit::Interrupted => "interrupted",
-            Exit::Child(_) => "child",
-        }
+        self.names().1
     }
 }
 
@@ -80,38 +72,51 @@ pub(crate) enum Failure {
     Said(Box<Report>),
 }
 
-/// What a failure says.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// The words of a failure.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Report {
+    #[serde(skip)]
     pub(crate) exit: Exit,
-    /// What failed and on what.
+    /// The operation that failed, and its object.
     pub(crate) message: String,
     /// Names near one that was not found.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) near: Vec<String>,
-    /// What to change.
+    /// The thing to change.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) hint: Option<String>,
+    /// Whether the other side of a conversation has closed it.
+    #[serde(skip)]
+    pub(crate) has_hung_up: bool,
 }
 
-/// What a command returns.
+/// The result of a command.
 pub(crate) type Outcome<T = Exit> = Result<T, Failure>;
 
 impl Failure {
     /// A failure that ends with `exit`.
     pub(crate) fn new(exit: Exit, message: impl Into<String>) -> Failure {
-        Failure::Said(Box::new(Report { exit, message: message.into(), near: Vec::new(), hint: None }))
+        let (message, near) = (message.into(), Vec::new());
+        Failure::Said(Box::new(Report { exit, message, near, hint: None, has_hung_up: false }))
     }
 
-    /// A command that cannot be run: ends with the code that a shell would end with.
-    pub(crate) fn not_run(program: &OsStr, error: &io::Error) -> Failure {
-        let code = if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 };
-        let message = format!("cannot run {}: {error}", clean(&program.to_string_lossy()));
-        Failure::new(Exit::Child(code), message)
+    /// A failure that no other code names.
+    pub(crate) fn failed(message: impl Into<String>) -> Failure {
+        Failure::new(Exit::Failed, message)
     }
 
     /// The same failure, with what to change.
     pub(crate) fn hint(mut self, hint: impl Into<String>) -> Failure {
         if let Failure::Said(report) = &mut self {
             report.hint = Some(hint.into());
+        }
+        self
+    }
+
+    /// The same failure of a second way, with what was in the first one.
+    pub(crate) fn after(mut self, first: &str) -> Failure {
+        if let Failure::Said(report) = &mut self {
+            report.message = format!("{} (from outside, since {first})", report.message);
         }
         self
     }

@@ -1,35 +1,40 @@
 //! The `dormouse` command: looks into services that embed dormouse, while they run.
 //!
-//! One file a subcommand in [`cmd`]. Each gets the shared [`output::Context`], finds its process through [`target`],
-//! talks to it through [`client`] and returns how the run ends ([`exit`]). Data goes to standard output, messages to
-//! standard error; nothing here panics on what a service, a file or a closed pipe says.
+//! One file a subcommand in [`cmd`]. Each gets the shared [`output::Context`], finds its process
+//! through [`target`], talks to it through [`client`] and returns how the run ends ([`exit`]). Data
+//! goes to standard output, messages to standard error; nothing here panics on what a service, a
+//! file or a closed pipe says.
 
 #![deny(unsafe_code)]
 
 mod args;
+mod child;
 mod client;
 mod cmd;
 mod duration;
 mod exit;
+mod live;
 mod output;
+mod render;
 mod sample;
 mod signals;
+mod stream;
 mod target;
 mod text;
 
 use std::process::ExitCode;
 
-use clap::Parser as _;
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{CommandFactory as _, Parser as _};
 
-use crate::args::Cli;
+use crate::cmd::Cli;
 use crate::exit::{Exit, Report};
 use crate::output::Context;
 
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(error) => return not_understood(&error).into(),
+        Err(error) => return not_understood(&visible(error)).into(),
     };
     let mut context = Context::new(cli.common.json, cli.common.color, cli.common.timeout);
     let result = cmd::run(cli.command, &mut context).and_then(|exit| context.flush().map(|()| exit));
@@ -37,6 +42,22 @@ fn main() -> ExitCode {
         Ok(exit) => exit.into(),
         Err(failure) => context.fail(failure).into(),
     }
+}
+
+/// The error without suggestions that the help does not show.
+fn visible(mut error: clap::Error) -> clap::Error {
+    let command = Cli::command();
+    let is_shown = |name: &String| command.find_subcommand(name).is_none_or(|found| !found.is_hide_set());
+    let suggested = match error.get(ContextKind::SuggestedSubcommand) {
+        Some(ContextValue::Strings(names)) => names.iter().filter(|name| is_shown(name)).cloned().collect(),
+        Some(ContextValue::String(name)) if !is_shown(name) => Vec::new(),
+        _ => return error,
+    };
+    error.remove(ContextKind::SuggestedSubcommand);
+    if !suggested.is_empty() {
+        error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(suggested));
+    }
+    error
 }
 
 /// Help and version, which are asked for, or a command line that says nothing this command knows.
@@ -52,8 +73,13 @@ fn not_understood(error: &clap::Error) -> Exit {
             let text = error.render().to_string();
             let message = text.strip_prefix("error: ").unwrap_or(&text);
             let message = message.split("\n\nUsage:").next().unwrap_or(message).trim_end();
-            let report =
-                Report { exit: Exit::Usage, message: message.to_owned(), near: Vec::new(), hint: None };
+            let report = Report {
+                exit: Exit::Usage,
+                message: message.to_owned(),
+                near: Vec::new(),
+                hint: None,
+                has_hung_up: false,
+            };
             output::tell(&report, true);
             Exit::Usage
         }

@@ -1,9 +1,9 @@
-//! What a run prints: data to standard output, messages to standard error.
+//! The output of a run: data to standard output, messages to standard error.
 //!
-//! Standard output belongs to the next program in the pipe. When that program leaves, the run ends with
-//! success and without a word; every other error of writing is a failure. Nothing here panics on a closed
-//! stream, as `println!` would. Styles are written always and taken out again where the stream does not want
-//! them ([`anstream`] knows `NO_COLOR`, `TERM=dumb` and files).
+//! Standard output belongs to the next program in the pipe. When that program leaves, the run ends
+//! with success and without a word; every other error of writing is a failure. Nothing here panics
+//! on a closed stream, as `println!` would. Styles are written always and taken out again where the
+//! stream does not want them ([`anstream`] knows `NO_COLOR`, `TERM=dumb` and files).
 
 use std::fmt;
 use std::fs::File;
@@ -12,45 +12,36 @@ use std::path::Path;
 use std::time::Duration;
 
 use anstream::{AutoStream, ColorChoice};
+use clap::ColorChoice as Color;
 use clap::builder::styling::{AnsiColor, Style};
 use serde::Serialize;
 
 use crate::exit::{Exit, Failure, Outcome, Report};
-use crate::text::{Clean, list};
+use crate::text::{self, Clean, list};
 
 /// Version of everything that `--json` prints; fields are only ever added within one.
 pub(crate) const SCHEMA: u32 = 1;
 
 /// Heads of tables.
 pub(crate) const HEAD: Style = Style::new().bold();
-/// What is well.
+/// Good findings.
 pub(crate) const GOOD: Style = AnsiColor::Green.on_default();
-/// What has a limit.
+/// Findings with a limit, and warnings.
 pub(crate) const FAIR: Style = AnsiColor::Yellow.on_default();
-/// What is wrong.
+/// Bad findings and errors.
 pub(crate) const BAD: Style = AnsiColor::Red.on_default().bold();
-/// What is beside the point.
+/// Remarks beside the data.
 pub(crate) const DIM: Style = Style::new().dimmed();
 
-/// When to use colour.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Color {
-    /// On a terminal that wants it.
-    Auto,
-    /// Always.
-    Always,
-    /// Never.
-    Never,
-}
-
-/// What all subcommands share: where output goes, in which form, and how long a service may take to answer.
+/// The part that all subcommands share: the place and form of output, and how long a service may
+/// take to answer.
 pub(crate) struct Context {
     /// Whether `--json` was given.
     pub(crate) json: bool,
     /// How long an answer may take.
     pub(crate) patience: Duration,
     out: BufWriter<Box<dyn Write>>,
-    /// What `out` is, for messages.
+    /// The name of `out`, for messages.
     place: String,
 }
 
@@ -71,11 +62,8 @@ struct ErrorBody<'a> {
 struct ErrorText<'a> {
     kind: &'static str,
     exit: u8,
-    message: &'a str,
-    #[serde(skip_serializing_if = "<[String]>::is_empty")]
-    near: &'a [String],
-    #[serde(skip_serializing_if = "Option::is_none")]
-    hint: Option<&'a str>,
+    #[serde(flatten)]
+    report: &'a Report,
 }
 
 impl Context {
@@ -97,9 +85,8 @@ impl Context {
 
     /// Has the data go to a file instead of standard output.
     pub(crate) fn write_to(&mut self, path: &Path) -> Outcome<()> {
-        let file = File::create(path).map_err(|error| {
-            Failure::new(Exit::Failed, format!("cannot write to {}: {error}", path.display()))
-        })?;
+        let file = File::create(path)
+            .map_err(|error| Failure::failed(format!("cannot write to {}: {error}", path.display())))?;
         self.out = BufWriter::new(Box::new(AutoStream::auto(file)));
         self.place = path.display().to_string();
         Ok(())
@@ -117,8 +104,8 @@ impl Context {
 
     /// Writes one JSON document on a line of its own.
     pub(crate) fn document<T: Serialize>(&mut self, body: &T) -> Outcome<()> {
-        let text = serde_json::to_string(&Document { schema: SCHEMA, body })
-            .map_err(|error| Failure::new(Exit::Failed, format!("cannot write JSON: {error}")))?;
+        let text = text::json(&Document { schema: SCHEMA, body })
+            .map_err(|error| Failure::failed(format!("cannot write JSON: {error}")))?;
         self.line(text)
     }
 
@@ -131,7 +118,7 @@ impl Context {
         if error.kind() == io::ErrorKind::BrokenPipe {
             return Failure::StdoutClosed;
         }
-        Failure::new(Exit::Failed, format!("cannot write to {}: {error}", self.place))
+        Failure::failed(format!("cannot write to {}: {error}", self.place))
     }
 
     /// Tells why the run fails, in the form that was asked for, and how it ends.
@@ -139,7 +126,7 @@ impl Context {
         match failure {
             Failure::StdoutClosed => Exit::Ok,
             Failure::Said(report) => {
-                // What was found before the failure is still worth having.
+                // Data from before the failure is still worth having.
                 let _ = self.out.flush();
                 tell(&report, self.json);
                 report.exit
@@ -157,15 +144,9 @@ pub(crate) fn say(text: impl fmt::Display) {
 pub(crate) fn tell(report: &Report, json: bool) {
     let near = list(&report.near, 8);
     if json {
-        let error = ErrorText {
-            kind: report.exit.word(),
-            exit: report.exit.code(),
-            message: &report.message,
-            near: &report.near,
-            hint: report.hint.as_deref(),
-        };
+        let error = ErrorText { kind: report.exit.word(), exit: report.exit.code(), report };
         let document = Document { schema: SCHEMA, body: &ErrorBody { error } };
-        say(serde_json::to_string(&document).unwrap_or_else(|error| error.to_string()));
+        say(text::json(&document).unwrap_or_else(|error| error.to_string()));
         return;
     }
     say(format_args!("{BAD}error:{BAD:#} {}", Clean(&report.message)));

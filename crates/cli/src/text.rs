@@ -1,11 +1,15 @@
-//! Text that somebody else wrote, made fit for a terminal, and plain tables.
+//! Text that somebody else wrote, made fit for a terminal.
 //!
-//! Names and field values come from the service, and it may have them from its own clients. A terminal
-//! obeys what it is sent, so control characters never reach it raw.
+//! Names and field values come from the service, and it may have them from its own clients. A
+//! terminal obeys what it is sent, so control characters never reach it raw, nor characters that
+//! reorder or hide what stands beside them: in JSON neither, which is looked at in terminals too,
+//! and whose strings stay equal.
 
 use std::fmt::{self, Display, Write as _};
+use std::io;
 
-use clap::builder::styling::Style;
+use serde::Serialize;
+use serde_json::ser::{Formatter, Serializer};
 
 /// Shows text with control characters escaped.
 pub(crate) struct Clean<'a>(pub(crate) &'a str);
@@ -36,9 +40,45 @@ impl Display for Quoted<'_> {
     }
 }
 
-/// Control characters, and those that reorder the text around them.
+/// Control characters, ends of lines, and what reorders the text around it or is not seen.
 fn is_unsafe(c: char) -> bool {
-    c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    c.is_control()
+        || matches!(
+            c,
+            '\u{ad}'
+                | '\u{61c}'
+                | '\u{180e}'
+                | '\u{200b}'..='\u{200f}'
+                | '\u{2028}'..='\u{202e}'
+                | '\u{2060}'..='\u{206f}'
+                | '\u{feff}'
+                | '\u{fff9}'..='\u{fffb}'
+                | '\u{e0000}'..='\u{e007f}'
+        )
+}
+
+/// `value` as JSON on one line, fit for a terminal.
+pub(crate) fn json<T: Serialize>(value: &T) -> serde_json::Result<String> {
+    let mut text = Vec::with_capacity(128);
+    value.serialize(&mut Serializer::with_formatter(&mut text, Escaping))?;
+    Ok(String::from_utf8_lossy(&text).into_owned())
+}
+
+/// Writes what JSON need not escape and a terminal must not see as `\uXXXX`.
+struct Escaping;
+
+impl Formatter for Escaping {
+    fn write_string_fragment<W: ?Sized + io::Write>(&mut self, writer: &mut W, text: &str) -> io::Result<()> {
+        let mut rest = text;
+        while let Some((at, c)) = rest.char_indices().find(|&(_, c)| is_unsafe(c)) {
+            writer.write_all(&rest.as_bytes()[..at])?;
+            for unit in c.encode_utf16(&mut [0; 2]) {
+                write!(writer, "\\u{unit:04x}")?;
+            }
+            rest = &rest[at + c.len_utf8()..];
+        }
+        writer.write_all(rest.as_bytes())
+    }
 }
 
 /// The clean text as a string.
@@ -49,6 +89,12 @@ pub(crate) fn clean(text: &str) -> String {
 /// `1 key`, `2 keys`.
 pub(crate) fn count(n: u64, one: &str) -> String {
     if n == 1 { format!("1 {one}") } else { format!("{n} {one}s") }
+}
+
+/// A thread's number as it is seen from here, and beside it the one in its own namespace if that is
+/// another.
+pub(crate) fn tid(outer: u32, inner: u32) -> String {
+    if inner == outer { outer.to_string() } else { format!("{outer} ({inner})") }
 }
 
 /// A list for a sentence, cut off where it stops being read.
@@ -64,90 +110,34 @@ pub(crate) fn list<S: AsRef<str>>(names: &[S], most: usize) -> String {
     text
 }
 
-/// Where a column's text stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Align {
-    Left,
-    Right,
-}
-
-/// A table in plain text: a header, rows, columns as wide as their widest cell.
-pub(crate) struct Table {
-    head: Vec<(String, Align)>,
-    rows: Vec<Vec<String>>,
-}
-
-impl Table {
-    /// An empty table with these columns.
-    pub(crate) fn new<S: Into<String>>(head: impl IntoIterator<Item = (S, Align)>) -> Table {
-        let head = head.into_iter().map(|(title, align)| (title.into(), align)).collect();
-        Table { head, rows: Vec::new() }
-    }
-
-    /// Adds a row; missing cells are empty.
-    pub(crate) fn row(&mut self, cells: impl Into<Vec<String>>) {
-        self.rows.push(cells.into());
-    }
-
-    /// The whole table, its header in `style`, no blanks at the ends of lines.
-    pub(crate) fn render(&self, style: Style) -> String {
-        let mut widths: Vec<usize> = self.head.iter().map(|(title, _)| width(title)).collect();
-        for row in &self.rows {
-            for (widest, cell) in widths.iter_mut().zip(row) {
-                *widest = (*widest).max(width(cell));
-            }
-        }
-        let line = |cells: &mut dyn Iterator<Item = &str>| {
-            let mut line = String::new();
-            for ((cell, &widest), (_, align)) in cells.zip(&widths).zip(&self.head) {
-                let blanks = " ".repeat(widest.saturating_sub(width(cell)));
-                let _ = match align {
-                    Align::Left => write!(line, "{cell}{blanks}  "),
-                    Align::Right => write!(line, "{blanks}{cell}  "),
-                };
-            }
-            line.truncate(line.trim_end().len());
-            line
-        };
-        let head = line(&mut self.head.iter().map(|(title, _)| title.as_str()));
-        let mut text = format!("{style}{head}{style:#}\n");
-        for row in &self.rows {
-            text.push_str(&line(&mut row.iter().map(String::as_str)));
-            text.push('\n');
-        }
-        text
-    }
-}
-
-/// Columns that a cell takes: its styles take none.
-fn width(cell: &str) -> usize {
-    anstream::adapter::strip_str(cell).to_string().chars().count()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn escape_sequences_of_others_do_not_reach_the_terminal() {
+    fn escape_sequences_never_reach_the_terminal() {
         assert_eq!(clean("a\x1b[31mb\nc\u{202e}d"), "a\\u{1b}[31mb\\nc\\u{202e}d");
         assert_eq!(clean("GET /menü"), "GET /menü");
         assert_eq!(Quoted("say \"hi\"\t").to_string(), "\"say \\\"hi\\\"\\t\"");
     }
 
     #[test]
-    fn a_long_list_is_cut_off_and_says_so() {
-        assert_eq!(list(&["a", "b", "c"], 3), "a, b, c");
-        assert_eq!(list(&["a", "b", "c"], 1), "a and 2 more");
-        assert_eq!(list::<&str>(&[], 3), "");
+    fn json_hides_orders_to_terminals() {
+        let orders =
+            "\u{7f}\u{9b}31m\u{ad}\u{61c}\u{200b}\u{200f}\u{2028}\u{2029}\u{202e}\u{2066}\u{feff}\u{e0041}";
+        let value = serde_json::json!({ orders: [orders, "GET /menü \" \n 茶 🫖"] });
+        let text = json(&value).unwrap();
+        assert!(!text.chars().any(is_unsafe), "{text:?}");
+        assert!(text.contains("\\u009b31m") && text.contains("\\udb40\\udc41"), "{text}");
+        assert!(text.contains("GET /menü \\\" \\n 茶 🫖"), "{text}");
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&text).unwrap(), value);
+        assert!(!clean(orders).chars().any(is_unsafe) && !Quoted(orders).to_string().chars().any(is_unsafe));
     }
 
     #[test]
-    fn columns_are_as_wide_as_their_widest_cell() {
-        let mut table = Table::new([("NAME", Align::Left), ("N", Align::Right), ("WHERE", Align::Left)]);
-        table.row(["a".into(), "100".into(), String::new()]);
-        table.row(["\x1b[1mlonger\x1b[0m".into(), "7".into(), "x".into()]);
-        let text = table.render(Style::new());
-        assert_eq!(text, "NAME      N  WHERE\na       100\n\x1b[1mlonger\x1b[0m    7  x\n");
+    fn a_long_list_is_cut_off() {
+        assert_eq!(list(&["a", "b", "c"], 3), "a, b, c");
+        assert_eq!(list(&["a", "b", "c"], 1), "a and 2 more");
+        assert_eq!(list::<&str>(&[], 3), "");
     }
 }

@@ -1,4 +1,4 @@
-//! What can go wrong outside the reads; reads do not fail.
+//! Errors of everything but the reads, which do not fail.
 
 use std::io;
 
@@ -6,8 +6,8 @@ use dormouse_sys::loader::PinError;
 
 use crate::tier::Tier;
 
-/// Why a thread could not join a group, the process could not be read exactly, a budget could not be watched, or a tier
-/// could not be had.
+/// The reason why a thread cannot join a group, the process cannot be read exactly, a budget cannot
+/// be watched, or a tier cannot be taken.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -33,7 +33,7 @@ pub enum Error {
         "cannot list this process's threads in /proc/self/task: {source}; mount /proc, or read process_cpu_ns"
     )]
     Threads {
-        /// What the system said.
+        /// The system's answer.
         #[source]
         source: io::Error,
     },
@@ -51,19 +51,20 @@ pub enum Error {
         "cannot start the thread that watches CPU budgets: {source}; raise the limit of threads (ulimit -u, pids.max)"
     )]
     Timer {
-        /// What the system said.
+        /// The system's answer.
         #[source]
         source: io::Error,
     },
-    /// The object that this library is linked into cannot be kept loaded, and a thread of it must not run on.
+    /// The object that this library is linked into cannot be kept loaded, and a thread of it must
+    /// not run on.
     #[error("cannot watch CPU budgets: {0}")]
     Leaving(#[from] PinError),
     /// The tier does not work here.
     #[error("cannot read clocks by the tier {tier}: {reason}; let the library choose")]
     Tier {
-        /// What was asked for.
+        /// The requested tier.
         tier: Tier,
-        /// What its test found.
+        /// The result of its test.
         reason: String,
     },
 }

@@ -1,59 +1,105 @@
-//! The kernel's own clocks.
+//! The kernel's own clocks, and its one-time answers.
+//!
+//! A seccomp filter may refuse any of these questions, on any thread; so none of them fails. Where
+//! the C library answers without a system call (all but CPU time, with the usual clock sources), no
+//! filter comes into it.
 //!
 //! # Safety
 //!
-//! The unsafe code is `clock_gettime` on a clock id that rustix has no name for, and `sysconf`.
+//! The unsafe code is `clock_gettime`, `sysconf` and `errno`.
 #![allow(unsafe_code)]
 
-use rustix::time::{ClockId, Timespec, clock_gettime};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-fn nanoseconds(time: Timespec) -> u64 {
-    time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
+use dormouse_sys::perf::is_filtered;
+
+/// `None` where there is no such clock, or a filter refuses the question. `errno` stays: a signal
+/// handler may ask.
+fn ask(clock: libc::clockid_t) -> Option<u64> {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the thread's own errno, which lives as long as the thread.
+    let errno = unsafe { libc::__errno_location() };
+    // SAFETY: `time` and `errno` are valid places; a clock that does not exist is refused.
+    unsafe {
+        let before = errno.read();
+        if libc::clock_gettime(clock, &raw mut time) != 0 {
+            errno.write(before);
+            return None;
+        }
+    }
+    Some(time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned())
 }
 
-/// CPU time of the calling thread, in nanoseconds, by a system call.
-pub(crate) fn thread_ns() -> u64 {
-    nanoseconds(clock_gettime(ClockId::ThreadCPUTime))
+/// CPU time of the calling thread, in nanoseconds, by a system call; `None` where a filter refuses
+/// it.
+pub(crate) fn thread_ns() -> Option<u64> {
+    ask(libc::CLOCK_THREAD_CPUTIME_ID)
 }
 
-/// CPU time of the process, in nanoseconds, by a system call. Up to a scheduler tick behind for every sibling
-/// that is running (Linux: `thread_group_cputime` in `kernel/sched/cputime.c`).
+/// The largest CPU time of the process that was seen.
+static PROCESS: AtomicU64 = AtomicU64::new(0);
+
+/// CPU time of the process, in nanoseconds, by a system call. Up to a scheduler tick behind for
+/// every sibling that is running (Linux: `thread_group_cputime` in `kernel/sched/cputime.c`). Where
+/// a filter refuses the question, the clock stands still.
 pub fn process_cpu_ns() -> u64 {
-    nanoseconds(clock_gettime(ClockId::ProcessCPUTime))
+    let Some(ns) = ask(libc::CLOCK_PROCESS_CPUTIME_ID) else { return PROCESS.load(Ordering::Relaxed) };
+    PROCESS.fetch_max(ns, Ordering::Relaxed);
+    ns
 }
 
-/// `CLOCK_MONOTONIC`, in nanoseconds.
+/// `CLOCK_MONOTONIC`, in nanoseconds; 0 where a filter refuses it.
 pub(crate) fn monotonic_ns() -> u64 {
-    nanoseconds(clock_gettime(ClockId::Monotonic))
+    ask(libc::CLOCK_MONOTONIC).unwrap_or(0)
 }
 
-/// `CLOCK_MONOTONIC_RAW`, in nanoseconds: at the rate of the hardware, whatever sets the other clocks right.
+/// `CLOCK_MONOTONIC` at the last tick, in nanoseconds, without a look at the counter; 0 where a
+/// filter refuses it.
+pub(crate) fn tick_ns() -> u64 {
+    ask(libc::CLOCK_MONOTONIC_COARSE).unwrap_or(0)
+}
+
+/// `CLOCK_MONOTONIC_RAW`, in nanoseconds: at the rate of the hardware, which no correction of the
+/// other clocks changes. 0 where a filter refuses it.
 pub(crate) fn raw_ns() -> u64 {
-    nanoseconds(clock_gettime(ClockId::MonotonicRaw))
+    ask(libc::CLOCK_MONOTONIC_RAW).unwrap_or(0)
 }
 
-/// `CLOCK_REALTIME`, in nanoseconds since 1970.
+/// `CLOCK_REALTIME`, in nanoseconds since 1970; 0 where a filter refuses it.
 pub(crate) fn realtime_ns() -> u64 {
-    nanoseconds(clock_gettime(ClockId::Realtime))
+    ask(libc::CLOCK_REALTIME).unwrap_or(0)
 }
 
-/// Processors of the machine: no more threads run at once, whatever their affinity and quota are now.
+/// In a fork child: its CPU time begins at zero.
+pub(crate) fn forget() {
+    PROCESS.store(0, Ordering::Relaxed);
+}
+
+/// Processors of the machine: no more threads run at once, with any affinity and quota. Many,
+/// before a thread without a filter has asked: the C library opens files for it.
 pub(crate) fn processors() -> usize {
-    // SAFETY: takes a number.
-    let count = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) };
-    usize::try_from(count).map_or(1, |count| count.max(1))
+    const MANY: usize = 8192;
+    static KNOWN: AtomicUsize = AtomicUsize::new(0);
+    match KNOWN.load(Ordering::Relaxed) {
+        0 if is_filtered() => MANY,
+        0 => {
+            // SAFETY: takes a number.
+            let count = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) };
+            let count = usize::try_from(count).map_or(1, |count| count.max(1));
+            KNOWN.store(count, Ordering::Relaxed);
+            count
+        }
+        count => count,
+    }
 }
 
-/// CPU time of a thread of this process, in nanoseconds, by a system call that makes the kernel bring the
-/// thread's account up to date; `None` when there is no such thread.
+/// CPU time of a thread of this process, in nanoseconds, by a system call that makes the kernel
+/// bring the thread's account up to date; `None` when there is no such thread, or a filter refuses
+/// the question.
 pub fn thread_cpu_ns_of(tid: u32) -> Option<u64> {
     // The clock id of a thread: its complement, then "per thread" and "scheduler time"
     // (Linux: include/linux/posix-timers_types.h; glibc builds the same in pthread_getcpuclockid).
-    let clock = (!tid.cast_signed() << 3) | 0b110;
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is a valid place; an id of no thread is refused with EINVAL.
-    let asked = unsafe { libc::clock_gettime(clock, &raw mut time) };
-    (asked == 0).then(|| time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned())
+    ask((!tid.cast_signed() << 3) | 0b110)
 }
 
 #[cfg(test)]
@@ -61,11 +107,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn another_threads_clock_is_readable_and_a_missing_threads_is_not() {
-        let own = rustix::thread::gettid().as_raw_pid().cast_unsigned();
-        let before = thread_ns();
+    fn only_clocks_of_living_threads_are_readable() {
+        let own = dormouse_sys::process::identity::tid();
+        let before = thread_ns().unwrap();
         let seen = std::thread::spawn(move || thread_cpu_ns_of(own)).join().unwrap().unwrap();
         assert!(seen >= before);
         assert_eq!(thread_cpu_ns_of(u32::MAX >> 4), None);
+    }
+
+    #[test]
+    fn a_refused_question_leaves_errno_alone() {
+        // SAFETY: the thread's own errno.
+        let errno = unsafe { &mut *libc::__errno_location() };
+        *errno = libc::EXDEV;
+        assert_eq!(thread_cpu_ns_of(u32::MAX >> 4), None);
+        assert_eq!(*errno, libc::EXDEV);
     }
 }

@@ -1,26 +1,26 @@
 //! CPU time of threads and of groups of them without a system call.
 //!
-//! `CLOCK_THREAD_CPUTIME_ID` is a true system call on x86-64 Linux. This crate asks the kernel once, and from
-//! then on adds scaled TSC ticks for as long as it can prove that the thread has not been descheduled since.
-//! What proves it is the thread's [`Tier`]:
+//! `CLOCK_THREAD_CPUTIME_ID` is a true system call on x86-64 Linux. This crate asks the kernel
+//! once, and from then on adds scaled TSC ticks for as long as it can prove that the thread has not
+//! been descheduled since. The proof is the thread's [`Tier`]:
 //!
-//! | tier | proof | what it needs | a read |
+//! | tier | proof | its needs | a read |
 //! |---|---|---|---|
 //! | [`Tier::Rseq`] | the kernel has not cleared `rseq_cs` | rseq, and Linux before 6.19 | an `rdtsc` and a few loads |
 //! | [`Tier::Page`] | the page of a perf event has not changed | perf events, a page of locked memory a thread | the same; a switch of the kernel costs about a microsecond more |
 //! | [`Tier::Gap`] | the last read is too short a time ago | nothing | the same, if reads are less than 2 µs apart |
 //! | [`Tier::Syscall`] | none needed | nothing | a system call |
 //!
-//! All but the last want a TSC that can be trusted. A thread takes the first tier that passes its test on
-//! this machine and that it can have, and falls to the next one when it loses it; [`tier`] tells.
-//! `DORMOUSE_CLOCK=rseq|page|gap|syscall` and [`force`] say where to begin.
+//! All but the last need a TSC that can be trusted. A thread takes the first tier that passes its
+//! test on this machine and that it can have, and falls to the next one when it loses it; [`tier`]
+//! names it. `DORMOUSE_CLOCK=rseq|page|gap|syscall` and [`force`] name the first one.
 //!
 //! # Accuracy
 //!
-//! The kernel is asked again after the thread was descheduled, and after a millisecond in any case. Until
-//! then steal and interrupt time that the kernel would leave out are counted. Every resync is bracketed by
-//! two `rdtsc`, so its own error is at most half of one system call. [`thread_cpu_time`] gives the bound
-//! beside the value. A thread never sees its clock step back.
+//! The kernel is asked again after the thread was descheduled, and after a millisecond in any case.
+//! Until then steal and interrupt time that the kernel would leave out are counted. Every resync is
+//! bracketed by two `rdtsc`, so its own error is at most half of one system call.
+//! [`thread_cpu_time`] gives the bound beside the value. A thread never sees its clock step back.
 //!
 //! # More than one thread
 //!
@@ -31,49 +31,51 @@
 //! | [`process_estimate`] | about a millisecond; it says how much | no system call but once a millisecond |
 //! | [`process_exact`] | nothing that was used before the call | one for each thread |
 //!
-//! [`thread_times`], [`process_times`] and [`children_times`] tell user and kernel mode apart.
-//!
 //! # Budgets
 //!
-//! A [`Budget`] wakes somebody when a thread, a [`ThreadGroup`], the process or any other [`CpuMeter`] has used so much
-//! CPU time.
+//! A [`Budget`] wakes a thread or a task when a thread, a [`ThreadGroup`], the process or any other
+//! [`CpuMeter`] has used that much CPU time.
+//!
+//! # Seccomp filters
+//!
+//! After [`prepare`] reads make no system call but `clock_gettime`; where that is refused, clocks
+//! stand still. Nothing here opens files on a thread with a filter, but [`process_exact`].
 //!
 //! # Async-signal-safety
 //!
-//! [`thread_cpu_ns`] and [`thread_cpu_time`] may be called from signal handlers once the process has called
-//! one of them outside of one.
+//! [`thread_cpu_ns`] and [`thread_cpu_time`] may be called from signal handlers once the process
+//! has called one of them outside of one.
 //!
 //! # Things it does not do
 //!
-//! A thread that forbids itself the counter (`PR_SET_TSC`) after its first read is killed by the next one:
-//! nothing tells in time. A child of `vfork` has its parent's thread-locals and must not read.
+//! A thread that forbids itself the counter (`PR_SET_TSC`) after its first read, or after
+//! [`prepare`], is killed by the next one: nothing tells in time. A child of `vfork` has its
+//! parent's thread-locals and must not read.
 
 #![deny(unsafe_code)]
 
 mod arch;
 mod budget;
+mod claim;
 mod error;
 mod estimate;
 mod group;
 mod kernel;
-mod moment;
 mod point;
 mod process;
-mod record;
-mod seat;
+mod stamp;
 mod thread;
 mod tier;
-mod times;
 mod tsc;
 
 pub use arch::rdtsc;
-pub use budget::{Budget, BudgetEnd, CpuMeter, ProcessMeter, ThreadMeter, sleep_until};
+pub use budget::{Budget, BudgetEnd, CpuMeter, ProcessMeter, ThreadMeter, sleep_until, start_timer};
 pub use error::Error;
 pub use estimate::process_estimate;
 pub use group::{GroupTime, Member, Refresh, ThreadGroup};
 pub use kernel::{process_cpu_ns, thread_cpu_ns_of};
-pub use point::{Point, point, stamp, ticks_to_ns};
+pub use point::{Point, point, ticks_to_ns};
 pub use process::process_exact;
-pub use thread::{CpuTime, EPOCH_NS, capability, force, thread_cpu_ns, thread_cpu_time, tier};
+pub use stamp::stamp;
+pub use thread::{CpuTime, EPOCH_NS, capability, force, prepare, thread_cpu_ns, thread_cpu_time, tier};
 pub use tier::{Tier, complaint};
-pub use times::{Times, children_times, process_times, thread_times};

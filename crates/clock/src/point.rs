@@ -1,35 +1,10 @@
-//! Time stamps, and what turns them into time.
+//! The conversion of time stamps into time.
 
-use std::sync::atomic::{AtomicU8, Ordering};
-
-use crate::arch::{self, rdtsc};
 use crate::kernel::{monotonic_ns, realtime_ns};
 use crate::tsc::{self, Pair};
 
-const COUNTER: u8 = 1;
-const CLOCK: u8 = 2;
-static SOURCE: AtomicU8 = AtomicU8::new(0);
-
-/// A time stamp: the counter where it may be read, else nanoseconds of the monotonic clock. [`point`] and
-/// [`ticks_to_ns`] go with it.
-#[inline]
-pub fn stamp() -> u64 {
-    match SOURCE.load(Ordering::Relaxed) {
-        COUNTER => rdtsc(),
-        CLOCK => monotonic_ns(),
-        _ => choose_source(),
-    }
-}
-
-#[cold]
-fn choose_source() -> u64 {
-    // Only a counter that faults is left alone: one that is not invariant still orders records.
-    let source = if arch::tsc_faults() { CLOCK } else { COUNTER };
-    SOURCE.store(source, Ordering::Relaxed);
-    stamp()
-}
-
-/// How long `ticks` of the counter take, in nanoseconds; the ticks themselves before the first calibration.
+/// The time that `ticks` of the counter take, in nanoseconds; the ticks themselves before the first
+/// calibration.
 #[inline]
 pub fn ticks_to_ns(ticks: u64) -> u64 {
     match tsc::rate() {
@@ -38,10 +13,10 @@ pub fn ticks_to_ns(ticks: u64) -> u64 {
     }
 }
 
-/// A moment on the counter and on the kernel's clocks: what turns time stamps into time.
+/// One moment on the counter and on the kernel's clocks, by which time stamps become time.
 #[derive(Debug, Clone, Copy)]
 pub struct Point {
-    /// The counter, as [`stamp`] reads it.
+    /// The counter, as [`crate::stamp`] reads it.
     pub tsc: u64,
     /// Ticks per second.
     pub hz: f64,
@@ -49,6 +24,17 @@ pub struct Point {
     pub monotonic_ns: u64,
     /// `CLOCK_REALTIME`, in nanoseconds since 1970.
     pub realtime_ns: u64,
+}
+
+/// The ticks of the counter in `ns` nanoseconds; the nanoseconds themselves before the first
+/// calibration.
+pub(crate) fn ns_to_ticks(ns: u64) -> u64 {
+    match tsc::rate() {
+        0 => ns,
+        // The short way for the spans that a resync asks about.
+        rate if ns >> 32 == 0 => (ns << 32) / rate,
+        rate => u64::try_from((u128::from(ns) << 32) / u128::from(rate)).unwrap_or(u64::MAX),
+    }
 }
 
 /// A conversion point for now.
@@ -73,6 +59,16 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use super::*;
+
+    #[test]
+    fn stamps_differ_as_the_clock_does() {
+        assert!(tsc::calibrate());
+        let (began, before) = (crate::stamp(), monotonic_ns());
+        while monotonic_ns() < before + 5_000_000 {}
+        let apart = ticks_to_ns(crate::stamp() - began);
+        assert!((4_900_000..100_000_000).contains(&apart), "{apart} ns");
+        assert!(ticks_to_ns(ns_to_ticks(1_000_000)).abs_diff(1_000_000) < 1000);
+    }
 
     #[test]
     fn two_points_agree_on_the_time_between_them() {

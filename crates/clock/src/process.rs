@@ -1,35 +1,46 @@
 //! CPU time of the process, to the nanosecond.
 //!
-//! The kernel adds up what its threads had used at their last tick or switch; of the siblings that run at
-//! this moment it leaves out what came since (Linux: `thread_group_cputime` in `kernel/sched/cputime.c`).
-//! Asking for one thread's clock makes it bring that thread up to date (`task_sched_runtime` in
-//! `kernel/sched/core.c`). So every thread is asked first, then the process.
+//! The kernel adds up the times of all threads at their last tick or switch; of the siblings that
+//! run at this moment it leaves out the time since (Linux: `thread_group_cputime` in
+//! `kernel/sched/cputime.c`). Asking for one thread's clock makes it bring that thread up to date
+//! (`task_sched_runtime` in `kernel/sched/core.c`). So every thread is asked first, then the
+//! process.
 
 use std::fs;
+
+use dormouse_sys::perf::is_filtered;
 
 use crate::error::Error;
 use crate::kernel::{process_cpu_ns, thread_cpu_ns_of};
 
-/// CPU time of the process, in nanoseconds: at least what all its threads had used when the call began.
+/// CPU time of the process, in nanoseconds: at least the time of all its threads when the call
+/// began.
 ///
 /// # Cost
 ///
-/// A directory listing, and a system call for each thread: tens of microseconds with a hundred threads. Each
-/// question takes the lock of the run queue of the processor that the thread runs on.
+/// A directory listing, and a system call for each thread: tens of microseconds with a hundred
+/// threads. Each question takes the lock of the run queue of the processor that the thread runs on.
 ///
 /// # Errors
 ///
-/// [`Error::Threads`] where `/proc` is not to be had: without the list of threads it would not be exact.
+/// [`Error::Threads`] where there is no `/proc`: without the list of threads it would not be exact.
 pub fn process_exact() -> Result<u64, Error> {
     let list = fs::read_dir("/proc/self/task").map_err(|source| Error::Threads { source })?;
     for entry in list {
         let entry = entry.map_err(|source| Error::Threads { source })?;
         if let Some(tid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) {
-            // None: it has ended since, and the kernel has added all it used to the process's account.
+            // None: it has ended since, and the kernel has added all it used to the process's
+            // account.
             let _up_to_date = thread_cpu_ns_of(tid);
         }
     }
     Ok(process_cpu_ns())
+}
+
+/// [`process_exact`]; `None` without `/proc`, and where a seccomp filter may end the process for
+/// opening it.
+pub(crate) fn exact_where_allowed() -> Option<u64> {
+    if is_filtered() { None } else { process_exact().ok() }
 }
 
 #[cfg(test)]
@@ -37,14 +48,14 @@ mod tests {
     use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
     use super::*;
-    use crate::kernel::thread_ns;
+    use crate::thread::asked_ns as thread_ns;
 
     #[test]
-    fn it_holds_what_every_running_thread_has_used_until_then() {
+    fn it_holds_the_time_of_running_threads() {
         let (stop, tid) = (&AtomicBool::new(false), &AtomicU32::new(0));
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                tid.store(rustix::thread::gettid().as_raw_pid().cast_unsigned(), Ordering::Release);
+                tid.store(dormouse_sys::process::identity::tid(), Ordering::Release);
                 while !stop.load(Ordering::Relaxed) {
                     std::hint::spin_loop();
                 }
@@ -55,7 +66,8 @@ mod tests {
             let sibling = || thread_cpu_ns_of(tid.load(Ordering::Relaxed)).unwrap();
             let mut last = 0;
             for _ in 0..2000 {
-                // What is left out here (other tests' threads) only makes the process's share larger.
+                // Threads of other tests, which are left out here, only make the process's time
+                // larger.
                 let known = thread_ns() + sibling();
                 let exact = process_exact().unwrap();
                 assert!(exact >= known, "{} ns missing", known - exact);

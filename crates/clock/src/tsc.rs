@@ -1,31 +1,40 @@
 //! Whether the time stamp counter can be trusted, and its rate.
 //!
-//! The processor's own claim (CPUID) is absent or wrong in many guests, and it says nothing of a counter
-//! that the kernel has found to be unstable. So the rate is measured against `CLOCK_MONOTONIC_RAW`, which
-//! nobody slews: at first over one millisecond, and from then on over the whole time since. At every resync
-//! of a thread's clock the two are compared; where they part by more than one in a thousand, or where the
-//! kernel stops offering the counter as a clock source, it was changed under us (live migration, suspend, a
-//! processor out of step) and is given up for good.
+//! The processor's own claim (CPUID) is absent or wrong in many guests, and it says nothing of a
+//! counter that the kernel has found to be unstable. So the rate is measured against
+//! `CLOCK_MONOTONIC_RAW`, which is never slewed: at first over one millisecond, and from then on
+//! over the whole time since. At every resync of a thread's clock the two are compared with the
+//! pair that the thread saw before; where they part by more than one in a thousand, the counter was
+//! changed under us (live migration, suspend, a processor out of step) and is given up for good. A
+//! counter that the kernel gives up later without the two parting is good enough for a millisecond,
+//! which is the longest time without a question to the kernel. So the first test alone opens a
+//! file.
+//!
+//! # Invariants
+//!
+//! 1. Everything that threads share is one word, or set once: no thread finds it half-way, after a
+//!    fork or a handler that did not return.
 //!
 //! # Async-signal-safety
 //!
-//! [`holds`] is signal-safe.
+//! [`holds`] is signal-safe, and makes no system call where the kernel's clock source has none.
 
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
-use std::time::{Duration, Instant};
+use std::cell::Cell;
+use std::fs;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, compiler_fence};
 
-use rustix::fs::{Mode, OFlags};
+use dormouse_sys::perf::is_filtered;
+use once_cell::race::OnceBox;
 
 use crate::arch;
 use crate::kernel::{monotonic_ns, raw_ns};
-use crate::point::stamp;
+use crate::stamp::stamp;
 
-/// How long the first measurement takes.
-const FIRST: Duration = Duration::from_millis(1);
-/// How long it takes at most, where nothing shorter is sharp.
-const LONGEST_FIRST: Duration = Duration::from_millis(16);
-/// How far counter and clock may be apart at any distance, in nanoseconds.
+/// The time of the first measurement, in nanoseconds.
+const FIRST: u64 = 1_000_000;
+/// Its longest time, where no shorter one is sharp.
+const LONGEST_FIRST: u64 = 16_000_000;
+/// The distance between counter and clock that is always allowed, in nanoseconds.
 const SLACK: u64 = 20_000;
 /// The longest time between two measurements, in nanoseconds.
 const LONGEST: u64 = 10_000_000_000;
@@ -35,9 +44,9 @@ const SOURCES: &str = "/sys/devices/system/clocksource/clocksource0/available_cl
 /// Nanoseconds per tick, in 2^-32.
 static RATE: AtomicU64 = AtomicU64::new(0);
 static BROKEN: AtomicBool = AtomicBool::new(false);
-static ANCHOR: OnceLock<Anchor> = OnceLock::new();
-static REFERENCE: Reference =
-    Reference { version: AtomicU32::new(0), tsc: AtomicU64::new(0), ns: AtomicU64::new(0) };
+static ANCHOR: OnceBox<Anchor> = OnceBox::new();
+/// The moment, by the raw clock, from which on the rate is measured again.
+static RENEWAL: AtomicU64 = AtomicU64::new(u64::MAX);
 
 /// A moment on the counter and on a clock.
 #[derive(Debug, Clone, Copy)]
@@ -48,18 +57,21 @@ pub(crate) struct Pair {
     width: u64,
 }
 
-/// What all later pairs are measured from.
+/// The first pairs, from which all later ones are measured.
 #[derive(Debug)]
 pub(crate) struct Anchor {
     raw: Pair,
     pub(crate) monotonic: Pair,
 }
 
-/// The latest measurement, under a version that is odd while somebody writes.
-struct Reference {
-    version: AtomicU32,
-    tsc: AtomicU64,
-    ns: AtomicU64,
+/// A pair that a thread has seen some time ago: the pairs that it sees later must fit.
+pub(crate) struct Reference {
+    /// Moves when anybody begins to write, a signal handler included.
+    writes: Cell<u32>,
+    /// There is one, and it is whole.
+    is_whole: Cell<bool>,
+    tsc: Cell<u64>,
+    ns: Cell<u64>,
 }
 
 impl Pair {
@@ -84,10 +96,15 @@ impl Pair {
         u64::try_from((u128::from(ns) << 32) / u128::from(ticks)).ok().filter(|&r| r > 0)
     }
 
-    /// Whether what is not known of the two moments is less than half of what a rate from one to the other may be off
-    /// by and still be held for the counter's: an interruption in each of the tries leaves a wide pair.
+    /// Whether the widths of the two pairs are less than half of the tolerated error of a rate
+    /// between them: an interruption in each of the tries leaves a wide pair.
     fn is_sharp_since(self, earlier: Self) -> bool {
         self.width.saturating_add(earlier.width) < self.tsc.wrapping_sub(earlier.tsc) / 2048
+    }
+
+    /// Whether it is known well enough for later ones to be compared with it.
+    fn is_narrow(self) -> bool {
+        (u128::from(self.width) * u128::from(rate())) >> 32 < u128::from(SLACK / 4)
     }
 
     /// Whether the counter has run at `rate` since `earlier`, as far as this pair can tell.
@@ -101,36 +118,38 @@ impl Pair {
 }
 
 impl Reference {
-    /// `None` while somebody writes it.
-    fn read(&self) -> Option<Pair> {
-        // Pairs with the last store of `write`.
-        let version = self.version.load(Ordering::Acquire);
-        let (tsc, ns) = (self.tsc.load(Ordering::Relaxed), self.ns.load(Ordering::Relaxed));
-        // Pairs with the fence of `write`.
-        fence(Ordering::Acquire);
-        let same = self.version.load(Ordering::Relaxed) == version && version.is_multiple_of(2);
-        same.then_some(Pair { tsc, ns, width: 0 })
+    pub(crate) const fn new() -> Self {
+        Self { writes: Cell::new(0), is_whole: Cell::new(false), tsc: Cell::new(0), ns: Cell::new(0) }
     }
 
-    /// Nothing while somebody else writes.
-    fn write(&self, pair: Pair) {
-        let version = self.version.load(Ordering::Relaxed) & !1;
-        let next = version.wrapping_add(1);
-        if self.version.compare_exchange(version, next, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
-            // Pairs with the fence of `read`.
-            fence(Ordering::Release);
-            self.tsc.store(pair.tsc, Ordering::Relaxed);
-            self.ns.store(pair.ns, Ordering::Relaxed);
-            // Pairs with the first load of `read`.
-            self.version.store(next.wrapping_add(1), Ordering::Release);
-        }
+    fn get(&self) -> Option<Pair> {
+        let writes = self.writes.get();
+        compiler_fence(Ordering::SeqCst);
+        let whole = self.is_whole.get().then(|| Pair { tsc: self.tsc.get(), ns: self.ns.get(), width: 0 });
+        compiler_fence(Ordering::SeqCst);
+        // Else a handler has come in between, and the cells may be half of each pair.
+        whole.filter(|_| self.writes.get() == writes)
+    }
+
+    fn set(&self, pair: Pair) {
+        let writes = self.writes.get().wrapping_add(1);
+        self.writes.set(writes);
+        self.is_whole.set(false);
+        compiler_fence(Ordering::SeqCst);
+        self.tsc.set(pair.tsc);
+        self.ns.set(pair.ns);
+        compiler_fence(Ordering::SeqCst);
+        // A handler's pair from the middle of this one may be whole, or not: the next resync writes
+        // again.
+        self.is_whole.set(self.writes.get() == writes);
     }
 }
 
 /// Whether a clock can be built on the counter here.
 pub(crate) fn test() -> Result<(), String> {
     arch::tsc_readable()?;
-    if !kernel_offers_it() {
+    // A filter may end the process for opening a file.
+    if !is_filtered() && !kernel_offers_it() {
         return Err("the kernel does not offer the TSC as a clock source: it has found it unstable".into());
     }
     if is_broken() {
@@ -146,65 +165,84 @@ pub(crate) fn test() -> Result<(), String> {
 ///
 /// # Cost
 ///
-/// One millisecond at the first call in a process; more where the thread is interrupted all the time.
+/// One millisecond at the first call in a process; more where the thread is interrupted all the
+/// time.
 pub(crate) fn calibrate() -> bool {
     if ANCHOR.get().is_none() {
         let mut length = FIRST;
         let (anchor, end) = loop {
             let anchor = Anchor { raw: Pair::now(raw_ns), monotonic: Pair::now(monotonic_ns) };
-            let start = Instant::now();
-            while start.elapsed() < length {
+            let start = raw_ns();
+            // A clock that a filter refuses stands at 0.
+            while start > 0 && raw_ns().wrapping_sub(start) < length {
                 std::hint::spin_loop();
             }
             let end = Pair::now(raw_ns);
-            if end.is_sharp_since(anchor.raw) || length == LONGEST_FIRST {
+            if end.is_sharp_since(anchor.raw) || start == 0 || length == LONGEST_FIRST {
                 break (anchor, end);
             }
             length *= 2;
         };
-        if let Some(rate) = end.rate_since(anchor.raw) {
-            RATE.store(rate, Ordering::Relaxed);
-            REFERENCE.write(end);
-        }
-        // Last: who finds it finds the rate. Another thread's is as good.
-        let _ours_or_anothers = ANCHOR.set(anchor);
+        publish(anchor, end);
     }
     rate() > 0 && !is_broken()
 }
 
-/// What the rate has been measured from.
+/// The first measurement. Threads that measured at once publish one after the other: any of their
+/// rates goes with any of their anchors.
+fn publish(anchor: Anchor, end: Pair) {
+    if let Some(rate) = end.rate_since(anchor.raw) {
+        RATE.store(rate, Ordering::Relaxed);
+        RENEWAL.store(next_renewal(&anchor, end), Ordering::Relaxed);
+    }
+    // Last, and releasing: a thread that finds the anchor finds the rate.
+    let _ours_or_anothers = ANCHOR.set(Box::new(anchor));
+}
+
+/// After twice the time since the anchor.
+fn next_renewal(anchor: &Anchor, now: Pair) -> u64 {
+    now.ns.saturating_add(now.ns.saturating_sub(anchor.raw.ns).clamp(FIRST, LONGEST))
+}
+
+/// The pairs from which the rate is measured.
 pub(crate) fn anchor() -> Option<&'static Anchor> {
     ANCHOR.get()
 }
 
-/// Whether the counter still runs as it has; measures again if enough time has passed.
-pub(crate) fn holds() -> bool {
-    let Some(reference) = REFERENCE.read() else { return !is_broken() };
+/// Whether the counter still runs as it has since the thread last looked; measures the rate again
+/// if enough time has passed.
+pub(crate) fn holds(reference: &Reference) -> bool {
     let pair = Pair::once(raw_ns);
-    if !pair.fits(reference, rate()) {
-        give_up();
-    } else if let Some(anchor) = anchor() {
-        // Twice as long each time.
-        let interval = (reference.ns - anchor.raw.ns).min(LONGEST);
-        if pair.ns.saturating_sub(reference.ns) > interval {
-            renew(anchor);
-        }
+    if pair.ns == 0 {
+        return !is_broken();
+    }
+    match reference.get() {
+        Some(earlier) if !pair.fits(earlier, rate()) => give_up(),
+        // Long enough that a rate which is a little wrong shows.
+        Some(earlier) if pair.ns.saturating_sub(earlier.ns) < LONGEST => {}
+        _ if pair.is_narrow() => reference.set(pair),
+        _ => {}
+    }
+    if pair.ns >= RENEWAL.load(Ordering::Relaxed) {
+        renew();
     }
     !is_broken()
 }
 
 #[cold]
-fn renew(anchor: &Anchor) {
-    if !kernel_offers_it() {
-        return give_up();
-    }
+fn renew() {
+    let Some(anchor) = anchor() else { return };
+    let due = RENEWAL.load(Ordering::Relaxed);
     let pair = Pair::now(raw_ns);
     // Else the next resync measures.
-    if pair.is_sharp_since(anchor.raw)
+    if pair.ns >= due
+        && pair.is_sharp_since(anchor.raw)
         && let Some(rate) = pair.rate_since(anchor.raw)
+        && RENEWAL
+            .compare_exchange(due, next_renewal(anchor, pair), Ordering::Relaxed, Ordering::Relaxed)
+            .is_ok()
     {
         RATE.store(rate, Ordering::Relaxed);
-        REFERENCE.write(pair);
     }
 }
 
@@ -225,13 +263,10 @@ pub(crate) fn rate() -> u64 {
     RATE.load(Ordering::Relaxed)
 }
 
-/// Whether the kernel could use the counter as its clock, which one that it has found unstable is not; yes
-/// where it does not say. No allocation: a signal handler may come here.
+/// Whether the kernel could use the counter as its clock, which one that it has found unstable is
+/// not; yes where it does not say.
 fn kernel_offers_it() -> bool {
-    let mut list = [0; 256];
-    rustix::fs::open(SOURCES, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
-        .and_then(|file| rustix::io::read(file, &mut list))
-        .map_or(true, |length| lists_tsc(&list[..length]))
+    fs::read(SOURCES).map_or(true, |list| lists_tsc(&list))
 }
 
 /// `tsc-early` is the counter too, until it has been measured against another clock.
@@ -239,17 +274,10 @@ fn lists_tsc(sources: &[u8]) -> bool {
     sources.split(u8::is_ascii_whitespace).any(|source| source == b"tsc" || source == b"tsc-early")
 }
 
-/// In a fork child nobody goes on writing what another thread of the parent had begun to.
-pub(crate) fn forget() {
-    let version = REFERENCE.version.load(Ordering::Relaxed);
-    if !version.is_multiple_of(2) {
-        REFERENCE.version.store(version.wrapping_add(1), Ordering::Relaxed);
-        REFERENCE.write(Pair::now(raw_ns));
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use dormouse_testkit::in_child;
+
     use super::*;
 
     /// One tick a nanosecond.
@@ -260,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn a_counter_that_jumps_either_way_or_runs_faster_does_not_fit() {
+    fn a_counter_that_jumps_does_not_fit() {
         let start = pair(1_000_000_000, 0, 0);
         assert!(pair(1_000_500_000, 510_000, 30).fits(start, ONE));
         assert!(!pair(1_000_500_000, 550_000, 30).fits(start, ONE), "stood still for 50 us");
@@ -270,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pair_with_an_interruption_in_it_is_no_evidence() {
+    fn an_interrupted_pair_is_no_evidence() {
         let start = pair(0, 0, 0);
         // 4 ms away after the counter was read and before the clock was.
         assert!(pair(3_000_000, 5_000_000, 4_000_000).fits(start, ONE));
@@ -284,19 +312,66 @@ mod tests {
     }
 
     #[test]
-    fn a_counter_that_the_kernel_has_given_up_is_not_in_its_list() {
+    fn a_counter_given_up_is_not_listed() {
         assert!(lists_tsc(b"tsc kvm-clock \n") && lists_tsc(b"kvm-clock tsc-early\n"));
         assert!(!lists_tsc(b"kvm-clock acpi_pm \n") && !lists_tsc(b"hyperv_clocksource_tsc_page\n"));
     }
 
     #[test]
-    fn the_rate_stays_what_it_was_when_it_is_measured_again() {
+    fn a_second_measurement_gives_the_same_rate() {
         assert_eq!(test(), Ok(()));
         let before = rate();
-        let start = Instant::now();
-        while start.elapsed() < 20 * FIRST {
-            assert!(holds());
+        let (start, reference) = (raw_ns(), Reference::new());
+        while raw_ns() < start + 20 * FIRST {
+            assert!(holds(&reference));
         }
         assert!(rate().abs_diff(before) <= before / 1000, "{} after {before}", rate());
+    }
+
+    #[test]
+    fn a_late_first_measurement_does_no_harm() {
+        in_child(|| {
+            let measured = || {
+                let anchor = Anchor { raw: Pair::now(raw_ns), monotonic: Pair::now(monotonic_ns) };
+                let start = raw_ns();
+                while raw_ns() < start + FIRST {}
+                (anchor, Pair::now(raw_ns))
+            };
+            let (late, in_time) = (measured(), measured());
+            publish(in_time.0, in_time.1);
+            // A thread that was preempted before it could publish.
+            publish(late.0, late.1);
+            let (before, start, reference) = (rate(), raw_ns(), Reference::new());
+            while raw_ns() < start + 20 * FIRST {
+                assert!(holds(&reference));
+            }
+            assert!(rate().abs_diff(before) <= before / 1000, "{} after {before}", rate());
+        });
+    }
+
+    #[test]
+    fn a_thread_notices_a_counter_that_jumps() {
+        in_child(|| {
+            assert_eq!(test(), Ok(()));
+            let reference = Reference::new();
+            while reference.get().is_none() {
+                assert!(holds(&reference));
+            }
+            let there = reference.get().unwrap();
+            // As if the counter had been 10 ms ahead then.
+            reference.set(Pair { tsc: there.tsc.wrapping_add(((10 * FIRST) << 32) / rate()), ..there });
+            // An interruption in the middle of a look excuses it.
+            assert!((0..1000).any(|_| !holds(&reference)));
+        });
+    }
+
+    #[test]
+    fn a_reference_with_a_handler_inside_is_none() {
+        let reference = Reference::new();
+        reference.set(pair(1, 2, 0));
+        assert_eq!(reference.get().map(|seen| (seen.tsc, seen.ns)), Some((1, 2)));
+        // As a handler leaves it that came after the first store of the write that it interrupted.
+        reference.is_whole.set(false);
+        assert!(reference.get().is_none());
     }
 }

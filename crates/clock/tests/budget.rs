@@ -1,7 +1,7 @@
-//! CPU budgets from outside: they end at the target and not before, whoever waits for them, and let go of everything.
+//! CPU budgets from outside: they end at the target and not before, for every kind of waiter, and
+//! leave nothing behind.
 #![allow(unsafe_code)]
 
-mod child;
 mod kernel;
 
 use std::future::Future;
@@ -12,15 +12,14 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::Duration;
 
-use child::in_child;
 use dormouse_clock::{
     Budget, BudgetEnd, CpuMeter, Error, ProcessMeter, ThreadGroup, ThreadMeter, process_cpu_ns,
     process_exact, sleep_until, thread_cpu_ns, thread_cpu_ns_of,
 };
+use dormouse_testkit::{HANG, fork, in_child};
 use kernel::{kernel_ns, tid};
 
 /// Far beyond what any of these tests may take.
-const HANG: Duration = Duration::from_secs(120);
 const NEVER: Duration = Duration::from_secs(1_000_000);
 const MS: Duration = Duration::from_millis(1);
 
@@ -54,7 +53,7 @@ fn while_they_run<T: Send>(threads: usize, of_each: impl Fn() -> T + Sync, body:
 }
 
 #[test]
-fn a_threads_budget_ends_when_its_clock_says_so_and_not_before() {
+fn a_threads_budget_ends_by_its_clock() {
     while_they_run(
         1,
         || (tid(), ThreadMeter::current()),
@@ -72,7 +71,7 @@ fn a_threads_budget_ends_when_its_clock_says_so_and_not_before() {
 }
 
 #[test]
-fn a_thread_that_is_told_of_its_own_budget_reads_no_less_on_its_own_clock() {
+fn a_thread_reads_no_less_than_its_budget() {
     for _ in 0..40 {
         let over = Arc::new(AtomicBool::new(false));
         let tell = Arc::clone(&over);
@@ -88,7 +87,7 @@ fn a_thread_that_is_told_of_its_own_budget_reads_no_less_on_its_own_clock() {
 }
 
 #[test]
-fn a_group_of_two_uses_its_budget_together_and_every_thread_reads_it() {
+fn two_threads_use_one_budget_together() {
     let group = ThreadGroup::new();
     let joined = || group.join().map(std::mem::forget).unwrap();
     while_they_run(2, joined, |_| {
@@ -111,7 +110,7 @@ fn a_group_of_two_uses_its_budget_together_and_every_thread_reads_it() {
 }
 
 #[test]
-fn the_process_uses_its_budget_and_both_of_its_clocks_say_so() {
+fn both_process_clocks_reach_its_budget() {
     while_they_run(
         1,
         || (),
@@ -129,7 +128,7 @@ fn the_process_uses_its_budget_and_both_of_its_clocks_say_so() {
 }
 
 #[test]
-fn sleeping_until_a_cpu_time_ends_when_a_read_is_no_less_at_once_if_it_is() {
+fn sleeping_ends_when_a_read_is_enough() {
     while_they_run(1, tid, |tid| {
         for ms in [0, 1, 3] {
             let target = thread_cpu_ns_of(tid[0]).unwrap() + ms * 1_000_000;
@@ -176,7 +175,7 @@ impl Hand {
 }
 
 #[test]
-fn a_budget_ends_at_the_target_to_the_nanosecond() {
+fn a_budget_ends_exactly_at_its_target() {
     let hand = Hand::new();
     let budget = Budget::new(hand, MS).unwrap();
     hand.advance(Duration::from_nanos(999_999));
@@ -188,14 +187,15 @@ fn a_budget_ends_at_the_target_to_the_nanosecond() {
 }
 
 #[test]
-fn a_budget_that_is_dropped_tells_nobody_and_is_looked_at_no_more() {
+fn a_dropped_budget_is_looked_at_no_more() {
     let (hand, watched) = (Hand::new(), Hand::new());
     let called = Arc::new(AtomicBool::new(false));
     let call = Arc::clone(&called);
     let budget = Budget::new(hand, MS).unwrap().on_exceeded(move |_| call.store(true, Ordering::Relaxed));
     hand.wait_for_reads(2);
     drop(budget);
-    // The function goes with it, unless the timer is just looking; it has looked at a later one then.
+    // The function goes with it, unless the timer is just looking; it has looked at a later one
+    // then.
     let _later = Budget::new(watched, MS).unwrap();
     watched.wait_for_reads(1);
     assert_eq!(Arc::strong_count(&called), 1);
@@ -207,7 +207,7 @@ fn a_budget_that_is_dropped_tells_nobody_and_is_looked_at_no_more() {
 }
 
 #[test]
-fn a_function_is_called_once_with_what_was_used_also_when_it_comes_late() {
+fn a_function_is_called_once_even_if_late() {
     for late in [false, true] {
         let (send, receive) = mpsc::channel();
         let hand = Hand::new();
@@ -230,7 +230,7 @@ fn a_function_is_called_once_with_what_was_used_also_when_it_comes_late() {
 }
 
 #[test]
-fn functions_and_meters_that_panic_harm_no_other_budget() {
+fn panics_harm_no_other_budget() {
     let (bad, broken, good) = (Hand::new(), Hand::new(), Hand::new());
     let panics = Budget::new(bad, MS).unwrap().on_exceeded(|_| panic!("as the test wants it"));
     let ends = Budget::new(broken, MS).unwrap();
@@ -244,7 +244,7 @@ fn functions_and_meters_that_panic_harm_no_other_budget() {
 }
 
 #[test]
-fn a_function_may_drop_its_own_budget_and_make_another() {
+fn a_function_may_drop_and_make_budgets() {
     let hand = Hand::new();
     let (send, receive) = mpsc::channel();
     let place = Arc::new(Mutex::new(None));
@@ -264,7 +264,7 @@ fn a_function_may_drop_its_own_budget_and_make_another() {
 }
 
 #[test]
-fn what_ends_before_its_budget_is_used_says_so_with_what_it_had_used() {
+fn an_early_end_tells_the_time_used() {
     let (send, receive) = mpsc::channel();
     let (go, wait) = mpsc::channel::<()>();
     let runner = thread::spawn(move || {
@@ -288,7 +288,7 @@ fn what_ends_before_its_budget_is_used_says_so_with_what_it_had_used() {
 }
 
 #[test]
-fn a_thousand_budgets_end_each_at_its_own_target() {
+fn a_thousand_budgets_end_at_their_targets() {
     let hand = Hand::new();
     let budgets: Vec<_> = (1..=1000).map(|n| Budget::new(hand, n * MS).unwrap()).collect();
     let ended = || budgets.iter().filter(|budget| budget.end().is_some()).count();
@@ -297,14 +297,15 @@ fn a_thousand_budgets_end_each_at_its_own_target() {
         for (n, budget) in (1..).zip(&budgets).take(ms as usize) {
             assert!(exceeded(budget.wait_timeout(HANG)) >= n * MS);
         }
-        // One beyond the others that has been looked at twice since: they could have ended meanwhile.
+        // One beyond the others that has been looked at twice since: they could have ended
+        // meanwhile.
         hand.wait_for_reads(if ms < 1000 { 2 } else { 0 });
         assert_eq!(ended(), ms as usize);
     }
 }
 
 #[test]
-fn a_thousand_budgets_of_one_group_end_while_others_are_made_and_dropped() {
+fn budgets_end_while_others_come_and_go() {
     let group = ThreadGroup::new();
     while_they_run(
         1,
@@ -324,11 +325,12 @@ fn a_thousand_budgets_of_one_group_end_while_others_are_made_and_dropped() {
 }
 
 #[test]
-fn an_idle_meter_costs_the_timer_ever_fewer_looks() {
+fn an_idle_meter_costs_few_looks() {
     let (idle, pulse) = (Hand::new(), Hand::new());
     let _idle = Budget::new(idle, Duration::from_micros(100)).unwrap();
     idle.wait_for_reads(14);
-    // By now it is looked at every 32 ms. The first look may have come late, the next ones are when they would be.
+    // By now it is looked at every 32 ms. The first look may have come late, the next ones are when
+    // they would be.
     let _pulse = Budget::new(pulse, Duration::from_secs(3600)).unwrap();
     let before = idle.reads.load(Ordering::Relaxed);
     let began = std::time::Instant::now();
@@ -364,7 +366,7 @@ fn block_on<F: Future>(future: F) -> F::Output {
 }
 
 #[test]
-fn an_awaited_budget_wakes_its_task_on_any_executor() {
+fn an_awaited_budget_wakes_its_task() {
     while_they_run(1, ThreadMeter::current, |meter| {
         let budget = Budget::new(meter[0].clone(), MS).unwrap();
         let target = budget.target_ns();
@@ -391,14 +393,15 @@ fn an_awaited_budget_wakes_its_task_on_any_executor() {
 }
 
 #[test]
-fn a_fork_child_has_none_of_its_parents_budgets_and_may_have_its_own() {
-    in_child("a_fork_child_has_none_of_its_parents_budgets_and_may_have_its_own", &[&[]], || {
+fn a_fork_child_has_budgets_of_its_own() {
+    in_child(|| {
         let called = Arc::new(AtomicU32::new(0));
         let call = Arc::clone(&called);
         let hand = Hand::new();
         let inherited = Budget::new(hand, MS).unwrap().on_exceeded(move |_| {
             call.fetch_add(1, Ordering::Relaxed);
         });
+        let mut inherited = Some(inherited);
         let stop = Arc::new(AtomicBool::new(false));
         // Locks are taken and freed all the time while the forks happen.
         let others: Vec<_> = (0..2)
@@ -412,33 +415,28 @@ fn a_fork_child_has_none_of_its_parents_budgets_and_may_have_its_own() {
             })
             .collect();
         for _ in 0..50 {
-            // SAFETY: the child makes budgets and threads, and ends by `_exit`; glibc's malloc is usable after fork.
-            let child = unsafe { libc::fork() };
-            if child == 0 {
+            let status = fork(|| {
                 hand.advance(2 * MS);
-                let right =
-                    inherited.wait() == BudgetEnd::Forked && inherited.end() == Some(BudgetEnd::Forked);
+                let inherited = inherited.take().unwrap();
+                assert_eq!(inherited.wait(), BudgetEnd::Forked);
+                assert_eq!(inherited.end(), Some(BudgetEnd::Forked));
                 drop(inherited);
                 let own = Hand::new();
                 let budget = Budget::new(own, MS).unwrap();
                 own.advance(MS);
-                let ends = budget.wait_timeout(HANG) == Some(BudgetEnd::Exceeded { used: MS });
+                assert_eq!(budget.wait_timeout(HANG), Some(BudgetEnd::Exceeded { used: MS }));
                 let burnt = Budget::new(ThreadMeter::current(), MS).unwrap();
                 while burnt.end().is_none() {}
-                let wrong = !right || !ends || called.load(Ordering::Relaxed) != 0;
-                // SAFETY: ends the child without running the parent's exit handlers.
-                unsafe { libc::_exit(i32::from(wrong)) };
-            }
-            let mut status = 0;
-            // SAFETY: `status` is a valid place.
-            assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
-            assert_eq!(status, 0);
+                assert_eq!(called.load(Ordering::Relaxed), 0);
+            });
+            assert!(status.success(), "{status}");
         }
         stop.store(true, Ordering::Relaxed);
         for other in others {
             other.join().unwrap();
         }
         // The parent's is as it was.
+        let inherited = inherited.unwrap();
         assert_eq!(inherited.end(), None);
         hand.advance(2 * MS);
         exceeded(inherited.wait_timeout(HANG));
@@ -446,8 +444,8 @@ fn a_fork_child_has_none_of_its_parents_budgets_and_may_have_its_own() {
 }
 
 #[test]
-fn the_timers_thread_takes_none_of_the_hosts_signals_and_is_one() {
-    in_child("the_timers_thread_takes_none_of_the_hosts_signals_and_is_one", &[&[]], || {
+fn the_timer_takes_no_signals() {
+    in_child(|| {
         let barrier = &Barrier::new(8);
         thread::scope(|scope| {
             for _ in 0..8 {
@@ -476,9 +474,8 @@ fn the_timers_thread_takes_none_of_the_hosts_signals_and_is_one() {
 }
 
 #[test]
-fn where_no_thread_may_be_started_a_budget_is_refused_with_the_limit_to_raise() {
-    let name = "where_no_thread_may_be_started_a_budget_is_refused_with_the_limit_to_raise";
-    in_child(name, &[&[]], || {
+fn without_threads_a_budget_is_refused() {
+    in_child(|| {
         let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         // SAFETY: `limit` is a valid place; the process is this test's own.
         unsafe {

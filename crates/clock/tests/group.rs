@@ -9,6 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use dormouse_clock::{Error, Refresh, ThreadGroup, thread_cpu_ns, thread_cpu_ns_of};
+use dormouse_testkit::{fork, spin_for};
 use kernel::{kernel_ns, tid};
 
 /// Never refreshes by itself.
@@ -18,19 +19,14 @@ const ALWAYS: Refresh = Refresh { tolerance: Duration::ZERO, most: usize::MAX, p
 /// How far a member's own clock may be ahead of the kernel's: steal inside one epoch.
 const AHEAD: u64 = 5_000_000;
 
-fn burn(ns: u64) {
-    let end = kernel_ns() + ns;
-    while kernel_ns() < end {}
-}
-
 #[test]
-fn a_members_own_time_is_in_its_own_read_from_the_join_on() {
+fn a_members_read_has_its_own_time() {
     let group = ThreadGroup::with_refresh(NEVER);
-    burn(2_000_000);
+    spin_for(Duration::from_millis(2));
     let before = kernel_ns();
     let _member = group.join().unwrap();
     let joined = kernel_ns();
-    burn(3_000_000);
+    spin_for(Duration::from_millis(3));
     let least = kernel_ns() - joined;
     let read = group.cpu_ns();
     let most = kernel_ns() - before;
@@ -40,7 +36,7 @@ fn a_members_own_time_is_in_its_own_read_from_the_join_on() {
 }
 
 #[test]
-fn a_member_that_only_runs_is_brought_up_to_date_and_no_further() {
+fn a_running_member_is_brought_up_to_date() {
     let group = ThreadGroup::with_refresh(ALWAYS);
     let stop = &AtomicBool::new(false);
     thread::scope(|scope| {
@@ -66,7 +62,7 @@ fn a_member_that_only_runs_is_brought_up_to_date_and_no_further() {
 }
 
 #[test]
-fn a_member_that_waits_is_charged_nothing_for_it() {
+fn a_member_is_not_charged_for_waiting() {
     let group = ThreadGroup::new();
     let (wait, go) = (&Barrier::new(5), &Barrier::new(5));
     thread::scope(|scope| {
@@ -91,7 +87,7 @@ fn a_member_that_waits_is_charged_nothing_for_it() {
 }
 
 #[test]
-fn a_read_that_comes_after_another_is_never_smaller_whichever_threads_they_are_on() {
+fn a_later_read_is_never_smaller() {
     let group = ThreadGroup::new();
     let largest = &AtomicU64::new(0);
     thread::scope(|scope| {
@@ -100,8 +96,8 @@ fn a_read_that_comes_after_another_is_never_smaller_whichever_threads_they_are_o
             scope.spawn(move || {
                 let _member = member.then(|| group.join().unwrap());
                 for _ in 0..200_000 {
-                    // Pairs with the release half below: what was read before that store happened before
-                    // ours.
+                    // Pairs with the release half below: what was read before that store happened
+                    // before ours.
                     let earlier = largest.load(Ordering::Acquire);
                     let read = group.cpu_ns();
                     assert!(read >= earlier, "{read} after {earlier}");
@@ -113,7 +109,7 @@ fn a_read_that_comes_after_another_is_never_smaller_whichever_threads_they_are_o
 }
 
 #[test]
-fn a_walk_asks_no_more_members_than_it_may_and_the_next_one_goes_on_behind_them() {
+fn walks_ask_few_members_and_go_on() {
     for prefetch in [true, false] {
         let group = ThreadGroup::with_refresh(Refresh { most: 3, prefetch, ..NEVER });
         let (wait, go) = (&Barrier::new(11), &Barrier::new(11));
@@ -121,7 +117,7 @@ fn a_walk_asks_no_more_members_than_it_may_and_the_next_one_goes_on_behind_them(
             for _ in 0..10 {
                 scope.spawn(|| {
                     let _member = group.join().unwrap();
-                    burn(1_000_000);
+                    spin_for(Duration::from_millis(1));
                     wait.wait();
                     go.wait();
                 });
@@ -169,14 +165,14 @@ fn the_bound_covers_what_is_not_published() {
 }
 
 #[test]
-fn what_an_ended_thread_has_used_stays_even_if_it_has_forgotten_its_guard() {
+fn an_ended_threads_time_stays() {
     let group = ThreadGroup::with_refresh(NEVER);
     for forget in [false, true] {
         let before = group.cpu_ns();
         let joining = group.clone();
         let thread = thread::spawn(move || {
             let member = joining.join().unwrap();
-            burn(1_000_000);
+            spin_for(Duration::from_millis(1));
             if forget {
                 std::mem::forget(member);
             }
@@ -190,7 +186,7 @@ fn what_an_ended_thread_has_used_stays_even_if_it_has_forgotten_its_guard() {
 }
 
 #[test]
-fn a_thread_is_a_member_until_its_last_guard_and_of_four_groups_at_most() {
+fn membership_lasts_until_the_last_guard() {
     let group = ThreadGroup::new();
     let (first, second) = (group.join().unwrap(), group.join().unwrap());
     drop(first);
@@ -204,8 +200,8 @@ fn a_thread_is_a_member_until_its_last_guard_and_of_four_groups_at_most() {
     drop(others);
 }
 
-/// Short members come and go in a few places while others read; `reads` says whether members do too.
-/// Returns the total, and the least and the most that it may be by the kernel's clock.
+/// Short members come and go in a few places while others read; `reads` says whether members do
+/// too. Returns the total, and the least and the most that it may be by the kernel's clock.
 fn come_and_go(rounds: u32, reads: bool) -> (u64, u64, u64) {
     let group = ThreadGroup::with_refresh(Refresh { tolerance: Duration::from_micros(50), ..ALWAYS });
     let (least, most) = (&AtomicU64::new(0), &AtomicU64::new(0));
@@ -221,7 +217,7 @@ fn come_and_go(rounds: u32, reads: bool) -> (u64, u64, u64) {
                             let member = group.join().unwrap();
                             let inner = kernel_ns();
                             for _ in 0..20 {
-                                burn(2_000);
+                                spin_for(Duration::from_micros(2));
                                 if reads {
                                     group.cpu_ns();
                                 }
@@ -253,40 +249,33 @@ fn rounds() -> u32 {
 }
 
 #[test]
-fn when_all_is_quiet_the_total_is_what_the_kernel_has_counted() {
+fn a_quiet_total_is_the_kernels() {
     let (total, least, most) = come_and_go(rounds(), false);
     assert!((least..=most).contains(&total), "{total} not in {least}..={most}");
 }
 
 #[test]
-fn members_that_read_while_others_come_and_go_add_nothing_but_what_their_clocks_were_ahead() {
+fn reading_members_add_only_their_clocks_lead() {
     let (total, least, most) = come_and_go(rounds(), true);
-    // Four places, each ahead by at most its last members' steal: it does not add up over the members.
+    // Four places, each ahead by at most its last members' steal: it does not add up over the
+    // members.
     assert!((least..=most + 4 * AHEAD).contains(&total), "{total} not in {least}..={most}");
 }
 
 #[test]
-fn a_fork_child_goes_on_from_its_parents_total_with_its_own_time() {
+fn a_fork_child_continues_its_parents_total() {
     let group = ThreadGroup::new();
     let _member = group.join().unwrap();
-    burn(5_000_000);
+    spin_for(Duration::from_millis(5));
     let before = group.cpu_ns();
-    // SAFETY: the child does nothing but arithmetic and clock reads until it ends by `_exit`.
-    let child = unsafe { libc::fork() };
-    if child == 0 {
+    let status = fork(|| {
         let first = group.cpu_ns();
-        burn(3_000_000);
+        spin_for(Duration::from_millis(3));
         let grown = group.cpu_ns() - first;
-        let wrong = u8::from(first < before) + 2 * u8::from(!(2_900_000..100_000_000).contains(&grown));
-        // SAFETY: ends the child without running the parent's exit handlers.
-        unsafe { libc::_exit(i32::from(wrong)) };
-    }
-    assert!(child > 0);
-    let mut status = 0;
-    // SAFETY: `status` is a valid place.
-    unsafe { libc::waitpid(child, &raw mut status, 0) };
-    assert!(libc::WIFEXITED(status), "{status:#x}");
-    assert_eq!(libc::WEXITSTATUS(status), 0, "1: stepped back, 2: the child's own time is wrong");
+        assert!(first >= before, "the total stepped back");
+        assert!((2_900_000..100_000_000).contains(&grown), "the child's own time is {grown} ns");
+    });
+    assert!(status.success(), "{status}");
     // The parent is as it was.
     assert!(group.cpu_ns() >= before && thread_cpu_ns() > 0);
 }

@@ -1,8 +1,7 @@
-//! What happens to the clock when threads end, processes fork and exec, and signals come.
+//! The clock at the ends of threads, in forks and execs, and under signals.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 #![allow(unsafe_code)]
 
-mod child;
 mod each_tier;
 mod kernel;
 
@@ -11,8 +10,8 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use std::thread;
 
-use child::in_child;
 use dormouse_clock::{Tier, thread_cpu_ns, thread_cpu_time, tier};
+use dormouse_testkit::Child;
 use each_tier::{EACH_TIER, has_wanted_tier};
 use kernel::{kernel_ns, tid};
 
@@ -47,9 +46,8 @@ fn wait_for_the_ends_of_threads(left: usize) {
 }
 
 #[test]
-fn ten_thousand_short_threads_leave_no_descriptor_no_mapping_and_no_memory() {
-    let name = "ten_thousand_short_threads_leave_no_descriptor_no_mapping_and_no_memory";
-    in_child(name, EACH_TIER, || {
+fn ten_thousand_short_threads_leave_nothing() {
+    Child::new().with_each(EACH_TIER).run(|| {
         if !has_wanted_tier() {
             return;
         }
@@ -72,8 +70,9 @@ fn ten_thousand_short_threads_leave_no_descriptor_no_mapping_and_no_memory() {
 
 /// Forks, with the handlers of `pthread_atfork` or without, and says how the child's `body` ended.
 fn forked(handlers: bool, body: impl FnOnce() -> bool) -> i32 {
-    // SAFETY: the child runs clock reads and thread creation alone, and ends by `_exit`. (What a child of a
-    // threaded process may call is less by the letter; glibc's malloc is usable after its own fork.)
+    // SAFETY: the child runs clock reads and thread creation alone, and ends by `_exit`. (What a
+    // child of a threaded process may call is less by the letter; glibc's malloc is usable after
+    // its own fork.)
     let child = unsafe {
         if handlers {
             libc::fork()
@@ -93,9 +92,8 @@ fn forked(handlers: bool, body: impl FnOnce() -> bool) -> i32 {
 }
 
 #[test]
-fn a_fork_child_of_a_threaded_process_begins_again_in_the_same_tier() {
-    let name = "a_fork_child_of_a_threaded_process_begins_again_in_the_same_tier";
-    in_child(name, EACH_TIER, || {
+fn a_threaded_processs_child_keeps_the_tier() {
+    Child::new().with_each(EACH_TIER).run(|| {
         if !has_wanted_tier() {
             return;
         }
@@ -128,8 +126,8 @@ fn a_fork_child_of_a_threaded_process_begins_again_in_the_same_tier() {
 }
 
 #[test]
-fn a_child_that_no_handler_has_prepared_may_read() {
-    in_child("a_child_that_no_handler_has_prepared_may_read", EACH_TIER, || {
+fn a_child_without_handlers_may_read() {
+    Child::new().with_each(EACH_TIER).run(|| {
         if !has_wanted_tier() {
             return;
         }
@@ -146,8 +144,7 @@ fn a_child_that_no_handler_has_prepared_may_read() {
 
 #[test]
 fn after_exec_the_clock_begins_again() {
-    let name = "after_exec_the_clock_begins_again";
-    in_child(name, EACH_TIER, || {
+    Child::new().with_each(EACH_TIER).run(|| {
         if !has_wanted_tier() {
             return;
         }
@@ -159,7 +156,7 @@ fn after_exec_the_clock_begins_again() {
             return;
         }
         let error = Command::new(std::env::current_exe().unwrap())
-            .args([name, "--exact", "--nocapture", "--test-threads=1"])
+            .args(std::env::args_os().skip(1))
             .env("AGAIN", "1")
             .exec();
         panic!("{error}");
@@ -174,8 +171,8 @@ static BACKWARDS: AtomicU64 = AtomicU64::new(0);
 static DEPTH: AtomicU64 = AtomicU64::new(0);
 
 extern "C" fn read_in_a_handler(_signal: i32) {
-    // One inside another, but not more than the stack bears, also where it takes longer to deliver a signal than the timer
-    // waits.
+    // One inside another, but not more than the stack bears, also where it takes longer to deliver
+    // a signal than the timer waits.
     if DEPTH.fetch_add(1, Ordering::Relaxed) < 4 {
         ask_for_a_signal();
         read_there();
@@ -202,9 +199,8 @@ fn read_there() {
 }
 
 #[test]
-fn a_signal_in_the_middle_of_a_read_or_a_resync_makes_nothing_step_back() {
-    let name = "a_signal_in_the_middle_of_a_read_or_a_resync_makes_nothing_step_back";
-    in_child(name, EACH_TIER, || {
+fn a_signal_inside_a_read_does_no_harm() {
+    Child::new().with_each(EACH_TIER).run(|| {
         if !has_wanted_tier() {
             return;
         }

@@ -1,12 +1,11 @@
 //! A signal handler between any two instructions of a read, and of a resync.
 //!
-//! The processor's trap flag stops a read after each instruction. At one of them the handler reads the clock itself,
-//! or has the thread taken off its processor first; the next run stops one instruction later, until the read is over
-//! before that.
+//! The processor's trap flag stops a read after each instruction. At one of them the handler reads
+//! the clock itself, or has the thread taken off its processor first; the next run stops one
+//! instruction later, until the read is over before that.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 #![allow(unsafe_code)]
 
-mod child;
 mod each_tier;
 mod kernel;
 
@@ -16,16 +15,17 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use child::in_child;
 use dormouse_clock::{CpuTime, Tier, thread_cpu_ns, thread_cpu_time, tier};
+use dormouse_testkit::Child;
 use each_tier::{EACH_TIER, has_wanted_tier};
 use kernel::kernel_ns;
 
 const TRAP_FLAG: i64 = 0x100;
-/// What a handler sleeps: much less than an epoch, so that only the proof can tell.
+/// The sleep of a handler: much less than an epoch, so that only the proof can tell.
 const AWAY: Duration = Duration::from_micros(300);
 
-/// Instructions so far; at which one the handler reads; whether it sleeps before that; what it read.
+/// Instructions so far; at which one the handler reads; whether it sleeps before that; what it
+/// read.
 static AT: AtomicU64 = AtomicU64::new(0);
 static STOP_AT: AtomicU64 = AtomicU64::new(0);
 static SLEEPS: AtomicBool = AtomicBool::new(false);
@@ -84,15 +84,15 @@ fn at_every_instruction(resyncs: bool, sleeps: bool) -> u64 {
             continue;
         }
         wrong = 0;
-        // Every one in a short read; a sample where there are thousands, because each stop goes through all before.
+        // Every one in a short read; a sample where there are thousands, because each stop goes
+        // through all before.
         stop_at += if stop_at < 150 || every { 1 } else { 499 };
     }
 }
 
 #[test]
-fn a_handler_between_any_two_instructions_makes_nothing_step_back_and_no_sleep_count() {
-    let name = "a_handler_between_any_two_instructions_makes_nothing_step_back_and_no_sleep_count";
-    in_child(name, EACH_TIER, || {
+fn a_handler_between_any_instructions_does_no_harm() {
+    Child::new().with_each(EACH_TIER).run(|| {
         if !has_wanted_tier() {
             return;
         }

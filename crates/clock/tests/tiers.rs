@@ -1,9 +1,8 @@
-//! Which tier a thread gets, and that each is right: told by the environment or the program, denied by the
-//! kernel or a filter, out of budget, taken over by somebody else.
+//! Which tier a thread gets, and that each is right: told by the environment or the program, denied
+//! by the kernel or a filter, out of budget, taken over by another library.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 #![allow(unsafe_code)]
 
-mod child;
 mod each_tier;
 mod kernel;
 
@@ -12,35 +11,12 @@ use std::sync::{Barrier, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use child::in_child;
 use dormouse_clock::{Error, Tier, capability, force, thread_cpu_ns, thread_cpu_time, tier};
+use dormouse_testkit::{Child, Filter, in_child, skip};
 use each_tier::{EACH_TIER, has_wanted_tier};
 use kernel::kernel_ns;
 
 const WITHOUT_RSEQ: (&str, &str) = ("GLIBC_TUNABLES", "glibc.pthread.rseq=0");
-
-/// What becomes of who makes a denied call: it fails with EPERM, or the process is killed.
-const REFUSE: u32 = libc::SECCOMP_RET_ERRNO | libc::EPERM as u32;
-const KILL: u32 = libc::SECCOMP_RET_KILL_PROCESS;
-
-/// Denies every further call of number `call` to this thread and those that it starts.
-fn deny(call: libc::c_long, how: u32) {
-    const NUMBER: u32 = 0; // offset of `nr` in `struct seccomp_data`
-    let step = |code: u32, jf, k| libc::sock_filter { code: code as u16, jt: 0, jf, k };
-    let mut filter = [
-        step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, NUMBER),
-        step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 1, call as u32),
-        step(libc::BPF_RET | libc::BPF_K, 0, how),
-        step(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_ALLOW),
-    ];
-    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-    // SAFETY: the program is valid for the time of the call, which copies it.
-    let denied = unsafe {
-        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
-        libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program)
-    };
-    assert_eq!(denied, 0, "{}", std::io::Error::last_os_error());
-}
 
 /// Allows or forbids this thread to read the counter.
 fn allow_counter(allow: bool) {
@@ -85,8 +61,8 @@ fn is_right() {
 }
 
 #[test]
-fn each_tier_that_the_environment_asks_for_is_had_and_right() {
-    in_child("each_tier_that_the_environment_asks_for_is_had_and_right", EACH_TIER, || {
+fn each_tier_of_the_environment_is_right() {
+    Child::new().with_each(EACH_TIER).run(|| {
         if has_wanted_tier() {
             is_right();
             let other = thread::spawn(|| (tier(), is_right())).join().unwrap().0;
@@ -96,13 +72,13 @@ fn each_tier_that_the_environment_asks_for_is_had_and_right() {
 }
 
 #[test]
-fn each_tier_that_the_program_asks_for_is_had_and_right() {
-    in_child("each_tier_that_the_program_asks_for_is_had_and_right", &[&[]], || {
+fn each_tier_of_the_program_is_right() {
+    in_child(|| {
         let first = tier();
         let mut last = thread_cpu_ns();
         for wanted in [Tier::Gap, Tier::Syscall, Tier::Page, Tier::Rseq, Tier::Page, Tier::Gap] {
             if let Err(refused) = force(Some(wanted)) {
-                println!("1 skipped: {refused}");
+                skip(refused);
                 continue;
             }
             assert_eq!(tier(), wanted);
@@ -117,8 +93,8 @@ fn each_tier_that_the_program_asks_for_is_had_and_right() {
 }
 
 #[test]
-fn other_threads_follow_when_their_clocks_next_ask_the_kernel() {
-    in_child("other_threads_follow_when_their_clocks_next_ask_the_kernel", &[&[]], || {
+fn other_threads_follow_at_their_next_resync() {
+    in_child(|| {
         let (send, receive) = mpsc::channel();
         let (go, gone) = (&Barrier::new(2), &Barrier::new(2));
         thread::scope(|scope| {
@@ -142,9 +118,8 @@ fn other_threads_follow_when_their_clocks_next_ask_the_kernel() {
 }
 
 #[test]
-fn a_word_that_is_no_tier_is_complained_about_and_changes_nothing() {
-    let name = "a_word_that_is_no_tier_is_complained_about_and_changes_nothing";
-    in_child(name, &[&[("DORMOUSE_CLOCK", "sundial")]], || {
+fn a_wrong_setting_changes_nothing() {
+    Child::new().with_each(&[&[("DORMOUSE_CLOCK", "sundial")]]).run(|| {
         assert_ne!(tier(), Tier::Syscall);
         assert!(capability().iter().any(|line| line.detail.contains("sundial")));
         is_right();
@@ -152,12 +127,11 @@ fn a_word_that_is_no_tier_is_complained_about_and_changes_nothing() {
 }
 
 #[test]
-fn without_rseq_the_page_is_next_and_without_events_the_gap() {
-    let name = "without_rseq_the_page_is_next_and_without_events_the_gap";
-    in_child(name, &[&[WITHOUT_RSEQ], &[WITHOUT_RSEQ, ("DENY", "1")]], || {
+fn the_page_follows_rseq_and_the_gap_events() {
+    Child::new().with_each(&[&[WITHOUT_RSEQ], &[WITHOUT_RSEQ, ("DENY", "1")]]).run(|| {
         let denied = std::env::var_os("DENY").is_some();
         if denied {
-            deny(libc::SYS_perf_event_open, REFUSE);
+            Filter::refuse(&[libc::SYS_perf_event_open]).install();
         }
         assert_eq!(tier(), if denied { Tier::Gap } else { Tier::Page }, "{:?}", capability());
         is_right();
@@ -174,15 +148,14 @@ fn without_rseq_the_page_is_next_and_without_events_the_gap() {
 }
 
 #[test]
-fn a_filter_that_kills_is_not_met_by_who_does_not_ask() {
-    let name = "a_filter_that_kills_is_not_met_by_who_does_not_ask";
-    in_child(name, &[&[], &[WITHOUT_RSEQ], &[WITHOUT_RSEQ, ("LATER", "1")]], || {
+fn a_killing_filter_is_not_met_unasked() {
+    Child::new().with_each(&[&[], &[WITHOUT_RSEQ], &[WITHOUT_RSEQ, ("LATER", "1")]]).run(|| {
         let (has_rseq, later) =
             (std::env::var_os(WITHOUT_RSEQ.0).is_none(), std::env::var_os("LATER").is_some());
         if later {
             assert_eq!(tier(), Tier::Page, "{:?}", capability());
         }
-        deny(libc::SYS_perf_event_open, KILL);
+        Filter::kill(&[libc::SYS_perf_event_open]).install();
         let best = if has_rseq { Tier::Rseq } else { Tier::Gap };
         assert_eq!(thread::spawn(tier).join().unwrap(), best, "{:?}", capability());
         is_right();
@@ -193,9 +166,8 @@ fn a_filter_that_kills_is_not_met_by_who_does_not_ask() {
 }
 
 #[test]
-fn a_thread_that_may_not_read_the_counter_asks_the_kernel() {
-    let name = "a_thread_that_may_not_read_the_counter_asks_the_kernel";
-    in_child(name, &[&[], &[("FIRST", "1")]], || {
+fn without_the_counter_a_thread_asks_the_kernel() {
+    Child::new().with_each(&[&[], &[("FIRST", "1")]]).run(|| {
         // Before the first read in the process, or after it and on another thread.
         let first = std::env::var_os("FIRST").is_some();
         let before = if first { Tier::Syscall } else { tier() };
@@ -216,9 +188,8 @@ fn a_thread_that_may_not_read_the_counter_asks_the_kernel() {
 }
 
 #[test]
-fn pages_are_taken_from_a_quarter_of_the_budget_and_given_back() {
-    let name = "pages_are_taken_from_a_quarter_of_the_budget_and_given_back";
-    in_child(name, &[&[("DORMOUSE_CLOCK", "page")]], || {
+fn pages_take_a_quarter_of_the_budget() {
+    Child::new().with_each(&[&[("DORMOUSE_CLOCK", "page")]]).run(|| {
         if !has_wanted_tier() {
             return;
         }
@@ -230,7 +201,7 @@ fn pages_are_taken_from_a_quarter_of_the_budget_and_given_back() {
                         scope.spawn(|| {
                             let own = tier();
                             gate.wait();
-                            // Whatever it got, it works.
+                            // Any tier that it got works.
                             let before = kernel_ns();
                             assert!(thread_cpu_ns() + 20_000 >= before);
                             own
@@ -252,9 +223,8 @@ fn pages_are_taken_from_a_quarter_of_the_budget_and_given_back() {
 }
 
 #[test]
-fn a_thread_that_finds_no_descriptor_takes_the_next_tier() {
-    let name = "a_thread_that_finds_no_descriptor_takes_the_next_tier";
-    in_child(name, &[&[("DORMOUSE_CLOCK", "page")]], || {
+fn without_a_descriptor_the_next_tier_is_taken() {
+    Child::new().with_each(&[&[("DORMOUSE_CLOCK", "page")]]).run(|| {
         if !has_wanted_tier() {
             return;
         }
@@ -296,9 +266,8 @@ fn foreign_descriptor() -> u64 {
 }
 
 #[test]
-fn where_somebody_else_owns_the_rseq_field_the_clock_is_right_and_the_thread_leaves_the_tier() {
-    let name = "where_somebody_else_owns_the_rseq_field_the_clock_is_right_and_the_thread_leaves_the_tier";
-    in_child(name, &[&[("DORMOUSE_CLOCK", "rseq")]], || {
+fn a_foreign_rseq_field_costs_the_tier() {
+    Child::new().with_each(&[&[("DORMOUSE_CLOCK", "rseq")]]).run(|| {
         if !has_wanted_tier() {
             return;
         }
@@ -333,9 +302,8 @@ fn reads() -> u64 {
 }
 
 #[test]
-fn it_never_steps_back_and_stays_within_its_bound_beside_competitors() {
-    let name = "it_never_steps_back_and_stays_within_its_bound_beside_competitors";
-    in_child(name, EACH_TIER, || {
+fn it_stays_within_its_bound_beside_competitors() {
+    Child::new().with_each(EACH_TIER).run(|| {
         if !has_wanted_tier() {
             return;
         }

@@ -1,12 +1,14 @@
 //! CPU budgets: of a group as a whole, and of one task wherever it runs.
 //!
-//! A group's budget is watched from outside, by the timer of [`dormouse_clock::Budget`]: it also ends while a task
-//! that never yields runs. A task's is kept by the task itself: two reads of the thread clock around each poll and
-//! each scope, no timer, and nothing to look up. Every request can have one.
+//! A group's budget is watched from outside, by the timer of [`dormouse_clock::Budget`]: it also
+//! ends while a task that never yields runs. A task's is kept by the task itself: two reads of the
+//! thread clock around each poll and each scope, no timer, and nothing to look up. Every request
+//! can have one.
 
 use std::fmt;
 use std::future::Future;
 use std::marker::PhantomData;
+use std::ops::Deref;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -18,8 +20,10 @@ use dormouse_events::{Counting, Event, Mode};
 use pin_project_lite::pin_project;
 
 use crate::group::Group;
+use crate::task::poll_to_its_end;
 
-/// CPU time of a group's tasks, as [`Group::stat`] gives it, which is counted as long as this lives.
+/// CPU time of a group's tasks, as [`Group::read`] gives it, which is counted as long as this
+/// lives.
 #[derive(Debug)]
 struct GroupMeter {
     group: Group,
@@ -28,7 +32,7 @@ struct GroupMeter {
 
 impl CpuMeter for GroupMeter {
     fn cpu_ns(&self) -> Option<u64> {
-        Some(nanoseconds(self.group.stat().cpu))
+        Some(self.group.0.context.cpu_ns())
     }
 }
 
@@ -45,31 +49,33 @@ pub enum BudgetError {
 }
 
 impl Group {
-    /// Wakes somebody when the group's tasks have used `budget` of CPU time from now on: see [`Budget`] for how. Reads
-    /// of [`Group::stat`] after that say no less. The group's CPU time is counted as long as the budget lives.
+    /// Tells when the group's tasks have used `budget` of CPU time from now on: see [`Budget`] for
+    /// how. [`Group::read`] says no less after that. The group's CPU time is counted as long as the
+    /// budget lives.
     ///
     /// # Cost
     ///
-    /// That of [`Budget::new`] and [`Group::count`]; and as long as it lives a read of [`Group::stat`] when it might be
-    /// used up, by the timer's thread.
+    /// That of [`Budget::new`] and [`Group::start_counting`]. The timer's thread reads the group's
+    /// CPU time whenever the budget might be used up.
     ///
     /// # Errors
     ///
-    /// Those of [`Budget::new`] and [`Group::count`].
+    /// Those of [`Budget::new`] and [`Group::start_counting`].
     pub fn budget(self, budget: Duration) -> Result<Budget, BudgetError> {
-        let counting = self.count(&[Event::TASK_CLOCK], Mode::GroupExact)?;
+        let counting = self.start_counting(&[Event::TASK_CLOCK], Mode::GroupExact)?;
         Ok(Budget::new(GroupMeter { group: self, _counting: counting }, budget)?)
     }
 }
 
-/// CPU time that one piece of work may use, in however many futures and on however many threads. Clones are the
-/// same budget.
+/// CPU time that one piece of work may use, in however many futures and on however many threads.
+/// Clones are the same budget.
 ///
 /// ```
 /// use std::time::Duration;
 /// use dormouse::TaskBudget;
 ///
-/// let budget = TaskBudget::new(Duration::from_millis(50), |used| eprintln!("it has used {used:?}"));
+/// let limit = Duration::from_millis(50);
+/// let budget = TaskBudget::new(limit, |used| eprintln!("it has used {used:?}"));
 /// let request = budget.instrument(async { /* … */ });
 /// let offloaded = budget.clone();
 /// std::thread::spawn(move || {
@@ -78,7 +84,7 @@ impl Group {
 /// });
 /// # drop(request);
 /// ```
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct TaskBudget {
     account: Arc<Account>,
 }
@@ -91,9 +97,10 @@ struct Account<F: ?Sized = dyn Fn(Duration) + Send + Sync> {
 }
 
 impl TaskBudget {
-    /// A budget of `limit`. `on_exceeded` is called once, with what was used by then, at the end of the first poll or
-    /// scope after which that is more than the limit: on the thread and in the group that it ran in. Not while the
-    /// thread unwinds from a panic. Work that never ends a poll is never told of; [`Group::budget`] sees it.
+    /// A budget of `limit`. The first poll or scope that ends beyond the limit calls `on_exceeded`
+    /// once, with the CPU time that was used by then, on its thread and in its group; but not while
+    /// the thread unwinds from a panic. Work that never ends a poll goes unseen here;
+    /// [`Group::budget`] sees it.
     ///
     /// # Cost
     ///
@@ -112,23 +119,27 @@ impl TaskBudget {
         Budgeted { future: Some(future), budget: self.clone() }
     }
 
-    /// Counts what this thread does until the guard is dropped. Not inside of what is counted already, which would
-    /// count it twice, nor across an `.await`.
+    /// Counts what this thread does until the guard is dropped. A guard inside of another one, or
+    /// of a poll that is counted already, counts twice; a guard must not live across an `.await`.
     ///
     /// # Cost
     ///
     /// A read of the thread clock, and another when the guard is dropped.
-    pub fn enter(&self) -> Counted {
-        Counted { budget: self.clone(), since: thread_cpu_ns(), not_send: PhantomData }
+    pub fn enter(&self) -> BudgetScope {
+        BudgetScope { _timed: Timed::begin(Arc::clone(&self.account)), not_send: PhantomData }
     }
 
-    /// What was used in polls and scopes that have ended.
+    /// The CPU time of polls and scopes that have ended.
     pub fn used(&self) -> Duration {
-        Duration::from_nanos(self.account.used_ns.load(Ordering::Relaxed))
+        self.account.used()
     }
 }
 
 impl Account {
+    fn used(&self) -> Duration {
+        Duration::from_nanos(self.used_ns.load(Ordering::Relaxed))
+    }
+
     /// Adds what the thread has used since its clock read `since`.
     fn add_since(&self, since: u64) {
         // In a fork child the clock begins again.
@@ -141,18 +152,15 @@ impl Account {
     }
 }
 
-impl fmt::Debug for TaskBudget {
+impl fmt::Debug for Account {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut budget = f.debug_struct("TaskBudget");
-        budget
-            .field("limit", &Duration::from_nanos(self.account.limit_ns))
-            .field("used", &self.used())
-            .finish()
+        let (limit, used) = (Duration::from_nanos(self.limit_ns), self.used());
+        f.debug_struct("Account").field("limit", &limit).field("used", &used).finish()
     }
 }
 
-/// `future`, and a function that is called once when its polls have used more than `limit` of CPU time: a
-/// [`TaskBudget`] of its own.
+/// `future`, and a function that is called once when its polls have used more than `limit` of CPU
+/// time: a [`TaskBudget`] of its own.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -167,47 +175,40 @@ pub fn budgeted<F: Future>(
     limit: Duration,
     on_exceeded: impl Fn(Duration) + Send + Sync + 'static,
 ) -> Budgeted<F> {
-    Budgeted { future: Some(future), budget: TaskBudget::new(limit, on_exceeded) }
+    TaskBudget::new(limit, on_exceeded).instrument(future)
 }
 
-/// Counts what its thread does; see [`TaskBudget::enter`].
-#[must_use = "the thread's time is counted as long as the guard lives"]
-pub struct Counted {
-    budget: TaskBudget,
-    since: u64,
-    /// The clock is its thread's.
-    not_send: PhantomData<*const ()>,
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        self.budget.account.add_since(self.since);
-    }
-}
-
-impl fmt::Debug for Counted {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Counted").field(&self.budget).finish()
-    }
-}
-
-/// [`Counted`] for a poll, which holds its budget anyway.
-struct Piece<'a> {
-    account: &'a Account,
+/// Adds what its thread uses to an account while it lives.
+#[derive(Debug)]
+struct Timed<A: Deref<Target = Account>> {
+    account: A,
     since: u64,
 }
 
-impl<'a> Piece<'a> {
-    fn of(budget: &'a TaskBudget) -> Self {
-        Self { account: &budget.account, since: thread_cpu_ns() }
+impl<A: Deref<Target = Account>> Timed<A> {
+    fn begin(account: A) -> Self {
+        Self { account, since: thread_cpu_ns() }
     }
 }
 
-impl Drop for Piece<'_> {
+impl<A: Deref<Target = Account>> Drop for Timed<A> {
     fn drop(&mut self) {
         self.account.add_since(self.since);
     }
 }
+
+/// Counts what its thread does; see [`TaskBudget::enter`].
+#[derive(Debug)]
+#[must_use = "the thread's time is counted as long as the guard lives"]
+pub struct BudgetScope {
+    _timed: Timed<Arc<Account>>,
+    /// The clock is its thread's.
+    not_send: PhantomData<*const ()>,
+}
+
+/// The former name of [`BudgetScope`].
+#[deprecated(note = "use `BudgetScope`")]
+pub type Counted = BudgetScope;
 
 pin_project! {
     /// A future whose polls and destructor are counted; see [`TaskBudget::instrument`].
@@ -224,7 +225,7 @@ pin_project! {
         fn drop(this: Pin<&mut Self>) {
             let mut this = this.project();
             if this.future.is_some() {
-                let _counted = Piece::of(this.budget);
+                let _timed = Timed::begin(&*this.budget.account);
                 this.future.set(None);
             }
         }
@@ -242,16 +243,9 @@ impl<F: Future> Future for Budgeted<F> {
     type Output = F::Output;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let mut this = self.project();
-        let _counted = Piece::of(this.budget);
-        // None: polled after its end, which no executor does, and which may do anything but panic into the
-        // host.
-        let Some(future) = this.future.as_mut().as_pin_mut() else { return Poll::Pending };
-        let poll = future.poll(cx);
-        if poll.is_ready() {
-            this.future.set(None);
-        }
-        poll
+        let this = self.project();
+        let _timed = Timed::begin(&*this.budget.account);
+        poll_to_its_end(this.future, cx)
     }
 }
 

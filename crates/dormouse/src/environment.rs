@@ -1,47 +1,74 @@
-//! `DORMOUSE_COUNT=task-clock,page-faults`: events that are counted for all groups from [`init`](crate::init) on, so that
-//! totals since the start of a service need no change of its code.
+//! Two settings of the environment: `DORMOUSE_COUNT=task-clock,page-faults` counts these events for
+//! all groups from [`init`](crate::init) on, and `DORMOUSE_ON=shopd::*,db.query` wakes these keys.
+//! So a service has totals since its start without a change of its code, its start can be looked
+//! at, and so can a service that no command reaches.
 //!
-//! A name that is not to be had is told by `dormouse doctor`, with the names that are near it; the others are counted.
+//! [`Agent::warnings`](crate::Agent::warnings) and `dormouse doctor` tell a name that stands for
+//! nothing, with the names near it; the other events are counted. Keys are switched on as by
+//! `dormouse on --keep`; keys of objects that are opened later sleep. A forked child counts nothing
+//! until it calls `init`, and has the keys as its parent left them.
 //!
 //! # Locking
 //!
-//! One lock, which nobody waits for: who finds it taken does without. (A fork child may find it taken for ever.)
+//! One lock, for which only a fork waits: a thread that finds it taken does without.
 
 use std::num::NonZeroU64;
-use std::sync::Mutex;
 
 use dormouse_events::Event;
-use dormouse_sys::{Capability, fork};
+use dormouse_keys::{Batch, Selector};
+use dormouse_sys::process::fork::{Mutex, Phase};
+use dormouse_sys::process::identity;
+use dormouse_sys::{Capability, State, environment};
 
-const VARIABLE: &str = "DORMOUSE_COUNT";
+static SETTINGS: Mutex<Settings> =
+    Mutex::new(Phase::Environment, Settings { has_begun: false, process: None, on: None, count: None });
 
-static KEPT: Mutex<Option<Kept>> = Mutex::new(None);
-
-/// What has become of what the environment asks for.
-struct Kept {
-    /// In which process: a fork child counts nothing until it asks.
+/// The outcome of the settings.
+struct Settings {
+    has_begun: bool,
+    /// The process that has begun to count: a fork child has another one.
     process: Option<NonZeroU64>,
-    /// `None`: it asks for nothing.
-    check: Option<Capability>,
+    /// Of each setting; `None` if the environment asks for nothing, or as long as it is being done.
+    on: Option<Capability>,
+    count: Option<Capability>,
 }
 
-/// Has counted what the environment asks for, once in a process.
-pub(crate) fn count() {
-    let Ok(mut kept) = KEPT.try_lock() else { return };
-    let process = fork::number();
-    if kept.as_ref().is_none_or(|kept| kept.process != process) {
-        let names = std::env::var_os(VARIABLE).unwrap_or_default();
-        *kept = Some(Kept { process, check: begin(&names.to_string_lossy()) });
+/// Does what the environment asks for: counts, once in a process, and wakes keys, once.
+pub(crate) fn begin() {
+    let process = identity::number();
+    let has_woken = {
+        let Some(mut settings) = SETTINGS.try_lock() else { return };
+        if settings.has_begun && settings.process == process {
+            return;
+        }
+        (settings.process, settings.count) = (process, None);
+        std::mem::replace(&mut settings.has_begun, true)
+    };
+    // Not under the lock: keys are switched, and the fork of another copy takes their lock before
+    // ours.
+    let variables = environment::variables();
+    let count = variables.count.as_deref().and_then(|names| count(&names.to_string_lossy()));
+    let on = variables.on.as_deref().filter(|_| !has_woken).map(|globs| wake(&globs.to_string_lossy()));
+    if let Ok(mut settings) = SETTINGS.lock() {
+        settings.count = count;
+        settings.on = on.or(settings.on.take());
     }
 }
 
-/// What became of it, if the environment asks for anything.
-pub(crate) fn capability() -> Option<Capability> {
-    KEPT.try_lock().ok()?.as_ref()?.check.clone()
+/// The outcome of each setting.
+pub(crate) fn capabilities() -> Vec<Capability> {
+    let settings = SETTINGS.try_lock();
+    settings.iter().flat_map(|settings| [&settings.on, &settings.count]).flatten().cloned().collect()
+}
+
+/// The faults of the settings, in a sentence each.
+pub(crate) fn complaints() -> impl Iterator<Item = String> {
+    let limited = capabilities().into_iter().filter(|check| check.state != State::Ok);
+    limited.map(|check| check.detail.into_owned())
 }
 
 /// Counts the events of these names for good.
-fn begin(names: &str) -> Option<Capability> {
+fn count(names: &str) -> Option<Capability> {
     let names: Vec<&str> = names.split(',').map(str::trim).filter(|name| !name.is_empty()).collect();
     if names.is_empty() {
         return None;
@@ -54,7 +81,7 @@ fn begin(names: &str) -> Option<Capability> {
         }
     }
     if !events.is_empty() {
-        match crate::group::count(&events) {
+        match crate::start_counting(&events) {
             Ok(counting) => counting.keep(),
             Err(why) => {
                 events.clear();
@@ -64,11 +91,31 @@ fn begin(names: &str) -> Option<Capability> {
     }
     let counted: Vec<&str> = events.into_iter().map(Event::name).collect();
     let counted = if counted.is_empty() { "nothing".to_owned() } else { counted.join(", ") };
-    let detail = format!("{VARIABLE} has counted from the start: {counted}");
+    let detail = format!("DORMOUSE_COUNT has counted from the start: {counted}");
     Some(if complaints.is_empty() {
         Capability::ok("groups.count", detail)
     } else {
         Capability::limited("groups.count", format!("{detail}; {}", complaints.join("; ")))
-            .with_fix(format!("set {VARIABLE} to names that `dormouse list` shows, with commas between them"))
+            .with_fix("set DORMOUSE_COUNT to names that `dormouse list` shows, with commas between them")
     })
+}
+
+/// Wakes the keys that a glob list selects.
+fn wake(globs: &str) -> Capability {
+    let woken = Selector::parse(globs).map_err(|why| why.to_string()).and_then(|selector| {
+        let keys = selector.try_keys().map_err(|why| why.to_string())?;
+        if keys.is_empty() {
+            let near = dormouse_keys::near(globs, 5);
+            let near = if near.is_empty() { String::new() } else { format!(", near: {}", near.join(", ")) };
+            return Err(format!("nothing matches `{globs}`{near}"));
+        }
+        let batch = Batch::new().enable_all(keys.iter().map(|used| used.key));
+        batch.apply().map(|_| keys.len()).map_err(|why| why.to_string())
+    });
+    match woken {
+        Ok(keys) => Capability::ok("keys.on", format!("DORMOUSE_ON has woken {keys} keys: {globs}")),
+        Err(why) => Capability::limited("keys.on", format!("DORMOUSE_ON has woken no key: {why}")).with_fix(
+            "set DORMOUSE_ON to names or globs that `dormouse keys` shows, with commas between them",
+        ),
+    }
 }

@@ -1,49 +1,48 @@
 //! Groups: named work, with what it costs.
 
-use std::collections::HashMap;
 use std::fmt;
-use std::future::Future;
-use std::io;
-use std::sync::{OnceLock, PoisonError, RwLock};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
-use dormouse_events::{Context, Count, Counting, Error, Event, Kind, Mode};
+use dormouse_events::{Context, Count, Counting, Error, Event, Mode, Totals};
 
-use crate::instrument::{Entered, Instrumented, Task};
-use crate::tasks::{self, Tasks};
+use crate::record::floor_char_boundary;
+use crate::registry::{Inner, Registry};
+use crate::tasks::{self, Origin, TaskTotals};
 
-/// How many groups a process can have. Names beyond that share the group `other`.
-pub const MAX_GROUPS: usize = 1024;
+/// How many bytes of a name count. Names may come from what a client sends, and they stay.
+pub const MAX_NAME: usize = 128;
 
-/// The group of names beyond [`MAX_GROUPS`].
-const OTHER: &str = "other";
-
-/// A named kind of work: `GET /menu`, `compaction`. Its tasks (futures, scopes, threads) are charged to it.
+/// A named kind of work: `GET /menu`, `compaction`. Its tasks (futures, scopes, threads) are
+/// charged to it.
 ///
-/// A handle is one word and is copied freely. A group lives as long as the process, so that its totals
-/// never go back; there are at most [`MAX_GROUPS`]. Name groups by kind of work, never by request.
+/// A handle is one word, copied freely. A group lives as long as the process, so that its totals
+/// never go back. A process has at most [`MAX_GROUPS`](crate::MAX_GROUPS), and a group takes three
+/// kilobytes until the process counts its fifteenth different event, then more: name groups by kind
+/// of work, never by request. The first [`MAX_NAME`] bytes of a name count, without the piece of a
+/// character that does not fit. Names that differ later are one group.
 #[derive(Clone, Copy)]
-pub struct Group(&'static Inner);
+pub struct Group(pub(crate) &'static Inner);
 
-#[derive(Debug)]
-struct Inner {
-    name: &'static str,
-    context: &'static Context,
-    tasks: Tasks,
-}
-
-/// What a group has cost so far.
+/// The cost of a group so far; see [`Group::read`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct GroupStat {
+    /// The number that records show.
+    pub id: u32,
     /// The group's name.
     pub name: &'static str,
-    /// CPU time of its tasks while task-clock was counted, without that of groups nested in them; tasks that are running
-    /// now are included.
+    /// CPU time of its tasks while task-clock was counted, without that of groups nested in them.
+    /// Tasks that are running now are included.
     pub cpu: Duration,
     /// Polls of its futures and entries of its scopes and threads, while anything was counted.
     pub entries: u64,
+    /// Polls of its futures alone, and switches to its tasks ([`Task::switch_to`](crate::Task)),
+    /// while anything was counted.
+    pub polls: u64,
+    /// Tasks that ended and were no part of another: those that began where the group was not
+    /// current. Work that a request hands on (`spawn_blocking`, `JoinSet`, threads,
+    /// [`carry`](crate::carry)) is a part of that request.
+    pub requests: u64,
     /// Tasks that are.
     pub alive: u64,
     /// Tasks that began.
@@ -52,43 +51,41 @@ pub struct GroupStat {
     pub finished: u64,
 }
 
-#[derive(Default)]
-struct Registry {
-    by_name: HashMap<&'static str, Group>,
-    in_order: Vec<Group>,
-}
-
-static REGISTRY: RwLock<Option<Registry>> = RwLock::new(None);
-/// Groups by number, for look-ups without a lock.
-static BY_ID: [OnceLock<Group>; MAX_GROUPS] = [const { OnceLock::new() }; MAX_GROUPS];
+static REGISTRY: Registry = Registry::new();
 
 impl Group {
     /// The group of that name; the same one for the same name.
     ///
     /// # Cost
     ///
-    /// A look-up under a shared lock. Keep the handle where a group is used for every request.
+    /// A look into a table; for a name that is new some allocations. It waits for nobody, whatever
+    /// the process counts or reads meanwhile.
     pub fn new(name: &str) -> Self {
-        let registry = REGISTRY.read().unwrap_or_else(PoisonError::into_inner);
-        if let Some(group) = registry.as_ref().and_then(|r| r.find(name)) {
-            return group;
-        }
-        drop(registry);
-        let mut registry = REGISTRY.write().unwrap_or_else(PoisonError::into_inner);
-        let group = registry.get_or_insert_default().intern(name);
-        if let Some(place) = BY_ID.get(group.id() as usize - 1) {
-            place.get_or_init(|| group);
-        }
-        group
+        Self(REGISTRY.intern(cut(name)))
     }
 
-    /// The group with that number.
-    pub(crate) fn by_id(id: u32) -> Option<Self> {
-        match BY_ID.get((id as usize).checked_sub(1)?) {
-            Some(place) => place.get().copied(),
-            // Contexts that are no groups have taken numbers, too.
-            None => Self::all().into_iter().find(|group| group.id() == id),
-        }
+    /// The group with that number; see [`Group::id`].
+    ///
+    /// # Cost
+    ///
+    /// A look into a table.
+    pub fn by_id(id: u32) -> Option<Self> {
+        REGISTRY.by_id(id).map(Self)
+    }
+
+    /// The innermost group that is current on this thread.
+    ///
+    /// # Cost
+    ///
+    /// A look at a thread-local and at a table. No lock, unless contexts of the program's own have
+    /// taken so many numbers that the group's is past [`MAX_GROUPS`](crate::MAX_GROUPS).
+    pub fn current() -> Option<Self> {
+        Self::by_id(dormouse_events::current_context())
+    }
+
+    /// All groups, in order of creation.
+    pub fn all() -> Vec<Self> {
+        REGISTRY.all().into_iter().map(Self).collect()
     }
 
     /// The name.
@@ -101,110 +98,125 @@ impl Group {
         self.0.context.id()
     }
 
-    /// Has `events` counted for this group as long as the guard lives; see [`count`] for all groups.
+    /// Starts counting `events` for this group; dropping the guard stops it. [`start_counting`]
+    /// counts for all groups.
     ///
     /// # Errors
     ///
-    /// As of [`count`].
+    /// Those of [`start_counting`].
     ///
     /// # Cost
     ///
-    /// As of [`count`].
-    pub fn count(self, events: &[Event], mode: Mode) -> Result<Counting, Error> {
+    /// That of [`start_counting`].
+    pub fn start_counting(self, events: &[Event], mode: Mode) -> Result<Counting, Error> {
         Counting::of(self.0.context, events, mode)
     }
 
-    /// What was counted of every event that was ever counted for this group.
+    /// Reads what the group has cost so far: CPU time, entries, tasks.
     ///
-    /// `value` is exclusive: what was counted while no other group was entered inside of this one, so that groups add up.
-    /// `value + nested` is inclusive: with what groups entered inside of it have counted of the same event, on
-    /// the same thread, before they were left. Work that was handed on to other tasks is theirs.
+    /// # Cost
+    ///
+    /// A look at every thread's block, and a system call for each thread that runs one of the
+    /// group's tasks at this moment. No lock.
+    pub fn read(self) -> GroupStat {
+        let totals = Context::read_all(&[self.0.context], false).pop();
+        self.stat_of(&totals.unwrap_or_default())
+    }
+
+    /// Reads the counts of every event that was ever counted for this group.
+    ///
+    /// `value` is exclusive: it grew while no other group was entered inside of this one, so that
+    /// groups add up. `value + nested` is inclusive: `nested` is what groups entered inside of it
+    /// counted of the same event, on the same thread, before the thread left them. Work that was
+    /// handed on to other tasks is theirs.
     ///
     /// ```
-    /// use dormouse::{Event, Group, events::Mode};
+    /// use dormouse::{Event, Group};
     ///
     /// let [route, database] = ["GET /orders", "database"].map(Group::new);
-    /// let _counting = dormouse::count(&[Event::TASK_CLOCK])?;
+    /// let _counting = dormouse::start_counting(&[Event::TASK_CLOCK])?;
     /// route.scope(|| database.scope(|| { /* … */ }));
-    /// let count = route.counts()[0];
+    /// let count = route.read_counts()[0];
     /// println!("{} ns by itself, {} with what it calls", count.value, count.value + count.nested);
-    /// # assert_eq!(database.counts()[0].nested, 0);
+    /// # assert_eq!(database.read_counts()[0].nested, 0);
     /// # Ok::<(), dormouse::events::Error>(())
     /// ```
     ///
     /// # Cost
     ///
-    /// What it takes to read the counters of each thread that runs one of the group's tasks at this moment: a system
-    /// call for task-clock, for others more.
-    pub fn counts(self) -> Vec<Count> {
+    /// A read of the counters of each thread that runs one of the group's tasks at this moment: a
+    /// system call for task-clock, more for other events.
+    pub fn read_counts(self) -> Vec<Count> {
         self.0.context.read()
     }
 
-    /// Charges every poll of `future`, and its destructor, to this group.
-    pub fn instrument<F: Future>(self, future: F) -> Instrumented<F> {
-        Instrumented::new(self.start_task(), future)
+    /// Reads all groups, in order of creation, and their counts if `counts` asks for them: each
+    /// thread is read once.
+    pub(crate) fn read_all(counts: bool) -> Vec<(GroupStat, Vec<Count>)> {
+        let groups = Self::all();
+        let contexts: Vec<_> = groups.iter().map(|group| group.0.context).collect();
+        let totals = Context::read_all(&contexts, counts);
+        groups.into_iter().zip(totals).map(|(group, of)| (group.stat_of(&of), of.counts)).collect()
     }
 
-    /// Charges what this thread does to the group until the guard is dropped.
-    ///
-    /// Not for a guard that lives across an `.await`: use [`Group::instrument`] there.
-    pub fn enter(self) -> Entered {
-        let mut task = self.start_task();
-        let entered = task.enter(Kind::Scope);
-        Entered::new(entered, task)
-    }
-
-    /// A thread that is charged to this group from its beginning to its end, named after the group.
-    ///
-    /// # Errors
-    ///
-    /// As of [`std::thread::Builder::spawn`], if the system has no more threads.
-    pub fn spawn_thread<T, F>(self, run: F) -> io::Result<JoinHandle<T>>
-    where
-        T: Send + 'static,
-        F: FnOnce() -> T + Send + 'static,
-    {
-        // A thread's name must not hold a NUL byte.
-        let name = self.name().replace('\0', " ");
-        std::thread::Builder::new().name(name).spawn(move || {
-            let _entered = self.enter();
-            run()
-        })
-    }
-
-    /// What the group has cost so far.
-    ///
-    /// # Cost
-    ///
-    /// A system call for each thread that runs one of the group's tasks at this moment, under a lock that changes of what
-    /// is counted take.
-    pub fn stat(self) -> GroupStat {
-        let (started, finished) = self.0.tasks.read();
+    fn stat_of(self, totals: &Totals) -> GroupStat {
+        let TaskTotals { started, finished, requests } = self.0.tasks.read();
         GroupStat {
+            id: self.id(),
             name: self.name(),
-            cpu: Duration::from_nanos(self.0.context.cpu_ns()),
-            entries: self.0.context.entries(),
-            alive: started - finished,
+            cpu: Duration::from_nanos(totals.cpu_ns),
+            entries: totals.entries,
+            polls: totals.polls,
+            requests,
+            // C can end a task twice.
+            alive: started.saturating_sub(finished),
             started,
             finished,
         }
     }
 
-    /// All groups, in order of creation.
-    pub fn all() -> Vec<Self> {
-        let registry = REGISTRY.read().unwrap_or_else(PoisonError::into_inner);
-        registry.as_ref().map(|r| r.in_order.clone()).unwrap_or_default()
-    }
-
-    pub(crate) fn start_task(self) -> Task {
-        let number = tasks::number();
+    /// Begins a task that is a number: C has neither guards nor destructors. It is a part of
+    /// another task if `is_part` says so, or if its group is current.
+    #[doc(hidden)]
+    pub fn begin_task(self, is_part: bool) -> u64 {
+        let is_part = is_part || dormouse_events::current_context() == self.id();
+        let number = tasks::number(if is_part { Origin::Part } else { Origin::Request });
         self.0.tasks.start(number);
-        Task::new(self, dormouse_events::Task::new(self.0.context, number))
+        number
     }
 
-    pub(crate) fn finish_task(self, number: u64) {
+    /// Ends a task that is a number. Told twice of one, the group has one task less than there are.
+    #[doc(hidden)]
+    pub fn end_task(self, number: u64) {
         self.0.tasks.finish(number);
     }
+
+    /// The former name of [`Group::start_counting`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Group::start_counting`].
+    #[deprecated(note = "use `start_counting`")]
+    pub fn count(self, events: &[Event], mode: Mode) -> Result<Counting, Error> {
+        self.start_counting(events, mode)
+    }
+
+    /// The former name of [`Group::read`].
+    #[deprecated(note = "use `read`")]
+    pub fn stat(self) -> GroupStat {
+        self.read()
+    }
+
+    /// The former name of [`Group::read_counts`].
+    #[deprecated(note = "use `read_counts`")]
+    pub fn counts(self) -> Vec<Count> {
+        self.read_counts()
+    }
+}
+
+/// The part of a name that counts.
+pub(crate) fn cut(name: &str) -> &str {
+    &name[..floor_char_boundary(name, MAX_NAME)]
 }
 
 impl fmt::Debug for Group {
@@ -221,47 +233,32 @@ impl PartialEq for Group {
 
 impl Eq for Group {}
 
-impl Registry {
-    /// The group of that name, or `other` when there is room for no more.
-    fn find(&self, name: &str) -> Option<Group> {
-        let full = self.in_order.len() >= MAX_GROUPS;
-        self.by_name.get(name).or_else(|| self.by_name.get(OTHER).filter(|_| full)).copied()
-    }
-
-    fn intern(&mut self, name: &str) -> Group {
-        if let Some(group) = self.find(name) {
-            return group;
-        }
-        // The last place is kept for `other`.
-        if self.in_order.len() + 1 >= MAX_GROUPS && name != OTHER {
-            return self.intern(OTHER);
-        }
-        // Leaked, like its name: see the type's documentation.
-        let name: &'static str = Box::leak(name.into());
-        let group =
-            Group(Box::leak(Box::new(Inner { name, context: Context::new(), tasks: Tasks::default() })));
-        self.by_name.insert(name, group);
-        self.in_order.push(group);
-        group
-    }
-}
-
-/// Has `events` counted for all groups that are and will be, as long as the guard lives. (Keep it with
-/// [`Counting::keep`] to have them counted from the start of the process.)
+/// Starts counting `events` for all groups that are and will be; dropping the guard stops it.
+/// ([`Counting::keep`] lets it go on to the end of the process.)
 ///
 /// Until somebody counts, a switch between tasks reads nothing.
 ///
 /// # Errors
 ///
-/// An event that is not to be had here, more than can be counted at once, or a static key that cannot be switched; then
-/// nothing has changed.
+/// An event that this process cannot count, more events than it can count at once, or a static key
+/// that it cannot switch. Then nothing has changed.
 ///
 /// # Cost
 ///
-/// A batch of one static key if nothing was counted before, a barrier for every processor, and for each thread that runs a
-/// task what it takes to read its counters from outside.
-pub fn count(events: &[Event]) -> Result<Counting, Error> {
+/// A batch of one static key if nothing was counted before, a barrier for every processor, and for
+/// each thread that runs a task a read of its counters from outside.
+pub fn start_counting(events: &[Event]) -> Result<Counting, Error> {
     Counting::everywhere(events, Mode::GroupExact)
+}
+
+/// The former name of [`start_counting`].
+///
+/// # Errors
+///
+/// Those of [`start_counting`].
+#[deprecated(note = "use `start_counting`")]
+pub fn count(events: &[Event]) -> Result<Counting, Error> {
+    start_counting(events)
 }
 
 #[cfg(test)]
@@ -269,15 +266,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_name_is_one_group_and_too_many_names_share_one() {
-        let mut registry = Registry::default();
-        let menu = registry.intern("GET /menu");
-        assert_eq!(registry.intern("GET /menu"), menu);
-        for n in 0..2 * MAX_GROUPS {
-            registry.intern(&format!("group {n}"));
-        }
-        assert_eq!(registry.in_order.len(), MAX_GROUPS);
-        assert_eq!(registry.intern("one more").name(), OTHER);
-        assert_eq!(registry.intern("group 3").name(), "group 3");
+    fn a_name_is_cut_between_two_characters() {
+        let long = "ä".repeat(MAX_NAME);
+        assert_eq!(cut(&long), &long[..MAX_NAME]);
+        assert_eq!(cut(&format!("a{long}")).len(), MAX_NAME - 1);
+        assert_eq!(cut(&long[..MAX_NAME]).len(), MAX_NAME);
+        let group = Group::new(&long);
+        assert_eq!((group.name(), Group::new(&format!("{long}, and more"))), (cut(&long), group));
     }
 }

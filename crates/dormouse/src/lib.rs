@@ -11,30 +11,43 @@
 //! }
 //!
 //! # #[tokio::main(flavor = "current_thread")]
-//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! dormouse::init()?;
+//! # async fn main() {
+//! // The service goes on without the agent.
+//! if let Err(why) = dormouse::init() {
+//!     eprintln!("nobody can look in: {why}");
+//! }
 //! let orders = Group::new("POST /orders");
 //! orders.instrument(brew(2)).await;
-//! # Ok(())
 //! # }
 //! ```
 //!
 //! - [`probe!`] and [`macro@probed`]: named places with fields that sleep behind a static key;
-//! - [`Group`]: CPU time, polls and tasks per route, job or whatever the service calls its work. Nothing is counted until
-//!   somebody asks ([`Group::count`], [`count`], the command, `DORMOUSE_COUNT`);
-//! - [`thread`], [`mod@tokio`] and [`mod@tower`] (features `tokio`, `tower`), [`inherit()`], [`inherit_fn`], [`carry`]: work
-//!   that is handed on and stays with its group;
-//! - [`Group::budget`], [`budgeted`]: who is told when a group, or one request, has used so much CPU time;
+//! - [`Group`]: CPU time, polls and tasks per route, job, or other kind of work. Nothing is counted
+//!   until somebody asks ([`Group::start_counting`], [`start_counting`], the command,
+//!   `DORMOUSE_COUNT`);
+//! - [`thread`], [`mod@tokio`] and [`mod@tower`] (features `tokio`, `tower`), [`inherit()`],
+//!   [`inherit_fn`], [`carry`]: work that is handed on and stays with its group;
+//! - [`Group::budget`], [`budgeted`]: a limit of CPU time for a group, or for one request, and a
+//!   call when it is used up;
+//! - [`Watch`]: each access to a variable, with thread, task, group, and the values before and
+//!   after;
 //! - [`static_key!`], [`likely!`], [`unlikely!`]: branches of the service's own (see [`keys`]);
 //! - [`Alloc`]: the global allocator, with a counter that sleeps;
-//! - [`mod@tracing`] (feature `tracing`): the `tracing` macros with callsites that sleep behind static keys;
-//! - [`init`]: the agent, a thread that answers the command. Without it everything works in-process.
+//! - [`mod@tracing`] (feature `tracing`): the `tracing` macros behind static keys, asleep but for
+//!   warnings and errors;
+//! - [`init`]: the agent, a thread that answers the command. Without it everything works
+//!   in-process.
 //!
 //! # Promises to the host
 //!
-//! Nothing here aborts the process, panics into it or waits on a path that serves requests. The agent is off
-//! until [`init`] is called. Asleep, a probe is one instruction; records never block, they are dropped and
-//! counted.
+//! Dormouse never aborts the process, panics into it or waits on a path that serves requests. The
+//! agent is off until [`init`] starts it. Asleep, a probe is one instruction. A record never
+//! blocks: without room it is dropped and counted.
+//!
+//! A host in C or C++ that calls Rust of its own must disable cancellation (`pthread_cancel`)
+//! around such calls: a thread that is cancelled inside is unwound by force, over frames whose
+//! destructors Rust must run, and dormouse has points of cancellation. The functions of
+//! `dormouse.h` disable it themselves.
 
 #![deny(unsafe_code)]
 
@@ -43,14 +56,16 @@ mod agent;
 mod budget;
 mod environment;
 mod group;
-mod instrument;
 mod probe;
 pub mod record;
 mod recorder;
+mod registry;
+mod task;
 mod tasks;
 #[cfg(feature = "tracing")]
 pub mod tracing;
 mod value;
+mod watch;
 pub mod wire;
 
 #[cfg(feature = "tokio")]
@@ -62,22 +77,30 @@ pub use adapt::{
     thread,
 };
 pub use agent::{Agent, InitError, init};
-pub use budget::{BudgetError, Budgeted, Counted, TaskBudget, budgeted};
+#[expect(deprecated, reason = "the former names")]
+pub use budget::Counted;
+pub use budget::{BudgetError, BudgetScope, Budgeted, TaskBudget, budgeted};
+pub use dormouse_breakpoints::{Access, Coverage, WatchHit, WatchReport, WatchSite, WatchSpec, WatchState};
 pub use dormouse_events::{Alloc, Counter, Counting, Event};
 pub use dormouse_keys::{Batch, BatchReport, Key, Lease, StaticKey, likely, static_key, unlikely};
 pub use dormouse_macros::probed;
-pub use group::{Group, GroupStat, MAX_GROUPS, count};
-pub use instrument::{Entered, Instrumented, Task, idle};
+#[expect(deprecated, reason = "the former names")]
+pub use group::count;
+pub use group::{Group, GroupStat, MAX_NAME, start_counting};
 pub use probe::Probe;
 pub use recorder::{Trace, TraceError, trace};
+pub use registry::MAX_GROUPS;
+pub use task::{Entered, Instrumented, Task, idle};
 pub use value::Value;
+pub use watch::{Watch, WatchError};
 
+pub use dormouse_breakpoints as breakpoints;
 pub use dormouse_clock as clock;
 pub use dormouse_events as events;
 pub use dormouse_keys as keys;
 
 /// The README's example compiles.
-#[cfg(doctest)]
+#[cfg(all(doctest, feature = "tokio", feature = "tower", feature = "tracing"))]
 #[doc = include_str!("../../../README.md")]
 struct Readme;
 
@@ -86,10 +109,20 @@ struct Readme;
 #[doc = include_str!("../../../docs/guide/attribution.md")]
 struct Attribution;
 
-/// What the macros expand to; not for use by hand.
+/// And that of the page on watches.
+#[cfg(all(doctest, feature = "symbols"))]
+#[doc = include_str!("../../../docs/guide/watch.md")]
+struct Watching;
+
+/// And those of the page on deployment.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guide/deploy.md")]
+struct Deploy;
+
+/// The macros expand to these; not for use by hand.
 #[doc(hidden)]
 pub mod macros {
-    pub use crate::probe::{Scope, point};
+    pub use crate::probe::{ProbedScope, point};
     #[cfg(feature = "tracing")]
     pub use tracing;
 }

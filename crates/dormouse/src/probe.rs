@@ -5,35 +5,38 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use dormouse_clock::stamp;
 use dormouse_keys::{Attachment, Text};
-use dormouse_sys::{rendezvous, ring, thread};
+use dormouse_sys::{records, rendezvous};
 
-use crate::record::{Phase, Writer};
+use crate::record::{RecordKind, Writer};
 
-/// What a probe is, beside its key: made by [`probe!`](crate::probe), found through
-/// [`Key::attached`](crate::Key::attached).
+/// A probe, beside its key: [`probe!`](crate::probe) makes it, and
+/// [`Key::attached`](crate::Key::attached) finds it.
 ///
-/// The layout is an ABI: C lays probes down too (`struct dormouse_probe`). It grows at its end only.
+/// The layout is an ABI: C lays probes down too (`struct dormouse_probe`). It grows at its end
+/// only.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Probe {
     /// Bytes of this structure; later versions are longer.
     size: u32,
-    /// 0 until somebody asks.
+    /// 0 until somebody asks for it.
     id: AtomicU32,
-    /// What stands between the macro's parentheses, as a C preprocessor would see it: the name, then the fields.
+    /// The text between the macro's parentheses, as a C preprocessor would see it: the name, then
+    /// the fields.
     arguments: Text,
 }
 
 const _: () = assert!(size_of::<Probe>() == 24 && align_of::<Probe>() == 8);
 
 #[expect(unsafe_code, reason = "the number must be this type's alone")]
-// SAFETY: it is, and `repr(C)` with the assertion above keeps the layout.
+// SAFETY: 1 is the number of `Probe` alone, and `repr(C)` with the assertion above keeps the
+// layout.
 unsafe impl Attachment for Probe {
     const KIND: u32 = 1;
 }
 
 impl Probe {
-    /// Where the parts are, for who lays probes down in another language.
+    /// The places of the parts, for other languages that lay probes down.
     #[doc(hidden)]
     pub const LAYOUT: [(&str, usize); 3] = [
         ("size", offset_of!(Self, size)),
@@ -47,8 +50,8 @@ impl Probe {
         Self { size: size_of::<Self>() as u32, id: AtomicU32::new(0), arguments: Text::new(arguments) }
     }
 
-    /// The names of its fields, in the order of a record's values. A field of a C probe has its expression for a name,
-    /// or what `DORMOUSE_FIELD` calls it.
+    /// The names of its fields, in the order of a record's values. A field of a C probe has its
+    /// expression for a name, or what `DORMOUSE_FIELD` calls it.
     pub fn fields(&self) -> impl Iterator<Item = &'static str> {
         items(self.arguments.as_str()).skip(1).map(field_name)
     }
@@ -60,7 +63,7 @@ impl Probe {
             return id;
         }
         let new = rendezvous::next_probe();
-        // Another thread may have been quicker; then our number is never used.
+        // If another thread was quicker, nobody uses our number.
         self.id
             .compare_exchange(0, new, Ordering::Relaxed, Ordering::Relaxed)
             .map_or_else(|first| first, |_| new)
@@ -86,7 +89,7 @@ fn items(text: &'static str) -> impl Iterator<Item = &'static str> {
     .map(str::trim)
 }
 
-/// What a field is called: its text, or the first argument of a macro of ours that it is.
+/// The name of a field: its text, or the first argument if it is a macro of ours.
 fn field_name(item: &'static str) -> &'static str {
     let inside = item.strip_prefix("DORMOUSE_").and_then(|ours| ours.split_once('(')).map(|(_, rest)| rest);
     inside.and_then(|arguments| items(arguments).next()).unwrap_or(item)
@@ -96,48 +99,49 @@ fn field_name(item: &'static str) -> &'static str {
 ///
 /// # Async-signal-safety
 ///
-/// As `fill`, once the thread has its block; a handler that interrupts a record of its own thread drops its
-/// one.
+/// As `fill`, once the thread has its block. A handler that interrupts a record of its own thread
+/// drops its own.
 #[inline]
-fn record(probe: &Probe, phase: Phase, tsc: u64, fill: impl FnOnce(&mut Writer)) {
-    let current = thread::recorded();
+fn record(probe: &Probe, phase: RecordKind, tsc: u64, fill: impl FnOnce(&mut Writer)) {
+    let current = records::current_task();
     let mut writer = Writer::new(phase, probe.id(), tsc, current.task, current.group);
     fill(&mut writer);
-    ring::push(writer.finish());
+    records::push(writer.finish());
 }
 
-/// What an awake [`probe!`](crate::probe) does.
+/// The record of an awake [`probe!`](crate::probe).
 #[doc(hidden)]
 #[cold]
 #[inline(never)]
 pub fn point(probe: &Probe, fill: impl FnOnce(&mut Writer)) {
-    record(probe, Phase::Point, stamp(), fill);
+    record(probe, RecordKind::Point, stamp(), fill);
 }
 
-/// From the beginning to the end of a [`probed`](macro@crate::probed) function that was awake when it began.
+/// From the beginning to the end of a [`probed`](macro@crate::probed) function that was awake when
+/// it began.
 #[doc(hidden)]
 #[derive(Debug)]
-pub struct Scope {
+pub struct ProbedScope {
     probe: &'static Probe,
     start: u64,
 }
 
-impl Scope {
+impl ProbedScope {
     /// The beginning.
     #[cold]
     #[inline(never)]
     pub fn enter(probe: &'static Probe, fill: impl FnOnce(&mut Writer)) -> Self {
         let start = stamp();
-        record(probe, Phase::Enter, start, fill);
+        record(probe, RecordKind::Enter, start, fill);
         Self { probe, start }
     }
 }
 
-impl Drop for Scope {
+impl Drop for ProbedScope {
     fn drop(&mut self) {
         let end = stamp();
         let elapsed = dormouse_clock::ticks_to_ns(end.wrapping_sub(self.start));
-        record(self.probe, Phase::Exit, end, |writer| writer.unsigned(elapsed));
+        record(self.probe, RecordKind::Exit, end, |writer| writer.unsigned(elapsed));
     }
 }
 
@@ -148,14 +152,15 @@ impl Drop for Scope {
 /// dormouse::probe!("brew.step", cups = cups, kind, order = ?order, where_to = %table);
 /// ```
 ///
-/// A field is `name = value` for a [`Value`](crate::Value) (numbers, booleans, text), `name = ?value` for its
-/// `Debug`, `name = %value` for its `Display`; `name` alone stands for `name = name`, also with `?` and `%`.
+/// A field is `name = value` for a [`Value`](crate::Value) (numbers, booleans, text),
+/// `name = ?value` for its `Debug`, `name = %value` for its `Display`; `name` alone stands for
+/// `name = name`, also with `?` and `%`.
 ///
 /// # Cost
 ///
-/// Asleep one instruction; the fields are not evaluated. Awake a time stamp and a copy into a ring that
-/// belongs to the thread: no lock, no allocation, no system call (a `Debug` or `Display` may do as it likes).
-/// A full ring drops and counts.
+/// Asleep one instruction; the fields are not evaluated. Awake a time stamp and a copy into a ring
+/// that belongs to the thread: no lock, no allocation, no system call (a `Debug` or `Display` may
+/// do as it likes). A full ring drops and counts.
 #[macro_export]
 macro_rules! probe {
     ($name:expr $(, $($fields:tt)*)?) => {{
@@ -163,7 +168,7 @@ macro_rules! probe {
     }};
 }
 
-/// What [`macro@crate::probed`] puts at the beginning of a function.
+/// The statement that [`macro@crate::probed`] puts at the beginning of a function.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __dormouse_scope {
@@ -219,7 +224,7 @@ macro_rules! __dormouse_awake {
     };
     (@scope $key:ident $probe:ident $(($how:ident $value:expr))*) => {
         if $crate::unlikely!($key) {
-            ::core::option::Option::Some($crate::macros::Scope::enter(&$probe, |writer| {
+            ::core::option::Option::Some($crate::macros::ProbedScope::enter(&$probe, |writer| {
                 let _ = &writer;
                 $($crate::__dormouse_put!($how writer $value);)*
             }))
@@ -249,7 +254,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_are_named_by_their_text_or_by_what_their_macro_calls_them() {
+    fn fields_are_named_by_text_or_macro() {
         for (arguments, expected) in [
             ("", &[][..]),
             (",cups,kind", &["cups", "kind"]),

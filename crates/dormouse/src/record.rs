@@ -1,10 +1,10 @@
-//! The binary record: what a probe lays down in its thread's ring, and how a reader takes it apart.
+//! The binary record: a probe lays it down in its thread's ring, and a reader takes it apart.
 //!
 //! | offset | type | what |
 //! |---|---|---|
 //! | 0 | `u16` | length of the whole record, a multiple of 8 |
 //! | 2 | `u8` | version, [`VERSION`] |
-//! | 3 | `u8` | [`Phase`] |
+//! | 3 | `u8` | [`RecordKind`] |
 //! | 4 | `u32` | probe |
 //! | 8 | `u64` | time stamp counter |
 //! | 16 | `u64` | task, 0 outside any |
@@ -13,7 +13,8 @@
 //! | 30 | `u16` | flags: bit 0, something was cut for want of room |
 //! | 32 | | values: a tag byte, then 8 bytes, 1 byte, or a `u16` length and that many bytes |
 //!
-//! Integers are little-endian. A reader skips records of a version that it does not know, by their length.
+//! Integers are little-endian. A reader skips records of a version that it does not know, by their
+//! length.
 
 use std::fmt::{self, Write as _};
 
@@ -21,7 +22,7 @@ use std::fmt::{self, Write as _};
 pub const VERSION: u8 = 1;
 /// Bytes before the values.
 pub const HEADER: usize = 32;
-/// The longest record. What does not fit is cut, and the record says so.
+/// The longest record. A longer one is cut, and says so.
 pub const MAX_RECORD: usize = 512;
 
 const CUT: u16 = 1;
@@ -36,10 +37,10 @@ mod tag {
     pub(super) const FORMATTED: u8 = 6;
 }
 
-/// What a record marks.
+/// The moment that a record marks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Phase {
+pub enum RecordKind {
     /// A moment.
     Point = 0,
     /// The beginning of a function or scope.
@@ -48,11 +49,15 @@ pub enum Phase {
     Exit = 2,
 }
 
-impl Phase {
+impl RecordKind {
     fn of(byte: u8) -> Option<Self> {
         [Self::Point, Self::Enter, Self::Exit].into_iter().find(|&p| p as u8 == byte)
     }
 }
+
+// The former name.
+#[doc(hidden)]
+pub use RecordKind as Phase;
 
 /// Builds one record on the stack.
 #[derive(Debug)]
@@ -66,7 +71,7 @@ pub struct Writer {
 impl Writer {
     /// Begins a record.
     #[inline]
-    pub(crate) fn new(phase: Phase, probe: u32, tsc: u64, task: u64, group: u32) -> Self {
+    pub(crate) fn new(phase: RecordKind, probe: u32, tsc: u64, task: u64, group: u32) -> Self {
         let mut writer = Self { bytes: [0; MAX_RECORD], length: HEADER, values: 0, flags: 0 };
         writer.bytes[2] = VERSION;
         writer.bytes[3] = phase as u8;
@@ -137,7 +142,8 @@ impl Writer {
         }
     }
 
-    /// Text from bytes that ought to be UTF-8: what is not is replaced, as [`String::from_utf8_lossy`] does.
+    /// Text from bytes that ought to be UTF-8. Others are replaced, as by
+    /// [`String::from_utf8_lossy`].
     pub fn lossy(&mut self, value: &[u8]) {
         if let Some(mut part) = self.begin_text(tag::TEXT) {
             for chunk in value.utf8_chunks() {
@@ -149,7 +155,7 @@ impl Writer {
         }
     }
 
-    /// What a value's `Display` or `Debug` writes, cut at a character's end if it does not fit.
+    /// Text of a value's `Display` or `Debug`, cut at a character's end if it does not fit.
     pub fn formatted(&mut self, value: fmt::Arguments<'_>) {
         if let Some(mut part) = self.begin_text(tag::FORMATTED) {
             let _ = part.write_fmt(value);
@@ -179,7 +185,7 @@ impl fmt::Write for TextPart<'_> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         let writer = &mut *self.writer;
         let room = MAX_RECORD - writer.length;
-        let fits = if text.len() <= room { text.len() } else { text.floor_char_boundary_before(room) };
+        let fits = floor_char_boundary(text, room);
         writer.bytes[writer.length..writer.length + fits].copy_from_slice(&text.as_bytes()[..fits]);
         writer.length += fits;
         if fits < text.len() {
@@ -198,15 +204,10 @@ impl Drop for TextPart<'_> {
     }
 }
 
-trait CharBoundary {
-    fn floor_char_boundary_before(&self, at: usize) -> usize;
-}
-
-impl CharBoundary for str {
-    /// The largest end of a character that is at most `at`. (std's own is newer than this crate's Rust.)
-    fn floor_char_boundary_before(&self, at: usize) -> usize {
-        (0..=at).rev().find(|&i| self.is_char_boundary(i)).unwrap_or(0)
-    }
+/// The largest end of a character that is at most `at`. (std's own is newer than this crate's
+/// Rust.)
+pub(crate) fn floor_char_boundary(text: &str, at: usize) -> usize {
+    (0..=at.min(text.len())).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0)
 }
 
 /// A value of a record.
@@ -225,7 +226,7 @@ pub enum Field<'a> {
     Boolean(bool),
     /// Text as it was given.
     Text(&'a str),
-    /// What a value's `Display` or `Debug` wrote.
+    /// Text of a value's `Display` or `Debug`.
     Formatted(&'a str),
 }
 
@@ -249,8 +250,8 @@ impl fmt::Display for Field<'_> {
 /// A record taken apart.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Record<'a> {
-    /// What it marks.
-    pub phase: Phase,
+    /// The moment that it marks.
+    pub phase: RecordKind,
     /// The probe's number.
     pub probe: u32,
     /// Time stamp counter.
@@ -271,7 +272,7 @@ pub struct Record<'a> {
 pub struct Malformed {
     /// Where it begins.
     pub at: usize,
-    /// What is wrong.
+    /// The fault.
     pub what: &'static str,
 }
 
@@ -347,7 +348,7 @@ fn parse(bytes: &[u8]) -> Result<Record<'_>, &'static str> {
         rest = &rest[length..];
     }
     Ok(Record {
-        phase: Phase::of(bytes[3]).ok_or("unknown phase")?,
+        phase: RecordKind::of(bytes[3]).ok_or("unknown phase")?,
         probe: half(4)?,
         tsc: word(8)?,
         task: word(16)?,
@@ -382,7 +383,7 @@ mod tests {
     use super::*;
 
     fn one(fill: impl FnOnce(&mut Writer)) -> Vec<u8> {
-        let mut writer = Writer::new(Phase::Enter, 7, 123, 45, 6);
+        let mut writer = Writer::new(RecordKind::Enter, 7, 123, 45, 6);
         fill(&mut writer);
         writer.finish().to_vec()
     }
@@ -404,7 +405,7 @@ mod tests {
         let first = &records[0];
         assert_eq!(
             (first.phase, first.probe, first.tsc, first.task, first.group),
-            (Phase::Enter, 7, 123, 45, 6)
+            (RecordKind::Enter, 7, 123, 45, 6)
         );
         assert_eq!(
             first.values,
@@ -422,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_cut_at_a_character_and_says_so() {
+    fn long_text_is_cut_at_a_character() {
         let long = "é".repeat(MAX_RECORD);
         let bytes = one(|w| {
             w.text(&long);
@@ -475,18 +476,18 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn any_bytes_are_read_to_an_end_without_a_panic(bytes: Vec<u8>) {
+        fn any_bytes_are_read_without_a_panic(bytes: Vec<u8>) {
             Reader::new(&bytes).count();
         }
 
         #[test]
-        fn a_damaged_record_is_an_error_or_a_record(at in 0usize..64, byte: u8) {
+        fn a_damaged_record_is_read_without_a_panic(at in 0usize..64, byte: u8) {
             let mut bytes = one(|w| { w.text("tea"); w.signed(3); });
             let at = at % bytes.len();
             bytes[at] = byte;
-            for record in Reader::new(&bytes) {
-                let _ = record;
-            }
+            let read: Vec<_> = Reader::new(&bytes).collect();
+            // After an error there is nothing more.
+            proptest::prop_assert!(read.iter().rev().skip(1).all(Result::is_ok));
         }
     }
 }

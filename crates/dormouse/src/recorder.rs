@@ -1,20 +1,24 @@
-//! Who reads the rings: traces, each with the probes that it asked for.
+//! The readers of the rings: traces, each with the probes that it asked for.
 //!
-//! A ring has one reader, and of several copies of dormouse in a process one reads the rings of all. Whoever polls its
-//! trace empties all rings and deals the records out to all traces; a trace that is polled too rarely loses what does
-//! not fit its queue, and counts it. Nobody polls while there is no trace.
+//! A ring has one reader, and of several copies of dormouse in a process one reads the rings of
+//! all. Each poll of a trace empties all rings and deals the records out to all traces. A trace
+//! that is polled too rarely loses the records that do not fit its queue, and counts them. Nobody
+//! polls while there is no trace.
+//!
+//! A forked child has none of its parent's traces, and none of the records in their queues.
 //!
 //! # Locking
 //!
-//! `HUB` before a trace's queue; neither is held while keys are switched, and probes take neither.
+//! `HUB`, over which forks wait. It is not held while keys are switched, and probes do not take it.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use dormouse_keys::{Key, KeyUse, Lease, Selector, SelectorError};
 use dormouse_sys::loader::PinError;
+use dormouse_sys::process::fork::{Mutex, MutexGuard, Phase};
+use dormouse_sys::process::lock::Reentrant;
+use dormouse_sys::records::{self, RING_BYTES, RingOwner};
 use dormouse_sys::rendezvous;
-use dormouse_sys::ring::{self, Writer};
 
 use crate::probe::Probe;
 use crate::record::{Reader, Record};
@@ -22,21 +26,27 @@ use crate::record::{Reader, Record};
 /// Bytes that a trace holds for a reader who is slow.
 const QUEUE_BYTES: usize = 4 * 1024 * 1024;
 
-static HUB: Mutex<Hub> = Mutex::new(Hub { traces: Vec::new(), buffer: Vec::new() });
+static HUB: Mutex<Hub> = Mutex::with_child(
+    Phase::Hub,
+    Hub { traces: Vec::new(), last: 0, buffer: Vec::new(), is_parents: false },
+    // Freeing is for later: a fork may have come over the allocator.
+    |hub| hub.is_parents = true,
+);
 
 struct Hub {
-    traces: Vec<Arc<Subscriber>>,
+    traces: Vec<Subscriber>,
+    /// The number of the last trace.
+    last: u64,
     buffer: Vec<u8>,
+    /// The traces are those of the process that this one was forked from.
+    is_parents: bool,
 }
 
+/// A trace, and the records that are queued for it.
 #[derive(Debug)]
 struct Subscriber {
+    trace: u64,
     probes: HashSet<u32>,
-    queue: Mutex<Queue>,
-}
-
-#[derive(Debug, Default)]
-struct Queue {
     chunks: Vec<Chunk>,
     bytes: usize,
     dropped: u64,
@@ -45,7 +55,9 @@ struct Queue {
 /// Records of one thread, one behind the other.
 #[derive(Debug)]
 pub(crate) struct Chunk {
-    pub(crate) writer: Writer,
+    /// Of the pool, by number.
+    pub(crate) ring: usize,
+    pub(crate) writer: RingOwner,
     pub(crate) bytes: Vec<u8>,
 }
 
@@ -90,7 +102,8 @@ pub enum TraceError {
 pub struct Trace {
     keys: Vec<KeyUse>,
     names: HashMap<u32, (&'static Key, &'static Probe)>,
-    subscriber: Arc<Subscriber>,
+    /// In the hub, where it is no more in a forked child.
+    number: u64,
     lease: Option<Lease>,
     dropped_before: u64,
 }
@@ -102,25 +115,33 @@ pub struct Trace {
 /// # fn brew() { dormouse::probe!("brew.step", cups = 2); }
 /// let mut trace = dormouse::trace("brew.*")?;
 /// brew();
-/// trace.poll(|probe, thread, record| println!("{} {}: {:?}", thread.tid, probe.name(), record.values));
+/// trace.poll(|probe, thread, record| {
+///     println!("{} {}: {:?}", thread.tid, probe.name(), record.values);
+/// });
 /// # Ok(())
 /// # }
 /// ```
 pub fn trace(glob: &str) -> Result<Trace, TraceError> {
-    let keys = Selector::parse(glob)?.keys();
+    let keys = Selector::parse(glob)?.try_keys()?;
     if keys.is_empty() {
         return Err(TraceError::NoMatch { glob: glob.to_owned() });
     }
     Trace::of(keys)
 }
 
-fn hub() -> MutexGuard<'static, Hub> {
-    HUB.lock().unwrap_or_else(PoisonError::into_inner)
+/// An error in a signal handler over what its thread does with the hub, and in the middle of a
+/// fork.
+fn hub() -> Result<MutexGuard<Hub>, Reentrant> {
+    let mut hub = HUB.lock()?;
+    if std::mem::take(&mut hub.is_parents) {
+        hub.traces.clear();
+    }
+    Ok(hub)
 }
 
 impl Trace {
     pub(crate) fn of(keys: Vec<KeyUse>) -> Result<Self, TraceError> {
-        rendezvous::stay()?;
+        dormouse_sys::loader::pin_self()?;
         rendezvous::read_rings().map_err(|object| TraceError::Elsewhere { object })?;
         // Measures the counter, by which the ends of scopes tell how long they took.
         dormouse_clock::point();
@@ -128,15 +149,17 @@ impl Trace {
             .iter()
             .filter_map(|k| k.key.attached::<Probe>().map(|probe| (probe.id(), (k.key, probe))))
             .collect();
-        let subscriber =
-            Arc::new(Subscriber { probes: names.keys().copied().collect(), queue: Mutex::default() });
-        {
-            let mut hub = hub();
-            // What was recorded before is nobody's, or the other traces'.
+        let probes = names.keys().copied().collect();
+        let number = {
+            let mut hub = hub().map_err(|_| dormouse_keys::Error::Reentrant)?;
+            // Earlier records are the other traces', or nobody's.
             hub.deal();
-            hub.traces.push(Arc::clone(&subscriber));
-        }
-        let mut trace = Self { keys, names, subscriber, lease: None, dropped_before: ring::dropped() };
+            hub.last += 1;
+            let trace = hub.last;
+            hub.traces.push(Subscriber { trace, probes, chunks: Vec::new(), bytes: 0, dropped: 0 });
+            trace
+        };
+        let mut trace = Self { keys, names, number, lease: None, dropped_before: records::dropped() };
         // From here on the drop takes the subscriber off again, also when this fails.
         trace.lease = Some(Lease::of(trace.keys.iter().map(|k| k.key))?);
         Ok(trace)
@@ -156,8 +179,9 @@ impl Trace {
         self.lease.as_mut()
     }
 
-    /// Hands over the records that have come: probe, thread, record. Those of one thread come in order.
-    pub fn poll(&mut self, mut each: impl FnMut(&'static Key, Writer, Record<'_>)) {
+    /// Hands over the records that have come: probe, thread, record. Those of one thread come in
+    /// order.
+    pub fn poll(&mut self, mut each: impl FnMut(&'static Key, RingOwner, Record<'_>)) {
         for chunk in self.take() {
             for record in Reader::new(&chunk.bytes).flatten() {
                 if let Some((key, _)) = self.names.get(&record.probe) {
@@ -169,61 +193,74 @@ impl Trace {
 
     /// As [`Trace::poll`], undecoded.
     pub(crate) fn take(&mut self) -> Vec<Chunk> {
-        hub().deal();
-        let mut queue = self.subscriber.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        queue.bytes = 0;
-        std::mem::take(&mut queue.chunks)
+        let Ok(mut hub) = hub() else { return Vec::new() };
+        hub.deal();
+        let Some(subscriber) = hub.find(self.number) else { return Vec::new() };
+        subscriber.bytes = 0;
+        std::mem::take(&mut subscriber.chunks)
     }
 
     /// Records lost since the last call. Those lost in rings may have been any trace's.
     pub fn dropped(&mut self) -> Dropped {
-        let total = ring::dropped();
+        let total = records::dropped();
         let rings = total.saturating_sub(std::mem::replace(&mut self.dropped_before, total));
-        let mut queue = self.subscriber.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        Dropped { rings, trace: std::mem::take(&mut queue.dropped) }
+        let mut hub = hub().ok();
+        let subscriber = hub.as_mut().and_then(|hub| hub.find(self.number));
+        Dropped { rings, trace: subscriber.map_or(0, |subscriber| std::mem::take(&mut subscriber.dropped)) }
     }
 }
 
 impl Drop for Trace {
     fn drop(&mut self) {
         self.lease = None;
-        hub().traces.retain(|s| !Arc::ptr_eq(s, &self.subscriber));
+        if let Ok(mut hub) = hub() {
+            hub.traces.retain(|subscriber| subscriber.trace != self.number);
+        }
     }
 }
 
 impl Hub {
+    fn find(&mut self, trace: u64) -> Option<&mut Subscriber> {
+        self.traces.iter_mut().find(|subscriber| subscriber.trace == trace)
+    }
+
     /// Empties all rings into the queues.
     fn deal(&mut self) {
-        let mut buffer = std::mem::take(&mut self.buffer);
-        ring::drain_all(&mut buffer, |writer, bytes| {
-            for trace in &self.traces {
-                trace.offer(writer, bytes);
+        self.buffer.clear();
+        if self.buffer.try_reserve(RING_BYTES).is_err() {
+            // The records stay in the rings, and a full ring counts.
+            return;
+        }
+        records::drain_each(&mut self.buffer, |ring, writer, bytes| {
+            for trace in &mut self.traces {
+                trace.offer(ring, writer, bytes);
             }
         });
-        self.buffer = buffer;
     }
 }
 
 impl Subscriber {
-    fn offer(&self, writer: Writer, bytes: &[u8]) {
-        let mut wanted = Vec::new();
-        let mut count = 0;
-        let mut reader = Reader::new(bytes);
-        while let Some(Ok((probe, record))) = reader.next_raw() {
-            if self.probes.contains(&probe) {
-                wanted.extend_from_slice(record);
-                count += 1;
-            }
-        }
+    fn offer(&mut self, ring: usize, writer: RingOwner, records: &[u8]) {
+        let probes = &self.probes;
+        let wanted = || {
+            let mut reader = Reader::new(records);
+            std::iter::from_fn(move || reader.next_raw()?.ok())
+                .filter_map(|(probe, record)| probes.contains(&probe).then_some(record))
+        };
+        let (count, length) = wanted().fold((0, 0), |(count, length), r| (count + 1, length + r.len()));
         if count == 0 {
             return;
         }
-        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        if queue.bytes + wanted.len() > QUEUE_BYTES {
-            queue.dropped += count;
+        let mut bytes = Vec::new();
+        let has_room = self.bytes + length <= QUEUE_BYTES
+            && self.chunks.try_reserve(1).is_ok()
+            && bytes.try_reserve_exact(length).is_ok();
+        if has_room {
+            wanted().for_each(|record| bytes.extend_from_slice(record));
+            self.bytes += length;
+            self.chunks.push(Chunk { ring, writer, bytes });
         } else {
-            queue.bytes += wanted.len();
-            queue.chunks.push(Chunk { writer, bytes: wanted });
+            self.dropped += count;
         }
     }
 }

@@ -1,18 +1,21 @@
 //! The numbers of tasks, and how many of them a group has.
 //!
-//! All threads that spawn would write the same words: of two, each takes eight times as long for a task as one alone. So
-//! each thread takes numbers in blocks, and a group counts in shards, chosen by the block: threads that spawn at the same
-//! time have different ones, mostly.
+//! All threads that spawn would write the same words: of two, each takes eight times as long for a
+//! task as one alone. So each thread takes numbers in blocks, and a group counts in shards, chosen
+//! by the block: threads that spawn at the same time have different ones, mostly.
 //!
 //! # Invariants
 //!
-//! 1. A number is given once in a process. The first of each block is given to nobody: a thread that stands there
-//!    has none left.
-//! 2. A task is counted as finished in the shard where it was counted as started, and after that.
+//! 1. A number is given once in a process. The first of each block is given to nobody: a thread
+//!    that stands there has none left.
+//! 2. Numbers of requests are odd, those of parts even. A part may have the number that its
+//!    thread's next block would begin with: that is given to nobody else.
+//! 3. A task is counted as finished in the shard where it was counted as started, and after that.
 //!
 //! # Async-signal-safety
 //!
-//! A handler may start and end tasks. One that interrupts its thread where that takes a number has a block for its own.
+//! A handler may start and end tasks. One that interrupts its thread where that takes a number has
+//! a block for its own.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
@@ -34,17 +37,17 @@ thread_local! {
     static NUMBERS: Numbers = const { Numbers { next: Cell::new(0), taking: Cell::new(false) } };
 }
 
-/// A number that no task of the process has had; not 0.
+/// A number that no task of the process has had; not 0. It says where the task came from.
 #[inline]
-pub(crate) fn number() -> u64 {
+pub(crate) fn number(origin: Origin) -> u64 {
     NUMBERS.with(|own| {
         if own.taking.replace(true) {
-            return block();
+            return origin.next(block());
         }
         compiler_fence(Ordering::SeqCst);
         let next = own.next.get();
-        let number = if next.is_multiple_of(BLOCK) { block() } else { next };
-        own.next.set(number + 1);
+        let number = origin.next(if next.is_multiple_of(BLOCK) { block() } else { next });
+        own.next.set(if number.is_multiple_of(BLOCK) { number } else { number + 1 });
         compiler_fence(Ordering::SeqCst);
         own.taking.set(false);
         number
@@ -57,21 +60,59 @@ fn block() -> u64 {
     NEXT_BLOCK.fetch_add(BLOCK, Ordering::Relaxed) + 1
 }
 
+/// Whether a task came from outside of its group, or a task of its group began it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Origin {
+    Request,
+    Part,
+}
+
+impl Origin {
+    /// The first number from `number` on that says so.
+    #[inline]
+    fn next(self, number: u64) -> u64 {
+        if Self::of(number) == self { number } else { number + 1 }
+    }
+
+    #[inline]
+    fn of(number: u64) -> Self {
+        if number.is_multiple_of(2) { Self::Part } else { Self::Request }
+    }
+}
+
+/// How many tasks a group has had.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct TaskTotals {
+    pub(crate) started: u64,
+    pub(crate) finished: u64,
+    /// Those of them that were no part of another.
+    pub(crate) requests: u64,
+}
+
 /// How many tasks of a group have started and finished.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Tasks {
     shards: [Shard; SHARDS],
 }
 
 /// In cache lines of their own (in twos, because lines are fetched in pairs).
-#[derive(Debug, Default)]
+#[derive(Debug)]
 #[repr(align(128))]
 struct Shard {
     started: AtomicU64,
-    finished: AtomicU64,
+    /// By [`Origin`], which the number says: one addition for each task.
+    finished: [AtomicU64; 2],
 }
 
 impl Tasks {
+    pub(crate) const fn new() -> Self {
+        Self {
+            shards: [const {
+                Shard { started: AtomicU64::new(0), finished: [AtomicU64::new(0), AtomicU64::new(0)] }
+            }; SHARDS],
+        }
+    }
+
     #[inline]
     fn shard(&self, task: u64) -> &Shard {
         &self.shards[(task / BLOCK) as usize % SHARDS]
@@ -84,16 +125,23 @@ impl Tasks {
 
     #[inline]
     pub(crate) fn finish(&self, task: u64) {
-        // Pairs with the load in `read`: who sees the end sees the start.
-        self.shard(task).finished.fetch_add(1, Ordering::Release);
+        // Pairs with the load in `read`: a reader that sees the end sees the start.
+        self.shard(task).finished[Origin::of(task) as usize].fetch_add(1, Ordering::Release);
     }
 
     /// How many have started, and of those, how many have finished.
-    pub(crate) fn read(&self) -> (u64, u64) {
-        // Finished first: of a task that starts and ends in between neither is seen, or the start alone.
-        let finished = self.shards.iter().map(|shard| shard.finished.load(Ordering::Acquire)).sum();
+    pub(crate) fn read(&self) -> TaskTotals {
+        // Finished first: of a task that starts and ends in between neither is seen, or the start
+        // alone.
+        let finished = |origin: Origin| {
+            self.shards
+                .iter()
+                .map(|shard| shard.finished[origin as usize].load(Ordering::Acquire))
+                .sum::<u64>()
+        };
+        let (requests, parts) = (finished(Origin::Request), finished(Origin::Part));
         let started = self.shards.iter().map(|shard| shard.started.load(Ordering::Relaxed)).sum();
-        (started, finished)
+        TaskTotals { started, finished: requests + parts, requests }
     }
 }
 
@@ -106,7 +154,14 @@ mod tests {
 
     #[test]
     fn threads_have_numbers_of_their_own() {
-        let numbers = || (0..3 * BLOCK).map(|_| number()).collect::<Vec<_>>();
+        let origin = |n: u64| if n % 5 < 2 { Origin::Request } else { Origin::Part };
+        let numbers = || {
+            let numbers = (0..3 * BLOCK).map(|n| (origin(n), number(origin(n))));
+            numbers
+                .inspect(|&(origin, n)| assert_eq!(Origin::of(n), origin))
+                .map(|(_, n)| n)
+                .collect::<Vec<_>>()
+        };
         let all = std::thread::scope(|scope| {
             let threads: Vec<_> = (0..4).map(|_| scope.spawn(numbers)).collect();
             threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
@@ -118,12 +173,12 @@ mod tests {
     #[test]
     fn more_have_never_finished_than_started() {
         const TASKS: u64 = 20_000;
-        let (tasks, stop) = (Tasks::default(), AtomicBool::new(false));
+        let (tasks, stop) = (Tasks::new(), AtomicBool::new(false));
         let (tasks, stop) = (&tasks, &stop);
         std::thread::scope(|scope| {
             let reader = scope.spawn(move || {
                 while !stop.load(Ordering::Relaxed) {
-                    let (started, finished) = tasks.read();
+                    let TaskTotals { started, finished, .. } = tasks.read();
                     assert!(finished <= started, "{finished} of {started}");
                 }
             });
@@ -131,7 +186,7 @@ mod tests {
             let (hand, taken) = std::sync::mpsc::sync_channel(16);
             let other = scope.spawn(move || taken.into_iter().for_each(|task| tasks.finish(task)));
             for _ in 0..TASKS {
-                let task = number();
+                let task = number(Origin::Part);
                 tasks.start(task);
                 hand.send(task).unwrap();
             }
@@ -140,6 +195,6 @@ mod tests {
             stop.store(true, Ordering::Relaxed);
             reader.join().unwrap();
         });
-        assert_eq!(tasks.read(), (TASKS, TASKS));
+        assert_eq!(tasks.read(), TaskTotals { started: TASKS, finished: TASKS, requests: 0 });
     }
 }

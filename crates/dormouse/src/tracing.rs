@@ -1,8 +1,16 @@
-//! The macros of the `tracing` crate, with callsites that sleep behind static keys.
+//! The macros of the `tracing` crate, with callsites that can sleep behind static keys.
 //!
-//! Asleep, a callsite is one instruction: no level check, no filter, no arguments. Awake, it is the real
-//! `tracing` macro, so the service's subscriber sees it and applies its own filters. Callsites are keys named
-//! after their module (`teaparty::orders`), spans after module and span (`teaparty::orders::brew`).
+//! Callsites of level INFO, DEBUG or TRACE sleep from the start: a callsite is one instruction,
+//! with no level check, no filter, no arguments, until its key is switched on. Callsites of level
+//! WARN or ERROR are awake from the start, so that a service that changes the import loses no
+//! warning; `event!` and `span!`, whose level is an argument, sleep. Awake, a callsite is the real
+//! `tracing` macro: the service's subscriber sees it and applies its own filters.
+//!
+//! Callsites are keys. An event is named after its module and line (`teaparty::orders:77`), a span
+//! after its module and itself (`teaparty::orders::brew`); the glob `teaparty::orders:*` selects
+//! all of a module's. `DORMOUSE_ON=teaparty::*` has them awake from [`init`](crate::init) on,
+//! `dormouse on` from any moment; `dormouse off` takes those that start awake by their whole name
+//! only.
 //!
 //! ```
 //! use dormouse::tracing::{debug, debug_span};
@@ -29,52 +37,55 @@ pub use ::tracing::{Instrument, Level, Span, field};
 pub struct Callsite;
 
 #[expect(unsafe_code, reason = "the number must be this type's alone")]
-// SAFETY: it is, and there is nothing behind it that could be laid out.
+// SAFETY: 2 is the number of `Callsite` alone. The type has no size, so C and other copies of
+// dormouse cannot disagree about its layout.
 unsafe impl dormouse_keys::Attachment for Callsite {
     const KIND: u32 = 2;
 }
 
-/// A sleeping event: the real one behind a key.
+/// An event behind a key, which starts as said and whose site is laid out for that.
 #[doc(hidden)]
 #[macro_export]
-macro_rules! __dormouse_tracing_awake_event {
-    ($real:ident, $($arg:tt)*) => {{
-        static KEY: $crate::StaticKey<false> =
-            $crate::StaticKey::new(module_path!(), file!(), line!()).with(&$crate::tracing::Callsite);
-        if $crate::unlikely!(KEY) {
+macro_rules! __dormouse_tracing_keyed_event {
+    ($initial:literal, $site:ident, $real:ident, $($arg:tt)*) => {{
+        static KEY: $crate::StaticKey<$initial> =
+            $crate::StaticKey::new(concat!(module_path!(), ":", line!()), file!(), line!())
+                .with(&$crate::tracing::Callsite);
+        if $crate::$site!(KEY) {
             $crate::macros::tracing::$real!($($arg)*);
         }
     }};
 }
 
-/// A sleeping span: the real one behind a key, else a span that is none. As in `tracing`, `target:` and
-/// `parent:` come first, then a level where the macro takes one, then the name.
+/// A span behind a key, which starts as said; while it is off, a span that is none. As in
+/// `tracing`, `target:` and `parent:` come first, then a level where the macro takes one, then the
+/// name.
 #[doc(hidden)]
 #[macro_export]
-macro_rules! __dormouse_tracing_awake_span {
-    ($real:ident, target: $target:expr, parent: $parent:expr, $($rest:tt)*) => {
-        $crate::__dormouse_tracing_awake_span!(@$real [target: $target, parent: $parent,] $($rest)*)
+macro_rules! __dormouse_tracing_keyed_span {
+    ($key:tt, $real:ident, target: $target:expr, parent: $parent:expr, $($rest:tt)*) => {
+        $crate::__dormouse_tracing_keyed_span!(@$key $real [target: $target, parent: $parent,] $($rest)*)
     };
-    ($real:ident, target: $target:expr, $($rest:tt)*) => {
-        $crate::__dormouse_tracing_awake_span!(@$real [target: $target,] $($rest)*)
+    ($key:tt, $real:ident, target: $target:expr, $($rest:tt)*) => {
+        $crate::__dormouse_tracing_keyed_span!(@$key $real [target: $target,] $($rest)*)
     };
-    ($real:ident, parent: $parent:expr, $($rest:tt)*) => {
-        $crate::__dormouse_tracing_awake_span!(@$real [parent: $parent,] $($rest)*)
+    ($key:tt, $real:ident, parent: $parent:expr, $($rest:tt)*) => {
+        $crate::__dormouse_tracing_keyed_span!(@$key $real [parent: $parent,] $($rest)*)
     };
-    ($real:ident, $($rest:tt)*) => {
-        $crate::__dormouse_tracing_awake_span!(@$real [] $($rest)*)
+    ($key:tt, $real:ident, $($rest:tt)*) => {
+        $crate::__dormouse_tracing_keyed_span!(@$key $real [] $($rest)*)
     };
-    (@span [$($first:tt)*] $level:expr, $name:literal $($rest:tt)*) => {
-        $crate::__dormouse_tracing_awake_span!(@@$name span!($($first)* $level, $name $($rest)*))
+    (@$key:tt span [$($first:tt)*] $level:expr, $name:literal $($rest:tt)*) => {
+        $crate::__dormouse_tracing_keyed_span!(@@$key $name span!($($first)* $level, $name $($rest)*))
     };
-    (@$real:ident [$($first:tt)*] $name:literal $($rest:tt)*) => {
-        $crate::__dormouse_tracing_awake_span!(@@$name $real!($($first)* $name $($rest)*))
+    (@$key:tt $real:ident [$($first:tt)*] $name:literal $($rest:tt)*) => {
+        $crate::__dormouse_tracing_keyed_span!(@@$key $name $real!($($first)* $name $($rest)*))
     };
-    (@@$name:literal $($span:tt)*) => {{
-        static KEY: $crate::StaticKey<false> =
+    (@@($initial:literal $site:ident) $name:literal $($span:tt)*) => {{
+        static KEY: $crate::StaticKey<$initial> =
             $crate::StaticKey::new(concat!(module_path!(), "::", $name), file!(), line!())
                 .with(&$crate::tracing::Callsite);
-        if $crate::unlikely!(KEY) { $crate::macros::tracing::$($span)* } else { $crate::tracing::Span::none() }
+        if $crate::$site!(KEY) { $crate::macros::tracing::$($span)* } else { $crate::tracing::Span::none() }
     }};
 }
 
@@ -82,82 +93,82 @@ macro_rules! __dormouse_tracing_awake_span {
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __dormouse_tracing_event {
-    ($($arg:tt)*) => { $crate::__dormouse_tracing_awake_event!(event, $($arg)*) };
+    ($($arg:tt)*) => { $crate::__dormouse_tracing_keyed_event!(false, unlikely, event, $($arg)*) };
 }
 
 /// The `tracing` event of level TRACE, asleep behind a static key.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __dormouse_tracing_trace {
-    ($($arg:tt)*) => { $crate::__dormouse_tracing_awake_event!(trace, $($arg)*) };
+    ($($arg:tt)*) => { $crate::__dormouse_tracing_keyed_event!(false, unlikely, trace, $($arg)*) };
 }
 
 /// The `tracing` event of level DEBUG, asleep behind a static key.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __dormouse_tracing_debug {
-    ($($arg:tt)*) => { $crate::__dormouse_tracing_awake_event!(debug, $($arg)*) };
+    ($($arg:tt)*) => { $crate::__dormouse_tracing_keyed_event!(false, unlikely, debug, $($arg)*) };
 }
 
 /// The `tracing` event of level INFO, asleep behind a static key.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __dormouse_tracing_info {
-    ($($arg:tt)*) => { $crate::__dormouse_tracing_awake_event!(info, $($arg)*) };
+    ($($arg:tt)*) => { $crate::__dormouse_tracing_keyed_event!(false, unlikely, info, $($arg)*) };
 }
 
-/// The `tracing` event of level WARN, asleep behind a static key.
+/// The `tracing` event of level WARN, awake behind a static key.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __dormouse_tracing_warn {
-    ($($arg:tt)*) => { $crate::__dormouse_tracing_awake_event!(warn, $($arg)*) };
+    ($($arg:tt)*) => { $crate::__dormouse_tracing_keyed_event!(true, likely, warn, $($arg)*) };
 }
 
-/// The `tracing` event of level ERROR, asleep behind a static key.
+/// The `tracing` event of level ERROR, awake behind a static key.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __dormouse_tracing_error {
-    ($($arg:tt)*) => { $crate::__dormouse_tracing_awake_event!(error, $($arg)*) };
+    ($($arg:tt)*) => { $crate::__dormouse_tracing_keyed_event!(true, likely, error, $($arg)*) };
 }
 
 /// The `tracing` span of any level, asleep behind a static key.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __dormouse_tracing_span {
-    ($($arg:tt)*) => { $crate::__dormouse_tracing_awake_span!(span, $($arg)*) };
+    ($($arg:tt)*) => { $crate::__dormouse_tracing_keyed_span!((false unlikely), span, $($arg)*) };
 }
 
 /// The `tracing` span of level TRACE, asleep behind a static key.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __dormouse_tracing_trace_span {
-    ($($arg:tt)*) => { $crate::__dormouse_tracing_awake_span!(trace_span, $($arg)*) };
+    ($($arg:tt)*) => { $crate::__dormouse_tracing_keyed_span!((false unlikely), trace_span, $($arg)*) };
 }
 
 /// The `tracing` span of level DEBUG, asleep behind a static key.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __dormouse_tracing_debug_span {
-    ($($arg:tt)*) => { $crate::__dormouse_tracing_awake_span!(debug_span, $($arg)*) };
+    ($($arg:tt)*) => { $crate::__dormouse_tracing_keyed_span!((false unlikely), debug_span, $($arg)*) };
 }
 
 /// The `tracing` span of level INFO, asleep behind a static key.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __dormouse_tracing_info_span {
-    ($($arg:tt)*) => { $crate::__dormouse_tracing_awake_span!(info_span, $($arg)*) };
+    ($($arg:tt)*) => { $crate::__dormouse_tracing_keyed_span!((false unlikely), info_span, $($arg)*) };
 }
 
-/// The `tracing` span of level WARN, asleep behind a static key.
+/// The `tracing` span of level WARN, awake behind a static key.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __dormouse_tracing_warn_span {
-    ($($arg:tt)*) => { $crate::__dormouse_tracing_awake_span!(warn_span, $($arg)*) };
+    ($($arg:tt)*) => { $crate::__dormouse_tracing_keyed_span!((true likely), warn_span, $($arg)*) };
 }
 
-/// The `tracing` span of level ERROR, asleep behind a static key.
+/// The `tracing` span of level ERROR, awake behind a static key.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __dormouse_tracing_error_span {
-    ($($arg:tt)*) => { $crate::__dormouse_tracing_awake_span!(error_span, $($arg)*) };
+    ($($arg:tt)*) => { $crate::__dormouse_tracing_keyed_span!((true likely), error_span, $($arg)*) };
 }

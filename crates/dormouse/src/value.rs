@@ -1,11 +1,11 @@
-//! What a probe's field can be, and how it is laid down without allocating.
+//! The types that a probe's field can have. Recording a value allocates nothing.
 
 use std::borrow::Cow;
 use std::time::Duration;
 
 use crate::record::Writer;
 
-/// A type that a probe can record. Everything else goes by `?value` (`Debug`) or `%value` (`Display`).
+/// A type that a probe can record. Other types go by `?value` (`Debug`) or `%value` (`Display`).
 pub trait Value {
     /// Appends the value to a record. Must not allocate, lock or block.
     fn record(&self, into: &mut Writer);
@@ -31,23 +31,19 @@ values! {
     boolean as bool: bool;
 }
 
-impl Value for str {
-    fn record(&self, into: &mut Writer) {
-        into.text(self);
-    }
+macro_rules! texts {
+    ($($type:ty),+) => {
+        $(
+            impl Value for $type {
+                fn record(&self, into: &mut Writer) {
+                    into.text(self);
+                }
+            }
+        )+
+    };
 }
 
-impl Value for String {
-    fn record(&self, into: &mut Writer) {
-        into.text(self);
-    }
-}
-
-impl Value for Cow<'_, str> {
-    fn record(&self, into: &mut Writer) {
-        into.text(self);
-    }
-}
+texts!(str, String, Cow<'_, str>);
 
 impl Value for char {
     fn record(&self, into: &mut Writer) {
@@ -71,20 +67,16 @@ impl<T: Value> Value for Option<T> {
     }
 }
 
-impl<T: Value + ?Sized> Value for &T {
-    fn record(&self, into: &mut Writer) {
-        (**self).record(into);
-    }
+macro_rules! pointers {
+    ($($type:ty),+) => {
+        $(
+            impl<T: Value + ?Sized> Value for $type {
+                fn record(&self, into: &mut Writer) {
+                    (**self).record(into);
+                }
+            }
+        )+
+    };
 }
 
-impl<T: Value + ?Sized> Value for &mut T {
-    fn record(&self, into: &mut Writer) {
-        (**self).record(into);
-    }
-}
-
-impl<T: Value + ?Sized> Value for Box<T> {
-    fn record(&self, into: &mut Writer) {
-        (**self).record(into);
-    }
-}
+pointers!(&T, &mut T, Box<T>);

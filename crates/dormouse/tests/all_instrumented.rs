@@ -48,7 +48,7 @@ fn one_thread() -> Runtime {
 }
 
 #[test]
-fn tasks_of_several_groups_on_lazy_workers_are_each_charged_their_own() {
+fn lazy_workers_charge_each_group_its_own() {
     let _alone = alone();
     let ((a, _a), (b, _b)) = (counted("workers a"), counted("workers b"));
     let runtime = workers(&mut Builder::new_multi_thread(), 3);
@@ -65,7 +65,7 @@ fn tasks_of_several_groups_on_lazy_workers_are_each_charged_their_own() {
 }
 
 #[test]
-fn a_worker_that_goes_from_task_to_task_of_a_group_reads_nothing() {
+fn a_worker_within_one_group_reads_nothing() {
     let _alone = alone();
     let (group, _counting) = counted("one worker");
     let runtime = workers(&mut Builder::new_multi_thread(), 1);
@@ -76,14 +76,15 @@ fn a_worker_that_goes_from_task_to_task_of_a_group_reads_nothing() {
             task.await.unwrap();
         }
     });
-    // It may have parked between the first few tasks. Eager, it would have read at both ends of 4000 polls.
+    // It may have parked between the first few tasks. Eager, it would have read at both ends of
+    // 4000 polls.
     let reads = PMU.reads() - before;
     assert!(reads < 400, "{reads}");
     assert_eq!(value(group), 4000);
 }
 
 #[test]
-fn a_current_thread_is_lazy_within_block_on_and_not_after() {
+fn a_current_thread_is_lazy_within_block_on() {
     let _alone = alone();
     let (group, _counting) = counted("current thread");
     let runtime = one_thread();
@@ -124,7 +125,7 @@ fn threads_for_blocking_work_are_not_lazy() {
 }
 
 #[test]
-fn tasks_outside_any_group_that_are_spawned_here_are_nobodys() {
+fn tasks_spawned_outside_any_group_are_nobodys() {
     struct Foreign;
     impl Drop for Foreign {
         fn drop(&mut self) {
@@ -150,7 +151,7 @@ fn tasks_outside_any_group_that_are_spawned_here_are_nobodys() {
 }
 
 #[test]
-fn a_hog_that_nobody_has_declared_is_charged_to_the_group_before_it() {
+fn an_undeclared_hog_is_charged_to_the_predecessor() {
     let _alone = alone();
     let (group, _counting) = counted("beside a hog");
     let beside_a_hog = async {
@@ -165,7 +166,7 @@ fn a_hog_that_nobody_has_declared_is_charged_to_the_group_before_it() {
 }
 
 #[test]
-fn a_thread_that_comes_back_from_block_in_place_without_its_worker_is_not_lazy() {
+fn a_thread_without_its_worker_is_not_lazy() {
     let _alone = alone();
     let (group, _counting) = counted("in place");
     let runtime = workers(Builder::new_multi_thread().max_blocking_threads(1), 1);

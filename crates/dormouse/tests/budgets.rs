@@ -1,4 +1,5 @@
-//! CPU budgets of groups and of tasks: they are told of once, when they are over, whatever their tasks do.
+//! CPU budgets of groups and of tasks: they are told of once, when they are over, whatever their
+//! tasks do.
 
 use std::future::{Future, pending, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -11,18 +12,11 @@ use std::time::Duration;
 
 use dormouse::clock::BudgetEnd;
 use dormouse::{Budgeted, Group, TaskBudget, budgeted};
+use dormouse_testkit::{HANG, spin_for};
 
 const MS: Duration = Duration::from_millis(1);
-const HANG: Duration = Duration::from_secs(120);
 
-fn burn(time: Duration) {
-    let tid = rustix::thread::gettid().as_raw_pid().cast_unsigned();
-    let used = || dormouse::clock::thread_cpu_ns_of(tid).unwrap();
-    let end = used() + time.as_nanos() as u64;
-    while used() < end {}
-}
-
-/// What a budget's function was told.
+/// The calls of a budget's function.
 #[derive(Clone, Default)]
 struct Told(Arc<Mutex<Vec<Duration>>>);
 
@@ -45,14 +39,14 @@ fn poll<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
 fn works(time: Duration, polls: u32) -> impl Future<Output = ()> {
     let mut left = polls;
     poll_fn(move |_| {
-        burn(time);
+        spin_for(time);
         left -= 1;
         if left == 0 { Poll::Ready(()) } else { Poll::Pending }
     })
 }
 
 #[test]
-fn a_group_is_over_its_budget_when_its_tasks_have_used_it_and_its_read_says_so() {
+fn a_group_over_its_budget_reads_no_less() {
     let group = Group::new("over its budget");
     let stop = &AtomicBool::new(false);
     thread::scope(|scope| {
@@ -60,16 +54,16 @@ fn a_group_is_over_its_budget_when_its_tasks_have_used_it_and_its_read_says_so()
             // One task that never yields, so that nothing but a look from outside can tell.
             let _entered = group.enter();
             while !stop.load(Ordering::Relaxed) {
-                burn(MS / 10);
+                spin_for(MS / 10);
             }
         });
         let told = Told::default();
         for budget in [MS, 5 * MS] {
-            let before = group.stat().cpu;
+            let before = group.read().cpu;
             let tell = told.function();
             let watched = group.budget(budget).unwrap().on_exceeded(tell);
             let end = watched.wait_timeout(HANG);
-            let read = group.stat().cpu;
+            let read = group.read().cpu;
             assert!(matches!(end, Some(BudgetEnd::Exceeded { used }) if used >= budget), "{end:?}");
             assert!(read >= before + budget, "{read:?} after {before:?}");
         }
@@ -78,14 +72,15 @@ fn a_group_is_over_its_budget_when_its_tasks_have_used_it_and_its_read_says_so()
 }
 
 #[test]
-fn a_task_is_told_of_once_at_the_end_of_the_poll_that_goes_over() {
+fn a_task_over_its_budget_is_told_once() {
     let told = Told::default();
     let mut future = pin!(budgeted(works(2 * MS, 4), 5 * MS, told.function()));
     for polls in 1..=4 {
         let outside = told.clone();
         let done = poll(future.as_mut()).is_ready();
         assert_eq!(done, polls == 4);
-        // Two polls may be over already, by what is preempted inside of an epoch; one cannot, nor three not be.
+        // Two polls may be over already, by what is preempted inside of an epoch; one cannot, nor
+        // three not be.
         if polls != 2 {
             assert_eq!(outside.times(), usize::from(polls > 2), "after {polls} polls");
         }
@@ -96,13 +91,13 @@ fn a_task_is_told_of_once_at_the_end_of_the_poll_that_goes_over() {
 }
 
 #[test]
-fn a_task_that_only_waits_or_stays_within_its_budget_is_told_of_never() {
+fn a_task_within_its_budget_is_never_told() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     let told = Told::default();
     runtime.block_on(budgeted(
         async {
             tokio::time::sleep(20 * MS).await;
-            // What others use meanwhile is theirs.
+            // Other work meanwhile pays for itself.
             tokio::join!(async { tokio::task::yield_now().await }, tokio::time::sleep(MS));
         },
         15 * MS,
@@ -112,7 +107,7 @@ fn a_task_that_only_waits_or_stays_within_its_budget_is_told_of_never() {
 }
 
 #[test]
-fn what_runs_on_other_threads_is_counted_in_the_same_budget() {
+fn work_on_other_threads_uses_the_same_budget() {
     let told = Told::default();
     let budget = TaskBudget::new(5 * MS, told.function());
     let mut future = pin!(budget.instrument(works(2 * MS, 2)));
@@ -120,7 +115,7 @@ fn what_runs_on_other_threads_is_counted_in_the_same_budget() {
     let offloaded = budget.clone();
     thread::spawn(move || {
         let _counted = offloaded.enter();
-        burn(4 * MS);
+        spin_for(4 * MS);
     })
     .join()
     .unwrap();
@@ -131,11 +126,11 @@ fn what_runs_on_other_threads_is_counted_in_the_same_budget() {
 }
 
 #[test]
-fn the_destructor_of_a_task_counts_whether_it_ran_to_its_end_or_not() {
+fn the_destructor_of_a_task_uses_its_budget() {
     struct Slow;
     impl Drop for Slow {
         fn drop(&mut self) {
-            burn(3 * MS);
+            spin_for(3 * MS);
         }
     }
     for ends in [false, true] {
@@ -159,11 +154,11 @@ fn the_destructor_of_a_task_counts_whether_it_ran_to_its_end_or_not() {
 }
 
 #[test]
-fn a_panic_in_a_poll_is_counted_and_told_of_when_it_is_over_if_at_all() {
+fn a_poll_that_panics_is_told_later() {
     let told = Told::default();
     let mut future: Pin<Box<Budgeted<_>>> = Box::pin(budgeted(
         async {
-            burn(3 * MS);
+            spin_for(3 * MS);
             panic!("as the test wants it");
         },
         2 * MS,
@@ -178,12 +173,12 @@ fn a_panic_in_a_poll_is_counted_and_told_of_when_it_is_over_if_at_all() {
 }
 
 #[test]
-fn the_function_runs_inside_the_group_that_the_task_is_in() {
+fn the_function_runs_inside_the_tasks_group() {
     let group = Group::new("told inside");
     let inside = Arc::new(AtomicU32::new(0));
     let tell = Arc::clone(&inside);
     let within = budgeted(works(2 * MS, 1), MS, move |_| {
-        tell.store(dormouse_sys::thread::recorded().group, Ordering::Relaxed);
+        tell.store(dormouse_sys::records::current_task().group, Ordering::Relaxed);
     });
     assert!(poll(pin!(group.instrument(within))).is_ready());
     assert_eq!(inside.load(Ordering::Relaxed), group.id());

@@ -48,12 +48,12 @@ fn there_is_one_agent_whichever_copy_asks_first() {
 }
 
 #[test]
-fn the_probes_of_both_are_traced_by_one_in_one_task() {
+fn one_copy_traces_the_probes_of_both() {
     run("copies-host", &[Path::new("records"), &plugin()]);
 }
 
 #[test]
-fn a_copy_that_follows_traces_the_probes_of_the_one_that_leads() {
+fn a_follower_traces_the_leaders_probes() {
     let second = folder().join("libsecond_plugin.so");
     std::fs::copy(plugin(), &second).unwrap();
     run("copies-bare", &[&plugin(), &second]);

@@ -22,7 +22,7 @@ fn happen(times: u64) {
 
 /// Exclusive, and of groups entered inside.
 fn counts(group: Group) -> (u64, u64) {
-    let counts = group.counts();
+    let counts = group.read_counts();
     let count = counts.iter().find(|count| count.event == HAPPENINGS);
     count.map_or((0, 0), |count| (count.value, count.nested))
 }
@@ -43,10 +43,11 @@ async fn twice(first: u64, second: u64) {
 }
 
 #[test]
-fn groups_count_exclusively_and_know_what_was_counted_inside_of_them() {
+fn groups_count_exclusively_and_know_nested_counts() {
     let _alone = alone();
     let [route, database, cache] = ["route", "database", "cache"].map(Group::new);
-    let _counting = [route, database, cache].map(|g| g.count(&[HAPPENINGS], Mode::GroupExact).unwrap());
+    let _counting =
+        [route, database, cache].map(|g| g.start_counting(&[HAPPENINGS], Mode::GroupExact).unwrap());
     route.scope(|| {
         happen(1);
         database.scope(|| {
@@ -63,10 +64,10 @@ fn groups_count_exclusively_and_know_what_was_counted_inside_of_them() {
 }
 
 #[test]
-fn each_task_of_a_group_knows_its_own_and_the_group_their_sum() {
+fn each_task_knows_its_share_of_the_sum() {
     let _alone = alone();
     let group = Group::new("task-exact");
-    let _counting = group.count(&[HAPPENINGS], Mode::TaskExact).unwrap();
+    let _counting = group.start_counting(&[HAPPENINGS], Mode::TaskExact).unwrap();
     let mut one = Box::pin(group.instrument(twice(1, 10)));
     let mut task = group.task();
     let others = task.shared_counts();
@@ -77,40 +78,40 @@ fn each_task_of_a_group_knows_its_own_and_the_group_their_sum() {
     }));
     assert!(one.as_mut().now_or_never().is_none());
     assert!(other.as_mut().now_or_never().is_none());
-    assert_eq!(one.counts(), [(HAPPENINGS, 1)]);
-    assert_eq!(other.counts(), [(HAPPENINGS, 100)]);
+    assert_eq!(one.read_counts(), [(HAPPENINGS, 1)]);
+    assert_eq!(other.read_counts(), [(HAPPENINGS, 100)]);
     let one = std::thread::spawn(move || {
         assert!(one.as_mut().now_or_never().is_some());
         one
     })
     .join()
     .unwrap();
-    assert_eq!(one.counts(), [(HAPPENINGS, 11)], "on whichever thread");
+    assert_eq!(one.read_counts(), [(HAPPENINGS, 11)], "on whichever thread");
     assert_eq!(other.as_mut().now_or_never().unwrap(), [(HAPPENINGS, 100)]);
-    assert_eq!(other.counts(), [(HAPPENINGS, 1100)]);
+    assert_eq!(other.read_counts(), [(HAPPENINGS, 1100)]);
     assert_eq!(counts(group).0, 1111);
 }
 
 #[test]
-fn counts_of_a_task_can_be_read_when_it_is_gone() {
+fn counts_of_a_task_outlive_it() {
     let _alone = alone();
     let group = Group::new("gone");
-    let _counting = group.count(&[HAPPENINGS], Mode::TaskExact).unwrap();
+    let _counting = group.start_counting(&[HAPPENINGS], Mode::TaskExact).unwrap();
     let mut task = group.task();
     let counts = task.shared_counts();
     std::thread::spawn(move || task.run(|| happen(3))).join().unwrap();
     assert_eq!(counts.read(), [(HAPPENINGS, 3)]);
-    assert_eq!(group.stat().alive, 0);
+    assert_eq!(group.read().alive, 0);
 }
 
 #[test]
-fn tasks_that_are_counted_as_a_group_know_nothing_of_their_own() {
+fn tasks_counted_as_a_group_know_no_share() {
     let _alone = alone();
     let group = Group::new("group-exact");
-    let _counting = group.count(&[HAPPENINGS], Mode::GroupExact).unwrap();
+    let _counting = group.start_counting(&[HAPPENINGS], Mode::GroupExact).unwrap();
     let mut task = group.task();
     task.run(|| happen(3));
-    assert_eq!(task.counts(), []);
+    assert_eq!(task.read_counts(), []);
     assert_eq!(counts(group).0, 3);
 }
 
@@ -120,8 +121,8 @@ struct Fiber {
     stretches: Vec<u64>,
 }
 
-/// Runs fibers in turn: each for one stretch, as long as they have any and `stretches` are not used up. What has not
-/// ended stays.
+/// Runs fibers in turn: each for one stretch, as long as they have any and `stretches` are not used
+/// up. Others stay.
 fn round_robin(fibers: &mut Vec<Fiber>, stretches: usize) -> Vec<Switched> {
     let mut switches = Vec::new();
     for _ in 0..stretches {
@@ -142,10 +143,10 @@ fn round_robin(fibers: &mut Vec<Fiber>, stretches: usize) -> Vec<Switched> {
 }
 
 #[test]
-fn fibers_of_a_group_take_turns_without_a_read_and_move_between_threads_in_the_middle() {
+fn fibers_of_one_group_switch_without_a_read() {
     let _alone = alone();
     let (group, stranger) = (Group::new("fibers in turn"), Group::new("another fiber"));
-    let _counting = [group, stranger].map(|g| g.count(&[HAPPENINGS], Mode::GroupExact).unwrap());
+    let _counting = [group, stranger].map(|g| g.start_counting(&[HAPPENINGS], Mode::GroupExact).unwrap());
     let fiber = |group: Group, stretches: &[u64]| Fiber { task: group.task(), stretches: stretches.to_vec() };
     let mut fibers = vec![fiber(group, &[1, 2]), fiber(group, &[10, 20, 30]), fiber(group, &[100, 200, 300])];
     let here = round_robin(&mut fibers, 4);
@@ -167,5 +168,5 @@ fn fibers_of_a_group_take_turns_without_a_read_and_move_between_threads_in_the_m
     assert_eq!(counts(group).0, 113 + 220);
     assert_eq!(round_robin(&mut fibers, 9), [Switched::Read, Switched::Kept]);
     assert_eq!((counts(group).0, counts(stranger).0), (663, 5));
-    assert_eq!((group.stat().alive, group.stat().started, group.stat().entries), (0, 3, 8));
+    assert_eq!((group.read().alive, group.read().started, group.read().entries), (0, 3, 8));
 }

@@ -1,4 +1,5 @@
-//! What `DORMOUSE_COUNT` names is counted from `init` on; nonsense is told. No test harness: each case is a process.
+//! Events that `DORMOUSE_COUNT` names are counted from `init` on; nonsense is told. No test
+//! harness: each case is a process.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -18,21 +19,23 @@ fn doctor(socket: &Path) -> String {
     answer[at..answer[at..].find('}').map_or(answer.len(), |end| at + end)].to_owned()
 }
 
-/// Says what is counted for a group that was before `init` and one that came after, and what the doctor says.
+/// Says what is counted for a group that was before `init` and one that came after, and what the
+/// doctor says.
 fn service() {
     let before = Group::new("before");
     let agent = dormouse::init().unwrap();
     assert_eq!(dormouse::init().unwrap().path(), agent.path());
     for group in [before, Group::new("after")] {
         group.scope(|| std::hint::black_box(vec![1_u8; 1 << 22]).len());
-        let counts = group.counts();
+        let counts = group.read_counts();
         println!("{}", counts.iter().map(|count| count.event.name()).collect::<Vec<_>>().join(","));
         assert!(counts.iter().all(|count| count.value > 0 || count.event.name() != "page-faults"));
     }
-    println!("{}", doctor(agent.path()));
+    println!("{} {}", doctor(agent.path()), agent.warnings().join("; "));
 }
 
-/// What a service with this setting says: what is counted, and what the doctor says.
+/// The output of a service with this setting: the events that it counts, and the words of the
+/// doctor.
 fn run(setting: Option<&str>) -> (String, String) {
     let place = tempfile::tempdir().unwrap();
     let mut service = Command::new(std::env::current_exe().unwrap());
@@ -54,7 +57,7 @@ fn main() {
         return service();
     }
     for setting in [None, Some(""), Some(" , ")] {
-        assert_eq!(run(setting), (String::new(), "silent".to_owned()));
+        assert_eq!(run(setting), (String::new(), "silent ".to_owned()));
     }
     let (counted, doctor) = run(Some("task-clock, page-faults"));
     assert_eq!(counted, "task-clock,page-faults");
@@ -64,6 +67,7 @@ fn main() {
     assert_eq!(counted, "task-clock", "what can be had is counted");
     assert!(doctor.contains(r#""state":"limited""#), "{doctor}");
     assert!(doctor.contains("no event named page-fault;") && doctor.contains("page-faults"), "{doctor}");
+    assert!(doctor.contains("\" DORMOUSE_COUNT has counted"), "the agent warns of it, too: {doctor}");
 
     let (counted, doctor) = run(Some("\u{7}nonsense\u{e9}"));
     assert_eq!(counted, "");

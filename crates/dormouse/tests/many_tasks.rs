@@ -1,5 +1,5 @@
-//! A million tasks: none is lost, and none leaves anything behind. A program of its own, because it looks at the
-//! memory of the process.
+//! A million tasks: none is lost, and none leaves anything behind. A program of its own, because it
+//! looks at the memory of the process.
 #![cfg(feature = "tokio")]
 
 use dormouse::tokio::JoinSet;
@@ -42,14 +42,15 @@ fn a_million_tasks_come_and_go() {
     let group = Group::new("million");
     run(group, 10_000);
     group.scope(|| (0..100).for_each(|_| thread::spawn(|| ()).join().unwrap()));
-    let before = (group.stat(), resident());
+    let before = (group.read(), resident());
     run(group, TASKS);
     group.scope(|| (0..THREADS).for_each(|_| thread::spawn(|| ()).join().unwrap()));
-    let after = (group.stat(), resident());
+    let after = (group.read(), resident());
     // The root future and the scope are tasks, too.
     assert_eq!(after.0.started - before.0.started, TASKS + THREADS + 2);
     assert_eq!((after.0.alive, after.0.finished), (0, after.0.started));
-    // A word for each would be 8 MB, a context far more. What is allowed is the allocator's and the runtime's.
+    // A word for each would be 8 MB, a context far more. The allowance is the allocator's and the
+    // runtime's.
     let grown = after.1.saturating_sub(before.1);
     assert!(grown < 6 << 20, "{grown} bytes more after {TASKS} tasks");
     eprintln!("{grown} bytes more");
@@ -58,5 +59,5 @@ fn a_million_tasks_come_and_go() {
 /// Has CPU time and entries counted for all groups from now on.
 fn counting() {
     static COUNT: std::sync::Once = std::sync::Once::new();
-    COUNT.call_once(|| dormouse::count(&[dormouse::Event::TASK_CLOCK]).unwrap().keep());
+    COUNT.call_once(|| dormouse::start_counting(&[dormouse::Event::TASK_CLOCK]).unwrap().keep());
 }

@@ -1,9 +1,10 @@
-//! Random programs of tasks against an oracle: what is nested, moved, panics, is dropped or left behind is
-//! counted once and charged once.
+//! Random programs of tasks against an oracle: what is nested, moved, panics, is dropped or left
+//! behind is counted once and charged once.
 //!
-//! A program runs one operation at a time, each on one of three threads, while another thread reads the groups all
-//! the time. The oracle keeps its own account in plain numbers: it follows which group ought to be current, and
-//! measures each piece of work by the kernel's clock of the thread, from inside.
+//! A program runs one operation at a time, each on one of three threads, while another thread reads
+//! the groups all the time. The oracle keeps its own account in plain numbers: it follows which
+//! group ought to be current, and measures each piece of work by the kernel's clock of the thread,
+//! from inside.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::Pin;
@@ -13,13 +14,14 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use dormouse::{Group, inherit, inherit_fn};
+use dormouse_testkit::{spin_for, thread_cpu};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
 const GROUPS: usize = 3;
 const THREADS: usize = 3;
 
-/// What is done inside a task, or outside any.
+/// An act inside a task, or outside any.
 #[derive(Debug, Clone)]
 enum Act {
     /// Works for so many units.
@@ -87,7 +89,7 @@ fn program(length: usize) -> impl Strategy<Value = Vec<Operation>> {
     prop::collection::vec(operation, 1..length)
 }
 
-/// What there must be.
+/// The expected figures.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Account {
     started: u64,
@@ -103,7 +105,7 @@ struct World {
     accounts: Mutex<[Account; GROUPS]>,
     /// Work that was done outside any group.
     outside: Mutex<Duration>,
-    /// What tasks have made, with the group that they were made in.
+    /// Futures that tasks have made, with the group that they were made in.
     children: Mutex<Vec<Task>>,
 }
 
@@ -127,11 +129,6 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn thread_cpu() -> Duration {
-    let tid = rustix::thread::gettid().as_raw_pid().cast_unsigned();
-    Duration::from_nanos(dormouse::clock::thread_cpu_ns_of(tid).unwrap())
-}
-
 impl World {
     fn new(name: &str, unit: Duration) -> Arc<Self> {
         Arc::new(Self {
@@ -143,11 +140,11 @@ impl World {
         })
     }
 
-    /// Each program's counts are judged by themselves, so that a bad one can be made smaller; its CPU time is
-    /// added to what went before.
+    /// Each program's counts are judged by themselves, so that a bad one can be made smaller; its
+    /// CPU time is added to what went before.
     fn begin(&self) {
         for (group, account) in self.groups.iter().zip(lock(&self.accounts).iter_mut()) {
-            let stat = group.stat();
+            let stat = group.read();
             (account.started, account.finished) = (stat.started, stat.finished);
             account.entries = stat.entries;
         }
@@ -164,7 +161,7 @@ impl World {
             return;
         }
         let begin = thread_cpu();
-        while thread_cpu() < begin + self.unit * units {}
+        spin_for(self.unit * units);
         let worked = thread_cpu().saturating_sub(begin);
         match group {
             Some(_) => self.account(group, |account| account.cpu += worked),
@@ -241,7 +238,7 @@ impl Drop for Told {
     }
 }
 
-/// What [`Act::Panic`] throws.
+/// The payload of [`Act::Panic`].
 struct Planned;
 
 /// `None` if it panicked as planned.
@@ -345,9 +342,9 @@ fn run(world: &Arc<World>, lanes: &[Lane], program: Vec<Operation>) -> Duration 
 
 /// Reads all groups until told to stop: nothing ever goes back, and no task ends before it begins.
 fn read(groups: [Group; GROUPS], stop: &AtomicBool) {
-    let mut last = groups.map(Group::stat);
+    let mut last = groups.map(Group::read);
     while !stop.load(Ordering::Relaxed) {
-        let now = groups.map(Group::stat);
+        let now = groups.map(Group::read);
         for (now, last) in now.iter().zip(&last) {
             assert!(now.cpu >= last.cpu && now.entries >= last.entries, "{now:?} after {last:?}");
             assert!(now.started >= last.started && now.finished >= last.finished, "{now:?} after {last:?}");
@@ -358,7 +355,8 @@ fn read(groups: [Group; GROUPS], stop: &AtomicBool) {
     }
 }
 
-/// Runs random programs of at most that length while somebody reads, and gives what `check` is to look at after each.
+/// Runs random programs of at most that length while somebody reads, and gives what `check` is to
+/// look at after each.
 fn programs(
     name: &str,
     (cases, length): (u32, usize),
@@ -392,7 +390,7 @@ fn every_task_is_counted_once() {
     counting();
     programs("counted", (256, 40), Duration::ZERO, |world, _| {
         for (group, account) in world.groups.iter().zip(lock(&world.accounts).iter()) {
-            let stat = group.stat();
+            let stat = group.read();
             let counted = (stat.started, stat.finished, stat.alive, stat.entries);
             let alive = account.started - account.finished;
             prop_assert_eq!(counted, (account.started, account.finished, alive, account.entries));
@@ -414,7 +412,7 @@ fn every_piece_of_work_is_charged_once() {
         };
         let mut groups = Duration::ZERO;
         for (group, account) in world.groups.iter().zip(lock(&world.accounts).iter()) {
-            let charged = group.stat().cpu;
+            let charged = group.read().cpu;
             prop_assert!(near(charged, account.cpu), "{:?}: {:?}, not {:?}", group, charged, account.cpu);
             groups += charged;
         }
@@ -427,5 +425,5 @@ fn every_piece_of_work_is_charged_once() {
 /// Has CPU time and entries counted for all groups from now on.
 fn counting() {
     static COUNT: std::sync::Once = std::sync::Once::new();
-    COUNT.call_once(|| dormouse::count(&[dormouse::Event::TASK_CLOCK]).unwrap().keep());
+    COUNT.call_once(|| dormouse::start_counting(&[dormouse::Event::TASK_CLOCK]).unwrap().keep());
 }

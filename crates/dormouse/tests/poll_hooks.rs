@@ -1,4 +1,5 @@
-//! Runtimes that tell before each poll which task it is: lazy for ours, and nobody pays for the others.
+//! Runtimes that tell before each poll which task it is: lazy for ours, and nobody pays for the
+//! others.
 #![cfg(all(feature = "tokio", tokio_unstable))]
 
 mod happenings;
@@ -59,7 +60,7 @@ fn what_others_do_between_ours_is_nobodys() {
 
 /// Also where that task is spawned by us, in no group: what it does beside the group is nobody's.
 #[test]
-fn a_group_inside_of_anothers_task_is_charged_its_own() {
+fn a_group_inside_anothers_task_pays_alone() {
     let _alone = alone();
     let (group, _counting) = counted("ours in others");
     let (inside, runtime) = (group, runtime(1));
@@ -87,7 +88,7 @@ impl Drop for Happens {
 }
 
 #[test]
-fn what_a_runtime_drops_at_its_end_is_charged_to_whose_it_is() {
+fn tasks_dropped_with_the_runtime_pay_themselves() {
     let _alone = alone();
     let (group, _counting) = counted("dropped at the end");
     let runtime = runtime(1);
@@ -107,7 +108,7 @@ fn what_a_runtime_drops_at_its_end_is_charged_to_whose_it_is() {
 }
 
 #[test]
-fn the_root_future_of_a_current_thread_runtime_pays_for_itself() {
+fn a_current_threads_root_future_pays_for_itself() {
     let _alone = alone();
     let (group, _counting) = counted("beside a root");
     let runtime = poll_hooks(&mut Builder::new_current_thread()).build().unwrap();
@@ -120,7 +121,7 @@ fn the_root_future_of_a_current_thread_runtime_pays_for_itself() {
 }
 
 #[test]
-fn a_worker_that_comes_to_block_charges_nothing_of_it() {
+fn a_worker_that_blocks_charges_nothing() {
     let _alone = alone();
     let (group, _counting) = counted("blocks in place");
     let runtime = runtime(1);
@@ -141,7 +142,7 @@ fn a_worker_that_comes_to_block_charges_nothing_of_it() {
 
 /// More tasks than there are places to remember them.
 #[test]
-fn tasks_that_lose_their_places_are_counted_all_the_same() {
+fn tasks_that_lose_their_places_still_count() {
     let _alone = alone();
     let (group, _counting) = counted("many");
     let runtime = runtime(2);

@@ -38,7 +38,7 @@ fn alone() -> MutexGuard<'static, ()> {
     ONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What a trace has collected: name, phase, values as text, task, group.
+/// The records of a trace: name, phase, values as text, task, group.
 fn collected(trace: &mut Trace) -> Vec<(String, Phase, Vec<String>, u64, u32)> {
     let mut all = Vec::new();
     trace.poll(|key, _, record| {
@@ -86,7 +86,7 @@ fn asleep_nothing_is_evaluated() {
 }
 
 #[test]
-fn a_record_of_numbers_and_short_strings_allocates_nothing_not_even_a_threads_first() {
+fn a_threads_first_record_allocates_nothing() {
     let _alone = alone();
     let mut trace = trace("probe.frugal").unwrap();
     std::thread::spawn(|| {
@@ -102,7 +102,7 @@ fn a_record_of_numbers_and_short_strings_allocates_nothing_not_even_a_threads_fi
 }
 
 #[test]
-fn a_reader_who_does_not_read_loses_records_and_is_told_how_many() {
+fn a_slow_reader_is_told_its_losses() {
     let _alone = alone();
     let mut trace = trace("probe.flood").unwrap();
     let written = 10_000;
@@ -133,7 +133,7 @@ fn two_traces_each_get_what_they_asked_for() {
 }
 
 #[test]
-fn what_was_recorded_before_a_trace_began_is_not_its() {
+fn a_trace_has_no_earlier_records() {
     let _alone = alone();
     let run = |n| probe!("probe.before", n);
     let key = dormouse::keys::all().into_iter().find(|k| k.key.name() == "probe.before").unwrap().key;
@@ -189,7 +189,7 @@ async fn steep(cups: u32) -> u32 {
 }
 
 #[test]
-fn a_probed_function_records_its_beginning_with_fields_and_its_end_with_the_time() {
+fn a_probed_function_records_its_beginning_and_end() {
     let _alone = alone();
     let mut trace = trace("fn.*,probes::plain").unwrap();
     assert_eq!((brew(0), brew(2)), (7, 3));

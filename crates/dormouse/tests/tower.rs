@@ -1,4 +1,5 @@
-//! The `tower` layer: a group for each route, a bound on groups, and a service that is otherwise as it was.
+//! The `tower` layer: a group for each route, a bound on groups, and a service that is otherwise as
+//! it was.
 #![cfg(all(feature = "tower", feature = "tokio"))]
 
 use std::borrow::Cow;
@@ -22,7 +23,7 @@ fn current() -> &'static str {
 }
 
 fn counts(name: &str) -> (u64, u64, u64) {
-    let stat = Group::new(name).stat();
+    let stat = Group::new(name).read();
     (stat.started, stat.alive, stat.finished)
 }
 
@@ -36,7 +37,7 @@ fn route(request: &Request) -> Cow<'_, str> {
 }
 
 #[test]
-fn requests_of_an_axum_router_are_charged_to_their_routes() {
+fn requests_of_axum_are_charged_to_routes() {
     async fn offloaded() -> &'static str {
         dormouse::tokio::spawn_blocking(current).await.unwrap()
     }
@@ -67,7 +68,33 @@ fn requests_of_an_axum_router_are_charged_to_their_routes() {
 }
 
 #[test]
-fn the_call_and_each_poll_of_its_response_are_one_task() {
+fn handed_on_work_makes_no_further_request() {
+    counting();
+    let layer = GroupLayer::new(|name: &&'static str| (*name).into());
+    let service = layer.layer(service_fn(async |_| {
+        dormouse::tokio::spawn_blocking(current).await.unwrap();
+        dormouse::tokio::spawn(tokio::task::yield_now()).await.unwrap();
+        let carried = dormouse::carry();
+        tokio::task::spawn_blocking(move || carried.run(current)).await.unwrap();
+        let within = Group::new("handed on");
+        within.instrument(async { within.instrument(tokio::task::yield_now()).await }).await;
+        Ok::<_, Infallible>(within.scope(current))
+    }));
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    for _ in 0..2 {
+        assert_eq!(runtime.block_on(service.clone().oneshot("handed on")).unwrap(), "handed on");
+    }
+    let stat = Group::new("handed on").read();
+    assert_eq!((stat.requests, stat.finished, stat.alive), (2, 2 * 7, 0));
+    let outside = Group::new("seldom current");
+    runtime.block_on(outside.instrument(outside.instrument(async {})));
+    outside.scope(|| ());
+    // Both futures were made where the group was not current.
+    assert_eq!(outside.read().requests, 3);
+}
+
+#[test]
+fn call_and_response_are_one_task() {
     counting();
     let layer = GroupLayer::new(|name: &&'static str| (*name).into());
     let mut service = layer.layer(service_fn(|_| {
@@ -80,7 +107,8 @@ fn the_call_and_each_poll_of_its_response_are_one_task() {
     let answer = block_on(async { service.ready().await.unwrap().call("called").await.unwrap() });
     assert_eq!(answer, ("called", "called"));
     assert_eq!(current(), "none");
-    assert_eq!((counts("called"), Group::new("called").stat().entries), ((1, 0, 1), 3));
+    let stat = Group::new("called").read();
+    assert_eq!((counts("called"), stat.entries, stat.polls), ((1, 0, 1), 3, 2), "the call is no poll");
 }
 
 /// Is ready at the second question, and says in which group it was asked.
@@ -104,7 +132,7 @@ impl Service<&'static str> for Reluctant {
 }
 
 #[test]
-fn readiness_is_passed_through_and_charged_to_no_request() {
+fn readiness_is_charged_to_no_request() {
     counting();
     let mut service = GroupLayer::new(|name: &&'static str| (*name).into()).layer(Reluctant::default());
     let asked = block_on(async {
@@ -120,7 +148,7 @@ fn names_beyond_the_bound_are_charged_to_other() {
     counting();
     let layer = GroupLayer::with_bound(2, |id: &u32| format!("client {id}").into());
     let service = layer.layer(service_fn(|_: u32| ready(Ok::<_, Infallible>(current()))));
-    // What is made of one layer shares its bound.
+    // Services of one layer share its bound.
     let answers: Vec<_> =
         (1..=4).chain(1..=4).map(|id| block_on(service.clone().oneshot(id)).unwrap()).collect();
     // The future of `ready` was made in the call, so it says who was charged.
@@ -130,7 +158,7 @@ fn names_beyond_the_bound_are_charged_to_other() {
 }
 
 #[test]
-fn a_request_that_is_given_up_or_panics_is_finished() {
+fn an_abandoned_request_is_finished() {
     counting();
     let layer = GroupLayer::new(|name: &&'static str| (*name).into());
     let mut service = layer.layer(service_fn(|_| pending::<Result<(), Infallible>>()));
@@ -151,5 +179,5 @@ fn a_request_that_is_given_up_or_panics_is_finished() {
 /// Has CPU time and entries counted for all groups from now on.
 fn counting() {
     static COUNT: std::sync::Once = std::sync::Once::new();
-    COUNT.call_once(|| dormouse::count(&[dormouse::Event::TASK_CLOCK]).unwrap().keep());
+    COUNT.call_once(|| dormouse::start_counting(&[dormouse::Event::TASK_CLOCK]).unwrap().keep());
 }

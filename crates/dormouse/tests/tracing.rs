@@ -1,10 +1,11 @@
-//! The `tracing` macros: asleep they do nothing, awake an existing subscriber sees what it always saw.
+//! The `tracing` macros: asleep they do nothing, awake an existing subscriber sees what it always
+//! saw.
 #![cfg(feature = "tracing")]
 
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex};
 
-use dormouse::keys::{Batch, Selector};
+use dormouse::keys::{Batch, Key, Selector};
 use dormouse::tracing::{
     Level, Span, debug, debug_span, error, event, info, info_span, span, trace, trace_span, warn,
 };
@@ -76,7 +77,7 @@ mod house {
 }
 
 #[test]
-fn asleep_nothing_is_evaluated_and_awake_the_real_macros_run() {
+fn asleep_callsites_evaluate_nothing_awake_ones_run() {
     let page = Page::default();
     let subscriber = tracing_subscriber::fmt()
         .with_max_level(Level::TRACE)
@@ -88,11 +89,20 @@ fn asleep_nothing_is_evaluated_and_awake_the_real_macros_run() {
     ::tracing::subscriber::with_default(subscriber, || {
         let mut asked = 0;
         house::serve(3, &mut asked);
-        assert!(house::every_form().iter().all(Span::is_disabled));
         assert_eq!((page.take().as_str(), asked), ("", 0));
+        // Warnings and errors alone are awake.
+        let awake: Vec<_> = house::every_form().iter().map(|span| !span.is_disabled()).collect();
+        assert_eq!(awake, [false, false, true, true, false, false]);
+        let said = page.take();
+        let spoken =
+            ["WARN tracing::house: 3 table=7", "ERROR tracing::house: 4", "w: aside: new", "e: aside: new"];
+        for part in spoken {
+            assert!(said.contains(part), "{part} in {said}");
+        }
+        assert_eq!(said.lines().count(), spoken.len(), "{said}");
 
-        // A callsite is a key named after its module, a span after module and span.
-        let keys = Selector::parse("tracing::house,tracing::house::serve").unwrap().keys();
+        // An event is a key named after its module and line, a span after module and span.
+        let keys = Selector::parse("tracing::house:*,tracing::house::serve").unwrap().keys();
         let keys = || keys.iter().map(|k| k.key);
         Batch::new().enable_all(keys()).apply().unwrap();
         house::serve(3, &mut asked);
@@ -108,7 +118,24 @@ fn asleep_nothing_is_evaluated_and_awake_the_real_macros_run() {
 
         Batch::new().disable_all(keys()).apply().unwrap();
         house::serve(3, &mut asked);
+        house::every_form();
         assert_eq!(page.take(), "");
+
+        // One alone is switched by its name.
+        let lines: Vec<_> =
+            keys().map(Key::name).filter(|name| name.starts_with("tracing::house:")).collect();
+        let events = lines.iter().filter(|name| !name.starts_with("tracing::house::")).count();
+        assert_eq!(events, 7, "each has a name of its own: {lines:?}");
+        let warn =
+            include_str!("tracing.rs").lines().position(|line| line.contains("warn!(?table")).unwrap() + 1;
+        let name = format!("tracing::house:{warn}");
+        Batch::new()
+            .enable_all(Selector::parse(&name).unwrap().keys().iter().map(|k| k.key))
+            .apply()
+            .unwrap();
+        house::every_form();
+        let said = page.take();
+        assert!(said.contains("3 table=7") && !said.contains("ERROR tracing::house"), "{said}");
 
         let spans = Selector::parse("tracing::house*").unwrap().keys();
         Batch::new().enable_all(spans.iter().map(|k| k.key)).apply().unwrap();

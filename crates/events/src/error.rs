@@ -1,4 +1,4 @@
-//! What can go wrong when counters are chosen. Counting itself does not fail.
+//! The errors of choosing counters. Counting itself does not fail.
 
 /// Why an event cannot be counted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -7,7 +7,7 @@ pub enum Error {
     /// More events at once than a task can count.
     #[error("{requested} events at once are more than the {limit} that can be counted; ask for fewer")]
     TooMany {
-        /// How many were asked for, together with what others count.
+        /// How many were asked for, together with the events of other countings.
         requested: usize,
         /// How many there can be.
         limit: usize,
@@ -31,7 +31,7 @@ pub enum Error {
     /// The hook that counts cannot be woken.
     #[error("nothing can be counted: {why}")]
     Asleep {
-        /// What the static key says.
+        /// The static key's reason.
         why: String,
     },
     /// Asked for by a signal handler that has interrupted the same on its own thread.
@@ -51,7 +51,7 @@ pub enum Error {
         /// The event that was to be removed.
         event: &'static str,
     },
-    /// The event cannot be had on this machine.
+    /// The event is unavailable on this machine.
     #[error("{event} is unavailable: {reason}")]
     Unavailable {
         /// The event that was asked for.

@@ -1,54 +1,66 @@
-//! Task contexts and the switch between them: what a thread does is charged to the task that it runs.
+//! Task contexts and the switch between them: a thread's work is charged to the task that it runs.
 //!
-//! A [`Context`] holds the counts of one group of tasks, in all events. A [`Task`] is charged to one; [`enter`]
-//! makes it current on the calling thread until the guard is dropped, [`switch`] until the next switch. Counts are
-//! exclusive: while an inner task is current, the outer ones stand still.
+//! A [`Context`] holds the counts of one group of tasks, in all events. A [`Task`] is charged to
+//! one; [`enter`] makes it current on the calling thread until the guard is dropped, [`switch`]
+//! until the next switch. Counts are exclusive: while an inner task is current, the outer ones
+//! stand still.
 //!
-//! Nothing is counted unless somebody holds a [`Counting`]: until then the switch keeps account of what each thread runs,
-//! and its hook sleeps behind a static key.
+//! Nothing is counted unless somebody holds a [`Counting`]. Until then each thread remembers only
+//! which task it runs, and the hook in the switch sleeps behind a static key.
 //!
 //! # When counters are read
 //!
-//! Going from one task to another of the same context, nothing has to be read: who added it up would get
-//! the same (origin: Linux 564c2b210add, "`perf_counter`: Optimize context switch between identical inherited
-//! contexts"). Only tasks that have something of their own are read at every switch: pinned ones, those with
-//! counters stopped or changed, and all of a context that is [`Mode::TaskExact`].
+//! A thread that goes from one task to another of the same context reads nothing: the sum over the
+//! context would be the same (origin: Linux 564c2b210add, "`perf_counter`: Optimize context switch
+//! between identical inherited contexts"). Only customized tasks are read at every switch: pinned
+//! ones, those with counters stopped, added or removed, and all of a context that is
+//! [`Mode::TaskExact`].
 //!
-//! A task could also stay current until the next one comes, which saves reading at its end. On a runtime where
-//! other work runs in between unseen, it would be charged for that. So the end of a task restores what was
-//! current before; a thread may be made lazy ([`set_lazy`]) by who knows that all its work is tasks.
+//! A task could also stay current until the next one comes, which saves the reading at its end. On
+//! a runtime where other work runs in between unseen, the task would be charged for that work. So
+//! the end of a task restores the task before; a program that knows that all work of a thread is
+//! tasks may make the thread lazy ([`set_lazy`]).
+//!
+//! # Layers
+//!
+//! Each calls only those before it: `pmu` (what counts), `event_set` (what is counted together),
+//! `span` (what one thread charges since when), `ledger` (what was charged), `thread` (the stack of
+//! tasks and the switch), `control` (beginning and ending to count), `reading` (what contexts have
+//! counted).
 
 #![deny(unsafe_code)]
-#![cfg_attr(all(test, loom), allow(dead_code, unused_imports, reason = "a model is of the stay alone"))]
+#![cfg_attr(
+    all(test, loom),
+    allow(dead_code, unused_imports, reason = "loom models the span and the handshake")
+)]
 
-mod account;
-#[cfg(not(all(test, loom)))]
-mod context;
 #[cfg(not(all(test, loom)))]
 mod control;
 mod error;
-mod layout;
+mod event_set;
+mod generation;
+mod handshake;
+#[cfg(not(all(test, loom)))]
+mod ledger;
 pub mod pmu;
 mod primitive;
-mod stay;
 #[cfg(not(all(test, loom)))]
-mod switch;
+mod reading;
+mod span;
 #[cfg(not(all(test, loom)))]
-mod task;
+mod thread;
 
-pub use account::MAX_EVENTS;
-#[cfg(not(all(test, loom)))]
-pub use context::{Context, Count};
-#[cfg(not(all(test, loom)))]
-pub use control::{Counting, Mode};
 pub use error::Error;
-pub use layout::MAX_COUNTERS;
+pub use event_set::{MAX_COUNTERS, MAX_EVENTS};
 pub use pmu::alloc::Alloc;
 pub use pmu::{Availability, Event, Pmu, Times, Unit, available, capability, user::Counter};
 #[cfg(not(all(test, loom)))]
-pub use switch::{
-    Entered, Kind, MAX_DEPTH, Switched, current_context, current_task, enter, is_lazy, overflows, park,
-    set_lazy, switch,
+pub use {
+    control::{Counting, Mode},
+    ledger::Context,
+    reading::{Count, Totals},
+    thread::{
+        Kind, MAX_DEPTH, Mark, Switched, Task, TaskCounts, TaskGuard, current_context, current_task, enter,
+        is_lazy, leave, overflows, park, set_lazy, switch,
+    },
 };
-#[cfg(not(all(test, loom)))]
-pub use task::{Task, TaskCounts};

@@ -1,11 +1,11 @@
-//! The seam behind which loom takes std's place.
+//! The seam behind which loom takes the place of std's atomics.
 
 #[cfg(all(test, loom))]
 pub(crate) use loom::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, fence};
 #[cfg(not(all(test, loom)))]
 pub(crate) use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, fence};
 
-/// A function that is `const` but under loom, whose atomics are made at run time.
+/// A function that is `const`, except under loom, which makes atomics at run time.
 macro_rules! const_fn {
     ($(#[$attribute:meta])* $visible:vis fn $name:ident() -> $made:ty $body:block) => {
         #[cfg(not(all(test, loom)))]
@@ -18,7 +18,7 @@ macro_rules! const_fn {
     };
 }
 
-/// An array of atomics that are zero.
+/// An array of atomics that are zero, one for each slot.
 #[cfg(not(all(test, loom)))]
 macro_rules! zeros {
     () => {
@@ -34,7 +34,8 @@ macro_rules! zeros {
 
 pub(crate) use {const_fn, zeros};
 
-/// The cheap side of a barrier ([`dormouse_sys::barrier`]) whose other side is in `control`.
+/// The cheap side of the pair of barriers in [`dormouse_sys::barrier`]; `control` passes the heavy
+/// side.
 #[inline]
 pub(crate) fn light_barrier() {
     #[cfg(not(all(test, loom)))]

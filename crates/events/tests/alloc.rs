@@ -1,4 +1,5 @@
-//! A program whose allocations are counted. One test: which counts awake and asleep concerns the whole process.
+//! A program whose allocations are counted. One test: which counts awake and asleep concerns the
+//! whole process.
 
 use std::hint::black_box;
 use std::sync::mpsc::channel;
@@ -46,7 +47,7 @@ thread_local! {
 }
 
 #[test]
-fn allocations_are_counted_on_the_thread_that_makes_them_while_somebody_wants_to_know() {
+fn allocations_are_counted_while_somebody_counts_them() {
     assert_eq!(grown(|| allocate(1 << 20)), [0; 4], "asleep");
     let pmu = EVENTS[0].pmu();
     assert_eq!(Event::by_name("alloc-count"), Ok(Event::ALLOC_COUNT));
@@ -56,7 +57,7 @@ fn allocations_are_counted_on_the_thread_that_makes_them_while_somebody_wants_to
     let counts = grown(|| allocate(1 << 20));
     assert_eq!(counts[..3], [1, 1 << 20, 1 << 20]);
     assert!(counts[3] <= 1 << 20, "{counts:?}");
-    // Whatever was live before: twice as much is a new peak.
+    // Twice as much as was ever live is a new peak.
     assert!(grown(|| allocate(1 << 21))[3] >= 1 << 20);
     assert_eq!(grown(|| allocate(1 << 20))[3], 0);
     let grow = |mut bytes: Vec<u8>| bytes.reserve_exact(black_box(64));

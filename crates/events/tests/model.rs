@@ -1,9 +1,10 @@
-//! Random lives of tasks on one thread against the obvious account: an event counts for a context if it happens while
-//! the topmost task is one of its, whose context counts it (or the task itself does), and which is not stopped.
+//! Random lives of tasks on one thread against the obvious account: an event counts for a context
+//! if it happens while the topmost task is one of its, whose context counts it (or the task itself
+//! does), and which is not stopped.
 
 use dormouse_events::pmu::CountingPmu;
 use dormouse_events::{
-    Context, Counting, Entered, Event, Kind, Mode, Task, current_context, current_task, enter, park,
+    Context, Counting, Event, Kind, Mode, Task, TaskGuard, current_context, current_task, enter, park,
     set_lazy, switch,
 };
 use proptest::prelude::*;
@@ -67,7 +68,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What the model knows of a task.
+/// A task, as the model knows it.
 #[derive(Debug, Clone, Default)]
 struct Life {
     context: usize,
@@ -79,13 +80,13 @@ struct Life {
     own: u64,
 }
 
-/// An entry of the stack.
+/// A task on the stack.
 #[derive(Debug, Clone)]
 struct Frame {
     task: usize,
     guard: u64,
     kind: Kind,
-    /// Whether the task counts for itself, as of when it came on or was changed.
+    /// Whether the task counts for itself, since it became current or was changed.
     own: bool,
     gone: bool,
 }
@@ -93,10 +94,10 @@ struct Frame {
 struct World {
     contexts: [&'static Context; CONTEXTS],
     tasks: Vec<(Task, Life)>,
-    guards: Vec<(u64, Entered)>,
+    guards: Vec<(u64, TaskGuard)>,
     next_guard: u64,
     stack: Vec<Frame>,
-    /// What a lazy thread charges without a current task.
+    /// The context that a lazy thread charges without a current task.
     kept: Option<usize>,
     lazy: bool,
     countings: Vec<(Option<usize>, usize, bool, Counting)>,
@@ -179,7 +180,7 @@ impl World {
 
     /// The stack is cut to `len`, and further to what is still alive.
     fn cut(&mut self, len: usize) {
-        // What leaves other entries behind is not kept.
+        // A thread keeps a task only if the task was alone.
         let top = self.stack.last().filter(|_| self.stack.len() == 1).cloned();
         self.stack.truncate(len);
         while self.stack.last().is_some_and(|frame| frame.gone) {
@@ -351,7 +352,7 @@ impl World {
 
 proptest! {
     #[test]
-    fn every_event_is_counted_once_for_whom_it_happens(steps in prop::collection::vec(step(), 1..120)) {
+    fn each_event_is_counted_once_where_it_belongs(steps in prop::collection::vec(step(), 1..120)) {
         let mut world = World::new();
         let done = steps.iter().try_for_each(|step| world.step(step));
         set_lazy(false);

@@ -1,20 +1,16 @@
-//! Events behind descriptors, with the real kernel. What forks, lowers limits or forbids system calls does so in a
-//! process of its own.
-
-mod child;
-mod refused;
+//! Events behind descriptors, with the real kernel. Tests that fork, lower limits or forbid system
+//! calls do so in a child.
 
 use std::fs;
 use std::sync::mpsc::channel;
 
-use dormouse_events::{Event, Times, pmu::perf};
+use dormouse_events::{Event, pmu::perf};
 use dormouse_sys::thread;
 
-use child::in_child;
-use refused::forbid;
+use dormouse_testkit::{Child, Filter, fork, in_child, skip};
 
 fn moves() -> Option<Event> {
-    Event::by_name("cpu-migrations-exact").inspect_err(|error| println!("1 skipped: {error}")).ok()
+    Event::by_name("cpu-migrations-exact").inspect_err(|error| skip(error)).ok()
 }
 
 fn begin(event: Event) {
@@ -25,11 +21,10 @@ fn end(event: Event) {
     event.pmu().end(&[event.number()]);
 }
 
-fn read(event: Event) -> (u64, Times) {
-    let (mut value, mut times) = ([0], [Times::default()]);
+fn read(event: Event) -> u64 {
+    let mut value = [0];
     event.pmu().read(&[event.number()], &mut value);
-    assert!(event.pmu().times(&[event.number()], &mut times));
-    (value[0], times[0])
+    value[0]
 }
 
 /// Open events of this process.
@@ -38,11 +33,6 @@ fn descriptors() -> usize {
     links
         .filter(|link| fs::read_link(link.path()).is_ok_and(|to| to.ends_with("anon_inode:[perf_event]")))
         .count()
-}
-
-fn spin(ns: u64) {
-    let end = dormouse_clock::thread_cpu_ns() + ns;
-    while dormouse_clock::thread_cpu_ns() < end {}
 }
 
 /// Puts the calling thread on one processor.
@@ -56,22 +46,22 @@ fn go_to(processor: usize) -> bool {
 }
 
 #[test]
-fn every_move_is_counted_also_between_two_reads_and_seen_by_others() {
-    in_child("every_move_is_counted_also_between_two_reads_and_seen_by_others", &[], || {
+fn each_move_is_counted_and_seen_by_others() {
+    in_child(|| {
         let Some(moves) = moves() else { return };
         begin(moves);
         let (send, receive) = channel();
         let (stop, stopped) = channel::<()>();
         let mover = std::thread::spawn(move || {
-            let before = read(moves).0;
+            let before = read(moves);
             let went = (0..20).filter(|n| go_to(n % 2)).count();
             send.send((thread::current().unwrap(), went, before)).unwrap();
             stopped.recv().unwrap_err();
-            read(moves).0 - before
+            read(moves) - before
         });
         let (block, went, before) = receive.recv().unwrap();
         if went < 20 {
-            println!("1 skipped: there is one processor");
+            skip("there is one processor");
         } else {
             let mut seen = [0];
             assert!(moves.pmu().read_of(block, &[moves.number()], &mut seen));
@@ -86,8 +76,8 @@ fn every_move_is_counted_also_between_two_reads_and_seen_by_others() {
 }
 
 #[test]
-fn descriptors_are_there_while_threads_count_and_no_longer() {
-    in_child("descriptors_are_there_while_threads_count_and_no_longer", &[], || {
+fn descriptors_are_open_only_while_threads_count() {
+    in_child(|| {
         let Some(moves) = moves() else { return };
         read(moves);
         assert_eq!(descriptors(), 0, "nobody has begun");
@@ -110,31 +100,32 @@ fn descriptors_are_there_while_threads_count_and_no_longer() {
 }
 
 #[test]
-fn threads_beyond_a_quarter_of_the_descriptors_go_without_and_say_so() {
-    in_child("threads_beyond_a_quarter_of_the_descriptors_go_without_and_say_so", &[], || {
+fn threads_over_the_descriptor_budget_say_so() {
+    in_child(|| {
         let Some(moves) = moves() else { return };
         let few = libc::rlimit { rlim_cur: 64, rlim_max: 64 };
         // SAFETY: a valid place, and a limit for this process alone.
         assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const few) }, 0);
         begin(moves);
-        let without = |_| {
-            let before = read(moves).1;
-            spin(1_000_000);
-            let after = read(moves).1;
-            assert!(after.enabled_ns - before.enabled_ns >= 1_000_000);
-            after.running_ns == before.running_ns
-        };
         let barrier = &std::sync::Barrier::new(20);
-        let without = std::thread::scope(|scope| {
-            let run = |n| {
-                let without = without(n);
-                barrier.wait();
-                without
-            };
-            let threads: Vec<_> = (0..20).map(|n| scope.spawn(move || run(n))).collect();
-            threads.into_iter().map(|thread| thread.join().unwrap()).filter(|without| *without).count()
+        let run = || {
+            read(moves);
+            let end = dormouse_clock::thread_cpu_ns() + 1_000_000;
+            while dormouse_clock::thread_cpu_ns() < end {}
+            read(moves);
+            barrier.wait();
+        };
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..20).map(|_| scope.spawn(run)).collect();
+            // The scope alone would not wait for the ends of threads, at which descriptors are
+            // closed.
+            for thread in threads {
+                thread.join().unwrap();
+            }
         });
-        assert_eq!(without, 4);
+        let share = moves.pmu().share(moves.number()).unwrap();
+        assert!(share.running_ns >= 16_000_000, "{share:?}");
+        assert!(share.enabled_ns - share.running_ns >= 4_000_000, "{share:?}");
         let refusals = perf::refusals();
         assert!(matches!(refusals[..], [(reason, 4)] if reason.contains("quarter")), "{refusals:?}");
 
@@ -153,45 +144,60 @@ fn threads_beyond_a_quarter_of_the_descriptors_go_without_and_say_so() {
 
 #[test]
 fn a_fork_child_counts_for_itself() {
-    in_child("a_fork_child_counts_for_itself", &[], || {
+    in_child(|| {
         let Some(moves) = moves() else { return };
         begin(moves);
-        let before = read(moves).0;
-        // SAFETY: the only other thread is the test harness's, which waits and holds no lock that the child takes.
-        let child = unsafe { libc::fork() };
-        if child == 0 {
-            let inherited = descriptors();
-            let value = read(moves).0;
-            let right = inherited == 0 && descriptors() == 1 && value == before;
+        let before = read(moves);
+        let status = fork(|| {
+            assert_eq!(descriptors(), 0);
+            begin(moves);
+            assert_eq!(read(moves), before);
+            assert_eq!(descriptors(), 1);
             end(moves);
-            // SAFETY: ends the child without running the parent's exit handlers.
-            unsafe { libc::_exit(i32::from(!(right && descriptors() == 0))) };
-        }
-        let mut status = 0;
-        // SAFETY: `status` is a valid place.
-        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
-        assert_eq!(status, 0);
+            assert_eq!(descriptors(), 0);
+        });
+        assert!(status.success(), "{status}");
         assert_eq!(descriptors(), 1, "the parent's is still its own");
         end(moves);
     });
 }
 
 #[test]
-fn under_a_filter_nothing_is_tried_that_might_end_the_process() {
-    in_child("under_a_filter_nothing_is_tried_that_might_end_the_process", &[], || {
-        forbid(libc::SYS_perf_event_open);
+fn a_killing_filter_is_never_provoked() {
+    in_child(|| {
+        Filter::refuse(&[libc::SYS_perf_event_open]).install();
         let refused = Event::by_name("cpu-migrations-exact").unwrap_err().to_string();
         assert!(refused.contains("DORMOUSE_PERF=1"), "{refused}");
     });
 }
 
 #[test]
+fn a_later_filter_is_never_provoked() {
+    in_child(|| {
+        let Some(moves) = moves() else { return };
+        begin(moves);
+        read(moves);
+        assert_eq!(descriptors(), 1);
+        // On a thread that has its own, as a sandboxed worker, and on one that inherits it.
+        let worker = move || {
+            Filter::kill(&[libc::SYS_perf_event_open]).install();
+            read(moves);
+            std::thread::spawn(move || read(moves)).join().unwrap();
+        };
+        std::thread::spawn(worker).join().unwrap();
+        let refusals = perf::refusals();
+        assert!(matches!(refusals[..], [(reason, 2)] if reason.contains("seccomp")), "{refusals:?}");
+        end(moves);
+    });
+}
+
+#[test]
 fn a_filter_that_only_refuses_is_named() {
-    in_child("a_filter_that_only_refuses_is_named", &[("DORMOUSE_PERF", "1")], || {
+    Child::new().with_each(&[&[("DORMOUSE_PERF", "1")]]).run(|| {
         if moves().is_none() {
             return;
         }
-        forbid(libc::SYS_perf_event_open);
+        Filter::refuse(&[libc::SYS_perf_event_open]).install();
         let refused = Event::by_name("cpu-migrations-exact").unwrap_err().to_string();
         assert!(refused.contains("seccomp filter is in the way"), "{refused}");
     });

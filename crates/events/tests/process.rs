@@ -1,15 +1,11 @@
-//! What concerns the whole process: signals, forks, filters of system calls. Each in a child of its own.
-
-mod child;
-mod refused;
+//! Signals, forks and filters of system calls concern the whole process: each test runs in a child.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use dormouse_events::pmu::CountingPmu;
 use dormouse_events::{Context, Counting, Event, Kind, Mode, Task, enter, set_lazy, switch};
 
-use child::in_child;
-use refused::forbid;
+use dormouse_testkit::{Filter, fork, in_child, skip};
 
 static PMU: CountingPmu = CountingPmu::new();
 const HAPPENINGS: Event = PMU.event("happenings", 0);
@@ -19,17 +15,9 @@ fn value(context: &Context, event: Event) -> u64 {
     context.read().iter().find(|count| count.event == event).map_or(0, |count| count.value)
 }
 
-/// Waits for a child that was forked.
-fn wait(child: libc::pid_t) -> i32 {
-    let mut status = 0;
-    // SAFETY: `status` is a valid place.
-    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
-    status
-}
-
 static BY_HANDLER: AtomicU64 = AtomicU64::new(0);
 static HANDLERS: AtomicU64 = AtomicU64::new(0);
-/// What the handler enters.
+/// The contexts that the handler enters.
 static INSIDE: std::sync::OnceLock<[&'static Context; 2]> = std::sync::OnceLock::new();
 
 extern "C" fn handler(_: libc::c_int) {
@@ -45,7 +33,7 @@ extern "C" fn handler(_: libc::c_int) {
 
 #[test]
 fn handlers_may_enter_and_leave_whatever_they_interrupt() {
-    in_child("handlers_may_enter_and_leave_whatever_they_interrupt", &[], || {
+    in_child(|| {
         let contexts: [&'static Context; 2] = std::array::from_fn(|_| Context::new());
         let outside = Context::new();
         let counting = Counting::everywhere(&[HAPPENINGS], Mode::GroupExact).unwrap();
@@ -114,15 +102,16 @@ fn handlers_may_enter_and_leave_whatever_they_interrupt() {
         let all = happened + BY_HANDLER.load(Ordering::Relaxed);
         let counted: u64 = contexts.iter().map(|context| value(context, HAPPENINGS)).sum();
         assert!(idle <= 2 * 16, "{idle} charged while nothing ran");
-        // What happens in a handler over a switch is charged to what that leads to, which may be nothing.
+        // An event in a handler over a switch is charged to the task that follows, which may be
+        // none.
         assert!(counted <= all && counted >= happened, "{counted} of {all}, {happened} outside of handlers");
         drop(counting);
     });
 }
 
 #[test]
-fn a_fork_child_has_the_counts_of_its_parent_and_counts_nothing_until_it_asks() {
-    in_child("a_fork_child_has_the_counts_of_its_parent_and_counts_nothing_until_it_asks", &[], || {
+fn a_fork_child_keeps_counts_and_counts_nothing() {
+    in_child(|| {
         let (context, other) = (Context::new(), Context::new());
         let counting = Counting::everywhere(&[HAPPENINGS], Mode::GroupExact).unwrap();
         let (entered, is_entered) = std::sync::mpsc::channel();
@@ -138,33 +127,25 @@ fn a_fork_child_has_the_counts_of_its_parent_and_counts_nothing_until_it_asks() 
         let guard = enter(&mut Task::new(context, 3), Kind::Scope);
         CountingPmu::happen(0, 10);
         assert_eq!((value(context, HAPPENINGS), context.entries()), (110, 3));
-        // SAFETY: of the parent's other threads one waits for a channel and one for this test; the child takes no lock of theirs.
-        let child = unsafe { libc::fork() };
-        if child == 0 {
-            let right = || {
-                CountingPmu::happen(0, 1000);
-                let kept = (value(context, HAPPENINGS), context.entries()) == (110, 3);
-                drop(counting);
-                CountingPmu::happen(0, 1000);
-                let again = Counting::of(context, &[HAPPENINGS], Mode::GroupExact).unwrap();
-                CountingPmu::happen(0, 1);
-                let begun = value(context, HAPPENINGS);
-                let here = (dormouse_events::current_task(), dormouse_events::current_context());
-                drop(guard);
-                drop(enter(&mut Task::new(other, 4), Kind::Poll));
-                let ended = value(context, HAPPENINGS);
-                drop(again);
-                eprintln!("{kept} {begun} {here:?} {ended}");
-                kept && begun == 111
-                    && here == (3, context.id())
-                    && ended == 111
-                    && value(other, HAPPENINGS) == 0
-            };
-            let status = i32::from(!right());
-            // SAFETY: ends the child without running the parent's exit handlers.
-            unsafe { libc::_exit(status) };
-        }
-        assert_eq!(wait(child), 0);
+        let mut inherited = Some((counting, guard));
+        let status = fork(|| {
+            let (counting, guard) = inherited.take().unwrap();
+            CountingPmu::happen(0, 1000);
+            assert_eq!((value(context, HAPPENINGS), context.entries()), (110, 3));
+            drop(counting);
+            CountingPmu::happen(0, 1000);
+            let again = Counting::of(context, &[HAPPENINGS], Mode::GroupExact).unwrap();
+            CountingPmu::happen(0, 1);
+            assert_eq!(value(context, HAPPENINGS), 111);
+            let here = (dormouse_events::current_task(), dormouse_events::current_context());
+            assert_eq!(here, (3, context.id()));
+            drop(guard);
+            drop(enter(&mut Task::new(other, 4), Kind::Poll));
+            assert_eq!((value(context, HAPPENINGS), value(other, HAPPENINGS)), (111, 0));
+            drop(again);
+        });
+        assert!(status.success(), "{status}");
+        let (counting, guard) = inherited.unwrap();
         CountingPmu::happen(0, 1);
         drop(guard);
         drop(stop);
@@ -179,8 +160,8 @@ fn a_fork_child_has_the_counts_of_its_parent_and_counts_nothing_until_it_asks() 
 }
 
 #[test]
-fn forks_while_what_is_counted_changes_find_free_locks() {
-    in_child("forks_while_what_is_counted_changes_find_free_locks", &[], || {
+fn forks_during_changes_find_free_locks() {
+    in_child(|| {
         let context = Context::new();
         let stop = &AtomicBool::new(false);
         std::thread::scope(|scope| {
@@ -192,41 +173,29 @@ fn forks_while_what_is_counted_changes_find_free_locks() {
                     task.remove(OTHERS).unwrap();
                 }
             });
-            let mut failed = 0;
-            for _ in 0..100 {
-                // SAFETY: the child takes locks of this crate, which forks respect, and then ends.
-                let child = unsafe { libc::fork() };
-                if child == 0 {
-                    // SAFETY: ends a child that waits for ever, so that the test says so.
-                    unsafe { libc::alarm(10) };
-                    let mut task = Task::new(context, 2);
-                    let added = task.add(OTHERS).is_ok();
-                    let counting = Counting::of(context, &[HAPPENINGS], Mode::GroupExact);
-                    let before = value(context, HAPPENINGS);
-                    let guard = enter(&mut task, Kind::Poll);
-                    CountingPmu::happen(0, 5);
-                    drop(guard);
-                    let counted = value(context, HAPPENINGS) == before + 5;
-                    // SAFETY: ends the child without running the parent's exit handlers.
-                    unsafe { libc::_exit(i32::from(!(added && counting.is_ok() && counted))) };
-                }
-                failed = wait(child);
-                if failed != 0 {
-                    break;
-                }
-            }
+            let child = || {
+                let mut task = Task::new(context, 2);
+                task.add(OTHERS).unwrap();
+                let _counting = Counting::of(context, &[HAPPENINGS], Mode::GroupExact).unwrap();
+                let before = value(context, HAPPENINGS);
+                let guard = enter(&mut task, Kind::Poll);
+                CountingPmu::happen(0, 5);
+                drop(guard);
+                assert_eq!(value(context, HAPPENINGS), before + 5);
+            };
+            let failed = (0..100).map(|_| fork(child)).find(|status| !status.success());
             stop.store(true, Ordering::Relaxed);
-            assert_eq!(failed, 0);
+            assert_eq!(failed, None);
         });
     });
 }
 
 #[test]
-fn without_membarrier_what_is_counted_can_be_changed_as_long_as_the_hook_is_awake() {
-    in_child("without_membarrier_what_is_counted_can_be_changed_as_long_as_the_hook_is_awake", &[], || {
+fn without_membarrier_an_awake_hook_allows_changes() {
+    in_child(|| {
         let context = Context::new();
         let counting = Counting::of(context, &[HAPPENINGS], Mode::GroupExact).unwrap();
-        forbid(libc::SYS_membarrier);
+        Filter::refuse(&[libc::SYS_membarrier]).install();
         let guard = enter(&mut Task::new(context, 1), Kind::Scope);
         CountingPmu::happen(0, 1);
         let others = Counting::of(context, &[OTHERS], Mode::GroupExact).unwrap();
@@ -242,13 +211,13 @@ fn without_membarrier_what_is_counted_can_be_changed_as_long_as_the_hook_is_awak
 }
 
 #[test]
-fn a_hook_that_cannot_be_woken_is_an_error_that_says_so_and_leaves_nothing_counted() {
-    in_child("a_hook_that_cannot_be_woken_is_an_error_that_says_so_and_leaves_nothing_counted", &[], || {
+fn a_hook_that_cannot_wake_is_an_error() {
+    in_child(|| {
         if !dormouse_keys::PATCHING {
-            return println!("1 skipped: nothing is patched here");
+            return skip("nothing is patched here");
         }
         let context = Context::new();
-        forbid(libc::SYS_membarrier);
+        Filter::refuse(&[libc::SYS_membarrier]).install();
         let refused = Counting::of(context, &[HAPPENINGS], Mode::GroupExact).unwrap_err().to_string();
         assert!(refused.contains("membarrier"), "{refused}");
         let guard = enter(&mut Task::new(context, 1), Kind::Poll);

@@ -1,8 +1,7 @@
-//! A signal handler after single instructions of a switch, by the processor's trap flag: what a stress test would have to
-//! hit by chance. With `DORMOUSE_STRESS_SECONDS` after every one (minutes).
+//! A signal handler after single instructions of a switch, by the processor's trap flag: what a
+//! stress test would have to hit by chance. With `DORMOUSE_STRESS_SECONDS` after every one
+//! (minutes).
 #![cfg(target_arch = "x86_64")]
-
-mod child;
 
 use std::arch::asm;
 use std::cell::Cell;
@@ -11,9 +10,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use dormouse_events::pmu::CountingPmu;
 use dormouse_events::{Context, Counting, Event, Kind, Mode, Task, enter, set_lazy, switch};
-use dormouse_sys::thread::{Current, recorded};
+use dormouse_sys::records::current_task;
+use dormouse_sys::thread::Current;
 
-use child::in_child;
+use dormouse_testkit::in_child;
 
 static PMU: CountingPmu = CountingPmu::new();
 const HAPPENINGS: Event = PMU.event("happenings", 0);
@@ -25,7 +25,7 @@ fn context(number: usize) -> &'static Context {
     CONTEXTS.get_or_init(|| std::array::from_fn(|_| Context::new()))[number % 3]
 }
 
-/// What the handler does.
+/// The work of the handler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Handler {
     /// It enters and leaves tasks.
@@ -44,12 +44,13 @@ thread_local! {
     static HANDLER: Cell<Handler> = const { Cell::new(Handler::Enters) };
     static STRIDE: Cell<u64> = const { Cell::new(1) };
     static INSTRUCTIONS: Cell<u64> = const { Cell::new(0) };
-    /// What has happened in the handler's tasks; and while they were none, because it came over a switch.
+    /// Events in the handler's tasks, and events while its guards were inert because it came over a
+    /// switch.
     static BY_HANDLER: Cell<u64> = const { Cell::new(0) };
     static OVER_SWITCHES: Cell<u64> = const { Cell::new(0) };
     /// Whether the handler has come in the middle of a switch the last time.
     static IS_CHANGING: Cell<bool> = const { Cell::new(false) };
-    /// What should be counted by a thread for whose tasks counting begins and ends: for sure, and perhaps.
+    /// Events that are counted for sure, and perhaps, while counting begins and ends around them.
     static SURE: Cell<u64> = const { Cell::new(0) };
     static PERHAPS: Cell<u64> = const { Cell::new(0) };
     /// Where another task was recorded than the one that ran.
@@ -60,8 +61,8 @@ fn add(cell: &'static std::thread::LocalKey<Cell<u64>>, n: u64) {
     cell.set(cell.get() + n);
 }
 
-/// The handler does it after one of so many instructions (enough of them that the thread gets on in between), and which
-/// ones these are: each of them in a long run, else others in each process.
+/// The handler does it after one of so many instructions (enough of them that the thread gets on in
+/// between), and which ones these are: each of them in a long run, else others in each process.
 fn phases() -> (u64, std::ops::Range<u64>) {
     if std::env::var_os("DORMOUSE_STRESS_SECONDS").is_some() {
         return (31, 0..31);
@@ -74,7 +75,8 @@ fn phases() -> (u64, std::ops::Range<u64>) {
 static ASKED: AtomicU64 = AtomicU64::new(0);
 static MADE: AtomicU64 = AtomicU64::new(0);
 
-/// For a thread that has an event counted, or no more, whenever the handler asks, until it is told to end.
+/// For a thread that has an event counted, or no more, whenever the handler asks, until it is told
+/// to end.
 fn change_on_demand(event: Event) {
     const END: u64 = u64::MAX;
     let mut counting = None;
@@ -116,11 +118,12 @@ fn happen_in(task: u64) {
     } else {
         add(&PERHAPS, 1);
     }
-    let recorded = recorded().task;
+    let recorded = current_task().task;
     add(&WRONGLY_RECORDED, u64::from(recorded != task));
 }
 
-/// Tasks that have come on, by the number of the context. Atomic, because handlers come in the middle of additions.
+/// Tasks that became current, by the number of the context. Atomic, because handlers come in the
+/// middle of additions.
 static ENTRIES: [AtomicU64; 3] = [const { AtomicU64::new(0) }; 3];
 
 fn entered(number: usize) {
@@ -134,9 +137,9 @@ extern "C" fn after_each_instruction(
 ) {
     // SAFETY: the kernel's, for this call.
     if unsafe { (*info).si_code } != libc::TRAP_TRACE {
-        // A breakpoint of those who change text.
+        // A breakpoint of the keys' text writer.
         // SAFETY: the handler that was there before, with what it would have been given.
-        return unsafe { LAST.get().unwrap()(signal, info, place) };
+        return LAST.get().map_or((), |last| unsafe { last(signal, info, place) });
     }
     let instruction = INSTRUCTIONS.get();
     INSTRUCTIONS.set(instruction + 1);
@@ -148,7 +151,8 @@ extern "C" fn after_each_instruction(
         return;
     }
     let n = (instruction / stride) as usize;
-    // One that meets the thread in the middle of its own waits for it in vain: once is enough.
+    // A change that meets the thread in the middle of a switch waits for it in vain: once is
+    // enough.
     let changes = !matches!(handler, Handler::Enters | Handler::Begins) && !IS_CHANGING.get();
     if changes {
         change();
@@ -188,12 +192,14 @@ extern "C" fn after_each_instruction(
 
 type Action = unsafe extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void);
 
-/// Who handled traps before.
+/// The handler of traps before ours.
 static LAST: OnceLock<Action> = OnceLock::new();
 
-/// Has `body` run while the handler is called after each of the instructions that `step_through` runs.
+/// Has `body` run while the handler is called after each of the instructions that `step_through`
+/// runs.
 fn with_handler(body: impl FnOnce()) {
-    // SAFETY: the handler does what handlers may, which is what is tried, and passes on what is not its own.
+    // SAFETY: the handler does what handlers may, which is what is tried, and passes on what is not
+    // its own.
     let last = unsafe {
         let (mut action, mut last): (libc::sigaction, libc::sigaction) = std::mem::zeroed();
         assert_eq!(libc::sigaction(libc::SIGTRAP, std::ptr::null(), &raw mut last), 0);
@@ -213,14 +219,15 @@ fn with_handler(body: impl FnOnce()) {
 /// Runs `body` with the trap flag set.
 #[inline(never)]
 fn step_through(body: &dyn Fn()) {
-    // SAFETY: the flag has the handler called after each instruction, and changes nothing else; the stack is as before.
+    // SAFETY: the flag has the handler called after each instruction, and changes nothing else; the
+    // stack is as before.
     unsafe { asm!("pushfq", "or qword ptr [rsp], 0x100", "popfq") };
     body();
     // SAFETY: as above.
     unsafe { asm!("pushfq", "and qword ptr [rsp], ~0x100", "popfq") };
 }
 
-/// What a thread does with tasks, and how often something happens in them.
+/// A way through tasks, and the number of events in them.
 type Way = (&'static str, u64, Box<dyn Fn()>);
 
 fn poll(number: usize) {
@@ -319,7 +326,8 @@ fn try_all(handler: Handler, event: Option<Event>, few: usize) {
     let changer = std::thread::spawn(move || change_on_demand(changed));
     HANDLER.set(handler);
     if handler != Handler::Enters {
-        // Leaves behind what was true of a stay that was settled twice: nobody is to take it for his.
+        // Leaves the rebases of a span that was flushed twice: no later span may take them for its
+        // own.
         let task = enter(&mut Task::new(context(0), 1), Kind::Scope);
         change();
         change();
@@ -352,7 +360,7 @@ fn try_all(handler: Handler, event: Option<Event>, few: usize) {
             step_through(&*way);
             let expected = ENTRIES.each_ref().map(|entries| entries.load(Ordering::Relaxed));
             assert_eq!(WRONGLY_RECORDED.get(), 0, "{at}");
-            assert_eq!(recorded(), Current::default(), "{at}");
+            assert_eq!(current_task(), Current::default(), "{at}");
             if !lazy {
                 // Nothing is current, so nothing of this is charged.
                 CountingPmu::happen(0, 1_000_000);
@@ -391,13 +399,11 @@ fn try_all(handler: Handler, event: Option<Event>, few: usize) {
     drop(counting);
 }
 
-/// Tries it in a child.
-fn step(name: &str, tries: &[(Handler, Option<Event>, usize)]) {
-    in_child(name, &[], || {
-        // The handlers of those who change text are installed with the first change, and so are older than ours.
-        drop(Counting::everywhere(&[HAPPENINGS], Mode::GroupExact).unwrap());
-        with_handler(|| tries.iter().for_each(|&(handler, event, few)| try_all(handler, event, few)));
-    });
+/// Steps through these. The caller runs in a child, whose signal handlers and counters are its own.
+fn step(tries: &[(Handler, Option<Event>, usize)]) {
+    // The first change of text installs its handlers, which are older than ours then.
+    drop(Counting::everywhere(&[HAPPENINGS], Mode::GroupExact).unwrap());
+    with_handler(|| tries.iter().for_each(|&(handler, event, few)| try_all(handler, event, few)));
 }
 
 const ALL: usize = usize::MAX;
@@ -405,29 +411,30 @@ const ALL: usize = usize::MAX;
 #[test]
 fn a_handler_may_enter_tasks_after_any_instruction() {
     let tries = [Some(HAPPENINGS), Some(Event::TASK_CLOCK), None].map(|event| (Handler::Enters, event, ALL));
-    step("a_handler_may_enter_tasks_after_any_instruction", &tries);
+    in_child(|| step(&tries));
 }
 
 #[test]
 fn what_is_counted_may_change_after_any_instruction() {
     let tries = [(Handler::Changes, Some(HAPPENINGS), ALL)];
-    step("what_is_counted_may_change_after_any_instruction", &tries);
+    in_child(|| step(&tries));
 }
 
 #[test]
 fn counting_may_begin_and_end_after_any_instruction() {
-    step("counting_may_begin_and_end_after_any_instruction", &[(Handler::Begins, None, ALL)]);
+    in_child(|| step(&[(Handler::Begins, None, ALL)]));
 }
 
 #[test]
-fn it_may_change_while_a_handler_is_in_tasks_after_any_instruction() {
+fn a_change_during_handler_tasks_is_exact() {
     let tries = [(Handler::Both, Some(HAPPENINGS), ALL)];
-    step("it_may_change_while_a_handler_is_in_tasks_after_any_instruction", &tries);
+    in_child(|| step(&tries));
 }
 
 #[test]
-fn it_may_change_after_a_handler_was_in_tasks_between_any_two_instructions() {
-    // A change that meets the thread in the middle of its own waits for it in vain, and takes its time.
+fn a_change_after_handler_tasks_is_exact() {
+    // A change that meets the thread in the middle of a switch waits for it in vain, and takes its
+    // time.
     let tries: Vec<_> = (1..5).map(|later| (Handler::Later(later), Some(HAPPENINGS), 1)).collect();
-    step("it_may_change_after_a_handler_was_in_tasks_between_any_two_instructions", &tries);
+    in_child(|| step(&tries));
 }

@@ -1,5 +1,5 @@
-//! Tasks on many threads while what is counted changes all the time: of what is counted throughout nothing is lost, and
-//! nothing is charged twice.
+//! Tasks on many threads while what is counted changes all the time: of what is counted throughout
+//! nothing is lost, and nothing is charged twice.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -15,7 +15,7 @@ static PMU: CountingPmu = CountingPmu::new();
 const ALWAYS: Event = PMU.event("always", 0);
 const SOMETIMES: [Event; 3] = [PMU.event("x", 1), PMU.event("y", 2), PMU.event("z", 3)];
 
-/// What is counted concerns the whole process.
+/// A change of what is counted concerns the whole process.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -41,7 +41,7 @@ impl Random {
     }
 }
 
-/// What has happened for each context, as those who made it happen know.
+/// The events of each context, as their makers count them.
 #[derive(Default)]
 struct Sums {
     always: [AtomicU64; CONTEXTS],
@@ -147,7 +147,7 @@ impl Worker<'_> {
 }
 
 #[test]
-fn of_what_is_counted_throughout_nothing_is_lost_or_counted_twice_whatever_else_comes_and_goes() {
+fn changes_lose_nothing_and_count_nothing_twice() {
     let _alone = alone();
     let contexts: [&'static Context; CONTEXTS] = std::array::from_fn(|_| Context::new());
     let (sums, stop) = (Sums::default(), AtomicBool::new(false));
@@ -212,7 +212,7 @@ fn of_what_is_counted_throughout_nothing_is_lost_or_counted_twice_whatever_else_
 }
 
 #[test]
-fn a_thread_that_never_leaves_its_task_is_counted_from_each_beginning_to_its_end() {
+fn an_endless_task_is_counted_per_counting() {
     let _alone = alone();
     let context = Context::new();
     let (order, orders) = channel::<u64>();
@@ -248,7 +248,7 @@ fn a_thread_that_never_leaves_its_task_is_counted_from_each_beginning_to_its_end
 }
 
 #[test]
-fn going_between_tasks_that_cannot_be_told_apart_reads_nothing() {
+fn switching_between_plain_tasks_reads_nothing() {
     let _alone = alone();
     let context = Context::new();
     let counting = Counting::of(context, &[ALWAYS, SOMETIMES[0]], Mode::GroupExact).unwrap();
@@ -287,7 +287,7 @@ fn going_between_tasks_that_cannot_be_told_apart_reads_nothing() {
 }
 
 #[test]
-fn tasks_of_an_exact_context_have_their_own_counts_and_the_context_has_their_sum() {
+fn exact_tasks_add_up_to_their_context() {
     let _alone = alone();
     let context = Context::new();
     let counting = Counting::of(context, &[ALWAYS], Mode::TaskExact).unwrap();
@@ -305,7 +305,7 @@ fn tasks_of_an_exact_context_have_their_own_counts_and_the_context_has_their_sum
 }
 
 #[test]
-fn ten_thousand_short_threads_leave_no_stays_and_lose_nothing() {
+fn ten_thousand_short_threads_lose_nothing() {
     let _alone = alone();
     let context = Context::new();
     let counting = Counting::of(context, &[ALWAYS], Mode::GroupExact).unwrap();

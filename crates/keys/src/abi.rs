@@ -1,9 +1,9 @@
-//! What a key is made of where C can see it: text and attachments, without Rust's own layouts.
+//! The parts of a key that C can see: text and attachments, without Rust's own layouts.
 //!
 //! # Safety
 //!
-//! A [`Text`] and an [`Attached`] are made by Rust from `'static` references, or laid down by the macros of the
-//! C header in static data. Both are read only.
+//! A [`Text`] and an [`Attached`] are made by Rust from `'static` references, or laid down by the
+//! macros of the C header in static data. Both are read only.
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -30,6 +30,13 @@ impl Text {
         Self { start: text.as_ptr(), length: text.len() }
     }
 
+    /// Where it lies; nothing of it is read.
+    #[cfg(dormouse_patching)]
+    pub(crate) fn range(&self) -> std::ops::Range<usize> {
+        let start = self.start as usize;
+        start..start + if self.start.is_null() { 0 } else { self.length }
+    }
+
     /// As Rust sees it. C promises nothing about its encoding: what is not UTF-8 is not shown.
     pub fn as_str(&self) -> &'static str {
         if self.start.is_null() {
@@ -51,20 +58,21 @@ impl fmt::Debug for Text {
 ///
 /// # Safety
 ///
-/// `KIND` is this type's alone, and the layout behind a number never changes but by growing at its end: an
-/// object that was built elsewhere, in C or with another version, may have laid it down. Given out: 1, a
-/// probe; 2, a callsite of `tracing`.
+/// `KIND` is this type's alone, and the layout behind a number never changes but by growing at its
+/// end: an object that was built elsewhere, in C or with another version, may have laid it down.
+/// Given out: 1, a probe; 2, a callsite of `tracing`.
 pub unsafe trait Attachment: Sync + 'static {
     /// The number, not 0.
     const KIND: u32;
 }
 
-/// Where something of a key's owner is, or NULL. What it is, says a number beside it.
+/// Where something of a key's owner is, or NULL. A number beside it says what it is.
 #[derive(Debug)]
 #[repr(transparent)]
 pub(crate) struct Attached(*const ());
 
-// SAFETY: an `Attachment` is `Sync`, and a shared reference to it is all that is ever made of the pointer.
+// SAFETY: an `Attachment` is `Sync`, and a shared reference to it is all that is ever made of the
+// pointer.
 unsafe impl Send for Attached {}
 // SAFETY: as above.
 unsafe impl Sync for Attached {}
@@ -78,7 +86,8 @@ impl Attached {
 
     /// `kind` is the number that lies beside this one.
     pub(crate) fn get<T: Attachment>(&self, kind: u32) -> Option<&'static T> {
-        // SAFETY: a number has one layout, by the promise of `Attachment`, and what is attached is static.
+        // SAFETY: a number has one layout, by the promise of `Attachment`, and what is attached is
+        // static.
         (kind == T::KIND).then(|| unsafe { self.0.cast::<T>().as_ref() }).flatten()
     }
 }
@@ -100,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn an_attachment_is_found_by_its_own_kind_alone() {
+    fn an_attachment_is_found_by_its_kind() {
         static ONE: One = One(7);
         let attached = Attached::new(&ONE);
         assert_eq!(attached.get::<One>(101).map(|one| one.0), Some(7));
@@ -109,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn text_that_is_not_utf_8_is_not_shown() {
+    fn text_that_is_not_utf8_is_hidden() {
         let bytes: &'static [u8] = b"\xff\xfe";
         assert_eq!(Text { start: bytes.as_ptr(), length: bytes.len() }.as_str(), "(not UTF-8)");
         assert_eq!(Text { start: ptr::null(), length: 3 }.as_str(), "");

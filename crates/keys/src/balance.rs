@@ -1,4 +1,4 @@
-//! Random sequences of everything that switches keys, against a model that is a few maps.
+//! Random sequences of all operations that switch keys, against a model that is a few maps.
 
 #![allow(unsafe_code, reason = "sites of this crate's own are")]
 
@@ -9,12 +9,12 @@ use proptest::collection::{btree_set, vec};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
-use crate::batch::Turn;
 use crate::clock::fake::{now, pass};
 use crate::hold::{Hold, Holder};
-use crate::tests::in_child;
+use crate::plan::Guards;
 use crate::timer::{self, RETRY};
 use crate::{Batch, Key, Lease, PATCHING, likely, static_key, unlikely};
+use dormouse_testkit::in_child;
 
 static_key! {
     static ZERO: "balance.0" = false;
@@ -29,7 +29,7 @@ fn key(n: usize) -> &'static Key {
     [ZERO.key(), ONE.key(), TWO.key()][n]
 }
 
-/// What a key's two sites say; the last key has but one, which is the one that is patched.
+/// The answers of a key's two sites; the last key has but one, which another patcher changes.
 fn sites_of(n: usize) -> [bool; 2] {
     match n {
         0 => [unlikely!(ZERO), likely!(ZERO)],
@@ -38,7 +38,7 @@ fn sites_of(n: usize) -> [bool; 2] {
     }
 }
 
-/// What they say while nobody changes them.
+/// The answers of all sites, each key's in agreement.
 fn sites() -> [bool; KEYS] {
     [0, 1, 2].map(|n| {
         let [first, second] = sites_of(n);
@@ -130,7 +130,7 @@ impl Model {
         }
     }
 
-    fn linger(&mut self, key: usize, dwell: Option<Duration>) {
+    fn dwell(&mut self, key: usize, dwell: Option<Duration>) {
         if let Some(dwell) = dwell {
             self.hold(key, Holder::Nobody, dwell);
         }
@@ -152,11 +152,11 @@ impl Model {
         let (dwell, given): (_, Keys) = (*dwell, keys.iter().copied().filter(chosen).collect());
         keys.retain(|key| !given.contains(key));
         for key in given {
-            self.linger(key, dwell);
+            self.dwell(key, dwell);
         }
     }
 
-    /// What the timer does.
+    /// The timer's look.
     fn look(&mut self) {
         let due: Vec<_> = self.holds.iter().filter(|(_, term)| term.1 <= now()).map(|(k, _)| *k).collect();
         for hold in &due {
@@ -173,7 +173,7 @@ impl Model {
     }
 }
 
-/// What is tried out, beside its model.
+/// The leases that are tried out, beside the model.
 #[derive(Default)]
 struct Real {
     leases: Vec<Lease>,
@@ -199,7 +199,7 @@ fn apply(op: &Op, real: &mut Real, model: &mut Model) -> Result<(), TestCaseErro
                 }
                 for &key in off {
                     if std::mem::take(&mut model.baseline[key]) {
-                        model.linger(key, *dwell);
+                        model.dwell(key, *dwell);
                     }
                 }
             });
@@ -282,7 +282,7 @@ fn apply(op: &Op, real: &mut Real, model: &mut Model) -> Result<(), TestCaseErro
         _ => (true, true),
     };
     prop_assert_eq!(done, expected);
-    timer::look(&mut Turn::take().unwrap(), now());
+    timer::end_due(&mut Guards::lock().unwrap(), now());
     model.look();
     Ok(())
 }
@@ -326,11 +326,11 @@ impl ContainsKey for [&'static Key] {
 fn meddle(foreign: bool) {
     use std::os::unix::fs::FileExt;
 
-    let site = crate::registry::lock().unwrap().index().sites_of(key(2))[0];
+    let site = crate::registry::first_site(&crate::registry::lock().unwrap(), key(2));
     let byte = if foreign {
         0xcc
     } else {
-        crate::arch::encode(site.code, site.target, site.form, TWO.is_enabled())[0]
+        crate::arch::encode(site.code, site.target, site.branch ^ TWO.is_enabled())[0]
     };
     let memory = std::fs::OpenOptions::new().write(true).open("/proc/self/mem").unwrap();
     memory.write_all_at(&[byte], site.code as u64).unwrap();
@@ -339,7 +339,7 @@ fn meddle(foreign: bool) {
 #[cfg(not(dormouse_patching))]
 fn meddle(_: bool) {}
 
-/// Whatever the last case has left behind: everything off and given back, but for the one that starts on.
+/// Ends all that the last case has left: each key is off, but for the one that starts on.
 fn reset() {
     meddle(false);
     let keys = || (0..KEYS).map(key);
@@ -347,8 +347,8 @@ fn reset() {
 }
 
 #[test]
-fn whatever_is_done_keys_are_what_their_baselines_and_leases_make_them() {
-    in_child("balance::whatever_is_done_keys_are_what_their_baselines_and_leases_make_them", || {
+fn keys_follow_baselines_and_leases() {
+    in_child(|| {
         let mut runner = TestRunner::new(Config { failure_persistence: None, ..Config::default() });
         let result = runner.run(&vec(op(), 1..60), |ops| {
             reset();
@@ -362,7 +362,7 @@ fn whatever_is_done_keys_are_what_their_baselines_and_leases_make_them() {
             meddle(false);
             drop(real);
             pass(Duration::from_secs(10));
-            timer::look(&mut Turn::take().unwrap(), now());
+            timer::end_due(&mut Guards::lock().unwrap(), now());
             prop_assert_eq!(sites(), model.baseline);
             prop_assert!((0..KEYS).all(|n| key(n).leases() == 0));
             Ok(())
@@ -371,7 +371,8 @@ fn whatever_is_done_keys_are_what_their_baselines_and_leases_make_them() {
     });
 }
 
-/// As long as one holds a lease on a key, and for its dwell time after that, the key is on whatever the others do.
+/// As long as one holds a lease on a key, and for its dwell time after that, the key is on whatever
+/// the others do.
 fn toggle(which: usize, rounds: usize) {
     let mut random = 0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(which as u64 + 1);
     for _ in 0..rounds {
@@ -398,8 +399,8 @@ fn toggle(which: usize, rounds: usize) {
 }
 
 #[test]
-fn whatever_threads_do_at_once_counts_balance_in_the_end() {
-    in_child("balance::whatever_threads_do_at_once_counts_balance_in_the_end", || {
+fn counts_balance_after_concurrent_changes() {
+    in_child(|| {
         let seconds = std::env::var("DORMOUSE_STRESS_SECONDS").map_or(1, |s| s.parse().unwrap());
         std::thread::scope(|scope| {
             for which in 0..8 {
@@ -407,7 +408,7 @@ fn whatever_threads_do_at_once_counts_balance_in_the_end() {
             }
         });
         pass(Duration::from_secs(1));
-        timer::look(&mut Turn::take().unwrap(), now());
+        timer::end_due(&mut Guards::lock().unwrap(), now());
         assert!((0..KEYS).all(|n| key(n).leases() == 0), "{:?}", timer::holds());
         let baselines = [0, 1, 2].map(|n| key(n).baseline());
         assert_eq!((sites(), [0, 1, 2].map(|n| key(n).is_enabled())), (baselines, baselines));

@@ -1,4 +1,5 @@
-//! What time it is, for what ends by time. Tests put a clock in its place that stands still until it is moved.
+//! The time, for leases that end by it. Tests put a clock in its place that stands still until
+//! it is moved.
 
 use std::time::Instant;
 

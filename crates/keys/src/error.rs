@@ -1,13 +1,16 @@
-//! Why a batch was refused. Whatever it says, the text and the keys are as they were.
+//! Why a batch was refused. The keys are as they were, whatever the reason; so is the text, but for
+//! [`Error::HalfWritten`].
 
-use std::fmt;
+use std::collections::TryReserveError;
 use std::io;
 use std::time::Duration;
 
 use dormouse_sys::loader::PinError;
-use dormouse_sys::lock::Held;
 use dormouse_sys::masks::Blocking;
+use dormouse_sys::process::lock::Reentrant;
 use dormouse_sys::rendezvous::Conflict;
+
+use crate::key::Key;
 
 /// Why a batch was refused.
 #[derive(Debug, thiserror::Error)]
@@ -23,12 +26,13 @@ pub enum Error {
         key: &'static str,
         /// The site's address.
         addr: usize,
-        /// What was to be found.
+        /// The bytes of the instruction that belongs there.
         expected: [u8; 5],
-        /// What was found.
+        /// The bytes that are there.
         found: [u8; 5],
     },
-    /// None of a key's sites lies in readable code of a loaded object, so none can be checked or written.
+    /// None of a key's sites lies in readable code of a loaded object, so none can be checked or
+    /// written.
     #[error("key {key} cannot be switched: its site {addr:#x} is not in readable code of a loaded object")]
     NotText {
         /// The key's name.
@@ -36,7 +40,8 @@ pub enum Error {
         /// The address of its first site.
         addr: usize,
     },
-    /// A site's code is mapped so that a write would change the file and every process that maps it.
+    /// A site's code is mapped so that a write would change the file and every process that maps
+    /// it.
     #[error(
         "site {addr:#x} of key {key} is in shared memory, where a write would reach other processes: map the code privately (MAP_PRIVATE)"
     )]
@@ -46,6 +51,20 @@ pub enum Error {
         /// The site's address.
         addr: usize,
     },
+    /// A page of the object is gone: its file was cut short in place, or its file system is out of
+    /// reach. The object cannot be switched any more; other objects' keys can.
+    #[error(
+        "{} cannot be read at {addr:#x}: its file was cut short or is out of reach; keys with sites in it are left alone until it is loaded anew",
+        if object.is_empty() { "an object" } else { object }
+    )]
+    Unreadable {
+        /// The object's file name, where it can be told.
+        object: String,
+        /// The address that cannot be read.
+        addr: usize,
+        /// The address of the key that was to change.
+        key: usize,
+    },
     /// The kernel refused what patching needs.
     #[error("{what} was refused: {source}; {setting}")]
     Denied {
@@ -53,42 +72,44 @@ pub enum Error {
         what: &'static str,
         /// The kernel's answer.
         source: io::Error,
-        /// What to change.
+        /// The setting to change.
         setting: &'static str,
     },
     /// No way to write code is left.
-    #[error("code cannot be written: mprotect: {mprotect}; /proc/self/mem: {memory}; {setting}")]
+    #[error("code cannot be written: mprotect: {mprotect}; /proc/thread-self/mem: {memory}; {setting}")]
     Unwritable {
         /// Why not by making pages writable.
         mprotect: io::Error,
-        /// Why not through `/proc/self/mem`.
+        /// Why not through `/proc/thread-self/mem`.
         memory: io::Error,
         /// The setting that is the easiest to change.
         setting: &'static str,
     },
-    /// Writing failed half-way, and so did putting back: some sites keep what was written. Their keys read as
-    /// before.
+    /// Writing failed half-way, and so did putting back: some sites keep what was written. Their
+    /// keys read as before.
     #[error("{source}; {sites} sites could not be put back and keep what was written")]
     HalfWritten {
         /// How many.
         sites: usize,
-        /// What failed.
+        /// The failure.
         source: Box<Error>,
     },
-    /// After [`Error::HalfWritten`] by int3 there is no further batch by int3: threads may be trapping still.
+    /// After [`Error::HalfWritten`] by int3 there is no further batch by int3: threads may be
+    /// trapping still.
     #[error("the int3 protocol is refused: sites of a failed batch still hold an int3; restart the process")]
     Stuck,
-    /// Somebody has taken SIGTRAP from us since, and need not pass on to us what is ours.
+    /// Another handler has taken SIGTRAP since ours was installed, and need not pass on our traps.
     #[error(
         "the int3 protocol is refused: {} has taken SIGTRAP; install it before dormouse's (dormouse_keys::prepare() with DORMOUSE_KEYS=int3, or the first such batch), or use the flip protocol",
         taker(handler.as_ref())
     )]
     SignalTaken {
-        /// The handler's address and the file name of the object that it lies in (empty: in none); `None`: the
-        /// signal has its default action again or is ignored.
+        /// The handler's address and the file name of the object that it lies in (empty: in none);
+        /// `None`: the signal has its default action again or is ignored.
         handler: Option<(usize, String)>,
     },
-    /// Threads block SIGTRAP, and the kernel would kill the process if one of them ran into an `int3`.
+    /// Threads block SIGTRAP, and the kernel would kill the process if one of them ran into an
+    /// `int3`.
     #[error(
         "the int3 protocol is refused: SIGTRAP is blocked by {}; unblock it there, or use the flip protocol",
         list(threads)
@@ -117,39 +138,52 @@ pub enum Error {
         /// The longest that can be.
         longest: Duration,
     },
-    /// A batch over another call of the same thread into this crate, which could only wait for itself.
+    /// A batch over another call of the same thread into this crate, which could only wait for
+    /// itself.
     #[error(
         "this thread is in the middle of a batch, a listing or a fork: a signal handler must not start a batch"
     )]
     Reentrant,
-    /// A site of an object that has come must be changed by int3, by a copy of dormouse that might leave.
-    #[error(
-        "its sites take int3, for which this copy of dormouse does not stay loaded yet; the next batch sees to it"
-    )]
-    Passing,
     /// The object that a key or the library lives in is being unloaded.
     #[error("{0}; do not unload an object while its keys are in use")]
     Leaving(#[from] PinError),
+    /// There is no memory for the records of a batch or a listing.
+    #[error("there is no memory left: raise the process's limit")]
+    NoMemory,
     /// Another copy of dormouse leads this process, and this one cannot follow it.
     #[error(transparent)]
     Copies(#[from] Conflict),
 }
 
-impl From<Held> for Error {
-    fn from(_: Held) -> Self {
+impl From<TryReserveError> for Error {
+    fn from(_: TryReserveError) -> Self {
+        Self::NoMemory
+    }
+}
+
+impl From<Reentrant> for Error {
+    fn from(_: Reentrant) -> Self {
         Self::Reentrant
     }
 }
 
 impl Error {
-    /// The name of the key whose site is in the way, if it is one key's.
-    pub(crate) fn key(&self) -> Option<&str> {
+    /// Memory cannot be read that no key is known of.
+    #[cfg(dormouse_patching)]
+    pub(crate) fn unreadable(addr: usize) -> Self {
+        Self::Unreadable { object: String::new(), addr, key: 0 }
+    }
+
+    /// Whether a site of this key is in the way, or perhaps one of it.
+    pub(crate) fn concerns(&self, key: &Key) -> bool {
         match self {
-            Self::UnexpectedText { key, .. } | Self::NotText { key, .. } | Self::SharedText { key, .. } => {
-                Some(key)
-            }
-            Self::HalfWritten { source, .. } => source.key(),
-            _ => None,
+            // The names may be what cannot be read.
+            Self::Unreadable { key: unreadable, .. } => [0, key.address()].contains(unreadable),
+            Self::HalfWritten { source, .. } => source.concerns(key),
+            Self::UnexpectedText { key: name, .. }
+            | Self::NotText { key: name, .. }
+            | Self::SharedText { key: name, .. } => key.name() == *name,
+            _ => true,
         }
     }
 
@@ -158,6 +192,9 @@ impl Error {
         match self {
             Self::SignalTaken { handler: Some((address, _)) } => {
                 Self::SignalTaken { handler: Some((address, dormouse_sys::loader::object_of(address))) }
+            }
+            Self::Unreadable { object, addr, key } if object.is_empty() => {
+                Self::Unreadable { object: dormouse_sys::loader::object_of(addr), addr, key }
             }
             other => other,
         }
@@ -170,7 +207,7 @@ impl Error {
     }
 }
 
-/// Who writes such a first byte.
+/// The usual writer of such a first byte.
 fn suspect(first: u8) -> &'static str {
     match first {
         0xcc => "cc is a breakpoint: a debugger's, a uprobe's (perf probe, bpftrace) or another patcher's",
@@ -182,9 +219,7 @@ fn suspect(first: u8) -> &'static str {
 fn taker(handler: Option<&(usize, String)>) -> String {
     match handler {
         None => "whoever reset it to its default action or to being ignored".to_owned(),
-        Some((address, object)) if object.is_empty() => {
-            format!("a handler at {address:#x}")
-        }
+        Some((address, object)) if object.is_empty() => format!("a handler at {address:#x}"),
         Some((address, object)) => format!("a handler at {address:#x} in {object}"),
     }
 }
@@ -192,25 +227,4 @@ fn taker(handler: Option<&(usize, String)>) -> String {
 fn list(threads: &[Blocking]) -> String {
     let names: Vec<String> = threads.iter().map(|t| format!("thread {} ({})", t.tid, t.name)).collect();
     names.join(", ")
-}
-
-/// A lease that could not be given back, with the reason.
-#[derive(Debug)]
-pub struct ReleaseError {
-    /// The lease, still held.
-    pub lease: crate::Lease,
-    /// Why.
-    pub error: Error,
-}
-
-impl fmt::Display for ReleaseError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the lease on {} keys is still held: {}", self.lease.keys().len(), self.error)
-    }
-}
-
-impl std::error::Error for ReleaseError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        Some(&self.error)
-    }
 }

@@ -1,30 +1,42 @@
-//! What holds keys on for a time: timed leases, and keys that linger after they have been given back.
+//! Leases that end by time: those that were asked for a time, and those of keys that *dwell*, which
+//! stay on for a time after they were given back.
 //!
-//! A *hold* is one of a key's counted leases, whose holder is this table. There is at most one for each key and
-//! [`Holder`]: who holds a key again extends its hold, so that a request handler that says "on for a second" with
-//! every request counts once, allocates once, and patches once. The table is therefore bounded by the number of
-//! keys and of users, whatever anybody asks for.
+//! A *hold* is one of a key's counted leases, which lies in this table. There is at most one for
+//! each key and [`Holder`]: a holder that holds a key again extends its hold, so that a request
+//! handler that says "on for a second" with every request counts once, allocates once, and patches
+//! once. The table is therefore bounded by the number of keys and of users.
 //!
 //! # Invariants
 //!
-//! 1. A key's count of leases is at least the number of its holds: both change under the patch lock, in
-//!    [`crate::plan`] alone.
-//! 2. What the table of a forked child has inherited is its parent's, and is dropped before anybody looks.
+//! 1. A key's count of leases is at least the number of its holds: both change under the patch
+//!    lock, in `plan` alone.
+//! 2. The holds that a forked child has inherited are its parent's: [`lock`] drops them.
+//!
+//! # Locking
+//!
+//! The holds have a mutex of their own because the timer's thread must wait with it; it alone takes
+//! it without the patch lock, and takes nothing under it.
 
-use std::collections::BTreeMap;
+use std::collections::{HashMap, TryReserveError};
+use std::hash::{BuildHasherDefault, Hasher};
 use std::time::{Duration, Instant};
 
-use crate::generation;
-use crate::key::Key;
+use dormouse_sys::rendezvous;
 
-/// The longest hold: a month. Who wants more wants the baseline.
+use crate::Error;
+use crate::key::Key;
+use crate::primitive::{Condvar, Mutex, MutexGuard, shared};
+use crate::room::collect;
+
+/// The longest hold: a month. The baseline is for more.
 pub const LONGEST_HOLD: Duration = Duration::from_secs(31 * 24 * 3600);
 
 /// For whom a key is held on for a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Holder {
-    /// For nobody: the key has been given back and lingers for its dwell time, or could not be switched off yet.
+    /// For nobody: the key has been given back and stays on for its dwell time, or could not be
+    /// switched off yet.
     Nobody,
     /// For this program's own code.
     Program,
@@ -47,86 +59,192 @@ pub struct Hold {
     pub left: Duration,
 }
 
-/// A hold of a key that is known.
+/// One hold of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Term {
+pub(crate) struct KeyHold {
     pub(crate) holder: Holder,
     pub(crate) until: Instant,
     /// When the timer is to end it: `until`, or later when it could not.
     end_at: Instant,
 }
 
-impl Term {
+impl KeyHold {
     pub(crate) fn new(holder: Holder, until: Instant) -> Self {
         Self { holder, until, end_at: until }
     }
 }
 
-/// All holds.
+/// The state of the timer's thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(all(test, loom), expect(dead_code, reason = "a model's timer is the test's"))]
+pub(crate) enum TimerThread {
+    /// There is none.
+    None,
+    /// It has been started.
+    Started,
+    /// It ends holds. Another one that was started at the same time ends itself.
+    Runs,
+}
+
+/// All holds. They change when the text has, where nothing may be refused any more; hence room is
+/// made before.
 #[derive(Debug)]
 pub(crate) struct Holds {
     /// By the key's address; no list is empty.
-    terms: BTreeMap<usize, (&'static Key, Vec<Term>)>,
-    generation: u32,
-    /// Whether the timer's thread runs, or is just being started.
+    by_key: HashMap<usize, (&'static Key, Vec<KeyHold>), BuildHasherDefault<OfAddress>>,
+    /// The number of forks behind the process that these are of.
+    forks: u32,
     #[cfg_attr(all(test, loom), expect(dead_code, reason = "a model's timer is the test's"))]
-    pub(crate) timed: bool,
+    pub(crate) timer: TimerThread,
     /// When the timer's thread will look by itself; `None`: when it is told.
     pub(crate) looks_at: Option<Instant>,
 }
 
 impl Holds {
-    pub(crate) const fn new() -> Self {
-        Self { terms: BTreeMap::new(), generation: 0, timed: false, looks_at: None }
+    const fn new() -> Self {
+        let by_key = HashMap::with_hasher(BuildHasherDefault::new());
+        Self { by_key, forks: 0, timer: TimerThread::None, looks_at: None }
     }
 
-    /// Drops what a forked child has inherited.
-    pub(crate) fn of_this_process(&mut self) {
-        let generation = generation::present();
-        if self.generation != generation {
-            *self = Self { generation, ..Self::new() };
-        }
+    /// Makes room for the holds of so many more keys.
+    pub(crate) fn reserve(&mut self, keys: usize) -> Result<(), TryReserveError> {
+        self.by_key.try_reserve(keys)
     }
 
     /// A key's holds.
-    pub(crate) fn of(&self, key: &Key) -> &[Term] {
-        self.terms.get(&key.address()).map_or(&[], |(_, terms)| terms)
+    pub(crate) fn of(&self, key: &Key) -> &[KeyHold] {
+        self.by_key.get(&key.address()).map_or(&[], |(_, holds)| holds)
     }
 
-    /// Replaces a key's holds.
-    pub(crate) fn set(&mut self, key: &'static Key, terms: Vec<Term>) {
-        if terms.is_empty() {
-            self.terms.remove(&key.address());
-        } else {
-            self.terms.insert(key.address(), (key, terms));
+    /// Replaces a key's holds; there must be room.
+    pub(crate) fn set(&mut self, key: &'static Key, holds: Vec<KeyHold>) {
+        if !holds.is_empty() {
+            self.by_key.insert(key.address(), (key, holds));
+        } else if self.by_key.remove(&key.address()).is_some() && self.by_key.is_empty() {
+            // Their memory goes with the last one.
+            self.by_key = HashMap::default();
         }
     }
 
-    fn each(&self) -> impl Iterator<Item = (&'static Key, &Term)> {
-        self.terms.values().flat_map(|(key, terms)| terms.iter().map(move |term| (*key, term)))
+    fn each(&self) -> impl Iterator<Item = (&'static Key, &KeyHold)> {
+        self.by_key.values().flat_map(|(key, holds)| holds.iter().map(move |hold| (*key, hold)))
     }
 
     /// Every hold, by key.
-    pub(crate) fn list(&self, now: Instant) -> Vec<Hold> {
-        let left = |term: &Term| term.until.saturating_duration_since(now);
-        self.each().map(|(key, term)| Hold { key, holder: term.holder, left: left(term) }).collect()
+    pub(crate) fn list(&self, now: Instant) -> Result<Vec<Hold>, TryReserveError> {
+        let listed = |(key, hold): (_, &KeyHold)| {
+            // Zero for a hold whose end was refused.
+            let left = hold.until.saturating_duration_since(now);
+            Hold { key, holder: hold.holder, left }
+        };
+        let mut all = collect(self.each().map(listed))?;
+        all.sort_unstable_by_key(|hold| (hold.key.address(), hold.holder));
+        Ok(all)
     }
 
-    /// What is to end now.
-    pub(crate) fn due(&self, now: Instant) -> Vec<(&'static Key, Holder)> {
-        self.each().filter(|(_, term)| term.end_at <= now).map(|(key, term)| (key, term.holder)).collect()
+    /// The holds that are to end now, by key.
+    pub(crate) fn due(&self, now: Instant) -> Result<Vec<(&'static Key, Holder)>, TryReserveError> {
+        let due = self.each().filter(|(_, hold)| hold.end_at <= now);
+        let mut due = collect(due.map(|(key, hold)| (key, hold.holder)))?;
+        due.sort_unstable_by_key(|(key, holder)| (key.address(), *holder));
+        Ok(due)
     }
 
     /// When the next hold is to end.
     pub(crate) fn next(&self) -> Option<Instant> {
-        self.each().map(|(_, term)| term.end_at).min()
+        self.each().map(|(_, hold)| hold.end_at).min()
     }
 
-    /// Has the timer leave a hold alone until `at`, because its end was refused.
-    pub(crate) fn postpone(&mut self, key: &Key, holder: Holder, at: Instant) {
-        let terms = self.terms.get_mut(&key.address()).map(|(_, terms)| terms);
-        for term in terms.into_iter().flatten().filter(|term| term.holder == holder) {
-            term.end_at = at;
+    /// Has the timer leave holds alone until `at` that are to end now, of those keys whose end was
+    /// refused.
+    pub(crate) fn postpone(&mut self, now: Instant, at: Instant, is_refused: impl Fn(&Key) -> bool) {
+        let is_due = |hold: &KeyHold| hold.end_at <= now;
+        for (key, holds) in self.by_key.values_mut() {
+            // Other keys are not looked at: the memory of one may be gone, and once its end was
+            // refused for that it is no longer due.
+            if holds.iter().any(is_due) && is_refused(key) {
+                holds.iter_mut().filter(|hold| is_due(hold)).for_each(|hold| hold.end_at = at);
+            }
         }
+    }
+
+    /// Has the timer look by `at`.
+    pub(crate) fn expect(&self, at: Instant) {
+        if self.looks_at.is_none_or(|looks_at| at < looks_at) {
+            SOONER.notify_one();
+        }
+    }
+}
+
+#[cfg(not(all(test, loom)))]
+static HOLDS: Mutex<Holds> = Mutex::new(dormouse_sys::process::fork::Phase::Holds, Holds::new());
+#[cfg(all(test, loom))]
+loom::lazy_static! { static ref HOLDS: Mutex<Holds> = Mutex::new(Holds::new()); }
+
+shared! {
+    static SOONER: Condvar = Condvar::new();
+}
+
+/// The holds of this process; those of a parent are dropped.
+pub(crate) fn lock() -> Result<MutexGuard<Holds>, Error> {
+    #[cfg(not(all(test, loom)))]
+    let mut holds = HOLDS.lock()?;
+    #[cfg(all(test, loom))]
+    let mut holds = HOLDS.lock().unwrap();
+    let forks = rendezvous::forks();
+    if holds.forks != forks {
+        *holds = Holds { forks, ..Holds::new() };
+    }
+    Ok(holds)
+}
+
+/// Waits until the timer's thread is told to look, or for so long.
+#[cfg(not(all(test, loom)))]
+pub(crate) fn wait(holds: MutexGuard<Holds>, left: Option<Duration>) {
+    SOONER.wait(holds, left);
+}
+
+#[cfg(all(test, loom))]
+pub(crate) fn wait(holds: MutexGuard<Holds>, left: Option<Duration>) {
+    match left {
+        None => drop(SOONER.wait(holds).unwrap()),
+        Some(left) => drop(SOONER.wait_timeout(holds, left).unwrap()),
+    }
+}
+
+/// Has the timer's thread look now.
+#[cfg(all(test, not(loom)))]
+pub(crate) fn wake_timer() {
+    SOONER.notify_one();
+}
+
+/// Refuses to hold keys for too long.
+pub(crate) fn check(length: Duration) -> Result<(), Error> {
+    if length > LONGEST_HOLD {
+        return Err(Error::HoldLength { asked: length, longest: LONGEST_HOLD });
+    }
+    Ok(())
+}
+
+/// Mixes an address. (The standard library's hasher would ask a thread-local for its seed: see
+/// [`crate::patch_lock`].)
+#[derive(Debug, Default)]
+struct OfAddress(u64);
+
+impl Hasher for OfAddress {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.write_usize(usize::from(byte));
+        }
+    }
+
+    fn write_usize(&mut self, address: usize) {
+        // The table looks at the highest bits and the lowest.
+        let mixed = (self.0 ^ address as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 = mixed ^ (mixed >> 32);
     }
 }

@@ -1,52 +1,18 @@
 //! `RUSTFLAGS="--cfg loom" cargo test -p dormouse-keys --lib interleavings`
 //!
-//! Every order in which threads can switch keys, give leases back and end holds. What stands for the text is one
-//! site a key ([`Site`]), written without any ordering of its own: what orders it is the state's publication and
-//! the patch lock.
+//! Every order in which threads can switch keys, give leases back and end holds. One site a key
+//! stands for the text (`primitive::ModelSite`), written without any ordering of its own: what
+//! orders it is the state's publication and the patch lock.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool as Plain, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use loom::sync::atomic::AtomicBool;
 use loom::thread::spawn;
 
-use crate::batch::{Change, Turn};
 use crate::hold::Holder;
+use crate::plan::{Change, Guards};
 use crate::{Batch, Error, Key, Lease, StaticKey, clock, timer};
-
-/// A key's one site.
-#[derive(Debug)]
-pub(crate) struct Site {
-    awake: AtomicBool,
-    writes: AtomicUsize,
-    foreign: Plain,
-}
-
-impl Site {
-    pub(crate) fn new(awake: bool) -> Self {
-        Self { awake: AtomicBool::new(awake), writes: AtomicUsize::new(0), foreign: Plain::new(false) }
-    }
-
-    /// Whether something else has patched it.
-    pub(crate) fn is_foreign(&self) -> bool {
-        self.foreign.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn write(&self, awake: bool) {
-        self.awake.store(awake, Ordering::Relaxed);
-        self.writes.fetch_add(1, Ordering::Relaxed);
-    }
-
-    fn is_awake(&self) -> bool {
-        self.awake.load(Ordering::Relaxed)
-    }
-
-    /// How often it has been written.
-    fn writes(&self) -> usize {
-        self.writes.load(Ordering::Relaxed)
-    }
-}
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -61,8 +27,8 @@ fn explore(test: impl Fn() + Sync + Send + 'static) {
     assert!(executions.load(Ordering::Relaxed) > 1, "only one order was tried");
 }
 
-/// Keys of one execution; none outlives it by much. Side by side, because a batch takes keys in the order of their
-/// addresses, and loom wants every execution alike.
+/// Keys of one execution; none outlives it by much. Side by side, because a batch takes keys in the
+/// order of their addresses, and loom wants every execution alike.
 fn keys<const N: usize>() -> [&'static Key; N] {
     let new = |_| StaticKey::<false>::new("a.key", file!(), line!());
     let keys: &'static [StaticKey<false>; N] = Box::leak(Box::new(std::array::from_fn(new)));
@@ -81,11 +47,11 @@ fn is_on(key: &Key) -> bool {
 }
 
 #[test]
-fn who_reads_a_key_as_on_finds_its_site_awake() {
+fn a_key_that_reads_on_is_awake() {
     explore(|| {
         let [key] = keys();
-        // It reads and the other one writes, not the other way round: loom looks for another order only from the last
-        // access before, and a switch reads the state that it then writes.
+        // It reads and the other one writes, not the other way round: loom looks for another order
+        // only from the last access before, and a switch reads the state that it then writes.
         let reader = spawn(move || {
             if key.is_enabled() {
                 assert!(key.site.is_awake());
@@ -97,7 +63,7 @@ fn who_reads_a_key_as_on_finds_its_site_awake() {
 }
 
 #[test]
-fn who_comes_back_from_switching_a_key_finds_it_switched_whoever_did_it() {
+fn concurrent_switches_return_when_one_is_complete() {
     explore(|| {
         let [key] = keys();
         let other = spawn(move || {
@@ -114,7 +80,7 @@ fn who_comes_back_from_switching_a_key_finds_it_switched_whoever_did_it() {
 }
 
 #[test]
-fn of_leases_given_back_at_once_the_last_and_no_other_switches_off() {
+fn the_last_of_two_leases_switches_off() {
     explore(|| {
         let [key] = keys();
         let (first, second) = (key.acquire().unwrap(), key.acquire().unwrap());
@@ -127,7 +93,7 @@ fn of_leases_given_back_at_once_the_last_and_no_other_switches_off() {
 }
 
 #[test]
-fn a_lease_taken_while_the_last_is_given_back_holds() {
+fn a_lease_beside_the_last_release_holds() {
     explore(|| {
         let [key] = keys();
         let last = key.acquire().unwrap();
@@ -142,7 +108,7 @@ fn a_lease_taken_while_the_last_is_given_back_holds() {
 }
 
 #[test]
-fn a_refused_batch_changes_none_of_its_keys_and_hinders_nobody() {
+fn a_refused_batch_changes_nothing() {
     explore(|| {
         let [good, bad] = keys();
         bad.site.foreign.store(true, Ordering::Relaxed);
@@ -160,30 +126,30 @@ fn a_refused_batch_changes_none_of_its_keys_and_hinders_nobody() {
 }
 
 #[test]
-fn what_is_taken_or_extended_while_the_timer_ends_a_hold_stays_on() {
+fn an_extended_hold_outlives_the_timer() {
     explore(|| {
         let [key] = keys();
         begin_hold_that_is_over(key);
-        let timer = spawn(move || timer::look(&mut Turn::take().unwrap(), clock::now()));
+        let timer = spawn(move || timer::end_due(&mut Guards::lock().unwrap(), clock::now()));
         let lease = key.acquire().unwrap();
         Batch::new().hold_all([key], Holder::Nobody, HOUR).apply().unwrap();
         timer.join().unwrap();
         assert!(is_on(key) && key.leases() == 2);
         drop(lease);
         assert!(is_on(key) && key.leases() == 1, "the timer has not ended what was extended");
-        key.flush().unwrap();
+        Batch::new().end_all([key], Some(Holder::Nobody)).apply().unwrap();
         assert!(!is_on(key) && key.leases() == 0);
     });
 }
 
 #[test]
-fn a_hold_that_begins_while_the_timer_falls_asleep_is_not_overslept() {
+fn a_hold_beside_a_sleepy_timer_ends() {
     explore(|| {
         let [long, short] = keys();
         let timer = spawn(move || {
             loop {
                 let now = clock::now();
-                timer::look(&mut Turn::take().unwrap(), now);
+                timer::end_due(&mut Guards::lock().unwrap(), now);
                 if short.site.writes() == 2 {
                     return;
                 }

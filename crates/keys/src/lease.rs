@@ -1,20 +1,22 @@
-//! Counted enabling: a key stays on as long as anybody holds a lease on it.
+//! Counted enabling: a key stays on as long as a lease on it is held.
 
 use std::time::Duration;
 
-use crate::batch::{Change, check};
-use crate::error::ReleaseError;
-use crate::hold::Holder;
-use crate::key::Key;
-use crate::{Batch, BatchReport, Error, generation, registry, timer};
+use dormouse_sys::rendezvous;
 
-/// Keeps its keys on until it is dropped or released. The objects that the keys live in stay loaded, also after
-/// that.
+use crate::hold::{self, Holder};
+use crate::key::Key;
+use crate::plan::Change;
+use crate::room::collect;
+use crate::{Batch, BatchReport, Error, timer};
+
+/// Keeps its keys on until it is dropped or released. The objects that the keys live in stay
+/// loaded, also after that.
 ///
-/// Dropping gives all keys back in one batch. If that is refused (it was possible when the lease was taken,
-/// so something has changed since), the keys stay on, and it is tried again every second; [`Lease::release`]
-/// reports it instead. A signal handler that interrupted a batch of its thread can give nothing back: what it
-/// drops stays on for good.
+/// Dropping gives all keys back in one batch. If that is refused (it was possible when the lease
+/// was taken, so something has changed since), the keys stay on, and it is tried again every
+/// second; [`Lease::release`] reports it instead. A signal handler that interrupted a batch of its
+/// thread can give nothing back: what it drops stays on for good.
 ///
 /// In a forked child a lease of its parent holds nothing.
 ///
@@ -27,62 +29,58 @@ pub struct Lease {
     keys: Vec<&'static Key>,
     report: BatchReport,
     dwell: Option<Duration>,
-    generation: u32,
+    /// The number of forks behind the process that took it.
+    forks: u32,
 }
 
 impl Lease {
     /// Takes a lease on `keys`, in one batch. A key that is named twice is counted once.
     pub fn of(keys: impl IntoIterator<Item = &'static Key>) -> Result<Self, Error> {
-        Self::in_batch(Batch::new(), keys.into_iter().collect())
-    }
-
-    pub(crate) fn in_batch(batch: Batch, mut keys: Vec<&'static Key>) -> Result<Self, Error> {
-        keys.sort_unstable_by_key(|k| k.address());
-        keys.dedup_by_key(|k| k.address());
-        registry::keep(&keys)?;
-        let report = batch.change_all(keys.iter().copied(), Change::Acquire).apply()?;
-        Ok(Self { keys, report, dwell: None, generation: generation::present() })
+        Batch::new().acquire(keys)
     }
 
     /// The keys that are held.
     pub fn keys(&self) -> &[&'static Key] {
-        if self.generation == generation::present() { &self.keys } else { &[] }
+        if self.forks == rendezvous::forks() { &self.keys } else { &[] }
     }
 
-    /// What taking the lease did.
+    /// The report of the batch that took the lease.
     pub fn report(&self) -> BatchReport {
         self.report
     }
 
-    /// Has the keys linger when they are given back: they stay on for `dwell`, and if they are acquired again
-    /// meanwhile, nothing is patched ([`Batch::dwell`]; [`Key::flush`] ends it). On error the lease is dropped.
+    /// Has the keys stay on for `dwell` when they are given back; if they are acquired again
+    /// meanwhile, nothing is patched ([`Batch::dwell`]). On error the lease is dropped.
     ///
     /// ```
     /// # dormouse_keys::static_key! { static DEBUG: "http.debug" = false; }
     /// # fn main() -> Result<(), dormouse_keys::Error> {
-    /// // However often somebody asks for this, the text changes at most twice in five seconds.
+    /// // The text changes at most twice in five seconds, however often this runs.
     /// let lease = DEBUG.acquire()?.dwell(std::time::Duration::from_secs(5))?;
     /// # drop(lease);
     /// # Ok(())
     /// # }
     /// ```
     pub fn dwell(mut self, dwell: Duration) -> Result<Self, Error> {
-        check(dwell)?;
-        // Now, where a refusal can be told.
-        timer::start()?;
-        self.dwell = Some(dwell).filter(|d| !d.is_zero());
+        hold::check(dwell)?;
+        let dwell = Some(dwell).filter(|d| !d.is_zero());
+        if dwell.is_some() {
+            // Now, where a refusal can be told.
+            timer::start_timer()?;
+        }
+        self.dwell = dwell;
         Ok(self)
     }
 
-    /// Leaves the keys on for a time, without anybody to hold them: see [`Batch::enable_for`]. On error the lease
-    /// is still held, and comes back with it.
+    /// Leaves the keys on for a time, in place of the lease: see [`Batch::enable_for`]. On error
+    /// the lease is still held, and comes back with it.
     ///
     /// # Cost
     ///
     /// A lock: nothing is patched.
     pub fn keep_for(mut self, length: Duration) -> Result<(), Box<ReleaseError>> {
-        let batch = Batch::new().hold_all(self.keys().to_vec(), Holder::Program, length);
-        // It is the hold's length that counts now.
+        let batch = Batch::new().hold_all(self.keys().iter().copied(), Holder::Program, length);
+        // The hold's length counts now.
         let dwell = self.dwell.take();
         match batch.apply_releasing(&mut [&mut self], |_| true) {
             Ok(_) => Ok(()),
@@ -93,7 +91,8 @@ impl Lease {
         }
     }
 
-    /// Gives the keys back and says what that did; on error the lease is still held, and comes back with it.
+    /// Gives the keys back and says what that did; on error the lease is still held, and comes back
+    /// with it.
     pub fn release(mut self) -> Result<BatchReport, Box<ReleaseError>> {
         match self.release_where(|_| true) {
             Ok(report) => Ok(report),
@@ -105,19 +104,56 @@ impl Lease {
     pub fn release_where(&mut self, chosen: impl Fn(&Key) -> bool) -> Result<BatchReport, Error> {
         Batch::new().apply_releasing(&mut [self], chosen)
     }
+}
 
-    /// The changes that give keys back.
-    pub(crate) fn giving_back(
-        &self,
-        chosen: impl Fn(&Key) -> bool,
-    ) -> impl Iterator<Item = (&'static Key, Change)> {
-        let change = Change::Release(self.dwell);
-        self.keys().iter().filter(move |key| chosen(key)).map(move |&key| (key, change))
+impl Key {
+    /// Keeps the key on until the lease is dropped.
+    ///
+    /// # Cost
+    ///
+    /// That of a [`Batch`] of one key if the key was off, else a lock.
+    pub fn acquire(&'static self) -> Result<Lease, Error> {
+        Lease::of([self])
+    }
+}
+
+impl Batch {
+    /// Carries the batch out and takes a lease on `keys` in the same transaction.
+    ///
+    /// # Cost
+    ///
+    /// See [`Batch`].
+    pub fn acquire(self, keys: impl IntoIterator<Item = &'static Key>) -> Result<Lease, Error> {
+        let mut keys = collect(keys)?;
+        keys.sort_unstable_by_key(|k| k.address());
+        keys.dedup_by_key(|k| k.address());
+        let report = self.change_all(keys.iter().copied(), Change::Acquire).apply()?;
+        Ok(Lease { keys, report, dwell: None, forks: rendezvous::forks() })
     }
 
-    /// Takes keys off the lease that have been given back.
-    pub(crate) fn forget_where(&mut self, chosen: impl Fn(&Key) -> bool) {
-        self.keys.retain(|key| !chosen(key));
+    /// Carries the batch out, and gives back those keys of `leases` that `chosen` holds for, all in
+    /// one transaction. On error the leases hold what they held.
+    ///
+    /// # Cost
+    ///
+    /// See [`Batch`].
+    pub fn apply_releasing(
+        mut self,
+        leases: &mut [&mut Lease],
+        chosen: impl Fn(&Key) -> bool,
+    ) -> Result<BatchReport, Error> {
+        // First, so that the other changes of a key hold for one that is given back, too.
+        let others = std::mem::take(&mut self.changes);
+        for lease in &*leases {
+            let given_back = lease.keys().iter().copied().filter(|key| chosen(key));
+            self.changes.add(given_back, Change::Release(lease.dwell));
+        }
+        self.changes.append(others);
+        let report = self.apply()?;
+        for lease in leases {
+            lease.keys.retain(|key| !chosen(key));
+        }
+        Ok(report)
     }
 }
 
@@ -126,24 +162,43 @@ impl Drop for Lease {
         if self.keys().is_empty() || self.release_where(|_| true).is_ok() {
             return;
         }
-        // Left to the timer, which tries on. Refused that too, there is nobody to tell.
+        // Left to the timer, which tries on. A key that is refused that too, because it cannot be
+        // read any more, keeps the others from nothing, and there is nobody to tell.
         self.dwell = Some(self.dwell.unwrap_or_default());
-        let _ = self.release_where(|_| true);
+        let mut refused: Vec<Error> = Vec::new();
+        let is_refused = |refused: &[Error], key: &Key| refused.iter().any(|error| error.concerns(key));
+        while let Err(error) = self.release_where(|key| !is_refused(&refused, key)) {
+            refused.push(error);
+            if self.keys.iter().all(|key| is_refused(&refused, key)) {
+                break;
+            }
+        }
     }
+}
+
+/// A lease that could not be given back, with the reason.
+#[derive(Debug, thiserror::Error)]
+#[error("the lease on {} keys is still held: {error}", lease.keys().len())]
+pub struct ReleaseError {
+    /// The lease, still held.
+    pub lease: Lease,
+    /// Why.
+    #[source]
+    pub error: Error,
 }
 
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::static_key;
-    use crate::tests::in_child;
+    use crate::{registry, static_key};
+    use dormouse_testkit::in_child;
 
     static_key! { static KEY: "lease.key" = true; }
 
     #[test]
-    fn a_lease_more_than_can_be_counted_is_refused_and_changes_nothing() {
-        in_child("lease::tests::a_lease_more_than_can_be_counted_is_refused_and_changes_nothing", || {
-            KEY.publish(true, u32::MAX - 1);
+    fn a_lease_beyond_the_count_is_refused() {
+        in_child(|| {
+            KEY.publish(registry::lock().unwrap().patch_lock(), true, u32::MAX - 1);
             let last = KEY.acquire().unwrap();
             for error in [
                 KEY.acquire().unwrap_err(),
@@ -154,7 +209,7 @@ mod tests {
                 assert!(matches!(error, Error::TooManyLeases { leases: u32::MAX, .. }), "{error}");
             }
             assert_eq!((KEY.leases(), KEY.baseline(), timer::holds().len()), (u32::MAX, true, 0));
-            // What takes a lease's place needs no other.
+            // A hold that takes a lease's place needs no other.
             last.keep_for(Duration::from_secs(1)).unwrap();
             assert_eq!((KEY.leases(), timer::holds().len()), (u32::MAX, 1));
         });

@@ -1,28 +1,35 @@
-//! What is better done early: what is slow the first time, and what a sandbox may refuse later.
+//! Preparation for batches: the parts that are slow the first time, or that a sandbox may refuse
+//! later.
 
 use crate::Error;
 
 /// Makes ready for batches: call it before the process gives up rights.
 ///
-/// - Registers the process for core synchronisation; a refusal is the error, since nothing works without.
-/// - Opens `/proc/self/mem` and keeps it, closed on `exec` and in forked children. A batch needs it where code must
-///   not become writable; a process that is not dumpable, or sees no `/proc`, can no longer open it. A
-///   refusal is no error: see [`capability`](crate::capability).
+/// - Registers the process for core synchronisation; a refusal is the error, since nothing works
+///   without.
+/// - Opens `/proc/thread-self/maps` and `/proc/thread-self/mem`, which stay open until `exec` and
+///   are closed in forked children. A batch asks the one with which permissions code is mapped, and
+///   needs the other where code must not become writable; a process that sees no `/proc`, has no
+///   descriptor left, or (`mem`) is not dumpable, can no longer open them. A refusal is no error:
+///   see [`capability`](crate::capability).
 /// - With `DORMOUSE_KEYS=int3`: installs the handler for SIGTRAP.
 ///
 /// # Cost
 ///
-/// The first call of a process with more than one thread waits for a grace period: several milliseconds.
+/// The first call of a process with more than one thread waits for a grace period: several
+/// milliseconds.
 #[cfg(dormouse_patching)]
 pub fn prepare() -> Result<(), Error> {
-    let protocol = crate::Protocol::of_process();
-    let _turn = crate::batch::Turn::to_write(protocol)?;
-    crate::barrier::register()?;
-    let _ = crate::text::open_memory();
-    match protocol {
-        crate::Protocol::Flip => Ok(()),
-        crate::Protocol::Int3 { .. } => crate::text::take_signal(),
-    }
+    use crate::{Protocol, registry, text};
+
+    let protocol = Protocol::of_process();
+    protocol.carry_out(|| {
+        let registry = registry::lock()?;
+        let lock = registry.patch_lock();
+        text::register()?;
+        text::open_files(lock);
+        if protocol == Protocol::Flip { Ok(()) } else { text::take_signal(lock) }
+    })
 }
 
 /// Nothing to make ready where nothing is patched.

@@ -1,15 +1,21 @@
 //! The seam behind which loom takes std's place.
 
-#[cfg(all(test, loom))]
-pub(crate) use loom::sync::{
-    Condvar, Mutex, MutexGuard,
-    atomic::{AtomicBool, AtomicU64},
-};
 #[cfg(not(all(test, loom)))]
-pub(crate) use std::sync::{
-    Condvar, Mutex, MutexGuard,
-    atomic::{AtomicBool, AtomicU64},
+pub(crate) use {
+    dormouse_sys::process::fork::{Condvar, Mutex, MutexGuard},
+    std::sync::atomic::{AtomicBool, AtomicU64},
 };
+#[cfg(all(test, loom))]
+pub(crate) use {
+    loom::sync::{
+        Condvar, Mutex,
+        atomic::{AtomicBool, AtomicU64},
+    },
+    model::Site as ModelSite,
+};
+
+#[cfg(all(test, loom))]
+pub(crate) type MutexGuard<T> = loom::sync::MutexGuard<'static, T>;
 
 /// A `const fn`, or under loom, which knows no constant atomics, a plain one.
 macro_rules! const_fn {
@@ -32,3 +38,40 @@ macro_rules! shared {
 }
 
 pub(crate) use {const_fn, shared};
+
+/// A key's sites in a model.
+#[cfg(all(test, loom))]
+mod model {
+    use std::sync::atomic::{AtomicBool as Plain, AtomicUsize, Ordering};
+
+    use loom::sync::atomic::AtomicBool;
+
+    /// A key's one site, written without any ordering of its own.
+    #[derive(Debug)]
+    pub(crate) struct Site {
+        awake: AtomicBool,
+        writes: AtomicUsize,
+        /// Whether another patcher has changed it, so that it cannot be written.
+        pub(crate) foreign: Plain,
+    }
+
+    impl Site {
+        pub(crate) fn new(awake: bool) -> Self {
+            Self { awake: AtomicBool::new(awake), writes: AtomicUsize::new(0), foreign: Plain::new(false) }
+        }
+
+        pub(crate) fn write(&self, awake: bool) {
+            self.awake.store(awake, Ordering::Relaxed);
+            self.writes.fetch_add(1, Ordering::Relaxed);
+        }
+
+        pub(crate) fn is_awake(&self) -> bool {
+            self.awake.load(Ordering::Relaxed)
+        }
+
+        /// How often it has been written.
+        pub(crate) fn writes(&self) -> usize {
+            self.writes.load(Ordering::Relaxed)
+        }
+    }
+}

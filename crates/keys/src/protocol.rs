@@ -1,21 +1,39 @@
-//! By which protocol text changes.
+//! The protocol by which text changes: [`Protocol::Flip`] is the default and all that most readers
+//! need; `text/int3/` has the other.
 
 use std::num::NonZero;
-use std::sync::OnceLock;
+use std::time::Duration;
 
-/// By which protocol a batch changes the text.
+use dormouse_sys::environment::variables;
+use dormouse_sys::loader;
+
+use crate::Error;
+
+/// How often a batch by int3 is tried again, a millisecond apart, while threads block SIGTRAP
+/// inside of the C library.
+const RETRIES: u32 = 100;
+
+/// The protocol by which a batch changes the text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Protocol {
-    /// One byte a site and one barrier. No trap, no handler: safe for threads that block every signal. Sites that
-    /// differ in more than a byte (5-byte nops, in objects built elsewhere) are changed by int3 all the same.
+    /// One byte a site and one barrier. No trap, no handler: safe for threads that block every
+    /// signal.
+    ///
+    /// Other threads may fetch a site between the store and the barrier. No vendor promises that
+    /// they run the old instruction or the new one; compilers at run time have relied on it for
+    /// decades (`docs/design/keys.md`).
     #[default]
     Flip,
-    /// The kernel's: `int3` at every site, then the tails, then the first bytes, a barrier after each. Threads
-    /// that come by meanwhile trap, and go on where the new instruction leads. Refused while a thread
-    /// blocks SIGTRAP; one that blocks it a moment later and runs into an `int3` is killed by the kernel,
-    /// and the process with it. Refused, too, while another handler than this crate's has SIGTRAP: there is no
-    /// asking whether it would pass on what is ours. Whoever needs one installs it first, and gets what is not ours.
+    /// The kernel's, and the only one that Intel has stood by (`DORMOUSE_KEYS=int3`): `int3` at
+    /// every site, then the tails, then the first bytes, a barrier after each. Threads that come by
+    /// meanwhile trap, and go on where the new instruction leads.
+    ///
+    /// A batch is refused while a thread blocks SIGTRAP. The kernel kills a thread that blocks it a
+    /// moment later and runs into an `int3`, and the process with it. A batch is refused, too,
+    /// while another handler than this crate's has SIGTRAP: nothing tells whether that handler
+    /// would pass on traps of ours. A program that needs a handler installs it first; then it gets
+    /// all other traps.
     Int3 {
         /// Sites that are written under the same three barriers.
         capacity: NonZero<usize>,
@@ -24,27 +42,47 @@ pub enum Protocol {
 
 impl Protocol {
     /// The kernel's, with room for as many sites as its own vector has.
-    pub const INT3: Self = Self::Int3 { capacity: Self::CAPACITY };
+    pub const INT3: Self = Self::Int3 { capacity: NonZero::new(256).unwrap() };
 
-    /// Also for those sites of other batches that only int3 can change.
-    pub(crate) const CAPACITY: NonZero<usize> = NonZero::new(256).unwrap();
-
-    /// What this process uses where a batch says nothing: flip, or what `DORMOUSE_KEYS` names.
+    /// The protocol of batches that name none: flip, or the one that `DORMOUSE_KEYS` names.
     pub fn of_process() -> Self {
-        *OF_PROCESS.get_or_init(|| {
-            std::env::var("DORMOUSE_KEYS").ok().as_deref().map_or(Ok(Self::Flip), parse).unwrap_or_default()
-        })
+        named().unwrap_or_default()
     }
 
-    /// What is wrong with `DORMOUSE_KEYS`, if anything; then the default is used.
+    /// The fault in `DORMOUSE_KEYS`, if there is one; then the default is used.
     pub fn complaint() -> Option<String> {
-        parse(&std::env::var("DORMOUSE_KEYS").ok()?).err()
+        named().err()
+    }
+
+    /// Carries out `change`, which takes the patch lock and gives it up again.
+    ///
+    /// By int3 threads come back into this copy's code long after a batch, so its object is pinned
+    /// before. And a thread that is just being made, or that makes a process, blocks every signal
+    /// inside of the C library for a moment; so a change that is refused for that is tried again,
+    /// without the patch lock meanwhile, because forks and other batches wait for it.
+    pub(crate) fn carry_out<T>(self, mut change: impl FnMut() -> Result<T, Error>) -> Result<T, Error> {
+        if self == Self::Flip {
+            return change();
+        }
+        loader::pin_self()?;
+        for _ in 0..RETRIES {
+            match change() {
+                Err(Error::TrapsBlocked { threads }) if threads.iter().all(|thread| thread.in_library) => {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                done => return done,
+            }
+        }
+        change()
     }
 }
 
-static OF_PROCESS: OnceLock<Protocol> = OnceLock::new();
+/// The protocol that `DORMOUSE_KEYS` named when the environment was read.
+fn named() -> Result<Protocol, String> {
+    variables().keys.as_deref().map_or(Ok(Protocol::Flip), |name| parse(&name.to_string_lossy()))
+}
 
-/// What `DORMOUSE_KEYS` says, or what is wrong with it.
+/// The protocol of this name, or the fault in the name.
 fn parse(name: &str) -> Result<Protocol, String> {
     match name {
         "" | "flip" => Ok(Protocol::Flip),
@@ -53,14 +91,25 @@ fn parse(name: &str) -> Result<Protocol, String> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
+#[allow(unsafe_code, reason = "an environment that changes")]
 mod tests {
     use super::*;
 
     #[test]
-    fn the_environment_names_a_protocol_or_is_complained_about() {
+    fn names_of_protocols_are_parsed_or_complained_about() {
         assert_eq!(parse("flip"), Ok(Protocol::Flip));
         assert_eq!(parse("int3"), Ok(Protocol::INT3));
         assert!(parse("sledgehammer").unwrap_err().contains("sledgehammer"));
+    }
+
+    #[test]
+    fn a_variable_that_changes_later_changes_nothing() {
+        dormouse_testkit::in_child(|| {
+            assert_eq!((Protocol::of_process(), Protocol::complaint()), (Protocol::Flip, None));
+            // SAFETY: the other threads of this child look at no environment.
+            unsafe { std::env::set_var("DORMOUSE_KEYS", "sledgehammer") };
+            assert_eq!((Protocol::of_process(), Protocol::complaint()), (Protocol::Flip, None));
+        });
     }
 }

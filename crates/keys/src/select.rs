@@ -1,26 +1,45 @@
 //! Choosing keys by name: a list of globs, some of them negated.
 
-use std::time::Duration;
-
 use globset::{Glob, GlobSet, GlobSetBuilder};
 
-use crate::registry::{KeyUse, list, select};
-use crate::{Batch, BatchReport, Error, Holder, Lease};
+use crate::Error;
+use crate::key::Key;
+use crate::list::try_list;
+use crate::registry::{self, KeyUse};
 
 /// How deep braces may be nested: globs are parsed and compiled recursively, and come from outside.
 const MAX_NESTING: usize = 8;
 
+/// How the names of the library's own keys begin.
+const OWN: &str = "dormouse.";
+
 /// A list of globs: `"db.*,!db.noisy"`.
 ///
-/// A name is selected if one of the plain globs matches it and none of the negated ones (`!`) does; a list of
-/// negated globs alone selects everything else. The order does not matter. `*` matches any characters, dots
-/// included, `?` one character, `[a-z]` one of a class, `{a,b}` one of some; `\` takes the next character
-/// literally.
+/// A name is selected if one of the plain globs matches it and none of the negated ones (`!`) does;
+/// a list of negated globs alone selects everything else. The order does not matter. `*` matches
+/// any characters, dots included, `?` one character, `[a-z]` one of a class, `{a,b}` one of some;
+/// `\` takes the next character literally.
+///
+/// `src/main.rs:77`, a file and a line without wildcards, selects the keys that were defined there
+/// as well; of the file its last components do.
+///
+/// Keys whose names begin with `dormouse.` are this library's own: only globs that begin so select
+/// them.
 #[derive(Debug, Clone)]
 pub struct Selector {
     plain: GlobSet,
+    own: GlobSet,
     negated: GlobSet,
+    /// Places that are named, and whether to take them.
+    places: Vec<(Place, bool)>,
     text: String,
+}
+
+/// A line of a file.
+#[derive(Debug, Clone)]
+struct Place {
+    file: String,
+    line: u32,
 }
 
 /// Why a list of globs does not parse.
@@ -46,7 +65,7 @@ pub enum SelectorError {
     Malformed {
         /// The glob.
         glob: String,
-        /// What is wrong with it.
+        /// The fault in it.
         reason: String,
     },
 }
@@ -54,65 +73,103 @@ pub enum SelectorError {
 impl Selector {
     /// Parses a list of globs.
     pub fn parse(list: &str) -> Result<Self, SelectorError> {
-        let mut plain = GlobSetBuilder::new();
-        let mut negated = GlobSetBuilder::new();
-        let mut only_negated = true;
+        let [mut plain, mut own, mut negated] = std::array::from_fn(|_| GlobSetBuilder::new());
+        let (mut places, mut only_negated) = (Vec::new(), true);
         for item in split(list) {
             let item = item.trim();
-            let negation = item.strip_prefix('!');
-            only_negated &= negation.is_some();
-            let glob = negation.map_or(item, str::trim);
+            let (glob, is_plain) = item.strip_prefix('!').map_or((item, true), |glob| (glob.trim(), false));
+            only_negated &= !is_plain;
             if nesting(glob) > MAX_NESTING {
                 return Err(SelectorError::Nested { glob: glob.chars().take(64).collect() });
             }
             if glob.is_empty() {
                 return Err(SelectorError::Empty { list: list.to_owned() });
             }
-            let set = if negation.is_some() { &mut negated } else { &mut plain };
+            let set = match is_plain {
+                false => &mut negated,
+                true if glob.starts_with(OWN) => &mut own,
+                true => &mut plain,
+            };
             set.add(Glob::new(glob).map_err(|e| malformed(glob, &e))?);
+            places.extend(Place::parse(glob).map(|place| (place, is_plain)));
         }
         if only_negated {
             plain.add(Glob::new("*").map_err(|e| malformed("*", &e))?);
         }
         let build = |set: GlobSetBuilder| set.build().map_err(|e| malformed(list, &e));
-        Ok(Self { plain: build(plain)?, negated: build(negated)?, text: list.to_owned() })
+        let (plain, own, negated) = (build(plain)?, build(own)?, build(negated)?);
+        Ok(Self { plain, own, negated, places, text: list.to_owned() })
     }
 
-    /// Whether a name is selected.
-    pub fn matches(&self, name: &str) -> bool {
-        self.plain.is_match(name) && !self.negated.is_match(name)
+    /// Whether a key of this name, which was defined at this line of this file, is selected.
+    pub fn matches_at(&self, name: &str, file: &str, line: u32) -> bool {
+        self.takes(name, self.told_of(file, line))
+    }
+
+    /// Whether one of the plain globs is the key's name, or the place where it was defined, without
+    /// a wildcard.
+    pub fn names(&self, key: &Key) -> bool {
+        let is_name = |glob: &str| glob.trim() == key.name();
+        split(&self.text).into_iter().any(is_name) || self.told_of(key.file(), key.line()) == Some(true)
+    }
+
+    /// The word of the places on keys that were defined there: to take them, to leave them, or
+    /// none.
+    fn told_of(&self, file: &str, line: u32) -> Option<bool> {
+        // One that leaves them comes first.
+        self.places.iter().filter(|(place, _)| place.is_at(file, line)).map(|(_, takes)| *takes).min()
+    }
+
+    /// Whether a name is selected, with the word of the places on its key.
+    fn takes(&self, name: &str, told: Option<bool>) -> bool {
+        let by_glob = if name.starts_with(OWN) {
+            self.own.is_match(name)
+        } else {
+            told == Some(true) || self.plain.is_match(name)
+        };
+        by_glob && told != Some(false) && !self.negated.is_match(name)
+    }
+
+    /// The keys that are selected: [`Selector::try_keys`], or none where that fails.
+    pub fn keys(&self) -> Vec<KeyUse> {
+        self.try_keys().unwrap_or_default()
     }
 
     /// The keys that are selected, by name. The objects that they live in stay loaded from now on.
-    pub fn keys(&self) -> Vec<KeyUse> {
-        // Globs are matched outside of the patch lock.
-        let mut names = list(|used| used.key.name().to_owned());
-        names.retain(|name| self.matches(name));
-        select(|key| names.binary_search_by(|name| name.as_str().cmp(key.name())).is_ok())
-    }
-
-    /// Takes a lease on the keys that are selected now.
     ///
-    /// # Cost
+    /// # Errors
     ///
-    /// See [`Batch`].
-    pub fn acquire(&self) -> Result<Lease, Error> {
-        Lease::of(self.keys().iter().map(|k| k.key))
-    }
-
-    /// Keeps the keys that are selected now on for a time: see [`Batch::enable_for`].
-    ///
-    /// # Cost
-    ///
-    /// See [`Batch`].
-    pub fn enable_for(&self, length: Duration) -> Result<BatchReport, Error> {
-        let keys = self.keys();
-        Batch::new().hold_all(keys.iter().map(|k| k.key), Holder::Program, length).apply()
+    /// Those of [`try_list`].
+    pub fn try_keys(&self) -> Result<Vec<KeyUse>, Error> {
+        // Globs are matched outside of the patch lock; a place is compared with few bytes.
+        let told_of = |key: &Key| self.told_of(key.file(), key.line());
+        let mut found = try_list(|used| (used.key.name().to_owned(), told_of(used.key)))?;
+        found.retain(|(name, told)| self.takes(name, *told));
+        // They came by name alone.
+        found.sort_unstable();
+        registry::select(|key| {
+            let sought = (key.name(), told_of(key));
+            found.binary_search_by(|(name, told)| (name.as_str(), *told).cmp(&sought)).is_ok()
+        })
     }
 
     /// The list as it was given.
     pub fn as_str(&self) -> &str {
         &self.text
+    }
+}
+
+impl Place {
+    /// The place that a glob without wildcards may name.
+    fn parse(glob: &str) -> Option<Self> {
+        let (file, line) = glob.rsplit_once(':')?;
+        let is_plain = !file.is_empty() && !file.contains(['*', '?', '[', ']', '{', '}', '\\']);
+        Some(Self { file: file.to_owned(), line: line.parse().ok().filter(|_| is_plain)? })
+    }
+
+    fn is_at(&self, file: &str, line: u32) -> bool {
+        let above = file.strip_suffix(self.file.as_str()).filter(|_| line == self.line);
+        above.is_some_and(|above| above.is_empty() || above.ends_with('/') || self.file.starts_with('/'))
     }
 }
 
@@ -143,27 +200,28 @@ fn split(list: &str) -> Vec<&str> {
 
 /// How deep the braces of a glob go, at most.
 fn nesting(glob: &str) -> usize {
-    let mut depth = 0usize;
-    let mut deepest = 0;
-    for c in glob.chars() {
+    let deeper = |depth: &mut usize, c| {
         match c {
-            '{' => depth += 1,
-            '}' => depth = depth.saturating_sub(1),
+            '{' => *depth += 1,
+            // One that closes nothing is the parser's to refuse.
+            '}' => *depth = depth.saturating_sub(1),
             _ => {}
         }
-        deepest = deepest.max(depth);
-    }
-    deepest
+        Some(*depth)
+    };
+    glob.chars().scan(0, deeper).max().unwrap_or(0)
 }
 
-/// Names of keys near to what a list of globs that matched nothing may have meant, the nearest first.
+/// Names of keys near to what a list of globs that matched nothing may have meant, the nearest
+/// first.
 pub fn near(globs: &str, at_most: usize) -> Vec<String> {
     let wanted: Vec<String> = split(globs)
         .into_iter()
         .map(|glob| glob.trim().trim_start_matches('!').replace(['*', '?'], ""))
         .filter(|glob| !glob.is_empty())
         .collect();
-    let mut names = list(|used| used.key.name().to_owned());
+    // A list that is refused is no help.
+    let mut names = try_list(|used| used.key.name().to_owned()).unwrap_or_default();
     names.dedup();
     let mut scored: Vec<(f64, String)> = names
         .into_iter()
@@ -184,12 +242,12 @@ mod tests {
         let selector = Selector::parse(list).unwrap();
         ["db.query", "db.noisy", "http.get", "http.post"]
             .into_iter()
-            .filter(|n| selector.matches(n))
+            .filter(|n| selector.takes(n, None))
             .collect()
     }
 
     #[test]
-    fn lists_select_by_plain_globs_less_the_negated_ones() {
+    fn negated_globs_are_subtracted() {
         for (list, expected) in [
             ("*", &["db.query", "db.noisy", "http.get", "http.post"][..]),
             ("db.*", &["db.query", "db.noisy"]),
@@ -202,6 +260,40 @@ mod tests {
             ("nothing", &[]),
         ] {
             assert_eq!(matching(list), expected, "{list}");
+        }
+    }
+
+    #[test]
+    fn a_file_and_line_select_a_key() {
+        for (list, name, file, line, expected) in [
+            ("src/main.rs:77", "shopd:77", "src/main.rs", 77, true),
+            ("src/main.rs:77", "shopd:77", "crates/shopd/src/main.rs", 77, true),
+            ("main.rs:77", "shopd:77", "src/main.rs", 77, true),
+            ("src/main.rs:77", "shopd:7", "src/main.rs", 7, false),
+            ("ain.rs:77", "shopd:77", "src/main.rs", 77, false),
+            ("*.rs:77", "shopd:77", "src/main.rs", 77, false),
+            ("shopd:77", "shopd:77", "src/main.rs", 77, true),
+            ("shopd*,!src/main.rs:77", "shopd:77", "src/main.rs", 77, false),
+            ("src/main.rs:77,!shopd*", "shopd:77", "src/main.rs", 77, false),
+            ("src/alloc.rs:9", "dormouse.alloc", "src/alloc.rs", 9, false),
+        ] {
+            let selector = Selector::parse(list).unwrap();
+            assert_eq!(selector.matches_at(name, file, line), expected, "{list}: {name} at {file}:{line}");
+        }
+    }
+
+    #[test]
+    fn a_key_is_named_by_name_or_place() {
+        crate::static_key!(static NAMED: "select.named" = false;);
+        let place = format!("{}:{}", NAMED.file(), NAMED.line());
+        for (list, expected) in [
+            ("select.named", true),
+            ("other, select.named", true),
+            (place.as_str(), true),
+            ("select.*", false),
+            ("!select.named", false),
+        ] {
+            assert_eq!(Selector::parse(list).unwrap().names(&NAMED), expected, "{list}");
         }
     }
 

@@ -2,21 +2,22 @@
 #![cfg(all(target_arch = "x86_64", target_os = "linux", not(dormouse_fallback)))]
 #![allow(unsafe_code)]
 
-mod child;
 #[macro_use]
 mod placed;
 mod process;
+mod sites;
 
 use std::cell::RefCell;
 use std::ffi::c_void;
-use std::process::Command;
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::{Command, ExitStatus};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
-use child::in_child;
 use dormouse_keys::{
-    Batch, Error, Lease, Protocol, StaticKey, all, capability, prepare, static_key, text_reserved, unlikely,
+    Batch, Error, Lease, Protocol, StaticKey, all, capability, list, prepare, static_key, unlikely,
 };
-use process::{Refusal, died_of, fork, refuse, refuse_exec_gain};
+use dormouse_testkit::{Answer, Filter, fork, in_child, join};
+use process::refuse_exec_gain;
 
 static_key! {
     static KEY: "fork.key" = false;
@@ -25,7 +26,7 @@ static_key! {
 }
 
 placed! {
-    sleeps_as_a_nop: nop, 3 before 1 << 12;
+    across_pages: 3 before 1 << 12;
 }
 
 #[inline(never)]
@@ -45,7 +46,7 @@ extern "C" fn other() -> bool {
 
 type Site = (extern "C" fn() -> bool, &'static StaticKey<false>);
 
-const SITES: [Site; 3] = [(site, &KEY), (based, &BASED), (sleeps_as_a_nop::SITE, &sleeps_as_a_nop::KEY)];
+const SITES: [Site; 3] = [(site, &KEY), (based, &BASED), (across_pages::SITE, &across_pages::KEY)];
 
 fn assert_sites_agree_with_keys() {
     for (function, key) in SITES {
@@ -64,7 +65,8 @@ fn switch(on: bool, protocol: Protocol) -> Result<(), Error> {
     Ok(())
 }
 
-/// Flips all keys until told to stop. A batch by int3 may be refused while another thread makes a process.
+/// Flips all keys until told to stop. A batch by int3 may be refused while another thread makes a
+/// process.
 fn flip(stop: &AtomicBool) -> usize {
     let mut batches = 0;
     while !stop.load(Ordering::Relaxed) {
@@ -93,8 +95,8 @@ fn while_flipping(batches: usize, mut body: impl FnMut()) {
 }
 
 #[test]
-fn a_child_forked_in_the_middle_of_batches_finds_whole_text_and_free_locks() {
-    in_child("a_child_forked_in_the_middle_of_batches_finds_whole_text_and_free_locks", || {
+fn a_child_finds_whole_text_and_free_locks() {
+    in_child(|| {
         prepare().unwrap();
         while_flipping(100, || {
             for _ in 0..40 {
@@ -108,18 +110,18 @@ fn a_child_forked_in_the_middle_of_batches_finds_whole_text_and_free_locks() {
                     }
                     assert!(all().len() >= 3);
                     // A child of the child.
-                    assert_eq!(fork(|| switch(true, Protocol::Flip).unwrap()), 0);
+                    assert!(fork(|| switch(true, Protocol::Flip).unwrap()).success());
                     assert!(!site());
                 });
-                assert_eq!(status, 0, "{status:#x}");
+                assert!(status.success(), "{status}");
             }
         });
     });
 }
 
 #[test]
-fn a_child_has_no_leases_and_its_keys_sleep_unless_their_baseline_is_on() {
-    in_child("a_child_has_no_leases_and_its_keys_sleep_unless_their_baseline_is_on", || {
+fn a_child_has_no_leases() {
+    in_child(|| {
         let keys = || SITES.map(|(_, key)| key.key());
         let child = || {
             assert_eq!(keys().map(dormouse_keys::Key::leases), [0; 3]);
@@ -133,7 +135,7 @@ fn a_child_has_no_leases_and_its_keys_sleep_unless_their_baseline_is_on() {
         let parent = || {
             BASED.enable().unwrap();
             let lease = Lease::of(keys()).unwrap();
-            assert_eq!(fork(child), 0);
+            assert!(fork(child).success());
             assert_eq!(keys().map(dormouse_keys::Key::leases), [1; 3]);
             assert!(SITES.iter().all(|(function, _)| function()));
             lease.release().unwrap();
@@ -144,16 +146,15 @@ fn a_child_has_no_leases_and_its_keys_sleep_unless_their_baseline_is_on() {
             refuse_exec_gain();
             parent();
         });
-        assert_eq!(status, 0);
+        assert!(status.success(), "{status}");
     });
 }
 
 #[test]
-fn a_key_that_cannot_be_put_to_sleep_in_a_child_stays_on_there_and_can_be_tried_again() {
-    in_child("a_key_that_cannot_be_put_to_sleep_in_a_child_stays_on_there_and_can_be_tried_again", || {
+fn a_key_unwritable_in_a_child_stays_on() {
+    in_child(|| {
         let lease = KEY.acquire().unwrap();
-        let start = site as *const () as usize;
-        let at = (start..start + 64).find(|&at| text_reserved(at, 1).is_some()).unwrap();
+        let at = sites::site_in(site);
         // A file of our own, because the one that is kept is for batches.
         let memory = std::fs::OpenOptions::new().write(true).open("/proc/self/mem").unwrap();
         std::os::unix::fs::FileExt::write_at(&memory, &[0xcc], at as u64).unwrap();
@@ -164,7 +165,7 @@ fn a_key_that_cannot_be_put_to_sleep_in_a_child_stays_on_there_and_can_be_tried_
             KEY.disable().unwrap();
             assert!(!site());
         });
-        assert_eq!(status, 0);
+        assert!(status.success(), "{status}");
         std::os::unix::fs::FileExt::write_at(&memory, &[0xe9], at as u64).unwrap();
         drop(lease);
     });
@@ -179,8 +180,8 @@ fn memory_files() -> usize {
 }
 
 #[test]
-fn a_child_neither_keeps_nor_writes_its_parents_memory() {
-    in_child("a_child_neither_keeps_nor_writes_its_parents_memory", || {
+fn a_child_leaves_its_parents_memory_alone() {
+    in_child(|| {
         refuse_exec_gain();
         prepare().unwrap();
         assert_eq!(memory_files(), 1);
@@ -200,11 +201,11 @@ fn a_child_neither_keeps_nor_writes_its_parents_memory() {
                     // SAFETY: as above.
                     unsafe { libc::_exit(i32::from(ended.is_err())) };
                 }
-                process::wait(child)
+                join(child)
             } else {
                 fork(body)
             };
-            assert_eq!(status, 0, "{behind_its_back}");
+            assert!(status.success(), "{behind_its_back}: {status}");
             assert!(!site() && !KEY.is_enabled());
             assert_sites_agree_with_keys();
         }
@@ -213,7 +214,7 @@ fn a_child_neither_keeps_nor_writes_its_parents_memory() {
 
 #[test]
 fn processes_are_spawned_in_the_middle_of_batches() {
-    in_child("processes_are_spawned_in_the_middle_of_batches", || {
+    in_child(|| {
         while_flipping(100, || {
             for _ in 0..100 {
                 assert!(Command::new("/bin/true").status().unwrap().success());
@@ -239,7 +240,8 @@ extern "C" fn run_sites(_: *mut c_void) -> libc::c_int {
 /// Such a child; it runs sites until it is stopped.
 fn share_memory(stack: &mut [u8]) -> libc::pid_t {
     let top = stack.as_mut_ptr_range().end as usize & !15;
-    // SAFETY: the child has a stack of its own, uses no thread-local, and ends before the stack does.
+    // SAFETY: the child has a stack of its own, uses no thread-local, and ends before the stack
+    // does.
     let child = unsafe {
         libc::clone(run_sites, top as *mut c_void, libc::CLONE_VM | libc::SIGCHLD, std::ptr::null_mut())
     };
@@ -252,8 +254,8 @@ fn share_memory(stack: &mut [u8]) -> libc::pid_t {
 }
 
 #[test]
-fn a_child_that_shares_the_text_runs_it_through_batches() {
-    in_child("a_child_that_shares_the_text_runs_it_through_batches", || {
+fn a_vfork_child_runs_through_batches() {
+    in_child(|| {
         // A copy of the handler, as it is when the child is made.
         switch(true, Protocol::INT3).unwrap();
         let mut stack = vec![0; 1 << 16];
@@ -270,13 +272,13 @@ fn a_child_that_shares_the_text_runs_it_through_batches() {
             }
         }
         STOP.store(true, Ordering::Relaxed);
-        assert_eq!(process::wait(child), 0);
+        assert!(join(child).success());
     });
 }
 
 #[test]
-fn one_that_also_blocks_sigtrap_is_safe_from_flip_and_dies_alone_of_int3() {
-    in_child("one_that_also_blocks_sigtrap_is_safe_from_flip_and_dies_alone_of_int3", || {
+fn a_deaf_vfork_child_dies_alone_of_int3() {
+    in_child(|| {
         let mut stack = vec![0; 1 << 16];
         // SAFETY: a local set, this thread's mask; the child inherits it.
         let child = unsafe {
@@ -306,16 +308,17 @@ fn one_that_also_blocks_sigtrap_is_safe_from_flip_and_dies_alone_of_int3() {
                 break;
             }
         }
-        assert!(died_of(status, libc::SIGTRAP));
+        assert_eq!(ExitStatus::from_raw(status).signal(), Some(libc::SIGTRAP));
         assert_sites_agree_with_keys();
     });
 }
 
-/// What a handler of SIGSYS finds that comes in the middle of a batch, or of a listing.
+/// The findings of a handler of SIGSYS that comes in the middle of a batch, or of a listing.
 static REFUSED: AtomicU32 = AtomicU32::new(0);
 static FORKED: AtomicU32 = AtomicU32::new(0);
 
-/// Stands in for a signal at an awkward moment: the kernel sends SIGSYS at a system call that the crate makes.
+/// Stands in for a signal at an awkward moment: the kernel sends SIGSYS at a system call that the
+/// crate makes.
 extern "C" fn at_the_call(_: libc::c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     let refused = [OTHER.enable().map(drop), OTHER.acquire().map(drop), prepare()];
     assert!(refused.iter().all(|r| matches!(r, Err(Error::Reentrant))), "{refused:?}");
@@ -324,10 +327,10 @@ extern "C" fn at_the_call(_: libc::c_int, info: *mut libc::siginfo_t, context: *
     if FORKED.load(Ordering::Relaxed) == 0 {
         // A dump, say. The child goes on with the batch if it returns.
         let status = fork(|| assert!(matches!(OTHER.enable(), Err(Error::Reentrant))));
-        FORKED.fetch_add(1 + status.unsigned_abs(), Ordering::Relaxed);
+        FORKED.fetch_add(1 + u32::from(!status.success()), Ordering::Relaxed);
     }
-    // SAFETY: what the kernel passes to a handler with SA_SIGINFO. The call is said to have worked, with 0, or, for
-    // an `open`, to have not.
+    // SAFETY: what the kernel passes to a handler with SA_SIGINFO. The call is said to have worked,
+    // with 0, or, for an `open`, to have not.
     unsafe {
         let registers = &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs;
         let number = registers[libc::REG_RAX as usize];
@@ -338,23 +341,26 @@ extern "C" fn at_the_call(_: libc::c_int, info: *mut libc::siginfo_t, context: *
 }
 
 #[test]
-fn a_signal_handler_over_a_batch_or_a_listing_is_refused_its_batch_and_waits_for_nothing() {
-    in_child("a_signal_handler_over_a_batch_or_a_listing_is_refused_its_batch_and_waits_for_nothing", || {
-        // SAFETY: the handler above; it interrupts this thread at a system call, not inside the allocator.
+fn a_handler_over_a_batch_is_refused() {
+    in_child(|| {
+        // SAFETY: the handler above; it interrupts this thread at a system call, not inside the
+        // allocator.
         unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
             action.sa_sigaction = at_the_call as *const () as usize;
             action.sa_flags = libc::SA_SIGINFO;
             assert_eq!(libc::sigaction(libc::SIGSYS, &raw const action, std::ptr::null_mut()), 0);
         }
-        let interrupt = |call| refuse(&[Refusal { call, third_has: 0, answer: libc::SECCOMP_RET_TRAP }]);
+        let interrupt = |call| Filter::answer(Answer::Trap, &[call]).install();
         let in_a_listing = fork(|| {
             interrupt(libc::SYS_open);
             interrupt(libc::SYS_openat);
-            assert!(all().len() >= 3);
-            assert!(REFUSED.load(Ordering::Relaxed) > 0);
+            // SAFETY: a call that is interrupted, under the lock that a listing has.
+            let listed = list(|_| unsafe { libc::open(c"/".as_ptr(), libc::O_RDONLY) });
+            assert!(listed.len() >= 3);
+            assert_eq!(REFUSED.load(Ordering::Relaxed) as usize, listed.len());
         });
-        assert_eq!(in_a_listing, 0);
+        assert!(in_a_listing.success(), "{in_a_listing}");
         let in_a_batch = fork(|| {
             interrupt(libc::SYS_membarrier);
             KEY.enable().unwrap();
@@ -364,13 +370,13 @@ fn a_signal_handler_over_a_batch_or_a_listing_is_refused_its_batch_and_waits_for
             assert_eq!(FORKED.load(Ordering::Relaxed), 1);
             assert!(!OTHER.is_enabled() && !other());
         });
-        assert_eq!(in_a_batch, 0);
+        assert!(in_a_batch.success(), "{in_a_batch}");
         OTHER.enable().unwrap();
     });
 }
 
 #[test]
-fn a_key_is_switched_from_inside_its_own_branch() {
+fn a_key_is_switched_inside_its_branch() {
     #[inline(never)]
     fn once(protocol: Protocol) -> bool {
         if unlikely!(KEY) {
@@ -379,7 +385,7 @@ fn a_key_is_switched_from_inside_its_own_branch() {
         }
         false
     }
-    in_child("a_key_is_switched_from_inside_its_own_branch", || {
+    in_child(|| {
         for protocol in [Protocol::Flip, Protocol::INT3] {
             KEY.enable().unwrap();
             assert!(once(protocol));
@@ -393,8 +399,8 @@ thread_local! {
 }
 
 #[test]
-fn a_lease_is_given_back_by_a_threads_destructors() {
-    in_child("a_lease_is_given_back_by_a_threads_destructors", || {
+fn a_threads_destructor_gives_a_lease_back() {
+    in_child(|| {
         std::thread::spawn(|| {
             AT_THE_END.with(|end| *end.borrow_mut() = Some(KEY.acquire().unwrap()));
             assert!(site());
@@ -414,7 +420,7 @@ extern "C" fn at_exit() {
 
 #[test]
 fn keys_are_switched_at_exit() {
-    in_child("keys_are_switched_at_exit", || {
+    in_child(|| {
         let status = fork(|| {
             // SAFETY: a plain function; `exit` runs it.
             unsafe {
@@ -422,6 +428,6 @@ fn keys_are_switched_at_exit() {
                 libc::exit(1);
             }
         });
-        assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 42, "{status:#x}");
+        assert_eq!(status.code(), Some(42), "{status}");
     });
 }

@@ -1,14 +1,12 @@
-//! What keys promise, whether their sites are patched or not.
-
-mod child;
+//! The promises of keys, whether their sites are patched or not.
 
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-use child::in_child;
 use dormouse_keys::{
     Batch, Error, Holder, Key, KeyUse, Lease, PATCHING, Selector, all, holds, likely, static_key, unlikely,
 };
+use dormouse_testkit::{eventually, in_child};
 
 static_key! {
     static OFF: "truth.off" = false;
@@ -36,8 +34,8 @@ fn uses_of(name: &str) -> Vec<KeyUse> {
 }
 
 #[test]
-fn every_kind_of_site_follows_its_key_through_two_inversions() {
-    in_child("every_kind_of_site_follows_its_key_through_two_inversions", || {
+fn every_kind_of_site_follows_its_key() {
+    in_child(|| {
         assert_eq!(sites(), [false, false, true, true]);
         for _ in 0..2 {
             let report = Batch::new().enable(&OFF).disable(&ON).apply().unwrap();
@@ -52,8 +50,21 @@ fn every_kind_of_site_follows_its_key_through_two_inversions() {
 }
 
 #[test]
-fn a_key_is_on_while_its_baseline_is_on_or_a_lease_is_held() {
-    in_child("a_key_is_on_while_its_baseline_is_on_or_a_lease_is_held", || {
+fn reset_restores_what_each_key_started_with() {
+    in_child(|| {
+        Batch::new().enable(&OFF).disable(&ON).apply().unwrap();
+        let lease = ON.acquire().unwrap();
+        assert_eq!([OFF.key(), ON.key()].map(Key::initial), [false, true]);
+        let report = Batch::new().reset_all([OFF.key(), ON.key()]).apply().unwrap();
+        assert_eq!((report.keys, sites()), (1, [false, false, true, true]));
+        lease.release().unwrap();
+        assert_eq!(sites(), [false, false, true, true]);
+    });
+}
+
+#[test]
+fn a_key_is_on_by_baseline_or_lease() {
+    in_child(|| {
         fn shared() -> bool {
             unlikely!(SHARED)
         }
@@ -75,7 +86,7 @@ fn a_key_is_on_while_its_baseline_is_on_or_a_lease_is_held() {
 
 #[test]
 fn part_of_a_lease_can_be_given_back() {
-    in_child("part_of_a_lease_can_be_given_back", || {
+    in_child(|| {
         fn both() -> (bool, bool) {
             (unlikely!(LEFT), unlikely!(RIGHT))
         }
@@ -90,8 +101,8 @@ fn part_of_a_lease_can_be_given_back() {
 }
 
 #[test]
-fn a_batch_by_globs_changes_the_selected_keys_and_no_others() {
-    in_child("a_batch_by_globs_changes_the_selected_keys_and_no_others", || {
+fn a_batch_by_globs_changes_selected_keys() {
+    in_child(|| {
         fn three() -> [bool; 3] {
             [unlikely!(LEFT), unlikely!(RIGHT), unlikely!(NOISY)]
         }
@@ -107,8 +118,8 @@ fn a_batch_by_globs_changes_the_selected_keys_and_no_others() {
 }
 
 #[test]
-fn the_last_change_of_a_key_in_a_batch_counts_and_it_is_written_once() {
-    in_child("the_last_change_of_a_key_in_a_batch_counts_and_it_is_written_once", || {
+fn the_last_change_in_a_batch_counts() {
+    in_child(|| {
         fn left() -> bool {
             unlikely!(LEFT)
         }
@@ -120,7 +131,7 @@ fn the_last_change_of_a_key_in_a_batch_counts_and_it_is_written_once() {
 }
 
 #[test]
-fn keys_of_one_name_are_listed_apart_and_each_with_its_sites() {
+fn keys_of_one_name_are_listed_apart() {
     fn use_both() -> (bool, bool) {
         (unlikely!(SHARED), unlikely!(elsewhere::TWIN))
     }
@@ -137,7 +148,7 @@ fn keys_of_one_name_are_listed_apart_and_each_with_its_sites() {
 
 #[test]
 fn concurrent_changes_of_one_key_all_count() {
-    in_child("concurrent_changes_of_one_key_all_count", || {
+    in_child(|| {
         fn shared() -> bool {
             unlikely!(SHARED)
         }
@@ -159,8 +170,8 @@ fn concurrent_changes_of_one_key_all_count() {
 }
 
 #[test]
-fn who_reads_a_key_as_on_finds_its_sites_awake() {
-    in_child("who_reads_a_key_as_on_finds_its_sites_awake", || {
+fn a_key_that_reads_on_has_awake_sites() {
+    in_child(|| {
         fn left() -> bool {
             unlikely!(LEFT)
         }
@@ -186,23 +197,14 @@ fn who_reads_a_key_as_on_finds_its_sites_awake() {
     });
 }
 
-/// Waits for what must come, by the clock of the world.
-fn eventually(what: impl Fn() -> bool) {
-    let start = Instant::now();
-    while !what() {
-        assert!(start.elapsed() < Duration::from_secs(60), "{:?}", holds());
-        std::thread::yield_now();
-    }
-}
-
 #[test]
-fn what_is_enabled_for_a_time_goes_off_by_itself_and_never_early() {
-    in_child("what_is_enabled_for_a_time_goes_off_by_itself_and_never_early", || {
+fn a_hold_goes_off_by_itself() {
+    in_child(|| {
         fn three() -> [bool; 3] {
             [unlikely!(LEFT), unlikely!(RIGHT), unlikely!(NOISY)]
         }
         let (short, long) = (Duration::from_millis(30), Duration::from_secs(3600));
-        Selector::parse("batch.left").unwrap().enable_for(long).unwrap();
+        LEFT.enable_for(long).unwrap();
         // A second round begins while the timer sleeps for an hour.
         for _ in 0..2 {
             RIGHT.enable_for(short).unwrap();
@@ -218,8 +220,8 @@ fn what_is_enabled_for_a_time_goes_off_by_itself_and_never_early() {
 }
 
 #[test]
-fn a_hold_lasts_at_least_as_long_as_it_says() {
-    in_child("a_hold_lasts_at_least_as_long_as_it_says", || {
+fn a_hold_lasts_its_length() {
+    in_child(|| {
         for length in [1, 5, 20].map(Duration::from_millis) {
             let start = Instant::now();
             LEFT.enable_for(length).unwrap();
@@ -230,8 +232,8 @@ fn a_hold_lasts_at_least_as_long_as_it_says() {
 }
 
 #[test]
-fn the_timer_is_one_thread_which_takes_no_signal_of_the_hosts() {
-    in_child("the_timer_is_one_thread_which_takes_no_signal_of_the_hosts", || {
+fn the_timer_thread_takes_no_host_signal() {
+    in_child(|| {
         let timers = || {
             let tasks = std::fs::read_dir("/proc/self/task").unwrap().map(|task| task.unwrap().path());
             // A thread that has ended meanwhile has no name.

@@ -1,7 +1,8 @@
-//! The metadata of sites survives what compilers and linkers do to a program, and a sleeping site is one
-//! instruction.
+//! The metadata of sites survives what compilers and linkers do to a program, and a sleeping site
+//! is one instruction.
 //!
-//! Builds the programs in `tests/layout` by each profile and linker, runs them, and reads what they say.
+//! Builds the programs in `tests/layout` by each profile and linker, runs them, and reads what they
+//! say.
 #![cfg(all(target_arch = "x86_64", target_os = "linux", not(dormouse_fallback)))]
 
 mod fixtures;
@@ -14,13 +15,14 @@ use std::sync::{Mutex, PoisonError};
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind};
 use object::{Object as _, ObjectSection as _, SectionFlags};
 
-/// What a program said: its keys with their numbers of sites, and the code of `codegen`.
+/// The output of a program: its keys with their numbers of sites, and the code of `codegen`.
 struct Said {
     keys: BTreeMap<String, usize>,
     code: Vec<u8>,
 }
 
-/// Builds one binary, runs it, and takes apart what it prints. Flags are those of the linked program alone.
+/// Builds one binary, runs it, and takes apart what it prints. Flags are those of the linked
+/// program alone.
 fn run(profile: &str, package: &str, bin: &str, flags: &[&str], everywhere: &str) -> Said {
     // Each runs what it has built itself.
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
@@ -48,7 +50,8 @@ fn run(profile: &str, package: &str, bin: &str, flags: &[&str], everywhere: &str
     result
 }
 
-/// Programs that bring a copy of dormouse, and not those that use a shared one, have its note where it is mapped.
+/// Programs that bring a copy of dormouse, and not those that use a shared one, have its note where
+/// it is mapped.
 fn check_note(program: &Path) {
     let bytes = std::fs::read(program).unwrap();
     let file = object::File::parse(&*bytes).unwrap();
@@ -60,8 +63,8 @@ fn check_note(program: &Path) {
     assert!(note.size() == 32 && sh_flags & u64::from(object::elf::SHF_ALLOC) != 0, "{}", program.display());
 }
 
-/// `lld`: whether the linker is one that drops the entries of dead functions. GNU ld and gold keep a section
-/// that has a `__start_` symbol, and the functions with it: larger, not wrong.
+/// `lld`: whether the linker is one that drops the entries of dead functions. GNU ld and gold keep
+/// a section that has a `__start_` symbol, and the functions with it: larger, not wrong.
 fn check_keys(said: &Said, profile: &str, lld: bool) {
     let sites = |name: &str| said.keys.get(name).copied().unwrap_or(0);
     for name in ["app.own", "lib.public", "lib.twin-a", "lib.twin-b", "app.codegen"] {
@@ -74,8 +77,8 @@ fn check_keys(said: &Said, profile: &str, lld: bool) {
     assert!(!lld || sites("lib.dead") == 0, "{profile}: a dead function keeps its entry: {:?}", said.keys);
 }
 
-/// Asleep, the way to the return is straight: one five-byte test, no load, no branch, and the body behind the
-/// end.
+/// Asleep, the way to the return is straight: one five-byte test, no load, no branch, and the body
+/// behind the end.
 fn check_codegen(code: &[u8]) {
     let hot: Vec<Instruction> = {
         let mut decoder = Decoder::with_ip(64, code, 0, DecoderOptions::NONE);
@@ -124,7 +127,7 @@ fn no_live_site_is_lost_in_any_profile() {
 }
 
 #[test]
-fn no_live_site_is_lost_by_any_linker_or_by_folding() {
+fn no_linker_loses_a_live_site() {
     let linkers: [(&str, &[&str]); 4] = [
         ("ld.lld", &["-Clink-arg=-Wl,--icf=all"]),
         ("ld.bfd", &["-Clink-arg=-fuse-ld=bfd"]),
@@ -135,6 +138,7 @@ fn no_live_site_is_lost_by_any_linker_or_by_folding() {
     for (linker, flags) in linkers {
         // rustc brings its own lld.
         if linker != "ld.lld" && Command::new(linker).arg("--version").output().is_err() {
+            dormouse_testkit::skip(format_args!("{linker} is not installed"));
             skipped += 1;
             continue;
         }
@@ -142,12 +146,11 @@ fn no_live_site_is_lost_by_any_linker_or_by_folding() {
         check_keys(&said, linker, linker == "ld.lld");
         run("release", "layout-app", "none", flags, "");
     }
-    println!("{skipped} skipped: linker not installed");
     assert!(skipped < linkers.len());
 }
 
 #[test]
-fn a_key_of_a_shared_object_is_one_key_with_the_sites_of_both() {
+fn a_shared_key_has_the_sites_of_both() {
     for profile in ["dev", "release"] {
         let said = run(profile, "layout-app-shared", "layout-app-shared", &[], fixtures::SHARED);
         assert_eq!(said.keys, BTreeMap::from([("shared.key".to_owned(), 2)]), "{profile}");

@@ -1,6 +1,7 @@
 //! Objects that come and leave, and copies of dormouse that meet in one process.
 //!
-//! The programs in `tests/layout` do it, each case in a process of its own; each says what it checks.
+//! The programs in `tests/layout` do it, each case in a process of its own; each says what it
+//! checks.
 #![cfg(all(target_arch = "x86_64", target_os = "linux", not(dormouse_fallback)))]
 
 mod fixtures;
@@ -50,64 +51,64 @@ fn run_apart(host: &str, case: &str, objects: &[&str]) -> String {
 const PLUGIN: &str = "libobjects_plugin.so";
 
 #[test]
-fn every_kind_of_site_follows_keys_of_its_own_and_of_other_objects_through_two_inversions() {
+fn sites_follow_keys_of_other_objects() {
     run_shared("table");
 }
 
 #[test]
-fn an_object_that_is_opened_takes_the_present_state_of_its_keys_before_its_code_runs() {
+fn an_opened_object_follows_before_it_runs() {
     run_shared("present");
 }
 
 #[test]
-fn a_key_stays_as_long_as_an_object_that_uses_it() {
+fn a_key_stays_while_its_users_do() {
     run_shared("needed");
 }
 
 #[test]
-fn who_holds_a_lease_keeps_the_keys_object_and_who_only_looks_does_not() {
+fn a_lease_pins_and_a_look_does_not() {
     run_shared("pinned");
 }
 
 #[test]
-fn who_holds_a_key_for_a_time_keeps_its_object() {
+fn a_hold_pins_the_object() {
     run_shared("held");
 }
 
 #[test]
-fn who_is_given_a_key_keeps_its_object() {
+fn a_key_handed_out_pins_its_object() {
     run_shared("handed-out");
 }
 
 #[test]
-fn an_object_whose_sites_cannot_follow_waits_and_harms_no_other() {
+fn an_object_that_cannot_follow_waits() {
     let mut program = fixtures::program(&shared(), "objects-host-shared");
     program.arg("waiting").env("GUEST_BREAKS", "1");
     fixtures::run(program, "done");
 }
 
 #[test]
-fn objects_come_and_leave_while_others_flip_and_list() {
+fn objects_come_and_leave_during_batches() {
     println!("{}", run_shared("churn"));
 }
 
 #[test]
-fn a_forked_child_finds_whole_keys_and_can_load_objects() {
+fn a_forked_child_can_load_objects() {
     run_shared("fork");
 }
 
 #[test]
-fn the_keys_of_two_copies_are_keys_of_both() {
+fn two_copies_share_their_keys() {
     run_apart("objects-host", "table", &[PLUGIN]);
 }
 
 #[test]
-fn two_copies_flip_under_one_lock_and_one_handler() {
+fn two_copies_share_lock_and_handler() {
     println!("{}", run_apart("objects-host", "both", &[PLUGIN]));
 }
 
 #[test]
-fn a_fork_waits_for_all_copies_and_its_child_has_the_leases_of_none() {
+fn a_fork_waits_for_all_copies() {
     run_apart("objects-host", "fork", &[PLUGIN]);
 }
 
@@ -119,11 +120,12 @@ fn a_copy_leaves_with_its_object() {
 
 /// The note, the constructor and the destructor survive in a shared object.
 #[test]
-fn a_copy_comes_and_leaves_whoever_has_linked_it() {
+fn a_copy_leaves_whichever_object_linked_it() {
     let linkers = [("fat", ""), ("dev", "ld.gold"), ("thin", "ld.bfd")];
     let mut skipped = 0;
     for (profile, linker) in linkers {
         if !linker.is_empty() && Command::new(linker).arg("--version").output().is_err() {
+            dormouse_testkit::skip(format_args!("{linker} is not installed"));
             skipped += 1;
             continue;
         }
@@ -135,18 +137,33 @@ fn a_copy_comes_and_leaves_whoever_has_linked_it() {
             run_apart("objects-host", case, &[plugin.to_str().unwrap()]);
         }
     }
-    println!("{skipped} skipped: linker not installed");
     assert!(skipped < linkers.len());
 }
 
 #[test]
-fn a_copy_that_threads_may_come_back_to_stays() {
+fn a_copy_that_lays_traps_stays() {
     run_apart("objects-host", "trapped", &[PLUGIN]);
+}
+
+#[test]
+fn a_key_missed_once_pins_later() {
+    run_apart("objects-host", "missed", &[PLUGIN]);
 }
 
 #[test]
 fn an_object_without_sites_comes_and_leaves() {
     run_apart("objects-host", "empty", &["libobjects_empty.so"]);
+}
+
+#[test]
+fn a_truncated_object_loses_only_its_keys() {
+    for when in ["unseen", "seen", "given", "tail"] {
+        let object = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("libcut_{when}.so"));
+        std::fs::copy(shared().join("libobjects_guest.so"), &object).unwrap();
+        let mut program = fixtures::program(&shared(), "objects-host-shared");
+        program.args(["truncated", object.to_str().unwrap(), when]);
+        fixtures::run(program, "done");
+    }
 }
 
 /// The same object under another name, as a second one.
@@ -159,7 +176,7 @@ fn another(name: &str, change: impl FnOnce(&mut Vec<u8>)) -> PathBuf {
 }
 
 #[test]
-fn in_a_host_without_dormouse_the_first_copy_leads_and_stays_while_it_is_followed() {
+fn the_first_copy_leads_a_foreign_host() {
     let second = another("libsecond_plugin.so", |_| {});
     for case in ["two", "follower"] {
         run_apart("objects-bare", case, &[PLUGIN, second.to_str().unwrap()]);
@@ -167,17 +184,17 @@ fn in_a_host_without_dormouse_the_first_copy_leads_and_stays_while_it_is_followe
 }
 
 #[test]
-fn a_copy_of_another_version_is_refused_with_both_versions_and_objects_named() {
+fn a_copy_of_another_version_is_refused() {
     let newer = another("libnewer_plugin.so", |bytes| {
         let file = object::File::parse(&**bytes).unwrap();
         let (at, length) = file.section_by_name(".note.dormouse").unwrap().file_range().unwrap();
         // Behind three lengths and twelve bytes of name.
         let version = at as usize + 24;
-        assert_eq!((length, &bytes[version..version + 4]), (32, &[1, 0, 0, 0][..]));
+        assert_eq!((length, &bytes[version..version + 4]), (32, &[3, 0, 0, 0][..]));
         bytes[version] = 77;
     });
     let said = run_apart("objects-host", "refused", &[newer.to_str().unwrap()]);
-    for part in ["libnewer_plugin.so", "version 77", "objects-host", "version 1", "same version"] {
+    for part in ["libnewer_plugin.so", "version 77", "objects-host", "version 3", "same version"] {
         assert!(said.contains(part), "{part} in {said}");
     }
 }

@@ -1,8 +1,8 @@
-//! What only patched sites can show: foreign bytes in the text, and threads that run what is being changed.
+//! Properties of patched sites alone: foreign bytes in the text, and threads that run what is being
+//! changed.
 #![cfg(all(target_arch = "x86_64", target_os = "linux", not(dormouse_fallback)))]
 #![allow(unsafe_code)]
 
-mod child;
 #[macro_use]
 mod placed;
 mod process;
@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-use child::in_child;
 use dormouse_keys::{Batch, Error, Key, Lease, Protocol, StaticKey, prepare, static_key, unlikely};
+use dormouse_testkit::{fork, in_child};
 
 static_key! {
     static CLEAN: "text.clean" = false;
@@ -52,8 +52,8 @@ fn write_text(at: *mut u8, byte: u8) {
 }
 
 #[test]
-fn a_foreign_byte_at_one_site_leaves_the_whole_batch_untouched_and_is_named() {
-    in_child("a_foreign_byte_at_one_site_leaves_the_whole_batch_untouched_and_is_named", || {
+fn a_foreign_byte_refuses_the_batch() {
+    in_child(|| {
         let site = find_site(dirty);
         write_text(site, 0xcc);
         let error = Batch::new().enable(&CLEAN).enable(&DIRTY).apply().unwrap_err();
@@ -74,8 +74,8 @@ fn a_foreign_byte_at_one_site_leaves_the_whole_batch_untouched_and_is_named() {
 }
 
 #[test]
-fn a_lease_that_cannot_be_given_back_stays_held() {
-    in_child("a_lease_that_cannot_be_given_back_stays_held", || {
+fn a_lease_that_cannot_end_is_held() {
+    in_child(|| {
         let site = find_site(dirty);
         let lease = DIRTY.acquire().unwrap();
         write_text(site, 0xcc);
@@ -89,13 +89,13 @@ fn a_lease_that_cannot_be_given_back_stays_held() {
 }
 
 #[test]
-fn a_dropped_lease_that_cannot_be_given_back_is_given_back_as_soon_as_it_can() {
-    in_child("a_dropped_lease_that_cannot_be_given_back_is_given_back_as_soon_as_it_can", || {
+fn a_dropped_lease_is_tried_again() {
+    in_child(|| {
         let site = find_site(dirty);
         let lease = Lease::of([CLEAN.key(), DIRTY.key()]).unwrap();
         write_text(site, 0xcc);
         drop(lease);
-        // What stands in the way of one key keeps no other on.
+        // An obstacle to one key keeps no other on.
         let start = Instant::now();
         while CLEAN.is_enabled() {
             assert!(start.elapsed() < Duration::from_secs(60));
@@ -119,7 +119,7 @@ fn writable_code() -> Vec<String> {
 
 #[test]
 fn code_is_read_only_again_after_a_batch() {
-    in_child("code_is_read_only_again_after_a_batch", || {
+    in_child(|| {
         assert_eq!(writable_code(), [""; 0]);
         CLEAN.enable().unwrap();
         assert!(clean());
@@ -149,24 +149,16 @@ static COMPILED: [Site; 48] = sites! {
     24 25 26 27 28 29 30 31 32 33 34 35 36 37 38 39 40 41 42 43 44 45 46 47
 };
 
-// Over the end of a cache line and of a page, cut in every way; the same once more as nops.
+// Over the end of a cache line and of a page, cut in every way.
 placed! {
-    line_1: test, 1 before 1 << 6;
-    line_2: test, 2 before 1 << 6;
-    line_3: test, 3 before 1 << 6;
-    line_4: test, 4 before 1 << 6;
-    page_1: test, 1 before 1 << 12;
-    page_2: test, 2 before 1 << 12;
-    page_3: test, 3 before 1 << 12;
-    page_4: test, 4 before 1 << 12;
-    nop_line_1: nop, 1 before 1 << 6;
-    nop_line_2: nop, 2 before 1 << 6;
-    nop_line_3: nop, 3 before 1 << 6;
-    nop_line_4: nop, 4 before 1 << 6;
-    nop_page_1: nop, 1 before 1 << 12;
-    nop_page_2: nop, 2 before 1 << 12;
-    nop_page_3: nop, 3 before 1 << 12;
-    nop_page_4: nop, 4 before 1 << 12;
+    line_1: 1 before 1 << 6;
+    line_2: 2 before 1 << 6;
+    line_3: 3 before 1 << 6;
+    line_4: 4 before 1 << 6;
+    page_1: 1 before 1 << 12;
+    page_2: 2 before 1 << 12;
+    page_3: 3 before 1 << 12;
+    page_4: 4 before 1 << 12;
 }
 
 macro_rules! placed_sites {
@@ -176,17 +168,8 @@ macro_rules! placed_sites {
 }
 
 static STRADDLING: [Site; 8] = placed_sites! { line_1 line_2 line_3 line_4 page_1 page_2 page_3 page_4 };
-static NOPS: [Site; 8] = placed_sites! {
-    nop_line_1 nop_line_2 nop_line_3 nop_line_4 nop_page_1 nop_page_2 nop_page_3 nop_page_4
-};
-
-/// Those sites that the protocol changes as its name says.
-fn sites_for(protocol: Protocol) -> Vec<Site> {
-    let mut sites = [&COMPILED[..], &STRADDLING].concat();
-    if protocol != Protocol::Flip {
-        sites.extend(NOPS);
-    }
-    sites
+fn sites() -> Vec<Site> {
+    [&COMPILED[..], &STRADDLING].concat()
 }
 
 const FLIPPERS: usize = 2;
@@ -204,7 +187,7 @@ impl Random {
     }
 }
 
-/// What a flipper has last brought about, with a number that is odd while it is at it.
+/// The states that a flipper has last brought about, with a number that is odd while it is at it.
 struct Truth {
     epoch: AtomicU64,
     states: AtomicU64,
@@ -220,7 +203,7 @@ impl Truth {
 /// Whether any thread has run into an `int3`.
 static TRAPPED: AtomicBool = AtomicBool::new(false);
 
-/// What the threads of a stress test share.
+/// The data that the threads of a stress test share.
 struct Stress {
     protocol: Protocol,
     sites: Vec<Site>,
@@ -237,7 +220,8 @@ impl Stress {
         self.truths.iter().map(|t| t.epoch.load(Ordering::Relaxed) / 2).sum()
     }
 
-    /// Switches random subsets on and off, some of them by leases. Says how many rounds, and how many traps they took.
+    /// Switches random subsets on and off, some of them by leases. Says how many rounds, and how
+    /// many traps they took.
     fn flip(&self, which: usize) -> (u64, u64) {
         let truth = &self.truths[which];
         let mut random = Random(which as u64 + 1);
@@ -271,7 +255,8 @@ impl Stress {
         (rounds, traps)
     }
 
-    /// Calls sites; whenever no batch was under way from before to after a call, the answer must be the truth.
+    /// Calls sites; whenever no batch was under way from before to after a call, the answer must be
+    /// the truth.
     fn run(&self, which: usize) -> (u64, u64) {
         let mut random = Random(1000 + which as u64);
         let (mut calls, mut checked) = (0, 0);
@@ -301,7 +286,7 @@ impl Stress {
     fn fork(&self) -> u64 {
         let mut forks = 0;
         while !self.is_over() {
-            let status = process::fork(|| {
+            let status = fork(|| {
                 for (function, key) in &self.sites {
                     assert_eq!(function(), key.is_enabled(), "{}", key.name());
                     assert_eq!(key.leases(), 0);
@@ -310,7 +295,7 @@ impl Stress {
                 Batch::new().enable_all(keys()).protocol(self.protocol).apply().unwrap();
                 assert!(self.sites.iter().all(|s| s.0()));
             });
-            assert_eq!(status, 0, "fork {forks}: {status:#x}");
+            assert!(status.success(), "fork {forks}: {status}");
             forks += 1;
             // Not the forks are under test.
             let seen = self.batches();
@@ -329,7 +314,7 @@ fn stress(protocol: Protocol) {
     prepare().unwrap();
     let stress = &Stress {
         protocol,
-        sites: sites_for(protocol),
+        sites: sites(),
         truths: [const { Truth::new() }; FLIPPERS],
         stop: AtomicBool::new(false),
     };
@@ -346,7 +331,8 @@ fn stress(protocol: Protocol) {
             .collect();
         let flippers: Vec<_> = (0..FLIPPERS).map(|n| scope.spawn(move || stress.flip(n))).collect();
         let forker = scope.spawn(|| stress.fork());
-        // The length of the run; on a busy machine longer, until enough has happened to show something.
+        // The length of the run; on a busy machine longer, until enough has happened to show
+        // something.
         std::thread::sleep(end.saturating_duration_since(Instant::now()));
         let give_up = end + Duration::from_secs(60);
         let trapped = || protocol == Protocol::Flip || TRAPPED.load(Ordering::Relaxed);
@@ -377,66 +363,40 @@ fn stress(protocol: Protocol) {
 }
 
 #[test]
-fn no_thread_sees_a_wrong_branch_while_others_flip_as_fast_as_they_can() {
-    in_child("no_thread_sees_a_wrong_branch_while_others_flip_as_fast_as_they_can", || {
+fn no_branch_is_wrong_under_flips() {
+    in_child(|| {
         stress(Protocol::Flip);
     });
 }
 
 #[test]
-fn no_thread_sees_a_wrong_branch_while_others_patch_by_int3_as_fast_as_they_can() {
-    in_child("no_thread_sees_a_wrong_branch_while_others_patch_by_int3_as_fast_as_they_can", || {
+fn no_branch_is_wrong_under_int3() {
+    in_child(|| {
         stress(Protocol::INT3);
     });
 }
 
 #[test]
-fn no_thread_sees_a_wrong_branch_while_code_is_written_through_the_memory_file() {
-    in_child("no_thread_sees_a_wrong_branch_while_code_is_written_through_the_memory_file", || {
+fn no_branch_is_wrong_through_the_memory_file() {
+    in_child(|| {
         process::refuse_exec_gain();
         stress(Protocol::INT3);
     });
 }
 
 #[test]
-fn a_batch_by_int3_takes_three_barriers_a_queue() {
-    in_child("a_batch_by_int3_takes_three_barriers_a_queue", || {
-        let sites = sites_for(Protocol::INT3);
+fn int3_takes_three_barriers_a_queue() {
+    in_child(|| {
+        let sites = sites();
         let keys = || sites.iter().map(|s| s.1);
-        for (capacity, barriers) in [(64, 3), (256, 3), (10, 21), (1, 192)] {
+        for (capacity, barriers) in [(56, 3), (256, 3), (10, 18), (1, 168)] {
             let protocol = Protocol::Int3 { capacity: NonZero::new(capacity).unwrap() };
             let report = Batch::new().enable_all(keys()).protocol(protocol).apply().unwrap();
-            assert_eq!((report.sites, report.barriers), (64, barriers), "queues of {capacity}");
+            assert_eq!((report.sites, report.barriers), (56, barriers), "queues of {capacity}");
             assert!(sites.iter().all(|s| s.0()));
             Batch::new().disable_all(keys()).protocol(protocol).apply().unwrap();
             assert!(sites.iter().all(|s| !s.0()));
         }
-    });
-}
-
-#[test]
-fn what_cannot_be_flipped_goes_by_int3_in_the_same_batch() {
-    in_child("what_cannot_be_flipped_goes_by_int3_in_the_same_batch", || {
-        let sites = [&COMPILED[..], &NOPS].concat();
-        for on in [true, false] {
-            let batch = Batch::new();
-            let keys = sites.iter().map(|s| s.1);
-            let report = if on { batch.enable_all(keys) } else { batch.disable_all(keys) }.apply().unwrap();
-            assert_eq!((report.sites, report.barriers), (56, 1 + 3));
-            assert!(sites.iter().all(|s| s.0() == on));
-        }
-        // Where int3 is refused, the others are not flipped either.
-        let (ready, is_ready) = channel();
-        let (_end, ended) = channel::<()>();
-        std::thread::spawn(move || {
-            block_sigtrap();
-            ready.send(()).unwrap();
-            let _ = ended.recv();
-        });
-        is_ready.recv().unwrap();
-        let error = Batch::new().enable_all(sites.iter().map(|s| s.1)).apply().unwrap_err();
-        assert!(matches!(error, Error::TrapsBlocked { .. }), "{error}");
-        assert!(sites.iter().all(|s| !s.0() && !s.1.is_enabled()));
     });
 }
 
@@ -452,8 +412,8 @@ fn block_sigtrap() {
 }
 
 #[test]
-fn int3_is_refused_while_a_thread_blocks_its_signal_and_flip_is_not() {
-    in_child("int3_is_refused_while_a_thread_blocks_its_signal_and_flip_is_not", || {
+fn a_deaf_thread_refuses_int3_alone() {
+    in_child(|| {
         let (ready, is_ready) = channel();
         let (end, ended) = channel::<()>();
         let thread = std::thread::Builder::new().name("deaf".into()).spawn(move || {

@@ -1,85 +1,20 @@
-//! Processes that resist being written to, and other writers of their code.
+//! Processes that resist being written to.
 #![cfg(all(target_arch = "x86_64", target_os = "linux", not(dormouse_fallback)))]
 #![allow(unsafe_code)]
 
-mod child;
 #[macro_use]
 mod placed;
 mod process;
+mod sites;
 
 use std::ffi::c_void;
-use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt as _;
+use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use child::in_child;
-use dormouse_keys::{
-    Batch, BatchReport, Error, Protocol, StaticKey, all, capability, prepare, static_key, text_reserved,
-    unlikely,
-};
-use process::{NO_WRITABLE_CODE, Refusal, fork, mappings, no, refuse, refuse_exec_gain, skipped};
-
-static_key! {
-    static KEY: "resist.key" = false;
-    static OTHER: "resist.other" = false;
-}
-
-placed! {
-    in_a_line: nop, 8 before 1 << 6;
-    over_a_page: nop, 2 before 1 << 12;
-    in_a_page: test, 64 before 1 << 12;
-}
-
-#[inline(never)]
-extern "C" fn site() -> bool {
-    unlikely!(KEY)
-}
-
-#[inline(never)]
-extern "C" fn other() -> bool {
-    unlikely!(OTHER)
-}
-
-type Site = (extern "C" fn() -> bool, &'static StaticKey<false>);
-
-/// A site that can be flipped, and two that cannot, one of which crosses the end of its page.
-const SITES: [Site; 3] =
-    [(site, &KEY), (in_a_line::SITE, &in_a_line::KEY), (over_a_page::SITE, &over_a_page::KEY)];
-
-/// The first five bytes of each function with a site at its beginning, and the first 64 of the others'.
-fn text() -> Vec<[u8; 64]> {
-    // SAFETY: code of this binary, with other functions behind it.
-    SITES.map(|(function, _)| unsafe { *(function as *const [u8; 64]) }).to_vec()
-}
-
-fn switch(on: bool, protocol: Protocol) -> Result<BatchReport, Error> {
-    let batch = Batch::new().protocol(protocol);
-    let keys = SITES.map(|(_, key)| key.key());
-    if on { batch.enable_all(keys).apply() } else { batch.disable_all(keys).apply() }
-}
-
-/// Keys and sites all say the same.
-fn assert_all(on: bool) {
-    for (function, key) in SITES {
-        assert_eq!((function(), key.is_enabled()), (on, on), "{}", key.name());
-    }
-}
-
-/// Switches all keys on and off by each protocol; some pages, and no more traps than anybody could have taken.
-fn assert_switchable() {
-    for protocol in [Protocol::Flip, Protocol::INT3] {
-        let before = text();
-        for on in [true, false] {
-            let report = switch(on, protocol).unwrap();
-            assert_eq!((report.keys, report.traps), (3, 0));
-            assert_eq!(report.barriers, if protocol == Protocol::Flip { 4 } else { 3 });
-            assert!(report.pages >= 2);
-            assert_all(on);
-        }
-        assert_eq!(text(), before);
-    }
-}
+use dormouse_keys::{Batch, Error, Protocol, capability, prepare};
+use dormouse_testkit::{Answer, Filter, fork, in_child, skip};
+use process::{Mapped, mapping_at, no_writable_code, refuse_exec_gain};
+use sites::{KEY, assert_all, assert_switchable, site, switch, text};
 
 /// No protocol changes anything, for this reason.
 fn assert_refused(reason: impl Fn(&Error) -> bool) {
@@ -100,21 +35,22 @@ fn report(name: &str) -> (String, Option<String>) {
 
 /// Runs in a child of the test's own child, which it may leave with fewer rights.
 fn assert_in_fork(name: &str, body: impl FnOnce()) {
-    assert_eq!(fork(body), 0, "{name}");
+    let status = fork(body);
+    assert!(status.success(), "{name}: {status}");
 }
 
 /// Seals this binary's code; false where the kernel cannot.
 fn seal_code() -> bool {
     const MSEAL: libc::c_long = 462;
     let own = site as *const () as usize;
-    let (code, ..) = mappings().into_iter().find(|(range, ..)| range.contains(&own)).unwrap();
+    let code = mapping_at(own).range;
     // SAFETY: has the kernel refuse changes of this mapping, no more.
     unsafe { libc::syscall(MSEAL, code.start, code.len(), 0) == 0 }
 }
 
 #[test]
-fn without_an_obstacle_pages_become_writable_and_both_steps_are_said_to_work() {
-    in_child("without_an_obstacle_pages_become_writable_and_both_steps_are_said_to_work", || {
+fn without_obstacle_pages_become_writable() {
+    in_child(|| {
         assert_switchable();
         assert_eq!(report("keys.write").0, "by mprotect");
         assert_eq!(report("keys.write.mprotect").1, None);
@@ -123,41 +59,45 @@ fn without_an_obstacle_pages_become_writable_and_both_steps_are_said_to_work() {
 }
 
 #[test]
-fn where_code_must_not_become_writable_it_is_written_through_the_memory_file() {
-    in_child("where_code_must_not_become_writable_it_is_written_through_the_memory_file", || {
-        let through_the_file = |fix: &str| {
+fn sealed_code_is_written_through_the_memory_file() {
+    in_child(|| {
+        let through_the_file = |fix: Option<&str>| {
             assert_switchable();
-            assert!(report("keys.write").0.starts_with("through /proc/self/mem"));
-            assert!(report("keys.write.mprotect").1.unwrap().contains(fix));
+            if let Some(fix) = fix {
+                assert!(report("keys.write").0.starts_with("through /proc/thread-self/mem"));
+                assert!(report("keys.write.mprotect").1.unwrap().contains(fix));
+            } else {
+                assert!(report("keys.write").0.starts_with("not tried"));
+            }
             // The mapping is what it was: private, of its file, not writable.
             let own = site as *const () as usize;
-            let (_, permissions, rest) = mappings().into_iter().find(|m| m.0.contains(&own)).unwrap();
+            let Mapped { perms, name, .. } = mapping_at(own);
             let exe = std::env::current_exe().unwrap();
-            assert!(permissions == "r-xp" && rest.ends_with(&*exe.to_string_lossy()), "{permissions} {rest}");
+            assert!(perms == "r-xp" && name == exe.to_string_lossy(), "{perms} {name}");
         };
         assert_in_fork("MDWE", || {
             refuse_exec_gain();
-            through_the_file("MemoryDenyWriteExecute=no");
+            through_the_file(Some("MemoryDenyWriteExecute=no"));
         });
         assert_in_fork("a filter", || {
-            refuse(&[NO_WRITABLE_CODE]);
-            through_the_file("filter of system calls");
+            no_writable_code().install();
+            through_the_file(None);
         });
         assert_in_fork("a seal", || {
             if seal_code() {
-                through_the_file("unsealed");
+                through_the_file(Some("unsealed"));
             } else {
-                skipped("this kernel has no mseal");
+                skip("this kernel has no mseal");
             }
         });
     });
 }
 
 #[test]
-fn where_nothing_works_the_error_names_both_refusals_and_the_keys_are_as_they_were() {
-    in_child("where_nothing_works_the_error_names_both_refusals_and_the_keys_are_as_they_were", || {
+fn an_unwritable_site_names_both_refusals() {
+    in_child(|| {
         if !process::is_root() {
-            return skipped("leaving /proc takes root");
+            return skip("leaving /proc takes root");
         }
         let is_unwritable = |setting: &'static str| {
             move |error: &Error| {
@@ -179,7 +119,8 @@ fn where_nothing_works_the_error_names_both_refusals_and_the_keys_are_as_they_we
             assert!(report("keys.write.memory").1.unwrap().contains("prepare()"));
         });
         assert_in_fork("a filter of mprotect and open", || {
-            refuse(&[NO_WRITABLE_CODE, no(libc::SYS_open), no(libc::SYS_openat)]);
+            no_writable_code().install();
+            Filter::refuse(&[libc::SYS_open, libc::SYS_openat]).install();
             let error = Batch::new().enable(&KEY).apply().unwrap_err();
             assert!(is_unwritable("prepare()")(&error), "{error}");
             assert!(!site());
@@ -188,10 +129,10 @@ fn where_nothing_works_the_error_names_both_refusals_and_the_keys_are_as_they_we
 }
 
 #[test]
-fn who_prepares_before_giving_up_rights_can_switch_keys_after_it() {
-    in_child("who_prepares_before_giving_up_rights_can_switch_keys_after_it", || {
+fn a_prepared_process_may_give_up_rights() {
+    in_child(|| {
         if !process::is_root() {
-            return skipped("giving up root takes root");
+            return skip("giving up root takes root");
         }
         assert_in_fork("MDWE, undumpable", || {
             prepare().unwrap();
@@ -205,7 +146,7 @@ fn who_prepares_before_giving_up_rights_can_switch_keys_after_it() {
             process::leave_proc();
             Batch::new().enable(&KEY).apply().unwrap();
             assert!(site());
-            // Who blocks SIGTRAP cannot be told without /proc.
+            // Threads that block SIGTRAP cannot be found without /proc.
             let error = Batch::new().disable(&KEY).protocol(Protocol::INT3).apply().unwrap_err();
             assert!(matches!(error, Error::Denied { .. }) && error.to_string().contains("/proc"), "{error}");
             assert!(site());
@@ -214,8 +155,8 @@ fn who_prepares_before_giving_up_rights_can_switch_keys_after_it() {
 }
 
 #[test]
-fn a_memory_file_that_the_host_has_closed_is_opened_anew_and_its_number_left_alone() {
-    in_child("a_memory_file_that_the_host_has_closed_is_opened_anew_and_its_number_left_alone", || {
+fn a_closed_memory_file_is_opened_anew() {
+    in_child(|| {
         let is_memory = |fd: &libc::c_int| {
             std::fs::read_link(format!("/proc/self/fd/{fd}")).is_ok_and(|to| to.ends_with("mem"))
         };
@@ -239,25 +180,27 @@ fn a_memory_file_that_the_host_has_closed_is_opened_anew_and_its_number_left_alo
 }
 
 #[test]
-fn a_refused_system_call_refuses_the_batch_before_the_first_byte() {
-    in_child("a_refused_system_call_refuses_the_batch_before_the_first_byte", || {
+fn a_refused_call_refuses_the_batch_first() {
+    in_child(|| {
         let denied = |what: &'static str| {
             move |e: &Error| matches!(e, Error::Denied { .. }) && e.to_string().starts_with(what)
         };
         assert_in_fork("membarrier", || {
-            refuse(&[no(libc::SYS_membarrier)]);
+            Filter::refuse(&[libc::SYS_membarrier]).install();
             assert_refused(denied("membarrier"));
-            assert!(report("keys.sync").1.is_some());
+            // Under a filter the report only looks.
+            assert!(report("keys.write").0.starts_with("not tried"));
         });
         assert_in_fork("membarrier, after a batch", || {
             KEY.enable().unwrap();
             KEY.disable().unwrap();
-            refuse(&[no(libc::SYS_membarrier)]);
+            Filter::refuse(&[libc::SYS_membarrier]).install();
             assert_refused(denied("membarrier"));
         });
         assert_in_fork("rt_sigaction", || {
-            refuse(&[no(libc::SYS_rt_sigaction)]);
-            assert_refused(denied("a handler for SIGTRAP"));
+            Filter::refuse(&[libc::SYS_rt_sigaction]).install();
+            let error = switch(true, Protocol::INT3).unwrap_err();
+            assert!(denied("a handler for SIGTRAP")(&error), "{error}");
             KEY.enable().unwrap();
             assert!(site(), "flip needs no handler");
         });
@@ -278,13 +221,18 @@ extern "C" fn answer(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut c_vo
 }
 
 #[test]
-fn whichever_barrier_is_refused_half_way_the_text_is_as_it_was() {
-    in_child("whichever_barrier_is_refused_half_way_the_text_is_as_it_was", || {
-        // Registering, the flips' barrier, and three for the sites that go by int3.
-        for (from, for_good) in (1..=5).flat_map(|from| [(from, false), (from, true)]) {
+fn a_barrier_refused_half_way_changes_nothing() {
+    in_child(|| {
+        // Registering, then the flips' barrier, or three by int3.
+        let cases = [(Protocol::Flip, 2), (Protocol::INT3, 4)];
+        let each = |(protocol, barriers)| (1..=barriers).map(move |from| (protocol, from));
+        for (protocol, from, for_good) in
+            cases.into_iter().flat_map(each).flat_map(|(by, from)| [(by, from, false), (by, from, true)])
+        {
             for through_the_file in [false, true] {
-                let name =
-                    format!("barrier {from}, for good: {for_good}, through the file: {through_the_file}");
+                let name = format!(
+                    "{protocol:?} {from}, for good: {for_good}, through the file: {through_the_file}"
+                );
                 assert_in_fork(&name, || {
                     REFUSED[0].store(from, Ordering::Relaxed);
                     REFUSED[1].store(if for_good { u32::MAX } else { from + 1 }, Ordering::Relaxed);
@@ -296,12 +244,11 @@ fn whichever_barrier_is_refused_half_way_the_text_is_as_it_was() {
                         assert_eq!(libc::sigaction(libc::SIGSYS, &raw const action, std::ptr::null_mut()), 0);
                     }
                     let before = text();
-                    let trap = libc::SECCOMP_RET_TRAP;
-                    refuse(&[Refusal { call: libc::SYS_membarrier, third_has: 0, answer: trap }]);
+                    Filter::answer(Answer::Trap, &[libc::SYS_membarrier]).install();
                     if through_the_file {
-                        refuse(&[NO_WRITABLE_CODE]);
+                        no_writable_code().install();
                     }
-                    let error = switch(true, Protocol::Flip).unwrap_err();
+                    let error = switch(true, protocol).unwrap_err();
                     assert!(matches!(error, Error::Denied { .. }), "{error}");
                     assert!(BARRIERS.load(Ordering::Relaxed) >= from);
                     assert_eq!(text(), before);
@@ -310,163 +257,4 @@ fn whichever_barrier_is_refused_half_way_the_text_is_as_it_was() {
             }
         }
     });
-}
-
-#[test]
-fn code_that_is_mapped_from_a_file_for_all_to_see_is_not_written() {
-    in_child("code_that_is_mapped_from_a_file_for_all_to_see_is_not_written", || {
-        let page = in_a_page::SITE as usize & !4095;
-        // SAFETY: a file of this process alone, mapped over a copy of itself, at a function that nobody runs.
-        unsafe {
-            let file = OwnedFd::from_raw_fd(libc::memfd_create(c"shared".as_ptr(), libc::MFD_CLOEXEC));
-            assert_eq!(libc::write(file.as_raw_fd(), page as *const _, 4096), 4096);
-            let protection = libc::PROT_READ | libc::PROT_EXEC;
-            let flags = libc::MAP_SHARED | libc::MAP_FIXED;
-            let mapped = libc::mmap(page as *mut _, 4096, protection, flags, file.as_raw_fd(), 0);
-            assert_eq!(mapped as usize, page);
-        }
-        for protocol in [Protocol::Flip, Protocol::INT3] {
-            let error = Batch::new().enable(&in_a_page::KEY).protocol(protocol).apply().unwrap_err();
-            let Error::SharedText { key, addr } = error else { panic!("{error}") };
-            assert_eq!((key, addr), ("in_a_page", in_a_page::SITE as usize));
-            assert!(!in_a_page::SITE());
-        }
-    });
-}
-
-/// A uprobe on a byte of this binary's code, as long as it lives.
-fn uprobe(at: usize) -> io::Result<OwnedFd> {
-    /// The beginning of `struct perf_event_attr`.
-    #[repr(C)]
-    #[derive(Default)]
-    struct Attr {
-        kind: u32,
-        size: u32,
-        config: [u64; 5],
-        wakeup: [u32; 2],
-        path: u64,
-        offset: u64,
-    }
-    let kind = std::fs::read_to_string("/sys/bus/event_source/devices/uprobe/type")?;
-    let path = std::env::current_exe()?;
-    let path = std::ffi::CString::new(path.as_os_str().as_bytes())?;
-    let (range, _, rest) = mappings().into_iter().find(|(range, ..)| range.contains(&at)).unwrap();
-    let file_offset = u64::from_str_radix(rest.split(' ').next().unwrap(), 16).unwrap();
-    let attr = Attr {
-        kind: kind.trim().parse().unwrap(),
-        size: size_of::<Attr>() as u32,
-        path: path.as_ptr() as u64,
-        offset: file_offset + (at - range.start) as u64,
-        ..Attr::default()
-    };
-    // SAFETY: the kernel reads the attributes and the path, and gives a new descriptor.
-    unsafe {
-        let fd = libc::syscall(libc::SYS_perf_event_open, &raw const attr, 0, -1, -1, 8);
-        if fd < 0 { Err(io::Error::last_os_error()) } else { Ok(OwnedFd::from_raw_fd(fd as i32)) }
-    }
-}
-
-/// Where the site of a function of the `SITES` is.
-fn address_of(function: extern "C" fn() -> bool) -> usize {
-    let start = function as usize;
-    (start..start + 64).find(|&at| text_reserved(at, 1).is_some()).unwrap()
-}
-
-/// Whether a batch with this key is refused, saying that the byte at its site is this one.
-fn assert_names(key: &'static StaticKey<false>, site: usize, byte: u8) {
-    for protocol in [Protocol::Flip, Protocol::INT3] {
-        let batch = Batch::new().enable(&OTHER).protocol(protocol);
-        let batch = if key.is_enabled() { batch.disable(key) } else { batch.enable(key) };
-        let error = batch.apply().unwrap_err();
-        let text = error.to_string();
-        let Error::UnexpectedText { key: name, addr, expected, found } = error else { panic!("{error}") };
-        assert_eq!((name, addr, found[0]), (key.name(), site, byte));
-        assert_ne!(expected[0], byte);
-        assert!(text.contains(name) && text.contains(&format!("{site:#x}")), "{text}");
-        assert_eq!(text.contains("breakpoint"), byte == 0xcc, "{text}");
-        assert!(!OTHER.is_enabled() && !other());
-    }
-}
-
-#[test]
-fn a_uprobe_on_a_site_is_named_and_left_alone() {
-    in_child("a_uprobe_on_a_site_is_named_and_left_alone", || {
-        let at = address_of(site);
-        let probe = match uprobe(at) {
-            Ok(probe) => probe,
-            Err(error) => return skipped(&format!("no uprobe here: {error}")),
-        };
-        assert_names(&KEY, at, 0xcc);
-        assert!(!site(), "the kernel runs what it has replaced");
-        drop(probe);
-        KEY.enable().unwrap();
-        assert!(site());
-    });
-}
-
-#[test]
-fn a_uprobe_on_a_site_that_is_awake_puts_it_to_sleep_and_that_is_named_too() {
-    in_child("a_uprobe_on_a_site_that_is_awake_puts_it_to_sleep_and_that_is_named_too", || {
-        let at = address_of(site);
-        KEY.enable().unwrap();
-        let probe = match uprobe(at) {
-            Ok(probe) => probe,
-            Err(error) => return skipped(&format!("no uprobe here: {error}")),
-        };
-        assert_names(&KEY, at, 0xcc);
-        // The kernel knows the instruction from the file.
-        assert!(!site());
-        drop(probe);
-        assert!(!site());
-        assert_names(&KEY, at, 0xa9);
-    });
-}
-
-#[test]
-fn a_breakpoint_of_a_debugger_is_named_and_left_alone() {
-    in_child("a_breakpoint_of_a_debugger_is_named_and_left_alone", || {
-        let at = address_of(site);
-        // SAFETY: no preconditions.
-        let thread = unsafe { libc::gettid() };
-        // SAFETY: lets a child trace its parent, where else only the parent may trace the child.
-        unsafe { libc::prctl(libc::PR_SET_PTRACER, -1) };
-        let poke = |byte: u8| {
-            fork(|| {
-                // SAFETY: traces the parent, which waits, and lets it go again. Only the child's own memory is
-                // written by these calls, and the parent's word.
-                unsafe {
-                    let none = std::ptr::null_mut::<libc::c_void>();
-                    assert_eq!(libc::ptrace(libc::PTRACE_ATTACH, thread, none, none), 0);
-                    assert_eq!(libc::waitpid(thread, std::ptr::null_mut(), libc::__WALL), thread);
-                    let word = libc::ptrace(libc::PTRACE_PEEKTEXT, thread, at, none);
-                    let word = word & !0xff | libc::c_long::from(byte);
-                    assert_eq!(libc::ptrace(libc::PTRACE_POKETEXT, thread, at, word), 0);
-                    assert_eq!(libc::ptrace(libc::PTRACE_DETACH, thread, none, none), 0);
-                }
-            })
-        };
-        // SAFETY: reads the site.
-        let byte = unsafe { std::ptr::read_volatile(at as *const u8) };
-        assert_eq!(poke(0xcc), 0);
-        assert_names(&KEY, at, 0xcc);
-        assert_eq!(poke(byte), 0);
-        KEY.enable().unwrap();
-        assert!(site());
-    });
-}
-
-#[test]
-fn reserved_text_is_the_five_bytes_of_each_site_and_names_its_key() {
-    let keys = all();
-    for (function, key) in [(in_a_line::SITE, &in_a_line::KEY), (over_a_page::SITE, &over_a_page::KEY)] {
-        assert!(keys.iter().any(|k| k.key.name() == key.name()));
-        let start = function as usize;
-        let names = |addr, len| text_reserved(addr, len).map(dormouse_keys::Key::name);
-        for addr in start..start + 5 {
-            assert_eq!(names(addr, 1), Some(key.name()));
-        }
-        assert_eq!((names(start - 1, 1), names(start + 5, 1)), (None, None));
-        assert_eq!((names(start - 1, 2), names(start - 9, 100)), (Some(key.name()), Some(key.name())));
-        assert_eq!(names(start, 0), None);
-    }
 }

@@ -2,16 +2,14 @@
 #![cfg(all(target_arch = "x86_64", target_os = "linux", not(dormouse_fallback)))]
 #![allow(unsafe_code)]
 
-mod child;
-mod process;
-
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-use child::in_child;
 use dormouse_keys::{Batch, Error, Protocol, static_key, unlikely};
-use dormouse_sys::trap::{self, Holder, Verdict};
-use process::{died_of, fork};
+use dormouse_sys::trap::{self, Disposition, Verdict};
+use dormouse_testkit::{fork, in_child, skip};
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::ExitStatus;
 
 static_key! {
     static KEY: "traps.key" = false;
@@ -26,10 +24,11 @@ extern "C" fn site() -> bool {
 fn install_ours() {
     Batch::new().enable(&KEY).protocol(Protocol::INT3).apply().unwrap();
     assert!(site());
-    assert_eq!(trap::holder().unwrap(), Holder::Ours);
+    assert_eq!(trap::disposition().unwrap(), Disposition::Ours);
 }
 
-/// What a handler saw last: description, number of calls, address, and whether SIGUSR1 and SIGTRAP were blocked.
+/// The last sight of a handler: description, number of calls, address, and whether SIGUSR1 and
+/// SIGTRAP were blocked.
 static CODE: AtomicI32 = AtomicI32::new(0);
 static CALLS: AtomicU32 = AtomicU32::new(0);
 static RIP: AtomicU64 = AtomicU64::new(0);
@@ -82,6 +81,34 @@ fn handle(handler: usize, flags: libc::c_int) {
     }
 }
 
+type Sigaction =
+    unsafe extern "C" fn(libc::c_int, *const libc::sigaction, *mut libc::sigaction) -> libc::c_int;
+
+/// The act of another thread of the host, right behind a look at the handler of SIGTRAP, once:
+/// installs this handler with these flags.
+static MEANWHILE: (AtomicUsize, AtomicI32) = (AtomicUsize::new(0), AtomicI32::new(0));
+
+/// In place of the C library's, for the whole of this binary.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn sigaction(
+    signal: libc::c_int,
+    new: *const libc::sigaction,
+    old: *mut libc::sigaction,
+) -> libc::c_int {
+    // SAFETY: the C library's own is the next of that name; what the caller passed is passed on.
+    let result = unsafe {
+        let next = libc::dlsym(libc::RTLD_NEXT, c"sigaction".as_ptr());
+        std::mem::transmute::<*mut c_void, Sigaction>(next)(signal, new, old)
+    };
+    if signal == libc::SIGTRAP && new.is_null() {
+        let handler = MEANWHILE.0.swap(0, Ordering::Relaxed);
+        if handler != 0 {
+            handle(handler, MEANWHILE.1.load(Ordering::Relaxed));
+        }
+    }
+    result
+}
+
 /// Somebody else's `int3`; says where it goes on.
 #[inline(never)]
 fn breakpoint() -> u64 {
@@ -103,8 +130,8 @@ fn long_breakpoint() -> u64 {
 const SI_KERNEL: libc::c_int = 0x80;
 
 #[test]
-fn a_trap_that_is_not_ours_goes_to_the_handler_before_ours_with_what_it_asked_for() {
-    in_child("a_trap_that_is_not_ours_goes_to_the_handler_before_ours_with_what_it_asked_for", || {
+fn a_foreign_trap_goes_to_the_earlier_handler() {
+    in_child(|| {
         handle(with_info as *const () as usize, libc::SA_SIGINFO);
         install_ours();
         for breakpoint in [breakpoint, long_breakpoint] {
@@ -122,7 +149,7 @@ fn a_trap_that_is_not_ours_goes_to_the_handler_before_ours_with_what_it_asked_fo
 
 #[test]
 fn a_handler_without_information_is_called_as_such() {
-    in_child("a_handler_without_information_is_called_as_such", || {
+    in_child(|| {
         handle(without_info as *const () as usize, 0);
         install_ours();
         breakpoint();
@@ -131,8 +158,8 @@ fn a_handler_without_information_is_called_as_such() {
 }
 
 #[test]
-fn a_handler_may_be_interrupted_by_its_own_signal_if_it_asked_for_that() {
-    in_child("a_handler_may_be_interrupted_by_its_own_signal_if_it_asked_for_that", || {
+fn a_handler_may_nest_if_it_asked() {
+    in_child(|| {
         let nest = |flags: libc::c_int| {
             fork(move || {
                 handle(nesting as *const () as usize, flags);
@@ -142,15 +169,15 @@ fn a_handler_may_be_interrupted_by_its_own_signal_if_it_asked_for_that() {
                 assert_eq!(BLOCKED.load(Ordering::Relaxed), 1, "its mask, and not the signal itself");
             })
         };
-        assert_eq!(nest(libc::SA_NODEFER), 0);
+        assert!(nest(libc::SA_NODEFER).success());
         // Else the signal is blocked, and the kernel ends a thread that traps all the same.
-        assert!(died_of(nest(0), libc::SIGTRAP));
+        assert_eq!(nest(0).signal(), Some(libc::SIGTRAP));
     });
 }
 
 #[test]
-fn a_handler_for_one_time_has_its_one_time() {
-    in_child("a_handler_for_one_time_has_its_one_time", || {
+fn a_handler_for_one_time_runs_once() {
+    in_child(|| {
         let calls = |count: u32| {
             fork(move || {
                 handle(without_info as *const () as usize, libc::SA_RESETHAND);
@@ -161,20 +188,75 @@ fn a_handler_for_one_time_has_its_one_time() {
                 assert_eq!(CALLS.load(Ordering::Relaxed), count);
             })
         };
-        assert_eq!(calls(1), 0);
-        assert!(died_of(calls(2), libc::SIGTRAP));
+        assert!(calls(1).success());
+        assert_eq!(calls(2).signal(), Some(libc::SIGTRAP));
+    });
+}
+
+#[test]
+fn a_handler_that_races_ours_is_called() {
+    in_child(|| {
+        let meanwhile = |handler: usize, flags: libc::c_int, blocked: u32| {
+            let status = fork(move || {
+                MEANWHILE.1.store(flags, Ordering::Relaxed);
+                MEANWHILE.0.store(handler, Ordering::Relaxed);
+                install_ours();
+                assert_eq!(MEANWHILE.0.load(Ordering::Relaxed), 0, "it came");
+                breakpoint();
+                assert_eq!(CALLS.load(Ordering::Relaxed), 1);
+                assert_eq!(BLOCKED.load(Ordering::Relaxed), blocked, "its mask, and the signal as it asked");
+            });
+            assert!(status.success(), "{status}");
+        };
+        meanwhile(with_info as *const () as usize, libc::SA_SIGINFO, 3);
+        meanwhile(without_info as *const () as usize, libc::SA_NODEFER | libc::SA_RESTART, 1);
+    });
+}
+
+/// Whether the thread that trapped was ended by the handler before ours.
+static ENDED: AtomicBool = AtomicBool::new(true);
+
+extern "C-unwind" fn end_thread(_: libc::c_int) {
+    unsafe extern "C-unwind" {
+        fn pthread_exit(value: *mut c_void) -> !;
+    }
+    // SAFETY: nothing of the thread is waited for but its end.
+    unsafe { pthread_exit(std::ptr::null_mut()) }
+}
+
+extern "C" fn run_into_it(_: *mut c_void) -> *mut c_void {
+    breakpoint();
+    ENDED.store(false, Ordering::Relaxed);
+    std::ptr::null_mut()
+}
+
+#[test]
+fn a_handler_before_ours_may_end_its_thread() {
+    in_child(|| {
+        handle(end_thread as *const () as usize, 0);
+        install_ours();
+        // SAFETY: a thread that is waited for.
+        unsafe {
+            let mut thread = std::mem::zeroed();
+            assert_eq!(
+                libc::pthread_create(&raw mut thread, std::ptr::null(), run_into_it, std::ptr::null_mut()),
+                0
+            );
+            assert_eq!(libc::pthread_join(thread, std::ptr::null_mut()), 0);
+        }
+        assert!(ENDED.load(Ordering::Relaxed));
     });
 }
 
 /// Where the core of a child that has ended by a signal would be, if this machine writes one here.
-fn has_core(status: libc::c_int) -> Option<bool> {
+fn has_core(status: ExitStatus) -> Option<bool> {
     let pattern = std::fs::read_to_string("/proc/sys/kernel/core_pattern").ok()?;
-    (pattern.trim() == "core").then_some(libc::WCOREDUMP(status))
+    (pattern.trim() == "core").then_some(status.core_dumped())
 }
 
 #[test]
-fn without_a_handler_before_ours_a_foreign_trap_ends_the_process_by_sigtrap() {
-    in_child("without_a_handler_before_ours_a_foreign_trap_ends_the_process_by_sigtrap", || {
+fn a_foreign_trap_ends_an_unprepared_process() {
+    in_child(|| {
         let place = std::env::temp_dir().join(format!("dormouse-traps-{}", std::process::id()));
         std::fs::create_dir(&place).unwrap();
         let raise = || {
@@ -193,10 +275,10 @@ fn without_a_handler_before_ours_a_foreign_trap_ends_the_process_by_sigtrap() {
                 install_ours();
                 way();
             });
-            assert!(died_of(status, libc::SIGTRAP), "{status:#x}");
+            assert_eq!(status.signal(), Some(libc::SIGTRAP));
             match has_core(status) {
                 Some(has_core) => assert!(has_core),
-                None => process::skipped("this machine writes its cores elsewhere"),
+                None => skip("this machine writes its cores elsewhere"),
             }
         }
         std::fs::remove_dir_all(&place).unwrap();
@@ -204,8 +286,8 @@ fn without_a_handler_before_ours_a_foreign_trap_ends_the_process_by_sigtrap() {
 }
 
 #[test]
-fn an_ignored_signal_is_ignored_when_sent_and_not_when_it_is_a_trap() {
-    in_child("an_ignored_signal_is_ignored_when_sent_and_not_when_it_is_a_trap", || {
+fn an_ignored_signal_is_no_ignored_trap() {
+    in_child(|| {
         handle(libc::SIG_IGN, 0);
         install_ours();
         // SAFETY: no preconditions.
@@ -213,7 +295,7 @@ fn an_ignored_signal_is_ignored_when_sent_and_not_when_it_is_a_trap() {
         let trapped = fork(|| {
             breakpoint();
         });
-        assert!(died_of(trapped, libc::SIGTRAP));
+        assert_eq!(trapped.signal(), Some(libc::SIGTRAP));
     });
 }
 
@@ -237,7 +319,7 @@ fn own_code() -> extern "C" fn() {
 }
 
 #[test]
-fn a_trap_whose_int3_has_gone_before_the_handler_looked_is_tried_again() {
+fn a_late_trap_is_tried_again() {
     /// As a round that ends between trap and look-up.
     fn resolve(address: usize) -> Verdict {
         let page = CODE_PAGE.load(Ordering::Relaxed);
@@ -249,7 +331,7 @@ fn a_trap_whose_int3_has_gone_before_the_handler_looked_is_tried_again() {
         unsafe { page.write_volatile(0x90) };
         Verdict::Late
     }
-    in_child("a_trap_whose_int3_has_gone_before_the_handler_looked_is_tried_again", || {
+    in_child(|| {
         let code = own_code();
         trap::install(resolve).unwrap();
         code();
@@ -258,12 +340,12 @@ fn a_trap_whose_int3_has_gone_before_the_handler_looked_is_tried_again() {
 }
 
 #[test]
-fn a_trap_on_a_site_that_no_round_is_at_is_somebody_elses() {
+fn a_trap_outside_of_rounds_is_foreign() {
     fn resolve(_: usize) -> Verdict {
         ASKED.fetch_add(1, Ordering::Relaxed);
         Verdict::Late
     }
-    in_child("a_trap_on_a_site_that_no_round_is_at_is_somebody_elses", || {
+    in_child(|| {
         handle(with_info as *const () as usize, libc::SA_SIGINFO);
         let code = own_code();
         trap::install(resolve).unwrap();
@@ -273,7 +355,7 @@ fn a_trap_on_a_site_that_no_round_is_at_is_somebody_elses() {
 }
 
 #[test]
-fn a_trap_between_two_rounds_is_looked_up_in_the_second() {
+fn a_trap_between_rounds_meets_the_second() {
     fn resolve(address: usize) -> Verdict {
         if ASKED.fetch_add(1, Ordering::Relaxed) == 0 {
             // Late for the round before; and the next has begun since.
@@ -282,7 +364,7 @@ fn a_trap_between_two_rounds_is_looked_up_in_the_second() {
         }
         Verdict::Resume(address + 1)
     }
-    in_child("a_trap_between_two_rounds_is_looked_up_in_the_second", || {
+    in_child(|| {
         let code = own_code();
         trap::install(resolve).unwrap();
         code();
@@ -291,8 +373,49 @@ fn a_trap_between_two_rounds_is_looked_up_in_the_second() {
 }
 
 #[test]
-fn int3_is_refused_while_another_handler_has_the_signal_and_names_it() {
-    in_child("int3_is_refused_while_another_handler_has_the_signal_and_names_it", || {
+fn a_batch_that_retries_delays_no_other() {
+    static_key! {
+        static OTHER: "traps.other" = false;
+    }
+    in_child(|| {
+        assert!(!unlikely!(OTHER));
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        let (tell, told) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            // All signals, as the C library does inside of `pthread_create`.
+            let all = u64::MAX;
+            // SAFETY: blocks signals for this thread.
+            let blocked = unsafe { libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &all, 0, 8) };
+            assert_eq!(blocked, 0);
+            tell.send(()).unwrap();
+            let _ = ended.recv();
+        });
+        told.recv().unwrap();
+        // It looks for a tenth of a second. On a busy machine another may wait for its processor as
+        // long, but not each time.
+        let longest = || {
+            std::thread::scope(|scope| {
+                let looks = scope.spawn(|| {
+                    let error = Batch::new().enable(&KEY).protocol(Protocol::INT3).apply().unwrap_err();
+                    assert!(matches!(error, Error::TrapsBlocked { .. }), "{error}");
+                });
+                let mut longest = std::time::Duration::ZERO;
+                while !looks.is_finished() {
+                    let batch = Batch::new();
+                    let batch = if OTHER.is_enabled() { batch.disable(&OTHER) } else { batch.enable(&OTHER) };
+                    longest = longest.max(batch.apply().unwrap().elapsed);
+                }
+                longest
+            })
+        };
+        assert!((0..20).any(|_| longest() < std::time::Duration::from_millis(15)));
+        drop(end);
+    });
+}
+
+#[test]
+fn int3_is_refused_under_another_handler() {
+    in_child(|| {
         let by_int3 = |on: bool| {
             let batch = Batch::new().protocol(Protocol::INT3);
             if on { batch.enable(&KEY).apply() } else { batch.disable(&KEY).apply() }

@@ -6,7 +6,7 @@ use syn::parse::{Parse, ParseStream};
 use syn::spanned::Spanned;
 use syn::{Ident, ItemFn, LitStr, Token, parenthesized, parse_macro_input};
 
-/// What stands in the attribute's parentheses: a name, fields, both or neither.
+/// The attribute's parentheses: a name, fields, both or neither.
 #[derive(Default)]
 struct Arguments {
     name: Option<LitStr>,
@@ -41,13 +41,13 @@ impl Parse for Arguments {
     }
 }
 
-/// Makes a function a probe: a record when it begins, with fields, and one when it ends, with the time in
-/// between.
+/// Makes a function a probe: a record when it begins, with fields, and one when it ends, with the
+/// time in between.
 ///
-/// `#[probed]` names the probe after module and function, `#[probed("brew")]` as it says; `#[probed("brew",
-/// fields(cups, order = ?order))]` records fields as `dormouse::probe!` does. On an `async fn` the time is
-/// from the first poll to the end, waiting included. Only a function that was awake when it began records its
-/// end.
+/// `#[probed]` names the probe after module and function, `#[probed("brew")]` as it says;
+/// `#[probed("brew", fields(cups, order = ?order))]` records fields as `dormouse::probe!` does. On
+/// an `async fn` the time is from the first poll to the end, waiting included. Only a function that
+/// was awake when it began records its end.
 ///
 /// # Cost
 ///
@@ -67,7 +67,7 @@ pub fn probed(arguments: TokenStream, item: TokenStream) -> TokenStream {
         |name| quote!(#name),
     );
     let scope = quote_spanned! { sig.ident.span() =>
-        let _dormouse_scope: ::core::option::Option<::dormouse::macros::Scope> =
+        let _dormouse_scope: ::core::option::Option<::dormouse::macros::ProbedScope> =
             ::dormouse::__dormouse_scope!(#name, #fields);
     };
     quote! {

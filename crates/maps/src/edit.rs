@@ -6,20 +6,20 @@
 
 use std::ops::{Range, RangeBounds};
 
-use crate::mapping::Extent;
-use crate::{EditError, Mapping};
+use crate::error::EditError;
+use crate::mapping::{Extent, Mapping};
 
-/// What happens to mappings that are where a new one goes.
+/// The fate of the mappings that a new one overlaps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Overlap {
     /// The new one is refused.
     Reject,
-    /// They are removed, also where they reach beyond the new one.
+    /// They go, also where they reach beyond the new one.
     Replace,
-    /// They are cut: what reaches beyond the new one stays, with the value that it had.
+    /// They are cut: the parts beyond the new one stay, with the value that they had.
     ///
-    /// A value should therefore not depend on where its mapping begins; a file's mapping, for one, is
-    /// described by address minus file offset rather than by the offset of its first byte.
+    /// A value should therefore not depend on where its mapping begins; a file's mapping, for one,
+    /// is described by address minus file offset rather than by the offset of its first byte.
     Split,
 }
 
@@ -28,7 +28,7 @@ pub enum Overlap {
 pub struct Edit<V> {
     mappings: Vec<Mapping<V>>,
     changed: bool,
-    /// Between which addresses answers could be wrong now.
+    /// The addresses about which answers could be wrong now lie in it.
     outdated: Option<Extent>,
     /// First address of the mapping that was inserted last.
     inserted: Option<u64>,
@@ -57,7 +57,8 @@ impl<V: Copy> Edit<V> {
         Ok(())
     }
 
-    /// Takes away what lies in `range`, cutting mappings that reach beyond it. How many were touched.
+    /// Takes all of `range` away, cutting mappings that reach beyond it; the number of mappings
+    /// that this touches.
     pub fn remove(&mut self, range: impl RangeBounds<u64>) -> Result<usize, EditError> {
         let extent = Extent::of(&range)?;
         let there = self.overlapping(extent);
@@ -70,8 +71,9 @@ impl<V: Copy> Edit<V> {
 
     /// Lets the one mapping that lies inside `range` reach over all of it.
     ///
-    /// Unlike removing and inserting it anew this makes no cached answer stale: each is still true, of a part of
-    /// the mapping. Refused when nothing lies there, and when something else does.
+    /// Unlike removing and inserting it anew, this makes no cached answer stale: each is still true
+    /// of a part of the mapping. It is refused when no mapping lies inside, and when another one
+    /// overlaps the range.
     pub fn grow(&mut self, range: impl RangeBounds<u64>) -> Result<(), EditError> {
         let extent = Extent::of(&range)?;
         let there = self.overlapping(extent);
@@ -85,15 +87,16 @@ impl<V: Copy> Edit<V> {
         Ok(())
     }
 
-    /// Takes all mappings away.
-    pub fn clear(&mut self) {
-        self.changed |= !self.mappings.is_empty();
-        self.outdate(0..self.mappings.len());
-        self.mappings.clear();
+    /// Takes away all mappings that overlap `extent`, whole, and puts `new`, which lies in it, in
+    /// their place.
+    pub(crate) fn replace(&mut self, extent: Extent, new: Option<Mapping<V>>) {
+        debug_assert!(new.is_none_or(|new| extent.encloses(&new)));
+        let there = self.overlapping(extent);
+        self.splice(there, extent, new, false);
     }
 
     /// The mappings as they are after the changes so far, by address.
-    pub fn mappings(&self) -> &[Mapping<V>] {
+    pub(crate) fn mappings(&self) -> &[Mapping<V>] {
         &self.mappings
     }
 
@@ -102,12 +105,13 @@ impl<V: Copy> Edit<V> {
         self.changed
     }
 
-    /// Between which addresses answers that were right could be wrong now.
+    /// The addresses about which answers that were right could be wrong now lie in it.
     pub(crate) fn outdated(&self) -> Option<Extent> {
         self.outdated
     }
 
-    /// The mapping at the start of what was inserted last, as far as later changes have left it there.
+    /// The mapping that was inserted last, as far as later changes have left it at its first
+    /// address.
     pub(crate) fn inserted(&self) -> Option<Mapping<V>> {
         let start = self.inserted?;
         let at = self.mappings.partition_point(|mapping| mapping.last < start);
@@ -118,7 +122,8 @@ impl<V: Copy> Edit<V> {
         self.mappings
     }
 
-    /// All that was said of the mappings `there` could be wrong now, of where they begin and end too.
+    /// Every answer about the mappings `there` could be wrong now, also about where they begin and
+    /// end.
     fn outdate(&mut self, there: Range<usize>) {
         if let [first, ..] = self.mappings[there.clone()] {
             let extent = first.extent().hull(self.mappings[there.end - 1].extent());
@@ -146,7 +151,8 @@ impl<V: Copy> Edit<V> {
         })
     }
 
-    /// Puts `new` in the place of the mappings `there`, between what is kept of the outer ones.
+    /// Puts `new` in the place of the mappings `there`. If `keep`, the parts of them beyond
+    /// `extent` stay.
     fn splice(&mut self, there: Range<usize>, extent: Extent, new: Option<Mapping<V>>, keep: bool) {
         self.changed = true;
         self.outdate(there.clone());
@@ -179,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn each_policy_does_with_overlaps_what_it_says() {
+    fn each_policy_treats_overlaps_as_it_says() {
         let mut rejected = edit();
         let error = rejected.insert(15..25, 'x', Overlap::Reject).unwrap_err();
         assert_eq!(error, EditError::Overlaps { start: 15, last: 24, there_start: 10, there_last: 19 });
@@ -196,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ends_of_the_address_space_can_be_cut_off_and_put_back() {
+    fn ends_of_address_space_can_be_cut_off() {
         let mut edit = Edit::of(Vec::new());
         edit.insert(.., 'a', Overlap::Reject).unwrap();
         edit.insert(u64::MAX..=u64::MAX, 'z', Overlap::Split).unwrap();
@@ -207,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_takes_something_away_outdates_answers() {
+    fn only_removing_outdates_answers() {
         let mut grown = edit();
         grown.grow(20..40).unwrap();
         grown.insert(50..60, 'c', Overlap::Split).unwrap();
@@ -221,8 +227,13 @@ mod tests {
         assert_eq!(grown.grow(52..55), Err(EditError::Absent { start: 52, last: 54 }));
         assert_eq!(grown.remove(15..35), Ok(2));
         assert_eq!(grown.outdated(), Some(Extent { start: 10, last: 39 }));
-        let mut cleared = edit();
-        cleared.clear();
-        assert_eq!((cleared.is_changed(), cleared.outdated()), (true, Some(Extent { start: 10, last: 29 })));
+        let mut replaced = edit();
+        let new = Mapping { start: 12, last: 15, value: 'x' };
+        replaced.replace(Extent { start: 12, last: 15 }, Some(new));
+        replaced.replace(Extent { start: 20, last: 20 }, None);
+        assert_eq!(
+            (shown(&replaced), replaced.outdated()),
+            (vec![(12, 15, 'x')], Some(Extent { start: 10, last: 29 }))
+        );
     }
 }

@@ -2,20 +2,21 @@
 //!
 //! # Invariants
 //!
-//! An entry that bears another tag than [`Tag::NONE`] holds a value: it gets its first tag together with one.
+//! An entry that bears another tag than [`Tag::NONE`] holds a value: it gets its first tag together
+//! with one.
 //!
 //! # Safety
 //!
-//! The value of an entry that has never been filled is not initialised, so that an entry of an address-sized value
-//! takes half a cache line and a hit does not ask a second time whether there is one.
+//! The value of an entry that has never been filled is not initialised, so that an entry of an
+//! address-sized value takes half a cache line and a hit does not ask a second time whether there
+//! is one.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
 use std::mem::MaybeUninit;
 
-use crate::Mapping;
 use crate::generation::Tag;
-use crate::mapping::Extent;
+use crate::mapping::{Extent, Mapping};
 
 /// An answer and the tag under which it was looked up.
 pub(crate) struct Entry<V> {
@@ -64,7 +65,7 @@ impl<V: Copy> Entry<V> {
         Extent { start, last: start + self.reach.get() }
     }
 
-    /// Gives an answer that is still right the tag of today.
+    /// Gives an answer that is still right the map's present tag.
     pub(crate) fn renew(&self, tag: Tag) {
         debug_assert_ne!(self.tag.get(), Tag::NONE);
         self.tag.set(tag);

@@ -1,18 +1,19 @@
-//! Traces of page faults: what programs mapped, and which pages they then touched, in the order of time.
+//! Traces of page faults: the mappings that programs made and the pages that they then touched, in
+//! the order of time.
 //!
-//! A trace is a sequence of [`Op`]s over processes and threads, both numbered from 0 in the order in which
-//! they came to be. Addresses are page numbers: mappings begin and end at pages, so the rest of an address
-//! decides nothing. A program that executes another one becomes a new process with a new thread, because
-//! nothing of its address space survives.
+//! A trace is a sequence of [`FaultOp`]s over processes and threads, both numbered from 0 in the
+//! order in which they came to be. Addresses are page numbers: mappings begin and end at pages, so
+//! the rest of an address decides nothing. A program that executes another one becomes a new
+//! process with a new thread, because nothing of its address space survives.
 //!
-//! `dormouse record --faults` writes such a file, `dormouse bench maps --trace` replays it through the caches.
-//! Contents, names and arguments of the recorded programs are not in it.
+//! `dormouse record --faults` writes such a file, `dormouse bench maps --trace` replays it through
+//! the caches. Contents, names and arguments of the recorded programs are not in it.
 //!
 //! # Format, version 1
 //!
 //! gzip over: the magic `dmfault1`, then one byte an operation and its operands as LEB128 numbers;
-//! page numbers are differences (zigzag), a fault's to the last fault of its thread, a mapping's to the
-//! last mapping of any process. So most faults take two bytes before compression.
+//! page numbers are differences (zigzag), a fault's to the last fault of its thread, a mapping's to
+//! the last mapping of any process. So most faults take two bytes before compression.
 //!
 //! # Invariants
 //!
@@ -26,19 +27,21 @@ use flate2::write::GzEncoder;
 
 const MAGIC: &[u8; 8] = b"dmfault1";
 
-/// Operations of a trace, at most: a small file that decompresses to endless ones must not take all memory.
+/// Operations of a trace, at most: a small file that decompresses to endless ones must not take all
+/// memory.
 pub const MOST: usize = 1 << 26;
 
 /// Page numbers have that many bits, so that addresses have 64.
 const PAGE_NUMBER_BITS: u32 = 52;
 
-/// Bytes that a [`Writer`] keeps before it compresses them.
+/// Bytes that a [`FaultWriter`] keeps before it compresses them.
 const BUFFER: usize = 1 << 16;
 
-/// Something that happened.
+/// An event in a trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Op {
-    /// The next process, with the mappings of `parent` if it has one (`fork`), else with none (`exec`).
+pub enum FaultOp {
+    /// The next process, with the mappings of `parent` if it has one (`fork`), else with none
+    /// (`exec`).
     Process {
         /// The process that it was forked from.
         parent: Option<u32>,
@@ -53,7 +56,7 @@ pub enum Op {
         /// The process.
         process: u32,
     },
-    /// `process` maps pages, over whatever was there.
+    /// `process` maps pages, over all mappings that were there.
     Map {
         /// The process.
         process: u32,
@@ -62,7 +65,7 @@ pub enum Op {
         /// Number of pages, at least one.
         pages: u64,
     },
-    /// A mapping of `process` now reaches over these pages; it lies inside them.
+    /// A mapping of `process` that lies inside these pages now reaches over all of them.
     Grow {
         /// The process.
         process: u32,
@@ -80,45 +83,45 @@ pub enum Op {
     },
 }
 
-/// Why a trace cannot be read.
+/// The reason why a trace cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum TraceError {
-    /// It cannot be read or decompressed.
+pub enum FaultTraceError {
+    /// The file cannot be read or decompressed.
     #[error("cannot decompress the trace: {0}")]
     Compression(#[from] io::Error),
-    /// It is something else.
+    /// The file is something else.
     #[error("not a trace of page faults: it does not begin with \"dmfault1\"")]
     Magic,
-    /// It is damaged.
+    /// The trace is damaged.
     #[error("the trace is damaged at operation {operation}: {what}")]
     Damaged {
         /// Index of the operation.
         operation: usize,
-        /// What is wrong with it.
+        /// The damage.
         what: &'static str,
     },
 }
 
-/// Why an operation cannot be part of a trace.
+/// The reason why an operation cannot be part of a trace.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum WriteError {
+pub enum FaultWriteError {
     /// The file cannot be written.
     #[error("cannot write the trace: {0}")]
     Io(#[from] io::Error),
-    /// It names a process or thread that no operation has made, or pages that are none.
+    /// The operation names a process or thread that no operation has made, or pages that are none.
     #[error("not part of a trace: {op:?}")]
     Meaningless {
         /// The operation.
-        op: Op,
+        op: FaultOp,
     },
     /// There are [`MOST`] operations.
     #[error("a trace has {MOST} operations at most")]
     Full,
 }
 
-/// Where differences are counted from, and who is there.
+/// The numbers that differences are counted from, and the processes and threads that are there.
 #[derive(Debug, Default)]
 struct Context {
     processes: u32,
@@ -128,16 +131,16 @@ struct Context {
     mapped: u64,
 }
 
-/// Writes a trace, operation by operation. It is whole after [`Writer::finish`].
+/// Writes a trace, operation by operation. It is whole after [`FaultWriter::finish`].
 #[derive(Debug)]
-pub struct Writer<W: Write> {
+pub struct FaultWriter<W: Write> {
     out: GzEncoder<W>,
     buffer: Vec<u8>,
     context: Context,
     len: usize,
 }
 
-impl<W: Write> Writer<W> {
+impl<W: Write> FaultWriter<W> {
     /// A trace of nothing so far.
     pub fn new(out: W) -> Self {
         Self {
@@ -153,11 +156,11 @@ impl<W: Write> Writer<W> {
     /// # Errors
     ///
     /// When it cannot be part of this trace, which then is as it was; when writing fails.
-    pub fn put(&mut self, op: &Op) -> Result<(), WriteError> {
+    pub fn put(&mut self, op: &FaultOp) -> Result<(), FaultWriteError> {
         if self.len == MOST {
-            return Err(WriteError::Full);
+            return Err(FaultWriteError::Full);
         }
-        self.context.put(op, &mut self.buffer).ok_or(WriteError::Meaningless { op: *op })?;
+        self.context.put(*op, &mut self.buffer).ok_or(FaultWriteError::Meaningless { op: *op })?;
         self.len += 1;
         if self.buffer.len() >= BUFFER {
             self.out.write_all(&self.buffer)?;
@@ -166,7 +169,7 @@ impl<W: Write> Writer<W> {
         Ok(())
     }
 
-    /// Writes what is still to be written, and gives back what it was written to.
+    /// Writes the rest, and returns the writer that it was written to.
     ///
     /// # Errors
     ///
@@ -184,15 +187,15 @@ impl<W: Write> Writer<W> {
 /// # Errors
 ///
 /// When it is none.
-pub fn read(compressed: impl Read) -> Result<Vec<Op>, TraceError> {
+pub fn read(compressed: impl Read) -> Result<Vec<FaultOp>, FaultTraceError> {
     let mut bytes = BufReader::with_capacity(BUFFER, GzDecoder::new(compressed));
     if !begins(&mut bytes)? {
-        return Err(TraceError::Magic);
+        return Err(FaultTraceError::Magic);
     }
     let mut context = Context::default();
     let mut ops = Vec::new();
     while let Some(tag) = next(&mut bytes)? {
-        let damaged = |what| TraceError::Damaged { operation: ops.len(), what };
+        let damaged = |what| FaultTraceError::Damaged { operation: ops.len(), what };
         if ops.len() == MOST {
             return Err(damaged("there are too many operations"));
         }
@@ -208,15 +211,10 @@ pub fn read(compressed: impl Read) -> Result<Vec<Op>, TraceError> {
 ///
 /// When it cannot be read; that it cannot be decompressed means no.
 pub fn is_trace(compressed: impl Read) -> io::Result<bool> {
+    let is_other =
+        |kind| matches!(kind, ErrorKind::InvalidInput | ErrorKind::InvalidData | ErrorKind::UnexpectedEof);
     match begins(&mut GzDecoder::new(compressed)) {
-        Err(error)
-            if matches!(
-                error.kind(),
-                ErrorKind::InvalidInput | ErrorKind::InvalidData | ErrorKind::UnexpectedEof
-            ) =>
-        {
-            Ok(false)
-        }
+        Err(error) if is_other(error.kind()) => Ok(false),
         result => result,
     }
 }
@@ -234,49 +232,65 @@ fn next(bytes: &mut impl BufRead) -> io::Result<Option<u8>> {
     Ok(byte)
 }
 
-/// What keeps an operation from being read: the file (an error), or its meaning (nothing).
+/// A part of an operation; an error if the file cannot be read, nothing if the bytes mean nothing.
 type Taken<T> = io::Result<Option<T>>;
 
 impl Context {
-    /// Writes `op`, unless it means nothing here.
-    fn put(&mut self, op: &Op, bytes: &mut Vec<u8>) -> Option<()> {
-        match *op {
-            Op::Fault { thread, page } => {
-                let last = self.threads.get_mut(thread as usize).filter(|_| is_page(page))?;
-                let difference = zigzag(page, std::mem::replace(last, page));
-                if std::mem::replace(&mut self.thread, thread) == thread {
-                    numbers(bytes, 0, &[difference]);
-                } else {
-                    numbers(bytes, 1, &[u64::from(thread), difference]);
-                }
+    /// Takes `op` in, if the processes and threads that it names are there.
+    fn admit(&mut self, op: FaultOp) -> Option<()> {
+        let has = |process: u32| (process < self.processes).then_some(());
+        match op {
+            FaultOp::Fault { thread, page } => {
+                *self.threads.get_mut(thread as usize).filter(|_| is_page(page))? = page;
+                self.thread = thread;
             }
-            Op::Process { parent } => {
-                let parent =
-                    parent.map(|parent| self.process(u64::from(parent)).ok_or(())).transpose().ok()?;
-                numbers(bytes, 2, &[parent.map_or(0, |parent| u64::from(parent) + 1)]);
+            FaultOp::Process { parent } => {
+                parent.map_or(Some(()), has)?;
                 self.processes += 1;
             }
-            Op::Thread { process } => {
-                self.process(u64::from(process))?;
-                numbers(bytes, 3, &[u64::from(process)]);
+            FaultOp::Thread { process } => {
+                has(process)?;
                 self.threads.push(0);
             }
-            Op::Map { process, page, pages } | Op::Grow { process, page, pages } => {
-                self.process(u64::from(process)).filter(|_| are_pages(page, pages))?;
-                let difference = zigzag(page, std::mem::replace(&mut self.mapped, page));
-                let tag = if matches!(op, Op::Map { .. }) { 4 } else { 5 };
-                numbers(bytes, tag, &[u64::from(process), difference, pages]);
+            FaultOp::Map { process, page, pages } | FaultOp::Grow { process, page, pages } => {
+                has(process).filter(|()| are_pages(page, pages))?;
+                self.mapped = page;
             }
-            Op::Exit { process } => {
-                self.process(u64::from(process))?;
-                numbers(bytes, 6, &[u64::from(process)]);
+            FaultOp::Exit { process } => has(process)?,
+        }
+        Some(())
+    }
+
+    /// Writes `op`, unless it means nothing here.
+    fn put(&mut self, op: FaultOp, bytes: &mut Vec<u8>) -> Option<()> {
+        let (thread_before, mapped) = (self.thread, self.mapped);
+        let last = match op {
+            FaultOp::Fault { thread, .. } => *self.threads.get(thread as usize)?,
+            _ => 0,
+        };
+        self.admit(op)?;
+        match op {
+            FaultOp::Fault { thread, page } if thread == thread_before => {
+                numbers(bytes, 0, &[zigzag(page, last)]);
             }
+            FaultOp::Fault { thread, page } => numbers(bytes, 1, &[thread.into(), zigzag(page, last)]),
+            FaultOp::Process { parent } => {
+                numbers(bytes, 2, &[parent.map_or(0, |parent| u64::from(parent) + 1)]);
+            }
+            FaultOp::Thread { process } => numbers(bytes, 3, &[process.into()]),
+            FaultOp::Map { process, page, pages } => {
+                numbers(bytes, 4, &[process.into(), zigzag(page, mapped), pages]);
+            }
+            FaultOp::Grow { process, page, pages } => {
+                numbers(bytes, 5, &[process.into(), zigzag(page, mapped), pages]);
+            }
+            FaultOp::Exit { process } => numbers(bytes, 6, &[process.into()]),
         }
         Some(())
     }
 
     /// The operation that begins with `tag` and goes on with the bytes that `next` gives.
-    fn take(&mut self, tag: u8, mut next: impl FnMut() -> Taken<u8>) -> Taken<Op> {
+    fn take(&mut self, tag: u8, mut next: impl FnMut() -> Taken<u8>) -> Taken<FaultOp> {
         let count = match tag {
             0 | 2 | 3 | 6 => 1,
             1 => 2,
@@ -288,49 +302,27 @@ impl Context {
             let Some(number) = number(&mut next)? else { return Ok(None) };
             *operand = number;
         }
-        Ok(self.understand(tag, operands))
+        let op = self.understand(tag, operands);
+        Ok(op.filter(|&op| self.admit(op).is_some()))
     }
 
-    fn understand(&mut self, tag: u8, operands: [u64; 3]) -> Option<Op> {
-        let [first, second, third] = operands;
+    fn understand(&self, tag: u8, [first, second, pages]: [u64; 3]) -> Option<FaultOp> {
+        let small = |number: u64| u32::try_from(number).ok();
+        let fault = |thread: u32, difference| {
+            let last = *self.threads.get(thread as usize)?;
+            Some(FaultOp::Fault { thread, page: unzigzag(difference, last) })
+        };
         Some(match tag {
-            0 | 1 => {
-                let (thread, difference) =
-                    if tag == 1 { (first.try_into().ok()?, second) } else { (self.thread, first) };
-                let last = self.threads.get_mut(thread as usize)?;
-                let page = Some(unzigzag(difference, *last)).filter(|&page| is_page(page))?;
-                (self.thread, *last) = (thread, page);
-                Op::Fault { thread, page }
-            }
-            2 => {
-                let parent = match first {
-                    0 => None,
-                    parent => Some(self.process(parent - 1)?),
-                };
-                self.processes += 1;
-                Op::Process { parent }
-            }
-            3 => {
-                let process = self.process(first)?;
-                self.threads.push(0);
-                Op::Thread { process }
-            }
-            4 | 5 => {
-                let process = self.process(first)?;
-                let (page, pages) = (unzigzag(second, self.mapped), third);
-                if !are_pages(page, pages) {
-                    return None;
-                }
-                self.mapped = page;
-                if tag == 4 { Op::Map { process, page, pages } } else { Op::Grow { process, page, pages } }
-            }
-            6 => Op::Exit { process: self.process(first)? },
-            _ => return None,
+            0 => fault(self.thread, first)?,
+            1 => fault(small(first)?, second)?,
+            2 => FaultOp::Process {
+                parent: first.checked_sub(1).map(|parent| small(parent).ok_or(())).transpose().ok()?,
+            },
+            3 => FaultOp::Thread { process: small(first)? },
+            4 => FaultOp::Map { process: small(first)?, page: unzigzag(second, self.mapped), pages },
+            5 => FaultOp::Grow { process: small(first)?, page: unzigzag(second, self.mapped), pages },
+            _ => FaultOp::Exit { process: small(first)? },
         })
-    }
-
-    fn process(&self, number: u64) -> Option<u32> {
-        number.try_into().ok().filter(|&process| process < self.processes)
     }
 }
 
@@ -366,7 +358,7 @@ fn number(next: &mut impl FnMut() -> Taken<u8>) -> Taken<u64> {
     Ok(None)
 }
 
-/// The difference as a number that is small when the difference is, whatever its sign.
+/// The difference as a number that is small when the difference is, negative or not.
 fn zigzag(new: u64, old: u64) -> u64 {
     let difference = new.wrapping_sub(old).cast_signed();
     ((difference << 1) ^ (difference >> 63)).cast_unsigned()
@@ -380,25 +372,25 @@ fn unzigzag(value: u64, old: u64) -> u64 {
 mod tests {
     use super::*;
 
-    fn some() -> Vec<Op> {
+    fn some() -> Vec<FaultOp> {
         vec![
-            Op::Process { parent: None },
-            Op::Thread { process: 0 },
-            Op::Map { process: 0, page: 0x7f_1234_5678, pages: 3 },
-            Op::Fault { thread: 0, page: 0x7f_1234_5679 },
-            Op::Process { parent: Some(0) },
-            Op::Thread { process: 1 },
-            Op::Grow { process: 1, page: 0x7f_1234_5670, pages: 300 },
-            Op::Fault { thread: 1, page: 0x7f_1234_5670 },
-            Op::Fault { thread: 0, page: 0x7f_1234_5678 },
-            Op::Fault { thread: 0, page: 0x7f_1234_567a },
-            Op::Map { process: 0, page: 1, pages: 1 },
-            Op::Exit { process: 1 },
+            FaultOp::Process { parent: None },
+            FaultOp::Thread { process: 0 },
+            FaultOp::Map { process: 0, page: 0x7f_1234_5678, pages: 3 },
+            FaultOp::Fault { thread: 0, page: 0x7f_1234_5679 },
+            FaultOp::Process { parent: Some(0) },
+            FaultOp::Thread { process: 1 },
+            FaultOp::Grow { process: 1, page: 0x7f_1234_5670, pages: 300 },
+            FaultOp::Fault { thread: 1, page: 0x7f_1234_5670 },
+            FaultOp::Fault { thread: 0, page: 0x7f_1234_5678 },
+            FaultOp::Fault { thread: 0, page: 0x7f_1234_567a },
+            FaultOp::Map { process: 0, page: 1, pages: 1 },
+            FaultOp::Exit { process: 1 },
         ]
     }
 
-    fn packed(ops: &[Op]) -> Vec<u8> {
-        let mut writer = Writer::new(Vec::new());
+    fn packed(ops: &[FaultOp]) -> Vec<u8> {
+        let mut writer = FaultWriter::new(Vec::new());
         for op in ops {
             writer.put(op).unwrap();
         }
@@ -412,13 +404,13 @@ mod tests {
     }
 
     #[test]
-    fn a_trace_comes_back_as_it_went() {
+    fn trace_comes_back_as_it_went() {
         assert_eq!(read(&packed(&some())[..]).unwrap(), some());
         assert_eq!(read(&packed(&[])[..]).unwrap(), []);
     }
 
     #[test]
-    fn a_trace_is_told_from_other_files_by_how_it_begins() {
+    fn trace_is_known_by_its_beginning() {
         let whole = packed(&some());
         for (bytes, is) in
             [(&whole[..], true), (&whole[..whole.len() - 1], true), (b"", false), (b"text", false)]
@@ -428,31 +420,33 @@ mod tests {
     }
 
     #[test]
-    fn what_means_nothing_is_not_written_and_leaves_no_trace() {
-        let mut writer = Writer::new(Vec::new());
+    fn meaningless_operations_are_not_written() {
+        let mut writer = FaultWriter::new(Vec::new());
         for op in some() {
             writer.put(&op).unwrap();
         }
         let top = 1 << PAGE_NUMBER_BITS;
         for op in [
-            Op::Process { parent: Some(2) },
-            Op::Thread { process: 2 },
-            Op::Exit { process: 9 },
-            Op::Fault { thread: 2, page: 0 },
-            Op::Fault { thread: 0, page: top },
-            Op::Map { process: 0, page: 1, pages: 0 },
-            Op::Grow { process: 0, page: top - 1, pages: 2 },
+            FaultOp::Process { parent: Some(2) },
+            FaultOp::Thread { process: 2 },
+            FaultOp::Exit { process: 9 },
+            FaultOp::Fault { thread: 2, page: 0 },
+            FaultOp::Fault { thread: 0, page: top },
+            FaultOp::Map { process: 0, page: 1, pages: 0 },
+            FaultOp::Grow { process: 0, page: top - 1, pages: 2 },
         ] {
-            assert!(matches!(writer.put(&op), Err(WriteError::Meaningless { op: refused }) if refused == op));
+            assert!(
+                matches!(writer.put(&op), Err(FaultWriteError::Meaningless { op: refused }) if refused == op)
+            );
         }
-        let last = Op::Map { process: 0, page: top - 1, pages: 1 };
+        let last = FaultOp::Map { process: 0, page: top - 1, pages: 1 };
         writer.put(&last).unwrap();
         let read = read(&writer.finish().unwrap()[..]).unwrap();
         assert_eq!((read.len(), read.last()), (some().len() + 1, Some(&last)));
     }
 
     #[test]
-    fn the_difference_of_any_two_numbers_comes_back() {
+    fn any_difference_comes_back() {
         for (new, old) in [(0, u64::MAX), (u64::MAX, 0), (5, 7), (7, 5), (1 << 63, 1)] {
             assert_eq!(unzigzag(zigzag(new, old), old), new);
         }
@@ -460,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_short_or_names_the_unborn_is_refused_with_its_place() {
+    fn damage_is_refused_with_its_place() {
         let compressed = packed(&some());
         let whole = unpacked(&compressed);
         let gzip = |bytes: &[u8]| {
@@ -469,11 +463,11 @@ mod tests {
             encoder.finish().unwrap()
         };
         let cut = read(&gzip(&whole[..whole.len() - 1])[..]).unwrap_err();
-        assert!(matches!(cut, TraceError::Damaged { operation: 11, .. }), "{cut}");
+        assert!(matches!(cut, FaultTraceError::Damaged { operation: 11, .. }), "{cut}");
         let unborn = [&MAGIC[..], &[3, 0]].concat();
-        assert!(matches!(read(&gzip(&unborn)[..]), Err(TraceError::Damaged { operation: 0, .. })));
-        assert!(matches!(read(&gzip(b"something")[..]), Err(TraceError::Magic)));
-        assert!(matches!(read(&b"no gzip"[..]), Err(TraceError::Compression(_))));
+        assert!(matches!(read(&gzip(&unborn)[..]), Err(FaultTraceError::Damaged { operation: 0, .. })));
+        assert!(matches!(read(&gzip(b"something")[..]), Err(FaultTraceError::Magic)));
+        assert!(matches!(read(&b"no gzip"[..]), Err(FaultTraceError::Compression(_))));
         // Also where the cut leaves whole operations.
         for len in 0..compressed.len() {
             assert!(read(&compressed[..len]).is_err(), "{len} of {} bytes", compressed.len());

@@ -1,37 +1,40 @@
-//! Generations: the number that, moved on, makes every cached copy stale.
+//! Generations: the number that makes every cached copy stale when it moves on.
 //!
-//! A cached answer bears the *tag* under which it was looked up: the map's identity, which no other map of the
-//! process ever has, and its generation, in one word that a look-up compares at once. The answer counts while the map still
-//! shows that tag.
+//! A cached answer bears the *tag* under which it was looked up: the map's identity, which no other
+//! map of the process ever has, and its generation, in one word that a look-up compares at once.
+//! The answer counts while the map still shows that tag.
 //!
-//! A change *closes* the generation before it publishes and opens the next one after it. Read in any order, an open
-//! generation then says that the answers of its tag are true at that very moment; a cache that
-//! counted on "publish, then bump" alone would give old answers in between, after others gave new ones.
+//! A change *closes* the generation before it publishes and opens the next one after it. Read in
+//! any order, an open generation then says that the answers of its tag are true at that very
+//! moment. A cache that relied on "publish, then bump" alone would give old answers in between,
+//! after other readers gave new ones.
 //!
 //! # The width
 //!
-//! Of the 64 bits the map counts some itself; when those come round it takes a new identity, and all copies are stale
-//! as after any other change: no thread has to be visited. Identities are not used again, so neither are tags. With 16 bits
-//! that takes 2⁴⁸ maps or 2⁶⁴ updates. (The origin had 32 bits and flushed all threads when they came round; that
-//! flush was a hole, and the kernel went to 64 bits.)
+//! Of the 64 bits the map counts some itself; when those come round it takes a new identity, and
+//! all copies are stale as after any other change: no thread has to be visited. Identities are not
+//! used again, so neither are tags. With 16 bits that takes 2⁴⁸ maps or 2⁶⁴ updates. (The origin
+//! had 32 bits and flushed all threads when they came round; that flush was a hole, and the kernel
+//! went to 64 bits.)
 //!
 //! # Invariants
 //!
-//! No tag is ever shown twice, by whatever map, and [`Tag::NONE`] never.
+//! No two maps, and no map twice, show the same tag, and none shows [`Tag::NONE`].
 
 use std::sync::atomic::{self, Ordering};
 
 use crate::primitive::{AtomicU64, const_unless_loom};
+use crate::publish::Writer;
 
 /// A map and one of its generations, in one word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Tag(pub(crate) u64);
 
-/// How many bits generations can have: identities lie behind them, whatever a map's own width is.
+/// The most bits that generations can have: identities lie above them in every map.
 const WIDEST: u32 = 16;
 
 impl Tag {
-    /// Shown by no map: of what has never been filled.
+    /// Shown by no map: the tag of an entry that was never filled.
     pub(crate) const NONE: Self = Self(0);
     /// Not a generation: an update is publishing, or there was none yet.
     const CLOSED: Self = Self(u64::MAX);
@@ -61,7 +64,7 @@ impl Tag {
     }
 }
 
-/// What a map shows: its tag, or that it is changing.
+/// The word that a map shows: its tag, or that it is changing.
 #[derive(Debug)]
 pub(crate) struct Stamp<const WIDTH: u32>(AtomicU64);
 
@@ -72,15 +75,17 @@ impl<const WIDTH: u32> Stamp<WIDTH> {
         }
     }
 
-    /// What is shown now. Only what [`Tag::is_open`] may be given to an answer; any may be compared with an answer's.
+    /// The tag that is shown now. Only an open one may be given to an answer; any may be compared
+    /// with an answer's.
     #[inline]
     pub(crate) fn read(&self) -> Tag {
-        // Pairs with the stores of `close` and `open`: who has seen what was published sees it closed at least.
+        // Pairs with the stores of `close` and `open`: a reader of a published snapshot sees its
+        // generation closed, or a later one.
         Tag(self.0.load(Ordering::Acquire))
     }
 
-    /// Closes the present generation, and says which it was. Only the holder of the writers' lock calls this.
-    pub(crate) fn close(&self) -> Tag {
+    /// Closes the present generation and returns its tag.
+    pub(crate) fn close<T>(&self, _writer: &Writer<'_, T>) -> Tag {
         let generation = self.read();
         self.0.store(Tag::CLOSED.0, Ordering::Release);
         generation
@@ -97,15 +102,18 @@ mod tests {
     use std::collections::HashSet;
 
     use super::*;
+    use crate::publish::Published;
+    use crate::slots::Slots;
 
     #[test]
-    fn no_tag_comes_twice_though_eight_bits_come_round() {
-        let stamp = Stamp::<8>::new();
+    fn no_tag_comes_twice_when_bits_come_round() {
+        let published = Published::<()>::nothing(Slots::of_process());
+        let (writer, stamp) = (published.write(), Stamp::<8>::new());
         assert!(!stamp.read().is_open());
         let mut seen = HashSet::new();
         let mut maps = HashSet::new();
         for _ in 0..1000 {
-            let closed = stamp.close();
+            let closed = stamp.close(&writer);
             assert!(!stamp.read().is_open());
             stamp.open(closed);
             let tag = stamp.read();
@@ -118,9 +126,10 @@ mod tests {
 
     #[test]
     fn two_maps_never_show_the_same_tag() {
+        let published = Published::<()>::nothing(Slots::of_process());
         let (one, two) = (Stamp::<16>::new(), Stamp::<16>::new());
         for stamp in [&one, &two] {
-            stamp.open(stamp.close());
+            stamp.open(stamp.close(&published.write()));
         }
         assert_ne!(one.read(), two.read());
     }

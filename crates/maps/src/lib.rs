@@ -1,5 +1,5 @@
-//! Range maps: which mapping does an address lie in? Answered without a lock, and mostly without a search. And what a
-//! process has mapped: [`AddressSpace`].
+//! Range maps: which mapping does an address lie in? [`RangeMap`] answers without a lock, and with
+//! a [`Cache`] mostly without a search. [`AddressSpace`] answers for the mappings of a process.
 //!
 //! ```
 //! use dormouse_maps::{Cache, Overlap, RangeMap};
@@ -22,26 +22,30 @@
 //!
 //! # Cost
 //!
-//! A hit in the [`Cache`] reads one word of the map and two cache lines of the cache. A miss, and [`RangeMap::find`],
-//! is one atomic exchange on a slot that other threads rarely touch, and a search without branches. A change is a slow
-//! path: it copies the map. Make many changes in one [`RangeMap::update`], and let a thread that will use what it maps
-//! itself say so ([`RangeMap::update_cached`]).
+//! A hit in the [`Cache`] reads one word of the map and two cache lines of the cache. A miss, and
+//! [`RangeMap::find`], is one atomic exchange on a slot that other threads rarely touch, and a
+//! search without branches. A change is a slow path: it copies the map. Make many changes in one
+//! [`RangeMap::update`], and let a thread that will use what it maps itself say so
+//! ([`RangeMap::update_cached`]).
 //!
 //! # How
 //!
-//! Readers search an immutable snapshot; a change makes a new one and publishes it. A snapshot that was replaced is
-//! freed when no *reader slot* names it. A cache holds copies of answers under the map's *generation*: a change after
-//! which an old answer could be wrong takes a new generation, and with that every copy in every thread is stale,
-//! whatever their number. The map remembers where its last changes were, so that a stale copy which none of them
-//! touched is taken up again when it is asked for.
+//! Readers search an immutable snapshot; a change makes a new one and publishes it. A snapshot that
+//! was replaced is freed when no *reader slot* names it. A cache holds copies of answers under the
+//! map's *generation*: a change after which an old answer could be wrong takes a new generation,
+//! and so every copy in every thread is stale, however many there are. The map remembers the
+//! addresses of its last changes, so that a cache takes a stale copy up again which none of them
+//! touched.
 //!
-//! With the feature `faults`, the module of that name reads and writes recorded page faults, which show what a cache of
-//! look-ups is worth.
+//! With the feature `faults`, the module of that name reads and writes recorded page faults, which
+//! show what a cache of look-ups is worth. With the feature `symbols`, the module of that name
+//! finds functions, files and lines of addresses, and addresses of static variables; with `unwind`
+//! it also finds the callers in a copy of a stack.
 //!
 //! # Things it does not do
 //!
-//! A range map does not merge neighbours whose values are equal, remembers no "nothing there", and keeps no history; an
-//! address space does that.
+//! A range map does not merge neighbours whose values are equal, remembers no absence, and keeps no
+//! history. An address space knows of no code that a compiler generates at run time.
 
 #![deny(unsafe_code)]
 
@@ -53,8 +57,10 @@ mod error;
 #[cfg(feature = "faults")]
 pub mod faults;
 mod generation;
+mod kind;
 mod map;
 mod mapping;
+mod parse;
 mod primitive;
 mod publish;
 mod slots;
@@ -67,12 +73,10 @@ pub mod symbols;
 
 pub use cache::{Cache, CacheStats};
 pub use edit::{Edit, Overlap};
-#[cfg(not(all(test, loom)))]
-pub use error::SpaceError;
 pub use error::{EditError, NoSlot};
+pub use kind::{FileId, MappingKind, Perms};
 pub use map::RangeMap;
 pub use mapping::Mapping;
+pub use parse::{MapsLine, ParseError, parse};
 #[cfg(not(all(test, loom)))]
-pub use space::{
-    AddressSpace, Basis, FileId, Found, Keep, Kind, Object, ObjectId, ParseError, Perms, Region,
-};
+pub use space::{AddressSpace, MappedObject, ObjectId, Region, SpaceError};

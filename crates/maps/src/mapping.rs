@@ -1,20 +1,20 @@
-//! A mapping: addresses from `start` to `last`, both included, and what lies there.
+//! A mapping: addresses from `start` to `last`, both included, and the value there.
 //!
-//! The last address is part of it because a range that reaches to the end of the address space has no end
-//! that could be written down.
+//! The last address is part of it because no number is the end of a range that reaches to the end
+//! of the address space.
 
 use std::ops::{Bound, RangeBounds};
 
-use crate::EditError;
+use crate::error::EditError;
 
-/// A range of addresses and what lies there.
+/// A range of addresses and the value there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Mapping<V> {
     /// First address.
     pub start: u64,
     /// Last address, which belongs to it.
     pub last: u64,
-    /// What lies there.
+    /// The value there.
     pub value: V,
 }
 
@@ -30,7 +30,7 @@ impl<V> Mapping<V> {
     }
 }
 
-/// At least one address.
+/// A range of at least one address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Extent {
     pub(crate) start: u64,
@@ -38,8 +38,6 @@ pub(crate) struct Extent {
 }
 
 impl Extent {
-    pub(crate) const ALL: Self = Self { start: 0, last: u64::MAX };
-
     pub(crate) fn of(range: &impl RangeBounds<u64>) -> Result<Self, EditError> {
         let start = match range.start_bound() {
             Bound::Included(&start) => Some(start),
@@ -80,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_way_to_write_a_range_gives_its_first_and_last_address() {
+    fn every_kind_of_range_has_two_ends() {
         let extent = |range: &dyn Fn() -> Result<Extent, EditError>| range().map(|e| (e.start, e.last));
         assert_eq!(extent(&|| Extent::of(&(1..3))), Ok((1, 2)));
         assert_eq!(extent(&|| Extent::of(&(1..=3))), Ok((1, 3)));
@@ -90,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_without_an_address_is_refused() {
+    fn empty_range_is_refused() {
         assert_eq!(Extent::of(&(5..5)), Err(EditError::Empty { start: 5, end: 5 }));
         assert_eq!(Extent::of(&(0..0)), Err(EditError::Empty { start: 0, end: 0 }));
         assert!(Extent::of(&(Bound::Excluded(u64::MAX), Bound::Unbounded::<u64>)).is_err());

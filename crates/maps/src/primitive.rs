@@ -1,4 +1,24 @@
-//! The seam behind which loom takes std's place.
+//! The seam behind which loom takes std's place, and the two barriers between a reader and a
+//! writer.
+//!
+//! # Barriers
+//!
+//! A reader writes the address of a snapshot into a slot and then loads the published address
+//! again. A writer publishes another address and then loads the slots. Each stores first and loads
+//! second, and a processor may let a load overtake an older store: then the reader would see the
+//! old address, the writer an empty slot, and the writer would free what the reader reads. A
+//! barrier between store and load on *both* sides rules that out: the reader sees the new address,
+//! or the writer sees the slot.
+//!
+//! - The reader's is the [`light_barrier`], which a look-up pays for.
+//! - The writer's is the [`heavy_barrier`], which an update pays for.
+//!
+//! (The names are those of the crate `seize`, which can make the light one free by a system call in
+//! the heavy one. Here both sides pay: `docs/design/maps.md` has the reasons.) Stores and loads
+//! around a barrier are sequentially consistent, so the barriers themselves are no instruction: the
+//! reader's store is an exchange, which is a full barrier on x86, and all such accesses have one
+//! order. Loom takes sequentially consistent accesses for acquiring and releasing ones and knows
+//! that order from fences only, so there each barrier is a fence.
 
 #[cfg(all(test, loom))]
 pub(crate) use loom::sync::{
@@ -11,10 +31,16 @@ pub(crate) use std::sync::{
     atomic::{AtomicPtr, AtomicU64, AtomicUsize, fence},
 };
 
-/// What stands beside sequentially consistent accesses: loom takes them for acquiring and releasing ones, and knows the
-/// one order of all of them from fences only.
+/// A reader's, between the store to its slot and the load of the published address.
 #[inline(always)]
-pub(crate) fn in_one_order() {
+pub(crate) fn light_barrier() {
+    #[cfg(all(test, loom))]
+    fence(std::sync::atomic::Ordering::SeqCst);
+}
+
+/// A writer's, between the store of the published address and the loads of the slots.
+#[inline(always)]
+pub(crate) fn heavy_barrier() {
     #[cfg(all(test, loom))]
     fence(std::sync::atomic::Ordering::SeqCst);
 }

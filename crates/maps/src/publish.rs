@@ -1,22 +1,27 @@
-//! One published value that readers use without a lock, and the replaced ones until nobody reads them.
+//! One published value that readers use without a lock, and the replaced ones as long as somebody
+//! reads them.
 //!
 //! # Invariants
 //!
-//! 1. `current` is null or came from `Box::into_raw`; whoever swaps it out owns what comes out.
-//! 2. A replaced value is freed only after a moment at which no slot named it: from its replacement on, no
-//!    reader that looks again stays with it ([`Claim::renew`](crate::slots::Claim::renew) has the order).
+//! 1. `current` is null or came from `Box::into_raw`; the writer that swaps it out owns
+//!    it.
+//! 2. A replaced value is freed only after a moment at which no slot named it: from its replacement
+//!    on, no reader that looks again stays with it ([`Claim::renew`](crate::slots::Claim::renew)
+//!    has the order).
 //!
 //! # Locking
 //!
-//! `retired` is the writers' lock: only its holder replaces and frees, so it may look at `current` without a slot.
+//! `retired` is the writers' lock: only its holder replaces and frees, so it may look at `current`
+//! without a slot.
 //!
 //! # Async-signal-safety
 //!
-//! [`Published::read`] is signal-safe if what it is given to do is.
+//! [`Published::read`] is signal-safe if its argument is.
 //!
 //! # Safety
 //!
-//! The way between boxes and the published address. (The other unsafe code of this crate is in `entry.rs`.)
+//! The way between boxes and the published address. (The other unsafe code of this crate is in
+//! `entry.rs`.)
 #![allow(unsafe_code)]
 
 use std::marker::PhantomData;
@@ -24,7 +29,7 @@ use std::ptr::{self, NonNull};
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
-use crate::NoSlot;
+use crate::error::NoSlot;
 use crate::primitive::{AtomicPtr, Mutex, MutexGuard, const_unless_loom};
 use crate::slots::Slots;
 
@@ -67,11 +72,11 @@ impl<T> Published<T> {
 
     /// Waits until there is no other writer.
     pub(crate) fn write(&self) -> Writer<'_, T> {
-        // Whoever panicked under the lock has published or not; the list is whole either way.
+        // A thread that panicked under the lock has published or not; the list is whole either way.
         Writer { published: self, retired: self.retired.lock().unwrap_or_else(PoisonError::into_inner) }
     }
 
-    /// Gives `look` what is published now.
+    /// Gives `look` the value that is published now.
     #[inline]
     pub(crate) fn read<R>(&self, look: impl FnOnce(Option<&T>) -> R) -> Result<R, NoSlot> {
         let mut seen = self.current.load(Ordering::Relaxed);
@@ -80,17 +85,18 @@ impl<T> Published<T> {
         }
         let claim = self.slots.claim(seen.cast())?;
         loop {
-            // Sequentially consistent: `renew` has the order. Pairs also with the swap in `replace`: what is
-            // behind the address is there.
+            // After the light barrier of `claim` or `renew`. Pairs also with the swap in `replace`:
+            // the value behind the address is whole.
             let again = self.current.load(Ordering::SeqCst);
             if again == seen {
                 break;
             }
-            // A writer has got ahead of us; that all of them together do so for ever is their progress.
+            // A writer has got ahead of this reader. If writers do so for ever, they make progress.
             seen = again;
             claim.renew(seen.cast());
         }
-        // SAFETY: null or, by invariant 1, a value that `claim` keeps from being freed (invariant 2).
+        // SAFETY: null or, by invariant 1, a value that `claim` keeps from being freed (invariant
+        // 2).
         let result = look(unsafe { seen.as_ref() });
         drop(claim);
         Ok(result)
@@ -98,28 +104,29 @@ impl<T> Published<T> {
 }
 
 impl<T> Writer<'_, T> {
-    /// What is published.
+    /// The published value.
     pub(crate) fn current(&self) -> Option<&T> {
         let current = self.published.current.load(Ordering::Relaxed);
-        // SAFETY: null or a published value (invariant 1), which only this writer could replace and free; both
-        // take `&mut self`. The lock ordered the store of it before us.
+        // SAFETY: null or a published value (invariant 1), which only this writer could replace and
+        // free; both take `&mut self`. The lock ordered the store of it before us.
         unsafe { current.as_ref() }
     }
 
     /// Publishes `value` instead.
     pub(crate) fn replace(&mut self, value: Box<T>) {
-        // Sequentially consistent, with `renew`.
+        // Before the heavy barrier in `holds`. Pairs with the loads in `read`.
         let old = self.published.current.swap(Box::into_raw(value), Ordering::SeqCst);
         self.retired.extend(NonNull::new(old).map(Retired));
     }
 
-    /// Frees replaced values that nobody reads; how many are left.
+    /// Frees replaced values that nobody reads; the number of those that are left.
     pub(crate) fn free_unread(&mut self) -> usize {
         let slots = self.published.slots;
         self.retired.retain(|old| {
             let read = slots.holds(old.0.as_ptr().cast());
             if !read {
-                // SAFETY: it came from `replace`, only this list has it, and nobody reads it (invariant 2).
+                // SAFETY: it came from `replace`, only this list has it, and nobody reads it
+                // (invariant 2).
                 drop(unsafe { Box::from_raw(old.0.as_ptr()) });
             }
             read
@@ -147,7 +154,7 @@ mod tests {
     use crate::slots::{Slot, Table};
 
     #[test]
-    fn what_is_being_read_is_freed_after_the_read_and_not_before() {
+    fn value_is_freed_after_its_last_read() {
         let (first, second) = (Arc::new(1), Arc::new(2));
         let published = Published::nothing(Slots::of_process());
         let mut writer = published.write();
@@ -166,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_still_read_at_the_last_update_is_freed_with_the_rest() {
+    fn retired_values_are_freed_with_the_map() {
         let first = Arc::new(1);
         let published = Published::nothing(Slots::of_process());
         published.write().replace(Box::new(Arc::clone(&first)));
@@ -176,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_free_slot_there_is_no_answer_and_with_one_again_there_is() {
+    fn no_answer_without_a_free_slot() {
         static TABLE: Table<[Slot; 1]> = Table::of([const { Slot::new() }; 1]);
         let published = Published::nothing(Slots::of(&TABLE));
         assert_eq!(published.read(|value| value.is_none()), Ok(true));

@@ -1,28 +1,34 @@
-//! Reader slots: who reads what, so that a writer does not free it.
+//! Reader slots: each names the value that a reader reads, so that a writer does not free it.
 //!
-//! A fixed table in `.bss`, for all maps of the process. A reader writes the address that it is about to read into a
-//! free slot, looks whether that address is still the published one, reads, and empties the slot. A writer
-//! that has published something else frees only what no slot names. A slot is held for one read and never by a thread
-//! as such: nothing is left over when a thread ends, and a signal handler in the middle of a read takes a
-//! slot of its own.
+//! A fixed table in `.bss`, for all maps of the process. A reader writes the address that it is
+//! about to read into a free slot, looks whether that address is still the published one, reads,
+//! and empties the slot. A writer that has published something else frees only the values that no
+//! slot names. A slot is held for one read and never by a thread as such: nothing is left over when
+//! a thread ends, and a signal handler in the middle of a read takes another slot.
 //!
 //! # Invariants
 //!
-//! 1. A slot that is not null is emptied or changed by the reader that filled it alone.
+//! 1. Only the reader that filled a slot changes or empties it.
 //! 2. Slots from `used` on have never been filled.
 //!
 //! # Async-signal-safety
 //!
-//! [`Slots::claim`] allocates nothing, waits for nothing and gives up after one walk over the table.
+//! [`Slots::claim`] allocates nothing, waits for nothing and gives up after one walk over the
+//! table.
+//!
+//! A handler that does not return (`siglongjmp`), or a thread that is ended, in the middle of a
+//! read leaves its slot taken: the snapshot that it names is never freed, and the table has one
+//! slot less for good. No other thread may empty it, for the read may go on any time. After 256 of
+//! those, look-ups fail with [`NoSlot`].
 
 use std::cell::Cell;
 use std::sync::atomic::Ordering;
 
-use crate::NoSlot;
-use crate::primitive::{AtomicPtr, AtomicUsize, const_unless_loom, in_one_order};
+use crate::error::NoSlot;
+use crate::primitive::{AtomicPtr, AtomicUsize, const_unless_loom, heavy_barrier, light_barrier};
 
-/// Slots of the process: twice as many as processors of a large machine, since a reader can lose its processor
-/// while it holds one.
+/// Slots of the process: twice as many as processors of a large machine, since a reader can lose
+/// its processor while it holds one.
 #[cfg(not(all(test, loom)))]
 const SLOTS: usize = if cfg!(miri) { 8 } else { 256 };
 
@@ -46,7 +52,8 @@ static TABLE: Table<[Slot; SLOTS]> = Table::of([const { Slot::new() }; SLOTS]);
 pub(crate) struct Slots(#[cfg(test)] &'static Table<[Slot]>);
 
 thread_local! {
-    /// Where this thread last found a free slot; without a destructor, so that reading it is signal-safe.
+    /// Where this thread last found a free slot; without a destructor, so that reading it is
+    /// signal-safe.
     static HINT: Cell<Option<&'static Slot>> = const { Cell::new(None) };
 }
 
@@ -73,7 +80,7 @@ impl Slots {
         Self(&TABLE)
     }
 
-    /// A table of its own for each map: loom's atomics cannot be static.
+    /// Each map has another table: loom's atomics cannot be static.
     #[cfg(all(test, loom))]
     pub(crate) fn of_process() -> Self {
         Self(Box::leak(Box::new(Table::of([Slot::new(), Slot::new()]))))
@@ -100,7 +107,7 @@ impl Slots {
     #[inline]
     pub(crate) fn claim(self, address: *mut ()) -> Result<Claim, NoSlot> {
         let hint = HINT.with(Cell::get);
-        // One of another table, where there are several, would not be looked at.
+        // A slot of another table, where there are several, would not be looked at.
         #[cfg(test)]
         let hint = hint.filter(|&hint| self.table().slots.as_ptr_range().contains(&&raw const *hint));
         match hint.and_then(|hint| hint.fill(address)) {
@@ -112,14 +119,16 @@ impl Slots {
     #[cold]
     fn walk(self, hint: Option<&Slot>, address: *mut ()) -> Result<Claim, NoSlot> {
         let Table { used, slots } = self.table();
-        // A thread that comes new begins where no other has been yet, as long as there is such a place.
+        // A thread that comes new begins where no other has been yet, as long as there is such a
+        // place.
         let from = match hint {
             Some(hint) => (std::ptr::from_ref(hint).addr() - slots.as_ptr().addr()) / size_of::<Slot>(),
             None => used.load(Ordering::Relaxed),
         };
         for step in 0..slots.len() {
             let at = from.wrapping_add(step) % slots.len();
-            // Pairs with `fetch_max`: what another thread has done so is done before what this one does to the slot.
+            // Pairs with `fetch_max`: another thread's count of this slot comes before this
+            // thread's claim of it.
             if used.load(Ordering::Acquire) <= at {
                 // Sequentially consistent: see `Claim::renew`.
                 used.fetch_max(at + 1, Ordering::SeqCst);
@@ -134,8 +143,8 @@ impl Slots {
 
     /// Whether a slot names `address`.
     pub(crate) fn holds(self, address: *mut ()) -> bool {
-        // Sequentially consistent: see `Claim::renew`.
-        in_one_order();
+        // After the publication by this writer: see `Claim::renew`.
+        heavy_barrier();
         let Table { used, slots } = self.table();
         slots.iter().take(used.load(Ordering::SeqCst)).any(|slot| slot.0.load(Ordering::SeqCst) == address)
     }
@@ -153,7 +162,7 @@ impl Slot {
         // Sequentially consistent: see `Claim::renew`.
         let filled =
             self.0.compare_exchange(std::ptr::null_mut(), address, Ordering::SeqCst, Ordering::Relaxed);
-        in_one_order();
+        light_barrier();
         // Lazily: a claim that is made empties its slot when it goes.
         filled.is_ok().then(|| Claim(&self.0))
     }
@@ -162,20 +171,21 @@ impl Slot {
 impl Claim {
     /// Names another address instead.
     ///
-    /// This store and that of [`Slot::fill`], and before it that of `used`, come, in the one order of all sequentially
-    /// consistent accesses, before the reader looks again at what is published; a writer publishes before it looks at the
-    /// slots. So the reader sees the new publication or the writer sees the slot.
+    /// This store and that of [`Slot::fill`], and before it that of `used`, come before the light
+    /// barrier, and after it the reader looks again at the published address. A writer publishes
+    /// before its heavy barrier, and looks at the slots after it ([`Slots::holds`]). So the reader
+    /// sees the new publication or the writer sees the slot.
     #[inline]
     pub(crate) fn renew(&self, address: *mut ()) {
         self.0.store(address, Ordering::SeqCst);
-        in_one_order();
+        light_barrier();
     }
 }
 
 impl Drop for Claim {
     #[inline]
     fn drop(&mut self) {
-        // Pairs with the load in `holds`: what the reader has read comes before the freeing.
+        // Pairs with the load in `holds`: the reads come before the freeing.
         self.0.store(std::ptr::null_mut(), Ordering::Release);
     }
 }
@@ -189,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_table_refuses_and_one_that_has_a_free_slot_again_gives_it() {
+    fn full_table_refuses_until_a_slot_is_free() {
         static TABLE: Table<[Slot; 3]> = Table::of([const { Slot::new() }; 3]);
         let slots = Slots::of(&TABLE);
         let mut claims: Vec<_> = (1..=3).map(|number| slots.claim(address(number)).unwrap()).collect();
@@ -204,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_is_free_again_after_its_reader_unwound() {
+    fn slot_of_unwound_reader_is_free_again() {
         static TABLE: Table<[Slot; 1]> = Table::of([const { Slot::new() }; 1]);
         let slots = Slots::of(&TABLE);
         let unwound = std::panic::catch_unwind(|| {

@@ -1,17 +1,18 @@
 //! An immutable map: sorted mappings, and a search tree of their first addresses.
 //!
-//! The tree lies in heap order, the children of `i` at `2 i` and `2 i + 1`, and is full: all searches take as many
-//! steps, no branch depends on what they read, and a step is a comparison whose carry is the way down. Beside the
-//! standard library's search of a sorted array that takes nine tenths of the time, and less when the next question
-//! waits for the answer.
+//! The tree lies in heap order, the children of `i` at `2 i` and `2 i + 1`, and is full: all
+//! searches take as many steps, no branch depends on what they read, and a step is a comparison
+//! whose carry is the way down. Beside the standard library's search of a sorted array that takes
+//! nine tenths of the time, and less when the next question waits for the answer.
 //!
 //! # Invariants
 //!
 //! 1. `mappings` are sorted and do not overlap.
-//! 2. The number of places of `tree` is a power of two and not less than that of mappings. The first is unused; read from
-//!    right to left the others are the first addresses of all mappings but the lowest, and after them `u64::MAX`.
+//! 2. The number of places of `tree` is a power of two and not less than that of mappings. The
+//!    first is unused; read from right to left the others are the first addresses of all mappings
+//!    but the lowest, and after them `u64::MAX`.
 
-use crate::Mapping;
+use crate::mapping::Mapping;
 
 /// The mappings at one moment.
 #[derive(Debug)]
@@ -27,7 +28,7 @@ impl<V: Copy> Snapshot<V> {
         let places = mappings.len().next_power_of_two();
         let mut tree = vec![u64::MAX; places].into_boxed_slice();
         for level in 0..places.trailing_zeros() {
-            // Which mappings stand on this level, from its right.
+            // The ranks of the mappings on this level, from its right.
             let ranks = (places >> (level + 1)..).step_by(places >> level);
             let nodes = &mut tree[1 << level..2 << level];
             for (node, mapping) in nodes.iter_mut().rev().zip(ranks.map_while(|rank| mappings.get(rank))) {
@@ -49,25 +50,20 @@ impl<V: Copy> Snapshot<V> {
         (start <= addr && addr <= last).then_some(Mapping { start, last, value })
     }
 
-    /// The mapping that `addr` lies in, else the next one above.
-    pub(crate) fn find_or_next(&self, addr: u64) -> Option<Mapping<V>> {
-        self.mappings.get(self.at(addr)..)?.iter().find(|mapping| addr <= mapping.last).copied()
-    }
-
-    /// Which mapping is the last that begins at or below `addr`; the first if none does.
+    /// The index of the last mapping that begins at or below `addr`; of the first if none does.
     #[inline]
     fn at(&self, addr: u64) -> usize {
         let mut at = 1;
         while at < self.tree.len() {
             at = below(at, addr, self.tree[at]);
         }
-        // Below the tree now, as many places from the left as there are first addresses above `addr`. Nothing is above the
-        // last address, so there what was filled up counts too.
+        // Below the tree now, as many places from the left as there are first addresses above
+        // `addr`. No address is above the last one, so there the fillers count too.
         (2 * self.tree.len() - 1 - at).min(self.mappings.len().saturating_sub(1))
     }
 }
 
-/// The left child of `node`, or the right one where `addr` is less than what stands there.
+/// The left child of `node`, or the right one where `addr` is less than the address there.
 #[inline]
 fn below(node: usize, addr: u64, start: u64) -> usize {
     // Written out below, the compiler makes two instructions more of it: 15 % of a search.
@@ -90,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_found_at_both_ends_and_not_beside() {
+    fn addresses_are_found_at_both_ends() {
         let mapping = |start, last| Mapping { start, last, value: start };
         let all = [mapping(0, 0), mapping(10, 19), mapping(20, 29), mapping(u64::MAX, u64::MAX)];
         let snapshot = Snapshot::new(all.to_vec());
@@ -101,16 +97,13 @@ mod tests {
         for addr in [1, 9, 30, u64::MAX - 1] {
             assert_eq!(snapshot.find(addr), None);
         }
-        assert_eq!(snapshot.find_or_next(1), Some(all[1]));
-        assert_eq!(snapshot.find_or_next(15), Some(all[1]));
-        assert_eq!(snapshot.find_or_next(30), Some(all[3]));
         assert_eq!(snapshot.mappings(), all);
         let empty = Snapshot::<u64>::new(Vec::new());
-        assert_eq!((empty.find(0), empty.find_or_next(0), empty.find(u64::MAX)), (None, None, None));
+        assert_eq!((empty.find(0), empty.find(u64::MAX)), (None, None));
     }
 
     #[test]
-    fn however_many_mappings_there_are_each_is_found() {
+    fn each_mapping_is_found_among_any_number() {
         for count in 0..70 {
             let all: Vec<_> =
                 (0..count).map(|n| Mapping { start: 10 * n + 5, last: 10 * n + 9, value: n }).collect();

@@ -1,4 +1,5 @@
-//! A forked child has the map as it was and changes its own. No test harness: a fork wants few threads.
+//! A forked child has the map as it was and changes its own. No test harness: a fork wants few
+//! threads.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -24,22 +25,18 @@ fn put(value: u64) {
     MAP.update(|edit| edit.insert(0..PAGE, value, Overlap::Replace)).expect("no overlap is refused");
 }
 
-/// What the child finds wrong, as its exit code.
-fn child(number: u64) -> i32 {
-    if value(7) != [Some(number); 2] {
-        return 1;
-    }
-    // More than once: what the parent's threads were reading here is never given back, and that is all.
+fn child(number: u64) {
+    assert_eq!(value(7), [Some(number); 2]);
+    // More than once: a snapshot that the parent's threads were reading is never given back, no
+    // more.
     for other in 1000..1010 {
         put(other);
-        if value(7) != [Some(other); 2] {
-            return 2;
-        }
+        assert_eq!(value(7), [Some(other); 2]);
     }
     let new = RangeMap::<u64>::new();
-    let made = new.update(|edit| edit.insert(.., 5, Overlap::Reject)).is_ok();
-    let found = CACHE.with(|cache| new.find_cached(cache, u64::MAX)).ok().flatten();
-    if made && found.is_some_and(|mapping| mapping.value == 5) { 0 } else { 3 }
+    new.update(|edit| edit.insert(.., 5, Overlap::Reject)).expect("an empty map");
+    let found = CACHE.with(|cache| new.find_cached(cache, u64::MAX)).expect("a slot");
+    assert_eq!(found.expect("a mapping").value, 5);
 }
 
 fn main() {
@@ -57,19 +54,8 @@ fn main() {
         for number in 0..FORKS {
             put(number);
             assert_eq!(value(7), [Some(number); 2]);
-            // SAFETY: the child is alone; the one lock that it takes, the writers', is this thread's to take, and the
-            // allocator is whole after a fork.
-            let pid = unsafe { libc::fork() };
-            assert!(pid >= 0, "{}", std::io::Error::last_os_error());
-            if pid == 0 {
-                let code = child(number);
-                // SAFETY: ends the child without the parent's exit handlers.
-                unsafe { libc::_exit(code) };
-            }
-            let mut status = 0;
-            // SAFETY: waits for the child made above.
-            let waited = unsafe { libc::waitpid(pid, &raw mut status, 0) };
-            assert_eq!((waited, status), (pid, 0), "the child failed");
+            let status = dormouse_testkit::fork(|| child(number));
+            assert!(status.success(), "{status}");
             assert_eq!(value(7), [Some(number); 2], "what a child changes is its own");
         }
         done.store(true, Ordering::Relaxed);

@@ -1,6 +1,6 @@
 //! Snapshots are given back: at most one stays for each reader that is in the middle of one.
 //!
-//! A test program of its own, because it counts what the whole process allocates.
+//! It is alone in its program, because it counts all allocations of the process.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::Barrier;
@@ -45,7 +45,7 @@ fn live() -> usize {
 }
 
 #[test]
-fn snapshots_are_given_back_under_readers_after_them_and_with_the_map() {
+fn replaced_snapshots_are_freed() {
     let ready = Barrier::new(READERS + 1);
     let done = AtomicBool::new(false);
     let map = RangeMap::<u64>::new();

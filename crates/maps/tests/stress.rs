@@ -19,9 +19,9 @@ fn long() -> Option<u64> {
     std::env::var("DORMOUSE_STRESS").ok()?.parse().ok()
 }
 
-/// The writer replaces two mappings in each update, by ones that bear the update's number. A reader notes the
-/// update that had ended before it asked and the one that had begun when it was answered: the answer
-/// must lie between.
+/// The writer replaces two mappings in each update, by ones that bear the update's number. A reader
+/// notes the update that had ended before it asked and the one that had begun when it was answered:
+/// the answer must lie between.
 fn answers_are_timely<const WIDTH: u32>() {
     let map = RangeMap::<u64, WIDTH>::with_width();
     let (begun, ended, done) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
@@ -84,14 +84,14 @@ fn every_answer_was_true_between_call_and_return() {
 }
 
 #[test]
-fn so_it_was_where_generations_come_round_all_the_time() {
+fn answers_stay_true_while_generations_come_round() {
     answers_are_timely::<8>();
 }
 
-/// Cycle n maps a range with n as its value and takes it away again, beside mappings that stay. Readers note as above
-/// which step had ended and which had begun: odd ones map, even ones unmap.
+/// Cycle n maps a range with n as its value and takes it away again, beside mappings that stay.
+/// Readers note as above which step had ended and which had begun: odd ones map, even ones unmap.
 #[test]
-fn a_hundred_thousand_mappings_come_and_go_and_no_answer_is_stale() {
+fn no_stale_answer_over_many_mappings() {
     let map = RangeMap::<u64>::new();
     let (begun, ended, done) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
     let step = |number: u64, edit: &dyn Fn() -> Result<(), EditError>| {
@@ -152,7 +152,7 @@ fn the_changes_of_one_update_are_seen_together() {
     let done = AtomicBool::new(false);
     let put = |n: u64| {
         map.update(|edit| {
-            edit.clear();
+            edit.remove(..)?;
             (0..8).try_for_each(|at| edit.insert(at * PAGE..(at + 1) * PAGE, n, Overlap::Reject))
         })
         .unwrap();
@@ -172,7 +172,7 @@ fn the_changes_of_one_update_are_seen_together() {
 }
 
 #[test]
-fn threads_that_come_and_go_leave_no_slot_taken() {
+fn ended_threads_leave_no_slot_taken() {
     thread_local! {
         static CACHE: Cache<u64> = const { Cache::new() };
     }
@@ -196,7 +196,7 @@ fn threads_that_come_and_go_leave_no_slot_taken() {
 }
 
 #[test]
-fn maps_come_and_go_under_threads_that_keep_their_caches() {
+fn caches_outlive_maps() {
     thread::scope(|scope| {
         for reader in 0..READERS as u64 {
             scope.spawn(move || {

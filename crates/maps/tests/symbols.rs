@@ -2,18 +2,19 @@
 
 #![allow(unsafe_code)]
 
+mod code;
+
 use std::fs::{self, File};
 use std::io::Write as _;
-use std::os::fd::{AsRawFd as _, FromRawFd as _};
-use std::path::Path;
+use std::os::fd::FromRawFd as _;
 use std::process::Command;
 use std::ptr;
 use std::sync::Arc;
 
-use dormouse_maps::symbols::{Symbol, Symbolizer};
-use dormouse_maps::{AddressSpace, Kind};
-
-const PAGE: u64 = 4096;
+use code::{Code, PAGE, symbol_in};
+use dormouse_maps::symbols::{Frame, Symbol, Symbolizer};
+use dormouse_maps::{AddressSpace, MappingKind};
+use dormouse_testkit::skip;
 
 /// The function that the tests ask about.
 #[inline(never)]
@@ -24,50 +25,17 @@ fn tea_house() -> u64 {
 /// Where it is in the file of this program.
 fn offset_of_tea_house() -> u64 {
     let space = AddressSpace::own().unwrap();
-    let found = space.resolve(tea_house()).unwrap().unwrap();
-    found.offset(tea_house())
+    space.resolve_now(tea_house()).unwrap().unwrap().offset_of(tea_house())
 }
 
 fn own_program() -> Vec<u8> {
     fs::read("/proc/self/exe").unwrap()
 }
 
-/// A page of a file, mapped as code.
-struct Code {
-    start: *mut libc::c_void,
-}
-
-impl Code {
-    fn map(file: &File, offset: u64) -> Self {
-        // SAFETY: a new mapping where the kernel likes it; nobody runs what is there.
-        let start = unsafe {
-            let prot = libc::PROT_READ | libc::PROT_EXEC;
-            let offset = (offset & !(PAGE - 1)) as libc::off_t;
-            libc::mmap(ptr::null_mut(), PAGE as usize, prot, libc::MAP_PRIVATE, file.as_raw_fd(), offset)
-        };
-        assert_ne!(start, libc::MAP_FAILED, "{}", std::io::Error::last_os_error());
-        Self { start }
-    }
-
-    fn addr(&self, offset: u64) -> u64 {
-        self.start as u64 + offset % PAGE
-    }
-}
-
-impl Drop for Code {
-    fn drop(&mut self) {
-        // SAFETY: mapped by `map`, and nobody has a reference into it.
-        unsafe { libc::munmap(self.start, PAGE as usize) };
-    }
-}
-
-/// What stands at `offset` of `file` when that is mapped, and as what.
-fn mapped(file: &File, offset: u64, before_asking: impl FnOnce()) -> (Kind, Arc<Symbol>) {
-    let code = Code::map(file, offset);
-    before_asking();
-    let space = AddressSpace::own().unwrap();
-    let place = Symbolizer::new().symbolize(&space, code.addr(offset)).unwrap().unwrap();
-    (place.found.mapping.value.kind, place.symbol)
+/// The symbol at an address of this process.
+fn own(symbolizer: &mut Symbolizer, space: &AddressSpace, addr: u64) -> Arc<Symbol> {
+    let mapping = space.resolve_now(addr).unwrap().unwrap();
+    symbolizer.symbol(space, &mapping, addr)
 }
 
 #[track_caller]
@@ -79,23 +47,20 @@ fn assert_is_tea_house(symbol: &Symbol) {
 }
 
 #[test]
-fn a_function_of_our_own_has_name_offset_and_line() {
+fn own_function_has_name_offset_and_line() {
     let (space, mut symbolizer) = (AddressSpace::own().unwrap(), Symbolizer::new());
-    let place = symbolizer.symbolize(&space, tea_house()).unwrap().unwrap();
-    assert_is_tea_house(&place.symbol);
-    let behind = symbolizer.symbolize(&space, tea_house() + 1).unwrap().unwrap();
-    assert_eq!(behind.symbol.to_string(), "symbols::tea_house+0x1");
-    let again = symbolizer.symbolize(&space, tea_house()).unwrap().unwrap();
-    assert!(Arc::ptr_eq(&place.symbol, &again.symbol), "asked for twice, it is looked up once");
+    let symbol = own(&mut symbolizer, &space, tea_house());
+    assert_is_tea_house(&symbol);
+    assert_eq!(own(&mut symbolizer, &space, tea_house() + 1).to_string(), "symbols::tea_house+0x1");
+    let again = own(&mut symbolizer, &space, tea_house());
+    assert!(Arc::ptr_eq(&symbol, &again), "asked for twice, it is looked up once");
     let data = Box::new(0);
-    let place = symbolizer.symbolize(&space, ptr::from_ref(&*data) as u64).unwrap().unwrap();
-    assert_eq!(place.symbol.function(), None);
-    assert_eq!(symbolizer.symbolize(&space, 0).unwrap(), None);
+    assert_eq!(own(&mut symbolizer, &space, ptr::from_ref(&*data) as u64).function(), None);
 }
 
 #[cfg(target_arch = "x86_64")]
 #[test]
-fn what_was_inlined_stands_before_what_it_was_inlined_into() {
+fn inlined_functions_stand_before_their_host() {
     #[inline(always)]
     fn cup() -> u64 {
         let here: u64;
@@ -108,151 +73,159 @@ fn what_was_inlined_stands_before_what_it_was_inlined_into() {
         cup()
     }
     let (space, mut symbolizer) = (AddressSpace::own().unwrap(), Symbolizer::new());
-    let symbol = symbolizer.symbolize(&space, table()).unwrap().unwrap().symbol;
+    let symbol = own(&mut symbolizer, &space, table());
     let [inner, outer] = &symbol.frames[..] else { panic!("{symbol:?}") };
     assert!(inner.function.ends_with("cup") && inner.offset.is_none(), "{inner:?}");
     assert!(outer.function.ends_with("table") && outer.offset.is_some(), "{outer:?}");
-    let line = |frame: &dormouse_maps::symbols::Frame| frame.source.as_ref().unwrap().line.unwrap();
+    let line = |frame: &Frame| frame.source.as_ref().unwrap().line.unwrap();
     assert!(line(inner) < line(outer), "each frame has its own line: {symbol:?}");
 }
 
 #[test]
-fn a_library_without_debug_information_has_its_dynamic_symbols() {
+fn library_without_debug_information_has_names() {
     let (space, mut symbolizer) = (AddressSpace::own().unwrap(), Symbolizer::new());
-    let symbol = symbolizer.symbolize(&space, libc::getpid as *const () as u64).unwrap().unwrap().symbol;
+    let symbol = own(&mut symbolizer, &space, libc::getpid as *const () as u64);
     assert!(symbol.function().unwrap().function.contains("getpid"), "{symbol:?}");
     assert!(symbol.object.contains("libc"), "{symbol:?}");
 }
 
 #[test]
-fn the_kernels_own_code_has_names() {
+fn vdso_has_names() {
     let (space, mut symbolizer) = (AddressSpace::own().unwrap(), Symbolizer::new());
-    let vdso = space.mappings().unwrap().into_iter().find(|mapping| mapping.value.kind == Kind::Vdso);
+    let vdso = space.mappings().unwrap().into_iter().find(|mapping| mapping.value.kind == MappingKind::Vdso);
     let Some(vdso) = vdso else {
-        eprintln!("skipped: this kernel gives no code to processes");
+        skip("this kernel gives no code to processes");
         return;
     };
     let names: Vec<String> = (vdso.start..vdso.last)
         .step_by(16)
-        .map(|addr| symbolizer.symbolize(&space, addr).unwrap().unwrap().symbol.to_string())
+        .map(|addr| own(&mut symbolizer, &space, addr).to_string())
         .collect();
     assert!(names.iter().any(|name| name.contains("clock_gettime")), "{names:?}");
 }
 
 #[test]
-fn a_file_that_was_deleted_is_found_and_not_the_one_that_has_its_name() {
+fn deleted_file_is_found_not_its_successor() {
     let (directory, offset) = (tempfile::tempdir().unwrap(), offset_of_tea_house());
     let path = directory.path().join("copy");
     fs::write(&path, own_program()).unwrap();
     let file = File::open(&path).unwrap();
-    let (kind, symbol) = mapped(&file, offset, || {
-        fs::remove_file(&path).unwrap();
-        fs::write(&path, "something else").unwrap();
-    });
-    assert_eq!((kind, &*symbol.object), (Kind::Deleted, "copy"));
+    let code = Code::map(&file, offset);
+    fs::remove_file(&path).unwrap();
+    fs::write(&path, "something else").unwrap();
+    let (kind, symbol) = code.symbol(&mut Symbolizer::new());
+    assert_eq!((kind, &*symbol.object), (MappingKind::Deleted, "copy"));
     if symbol.frames.is_empty() {
-        eprintln!("skipped: /proc/self/map_files is closed to this user");
+        skip("/proc/self/map_files is closed to this user");
         return;
     }
     assert_is_tea_house(&symbol);
 }
 
 #[test]
-fn a_file_whose_name_only_reads_as_deleted_is_found() {
+fn file_named_like_a_deleted_one_is_found() {
     let (directory, offset) = (tempfile::tempdir().unwrap(), offset_of_tea_house());
     let path = directory.path().join("copy (deleted)");
     fs::write(&path, own_program()).unwrap();
-    assert_is_tea_house(&mapped(&File::open(&path).unwrap(), offset, || {}).1);
+    assert_is_tea_house(&symbol_in(&path, offset, &mut Symbolizer::new()));
 }
 
 #[test]
-fn a_file_in_memory_is_found() {
+fn memfd_is_found() {
     // SAFETY: a terminated name; the descriptor is new.
     let mut file = unsafe { File::from_raw_fd(libc::memfd_create(c"code".as_ptr(), libc::MFD_CLOEXEC)) };
     file.write_all(&own_program()).unwrap();
-    let (kind, symbol) = mapped(&file, offset_of_tea_house(), || {});
-    assert_eq!((kind, &*symbol.object), (Kind::Memfd, "memfd:code"));
+    let (kind, symbol) = Code::map(&file, offset_of_tea_house()).symbol(&mut Symbolizer::new());
+    assert_eq!((kind, &*symbol.object), (MappingKind::Memfd, "memfd:code"));
     if symbol.frames.is_empty() {
-        eprintln!("skipped: /proc/self/map_files is closed to this user");
+        skip("/proc/self/map_files is closed to this user");
         return;
     }
     assert_is_tea_house(&symbol);
 }
 
 #[test]
-fn without_any_symbol_the_object_and_the_place_in_it_remain() {
+fn stripped_file_leaves_object_and_offset() {
     let (directory, offset) = (tempfile::tempdir().unwrap(), offset_of_tea_house());
     let path = directory.path().join("stripped");
     fs::write(&path, own_program()).unwrap();
     if !Command::new("strip").arg(&path).status().is_ok_and(|status| status.success()) {
-        eprintln!("skipped: there is no strip");
+        skip("there is no strip");
         return;
     }
-    let (_, symbol) = mapped(&File::open(&path).unwrap(), offset, || {});
+    let symbol = symbol_in(&path, offset, &mut Symbolizer::new());
     assert_eq!(symbol.to_string(), format!("stripped+{offset:#x}"));
 
     let path = directory.path().join("no program");
     fs::write(&path, vec![b'x'; 2 * PAGE as usize]).unwrap();
-    let (_, symbol) = mapped(&File::open(&path).unwrap(), PAGE + 5, || {});
+    let symbol = symbol_in(&path, PAGE + 5, &mut Symbolizer::new());
     assert_eq!(symbol.to_string(), "no program+0x1005");
-}
-
-#[test]
-fn registered_code_has_the_name_it_was_registered_under() {
-    let (space, mut symbolizer) = (AddressSpace::own().unwrap(), Symbolizer::new());
-    for name in ["first", "second"] {
-        space.register(0x1000..0x1100, name, 1).unwrap();
-        let symbol = symbolizer.symbolize(&space, 0x1010).unwrap().unwrap().symbol;
-        assert_eq!(symbol.to_string(), format!("{name}+0x10"));
-    }
-}
-
-#[test]
-fn a_file_can_be_asked_without_a_process() {
-    let mut symbolizer = Symbolizer::new();
-    let path = fs::canonicalize("/proc/self/exe").unwrap();
-    let symbol = symbolizer.symbolize_file(&path, offset_of_tea_house()).unwrap();
-    assert_is_tea_house(&symbol);
-    let error = symbolizer.symbolize_file(Path::new("/nothing/here"), 0).unwrap_err();
-    assert!(error.to_string().starts_with("cannot read symbols of /nothing/here: "), "{error}");
-    let text = tempfile::NamedTempFile::new().unwrap();
-    fs::write(&text, "no program").unwrap();
-    assert!(symbolizer.symbolize_file(text.path(), 0).is_err());
 }
 
 #[test]
 fn separate_debug_information_is_found_by_build_id() {
     let directory = tempfile::tempdir().unwrap();
     let space = AddressSpace::own().unwrap();
-    let found = space.resolve(tea_house()).unwrap().unwrap();
-    let Some(id) = space.build_id(&found.mapping) else {
-        eprintln!("skipped: this program has no build id, or the kernel does not tell (Linux 6.11)");
+    let found = space.resolve_now(tea_house()).unwrap().unwrap();
+    let Some(id) = space.build_id(&found) else {
+        skip("this program has no build id, or the kernel does not tell (Linux 6.11)");
         return;
     };
     let hex: Vec<String> = id.iter().map(|byte| format!("{byte:02x}")).collect();
     let place = directory.path().join(".build-id").join(&hex[0]);
     fs::create_dir_all(&place).unwrap();
     let debug = place.join(format!("{}.debug", hex[1..].concat()));
-    let copied = Command::new("objcopy")
-        .arg("--only-keep-debug")
-        .args([&std::env::current_exe().unwrap(), &debug])
-        .status();
-    if !copied.is_ok_and(|status| status.success()) {
-        eprintln!("skipped: there is no objcopy");
-        return;
+    let (program, stripped) = (std::env::current_exe().unwrap(), directory.path().join("stripped"));
+    for (what, out) in [("--only-keep-debug", &debug), ("--strip-all", &stripped)] {
+        let copied = Command::new("objcopy").arg(what).args([&program, out]).status();
+        if !copied.is_ok_and(|status| status.success()) {
+            skip("there is no objcopy");
+            return;
+        }
     }
-    let mappings = space.mappings().unwrap();
-    let base = mappings.iter().find(|mapping| mapping.value.object == found.mapping.value.object).unwrap();
-    assert_eq!(base.value.offset, 0);
-    let mut symbolizer = Symbolizer::with_debug_dirs([directory.path()]);
-    let symbol = symbolizer.symbolize_build_id(&id, tea_house() - base.start).unwrap();
-    assert_is_tea_house(&symbol);
-    let error = symbolizer.symbolize_build_id(&[1, 2, 3], 0).unwrap_err();
-    assert!(error.to_string().contains(".build-id/01/0203.debug"), "{error}");
+    let ask = |dirs: &[&std::path::Path]| {
+        symbol_in(&stripped, offset_of_tea_house(), &mut Symbolizer::with_debug_dirs(dirs.iter().copied()))
+    };
+    assert!(ask(&[]).frames.is_empty());
+    assert_is_tea_house(&ask(&[directory.path()]));
 }
 
 #[test]
-fn broken_files_have_fewer_symbols_and_nothing_worse() {
+fn function_path_comes_from_its_symbol() {
+    let directory = tempfile::tempdir().unwrap();
+    let (source, program) = (directory.path().join("tea.rs"), directory.path().join("tea"));
+    let text = "mod house { #[inline(never)] pub fn brew(n: usize) -> usize { std::hint::black_box(n) + 1 } }
+        fn main() { println!(\"{}\", house::brew(std::env::args().count())); }";
+    fs::write(&source, text).unwrap();
+    let rustc = Command::new(std::env::var_os("RUSTC").unwrap_or("rustc".into()))
+        .args(["-Cdebuginfo=line-tables-only", "-Copt-level=1", "-o"])
+        .args([&program, &source])
+        .status();
+    if !rustc.is_ok_and(|status| status.success()) {
+        skip("there is no rustc");
+        return;
+    }
+    let symbols = Command::new("nm").arg("-C").arg(&program).output().unwrap().stdout;
+    let symbols = String::from_utf8(symbols).unwrap();
+    let brew = symbols.lines().find(|line| line.contains("tea::house::brew")).unwrap();
+    let addr = u64::from_str_radix(brew.split(' ').next().unwrap(), 16).unwrap();
+    // Code is placed behind headers that are not mapped as code, so its address is not its offset.
+    let headers = Command::new("readelf").arg("-lW").arg(&program).output().unwrap().stdout;
+    let headers = String::from_utf8(headers).unwrap();
+    let code = headers.lines().find(|line| line.contains("LOAD") && line.contains("R E")).unwrap();
+    let hex = |at: usize| {
+        let word = code.split_whitespace().nth(at).unwrap();
+        u64::from_str_radix(word.trim_start_matches("0x"), 16).unwrap()
+    };
+    let offset = addr - hex(2) + hex(1);
+    let symbol = symbol_in(&program, offset, &mut Symbolizer::new());
+    let function = symbol.function().unwrap();
+    assert_eq!((&*function.function, function.offset), ("tea::house::brew", Some(0)));
+    assert!(function.source.is_some(), "{symbol:?}");
+}
+
+#[test]
+fn broken_files_only_lose_symbols() {
     let (directory, whole, offset) = (tempfile::tempdir().unwrap(), own_program(), offset_of_tea_house());
     let mut seed = 0x9e37_79b9_7f4a_7c15_u64;
     let mut random = move || {
@@ -278,8 +251,7 @@ fn broken_files_have_fewer_symbols_and_nothing_worse() {
         }
         let path = directory.path().join(round.to_string());
         fs::write(&path, &broken).unwrap();
-        let symbol = Symbolizer::new().symbolize_file(&path, offset);
-        named += usize::from(symbol.is_ok_and(|symbol| !symbol.frames.is_empty()));
+        named += usize::from(!symbol_in(&path, offset, &mut Symbolizer::new()).frames.is_empty());
         fs::remove_file(&path).unwrap();
     }
     assert!(named < 40, "some of them were broken");

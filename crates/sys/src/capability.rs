@@ -1,8 +1,8 @@
-//! One line of the report on what works in this process.
+//! One line of the report on the capabilities of this process.
 
 use std::borrow::Cow;
 
-/// How well something works.
+/// The verdict on a capability.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
     /// As it should be.
@@ -13,14 +13,15 @@ pub enum State {
     Unavailable,
 }
 
-/// What was looked at, what was seen, and the one setting that would change it.
+/// A capability of this process: the verdict, the observation, and the one setting that would
+/// change it.
 #[derive(Debug, Clone)]
 pub struct Capability {
-    /// What it is, as `keys.write`.
+    /// Its name, such as `keys.write`.
     pub name: &'static str,
     /// The verdict.
     pub state: State,
-    /// What was seen.
+    /// The observation.
     pub detail: Cow<'static, str>,
     /// The one setting to change, where there is one.
     pub fix: Option<Cow<'static, str>>,

@@ -1,40 +1,56 @@
-//! What every dormouse mechanism shares, and what neither std nor rustix has.
+//! The ground of every dormouse mechanism: the facilities that neither std nor rustix has.
 //!
-//! - [`thread`]: the per-thread block: identity that is never reused, the current task, exit and fork hooks;
-//! - [`barrier`]: a memory barrier that costs one side nothing;
-//! - [`fork`]: a number that is another one in every fork child;
-//! - [`perf`]: events of the kernel: `perf_event_open`, its descriptors, and the page beside an event;
-//! - [`ring`]: a byte ring that a thread and its signal handlers write without ever blocking;
-//! - [`rseq`]: the restartable-sequence area, used as a flag that the kernel clears when a thread is
-//!   descheduled;
-//! - [`signals`]: keeping the host's signals off threads of ours;
-//! - [`loader`]: the loaded objects, and keeping one of them;
-//! - [`lock`]: a lock of fixed layout that knows its owner;
-//! - [`rendezvous`]: several copies of dormouse in one process, and what they share;
-//! - [`trap`]: who resumes a thread that ran into a breakpoint instruction of ours;
-//! - [`masks`]: which threads block a signal;
-//! - [`Capability`]: one line of the report on what works here.
+//! Each line relies on those above it alone.
+//!
+//! | module | is |
+//! |---|---|
+//! | [`Capability`] | one line of the report on the capabilities of the process |
+//! | [`barrier`] | memory barriers of which one side costs nothing |
+//! | [`environment`] | the variables that dormouse looks at, read once |
+//! | [`readable`] | whether memory can be read, without a fault |
+//! | [`rseq`] | a flag that the kernel clears when it deschedules a thread |
+//! | [`signals`] | threads that keep off the host's signals |
+//! | [`underway`] | a mark for code that a signal handler may interrupt and never return to |
+//! | [`process`] | which process this is; locks, and phases that a fork respects |
+//! | [`perf`] | events of the kernel: `perf_event_open`, its descriptors, and the page beside an event |
+//! | [`peek`], [`stack`] | copies of memory that may go, and the stack by frame pointers, for handlers |
+//! | [`loader`] | the loaded objects, and keeping one of them |
+//! | `ring` | a byte ring that a thread and its signal handlers write without ever blocking |
+//! | [`thread`] | the per-thread block: an identity that is never reused, the current task, hooks at the end |
+//! | [`masks`], `sigtrap`, `debug_trap` | the threads that block a signal; the handler of SIGTRAP |
+//! | [`rendezvous`] | several copies of dormouse in one process, and the table that they share |
+//! | [`records`], [`trap`] | records, and SIGTRAP, for all copies |
 //!
 //! # Things it does not do
 //!
-//! No policy: which tier a clock uses or who may drain a ring is decided above. No second copy in one
-//! binary: `links = "dormouse"` makes cargo refuse it. (Binaries that bring a copy each meet in [`rendezvous`].)
+//! No policy: which tier a clock uses or which thread drains a ring is decided above. No second
+//! copy in one binary: `links = "dormouse"` makes cargo refuse it. (Binaries that bring a copy each
+//! meet in [`rendezvous`].)
 
 #![deny(unsafe_code)]
 
 pub mod barrier;
 mod capability;
-pub mod fork;
+#[cfg(target_arch = "x86_64")]
+mod debug_trap;
+pub mod environment;
 pub mod loader;
-pub mod lock;
 pub mod masks;
+pub mod peek;
 pub mod perf;
+pub mod process;
+pub mod readable;
 pub mod rendezvous;
-pub mod ring;
+mod ring;
 pub mod rseq;
 pub mod signals;
-pub mod thread;
 #[cfg(target_arch = "x86_64")]
-pub mod trap;
+mod sigtrap;
+pub mod stack;
+pub mod thread;
+pub mod underway;
 
 pub use capability::{Capability, State};
+pub use rendezvous::records;
+#[cfg(target_arch = "x86_64")]
+pub use rendezvous::trap;

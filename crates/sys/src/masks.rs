@@ -1,6 +1,14 @@
 //! Which threads block a signal, as `/proc` has it.
+//!
+//! The C library blocks every signal for a moment in the thread that starts another one
+//! (`pthread_create`, `posix_spawn`, `fork`). Such a thread runs library code alone and unblocks by
+//! itself, so a caller may look again. Its mask tells it apart: it has a signal which the library
+//! keeps for itself, and which no set that a program fills by `sigfillset` has.
 
 use std::io;
+
+/// The signals that C libraries keep for themselves: the first real-time signals of the kernel.
+const OF_THE_LIBRARY: u64 = 0b11 << 31;
 
 /// A thread that blocks a signal.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -9,6 +17,8 @@ pub struct Blocking {
     pub tid: u32,
     /// Its name.
     pub name: String,
+    /// Whether it does so inside of the C library, for a moment only.
+    pub in_library: bool,
 }
 
 /// The threads of this process that block `signal` now.
@@ -28,23 +38,56 @@ pub fn blocking(signal: libc::c_int) -> io::Result<Vec<Blocking>> {
         };
         // The kernel cuts a name anywhere, also in the middle of a character.
         let status = String::from_utf8_lossy(&status);
+        if has_ended(&status) {
+            continue;
+        }
         let Some(tid) = path.file_name().and_then(|n| n.to_str()?.parse().ok()) else { continue };
-        if blocks(&status, signal).ok_or(io::ErrorKind::InvalidData)? {
+        let mask = blocked(&status).ok_or(io::ErrorKind::InvalidData)?;
+        if has(mask, signal) {
             let name = field(&status, "Name:").unwrap_or_default().to_owned();
-            blocking.push(Blocking { tid, name });
+            blocking.push(Blocking { tid, name, in_library: mask & OF_THE_LIBRARY != 0 });
         }
     }
     Ok(blocking)
+}
+
+/// Whether a thread of this process may be in the middle of starting another one: it runs, and
+/// blocks what the C library blocks meanwhile. False for a thread that has ended.
+pub fn may_be_starting_a_thread(tid: u32) -> io::Result<bool> {
+    let status = match std::fs::read(format!("/proc/self/task/{tid}/status")) {
+        Ok(status) => status,
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)) => return Ok(false),
+        Err(error) => return Err(error),
+    };
+    let status = String::from_utf8_lossy(&status);
+    // A thread that starts another one runs, or waits for memory or a lock of the kernel's.
+    let runs = field(&status, "State:").is_some_and(|state| state.starts_with(['R', 'D']));
+    Ok(runs && blocked(&status).is_none_or(|mask| mask & OF_THE_LIBRARY != 0))
 }
 
 fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
     status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim)
 }
 
+/// Whether the thread runs nothing any more: a process whose first thread has ended keeps it as a
+/// zombie, with the mask that it ended with.
+fn has_ended(status: &str) -> bool {
+    field(status, "State:").is_some_and(|state| state.starts_with(['Z', 'X']))
+}
+
+/// The set of signals that the thread blocks; `None` where the file does not say.
+fn blocked(status: &str) -> Option<u64> {
+    u64::from_str_radix(field(status, "SigBlk:")?, 16).ok()
+}
+
+fn has(mask: u64, signal: libc::c_int) -> bool {
+    mask & (1 << (signal - 1)) != 0
+}
+
 /// `None` where the file does not say.
+#[cfg(test)]
 pub(crate) fn blocks(status: &str, signal: libc::c_int) -> Option<bool> {
-    let mask = u64::from_str_radix(field(status, "SigBlk:")?, 16).ok()?;
-    Some(mask & (1 << (signal - 1)) != 0)
+    blocked(status).map(|mask| has(mask, signal))
 }
 
 #[cfg(test)]
@@ -62,7 +105,31 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_whose_name_is_cut_in_the_middle_of_a_character_is_seen() {
+    fn thread_that_starts_another_is_in_library() {
+        let over = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !over.load(std::sync::atomic::Ordering::Relaxed) {
+                    std::thread::spawn(|| {}).join().unwrap();
+                }
+            });
+            let seen: Vec<_> = (0..2000).flat_map(|_| blocking(libc::SIGWINCH).unwrap()).collect();
+            over.store(true, std::sync::atomic::Ordering::Relaxed);
+            assert!(!seen.is_empty(), "no thread was seen while it started another");
+            assert!(seen.iter().all(|thread| thread.in_library), "{seen:?}");
+        });
+    }
+
+    #[test]
+    fn a_first_thread_that_has_ended_blocks_nothing() {
+        assert!(has_ended("Name:\ttea\nState:\tZ (zombie)\nSigBlk:\tfffffffe7ffbfeff\n"));
+        for state in ["R (running)", "S (sleeping)", "D (disk sleep)", "T (stopped)", "t (tracing stop)"] {
+            assert!(!has_ended(&format!("Name:\tZ\nState:\t{state}\n")));
+        }
+    }
+
+    #[test]
+    fn a_thread_with_a_cut_name_is_seen() {
         let (tell, told) = std::sync::mpsc::channel();
         let (end, ended) = std::sync::mpsc::channel::<()>();
         let thread = std::thread::spawn(move || {

@@ -1,18 +1,34 @@
-//! A byte ring for one writing thread and its signal handlers, and the fixed pool of them.
+//! A byte ring for one writing thread and its signal handlers, and the fixed pool of rings.
 //!
-//! The writer never waits: a full ring, a missing ring, and a signal handler that comes in the middle of a
-//! write each drop the record and count it. One reader at a time drains a ring; two are kept apart by a
-//! flag, not by waiting.
+//! The writer never waits. A full ring, an empty pool, and a signal handler in the middle of its
+//! thread's write each drop the record and count it. One reader at a time drains a ring; a flag
+//! keeps two apart, and neither waits. A handler that leaves a write by `siglongjmp` loses that
+//! record and no other: see [`crate::underway`].
+//!
+//! The states of a ring:
+//!
+//! | from | event | to |
+//! |---|---|---|
+//! | `FREE` | a thread claims it | `CLAIMED`, then `OWNED` |
+//! | `OWNED` | its thread ends, and all is read | `FREE` |
+//! | `OWNED` | its thread ends, and records are left | `ORPHANED` |
+//! | `ORPHANED` | a reader empties it | `FREE` |
+//! | `ORPHANED` | no other ring is free, and a thread claims it | `CLAIMED`, then `OWNED`; unread records count as dropped |
+//! | any | a fork, in the child | `FREE` |
 //!
 //! # Invariants
 //!
-//! 1. `tail <= head <= tail + RING_BYTES`; positions only grow, `position % RING_BYTES` is the place.
+//! 1. `head` is at most [`RING_BYTES`] ahead of `tail` in the stream; a position modulo
+//!    `RING_BYTES` is the index of a byte.
 //! 2. The owner alone moves `head`, the holder of `draining` alone moves `tail`.
-//! 3. A ring changes its owner only while it is `FREE`, or `ORPHANED` and not being drained.
+//! 3. A ring changes its owner only while it is `CLAIMED` by the new owner, which also holds
+//!    `draining`.
+//! 4. All zeros is the pool's initial state: it lies in `.bss`, and pages that no ring uses cost
+//!    nothing.
 //!
 //! # Async-signal-safety
 //!
-//! [`push`] is signal-safe once the thread has its block (see [`crate::thread`]).
+//! [`Pool::push`] is signal-safe.
 //!
 //! # Safety
 //!
@@ -20,14 +36,13 @@
 #![allow(unsafe_code)]
 
 use std::cell::UnsafeCell;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering, compiler_fence};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
-use crate::rendezvous;
-use crate::thread::{self, ThreadBlock};
+use crate::underway::Underway;
 
 /// Bytes in one ring.
 pub const RING_BYTES: usize = 64 * 1024;
-/// Rings in the pool; further threads drop and count.
+/// Rings in the pool; the records of further threads are dropped and counted.
 pub const RINGS: usize = 128;
 
 const FREE: u8 = 0;
@@ -42,18 +57,62 @@ struct Ring {
     tid: AtomicU32,
     start: AtomicU64,
     draining: AtomicBool,
-    writing: AtomicBool,
+    writing: Underway,
+    /// A [`Mark`], as is `tail`.
     head: AtomicU64,
     dropped: AtomicU64,
     tail: AtomicU64,
     bytes: UnsafeCell<[u8; RING_BYTES]>,
 }
 
-// SAFETY: the bytes between `tail` and `head` are only read, by the holder of `draining`; the others are only
-// written, by the owner under `writing` (invariants 1 and 2).
+// Copies share the pool (see `rendezvous::ABI`).
+const _: () = assert!(size_of::<Ring>() == RING_BYTES + 128 && std::mem::offset_of!(Ring, bytes) == 56);
+const _: () = assert!(size_of::<Pool>() == RINGS * size_of::<Ring>() + 128);
+
+/// A position in the stream of one ring, in one word: the bytes before it in the lower half, the
+/// records before it in the upper, both modulo 2^32.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Mark(u64);
+
+impl Mark {
+    fn position(self) -> u32 {
+        self.0 as u32
+    }
+
+    fn records(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+
+    /// The position behind one more record.
+    #[inline]
+    fn after(self, length: usize) -> Self {
+        let (position, records) =
+            (self.position().wrapping_add(length as u32), self.records().wrapping_add(1));
+        Self(u64::from(records) << 32 | u64::from(position))
+    }
+
+    #[inline]
+    fn bytes_since(self, earlier: Self) -> usize {
+        self.position().wrapping_sub(earlier.position()) as usize
+    }
+
+    fn records_since(self, earlier: Self) -> u64 {
+        self.records().wrapping_sub(earlier.records()).into()
+    }
+
+    /// The index of its byte in the ring.
+    #[inline]
+    fn index(self) -> usize {
+        self.position() as usize % RING_BYTES
+    }
+}
+
+// SAFETY: the bytes between `tail` and `head` are only read, by the holder of `draining`; the
+// others are only written, by the owner under `writing` (invariants 1 and 2).
 unsafe impl Sync for Ring {}
 
-/// All rings. One for the process: the leader's (see [`crate::rendezvous`]).
+/// All rings of a copy of dormouse. The leader's are used by all copies (see
+/// [`crate::rendezvous`]).
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Pool {
@@ -64,23 +123,46 @@ pub(crate) struct Pool {
     homeless: AtomicU64,
 }
 
-static POOL: Pool = Pool {
+/// The pool of this copy.
+pub(crate) static POOL: Pool = Pool {
     rings: [const { Ring::new() }; RINGS],
-    given_back: AtomicU32::new(1),
+    given_back: AtomicU32::new(0),
     homeless: AtomicU64::new(0),
 };
 
-pub(crate) const fn own_pool() -> &'static Pool {
-    &POOL
+/// The ring that a thread has claimed, as the thread remembers it.
+#[derive(Debug)]
+pub(crate) struct Claimed {
+    /// One more than the ring's index in the pool; 0: none.
+    ring: AtomicU32,
+    /// One more than the count of rings given back when the pool was last found empty; 0: it never
+    /// was.
+    pool_empty_at: AtomicU32,
 }
 
-/// Whose records a drain hands over.
+/// The thread that writes a ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Writer {
+pub struct RingOwner {
     /// The thread's id.
     pub tid: u32,
     /// Its start number.
     pub start: u64,
+}
+
+impl Claimed {
+    pub(crate) const fn new() -> Self {
+        Self { ring: AtomicU32::new(0), pool_empty_at: AtomicU32::new(0) }
+    }
+
+    fn index(&self) -> Option<usize> {
+        (self.ring.load(Ordering::Relaxed) as usize).checked_sub(1)
+    }
+
+    /// Forgets the ring, and that the pool was empty.
+    pub(crate) fn reset(&self) {
+        self.ring.store(0, Ordering::Relaxed);
+        self.pool_empty_at.store(0, Ordering::Relaxed);
+    }
 }
 
 impl Ring {
@@ -91,7 +173,7 @@ impl Ring {
             tid: AtomicU32::new(0),
             start: AtomicU64::new(0),
             draining: AtomicBool::new(false),
-            writing: AtomicBool::new(false),
+            writing: Underway::new(),
             head: AtomicU64::new(0),
             dropped: AtomicU64::new(0),
             tail: AtomicU64::new(0),
@@ -100,279 +182,212 @@ impl Ring {
     }
 
     fn push(&self, record: &[u8]) -> bool {
-        if self.writing.load(Ordering::Relaxed) {
-            // A signal handler over its own thread's write.
+        let Some(writing) = self.writing.begin() else {
+            // This is a signal handler over its own thread's write.
             self.dropped.fetch_add(1, Ordering::Relaxed);
             return false;
-        }
-        self.writing.store(true, Ordering::Relaxed);
-        // The handler is on this thread: keeping the compiler in order is enough.
-        compiler_fence(Ordering::SeqCst);
-        let head = self.head.load(Ordering::Relaxed);
-        // Pairs with the release store of `tail` in `drain`: freed bytes have been read.
-        let used = head - self.tail.load(Ordering::Acquire);
-        let fits = record.len() <= RING_BYTES - used as usize;
-        if fits {
-            let at = head as usize % RING_BYTES;
+        };
+        let head = Mark(self.head.load(Ordering::Relaxed));
+        // Pairs with the release store of `tail` in `drain`: the reader has read the bytes that
+        // this write overwrites.
+        let tail = Mark(self.tail.load(Ordering::Acquire));
+        let mut is_written = head.bytes_since(tail) + record.len() <= RING_BYTES;
+        if is_written {
+            let at = head.index();
             let first = record.len().min(RING_BYTES - at);
             let bytes = self.bytes.get().cast::<u8>();
-            // SAFETY: both parts lie inside `bytes`, and in the free part of the ring (invariant 1), which
-            // only the owner touches.
+            // SAFETY: both parts lie inside `bytes`, and in the free part of the ring (invariant
+            // 1), which only the owner touches.
             unsafe {
                 std::ptr::copy_nonoverlapping(record.as_ptr(), bytes.add(at), first);
                 std::ptr::copy_nonoverlapping(record.as_ptr().add(first), bytes, record.len() - first);
             }
-            // Pairs with the acquire load of `head` in `drain`.
-            self.head.store(head + record.len() as u64, Ordering::Release);
+            // Else a handler has written here because it took this write for one that was left.
+            is_written = self.writing.is_ours(writing);
+        }
+        if is_written {
+            // Pairs with the acquire load of `head` in `drain`: the bytes before it are written.
+            self.head.store(head.after(record.len()).0, Ordering::Release);
         } else {
             self.dropped.fetch_add(1, Ordering::Relaxed);
         }
-        compiler_fence(Ordering::SeqCst);
-        self.writing.store(false, Ordering::Relaxed);
-        fits
+        self.writing.end(writing);
+        is_written
     }
 
-    /// Appends what is in the ring to `out`, and says whose it is; `None` if another reader is at it.
-    fn drain(&self, out: &mut Vec<u8>) -> Option<Writer> {
-        if self.draining.swap(true, Ordering::Acquire) {
+    /// Takes the right to move `tail`; false if a reader or a claimer has it.
+    fn begin_draining(&self) -> bool {
+        // Pairs with the release store in `end_draining`: `tail` and the owner are as the last
+        // holder left them.
+        !self.draining.swap(true, Ordering::Acquire)
+    }
+
+    fn end_draining(&self) {
+        // Pairs with the acquire swap in `begin_draining`.
+        self.draining.store(false, Ordering::Release);
+    }
+
+    /// Appends the ring's bytes to `out`, and names their writer; `None` if another reader is at
+    /// it.
+    fn drain(&self, out: &mut Vec<u8>) -> Option<RingOwner> {
+        if !self.begin_draining() {
             return None;
         }
-        // A claimer takes `draining` too: while we hold it, the ring does not change its owner.
-        let writer =
-            Writer { tid: self.tid.load(Ordering::Relaxed), start: self.start.load(Ordering::Relaxed) };
-        let tail = self.tail.load(Ordering::Relaxed);
-        // Pairs with the release store of `head` in `push`.
-        let head = self.head.load(Ordering::Acquire);
-        let (length, at) = ((head - tail) as usize, tail as usize % RING_BYTES);
+        // A claimer takes `draining` too, so the ring does not change its owner now (invariant 3).
+        let owner =
+            RingOwner { tid: self.tid.load(Ordering::Relaxed), start: self.start.load(Ordering::Relaxed) };
+        let tail = Mark(self.tail.load(Ordering::Relaxed));
+        // Pairs with the release store of `head` in `push`: the bytes before it are written.
+        let head = Mark(self.head.load(Ordering::Acquire));
+        // More than the ring has: a handler took a write for one that was left, and `head` has
+        // stepped back.
+        let length = Some(head.bytes_since(tail)).filter(|&length| length <= RING_BYTES).unwrap_or(0);
+        let at = tail.index();
         let first = length.min(RING_BYTES - at);
         let bytes = self.bytes.get().cast::<u8>().cast_const();
-        // SAFETY: `tail..head` has been published by `push` and is not written before `tail` moves.
+        // SAFETY: `push` has published `tail..head`, and does not write there before `tail` moves.
         unsafe {
             out.extend_from_slice(std::slice::from_raw_parts(bytes.add(at), first));
             out.extend_from_slice(std::slice::from_raw_parts(bytes, length - first));
         }
-        // Pairs with the acquire load of `tail` in `push`.
-        self.tail.store(head, Ordering::Release);
-        if self.state.load(Ordering::Acquire) == ORPHANED {
-            // The owner is gone and wrote nothing after ORPHANED; what it had written before may be newer
-            // than our `head`, so the ring goes free only when it is empty.
-            if self.head.load(Ordering::Acquire) == head {
-                // Not a plain store: a claimer may hold the state, and puts ORPHANED back when it sees us.
-                let _ = self.state.compare_exchange(ORPHANED, FREE, Ordering::Release, Ordering::Relaxed);
-            }
+        // Pairs with the acquire load of `tail` in `push`: these bytes are read, and may be
+        // overwritten.
+        self.tail.store(head.0, Ordering::Release);
+        // Pairs with the release store of ORPHANED in `Pool::release`: this load of `head` sees the
+        // thread's last record.
+        if self.state.load(Ordering::Acquire) == ORPHANED && self.head.load(Ordering::Relaxed) == head.0 {
+            // Not a plain store: a claimer may have the state, and puts ORPHANED back when it finds
+            // `draining` taken. Pairs with the acquire exchange in `claim`: the next owner finds
+            // the ring empty.
+            let _ = self.state.compare_exchange(ORPHANED, FREE, Ordering::Release, Ordering::Relaxed);
         }
-        self.draining.store(false, Ordering::Release);
-        Some(writer)
+        self.end_draining();
+        Some(owner)
     }
 
-    fn claim(&self, from: u8, block: &ThreadBlock) -> bool {
-        // Looked at first: the exchange would take the line away from the ring's owner.
+    fn claim(&self, from: u8, owner: RingOwner) -> bool {
+        // Looked at first: the exchange would take the line away from the ring's owner. The
+        // exchange pairs with the release stores of FREE and ORPHANED in `drain`, `Pool::release`
+        // and below: `head` and the count of drops are as the last owner left them.
         if self.state.load(Ordering::Relaxed) != from
             || self.state.compare_exchange(from, CLAIMED, Ordering::Acquire, Ordering::Relaxed).is_err()
         {
             return false;
         }
-        if self.draining.swap(true, Ordering::Acquire) {
+        if !self.begin_draining() {
+            // Pairs with the exchange above, on another thread.
             self.state.store(from, Ordering::Release);
             return false;
         }
-        let left = self.head.load(Ordering::Relaxed) - self.tail.load(Ordering::Relaxed);
-        if left > 0 {
-            // An orphan's unread records give way to a living thread's.
-            self.dropped.fetch_add(1, Ordering::Relaxed);
-            self.tail.store(self.head.load(Ordering::Relaxed), Ordering::Relaxed);
-        }
-        self.tid.store(block.tid(), Ordering::Relaxed);
-        self.start.store(block.start(), Ordering::Relaxed);
-        self.writing.store(false, Ordering::Relaxed);
+        let head = self.head.load(Ordering::Relaxed);
+        // An orphan's unread records give way to a living thread's.
+        let left = Mark(head).records_since(Mark(self.tail.load(Ordering::Relaxed)));
+        self.dropped.fetch_add(left, Ordering::Relaxed);
+        self.tail.store(head, Ordering::Relaxed);
+        self.tid.store(owner.tid, Ordering::Relaxed);
+        self.start.store(owner.start, Ordering::Relaxed);
+        self.writing.reset();
+        // Pairs with the acquire load in `Pool::drain_each`.
         self.state.store(OWNED, Ordering::Release);
-        self.draining.store(false, Ordering::Release);
+        self.end_draining();
         true
     }
 }
 
-/// Writes `record` to the calling thread's ring, whole or not at all; false when it was dropped and counted.
-#[inline]
-pub fn push(record: &[u8]) -> bool {
-    match rendezvous::followed() {
-        None => push_here(record),
-        // SAFETY: a whole record.
-        Some(leader) => unsafe { (leader.push)(record.as_ptr(), record.len()) },
+impl Pool {
+    /// Writes `record` to the calling thread's ring, whole or not at all; false when it was dropped
+    /// and counted.
+    #[inline]
+    pub(crate) fn push(&self, claimed: &Claimed, owner: impl FnOnce() -> RingOwner, record: &[u8]) -> bool {
+        let Some(ring) = self.ring_of(claimed, owner) else { return self.drop_one() };
+        ring.push(record)
     }
-}
 
-#[inline]
-fn push_here(record: &[u8]) -> bool {
-    let Some(ring) = thread::current().and_then(own_ring) else {
-        POOL.homeless.fetch_add(1, Ordering::Relaxed);
-        return false;
-    };
-    ring.push(record)
-}
-
-/// [`push`], for a copy that this one leads.
-///
-/// # Safety
-///
-/// `length` bytes are there.
-pub(crate) unsafe extern "C" fn push_for_another(record: *const u8, length: usize) -> bool {
-    // SAFETY: the caller's promise.
-    push_here(unsafe { std::slice::from_raw_parts(record, length) })
-}
-
-fn own_ring(block: &'static ThreadBlock) -> Option<&'static Ring> {
-    if let Some(index) = block.ring() {
-        return POOL.rings.get(index);
+    /// Counts a record that finds no ring, and says that it was dropped.
+    pub(crate) fn drop_one(&self) -> bool {
+        self.homeless.fetch_add(1, Ordering::Relaxed);
+        false
     }
-    // Nothing has been given back since this thread found the pool empty: no need to look again, at the cost of
-    // those who own the rings.
-    let given_back = POOL.given_back.load(Ordering::Relaxed);
-    if block.found_pool_empty_at(given_back) {
-        return None;
-    }
-    let claim = |from| POOL.rings.iter().position(|r| r.claim(from, block));
-    let index = claim(FREE).or_else(|| claim(ORPHANED));
-    match index {
-        Some(index) => block.set_ring(Some(index)),
-        None => block.set_pool_empty_at(given_back),
-    }
-    POOL.rings.get(index?)
-}
 
-/// Called at a thread's end.
-pub(crate) fn release(block: &ThreadBlock) {
-    if let Some(ring) = block.ring().and_then(|i| POOL.rings.get(i)) {
-        let empty = ring.head.load(Ordering::Relaxed) == ring.tail.load(Ordering::Acquire);
-        ring.state.store(if empty { FREE } else { ORPHANED }, Ordering::Release);
-        POOL.given_back.fetch_add(1, Ordering::Relaxed);
+    fn ring_of(&self, claimed: &Claimed, owner: impl FnOnce() -> RingOwner) -> Option<&Ring> {
+        if let Some(index) = claimed.index() {
+            return self.rings.get(index);
+        }
+        // No ring has been given back since this thread found the pool empty. Another look would
+        // cost the owners of the rings their lines.
+        let given_back = self.given_back.load(Ordering::Relaxed).wrapping_add(1);
+        if claimed.pool_empty_at.load(Ordering::Relaxed) == given_back {
+            return None;
+        }
+        let owner = owner();
+        let claim = |from| self.rings.iter().position(|ring| ring.claim(from, owner));
+        let index = claim(FREE).or_else(|| claim(ORPHANED));
+        match index {
+            Some(index) => claimed.ring.store(index as u32 + 1, Ordering::Relaxed),
+            None => claimed.pool_empty_at.store(given_back, Ordering::Relaxed),
+        }
+        self.rings.get(index?)
     }
-    block.set_ring(None);
-}
 
-/// Called in a fork child: the parent's records are the parent's.
-pub(crate) fn reset_all() {
-    for ring in &POOL.rings {
-        if ring.state.load(Ordering::Relaxed) != FREE {
-            ring.tail.store(ring.head.load(Ordering::Relaxed), Ordering::Relaxed);
-            ring.draining.store(false, Ordering::Relaxed);
-            ring.dropped.store(0, Ordering::Relaxed);
-            ring.state.store(FREE, Ordering::Relaxed);
+    /// Gives a thread's ring back at its end.
+    pub(crate) fn release(&self, claimed: &Claimed) {
+        if let Some(ring) = claimed.index().and_then(|index| self.rings.get(index)) {
+            // Pairs with the release store of `tail` in `drain`: a reader is done with an empty
+            // ring.
+            let is_empty = ring.head.load(Ordering::Relaxed) == ring.tail.load(Ordering::Acquire);
+            // Pairs with the acquire exchange in `claim`, and for ORPHANED with the acquire load at
+            // the end of `drain`.
+            ring.state.store(if is_empty { FREE } else { ORPHANED }, Ordering::Release);
+            self.given_back.fetch_add(1, Ordering::Relaxed);
+        }
+        claimed.reset();
+    }
+
+    /// Begins again in a fork child, which has one thread: the records and the drops so far are the
+    /// parent's.
+    pub(crate) fn reset(&self) {
+        for ring in &self.rings {
+            if ring.state.load(Ordering::Relaxed) != FREE {
+                ring.tail.store(ring.head.load(Ordering::Relaxed), Ordering::Relaxed);
+                ring.draining.store(false, Ordering::Relaxed);
+                // A write that was interrupted by the handler that forked finds that the ring is no
+                // longer its own.
+                ring.writing.reset();
+                ring.state.store(FREE, Ordering::Relaxed);
+            }
+            // Looked at first: a page that no thread has touched stays so.
+            if ring.dropped.load(Ordering::Relaxed) > 0 {
+                ring.dropped.store(0, Ordering::Relaxed);
+            }
+        }
+        if self.homeless.load(Ordering::Relaxed) > 0 {
+            self.homeless.store(0, Ordering::Relaxed);
         }
     }
-}
 
-/// Empties every ring: `sink` is called with each thread that wrote and its records, one behind the other.
-///
-/// # Cost
-///
-/// One pass over the pool; a ring that another reader is draining is passed over.
-pub fn drain_all(buffer: &mut Vec<u8>, mut sink: impl FnMut(Writer, &[u8])) {
-    for ring in &rendezvous::used().pool.rings {
-        // Pairs with the stores of the state in `claim` and `release`.
-        if !matches!(ring.state.load(Ordering::Acquire), OWNED | ORPHANED) {
-            continue;
-        }
-        buffer.clear();
-        if let Some(writer) = ring.drain(buffer)
-            && !buffer.is_empty()
-        {
-            sink(writer, buffer);
+    /// Empties every ring: `sink` is called with the ring's index, the thread that wrote it, and
+    /// its records, one behind the other.
+    pub(crate) fn drain_each(&self, buffer: &mut Vec<u8>, mut sink: impl FnMut(usize, RingOwner, &[u8])) {
+        for (index, ring) in self.rings.iter().enumerate() {
+            // Pairs with the release stores of the state in `claim` and `release`.
+            if !matches!(ring.state.load(Ordering::Acquire), OWNED | ORPHANED) {
+                continue;
+            }
+            buffer.clear();
+            if let Some(owner) = ring.drain(buffer)
+                && !buffer.is_empty()
+            {
+                sink(index, owner, buffer);
+            }
         }
     }
-}
 
-/// Records dropped since the start, in full rings and for want of one.
-pub fn dropped() -> u64 {
-    let pool = rendezvous::used().pool;
-    let in_rings: u64 = pool.rings.iter().map(|r| r.dropped.load(Ordering::Relaxed)).sum();
-    in_rings + pool.homeless.load(Ordering::Relaxed)
+    /// Records dropped since the start, in full rings and for want of one.
+    pub(crate) fn dropped(&self) -> u64 {
+        let in_rings = self.rings.iter().map(|ring| ring.dropped.load(Ordering::Relaxed));
+        in_rings.fold(self.homeless.load(Ordering::Relaxed), u64::saturating_add)
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn ring() -> Box<Ring> {
-        Box::new(Ring::new())
-    }
-
-    #[test]
-    fn what_is_pushed_comes_out_once_and_in_order_across_the_wrap() {
-        let ring = ring();
-        let mut expected = Vec::new();
-        let mut seen = Vec::new();
-        for round in 0..40u32 {
-            let record = vec![round as u8; 5000];
-            assert!(ring.push(&record));
-            expected.extend(&record);
-            if round % 3 == 0 {
-                assert!(ring.drain(&mut seen).is_some());
-            }
-        }
-        assert!(ring.drain(&mut seen).is_some());
-        assert_eq!(seen, expected);
-    }
-
-    #[test]
-    fn a_full_ring_drops_and_counts_and_works_again_when_drained() {
-        let ring = ring();
-        let record = vec![1; RING_BYTES / 4];
-        for _ in 0..4 {
-            assert!(ring.push(&record));
-        }
-        assert!(!ring.push(&[2]));
-        assert_eq!(ring.dropped.load(Ordering::Relaxed), 1);
-        ring.drain(&mut Vec::new());
-        assert!(ring.push(&[2]));
-    }
-
-    #[test]
-    fn a_write_inside_a_write_is_dropped_and_counted() {
-        let ring = ring();
-        ring.writing.store(true, Ordering::Relaxed);
-        assert!(!ring.push(&[1]));
-        assert_eq!(ring.dropped.load(Ordering::Relaxed), 1);
-    }
-
-    #[test]
-    fn a_reader_beside_the_writer_sees_whole_records_only() {
-        let ring = &ring();
-        let total = std::thread::scope(|scope| {
-            let writer =
-                scope.spawn(move || (0..200_000u32).filter(|n| ring.push(&[(n % 251) as u8; 24])).count());
-            let mut count = 0;
-            let mut buffer = Vec::new();
-            loop {
-                // Asked before the drain: what is written until then is in this round.
-                let finished = writer.is_finished();
-                buffer.clear();
-                assert!(ring.drain(&mut buffer).is_some());
-                for record in buffer.chunks(24) {
-                    assert!(record.iter().all(|&b| b == record[0]));
-                    count += 1;
-                }
-                if finished {
-                    break;
-                }
-            }
-            assert_eq!(writer.join().unwrap(), count);
-            count
-        });
-        assert!(total > 0);
-    }
-
-    #[test]
-    fn the_records_of_an_ended_thread_are_still_there() {
-        let start = std::thread::spawn(|| {
-            assert!(push(b"last words"));
-            thread::current().unwrap().start()
-        })
-        .join()
-        .unwrap();
-        let mut found = false;
-        drain_all(&mut Vec::new(), |writer, bytes| {
-            found |= writer.start == start && bytes == b"last words";
-        });
-        assert!(found);
-    }
-}
+mod tests;

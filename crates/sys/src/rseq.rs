@@ -1,21 +1,23 @@
 //! The restartable-sequence area of a thread, used as one flag: was this thread descheduled since?
 //!
-//! glibc 2.35 and later registers the area and publishes its place. User space stores the address of a
-//! descriptor in `rseq_cs`; up to Linux 6.18 the kernel clears the field whenever the thread comes back to
-//! user mode after a preemption, a blocking system call or a signal, provided that the thread is outside the
-//! described section. Ours describes a section that nobody ever executes. Later kernels do not clear
-//! it after a blocking call, so whoever relies on this must test it first (`Linux: kernel/rseq.c`,
-//! `include/linux/rseq_entry.h`).
+//! glibc 2.35 and later registers the area and publishes its place. User space stores the address
+//! of a descriptor in `rseq_cs`; up to Linux 6.18 the kernel clears the field whenever the thread
+//! comes back to user mode after a preemption, a blocking system call or a signal, provided that
+//! the thread is outside the described section. Ours describes a section that is never executed.
+//! Later kernels do not clear it after a blocking call, so a user must test this first
+//! (`Linux: kernel/rseq.c`, `include/linux/rseq_entry.h`).
 //!
 //! # Safety
 //!
-//! The kernel reads the descriptor and the signature in front of its abort address at every such return, and
-//! kills the process if either is unreadable or wrong. Both lie in one block of memory that is never freed.
+//! The kernel reads the descriptor and the signature in front of its abort address at every such
+//! return, and kills the process if either is unreadable or wrong. Both lie in one block of memory
+//! that is never freed.
 #![allow(unsafe_code)]
 
 use std::ptr::NonNull;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use once_cell::race::OnceBox;
 
 /// The signature that glibc registers on x86 (`RSEQ_SIG`).
 #[cfg(target_arch = "x86_64")]
@@ -34,6 +36,7 @@ struct Area {
 const _: () = assert!(std::mem::offset_of!(Area, rseq_cs) == 8);
 
 /// `struct rseq_cs` of the kernel with the signature and the never-executed section behind it.
+#[derive(Default)]
 #[repr(C, align(32))]
 struct Descriptor {
     version: u32,
@@ -77,23 +80,24 @@ impl Flag {
 
     #[inline]
     fn area(&self) -> &Area {
-        // SAFETY: the area is in the thread's own memory, and the pointer makes the flag stay on its thread.
+        // SAFETY: the area is in the thread's own memory, and the pointer makes the flag stay on
+        // its thread.
         unsafe { self.area.as_ref() }
     }
 
-    /// Whether the flag is still up. A flag that somebody else has put there instead counts as down.
+    /// Whether the flag is still up. A descriptor of another library in its place counts as down.
     #[inline]
     pub fn is_armed(self) -> bool {
         self.area().rseq_cs.load(Ordering::Relaxed) == DESCRIPTOR.load(Ordering::Relaxed)
     }
 
-    /// Whether somebody else has a descriptor there.
+    /// Whether another library has a descriptor there.
     pub fn is_foreign(self) -> bool {
         let there = self.area().rseq_cs.load(Ordering::Relaxed);
         there != 0 && there != DESCRIPTOR.load(Ordering::Relaxed)
     }
 
-    /// Takes the flag down, unless it is somebody else's.
+    /// Takes the flag down, unless the descriptor is another library's.
     #[inline]
     pub fn disarm(self) {
         if self.is_armed() {
@@ -104,16 +108,28 @@ impl Flag {
 
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 fn area() -> Result<&'static Area, &'static str> {
-    static OFFSET: OnceLock<Result<isize, &'static str>> = OnceLock::new();
-    let offset = (*OFFSET.get_or_init(glibc_offset))?;
-    let pointer: usize;
+    // Not std's cell, which a fork in the middle leaves locked.
+    static OFFSET: OnceBox<Result<isize, &'static str>> = OnceBox::new();
+    let offset = (*OFFSET.get_or_init(|| Box::new(glibc_offset())))?;
+    // SAFETY: glibc keeps the area at this offset from the thread pointer as long as the thread
+    // lives, and the flag is used on this thread only.
+    Ok(unsafe { &*((thread_pointer() as usize).wrapping_add_signed(offset) as *const Area) })
+}
+
+/// Where the thread's control block is; 0 where that is not known.
+#[cfg(all(target_arch = "x86_64", target_os = "linux", not(miri)))]
+pub(crate) fn thread_pointer() -> u64 {
+    let pointer: u64;
     // SAFETY: on x86-64 the thread control block's first word is its own address.
     unsafe {
         std::arch::asm!("mov {}, fs:0", out(reg) pointer, options(pure, readonly, nostack, preserves_flags));
     }
-    // SAFETY: glibc keeps the area at this offset from the thread pointer as long as the thread lives, and
-    // the flag is used on this thread only.
-    Ok(unsafe { &*(pointer.wrapping_add_signed(offset) as *const Area) })
+    pointer
+}
+
+#[cfg(not(all(target_arch = "x86_64", target_os = "linux", not(miri))))]
+pub(crate) fn thread_pointer() -> u64 {
+    0
 }
 
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
@@ -137,28 +153,25 @@ fn glibc_offset() -> Result<isize, &'static str> {
     }
 }
 
-/// The address of the descriptor; 0, which is nobody's, before the first flag.
+/// The address of the descriptor; 0, which no library has, before the first flag.
 static DESCRIPTOR: AtomicU64 = AtomicU64::new(0);
 
 #[cfg(target_arch = "x86_64")]
 fn descriptor() {
-    static MADE: OnceLock<()> = OnceLock::new();
-    MADE.get_or_init(|| {
-        // Leaked: the kernel may look at it as long as any thread has it armed.
-        let descriptor: &'static mut Descriptor = Box::leak(Box::new(Descriptor {
-            version: 0,
-            flags: 0,
-            start_ip: 0,
-            post_commit_offset: 4,
-            abort_ip: 0,
-            section: [0; 4],
-            signature: SIGNATURE,
-            abort: [0; 4],
-        }));
-        descriptor.start_ip = descriptor.section.as_ptr() as u64;
-        descriptor.abort_ip = descriptor.abort.as_ptr() as u64;
-        DESCRIPTOR.store(std::ptr::from_ref(descriptor) as u64, Ordering::Relaxed);
-    });
+    // Pairs with the exchange below: the descriptor is written.
+    if DESCRIPTOR.load(Ordering::Acquire) != 0 {
+        return;
+    }
+    let mut descriptor =
+        Box::new(Descriptor { post_commit_offset: 4, signature: SIGNATURE, ..Descriptor::default() });
+    descriptor.start_ip = descriptor.section.as_ptr() as u64;
+    descriptor.abort_ip = descriptor.abort.as_ptr() as u64;
+    let address = std::ptr::from_ref(&*descriptor) as u64;
+    // Pairs with the load above. A slower thread drops its own, which no thread has armed.
+    if DESCRIPTOR.compare_exchange(0, address, Ordering::Release, Ordering::Relaxed).is_ok() {
+        // The kernel may look at it as long as any thread has it armed.
+        Box::leak(descriptor);
+    }
 }
 
 #[cfg(not(target_arch = "x86_64"))]

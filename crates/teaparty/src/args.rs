@@ -1,14 +1,14 @@
 //! The command line, for the program of this crate and for others that run the house inside them.
-//! What passes is in range: a mistake is told with the usage, before anything starts.
+//! Every value that passes is in range: a mistake is told with the usage, before anything starts.
 
-use std::{fmt, num::NonZero, ops::RangeInclusive, time::Duration};
+use std::time::Duration;
 
-use clap::builder::RangedI64ValueParser;
+use clap::value_parser;
 
-use crate::{Config, Loopback, load::Limits};
+use crate::{Loopback, load::Limits};
 
-/// The most worker threads that may be asked for.
-const WORKERS: RangeInclusive<u16> = 1..=256;
+/// The longest load.
+const DAY: Duration = Duration::from_secs(24 * 3600);
 
 /// Flags of the tea house.
 #[derive(Debug, Clone, clap::Args)]
@@ -18,21 +18,21 @@ pub struct Args {
     pub addr: Loopback,
 
     /// Worker threads; one per CPU by default.
-    #[arg(long, value_name = "N", value_parser = within(WORKERS))]
+    #[arg(long, value_name = "N", value_parser = value_parser!(u16).range(1..=256))]
     pub workers: Option<u16>,
 
-    /// CPU time that a request may use, as 500us, 50ms or 1s; one that uses more leaves a record of the probe
-    /// `http.over_budget`.
+    /// CPU time that a request may use, as 500us, 50ms or 1s; one that uses more leaves a record of
+    /// the probe `http.over_budget`.
     #[arg(long, value_name = "DURATION", value_parser = budget, default_value = "50ms")]
     pub cpu_budget: Duration,
 
-    /// Load the house with so many requests a second, and close it after that.
-    #[arg(long, value_name = "RATE", value_parser = within(Limits::RATE))]
+    /// Load the house with RATE requests a second, and close it after that.
+    #[arg(long, value_name = "RATE", value_parser = value_parser!(u32).range(1..=100_000))]
     pub load: Option<u32>,
 
-    /// End the load after so many requests.
-    #[arg(long, value_name = "N", requires = "load", value_parser = within(Limits::REQUESTS))]
-    #[arg(default_value_t = Limits::default().requests)]
+    /// End the load after N requests.
+    #[arg(long, value_name = "N", requires = "load", default_value_t = Limits::default().requests)]
+    #[arg(value_parser = value_parser!(u32).range(1..=10_000_000))]
     pub requests: u32,
 
     /// End the load after so long, as 500ms, 10s, 5m or 1h.
@@ -40,48 +40,31 @@ pub struct Args {
     pub duration: Duration,
 
     /// Connections of the load, each with one request at a time.
-    #[arg(long, value_name = "N", requires = "load", value_parser = within(Limits::CLIENTS))]
-    #[arg(default_value_t = Limits::default().clients)]
+    #[arg(long, value_name = "N", requires = "load", default_value_t = Limits::default().clients)]
+    #[arg(value_parser = value_parser!(u16).range(1..=256))]
     pub clients: u16,
 
     /// Close when standard input ends, as it does when the parent that holds its other end dies.
     #[arg(long)]
     pub exit_with_parent: bool,
 
-    /// Write what awake tracing callsites say to standard error; `RUST_LOG` narrows it.
+    /// Write the messages of awake tracing callsites to standard error; `RUST_LOG` narrows them.
     #[arg(long)]
     pub log: bool,
 }
 
-impl From<Args> for Config {
-    fn from(args: Args) -> Self {
-        let Args { addr, workers, cpu_budget, load, requests, duration, clients, exit_with_parent, log } =
-            args;
-        let default = Self::default();
-        Self {
-            addr,
-            workers: workers.and_then(|n| NonZero::new(n.into())).unwrap_or(default.workers),
-            cpu_budget,
-            load: load.map(|rate| Limits { rate, requests, duration, clients }),
-            exit_with_parent,
-            log,
-        }
+impl Args {
+    /// Those of the load, if there is one.
+    pub(crate) fn limits(&self) -> Option<Limits> {
+        let Self { requests, duration, clients, .. } = *self;
+        self.load.map(|rate| Limits { rate, requests, duration, clients })
     }
-}
-
-fn within<T>(range: RangeInclusive<T>) -> RangedI64ValueParser<T>
-where
-    T: Copy + Into<i64> + TryFrom<i64, Error: fmt::Display> + Send + Sync + 'static,
-{
-    RangedI64ValueParser::new().range((*range.start()).into()..=(*range.end()).into())
 }
 
 /// How long the load lasts.
 fn duration(text: &str) -> Result<Duration, String> {
-    let duration = time(text)?;
-    duration.filter(|duration| Limits::DURATION.contains(duration)).ok_or_else(|| {
-        format!("a load may last from {:?} to {:?}", Limits::DURATION.start(), Limits::DURATION.end())
-    })
+    let is_known = |duration: &Duration| (Duration::from_millis(1)..=DAY).contains(duration);
+    time(text)?.filter(is_known).ok_or_else(|| format!("a load may last from 1ms to {DAY:?}"))
 }
 
 fn budget(text: &str) -> Result<Duration, String> {
@@ -115,33 +98,33 @@ mod tests {
         args: Args,
     }
 
-    fn parse(flags: &[&str]) -> Result<Config, String> {
+    fn parse(flags: &[&str]) -> Result<Args, String> {
         let program = ["teaparty"].iter().chain(flags);
-        Program::try_parse_from(program).map(|it| it.args.into()).map_err(|error| error.to_string())
+        Program::try_parse_from(program).map(|it| it.args).map_err(|error| error.to_string())
     }
 
     #[test]
-    fn the_flags_reach_the_config() {
+    fn the_flags_are_understood() {
         let flags = "--addr [::1]:8080 --workers 3 --load 50 --requests 7 --for 2m --clients 2 --log --cpu-budget 700us";
-        let config = parse(&flags.split(' ').collect::<Vec<_>>()).unwrap();
-        assert_eq!(config.addr.to_string(), "[::1]:8080");
-        assert_eq!(config.workers.get(), 3);
+        let args = parse(&flags.split(' ').collect::<Vec<_>>()).unwrap();
+        assert_eq!(args.addr.to_string(), "[::1]:8080");
+        assert_eq!(args.workers, Some(3));
         let limits = Limits { rate: 50, requests: 7, duration: Duration::from_secs(120), clients: 2 };
-        assert_eq!(config.load, Some(limits));
-        assert_eq!(config.cpu_budget, Duration::from_micros(700));
-        assert!(config.log && !config.exit_with_parent);
+        assert_eq!(args.limits(), Some(limits));
+        assert_eq!(args.cpu_budget, Duration::from_micros(700));
+        assert!(args.log && !args.exit_with_parent);
     }
 
     #[test]
-    fn without_load_there_is_none_and_its_flags_are_refused() {
+    fn load_flags_need_a_load() {
         let default = parse(&[]).unwrap();
-        assert_eq!((default.load, default.cpu_budget), (None, Config::default().cpu_budget));
-        assert_eq!(parse(&["--load", "5"]).unwrap().load, Some(Limits { rate: 5, ..Limits::default() }));
+        assert_eq!((default.limits(), default.cpu_budget), (None, crate::server::CPU_BUDGET));
+        assert_eq!(parse(&["--load", "5"]).unwrap().limits(), Some(Limits { rate: 5, ..Limits::default() }));
         assert!(parse(&["--for", "1s"]).unwrap_err().contains("--load"));
     }
 
     #[test]
-    fn what_is_out_of_range_is_refused_with_the_flag_and_the_reason() {
+    fn out_of_range_names_flag_and_reason() {
         for (flags, flag, reason) in [
             (&["--addr", "0.0.0.0:80"][..], "--addr", "not a loopback address"),
             (&["--workers", "0"], "--workers", "1..=256"),

@@ -1,4 +1,5 @@
-//! What nobody asked for, in groups of its own: a task that restocks, a plain thread that keeps the book short.
+//! Work that no request asked for, in two groups: a task that restocks, a plain thread that keeps
+//! the book short.
 
 use std::{
     io,

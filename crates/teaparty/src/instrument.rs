@@ -1,9 +1,10 @@
 //! All that the service takes from dormouse, and the switch that builds it without.
 //!
-//! Without the cargo feature `dormouse` every name below means nothing and costs nothing: a group is an empty
-//! struct, a probe no code, its arguments not evaluated, a static key the constant it starts as, and
-//! no crate of dormouse or `tracing` is compiled. The bench builds the service both ways and
-//! compares them. A service that is not a bench needs no such file: it uses `dormouse` directly.
+//! Without the cargo feature `dormouse` every name below means nothing and costs nothing: a group
+//! is an empty struct, a probe no code, its arguments not evaluated, a static key the constant it
+//! starts as, and no crate of dormouse or `tracing` is compiled. The bench builds the service both
+//! ways and compares them. A service that is not a bench needs no such file: it uses `dormouse`
+//! directly.
 
 #[cfg(not(feature = "dormouse"))]
 pub(crate) use bare::*;
@@ -43,8 +44,8 @@ mod instrumented {
         }
     }
 
-    /// Runs each request of `route` in the group `name`, from its extractors to its response. One that uses more than
-    /// `budget` of CPU time leaves a record, if somebody listens.
+    /// Runs each request of `route` in the group `name`, from its extractors to its response. One
+    /// that uses more than `budget` of CPU time leaves a record, if a client listens.
     pub(crate) fn charged<S>(name: &'static str, budget: Duration, route: MethodRouter<S>) -> MethodRouter<S>
     where
         S: Clone + Send + Sync + 'static,
@@ -67,12 +68,12 @@ mod instrumented {
         BUDGET.scope(budget, served).await
     }
 
-    /// Runs `work` on the blocking pool, charged to the group and counted in the budget of the request that this task
-    /// serves.
+    /// Runs `work` on the blocking pool, charged to the group and counted in the budget of the
+    /// request that this task serves.
     pub(crate) fn spawn_blocking<T: Send + 'static>(
         work: impl FnOnce() -> T + Send + 'static,
     ) -> JoinHandle<T> {
-        // None: nobody's request.
+        // None: the task serves no request.
         let budget = BUDGET.try_with(TaskBudget::clone).ok();
         dormouse::tokio::spawn_blocking(move || {
             let _counted = budget.as_ref().map(TaskBudget::enter);
@@ -80,9 +81,9 @@ mod instrumented {
         })
     }
 
-    /// A callsite passes two gates: its static key and this filter. The keys sleep until somebody wakes
-    /// them, and who does so wants all of it; so with `log` the filter lets all of ours through. Without, it
-    /// lets through what is wrong. `RUST_LOG` overrides both.
+    /// A callsite passes two gates: its static key and this filter. The keys sleep until a client
+    /// wakes them, and that client wants all messages; so with `log` the filter lets all of ours
+    /// through. Without, it lets warnings through. `RUST_LOG` overrides both.
     fn start_log(log: bool) {
         let default = if log { "warn,dormouse_teaparty=trace" } else { "warn" };
         let filter = match std::env::var("RUST_LOG") {

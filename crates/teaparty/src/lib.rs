@@ -1,5 +1,5 @@
-//! A tea house behind HTTP: the service that `dormouse demo` looks into, and the example of how to embed
-//! dormouse.
+//! A tea house behind HTTP: the service that `dormouse demo` looks into, and the example of how to
+//! embed dormouse.
 //!
 //! Everything a service says to dormouse is said in five places. Read them in this order:
 //!
@@ -9,20 +9,27 @@
 //! | `routes.rs` | a group per route, by a layer; work that is handed on takes it along |
 //! | `routes/*.rs` | probes, `tracing` callsites, a probed function, a static key that changes behaviour |
 //! | `server.rs` | a group around other groups: connections, and the requests on them |
-//! | `background.rs` | groups for what nobody asked for: a task and a plain thread |
+//! | `background.rs` | groups for work that no request asked for: a task and a plain thread |
 //!
 //! The rest is a service like any other: axum over hyper, an embedded `SQLite` database, clean
 //! shutdown, and a bounded load generator, so that there is something to see.
 //!
 //! ```no_run
-//! use dormouse_teaparty::{Config, run};
+//! use clap::Parser;
+//! use dormouse_teaparty::{Args, run};
 //!
-//! let summary = run(&Config::default(), |url| println!("listening on {url}"))?;
+//! #[derive(Parser)]
+//! struct Program {
+//!     #[command(flatten)]
+//!     args: Args,
+//! }
+//!
+//! let summary = run(&Program::parse().args, |url| println!("listening on {url}"))?;
 //! println!("{summary}");
 //! # anyhow::Ok(())
 //! ```
 
-// In the bare build nobody looks at what only probes look at.
+// In the bare build, variables that only probes read are unused.
 #![cfg_attr(not(feature = "dormouse"), expect(unused_variables))]
 
 mod args;
@@ -35,10 +42,11 @@ mod run;
 mod server;
 mod stop;
 mod store;
+mod tally;
 mod teas;
 
 pub use args::Args;
-pub use loopback::{Loopback, NotLoopback};
-pub use run::{Config, Summary, run};
+pub use loopback::Loopback;
+pub use run::{Summary, run};
 pub use server::{Served, Server};
 pub use stop::Stop;

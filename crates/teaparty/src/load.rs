@@ -1,24 +1,24 @@
 //! The load generator: keep-alive HTTP/1.1 clients that ask for everything the house offers.
 //!
-//! Request n is due n/rate seconds after the start, whichever client sends it and however the service is
-//! doing, and never before. Its latency counts from then if all clients were busy: a service that
-//! stalls is charged for the requests it kept from being sent, not only for the one that it sat on. A client that
-//! waited for the request to become due counts from when it woke up: a late timer is not the service's fault.
+//! Request n is due n/rate seconds after the start, whichever client sends it and however the
+//! service is doing, and never before. Its latency counts from then if all clients were busy: a
+//! service that stalls is charged for the requests it kept from being sent, not only for the one
+//! that it sat on. A client that waited for the request to become due counts from when it woke up:
+//! a late timer is not the service's fault.
 //!
-//! It runs on one thread and a runtime of its own, so that a service which blocks its workers does not
-//! block those who measure it; entering a group on that thread charges all of it.
+//! It runs on one thread with its own runtime, so that a service which blocks its workers does not
+//! block the measurement; entering a group on that thread charges all of it.
 //!
 //! # Invariants
 //!
-//! Rate, number and time are all bounded, and the target is a [`Loopback`] address.
+//! Rate, number and time are all bounded by the command line, and the target is a [`Loopback`]
+//! address.
 
 mod client;
 mod mix;
 mod report;
 
 use std::{
-    fmt,
-    ops::RangeInclusive,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -45,7 +45,7 @@ use crate::{
 pub struct Limits {
     /// Requests a second.
     pub rate: u32,
-    /// Requests in all.
+    /// Requests in all; each one sent costs four bytes until the report.
     pub requests: u32,
     /// Time in all. A request that was sent may still be answered after it.
     pub duration: Duration,
@@ -53,49 +53,16 @@ pub struct Limits {
     pub clients: u16,
 }
 
-/// The limits of limits.
-impl Limits {
-    /// For [`Limits::rate`].
-    pub const RATE: RangeInclusive<u32> = 1..=100_000;
-    /// For [`Limits::requests`]; each one sent costs four bytes until the report.
-    pub const REQUESTS: RangeInclusive<u32> = 1..=10_000_000;
-    /// For [`Limits::duration`].
-    pub const DURATION: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(24 * 3600);
-    /// For [`Limits::clients`].
-    pub const CLIENTS: RangeInclusive<u16> = 1..=256;
-
-    /// Names the first one that is out of its range.
-    fn check(&self) -> anyhow::Result<()> {
-        fn within<T: PartialOrd + fmt::Debug>(
-            name: &str,
-            value: &T,
-            range: &RangeInclusive<T>,
-        ) -> anyhow::Result<()> {
-            anyhow::ensure!(
-                range.contains(value),
-                "the load's {name} is {value:?}, must be from {:?} to {:?}",
-                range.start(),
-                range.end()
-            );
-            Ok(())
-        }
-        within("rate", &self.rate, &Self::RATE)?;
-        within("number of requests", &self.requests, &Self::REQUESTS)?;
-        within("duration", &self.duration, &Self::DURATION)?;
-        within("number of clients", &self.clients, &Self::CLIENTS)
-    }
-}
-
 impl Default for Limits {
     /// 200 requests a second for ten seconds.
     fn default() -> Self {
-        Self { rate: 200, requests: *Self::REQUESTS.end(), duration: Duration::from_secs(10), clients: 8 }
+        Self { rate: 200, requests: 10_000_000, duration: Duration::from_secs(10), clients: 8 }
     }
 }
 
-/// Loads the service at `target` until a limit is reached or `stop` is pulled. Blocks the calling thread.
+/// Loads the service at `target` until a limit is reached or `stop` is pulled. Blocks the calling
+/// thread.
 pub fn run(target: Loopback, limits: &Limits, stop: &Stop) -> anyhow::Result<Report> {
-    limits.check()?;
     runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -106,7 +73,7 @@ pub fn run(target: Loopback, limits: &Limits, stop: &Stop) -> anyhow::Result<Rep
 async fn generate(target: Loopback, limits: Limits, stop: &Stop) -> anyhow::Result<Report> {
     let schedule =
         Arc::new(Schedule { limits, start: Instant::now(), next: AtomicU64::new(0), stop: stop.clone() });
-    // The latest order that anybody placed, for whoever reads one; the first is the house's own.
+    // The latest placed order, for requests that read one; the first is the house's own.
     let latest_order = Arc::new(AtomicU64::new(1));
     let mut clients = JoinSet::new();
     for _ in 0..limits.clients {
@@ -164,27 +131,8 @@ impl Schedule {
 mod tests {
     use super::*;
 
-    #[test]
-    fn each_limit_is_refused_by_name_beyond_its_range() {
-        let good = Limits::default();
-        assert!(good.check().is_ok());
-        for (bad, name) in [
-            (Limits { rate: 0, ..good }, "rate"),
-            (Limits { rate: 100_001, ..good }, "rate"),
-            (Limits { requests: 0, ..good }, "requests"),
-            (Limits { requests: u32::MAX, ..good }, "requests"),
-            (Limits { duration: Duration::ZERO, ..good }, "duration"),
-            (Limits { duration: Duration::MAX, ..good }, "duration"),
-            (Limits { clients: 0, ..good }, "clients"),
-            (Limits { clients: 257, ..good }, "clients"),
-        ] {
-            let refused = run(Loopback::ANY_PORT, &bad, &Stop::new()).unwrap_err().to_string();
-            assert!(refused.contains(name) && refused.contains("must be from"), "{refused}");
-        }
-    }
-
     #[tokio::test]
-    async fn no_ticket_is_handed_out_before_it_is_due() {
+    async fn no_ticket_comes_before_it_is_due() {
         let limits = Limits { rate: 200, requests: 10, ..Limits::default() };
         let schedule = Schedule { limits, start: Instant::now(), next: AtomicU64::new(0), stop: Stop::new() };
         let mut handed_out = 0;
@@ -198,7 +146,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_pulled_cord_ends_the_wait_for_a_ticket() {
+    async fn a_pulled_cord_ends_a_tickets_wait() {
         let limits = Limits { rate: 1, duration: Duration::from_secs(3600), ..Limits::default() };
         let schedule =
             Schedule { limits, start: Instant::now(), next: AtomicU64::new(1000), stop: Stop::new() };

@@ -1,4 +1,4 @@
-//! A socket address that nobody else's machine can reach, as a type: the tea house has no
+//! A socket address that no other machine can reach, as a type: the tea house has no
 //! authentication and its load generator is a hammer, so neither can be pointed outside.
 
 use std::{
@@ -11,35 +11,26 @@ use std::{
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Loopback(SocketAddr);
 
-/// Why an address is no [`Loopback`].
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NotLoopback(String);
-
 impl Loopback {
     /// 127.0.0.1 and any free port.
     pub const ANY_PORT: Self = Self(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0));
 }
 
 impl TryFrom<SocketAddr> for Loopback {
-    type Error = NotLoopback;
+    type Error = String;
 
-    fn try_from(addr: SocketAddr) -> Result<Self, NotLoopback> {
-        if addr.ip().is_loopback() {
-            Ok(Self(addr))
-        } else {
-            Err(NotLoopback(format!("{addr} is not a loopback address; use 127.0.0.1 or [::1]")))
-        }
+    fn try_from(addr: SocketAddr) -> Result<Self, String> {
+        let refused = || format!("{addr} is not a loopback address; use 127.0.0.1 or [::1]");
+        addr.ip().is_loopback().then_some(Self(addr)).ok_or_else(refused)
     }
 }
 
 impl FromStr for Loopback {
-    type Err = NotLoopback;
+    type Err = String;
 
-    fn from_str(text: &str) -> Result<Self, NotLoopback> {
-        let addr: SocketAddr = text
-            .parse()
-            .map_err(|_| NotLoopback(format!("{text:?} is not an address and port, as 127.0.0.1:8080")))?;
-        addr.try_into()
+    fn from_str(text: &str) -> Result<Self, String> {
+        let addr: Result<SocketAddr, _> = text.parse();
+        addr.map_err(|_| format!("{text:?} is not an address and port, as 127.0.0.1:8080"))?.try_into()
     }
 }
 
@@ -54,14 +45,6 @@ impl fmt::Display for Loopback {
         self.0.fmt(f)
     }
 }
-
-impl fmt::Display for NotLoopback {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for NotLoopback {}
 
 #[cfg(test)]
 mod tests {
@@ -78,7 +61,7 @@ mod tests {
     fn refuses_every_other_address_by_name() {
         // The mapped form of 127.0.0.1 is one of them: std does not count it as loopback either.
         for bad in ["0.0.0.0:80", "192.0.2.1:80", "[::]:80", "[2001:db8::1]:80", "[::ffff:127.0.0.1]:80"] {
-            let refused = bad.parse::<Loopback>().unwrap_err().to_string();
+            let refused = bad.parse::<Loopback>().unwrap_err();
             assert!(refused.starts_with(bad), "{refused}");
             assert!(refused.contains("not a loopback address"), "{refused}");
         }
@@ -87,7 +70,7 @@ mod tests {
     #[test]
     fn refuses_what_is_no_address() {
         for bad in ["", "localhost", "127.0.0.1", "127.0.0.1:99999"] {
-            let refused = bad.parse::<Loopback>().unwrap_err().to_string();
+            let refused = bad.parse::<Loopback>().unwrap_err();
             assert!(refused.contains("not an address and port"), "{refused}");
         }
     }

@@ -1,4 +1,4 @@
-//! The tea house as a program. `--help` says what it takes.
+//! The tea house as a program. `--help` lists its flags.
 
 use std::io::{self, Write as _};
 
@@ -8,21 +8,22 @@ use serde_json::json;
 
 /// A tea house behind HTTP that dormouse can look into while it serves.
 ///
-/// Prints the URL it listens on, serves until Ctrl-C, SIGTERM or the end of its load, and then says what it did.
+/// Prints the URL it listens on, serves until Ctrl-C, SIGTERM or the end of its load, and then
+/// prints a summary.
 #[derive(Debug, Parser)]
 #[command(name = "dormouse-teaparty", version)]
 struct Program {
     #[command(flatten)]
     args: Args,
 
-    /// Print JSON lines: where it listens, then what it did.
+    /// Print JSON lines: where it listens, then the summary.
     #[arg(long)]
     json: bool,
 }
 
 fn main() -> anyhow::Result<()> {
     let Program { args, json } = Program::parse();
-    let summary = run(&args.into(), |url| {
+    let summary = run(&args, |url| {
         if json {
             say(&json!({ "schema": 1, "listening": url }).to_string());
         } else {
@@ -37,7 +38,8 @@ fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A line on standard output. Whoever closed it does not want to hear more, and that is no failure of the house.
+/// A line on standard output. A closed output is no failure of the house: its reader wants no more
+/// lines.
 fn say(line: &str) {
     let _ = writeln!(io::stdout(), "{line}");
 }

@@ -1,8 +1,8 @@
 //! The routes, and the group that each request is charged to.
 //!
-//! There are as many groups as routes, whatever a client asks for. [`charged`] runs a request in its
-//! route's from its extractors to its response, and what a handler has done on another thread is
-//! charged to it, too.
+//! There are as many groups as routes, whatever a client asks for. [`charged`] runs a request in
+//! the group of its route, from its extractors to its response; work that a handler hands to
+//! another thread is charged to that group, too.
 
 mod blend;
 mod brochure;
@@ -40,7 +40,7 @@ pub(crate) fn router(store: Arc<Store>, budget: Duration) -> Router {
         .with_state(store)
 }
 
-/// Anything else. In no group of its own: the connection's pays.
+/// Any other path. It has no group: the group of the connection pays.
 async fn unknown(method: Method, uri: Uri) -> Refusal {
     Refusal::not_found(format!(
         "no {method} {}; there are GET /menu, POST /orders, GET /orders/{{id}}, GET /blend, GET /brochure, GET /steep",

@@ -1,9 +1,9 @@
 //! Connections: accepted within bounds, served by the router, let finish at the end.
 //!
-//! `axum::serve` would do for most services. This loop is written out for three things it does not do: it
-//! charges each connection to a group, so that reading and writing HTTP is not left unattributed; it
-//! closes a connection that does not finish its headers; and it gives up on requests that outlast the
-//! end by too much.
+//! `axum::serve` would do for most services. This loop is written out for three things it does not
+//! do: it charges each connection to a group, so that reading and writing HTTP is not left
+//! unattributed; it closes a connection that does not finish its headers; and it gives up on
+//! requests that outlast the end by too much.
 
 use std::{io, sync::Arc, time::Duration};
 
@@ -15,7 +15,7 @@ use hyper_util::{
     server::graceful::GracefulShutdown,
     service::TowerToHyperService,
 };
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tokio::{
     net::{TcpListener, TcpStream},
     pin,
@@ -31,7 +31,7 @@ use crate::{
     store::Store,
 };
 
-/// What a client may take.
+/// The bounds on what clients may take.
 #[derive(Debug, Clone, Copy)]
 struct Bounds {
     /// Connections at once; others wait in the listener's queue.
@@ -57,8 +57,8 @@ pub struct Server {
     cpu_budget: Duration,
 }
 
-/// What a server did.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+/// The connections of a server's life.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Served {
     /// Connections accepted.
     pub connections: u64,
@@ -73,7 +73,7 @@ impl Server {
         let listener = TcpListener::bind(std::net::SocketAddr::from(addr))
             .await
             .with_context(|| format!("cannot listen on {addr}; choose another with --addr"))?;
-        let addr = listener.local_addr()?.try_into()?;
+        let addr = listener.local_addr()?.try_into().map_err(anyhow::Error::msg)?;
         Ok(Self { listener, addr, store, cpu_budget: CPU_BUDGET })
     }
 
@@ -141,8 +141,8 @@ async fn serve(
     served
 }
 
-/// The next connection. What fails here is that connection, or we are out of descriptors for a while: the
-/// service goes on in either case.
+/// The next connection. An error is that of one connection, or the process is out of descriptors
+/// for a while: the service goes on in either case.
 async fn accept(listener: &TcpListener) -> TcpStream {
     loop {
         match listener.accept().await {
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_request_in_flight_is_finished_after_the_end() {
+    async fn requests_in_flight_finish_after_the_end() {
         let gate = Gate::open(PATIENT).await;
         let mut client = gate.enter().await;
         gate.end.pull();
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_request_that_outlasts_the_grace_is_cut_and_counted() {
+    async fn a_request_beyond_the_grace_is_cut() {
         let gate = Gate::open(Bounds { grace: Duration::from_millis(20), ..PATIENT }).await;
         let _client = gate.enter().await;
         gate.end.pull();
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_idle_connection_does_not_hold_up_the_end() {
+    async fn idle_connections_do_not_delay_the_end() {
         let gate = Gate::open(PATIENT).await;
         let mut client = gate.enter().await;
         gate.release.notify_one();
@@ -254,18 +254,18 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_client_that_does_not_finish_its_headers_is_sent_away() {
+    async fn unfinished_headers_close_the_connection() {
         let gate = Gate::open(Bounds { headers: Duration::from_millis(20), ..PATIENT }).await;
         let mut client = TcpStream::connect(gate.addr).await.unwrap();
         client.write_all(b"GET / HTTP/1.1\r\nhos").await.unwrap();
-        // Ends when the server closes the connection; what it says before that is up to hyper.
+        // Ends when the server closes the connection; hyper chooses the answer before that.
         client.read_to_end(&mut Vec::new()).await.unwrap();
         gate.end.pull();
         assert_eq!(gate.server.await.unwrap(), Served { connections: 1, cut: 0 });
     }
 
     #[tokio::test]
-    async fn a_connection_over_the_bound_waits_for_one_that_ends() {
+    async fn connections_over_the_bound_wait() {
         let gate = Gate::open(Bounds { connections: 1, ..PATIENT }).await;
         let first = gate.enter().await;
         let mut second = TcpStream::connect(gate.addr).await.unwrap();

@@ -9,13 +9,13 @@ use tokio::{
 };
 
 /// A flag that goes up once. Clones share it.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Stop(Arc<watch::Sender<bool>>);
 
 impl Stop {
-    /// A cord that nobody has pulled.
+    /// A cord that has not been pulled.
     pub fn new() -> Self {
-        Self(Arc::new(watch::Sender::new(false)))
+        Self::default()
     }
 
     /// Stops everything that waits for it, now or later.
@@ -49,23 +49,17 @@ impl Stop {
         Ok(())
     }
 
-    /// Has the end of standard input pull it. A parent that holds the other end of the pipe need not
-    /// do anything, not even exit cleanly: the kernel closes it.
+    /// Has the end of standard input pull it. A parent that holds the other end of the pipe need
+    /// not do anything, not even exit cleanly: the kernel closes it.
     pub(crate) fn on_end_of_stdin(&self) -> io::Result<()> {
         let stop = self.clone();
         // A plain thread that is never joined: a blocking read cannot be cancelled, and a runtime
         // would wait for it.
         thread::Builder::new().name("stdin".into()).spawn(move || {
-            // Whether it ends or fails, nobody is there any more.
+            // Whether the input ends or fails, the parent is gone.
             let _ = io::copy(&mut io::stdin().lock(), &mut io::sink());
             stop.pull();
         })?;
         Ok(())
-    }
-}
-
-impl Default for Stop {
-    fn default() -> Self {
-        Self::new()
     }
 }

@@ -2,11 +2,12 @@
 //!
 //! # Locking
 //!
-//! One connection writes, behind a mutex, because `SQLite` has one writer anyway; so [`Store::place`] and the
-//! housekeeping wait for each other and belong on a thread that may wait (`spawn_blocking`). The others only
-//! read and, the log being written ahead, never wait for the writer: a read takes some ten
-//! microseconds and may run on a worker. No lock is held across an `await`, so there are never
-//! more readers than workers, and with one connection for each a reader always finds one free.
+//! One connection writes, behind a mutex, because `SQLite` has one writer anyway; so
+//! [`Store::place`] and the housekeeping wait for each other and belong on a thread that may wait
+//! (`spawn_blocking`). The others only read and, the log being written ahead, never wait for the
+//! writer: a read takes some ten microseconds and may run on a worker. No lock is held across an
+//! `await`, so there are never more readers than workers, and with one connection for each a reader
+//! always finds one free.
 
 use std::{
     fmt,
@@ -24,7 +25,8 @@ use crate::teas::TEAS;
 const FULL: u32 = 10_000;
 /// Cups of a tea below which it is restocked.
 const LOW: u32 = 5_000;
-/// Orders that the book keeps; housekeeping forgets older ones, so a long run does not fill the disk.
+/// Orders that the book keeps; housekeeping forgets older ones, so a long run does not fill the
+/// disk.
 const BOOK: u32 = 10_000;
 
 const SCHEMA: &str = "
@@ -83,7 +85,7 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    /// A new house, fully stocked, for so many concurrent readers.
+    /// A new house, fully stocked, for `readers` concurrent readers.
     pub(crate) fn open(readers: usize) -> anyhow::Result<Self> {
         let dir = tempfile::Builder::new()
             .prefix("teaparty-")
@@ -161,12 +163,12 @@ impl Store {
         Ok(order)
     }
 
-    /// Fills what runs low; says how many teas did. May wait for another writer.
+    /// Fills teas that run low; returns how many did. May wait for another writer.
     pub(crate) fn restock(&self) -> rusqlite::Result<usize> {
         lock(&self.writer).prepare_cached("UPDATE teas SET stock = ?1 WHERE stock < ?2")?.execute([FULL, LOW])
     }
 
-    /// Forgets all but the latest orders; says how many it forgot. May wait for another writer.
+    /// Forgets all but the latest orders; returns how many it forgot. May wait for another writer.
     pub(crate) fn prune(&self) -> rusqlite::Result<usize> {
         lock(&self.writer)
             .prepare_cached("DELETE FROM orders WHERE id <= (SELECT max(id) FROM orders) - ?1")?
@@ -200,7 +202,8 @@ fn lock(connection: &Mutex<Connection>) -> MutexGuard<'_, Connection> {
 /// Journal, tables, teas, and the first order, which is the house's own.
 fn seed(writer: &mut Connection) -> rusqlite::Result<()> {
     writer.pragma_update(None, "journal_mode", "WAL")?;
-    // Nobody needs these orders after a power cut, and a demo should show its own work, not the disk's.
+    // These orders need not survive a power cut, and a demo should show its own work, not the
+    // disk's.
     writer.pragma_update(None, "synchronous", "OFF")?;
     let seeding = writer.transaction()?;
     seeding.execute_batch(SCHEMA)?;
@@ -219,7 +222,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_order_takes_its_cups_from_the_stock_and_stands_in_the_book() {
+    fn an_order_takes_cups_and_is_booked() {
         let store = Store::open(1).unwrap();
         let order = store.place("assam", 3).unwrap();
         assert_eq!(order.tea, "Assam");
@@ -265,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_sees_what_was_committed_while_a_sale_is_open() {
+    fn readers_see_committed_state_during_a_sale() {
         let store = Store::open(2).unwrap();
         let mut writer = lock(&store.writer);
         let sale = writer.transaction_with_behavior(TransactionBehavior::Immediate).unwrap();

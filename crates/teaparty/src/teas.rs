@@ -1,4 +1,5 @@
-//! What the house sells. The database is seeded from it, the blender blends it, the brochure praises it.
+//! The teas that the house sells. They seed the database, the blender blends them, the brochure
+//! praises them.
 
 /// How a tea tastes, each from 0 to 1: malt, grass, smoke, flower.
 pub(crate) type Flavour = [f64; 4];
@@ -12,42 +13,16 @@ pub(crate) struct Tea {
     pub(crate) notes: &'static str,
 }
 
+const fn tea(name: &'static str, price_pence: u32, flavour: Flavour, notes: &'static str) -> Tea {
+    Tea { name, price_pence, flavour, notes }
+}
+
 /// All of them.
 pub(crate) const TEAS: [Tea; 6] = [
-    Tea {
-        name: "Assam",
-        price_pence: 280,
-        flavour: [0.90, 0.05, 0.05, 0.10],
-        notes: "brisk and malty, takes milk",
-    },
-    Tea {
-        name: "Darjeeling",
-        price_pence: 340,
-        flavour: [0.35, 0.20, 0.00, 0.70],
-        notes: "light, a whiff of muscat",
-    },
-    Tea {
-        name: "Jasmine",
-        price_pence: 310,
-        flavour: [0.05, 0.40, 0.00, 0.95],
-        notes: "scented by night with open blossoms",
-    },
-    Tea {
-        name: "Keemun",
-        price_pence: 330,
-        flavour: [0.70, 0.05, 0.35, 0.30],
-        notes: "winey, with a trace of pine",
-    },
-    Tea {
-        name: "Lapsang",
-        price_pence: 360,
-        flavour: [0.40, 0.00, 0.95, 0.00],
-        notes: "dried over a fire, and says so",
-    },
-    Tea {
-        name: "Sencha",
-        price_pence: 300,
-        flavour: [0.05, 0.95, 0.00, 0.25],
-        notes: "cut grass and sea air",
-    },
+    tea("Assam", 280, [0.90, 0.05, 0.05, 0.10], "brisk and malty, takes milk"),
+    tea("Darjeeling", 340, [0.35, 0.20, 0.00, 0.70], "light, a whiff of muscat"),
+    tea("Jasmine", 310, [0.05, 0.40, 0.00, 0.95], "scented by night with open blossoms"),
+    tea("Keemun", 330, [0.70, 0.05, 0.35, 0.30], "winey, with a trace of pine"),
+    tea("Lapsang", 360, [0.40, 0.00, 0.95, 0.00], "dried over a fire, and says so"),
+    tea("Sencha", 300, [0.05, 0.95, 0.00, 0.25], "cut grass and sea air"),
 ];

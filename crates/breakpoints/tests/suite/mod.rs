@@ -1,4 +1,5 @@
-//! The kernel's own cases (`kernel/events/hw_breakpoint_test.c`) as a table, for whatever accounts slots.
+//! The kernel's own cases (`kernel/events/hw_breakpoint_test.c`) as a table, for any accounting of
+//! slots.
 
 #![allow(dead_code, reason = "each test uses its part")]
 

@@ -1,6 +1,7 @@
 /*
  * dormouse/dormouse.h: the agent that answers the `dormouse` command, and probes, named places with fields that
- * sleep behind static keys. Brings dormouse/keys.h along, which says what holds for all functions.
+ * sleep behind static keys. Brings along dormouse/keys.h, which says what holds for all functions,
+ * dormouse/groups.h and dormouse/watch.h.
  *
  *     #include <dormouse/dormouse.h>
  *
@@ -21,7 +22,9 @@
 #ifndef DORMOUSE_DORMOUSE_H
 #define DORMOUSE_DORMOUSE_H
 
+#include <dormouse/groups.h>
 #include <dormouse/keys.h>
+#include <dormouse/watch.h>
 
 #ifdef __cplusplus
 extern "C" {

@@ -26,14 +26,24 @@
  * no thread runs on the old branch.
  *
  * THREADS. Every function may be called from any thread at any time; batches wait for one another. A batch, a
- * list and a lease belong to one thread at a time.
+ * list, a lease and a watch belong to one thread at a time.
  *
  * SIGNALS. Sites and dormouse_is_enabled are async-signal-safe. No other function here is: a handler that
  * interrupts a batch of its own thread gets DORMOUSE_REENTRANT.
  *
  * ERRORS. Functions that can fail return a dormouse_code and, where the caller gives a struct dormouse_error, say
- * what failed, on what, and what to change. Whatever they say, code and keys are as they were. No function
- * aborts the process or throws, and none changes errno. There is no "last error".
+ * what failed, on what, and what to change. Whatever they say, keys are as they were, and so is
+ * code, unless the message counts sites that could not be put back. No function
+ * throws, and none changes errno. There is no "last error".
+ *
+ * MEMORY. A function that finds no memory for what it is to do refuses (DORMOUSE_NO_MEMORY) and has done nothing; of
+ * those that return a pointer it is NULL. It looks before it begins. If another thread takes the last memory after
+ * that, while the function works, the process is aborted, as by every allocation of Rust that fails; so it is when a
+ * thread of the library's own finds none. Sites, dormouse_is_enabled and groups that are entered and left need none.
+ *
+ * CANCELLATION. No function is a point of cancellation: a thread that is cancelled (pthread_cancel) inside of one ends
+ * at its next point of cancellation after it. (With PTHREAD_CANCEL_ASYNCHRONOUS a thread may call none of them, as of
+ * nearly all functions.)
  *
  * GROWTH. Structures that the caller provides begin with their size, as the *_INIT macros set it. Later versions
  * add fields at the end and fill no more than the size allows; on return, size is what was filled.
@@ -64,14 +74,16 @@ enum dormouse_code {
 	DORMOUSE_INVALID = 1,         /* an argument is NULL, no key, or of an unknown size */
 	DORMOUSE_UNEXPECTED_TEXT = 2, /* something else has patched a site: a debugger, a uprobe */
 	DORMOUSE_NOT_TEXT = 3,        /* a site is not in the code of a loaded object, or in code shared with others */
-	DORMOUSE_DENIED = 4,          /* the kernel refused what patching needs: see os_error */
+	DORMOUSE_DENIED = 4,          /* the kernel, or a filter before it, refuses what this needs: see os_error */
 	DORMOUSE_TRAPS_BLOCKED = 5,   /* the int3 protocol, while a thread blocks SIGTRAP */
 	DORMOUSE_TOO_MANY_LEASES = 6, /* a key holds 2^32 - 1 leases */
 	DORMOUSE_REENTRANT = 7,       /* a batch inside a batch of the same thread */
 	DORMOUSE_BAD_GLOB = 8,        /* a list of globs does not parse */
 	DORMOUSE_NO_AGENT = 9,        /* dormouse_init: no socket or no thread */
 	DORMOUSE_OTHER = 10,          /* another reason: the message says which */
-	DORMOUSE_BUG = 11             /* dormouse itself failed, and was stopped from harming its host */
+	DORMOUSE_BUG = 11,            /* dormouse itself failed, and was stopped from harming its host */
+	DORMOUSE_NO_MEMORY = 12,      /* there is not enough memory */
+	DORMOUSE_NO_REGISTER = 13     /* dormouse_watch_begin: all debug registers are taken */
 };
 
 /* Why a call was refused. Written only when it was. */
@@ -80,7 +92,7 @@ struct dormouse_error {
 	int32_t code;       /* enum dormouse_code */
 	int32_t os_error;   /* the kernel's answer (an errno), or 0 */
 	uint32_t reserved;
-	uint64_t address;   /* the site that it was about, or 0 */
+	uint64_t address;   /* the site or the variable that it was about, or 0 */
 	char message[488];  /* a line of UTF-8, with a NUL at its end, cut if it does not fit */
 };
 
@@ -202,10 +214,16 @@ enum dormouse_code dormouse_release(struct dormouse_lease *lease, struct dormous
 
 struct dormouse_batch;
 
-/* An empty batch; never NULL. It ends by dormouse_batch_apply or dormouse_batch_abandon. */
+/*
+ * An empty batch; NULL if there is no memory, which the other functions of batches take and refuse or ignore. It ends
+ * by dormouse_batch_apply or dormouse_batch_abandon.
+ */
 struct dormouse_batch *dormouse_batch_begin(void);
 
-/* Adds a change; of several changes of one key the last counts. What is no key has dormouse_batch_apply refuse. */
+/*
+ * Adds a change; of several changes of one key the last counts. What is no key, or finds no memory, has
+ * dormouse_batch_apply refuse.
+ */
 void dormouse_batch_enable(struct dormouse_batch *batch, struct dormouse_key *key);
 void dormouse_batch_disable(struct dormouse_batch *batch, struct dormouse_key *key);
 

@@ -3,9 +3,10 @@
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind};
 use object::{Object as _, ObjectSection as _, ObjectSymbol as _};
 
-use crate::tools::{Build, Language, Link, have_basics, run};
+use dormouse_testkit::c::{Build, Language, Link, have_basics, run};
 
-/// The way to the return is straight: one five-byte test, no load, no branch, no call, and the body behind the end.
+/// The way to the return is straight: one five-byte test, no load, no branch, no call, and the body
+/// behind the end.
 fn check_asleep(code: &[u8], what: &str) {
     let mut decoder = Decoder::with_ip(64, code, 0, DecoderOptions::NONE);
     let mut hot: Vec<Instruction> = Vec::new();
@@ -31,7 +32,7 @@ fn check_asleep(code: &[u8], what: &str) {
 }
 
 #[test]
-fn asleep_a_site_is_one_instruction_and_its_body_out_of_line() {
+fn a_sleeping_site_is_one_instruction() {
     if !have_basics() {
         return;
     }

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::tools::{Build, CLANG, Compiler, GCC, Language, Link, have, have_basics, run, succeed};
+use dormouse_testkit::c::{Build, CLANG, Compiler, GCC, Language, Link, have, have_basics, run, succeed};
 
 const UNITS: [(&str, Language); 4] = [
     ("sites.c", Language::C),
@@ -14,7 +14,7 @@ const UNITS: [(&str, Language); 4] = [
     ("sites_d.cc", Language::Cxx),
 ];
 
-/// What a program says its keys have of sites.
+/// The numbers of sites of its keys, as a program says them.
 fn sites(program: &Path, what: &str) -> BTreeMap<String, usize> {
     let said = run(program);
     assert!(said.ends_with("every site follows\n"), "{what}: {said}");
@@ -37,14 +37,15 @@ fn check(name: &str, compiler: Compiler, all: &[(&str, Link)]) {
             assert!(sites.contains_key(key), "{what}: {key} in {sites:?}");
         }
         assert_eq!(sites["c.starts-on"], 2, "{what}");
-        // lld alone drops the entry of a dead function; the others keep it, and the function with it.
+        // lld alone drops the entry of a dead function; the others keep it, and the function with
+        // it.
         let dropped = flags.contains("lld") && flags.contains("--gc-sections");
         assert!(!dropped || !sites.contains_key("c.dead"), "{what}: {sites:?}");
     }
 }
 
 #[test]
-fn no_site_is_lost_by_gcc_and_gnu_linkers() {
+fn gcc_and_gnu_linkers_lose_no_site() {
     if !have_basics() {
         return;
     }
@@ -62,7 +63,8 @@ fn no_site_is_lost_by_gcc_and_gnu_linkers() {
     );
     if have(&["ld.gold"]) {
         let folded = "-O2 -fuse-ld=gold -ffunction-sections -Wl,--gc-sections,--icf=all";
-        // Each unit has its own copy of an inline function; the linker discards one, and its entries.
+        // Each unit has its own copy of an inline function; the linker discards one, and its
+        // entries.
         let copies = "-O2 -fno-inline -fuse-ld=gold";
         check("gcc-gold", GCC, &[(folded, Link::Shared), (copies, Link::Shared)]);
     }
@@ -115,7 +117,7 @@ fn no_site_is_lost_by_clang_and_lld() {
 
 /// The header asks GNU as for its version; here every version is too old.
 #[test]
-fn an_assembler_that_cannot_tie_sections_loses_no_site() {
+fn an_old_assembler_loses_no_site() {
     if !have_basics() {
         return;
     }

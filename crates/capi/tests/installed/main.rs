@@ -4,11 +4,13 @@
 mod codegen;
 mod layout;
 mod package;
-mod tools;
 
+use std::collections::BTreeSet;
 use std::fs;
 
-use tools::{Build, CLANG, Compiler, GCC, Language, Link, have, have_basics, run};
+use dormouse_testkit::c::{
+    self as tools, Build, CLANG, Compiler, GCC, Language, Link, have, have_basics, run,
+};
 
 /// Compilers that are here, by name.
 fn compilers() -> Vec<(&'static str, Compiler)> {
@@ -39,32 +41,61 @@ fn functions_do_and_refuse_what_the_headers_say() {
 }
 
 #[test]
-fn refusals_are_typed_and_leave_keys_as_they_were() {
+fn the_example_says_what_it_does() {
+    if !have_basics() {
+        return;
+    }
+    let build = Build::new("example", GCC, "-O2");
+    let object = build.compile("../../examples/tea.c", Language::C, &[]);
+    let said = "tea as it is\ntea with milk: 1 site written\ntea as it is\n\
+                tea.milk: off, 1 site\ntea.order: off, 1 site\n";
+    for link in [Link::Shared, Link::Static] {
+        assert_eq!(run(&build.link("tea", std::slice::from_ref(&object), link, &[])), said);
+    }
+}
+
+#[test]
+fn refusals_leave_keys_as_they_were() {
     says("refused.c", "-O2", "refused");
 }
 
 #[test]
-fn the_example_of_the_readme_compiles_and_runs() {
-    if !have_basics() {
-        return;
-    }
-    let readme = fs::read_to_string(tools::crate_folder().join("README.md")).unwrap();
-    let example = readme.split("```c\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
-    let file = tools::scratch().join("readme.c");
-    fs::write(&file, example).unwrap();
-    let build = Build::new("readme", GCC, "-O2");
-    let object = file.with_extension("o");
-    tools::succeed(build.command(Language::C).arg("-c").arg(&file).arg("-o").arg(&object));
-    run(&build.link("tea", &[object], Link::Shared, &[]));
-}
-
-#[test]
-fn threads_that_run_sites_meanwhile_take_no_wrong_branch() {
+fn running_threads_take_no_wrong_branch() {
     says("threads.c", "-O2 -pthread", "no wrong branch");
 }
 
 #[test]
-fn sites_follow_keys_of_their_own_and_of_the_other_object() {
+fn threads_cancelled_inside_any_function_end_after_it() {
+    if !have_basics() {
+        return;
+    }
+    says("cancel.c", "-O2 -pthread", "cancelled");
+    // No function is forgotten.
+    let build = Build::new("cancel-names", GCC, "-O2 -pthread");
+    let program = build.link("program", &[build.compile("cancel.c", Language::C, &[])], Link::Shared, &[]);
+    let said = tools::succeed(tools::running(&program).arg("names")).stdout;
+    let called: BTreeSet<_> =
+        String::from_utf8(said).unwrap().split_whitespace().map(str::to_owned).collect();
+    assert_eq!(called, package::exported());
+}
+
+#[test]
+fn groups_are_left_as_the_header_says() {
+    says("groups.c", "-O2 -pthread", "left");
+}
+
+#[test]
+fn watches_find_who_writes() {
+    says("watch.c", "-O1 -fno-omit-frame-pointer -pthread", "found");
+}
+
+#[test]
+fn without_memory_functions_refuse_and_nothing_aborts() {
+    says("memory.c", "-O2", "refused");
+}
+
+#[test]
+fn sites_follow_keys_of_both_objects() {
     if !have_basics() {
         return;
     }
@@ -90,7 +121,7 @@ fn sites_follow_keys_of_their_own_and_of_the_other_object() {
 }
 
 #[test]
-fn a_key_that_is_not_static_does_not_compile() {
+fn a_key_on_the_stack_does_not_compile() {
     if !have_basics() {
         return;
     }

@@ -1,10 +1,10 @@
-//! What `make install` installs.
+//! The files of `make install`.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
-use crate::tools::{have_basics, make, prefix, scratch, succeed};
+use dormouse_testkit::c::{have_basics, make, prefix, scratch, succeed};
 
 /// Files and links below a folder, relative to it.
 fn files(folder: &Path) -> BTreeSet<String> {
@@ -13,7 +13,7 @@ fn files(folder: &Path) -> BTreeSet<String> {
 }
 
 #[test]
-fn install_puts_everything_below_the_destination_and_uninstall_takes_it_away() {
+fn uninstall_removes_all_that_install_put() {
     if !have_basics() {
         return;
     }
@@ -27,11 +27,14 @@ fn install_puts_everything_below_the_destination_and_uninstall_takes_it_away() {
         files(&folder),
         [
             "usr/include/dormouse/dormouse.h".to_owned(),
+            "usr/include/dormouse/groups.h".to_owned(),
             "usr/include/dormouse/keys.h".to_owned(),
+            "usr/include/dormouse/watch.h".to_owned(),
             format!("{library}/libdormouse.a"),
             format!("{library}/libdormouse.so"),
             format!("{library}/libdormouse.so.0"),
             format!("{library}/libdormouse.so.{version}"),
+            format!("{library}/pkgconfig/dormouse-static.pc"),
             format!("{library}/pkgconfig/dormouse.pc"),
         ]
         .into()
@@ -46,27 +49,37 @@ fn install_puts_everything_below_the_destination_and_uninstall_takes_it_away() {
     assert_eq!(files(&folder), BTreeSet::new());
 }
 
-#[test]
-fn the_shared_library_exports_its_own_names_alone_each_with_a_version() {
-    if !have_basics() {
-        return;
-    }
+/// The symbols of the shared library with their versions, by `nm`.
+fn symbols() -> BTreeSet<String> {
     let library = prefix().join("lib/libdormouse.so");
     let said =
         succeed(Command::new("nm").args(["-D", "--defined-only", "--with-symbol-versions"]).arg(&library));
     let said = String::from_utf8(said.stdout).unwrap();
-    let exported: BTreeSet<&str> = said.lines().filter_map(|line| line.split_whitespace().nth(2)).collect();
-    // What the headers declare, and nothing that they do not.
+    said.lines().filter_map(|line| line.split_whitespace().nth(2)).map(str::to_owned).collect()
+}
+
+/// The functions that the shared library exports.
+pub(crate) fn exported() -> BTreeSet<String> {
+    symbols().iter().filter_map(|name| name.strip_suffix("@@DORMOUSE_0")).map(str::to_owned).collect()
+}
+
+#[test]
+fn exported_names_are_ours_and_versioned() {
+    if !have_basics() {
+        return;
+    }
+    let (symbols, names) = (symbols(), exported());
+    // The names that the headers declare, and no other.
     let header = |name| std::fs::read_to_string(prefix().join("include/dormouse").join(name)).unwrap();
-    let headers = header("keys.h") + &header("dormouse.h");
-    let names = exported.iter().filter_map(|name| name.strip_suffix("@@DORMOUSE_0"));
-    assert_eq!(names.clone().count(), exported.len() - 1, "{exported:?}");
-    for name in names.clone() {
+    let headers = ["keys.h", "groups.h", "watch.h", "dormouse.h"].map(header).concat();
+    assert_eq!(names.len(), symbols.len() - 1, "{symbols:?}");
+    for name in &names {
         assert!(name.starts_with("dormouse_") && headers.contains(&format!("{name}(")), "{name}");
     }
     for name in ["dormouse_init", "dormouse_enable", "dormouse_record", "dormouse_register_v1"] {
-        assert!(names.clone().any(|exported| exported == name), "{name} in {exported:?}");
+        assert!(names.contains(name), "{name} in {names:?}");
     }
+    let library = prefix().join("lib/libdormouse.so");
     let dynamic = succeed(Command::new("readelf").arg("-dW").arg(&library));
     let dynamic = String::from_utf8(dynamic.stdout).unwrap();
     assert!(dynamic.contains("soname: [libdormouse.so.0]") && dynamic.contains("NODELETE"), "{dynamic}");

@@ -2,17 +2,15 @@
 //!
 //! Kinds that this build does not know are skipped, so that a newer agent can say more.
 
-use std::os::fd::BorrowedFd;
-
 use dormouse::wire::{FrameKind, MAX_FRAME, Note};
 
 use super::{Client, Filled, excerpt};
-use crate::exit::{Failure, Outcome};
+use crate::exit::Outcome;
 
 /// A frame that this build understands.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Frame<'a> {
-    /// What the agent says beside records.
+    /// A note of the agent beside records.
     Note(Note),
     /// Records of one thread.
     Records {
@@ -25,53 +23,25 @@ pub(crate) enum Frame<'a> {
     },
 }
 
-/// The rest of a conversation, as frames.
-#[derive(Debug)]
-pub(crate) struct Frames {
-    client: Client,
-}
-
-impl Frames {
-    /// Takes over a conversation whose last answer announced frames.
-    pub(crate) fn of(client: Client) -> Frames {
-        Frames { client }
-    }
-
-    /// To wait for more.
-    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
-        self.client.as_fd()
-    }
-
-    /// The failure that silence is.
-    pub(crate) fn silent(&self) -> Failure {
-        self.client.silent("sent nothing")
-    }
-
-    /// The failure that something else than records is.
-    pub(crate) fn nonsense(&self, what: &str) -> Failure {
-        self.client.nonsense(what)
-    }
-
-    /// Reads once what has come and gives every whole frame to `take`, the ones from before first. The end of the
-    /// conversation is a failure, told after them.
-    pub(crate) fn read(&mut self, mut take: impl FnMut(Frame<'_>) -> Outcome<()>) -> Outcome<()> {
-        let filled = self.client.fill()?;
-        let mut rest = &self.client.inbox[..];
-        while let Some((length, body)) = rest.split_first_chunk::<4>() {
-            let length = u32::from_le_bytes(*length) as usize;
-            if length == 0 || length > MAX_FRAME {
-                return Err(self.client.nonsense(&format!("a frame of {length} bytes")));
-            }
-            let Some((frame, next)) = body.split_at_checked(length) else { break };
-            if let Some(frame) = understand(&self.client, frame)? {
-                take(frame)?;
-            }
-            rest = next;
+/// Reads once what has come after an answer that announced frames, and gives every whole frame to
+/// `take`, the ones from before first. The end of the conversation is a failure, told after them.
+pub(crate) fn read(client: &mut Client, mut take: impl FnMut(Frame<'_>)) -> Outcome<()> {
+    let filled = client.fill()?;
+    let mut rest = &client.inbox[..];
+    while let Some((length, body)) = rest.split_first_chunk::<4>() {
+        let length = u32::from_le_bytes(*length) as usize;
+        if length == 0 || length > MAX_FRAME {
+            return Err(client.nonsense(&format!("a frame of {length} bytes")));
         }
-        let used = self.client.inbox.len() - rest.len();
-        self.client.inbox.drain(..used);
-        if filled == Filled::End { Err(self.client.hung_up()) } else { Ok(()) }
+        let Some((frame, next)) = body.split_at_checked(length) else { break };
+        if let Some(frame) = understand(client, frame)? {
+            take(frame);
+        }
+        rest = next;
     }
+    let used = client.inbox.len() - rest.len();
+    client.inbox.drain(..used);
+    if filled == Filled::End { Err(client.hung_up()) } else { Ok(()) }
 }
 
 fn understand<'a>(client: &Client, frame: &'a [u8]) -> Outcome<Option<Frame<'a>>> {
@@ -113,7 +83,7 @@ mod tests {
         frame(2, &[&tid.to_le_bytes()[..], &start.to_le_bytes(), bytes].concat())
     }
 
-    fn stream() -> (UnixStream, Frames) {
+    fn stream() -> (UnixStream, Client) {
         let (ours, theirs) = UnixStream::pair().unwrap();
         ours.set_nonblocking(true).unwrap();
         let client = Client {
@@ -124,44 +94,43 @@ mod tests {
             next_id: 2,
             inbox: Vec::new(),
         };
-        (theirs, Frames::of(client))
+        (theirs, client)
     }
 
     /// Everything that one reading yields, in words.
-    fn read(frames: &mut Frames) -> (Vec<String>, Option<Failure>) {
+    fn told(client: &mut Client) -> (Vec<String>, Option<Failure>) {
         let mut seen = Vec::new();
-        let end = frames.read(|frame| {
+        let end = read(client, |frame| {
             seen.push(match frame {
                 Frame::Note(note) => format!("{note:?}"),
                 Frame::Records { tid, start, bytes } => format!("{tid} {start} {bytes:?}"),
             });
-            Ok(())
         });
         (seen, end.err())
     }
 
     #[test]
     fn frames_are_whole_however_they_come() {
-        let (mut agent, mut frames) = stream();
+        let (mut agent, mut client) = stream();
         let note = br#"{"dropped":{"rings":3,"client":4,"of_a_newer_agent":5}}"#;
         let bytes = [frame(1, note), records(7, 8, b"ab"), frame(9, b"unknown"), records(9, 1, b"")].concat();
         let mut seen = Vec::new();
         for byte in bytes {
             agent.write_all(&[byte]).unwrap();
-            let (more, end) = read(&mut frames);
+            let (more, end) = told(&mut client);
             assert!(end.is_none());
             seen.extend(more);
         }
         assert_eq!(seen, ["Dropped { rings: 3, client: 4 }", "7 8 [97, 98]", "9 1 []"]);
-        assert!(frames.client.inbox.is_empty());
+        assert!(client.inbox.is_empty());
     }
 
     #[test]
-    fn notes_of_a_newer_agent_are_let_go_by() {
-        let (mut agent, mut frames) = stream();
+    fn notes_of_newer_agents_are_skipped() {
+        let (mut agent, mut client) = stream();
         agent.write_all(&frame(1, br#"{"weather":{"rain":true}}"#)).unwrap();
         agent.write_all(&records(1, 1, b"x")).unwrap();
-        let (seen, end) = read(&mut frames);
+        let (seen, end) = told(&mut client);
         assert_eq!((seen.len(), end.is_none()), (1, true));
     }
 
@@ -173,22 +142,22 @@ mod tests {
             (frame(2, b"short"), "a frame of records with 5 bytes"),
             (frame(1, b"\x1bnot JSON"), "a note \"\\u{1b}not JSON\""),
         ] {
-            let (mut agent, mut frames) = stream();
+            let (mut agent, mut client) = stream();
             agent.write_all(&bytes).unwrap();
-            let (_, end) = read(&mut frames);
+            let (_, end) = told(&mut client);
             assert!(end.as_ref().is_some_and(|end| end.to_string().contains(part)), "{part}: {end:?}");
         }
     }
 
     #[test]
-    fn the_end_of_the_stream_comes_after_what_was_in_it() {
-        let (mut agent, mut frames) = stream();
+    fn the_streams_end_follows_its_frames() {
+        let (mut agent, mut client) = stream();
         agent.write_all(&records(1, 1, b"x")).unwrap();
         agent.write_all(&[9, 0]).unwrap();
         drop(agent);
-        let (seen, end) = read(&mut frames);
+        let (seen, end) = told(&mut client);
         assert_eq!((seen.len(), end.is_none()), (1, true), "there were bytes");
-        let (seen, end) = read(&mut frames);
+        let (seen, end) = told(&mut client);
         assert_eq!(seen.len(), 0);
         assert!(end.is_some_and(|end| end.to_string().contains("in the middle of what it said")));
     }

@@ -1,8 +1,9 @@
-//! A conversation with one agent: a request line, an answer line, and after `trace` a stream of [`frames`].
+//! A conversation with one agent: a request line, an answer line, and after `trace` a stream of
+//! [`frames`].
 //!
-//! The other side may be stopped, half dead, another version or no agent at all. So every wait has an end, what is
-//! read has a bound, and each way in which an answer can be wrong has words of its own. A client that met such an
-//! error is not used again.
+//! The other side may be stopped, half dead, another version or no agent at all. So every wait has
+//! an end, what is read has a bound, and each way in which an answer can be wrong has words of its
+//! own. A client that met such an error is not used again.
 
 pub(crate) mod frames;
 
@@ -22,24 +23,29 @@ use crate::signals::poll_until;
 use crate::target::{Finder, Found, Process, Target, describe};
 use crate::text::clean;
 
-/// The longest answer that is read: far above a hundred thousand keys, far below a machine's memory.
+/// The longest answer that is read where it tells of keys, groups or threads: far above a hundred
+/// thousand of them, far below a machine's memory.
 const MAX_ANSWER: usize = 64 << 20;
+/// The longest of all others.
+const MAX_SHORT_ANSWER: usize = 4 << 20;
+/// The most values in an answer: the shortest take three bytes, and much more once they are read.
+const MAX_PARTS: usize = 4 << 20;
 
 /// A conversation, opened by `hello`.
 #[derive(Debug)]
 pub(crate) struct Client {
     stream: UnixStream,
     /// The process in our own namespace; it may call itself otherwise.
-    pid: u32,
-    /// Who is talked to, for messages.
-    who: String,
+    pub(crate) pid: u32,
+    /// `teaparty (process 12)`, for messages.
+    pub(crate) who: String,
     patience: Duration,
     next_id: u64,
     /// Bytes that came and were not used yet.
     inbox: Vec<u8>,
 }
 
-/// What a read brought.
+/// The result of a read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Filled {
     Some,
@@ -48,7 +54,7 @@ enum Filled {
     End,
 }
 
-/// What every answer has, whatever the version.
+/// The fields that every answer has in every version.
 #[derive(Deserialize)]
 struct Head {
     v: u32,
@@ -64,10 +70,10 @@ impl Client {
 
     /// Opens a conversation with the agent of a process that was found.
     pub(crate) fn reach(finder: &Finder, found: &Found, patience: Duration) -> Outcome<(Client, Hello)> {
-        let line = finder.connect(found, patience)?;
+        let (stream, is_verified) = finder.connect(found, patience)?;
         let process = &found.process;
-        let (client, hello) = Client::greet(line.stream, process.pid, describe(process), patience)?;
-        if !line.is_verified {
+        let (client, hello) = Client::greet(stream, process.pid, describe(process), patience)?;
+        if !is_verified {
             client.check_identity(&hello, process)?;
         }
         Ok((client, hello))
@@ -86,22 +92,16 @@ impl Client {
         Ok((client, hello))
     }
 
-    /// The process in our own namespace.
-    pub(crate) fn pid(&self) -> u32 {
-        self.pid
-    }
-
-    /// `teaparty (process 12)`, for messages.
-    pub(crate) fn who(&self) -> &str {
-        &self.who
-    }
-
     /// Asks, and waits for the answer for as long as patience lasts.
     pub(crate) fn call<T: DeserializeOwned>(&mut self, op: Op) -> Outcome<T> {
         let id = self.next_id;
         self.next_id += 1;
+        let most = match op {
+            Op::Hello { .. } | Op::Events | Op::Count { .. } | Op::Doctor => MAX_SHORT_ANSWER,
+            _ => MAX_ANSWER,
+        };
         let mut line = serde_json::to_vec(&Request { v: PROTOCOL, id, op })
-            .map_err(|error| Failure::new(Exit::Failed, format!("cannot write a request: {error}")))?;
+            .map_err(|error| Failure::failed(format!("cannot write a request: {error}")))?;
         line.push(b'\n');
         if line.len() > MAX_LINE {
             let message = format!("the request is {} bytes long, the most is {MAX_LINE}", line.len());
@@ -110,15 +110,16 @@ impl Client {
         let deadline = Instant::now() + self.patience;
         self.send(&line, deadline)?;
         loop {
-            let answer = self.line(deadline)?;
-            // What the agent says unasked is for those who wait for nothing else.
+            let answer = self.line(deadline, most)?;
+            // Notices are for a client that waits for nothing else.
             if serde_json::from_slice::<Notice>(&answer).is_err() {
                 return self.understand(&answer, id);
             }
         }
     }
 
-    /// What the agent has said unasked, once there is something to read; the end of the conversation is a failure.
+    /// The notices that have come, once there is something to read; the end of the conversation is
+    /// a failure.
     pub(crate) fn notices(&mut self) -> Outcome<Vec<Note>> {
         let filled = self.fill()?;
         let whole = self.inbox.iter().rposition(|&byte| byte == b'\n').map_or(0, |end| end + 1);
@@ -150,7 +151,8 @@ impl Client {
         ))
     }
 
-    /// Writes all of `line`. An agent that hangs up may have said why before, so that is no failure yet.
+    /// Writes all of `line`. An agent that hangs up may have said why before, so that is no failure
+    /// yet.
     fn send(&mut self, line: &[u8], deadline: Instant) -> Outcome<()> {
         let mut rest = line;
         while !rest.is_empty() {
@@ -167,19 +169,22 @@ impl Client {
         Ok(())
     }
 
-    /// The next line, without its end. What follows it stays in the inbox.
-    fn line(&mut self, deadline: Instant) -> Outcome<Vec<u8>> {
+    /// The next line, without its end. Later bytes stay in the inbox.
+    fn line(&mut self, deadline: Instant, most: usize) -> Outcome<Vec<u8>> {
         let mut searched = 0;
         loop {
             if let Some(end) = self.inbox[searched..].iter().position(|&byte| byte == b'\n') {
                 let rest = self.inbox.split_off(searched + end + 1);
                 let mut line = std::mem::replace(&mut self.inbox, rest);
                 line.pop();
+                if line.iter().fold(0, |n, &byte| n + usize::from(byte == b',')) > MAX_PARTS {
+                    return Err(self.nonsense(&format!("its answer has more than {MAX_PARTS} values")));
+                }
                 return Ok(line);
             }
             searched = self.inbox.len();
-            if searched > MAX_ANSWER {
-                return Err(self.nonsense(&format!("its answer is longer than {MAX_ANSWER} bytes")));
+            if searched > most {
+                return Err(self.nonsense(&format!("its answer is longer than {most} bytes")));
             }
             match self.fill()? {
                 Filled::Some => {}
@@ -234,12 +239,13 @@ impl Client {
         }
     }
 
-    /// What a refusal of the agent means here.
+    /// The failure that a refusal of the agent means here.
     fn refusal(&self, error: WireError) -> Failure {
         let message = clean(&error.message);
         let exit = match error.code {
-            Code::BadGlob | Code::TooLong => Exit::Usage,
+            Code::BadGlob | Code::TooLong | Code::BadWatch => Exit::Usage,
             Code::Denied => Exit::Denied,
+            Code::NoWatching => Exit::Unsupported,
             Code::Version => return self.other_version(&message),
             _ => Exit::Failed,
         };
@@ -248,6 +254,7 @@ impl Client {
             Code::BadGlob => failure.hint("globs are as in \"db.*,!db.noisy\"; quote them from the shell"),
             Code::NoMatch => failure.hint("dormouse keys TARGET lists what there is"),
             Code::Denied => failure.hint("run this as the service's user or as root"),
+            Code::NoSlot => failure.hint("dormouse slots TARGET tells the holders; --flexible takes turns, with other --flexible watches"),
             Code::Busy => failure.hint("end another client of this service, or try again"),
             _ => failure,
         }
@@ -263,19 +270,16 @@ impl Client {
 
     pub(crate) fn silent(&self, omission: &str) -> Failure {
         let patience = short_of(self.patience);
-        Failure::new(Exit::Failed, format!("{} has {omission} for {patience}", self.who))
+        Failure::failed(format!("{} has {omission} for {patience}", self.who))
             .hint("it may be stopped or overloaded; --timeout waits longer")
     }
 
     pub(crate) fn nonsense(&self, what: &str) -> Failure {
-        Failure::new(
-            Exit::Failed,
-            format!("what answers for {} does not speak dormouse's protocol: {what}", self.who),
-        )
+        Failure::failed(format!("what answers for {} does not speak dormouse's protocol: {what}", self.who))
     }
 
     fn broken(&self, error: &io::Error) -> Failure {
-        Failure::new(Exit::Failed, format!("the connection to {} broke: {error}", self.who))
+        Failure::failed(format!("the connection to {} broke: {error}", self.who))
     }
 
     /// The end of the conversation where none was due.
@@ -284,7 +288,11 @@ impl Client {
             0 => "ended, or closed the connection",
             _ => "ended, or closed the connection, in the middle of what it said",
         };
-        Failure::new(Exit::Failed, format!("{} {whence}", self.who))
+        let mut failure = Failure::failed(format!("{} {whence}", self.who));
+        if let Failure::Said(report) = &mut failure {
+            report.has_hung_up = true;
+        }
+        failure
     }
 }
 

@@ -75,7 +75,7 @@ fn an_answer_in_small_pieces_is_put_together() {
 }
 
 #[test]
-fn each_way_of_not_answering_has_its_own_words() {
+fn each_kind_of_silence_has_its_words() {
     let half = hello(1)[..40].to_owned();
     for (answer, exit, part) in [
         (String::new(), Exit::Failed, "tea (process 7) ended, or closed the connection"),
@@ -123,7 +123,7 @@ fn an_agent_that_never_answers_is_given_up() {
 }
 
 #[test]
-fn an_agent_that_dribbles_is_given_up_at_the_deadline_all_the_same() {
+fn a_dribbling_agent_is_given_up() {
     let report = refused(SHORT, |stream| {
         // Each byte comes in time; together they never become a line.
         while stream.write_all(b" ").is_ok() {
@@ -134,12 +134,29 @@ fn an_agent_that_dribbles_is_given_up_at_the_deadline_all_the_same() {
 }
 
 #[test]
-fn an_endless_line_is_cut_off_at_its_bound() {
+fn an_endless_line_is_cut_off() {
     let report = refused(LONG, |stream| {
         let piece = vec![b'x'; 1 << 20];
         while stream.write_all(&piece).is_ok() {}
     });
-    assert!(report.message.contains("longer than 67108864 bytes"), "{}", report.message);
+    assert!(report.message.contains("longer than 4194304 bytes"), "{}", report.message);
+}
+
+#[test]
+fn an_answer_has_a_bound_of_values() {
+    let (mut client, _) = greet(LONG, |stream| {
+        stream.write_all(hello(1).as_bytes()).expect("a listening client");
+        let _ = BufReader::new(&mut *stream).read_line(&mut String::new());
+        let values = ",0".repeat(5 << 20);
+        let _ =
+            writeln!(stream, "{{\"v\":1,\"id\":2,\"ok\":{{\"of_a_newer_agent\":[0{values}],\"keys\":[]}}}}");
+        holds(stream);
+    })
+    .expect("a greeting");
+    let Err(Failure::Said(report)) = client.call::<Keys>(Op::Keys { glob: None }) else {
+        panic!("five million values are no keys")
+    };
+    assert!(report.message.contains("more than 4194304 values"), "{}", report.message);
 }
 
 #[test]

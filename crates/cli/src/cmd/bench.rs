@@ -2,18 +2,18 @@
 
 use std::io;
 
-use dormouse_bench::Args;
+use dormouse_bench::BenchArgs;
 
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::Context;
 
-pub(crate) fn run(mut args: Args, context: &mut Context) -> Outcome {
+pub(crate) fn run(mut args: BenchArgs, context: &mut Context) -> Outcome {
     args.json |= context.json;
     dormouse_bench::run(&args).map(|()| Exit::Ok).map_err(|error| {
         let is_closed = error
             .chain()
             .filter_map(|cause| cause.downcast_ref::<io::Error>())
             .any(|cause| cause.kind() == io::ErrorKind::BrokenPipe);
-        if is_closed { Failure::StdoutClosed } else { Failure::new(Exit::Failed, format!("{error:#}")) }
+        if is_closed { Failure::StdoutClosed } else { Failure::failed(format!("{error:#}")) }
     })
 }

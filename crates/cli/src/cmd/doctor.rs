@@ -1,17 +1,24 @@
 //! `dormouse doctor`: what works, what does not, and the one setting that would change it.
 //!
-//! Without a target this process does what a service does: it starts an agent of its own, finds it as it would find
-//! any other, and asks it. So the answer is not a guess about this machine but what a service of this user would meet
-//! on it. With a target, that process is asked as well.
+//! Without a target this process does what a service does: it starts an agent of its own, finds it
+//! as it would find any other, and asks it. So the answer is not a guess about this machine but
+//! what a service of this user would meet on it. With a target, that process is asked as well.
+
+use std::error::Error as _;
 
 use dormouse::wire::{Check, CheckState, Doctor, Op};
+use dormouse_breakpoints::free_registers;
 use serde::Serialize;
 
 use crate::client::Client;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{BAD, Context, FAIR, GOOD, HEAD};
-use crate::target::Target;
-use crate::text::{Align, Table, clean};
+use crate::render::table::Table;
+use crate::target::{Finder, Target, describe};
+use crate::text::clean;
+
+/// The first process, which is somebody else's for all but root.
+const FIRST: u32 = 1;
 
 dormouse::static_key! {
     /// Gives this process a site to try patching on.
@@ -37,8 +44,15 @@ struct Examination<'a> {
 pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
     let (subject, pid, doctor) = match &args.target {
         Some(target) => {
-            let (mut client, _) = Client::open(target, context.patience)?;
-            (client.who().to_owned(), Some(client.pid()), client.call(Op::Doctor)?)
+            let finder = Finder::new();
+            let found = finder.look(target)?;
+            if found.has_agent() {
+                let (mut client, _) = Client::reach(&finder, &found, context.patience)?;
+                (client.who.clone(), Some(client.pid), client.call(Op::Doctor)?)
+            } else {
+                let pid = found.process.pid;
+                (describe(&found.process), Some(pid), Doctor { checks: vec![no_agent(), outside(pid)] })
+            }
         }
         None => ("this machine".to_owned(), None, examine_here(context)),
     };
@@ -57,11 +71,11 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
     Ok(if is_well { Exit::Ok } else { Exit::Failed })
 }
 
-/// What a service of this user would meet on this machine.
+/// The checks that a service of this user would meet on this machine.
 fn examine_here(context: &Context) -> Doctor {
     // Reached, so that the site is in the program.
     let _ = dormouse::unlikely!(EXAMPLE);
-    let mut checks = vec![platform()];
+    let mut checks = vec![platform(), outside(FIRST)];
     match dormouse::init() {
         Ok(agent) => {
             checks.push(check("agent.socket", CheckState::Ok, agent.path().display().to_string()));
@@ -108,12 +122,33 @@ fn platform() -> Check {
     }
 }
 
+fn no_agent() -> Check {
+    let detail = "it has no dormouse in it, so only `dormouse watch` and `dormouse maps` see it";
+    let fix = Some("call dormouse::init() at its start".to_owned());
+    Check { fix, ..check("agent.reach", CheckState::Limited, detail) }
+}
+
+/// Whether this user may watch the memory of processes that have no dormouse in them: of `pid`.
+fn outside(pid: u32) -> Check {
+    const NAME: &str = "watch.outside";
+    match free_registers(pid) {
+        Ok(_) if pid == FIRST => check(NAME, CheckState::Ok, "the memory of any process can be watched"),
+        Ok(free) => check(NAME, CheckState::Ok, format!("{free} debug registers are free")),
+        Err(error) => {
+            let why = error.source().map_or_else(|| error.to_string(), ToString::to_string);
+            let detail = format!("only processes that this user may trace, if any: {why}");
+            let fix = Some("run dormouse watch as root, or with CAP_PERFMON and CAP_SYS_PTRACE".to_owned());
+            Check { fix, ..check(NAME, CheckState::Limited, detail) }
+        }
+    }
+}
+
 fn check(name: &str, state: CheckState, detail: impl Into<String>) -> Check {
     Check { name: name.into(), state, detail: detail.into(), fix: None }
 }
 
 fn table(checks: &[Check]) -> Table {
-    let mut table = Table::new([("STATE", Align::Left), ("WHAT", Align::Left), ("SEEN", Align::Left)]);
+    let mut table = Table::new(["STATE", "WHAT", "SEEN"]);
     for check in checks {
         let state = match check.state {
             CheckState::Ok => format!("{GOOD}ok{GOOD:#}"),

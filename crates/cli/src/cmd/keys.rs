@@ -2,14 +2,14 @@
 
 use dormouse::wire::{KeyHolder, KeyInfo, Keys, Op};
 
-use super::off::who;
 use crate::args::help;
 use crate::client::Client;
-use crate::duration::short;
 use crate::exit::{Exit, Outcome};
 use crate::output::{Context, GOOD, HEAD, say};
+use crate::render::leases::{holder_text, short_ms};
+use crate::render::table::Table;
 use crate::target::Target;
-use crate::text::{Align, Table, clean};
+use crate::text::clean;
 
 /// List the keys of a process, and which are on
 #[derive(Debug, clap::Args)]
@@ -29,23 +29,17 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
         context.text(table(&keys.keys).render(HEAD))?;
     }
     if keys.keys.is_empty() {
-        say(format_args!("{} has no keys", client.who()));
+        say(format_args!("{} has no keys", client.who));
         return Ok(Exit::Failed);
     }
     Ok(Exit::Ok)
 }
 
 fn table(keys: &[KeyInfo]) -> Table {
-    // Only where somebody does, because it is wide.
+    // A column only where it says something, because it is wide.
     let held = keys.iter().any(|key| !key.held.is_empty());
-    let mut heads = vec![("NAME", Align::Left), ("STATE", Align::Left)];
-    heads.extend(held.then_some(("HELD BY", Align::Left)));
-    heads.extend([
-        ("KIND", Align::Left),
-        ("SITES", Align::Right),
-        ("FIELDS", Align::Left),
-        ("WHERE", Align::Left),
-    ]);
+    let (before, after) = (["NAME", "STATE"], ["KIND", ">SITES", "FIELDS", "WHERE"]);
+    let heads = before.into_iter().chain(held.then_some("HELD BY")).chain(after);
     let mut table = Table::new(heads);
     for key in keys {
         let fields = key.fields.iter().map(|name| clean(name)).collect::<Vec<_>>().join(" ");
@@ -62,21 +56,26 @@ fn table(keys: &[KeyInfo]) -> Table {
     table
 }
 
-/// `on` or `off`, and what is to become of that.
+/// `on` or `off`, what is to become of that, and whether it was so at the start.
 fn state(key: &KeyInfo) -> String {
+    let now = now(key);
+    if key.initial { format!("{now} (starts on)") } else { now }
+}
+
+fn now(key: &KeyInfo) -> String {
     match (key.on, key.off_in_ms) {
         (false, _) => "off".into(),
         (true, Some(0)) => format!("{GOOD}on{GOOD:#}, off is due"),
-        (true, Some(ms)) => format!("{GOOD}on{GOOD:#}, off in {}", short(ms.saturating_mul(1_000_000))),
-        (true, None) if key.baseline => format!("{GOOD}on{GOOD:#}, kept"),
+        (true, Some(ms)) => format!("{GOOD}on{GOOD:#}, off in {}", short_ms(ms)),
+        (true, None) if key.baseline && !key.initial => format!("{GOOD}on{GOOD:#}, kept"),
         (true, None) => format!("{GOOD}on{GOOD:#}"),
     }
 }
 
 fn holders(held: &[KeyHolder]) -> String {
     let each = held.iter().map(|held| match held.leases {
-        1 => who(&held.holder),
-        n => format!("{} ({n} times)", who(&held.holder)),
+        1 => holder_text(&held.holder),
+        n => format!("{} ({n} times)", holder_text(&held.holder)),
     });
     each.collect::<Vec<_>>().join(", ")
 }
@@ -84,7 +83,7 @@ fn holders(held: &[KeyHolder]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dormouse::wire::{HeldBy, Holder};
+    use dormouse::wire::{HeldBy, LeaseHolder};
 
     fn key(on: bool, baseline: bool, off_in_ms: Option<u64>, held: Vec<KeyHolder>) -> KeyInfo {
         KeyInfo {
@@ -92,7 +91,8 @@ mod tests {
             kind: "key".into(),
             on,
             baseline,
-            leases: held.iter().map(|h| h.leases).sum(),
+            initial: false,
+            leases: held.iter().fold(0, |sum: u32, h| sum.saturating_add(h.leases)),
             held,
             off_in_ms,
             sites: 1,
@@ -104,15 +104,18 @@ mod tests {
     }
 
     fn held(by: HeldBy, leases: u32, left_ms: Option<u64>) -> KeyHolder {
-        KeyHolder { leases, holder: Holder { by, uid: 0, pid: 7, left_ms } }
+        KeyHolder { leases, holder: LeaseHolder { by, uid: 0, pid: 7, left_ms } }
     }
 
     #[test]
-    fn a_key_says_what_keeps_it_on_and_until_when() {
+    fn a_key_names_its_holder_and_end() {
         let plain = |key: &KeyInfo| anstream::adapter::strip_str(&state(key)).to_string();
         assert_eq!(plain(&key(false, false, None, vec![])), "off");
         assert_eq!(plain(&key(true, true, None, vec![])), "on, kept");
         assert_eq!(plain(&key(true, false, None, vec![held(HeldBy::Client, 1, None)])), "on");
+        let starts_on = |on| KeyInfo { initial: true, ..key(on, on, None, vec![]) };
+        assert_eq!(plain(&starts_on(true)), "on (starts on)");
+        assert_eq!(plain(&starts_on(false)), "off (starts on)");
         let lingers = key(true, false, Some(3_200), vec![held(HeldBy::Nobody, 1, Some(3_200))]);
         assert_eq!(plain(&lingers), "on, off in 3.20 s");
         assert_eq!(holders(&lingers.held), "the dwell time for 3.20 s more");
@@ -121,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn the_holders_have_a_column_where_there_are_any() {
+    fn holders_have_a_column_only_when_present() {
         let head = |keys: &[KeyInfo]| table(keys).render(HEAD).lines().next().unwrap().to_owned();
         assert!(!head(&[key(true, true, None, vec![])]).contains("HELD BY"));
         let held = key(true, false, None, vec![held(HeldBy::Client, 1, None)]);

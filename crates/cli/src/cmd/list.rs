@@ -6,9 +6,10 @@ use serde::Serialize;
 use crate::client::Client;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{BAD, Context, GOOD, HEAD};
+use crate::render::table::Table;
 use crate::sample::events::{here, knows, of_any_process};
 use crate::target::{Finder, Target};
-use crate::text::{Align, Table, clean};
+use crate::text::clean;
 
 /// List the events that can be counted, and why others cannot
 #[derive(Debug, clap::Args)]
@@ -53,22 +54,15 @@ fn of_target(target: &Target, context: &Context) -> Outcome<(u32, Vec<EventInfo>
     }
     let (mut client, hello) = Client::reach(&finder, &found, context.patience)?;
     if !knows(&hello, "events") {
-        let message =
-            format!("{} has dormouse {}, which lists no events", client.who(), clean(&hello.version));
+        let message = format!("{} has dormouse {}, which lists no events", client.who, clean(&hello.version));
         return Err(Failure::new(Exit::Unsupported, message).hint("build the service with a later dormouse"));
     }
     let events: Events = client.call(Op::Events)?;
-    Ok((client.pid(), events.events))
+    Ok((client.pid, events.events))
 }
 
 fn table(events: &[EventInfo]) -> Table {
-    let mut table = Table::new([
-        ("EVENT", Align::Left),
-        ("STATE", Align::Left),
-        ("UNIT", Align::Left),
-        ("BY", Align::Left),
-        ("NOTE", Align::Left),
-    ]);
+    let mut table = Table::new(["EVENT", "STATE", "UNIT", "BY", "NOTE"]);
     for event in events {
         let (state, note) = match &event.unavailable {
             None => (format!("{GOOD}available{GOOD:#}"), clean(&event.note)),
@@ -85,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_event_that_is_not_to_be_had_shows_the_reason() {
+    fn an_unavailable_event_shows_its_reason() {
         let event = |name: &str, unavailable: Option<&str>| EventInfo {
             name: name.into(),
             unit: "1".into(),

@@ -8,19 +8,25 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use dormouse_maps::symbols::{Frame, Symbol, Symbolizer};
-use dormouse_maps::{AddressSpace, Mapping, Object, Perms, Region, SpaceError};
+use dormouse_maps::{AddressSpace, MappedObject, Mapping, Perms, Region, SpaceError};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::system::sysinfo;
 use serde::Serialize;
 
 use crate::args::help;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{BAD, Context, DIM, GOOD, HEAD};
+use crate::render::table::Table;
 use crate::target::{Finder, Process, Target};
-use crate::text::{Align, Clean, Table, clean};
+use crate::text::{Clean, clean};
+
+/// A machine with less than that is taken to have so much.
+const LEAST_MEMORY: u64 = 4 << 30;
 
 /// List what a process has mapped, or say what lies at addresses: function, line, mapping
 ///
-/// Any process that you may look at, with dormouse in it or not. Ends with exit code 1 if nothing is mapped at one of
-/// the addresses.
+/// Any process that you may look at, with dormouse in it or not. Ends with exit code 1 if nothing
+/// is mapped at one of the addresses.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[arg(help = help::TARGET)]
@@ -30,7 +36,7 @@ pub(crate) struct Args {
     wanted: Vec<Wanted>,
 }
 
-/// What was asked for.
+/// An address, or where to read addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Wanted {
     Addr(u64),
@@ -82,7 +88,7 @@ struct Row {
     build_id: Option<String>,
 }
 
-/// What lies at an address.
+/// The mapping and the functions at an address.
 #[derive(Serialize)]
 struct Answer {
     pid: u32,
@@ -110,6 +116,7 @@ struct Call {
 }
 
 pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
+    bound_memory();
     let process = Finder::new().process(&args.target)?;
     let space = AddressSpace::of(process.pid).map_err(|error| failure(&error))?;
     if args.wanted.is_empty() {
@@ -135,13 +142,24 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
                         let addr = address(word).map_err(|error| broken(format!("{word:?}: {error}")))?;
                         tell(addr, context)?;
                     }
-                    // Whoever writes the next line may wait for this.
+                    // The writer of the next line may wait for this.
                     context.flush()?;
                 }
             }
         }
     }
     Ok(exit)
+}
+
+/// Files of others are read here, and what a reader allocates for what they say has no other bound
+/// than this: half of the machine's memory. Where it is reached, this command ends and nobody else.
+fn bound_memory() {
+    let info = sysinfo();
+    let most = (info.totalram as u64).saturating_mul(u64::from(info.mem_unit)).max(LEAST_MEMORY) / 2;
+    let old = getrlimit(Resource::As);
+    let most = old.current.map_or(most, |current| current.min(most));
+    // It is a bound more, so the command goes on without it.
+    let _ = setrlimit(Resource::As, Rlimit { current: Some(most), ..old });
 }
 
 fn list(process: &Process, space: &AddressSpace, context: &mut Context) -> Outcome {
@@ -151,14 +169,7 @@ fn list(process: &Process, space: &AddressSpace, context: &mut Context) -> Outco
         context.document(&Listing { pid: process.pid, name: process.name(), mappings })?;
         return Ok(Exit::Ok);
     }
-    let mut table = Table::new([
-        ("START", Align::Right),
-        ("END", Align::Right),
-        ("PERMS", Align::Left),
-        ("OFFSET", Align::Right),
-        ("KIND", Align::Left),
-        ("NAME", Align::Left),
-    ]);
+    let mut table = Table::new([">START", ">END", "PERMS", ">OFFSET", "KIND", "NAME"]);
     for mapping in &mappings {
         let Region { kind, perms, offset, .. } = mapping.value;
         table.row([
@@ -184,7 +195,7 @@ fn resolve(
     let found = space.resolve_now(addr).map_err(|error| failure(&error))?;
     let symbol = found.map(|found| symbolizer.symbol(space, &found, addr));
     if context.json {
-        let mapping = found.map(|found| Row::of(space, &found.mapping));
+        let mapping = found.map(|found| Row::of(space, &found));
         context.document(&Answer::new(space.pid(), addr, mapping, symbol.as_deref()))?;
         return Ok(found.is_some());
     }
@@ -192,8 +203,8 @@ fn resolve(
         context.line(format_args!("{addr:#014x}  {BAD}nothing is mapped there{BAD:#}"))?;
         return Ok(false);
     };
-    let object = space.object(found.mapping.value.object);
-    let mut lines = lines(&symbol, &found.mapping.value, object.as_ref()).into_iter();
+    let object = space.object(found.value.object);
+    let mut lines = lines(&symbol, &found.value, object.as_ref()).into_iter();
     context.line(format_args!("{addr:#014x}  {}", lines.next().unwrap_or_default()))?;
     for line in lines {
         context.line(format_args!("{:14}  {line}", ""))?;
@@ -201,8 +212,8 @@ fn resolve(
     Ok(true)
 }
 
-/// What is said of an address, a line each: functions, the innermost first, and the place in the mapping.
-fn lines(symbol: &Symbol, region: &Region, object: Option<&Arc<Object>>) -> Vec<String> {
+/// The lines about an address: functions, the innermost first, and the place in the mapping.
+fn lines(symbol: &Symbol, region: &Region, object: Option<&Arc<MappedObject>>) -> Vec<String> {
     let mut lines: Vec<String> = symbol.frames.iter().map(frame).collect();
     let name = object.map(|object| shown(object.name())).filter(|name| !name.is_empty());
     let name = name.unwrap_or_else(|| clean(&symbol.object));
@@ -283,7 +294,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_is_hex_with_or_without_saying_so() {
+    fn an_address_is_hex_without_a_prefix() {
         for (text, right) in [("0x10", 0x10), ("10", 0x10), ("0XfF", 0xff), ("ffffffffffffffff", u64::MAX)] {
             assert_eq!(text.parse(), Ok(Wanted::Addr(right)), "{text}");
         }

@@ -1,7 +1,7 @@
 //! `dormouse ps`: the processes that have an agent.
 //!
-//! All are asked at once, each on a thread of its own, so that one that is stopped costs its patience once and not
-//! once for each behind it.
+//! All are asked at once, each on a thread of its own, so that one that is stopped costs its
+//! patience once and not once for each behind it.
 
 use std::thread;
 use std::time::Duration;
@@ -12,8 +12,9 @@ use serde::Serialize;
 use crate::client::Client;
 use crate::exit::{Exit, Failure, Outcome, Report};
 use crate::output::{Context, FAIR, HEAD, say};
+use crate::render::table::Table;
 use crate::target::{Finder, Found};
-use crate::text::{Align, Table, clean};
+use crate::text::clean;
 
 /// List the processes with dormouse in them
 #[derive(Debug, clap::Args)]
@@ -72,71 +73,48 @@ pub(crate) fn run(_: &Args, context: &mut Context) -> Outcome {
     Ok(Exit::Failed)
 }
 
-/// Asks every process who it is. One that turns out to have no agent is left out.
+/// Asks every process for its name. One that turns out to have no agent is left out.
 fn ask_all<'a>(
     finder: &Finder,
     found: &'a [Found],
     patience: Duration,
 ) -> Vec<(&'a Found, Result<Hello, Report>)> {
-    let answers: Vec<Result<Hello, Failure>> = thread::scope(|scope| {
-        let asked: Vec<_> = found
-            .iter()
-            .map(|found| {
-                let ask = move || Client::reach(finder, found, patience).map(|(_, hello)| hello);
-                thread::Builder::new().spawn_scoped(scope, ask)
-            })
-            .collect();
-        let fails = |what: &str| Err(Failure::new(Exit::Failed, format!("cannot ask it: {what}")));
-        asked
-            .into_iter()
-            .map(|thread| match thread.map(thread::ScopedJoinHandle::join) {
+    let fails = |what: &str| Err(Failure::failed(format!("cannot ask it: {what}")));
+    thread::scope(|scope| {
+        let ask = |found| {
+            let ask = move || Client::reach(finder, found, patience).map(|(_, hello)| hello);
+            (found, thread::Builder::new().spawn_scoped(scope, ask))
+        };
+        let asked: Vec<_> = found.iter().map(ask).collect();
+        let answers = asked.into_iter().filter_map(|(found, thread)| {
+            let answer = match thread.map(thread::ScopedJoinHandle::join) {
                 Ok(Ok(answer)) => answer,
                 Ok(Err(_)) => fails("the thread that did so panicked"),
                 Err(error) => fails(&error.to_string()),
-            })
-            .collect()
-    });
-    found
-        .iter()
-        .zip(answers)
-        .filter_map(|(found, answer)| match answer {
-            Ok(hello) => Some((found, Ok(hello))),
-            Err(Failure::Said(report)) if report.exit != Exit::NoTarget => Some((found, Err(*report))),
-            Err(_) => None,
-        })
-        .collect()
+            };
+            match answer {
+                Ok(hello) => Some((found, Ok(hello))),
+                Err(Failure::Said(report)) if report.exit != Exit::NoTarget => Some((found, Err(*report))),
+                Err(_) => None,
+            }
+        });
+        answers.collect()
+    })
 }
 
 fn table(seen: &[(&Found, Result<Hello, Report>)]) -> Table {
-    let mut table = Table::new([
-        ("PID", Align::Right),
-        ("NAME", Align::Left),
-        ("UID", Align::Right),
-        ("KEYS", Align::Right),
-        ("SITES", Align::Right),
-        ("VERSION", Align::Left),
-    ]);
+    let mut table = Table::new([">PID", "NAME", ">UID", ">KEYS", ">SITES", "VERSION"]);
     for (found, answer) in seen {
         let process = &found.process;
-        let (pid, uid) = (process.pid.to_string(), process.uid.to_string());
-        match answer {
-            Ok(hello) => table.row([
-                pid,
-                clean(&hello.name),
-                uid,
-                hello.keys.to_string(),
-                hello.sites.to_string(),
-                clean(&hello.version),
-            ]),
-            Err(report) => table.row([
-                pid,
-                clean(process.name()),
-                uid,
-                "-".into(),
-                "-".into(),
-                format!("{FAIR}{}{FAIR:#}", report.message),
-            ]),
-        }
+        let (name, keys, sites, version) = match answer {
+            Ok(hello) => {
+                (&hello.name[..], hello.keys.to_string(), hello.sites.to_string(), clean(&hello.version))
+            }
+            Err(report) => {
+                (process.name(), "-".into(), "-".into(), format!("{FAIR}{}{FAIR:#}", report.message))
+            }
+        };
+        table.row([process.pid.to_string(), clean(name), process.uid.to_string(), keys, sites, version]);
     }
     table
 }

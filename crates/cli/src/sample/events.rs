@@ -2,17 +2,16 @@
 
 use std::str::FromStr;
 
-use dormouse::wire::{Counted, EventInfo, Events, Hello, Op};
+use dormouse::wire::{CountAnswer, EventInfo, Events, Hello, Op};
 
-use super::refused;
-use super::tasks::Usage;
+use super::totals::Usage;
 use crate::client::Client;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{FAIR, say};
 use crate::target::near;
 use crate::text::clean;
 
-/// What is counted where nobody says what.
+/// The event that is counted by default.
 pub(crate) const TASK_CLOCK: &str = "task-clock";
 
 /// Why an event of groups is not counted for a process without dormouse.
@@ -53,7 +52,7 @@ impl FromStr for Wish {
 
 impl Wish {
     /// Has the groups of a service count them as long as the conversation lasts.
-    pub(crate) fn ask(&self, client: &mut Client, hello: &Hello) -> Outcome<Counted> {
+    pub(crate) fn ask(&self, client: &mut Client, hello: &Hello) -> Outcome<CountAnswer> {
         if !knows(hello, "count") {
             // Such an agent's groups count CPU time always.
             return Ok(self.divide(|name| (name != TASK_CLOCK).then(|| OLD_AGENT.to_owned())));
@@ -63,8 +62,8 @@ impl Wish {
         client.call(Op::Count { events: self.0.clone() })
     }
 
-    /// What of them the kernel counts for any process.
-    pub(crate) fn of_any_process(&self) -> Outcome<Counted> {
+    /// The events among them that the kernel counts for any process.
+    pub(crate) fn of_any_process(&self) -> Outcome<CountAnswer> {
         if !self.0.iter().all(|name| is_shown(name)) {
             self.check(&here())?;
         }
@@ -82,7 +81,7 @@ impl Wish {
             .hint("dormouse list TARGET lists what there is"))
     }
 
-    fn divide(&self, why_not: impl Fn(&str) -> Option<String>) -> Counted {
+    fn divide(&self, why_not: impl Fn(&str) -> Option<String>) -> CountAnswer {
         let info = |name: &String| EventInfo {
             name: name.clone(),
             unit: if name == TASK_CLOCK { "ns" } else { "1" }.into(),
@@ -91,13 +90,13 @@ impl Wish {
             unavailable: why_not(name),
         };
         let (counted, refused) = self.0.iter().map(info).partition(|event| event.unavailable.is_none());
-        Counted { counted, refused }
+        CountAnswer { counted, refused }
     }
 }
 
 /// Whether the kernel shows it of any process.
 fn is_shown(event: &str) -> bool {
-    event == TASK_CLOCK || Usage::default().count(event).is_some()
+    event == TASK_CLOCK || Usage::has(event)
 }
 
 /// The same events as they are for a process without dormouse.
@@ -111,10 +110,15 @@ pub(crate) fn of_any_process(events: Vec<EventInfo>) -> Vec<EventInfo> {
 }
 
 /// Tells the person what is not counted, and why.
-pub(crate) fn warn(counted: &Counted) {
+pub(crate) fn warn(counted: &CountAnswer) {
     for event in &counted.refused {
         say(format_args!("{FAIR}not counted:{FAIR:#} {}: {}", clean(&event.name), clean(refused(event))));
     }
+}
+
+/// The reason why an event is not counted.
+pub(crate) fn refused(event: &EventInfo) -> &str {
+    event.unavailable.as_deref().unwrap_or("the service does not say why")
 }
 
 /// Whether an agent knows an operation that was added to the protocol.
@@ -122,7 +126,8 @@ pub(crate) fn knows(hello: &Hello, op: &str) -> bool {
     hello.ops.iter().any(|known| known == op)
 }
 
-/// What a service of this user could count on this machine: what this process could.
+/// The events that a service of this user could count on this machine: those that this process
+/// could.
 pub(crate) fn here() -> Vec<EventInfo> {
     dormouse::events::available().into_iter().map(EventInfo::from).collect()
 }
@@ -132,14 +137,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_list_of_events_has_each_name_once_and_no_gaps() {
+    fn a_list_has_each_event_once() {
         let wish: Wish = "page-faults, task-clock,page-faults".parse().unwrap();
         assert_eq!(wish.0, ["page-faults", "task-clock"]);
         assert!("".parse::<Wish>().is_err() && "a,,b".parse::<Wish>().is_err());
     }
 
     #[test]
-    fn what_the_kernel_does_not_show_of_any_process_is_refused_with_the_reason() {
+    fn kernels_missing_events_are_refused() {
         let wish: Wish = "task-clock,page-faults".parse().unwrap();
         let counted = wish.of_any_process().unwrap();
         assert_eq!((counted.counted.len(), counted.refused.len()), (2, 0));
@@ -148,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_is_no_event_is_refused_with_names_near_it() {
+    fn an_unknown_event_is_refused() {
         let event = |name: &str| EventInfo {
             name: name.into(),
             unit: "1".into(),

@@ -1,8 +1,9 @@
-//! What the kernel tells everybody of a process and its threads: CPU time, switches, faults, memory.
+//! The kernel's part of a sample, which everybody may read: CPU time, switches, faults, memory.
 //!
-//! CPU time of a thread is in `schedstat`, in nanoseconds, as of the kernel's last look at it: a tick or a switch. (A
-//! thread's clock would be exact, but may be read from inside its process only.) That of the process, with the threads
-//! that have ended, is its CPU clock. The split into user and kernel mode is in units of `USER_HZ`.
+//! CPU time of a thread is in `schedstat`, in nanoseconds, as of the kernel's last look at it: a
+//! tick or a switch. (A thread's clock would be exact, but may be read from inside its process
+//! only.) That of the process, with the threads that have ended, is its CPU clock. The split into
+//! user and kernel mode is in units of `USER_HZ`.
 //!
 //! A thread may end between two reads; it is then left out.
 //!
@@ -11,50 +12,16 @@
 //! The unsafe code is `clock_gettime` on a clock id that rustix has no name for.
 #![allow(unsafe_code)]
 
+use std::collections::HashMap;
 use std::io;
 use std::path::PathBuf;
 
-use dormouse::wire::Count;
-
+use super::totals::{Sample, Thread, Usage, mono_ns};
 use crate::target::process::{line, read_text, stat_fields};
 use crate::target::{Proc, Process};
 
 /// One unit of `USER_HZ`, in nanoseconds; no kernel's tick is longer.
 pub(crate) const TICK_NS: u64 = 10_000_000;
-
-/// What a thread or a process has done so far.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Usage {
-    pub(crate) user_ns: u64,
-    pub(crate) system_ns: u64,
-    pub(crate) voluntary: u64,
-    pub(crate) involuntary: u64,
-    pub(crate) minor_faults: u64,
-    pub(crate) major_faults: u64,
-}
-
-/// One thread.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Thread {
-    /// In the service's own namespace.
-    pub(crate) tid: u32,
-    /// With `tid` never given again; 0 where only the agent knows the thread.
-    pub(crate) start_ticks: u64,
-    pub(crate) name: String,
-    pub(crate) cpu_ns: u64,
-    /// Absent where `/proc` does not show it.
-    pub(crate) usage: Option<Usage>,
-}
-
-/// The process at one moment.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Seen {
-    pub(crate) cpu_ns: u64,
-    /// Of its switches, those of the threads that are.
-    pub(crate) usage: Usage,
-    pub(crate) max_rss_bytes: Option<u64>,
-    pub(crate) threads: Vec<Thread>,
-}
 
 /// A process to look at.
 #[derive(Debug)]
@@ -64,37 +31,13 @@ pub(crate) struct Tasks {
     start_ticks: u64,
 }
 
-impl Usage {
-    /// What came since `before`.
-    pub(crate) fn since(self, before: Usage) -> Usage {
-        self.zip(before, u64::saturating_sub)
-    }
-
-    /// Both together.
-    pub(crate) fn plus(self, other: Usage) -> Usage {
-        self.zip(other, u64::saturating_add)
-    }
-
-    fn zip(self, other: Usage, with: fn(u64, u64) -> u64) -> Usage {
-        Usage {
-            user_ns: with(self.user_ns, other.user_ns),
-            system_ns: with(self.system_ns, other.system_ns),
-            voluntary: with(self.voluntary, other.voluntary),
-            involuntary: with(self.involuntary, other.involuntary),
-            minor_faults: with(self.minor_faults, other.minor_faults),
-            major_faults: with(self.major_faults, other.major_faults),
-        }
-    }
-
-    /// How often an event of that name happened, if the kernel counts it for every thread.
-    pub(crate) fn count(&self, event: &str) -> Option<u64> {
-        match event {
-            "context-switches" => Some(self.voluntary + self.involuntary),
-            "page-faults" => Some(self.minor_faults + self.major_faults),
-            "major-faults" => Some(self.major_faults),
-            _ => None,
-        }
-    }
+/// The numbers here of threads that a service in a pid namespace of its own names by theirs.
+#[derive(Debug)]
+pub(crate) struct Numbers {
+    proc: Proc,
+    pid: u32,
+    /// By the number inside; a thread that has ended may still be in it.
+    outer: HashMap<u32, u32>,
 }
 
 impl Tasks {
@@ -103,8 +46,8 @@ impl Tasks {
         Tasks { proc: Proc::system(), pid: process.pid, start_ticks: process.start_ticks }
     }
 
-    /// How it stands; `None` when it has ended.
-    pub(crate) fn look(&self) -> io::Result<Option<Seen>> {
+    /// A sample without the agent's part; `None` when the process has ended.
+    pub(crate) fn look(&self) -> io::Result<Option<Sample>> {
         // The clock first: it goes with the process, and what comes after may only be more.
         let clock = process_clock_ns(self.pid);
         let Some(stat) = there(read_text(&self.proc.path(self.pid, "stat")))? else { return Ok(None) };
@@ -117,27 +60,49 @@ impl Tasks {
         let Some(fields) = Fields::of(&stat).filter(|fields| fields.start_ticks == self.start_ticks) else {
             return Ok(None);
         };
-        let mut usage = fields.usage;
-        for of_thread in threads.iter().filter_map(|thread| thread.usage) {
-            usage.voluntary += of_thread.voluntary;
-            usage.involuntary += of_thread.involuntary;
-        }
-        Ok(Some(Seen {
+        let usage = fields.usage;
+        Ok(Some(Sample {
+            mono_ns: mono_ns(),
             cpu_ns: clock.unwrap_or(usage.user_ns + usage.system_ns),
-            usage,
+            usage: Some(usage),
             max_rss_bytes: peak(&status),
             threads,
+            inside: None,
         }))
     }
 
     fn threads(&self) -> io::Result<Vec<Thread>> {
-        let mut threads = Vec::new();
-        for entry in std::fs::read_dir(self.proc.path(self.pid, "task"))? {
-            threads.extend(thread(&entry?.path()));
-        }
-        threads.sort_unstable_by_key(|thread| thread.tid);
-        Ok(threads)
+        let path = |tid| self.proc.path(self.pid, &format!("task/{tid}"));
+        Ok(self.proc.tids(self.pid)?.into_iter().filter_map(|tid| thread(&path(tid))).collect())
     }
+}
+
+impl Numbers {
+    /// Those of a process; `None` if it calls its threads as they are called here.
+    pub(crate) fn of(proc: Proc, pid: u32) -> Option<Numbers> {
+        let status = read_text(&proc.path(pid, "status")).ok()?;
+        (inner(&status)? != pid).then(|| Numbers { proc, pid, outer: HashMap::new() })
+    }
+
+    /// The number here of a thread that is `inner_tid` inside; `None` if it has ended.
+    pub(crate) fn outer(&mut self, inner_tid: u32) -> Option<u32> {
+        let known = self.outer.get(&inner_tid).copied();
+        // Both numbers may have been given again since.
+        if known.is_none_or(|tid| self.inner(tid) != Some(inner_tid)) {
+            let tids = self.proc.tids(self.pid).ok()?.into_iter();
+            self.outer = tids.filter_map(|tid| Some((self.inner(tid)?, tid))).collect();
+        }
+        self.outer.get(&inner_tid).copied()
+    }
+
+    fn inner(&self, tid: u32) -> Option<u32> {
+        inner(&read_text(&self.proc.path(self.pid, &format!("task/{tid}/status"))).ok()?)
+    }
+}
+
+/// The number of a process or thread of this `status` in its own namespace.
+fn inner(status: &str) -> Option<u32> {
+    line(status, "NSpid")?.split_ascii_whitespace().last()?.parse().ok()
 }
 
 fn thread(path: &std::path::Path) -> Option<Thread> {
@@ -147,17 +112,16 @@ fn thread(path: &std::path::Path) -> Option<Thread> {
     let fields = Fields::of(&stat)?;
     let number = |name: &str| line(&status, name)?.parse().ok();
     let usage = Usage {
-        voluntary: number("voluntary_ctxt_switches").unwrap_or(0),
-        involuntary: number("nonvoluntary_ctxt_switches").unwrap_or(0),
+        voluntary_switches: number("voluntary_ctxt_switches").unwrap_or(0),
+        involuntary_switches: number("nonvoluntary_ctxt_switches").unwrap_or(0),
         ..fields.usage
     };
     let run_ns = read_text(&file("schedstat")).ok();
     let run_ns = run_ns.as_deref().and_then(|text| text.split_ascii_whitespace().next()?.parse().ok());
     let own = path.file_name()?.to_str()?.parse().ok()?;
     Some(Thread {
-        tid: line(&status, "NSpid")
-            .and_then(|ids| ids.split_ascii_whitespace().last()?.parse().ok())
-            .unwrap_or(own),
+        tid: own,
+        inner_tid: inner(&status).unwrap_or(own),
         start_ticks: fields.start_ticks,
         name: fields.name.to_owned(),
         // 0 where the kernel was built without it.
@@ -229,17 +193,12 @@ fn process_clock_ns(pid: u32) -> Option<u64> {
     (asked == 0).then(|| time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned())
 }
 
-/// `value` as a count that was taken all the time.
-pub(crate) fn whole(event: &str, value: u64, elapsed_ns: u64) -> Count {
-    Count { event: event.to_owned(), value, enabled_ns: elapsed_ns, running_ns: elapsed_ns }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_line_of_stat_becomes_numbers_whatever_the_name() {
+    fn any_name_in_stat_is_read() {
         let stat = "7 (a) S) b) R 1 2 3 4 5 6 100 0 7 0 30 12 0 0 20 0 1 0 4242 0 0";
         let fields = Fields::of(stat).unwrap();
         assert_eq!((fields.name, fields.start_ticks), ("a) S) b", 4242));
@@ -250,7 +209,42 @@ mod tests {
     }
 
     #[test]
-    fn this_process_is_seen_with_its_threads_and_what_it_used() {
+    fn a_thread_has_outer_and_inner_numbers() {
+        let task = tempfile::tempdir().unwrap();
+        let path = task.path().join("6114");
+        std::fs::create_dir(&path).unwrap();
+        std::fs::write(path.join("stat"), format!("6114 (brew) R {}4242", "0 ".repeat(18))).unwrap();
+        for (status, inner) in [("NSpid:\t6114\t3\n", 3), ("NSpid:\t6114\n", 6114), ("", 6114)] {
+            std::fs::write(path.join("status"), status).unwrap();
+            let thread = thread(&path).unwrap();
+            assert_eq!((thread.tid, thread.inner_tid), (6114, inner), "{status:?}");
+        }
+    }
+
+    #[test]
+    fn an_inner_number_leads_to_its_thread() {
+        let root = tempfile::tempdir().unwrap();
+        let put = |path: &str, ids: &str| {
+            let path = root.path().join(path);
+            std::fs::create_dir_all(&path).unwrap();
+            std::fs::write(path.join("status"), format!("NSpid:\t{ids}\n")).unwrap();
+        };
+        put("50", "50");
+        assert!(Numbers::of(Proc::at(root.path()), 50).is_none(), "the same namespace");
+        put("60", "60\t1");
+        put("60/task/60", "60\t1");
+        put("60/task/64", "64\t3");
+        let mut numbers = Numbers::of(Proc::at(root.path()), 60).unwrap();
+        assert_eq!([1, 3, 4].map(|inner| numbers.outer(inner)), [Some(60), Some(64), None]);
+        put("60/task/64", "64\t4");
+        put("60/task/65", "65\t3");
+        assert_eq!([3, 4].map(|inner| numbers.outer(inner)), [Some(65), Some(64)], "given again");
+        std::fs::remove_dir_all(root.path().join("60/task/65")).unwrap();
+        assert_eq!(numbers.outer(3), None);
+    }
+
+    #[test]
+    fn this_process_and_its_threads_are_seen() {
         let me = Proc::system().process(std::process::id()).unwrap();
         let tasks = Tasks::of(&me);
         let start = std::time::Instant::now();
@@ -259,7 +253,7 @@ mod tests {
         let own = rustix::thread::gettid().as_raw_pid().cast_unsigned();
         let thread = seen.threads.iter().find(|thread| thread.tid == own).expect("this thread");
         assert!(seen.cpu_ns > 0 && thread.cpu_ns > 0 && seen.max_rss_bytes > Some(0), "{seen:?}");
-        assert!(seen.usage.minor_faults > 0);
+        assert!(seen.usage.unwrap().minor_faults > 0);
         let other = Tasks { start_ticks: tasks.start_ticks + 1, ..tasks };
         assert_eq!(other.look().unwrap(), None, "a process id that was given again is another process");
     }

@@ -1,8 +1,12 @@
 //! The way to a socket that another process bound, perhaps in another mount namespace.
 //!
-//! The path is resolved inside the owner's root (`/proc/PID/root`) by `openat2` with `RESOLVE_IN_ROOT`, so that an
-//! absolute link such as `/var/run` stays inside; where that root may not be entered, in ours. The connection then
-//! goes through the opened directory's `/proc/self/fd/N`, which also lifts the limit of 108 bytes on socket paths.
+//! A socket that is no file has its name with the kernel, in a network namespace, and is reached
+//! from inside of that alone.
+//!
+//! The path is resolved inside the owner's root (`/proc/PID/root`) by `openat2` with
+//! `RESOLVE_IN_ROOT`, so that an absolute link such as `/var/run` stays inside; where that root may
+//! not be entered, in ours. The connection then goes through the opened directory's
+//! `/proc/self/fd/N`, which also lifts the limit of 108 bytes on socket paths.
 //!
 //! # Safety
 //!
@@ -19,12 +23,17 @@ use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
+use super::sockets::kernels_name;
+
 const DIRECTORY: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
 /// Connects to the socket `path` of the process whose root directory is `root`.
 ///
 /// Waits at most `patience` for a listener whose queue is full.
 pub(crate) fn connect_to(root: &Path, path: &Path, patience: Duration) -> io::Result<UnixStream> {
+    if let Some(name) = kernels_name(path) {
+        return connect_at(&SocketAddrUnix::new_abstract_name(name.as_bytes())?, patience);
+    }
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
         return Err(io::Error::from(io::ErrorKind::InvalidInput));
     };
@@ -34,11 +43,14 @@ pub(crate) fn connect_to(root: &Path, path: &Path, patience: Duration) -> io::Re
         Err(_) => open(parent, DIRECTORY, Mode::empty())?,
     };
     let through: PathBuf = format!("/proc/self/fd/{}", directory.as_raw_fd()).into();
-    let address = SocketAddrUnix::new(through.join(name))?;
+    connect_at(&SocketAddrUnix::new(through.join(name))?, patience)
+}
+
+fn connect_at(address: &SocketAddrUnix, patience: Duration) -> io::Result<UnixStream> {
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     // This bounds the wait in `connect` for a process that is stopped and accepts nobody.
     set_socket_timeout(&socket, Timeout::Send, Some(patience))?;
-    connect(&socket, &address)?;
+    connect(&socket, address)?;
     set_socket_timeout(&socket, Timeout::Send, None)?;
     let stream = UnixStream::from(socket);
     stream.set_nonblocking(true)?;
@@ -57,7 +69,8 @@ fn directory_in(root: &Path, path: &Path) -> rustix::io::Result<OwnedFd> {
     }
 }
 
-/// The process that called `listen` on the other end: `None` where it is not visible in our pid namespace.
+/// The process that called `listen` on the other end: `None` where it is not visible in our pid
+/// namespace.
 #[expect(
     unsafe_code,
     reason = "a typed process id cannot hold the 0 that the kernel writes for an invisible one"
@@ -65,8 +78,8 @@ fn directory_in(root: &Path, path: &Path) -> rustix::io::Result<OwnedFd> {
 pub(crate) fn peer_pid(stream: &UnixStream) -> io::Result<Option<u32>> {
     let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut length = size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: `peer` and `length` live across the call, and `length` is the size of `peer`, so the kernel writes
-    // only into it; all bit patterns of a `ucred` are valid.
+    // SAFETY: `peer` and `length` live across the call, and `length` is the size of `peer`, so the
+    // kernel writes only into it; all bit patterns of a `ucred` are valid.
     let result = unsafe {
         libc::getsockopt(
             stream.as_raw_fd(),
@@ -106,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn where_the_root_is_closed_our_own_view_serves() {
+    fn a_closed_root_falls_back_to_ours() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("1.sock");
         let _listener = UnixListener::bind(&path).unwrap();
@@ -123,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listener_that_accepts_nobody_is_not_waited_for_beyond_patience() {
+    fn a_full_listener_is_not_waited_for() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("1.sock");
         let listener = UnixListener::bind(&path).unwrap();

@@ -1,8 +1,9 @@
 //! From what a person types to a conversation with the right process.
 //!
-//! A target is a process id or a name. The process is looked up in `/proc`, its agent in the kernel's table of
-//! listening sockets ([`sockets`]), and after connecting the kernel is asked who listens there: a socket that bears
-//! the number of another process, by accident or by intent, is never taken for that process.
+//! A target is a process id or a name. The process is looked up in `/proc`, its agent in the
+//! kernel's table of listening sockets ([`sockets`]), and after connecting the kernel is asked who
+//! listens there: a socket that bears the number of another process, by accident or by intent, is
+//! never taken for that process.
 
 mod door;
 pub(crate) mod process;
@@ -14,7 +15,7 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -25,7 +26,7 @@ use crate::text::{Clean, clean};
 pub(crate) use process::{Proc, Process};
 use sockets::AgentSocket;
 
-/// What to call in a service that has no agent.
+/// The call that a service without an agent lacks.
 const INIT_HINT: &str = "call dormouse::init() at its start";
 
 /// How many processes of a name a message lists.
@@ -100,7 +101,8 @@ impl Finder {
         }
     }
 
-    /// The process that `target` means, with an agent or without. Of several of a name, one with an agent is meant.
+    /// The process that `target` means, with an agent or without. Of several of a name, one with an
+    /// agent is meant.
     pub(crate) fn look(&self, target: &Target) -> Outcome<Found> {
         match target {
             Target::Pid(pid) => self.by_pid(*pid),
@@ -112,7 +114,8 @@ impl Finder {
     pub(crate) fn all(&self) -> Outcome<Vec<Found>> {
         self.proc.check()?;
         let pids = self.proc.pids().map_err(|error| no_table(&error))?;
-        // One look at each network namespace; those of others' processes cannot be told apart, and count as ours.
+        // One look at each network namespace; those of others' processes cannot be told apart, and
+        // count as ours.
         let mut tables: HashMap<Option<u64>, Vec<AgentSocket>> = HashMap::new();
         tables.insert(None, self.own_table()?);
         let mut all = Vec::new();
@@ -185,25 +188,41 @@ impl Finder {
             .hint("dormouse ps lists the processes with dormouse in them"))
     }
 
+    /// Whether the socket has its name in another network namespace than this command's.
+    fn is_elsewhere(&self, process: &Process, path: &Path) -> bool {
+        let namespace = |path: PathBuf| fs::metadata(path).ok().map(|namespace| namespace.ino());
+        let (theirs, own) = (self.proc.path(process.pid, "ns/net"), self.proc.own_path("ns/net"));
+        sockets::kernels_name(path).is_some() && namespace(theirs) != namespace(own)
+    }
+
     fn table_of(&self, pid: u32) -> io::Result<Vec<AgentSocket>> {
         fs::read(self.proc.path(pid, "net/unix")).map(|table| sockets::listening(&table))
     }
 
     fn own_table(&self) -> Outcome<Vec<AgentSocket>> {
-        // By `self`: the number that this process has for itself need not be its number in this `/proc`.
+        // By `self`: the number that this process has for itself need not be its number in this
+        // `/proc`.
         let table = fs::read(self.proc.own_path("net/unix"))
             .map_err(|error| self.proc.check().err().unwrap_or_else(|| no_table(&error)))?;
         Ok(sockets::listening(&table))
     }
 
-    /// Connects to the agent of `found`, and to nobody else.
-    pub(crate) fn connect(&self, found: &Found, patience: Duration) -> Outcome<Line> {
+    /// Connects to the agent of `found`, and to nobody else; true: the kernel says that the wanted
+    /// process listens there.
+    pub(crate) fn connect(&self, found: &Found, patience: Duration) -> Outcome<(UnixStream, bool)> {
         let process = &found.process;
         let root = self.proc.path(process.pid, "root");
         let mut failure = without_agent(process);
         for path in &found.sockets {
             let stream = match door::connect_to(&root, path, patience) {
                 Ok(stream) => stream,
+                Err(error)
+                    if error.kind() == io::ErrorKind::ConnectionRefused
+                        && self.is_elsewhere(process, path) =>
+                {
+                    failure = in_another_network(process, path);
+                    continue;
+                }
                 // In a container, the number alone says little: that socket is another one's.
                 Err(error) if error.kind() == io::ErrorKind::NotFound && process.inner_pid != process.pid => {
                     continue;
@@ -216,20 +235,14 @@ impl Finder {
             match door::peer_pid(&stream) {
                 // Of another process with the same number in a namespace of its own.
                 Ok(Some(peer)) if peer != process.pid => {}
-                Ok(peer) => return Ok(Line { stream, is_verified: peer.is_some() }),
+                // Anybody can have such a name.
+                Ok(None) if sockets::kernels_name(path).is_some() => {}
+                Ok(peer) => return Ok((stream, peer.is_some())),
                 Err(error) => failure = closed(process, path, &error, patience),
             }
         }
         Err(failure)
     }
-}
-
-/// A connection to an agent.
-#[derive(Debug)]
-pub(crate) struct Line {
-    pub(crate) stream: UnixStream,
-    /// The kernel says that the wanted process listens there.
-    pub(crate) is_verified: bool,
 }
 
 /// `teaparty (process 12)`, for messages.
@@ -263,8 +276,16 @@ fn no_table(error: &io::Error) -> Failure {
         .hint("mount /proc as a whole, without subset=pid")
 }
 
+/// That a name of the kernel's leads nowhere from here.
+fn in_another_network(process: &Process, path: &Path) -> Failure {
+    let (who, pid) = (describe(process), process.pid);
+    let message = format!("{who} listens at {}, in another network namespace", path.display());
+    Failure::failed(message)
+        .hint(format!("go there: nsenter --net --target {pid} dormouse …; or give it a runtime directory"))
+}
+
 /// Why nobody could be reached behind `path`.
-fn closed(process: &Process, path: &std::path::Path, error: &io::Error, patience: Duration) -> Failure {
+fn closed(process: &Process, path: &Path, error: &io::Error, patience: Duration) -> Failure {
     let who = describe(process);
     let path = path.display();
     match error.kind() {
@@ -273,16 +294,14 @@ fn closed(process: &Process, path: &std::path::Path, error: &io::Error, patience
             format!("{who} belongs to user {}: its socket {path} is closed to you", process.uid),
         )
         .hint("run this as that user or as root"),
-        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => Failure::new(
-            Exit::NoTarget,
-            format!("{who} listens at {path}, but nobody can be reached there: {error}"),
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => Failure::failed(format!("{who} listens at {path}, but nobody can be reached there: {error}"),
         )
-        .hint("the file was removed or replaced; restart the service"),
+        .hint("the file was removed or replaced: unless its system calls are filtered, the service makes it anew within a minute"),
         io::ErrorKind::WouldBlock => {
-            Failure::new(Exit::Failed, format!("{who} has accepted no connection for {}", short_of(patience)))
+            Failure::failed(format!("{who} has accepted no connection for {}", short_of(patience)))
                 .hint("it may be stopped, or overloaded by clients; --timeout waits longer")
         }
-        _ => Failure::new(Exit::Failed, format!("cannot connect to {who} at {path}: {error}")),
+        _ => Failure::failed(format!("cannot connect to {who} at {path}: {error}")),
     }
 }
 
@@ -316,7 +335,8 @@ mod tests {
         }
     }
 
-    /// A `/proc` with the given processes, all in the namespace of this test, and one table of sockets.
+    /// A `/proc` with the given processes, all in the namespace of this test, and one table of
+    /// sockets.
     fn machine(processes: &[(u32, &str, &str)], paths: &[&str]) -> (tempfile::TempDir, Finder) {
         let dir = tempfile::tempdir().unwrap();
         let rows = paths.iter().map(|path| format!("0: 00000002 00000000 00010000 0001 01 9 {path}\n"));
@@ -334,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_is_a_process_id_and_the_rest_a_name() {
+    fn numbers_are_process_ids() {
         assert_eq!("12".parse(), Ok(Target::Pid(12)));
         assert_eq!("12a".parse(), Ok(Target::Name("12a".into())));
         assert_eq!("99999999999".parse(), Ok(Target::Name("99999999999".into())));
@@ -343,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_is_found_by_the_number_it_gives_itself() {
+    fn a_process_is_found_by_its_inner_number() {
         let (_dir, finder) = machine(
             &[(10, "tea", "NSpid:\t10\t1\n"), (11, "shop", "NSpid:\t11\n")],
             &["/run/dormouse/1.sock", "/run/dormouse/11.sock", "/run/dormouse/12.sock"],
@@ -397,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn near_names_are_ranked_and_short_ones_do_not_match_everything() {
+    fn near_names_are_ranked() {
         let names = ["teaparty", "teapartie", "party", "sh", "cat", "teaparty"];
         assert_eq!(near("teapart", names.into_iter()), ["teaparty", "teapartie"]);
         assert_eq!(near("party", names.into_iter()), ["party", "teaparty"]);

@@ -1,7 +1,7 @@
 //! Processes as `/proc` tells of them.
 //!
-//! Everything here may vanish between two reads, and belongs to others: a file that cannot be read is an answer
-//! (`None`, or the process left out), never a failure of the whole.
+//! Everything here may vanish between two reads, and belongs to others: a file that cannot be read
+//! is an answer (`None`, or the process left out), never a failure of the whole.
 
 use std::fs;
 use std::io;
@@ -19,7 +19,7 @@ pub(crate) struct Proc {
     root: PathBuf,
 }
 
-/// What is known of one process.
+/// The facts about one process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Process {
     /// Its id here.
@@ -41,7 +41,8 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Whether `name` names it: by `comm`, which the kernel cuts off, or by the executable's file name.
+    /// Whether `name` names it: by `comm`, which the kernel cuts off, or by the executable's file
+    /// name.
     pub(crate) fn is_named(&self, name: &str) -> bool {
         let cut_off = name.len() > COMM_MAX && name.as_bytes().get(..COMM_MAX) == Some(self.comm.as_bytes());
         self.comm == name || cut_off && self.exe.is_none() || self.exe.as_deref() == Some(name)
@@ -77,7 +78,8 @@ impl Proc {
         self.root.join("self").join(file)
     }
 
-    /// That there is one: a process that is not in it is no process, unless nothing is in it at all.
+    /// That there is one: a process that is not in it is no process, unless nothing is in it at
+    /// all.
     pub(crate) fn check(&self) -> Outcome<()> {
         fs::symlink_metadata(self.root.join("self")).map(drop).map_err(|error| {
             let message = format!("processes cannot be looked up in {}: {error}", self.root.display());
@@ -87,14 +89,15 @@ impl Proc {
 
     /// The ids of all processes that can be seen, in order.
     pub(crate) fn pids(&self) -> io::Result<Vec<u32>> {
-        let mut pids: Vec<u32> = fs::read_dir(&self.root)?
-            .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
-            .collect();
-        pids.sort_unstable();
-        Ok(pids)
+        numbers(&self.root)
     }
 
-    /// What is known of a process; `None` when there is none.
+    /// The ids of the threads of a process, in order.
+    pub(crate) fn tids(&self, pid: u32) -> io::Result<Vec<u32>> {
+        numbers(&self.path(pid, "task"))
+    }
+
+    /// The facts about a process; `None` when there is none.
     pub(crate) fn process(&self, pid: u32) -> Option<Process> {
         let status = read_text(&self.path(pid, "status")).ok()?;
         let stat = read_text(&self.path(pid, "stat")).ok()?;
@@ -130,8 +133,18 @@ impl Proc {
     }
 }
 
-/// The name in a line of `stat`, and the fields behind it: the first is field 3, the state. The name is in parentheses
-/// and may contain some, so fields are counted from the last.
+/// The names in a directory that are numbers, in order.
+fn numbers(directory: &Path) -> io::Result<Vec<u32>> {
+    // An entry that cannot be read is left out, and the others are told.
+    let entries = fs::read_dir(directory)?.filter_map(Result::ok);
+    let mut numbers: Vec<u32> =
+        entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    numbers.sort_unstable();
+    Ok(numbers)
+}
+
+/// The name in a line of `stat`, and the fields behind it: the first is field 3, the state. The
+/// name is in parentheses and may contain some, so fields are counted from the last.
 pub(crate) fn stat_fields(stat: &str) -> Option<(&str, SplitAsciiWhitespace<'_>)> {
     let (before, after) = stat.rsplit_once(')')?;
     Some((before.split_once('(')?.1, after.split_ascii_whitespace()))
@@ -188,7 +201,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_process_is_known_by_its_kernel_name_and_by_its_executable() {
+    fn a_process_has_kernel_and_executable_names() {
         let dir = tempfile::tempdir().unwrap();
         put(dir.path(), 1, "worker", Some("/usr/bin/teaparty"), "");
         put(dir.path(), 2, "a-very-long-nam", None, "");

@@ -1,8 +1,8 @@
 //! Which agents listen: the kernel's table of Unix sockets.
 //!
-//! The table is asked, not the runtime directory of this command's own environment, since a service started by an
-//! init system or another user's shell has another one. It also cannot contain what a dead process left behind:
-//! a stale file is in a directory, not in the table.
+//! The table is asked, not the runtime directory of this command's own environment, since a service
+//! started by an init system or another user's shell has another one. It also cannot contain what a
+//! dead process left behind: a stale file is in a directory, not in the table.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
@@ -14,7 +14,8 @@ const LISTENS: u64 = 0x1_0000;
 /// A socket that an agent listens on, by its name.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct AgentSocket {
-    /// As its owner wrote it, in the owner's mount namespace.
+    /// As its owner wrote it, in the owner's mount namespace; or `@` and a name of the kernel's, in
+    /// the owner's network namespace.
     pub(crate) path: PathBuf,
     /// The process id in its name: what the owner calls itself.
     pub(crate) number: u32,
@@ -43,13 +44,26 @@ fn agent(line: &[u8]) -> Option<AgentSocket> {
     }
     // One blank ends the inode; further ones belong to the path.
     let path = Path::new(OsStr::from_bytes(rest.get(1..)?));
-    if !path.is_absolute() || !is_ours(path.parent()?.file_name()?.to_str()?) {
+    let mut name = path.file_name()?.to_str()?.strip_suffix(".sock")?;
+    if let Some(kernels) = kernels_name(path) {
+        let (directory, _) = kernels.split_once('/').filter(|(_, rest)| !rest.contains('/'))?;
+        // The number behind it is another one each time.
+        let (process, random) = name.split_once('.')?;
+        if !directory.starts_with("dormouse-") || !is_ours(directory) || random.is_empty() {
+            return None;
+        }
+        name = process;
+    } else if !path.is_absolute() || !is_ours(path.parent()?.file_name()?.to_str()?) {
         return None;
     }
-    let name = path.file_name()?.to_str()?.strip_suffix(".sock")?;
     let number: u32 = name.parse().ok()?;
     // One spelling only: no sign and no leading zero.
     (number.to_string() == name).then(|| AgentSocket { path: path.to_owned(), number })
+}
+
+/// The name that a socket has with the kernel, if it is no file.
+pub(crate) fn kernels_name(path: &Path) -> Option<&str> {
+    path.to_str()?.strip_prefix('@')
 }
 
 /// `dormouse` in a runtime directory, or `dormouse-UID` in `/tmp`.
@@ -74,6 +88,7 @@ mod tests {
             "/tmp/dormouse-65534/7.sock",
             "/a b/dormouse/8.sock",
             "/run/user/1000/dormouse/12.sock",
+            "@dormouse-1000/9.00f3.sock",
         ] {
             table += &row("00010000", path);
         }
@@ -86,6 +101,7 @@ mod tests {
             [
                 (7, "/tmp/dormouse-65534/7.sock".into()),
                 (8, "/a b/dormouse/8.sock".into()),
+                (9, "@dormouse-1000/9.00f3.sock".into()),
                 (12, "/run/user/1000/dormouse/12.sock".into())
             ]
         );
@@ -96,6 +112,11 @@ mod tests {
         for (flags, path) in [
             ("00000000", "/run/dormouse/12.sock"), // a connection
             ("00010000", "@/run/dormouse/12.sock"),
+            ("00010000", "@dormouse/12.00f3.sock"),
+            ("00010000", "@dormouse-0/12.sock"),
+            ("00010000", "@dormouse-0/12..sock"),
+            ("00010000", "@dormouse-0/x/12.00f3.sock"),
+            ("00010000", "@dormouse-x/12.00f3.sock"),
             ("00010000", "run/dormouse/12.sock"),
             ("00010000", "/run/other/12.sock"),
             ("00010000", "/run/dormouse-x/12.sock"),

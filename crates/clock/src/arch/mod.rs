@@ -1,5 +1,5 @@
-//! What differs between architectures: the counter, the store that is atomic against signal handlers, and the
-//! prefetch.
+//! The parts that differ between architectures: the counter, the store that is atomic against
+//! signal handlers, and the prefetch.
 
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 mod x86_64;

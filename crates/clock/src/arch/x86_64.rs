@@ -2,8 +2,8 @@
 //!
 //! # Safety
 //!
-//! `rdtsc` faults where the process has forbidden it to itself (`PR_SET_TSC`); [`tsc_readable`] tells. The
-//! other unsafe code is one instruction on one word of the calling thread, and a hint.
+//! `rdtsc` faults where the process has forbidden it to itself (`PR_SET_TSC`); [`tsc_readable`]
+//! tells. The other unsafe code is one instruction on one word of the calling thread, and a hint.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
@@ -25,7 +25,7 @@ pub(crate) fn tsc_faults() -> bool {
     asked == 0 && mode == PR_TSC_SIGSEGV
 }
 
-/// Whether the counter runs at one rate whatever the processor does, and may be read here.
+/// Whether the counter runs at one rate in all states of the processor, and may be read here.
 pub(crate) fn tsc_readable() -> Result<(), &'static str> {
     if tsc_faults() {
         return Err("reading the TSC is forbidden in this process (prctl PR_SET_TSC)");
@@ -38,8 +38,9 @@ pub(crate) fn tsc_readable() -> Result<(), &'static str> {
     Ok(())
 }
 
-/// Stores `new` in `cell` if it still holds `old`, in one instruction: a signal handler of this thread comes
-/// before it or after it, never in between. Without `lock`, because no other thread is involved.
+/// Stores `new` in `cell` if it still holds `old`, in one instruction: a signal handler of this
+/// thread comes before it or after it, never in between. Without `lock`, because no other thread is
+/// involved.
 #[inline(always)]
 pub(crate) fn advance(cell: &Cell<u64>, old: u64, new: u64) -> bool {
     let stored: u8;

@@ -1,55 +1,46 @@
-//! What a budget can be set on: anything whose CPU time only grows.
+//! Meters: anything whose CPU time only grows can have a budget.
 
 use std::cell::RefCell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use dormouse_sys::process::identity::tid;
 
 use crate::error::Error;
 use crate::group::ThreadGroup;
 use crate::kernel;
-use crate::process::process_exact;
+use crate::process::exact_where_allowed;
+use crate::thread::asked_ns;
 
-/// How far the clock of a running thread ([`crate::thread_cpu_ns`]) may be behind the kernel's, in nanoseconds:
-/// half of a resync's bracket (10 µs wide at most, unless four in a row were wider), and a hundredth of an epoch
-/// of a millisecond for a rate that was just measured.
+/// How far the clock of a running thread ([`crate::thread_cpu_ns`]) may be behind the kernel's, in
+/// nanoseconds: half of a resync's bracket (10 µs wide at most, unless four in a row were wider),
+/// and a hundredth of an epoch of a millisecond for a rate that was just measured.
 const BEHIND: u64 = 20_000;
 
-/// Something whose CPU time only grows. A budget reads it on the thread that makes the budget and then on the
-/// timer's.
+/// Something whose CPU time only grows. A budget reads it on the thread that makes the budget and
+/// then on the timer's.
 ///
-/// [`CpuMeter::cpu_ns`] is called up to a thousand times a second and must not block. One that panics has ended.
+/// [`CpuMeter::cpu_ns`] is called up to a thousand times a second and must not block. One that
+/// panics has ended.
 pub trait CpuMeter: Send + Sync {
-    /// CPU time so far, in nanoseconds; never less than an earlier answer on any thread. `None` when no more will
-    /// come: what was measured has ended.
+    /// CPU time so far, in nanoseconds; never less than an earlier answer on any thread. `None`
+    /// when no more will come: the measured thing has ended.
     fn cpu_ns(&self) -> Option<u64>;
 
-    /// CPU time at the end, in nanoseconds, where that is known; asked after [`CpuMeter::cpu_ns`] gave `None`.
+    /// CPU time at the end, in nanoseconds, where that is known; asked after [`CpuMeter::cpu_ns`]
+    /// gave `None`.
     fn final_ns(&self) -> Option<u64> {
         None
     }
 
     /// How many processors it can use at once, at most. Fewer than it does makes the budget late.
     fn processors(&self) -> usize {
-        processors()
+        kernel::processors()
     }
 }
 
-/// Processors of the machine.
-fn processors() -> usize {
-    static KNOWN: AtomicUsize = AtomicUsize::new(0);
-    match KNOWN.load(Ordering::Relaxed) {
-        // A list of files to read.
-        0 => {
-            let count = kernel::processors();
-            KNOWN.store(count, Ordering::Relaxed);
-            count
-        }
-        count => count,
-    }
-}
-
-/// CPU time of one thread: the least that its own [`crate::thread_cpu_ns`] gives now, which is 20 µs less than what
-/// the kernel says.
+/// CPU time of one thread: the least that its own [`crate::thread_cpu_ns`] gives now, which is 20
+/// µs less than the kernel's answer.
 ///
 /// It is not the thread's share of a group, and waiting for one's own is waiting for ever.
 #[derive(Debug, Clone)]
@@ -62,7 +53,7 @@ struct Thread {
     tid: u32,
     /// The largest value that the kernel has given.
     largest: AtomicU64,
-    /// What it had used at its end; [`RUNS`], or [`UNKNOWN`].
+    /// Its time at its end; [`RUNS`], or [`UNKNOWN`].
     end: AtomicU64,
 }
 
@@ -78,18 +69,15 @@ thread_local! {
 
 impl Drop for Own {
     fn drop(&mut self) {
-        // Pairs with the load in `ThreadMeter::cpu_ns`: who reads the clock of a later thread of this number sees it.
-        self.0.end.store(kernel::thread_ns(), Ordering::Release);
+        // Pairs with the load in `ThreadMeter::cpu_ns`: a meter that reads the clock of a later
+        // thread of this id sees the end.
+        self.0.end.store(asked_ns(), Ordering::Release);
     }
-}
-
-fn tid() -> u32 {
-    rustix::thread::gettid().as_raw_pid().cast_unsigned()
 }
 
 impl Thread {
     fn current() -> Self {
-        Self::new(tid(), kernel::thread_ns())
+        Self::new(tid(), asked_ns())
     }
 
     fn new(tid: u32, ns: u64) -> Self {
@@ -98,13 +86,13 @@ impl Thread {
 }
 
 impl ThreadMeter {
-    /// The calling thread. Its end is noticed for certain, with what it had used until its thread-locals were
-    /// destroyed.
+    /// The calling thread. Its end is noticed for certain, with its time until its thread-locals
+    /// were destroyed.
     pub fn current() -> Self {
         let own = OWN.try_with(|own| {
             let mut own = own.borrow_mut();
             if own.0.tid != tid() {
-                // In a fork child: what is there is the parent's.
+                // In a fork child the meter there is the parent's.
                 *own = Own(Arc::new(Thread::current()));
             }
             Arc::clone(&own.0)
@@ -112,8 +100,9 @@ impl ThreadMeter {
         Self { thread: own.unwrap_or_else(|_| Arc::new(Thread::current())) }
     }
 
-    /// A thread of this process by its number. Its end is noticed by the number's being free, or by a clock that
-    /// steps back; a thread that gets the number between two looks, and by then has used more, is taken for it.
+    /// A thread of this process by its number. Its end is noticed by the number's being free, or by
+    /// a clock that steps back; a thread that gets the number between two looks, and by then has
+    /// used more, is taken for it.
     ///
     /// # Errors
     ///
@@ -127,10 +116,10 @@ impl ThreadMeter {
 impl CpuMeter for ThreadMeter {
     fn cpu_ns(&self) -> Option<u64> {
         let thread = &*self.thread;
-        // Before the clock, which is then no less. Pairs with the maximum below.
+        // Before the clock, which is then no less. Pairs with the maximum below, on another thread.
         let least = thread.largest.load(Ordering::Acquire);
         let read = kernel::thread_cpu_ns_of(thread.tid).filter(|&ns| ns >= least);
-        // After the clock. Pairs with the store at the thread's end.
+        // After the clock. Pairs with the store in `Own::drop`: the clock was this thread's.
         if thread.end.load(Ordering::Acquire) != RUNS {
             return None;
         }
@@ -138,13 +127,13 @@ impl CpuMeter for ThreadMeter {
             let _known = thread.end.compare_exchange(RUNS, UNKNOWN, Ordering::Relaxed, Ordering::Relaxed);
             return None;
         };
-        // Pairs with the load above.
+        // Pairs with the load above, on another thread.
         thread.largest.fetch_max(ns, Ordering::Release);
         Some(ns.saturating_sub(BEHIND))
     }
 
     fn final_ns(&self) -> Option<u64> {
-        // Pairs with the store at the thread's end.
+        // Pairs with the store in `Own::drop`.
         let end = self.thread.end.load(Ordering::Acquire);
         (end < UNKNOWN).then_some(end)
     }
@@ -154,14 +143,14 @@ impl CpuMeter for ThreadMeter {
     }
 }
 
-/// CPU time of the process: [`crate::process_exact`], so that [`crate::process_cpu_ns`] after it is no less. Where
-/// there is no `/proc`, that itself.
+/// CPU time of the process: [`crate::process_exact`], so that [`crate::process_cpu_ns`] after it is
+/// no less. Where there is no `/proc`, and on threads with a seccomp filter, that itself.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ProcessMeter;
 
 impl CpuMeter for ProcessMeter {
     fn cpu_ns(&self) -> Option<u64> {
-        Some(process_exact().unwrap_or_else(|_| kernel::process_cpu_ns()))
+        Some(exact_where_allowed().unwrap_or_else(kernel::process_cpu_ns))
     }
 }
 
@@ -182,13 +171,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_end_of_a_thread_is_noticed_with_what_it_had_used_however_it_is_named() {
+    fn the_end_of_a_thread_is_noticed() {
         let (send, receive) = std::sync::mpsc::channel();
         let (go, wait) = std::sync::mpsc::channel::<()>();
         let thread = std::thread::spawn(move || {
             send.send((ThreadMeter::current(), ThreadMeter::of(tid()).unwrap())).unwrap();
             let _told = wait.recv();
-            kernel::thread_ns()
+            asked_ns()
         });
         let (own, named) = receive.recv().unwrap();
         let running = own.cpu_ns().zip(named.cpu_ns()).unwrap();
@@ -205,14 +194,14 @@ mod tests {
     }
 
     #[test]
-    fn a_number_whose_clock_steps_back_belongs_to_another_thread() {
+    fn a_clock_that_steps_back_is_another_threads() {
         let meter = ThreadMeter::of(tid()).unwrap();
         meter.thread.largest.fetch_add(1 << 40, Ordering::Relaxed);
         assert_eq!((meter.cpu_ns(), meter.cpu_ns()), (None, None));
     }
 
     #[test]
-    fn what_a_meter_gives_its_clock_has_reached() {
+    fn a_clock_has_reached_its_meter() {
         let meter = ThreadMeter::current();
         for _ in 0..10_000 {
             let read = meter.cpu_ns().unwrap();

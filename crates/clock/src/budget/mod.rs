@@ -1,73 +1,73 @@
-//! CPU budgets: waking when something has used so much CPU time.
+//! CPU budgets: a wake-up when a thread, a group or the process has used that much CPU time.
 //!
-//! The kernel's own way (`clock_nanosleep` and `timer_create` on a CPU clock) knows threads and processes, looks at
-//! them in the scheduler's tick (Linux: `kernel/time/posix-cpu-timers.c`), so up to one tick late, and takes a
-//! sleeping thread or a signal for each. Here one thread looks at the meters ([`timer`]), each no more often than
-//! it could be used up ([`pace`]), and what it measures may be anything whose CPU time only grows ([`CpuMeter`]).
+//! The kernel's own way (`clock_nanosleep` and `timer_create` on a CPU clock) knows threads and
+//! processes, looks at them in the scheduler's tick (Linux: `kernel/time/posix-cpu-timers.c`), so
+//! up to one tick late, and takes a sleeping thread or a signal for each. Here one thread looks at
+//! the meters ([`timer`]), each no more often than it could be used up ([`pace`]). A meter measures
+//! anything whose CPU time only grows ([`CpuMeter`]).
 //!
 //! # The promise
 //!
-//! When a budget says [`BudgetEnd::Exceeded`], its meter has been read, and was at the target or past it. Meters
-//! never step back, so whoever is woken by it and reads the same clock finds no less, on any thread.
+//! When a budget says [`BudgetEnd::Exceeded`], its meter has been read, and was at the target or
+//! past it. Meters never step back, so a woken thread that reads the same clock finds no less,
+//! wherever it runs.
 //!
 //! # How late
 //!
-//! A thread that runs is met within what the system takes to run the timer. Anything that may use several
-//! processors is late by no more than 1 ms of all of them or an eighth of the budget, whichever is larger. What
-//! stood still between the last two looks may be late by twice the time between them, 32 ms at most. All looks
-//! together take no more than a sixteenth of one processor; with thousands of budgets at their ends, or a meter
-//! that is slow to read, that makes them later. The end of what is measured is noticed within a second.
+//! A thread that runs is met within the time that the system takes to run the timer. A meter that
+//! may use several processors is late by no more than 1 ms of all of them or an eighth of the
+//! budget, the larger of the two. One that stood still between the last two looks may be late by
+//! twice the time between them, 32 ms at most. All looks together take no more than a sixteenth of
+//! one processor; with thousands of budgets at their ends, or a meter that is slow to read, that
+//! makes them later. The end of a measured thread is noticed within a second.
+//!
+//! # Locking
+//!
+//! None: a host's thread, which may be a real-time one, waits for no other but where it asks to
+//! ([`Budget::wait`]).
 //!
 //! # Async-signal-safety
 //!
-//! Nothing here may be called from a signal handler: budgets have locks, and are allocated.
+//! Nothing here may be called from a signal handler: budgets are allocated.
 //!
 //! # Fork
 //!
-//! A child has its parent's budgets as objects, and they say [`BudgetEnd::Forked`]: nothing measures for them, and
-//! the locks in them may be held by threads that are not there. New ones start a timer of the child's own.
+//! A child has its parent's budgets as objects, and they say [`BudgetEnd::Forked`]: nothing
+//! measures for them. New ones start a timer of the child's own.
 
 mod meter;
 mod pace;
+mod slot;
 mod timer;
+mod watch;
 
 use std::fmt;
 use std::future::Future;
-use std::num::NonZeroU64;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use dormouse_sys::process::identity;
+use rustix::io::Errno;
+use rustix::thread::futex;
 
 pub use meter::{CpuMeter, ProcessMeter, ThreadMeter};
+pub use timer::start_timer;
+pub use watch::BudgetEnd;
 
 use crate::error::Error;
 use crate::group::ThreadGroup;
+use crate::kernel::monotonic_ns;
 use pace::Pace;
-use timer::{NOT_QUEUED, Timer};
+use slot::Slot;
+use timer::{Letter, Timer};
+use watch::{NOT_QUEUED, Watch};
 
-/// How a budget ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum BudgetEnd {
-    /// It was used up.
-    Exceeded {
-        /// CPU time since the budget was made, when that was seen: at least the budget.
-        used: Duration,
-    },
-    /// What it was for has ended before.
-    Ended {
-        /// CPU time since the budget was made; where the meter does not know what it had at its end, as of
-        /// the last look.
-        used: Duration,
-    },
-    /// It was made before a fork, and this is the child.
-    Forked,
-}
-
-/// CPU time that may be used, and somebody who is told when it has been: who waits ([`Budget::wait`]), awaits (it is
-/// a future, for any executor) or has left a function ([`Budget::on_exceeded`]). Dropped, it is cancelled.
+/// CPU time that may be used. Its end wakes threads that wait ([`Budget::wait`]) and tasks that
+/// await it (it is a future, for any executor), and calls a function ([`Budget::on_exceeded`]).
+/// Dropped, it is cancelled.
 ///
 /// ```
 /// use std::time::Duration;
@@ -83,32 +83,8 @@ pub enum BudgetEnd {
 pub struct Budget {
     watch: Arc<Watch>,
     timer: &'static Timer,
-}
-
-type Callback = Box<dyn FnOnce(Duration) + Send>;
-
-/// What a budget and the timer share.
-struct Watch<M: ?Sized = dyn CpuMeter> {
-    /// The process that it was made in.
-    process: u64,
-    start_ns: u64,
-    target_ns: u64,
-    pace: Pace,
-    /// The place in the timer's queue, or [`NOT_QUEUED`]; changed under the queue's lock.
-    due: AtomicU64,
-    /// Unique in a process.
-    id: u64,
-    cancelled: AtomicBool,
-    state: Mutex<State>,
-    ended: Condvar,
-    meter: M,
-}
-
-#[derive(Default)]
-struct State {
-    end: Option<BudgetEnd>,
-    waker: Option<Waker>,
-    callback: Option<Callback>,
+    /// For the drop, which allocates nothing.
+    cancellation: Option<Box<Letter>>,
 }
 
 impl Budget {
@@ -116,13 +92,14 @@ impl Budget {
     ///
     /// # Cost
     ///
-    /// A read of the meter, an allocation, and a lock that the timer's thread holds for moments. The first one in a
-    /// process starts that thread, which stays.
+    /// A read of the meter and a few allocations; a system call, if the timer's thread has to be
+    /// woken. The first one in a process starts that thread, which stays, unless [`start_timer`]
+    /// has.
     ///
     /// # Errors
     ///
-    /// [`Error::MeterEnded`] when the meter has ended already; [`Error::Timer`] and [`Error::Leaving`] when the thread
-    /// cannot be started.
+    /// [`Error::MeterEnded`] when the meter has ended already; [`Error::Timer`] and
+    /// [`Error::Leaving`] when the thread cannot be started.
     pub fn new(meter: impl CpuMeter + 'static, budget: Duration) -> Result<Self, Error> {
         let budget = u64::try_from(budget.as_nanos()).unwrap_or(u64::MAX);
         Self::made(meter, |now| now.saturating_add(budget))
@@ -144,19 +121,22 @@ impl Budget {
         let target_ns = target(start_ns);
         let budget_ns = target_ns.saturating_sub(start_ns);
         let watch = Arc::new(Watch {
-            process: process(),
+            process: identity::id(),
             start_ns,
             target_ns,
             pace: Pace { processors: meter.processors().max(1) as u64, budget_ns },
             due: AtomicU64::new(NOT_QUEUED),
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             cancelled: AtomicBool::new(false),
-            state: Mutex::default(),
-            ended: Condvar::new(),
+            end: AtomicU64::new(0),
+            ended: AtomicU32::new(0),
+            waker: Slot::new(),
+            callback: Slot::new(),
             meter,
         });
         timer.begin(watch.clone());
-        Ok(Self { watch, timer })
+        let cancellation = Some(Box::new(Letter::cancellation(watch.clone())));
+        Ok(Self { watch, timer, cancellation })
     }
 
     /// The reading of the meter that uses it up, in nanoseconds.
@@ -164,16 +144,16 @@ impl Budget {
         self.watch.target_ns
     }
 
-    /// How it ended, if it has.
+    /// Its end, if it has ended.
     pub fn end(&self) -> Option<BudgetEnd> {
-        self.watch.with_state(|state| state.end).unwrap_or(Some(BudgetEnd::Forked))
+        if self.watch.is_parents() { Some(BudgetEnd::Forked) } else { self.watch.end() }
     }
 
-    /// Waits until it is used up, or what it is for has ended. For ever, on the thread whose time it waits for, and in
-    /// a function that the timer calls.
+    /// Waits until it is used up, or the measured thing has ended. For ever, on the thread whose
+    /// time it waits for, and in a function that the timer calls.
     pub fn wait(&self) -> BudgetEnd {
         loop {
-            // So long a time is none.
+            // `Duration::MAX` is no limit.
             if let Some(end) = self.wait_timeout(Duration::MAX) {
                 return end;
             }
@@ -182,35 +162,36 @@ impl Budget {
 
     /// [`Budget::wait`], but no longer than `timeout` of wall time; `None` then.
     pub fn wait_timeout(&self, timeout: Duration) -> Option<BudgetEnd> {
-        if self.watch.is_parents() {
-            return Some(BudgetEnd::Forked);
-        }
-        let until = Instant::now().checked_add(timeout);
-        let mut state = self.watch.lock();
+        let timeout = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
+        let until = monotonic_ns().saturating_add(timeout);
         loop {
-            if state.end.is_some() {
-                return state.end;
+            if let Some(end) = self.end() {
+                return Some(end);
             }
-            state = match until.map(|until| until.saturating_duration_since(Instant::now())) {
-                None => self.watch.ended.wait(state).unwrap_or_else(PoisonError::into_inner),
-                Some(Duration::ZERO) => return None,
-                Some(left) => {
-                    self.watch.ended.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0
-                }
-            };
+            let left = until.saturating_sub(monotonic_ns());
+            if left == 0 {
+                return None;
+            }
+            let left = Duration::from_nanos(left).try_into().ok();
+            if futex::wait(&self.watch.ended, futex::Flags::PRIVATE, 0, left.as_ref()) == Err(Errno::TIMEDOUT)
+            {
+                return self.end();
+            }
+            // Woken or interrupted: look again.
         }
     }
 
-    /// Has `callback` called once when the budget is used up (also if it is already), with the CPU time used. It runs
-    /// on the timer's thread: while it does, all other budgets wait. If it panics, that is caught. Not called when
-    /// what the budget is for ends before. One that has begun is not waited for by the drop of the budget.
+    /// Has `callback` called once when the budget is used up (also if it is already), with the CPU
+    /// time used. It runs on the timer's thread: while it does, all other budgets wait. If it
+    /// panics, that is caught. Not called when the measured thing ends before. One that has begun
+    /// is not waited for by the drop of the budget.
     pub fn on_exceeded(self, callback: impl FnOnce(Duration) + Send + 'static) -> Self {
-        let left = self.watch.with_state(|state| {
-            let before = state.callback.replace(Box::new(callback));
-            (state.end.is_some(), before)
-        });
-        if matches!(left, Some((true, _))) {
-            self.timer.serve(Arc::clone(&self.watch));
+        if !self.watch.is_parents() {
+            let _before = self.watch.callback.put(Box::new(callback));
+            // Else the timer finds it there when it ends the budget.
+            if self.watch.end().is_some() {
+                self.timer.serve(Arc::clone(&self.watch));
+            }
         }
         self
     }
@@ -220,20 +201,26 @@ impl Future for Budget {
     type Output = BudgetEnd;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<BudgetEnd> {
-        let waker = context.waker().clone();
-        // The one before is dropped when the lock is free again.
-        match self.watch.with_state(|state| (state.end, state.waker.replace(waker))) {
-            None => Poll::Ready(BudgetEnd::Forked),
-            Some((Some(end), _before)) => Poll::Ready(end),
-            Some((None, _before)) => Poll::Pending,
+        if let Some(end) = self.end() {
+            return Poll::Ready(end);
         }
+        let _before = self.watch.waker.put(context.waker().clone());
+        // Else the timer finds it there when it ends the budget.
+        self.end().map_or(Poll::Pending, Poll::Ready)
     }
 }
 
 impl Drop for Budget {
     fn drop(&mut self) {
-        if !self.watch.is_parents() {
-            self.timer.cancel(&self.watch);
+        if self.watch.is_parents() {
+            return;
+        }
+        self.watch.cancelled.store(true, Ordering::Relaxed);
+        drop((self.watch.callback.take(), self.watch.waker.take()));
+        if self.watch.end().is_none()
+            && let Some(cancellation) = self.cancellation.take()
+        {
+            self.timer.cancel(cancellation);
         }
     }
 }
@@ -244,30 +231,6 @@ impl fmt::Debug for Budget {
         budget.field("start_ns", &self.watch.start_ns).field("target_ns", &self.watch.target_ns);
         budget.field("end", &self.end()).finish_non_exhaustive()
     }
-}
-
-impl<M: ?Sized> Watch<M> {
-    fn is_parents(&self) -> bool {
-        self.process != process()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// `None` in a fork child, where the lock may be held for ever.
-    fn with_state<T>(&self, run: impl FnOnce(&mut State) -> T) -> Option<T> {
-        (!self.is_parents()).then(|| run(&mut self.lock()))
-    }
-
-    fn used(&self, now_ns: u64) -> Duration {
-        Duration::from_nanos(now_ns.saturating_sub(self.start_ns))
-    }
-}
-
-/// This process among its forebears.
-fn process() -> u64 {
-    dormouse_sys::fork::number().map_or_else(|| u64::from(std::process::id()), NonZeroU64::get)
 }
 
 impl ThreadGroup {
@@ -281,8 +244,8 @@ impl ThreadGroup {
     }
 }
 
-/// Sleeps until `meter` reads at least `target_ns`; for ever, if that is the calling thread's own clock. The asynchronous
-/// form is [`Budget::until`], awaited.
+/// Sleeps until `meter` reads at least `target_ns`; for ever, if that is the calling thread's own
+/// clock. The asynchronous form is [`Budget::until`], awaited.
 ///
 /// # Errors
 ///

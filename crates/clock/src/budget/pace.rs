@@ -1,21 +1,22 @@
 //! When a meter is looked at again.
 //!
-//! A meter cannot move faster than the processors that it can use at once, so until `remaining / processors` has
-//! passed nobody need look. When it moves more slowly than that, as it nearly always does, looking only then
-//! would take ever smaller steps towards the target; so a look waits longer where the rate of the last one says
-//! that there is time, but no longer than what being wrong may cost: [`MOVING`], or an eighth of the budget. One
-//! that stood still is looked at ever more rarely: it may be late by twice as long as it did, up to [`STILL`].
-//! Those that have reached that are looked at together, so that a thousand of them wake the timer hardly
-//! more often than one. What is measured may end, so nobody is left alone for longer than [`LONGEST`].
+//! A meter cannot move faster than the processors that it can use at once, so no look is needed
+//! before `remaining / processors` has passed. A meter nearly always moves more slowly. Looks at
+//! those times alone would take ever smaller steps towards the target; so a look waits longer where
+//! the rate of the last one says that there is time. The wait is bounded by the cost of a wrong
+//! guess: [`MOVING`], or an eighth of the budget. A meter that stood still is looked at ever more
+//! rarely: it may be late by twice as long as it did, up to [`STILL`]. Those that have reached that
+//! are looked at together, so that a thousand of them wake the timer hardly more often than one. A
+//! measured thread may end, so no meter is left alone for longer than [`LONGEST`].
 
 use std::time::Duration;
 
-/// What a meter that moves may be looked at too late, if it moves on all its processors from now on.
+/// The lateness that a moving meter may have, if it moves on all its processors from now on.
 pub(super) const MOVING: Duration = Duration::from_millis(1);
 /// The same for one that stood still, which is to use less than a sixteenth of one processor.
 pub(super) const STILL: Duration = Duration::from_millis(32);
 
-/// The end of what is measured is noticed after that.
+/// The end of a measured thread is noticed after that.
 pub(super) const LONGEST: Duration = Duration::from_secs(1);
 
 /// A share of the budget that being late may cost.
@@ -30,7 +31,7 @@ pub(super) struct Pace {
     pub(super) budget_ns: u64,
 }
 
-/// What the last look has shown, in nanoseconds.
+/// The result of the last look, in nanoseconds.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Seen {
     /// Until the target.
@@ -42,7 +43,7 @@ pub(super) struct Seen {
 }
 
 impl Pace {
-    /// When to look next, after what was seen at `now`.
+    /// The time of the next look, after the result at `now`.
     pub(super) fn next(self, now: u64, seen: Seen) -> u64 {
         let Seen { remaining, elapsed, moved } = seen;
         let (still, longest) = (nanoseconds(STILL), nanoseconds(LONGEST));
@@ -72,8 +73,8 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// Looks at a meter that moves as `rate` says (nanoseconds in a nanosecond, at a time) until its target is
-    /// reached: how many looks it took, and how far past the target it is then.
+    /// Looks at a meter that moves as `rate` says (nanoseconds in a nanosecond, at a time) until
+    /// its target is reached: how many looks it took, and how far past the target it is then.
     fn looks(processors: u64, budget_ns: u64, rate: impl Fn(u64) -> f64) -> (u32, u64) {
         let pace = Pace { processors, budget_ns };
         let (mut now, mut used, mut looks) = (0, 0_u64, 0);
@@ -93,14 +94,14 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_runs_is_looked_at_once_a_second_and_in_time() {
+    fn a_running_thread_is_looked_at_in_time() {
         for (budget, expected) in [(MS / 10, 1), (MS, 1), (50 * MS, 1), (1000 * MS, 1), (10_000 * MS, 10)] {
             assert_eq!(looks(1, budget, |_| 1.0), (expected, 0));
         }
     }
 
     #[test]
-    fn a_group_that_runs_is_late_by_no_more_than_promised_and_takes_few_looks() {
+    fn a_running_group_is_not_late() {
         for processors in [2, 8, 128] {
             for budget in [MS, 50 * MS, 10_000 * MS] {
                 for threads in [1.0, 2.0] {
@@ -113,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn all_processors_at_once_after_a_look_cost_no_more_than_promised() {
+    fn all_processors_at_once_cost_no_more() {
         for processors in [1, 2, 8, 128] {
             for budget in [MS, 50 * MS, 10_000 * MS] {
                 let pace = Pace { processors, budget_ns: budget };
@@ -129,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_meter_that_stands_still_is_looked_at_ever_more_rarely_and_with_all_others() {
+    fn still_meters_are_looked_at_rarely_and_together() {
         let pace = Pace { processors: 1, budget_ns: MS };
         let at_rest = |mut now: u64| {
             let mut elapsed = MS / 2;
@@ -141,7 +142,7 @@ mod tests {
             assert_eq!((elapsed, now % (16 * MS)), (32 * MS, 0));
         };
         (0..100).for_each(|began| at_rest(began * MS * 7 / 3));
-        // A long one: an eighth of it, above what cannot be used up before.
+        // A long one: an eighth of it, above the time in which it cannot be used up.
         let long = Pace { processors: 2, budget_ns: 1600 * MS };
         let due = long.next(0, Seen { remaining: MS, elapsed: MS, moved: 0 });
         assert_eq!(due, 96 * MS);

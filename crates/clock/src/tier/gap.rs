@@ -1,23 +1,25 @@
-//! A short gap as proof: nobody can have run between two reads that are closer together than the shortest
-//! time that a processor needs to switch to another thread and back.
+//! A short gap as proof: no other thread can have run between two reads that are closer together
+//! than the shortest time that a processor needs to switch to another thread and back.
 //!
-//! It wants nothing of the kernel but a trustworthy counter, so it is what remains in a container that
-//! denies events on a kernel that keeps `rseq_cs`. A thread that reads more rarely than that asks the
-//! kernel at every read. What could hide in spite of all is less than one gap: neither a switch nor a
-//! processor taken away by a hypervisor, which switches as well.
+//! It needs a trustworthy counter and nothing of the kernel, so it remains in a container that
+//! denies events on a kernel that keeps `rseq_cs`. A thread that reads more rarely than that asks
+//! the kernel at every read. Only time below one gap could hide: neither a switch nor a processor
+//! taken away by a hypervisor, which switches as well.
 //!
-//! How long a switch takes is not measured, because that needs a second thread and the right to pin both.
-//! Asking for the thread's time is: it enters the kernel, locks the processor's queue and brings one
-//! account up to date. There and back is two entries that do at least as much, two choices of what to run
-//! and two changes of registers and stacks, of which each is more than an entry. So three questions fit
-//! well into it (a test times both; in the virtual machine that this was written on, seven do).
+//! The time of a switch is not measured, because that needs a second thread and the right to pin
+//! both. Asking for the thread's time is: it enters the kernel, locks the processor's queue and
+//! brings one account up to date. There and back is two entries that do at least as much, two
+//! choices of the next thread and two changes of registers and stacks, of which each is more than
+//! an entry. So three questions fit well into it (a test times both; in the virtual machine that
+//! this was written on, seven do).
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::Proof;
+use super::proof::Proof;
 use crate::arch::rdtsc;
-use crate::{kernel, moment};
+use crate::kernel;
+use crate::point::{ns_to_ticks, ticks_to_ns};
 
 /// The longest gap in questions to the kernel, and in nanoseconds, however slow the machine is.
 const QUESTIONS: u64 = 3;
@@ -42,10 +44,10 @@ impl Thread {
 impl Proof for Thread {
     fn test(&self) -> Result<(), String> {
         let question = (0..100).map(|_| ticks(|| _ = kernel::thread_ns())).min().unwrap_or(u64::MAX);
-        let longest = question.saturating_mul(QUESTIONS).min(moment::from_ns(LONGEST));
+        let longest = question.saturating_mul(QUESTIONS).min(ns_to_ticks(LONGEST));
         // A resync's bracket must be a short gap too.
         if longest < question + question / 2 {
-            let question = moment::to_ns(question);
+            let question = ticks_to_ns(question);
             return Err(format!("asking the kernel takes {question} ns, as long as a switch elsewhere"));
         }
         LONGEST_TICKS.store(longest, Ordering::Relaxed);
@@ -62,15 +64,13 @@ impl Proof for Thread {
         true
     }
 
-    /// A signal handler's read in the middle of this leaves `last` too early at worst, which makes the next
-    /// gap look longer.
+    /// A signal handler's read in the middle of this leaves `last` too early at worst, which makes
+    /// the next gap look longer.
     #[inline(always)]
     fn holds(&self, tsc: u64) -> bool {
         let gap = tsc.wrapping_sub(self.last.replace(tsc));
         gap <= self.longest.get()
     }
-
-    fn detach(&self) {}
 }
 
 fn ticks(work: impl FnOnce()) -> u64 {
@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_gap_that_is_too_long_proves_nothing_and_the_next_one_counts_from_there() {
+    fn a_gap_that_is_too_long_proves_nothing() {
         let thread = Thread::new();
         thread.longest.set(1000);
         thread.arm();
@@ -101,8 +101,8 @@ mod tests {
         assert!(!thread.holds(start));
     }
 
-    /// The fewest ticks in which a processor switches to another thread and back: two threads of one process
-    /// that yield to each other are the cheapest switch there is.
+    /// The fewest ticks in which a processor switches to another thread and back: two threads of
+    /// one process that yield to each other are the cheapest switch there is.
     fn switch() -> Option<u64> {
         let mut here = CpuSet::new();
         here.set(sched_getcpu());
@@ -128,15 +128,17 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_gap_is_shorter_than_the_cheapest_switch_there_and_back() {
+    fn the_longest_gap_is_shorter_than_a_switch() {
         let there_and_back = thread::spawn(switch).join().unwrap();
-        let Some(there_and_back) = there_and_back else { return println!("1 skipped: no switch to be had") };
+        let Some(there_and_back) = there_and_back else {
+            return dormouse_testkit::skip("no switch was seen");
+        };
         match crate::tsc::test().and_then(|()| Thread::new().test()) {
             Ok(()) => {
                 let longest = LONGEST_TICKS.load(Ordering::Relaxed);
                 assert!(longest < there_and_back, "{longest} ticks of {there_and_back}");
             }
-            Err(reason) => println!("1 skipped: {reason}"),
+            Err(reason) => dormouse_testkit::skip(reason),
         }
     }
 }

@@ -1,31 +1,34 @@
-//! The ladder of tiers: what makes a thread's clock certain that its thread has not been descheduled.
+//! The ladder of tiers: the proofs by which a thread's clock knows that its thread has not been
+//! descheduled.
 //!
-//! Each tier is one file with the same five functions, those of [`Proof`]. The first read in a process
-//! tests from the top down, or from where it was told to begin, until two tiers have passed: the one to
-//! take, and one to fall to. A thread takes the first of them that has what it needs on this thread; a rung
-//! that fails it later sends it further down. No read after the first tests anything, because it may be in
-//! a signal handler.
+//! Each tier but the last is one file with the same five functions, those of [`Proof`]. The first
+//! read in a process tests from the top down, or from the tier that was asked for, until two tiers
+//! have passed: the one to take, and one to fall to. A thread takes the first of them that it can
+//! attach to; a tier that it loses later sends it further down. No read after the first tests
+//! anything, because it may be in a signal handler.
 //!
 //! # Locking
 //!
-//! Nobody waits: while one thread tests, the others ask the kernel, and look again at their next read.
+//! No thread waits: while one thread tests, the others ask the kernel, and look again at their next
+//! read.
 
 mod gap;
 mod page;
+mod proof;
 mod rseq;
-mod syscall;
 
 use std::fmt;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::time::Duration;
 
-use dormouse_sys::Capability;
+use dormouse_sys::{Capability, environment};
+use once_cell::race::OnceBox;
 
-use crate::error::Error;
-use crate::{arch, kernel, tsc};
+use self::proof::{Proof, sleep};
+use crate::claim::Claim;
+use crate::{arch, tsc};
 
-/// How a thread's clock knows that its thread has not been descheduled.
+/// The proof by which a thread's clock knows that its thread has not been descheduled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Tier {
@@ -33,9 +36,9 @@ pub enum Tier {
     Rseq,
     /// The kernel rewrites the page of a perf event when the thread comes back.
     Page,
-    /// The last read was so short a time ago that nobody can have run in between.
+    /// The last read is too short a time ago for another thread to have run in between.
     Gap,
-    /// It does not: every read asks the kernel.
+    /// None: every read asks the kernel.
     Syscall,
 }
 
@@ -64,29 +67,7 @@ impl fmt::Display for Tier {
     }
 }
 
-/// What a tier has on one thread. Its functions are called on that thread alone.
-trait Proof {
-    /// Whether it can be relied on in this process. Once, and not in a signal handler.
-    fn test(&self) -> Result<(), String>;
-
-    /// Gets what this thread needs for it.
-    ///
-    /// # Async-signal-safety
-    ///
-    /// System calls and atomics only, as in `arm` and `holds`.
-    fn attach(&self) -> Result<(), &'static str>;
-
-    /// From now on the thread runs; false: the tier is not to be had on this thread any more.
-    fn arm(&self) -> bool;
-
-    /// Whether the thread has run all the time from `arm` to now, when the counter stands at `tsc`.
-    fn holds(&self, tsc: u64) -> bool;
-
-    /// Gives back what `attach` got. Not while a read may be under way: never in a signal handler.
-    fn detach(&self);
-}
-
-/// What the tiers have on one thread.
+/// The proofs of all tiers on one thread.
 pub(crate) struct Proofs {
     rseq: rseq::Thread,
     page: page::Thread,
@@ -94,22 +75,24 @@ pub(crate) struct Proofs {
 }
 
 impl Proofs {
-    pub(crate) const fn new() -> Self {
-        Self { rseq: rseq::Thread::new(), page: page::Thread::new(), gap: gap::Thread::new() }
+    /// `at_exit` is called at the end of a thread that has to give something back.
+    pub(crate) const fn new(at_exit: fn()) -> Self {
+        Self { rseq: rseq::Thread::new(), page: page::Thread::new(at_exit), gap: gap::Thread::new() }
     }
 
-    fn of(&self, tier: Tier) -> &dyn Proof {
+    /// `None`: every read asks the kernel, and no proof is needed.
+    fn of(&self, tier: Tier) -> Option<&dyn Proof> {
         match tier {
-            Tier::Rseq => &self.rseq,
-            Tier::Page => &self.page,
-            Tier::Gap => &self.gap,
-            Tier::Syscall => &syscall::Thread,
+            Tier::Rseq => Some(&self.rseq),
+            Tier::Page => Some(&self.page),
+            Tier::Gap => Some(&self.gap),
+            Tier::Syscall => None,
         }
     }
 
     #[inline]
     pub(crate) fn arm(&self, tier: Tier) -> bool {
-        self.of(tier).arm()
+        self.of(tier).is_some_and(<dyn Proof>::arm)
     }
 
     /// The only one on the path of every read, and so without a call.
@@ -119,34 +102,38 @@ impl Proofs {
             Tier::Rseq => self.rseq.holds(tsc),
             Tier::Page => self.page.holds(tsc),
             Tier::Gap => self.gap.holds(tsc),
-            Tier::Syscall => syscall::Thread.holds(tsc),
+            Tier::Syscall => false,
         }
     }
 
     pub(crate) fn detach(&self, tier: Tier) {
-        self.of(tier).detach();
+        if let Some(proof) = self.of(tier) {
+            proof.detach();
+        }
     }
 }
 
-/// The rung where threads begin, and why it is not the top one.
+/// The tier where threads begin, and the reason if it is not the best one.
 struct Beginning {
     tier: Tier,
     asked: bool,
-    /// What was wrong with `DORMOUSE_CLOCK`.
+    /// The fault of `DORMOUSE_CLOCK`.
     complaint: Option<String>,
 }
 
-static VERDICTS: [OnceLock<Result<(), String>>; 4] = [const { OnceLock::new() }; 4];
-static TESTING: AtomicBool = AtomicBool::new(false);
+static VERDICTS: [OnceBox<Result<(), String>>; 4] = [const { OnceBox::new() }; 4];
+static TESTING: Claim = Claim::new();
 /// The tests of the first read have been made.
 static TESTED: AtomicBool = AtomicBool::new(false);
-static ENVIRONMENT: OnceLock<Beginning> = OnceLock::new();
+/// All first questions were asked: new threads ask the kernel for their time alone.
+static PREPARED: AtomicBool = AtomicBool::new(false);
+static ENVIRONMENT: OnceBox<Beginning> = OnceBox::new();
 /// The rung that the program has asked for.
 static FORCED: AtomicU8 = AtomicU8::new(UNFORCED);
 const UNFORCED: u8 = u8::MAX;
-/// How often it was asked, plus one.
+/// The requests of the program, plus one.
 static GENERATION: AtomicU32 = AtomicU32::new(1);
-/// How often a thread found that a tier that had passed its test was not to be had on it.
+/// How often a thread could not attach to a tier that had passed its test.
 static REFUSED: AtomicU32 = AtomicU32::new(0);
 
 /// A number that moves when threads are to begin again.
@@ -158,14 +145,12 @@ pub(crate) fn generation() -> u32 {
 
 /// The first tier below `above` that this thread can have; `None` while another thread tests.
 pub(crate) fn climb_down(proofs: &Proofs, above: Option<Tier>) -> Option<Tier> {
-    // Pairs with the store below: the verdicts are there.
+    // Pairs with the stores below and in `begin_at`: the verdicts are there.
     if !TESTED.load(Ordering::Acquire) {
-        if TESTING.swap(true, Ordering::Relaxed) {
-            return None;
-        }
+        let testing = TESTING.take()?;
         test_from(begin(), proofs);
         TESTED.store(true, Ordering::Release);
-        TESTING.store(false, Ordering::Relaxed);
+        TESTING.give_up(testing);
     }
     let first = above.map_or_else(begin, |tier| Tier::at(tier as u8 + 1));
     let passed = |tier: &Tier| matches!(verdict(*tier), Some(Ok(())));
@@ -174,18 +159,25 @@ pub(crate) fn climb_down(proofs: &Proofs, above: Option<Tier>) -> Option<Tier> {
 }
 
 fn attach(tier: Tier, proofs: &Proofs) -> bool {
-    let has_counter = || !tsc::is_broken() && !arch::tsc_faults();
-    // Forbidding the counter is a thread's own matter, so each is asked.
-    let attached = tier == Tier::Syscall || (has_counter() && proofs.of(tier).attach().is_ok());
+    // A thread forbids the counter to itself alone, so each is asked; not after `prepared`, when
+    // filters may come.
+    let may_read = || PREPARED.load(Ordering::Relaxed) || !arch::tsc_faults();
+    let has_counter = || !tsc::is_broken() && may_read();
+    let attached = proofs.of(tier).is_none_or(|proof| has_counter() && proof.attach().is_ok());
     if !attached {
         REFUSED.fetch_add(1, Ordering::Relaxed);
     }
     attached
 }
 
-/// What the test of `tier` has said, if there was one.
+/// The verdict of the test of `tier`, if there was one.
 fn verdict(tier: Tier) -> Option<&'static Result<(), String>> {
     VERDICTS[tier as usize].get()
+}
+
+/// From now on threads that begin to read make no call but `clock_gettime`.
+pub(crate) fn prepared() {
+    PREPARED.store(true, Ordering::Relaxed);
 }
 
 /// Tests from `first` down, until two have passed; one thread at a time.
@@ -196,9 +188,8 @@ fn test_from(first: Tier, proofs: &Proofs) {
             continue;
         }
         if verdict(tier).is_none() {
-            let counter = if tier == Tier::Syscall { Ok(()) } else { tsc::test() };
-            // Not made in the cell's own function: a fork in the middle would leave it locked.
-            let _only_we_test = VERDICTS[tier as usize].set(counter.and_then(|()| proofs.of(tier).test()));
+            let said = proofs.of(tier).map_or(Ok(()), |proof| tsc::test().and_then(|()| proof.test()));
+            let _first = VERDICTS[tier as usize].set(Box::new(said));
         }
         passed += u32::from(matches!(verdict(tier), Some(Ok(()))));
         if passed == 2 {
@@ -207,47 +198,50 @@ fn test_from(first: Tier, proofs: &Proofs) {
     }
 }
 
-/// Makes all threads begin at `tier`, or with `None` at the top or where `DORMOUSE_CLOCK` says.
-pub(crate) fn begin_at(tier: Option<Tier>, proofs: &Proofs) -> Result<(), Error> {
-    let first = tier.unwrap_or_else(|| environment().tier);
+/// Makes all threads begin at `tier`, or with `None` at the top or at the tier of `DORMOUSE_CLOCK`;
+/// else the reason why that tier cannot be had.
+pub(crate) fn begin_at(tier: Option<Tier>, proofs: &Proofs) -> Result<(), String> {
+    let first = tier.unwrap_or_else(|| beginning().tier);
     page::ask(first == Tier::Page);
-    while TESTING.swap(true, Ordering::Relaxed) {
-        std::thread::sleep(Duration::from_micros(100));
-    }
+    let testing = loop {
+        match TESTING.take() {
+            Some(testing) => break testing,
+            None => sleep(Duration::from_micros(100)),
+        }
+    };
     test_from(first, proofs);
+    // Pairs with the load in `climb_down`.
     TESTED.store(true, Ordering::Release);
-    TESTING.store(false, Ordering::Relaxed);
+    TESTING.give_up(testing);
     if let Some(tier) = tier {
         if let Some(Err(reason)) = verdict(tier) {
-            return Err(Error::Tier { tier, reason: reason.clone() });
+            return Err(reason.clone());
         }
         if tier != Tier::Syscall && tsc::is_broken() {
-            return Err(Error::Tier { tier, reason: "the TSC has changed its rate".into() });
+            return Err("the TSC has changed its rate".into());
         }
     }
     FORCED.store(tier.map_or(UNFORCED, |tier| tier as u8), Ordering::Relaxed);
-    // Pairs with `generation`.
+    // Pairs with the load in `generation`.
     GENERATION.fetch_add(1, Ordering::Release);
     Ok(())
 }
 
 fn begin() -> Tier {
     match FORCED.load(Ordering::Relaxed) {
-        UNFORCED => environment().tier,
+        UNFORCED => beginning().tier,
         rung => Tier::at(rung),
     }
 }
 
-fn environment() -> &'static Beginning {
-    loop {
-        if let Some(known) = ENVIRONMENT.get() {
-            return known;
-        }
+fn beginning() -> &'static Beginning {
+    ENVIRONMENT.get_or_init(|| {
         // Two threads read the same.
-        let beginning = Beginning::from(std::env::var("DORMOUSE_CLOCK").ok().as_deref());
+        let wish = environment::variables().clock.as_ref().map(|wish| wish.to_string_lossy());
+        let beginning = Beginning::from(wish.as_deref());
         page::ask(beginning.tier == Tier::Page);
-        let _first = ENVIRONMENT.set(beginning);
-    }
+        Box::new(beginning)
+    })
 }
 
 impl Beginning {
@@ -268,75 +262,45 @@ impl Beginning {
     }
 }
 
-/// What is wrong with `DORMOUSE_CLOCK`, if anything; then the library chooses.
+/// The fault of `DORMOUSE_CLOCK`, if it has one; then the library chooses.
 pub fn complaint() -> Option<&'static str> {
-    environment().complaint.as_deref()
+    beginning().complaint.as_deref()
 }
 
-/// In a fork child nobody goes on testing who did in the parent.
+/// In a fork child: a thread that was testing is in the parent.
 pub(crate) fn forget() {
-    TESTING.store(false, Ordering::Relaxed);
+    TESTING.forget();
     page::forget();
 }
 
-/// What `test` of a tier that raises a flag does: whether it falls when the thread blocks, and stays up
-/// when it does not. A clock that trusted one that stays up would count sleep as CPU time.
-fn falls_on_blocking_alone(proof: &dyn Proof, name: &str) -> Result<(), String> {
-    let still_up = |call: &dyn Fn()| {
-        proof.arm();
-        call();
-        proof.holds(0)
-    };
-    let sleep = || std::thread::sleep(Duration::from_micros(50));
-    // One may find its time over before it has begun, where a hypervisor takes the processor away just then.
-    if (0..5).filter(|_| still_up(&sleep)).count() > 1 {
-        return Err(format!("this kernel keeps {name} when a thread blocks"));
-    }
-    // Preemption may take the flag down now and then, not every time.
-    let plain = || _ = kernel::thread_ns();
-    let kept = (0..100).filter(|_| still_up(&plain)).count();
-    if kept < 50 {
-        return Err(format!(
-            "this kernel changes {name} at system calls that do not block ({kept} of 100 kept)"
-        ));
-    }
-    Ok(())
-}
-
-/// What `dormouse doctor` says of the clock of a thread that has the tier `own`.
+/// The lines of `dormouse doctor` on the clock of a thread that has the tier `own`.
 pub(crate) fn report(own: Tier) -> Vec<Capability> {
-    let environment = environment();
+    let beginning = beginning();
     let begin = begin();
-    let mut reasons: Vec<String> = Vec::new();
+    let cheap = if own == Tier::Syscall { "" } else { ": reads without a system call" };
+    let mut detail = vec![format!("tier {own}{cheap}")];
     if FORCED.load(Ordering::Relaxed) != UNFORCED {
-        reasons.push(format!("the program asks for {begin}"));
-    } else if environment.asked {
-        reasons.push(format!("DORMOUSE_CLOCK asks for {begin}"));
+        detail.push(format!("the program asks for {begin}"));
+    } else if beginning.asked {
+        detail.push(format!("DORMOUSE_CLOCK asks for {begin}"));
     }
     for tier in Tier::LADDER.iter().take(own as usize).skip(begin as usize) {
         match verdict(*tier) {
-            Some(Err(reason)) => reasons.push(format!("{tier}: {reason}")),
+            Some(Err(reason)) => detail.push(format!("{tier}: {reason}")),
             None if *tier == Tier::Page && !page::is_safe() => {
-                reasons.push(format!("page: not tried, {}", page::UNSAFE));
+                detail.push(format!("page: not tried, {}", page::UNSAFE));
             }
             Some(Ok(())) | None => {}
         }
     }
     if tsc::is_broken() {
-        reasons.push("the TSC has changed its rate".into());
+        detail.push("the TSC has changed its rate".into());
     }
     let refused = REFUSED.load(Ordering::Relaxed);
     if refused > 0 {
-        reasons.push(format!("{refused} times a thread could not have a tier and took the next"));
+        detail.push(format!("{refused} times a thread could not have a tier and took the next"));
     }
-    let mut detail = format!("tier {own}");
-    if own != Tier::Syscall {
-        detail += ": reads without a system call";
-    }
-    for reason in reasons {
-        detail += "; ";
-        detail += &reason;
-    }
+    let detail = detail.join("; ");
     let mut report = vec![match own {
         Tier::Rseq | Tier::Page => Capability::ok("clock.thread", detail),
         Tier::Gap | Tier::Syscall => Capability::limited("clock.thread", detail),
@@ -352,7 +316,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_environment_says_where_to_begin() {
+    fn the_environment_names_the_first_tier() {
         for tier in Tier::LADDER {
             let beginning = Beginning::from(Some(tier.name()));
             assert_eq!((beginning.tier, beginning.complaint), (tier, None));
@@ -361,31 +325,9 @@ mod tests {
     }
 
     #[test]
-    fn a_tier_that_is_none_is_complained_about_and_changes_nothing() {
+    fn an_unknown_tier_is_complained_about() {
         let wrong = Beginning::from(Some("sundial"));
         assert_eq!(wrong.tier, Beginning::from(None).tier);
         assert!(wrong.complaint.unwrap().contains("sundial"));
-    }
-
-    #[test]
-    fn a_flag_that_stays_up_over_sleep_or_falls_at_every_call_is_refused() {
-        struct Stuck(bool);
-        impl Proof for Stuck {
-            fn test(&self) -> Result<(), String> {
-                falls_on_blocking_alone(self, "the flag")
-            }
-            fn attach(&self) -> Result<(), &'static str> {
-                Ok(())
-            }
-            fn arm(&self) -> bool {
-                true
-            }
-            fn holds(&self, _tsc: u64) -> bool {
-                self.0
-            }
-            fn detach(&self) {}
-        }
-        assert!(Stuck(true).test().unwrap_err().contains("keeps the flag when a thread blocks"));
-        assert!(Stuck(false).test().unwrap_err().contains("0 of 100 kept"));
     }
 }

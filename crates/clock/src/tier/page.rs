@@ -1,33 +1,34 @@
-//! The page of a perf event as proof: its sequence number moves whenever the thread is scheduled in.
+//! The page of a perf event as proof: its sequence number moves whenever the thread is scheduled
+//! in.
 //!
-//! The price is paid at the kernel's switches (half a microsecond to one each) and in the user's locked
-//! memory, which the host wants for its own ends too: at most a quarter of it is taken, and threads that
-//! come later have the next tier. No descriptor stays open.
+//! The price is paid at the kernel's switches (half a microsecond to one each) and in the user's
+//! locked memory, which the host wants for its own ends too: at most a quarter of it is taken, and
+//! threads that come later have the next tier. No descriptor stays open.
 //!
 //! # Safety
 //!
-//! The unsafe code is a `prctl`, and a look at the thread's page. That is made, used and unmapped by that
-//! thread alone. It is replaced only outside of reads ([`Proof::detach`]), so no reference to it is alive
+//! The unsafe code is a look at the thread's page. That is made, used and unmapped by that thread
+//! alone. It is replaced only outside of reads ([`Proof::detach`]), so no reference to it is alive
 //! then: a signal handler that reads has returned before the code that it interrupted goes on.
 #![allow(unsafe_code)]
 
 use std::cell::{Cell, UnsafeCell};
+use std::fs;
 use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::{fs, io};
 
-use dormouse_sys::perf::Page;
+use dormouse_sys::perf::{Page, is_filtered};
 
-use super::{Proof, falls_on_blocking_alone};
+use super::proof::{Proof, falls_on_blocking_alone};
 
-/// What the kernel allows each processor's worth of a user if it does not say, in KiB.
+/// The kernel's default of locked memory for each processor, in KiB.
 const DEFAULT_KIB: usize = 516;
 
-/// Why the tier is not tried.
+/// The reason why the tier is not tried.
 pub(super) const UNSAFE: &str =
     "a seccomp filter may end the process for it; DORMOUSE_CLOCK=page or force() does try";
 
-/// Somebody has asked for this tier by name.
+/// The program or the environment has asked for this tier by name.
 static ASKED_FOR: AtomicBool = AtomicBool::new(false);
 /// Pages in use.
 static USED: AtomicUsize = AtomicUsize::new(0);
@@ -35,20 +36,22 @@ static USED: AtomicUsize = AtomicUsize::new(0);
 static MOST: AtomicUsize = AtomicUsize::new(0);
 
 pub(super) struct Thread {
-    /// Not dropped by itself: a thread-local with a destructor would have to be registered at its first use.
+    /// Not dropped by itself: a thread-local with a destructor would have to be registered at its
+    /// first use.
     page: UnsafeCell<ManuallyDrop<Option<Page>>>,
     /// The page's number when it was armed.
     seen: Cell<u32>,
+    at_exit: fn(),
 }
 
 impl Thread {
-    pub(super) const fn new() -> Self {
-        Self { page: UnsafeCell::new(ManuallyDrop::new(None)), seen: Cell::new(0) }
+    pub(super) const fn new(at_exit: fn()) -> Self {
+        Self { page: UnsafeCell::new(ManuallyDrop::new(None)), seen: Cell::new(0), at_exit }
     }
 
     #[inline(always)]
     fn sequence(&self) -> Option<u32> {
-        // SAFETY: nobody replaces the page while we look at it, see the module.
+        // SAFETY: no code replaces the page while we look at it, see the module.
         unsafe { (*self.page.get()).as_ref() }.and_then(Page::sequence)
     }
 
@@ -66,7 +69,7 @@ impl Proof for Thread {
             .unwrap_or(DEFAULT_KIB);
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         MOST.store(quarter(kib, cpus, rustix::param::page_size()), Ordering::Relaxed);
-        if !dormouse_sys::thread::on_thread_exit(crate::thread::end) {
+        if !dormouse_sys::thread::on_thread_exit(self.at_exit) {
             return Err("there is no hook left for the ends of threads".into());
         }
         self.attach()?;
@@ -82,7 +85,7 @@ impl Proof for Thread {
         if !is_safe() {
             return Err(UNSAFE);
         }
-        // Without a block nobody would unmap it at the thread's end.
+        // Without a block no hook would unmap it at the thread's end.
         dormouse_sys::thread::current().ok_or("this thread is at its end, or there are too many")?;
         if USED.fetch_add(1, Ordering::Relaxed) >= MOST.load(Ordering::Relaxed) {
             USED.fetch_sub(1, Ordering::Relaxed);
@@ -134,26 +137,17 @@ impl Proof for Thread {
     }
 }
 
-/// Whether the tier is wanted whatever comes of it.
+/// Says whether the tier is wanted by name.
 pub(super) fn ask(wanted: bool) {
     ASKED_FOR.store(wanted, Ordering::Relaxed);
 }
 
-/// Whether opening an event is sure not to end the process, or somebody wants it all the same.
+/// Whether opening an event is sure not to end the process, or the tier is wanted by name.
 pub(super) fn is_safe() -> bool {
-    if ASKED_FOR.load(Ordering::Relaxed) {
-        return true;
-    }
-    // SAFETY: takes a number.
-    match unsafe { libc::prctl(libc::PR_GET_SECCOMP) } {
-        0 => true,
-        // A kernel without seccomp does not know the question; a filter may refuse it.
-        -1 => io::Error::last_os_error().raw_os_error() == Some(libc::EINVAL),
-        _ => false,
-    }
+    ASKED_FOR.load(Ordering::Relaxed) || !is_filtered()
 }
 
-/// How many pages are a quarter of the user's budget. (Linux: `perf_mmap` in `kernel/events/core.c`.)
+/// The pages in a quarter of the user's budget. (Linux: `perf_mmap` in `kernel/events/core.c`.)
 fn quarter(kib: usize, cpus: usize, page: usize) -> usize {
     kib * 1024 / page * cpus / 4
 }
@@ -168,14 +162,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_quarter_of_the_budget_is_counted_in_pages() {
+    fn the_quarter_is_counted_in_pages() {
         assert_eq!(quarter(516, 2, 4096), 64);
         assert_eq!(quarter(0, 8, 4096), 0);
     }
 
     #[test]
-    fn a_thread_without_a_page_proves_nothing_and_cannot_be_armed() {
-        let thread = Thread::new();
+    fn a_thread_without_a_page_proves_nothing() {
+        let thread = Thread::new(|| {});
         assert!(!thread.arm() && !thread.holds(0));
     }
 }

@@ -1,24 +1,24 @@
-//! The restartable-sequence area as proof: up to Linux 6.18 the kernel clears `rseq_cs` whenever the thread
-//! comes back from a preemption, a blocking call or a signal.
+//! The restartable-sequence area as proof: up to Linux 6.18 the kernel clears `rseq_cs` whenever
+//! the thread comes back from a preemption, a blocking call or a signal.
 //!
-//! Linux 6.19 and later do not clear it after a blocking call, which the test finds out. The field is
-//! everybody's: a library that has restartable sequences of its own (tcmalloc) leaves its descriptor there.
-//! That is no harm to either, because a sequence begins by storing its descriptor; but a read that finds a
-//! foreign one knows nothing and asks the kernel, and a thread where that is the rule is better served by
-//! another tier.
+//! Linux 6.19 and later do not clear it after a blocking call, which the test finds out. The field
+//! is open to all: a library that has restartable sequences of its own (tcmalloc) leaves its
+//! descriptor there. That is no harm to either, because a sequence begins by storing its
+//! descriptor; but a read that finds a foreign one knows nothing and asks the kernel, and a thread
+//! where that is the rule is better served by another tier.
 
 use std::cell::Cell;
 
 use dormouse_sys::rseq::Flag;
 
-use super::{Proof, falls_on_blocking_alone};
+use super::proof::{Proof, falls_on_blocking_alone};
 
 /// Resyncs in a row that found a foreign descriptor, after which the thread leaves the tier.
 const FOREIGN: u32 = 100;
 
 pub(super) struct Thread {
     flag: Cell<Option<Flag>>,
-    /// How many resyncs in a row have found a foreign descriptor.
+    /// The resyncs in a row that have found a foreign descriptor.
     foreign: Cell<u32>,
 }
 
@@ -69,7 +69,7 @@ mod tests {
     fn a_flag_that_is_taken_down_proves_nothing() {
         let thread = Thread::new();
         if let Err(reason) = thread.attach() {
-            return println!("1 skipped: {reason}");
+            return dormouse_testkit::skip(reason);
         }
         assert!(thread.arm());
         Flag::of_this_thread().unwrap().disarm();

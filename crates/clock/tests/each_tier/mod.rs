@@ -4,13 +4,13 @@
 pub(crate) const EACH_TIER: &[&[(&str, &str)]] =
     &[&[("DORMOUSE_CLOCK", "rseq")], &[("DORMOUSE_CLOCK", "page")], &[("DORMOUSE_CLOCK", "gap")]];
 
-/// Whether the calling thread has the tier that the environment asks for; else the test is skipped, and
-/// this says why.
+/// Whether the calling thread has the tier that the environment asks for; if not, the test is
+/// skipped.
 pub(crate) fn has_wanted_tier() -> bool {
     let wanted = std::env::var("DORMOUSE_CLOCK").unwrap_or_default();
     let has = dormouse_clock::tier().name() == wanted;
     if !has {
-        println!("1 skipped: no tier {wanted} here: {:?}", dormouse_clock::capability());
+        dormouse_testkit::skip(format_args!("no tier {wanted} here: {:?}", dormouse_clock::capability()));
     }
     has
 }

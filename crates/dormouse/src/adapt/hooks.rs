@@ -1,16 +1,19 @@
-//! Runtimes whose tasks are told apart, by tokio's hooks around each poll: lazy for ours, eager for all others.
+//! Runtimes whose tasks are told apart, by tokio's hooks around each poll: lazy for ours, eager for
+//! all others.
 //!
-//! A hook is told a task's number, not whose it is. So a task that is ours as a whole, from the beginning of each poll to
-//! its end, writes its number into a table when it is polled, and the hook before its next poll finds it there. Any other
-//! number, also of a task in no group or of one that has lost its place to another, makes the thread eager for that poll: what is kept is
-//! charged before the task runs, and counters are read at the end of each group in it. So nothing depends on the table
-//! being complete.
+//! tokio tells a hook a task's number, not its spawner. So a task that is ours as a whole, from the
+//! beginning of each poll to its end, writes its number into a table when it is polled, and the
+//! hook before its next poll finds it there. Any other number makes the thread eager for that poll,
+//! also that of a task in no group, or of a task that has lost its place to another one: the task
+//! before it is charged before it runs, and counters are read at the end of each group in it. So
+//! nothing depends on a complete table.
 //!
 //! # Things it does not do
 //!
-//! tokio calls no hook for the root future, so a current-thread runtime stays eager; nor when `block_in_place` makes a
-//! worker a thread for blocking work: as with [`all_instrumented`](super::lazy::all_instrumented), its closure goes
-//! through [`in_place`](super::lazy::in_place).
+//! tokio calls no hook for the root future, so a current-thread runtime stays eager. It calls none
+//! either when `block_in_place` makes a worker a thread for blocking work: as with
+//! [`all_instrumented`](super::lazy::all_instrumented), its closure goes through
+//! [`in_place`](super::lazy::in_place).
 
 use std::cell::Cell;
 use std::hash::{Hash, Hasher};
@@ -26,7 +29,8 @@ use pin_project_lite::pin_project;
 
 use super::inherit::Inherited;
 
-/// Tasks that are told at once, in bits of a place. One that loses its place to another is eager until it has it back.
+/// The number of places in the table, in bits. A task that loses its place to another is eager
+/// until it has it back.
 const PLACE_BITS: u32 = 12;
 
 /// Numbers of tasks that are ours as a whole.
@@ -37,16 +41,18 @@ thread_local! {
     static LAST: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Has the workers of a multi-thread runtime leave the last task of a group current until the next one comes, where that is
-/// one of this module's `spawn` functions or of its `JoinSet`; see the [module](crate::tokio). Only in builds of the whole
-/// program with `--cfg tokio_unstable`.
+/// Has the workers of a multi-thread runtime leave the last task of a group current until the next
+/// one comes, where that is one of this module's `spawn` functions or of its `JoinSet`; see the
+/// [module](crate::tokio). Only in builds of the whole program with `--cfg tokio_unstable`.
 ///
-/// It sets `on_before_task_poll` and `on_thread_park`, of which tokio keeps one each. Who has hooks of his own sets those
-/// instead, with [`task_begins`] as the last thing in the one, of multi-thread runtimes only, and
-/// [`thread_parks`](super::lazy::thread_parks) as the first in the other.
+/// It sets `on_before_task_poll` and `on_thread_park`, of which tokio keeps one each. A program
+/// with hooks of its own sets those instead, with [`task_begins`] as the last thing in the one, of
+/// multi-thread runtimes only, and [`thread_parks`](super::lazy::thread_parks) as the first in the
+/// other.
 ///
-/// A `block_in_place` within a task of ours goes through [`in_place`](super::lazy::in_place). Else the thread may come
-/// to do other blocking work, and that is charged to the group until a task of ours comes.
+/// A `block_in_place` within a task of ours goes through [`in_place`](super::lazy::in_place). Else
+/// the thread may go on to other blocking work, and the group is charged for that until a task of
+/// ours comes.
 pub fn poll_hooks(builder: &mut Builder) -> &mut Builder {
     let has_workers = OnceLock::new();
     builder.on_thread_park(park).on_before_task_poll(move |task| {
@@ -70,7 +76,7 @@ pub fn task_begins(task: Id) {
 pin_project! {
     /// A task, which is ours as a whole if it is in a group.
     pub(super) struct Whole<F> {
-        // `None` once dropped, which happens before it is looked who comes next.
+        // `None` once dropped, which happens before the look at the next task.
         #[pin]
         future: Option<Inherited<F>>,
     }
@@ -78,7 +84,7 @@ pin_project! {
     impl<F> PinnedDrop for Whole<F> {
         fn drop(this: Pin<&mut Self>) {
             this.project().future.set(None);
-            // Dropped by a runtime that ends: what comes next is not told.
+            // Dropped by a runtime that ends: no hook tells of the next task.
             if try_id().is_some_and(|task| number(task) != LAST.get()) {
                 set_lazy(false);
             }
@@ -114,7 +120,7 @@ fn place(number: u64) -> &'static AtomicU64 {
     &OURS[(number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - PLACE_BITS)) as usize]
 }
 
-/// What tokio calls a task, which is not to be had otherwise: it hashes as the number that it is.
+/// The number by which tokio knows a task. tokio does not give it, but hashes a task as its number.
 fn number(task: Id) -> u64 {
     let mut number = Number(0);
     task.hash(&mut number);

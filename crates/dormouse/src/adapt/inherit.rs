@@ -6,79 +6,35 @@ use std::task::{Context, Poll};
 use pin_project_lite::pin_project;
 
 use crate::group::Group;
-use crate::instrument::{Instrumented, Task};
-
-impl Group {
-    /// The innermost group that is current on this thread.
-    ///
-    /// # Cost
-    ///
-    /// A look at a thread-local and at a table. No lock, unless contexts of the program's own have taken so many numbers
-    /// that the group's is past [`MAX_GROUPS`](crate::MAX_GROUPS).
-    pub fn current() -> Option<Self> {
-        Self::by_id(dormouse_events::current_context())
-    }
-
-    /// Charges what `f` does on this thread: a task of the group that begins and ends with it.
-    pub fn scope<T>(self, f: impl FnOnce() -> T) -> T {
-        self.task().run(f)
-    }
-
-    /// A task of the group that is run by hand: for fibers, executors and callbacks.
-    ///
-    /// Whoever switches fibers runs each stretch from one suspension to the next inside [`Task::run`], on
-    /// whatever thread that is; between two, nothing is charged to the group. (Who sees every switch of its thread
-    /// need not come back in between: [`Task::switch_to`].)
-    ///
-    /// ```
-    /// # use dormouse::Group;
-    /// # let mut fiber = (0..3).into_iter(); // Stands for what has a stack of its own.
-    /// let mut task = Group::new("fibers").task();
-    /// while task.run(|| fiber.next()).is_some() {
-    ///     // Suspended: the thread runs others; the fiber goes on, here or elsewhere.
-    /// }
-    /// task.run(|| drop(fiber)); // Its destructors are its own, too.
-    /// ```
-    ///
-    /// A guard of [`Group::enter`] must not live across a suspension, just as it must not across an
-    /// `.await`: the group that was entered inside ends with the stretch.
-    pub fn task(self) -> Task {
-        self.start_task()
-    }
-}
+use crate::task::{Task, poll_to_its_end};
 
 pin_project! {
     /// A future that is charged to the group it was made in; see [`inherit()`].
     #[derive(Debug)]
     #[must_use = "futures do nothing unless polled"]
     pub struct Inherited<F> {
+        // `None` once dropped, which happens inside the group.
         #[pin]
-        future: Inner<F>,
-    }
-}
-
-pin_project! {
-    #[derive(Debug)]
-    #[project = InnerProjection]
-    enum Inner<F> {
-        Charged { #[pin] future: Instrumented<F> },
-        Plain { #[pin] future: F },
+        future: Option<F>,
+        task: Option<Task>,
     }
 
-    impl<F> PinnedDrop for Inner<F> {
+    impl<F> PinnedDrop for Inherited<F> {
         fn drop(this: Pin<&mut Self>) {
-            if let InnerProjection::Plain { .. } = this.project() {
-                dormouse_events::park();
+            let this = this.project();
+            match this.task {
+                Some(task) => task.drop_future(this.future),
+                None => dormouse_events::park(),
             }
         }
     }
 }
 
-/// Charges the future to the group that is current now, wherever it is polled and dropped: a task of its
-/// own. Outside any group it is as it was, and is charged to none.
+/// Charges the future to the group that is current now, wherever it is polled and dropped: a task
+/// of its own. Outside any group it is as it was, and is charged to none.
 ///
-/// For futures that leave the task they were made in; those that are polled inside it (`join!`, `select!`,
-/// `FuturesUnordered`) are charged to its group anyway.
+/// For futures that leave the task they were made in. Futures that are polled inside it (`join!`,
+/// `select!`, `FuturesUnordered`) are charged to its group anyway.
 ///
 /// ```
 /// use dormouse::{Group, inherit};
@@ -88,20 +44,13 @@ pin_project! {
 /// assert_eq!(runtime.block_on(work), "orders");
 /// ```
 pub fn inherit<F: Future>(future: F) -> Inherited<F> {
-    let future = match Group::current() {
-        Some(group) => Inner::Charged { future: group.instrument(future) },
-        None => Inner::Plain { future },
-    };
-    Inherited { future }
+    Inherited { future: Some(future), task: Group::current().map(Group::task) }
 }
 
 impl<F> Inherited<F> {
     /// The group that is charged, if there is one.
     pub fn group(&self) -> Option<Group> {
-        match &self.future {
-            Inner::Charged { future } => Some(future.group()),
-            Inner::Plain { .. } => None,
-        }
+        self.task.as_ref().map(Task::group)
     }
 }
 
@@ -110,19 +59,19 @@ impl<F: Future> Future for Inherited<F> {
 
     #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
-        match self.project().future.project() {
-            InnerProjection::Charged { future } => future.poll(cx),
-            InnerProjection::Plain { future } => {
-                // A lazy thread has kept the task before it.
-                dormouse_events::park();
-                future.poll(cx)
-            }
+        let this = self.project();
+        if let Some(task) = this.task {
+            return task.poll(this.future, cx);
         }
+        // A lazy thread has kept the task before it.
+        dormouse_events::park();
+        poll_to_its_end(this.future, cx)
     }
 }
 
-/// Charges the closure to the group that is current now, on whichever thread it runs: a task of its own,
-/// which also pays for the destructors of what it has captured. Outside any group it is as it was.
+/// Charges the closure to the group that is current now, on whichever thread it runs: a task of its
+/// own, which also pays for the destructors of what it has captured. Outside any group it is as it
+/// was.
 ///
 /// ```
 /// use dormouse::{Group, inherit_fn};
@@ -137,7 +86,7 @@ pub fn inherit_fn<F: FnOnce() -> T, T>(f: F) -> impl FnOnce() -> T {
     move || work.run()
 }
 
-/// A closure and the task that pays for it, also when it is dropped unrun.
+/// A closure and the task that pays for it, also if it is dropped unrun.
 struct Work<F> {
     // `None` once run or dropped, which happens inside the group.
     f: Option<F>,
@@ -166,8 +115,8 @@ impl<F> Drop for Work<F> {
     }
 }
 
-/// The group that was current where [`carry`] was called, or none: to be taken into closures that run many
-/// times, on many threads, or with arguments.
+/// The group that was current where [`carry`] was called, or none. Closures take it along that run
+/// many times, on many threads, or with arguments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Carried(Option<Group>);
 
@@ -192,9 +141,9 @@ impl Carried {
     #[inline]
     pub fn run<T>(self, f: impl FnOnce() -> T) -> T {
         if let Some(group) = self.0 {
-            return group.scope(f);
+            return Task::part_of(group).run(f);
         }
-        // Not the group's that a lazy thread may still charge.
+        // A lazy thread may still charge the group before.
         dormouse_events::park();
         f()
     }

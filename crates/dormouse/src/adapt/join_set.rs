@@ -5,15 +5,14 @@ use std::task::{Context, Poll};
 use ::tokio::runtime::Handle;
 use ::tokio::task::{self, AbortHandle, Id, JoinError, LocalSet};
 
-#[cfg(tokio_unstable)]
 use super::hooks::whole;
 use super::inherit::{inherit, inherit_fn};
-#[cfg(not(tokio_unstable))]
-use super::tokio::whole;
 
-/// `tokio::task::JoinSet`, whose tasks are in the group that is current at their spawn (not at their join).
+/// `tokio::task::JoinSet`, whose tasks are in the group that is current at their spawn (not at
+/// their join).
 ///
-/// Everything else is as tokio has it; dropped, it aborts its tasks.
+/// Everything else is as tokio has it; a set that is dropped aborts its tasks. It does not
+/// dereference to tokio's, so that no helper spawns a task into it that is in no group.
 #[derive(Debug)]
 pub struct JoinSet<T>(task::JoinSet<T>);
 
@@ -29,7 +28,7 @@ impl<T> JoinSet<T> {
         Self(task::JoinSet::new())
     }
 
-    /// How many tasks have not been joined.
+    /// The number of tasks that have not been joined.
     pub fn len(&self) -> usize {
         self.0.len()
     }

@@ -1,11 +1,13 @@
-//! Runtimes that are declared all-instrumented: when a thread of theirs is lazy (see [`dormouse_events::set_lazy`]).
+//! Runtimes that are declared all-instrumented: when a thread of theirs is lazy (see
+//! [`dormouse_events::set_lazy`]).
 //!
-//! tokio starts its workers and the threads for blocking work alike, and closures of a library's `spawn_blocking` go
-//! unseen. Only a worker parks: so a thread becomes lazy when it has first been idle, and those for blocking work never
-//! do. A current-thread runtime has its hooks called on the thread of its `block_on`, and none when that returns: it
-//! is lazy within our [`block_on`] only.
+//! tokio starts its workers and the threads for blocking work alike, and closures of a library's
+//! `spawn_blocking` go unseen. Only a worker parks: so a thread becomes lazy when it has first been
+//! idle, and a thread for blocking work never does. A current-thread runtime calls its hooks on the
+//! thread of its `block_on`, and none when that returns: it is lazy within our [`block_on`] only.
 //!
-//! Where tokio's unstable hooks around each poll are to be had, tasks that nobody has declared are told from ours: `hooks`.
+//! With tokio's unstable hooks around each poll, `hooks` tells our tasks from those that nobody has
+//! declared.
 
 use ::tokio::runtime::{Builder, Handle, Runtime, RuntimeFlavor};
 use dormouse_events::{park, set_lazy};
@@ -14,8 +16,9 @@ use super::inherit::inherit;
 
 /// Declares that all work on the runtime is instrumented; see the [module](crate::tokio).
 ///
-/// It sets `on_thread_park` and `on_thread_unpark`, of which tokio keeps one each. Who has hooks of his own sets those
-/// instead, with [`thread_parks`] as the first thing in the one and [`thread_unparks`] as the last in the other.
+/// It sets `on_thread_park` and `on_thread_unpark`, of which tokio keeps one each. A program with
+/// hooks of its own sets those instead, with [`thread_parks`] as the first thing in the one and
+/// [`thread_unparks`] as the last in the other.
 pub fn all_instrumented(builder: &mut Builder) -> &mut Builder {
     builder.on_thread_park(thread_parks).on_thread_unpark(thread_unparks)
 }
@@ -32,8 +35,8 @@ pub fn thread_unparks() {
     }
 }
 
-/// `Runtime::block_on` for a runtime that is [`all_instrumented`]: the thread is lazy meanwhile if it runs the tasks. The
-/// root future is of the group that is current here, or of none.
+/// `Runtime::block_on` for a runtime that is [`all_instrumented`]: the thread is lazy meanwhile if
+/// it runs the tasks. The root future is of the group that is current here, or of none.
 #[track_caller]
 pub fn block_on<F: Future>(runtime: &Runtime, root: F) -> F::Output {
     let root = inherit(root);
@@ -41,9 +44,9 @@ pub fn block_on<F: Future>(runtime: &Runtime, root: F) -> F::Output {
     runtime.block_on(root)
 }
 
-/// What to give to `tokio::task::block_in_place` on a runtime that is [`all_instrumented`]:
-/// `block_in_place(in_place(|| …))`. The thread may come back from there as one for blocking work, so it is not lazy
-/// until it has been idle.
+/// The closure for `tokio::task::block_in_place` on a runtime that is [`all_instrumented`]:
+/// `block_in_place(in_place(|| …))`. The thread may come back from there as a thread for blocking
+/// work, so it is not lazy until it has been idle.
 pub fn in_place<T>(f: impl FnOnce() -> T) -> impl FnOnce() -> T {
     move || {
         set_lazy(false);

@@ -1,12 +1,19 @@
 //! How work that is handed on stays with its group: to threads, futures, pools, runtimes, services.
 //!
-//! The group that is current where work is handed on goes along *in* the work: in a future or closure that
-//! holds a [`Task`](crate::Task) of it. So a runtime needs no hook, no thread-local of ours has to be
-//! copied from thread to thread, and what is never run is counted as finished when it is dropped.
-//! Where no group is current, work is handed on as it is.
+//! The group that is current where work is handed on goes along *in* the work: in a future or
+//! closure that holds a [`Task`](crate::Task) of it. So a runtime needs no hook, no thread-local of
+//! ours has to go from thread to thread, and work that never runs is counted as finished when it is
+//! dropped. Where no group is current, work is handed on as it is.
 
 #[cfg(all(feature = "tokio", tokio_unstable))]
 mod hooks;
+/// Without tokio's hooks tasks are not told apart.
+#[cfg(all(feature = "tokio", not(tokio_unstable)))]
+mod hooks {
+    pub(super) fn whole<F>(future: F) -> F {
+        future
+    }
+}
 pub(crate) mod inherit;
 #[cfg(feature = "tokio")]
 mod join_set;

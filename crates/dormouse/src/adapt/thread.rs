@@ -1,7 +1,8 @@
 //! `std::thread` with threads that inherit the group current where they are spawned.
 //!
-//! The thread is a task of that group from its beginning to its end. Outside any group these are std's own.
-//! [`Group::spawn_thread`](crate::Group::spawn_thread) is for a thread that *is* the group.
+//! The thread is a task of that group from its beginning to its end. Outside any group these are
+//! std's own. [`Group::spawn_thread`](crate::Group::spawn_thread) is for a thread that *is* the
+//! group.
 //!
 //! ```
 //! use dormouse::{Group, thread};

@@ -1,33 +1,31 @@
-//! One connection: who it is, what it has sent, what it is still to be sent, and what it holds.
+//! One connection: its peer, the bytes from and to it, and the leases, counts, watches and trace
+//! that it holds.
 //!
 //! # Invariants
 //!
-//! 1. `input` holds at most one line and the beginning of the next: nothing is read while an answer is
-//!    unsent.
+//! 1. `input` holds at most one line and the beginning of the next: the agent reads nothing while
+//!    an answer is unsent.
 //! 2. Nothing here waits: the socket does not block.
-//!
-//! # Safety
-//!
-//! `getsockopt(SO_PEERCRED)` into a local structure.
-#![allow(unsafe_code)]
+//! 3. A client for whom there is no memory is gone. Lines, answers and frames, which may be long,
+//!    grow by `try_reserve`; the rest fits into the memory that [`memory`] has asked for
+//!    beforehand.
 
-use std::collections::HashSet;
-use std::io::{self, Read, Write};
-use std::os::fd::AsRawFd;
-use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use dormouse_keys::Lease;
-use dormouse_sys::ring::Writer;
+use rustix::io::Errno;
 use serde::Serialize;
 
-use super::counting::Counting;
-use super::descriptors::Kept;
-use crate::group::Group;
-use crate::recorder::Trace;
-use crate::wire::{Code, Ended, FrameKind, MAX_FRAME, MAX_LINE, Note, Notice, PROTOCOL, Response, WireError};
+use super::counting::ClientEvents;
+use super::descriptors::{Peer, Socket};
+use super::memory;
+use super::output::Output;
+use super::stream::Stream;
+use super::watching::ClientWatch;
+use crate::wire::{Ended, MAX_LINE, Note, Notice, PROTOCOL, Response, WireError};
 
-/// A request that was begun, an answer that is not taken: then the connection is closed.
+/// The time for the rest of a request, and for the client to take an answer. After it the agent
+/// closes the connection.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The same for a connection that has not said a word, so that silence does not keep others out.
@@ -36,24 +34,18 @@ const SILENCE: Duration = Duration::from_secs(3);
 /// Unsent bytes beyond which a trace holds its records back, to be dropped and counted there.
 const HIGH_WATER: usize = 256 * 1024;
 
-/// Who is at the other end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Peer {
-    pub(super) uid: u32,
-    /// 0 when it lives in another process namespace.
-    pub(super) pid: u32,
-}
-
 /// A connection.
 #[derive(Debug)]
 pub(super) struct Client {
-    pub(super) stream: Kept<UnixStream>,
+    /// `None`: closed, while its leases are still to be given back.
+    socket: Option<Socket>,
     pub(super) peer: Peer,
     input: Vec<u8>,
-    output: Vec<u8>,
-    sent: usize,
-    /// Once it has said hello.
-    pub(super) greeted: Option<Greeted>,
+    output: Output,
+    /// When it last said something, or took something.
+    active: Instant,
+    /// Once it has said hello: whether it takes notices between answers.
+    pub(super) greeted: Option<bool>,
     /// Closed as soon as the output is sent.
     pub(super) closing: bool,
     /// Gone: nothing can be sent any more.
@@ -61,28 +53,12 @@ pub(super) struct Client {
     /// Since when a request is incomplete or an answer is not taken.
     waiting: Option<Instant>,
     pub(super) leases: Vec<Lease>,
-    /// What groups count for it.
-    pub(super) counting: Option<Counting>,
+    pub(super) counting: Option<ClientEvents>,
     pub(super) tracing: Option<Stream>,
+    pub(super) watches: Vec<ClientWatch>,
 }
 
-/// What a client said of itself.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Greeted {
-    /// It takes notices between answers.
-    pub(super) notices: bool,
-}
-
-/// A trace on its way to a client.
-#[derive(Debug)]
-pub(super) struct Stream {
-    pub(super) trace: Trace,
-    threads: HashSet<Writer>,
-    groups: HashSet<u32>,
-    next_clock: Instant,
-}
-
-/// What came in.
+/// The next request of a client.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Input {
     Line(Vec<u8>),
@@ -91,27 +67,43 @@ pub(super) enum Input {
 }
 
 impl Client {
-    pub(super) fn new(stream: Kept<UnixStream>) -> io::Result<Self> {
-        stream.set_nonblocking(true)?;
-        let peer = peer_of(&stream)?;
-        Ok(Self {
-            stream,
+    pub(super) fn new(socket: Socket, peer: Peer) -> Self {
+        let now = Instant::now();
+        Self {
+            socket: Some(socket),
             peer,
             input: Vec::new(),
-            output: Vec::new(),
-            sent: 0,
+            output: Output::default(),
+            active: now,
             greeted: None,
             closing: false,
             gone: false,
             // Until it has said hello.
-            waiting: Some(Instant::now()),
+            waiting: Some(now),
             leases: Vec::new(),
             counting: None,
             tracing: None,
-        })
+            watches: Vec::new(),
+        }
     }
 
-    /// What it holds, by `on` and by its trace.
+    /// The descriptor and the events to wait for.
+    pub(super) fn interest(&self) -> libc::pollfd {
+        let reads = if self.has_room() && !self.closing { libc::POLLIN } else { 0 };
+        let writes = if self.is_busy() { libc::POLLOUT } else { 0 };
+        let fd = self.socket.as_ref().map_or(-1, Socket::number);
+        libc::pollfd { fd, events: reads | writes, revents: 0 }
+    }
+
+    /// Closes the connection of a client that is gone, and disarms its watches, for which some
+    /// bytes are enough.
+    pub(super) fn close(&mut self) {
+        self.gone = true;
+        self.socket = None;
+        self.watches.clear();
+    }
+
+    /// The leases that it holds, by `on` and by its trace.
     pub(super) fn leases(&self) -> impl Iterator<Item = &Lease> {
         self.leases.iter().chain(self.tracing.iter().filter_map(|stream| stream.trace.lease()))
     }
@@ -122,48 +114,51 @@ impl Client {
         self.leases.iter_mut().chain(trace)
     }
 
-    /// Reads what has come, as far as there is room for it.
+    /// How many keys it holds, each as often as it does.
+    pub(super) fn held(&self) -> usize {
+        self.leases().map(|lease| lease.keys().len()).sum()
+    }
+
+    /// Whether there is room for more input.
+    fn has_room(&self) -> bool {
+        self.input.len() <= MAX_LINE
+    }
+
+    /// Reads the bytes that have come, as far as there is room for them.
     pub(super) fn receive(&mut self) {
         let mut part = [0; 4096];
-        while self.input.len() <= MAX_LINE {
-            match self.stream.read(&mut part) {
-                Ok(0) => {
-                    self.gone = true;
-                    return;
-                }
-                // Nothing is to be said during a trace; it is ended by closing.
-                Ok(_) if self.tracing.is_some() => {
-                    self.gone = true;
-                    return;
-                }
-                Ok(n) => self.input.extend_from_slice(&part[..n]),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => {
-                    self.gone |= error.kind() != io::ErrorKind::WouldBlock;
-                    return;
-                }
+        while self.has_room() && !self.gone {
+            let Some(socket) = &self.socket else { return };
+            match socket.receive(&mut part) {
+                // A client says nothing during its trace, and ends it by closing.
+                Ok(n) if n == 0 || self.tracing.is_some() => self.gone = true,
+                Ok(n) if self.input.try_reserve(n).is_ok() => self.input.extend_from_slice(&part[..n]),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return,
+                Ok(_) | Err(_) => self.gone = true,
             }
         }
     }
 
-    /// Whether anything that comes now would be read.
-    pub(super) fn is_listening(&self) -> bool {
-        self.input.len() <= MAX_LINE && !self.closing
-    }
-
-    /// The next request, when no answer is under way.
+    /// The next request, if no answer is under way.
     pub(super) fn next_line(&mut self) -> Input {
         if self.is_busy() || self.closing || self.tracing.is_some() {
             return Input::Nothing;
         }
         match self.input.iter().position(|&b| b == b'\n') {
             Some(end) if end <= MAX_LINE => {
-                let mut line: Vec<u8> = self.input.drain(..=end).collect();
-                line.pop();
+                let mut line = Vec::new();
+                if line.try_reserve_exact(end).is_err() {
+                    self.gone = true;
+                    return Input::Nothing;
+                }
+                line.extend_from_slice(&self.input[..end]);
+                self.input.drain(..=end);
                 self.waiting = None;
+                self.active = Instant::now();
                 Input::Line(line)
             }
-            None if self.input.len() <= MAX_LINE => {
+            None if self.has_room() => {
                 if self.input.is_empty() {
                     self.waiting = self.waiting.filter(|_| self.greeted.is_none());
                 } else {
@@ -177,36 +172,33 @@ impl Client {
 
     /// Whether an answer is under way.
     pub(super) fn is_busy(&self) -> bool {
-        self.sent < self.output.len()
+        !self.output.unsent().is_empty()
     }
 
-    /// Sends what it will take.
+    /// Sends as much as it takes, also to a client that has said its last word and may listen
+    /// still.
     pub(super) fn send(&mut self) {
-        if !self.is_busy() {
-            self.gone |= self.closing;
-            return;
-        }
-        while self.sent < self.output.len() {
-            match self.stream.write(&self.output[self.sent..]) {
+        let was_busy = self.is_busy();
+        while self.is_busy() && !self.gone {
+            let Some(socket) = &self.socket else { return };
+            match socket.send(self.output.unsent()) {
                 // A stream socket takes something or says why not.
                 Ok(n) => {
-                    self.sent += n;
-                    self.waiting = Some(Instant::now());
+                    self.output.sent(n);
+                    self.active = Instant::now();
+                    self.waiting = Some(self.active);
                 }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => {
                     self.waiting.get_or_insert_with(Instant::now);
                     return;
                 }
-                Err(_) => {
-                    self.gone = true;
-                    break;
-                }
+                Err(_) => self.gone = true,
             }
         }
-        self.output.clear();
-        self.sent = 0;
-        self.waiting = self.waiting.filter(|_| self.greeted.is_none());
+        if was_busy {
+            self.waiting = self.waiting.filter(|_| self.greeted.is_none());
+        }
         self.gone |= self.closing;
     }
 
@@ -215,7 +207,7 @@ impl Client {
         self.waiting.map(|since| since + self.patience())
     }
 
-    /// How long it may take over what is under way.
+    /// How long it may take over a request or an answer that is under way.
     pub(super) fn patience(&self) -> Duration {
         if self.is_silent() { SILENCE } else { PATIENCE }
     }
@@ -225,20 +217,20 @@ impl Client {
         self.greeted.is_none() && self.input.is_empty() && !self.is_busy()
     }
 
-    /// How many keys it holds, each as often as it does.
-    pub(super) fn held(&self) -> usize {
-        self.leases().map(|lease| lease.keys().len()).sum()
+    /// Since when it neither says nor takes nor holds anything; `None`: it does.
+    pub(super) fn idle_since(&self) -> Option<Instant> {
+        let holds =
+            self.tracing.is_some() || self.counting.is_some() || !self.watches.is_empty() || self.held() > 0;
+        (!holds && !self.is_busy() && self.input.is_empty()).then_some(self.active)
     }
 
-    /// Tells it what somebody has taken from it, if it listens to that.
+    /// Tells it which keys another client has taken from it, if it listens to that.
     pub(super) fn tell(&mut self, ended: Ended) {
+        let note = Note::Ended(ended);
         if self.tracing.is_some() {
-            note(&mut self.output, &Note::Ended(ended));
-        } else if self.greeted.is_some_and(|greeted| greeted.notices)
-            && let Ok(mut line) = serde_json::to_vec(&Notice { v: PROTOCOL, note: Note::Ended(ended) })
-        {
-            line.push(b'\n');
-            self.output.append(&mut line);
+            self.gone |= self.output.note(&note).is_err();
+        } else if self.greeted == Some(true) {
+            self.say(&Notice { v: PROTOCOL, note });
         }
     }
 
@@ -247,123 +239,46 @@ impl Client {
             Ok(ok) => (Some(ok), None),
             Err(error) => (None, Some(error)),
         };
-        match serde_json::to_vec(&Response { v: PROTOCOL, id, ok, error }) {
-            Ok(mut line) => {
-                line.push(b'\n');
-                self.output.append(&mut line);
-            }
-            // Our own types always serialise; if not, an end is better than silence.
-            Err(_) => self.closing = true,
-        }
+        self.say(&Response { v: PROTOCOL, id, ok, error });
+    }
+
+    /// A line. Our own types always serialise; without memory an end is better than silence.
+    fn say<T: Serialize>(&mut self, line: &T) {
+        self.gone |= self.output.line(line).is_err();
     }
 
     /// Refuses and closes.
-    pub(super) fn refuse(&mut self, id: u64, code: Code, message: impl Into<String>) {
-        self.answer::<()>(id, Err(WireError { code, message: message.into(), near: Vec::new() }));
+    pub(super) fn refuse(&mut self, id: u64, why: WireError) {
+        self.answer::<()>(id, Err(why));
         self.closing = true;
     }
 
-    pub(super) fn start_stream(&mut self, trace: Trace) {
-        self.tracing = Some(Stream {
-            trace,
-            threads: HashSet::new(),
-            groups: HashSet::new(),
-            next_clock: Instant::now() + Duration::from_secs(1),
-        });
-    }
-
-    /// Puts what a trace has collected into frames, unless the client is behind.
+    /// Puts the records of its trace into frames, unless the client is behind.
     pub(super) fn pump(&mut self, now: Instant) {
-        let behind = self.output.len() - self.sent > HIGH_WATER;
-        let Some(stream) = &mut self.tracing else { return };
-        if behind {
-            return;
-        }
-        stream.fill(&mut self.output, now);
-    }
-}
-
-impl Stream {
-    fn fill(&mut self, output: &mut Vec<u8>, now: Instant) {
-        let chunks = self.trace.take();
-        let groups = if chunks.is_empty() { Vec::new() } else { Group::all() };
-        for group in groups {
-            if self.groups.insert(group.id()) {
-                note(output, &Note::Group { id: group.id(), name: group.name().to_owned() });
-            }
-        }
-        for chunk in chunks {
-            if self.threads.insert(chunk.writer) {
-                note(
-                    output,
-                    &Note::Thread {
-                        tid: chunk.writer.tid,
-                        start: chunk.writer.start,
-                        name: super::host::thread_name(chunk.writer.tid),
-                    },
-                );
-            }
-            let mut payload = Vec::with_capacity(12 + chunk.bytes.len());
-            payload.extend_from_slice(&chunk.writer.tid.to_le_bytes());
-            payload.extend_from_slice(&chunk.writer.start.to_le_bytes());
-            payload.extend_from_slice(&chunk.bytes);
-            frame(output, FrameKind::Records, &payload);
-        }
-        let dropped = self.trace.dropped();
-        if dropped.rings + dropped.trace > 0 {
-            note(output, &Note::Dropped { rings: dropped.rings, client: dropped.trace });
-        }
-        if now >= self.next_clock {
-            self.next_clock = now + Duration::from_secs(1);
-            note(output, &Note::Clock(super::host::clock_point()));
+        if let Some(stream) = &mut self.tracing
+            && self.output.unsent().len() <= HIGH_WATER
+        {
+            // The names of threads and groups take memory, too.
+            self.gone |= !memory::is_there(memory::SOME) || stream.fill(&mut self.output, now).is_err();
         }
     }
-}
-
-fn note(output: &mut Vec<u8>, note: &Note) {
-    if let Ok(json) = serde_json::to_vec(note) {
-        frame(output, FrameKind::Note, &json);
-    }
-}
-
-fn frame(output: &mut Vec<u8>, kind: FrameKind, payload: &[u8]) {
-    // A chunk is at most one ring, far below the bound.
-    debug_assert!(payload.len() < MAX_FRAME);
-    output.extend_from_slice(&(payload.len() as u32 + 1).to_le_bytes());
-    output.push(kind as u8);
-    output.extend_from_slice(payload);
-}
-
-fn peer_of(stream: &UnixStream) -> io::Result<Peer> {
-    let mut credentials = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
-    let mut length = size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: the option writes at most `length` bytes into `credentials`.
-    let asked = unsafe {
-        libc::getsockopt(
-            stream.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_PEERCRED,
-            (&raw mut credentials).cast(),
-            &raw mut length,
-        )
-    };
-    if asked != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(Peer { uid: credentials.uid, pid: credentials.pid.cast_unsigned() })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::agent::descriptors::Sockets;
+    use std::io::Write;
+    use std::os::unix::net::UnixStream;
 
     fn pair() -> (UnixStream, Client) {
         let (ours, theirs) = UnixStream::pair().unwrap();
-        (ours, Client::new(Kept::new(|| Ok(theirs)).unwrap()).unwrap())
+        let socket = Sockets::shared().keep(|| Ok(theirs.into())).unwrap();
+        (ours, Client::new(socket, Peer { uid: 0, pid: 0 }))
     }
 
     #[test]
-    fn lines_come_one_at_a_time_and_halves_are_waited_for() {
+    fn lines_come_whole_and_one_by_one() {
         let (mut remote, mut client) = pair();
         remote.write_all(b"one\ntwo\nthr").unwrap();
         client.receive();
@@ -378,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_over_the_bound_is_refused_not_stored() {
+    fn a_line_over_the_bound_is_refused() {
         let (mut remote, mut client) = pair();
         remote.set_nonblocking(true).unwrap();
         for _ in 0..64 {
@@ -390,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_request_waits_for_the_answer_to_be_sent() {
+    fn the_next_request_waits_for_the_answer() {
         let (mut remote, mut client) = pair();
         remote.write_all(b"one\ntwo\n").unwrap();
         client.receive();

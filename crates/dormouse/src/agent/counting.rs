@@ -1,59 +1,60 @@
-//! What a client has counted for groups, by name.
+//! The events that groups count for a client, by name.
 //!
-//! Groups count nothing unless somebody asks for it, since counting costs at each switch. A client that asks has it as
-//! long as it is connected, as it has the leases of `on`.
+//! Groups count nothing unless somebody asks for it, since counting costs at each switch. The agent
+//! counts for a client as long as the client is connected, as it holds the leases of `on`.
 
-use dormouse_events::Event;
+use dormouse_events::{Count, Counting, Event};
 
-use crate::group::Group;
-use crate::wire::{Code, Count, Counted, EventInfo, WireError};
+use crate::wire::{Code, CountAnswer, CountRow, EventInfo, WireError};
 
-/// One client's events, counted as long as this lives, and CPU time with them: it is in each answer to `stat`, whatever
-/// else was asked for.
+/// One client's events, counted as long as this lives, and CPU time with them: each answer to
+/// `stat` has it, whatever else the client asked for.
 #[derive(Debug)]
-pub(super) struct Counting {
+pub(super) struct ClientEvents {
     events: Vec<Event>,
     /// `None`: it wants nothing counted.
-    _counted: Option<dormouse_events::Counting>,
+    _counting: Option<Counting>,
 }
 
-/// Everything that has a name, with its reason where it is not to be had.
+/// Everything that has a name, with its reason where this process cannot count it.
 pub(super) fn available() -> Vec<EventInfo> {
     dormouse_events::available().into_iter().map(EventInfo::from).collect()
 }
 
-impl Counting {
-    /// Begins to count what can be counted of `names`; a name that is no event refuses all.
-    pub(super) fn start(names: &[String]) -> Result<(Self, Counted), WireError> {
+impl ClientEvents {
+    /// Starts counting those of `names` that can be counted. A name that is no event refuses all.
+    pub(super) fn start_counting(names: &[String]) -> Result<(Self, CountAnswer), WireError> {
         let known = available();
         let find = |name: &String| known.iter().find(|event| event.name == *name).cloned();
         let asked: Result<Vec<EventInfo>, WireError> =
             names.iter().map(|name| find(name).ok_or_else(|| unknown(name))).collect();
         let (counted, refused): (Vec<_>, Vec<_>) = asked?.into_iter().partition(|e| e.unavailable.is_none());
         let events: Result<Vec<Event>, _> = counted.iter().map(|event| Event::by_name(&event.name)).collect();
-        let events = events.map_err(|why| refusal(&why))?;
-        let guard = if names.is_empty() {
+        let events = events.map_err(refusal)?;
+        let counting = if names.is_empty() {
             None
         } else {
             let all: Vec<Event> = events.iter().copied().chain([Event::TASK_CLOCK]).collect();
-            Some(crate::count(&all).map_err(|why| refusal(&why))?)
+            if !Counting::leaves_room(&all) {
+                let message = "clients can have no further set of events counted: half of those that the service can \
+                               count in its life are taken; ask for one that was counted before";
+                return Err(WireError::new(Code::Events, message));
+            }
+            Some(crate::start_counting(&all).map_err(refusal)?)
         };
-        Ok((Self { events, _counted: guard }, Counted { counted, refused }))
+        Ok((Self { events, _counting: counting }, CountAnswer { counted, refused }))
     }
 
-    /// What `group` has counted of these events so far.
-    pub(super) fn of(&self, group: Group) -> Vec<Count> {
-        let counts = group.counts();
-        let count = |event: &Event| {
-            let of = counts.iter().find(|count| count.event == *event)?;
-            Some(Count {
-                event: event.name().to_owned(),
-                value: of.value,
-                enabled_ns: of.enabled_ns,
-                running_ns: of.running_ns,
-            })
-        };
-        self.events.iter().filter_map(count).collect()
+    /// Whether the client has named an event that is counted. Task-clock is one, too: an answer has
+    /// its count beside the CPU time, with the time for which it was counted.
+    pub(super) fn has_events(&self) -> bool {
+        !self.events.is_empty()
+    }
+
+    /// Those of a group's counts that are of these events, in their order.
+    pub(super) fn of(&self, counts: &[Count]) -> Vec<CountRow> {
+        let of = |event| counts.iter().find(|count| count.event == event).map(CountRow::from);
+        self.events.iter().copied().filter_map(of).collect()
     }
 }
 
@@ -63,9 +64,10 @@ fn unknown(name: &str) -> WireError {
         // It came up since the others were listed.
         Ok(_) => format!("{name} was not known a moment ago: try again"),
     };
-    WireError { code: Code::NoEvent, message, near: Vec::new() }
+    WireError::new(Code::NoEvent, message)
 }
 
-fn refusal(why: &dormouse_events::Error) -> WireError {
-    WireError { code: Code::Events, message: why.to_string(), near: Vec::new() }
+#[expect(clippy::needless_pass_by_value, reason = "for map_err")]
+fn refusal(why: dormouse_events::Error) -> WireError {
+    WireError::new(Code::Events, why.to_string())
 }

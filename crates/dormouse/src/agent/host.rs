@@ -1,21 +1,29 @@
-//! What the agent reads of the process that it serves.
+//! The process that the agent serves: its identity, its threads and groups, and the checks of
+//! `doctor`.
 
-use dormouse_sys::{Capability, State, ring, thread};
+use dormouse_sys::{Capability, State, records, thread};
 
-use super::counting::Counting;
+use super::counting::ClientEvents;
+use super::memory;
+use super::place::Place;
+use super::watching;
 use crate::group::Group;
 use crate::wire::{
-    Check, CheckState, Clock, ClockPoint, Doctor, GroupStat, Hello, PROTOCOL, Stat, ThreadStat,
+    Check, CheckState, Clock, ClockPoint, Doctor, GroupRow, Hello, PROTOCOL, Stat, ThreadStat,
 };
 
 /// The operations since `hello` says which there are.
-const OPS: [&str; 9] = ["keys", "on", "off", "trace", "stat", "doctor", "events", "count", "notices"];
+const OPS: [&str; 12] =
+    ["keys", "on", "off", "trace", "stat", "doctor", "events", "count", "notices", "reset", "watch", "slots"];
 
 /// How often a snapshot is taken, at most, until one is quick.
 const SNAPSHOTS: u32 = 3;
 
 /// A snapshot that takes no longer is good enough: as good as the clock that groups are charged by.
 const QUICK_NS: u64 = dormouse_clock::EPOCH_NS;
+
+/// A snapshot that takes longer does so because of the number of threads.
+const SLOW_NS: u64 = 10 * QUICK_NS;
 
 /// Reads of a clock that are timed together.
 const READS: u32 = 1000;
@@ -25,7 +33,21 @@ pub(super) fn clock_point() -> ClockPoint {
     ClockPoint { tsc: point.tsc, tsc_hz: point.hz, mono_ns: point.monotonic_ns, real_ns: point.realtime_ns }
 }
 
-/// A file of `/proc`, empty where there is none. The kernel cuts names anywhere, also in the middle of a character.
+/// The memory of an answer for each key, group and thread: some hundred bytes, first as a structure
+/// and then as text.
+const EACH: usize = 1024;
+
+/// Whether there is memory for what has to do with all keys and groups.
+pub(super) fn has_memory() -> bool {
+    memory::is_there(memory::MUCH) && {
+        // Nothing is kept of them, and so nothing allocated.
+        let keys = dormouse_keys::list(|_| ()).len();
+        memory::is_there(memory::MUCH + (keys + Group::all().len()) * EACH)
+    }
+}
+
+/// A file of `/proc`, empty where there is none. The kernel cuts names anywhere, also in the middle
+/// of a character.
 fn read(path: &str) -> String {
     String::from_utf8_lossy(&std::fs::read(path).unwrap_or_default()).into_owned()
 }
@@ -43,12 +65,18 @@ fn tids() -> Vec<u32> {
     tids
 }
 
-/// Groups with what `counting` counts, threads, and the process. What is counted goes on meanwhile, and this thread may
-/// have to wait for a processor in the middle: of a few snapshots the quickest is the truest.
-pub(super) fn stat(counting: Option<&Counting>) -> Stat {
+/// Whether there is memory for what has to do with all threads.
+pub(super) fn has_memory_for_threads() -> bool {
+    memory::is_there(tids().len() * EACH)
+}
+
+/// Groups with what `counting` counts, threads, and the process. Counts go on meanwhile, and this
+/// thread may have to wait for a processor in the middle: of a few snapshots the quickest is the
+/// truest. With many threads none is quick, and the first one does.
+pub(super) fn stat(counting: Option<&ClientEvents>) -> Stat {
     let mut best = snapshot(counting);
     for _ in 1..SNAPSHOTS {
-        if best.took_ns <= QUICK_NS {
+        if best.took_ns <= QUICK_NS || best.took_ns > SLOW_NS {
             break;
         }
         let again = snapshot(counting);
@@ -64,13 +92,17 @@ pub(super) fn stat(counting: Option<&Counting>) -> Stat {
 }
 
 /// All that changes while one looks, in an order that keeps it consistent.
-fn snapshot(counting: Option<&Counting>) -> Stat {
+fn snapshot(counting: Option<&ClientEvents>) -> Stat {
     let tids = tids();
-    let all = Group::all();
     let begun_ns = dormouse_clock::point().monotonic_ns;
-    let groups: Vec<GroupStat> = all.into_iter().map(|group| group_stat(group, counting)).collect();
-    // Then the threads, whose clocks make the kernel bring the process's account up to date, and the process last:
-    // it has used at least what its groups have.
+    let row = |(stat, counts): (crate::GroupStat, Vec<_>)| {
+        let counts = counting.map(|counting| counting.of(&counts)).unwrap_or_default();
+        GroupRow { counts, ..GroupRow::from(stat) }
+    };
+    let all = Group::read_all(counting.is_some_and(ClientEvents::has_events));
+    let groups: Vec<GroupRow> = all.into_iter().map(row).collect();
+    // Then the threads, whose clocks make the kernel bring the process's account up to date, and
+    // the process last: it has used at least what its groups have.
     let threads = tids
         .into_iter()
         .filter_map(|tid| {
@@ -89,29 +121,15 @@ fn snapshot(counting: Option<&Counting>) -> Stat {
         groups,
         threads,
         keys_on: 0,
-        dropped: ring::dropped(),
+        dropped: records::dropped(),
         clock: Some(clock()),
     }
 }
 
-fn group_stat(group: Group, counting: Option<&Counting>) -> GroupStat {
-    let stat = group.stat();
-    GroupStat {
-        id: group.id(),
-        counts: counting.map(|counting| counting.of(group)).unwrap_or_default(),
-        name: stat.name.to_owned(),
-        cpu_ns: stat.cpu.as_nanos() as u64,
-        entries: stat.entries,
-        alive: stat.alive,
-        started: stat.started,
-        finished: stat.finished,
-    }
-}
-
-/// What groups are charged by: the tier of this thread is the one that threads begin with.
+/// The clock that charges groups: this thread has the tier that threads begin with.
 fn clock() -> Clock {
     let tier = dormouse_clock::tier();
-    // A read that asks the kernel each time has nothing to be wrong about.
+    // A read that asks the kernel each time is not wrong.
     let error_bound_ns = if tier == dormouse_clock::Tier::Syscall { 0 } else { dormouse_clock::EPOCH_NS };
     Clock { tier: tier.name().to_owned(), error_bound_ns }
 }
@@ -150,7 +168,8 @@ fn threads_check() -> Capability {
     }
 }
 
-/// What a read of the clock costs on this thread, beside what it is made of and what it saves.
+/// The cost of a read of the clock on this thread, beside that of the counter alone and of the
+/// system call.
 fn clock_cost() -> Capability {
     let [clock, counter, call] = [
         cost(|| _ = dormouse_clock::thread_cpu_ns()),
@@ -164,7 +183,7 @@ fn clock_cost() -> Capability {
     )
 }
 
-/// Nanoseconds that `read` takes: the best of a few rounds, since what disturbs one makes it longer.
+/// Nanoseconds that `read` takes: the best of a few rounds, since a disturbance makes one longer.
 fn cost(read: impl Fn()) -> f64 {
     let round = |_| {
         let start = std::time::Instant::now();
@@ -181,20 +200,29 @@ fn proc_check() -> Option<Capability> {
     Some(Capability::unavailable("host.proc", detail).with_fix("mount /proc where the service runs"))
 }
 
-pub(super) fn doctor() -> Doctor {
-    let rings = match ring::dropped() {
+/// That the socket is where nobody looks first.
+fn place_check(place: &Place) -> Option<Capability> {
+    let detail = place.complaint()?;
+    let fix =
+        "have DORMOUSE_RUNTIME_DIR name a directory that is there, and that this user alone can write to";
+    Some(Capability::limited("agent.place", detail).with_fix(fix))
+}
+
+pub(super) fn doctor(place: &Place) -> Doctor {
+    let rings = match records::dropped() {
         0 => Capability::ok(
             "records.rings",
-            format!("{} rings of {} KiB, nothing dropped", ring::RINGS, ring::RING_BYTES / 1024),
+            format!("{} rings of {} KiB, nothing dropped", records::RINGS, records::RING_BYTES / 1024),
         ),
         dropped => Capability::limited("records.rings", format!("{dropped} records dropped so far")),
     };
     let checks = dormouse_keys::capability()
         .into_iter()
-        .chain(crate::environment::capability())
+        .chain(crate::environment::capabilities())
         .chain(dormouse_clock::capability())
-        .chain([clock_cost(), rings, threads_check()])
+        .chain([watching::capability(), clock_cost(), rings, threads_check()])
         .chain(proc_check())
+        .chain(place_check(place))
         .map(|c| Check {
             name: c.name.to_owned(),
             state: match c.state {

@@ -1,24 +1,35 @@
 //! The agent: a thread in the service that answers the `dormouse` command.
 //!
-//! It listens on a Unix socket in a directory that is its user's alone, speaks [`crate::wire`], and holds the
-//! leases of those who switch keys on and stay. (What they leave on for a time is held and ended by the keys'
-//! own timer, whatever becomes of the agent.) One thread serves all clients from one `poll` loop: it waits on
-//! nothing else, so a client that stalls, floods or dies harms itself only.
+//! It listens on a Unix socket in a directory that is its user's alone, speaks [`crate::wire`], and
+//! holds the leases of clients that switch keys on and stay. (The keys' own timer holds and ends
+//! timed leases, whatever becomes of the agent.) One thread serves all clients from one `poll`
+//! loop. It waits for no client, so one that stalls, floods or dies harms itself only. Beside
+//! `poll`, it waits for threads of this process alone: those in a batch or in the loader, those
+//! that change what is counted, the one that arms watches, and that of its sockets.
 //!
 //! # Promises to the host
 //!
-//! The thread blocks all signals that are sent to the process, so that the host's handlers run on the host's
-//! threads. It takes no lock of the host's. If it should panic, the panic ends with it, and the keys that its clients
-//! hold go off. A forked child has neither the thread nor its sockets ([`descriptors`]).
+//! The thread blocks all signals that are sent to the process, so that the host's handlers run on
+//! the host's threads. It takes no lock of the host's. Its sockets are in no table of the host's
+//! ([`door`]), and where they must be, it uses no number that has become the host's
+//! ([`descriptors`]). A client for which there is no memory is dropped ([`memory`]). If the thread
+//! should panic, or its socket be taken, it ends, and the keys that its clients hold go off: the
+//! next [`init`] starts another. A forked child has neither the thread nor its sockets.
 
 mod client;
 mod counting;
 mod descriptors;
+mod door;
 mod holders;
 mod host;
+mod memory;
 mod ops;
+mod output;
 mod place;
+mod registers;
 mod server;
+mod stream;
+mod watching;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -27,25 +38,35 @@ use std::sync::Arc;
 use dormouse_sys::loader::PinError;
 use dormouse_sys::rendezvous::{self, AgentPlace, Conflict, Table};
 
-pub(crate) use place::Place;
+use self::descriptors::Sockets;
+use self::place::Place;
+use self::server::Server;
+
+/// The stack of the agent's thread.
+const STACK: usize = 512 * 1024;
 
 /// A running agent. It runs as long as the process does: dropping this stops nothing.
 #[derive(Debug, Clone)]
 pub struct Agent {
     path: PathBuf,
+    complaint: Option<String>,
 }
 
 impl Agent {
-    /// The socket on which the agent listens.
+    /// The socket on which the agent listens: a file, or `@` and a name of the kernel's where no
+    /// directory will do.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// What is wrong with settings that the environment gives (`DORMOUSE_KEYS`, `DORMOUSE_CLOCK`), one sentence each:
-    /// the default is used instead. For the service's log; `dormouse doctor` says the same.
+    /// The faults of settings that the environment gives (`DORMOUSE_RUNTIME_DIR`, `DORMOUSE_KEYS`,
+    /// `DORMOUSE_CLOCK`, `DORMOUSE_ON`, `DORMOUSE_COUNT`), one sentence each: the default is used
+    /// instead. For the service's log; `dormouse doctor` says the same.
     pub fn warnings(&self) -> Vec<String> {
+        let keys = dormouse_keys::Protocol::complaint();
         let clock = dormouse_clock::complaint().map(str::to_owned);
-        dormouse_keys::Protocol::complaint().into_iter().chain(clock).collect()
+        let own = self.complaint.clone().into_iter().chain(keys);
+        own.chain(crate::environment::complaints()).chain(clock).collect()
     }
 }
 
@@ -53,19 +74,11 @@ impl Agent {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum InitError {
-    /// No directory for the socket.
-    #[error("no directory for the agent's socket: {}; set DORMOUSE_RUNTIME_DIR to a directory that this user can write to", tried.join("; "))]
-    NoDirectory {
-        /// What was tried, and why it would not do.
+    /// No place for the socket.
+    #[error("no place for the agent's socket: {}", tried.join("; "))]
+    NoPlace {
+        /// Each place that was tried, and its fault.
         tried: Vec<String>,
-    },
-    /// The socket could not be made.
-    #[error("cannot listen on {}: {source}", path.display())]
-    Socket {
-        /// Where.
-        path: PathBuf,
-        /// Why not.
-        source: io::Error,
     },
     /// Another copy of dormouse leads this process, and this one cannot follow it.
     #[error(transparent)]
@@ -86,62 +99,88 @@ pub enum InitError {
 
 /// Starts the agent, unless it runs already.
 ///
-/// The socket is `$DORMOUSE_RUNTIME_DIR/dormouse/<pid>.sock`, else `$XDG_RUNTIME_DIR/dormouse/<pid>.sock`,
-/// else `/tmp/dormouse-<uid>/<pid>.sock`. Only root and the process's own user may talk to it.
+/// The socket is `$DORMOUSE_RUNTIME_DIR/dormouse/<pid>.sock`, else
+/// `$XDG_RUNTIME_DIR/dormouse/<pid>.sock`, else `/tmp/dormouse-<uid>/<pid>.sock`; where none of
+/// them will do, it has a name of the kernel's, and [`Agent::warnings`] says why. Only root and the
+/// process's own user may talk to it.
 ///
-/// There is one agent in a process, however many copies of dormouse it holds: that of the copy which asked
-/// first. It lists and switches the keys of all, and traces the probes of all; groups are a copy's own.
+/// There is one agent in a process, however many copies of dormouse it holds: that of the copy
+/// which asked first. It lists and switches the keys of all, and traces the probes of all; groups
+/// are a copy's own.
 ///
-/// Where the environment has `DORMOUSE_COUNT=task-clock,page-faults`, these events are counted for all groups from here
-/// on; `dormouse doctor` tells what came of it.
+/// Where the environment has `DORMOUSE_COUNT=task-clock,page-faults`, these events are counted for
+/// all groups from here on; `dormouse doctor` tells what came of it. Where it has
+/// `DORMOUSE_ON=db.*,shopd::orders:*`, the keys of these names are switched on, as by
+/// `dormouse on --keep`.
 ///
 /// # Cost
 ///
-/// A few system calls and one thread, which then sleeps until somebody connects. What is slow to
-/// prepare (the membarrier registration, the clock's calibration) is done on that thread, some time later: a process
-/// that is about to give up rights calls [`dormouse_keys::prepare`] itself first. With `DORMOUSE_COUNT` also what
-/// [`count`](crate::count) costs, here.
+/// A few system calls and four threads: the agent's, that of its sockets, and the two that end what
+/// is on for a time and watch budgets. They sleep until somebody connects, or something ends. Steps
+/// that need rights which the process may give up next, as by a seccomp filter, are done here (see
+/// [`dormouse_keys::prepare`]): in a process with several threads the membarrier registration takes
+/// some milliseconds, and the clock's calibration one. With `DORMOUSE_COUNT` also what
+/// [`start_counting`](crate::start_counting) costs, with `DORMOUSE_ON` a batch of keys, here.
 ///
 /// # Errors
 ///
-/// When there is no directory or socket, or this copy of dormouse cannot take part (see [`InitError`]). The service goes on
-/// without an agent; what `DORMOUSE_COUNT` asks for is counted all the same.
+/// When there is no socket, or this copy of dormouse cannot take part (see [`InitError`]). The
+/// service goes on without an agent; what `DORMOUSE_COUNT` asks for is counted all the same.
 pub fn init() -> Result<Agent, InitError> {
-    crate::environment::count();
+    crate::environment::begin();
     let table = rendezvous::table()?;
     if let (_, Some(agent)) = look(table)? {
         return Ok(agent);
     }
-    // A thread and an exit handler run our code from now on. Asked before the lock: a constructor that calls this
-    // has them the other way round.
-    rendezvous::stay()?;
+    // A thread and an exit handler run our code from now on. Before the lock: a constructor that
+    // calls this has the loader's lock first.
+    dormouse_sys::loader::pin_self()?;
+    prepare();
     let (seat, running) = look(table)?;
     if let Some(agent) = running {
         return Ok(agent);
     }
-    descriptors::close_in_children();
-    let (place, listener) = Place::open()?;
+    let sockets = Sockets::new();
+    let (place, listener) = Place::open(&sockets)?;
     let place = Arc::new(place);
-    let served = Arc::clone(&place);
-    dormouse_sys::signals::with_all_blocked(|| {
-        std::thread::Builder::new()
-            .name("dormouse".into())
-            .stack_size(512 * 1024)
-            .spawn(move || server::run(listener, &served))
-    })
-    .map_err(|source| {
+    let server = Server::new(Arc::clone(&place), listener, sockets);
+    dormouse_sys::signals::spawn("dormouse", STACK, move || server::run(server)).map_err(|source| {
         place.remove();
         InitError::Thread { source }
     })?;
     place::remove_at_exit(&place);
-    let agent = Agent { path: place.socket().to_owned() };
+    let complaint = place.complaint();
+    let agent = Agent { path: place.name().to_owned(), complaint };
     seat.set(std::process::id(), agent.path());
     Ok(agent)
+}
+
+/// Does what a client's request, or the host's first budget, would do: by then a filter may kill
+/// the thread that does it, and a thread that finds no memory when it begins ends the process. The
+/// first thread that needs a step which fails now tries it again, and gets the refusal.
+fn prepare() {
+    // A filter that is there already may kill, and nobody has asked for anything yet.
+    if !dormouse_sys::perf::is_filtered() {
+        // Before there are threads: with several, the kernel has the process wait.
+        let _ = dormouse_keys::prepare();
+        dormouse_clock::prepare();
+    }
+    let _ = dormouse_keys::start_timer();
+    let _ = dormouse_clock::start_timer();
 }
 
 /// The agent of this process, if it has one: a forked child is another process.
 fn look(table: &'static Table) -> Result<(AgentPlace, Option<Agent>), InitError> {
     let seat = table.agent().map_err(|_| InitError::Reentrant)?;
-    let running = seat.path(std::process::id()).map(|path| Agent { path });
+    let running = seat.path(std::process::id()).map(|path| Agent { path, complaint: None });
     Ok((seat, running))
+}
+
+/// Says that this process has no agent any more.
+fn forget() {
+    if let Ok(seat) = rendezvous::table().map(Table::agent)
+        && let Ok(seat) = seat
+    {
+        seat.clear();
+    }
 }

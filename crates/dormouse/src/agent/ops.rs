@@ -1,27 +1,31 @@
-//! What the agent does for a request.
+//! Requests, and the agent's answers.
 
 use std::collections::HashSet;
 use std::time::Duration;
 
 use dormouse_keys::{Batch, BatchReport, Key, KeyUse, Lease, Listed, Selector};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
-use super::client::{Client, Greeted};
-use super::counting::{self, Counting};
+use super::client::Client;
+use super::counting::{self, ClientEvents};
 use super::holders::{self, Holders};
 use super::host;
-use super::server::Server;
+use super::memory;
+use super::place::Place;
+use super::registers;
+use super::stream::Stream;
+use super::watching::{self, ClientWatch};
 use crate::probe::Probe;
 use crate::recorder::{Trace, TraceError};
 use crate::wire::{
-    self, Changed, Code, Counted, Ended, Events, HeldBy, KeyInfo, Keys, LONGEST_MS, Op, PROTOCOL, ProbeInfo,
-    Request, Tracing, WireError,
+    BatchStat, Changed, Code, CountAnswer, Doctor, Ended, Events, HeldBy, Hello, KeyInfo, Keys, LONGEST_MS,
+    Op, PROTOCOL, ProbeInfo, Request, SlotsAnswer, Stat, Tracing, WatchRow, Watching, WireError,
 };
 
 /// Leases that a client may hold.
 const MAX_LEASES: usize = 256;
 
-/// What groups count for a client that has not said what.
+/// The event that groups count for a client that has not asked for any.
 const TASK_CLOCK: &str = "task-clock";
 
 /// Events that a client may have counted.
@@ -30,7 +34,7 @@ const MAX_EVENTS: usize = 32;
 /// How many near names an error names.
 const NEAR: usize = 5;
 
-/// What every version of the protocol has, so that another version can be told from nonsense.
+/// The fields that every version of the protocol has: they tell another version from nonsense.
 #[derive(Deserialize)]
 struct Envelope {
     v: u32,
@@ -38,97 +42,124 @@ struct Envelope {
     id: u64,
 }
 
-fn error(code: Code, message: impl Into<String>) -> WireError {
-    WireError { code, message: message.into(), near: Vec::new() }
+/// An answer, of any operation.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Answer {
+    Hello(Hello),
+    Keys(Keys),
+    Changed(Changed),
+    Tracing(Tracing),
+    Stat(Stat),
+    Events(Events),
+    Count(CountAnswer),
+    Doctor(Doctor),
+    Watching(Watching),
+    Watch(WatchRow),
+    Slots(SlotsAnswer),
 }
 
-impl Server {
-    /// Answers one line of a client. What cannot be understood closes the connection.
-    pub(super) fn request(&mut self, at: usize, line: &[u8]) {
-        let envelope: Envelope = match serde_json::from_slice(line) {
-            Ok(envelope) => envelope,
-            Err(why) => {
-                let message = format!(
-                    "not a request ({why}): a request is one line as {{\"v\":1,\"id\":1,\"op\":\"hello\",\"client\":\"…\"}}"
-                );
-                return self.clients[at].refuse(0, Code::BadRequest, message);
-            }
-        };
-        if envelope.v != PROTOCOL {
-            let message = format!(
-                "this service speaks protocol {PROTOCOL} (dormouse {}), the request is of protocol {}: use a matching dormouse command",
-                env!("CARGO_PKG_VERSION"),
-                envelope.v
-            );
-            return self.clients[at].refuse(envelope.id, Code::Version, message);
+/// One client's request, among all clients.
+struct Asked<'a> {
+    clients: &'a mut [Client],
+    at: usize,
+}
+
+/// Answers one line of a client. A line that is no request closes the connection.
+pub(super) fn answer(clients: &mut [Client], at: usize, place: &Place, line: &[u8]) {
+    let asked = read(line).and_then(|request| {
+        let is_first = clients[at].greeted.is_none() && !matches!(request.op, Op::Hello { .. });
+        let refused = "the first request of a connection is `hello`";
+        if is_first { Err((request.id, bad(refused))) } else { Ok(request) }
+    });
+    match asked {
+        // The answer would tell of them all.
+        Ok(Request { op: Op::Stat, .. }) if !host::has_memory_for_threads() => clients[at].gone = true,
+        Ok(Request { op: Op::Watch(_) | Op::WatchReport { .. }, .. })
+            if !memory::is_there(watching::MEMORY) =>
+        {
+            clients[at].gone = true;
         }
-        let request: Request = match serde_json::from_slice(line) {
-            Ok(request) => request,
-            Err(why) => {
-                return self.clients[at].refuse(
-                    envelope.id,
-                    Code::BadRequest,
-                    format!("not a request: {why}"),
-                );
-            }
-        };
-        let id = request.id;
-        if self.clients[at].greeted.is_none() && !matches!(request.op, Op::Hello { .. }) {
-            return self.clients[at].refuse(
-                id,
-                Code::BadRequest,
-                "the first request of a connection is `hello`",
-            );
+        Ok(Request { id, op, .. }) => {
+            let answer = Asked { clients, at }.run(op, place);
+            clients[at].answer(id, answer);
         }
-        match request.op {
+        Err((id, why)) => clients[at].refuse(id, why),
+    }
+}
+
+/// The request in a line, else the refusal with the request's id.
+fn read(line: &[u8]) -> Result<Request, (u64, WireError)> {
+    let Envelope { v, id } = serde_json::from_slice(line).map_err(|why| {
+        (0, bad(format!(
+            "not a request ({why}): a request is one line as {{\"v\":1,\"id\":1,\"op\":\"hello\",\"client\":\"…\"}}"
+        )))
+    })?;
+    if v != PROTOCOL {
+        let message = format!(
+            "this service speaks protocol {PROTOCOL} (dormouse {}), the request is of protocol {v}: use a matching dormouse command",
+            env!("CARGO_PKG_VERSION")
+        );
+        return Err((id, WireError::new(Code::Version, message)));
+    }
+    serde_json::from_slice(line).map_err(|why| (id, bad(format!("not a request: {why}"))))
+}
+
+fn bad(message: impl Into<String>) -> WireError {
+    WireError::new(Code::BadRequest, message)
+}
+
+impl Asked<'_> {
+    fn run(&mut self, op: Op, place: &Place) -> Result<Answer, WireError> {
+        Ok(match op {
             Op::Hello { notices, .. } => {
-                self.clients[at].greeted = Some(Greeted { notices });
-                self.clients[at].answer(id, Ok(host::hello()));
+                self.client().greeted = Some(notices);
+                Answer::Hello(host::hello())
             }
-            Op::Keys { glob } => {
-                let answer = self.list(glob.as_deref());
-                self.clients[at].answer(id, answer);
-            }
+            Op::Keys { glob } => Answer::Keys(self.list(glob.as_deref())?),
             Op::On { glob, for_ms, dwell_ms, keep } => {
-                let answer = self.on(at, &glob, for_ms, dwell_ms, keep);
-                self.clients[at].answer(id, answer);
+                Answer::Changed(self.on(&glob, for_ms, dwell_ms, keep)?)
             }
-            Op::Off { glob, dwell_ms, force } => {
-                let answer = self.off(at, &glob, dwell_ms, force);
-                self.clients[at].answer(id, answer);
-            }
-            Op::Trace { glob } => self.trace(at, id, &glob),
+            Op::Off { glob, dwell_ms, force } => Answer::Changed(self.off(&glob, dwell_ms, force)?),
+            Op::Reset { glob } => Answer::Changed(self.reset(&glob)?),
+            Op::Trace { glob } => Answer::Tracing(self.trace(&glob)?),
             Op::Stat => {
+                let counting = &mut self.client().counting;
                 // A client that knows no `count` wants CPU time.
-                if self.clients[at].counting.is_none() {
-                    self.clients[at].counting =
-                        Counting::start(&[TASK_CLOCK.to_owned()]).ok().map(|(c, _)| c);
+                if counting.is_none() {
+                    *counting = ClientEvents::start_counting(&[TASK_CLOCK.to_owned()]).ok().map(|(c, _)| c);
                 }
-                let stat = host::stat(self.clients[at].counting.as_ref());
-                self.clients[at].answer(id, Ok(stat));
+                Answer::Stat(host::stat(counting.as_ref()))
             }
-            Op::Events => self.clients[at].answer(id, Ok(Events { events: counting::available() })),
-            Op::Count { events } => {
-                let answer = self.count(at, &events);
-                self.clients[at].answer(id, answer);
-            }
-            Op::Doctor => self.clients[at].answer(id, Ok(host::doctor())),
-        }
+            Op::Events => Answer::Events(Events { events: counting::available() }),
+            Op::Count { events } => Answer::Count(self.count(&events)?),
+            Op::Doctor => Answer::Doctor(host::doctor(place)),
+            Op::Watch(wish) => Answer::Watching(registers::watch(self.clients, self.at, &wish)?),
+            Op::WatchReport { number } => Answer::Watch(self.report(number)?),
+            Op::Slots => Answer::Slots(registers::slots(self.clients)),
+        })
+    }
+
+    fn client(&mut self) -> &mut Client {
+        &mut self.clients[self.at]
+    }
+
+    fn user(&self) -> dormouse_keys::Holder {
+        dormouse_keys::Holder::User { uid: self.clients[self.at].peer.uid }
     }
 
     fn on(
         &mut self,
-        at: usize,
         glob: &str,
         for_ms: Option<u64>,
         dwell_ms: Option<u64>,
         keep: bool,
     ) -> Result<Changed, WireError> {
         if usize::from(for_ms.is_some()) + usize::from(dwell_ms.is_some()) + usize::from(keep) > 1 {
-            return Err(error(Code::BadRequest, "`for_ms`, `dwell_ms` and `keep` exclude each other"));
+            return Err(bad("`for_ms`, `dwell_ms` and `keep` exclude each other"));
         }
         let (length, dwell) = (time("for_ms", for_ms)?, time("dwell_ms", dwell_ms)?);
-        let selected = select(glob)?;
+        let selected = chosen(&parse(glob)?)?;
         let keys = || selected.iter().map(|k| k.key);
         let before = Before::of(&selected);
         if keep {
@@ -136,19 +167,19 @@ impl Server {
             return Ok(before.changed(report));
         }
         if let Some(length) = length {
-            let uid = self.clients[at].peer.uid;
-            let user = dormouse_keys::Holder::User { uid };
-            let report = Batch::new().hold_all(keys(), user, length).apply().map_err(refused)?;
-            let held = Holders::of(self).of_keys(&selected);
+            let report = Batch::new().hold_all(keys(), self.user(), length).apply().map_err(refused)?;
+            let uid = self.client().peer.uid;
+            let held = Holders::of(self.clients).of_keys(&selected);
             let mut own = held.iter().filter(|h| (h.holder.by, h.holder.uid) == (HeldBy::User, uid));
             let off_in_ms = own.find_map(|h| h.holder.left_ms);
             return Ok(Changed { off_in_ms, ..before.changed(report) });
         }
-        let client = &mut self.clients[at];
-        // Those that `off` has emptied count for nothing.
+        let client = self.client();
+        // Leases that `off` has emptied count for nothing.
         client.leases.retain(|lease| !lease.keys().is_empty());
         if client.leases.len() >= MAX_LEASES {
-            return Err(error(Code::Busy, format!("{MAX_LEASES} leases are held: switch some off first")));
+            let message = format!("{MAX_LEASES} leases are held: switch some off first");
+            return Err(WireError::new(Code::Busy, message));
         }
         let lease = Lease::of(keys()).and_then(|lease| lease.dwell(dwell.unwrap_or_default()));
         let lease = lease.map_err(refused)?;
@@ -157,64 +188,80 @@ impl Server {
         Ok(before.changed(report))
     }
 
-    fn off(
-        &mut self,
-        at: usize,
-        glob: &str,
-        dwell_ms: Option<u64>,
-        force: bool,
-    ) -> Result<Changed, WireError> {
+    fn off(&mut self, glob: &str, dwell_ms: Option<u64>, force: bool) -> Result<Changed, WireError> {
         let dwell = time("dwell_ms", dwell_ms)?;
-        let selected = select(glob)?;
+        let selector = parse(glob)?;
+        let selected = chosen(&selector)?;
         let keys = || selected.iter().map(|k| k.key);
-        let user = dormouse_keys::Holder::User { uid: self.clients[at].peer.uid };
-        let batch = Batch::new().disable_all(keys()).end_all(keys(), (!force).then_some(user));
+        // A glob does not switch off features that the service starts with.
+        let (named, start_on): (Vec<_>, Vec<_>) =
+            keys().partition(|key| !key.initial() || selector.names(key));
+        let batch = Batch::new().disable_all(named).end_all(keys(), (!force).then_some(self.user()));
         let batch = match dwell {
             Some(dwell) => batch.dwell(dwell),
-            // What lingers from before goes off with the rest.
-            None => batch.flush_all(keys()),
+            // Keys that linger from before go off with the rest.
+            None => batch.end_all(keys(), Some(dormouse_keys::Holder::Nobody)),
         };
-        let before = Before::of(&selected);
+        let start_on = start_on.into_iter().filter(|key| key.baseline()).count();
+        let changed = self.switch_off(&selected, batch, force)?;
+        Ok(Changed { start_on, ..changed })
+    }
+
+    fn reset(&mut self, glob: &str) -> Result<Changed, WireError> {
+        let selected = chosen(&parse(glob)?)?;
+        let keys = || selected.iter().map(|k| k.key);
+        let batch = Batch::new()
+            .reset_all(keys())
+            .end_all(keys(), Some(self.user()))
+            .end_all(keys(), Some(dormouse_keys::Holder::Nobody));
+        self.switch_off(&selected, batch, false)
+    }
+
+    /// Carries out a batch that gives back the leases of this client on these keys, or with `force`
+    /// those of all clients, which it tells.
+    fn switch_off(&mut self, selected: &[KeyUse], batch: Batch, force: bool) -> Result<Changed, WireError> {
+        let before = Before::of(selected);
         let held: Vec<usize> = self.clients.iter().map(Client::held).collect();
-        let addresses: HashSet<*const Key> = keys().map(std::ptr::from_ref).collect();
-        let whose = self.clients.iter_mut().enumerate().filter(|(other, _)| force || *other == at);
+        let addresses: HashSet<*const Key> = selected.iter().map(|k| std::ptr::from_ref(k.key)).collect();
+        let whose = self.clients.iter_mut().enumerate().filter(|(other, _)| force || *other == self.at);
         let mut leases: Vec<&mut Lease> = whose.flat_map(|(_, client)| client.leases_mut()).collect();
         let report = batch
             .apply_releasing(&mut leases, |key| addresses.contains(&std::ptr::from_ref(key)))
             .map_err(refused)?;
-        self.tell_others(at, &held);
-        let held = Holders::of(self).of_keys(&selected);
-        Ok(Changed { held, ..before.changed(report) })
-    }
-
-    /// Tells those who held so many keys that `at` has taken some from them.
-    fn tell_others(&mut self, at: usize, held: &[usize]) {
-        let peer = self.clients[at].peer;
-        for (other, (client, &held)) in self.clients.iter_mut().zip(held).enumerate() {
+        let peer = self.client().peer;
+        for (other, (client, held)) in self.clients.iter_mut().zip(held).enumerate() {
             let left = client.held();
-            if other != at && left < held {
+            if other != self.at && left < held {
                 client.tell(Ended { keys: held - left, left, uid: peer.uid, pid: peer.pid });
             }
         }
+        let held = Holders::of(self.clients).of_keys(selected);
+        Ok(Changed { held, ..before.changed(report) })
     }
 
-    fn count(&mut self, at: usize, events: &[String]) -> Result<Counted, WireError> {
+    fn count(&mut self, events: &[String]) -> Result<CountAnswer, WireError> {
         if events.len() > MAX_EVENTS {
-            return Err(error(Code::BadRequest, format!("more than {MAX_EVENTS} events: ask for fewer")));
+            return Err(bad(format!("more than {MAX_EVENTS} events: ask for fewer")));
         }
-        let (counting, counted) = Counting::start(events)?;
-        // What was counted before ends with it.
-        self.clients[at].counting = Some(counting);
-        Ok(counted)
+        let (counting, answer) = ClientEvents::start_counting(events)?;
+        // This ends what the client had counted before.
+        self.client().counting = Some(counting);
+        Ok(answer)
+    }
+
+    fn report(&mut self, number: u32) -> Result<WatchRow, WireError> {
+        let watch = self.client().watches.iter_mut().find(|watch| watch.number() == number);
+        let none = || WireError::new(Code::BadWatch, format!("this connection has no watch {number}"));
+        watch.map(ClientWatch::report).ok_or_else(none)
     }
 
     fn list(&self, glob: Option<&str>) -> Result<Keys, WireError> {
-        // Before the keys are listed: holds cannot be asked for meanwhile.
-        let holders = Holders::of(self);
-        let mut keys = dormouse_keys::list(|used| key_info(used, &holders));
+        // Before the keys are listed: a listing cannot ask for holds.
+        let holders = Holders::of(self.clients);
+        let mut keys = dormouse_keys::try_list(|used| key_info(used, &holders)).map_err(refused)?;
         if let Some(glob) = glob {
             let selector = parse(glob)?;
-            keys.retain(|key| selector.matches(&key.name));
+            keys.retain(|key| selector.matches_at(&key.name, &key.file, key.line));
             if keys.is_empty() {
                 return Err(no_match(glob));
             }
@@ -222,44 +269,43 @@ impl Server {
         Ok(Keys { keys })
     }
 
-    fn trace(&mut self, at: usize, id: u64, glob: &str) {
-        let trace = select(glob).and_then(|keys| {
-            Trace::of(keys).map_err(|why| match why {
-                TraceError::Keys(why) => refused(why),
-                TraceError::Elsewhere { .. } | TraceError::Leaving(_) => error(Code::Keys, why.to_string()),
-                other => error(Code::BadGlob, other.to_string()),
-            })
-        });
-        let trace = match trace {
-            Ok(trace) => trace,
-            Err(why) => return self.clients[at].answer::<Tracing>(id, Err(why)),
+    /// Starts a trace, whose frames follow the answer.
+    fn trace(&mut self, glob: &str) -> Result<Tracing, WireError> {
+        let trace = Trace::of(chosen(&parse(glob)?)?).map_err(|why| match why {
+            TraceError::Keys(why) => refused(why),
+            TraceError::Elsewhere { .. } | TraceError::Leaving(_) => {
+                WireError::new(Code::Keys, why.to_string())
+            }
+            other => WireError::new(Code::BadGlob, other.to_string()),
+        })?;
+        let answer = Tracing {
+            matched: names(trace.keys()),
+            keys: trace.keys().len(),
+            probes: trace.keys().iter().filter_map(probe_info).collect(),
+            batch: trace.lease().map(|lease| lease.report().into()).unwrap_or_default(),
+            clock: host::clock_point(),
         };
-        let probes = trace.keys().iter().filter_map(probe_info).collect();
-        let matched = names(trace.keys());
-        let batch = trace.lease().map(|l| batch(l.report())).unwrap_or_default();
-        self.clients[at].answer(id, Ok(Tracing { matched, probes, batch, clock: host::clock_point() }));
-        self.clients[at].start_stream(trace);
+        self.client().tracing = Some(Stream::new(trace));
+        Ok(answer)
     }
 }
 
-/// A time that somebody asked for.
+/// A time in a request.
 fn time(field: &str, ms: Option<u64>) -> Result<Option<Duration>, WireError> {
     match ms {
         None | Some(1..=LONGEST_MS) => Ok(ms.map(Duration::from_millis)),
-        Some(ms) => {
-            Err(error(Code::BadRequest, format!("`{field}` is {ms}, and must be from 1 to {LONGEST_MS}")))
-        }
+        Some(ms) => Err(bad(format!("`{field}` is {ms}, and must be from 1 to {LONGEST_MS}"))),
     }
 }
 
-/// Keys that are to be switched; their objects stay.
-fn select(glob: &str) -> Result<Vec<KeyUse>, WireError> {
-    let keys = parse(glob)?.keys();
-    if keys.is_empty() { Err(no_match(glob)) } else { Ok(keys) }
+/// Keys that are to be switched. Their objects stay loaded meanwhile.
+fn chosen(selector: &Selector) -> Result<Vec<KeyUse>, WireError> {
+    let keys = selector.try_keys().map_err(refused)?;
+    if keys.is_empty() { Err(no_match(selector.as_str())) } else { Ok(keys) }
 }
 
 fn parse(glob: &str) -> Result<Selector, WireError> {
-    Selector::parse(glob).map_err(|why| error(Code::BadGlob, why.to_string()))
+    Selector::parse(glob).map_err(|why| WireError::new(Code::BadGlob, why.to_string()))
 }
 
 fn no_match(glob: &str) -> WireError {
@@ -269,26 +315,18 @@ fn no_match(glob: &str) -> WireError {
 
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
 fn refused(why: dormouse_keys::Error) -> WireError {
-    error(Code::Keys, format!("{why}; the keys are as they were"))
+    let message = match &why {
+        // This message tells of sites that are not as they were.
+        dormouse_keys::Error::HalfWritten { .. } => why.to_string(),
+        _ => format!("{why}; the keys are as they were"),
+    };
+    WireError::new(Code::Keys, message)
 }
 
 fn names<'a>(keys: impl IntoIterator<Item = &'a KeyUse>) -> Vec<String> {
     let mut names: Vec<String> = keys.into_iter().map(|k| k.key.name().to_owned()).collect();
     names.dedup();
     names
-}
-
-fn batch(report: BatchReport) -> wire::Batch {
-    wire::Batch {
-        keys: report.keys,
-        sites: report.sites,
-        pages: report.pages,
-        barriers: report.barriers,
-        traps: report.traps,
-        skipped: report.skipped,
-        unsealed: report.unsealed,
-        elapsed_ns: report.elapsed.as_nanos() as u64,
-    }
 }
 
 /// Keys as they were before they were switched.
@@ -310,7 +348,8 @@ impl<'a> Before<'a> {
             changed: report.keys,
             names: Some(names(changed)),
             off_in_ms: None,
-            batch: batch(report),
+            start_on: 0,
+            batch: BatchStat::from(report),
             held: Vec::new(),
         }
     }
@@ -340,6 +379,7 @@ fn key_info(used: Listed<'_>, holders: &Holders) -> KeyInfo {
         kind: kind.to_owned(),
         on: key.is_enabled(),
         baseline: key.baseline(),
+        initial: key.initial(),
         leases: key.leases(),
         off_in_ms: holders::off_in_ms(key, &held),
         held,

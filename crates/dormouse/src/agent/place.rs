@@ -1,108 +1,200 @@
-//! Where the socket lies, and that nobody else can put one there.
+//! The place of the socket, where nobody else can put one.
+//!
+//! It is a file in a directory of the user's own, closed to others, below directories that nobody
+//! else can change: so a path leads to the same place a moment after the agent has looked at it.
+//! Where there is no such directory, the socket has a name of the kernel's
+//! (`@dormouse-<uid>/<pid>.<number>.sock` in `/proc/net/unix`), to which everybody on the machine
+//! may connect: the agent refuses other users, as it does everywhere. The number is another one
+//! each time, so that nobody can take the name beforehand.
 //!
 //! # Safety
 //!
 //! `atexit` and `geteuid` have no preconditions; the handler only unlinks a file.
 #![allow(unsafe_code)]
 
-use std::env;
-use std::fs::{self, DirBuilder, Permissions};
+use std::fs::{self, DirBuilder};
+use std::hash::{BuildHasher, RandomState};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
-use std::os::unix::net::UnixListener;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::time::Duration;
 
+use dormouse_sys::environment;
+use rustix::fs::{Mode, fchmod};
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use super::InitError;
-use super::descriptors::Kept;
+use super::descriptors::{Socket, Sockets};
 
-/// The age from which on a socket that nobody listens on was left behind.
+/// From this age on, a socket that nobody listens on was left behind.
 const LEFT_BEHIND: Duration = Duration::from_secs(10);
 
-/// The agent's socket file.
+/// Connections that wait to be accepted.
+const BACKLOG: i32 = 128;
+
+/// Where the agent listens.
 #[derive(Debug)]
 pub(crate) struct Place {
-    socket: PathBuf,
-    /// Of the file, so that a later process's is not taken for ours.
-    inode: u64,
+    /// As the kernel lists it.
+    name: PathBuf,
+    /// Of the file, so that a later process's is not taken for ours; 0: it has a name of the
+    /// kernel's.
+    inode: AtomicU64,
+    /// Each better place, and why it would not do.
+    refused: Vec<String>,
 }
 
 impl Place {
     /// Makes the directory and the socket.
-    pub(super) fn open() -> Result<(Self, Kept<UnixListener>), InitError> {
-        let mut tried = Vec::new();
-        for directory in candidates() {
-            match prepare(&directory) {
-                Ok(()) => return Self::listen(&directory),
-                Err(why) => tried.push(format!("{}: {why}", directory.display())),
+    pub(super) fn open(sockets: &Arc<Sockets>) -> Result<(Self, Socket), InitError> {
+        let mut refused = Vec::new();
+        for (directory, origin) in candidates() {
+            match listen_in(&directory, sockets) {
+                Ok((name, inode, listener)) => {
+                    let inode = AtomicU64::new(inode);
+                    return Ok((Self { name, inode, refused }, listener));
+                }
+                Err(why) => refused.push(format!("{}{origin}: {why}", directory.display())),
             }
         }
-        Err(InitError::NoDirectory { tried })
-    }
-
-    fn listen(directory: &Path) -> Result<(Self, Kept<UnixListener>), InitError> {
-        sweep(directory, LEFT_BEHIND);
-        let socket = directory.join(format!("{}.sock", std::process::id()));
-        let fail = |source| InitError::Socket { path: socket.clone(), source };
-        if is_stale(&socket) {
-            // A dead process had our number.
-            fs::remove_file(&socket).map_err(fail)?;
+        // Hashed with a number that the standard library draws.
+        let number = RandomState::new().hash_one(0);
+        let name = format!("dormouse-{}/{}.{number:016x}.sock", own_uid(), std::process::id());
+        let path = PathBuf::from(format!("@{name}"));
+        let listener = SocketAddrUnix::new_abstract_name(name.as_bytes())
+            .and_then(|address| sockets.keep(|| bind(&address, None)));
+        match listener {
+            Ok(listener) => Ok((Self { name: path, inode: AtomicU64::new(0), refused }, listener)),
+            Err(errno) => {
+                refused.push(format!("{}: {}", path.display(), io::Error::from(errno)));
+                Err(InitError::NoPlace { tried: refused })
+            }
         }
-        let listener = Kept::new(|| UnixListener::bind(&socket)).map_err(fail)?;
-        // The directory keeps others out until this is done.
-        fs::set_permissions(&socket, Permissions::from_mode(0o600)).map_err(fail)?;
-        listener.set_nonblocking(true).map_err(fail)?;
-        let inode = fs::symlink_metadata(&socket).map_err(fail)?.ino();
-        Ok((Self { socket, inode }, listener))
     }
 
-    pub(super) fn socket(&self) -> &Path {
-        &self.socket
+    /// The socket's name, as the kernel lists it.
+    pub(super) fn name(&self) -> &Path {
+        &self.name
+    }
+
+    /// Why the socket is no file.
+    pub(super) fn complaint(&self) -> Option<String> {
+        let told = || format!("the agent listens on {}: {}", self.name.display(), self.refused.join("; "));
+        (!self.is_file()).then(told)
+    }
+
+    fn is_file(&self) -> bool {
+        self.inode.load(Ordering::Relaxed) != 0
+    }
+
+    /// Whether a client that looks for the socket finds it.
+    pub(super) fn is_there(&self) -> bool {
+        let inode = self.inode.load(Ordering::Relaxed);
+        !self.is_file() || fs::symlink_metadata(&self.name).is_ok_and(|m| m.ino() == inode)
+    }
+
+    /// Makes a new socket where the file was, if nobody else's is there by now.
+    pub(super) fn restore(&self, sockets: &Arc<Sockets>) -> Option<Socket> {
+        let (_, inode, listener) = listen_in(self.name.parent()?, sockets).ok()?;
+        self.inode.store(inode, Ordering::Relaxed);
+        Some(listener)
     }
 
     /// Takes the socket file away, if it is still ours.
     pub(super) fn remove(&self) {
-        if fs::symlink_metadata(&self.socket).is_ok_and(|m| m.ino() == self.inode) {
+        if self.is_file() && self.is_there() {
             // Nothing to do about a failure: a stale file is swept by the next process.
-            let _ = fs::remove_file(&self.socket);
+            let _ = fs::remove_file(&self.name);
         }
     }
+}
+
+/// A socket in a directory: its name, the file's inode, the socket.
+fn listen_in(directory: &Path, sockets: &Arc<Sockets>) -> Result<(PathBuf, u64, Socket), String> {
+    let directory = prepare(directory)?;
+    let name = directory.join(format!("{}.sock", std::process::id()));
+    let fail = |errno: Errno| format!("cannot listen on {}: {}", name.display(), io::Error::from(errno));
+    let address = SocketAddrUnix::new(&name).map_err(fail)?;
+    let is_stale = sockets.run(|| {
+        sweep(&directory, LEFT_BEHIND);
+        is_stale(&name)
+    });
+    if is_stale {
+        // A dead process had our number.
+        fs::remove_file(&name).map_err(|error| error.to_string())?;
+    }
+    let listener = sockets.keep(|| bind(&address, Some(&name))).map_err(fail)?;
+    let inode = fs::symlink_metadata(&name).map_err(|error| error.to_string())?.ino();
+    Ok((name, inode, listener))
+}
+
+/// A socket that listens, and whose file nobody else may use.
+fn bind(address: &SocketAddrUnix, file: Option<&Path>) -> Result<OwnedFd, Errno> {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let socket = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    let own = Mode::RUSR | Mode::WUSR;
+    // The file is made with the socket's mode, as far as the host's umask has it. The directory
+    // keeps others out in any case.
+    let _ = fchmod(&socket, own);
+    net::bind(&socket, address)?;
+    if let Some(file) = file {
+        rustix::fs::chmod(file, own)?;
+    }
+    net::listen(&socket, BACKLOG)?;
+    Ok(socket)
 }
 
 fn own_uid() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// Directories for the socket, the best first. One that was asked for by name is not replaced by another.
-fn candidates() -> Vec<PathBuf> {
-    let set = |name| env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
+/// Directories for the socket, the best first, each with the variable that names it. One that was
+/// asked for by name is not replaced by another.
+fn candidates() -> Vec<(PathBuf, &'static str)> {
+    let variables = environment::variables();
     // Absolute, because that is how the command finds it in the kernel's list of sockets.
-    if let Some(directory) = set("DORMOUSE_RUNTIME_DIR") {
+    if let Some(directory) = variables.runtime_dir.as_ref().map(PathBuf::from) {
         let directory = std::path::absolute(&directory).unwrap_or(directory);
-        return vec![directory.join("dormouse")];
+        return vec![(directory.join("dormouse"), " (by DORMOUSE_RUNTIME_DIR)")];
     }
     let temporary = PathBuf::from(format!("/tmp/dormouse-{}", own_uid()));
-    set("XDG_RUNTIME_DIR")
-        .filter(|d| d.is_absolute())
-        .map(|d| d.join("dormouse"))
+    let given = variables.xdg_runtime_dir.as_ref().map(Path::new).filter(|d| d.is_absolute());
+    given
+        .map(|d| (d.join("dormouse"), " (by XDG_RUNTIME_DIR)"))
         .into_iter()
-        .chain([temporary])
+        .chain([(temporary, "")])
         .collect()
 }
 
-/// Makes the directory, or sees that an existing one is the user's own and closed to others.
-fn prepare(directory: &Path) -> Result<(), String> {
-    match DirBuilder::new().mode(0o700).create(directory) {
-        Ok(()) => return Ok(()),
+/// Makes the directory, or sees that an existing one is the user's own and closed to others. The
+/// path comes back without links: nobody else can change where it leads.
+fn prepare(directory: &Path) -> Result<PathBuf, String> {
+    let (Some(parent), Some(name)) = (directory.parent(), directory.file_name()) else {
+        return Err("is no directory for a socket".into());
+    };
+    let parent = fs::canonicalize(parent).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => format!("{} does not exist", parent.display()),
+        _ => format!("{}: {error}", parent.display()),
+    })?;
+    if parent.as_os_str().as_bytes().contains(&b'\n') {
+        // One line is one socket in the kernel's list.
+        return Err("has a line break in its name".into());
+    }
+    parent.ancestors().try_for_each(is_beyond_others)?;
+    let directory = parent.join(name);
+    match DirBuilder::new().mode(0o700).create(&directory) {
+        Ok(()) => {}
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
         Err(error) => return Err(error.to_string()),
     }
     // Not followed: in /tmp anybody could have put a link there.
-    let found = fs::symlink_metadata(directory).map_err(|e| e.to_string())?;
+    let found = fs::symlink_metadata(&directory).map_err(|e| e.to_string())?;
     if !found.is_dir() {
         return Err("exists and is no directory".into());
     }
@@ -112,9 +204,23 @@ fn prepare(directory: &Path) -> Result<(), String> {
     if found.mode() & 0o077 != 0 {
         return Err(format!("is open to others (mode {:o}, should be 700)", found.mode() & 0o777));
     }
-    // A socket is made by whoever may write here; asked before the bind, so that another candidate has its
-    // turn.
-    rustix::fs::access(directory, rustix::fs::Access::WRITE_OK).map_err(|e| e.to_string())
+    // Asked before the bind, so that another candidate has its turn.
+    rustix::fs::access(&directory, rustix::fs::Access::WRITE_OK).map_err(|e| e.to_string())?;
+    Ok(directory)
+}
+
+/// Refuses a directory in which another user can rename files. (The owner of the root directory has
+/// everything.)
+fn is_beyond_others(directory: &Path) -> Result<(), String> {
+    let look = |path: &Path| fs::symlink_metadata(path).map_err(|e| format!("{}: {e}", path.display()));
+    let (found, root) = (look(directory)?, look(Path::new("/"))?);
+    let is_known = [0, own_uid(), root.uid()].contains(&found.uid());
+    let is_sticky = found.mode() & 0o1000 != 0;
+    if is_known && (is_sticky || found.mode() & 0o022 == 0) {
+        return Ok(());
+    }
+    let (path, uid, mode) = (directory.display(), found.uid(), found.mode() & 0o777);
+    Err(format!("others can change what is in {path} (of uid {uid}, mode {mode:o})"))
 }
 
 /// Whether a socket file is there that nobody listens on.
@@ -128,8 +234,8 @@ fn is_stale(socket: &Path) -> bool {
     asked == Err(Errno::CONNREFUSED)
 }
 
-/// Takes away what processes have left behind that could not clean up. A younger file may be a socket that is
-/// bound and not yet listened on.
+/// Removes the sockets of processes that could not clean up. A younger file may be a socket that is
+/// bound, and on which its process is about to listen.
 fn sweep(directory: &Path, older_than: Duration) {
     let Ok(entries) = fs::read_dir(directory) else { return };
     for path in entries.flatten().map(|e| e.path()) {
@@ -143,23 +249,26 @@ fn sweep(directory: &Path, older_than: Duration) {
     }
 }
 
-static AT_EXIT: Mutex<Option<(u32, Arc<Place>)>> = Mutex::new(None);
+/// The last agent's place, and its process. Not under a lock, which a thread that ends the process,
+/// or one that forks beside it, might have for ever; and never freed.
+static AT_EXIT: AtomicPtr<(u32, Arc<Place>)> = AtomicPtr::new(ptr::null_mut());
 
-/// Has the socket file removed when this process ends in order. (One that is killed leaves it for [`sweep`].)
+/// Has the socket file removed when this process ends in order. (One that is killed leaves it for
+/// [`sweep`].)
 pub(super) fn remove_at_exit(place: &Arc<Place>) {
-    let mut at_exit = AT_EXIT.lock().unwrap_or_else(PoisonError::into_inner);
-    let first = at_exit.is_none();
-    *at_exit = Some((std::process::id(), Arc::clone(place)));
-    if first {
-        // SAFETY: a plain function of this object. A failure leaves the file for the next process to sweep.
+    let kept = Box::leak(Box::new((std::process::id(), Arc::clone(place))));
+    // Pairs with the load in `remove`.
+    if AT_EXIT.swap(kept, Ordering::Release).is_null() {
+        // SAFETY: a plain function of this object. A failure leaves the file for the next process
+        // to sweep.
         unsafe { libc::atexit(remove) };
     }
 }
 
 extern "C" fn remove() {
-    // Not waited for: a thread that ends the process inside `init` holds the lock.
-    if let Ok(at_exit) = AT_EXIT.try_lock()
-        && let Some((pid, place)) = &*at_exit
+    // Pairs with the swap in `remove_at_exit`. SAFETY: null, or leaked there.
+    let kept = unsafe { AT_EXIT.load(Ordering::Acquire).as_ref() };
+    if let Some((pid, place)) = kept
         && *pid == std::process::id()
     {
         place.remove();
@@ -169,9 +278,12 @@ extern "C" fn remove() {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::net::UnixListener;
 
     #[test]
-    fn a_directory_that_is_open_to_others_or_no_directory_is_refused() {
+    fn a_directory_open_to_others_is_refused() {
         let base = tempfile::tempdir().unwrap();
         let open = base.path().join("open");
         fs::create_dir(&open).unwrap();
@@ -187,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_directory_is_its_users_alone_and_stale_sockets_in_it_are_swept() {
+    fn stale_sockets_in_the_directory_are_swept() {
         let base = tempfile::tempdir().unwrap();
         let directory = base.path().join("dormouse");
         prepare(&directory).unwrap();

@@ -2,202 +2,299 @@
 //!
 //! # Invariants
 //!
-//! 1. At most [`MAX_CLIENTS`] connections; a further one takes the place of the one that has been silent longest, or
-//!    is told so and closed.
-//! 2. A client's leases end with the client, all of them with the loop. What a client left on for a time is not
-//!    here: the keys' timer ends it.
+//! 1. At most [`MAX_CLIENTS`] connections, and [`FOR_ROOT`] more of root's. A further one takes the
+//!    place of the one that has been idle longest (the silent ones first), or is told that there
+//!    is no room, and closed.
+//! 2. A client's leases end with the client, all of them with the loop. Timed leases are not here:
+//!    the keys' timer ends them.
+//! 3. The loop ends when the socket on which it listens is no longer the agent's.
 
-use std::io::ErrorKind;
-use std::os::unix::net::UnixListener;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dormouse_keys::{Batch, Lease};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-use super::Place;
 use super::client::{Client, Input};
-use super::descriptors::Kept;
-use crate::wire::{Code, MAX_LINE};
+use super::descriptors::{MAX_SOCKETS, Socket, Sockets};
+use super::place::Place;
+use super::{host, memory, ops};
+use crate::wire::{Code, MAX_LINE, WireError};
 
 /// Connections at once.
-pub(super) const MAX_CLIENTS: usize = 32;
+const MAX_CLIENTS: usize = 32;
+
+/// One connection more, which is root's alone.
+const FOR_ROOT: usize = 1;
+
+/// The descriptors of a poll: all connections, and the socket that listens.
+const POLLED: usize = MAX_CLIENTS + FOR_ROOT + 1;
+
+// Open at once: those, a connection that is being refused, and a new socket that listens.
+const _: () = assert!(POLLED + 2 == MAX_SOCKETS);
 
 /// How often a running trace looks for records.
 const TRACE_INTERVAL: Duration = Duration::from_millis(20);
 
-/// How long to leave alone what the system has refused (no descriptors left), so as not to spin.
+/// How long to wait after the system has refused something (no descriptors left), so as not to
+/// spin.
 const PAUSE: Duration = Duration::from_millis(200);
+
+/// How often the loop looks whether its socket file is there: when it is awake anyway, and when
+/// nothing wakes it.
+const LOOK_AWAKE: Duration = Duration::from_secs(1);
+const LOOK_ASLEEP: Duration = Duration::from_secs(60);
 
 /// Connections accepted, and requests of one client answered, before the others have their turn.
 const AT_ONCE: usize = 64;
 
-/// What the loop holds.
-#[derive(Debug, Default)]
+/// The state of the loop.
+#[derive(Debug)]
 pub(super) struct Server {
-    pub(super) clients: Vec<Client>,
+    clients: Vec<Client>,
+    place: Arc<Place>,
+    listener: Socket,
+    sockets: Arc<Sockets>,
     no_accept_until: Option<Instant>,
+    /// There was no memory to release the leases of clients that are gone.
+    no_release_until: Option<Instant>,
+    looked_at: Instant,
 }
 
+/// The listener is no longer the agent's.
+struct Lost;
+
 /// The agent's thread.
-pub(super) fn run(listener: Kept<UnixListener>, place: &Place) {
-    let served = catch_unwind(AssertUnwindSafe(|| {
-        // Slow the first time, so not on the host's thread. A refusal is met again, and reported, by who
-        // switches keys.
-        let _ = dormouse_keys::prepare();
-        dormouse_clock::tier();
-        let mut server = Server::default();
-        loop {
-            if let Err(errno) = server.turn(&listener)
-                && errno != Errno::INTR
-            {
-                // Out of memory, or of descriptors under a lowered limit: it may pass, the leases must not.
-                std::thread::sleep(PAUSE);
-                server.expire(Instant::now());
-            }
-        }
-    }));
-    // Whatever ended the loop, leases have gone with the server, and nobody shall find a dead socket.
-    drop(served);
-    drop(listener);
-    place.remove();
+pub(super) fn run(mut server: Server) {
+    let _ = catch_unwind(AssertUnwindSafe(|| while server.turn().is_ok() {}));
+    server.end();
 }
 
 impl Server {
-    /// Waits for something to happen, and deals with it.
-    fn turn(&mut self, listener: &Kept<UnixListener>) -> Result<(), Errno> {
-        let now = Instant::now();
-        let accepting = self.no_accept_until.is_none_or(|until| until <= now);
-        let mut places: Vec<PollFd<'_>> = self.clients.iter().map(interest).collect();
-        if accepting {
-            places.push(PollFd::new(listener, PollFlags::IN));
+    pub(super) fn new(place: Arc<Place>, listener: Socket, sockets: Arc<Sockets>) -> Self {
+        Self {
+            clients: Vec::with_capacity(POLLED),
+            place,
+            listener,
+            sockets,
+            no_accept_until: None,
+            no_release_until: None,
+            looked_at: Instant::now(),
         }
-        poll(&mut places, self.timeout(now).as_ref())?;
-        let ready: Vec<PollFlags> = places.iter().map(PollFd::revents).collect();
-        drop(places);
+    }
 
-        for (at, ready) in ready.iter().take(self.clients.len()).enumerate() {
-            let readable = ready.intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR);
-            self.serve(at, readable);
+    /// Waits for something to happen, and deals with it.
+    fn turn(&mut self) -> Result<(), Lost> {
+        let now = Instant::now();
+        let count = self.clients.len();
+        let mut polled = [libc::pollfd { fd: -1, events: 0, revents: 0 }; POLLED];
+        for (entry, client) in polled.iter_mut().zip(&self.clients) {
+            *entry = client.interest();
         }
-        if accepting && ready.last().is_some_and(|r| r.contains(PollFlags::IN)) {
-            self.accept(listener);
+        let is_accepting = self.no_accept_until.is_none_or(|until| until <= now);
+        polled[count].fd = self.listener.number();
+        polled[count].events = if is_accepting { libc::POLLIN } else { 0 };
+        match self.sockets.poll(&mut polled[..=count], Some(self.timeout(now))) {
+            Ok(()) => {}
+            Err(Errno::INTR) => return Ok(()),
+            Err(_) => {
+                // Out of memory, or of descriptors under a lowered limit: it may pass, the leases
+                // must not.
+                std::thread::sleep(PAUSE);
+                for entry in &mut polled {
+                    entry.revents = 0;
+                }
+            }
         }
-        self.expire(Instant::now());
+        for (at, entry) in polled[..count].iter().enumerate() {
+            self.serve(at, entry.revents & !libc::POLLOUT != 0);
+        }
+        let listener = polled[count].revents;
+        if listener & !libc::POLLIN != 0 || !self.listener.is_ours() {
+            return Err(Lost);
+        }
+        if listener != 0 {
+            self.accept()?;
+        }
+        let now = Instant::now();
+        self.expire(now);
+        if self.looked_at + LOOK_AWAKE <= now {
+            self.looked_at = now;
+            self.look();
+        }
         Ok(())
     }
 
-    fn serve(&mut self, at: usize, readable: bool) {
-        if readable {
+    fn serve(&mut self, at: usize, is_readable: bool) {
+        if is_readable {
             self.clients[at].receive();
         }
         self.clients[at].send();
         for _ in 0..AT_ONCE {
             match self.clients[at].next_line() {
-                Input::Line(line) => self.request(at, &line),
+                Input::Line(line) => {
+                    if host::has_memory() {
+                        ops::answer(&mut self.clients, at, &self.place, &line);
+                    } else {
+                        self.clients[at].gone = true;
+                    }
+                }
                 Input::TooLong => {
                     let message = format!("a request is longer than {MAX_LINE} bytes");
-                    self.clients[at].refuse(0, Code::TooLong, message);
+                    self.clients[at].refuse(0, WireError::new(Code::TooLong, message));
                 }
                 Input::Nothing => break,
             }
             self.clients[at].send();
         }
-        if self.clients[at].tracing.is_some() {
+        if self.clients[at].tracing.is_some() && !self.clients[at].gone {
             self.clients[at].pump(Instant::now());
             self.clients[at].send();
         }
     }
 
-    fn accept(&mut self, listener: &Kept<UnixListener>) {
+    fn accept(&mut self) -> Result<(), Lost> {
+        let own = rustix::process::geteuid().as_raw();
         for _ in 0..AT_ONCE {
-            match Kept::new(|| listener.accept().map(|(stream, _)| stream)) {
-                Ok(stream) => {
-                    let Ok(mut client) = Client::new(stream) else { continue };
-                    let own = rustix::process::geteuid().as_raw();
-                    if client.peer.uid != own && client.peer.uid != 0 {
-                        let message = format!(
-                            "this process belongs to uid {own}, you are uid {}: be that user or root",
-                            client.peer.uid
-                        );
-                        client.refuse(0, Code::Denied, message);
-                    } else if self.clients.len() >= MAX_CLIENTS && !self.make_room() {
-                        client.refuse(
-                            0,
-                            Code::Busy,
-                            format!("{MAX_CLIENTS} clients are connected: close one"),
-                        );
-                    }
-                    // A refused client takes its answer at once or not at all.
-                    client.send();
-                    if !client.closing {
-                        self.clients.push(client);
-                    }
-                }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
-                Err(error)
-                    if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => {}
-                Err(_) => {
-                    self.no_accept_until = Some(Instant::now() + PAUSE);
-                    return;
-                }
+            let (socket, peer) = match self.listener.accept() {
+                Ok(accepted) => accepted,
+                Err(Errno::AGAIN) => return Ok(()),
+                Err(Errno::INTR | Errno::CONNABORTED) => continue,
+                Err(Errno::BADF | Errno::NOTSOCK | Errno::INVAL) => return Err(Lost),
+                Err(_) => break,
+            };
+            if !memory::is_there(memory::SOME) {
+                continue;
+            }
+            let mut client = Client::new(socket, peer);
+            if peer.uid != own && peer.uid != 0 {
+                client.refuse(0, WireError::new(Code::Denied, denial(own, peer.uid)));
+            } else if !self.has_room(peer.uid) {
+                let message = format!("{MAX_CLIENTS} clients are connected, and none is idle: close one");
+                client.refuse(0, WireError::new(Code::Busy, message));
+            }
+            // A refused client takes its answer at once or not at all.
+            client.send();
+            if !client.closing {
+                self.clients.push(client);
             }
         }
+        // The system refuses more, or there are so many that the host should have a word.
+        self.no_accept_until = Some(Instant::now() + PAUSE);
+        Ok(())
     }
 
-    /// Closes the connection that has been silent longest; false: none is.
-    fn make_room(&mut self) -> bool {
-        // What it says may just have come.
-        self.clients.iter_mut().filter(|client| client.is_silent()).for_each(Client::receive);
-        // They stand in the order in which they came.
-        let Some(at) = self.clients.iter().position(Client::is_silent) else { return false };
-        let mut client = self.clients.remove(at);
-        client.refuse(0, Code::Busy, "closed for somebody else: no hello came");
-        client.send();
-        true
+    /// Whether there is room for a client of `uid`, after the one that has been idle longest has
+    /// given up its place if need be.
+    fn has_room(&mut self, uid: u32) -> bool {
+        if self.clients.len() < MAX_CLIENTS {
+            return true;
+        }
+        // A request may just have come.
+        self.clients.iter_mut().for_each(Client::receive);
+        let idle = self.clients.iter().enumerate();
+        // A client that never said a word comes before one that did.
+        let idle =
+            idle.filter_map(|(at, client)| Some((!client.is_silent(), client.idle_since()?, at))).min();
+        if let Some((.., at)) = idle {
+            let mut client = self.clients.remove(at);
+            let message = "closed for somebody else: no client was idle for longer";
+            client.refuse(0, WireError::new(Code::Busy, message));
+            client.send();
+            return true;
+        }
+        uid == 0 && self.clients.len() < MAX_CLIENTS + FOR_ROOT
     }
 
-    /// Ends what has come to its end: exhausted patience, gone clients with what they hold.
+    /// Ends clients that have exhausted patience, and gives back the leases of those that are gone.
     fn expire(&mut self, now: Instant) {
         for client in &mut self.clients {
             if client.deadline().is_some_and(|d| d <= now) {
                 if !client.is_busy() && !client.gone {
                     let seconds = client.patience().as_secs();
                     let message = format!("the request is not complete after {seconds} s");
-                    client.refuse(0, Code::BadRequest, message);
+                    client.refuse(0, WireError::new(Code::BadRequest, message));
                     client.send();
                 }
                 client.gone = true;
             }
+            if client.gone {
+                client.close();
+            }
         }
-        let mut ended: Vec<Client> = self.clients.extract_if(.., |client| client.gone).collect();
-        let mut leases: Vec<&mut Lease> = ended.iter_mut().flat_map(Client::leases_mut).collect();
+        if self.clients.iter().any(|client| client.gone) {
+            let is_there = host::has_memory();
+            self.no_release_until = (!is_there).then(|| now + PAUSE);
+            if is_there {
+                self.give_back();
+            }
+        }
+    }
+
+    /// Gives back the leases of gone clients, all in one batch. If that is refused, each lease
+    /// tries again when it is dropped.
+    fn give_back(&mut self) {
+        let gone = self.clients.iter_mut().filter(|client| client.gone);
+        let mut leases: Vec<&mut Lease> = gone.flat_map(Client::leases_mut).collect();
         if !leases.is_empty() {
-            // All in one batch. If that is refused, each goes its own way when it is dropped.
             let _ = Batch::new().apply_releasing(&mut leases, |_| true);
         }
+        self.clients.retain(|client| !client.gone);
     }
 
-    fn timeout(&self, now: Instant) -> Option<Timespec> {
+    /// Makes a new socket where the file of the old one was removed, as cleaners of temporary files
+    /// do.
+    ///
+    /// Not under a filter, which may have come after the start, and may kill for the calls that it
+    /// takes.
+    fn look(&mut self) {
+        if !self.place.is_there()
+            && !dormouse_sys::perf::is_filtered()
+            && memory::is_there(memory::SOME)
+            && let Some(listener) = self.place.restore(&self.sockets)
+        {
+            self.listener = listener;
+        }
+    }
+
+    /// Until when to wait for something to happen.
+    fn timeout(&self, now: Instant) -> Duration {
         let tracing = self.clients.iter().any(|c| c.tracing.is_some()).then(|| now + TRACE_INTERVAL);
-        let wake = (self.clients.iter().filter_map(Client::deadline))
+        let wake = (self.clients.iter().filter(|client| !client.gone).filter_map(Client::deadline))
             .chain(self.no_accept_until.filter(|&until| until > now))
+            .chain(self.no_release_until)
             .chain(tracing)
-            .min()?;
+            .fold(self.looked_at + LOOK_ASLEEP, Instant::min);
         // Rounded up, so that the loop does not turn idly for the last microseconds.
-        let wait = wake.saturating_duration_since(now) + Duration::from_millis(1);
-        Timespec::try_from(wait).ok()
+        wake.saturating_duration_since(now) + Duration::from_millis(1)
+    }
+
+    /// Leaves nothing behind: no lease, no socket file, and no agent in the table that copies
+    /// share, so that the next `init` starts one.
+    fn end(mut self) {
+        self.clients.iter_mut().for_each(Client::close);
+        self.place.remove();
+        let _ = catch_unwind(AssertUnwindSafe(|| {
+            while !host::has_memory() {
+                std::thread::sleep(PAUSE);
+            }
+            self.give_back();
+        }));
+        super::forget();
     }
 }
 
-fn interest(client: &Client) -> PollFd<'_> {
-    let mut flags = PollFlags::empty();
-    if client.is_listening() {
-        flags |= PollFlags::IN;
-    }
-    if client.is_busy() {
-        flags |= PollFlags::OUT;
-    }
-    PollFd::new(&client.stream, flags)
+fn denial(own: u32, peer: u32) -> String {
+    let advice = match peer {
+        // In a user namespace, everybody outside of it.
+        OVERFLOW => {
+            "; whoever is root outside of its user namespace enters that first (nsenter --user --target PID)"
+        }
+        _ => "",
+    };
+    format!("this process belongs to uid {own}, you are uid {peer}: be that user or root{advice}")
 }
+
+/// The kernel shows users without a number in a user namespace as this one.
+const OVERFLOW: u32 = 65534;

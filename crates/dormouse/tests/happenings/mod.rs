@@ -9,7 +9,7 @@ use dormouse::{Counting, Event, Group};
 pub(crate) static PMU: CountingPmu = CountingPmu::new();
 const HAPPENINGS: Event = PMU.event("happenings", 0);
 
-/// What is not any group's.
+/// The rest, which is no group's.
 pub(crate) const FOREIGN: u64 = 1_000_000;
 
 pub(crate) fn happen(times: u64) {
@@ -24,9 +24,9 @@ pub(crate) fn alone() -> MutexGuard<'static, ()> {
 
 pub(crate) fn counted(name: &str) -> (Group, Counting) {
     let group = Group::new(name);
-    (group, group.count(&[HAPPENINGS], Mode::GroupExact).unwrap())
+    (group, group.start_counting(&[HAPPENINGS], Mode::GroupExact).unwrap())
 }
 
 pub(crate) fn value(group: Group) -> u64 {
-    group.counts().iter().find(|count| count.event == HAPPENINGS).map_or(0, |count| count.value)
+    group.read_counts().iter().find(|count| count.event == HAPPENINGS).map_or(0, |count| count.value)
 }

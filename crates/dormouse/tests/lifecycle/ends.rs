@@ -11,8 +11,9 @@ use tokio::sync::oneshot;
 use tokio::task::LocalSet;
 
 use crate::work::{
-    Slow, WORK, assert_cpu, assert_tasks, counting, current, current_thread, entries, spin, workers,
+    Slow, WORK, assert_cpu, assert_tasks, counting, current, current_thread, entries, workers,
 };
+use dormouse_testkit::spin_for;
 
 /// Not `panic!`, whose hook may print a backtrace, at a cost.
 fn panic_quietly() -> ! {
@@ -35,13 +36,13 @@ async fn begun(group: &str) -> tokio::task::JoinHandle<()> {
 }
 
 #[test]
-fn a_panic_in_a_poll_of_a_spawned_task() {
+fn a_panic_in_a_spawned_tasks_poll() {
     counting();
     let runtime = workers(2);
     let task = runtime.block_on(Group::new("panics on tokio").instrument(async {
         let task = spawn(async {
             let _slow = Slow(WORK);
-            spin(WORK);
+            spin_for(WORK);
             panic_quietly();
         });
         task.await
@@ -52,7 +53,7 @@ fn a_panic_in_a_poll_of_a_spawned_task() {
 }
 
 #[test]
-fn a_panic_in_a_poll_that_unwinds_through_a_bare_executor() {
+fn a_panic_that_unwinds_through_an_executor() {
     counting();
     let (outer, inner) = (Group::new("bare executor"), Group::new("panics bare"));
     let entered = outer.enter();
@@ -76,7 +77,7 @@ fn a_panic_in_a_poll_that_unwinds_through_a_bare_executor() {
 }
 
 #[test]
-fn a_panic_in_a_thread_and_on_the_blocking_pool() {
+fn a_panic_in_threads_and_blocking_work() {
     counting();
     let ended = Group::new("panics on threads").scope(|| {
         let thread = dormouse::thread::spawn(|| panic_quietly());
@@ -101,7 +102,7 @@ fn an_aborted_task_pays_for_its_destructor() {
 }
 
 #[test]
-fn a_future_dropped_on_another_thread_outside_a_poll() {
+fn a_future_dropped_on_another_thread() {
     counting();
     let group = Group::new("dropped elsewhere");
     let mut future: Pin<Box<Instrumented<_>>> = Box::pin(group.instrument(async {
@@ -116,7 +117,7 @@ fn a_future_dropped_on_another_thread_outside_a_poll() {
 }
 
 #[test]
-fn the_end_of_a_runtime_drops_tasks_in_their_group() {
+fn a_runtimes_end_drops_tasks_in_their_group() {
     counting();
     for (runtime, group) in [(current_thread(), "shut down"), (workers(2), "shut down with workers")] {
         let _task = runtime.block_on(begun(group));
@@ -128,7 +129,7 @@ fn the_end_of_a_runtime_drops_tasks_in_their_group() {
 }
 
 #[test]
-fn blocking_work_that_outlives_its_runtime_is_alive_until_it_ends() {
+fn blocking_work_may_outlive_its_runtime() {
     counting();
     let (begin, begun) = mpsc::channel();
     let (release, released) = mpsc::channel::<()>();
@@ -139,7 +140,7 @@ fn blocking_work_that_outlives_its_runtime_is_alive_until_it_ends() {
         drop(spawn_blocking(move || {
             begin.send(()).unwrap();
             let _ = released.recv();
-            spin(WORK);
+            spin_for(WORK);
             // Closes when the closure has been dropped, which is after this.
             let _ended = end;
         }));
@@ -150,7 +151,7 @@ fn blocking_work_that_outlives_its_runtime_is_alive_until_it_ends() {
     drop(release);
     assert!(ended.recv().is_err());
     // The task ends with the closure, an instant after what it held.
-    while Group::new("outlives").stat().alive > 0 {
+    while Group::new("outlives").read().alive > 0 {
         std::thread::yield_now();
     }
     assert_tasks("outlives", 2, 0, 2);
@@ -158,7 +159,7 @@ fn blocking_work_that_outlives_its_runtime_is_alive_until_it_ends() {
 }
 
 #[test]
-fn blocking_work_that_never_runs_is_finished_and_its_destructor_charged() {
+fn blocking_work_that_never_runs_is_finished() {
     counting();
     let runtime = tokio::runtime::Builder::new_current_thread().max_blocking_threads(1).build().unwrap();
     let (begin, begun) = mpsc::channel();
@@ -185,7 +186,7 @@ fn blocking_work_that_never_runs_is_finished_and_its_destructor_charged() {
 }
 
 #[test]
-fn a_local_set_dropped_with_tasks_drops_them_in_their_group() {
+fn a_local_set_drops_tasks_in_their_group() {
     counting();
     let set = LocalSet::new();
     set.block_on(&current_thread(), async {
@@ -228,7 +229,7 @@ fn a_join_set_aborts_and_detaches() {
 }
 
 #[test]
-fn a_group_is_there_for_its_tasks_when_nobody_holds_its_handle() {
+fn a_group_needs_no_handle_for_its_tasks() {
     counting();
     let mut task = {
         let group = Group::new(&["held ", "by nobody"].concat());

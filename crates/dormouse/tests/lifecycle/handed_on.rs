@@ -5,7 +5,8 @@ use std::cell::RefCell;
 use dormouse::{Entered, Group, carry, inherit_fn, thread};
 use rayon::prelude::*;
 
-use crate::work::{Slow, WORK, assert_cpu, assert_tasks, counting, current, entries, spin};
+use crate::work::{Slow, WORK, assert_cpu, assert_tasks, counting, current, entries};
+use dormouse_testkit::spin_for;
 
 #[test]
 fn threads_inherit_however_they_are_spawned() {
@@ -13,7 +14,7 @@ fn threads_inherit_however_they_are_spawned() {
     let group = Group::new("threads");
     group.scope(|| {
         let spawned = thread::spawn(|| {
-            spin(WORK);
+            spin_for(WORK);
             current()
         });
         assert_eq!(spawned.join().unwrap(), "threads");
@@ -41,7 +42,7 @@ fn rayon_pools_work_for_the_group_that_asks() {
         let carried = carry();
         assert_eq!(carried.group(), Some(group));
         let who = || {
-            spin(WORK);
+            spin_for(WORK);
             current()
         };
         assert_eq!(pool.join(inherit_fn(who), inherit_fn(who)), ("rayon", "rayon"));
@@ -67,7 +68,7 @@ fn outside_any_group_nothing_is_carried() {
 }
 
 #[test]
-fn a_closure_that_is_never_run_is_finished_and_its_destructor_charged() {
+fn a_closure_that_never_runs_is_finished() {
     counting();
     let slow = Slow(WORK);
     let unrun = Group::new("unrun").scope(|| inherit_fn(move || drop(slow)));
@@ -83,11 +84,11 @@ fn nested_scopes_each_get_their_own_time() {
     counting();
     let (outer, inner) = (Group::new("scope around"), Group::new("scope inside"));
     outer.scope(|| {
-        spin(WORK);
+        spin_for(WORK);
         inner.scope(|| {
-            spin(WORK);
+            spin_for(WORK);
             // A group inside itself is charged once, and two tasks.
-            outer.scope(|| spin(WORK));
+            outer.scope(|| spin_for(WORK));
             assert_eq!(current(), "scope inside");
         });
         assert_eq!(current(), "scope around");
@@ -98,14 +99,14 @@ fn nested_scopes_each_get_their_own_time() {
 }
 
 #[test]
-fn a_thread_that_ends_inside_a_group_by_its_thread_locals_is_charged_to_its_end() {
+fn a_threads_last_destructors_are_charged() {
     counting();
     thread_local! {
         static KEPT: RefCell<Option<Entered>> = const { RefCell::new(None) };
     }
     std::thread::spawn(|| {
         KEPT.with(|kept| *kept.borrow_mut() = Some(Group::new("kept").enter()));
-        spin(WORK);
+        spin_for(WORK);
     })
     .join()
     .unwrap();
@@ -114,25 +115,25 @@ fn a_thread_that_ends_inside_a_group_by_its_thread_locals_is_charged_to_its_end(
 }
 
 #[test]
-fn a_thread_that_ends_inside_a_group_leaves_nothing_to_the_next() {
+fn a_thread_leaves_no_group_to_the_next() {
     counting();
     let group = Group::new("forgotten");
     std::thread::spawn(move || {
         std::mem::forget(group.enter());
-        spin(WORK);
+        spin_for(WORK);
     })
     .join()
     .unwrap();
     // Forgotten guards are tasks that never end.
     assert_tasks("forgotten", 1, 1, 0);
-    let before = group.stat().cpu;
+    let before = group.read().cpu;
     // As like as not it gets the place that the other has left.
     std::thread::spawn(|| {
         assert_eq!(current(), "none");
-        spin(WORK);
+        spin_for(WORK);
         assert_eq!(Group::new("forgotten").scope(current), "forgotten");
     })
     .join()
     .unwrap();
-    assert!(group.stat().cpu < before + WORK / 2, "{:?} after {before:?}", group.stat());
+    assert!(group.read().cpu < before + WORK / 2, "{:?} after {before:?}", group.read());
 }

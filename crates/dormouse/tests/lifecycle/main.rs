@@ -1,5 +1,5 @@
-//! What becomes of tasks, and who pays for it: on every kind of runtime, along every way to hand work on,
-//! and however it ends.
+//! The fate of tasks, and the groups that pay for it: on every kind of runtime, along every way to
+//! hand work on, and however it ends.
 #![cfg(feature = "tokio")]
 
 mod ends;

@@ -1,14 +1,15 @@
-//! Tasks that are run by hand: a small switcher of fibers, which suspends them on one thread and resumes them on
-//! another.
+//! Tasks that are run by hand: a small switcher of fibers, which suspends them on one thread and
+//! resumes them on another.
 
 use std::sync::mpsc;
 
 use dormouse::{Group, Task};
 
-use crate::work::{Slow, WORK, assert_cpu, assert_tasks, counting, current, entries, spin};
+use crate::work::{Slow, WORK, assert_cpu, assert_tasks, counting, current, entries};
+use dormouse_testkit::spin_for;
 
-/// Stands for what has a stack of its own: runs to its next suspension, and says whether it has more to
-/// do.
+/// Stands for what has a stack of its own: runs to its next suspension, and says whether it has
+/// more to do.
 type Stretch = Box<dyn FnMut() -> bool + Send>;
 
 struct Fiber {
@@ -56,8 +57,8 @@ fn fiber(group: &'static str, nested: &'static str, stretches: usize) -> Fiber {
         assert_eq!(current(), group);
         let here = std::thread::current().id();
         assert_ne!(last.replace(here), Some(here), "each stretch is on the other thread");
-        spin(WORK);
-        Group::new(nested).scope(|| spin(WORK / 2));
+        spin_for(WORK);
+        Group::new(nested).scope(|| spin_for(WORK / 2));
         left -= 1;
         left > 0
     });
@@ -65,7 +66,7 @@ fn fiber(group: &'static str, nested: &'static str, stretches: usize) -> Fiber {
 }
 
 #[test]
-fn a_fiber_resumed_on_another_thread_is_charged_for_its_own_stretches() {
+fn a_moved_fiber_pays_for_its_own_stretches() {
     counting();
     run(vec![fiber("fiber a", "in fiber a", 3), fiber("fiber b", "in fiber b", 2)]);
     assert_eq!(current(), "none");
@@ -78,14 +79,14 @@ fn a_fiber_resumed_on_another_thread_is_charged_for_its_own_stretches() {
 }
 
 #[test]
-fn a_guard_that_a_stretch_leaves_behind_ends_with_it() {
+fn a_guard_left_behind_ends_with_its_stretch() {
     counting();
     let mut task = Group::new("careless").task();
     task.run(|| std::mem::forget(Group::new("left behind").enter()));
     assert_eq!(current(), "none");
-    spin(WORK);
+    spin_for(WORK);
     assert_tasks("left behind", 1, 1, 0);
-    assert!(Group::new("left behind").stat().cpu < WORK / 2);
+    assert!(Group::new("left behind").read().cpu < WORK / 2);
     drop(task);
     assert_tasks("careless", 1, 0, 1);
 }

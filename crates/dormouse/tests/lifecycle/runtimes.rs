@@ -1,4 +1,5 @@
-//! Every kind of tokio runtime: the child's polls are charged to the group that was current at its spawn.
+//! Every kind of tokio runtime: the child's polls are charged to the group that was current at its
+//! spawn.
 
 use std::sync::mpsc;
 
@@ -9,14 +10,13 @@ use futures_util::stream::FuturesUnordered;
 use tokio::runtime::Runtime;
 use tokio::task::{LocalSet, yield_now};
 
-use crate::work::{
-    WORK, assert_cpu, assert_tasks, counting, current, current_thread, entries, spin, workers,
-};
+use crate::work::{WORK, assert_cpu, assert_tasks, counting, current, current_thread, entries, workers};
+use dormouse_testkit::spin_for;
 
 /// Works in pieces, with an await after each; says in which group the last one was.
 async fn work(pieces: u32) -> &'static str {
     for _ in 0..pieces {
-        spin(WORK / 2);
+        spin_for(WORK / 2);
         yield_now().await;
     }
     current()
@@ -70,7 +70,7 @@ fn local_tasks_inherit() {
 }
 
 #[test]
-fn a_join_set_charges_each_task_to_the_group_of_its_spawn() {
+fn a_join_sets_tasks_keep_their_spawners_group() {
     counting();
     let runtime = workers(2);
     let handle = runtime.handle().clone();
@@ -101,14 +101,14 @@ fn a_join_set_charges_each_task_to_the_group_of_its_spawn() {
 }
 
 #[test]
-fn blocking_work_inherits_and_outside_any_group_nothing_is_charged() {
+fn blocking_work_inherits() {
     counting();
     current_thread().block_on(async {
         assert_eq!(spawn_blocking(current).await.unwrap(), "none");
         assert_eq!(spawn(async { current() }).await.unwrap(), "none");
         let order = Group::new("blocking").instrument(async {
             spawn_blocking(|| {
-                spin(WORK);
+                spin_for(WORK);
                 // And on from there.
                 dormouse::thread::spawn(current).join().unwrap()
             })
@@ -122,7 +122,7 @@ fn blocking_work_inherits_and_outside_any_group_nothing_is_charged() {
 }
 
 #[test]
-fn futures_polled_inside_one_another_each_get_their_own_time() {
+fn nested_futures_get_their_own_time() {
     counting();
     let (outer, inner) = (Group::new("selects"), Group::new("is selected"));
     current_thread().block_on(outer.instrument(async {
@@ -145,7 +145,7 @@ fn futures_polled_inside_one_another_each_get_their_own_time() {
 }
 
 #[test]
-fn an_inherited_future_is_charged_where_it_was_made_not_where_it_is_awaited() {
+fn an_inherited_future_pays_where_it_was_made() {
     counting();
     let (maker, waiter) = (Group::new("maker"), Group::new("waiter"));
     let future = maker.scope(|| inherit(work(2)));
@@ -156,28 +156,28 @@ fn an_inherited_future_is_charged_where_it_was_made_not_where_it_is_awaited() {
 }
 
 #[test]
-fn block_in_place_stays_with_its_task_while_the_worker_moves() {
+fn block_in_place_stays_with_its_task() {
     counting();
     let (stays, moves) = (Group::new("blocks in place"), Group::new("moves away"));
     let runtime = workers(1);
     runtime.block_on(async {
         let task = spawn_on(
             stays.instrument(async move {
-                spin(WORK);
+                spin_for(WORK);
                 let (ran, moved) = mpsc::channel();
                 // Queued on this worker, whose thread is busy here until another one has run it.
                 tokio::spawn(moves.instrument(async move {
-                    spin(WORK * 2);
+                    spin_for(WORK * 2);
                     ran.send(std::thread::current().id()).unwrap();
                 }));
                 let elsewhere = tokio::task::block_in_place(|| {
                     let elsewhere = moved.recv().unwrap();
-                    spin(WORK);
+                    spin_for(WORK);
                     elsewhere
                 });
                 assert_ne!(elsewhere, std::thread::current().id());
                 assert_eq!(current(), "blocks in place");
-                spin(WORK);
+                spin_for(WORK);
                 yield_now().await;
                 current()
             }),
@@ -193,7 +193,7 @@ fn block_in_place_stays_with_its_task_while_the_worker_moves() {
 }
 
 #[test]
-fn an_inherited_future_is_at_most_five_words_larger() {
+fn an_inherited_future_adds_at_most_five_words() {
     use std::mem::size_of_val;
     let (bare, inherited) = (work(1), inherit(work(1)));
     assert!(size_of_val(&inherited) <= size_of_val(&bare) + 40, "{}", size_of_val(&inherited));

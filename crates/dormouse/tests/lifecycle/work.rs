@@ -3,28 +3,17 @@
 use std::time::Duration;
 
 use dormouse::Group;
+use dormouse_testkit::{assert_about, spin_for};
 
 /// A piece of work.
 pub(crate) const WORK: Duration = Duration::from_millis(10);
-
-/// CPU time of this thread, by the kernel's clock.
-pub(crate) fn thread_cpu() -> Duration {
-    let tid = rustix::thread::gettid().as_raw_pid().cast_unsigned();
-    Duration::from_nanos(dormouse::clock::thread_cpu_ns_of(tid).expect("this thread lives"))
-}
-
-/// Uses CPU time of this thread.
-pub(crate) fn spin(time: Duration) {
-    let end = thread_cpu() + time;
-    while thread_cpu() < end {}
-}
 
 /// Spins when it is dropped, for what it is worth.
 pub(crate) struct Slow(pub(crate) Duration);
 
 impl Drop for Slow {
     fn drop(&mut self) {
-        spin(self.0);
+        spin_for(self.0);
     }
 }
 
@@ -33,23 +22,21 @@ pub(crate) fn current() -> &'static str {
     Group::current().map_or("none", Group::name)
 }
 
-/// The group was charged `work`, give or take what a noisy machine does inside an epoch of the clock.
+/// Asserts that the group was charged about this work.
 #[track_caller]
 pub(crate) fn assert_cpu(group: &str, work: Duration) {
-    let slack = Duration::from_millis(8);
-    let cpu = Group::new(group).stat().cpu;
-    assert!(cpu + slack >= work && cpu <= work + slack, "{group}: {cpu:?} for {work:?} of work");
+    assert_about(Group::new(group).read().cpu, work);
 }
 
 /// The group's tasks: begun, there, ended.
 #[track_caller]
 pub(crate) fn assert_tasks(group: &str, started: u64, alive: u64, finished: u64) {
-    let stat = Group::new(group).stat();
+    let stat = Group::new(group).read();
     assert_eq!((stat.started, stat.alive, stat.finished), (started, alive, finished), "{stat:?}");
 }
 
 pub(crate) fn entries(group: &str) -> u64 {
-    Group::new(group).stat().entries
+    Group::new(group).read().entries
 }
 
 pub(crate) fn current_thread() -> tokio::runtime::Runtime {
@@ -63,5 +50,5 @@ pub(crate) fn workers(n: usize) -> tokio::runtime::Runtime {
 /// Has CPU time and entries counted for all groups from now on.
 pub(crate) fn counting() {
     static COUNT: std::sync::Once = std::sync::Once::new();
-    COUNT.call_once(|| dormouse::count(&[dormouse::Event::TASK_CLOCK]).unwrap().keep());
+    COUNT.call_once(|| dormouse::start_counting(&[dormouse::Event::TASK_CLOCK]).unwrap().keep());
 }

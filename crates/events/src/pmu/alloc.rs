@@ -1,18 +1,19 @@
 //! Allocations, counted by a wrapper of the global allocator.
 //!
-//! The wrapper sleeps behind a static key until somebody counts allocations. Awake, an allocation is three or four
-//! additions to the thread's own cells, which are constant thread-locals: nothing is set up at their first use, so
-//! nothing is allocated for it.
+//! The wrapper sleeps behind a static key until somebody counts allocations. Awake, an allocation
+//! is three or four additions to the thread's own cells, which are constant thread-locals: nothing
+//! is set up at their first use, so nothing is allocated for it.
 //!
 //! # The peak
 //!
-//! A peak of live bytes is no count: those of two tasks do not add up. What adds up is by how much a *thread's*
-//! high-water mark has risen, and while which task it rose: `alloc-peak`. Over all tasks and what belongs to none that
-//! is the sum of the threads' peaks since the counting began; for one task it is what it drove its threads' peaks up
-//! by, and not the most that it held itself.
+//! A peak of live bytes is no count: those of two tasks do not add up. The rise of a *thread's*
+//! high-water mark does, charged to the task during which the mark rose: `alloc-peak`. Over all
+//! tasks and the time between tasks it is the sum of the threads' peaks since the counting began.
+//! For one task it is the amount by which the task drove its threads' peaks up, not the most that
+//! it held itself.
 //!
-//! Bytes that a thread frees make room below its mark, also when others allocated them; one that allocates what others
-//! free looks as if it only grew.
+//! Bytes that a thread frees make room below its mark, also when others allocated them; a thread
+//! that allocates memory which others free looks as if it only grew.
 //!
 //! # Safety
 //!
@@ -21,13 +22,14 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::hint::black_box;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use dormouse_keys::{Lease, static_key, unlikely};
+use dormouse_sys::process::fork::{Mutex, Phase};
 use dormouse_sys::thread::ThreadBlock;
 
-use super::{Event, Pmu, Unit, cells};
+use super::cells;
+use super::event::{Event, Pmu, Unit};
 use crate::error::Error;
 
 static_key! {
@@ -41,7 +43,7 @@ const FREED: u32 = 2;
 const PEAK: u32 = 3;
 
 /// As the library knows them.
-pub(super) const EVENTS: [Event; 4] =
+pub(super) const EVENTS: [Event; cells::ALLOC_EVENTS] =
     [Event::ALLOC_COUNT, Event::ALLOC_BYTES, Event::FREE_BYTES, Event::ALLOC_PEAK];
 
 impl Event {
@@ -51,11 +53,13 @@ impl Event {
     pub const ALLOC_BYTES: Self = Self::new("alloc-bytes", &Allocations, BYTES);
     /// Bytes that the thread has given back, whoever allocated them.
     pub const FREE_BYTES: Self = Self::new("free-bytes", &Allocations, FREED);
-    /// Bytes by which the thread's high-water mark of live bytes has risen (see [`crate::pmu::alloc`]).
+    /// Bytes by which the thread's high-water mark of live bytes has risen (see
+    /// [`crate::pmu::alloc`]).
     pub const ALLOC_PEAK: Self = Self::new("alloc-peak", &Allocations, PEAK);
 }
 
-/// The global allocator of a service that wants its allocations counted: `A`, and the counting, which sleeps.
+/// The global allocator of a service that wants its allocations counted: `A`, and the counting,
+/// which sleeps.
 ///
 /// ```
 /// #[global_allocator]
@@ -82,7 +86,8 @@ impl<A> Alloc<A> {
     }
 }
 
-// SAFETY: what the allocator inside answers is handed back as it is, and what is counted allocates nothing.
+// SAFETY: each request and each answer of the allocator inside is passed on as it is, and counting
+// allocates nothing.
 unsafe impl<A: GlobalAlloc> GlobalAlloc for Alloc<A> {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
@@ -153,8 +158,8 @@ fn set(cell: &AtomicU64, value: u64) {
     cell.store(value, Ordering::Relaxed);
 }
 
-/// One for everybody who counts. A fork child has none of them (keys see to it).
-static LEASES: Mutex<Vec<Lease>> = Mutex::new(Vec::new());
+/// One for each begin. A fork child has none of them (keys see to it).
+static LEASES: Mutex<Vec<Lease>> = Mutex::new(Phase::Allocations, Vec::new());
 
 #[derive(Debug)]
 struct Allocations;
@@ -164,10 +169,7 @@ impl Pmu for Allocations {
         "alloc"
     }
 
-    #[inline]
-    fn read(&self, events: &[u32], values: &mut [u64]) {
-        cells::shown(|cells| cells::gather(&cells.alloc, events, values));
-    }
+    cells::reads_cells!(alloc);
 
     fn begin(&self, events: &[u32]) -> Result<(), Error> {
         let refused = |reason| {
@@ -178,18 +180,15 @@ impl Pmu for Allocations {
             return Err(refused(reason));
         }
         let lease = COUNTED.key().acquire().map_err(|error| refused(error.to_string()))?;
-        LEASES.lock().unwrap_or_else(PoisonError::into_inner).push(lease);
+        LEASES.lock().map_err(|_| Error::Reentrant)?.push(lease);
         Ok(())
     }
 
     fn end(&self, _events: &[u32]) {
-        let lease = LEASES.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        // A handler over this call finds the lock taken: then allocations stay counted.
+        let lease = LEASES.lock().ok().and_then(|mut leases| leases.pop());
         // Not under the lock: it may be the last one, and then code is patched.
         drop(lease);
-    }
-
-    fn read_of(&self, thread: &ThreadBlock, events: &[u32], values: &mut [u64]) -> bool {
-        cells::of(thread, |cells| cells::gather(&cells.alloc, events, values)).is_some()
     }
 
     fn unit(&self, event: u32) -> Unit {
@@ -207,17 +206,18 @@ impl Pmu for Allocations {
 
 /// Asks the allocator that there is whether it counts.
 fn why_not() -> Option<String> {
-    static INSTALLED: OnceLock<bool> = OnceLock::new();
-    let installed = match INSTALLED.get() {
-        Some(&installed) => installed,
-        None => match COUNTED.key().acquire() {
+    const UNKNOWN: u8 = 2;
+    static INSTALLED: AtomicU8 = AtomicU8::new(UNKNOWN);
+    let installed = match INSTALLED.load(Ordering::Relaxed) {
+        known if known != UNKNOWN => known == u8::from(true),
+        _ => match COUNTED.key().acquire() {
             Ok(_awake) => {
                 let count = || cells::own(|cells| cells.alloc[COUNT as usize].value());
                 let before = count();
                 drop(black_box(Box::new(0_u64)));
                 let installed = count() != before;
                 // Another thread that asks has found the same.
-                let _known = INSTALLED.set(installed);
+                INSTALLED.store(u8::from(installed), Ordering::Relaxed);
                 installed
             }
             Err(error) => return Some(error.to_string()),
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn the_peak_rises_by_what_goes_above_it_alone() {
+    fn the_peak_rises_by_the_excess_alone() {
         std::thread::spawn(|| {
             assert_eq!(counts(), [0; 4]);
             count_allocated(100);
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_use_the_wrapper_is_told_so() {
+    fn a_missing_wrapper_is_named() {
         let refused = Event::by_name("alloc-bytes").unwrap_err().to_string();
         assert!(refused.contains("does not use dormouse::Alloc"), "{refused}");
         assert!(

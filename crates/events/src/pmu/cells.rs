@@ -1,28 +1,41 @@
 //! Counts that a thread keeps in its own storage, and that others may look at.
 //!
-//! Whoever counts adds to a thread-local: one addition, no pointer, nothing to set up, also in a signal handler and
-//! in the allocator. A thread that enters its first task, or whose counts are read for the first time, shows others where
-//! they are, in the row of a static table that its block has; at its end it takes them back.
+//! A thread that counts adds to a thread-local: one addition, no pointer, nothing to set up, also
+//! in a signal handler and in the allocator. A thread that enters its first task, or whose counts
+//! are read for the first time, shows others where they are, in the row of a static table that its
+//! block has; at its end it takes them back.
 //!
 //! # Invariants
 //!
 //! 1. Only its thread writes a cell; counts go upwards.
-//! 2. A row that is not null points to the cells of a thread that has not ended: before the thread goes on to its
-//!    end it empties the row and waits for those who are looking.
+//! 2. A row that is not null points to the cells of a thread that has not ended: before the thread
+//!    goes on to its end it empties the row and waits for its readers. They look for nanoseconds; a
+//!    reader that is not back after ten seconds has left by `siglongjmp`, and looks no more.
 //!
 //! # Safety
 //!
-//! The unsafe code follows a row's pointer between the two halves of invariant 2 that [`of`] and [`take_back`] are.
+//! The unsafe code follows a row's pointer between the two halves of invariant 2 that [`of`] and
+//! [`take_back`] are.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
+use dormouse_sys::process::fork::{Phase, Reset};
 use dormouse_sys::thread::{self, MAX_THREADS, ThreadBlock};
 
-use super::{alloc, breakpoint, user};
-use crate::layout::MAX_COUNTERS;
+use super::patience;
+
+/// How many counters the program itself can have. Counts that are added to further ones are lost,
+/// and [`Counter::event`](crate::Counter::event) says so.
+pub const MAX_USER_COUNTERS: usize = 64;
+/// How many breakpoints can be counted at once.
+pub const MAX_BREAKPOINTS: usize = 16;
+pub(super) const ALLOC_EVENTS: usize = 4;
+/// How many events tests have.
+#[cfg(any(test, feature = "counting"))]
+pub(super) const COUNTING_EVENTS: usize = 16;
 
 /// One count.
 #[derive(Debug)]
@@ -36,8 +49,8 @@ impl Count {
     /// Counts `n` more.
     #[inline]
     pub(super) fn add(&self, n: u64) {
-        // One writer (invariant 1), so no read-modify-write: on x86 it is one addition to memory, which a signal
-        // handler's own addition cannot come into.
+        // One writer (invariant 1), so no read-modify-write: on x86 it is one addition to memory,
+        // which a signal handler's own addition cannot come into.
         self.0.store(self.value().wrapping_add(n), Ordering::Relaxed);
     }
 
@@ -47,18 +60,18 @@ impl Count {
     }
 }
 
-/// What one thread counts by itself.
+/// The counts that one thread keeps by itself.
 #[derive(Debug)]
 pub(super) struct Cells {
-    pub(super) user: [Count; user::MAX_USER_COUNTERS],
-    pub(super) alloc: [Count; alloc::EVENTS.len()],
+    pub(super) user: [Count; MAX_USER_COUNTERS],
+    pub(super) alloc: [Count; ALLOC_EVENTS],
     /// How many live bytes the thread is below its high-water mark. No count: it goes up and down.
     pub(super) below_peak: AtomicU64,
-    pub(super) hits: [Count; breakpoint::MAX_BREAKPOINTS],
+    pub(super) hits: [Count; MAX_BREAKPOINTS],
     /// Moves to another processor that reads have noticed.
     pub(super) moves: Count,
-    /// For tests.
-    pub(super) counting: [Count; MAX_COUNTERS],
+    #[cfg(any(test, feature = "counting"))]
+    pub(super) counting: [Count; COUNTING_EVENTS],
 }
 
 /// The counts of these numbers; of numbers that there are not, nothing.
@@ -69,33 +82,51 @@ pub(super) fn gather(counts: &[Count], events: &[u32], values: &mut [u64]) {
     }
 }
 
+/// The two reads of a [`Pmu`](super::Pmu) whose counts are these cells.
+macro_rules! reads_cells {
+    ($cells:ident) => {
+        #[inline]
+        fn read(&self, events: &[u32], values: &mut [u64]) {
+            cells::shown(|cells| cells::gather(&cells.$cells, events, values));
+        }
+
+        fn read_of(&self, thread: &ThreadBlock, events: &[u32], values: &mut [u64]) -> bool {
+            cells::of(thread, |cells| cells::gather(&cells.$cells, events, values)).is_some()
+        }
+    };
+}
+
+pub(super) use reads_cells;
+
 struct Row {
     cells: AtomicPtr<Cells>,
     /// How many are looking at them.
     readers: AtomicU32,
 }
 
+static FORGET: Reset = Reset::new(Phase::Cells, forget);
+
 static ROWS: [Row; MAX_THREADS] =
     [const { Row { cells: AtomicPtr::new(ptr::null_mut()), readers: AtomicU32::new(0) } }; MAX_THREADS];
-
-/// No row.
-const NONE: u32 = u32::MAX;
 
 thread_local! {
     static CELLS: Cells = const {
         Cells {
-            user: [const { Count::new() }; user::MAX_USER_COUNTERS],
-            alloc: [const { Count::new() }; alloc::EVENTS.len()],
+            user: [const { Count::new() }; MAX_USER_COUNTERS],
+            alloc: [const { Count::new() }; ALLOC_EVENTS],
             below_peak: AtomicU64::new(0),
-            hits: [const { Count::new() }; breakpoint::MAX_BREAKPOINTS],
+            hits: [const { Count::new() }; MAX_BREAKPOINTS],
             moves: Count::new(),
-            counting: [const { Count::new() }; MAX_COUNTERS],
+            #[cfg(any(test, feature = "counting"))]
+            counting: [const { Count::new() }; COUNTING_EVENTS],
         }
     };
-    static SHOWN_IN: Cell<u32> = const { Cell::new(NONE) };
+    /// The row that shows the cells.
+    static SHOWN_IN: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
-/// The calling thread's cells. (Constant and without a destructor, so they are there as long as the thread.)
+/// The calling thread's cells. (Constant and without a destructor, so they are there as long as the
+/// thread.)
 #[inline]
 pub(super) fn own<R>(look: impl FnOnce(&Cells) -> R) -> R {
     CELLS.with(look)
@@ -105,7 +136,7 @@ pub(super) fn own<R>(look: impl FnOnce(&Cells) -> R) -> R {
 #[inline]
 pub(super) fn shown<R>(look: impl FnOnce(&Cells) -> R) -> R {
     CELLS.with(|cells| {
-        if SHOWN_IN.with(Cell::get) == NONE {
+        if SHOWN_IN.get().is_none() {
             show(cells);
         }
         look(cells)
@@ -127,32 +158,34 @@ pub(super) fn of<R>(thread: &ThreadBlock, look: impl FnOnce(&Cells) -> R) -> Opt
 
 #[cold]
 fn show(cells: &Cells) {
-    // Without a block nobody would look for the thread, and without the hooks nobody would take the row back.
+    // Without a block nobody would look for the thread, and without the hooks nobody would take the
+    // row back.
     let Some(block) = thread::current() else { return };
-    if !thread::on_thread_exit(take_back) || !thread::on_fork_child(forget) {
+    if !thread::on_thread_exit(take_back) || !FORGET.join() {
         return;
     }
     let index = block.index();
-    SHOWN_IN.with(|shown| shown.set(index as u32));
+    SHOWN_IN.set(Some(index));
     // Pairs with the load in `of`.
     ROWS[index].cells.store(ptr::from_ref(cells).cast_mut(), Ordering::Release);
 }
 
 /// The calling thread ends.
 fn take_back() {
-    let Some(row) = ROWS.get(SHOWN_IN.with(|shown| shown.replace(NONE)) as usize) else { return };
+    let Some(row) = SHOWN_IN.take().map(|index| &ROWS[index]) else { return };
     row.cells.store(ptr::null_mut(), Ordering::SeqCst);
-    while row.readers.load(Ordering::SeqCst) != 0 {
-        std::thread::yield_now();
+    if !patience::until(&row.readers, patience::LONG, |readers| readers == 0) {
+        // For the next thread in the row.
+        row.readers.store(0, Ordering::Relaxed);
     }
 }
 
-/// In a fork child there is one thread alone, and nobody who looks.
+/// A fork child has one thread, and no reader.
 fn forget() {
-    let own = SHOWN_IN.with(Cell::get) as usize;
+    let own = SHOWN_IN.get();
     for (index, row) in ROWS.iter().enumerate() {
         // Read first: most rows lie in pages that nobody has ever written.
-        if index != own && !row.cells.load(Ordering::Relaxed).is_null() {
+        if own != Some(index) && !row.cells.load(Ordering::Relaxed).is_null() {
             row.cells.store(ptr::null_mut(), Ordering::Relaxed);
         }
         if row.readers.load(Ordering::Relaxed) != 0 {
@@ -169,7 +202,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn others_look_at_a_thread_until_its_end_and_not_beyond() {
+    fn a_thread_is_seen_until_its_end() {
         let (send, receive) = channel();
         let (stop, stopped) = channel::<()>();
         let thread = std::thread::spawn(move || {
@@ -189,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_come_and_go_while_they_are_looked_at() {
+    fn threads_end_while_others_read_them() {
         let stop = &AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| {

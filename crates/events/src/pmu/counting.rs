@@ -1,13 +1,14 @@
-//! A PMU for tests: it counts what it is told to, and how often it is read.
+//! A PMU for tests and benches: its events happen on command, and it counts its own reads.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use dormouse_sys::thread::ThreadBlock;
 
-use super::{Event, Pmu, cells};
+use super::cells;
+use super::event::{Event, Pmu};
 
-/// A PMU whose events happen when [`CountingPmu::happen`] says so, and that knows how many counters were read:
-/// what proves that a switch read none.
+/// A PMU whose events happen when [`CountingPmu::happen`] says so, and that knows how many counters
+/// were read, which proves that a switch read none.
 #[derive(Debug, Default)]
 pub struct CountingPmu {
     reads: AtomicU64,
@@ -19,12 +20,13 @@ impl CountingPmu {
         Self { reads: AtomicU64::new(0) }
     }
 
-    /// Its event `number`, below [`MAX_COUNTERS`](crate::MAX_COUNTERS).
+    /// Its event `number`, below 16.
     pub const fn event(&'static self, name: &'static str, number: u32) -> Event {
         Event::new(name, self, number)
     }
 
-    /// Event `number` happens `times` on the calling thread. (To all of these PMUs: only differences count.)
+    /// Event `number` happens `times` on the calling thread. (To all of these PMUs: only
+    /// differences count.)
     pub fn happen(number: u32, times: u64) {
         cells::own(|cells| {
             if let Some(count) = cells.counting.get(number as usize) {
@@ -33,7 +35,8 @@ impl CountingPmu {
         });
     }
 
-    /// How many counters have been read by the threads that count. (Reads of other threads are none of a switch.)
+    /// How many counters have been read by the threads that count. (Reads of other threads are none
+    /// of a switch.)
     pub fn reads(&self) -> u64 {
         self.reads.load(Ordering::Relaxed)
     }

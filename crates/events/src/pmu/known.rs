@@ -1,8 +1,29 @@
-//! Which events there are, by name, and which of them can be had here.
+//! Which events there are, by name, and which of them are available here.
 
 use dormouse_sys::Capability;
 
-use super::{Event, Unit, alloc, breakpoint, perf, user};
+use super::event::{Event, Unit};
+use super::{alloc, breakpoint, perf, user};
+use crate::error::Error;
+
+impl Event {
+    /// The event of that name: the library's own, a counter of the program that has been used, a
+    /// breakpoint that has a name.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unavailable`] with the reason when it is unavailable here, [`Error::Unknown`] with
+    /// the names that are nearest.
+    pub fn by_name(name: &str) -> Result<Self, Error> {
+        let Some(event) = all().find(|event| event.name() == name) else {
+            return Err(Error::Unknown { event: name.to_owned(), advice: advice(name) });
+        };
+        match event.pmu().why_not(event.number()) {
+            None => Ok(event),
+            Some(reason) => Err(Error::Unavailable { event: name.to_owned(), reason }),
+        }
+    }
+}
 
 /// The library's own.
 const OWN: [Event; 5] = [
@@ -13,7 +34,7 @@ const OWN: [Event; 5] = [
     Event::MAJOR_FAULTS,
 ];
 
-/// What is to be known of an event before it is counted.
+/// An event, as a program chooses it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Availability {
@@ -21,16 +42,16 @@ pub struct Availability {
     pub name: &'static str,
     /// The unit of its counts.
     pub unit: Unit,
-    /// Who counts it.
+    /// The PMU that counts it.
     pub pmu: &'static str,
-    /// What its counts leave out.
+    /// A note on what its counts leave out.
     pub note: Option<&'static str>,
-    /// Why it is not to be had here, and what would change it.
+    /// Why it is unavailable here, and what would change it.
     pub why_not: Option<String>,
 }
 
-/// All events that are known by name: the library's own, counters of the program that have been used, breakpoints
-/// that have names.
+/// All events that are known by name: the library's own, counters of the program that have been
+/// used, breakpoints that have names.
 ///
 /// # Cost
 ///
@@ -46,12 +67,12 @@ pub fn available() -> Vec<Availability> {
     all().map(availability).collect()
 }
 
-pub(super) fn all() -> impl Iterator<Item = Event> {
+fn all() -> impl Iterator<Item = Event> {
     OWN.into_iter().chain(perf::KNOWN).chain(alloc::EVENTS).chain(user::known()).chain(breakpoint::known())
 }
 
-/// What to write instead of `name`.
-pub(super) fn advice(name: &str) -> String {
+/// Names to write instead of `name`.
+fn advice(name: &str) -> String {
     let names: Vec<_> = all().map(Event::name).collect();
     let mut near: Vec<_> = names
         .iter()
@@ -68,7 +89,7 @@ pub(super) fn advice(name: &str) -> String {
     }
 }
 
-/// What `dormouse doctor` says of the events.
+/// The report of `dormouse doctor` on events.
 pub fn capability() -> Vec<Capability> {
     let of = |name, ok: &'static str, event: Event| match event.pmu().why_not(event.number()) {
         Some(reason) => Capability::unavailable(name, reason),
@@ -96,7 +117,6 @@ pub fn capability() -> Vec<Capability> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::Error;
 
     fn read(event: Event) -> u64 {
         let mut value = [0];
@@ -105,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_is_had_by_its_name_or_refused_with_what_was_meant() {
+    fn an_unknown_name_is_refused_with_advice() {
         assert_eq!(Event::by_name("page-faults"), Ok(Event::PAGE_FAULTS));
         for (name, meant) in
             [("page-fault", "did you mean page-faults"), ("sneezes", "known are task-clock, ")]
@@ -120,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn every_event_is_listed_once_and_is_had_or_has_a_reason_why_not() {
+    fn each_event_is_available_or_has_a_reason() {
         let list = available();
         for (i, one) in list.iter().enumerate() {
             assert!(list[..i].iter().all(|other| other.name != one.name), "{} twice", one.name);
@@ -146,7 +166,7 @@ mod tests {
         let events = [Event::TASK_CLOCK, Event::CONTEXT_SWITCHES, Event::PAGE_FAULTS, Event::MAJOR_FAULTS];
         let before = events.map(read);
         std::thread::sleep(std::time::Duration::from_millis(1));
-        // Far above the allocator's threshold for a mapping of its own, so its pages are new.
+        // Far above the allocator's threshold for a separate mapping, so its pages are new.
         let pages = 1000;
         let mut memory = vec![0_u8; pages * 4096];
         for page in memory.chunks_mut(4096) {

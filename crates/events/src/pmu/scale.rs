@@ -1,22 +1,22 @@
 //! Counts of events that were not counted all the time.
 //!
-//! Where more events want the processor's unit than fit in it, the kernel lets them take turns, and says of each how
-//! long it was on and how long of that it was counted. What would have been counted is then estimated, for each
-//! stretch between two reads by itself: a total that is scaled by the ratio of totals would charge one task for how
-//! another one was counted, and could go back.
+//! Where more events want the processor's unit than fit in it, the kernel lets them take turns, and
+//! says of each how long it was on and how long of that it was counted. The full count is then
+//! estimated, for each stretch between two reads by itself: a total that is scaled by the ratio of
+//! totals would charge one task for how another one was counted, and could go back.
 
 /// How long an event was on, and how long of that it was counted, in nanoseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Times {
     /// On.
     pub enabled_ns: u64,
-    /// Counted.
+    /// Tally.
     pub running_ns: u64,
 }
 
 impl Times {
-    /// For how much of `enabled_ns` something was counted that was counted in this proportion; all of it where nothing
-    /// is known yet.
+    /// For how much of `enabled_ns` something was counted that was counted in this proportion; all
+    /// of it where nothing is known yet.
     pub(crate) fn of(self, enabled_ns: u64) -> u64 {
         if self.running_ns >= self.enabled_ns {
             return enabled_ns;
@@ -27,31 +27,31 @@ impl Times {
     }
 }
 
-/// What the kernel says of one event of one thread, or what we make of it.
+/// A count of one event of one thread, as the kernel says it or scaled.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Counted {
+pub(super) struct Tally {
     pub(super) count: u64,
     pub(super) times: Times,
 }
 
-/// Totals in which what was said last is reckoned in.
+/// Totals, and the kernel's last word that they include.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Scaled {
-    /// What was said last.
-    pub(super) said: Counted,
+    /// The kernel's last word.
+    pub(super) said: Tally,
     /// Counts scaled stretch by stretch, and their times.
-    pub(super) total: Counted,
+    pub(super) total: Tally,
 }
 
 impl Scaled {
-    /// The kernel says this now. Nothing goes back, whatever it says.
+    /// The kernel says this now. No total goes back, even if the kernel's counts do.
     #[must_use]
-    pub(super) fn after(self, said: Counted) -> Self {
-        let Counted { count, times } = self.said;
+    pub(super) fn after(self, said: Tally) -> Self {
+        let Tally { count, times } = self.said;
         let enabled_ns = said.times.enabled_ns.saturating_sub(times.enabled_ns);
         let running_ns = said.times.running_ns.saturating_sub(times.running_ns);
         let count = said.count.saturating_sub(count);
-        let total = Counted {
+        let total = Tally {
             count: self.total.count.saturating_add(scaled(count, enabled_ns, running_ns)),
             times: Times {
                 enabled_ns: self.total.times.enabled_ns.saturating_add(enabled_ns),
@@ -61,15 +61,15 @@ impl Scaled {
         Self { said, total }
     }
 
-    /// Whoever speaks from now on begins at `said`.
+    /// Another descriptor speaks from now on, and begins at `said`.
     #[must_use]
-    pub(super) fn anew(self, said: Counted) -> Self {
+    pub(super) fn anew(self, said: Tally) -> Self {
         Self { said, ..self }
     }
 }
 
-/// What `count` in `running_ns` makes in `enabled_ns`. In no time nothing was counted, and nothing is invented: the
-/// times tell.
+/// The estimate for `enabled_ns` where `count` was counted in `running_ns`. In no time nothing was
+/// counted, and nothing is invented: the times tell.
 fn scaled(count: u64, enabled_ns: u64, running_ns: u64) -> u64 {
     // Also where the clocks of the two are a little apart: a count is never made smaller.
     if running_ns >= enabled_ns {
@@ -87,19 +87,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_proportion_is_taken_of_any_time_and_of_none_known_all() {
+    fn an_unknown_proportion_is_the_whole() {
         let quarter = Times { enabled_ns: 400, running_ns: 100 };
         assert_eq!(quarter.of(u64::MAX), u64::MAX / 4);
         assert_eq!((quarter.of(0), Times::default().of(7)), (0, 7));
         assert_eq!(Times { enabled_ns: 1, running_ns: 0 }.of(7), 0);
     }
 
-    fn said(count: u64, enabled_ns: u64, running_ns: u64) -> Counted {
-        Counted { count, times: Times { enabled_ns, running_ns } }
+    fn said(count: u64, enabled_ns: u64, running_ns: u64) -> Tally {
+        Tally { count, times: Times { enabled_ns, running_ns } }
     }
 
     #[test]
-    fn a_count_is_scaled_by_the_time_that_it_was_counted() {
+    fn a_count_is_scaled_by_its_running_time() {
         for (count, enabled, running, expected) in [
             (10, 100, 100, 10),
             (10, 100, 25, 40),
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stretch_is_scaled_by_its_own_ratio_and_not_by_that_of_before() {
+    fn each_stretch_is_scaled_by_its_own_ratio() {
         // All the time, then a quarter of it, then not at all.
         let first = Scaled::default().after(said(1000, 100, 100));
         assert_eq!(first.total, said(1000, 100, 100));
@@ -127,9 +127,9 @@ mod tests {
     }
 
     #[test]
-    fn another_descriptor_begins_at_zero_and_the_total_goes_on() {
+    fn a_new_descriptor_continues_the_total() {
         let one = Scaled::default().after(said(1000, 100, 100));
-        let other = one.anew(Counted::default()).after(said(5, 10, 10));
+        let other = one.anew(Tally::default()).after(said(5, 10, 10));
         assert_eq!(other.total, said(1005, 110, 110));
     }
 
@@ -149,7 +149,7 @@ mod tests {
         }
 
         #[test]
-        fn stretches_that_are_counted_all_the_time_add_up_exactly(
+        fn fully_counted_stretches_add_up_exactly(
             steps in prop::collection::vec((0_u64..1 << 40, 1_u64..1 << 40), 1..20)
         ) {
             let (mut state, mut count, mut time) = (Scaled::default(), 0, 0);

@@ -1,12 +1,12 @@
-//! What the kernel counts for each thread and gives without a descriptor.
+//! Events that the kernel counts for each thread and tells without a descriptor.
 //!
 //! `getrusage(RUSAGE_THREAD)` gives switches and faults of kernel and user mode alike, also where
-//! `perf_event_paranoid` leaves unprivileged perf events nothing but user mode (seen: 0 of 100 switches, 400
-//! of 800 faults).
+//! `perf_event_paranoid` leaves unprivileged perf events nothing but user mode (seen: 0 of 100
+//! switches, 400 of 800 faults).
 //!
-//! It does not give migrations. A perf event would, for a descriptor a thread and 400 ns a read; here the
-//! processor is compared with that of the last read, which is a few loads and misses what happens twice
-//! between two reads.
+//! It does not give migrations. A perf event would, for a descriptor a thread and 400 ns a read;
+//! here the processor is compared with that of the last read, which is a few loads and takes
+//! several moves between two reads for one.
 //!
 //! Of another thread `/proc/self/task` says the same, in two files and two formats.
 //!
@@ -21,15 +21,27 @@ use std::mem::MaybeUninit;
 
 use dormouse_sys::thread::ThreadBlock;
 
-use super::{Pmu, cells};
+use super::cells;
+use super::event::{Event, Pmu};
 
-pub(super) const CONTEXT_SWITCHES: u32 = 0;
-pub(super) const PAGE_FAULTS: u32 = 1;
-pub(super) const MAJOR_FAULTS: u32 = 2;
+const CONTEXT_SWITCHES: u32 = 0;
+const PAGE_FAULTS: u32 = 1;
+const MAJOR_FAULTS: u32 = 2;
+
+impl Event {
+    /// Voluntary and involuntary context switches of the thread.
+    pub const CONTEXT_SWITCHES: Self = Self::new("context-switches", &Usage, CONTEXT_SWITCHES);
+    /// Page faults of the thread, minor and major.
+    pub const PAGE_FAULTS: Self = Self::new("page-faults", &Usage, PAGE_FAULTS);
+    /// Page faults that read from a disk.
+    pub const MAJOR_FAULTS: Self = Self::new("major-faults", &Usage, MAJOR_FAULTS);
+    /// Moves of the thread to another processor, as far as two reads show them: a lower bound.
+    pub const CPU_MIGRATIONS: Self = Self::new("cpu-migrations", &Processor, 0);
+}
 
 /// Switches and faults of the calling thread.
 #[derive(Debug)]
-pub(super) struct Usage;
+struct Usage;
 
 impl Pmu for Usage {
     fn name(&self) -> &'static str {
@@ -38,8 +50,8 @@ impl Pmu for Usage {
 
     fn read(&self, events: &[u32], values: &mut [u64]) {
         let mut usage = MaybeUninit::<libc::rusage>::zeroed();
-        // SAFETY: `usage` is a valid place. The call fails for an unknown `who` or a bad address only; then
-        // `usage` stays zero, and a count that seems to go back adds nothing.
+        // SAFETY: `usage` is a valid place. The call fails for an unknown `who` or a bad address
+        // only; then `usage` stays zero, and a count that seems to go back adds nothing.
         let usage = unsafe {
             libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr());
             usage.assume_init()
@@ -81,8 +93,8 @@ fn switches_in(status: &str) -> Option<u64> {
     Some(field("voluntary_ctxt_switches:")? + field("nonvoluntary_ctxt_switches:")?)
 }
 
-/// Minor and major ones in `stat`: its fields 10 and 12, of which the second is a name in brackets that may hold
-/// anything.
+/// Minor and major ones in `stat`: its fields 10 and 12, of which the second is a name in brackets
+/// that may hold anything.
 fn faults_in(stat: &str) -> Option<(u64, u64)> {
     let mut fields = stat[stat.rfind(')')?..].split_ascii_whitespace();
     let minor = fields.nth(8)?.parse().ok()?;
@@ -92,7 +104,7 @@ fn faults_in(stat: &str) -> Option<(u64, u64)> {
 
 /// Moves of the calling thread that its reads have noticed.
 #[derive(Debug)]
-pub(super) struct Processor;
+struct Processor;
 
 thread_local! {
     /// Processor at the last read, -1 before the first.
@@ -141,14 +153,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_move_is_counted_when_a_read_sees_another_processor() {
+    fn a_new_processor_counts_as_a_move() {
         let seen = Cell::new(-1);
         let moves = [3, 3, 1, 1, 3].map(|cpu| moved(&seen, cpu));
         assert_eq!(moves, [false, false, true, false, true]);
     }
 
     #[test]
-    fn what_the_files_of_a_thread_say_is_found_whatever_its_name() {
+    fn files_of_oddly_named_threads_are_parsed() {
         let stat = "7 (a) 1 2 (b) R 1 1 1 0 -1 4194304 101 0 3 0 0 0";
         assert_eq!(faults_in(stat), Some((101, 3)));
         assert_eq!(faults_in("7 (a"), None);
@@ -158,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_thread_has_counted_is_what_it_says_itself() {
+    fn a_remote_read_agrees_with_the_thread() {
         const EVENTS: [u32; 3] = [CONTEXT_SWITCHES, PAGE_FAULTS, MAJOR_FAULTS];
         let (send, receive) = channel();
         let (stop, stopped) = channel::<()>();

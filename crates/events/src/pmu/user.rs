@@ -1,34 +1,32 @@
 //! Counters of the program's own: rows read, bytes sent.
 //!
-//! A counter is a static with a number; its counts are cells in thread-local storage at that number. So
-//! [`Counter::add`] is one addition to memory that no other thread writes.
+//! A counter is a static with a number; its counts are cells in thread-local storage at that
+//! number. So [`Counter::add`] is one addition to memory that no other thread writes.
 //!
 //! # Invariants
 //!
 //! A counter's number is given once and never to another.
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
+
+use once_cell::race::OnceRef;
 
 use dormouse_sys::thread::ThreadBlock;
 
-use super::{Event, Pmu, cells};
+use super::cells;
+use super::event::{Event, Pmu};
 use crate::error::Error;
 
-/// How many counters a process can have. What is added to further ones is not counted, and
-/// [`Counter::event`] says so.
-pub const MAX_USER_COUNTERS: usize = 64;
+pub use super::cells::MAX_USER_COUNTERS;
 
 /// Not numbered yet.
 const NEW: u32 = u32::MAX;
 /// There was no number left.
 const REFUSED: u32 = u32::MAX - 1;
 
-static NEXT: AtomicU32 = AtomicU32::new(0);
-
 /// Those that have a number.
-static NUMBERED: [OnceLock<&'static Counter>; MAX_USER_COUNTERS] =
-    [const { OnceLock::new() }; MAX_USER_COUNTERS];
+static NUMBERED: [OnceRef<'static, Counter>; MAX_USER_COUNTERS] =
+    [const { OnceRef::new() }; MAX_USER_COUNTERS];
 
 /// A counter that the program itself advances.
 ///
@@ -87,22 +85,12 @@ impl Counter {
         if number != NEW {
             return number;
         }
-        let next = NEXT
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |next| {
-                (next < MAX_USER_COUNTERS as u32).then_some(next + 1)
-            })
-            .unwrap_or(REFUSED);
-        // Two threads may come here at once; the number of the slower one is never used.
-        match self.number.compare_exchange(NEW, next, Ordering::Relaxed, Ordering::Relaxed) {
-            Ok(_) => {
-                if let Some(place) = NUMBERED.get(next as usize) {
-                    // Nobody else has this number, so the place is empty and nobody waits.
-                    let _empty = place.set(self);
-                }
-                next
-            }
-            Err(number) => number,
-        }
+        // The first place that is free or holds this counter already: two threads at once find the
+        // same one.
+        let is_own = |place: &OnceRef<'static, Self>| std::ptr::eq(place.get_or_init(|| self), self);
+        let number = NUMBERED.iter().position(is_own).map_or(REFUSED, |number| number as u32);
+        self.number.store(number, Ordering::Relaxed);
+        number
     }
 }
 
@@ -120,14 +108,7 @@ impl Pmu for User {
         "user"
     }
 
-    #[inline]
-    fn read(&self, events: &[u32], values: &mut [u64]) {
-        cells::shown(|cells| cells::gather(&cells.user, events, values));
-    }
-
-    fn read_of(&self, thread: &ThreadBlock, events: &[u32], values: &mut [u64]) -> bool {
-        cells::of(thread, |cells| cells::gather(&cells.user, events, values)).is_some()
-    }
+    cells::reads_cells!(user);
 }
 
 #[cfg(test)]
@@ -153,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_counter_is_known_by_name_once_it_has_been_used() {
+    fn a_used_counter_is_known_by_name() {
         static SCONES: Counter = Counter::new("scones");
         assert!(Event::by_name("scones").is_err());
         SCONES.add(1);
@@ -161,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_counter_without_a_number_is_refused_by_name_and_adding_to_it_does_nothing() {
+    fn a_counter_without_number_is_refused_by_name() {
         static LATE: Counter = Counter { name: "late", number: AtomicU32::new(REFUSED) };
         LATE.add(1);
         assert!(LATE.event().unwrap_err().to_string().starts_with("late is unavailable"));

@@ -1,10 +1,14 @@
-//! The index where sites are not patched. Objects that come are found; one that leaves is not noticed, so
-//! objects with sites must stay loaded there.
+//! The index where sites are not patched. Objects that come are found; one that leaves is not
+//! noticed, so objects with sites must stay loaded there.
+#![expect(clippy::unused_self, clippy::unnecessary_wraps, reason = "the shapes of where text is patched")]
 
 use std::sync::Arc;
 
-use super::{KeyEntry, KeyUse, Registry, sort};
+use super::{KeyUse, Local, Registry, sort};
 use crate::key::Key;
+use crate::patch_lock::PatchLock;
+#[cfg(not(all(test, loom)))]
+use crate::room::collect;
 
 /// A site where sites are not patched.
 #[doc(hidden)]
@@ -22,11 +26,11 @@ impl PortableSite {
 
 inventory::collect!(PortableSite);
 
-/// Everything that is known, at one moment.
+/// The keys of one moment.
 #[derive(Debug)]
-pub(crate) struct Index {
+pub(super) struct Index {
     /// By name.
-    keys: Vec<KeyEntry>,
+    pub(super) keys: Vec<KeyUse>,
     /// How many sites it was built of.
     sites: usize,
 }
@@ -38,52 +42,65 @@ impl Index {
         let mut sites: Vec<&'static Key> =
             inventory::iter::<PortableSite>.into_iter().map(|site| site.key).collect();
         sites.sort_unstable_by_key(|key| key.address());
-        let mut keys: Vec<KeyEntry> = sites
+        let mut keys: Vec<KeyUse> = sites
             .chunk_by(|a, b| a.address() == b.address())
-            .map(|group| KeyEntry {
-                usage: KeyUse { key: group[0], sites: group.len(), object: Arc::from("") },
-            })
+            .map(|group| KeyUse { key: group[0], sites: group.len(), object: Arc::from("") })
             .collect();
         sort(&mut keys);
         Self { keys, sites: sites.len() }
     }
 
-    pub(super) fn entries(&self) -> &[KeyEntry] {
-        &self.keys
+    /// Another one whenever an object has come.
+    pub(super) fn generation(&self) -> u64 {
+        self.sites as u64
     }
 
-    /// Nothing to do for a site that reads its key.
-    #[cfg(not(all(test, loom)))]
-    #[expect(clippy::unused_self, reason = "the same shape as where text is patched")]
-    pub(crate) fn put_to_sleep(&self, _: &Key) -> bool {
-        true
-    }
-
-    /// Sites are not changed by int3.
-    #[cfg(not(all(test, loom)))]
-    #[expect(clippy::unused_self, reason = "the same shape as where text is patched")]
-    pub(crate) fn needs_int3(&self) -> bool {
+    /// Objects are not known here.
+    pub(super) fn is_in_object(&self, _: usize) -> bool {
         false
     }
 
-    /// How many sites a key has.
-    #[cfg(not(all(test, loom)))]
-    pub(crate) fn site_count_of(&self, key: &Key) -> usize {
-        self.keys.iter().find(|k| k.usage.key.address() == key.address()).map_or(0, |k| k.usage.sites)
+    /// Nothing to do for a site that reads its key.
+    pub(super) fn put_to_sleep(&self, _: &'static Key) -> bool {
+        true
+    }
+}
+
+impl Local {
+    /// Sees that the index is true.
+    #[expect(clippy::unnecessary_wraps, reason = "as where code is patched")]
+    pub(super) fn refresh_index(&mut self, _: PatchLock<'_>) -> Result<(), crate::Error> {
+        let sites = inventory::iter::<PortableSite>.into_iter().count();
+        if self.index.sites != sites {
+            self.index = Index::build();
+        }
+        Ok(())
     }
 }
 
 impl Registry {
-    /// Sees that the index is true.
-    pub(super) fn refresh(&mut self) {
-        let sites = inventory::iter::<PortableSite>.into_iter().count();
-        if self.index().sites != sites {
-            self.local.index = Some(Index::build());
-        }
+    /// The same: no object waits here.
+    pub(super) fn refresh(&mut self) -> Result<(), crate::Error> {
+        self.local.refresh_index(PatchLock::new(self.table, &self.patch))
     }
 
-    /// The same: no object waits here.
-    pub(super) fn refresh_index(&mut self) {
-        self.refresh();
+    /// No object is lost here.
+    #[cfg(not(all(test, loom)))]
+    pub(crate) fn check_there(&self, _: impl Iterator<Item = &'static Key>) -> Result<(), crate::Error> {
+        Ok(())
+    }
+
+    /// The sites of keys, which are in order of address, follow their states by themselves.
+    #[cfg(not(all(test, loom)))]
+    pub(crate) fn write(
+        &self,
+        keys: impl Iterator<Item = (&'static Key, bool)>,
+        _: usize,
+        _: crate::Protocol,
+    ) -> Result<crate::BatchReport, crate::Error> {
+        let switched = collect(keys.map(|(key, _)| key.address()))?;
+        let is_switched = |site: &&PortableSite| switched.binary_search(&site.key.address()).is_ok();
+        let sites = inventory::iter::<PortableSite>.into_iter().filter(is_switched).count();
+        Ok(crate::BatchReport { sites, ..Default::default() })
     }
 }

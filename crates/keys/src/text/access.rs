@@ -1,89 +1,165 @@
-//! The ladder: by which way code can be written, tried anew for every batch, because a process may give up rights
-//! at any time.
+//! The way to write code, tried anew for every batch, because a process may give up rights at any
+//! time.
 //!
-//! 1. *mprotect*: the pages become writable, the bytes are stored, the pages are sealed again. Two system calls for
-//!    each run of pages, however many sites. Refused where code must not become writable (`PR_SET_MDWE`,
-//!    systemd's `MemoryDenyWriteExecute=`, `mseal`, a policy on `execmod`, a filter of system calls).
-//! 2. *`/proc/self/mem`*: one system call for each write; the pages never become writable. Refused without `/proc`, to
-//!    a process that is not dumpable and has not opened it before, and by `proc_mem.force_override=`.
+//! 1. *mprotect*: the pages become writable, the bytes are stored, the pages are sealed again. Two
+//!    system calls for each run of pages, however many sites. Refused where code must not become
+//!    writable (`PR_SET_MDWE`, systemd's `MemoryDenyWriteExecute=`, `mseal`, a policy on `execmod`,
+//!    a filter of system calls).
+//! 2. *The memory file*, `/proc/thread-self/mem`: two system calls for each first byte (a read and
+//!    a write), and two for a trial of each page before; the pages never become writable. Refused
+//!    without `/proc`, to a process that is not dumpable and has not opened it before, and by
+//!    `proc_mem.force_override=`.
 //!
-//! Nothing is stored before all of a batch can be, and everything that could be refused has been.
+//! Pages with other permissions than their header gives take the second step at once
+//! ([`super::pages`]).
+//!
+//! No byte changes before a way is open for every site of the batch. A write can be refused all the
+//! same; then the protocol puts back what it has written.
+//!
+//! # The first byte
+//!
+//! It is exchanged, not stored: a debugger's or a uprobe's `int3` that has come since the bytes
+//! were verified is found, left alone, and refuses the batch. Through the memory file the byte is
+//! read again right before it is written, since the kernel exchanges nothing for others.
 //!
 //! # Safety
 //!
-//! A plain store goes to a page that [`super::pages`] has made writable.
+//! A plain access goes to a page that [`super::pages`] has made writable, and that could be read
+//! when the batch began. If its file was cut short since, for which there are some microseconds, it
+//! ends the process by SIGBUS, as running the site would.
 #![allow(unsafe_code)]
 
 use std::io;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU8, Ordering};
 
+use rustix::io::Errno;
+
 use super::memory::Memory;
-use super::pages::{self, Writable};
-use super::{Patch, Segment};
-use crate::Error;
-use crate::registry::Site;
+use super::pages::{self, Layout, Run};
+use super::patch::Patch;
+use crate::arch::LENGTH;
+use crate::object::{Segment, Site};
+use crate::patch_lock::PatchLock;
+use crate::{Error, StaticKey};
 
 /// A way to write the sites of a batch.
 #[derive(Debug)]
-pub(super) enum Access {
-    /// Their pages are writable.
-    Pages(Writable),
-    /// Through `/proc/self/mem`.
-    Memory {
-        memory: Memory,
-        /// Pages that hold a site.
-        pages: usize,
-    },
+pub(super) struct Access {
+    /// Pages that were made writable: those of all sites but the foreign ones', or none.
+    writable: Vec<Run>,
+    /// For the others.
+    memory: Option<Memory>,
+    foreign: Vec<Range<usize>>,
+    /// How many pages hold a site.
+    pub(super) pages: usize,
 }
 
 impl Access {
-    /// The first step of the ladder that takes all of the (sorted) patches.
-    pub(super) fn open(patches: &[Patch], segments: &[Segment]) -> Result<Self, Error> {
-        let (runs, pages) = pages::runs(patches, segments);
-        let mprotect = match Writable::open(runs, pages) {
-            Ok(writable) => return Ok(Self::Pages(writable)),
-            Err(refused) => refused,
+    /// The first way by which the first `length` bytes of all (sorted) patches can be written.
+    pub(super) fn open(patches: &[Patch], length: usize, segments: &[Segment]) -> Result<Self, Error> {
+        let Layout { runs, foreign, count: pages } = Layout::of(patches, length, segments)?;
+        let (writable, refused) = match pages::open(&runs) {
+            Ok(()) => (runs, None),
+            Err(refused) => (Vec::new(), Some(refused)),
         };
-        match Memory::open(patches) {
-            Ok(memory) => Ok(Self::Memory { memory, pages }),
-            Err(memory) => Err(unwritable(mprotect, memory)),
+        let mut access = Self { writable, memory: None, foreign, pages };
+        let mut others = patches.iter().filter(|patch| access.is_outside(patch.code)).peekable();
+        if others.peek().is_none() {
+            return Ok(access);
         }
-    }
-
-    /// Writes some bytes of a site, the first to the last.
-    pub(super) fn store(&self, address: usize, bytes: &[u8]) -> Result<(), Error> {
-        match self {
-            Self::Pages(_) => {
-                for (at, &byte) in bytes.iter().enumerate() {
-                    // SAFETY: inside a site whose pages are writable; instruction fetches of other threads are not
-                    // data accesses.
-                    unsafe { AtomicU8::from_ptr((address + at) as *mut u8) }.store(byte, Ordering::Release);
-                }
-                Ok(())
+        match Memory::open(others, length) {
+            Ok(memory) => {
+                access.memory = Some(memory);
+                Ok(access)
             }
-            Self::Memory { memory, .. } => memory.write(address, bytes).map_err(|errno| Error::Denied {
-                what: "writing code through /proc/self/mem",
-                source: errno.into(),
-                setting: "it was possible a moment before: let nobody close descriptors that are not theirs",
-            }),
+            Err(memory) => {
+                access.close();
+                let foreign = || io::Error::other("somebody else has changed the permissions of its page");
+                Err(unwritable(refused.unwrap_or_else(foreign), memory))
+            }
         }
     }
 
-    /// How many pages hold a site.
-    pub(super) fn pages(&self) -> usize {
-        match self {
-            Self::Pages(writable) => writable.pages,
-            Self::Memory { pages, .. } => *pages,
+    /// Whether a site is written through the memory file.
+    fn is_outside(&self, address: usize) -> bool {
+        let after = self.foreign.partition_point(|pages| pages.start <= address);
+        self.writable.is_empty() || after > 0 && address < self.foreign[after - 1].end
+    }
+
+    fn outside(&self, address: usize) -> Option<&Memory> {
+        self.memory.as_ref().filter(|_| self.is_outside(address))
+    }
+
+    /// Asks for the line of a site that will be written: an exchange waits for it, where a store
+    /// would not.
+    pub(super) fn prefetch(patch: &Patch) {
+        // SAFETY: a hint, which changes nothing and faults nowhere.
+        unsafe {
+            std::arch::asm!("prefetchw [{}]", in(reg) patch.code, options(nostack, preserves_flags, readonly));
         }
     }
 
-    /// Ends the writing; says how many pages stay writable, which only happens when there is no memory left for
-    /// the mapping.
+    /// Writes the first byte of a site that holds `from`, or `to` already.
+    pub(super) fn exchange(&self, patch: &Patch, from: u8, to: u8) -> Result<(), Error> {
+        let address = patch.code;
+        let held = if let Some(memory) = self.outside(address) {
+            let mut held = [0];
+            memory.read(address, &mut held).map_err(interrupted)?;
+            if held[0] == from {
+                memory.write(address, &[to]).map_err(interrupted)?;
+            }
+            held[0]
+        } else {
+            // SAFETY: inside a site whose pages are writable; instruction fetches of other threads
+            // are not data accesses.
+            let byte = unsafe { AtomicU8::from_ptr(address as *mut u8) };
+            // Behind whatever was written before, for processors that fetch it.
+            let exchanged = byte.compare_exchange(from, to, Ordering::Release, Ordering::Relaxed);
+            exchanged.unwrap_or_else(|other| other)
+        };
+        // It is there already where a linker has kept two entries of one site.
+        if [from, to].contains(&held) { Ok(()) } else { Err(self.unexpected(patch, from, held)) }
+    }
+
+    /// Writes all of a site but the first byte.
+    pub(super) fn store_tail(&self, patch: &Patch, bytes: [u8; LENGTH]) -> Result<(), Error> {
+        let address = patch.code + 1;
+        if let Some(memory) = self.outside(patch.code) {
+            return memory.write(address, &bytes[1..]).map_err(interrupted);
+        }
+        for (at, &byte) in bytes[1..].iter().enumerate() {
+            // SAFETY: as in `exchange`.
+            unsafe { AtomicU8::from_ptr((address + at) as *mut u8) }.store(byte, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    /// Somebody has written to a site since it was verified.
+    fn unexpected(&self, patch: &Patch, from: u8, held: u8) -> Error {
+        let [mut expected, mut found] = [patch.old(); 2];
+        match self.outside(patch.code) {
+            // If even this cannot be read, its first byte says enough.
+            Some(memory) => drop(memory.read(patch.code, &mut found)),
+            // SAFETY: as in `exchange`.
+            None => found = unsafe { std::ptr::read_volatile(patch.code as *const [u8; LENGTH]) },
+        }
+        (expected[0], found[0]) = (from, held);
+        Error::UnexpectedText { key: patch.key.name(), addr: patch.code, expected, found }
+    }
+
+    /// Ends the writing; says how many pages stay writable, which only happens when there is no
+    /// memory left for the mapping.
     pub(super) fn close(self) -> usize {
-        match self {
-            Self::Pages(writable) => writable.seal(),
-            Self::Memory { .. } => 0,
-        }
+        pages::seal(&self.writable)
+    }
+}
+
+fn interrupted(errno: Errno) -> Error {
+    Error::Denied {
+        what: "writing code through /proc/thread-self/mem",
+        source: errno.into(),
+        setting: "it was possible a moment before: let nobody close descriptors that are not theirs",
     }
 }
 
@@ -93,7 +169,7 @@ fn unwritable(mprotect: io::Error, memory: io::Error) -> Error {
     Error::Unwritable { mprotect, memory, setting }
 }
 
-/// What to change so that pages can be made writable.
+/// The setting that lets pages become writable.
 fn for_mprotect(refused: &io::Error) -> &'static str {
     match refused.raw_os_error() {
         Some(libc::EACCES) => "allow writable code (systemd: MemoryDenyWriteExecute=no; SELinux: execmod)",
@@ -102,7 +178,7 @@ fn for_mprotect(refused: &io::Error) -> &'static str {
     }
 }
 
-/// What to change so that `/proc/self/mem` can be written, where that is known.
+/// The setting that lets the memory file be written, where one is known.
 fn for_memory(refused: &io::Error) -> Option<&'static str> {
     match refused.raw_os_error()? {
         libc::ENOENT => Some("mount /proc, or call dormouse_keys::prepare() before it is out of reach"),
@@ -115,39 +191,79 @@ fn for_memory(refused: &io::Error) -> Option<&'static str> {
     }
 }
 
-/// What each step of the ladder says; if it does not work, with what to change.
-#[derive(Debug)]
-pub(crate) struct Steps {
-    pub(crate) mprotect: Result<(), (io::Error, Option<&'static str>)>,
-    pub(crate) memory: Result<(), (io::Error, Option<&'static str>)>,
-}
+/// Whether a way works; one that does not has the setting to change beside its refusal.
+pub(crate) type Way = Result<(), (io::Error, Option<&'static str>)>;
 
-/// Tries each step on a site, changing nothing; for the capability report.
-pub(crate) fn steps(site: Site, segments: &[Segment]) -> Option<Steps> {
-    let patches = [Patch::new(site, "", false)?];
-    let (runs, pages) = pages::runs(&patches, segments);
-    let mprotect = Writable::open(runs, pages).map(|writable| {
-        writable.seal();
+/// Tries mprotect and the memory file on a site, changing nothing; for the capability report.
+pub(crate) fn steps(_: PatchLock<'_>, site: &Site, segments: &[Segment]) -> Option<[Way; 2]> {
+    static NO_KEY: StaticKey<false> = StaticKey::new("", "", 0);
+    let patches = [Patch::new(site, NO_KEY.key(), false)?];
+    let layout = Layout::of(&patches, 1, segments).ok()?;
+    let mprotect = pages::open(&layout.runs).map_err(|refused| {
+        let setting = for_mprotect(&refused);
+        (refused, Some(setting))
     });
-    let memory = Memory::open(&patches).map(|_| ());
-    Some(Steps {
-        mprotect: mprotect.map_err(|refused| {
-            let setting = for_mprotect(&refused);
-            (refused, Some(setting))
-        }),
-        memory: memory.map_err(|refused| {
-            let setting = for_memory(&refused);
-            (refused, setting)
-        }),
-    })
+    if mprotect.is_ok() {
+        pages::seal(&layout.runs);
+    }
+    let memory = Memory::open(patches.iter(), 1).map_err(|refused| {
+        let setting = for_memory(&refused);
+        (refused, setting)
+    });
+    Some([mprotect, memory.map(drop)])
 }
 
 #[cfg(test)]
 mod tests {
+    use dormouse_sys::readable::Pages;
+    use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, munmap};
+
     use super::*;
+    use crate::object::segments_of;
+    use crate::text::patch::Bytes;
 
     #[test]
-    fn the_setting_to_change_follows_from_what_was_refused() {
+    fn a_breakpoint_set_after_the_look_stays() {
+        static KEY: StaticKey<false> = StaticKey::new("k", "", 0);
+
+        let usual = MprotectFlags::READ | MprotectFlags::EXEC;
+        let object = dormouse_sys::loader::find(unwritable as *const () as usize).unwrap();
+        let text = segments_of(&object).into_iter().find(|segment| segment.protection() == usual).unwrap();
+        let _registry = crate::registry::lock().unwrap();
+        let size = rustix::param::page_size();
+        // The second page has other permissions than the header's: the memory file writes it.
+        for extra in [ProtFlags::empty(), ProtFlags::WRITE] {
+            let protection = ProtFlags::READ | ProtFlags::EXEC | extra;
+            // SAFETY: the mapping takes nobody's memory.
+            let page = unsafe { mmap_anonymous(std::ptr::null_mut(), size, protection, MapFlags::PRIVATE) };
+            let page = page.unwrap();
+            let address = page as usize;
+            let patch =
+                Patch::new(&Site::new(address, address + 64, false, Some(0)), KEY.key(), true).unwrap();
+            let memory = Memory::open([patch].iter(), LENGTH).unwrap();
+            memory.write(address, &patch.old()).unwrap();
+            assert_eq!(patch.look(&mut Pages::default()).unwrap(), Bytes::Old);
+            let access = Access::open(&[patch], 1, std::slice::from_ref(&text)).unwrap();
+            assert_eq!(access.is_outside(address), !extra.is_empty());
+
+            memory.write(address, &[0xcc]).unwrap();
+            let error = access.exchange(&patch, patch.old()[0], patch.new_bytes()[0]).unwrap_err();
+            assert_eq!(access.close(), 0);
+
+            let mut broken = patch.old();
+            broken[0] = 0xcc;
+            let Error::UnexpectedText { addr, expected, found, .. } = error else { panic!("{error}") };
+            assert_eq!((addr, expected, found), (address, patch.old(), broken));
+            let mut held = [0; LENGTH];
+            memory.read(address, &mut held).unwrap();
+            assert_eq!(held, broken);
+            // SAFETY: the page is the test's own, and nothing refers to it any more.
+            unsafe { munmap(page, size) }.unwrap();
+        }
+    }
+
+    #[test]
+    fn the_setting_follows_from_the_refusals() {
         let os = io::Error::from_raw_os_error;
         for (mprotect, memory, expected) in [
             (libc::EACCES, libc::ENOENT, "/proc"),

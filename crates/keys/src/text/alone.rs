@@ -1,4 +1,7 @@
-//! What is done to the text of a forked child, whose one thread runs none of it meanwhile.
+//! Text of a forked child, whose one thread runs none of it meanwhile.
+//!
+//! The memory file comes first here: it touches no permission, and a child is no place to look into
+//! who has changed which.
 //!
 //! # Async-signal-safety
 //!
@@ -9,46 +12,57 @@
 //! As [`super`]; there is no other thread.
 #![allow(unsafe_code)]
 
-use super::pages::Run;
-use super::{Patch, Segment, memory, resume};
-use crate::arch::LENGTH;
-use crate::registry::Site;
+use std::os::fd::OwnedFd;
 
-/// Takes back what a child inherits and must not use: the parent's memory, and its handlers' count of themselves.
-pub(crate) fn in_forked_child() {
-    memory::close();
-    resume::forget_handlers();
-}
+use dormouse_sys::readable::Pages;
+
+use super::maps;
+use super::memory::Memory;
+use super::pages::Run;
+use super::patch::{Bytes, Patch};
+use crate::arch::LENGTH;
+use crate::key::Key;
+use crate::object::{Segment, Site};
 
 /// Has the sites of a key do what they do when it is off: all, or none.
 ///
 /// # Cost
 ///
-/// Two system calls for each site.
-pub(crate) fn write_alone(sites: &[Site], segments: &[Segment]) -> bool {
-    let patches = || sites.iter().filter_map(|&site| Patch::new(site, "", false));
-    if patches().any(|patch| segments[patch.segment].is_shared || patch.verify().is_err()) {
+/// Some system calls for each site.
+pub(crate) fn write_alone(key: &'static Key, sites: &[Site], segments: &[Segment]) -> bool {
+    let patches = || sites.iter().filter_map(|site| Patch::new(site, key, false));
+    let mut pages = Pages::default();
+    if patches().any(|patch| !matches!(patch.look(&mut pages), Ok(Bytes::Old))) {
         return false;
     }
-    let written = patches().take_while(|patch| write(patch, &patch.new_bytes(), segments)).count();
+    let memory = Memory::alone().ok();
+    let write = |patch: &Patch, bytes: [u8; LENGTH]| write(memory.as_ref(), patch, bytes[0], segments);
+    let written = patches().take_while(|patch| write(patch, patch.new_bytes())).count();
     if written == patches().count() {
         return true;
     }
     patches().take(written).for_each(|patch| {
-        // What could be written a moment before.
-        write(&patch, &patch.old(), segments);
+        // This could be written a moment before.
+        write(&patch, patch.old());
     });
     false
 }
 
-fn write(patch: &Patch, bytes: &[u8; LENGTH], segments: &[Segment]) -> bool {
-    let (address, bytes) = (patch.site.code, &bytes[..patch.length()]);
-    let run = Run::of(patch, segments);
-    if run.open().is_err() {
-        return memory::write_alone(address, bytes).is_ok();
+fn write(memory: Option<&Memory<OwnedFd>>, patch: &Patch, first: u8, segments: &[Segment]) -> bool {
+    let usual = segments[patch.segment()].protection();
+    let mapping = maps::ask_alone(patch.code);
+    if mapping.as_ref().is_some_and(|mapping| mapping.is_shared) {
+        return false;
     }
-    // SAFETY: the site's pages are writable, and nobody runs it.
-    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), address as *mut u8, bytes.len()) };
+    if memory.is_some_and(|memory| memory.write(patch.code, &[first]).is_ok()) {
+        return true;
+    }
+    let run = Run::of(patch, 1, usual);
+    if mapping.is_some_and(|mapping| mapping.protection != usual) || run.open().is_err() {
+        return false;
+    }
+    // SAFETY: the site's page is writable, and nobody runs it.
+    unsafe { (patch.code as *mut u8).write(first) };
     run.seal();
     true
 }

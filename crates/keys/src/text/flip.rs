@@ -1,31 +1,43 @@
 //! The flip protocol: one byte a site, one barrier.
 
-use super::Patch;
 use super::access::Access;
-use crate::{Error, barrier};
+use super::barrier;
+use super::patch::Patch;
+use crate::Error;
 
-/// Changes sites that were verified; says how many barriers it took. On error all are as they were.
-pub(super) fn write(access: &Access, patches: &[Patch]) -> Result<usize, Error> {
+/// How many sites ahead of the one that is written cache lines are prefetched: several misses at
+/// once take as long as one.
+const AHEAD: usize = 16;
+
+/// Changes sites that were verified; says how many barriers it took, and no traps. On error all are
+/// as they were, but for those that [`Error::HalfWritten`] counts.
+pub(super) fn write(access: &Access, patches: &[Patch]) -> Result<(usize, u64), Error> {
     if patches.is_empty() {
-        return Ok(0);
+        return Ok((0, 0));
     }
-    // Step 1: one byte a site. A fetch sees the old instruction or the new one, because nothing else differs.
+    // Step 1: one byte a site. A fetch sees the old instruction or the new one, because nothing
+    // else differs.
     for (at, patch) in patches.iter().enumerate() {
-        if let Err(error) = access.store(patch.site.code, &patch.new_bytes()[..1]) {
+        if let Some(later) = patches.get(at + AHEAD) {
+            Access::prefetch(later);
+        }
+        if let Err(error) = access.exchange(patch, patch.old()[0], patch.new_bytes()[0]) {
             return Err(undo(access, &patches[..at], error));
         }
     }
     // Barrier 1: when this returns, no thread runs on the old bytes.
     barrier::sync().map_err(|error| undo(access, patches, error))?;
-    Ok(1)
+    Ok((1, 0))
 }
 
 /// Puts back what was written before `error` came up.
-pub(super) fn undo(access: &Access, patches: &[Patch], error: Error) -> Error {
+fn undo(access: &Access, patches: &[Patch], error: Error) -> Error {
     if patches.is_empty() {
         return error;
     }
-    let left = patches.iter().filter(|p| access.store(p.site.code, &p.old()[..1]).is_err()).count();
+    // A byte that is no longer ours is left to its writer.
+    let is_left = |p: &&Patch| access.exchange(p, p.new_bytes()[0], p.old()[0]).is_err();
+    let left = patches.iter().filter(is_left).count();
     // If even this barrier fails, threads may run on what was new for a moment longer.
     let _ = barrier::sync();
     error.with_left(left)

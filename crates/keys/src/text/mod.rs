@@ -1,157 +1,123 @@
-//! Writing code: whether it holds what it should, by which way it can be written, and by which protocol it changes.
+//! Code that is written under running threads: the check of its bytes, the way to write it, and the
+//! protocol by which it changes.
+//!
+//! By [`flip`](Protocol::Flip), one byte a site: `patch` (a site with its old and new bytes) →
+//! `maps`, `pages`, `memory` (how the kernel lets code be written) → `access` (the first of these
+//! ways that works for all sites of a batch) → `flip`. `int3/` is the kernel's protocol, which
+//! nothing chooses by itself. `alone` is what a forked child does.
 //!
 //! # Invariants
 //!
-//! 1. Nothing is written unless every site of the batch holds its old bytes, and nothing that could be refused is
-//!    left to be asked for after the first byte.
-//! 2. On every way out, each site is whole, old or new, and all of a batch are the same of the two. (The one
-//!    exception has an error of its own: [`Error::HalfWritten`].)
-//! 3. Pages have the permissions that their segment's header gives, before and after. (In between they may be
-//!    writable *and* executable: other threads run them.)
-//!
-//! # Locking
-//!
-//! The caller holds the patch lock: two batches on one page would take each other's write permission away.
+//! 1. No byte changes unless every site of the batch holds its old bytes and a way to write them
+//!    all is open. A refusal after the first byte (of an exchange, a write or the barrier) has the
+//!    protocol put back what it has written.
+//! 2. On every way out, each site is whole, old or new, and all of a batch are the same of the two.
+//!    (The one exception has an error of its own: [`Error::HalfWritten`].)
+//! 3. Pages have the permissions after a batch that they had before it. (During the batch, pages
+//!    with the permissions of their segment's header may also be writable. They stay executable,
+//!    because other threads run them.)
+//! 4. No page of a file is looked at that the kernel has not just read: its file may have been cut
+//!    short, or be out of reach ([`dormouse_sys::readable`]).
 //!
 //! # Safety
 //!
-//! Addresses come from [`crate::registry`] with the segment that they were found in; while the patch lock is
-//! held, no object with sites leaves (see [`crate::object`]).
+//! Addresses come from the registry with the segment that they were found in; while the patch lock
+//! is held, no object with sites leaves.
 #![allow(unsafe_code)]
 
 mod access;
 mod alone;
+mod barrier;
 mod flip;
 mod int3;
-mod map;
+mod maps;
 mod memory;
 mod pages;
-mod resume;
-mod shared;
+mod patch;
+mod proc_file;
 
-pub(crate) use access::{Steps, steps};
-pub(crate) use alone::{in_forked_child, write_alone};
+pub(crate) use access::{Way, steps};
+pub(crate) use alone::write_alone;
+pub(crate) use barrier::register;
 pub(crate) use int3::{fallback, obstacle, take_signal};
-pub use int3::{look_up, midway};
-pub(crate) use map::{Segment, find, mark_shared, object_of, segment_of};
-pub(crate) use memory::open as open_memory;
+#[cfg(feature = "bench")]
+pub(crate) use int3::{look_up, midway};
+pub(crate) use patch::Patch;
 
 use access::Access;
+use dormouse_sys::readable::Pages;
+use patch::Bytes;
 
-use crate::arch::{Form, LENGTH, encode};
-use crate::registry::Site;
-use crate::{Error, Protocol, barrier};
+use crate::object::Segment;
+use crate::patch_lock::PatchLock;
+use crate::{BatchReport, Error, Protocol};
 
-/// One site that is to change.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Patch {
-    pub(crate) site: Site,
-    /// The site's segment.
-    segment: usize,
-    key: &'static str,
-    /// The key's state after the batch.
-    enabled: bool,
-    /// Whether the site changes by int3: all of a batch's may, those whose forms differ in their operands must.
-    by_int3: bool,
+/// Opens the files of `/proc` that batches use. A refusal is not yet one of a batch.
+pub(crate) fn open_files(_: PatchLock<'_>) {
+    let _ = maps::FILE.get();
+    let _ = memory::FILE.get();
 }
 
-impl Patch {
-    /// `None` for a site that is in no object's code: nobody can run it, nobody can write it.
-    pub(crate) fn new(site: Site, key: &'static str, enabled: bool) -> Option<Self> {
-        let by_int3 = site.form == Form::Nop;
-        site.segment.map(|segment| Self { site, segment, key, enabled, by_int3 })
-    }
-
-    fn jumps(&self) -> bool {
-        self.enabled ^ self.site.branch
-    }
-
-    fn bytes(&self, jumps: bool) -> [u8; LENGTH] {
-        encode(self.site.code, self.site.target, self.site.form, jumps)
-    }
-
-    fn old(&self) -> [u8; LENGTH] {
-        self.bytes(!self.jumps())
-    }
-
-    fn new_bytes(&self) -> [u8; LENGTH] {
-        self.bytes(self.jumps())
-    }
-
-    /// How many bytes are written.
-    fn length(&self) -> usize {
-        if self.by_int3 { LENGTH } else { 1 }
-    }
-
-    fn verify(&self) -> Result<(), Error> {
-        let (addr, expected) = (self.site.code, self.old());
-        // SAFETY: the site lies in a readable segment. Other threads only execute it.
-        let found = unsafe { std::ptr::read_volatile(addr as *const [u8; LENGTH]) };
-        if found == expected {
-            Ok(())
-        } else {
-            Err(Error::UnexpectedText { key: self.key, addr, expected, found })
-        }
-    }
+/// Closes them: in a child, whose parent's they are, and under the patch lock when this copy may be
+/// leaving. The next batch that needs them opens them anew.
+pub(crate) fn close_files() {
+    memory::FILE.close();
+    maps::FILE.close();
 }
 
-/// What writing a batch took.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Written {
-    pub(crate) pages: usize,
-    pub(crate) barriers: usize,
-    pub(crate) traps: u64,
-    pub(crate) unsealed: usize,
-}
-
-/// Changes all sites, or none.
+/// Changes all sites, or none. Those that hold already what they should are taken out.
 pub(crate) fn write(
-    patches: &mut [Patch],
+    lock: PatchLock<'_>,
+    patches: &mut Vec<Patch>,
     segments: &[Segment],
     protocol: Protocol,
-) -> Result<Written, Error> {
+) -> Result<BatchReport, Error> {
     if patches.is_empty() {
-        return Ok(Written::default());
+        return Ok(BatchReport::default());
     }
-    patches.sort_unstable_by_key(|p| p.site.code);
-    let (int3_for_all, capacity) = match protocol {
-        Protocol::Flip => (false, Protocol::CAPACITY),
-        Protocol::Int3 { capacity } => (true, capacity),
-    };
-    for patch in &mut *patches {
-        patch.by_int3 |= int3_for_all;
-    }
-
-    // 1. Nothing is touched before everything is known to be in order, the text last: it is the likeliest to change.
+    patches.sort_unstable_by_key(|patch| patch.code);
     barrier::register()?;
-    let flipped = patches.iter().filter(|p| !p.by_int3).count();
-    if flipped < patches.len() {
-        int3::prepare()?;
-    }
-    for patch in &*patches {
-        if segments[patch.segment].is_shared {
-            return Err(Error::SharedText { key: patch.key, addr: patch.site.code });
+    match protocol {
+        Protocol::Flip => change(patches, segments, 1, flip::write),
+        Protocol::Int3 { capacity } => {
+            int3::prepare(lock)?;
+            change(patches, segments, crate::arch::LENGTH, |access, patches| {
+                int3::write(access, patches, capacity)
+            })
         }
-        patch.verify()?;
     }
+}
 
-    // 2. A way to write them all, or none.
-    let access = Access::open(patches, segments)?;
-
-    // 3. The bytes. On error they are as they were.
-    if (1..patches.len()).contains(&flipped) {
-        // Keeps each part in order of address.
-        patches.sort_by_key(|p| p.by_int3);
-    }
-    let (flips, traps) = patches.split_at(flipped);
-    let written = flip::write(&access, flips).and_then(|first| {
-        let trapped = int3::write(&access, traps, capacity);
-        let (barriers, traps) = trapped.map_err(|error| flip::undo(&access, flips, error))?;
-        Ok((first + barriers, traps))
+/// Has `store` write (sorted) sites, `length` bytes of each; on error it puts them back. It says
+/// how many barriers and traps that took.
+fn change(
+    patches: &mut Vec<Patch>,
+    segments: &[Segment],
+    length: usize,
+    store: impl FnOnce(&Access, &[Patch]) -> Result<(usize, u64), Error>,
+) -> Result<BatchReport, Error> {
+    // 1. Every site's text is looked at before the first page changes.
+    let (mut pages, mut first) = (Pages::default(), None);
+    patches.retain(|patch| match patch.look(&mut pages) {
+        Ok(bytes) => bytes == Bytes::Old,
+        Err(error) => {
+            first.get_or_insert(error);
+            true
+        }
     });
+    if let Some(error) = first {
+        return Err(error);
+    }
 
-    // 4. Read-only again, in any case.
-    let pages = access.pages();
+    // 2. A way to write them all is opened, or none. The refusal of a way leaves nothing to undo.
+    let access = Access::open(patches, length, segments)?;
+
+    // 3. The protocol writes the bytes. If anything refuses from here on, it undoes them.
+    let stored = store(&access, patches);
+
+    // 4. The pages get back the permissions that were there, in any case.
+    let pages = access.pages;
     let unsealed = access.close();
-    written.map(|(barriers, traps)| Written { pages, barriers, traps, unsealed })
+    let (barriers, traps) = stored?;
+    Ok(BatchReport { sites: patches.len(), pages, barriers, traps, unsealed, ..BatchReport::default() })
 }

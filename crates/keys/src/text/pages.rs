@@ -1,37 +1,60 @@
-//! Making code writable, and read-only again.
+//! Pages of code: made writable, and sealed again.
+//!
+//! A *run* is what is made writable together: pages of one mapping that have the permissions of
+//! their segment's header. It never spans what has others, so nothing that a host has changed is
+//! changed by us, or put back to what we take for right. Pages with a site whose permissions are
+//! not the header's are *foreign*: they are written through the memory file, which touches no
+//! permission. Somebody else who changes them is at them now or will be again.
+//!
+//! # Limits
+//!
+//! Two that change the permissions of one page at the same time take them away from each other: a
+//! patcher that makes a page writable after we have asked, and stores after we have sealed it,
+//! faults. There is no lock that it would take. The time from the question to the seal is that of a
+//! batch: tens of microseconds.
 //!
 //! # Safety
 //!
-//! Only whole pages of loaded objects' segments change their permissions, and they stay readable and
-//! executable.
+//! Only whole pages of loaded objects' segments change their permissions, and they stay readable
+//! and executable.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
 use std::io;
+use std::ops::Range;
 
-use rustix::mm::{MprotectFlags, mprotect};
+use rustix::io::Errno;
+use rustix::mm::{MprotectFlags, MsyncFlags, mprotect, msync};
 
-use super::{Patch, Segment};
+use super::maps::{Mapping, Maps};
+use super::patch::Patch;
+use crate::Error;
+use crate::object::Segment;
+use crate::room::extend;
 
-/// Runs of pages closer than this are made writable together: a system call and a flush of all processors'
-/// translations costs more than passing over pages in between.
+/// Runs of pages closer than this are made writable together: a system call and a flush of all
+/// processors' translations costs more than passing over pages in between.
 const MERGE_BYTES: usize = 1 << 20;
 
-/// Pages of one segment that are made writable together.
+/// Pages of one mapping that are made writable together.
 #[derive(Debug)]
 pub(super) struct Run {
-    start: usize,
-    end: usize,
+    pages: Range<usize>,
     protection: MprotectFlags,
+    /// Whether there are pages without a site in it.
+    has_gaps: bool,
+}
+
+/// The pages of the first `length` bytes of a site.
+fn pages_of(patch: &Patch, length: usize) -> Range<usize> {
+    let page = rustix::param::page_size();
+    patch.code & !(page - 1)..(patch.code + length).next_multiple_of(page)
 }
 
 impl Run {
-    /// The pages of the bytes that a patch writes.
-    pub(super) fn of(patch: &Patch, segments: &[Segment]) -> Self {
-        let page = rustix::param::page_size();
-        let start = patch.site.code & !(page - 1);
-        let end = (patch.site.code + patch.length()).next_multiple_of(page);
-        Self { start, end, protection: segments[patch.segment].protection }
+    /// The pages of the first `length` bytes of a site, which have these permissions.
+    pub(super) fn of(patch: &Patch, length: usize, protection: MprotectFlags) -> Self {
+        Self { pages: pages_of(patch, length), protection, has_gaps: false }
     }
 
     pub(super) fn open(&self) -> rustix::io::Result<()> {
@@ -42,93 +65,213 @@ impl Run {
     pub(super) fn seal(&self) -> usize {
         match self.protect(MprotectFlags::empty()) {
             Ok(()) => 0,
-            Err(_) => (self.end - self.start) / rustix::param::page_size(),
+            Err(_) => self.pages.len() / rustix::param::page_size(),
         }
     }
 
     fn protect(&self, extra: MprotectFlags) -> rustix::io::Result<()> {
-        // SAFETY: whole pages of a loaded object's segment. Code stays readable and executable, so who reads
-        // or runs it notices nothing.
-        unsafe { mprotect(self.start as *mut c_void, self.end - self.start, self.protection | extra) }
+        // SAFETY: whole pages of a loaded object's segment. Code stays readable and executable, so
+        // who reads or runs it notices nothing.
+        unsafe { mprotect(self.start(), self.pages.len(), self.protection | extra) }
+    }
+
+    fn start(&self) -> *mut c_void {
+        self.pages.start as *mut c_void
+    }
+
+    /// Whether the kernel would copy every page of the run, not only those that are written: it
+    /// does where memory is locked, since a locked mapping has no page that is yet to come.
+    fn is_locked(&self) -> bool {
+        let flags = MsyncFlags::ASYNC | MsyncFlags::INVALIDATE;
+        // SAFETY: asks. Nothing is written back, because the mapping is private; that pages were
+        // locked is all that the flag finds out (Linux: `mm/msync.c`).
+        let answer = unsafe { msync(self.start(), self.pages.len(), flags) };
+        answer == Err(Errno::BUSY)
     }
 }
 
-/// The pages of a batch's sites, writable until [`Writable::seal`].
+/// The pages of a batch, by the way in which they are written.
 #[derive(Debug)]
-#[must_use = "the code stays writable until it is sealed"]
-pub(super) struct Writable {
-    runs: Vec<Run>,
-    /// Pages that hold a site.
-    pub(super) pages: usize,
+pub(super) struct Layout {
+    pub(super) runs: Vec<Run>,
+    /// In order of address.
+    pub(super) foreign: Vec<Range<usize>>,
+    /// The number of pages that hold bytes to write.
+    pub(super) count: usize,
 }
 
-impl Writable {
-    /// Write permission for all runs, or for none.
-    pub(super) fn open(runs: Vec<Run>, pages: usize) -> io::Result<Self> {
-        for (done, run) in runs.iter().enumerate() {
-            if let Err(refused) = run.open() {
-                // This one too: a refusal half-way through it leaves a part changed.
-                seal(&runs[..=done]);
-                return Err(refused.into());
-            }
+impl Layout {
+    /// Of the first `length` bytes of (sorted) patches. Those in memory that a write would leave
+    /// are refused.
+    pub(super) fn of(patches: &[Patch], length: usize, segments: &[Segment]) -> Result<Self, Error> {
+        let layout = Self::merged(patches, length, segments, MERGE_BYTES)?;
+        if layout.runs.iter().any(|run| run.has_gaps && run.is_locked()) {
+            return Self::merged(patches, length, segments, 0);
         }
-        Ok(Self { runs, pages })
+        Ok(layout)
     }
 
-    /// Takes the write permission away again; says how many pages kept it, which only happens when there is no
-    /// memory left for the mapping.
-    pub(super) fn seal(self) -> usize {
-        seal(&self.runs)
+    fn merged(patches: &[Patch], length: usize, segments: &[Segment], nearer: usize) -> Result<Self, Error> {
+        let mut maps = Maps::default();
+        Self::by(patches, length, segments, nearer, |at, usual| {
+            maps.at(at, |mapping| mapping.protection == usual && !mapping.is_shared)
+        })
+    }
+
+    /// `ask` is given an address and the usual permissions.
+    fn by(
+        patches: &[Patch],
+        length: usize,
+        segments: &[Segment],
+        nearer: usize,
+        mut ask: impl FnMut(usize, MprotectFlags) -> Result<Option<Mapping>, Error>,
+    ) -> Result<Self, Error> {
+        let page = rustix::param::page_size();
+        let mut layout = Self { runs: Vec::new(), foreign: Vec::new(), count: 0 };
+        let (mut mapping, mut counted) = (None::<Mapping>, 0);
+        for patch in patches {
+            let pages = pages_of(patch, length);
+            layout.count += (pages.end - pages.start.max(counted).min(pages.end)) / page;
+            counted = counted.max(pages.end);
+            let usual = segments[patch.segment()].protection();
+            let known = mapping.take().filter(|mapping| mapping.range.contains(&pages.start));
+            let is_known = known.is_some();
+            let here = match known {
+                Some(here) => here,
+                // Nothing to ask: only the site's own pages are touched, and are taken for what
+                // they should be.
+                None => ask(pages.start, usual)?.unwrap_or_else(|| Mapping {
+                    range: pages.clone(),
+                    protection: usual,
+                    is_shared: false,
+                }),
+            };
+            if here.is_shared {
+                return Err(Error::SharedText { key: patch.key.name(), addr: patch.code });
+            }
+            if here.protection != usual || pages.end > here.range.end {
+                if layout.foreign.last() != Some(&pages) {
+                    extend(&mut layout.foreign, [pages])?;
+                }
+            } else {
+                match layout.runs.last_mut() {
+                    Some(run) if is_known && pages.start <= run.pages.end + nearer => {
+                        run.has_gaps |= pages.start > run.pages.end;
+                        run.pages.end = run.pages.end.max(pages.end);
+                    }
+                    _ => extend(&mut layout.runs, [Run::of(patch, length, usual)])?,
+                }
+            }
+            mapping = Some(here);
+        }
+        Ok(layout)
     }
 }
 
-fn seal(runs: &[Run]) -> usize {
+/// Write permission for all runs, or for none.
+pub(super) fn open(runs: &[Run]) -> io::Result<()> {
+    for (done, run) in runs.iter().enumerate() {
+        if let Err(refused) = run.open() {
+            // This one too: a refusal half-way through it leaves a part changed.
+            seal(&runs[..=done]);
+            return Err(refused.into());
+        }
+    }
+    Ok(())
+}
+
+/// Takes the write permission away again; says how many pages kept it, which only happens when
+/// there is no memory left for the mapping.
+pub(super) fn seal(runs: &[Run]) -> usize {
     runs.iter().map(Run::seal).sum()
-}
-
-/// The runs of pages that hold what the (sorted) patches write, and how many pages do.
-pub(super) fn runs(patches: &[Patch], segments: &[Segment]) -> (Vec<Run>, usize) {
-    let page = rustix::param::page_size();
-    let mut runs: Vec<(usize, Run)> = Vec::new();
-    let (mut pages, mut counted) = (0, 0);
-    for patch in patches {
-        let new = Run::of(patch, segments);
-        pages += (new.end - new.start.max(counted).min(new.end)) / page;
-        counted = counted.max(new.end);
-        match runs.last_mut() {
-            Some((segment, run)) if *segment == patch.segment && new.start <= run.end + MERGE_BYTES => {
-                run.end = run.end.max(new.end);
-            }
-            _ => runs.push((patch.segment, new)),
-        }
-    }
-    (runs.into_iter().map(|(_, run)| run).collect(), pages)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::arch::Form;
-    use crate::registry::Site;
-    use crate::text::object_of;
+    use crate::StaticKey;
+    use crate::object::{Site, segments_of};
 
-    fn patch(code: usize, segment: usize, by_int3: bool) -> Patch {
-        let site = Site { code, target: code + 64, branch: false, form: Form::Test, segment: Some(segment) };
-        Patch { by_int3, ..Patch::new(site, "k", true).unwrap() }
+    static KEY: StaticKey<false> = StaticKey::new("k", "", 0);
+
+    const R_X: MprotectFlags = MprotectFlags::READ.union(MprotectFlags::EXEC);
+
+    fn patch(code: usize) -> Patch {
+        Patch::new(&Site::new(code, code + 64, false, Some(0)), KEY.key(), true).unwrap()
+    }
+
+    fn layout_of(
+        patches: &[Patch],
+        length: usize,
+        mappings: &[Mapping],
+        nearer: usize,
+    ) -> Result<Layout, Error> {
+        let code = dormouse_sys::loader::find(layout_of as *const () as usize).unwrap();
+        let text = segments_of(&code).into_iter().find(|segment| segment.protection() == R_X).unwrap();
+        Layout::by(patches, length, &[text], nearer, |at, _| {
+            Ok(mappings.iter().find(|mapping| mapping.range.contains(&at)).cloned())
+        })
+    }
+
+    fn mapping(range: Range<usize>, protection: MprotectFlags) -> Mapping {
+        Mapping { range, protection, is_shared: false }
+    }
+
+    fn foreign(layout: &Layout) -> Vec<(usize, usize)> {
+        layout.foreign.iter().map(|pages| (pages.start, pages.end)).collect()
+    }
+
+    fn bounds(layout: &Layout) -> Vec<(usize, usize, bool)> {
+        layout.runs.iter().map(|run| (run.pages.start, run.pages.end, run.has_gaps)).collect()
     }
 
     #[test]
-    fn near_pages_are_one_run_and_far_ones_or_other_segments_are_not() {
-        let (_, segments) = object_of(runs as *const () as usize).unwrap();
+    fn near_pages_of_one_mapping_are_one_run() {
         let far = 0x1000 + 3 * MERGE_BYTES;
-        for (by_int3, first_end, expected_pages) in [(false, 0x6000, 3), (true, 0x6000, 4)] {
-            let patches = [(0x1000, 0), (0x1ffe, 0), (0x5000, 0), (far, 0), (far + 8, 1)]
-                .map(|(code, segment)| patch(code, segment, by_int3));
-            let (runs, pages) = runs(&patches, &segments);
-            let bounds: Vec<_> = runs.iter().map(|r| (r.start, r.end)).collect();
-            assert_eq!(bounds, [(0x1000, first_end), (far, far + 0x1000), (far, far + 0x1000)]);
-            // A site that crosses the end of its page needs the next one only where all of it is written.
-            assert_eq!(pages, expected_pages, "by int3: {by_int3}");
+        let mappings = [mapping(0x1000..far + 0x1000, R_X), mapping(far + 0x1000..far + 0x3000, R_X)];
+        for (length, expected_pages) in [(1, 4), (5, 5)] {
+            let patches = [0x1000, 0x1ffe, 0x5000, far, far + 0x1008].map(patch);
+            let layout = layout_of(&patches, length, &mappings, MERGE_BYTES).unwrap();
+            assert_eq!(
+                bounds(&layout),
+                [(0x1000, 0x6000, true), (far, far + 0x1000, false), (far + 0x1000, far + 0x2000, false)]
+            );
+            // A site that crosses the end of its page needs the next one only where all of it is
+            // written.
+            assert_eq!((layout.count, layout.foreign.len()), (expected_pages, 0), "{length} bytes");
         }
+    }
+
+    #[test]
+    fn runs_have_no_gaps_where_forbidden() {
+        let patches = [0x1000, 0x2000, 0x5000].map(patch);
+        for (mappings, nearer) in [(&[mapping(0x1000..0x9000, R_X)][..], 0), (&[], MERGE_BYTES)] {
+            let layout = layout_of(&patches, 1, mappings, nearer).unwrap();
+            assert!(layout.runs.iter().all(|run| !run.has_gaps), "{:?}", layout.runs);
+            let pages: usize = layout.runs.iter().map(|run| run.pages.len() / 0x1000).sum();
+            assert_eq!((pages, layout.count), (3, 3));
+        }
+    }
+
+    #[test]
+    fn what_has_other_permissions_is_in_no_run() {
+        let rwx = R_X | MprotectFlags::WRITE;
+        let mappings =
+            [mapping(0x1000..0x3000, R_X), mapping(0x3000..0x4000, rwx), mapping(0x4000..0x9000, R_X)];
+        // One on each side, then one inside, then one that reaches into it.
+        let layout = layout_of(&[0x1000, 0x5000].map(patch), 1, &mappings, MERGE_BYTES).unwrap();
+        assert_eq!(bounds(&layout), [(0x1000, 0x2000, false), (0x5000, 0x6000, false)]);
+        let layout = layout_of(&[0x1000, 0x3008, 0x5000].map(patch), 1, &mappings, MERGE_BYTES).unwrap();
+        assert_eq!(bounds(&layout), [(0x1000, 0x2000, false), (0x5000, 0x6000, false)]);
+        assert_eq!((foreign(&layout), layout.count), (vec![(0x3000, 0x4000)], 3));
+        let layout = layout_of(&[patch(0x2ffe)], 5, &mappings, MERGE_BYTES).unwrap();
+        assert_eq!((bounds(&layout), foreign(&layout)), (vec![], vec![(0x2000, 0x4000)]));
+    }
+
+    #[test]
+    fn shared_memory_is_refused() {
+        let mappings = [Mapping { is_shared: true, ..mapping(0x1000..0x9000, R_X) }];
+        let error = layout_of(&[patch(0x1008)], 1, &mappings, MERGE_BYTES).unwrap_err();
+        assert!(matches!(error, Error::SharedText { addr: 0x1008, .. }), "{error}");
     }
 }

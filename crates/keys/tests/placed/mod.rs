@@ -1,9 +1,9 @@
-//! Sites at chosen places, and sites that sleep as a 5-byte nop, as an object built elsewhere may have them.
+//! Sites at chosen places.
 
-/// A function of one `unlikely` site whose first byte lies so many bytes before a boundary (a power of two); its own
-/// module, with its `KEY`.
+/// A function of one `unlikely` site whose first byte lies so many bytes before a boundary (a power
+/// of two); its own module, with its `KEY`.
 macro_rules! placed {
-    ($($name:ident: $form:tt, $before:literal before 1 << $boundary:literal;)*) => {
+    ($($name:ident: $before:literal before 1 << $boundary:literal;)*) => {
         $(pub(crate) mod $name {
             use dormouse_keys::StaticKey;
 
@@ -16,7 +16,7 @@ macro_rules! placed {
                 concat!(".globl ", stringify!($name)),
                 concat!(stringify!($name), ":"),
                 concat!(".L", stringify!($name), "_site:"),
-                placed!(@bytes $form $name),
+                concat!(".byte 0xa9\n.long .L", stringify!($name), "_on - (.L", stringify!($name), "_site + 5)"),
                 "xor eax, eax",
                 "ret",
                 concat!(".L", stringify!($name), "_on:"),
@@ -27,7 +27,7 @@ macro_rules! placed {
                 concat!(".long .L", stringify!($name), "_site - ."),
                 concat!(".long .L", stringify!($name), "_on - ."),
                 ".long {key}@GOTPCREL",
-                placed!(@flags $form),
+                ".long 0",
                 ".popsection",
                 ".popsection",
                 key = sym KEY,
@@ -40,17 +40,5 @@ macro_rules! placed {
             /// Whether the site is taken.
             pub(crate) const SITE: extern "C" fn() -> bool = $name;
         })*
-    };
-    (@bytes test $name:ident) => {
-        concat!(".byte 0xa9\n.long .L", stringify!($name), "_on - (.L", stringify!($name), "_site + 5)")
-    };
-    (@bytes nop $name:ident) => {
-        ".byte 0x0f, 0x1f, 0x44, 0, 0"
-    };
-    (@flags test) => {
-        ".long 0"
-    };
-    (@flags nop) => {
-        ".long 4"
     };
 }

@@ -3,42 +3,11 @@
 
 use std::io;
 
-/// Runs `body` in a forked child that ends with 0, or with 101 if it panics; gives what `waitpid` says. A child that
-/// waits for ever is ended by SIGALRM.
-pub(crate) fn fork(body: impl FnOnce()) -> libc::c_int {
-    // SAFETY: the child has the thread that runs this test and needs no other; it leaves by `_exit`.
-    let child = unsafe { libc::fork() };
-    assert!(child >= 0, "{}", io::Error::last_os_error());
-    if child == 0 {
-        // SAFETY: plain calls.
-        unsafe { libc::alarm(120) };
-        let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body));
-        // SAFETY: as above.
-        unsafe { libc::_exit(if ended.is_ok() { 0 } else { 101 }) };
-    }
-    wait(child)
-}
-
-pub(crate) fn wait(child: libc::pid_t) -> libc::c_int {
-    let mut status = 0;
-    // SAFETY: waits for a child of ours.
-    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
-    status
-}
-
-/// Whether a child of [`fork`] was killed by this signal.
-pub(crate) fn died_of(status: libc::c_int, signal: libc::c_int) -> bool {
-    libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == signal
-}
+use dormouse_testkit::Filter;
 
 pub(crate) fn is_root() -> bool {
     // SAFETY: no preconditions.
     unsafe { libc::geteuid() == 0 }
-}
-
-/// Says that a part of a test was left out, and why.
-pub(crate) fn skipped(why: &str) {
-    println!("1 skipped: {why}");
 }
 
 fn check(result: libc::c_int) {
@@ -71,62 +40,29 @@ pub(crate) fn become_undumpable() {
     }
 }
 
-/// A system call that is refused, whatever its arguments or where its third has all of these bits, and how.
-pub(crate) struct Refusal {
-    pub(crate) call: libc::c_long,
-    pub(crate) third_has: u32,
-    pub(crate) answer: u32,
-}
-
-/// The answer EPERM.
-pub(crate) const EPERM: u32 = libc::SECCOMP_RET_ERRNO | libc::EPERM as u32;
-
-/// Filters the calling thread's system calls from now on.
-pub(crate) fn refuse(refusals: &[Refusal]) {
-    const NUMBER: u32 = 0;
-    const THIRD: u32 = 32;
-    let op = |code: u32, k: u32, jt: u8, jf: u8| libc::sock_filter { code: code as u16, jt, jf, k };
-    let load = |offset| op(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, offset, 0, 0);
-    let give = |answer| op(libc::BPF_RET | libc::BPF_K, answer, 0, 0);
-    let mut program = Vec::new();
-    for refusal in refusals {
-        program.push(load(NUMBER));
-        program.push(op(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, refusal.call as u32, 0, 4));
-        program.push(load(THIRD));
-        program.push(op(libc::BPF_ALU | libc::BPF_AND | libc::BPF_K, refusal.third_has, 0, 0));
-        program.push(op(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, refusal.third_has, 0, 1));
-        program.push(give(refusal.answer));
-    }
-    program.push(give(libc::SECCOMP_RET_ALLOW));
-    let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
-    // SAFETY: the kernel copies the program.
-    unsafe {
-        check(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
-        check(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const filter));
-    }
-}
-
 /// Refuses to make anything writable and executable.
-pub(crate) const NO_WRITABLE_CODE: Refusal = Refusal {
-    call: libc::SYS_mprotect,
-    third_has: (libc::PROT_WRITE | libc::PROT_EXEC) as u32,
-    answer: EPERM,
-};
-
-/// Refuses a call whatever its arguments.
-pub(crate) const fn no(call: libc::c_long) -> Refusal {
-    Refusal { call, third_has: 0, answer: EPERM }
+pub(crate) fn no_writable_code() -> Filter {
+    let both = (libc::PROT_WRITE | libc::PROT_EXEC) as u64;
+    Filter::refuse(&[]).and_where(libc::SYS_mprotect, 2, both, &[both])
 }
 
-/// The mappings of this process: bounds, permissions, and the rest of the line.
-pub(crate) fn mappings() -> Vec<(std::ops::Range<usize>, String, String)> {
-    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-    let parse = |line: &str| {
-        let (range, rest) = line.split_once(' ')?;
-        let (from, to) = range.split_once('-')?;
-        let number = |text| usize::from_str_radix(text, 16).ok();
-        let (permissions, rest) = rest.split_once(' ')?;
-        Some((number(from)?..number(to)?, permissions.to_owned(), rest.to_owned()))
-    };
-    maps.lines().filter_map(parse).collect()
+/// A mapping of this process.
+pub(crate) struct Mapped {
+    pub(crate) range: std::ops::Range<usize>,
+    pub(crate) perms: String,
+    pub(crate) offset: u64,
+    pub(crate) name: String,
+}
+
+/// The mapping of this process that `addr` lies in.
+pub(crate) fn mapping_at(addr: usize) -> Mapped {
+    let text = std::fs::read("/proc/self/maps").unwrap();
+    let line = dormouse_maps::parse(&text).flatten().find(|line| addr as u64 <= line.last).unwrap();
+    assert!(line.start <= addr as u64, "nothing is mapped at {addr:#x}");
+    Mapped {
+        range: line.start as usize..line.last as usize + 1,
+        perms: line.perms.to_string(),
+        offset: line.offset,
+        name: String::from_utf8_lossy(&line.name).into_owned(),
+    }
 }

@@ -1,170 +1,146 @@
-//! The file that is mapped, and no other, opened and read.
+//! A mapped file and its reader of functions and lines.
 //!
-//! A path is where a file was once. By the time somebody asks, another one may stand there, or the process may see
-//! other file systems than we do. So what was opened is compared with what is mapped: by device and inode, or where a
-//! stacked file system shows others to those who open than to those who map, by the build id that the kernel reads from
-//! the mapped pages. What has no path any more is found by the process's links to what it maps and executes, and the
-//! kernel's own code in the process's memory.
-//!
-//! The reader is given the opened file by its number, so that it cannot get another.
-//!
-//! # Safety
-//!
-//! One `memfd_create`, with a terminated name; the descriptor is new.
-#![allow(unsafe_code)]
+//! The file is the one that is mapped (`files.rs`); the kernel's own code is read from the
+//! process's memory. The reader is given a copy of the parts that it needs (`copy.rs`), and never
+//! opens a file by a name that stands in another one.
 
 use std::fs::File;
 use std::io::{self, Write as _};
-use std::os::fd::{AsRawFd as _, FromRawFd as _};
-use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+use std::os::unix::fs::FileExt as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use blazesym::helper::read_elf_build_id;
 use blazesym::symbolize::source::{Elf, Source as Src};
 use blazesym::symbolize::{CodeInfo, Input, Sym, Symbolized, Symbolizer as Reader};
 
-use super::{Frame, Source};
-use crate::{AddressSpace, FileId, Kind, Mapping, Object, Region};
+use super::copy::{Copied, memory};
+use super::files::{Leads, mapped, separate};
+use super::open::path_of;
+use super::symbol::{Frame, Names, Source};
+use crate::{AddressSpace, MappedObject, Mapping, MappingKind, Region};
 
 /// The kernel's code for user space is a few pages.
 const MOST_VDSO: u64 = 1 << 20;
 
-/// A place in a file.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum At {
-    /// Bytes from its beginning.
-    Offset(u64),
-    /// The address that the linker gave it.
-    Addr(u64),
-}
-
-/// A file with symbols.
+/// A file with symbols, and the one that has its debug information.
 #[derive(Debug)]
 pub(super) struct Image {
-    /// What the reader's path leads to.
-    _file: File,
+    object: Readable,
+    debug: Option<Readable>,
+}
+
+/// A copy of a file, and its reader.
+#[derive(Debug)]
+struct Readable {
+    copied: Copied,
+    /// A path to the copy.
     path: PathBuf,
     reader: Reader,
 }
 
-impl Image {
-    /// The file `path`, whatever it is.
-    pub(super) fn open(path: &Path, debug_dirs: &[PathBuf]) -> io::Result<Self> {
-        Ok(Self::of(File::open(path)?, debug_dirs))
-    }
+/// The reason why a reader has no answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Unread {
+    /// It says that the file is broken.
+    Broken,
+    /// It panicked: nobody may ask it again.
+    Panicked,
+}
 
-    /// What `mapping` of `space` is a part of, if it can be had.
+impl Image {
+    /// The file that `mapping` of `space` is a part of, if it can be opened and copied.
     pub(super) fn of_mapping(
         space: &AddressSpace,
         mapping: &Mapping<Region>,
-        object: &Object,
+        object: &MappedObject,
         debug_dirs: &[PathBuf],
     ) -> Option<Self> {
         let file = match object.file() {
-            Some(id) => mapped(space, mapping, object, id),
-            None if mapping.value.kind == Kind::Vdso => vdso(space.pid(), mapping).ok(),
-            None => None,
+            Some(id) => mapped(space, mapping, object, id)?,
+            None if mapping.value.kind == MappingKind::Vdso => vdso(space.pid(), mapping).ok()?,
+            None => return None,
         };
-        Some(Self::of(file?, debug_dirs))
+        let copied = Copied::of(&file, debug_dirs).ok()?;
+        let debug = (!copied.has_debug).then(|| {
+            let leads =
+                Leads { file: &file, build_id: copied.build_id.as_deref(), link: copied.link.as_ref() };
+            separate(&leads, space.pid(), object, debug_dirs, |file| Copied::of(&file, debug_dirs).ok())
+        });
+        Some(Self { debug: debug.flatten().map(Readable::new), object: Readable::new(copied) })
     }
 
-    fn of(file: File, debug_dirs: &[PathBuf]) -> Self {
-        let path = path_of(&file);
-        let reader = Reader::builder().enable_auto_reload(false).set_debug_dirs(Some(debug_dirs)).build();
-        Self { _file: file, path, reader }
+    /// How much memory its copies take.
+    pub(super) fn bytes(&self) -> u64 {
+        self.object.copied.bytes + self.debug.as_ref().map_or(0, |debug| debug.copied.bytes)
     }
 
-    /// The functions at a place, the innermost first; or why the file cannot be read.
-    pub(super) fn frames(
-        &self,
-        at: At,
-        intern: &mut dyn FnMut(&str) -> Arc<str>,
-    ) -> Result<Vec<Frame>, String> {
-        match self.read(at, true, intern)? {
-            Ok(frames) => Ok(frames),
-            // Its debug information may be broken, or that which it leads to.
-            Err(_) => self.read(at, false, intern)?,
+    /// The functions at `offset` of the file, the innermost first.
+    pub(super) fn frames(&self, offset: u64, names: &mut Names) -> Result<Vec<Frame>, Unread> {
+        let Some(addr) = self.object.copied.addr_of(offset) else { return Ok(Vec::new()) };
+        let separate = self.debug.as_ref().and_then(|debug| debug.frames(addr, names).ok());
+        let separate = separate.filter(|frames| !frames.is_empty());
+        separate.map_or_else(|| self.object.frames(addr, names), Ok)
+    }
+}
+
+impl Readable {
+    fn new(copied: Copied) -> Self {
+        let no_dirs: [&Path; 0] = [];
+        let reader = Reader::builder().enable_auto_reload(false).set_debug_dirs(Some(no_dirs)).build();
+        Self { path: path_of(&copied.file), copied, reader }
+    }
+
+    fn frames(&self, addr: u64, names: &mut Names) -> Result<Vec<Frame>, Unread> {
+        let mut frames = match self.read(addr, true, names) {
+            // Its debug information may be broken, its symbols whole.
+            Err(Unread::Broken) => return self.read(addr, false, names),
+            read => read?,
+        };
+        // Tables of lines tell the function's own name, symbols its path.
+        if let Some(outer) = frames.last_mut().filter(|outer| !outer.function.contains("::"))
+            && let Ok(symbols) = self.read(addr, false, names)
+            && let Some(symbol) = symbols.last().filter(|symbol| is_path_of(symbol, outer))
+        {
+            outer.function = Arc::clone(&symbol.function);
         }
+        Ok(frames)
     }
 
-    /// Either error is of the file: that the reader could not go on, or that it said so.
-    fn read(
-        &self,
-        at: At,
-        debug_syms: bool,
-        intern: &mut dyn FnMut(&str) -> Arc<str>,
-    ) -> Result<Result<Vec<Frame>, String>, String> {
+    fn read(&self, addr: u64, debug_syms: bool, names: &mut Names) -> Result<Vec<Frame>, Unread> {
         let source = Src::Elf(Elf { debug_syms, ..Elf::new(&self.path) });
-        let input = match at {
-            At::Offset(offset) => Input::FileOffset(offset),
-            At::Addr(addr) => Input::VirtOffset(addr),
-        };
-        // Nobody looks at a reader that panicked again.
-        let read = catch_unwind(AssertUnwindSafe(|| match self.reader.symbolize_single(&source, input) {
-            Ok(Symbolized::Sym(symbol)) => Ok(frames(&symbol, intern)),
-            Ok(Symbolized::Unknown(_)) => Ok(Vec::new()),
-            Err(error) => Err(format!("{error:#}")),
+        let read = catch_unwind(AssertUnwindSafe(|| {
+            match self.reader.symbolize_single(&source, Input::VirtOffset(addr)) {
+                Ok(Symbolized::Sym(symbol)) => Ok(frames(&symbol, names)),
+                Ok(Symbolized::Unknown(_)) => Ok(Vec::new()),
+                Err(_) => Err(Unread::Broken),
+            }
         }));
-        read.map_err(|_| "its symbols are broken in a way that the reader does not bear".to_owned())
+        read.unwrap_or(Err(Unread::Panicked))
     }
 }
 
-/// A way to an open file that leads nowhere else as long as it is open.
-fn path_of(file: &File) -> PathBuf {
-    format!("/proc/self/fd/{}", file.as_raw_fd()).into()
+/// Whether `symbol` is the name, with its path, of the function that debug information calls
+/// `outer`. They begin at the same address; several functions with the same code may do that.
+fn is_path_of(symbol: &Frame, outer: &Frame) -> bool {
+    let own = outer.function.trim_start_matches('{');
+    let own = own.split(['<', '#', '}', '(']).next().unwrap_or_default();
+    symbol.offset == outer.offset && symbol.function.contains(own)
 }
 
-fn frames(symbol: &Sym<'_>, intern: &mut dyn FnMut(&str) -> Arc<str>) -> Vec<Frame> {
+fn frames(symbol: &Sym<'_>, names: &mut Names) -> Vec<Frame> {
     let mut frames = Vec::with_capacity(symbol.inlined.len() + 1);
     for inlined in symbol.inlined.iter().rev() {
-        let source = inlined.code_info.as_ref().map(|info| source(info, intern));
-        frames.push(Frame { function: intern(&inlined.name), offset: None, source });
+        let source = inlined.code_info.as_ref().map(|info| source(info, names));
+        frames.push(Frame { function: names.intern(&inlined.name), offset: None, source });
     }
-    let source = symbol.code_info.as_ref().map(|info| source(info, intern));
-    frames.push(Frame { function: intern(&symbol.name), offset: Some(symbol.offset as u64), source });
+    let source = symbol.code_info.as_ref().map(|info| source(info, names));
+    frames.push(Frame { function: names.intern(&symbol.name), offset: Some(symbol.offset as u64), source });
     frames
 }
 
-fn source(info: &CodeInfo<'_>, intern: &mut dyn FnMut(&str) -> Arc<str>) -> Source {
-    Source { file: intern(&info.to_path().to_string_lossy()), line: info.line }
-}
-
-/// The file that is mapped, opened by one of the ways to it.
-fn mapped(space: &AddressSpace, mapping: &Mapping<Region>, object: &Object, id: FileId) -> Option<File> {
-    let proc = PathBuf::from(format!("/proc/{}", space.pid()));
-    let mut by_name = proc.join("root").into_os_string();
-    by_name.push(object.name());
-    if mapping.value.kind == Kind::Deleted {
-        // What a name that ends so reads as.
-        by_name.push(" (deleted)");
-    }
-    let by_name = PathBuf::from(by_name);
-    let by_range = proc.join(format!("map_files/{:x}-{:x}", mapping.start, mapping.last + 1));
-    let ways = [&by_name, &by_range, &proc.join("exe")];
-    ways.into_iter().find_map(|way| open(way).filter(|file| is(file, id))).or_else(|| {
-        // The kernel shows these numbers of the file below to those who map.
-        let wanted = space.build_id(mapping)?;
-        open(&by_name)
-            .filter(|file| read_elf_build_id(&path_of(file)).ok().flatten().as_deref() == Some(&*wanted))
-    })
-}
-
-/// A regular file: what else a path may lead to by now, such as a pipe, would have us wait.
-fn open(path: &Path) -> Option<File> {
-    if path.as_os_str().as_bytes().contains(&0) || !std::fs::metadata(path).ok()?.is_file() {
-        return None;
-    }
-    File::open(path).ok()
-}
-
-fn is(file: &File, id: FileId) -> bool {
-    file.metadata().is_ok_and(|data| {
-        let device = (libc::major(data.dev()), libc::minor(data.dev()));
-        FileId { device, inode: data.ino() } == id
-    })
+fn source(info: &CodeInfo<'_>, names: &mut Names) -> Source {
+    Source { file: names.intern(&info.to_path().to_string_lossy()), line: info.line }
 }
 
 /// The kernel's code, copied from where a process has it.
@@ -172,14 +148,7 @@ fn vdso(pid: u32, mapping: &Mapping<Region>) -> io::Result<File> {
     let length = (mapping.last - mapping.start).min(MOST_VDSO) as usize + 1;
     let mut code = vec![0; length];
     File::open(format!("/proc/{pid}/mem"))?.read_exact_at(&mut code, mapping.start)?;
-    // SAFETY: a terminated name, and a check that the descriptor is one. It is new, so nobody else has it.
-    let mut file = unsafe {
-        let file = libc::memfd_create(c"vdso".as_ptr(), libc::MFD_CLOEXEC);
-        if file < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        File::from_raw_fd(file)
-    };
+    let mut file = memory()?;
     file.write_all(&code)?;
     Ok(file)
 }

@@ -1,6 +1,9 @@
 //! The request as the kernel reads it.
 
-use super::{Breakpoint, Counted};
+use std::num::NonZero;
+
+use super::kernel_event::{Breakpoint, KernelEvent};
+use super::record::UNWIND_REGISTERS;
 
 /// `PERF_TYPE_BREAKPOINT`.
 const TYPE_BREAKPOINT: u32 = 5;
@@ -9,17 +12,28 @@ const DISABLED: u64 = 1 << 0;
 const INHERIT: u64 = 1 << 1;
 const EXCLUDE_KERNEL: u64 = 1 << 5;
 const ENABLE_ON_EXEC: u64 = 1 << 12;
-/// Records of mappings (code, data, with their file), names, forks and ends: `mmap`, `comm`, `task`, `mmap_data`,
-/// `mmap2`, `comm_exec`.
+/// Records of mappings (code, data, with their file), names, forks and ends: `mmap`, `comm`,
+/// `task`, `mmap_data`, `mmap2`, `comm_exec`.
 const LIFE: u64 = 1 << 8 | 1 << 9 | 1 << 13 | 1 << 17 | 1 << 23 | 1 << 24;
-/// Who and when in the records that are no samples, too.
+/// Process, thread and time in the records that are no samples, too.
 const SAMPLE_ID_ALL: u64 = 1 << 18;
+const EXCLUDE_CALLCHAIN_KERNEL: u64 = 1 << 21;
+const USE_CLOCKID: u64 = 1 << 25;
+const INHERIT_THREAD: u64 = 1 << 35;
+const REMOVE_ON_EXEC: u64 = 1 << 36;
+const SIGTRAP: u64 = 1 << 37;
 /// `PERF_SAMPLE_{IP, TID, TIME, ADDR}`; the layout of a sample follows from it (`record.rs`).
 const SAMPLE: u64 = 1 << 0 | 1 << 1 | 1 << 2 | 1 << 3;
+const SAMPLE_TID: u64 = 1 << 1;
+const SAMPLE_READ: u64 = 1 << 4;
+const SAMPLE_CALLCHAIN: u64 = 1 << 5;
+/// `PERF_SAMPLE_{REGS_USER, STACK_USER}`.
+const SAMPLE_STACK: u64 = 1 << 12 | 1 << 13;
 /// `PERF_FORMAT_TOTAL_TIME_{ENABLED, RUNNING}`; the layout of a read follows from it (`event.rs`).
 const READ_FORMAT: u64 = 1 << 0 | 1 << 1;
 
-/// `struct perf_event_attr` as of Linux 5.13. Older kernels take it too, as long as what they do not know is zero.
+/// `struct perf_event_attr` as far as `PERF_ATTR_SIZE_VER7`. A newer kernel reads the rest as
+/// zeros, an older one takes a longer structure whose end is zeros.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C)]
 pub(super) struct Raw {
@@ -41,20 +55,34 @@ pub(super) struct Raw {
     sample_regs_intr: u64,
     aux_watermark: u32,
     sample_max_stack: u16,
-    reserved_2: u16,
+    reserved: u16,
     aux_sample_size: u32,
-    reserved_3: u32,
+    aux_action: u32,
     sig_data: u64,
 }
 
-const _: () = {
-    assert!(size_of::<Raw>() == 128);
-    assert!(std::mem::offset_of!(Raw, flags) == 40);
-    assert!(std::mem::offset_of!(Raw, bp_type) == 52);
-    assert!(std::mem::offset_of!(Raw, sig_data) == 120);
-};
+const _: () = assert!(
+    size_of::<Raw>() == 128
+        && std::mem::offset_of!(Raw, bp_type) == 52
+        && std::mem::offset_of!(Raw, clockid) == 92
+        && std::mem::offset_of!(Raw, sig_data) == 120
+);
 
-/// What to count, and how.
+/// The happenings to record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sampling {
+    /// Every so many events.
+    pub every: NonZero<u64>,
+    /// Also new mappings, threads and processes, and their ends.
+    pub life: bool,
+    /// With the callers in user code, as the kernel finds them by frame pointers.
+    pub callchain: bool,
+    /// With so many bytes of the user's stack, a multiple of 8 below 64 KiB, and the registers that
+    /// an unwinder begins with; 0: without. Takes a callchain.
+    pub stack_bytes: u16,
+}
+
+/// The request: which event, and how it is counted.
 #[derive(Debug, Clone, Copy)]
 pub struct Attr {
     pub(super) raw: Raw,
@@ -65,10 +93,10 @@ pub struct Attr {
 impl Attr {
     /// One of the kernel's numbered events, in user and kernel mode, from the opening on.
     #[must_use]
-    pub fn count(counted: Counted) -> Self {
-        let (kind, config) = counted.raw();
+    pub fn count(event: KernelEvent) -> Self {
+        let (kind, config) = event.raw();
         let raw = Raw { kind, config, ..Raw::new() };
-        Self { raw, name: counted.name(), is_hardware: counted.is_hardware() }
+        Self { raw, name: event.name(), is_hardware: event.is_hardware() }
     }
 
     /// User code that runs into a breakpoint, from the opening on.
@@ -81,7 +109,7 @@ impl Attr {
         Self { raw, name: "a breakpoint", is_hardware: false }
     }
 
-    /// Not counting until [`Event::enable`](super::Event::enable).
+    /// Not counting until [`OpenEvent::enable`](super::OpenEvent::enable).
     #[must_use]
     pub fn disabled(self) -> Self {
         self.with(DISABLED)
@@ -99,10 +127,57 @@ impl Attr {
         self.with(INHERIT)
     }
 
-    /// Not while the kernel runs, which is more than everybody may see.
+    /// Also in the threads that the subject starts from now on, in its process alone.
+    #[must_use]
+    pub fn inherited_by_threads(self) -> Self {
+        self.with(INHERIT | INHERIT_THREAD)
+    }
+
+    /// Not in the next program that a subject executes.
+    #[must_use]
+    pub fn until_exec(self) -> Self {
+        self.with(REMOVE_ON_EXEC)
+    }
+
+    /// Threads that inherit it keep it to themselves (Linux 6.13; older kernels answer `EINVAL`).
+    ///
+    /// Else the kernel, when it switches between two threads that have inherited the same events,
+    /// exchanges these instead of reading them. The sum of counts stays right, but each thread then
+    /// ends with events that are accounted to the other: the debug registers of a thread that lives
+    /// on count as free while they are taken.
+    #[must_use]
+    pub fn apart(mut self) -> Self {
+        // The kernel cannot exchange events that are read into samples. (`nr_no_switch_fast` in
+        // kernel/events/core.c.)
+        self.raw.sample_type |= SAMPLE_READ | SAMPLE_TID;
+        self
+    }
+
+    /// Each happening is a SIGTRAP of code `TRAP_PERF` to the thread itself, with `data` in
+    /// `si_perf_data`, until the thread executes a program. (Linux 5.13; kernels before 5.19, where
+    /// a thread that blocks the signal would end its process, are refused.)
+    ///
+    /// A process without a handler dies of it: see [`crate::trap`].
+    #[must_use]
+    pub fn trapping(self, data: u64) -> Self {
+        // Precise, as it is here, is 0: other levels fail for breakpoints on some processors.
+        let raw = Raw { sample_period: 1, sig_data: data, ..self.raw };
+        Self { raw, ..self }.with(SIGTRAP | REMOVE_ON_EXEC)
+    }
+
+    pub(super) fn is_trapping(&self) -> bool {
+        self.raw.flags & SIGTRAP != 0
+    }
+
+    /// Not while the kernel runs, which not every user may see.
     #[must_use]
     pub fn user_only(self) -> Self {
         self.with(EXCLUDE_KERNEL)
+    }
+
+    /// Whether its samples have a reading.
+    pub(super) fn is_apart(&self) -> bool {
+        self.raw.sample_type & SAMPLE_READ != 0
     }
 
     pub(super) fn is_user_only(&self) -> bool {
@@ -114,9 +189,20 @@ impl Attr {
     }
 
     /// A record at every `every`th event, and of the subject's life where wanted.
-    pub(super) fn sampled(self, every: u64, life: bool) -> Self {
-        let raw = Raw { sample_period: every, sample_type: SAMPLE, ..self.raw };
-        Self { raw, ..self }.with(SAMPLE_ID_ALL | if life { LIFE } else { 0 })
+    pub(super) fn sampled(self, sampling: Sampling) -> Self {
+        let Sampling { every, life, callchain, stack_bytes } = sampling;
+        let has_stack = callchain && stack_bytes > 0;
+        let stack = if has_stack { SAMPLE_STACK } else { 0 };
+        let raw = Raw {
+            sample_period: every.get(),
+            sample_type: self.raw.sample_type | SAMPLE | if callchain { SAMPLE_CALLCHAIN } else { 0 } | stack,
+            sample_regs_user: if has_stack { UNWIND_REGISTERS } else { 0 },
+            sample_stack_user: if has_stack { stack_bytes.into() } else { 0 },
+            clockid: libc::CLOCK_MONOTONIC,
+            ..self.raw
+        };
+        let life = if life { LIFE } else { 0 };
+        Self { raw, ..self }.with(SAMPLE_ID_ALL | EXCLUDE_CALLCHAIN_KERNEL | USE_CLOCKID | life)
     }
 
     fn with(mut self, flags: u64) -> Self {

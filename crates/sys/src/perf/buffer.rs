@@ -2,41 +2,39 @@
 //!
 //! # Invariants
 //!
-//! The kernel alone moves the head, this reader alone the tail. What lies between the two is not written: a full
-//! ring loses what comes next, counts it, and says so in a record once there is room.
+//! The kernel alone moves the head, this reader alone the tail. The kernel does not write between
+//! the two: while the ring is full it drops records, counts them, and says so in a record once
+//! there is room.
 //!
 //! # Safety
 //!
-//! The unsafe code is the mapping, which lives as long as the [`Buffer`], and copies out of it between tail and head.
+//! The unsafe code is the mapping, which lives as long as the [`Buffer`], and copies out of it
+//! between tail and head.
 #![allow(unsafe_code)]
 
 use std::io;
-use std::num::NonZero;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
-use super::record::{HEADER, parse};
-use super::{Attr, Error, Event, Record, Subject, What};
+use super::attr::{Attr, Sampling};
+use super::error::Error;
+use super::event::OpenEvent;
+use super::record::{HEADER, PerfRecord, What, parse};
+use super::subject::Subject;
 
 /// `data_head` and `data_tail` in `struct perf_event_mmap_page`.
 const HEAD: usize = 1024;
 const TAIL: usize = 1032;
 
-/// What to record.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Sampling {
-    /// Every so many events.
-    pub every: NonZero<u64>,
-    /// Also new mappings, threads and processes, and their ends.
-    pub life: bool,
-}
-
 /// An open event with its ring.
 #[derive(Debug)]
 pub struct Buffer {
-    event: Event,
+    event: OpenEvent,
+    sampling: Sampling,
+    /// Whether its samples have a reading.
+    is_apart: bool,
     /// One page of bookkeeping, then the ring.
     base: NonNull<u8>,
     page: usize,
@@ -44,18 +42,25 @@ pub struct Buffer {
     ring: usize,
 }
 
+// SAFETY: the mapping is the `Buffer`'s own, and any thread may read it; the tail moves by `&mut`
+// alone.
+unsafe impl Send for Buffer {}
+// SAFETY: as above; by `&` nothing in the mapping is read.
+unsafe impl Sync for Buffer {}
+
 impl Buffer {
-    /// Opens an event that records into a ring of at least so many bytes (the next power of two of whole pages).
+    /// Opens an event that records into a ring of at least so many bytes (the next power of two of
+    /// whole pages).
     ///
     /// # Errors
     ///
-    /// As [`Event::open`]; [`Error::Unplaced`] for an inherited event without a processor, [`Error::LockedMemory`]
-    /// where the ring is too large.
+    /// As [`OpenEvent::open`]; [`Error::Unplaced`] for an inherited event without a processor,
+    /// [`Error::LockedMemory`] where the ring is too large.
     pub fn open(attr: &Attr, sampling: Sampling, subject: Subject, bytes: usize) -> Result<Self, Error> {
         if attr.is_inherited() && !subject.has_cpu() {
             return Err(Error::Unplaced);
         }
-        let event = Event::open(&attr.sampled(sampling.every.get(), sampling.life), subject)?;
+        let event = OpenEvent::open(&attr.sampled(sampling), subject)?;
         let page = rustix::param::page_size();
         let too_large = Error::LockedMemory { name: attr.name, bytes };
         let pages = bytes.div_ceil(page).max(1).checked_next_power_of_two();
@@ -70,16 +75,29 @@ impl Buffer {
             Err(rustix::io::Errno::PERM) => return Err(too_large),
             Err(errno) => return Err(event.failed("map", errno.into())),
         };
-        Ok(Self { event, base, page, ring })
+        Ok(Self { event, sampling, is_apart: attr.is_apart(), base, page, ring })
     }
 
     /// The event, to switch and to count.
-    pub fn event(&self) -> &Event {
+    pub fn event(&self) -> &OpenEvent {
         &self.event
     }
 
-    /// Takes out what there is, in the order in which it was written.
-    pub fn drain(&mut self, mut each: impl FnMut(Record)) {
+    /// Opens another event that records into this ring, on the processor of the ring's own event.
+    /// It may be any thread's, threads may inherit it, and it samples as the ring's own event does.
+    ///
+    /// # Errors
+    ///
+    /// As [`OpenEvent::open`]; [`Error::Kernel`] for another processor.
+    pub fn open_into(&self, attr: &Attr, subject: Subject) -> Result<OpenEvent, Error> {
+        let attr = if self.is_apart { attr.apart() } else { *attr };
+        let event = OpenEvent::open(&attr.sampled(self.sampling), subject)?;
+        event.record_into(&self.event)?;
+        Ok(event)
+    }
+
+    /// Takes the records out, in the order in which they were written.
+    pub fn drain(&mut self, mut each: impl FnMut(PerfRecord)) {
         // SAFETY: inside the first page, aligned, and only accessed atomically.
         let (head, tail) = unsafe {
             (
@@ -88,23 +106,24 @@ impl Buffer {
             )
         };
         let mut at = tail.load(Ordering::Relaxed);
-        // Pairs with the kernel's barrier before it moves the head.
+        // Pairs with the kernel's barrier before it moves the head: the records before it are
+        // written.
         let end = head.load(Ordering::Acquire);
         let mut record = Vec::new();
         while at < end {
             self.copy(at, HEADER, &mut record);
             let size = usize::from(u16::from_ne_bytes([record[6], record[7]]));
             if size < HEADER || size as u64 > end - at {
-                // Not what a kernel writes; where the next one begins cannot be known.
-                each(Record { time: 0, what: What::Lost(1) });
+                // No kernel writes this; the place of the next record cannot be known.
+                each(PerfRecord { time: 0, what: What::Lost(1) });
                 at = end;
                 break;
             }
             self.copy(at, size, &mut record);
-            parse(&record).into_iter().for_each(&mut each);
+            parse(&record, self.is_apart).into_iter().for_each(&mut each);
             at += size as u64;
         }
-        // Pairs with the kernel's barrier after it reads the tail.
+        // Pairs with the kernel's barrier after it reads the tail: the bytes before it are copied.
         tail.store(at, Ordering::Release);
     }
 
@@ -114,8 +133,8 @@ impl Buffer {
         let first = len.min(self.ring - from);
         into.clear();
         into.reserve(len);
-        // SAFETY: both pieces lie in the ring, between tail and head, where the kernel does not write; `into`
-        // has room for `len` bytes, all of which are written.
+        // SAFETY: both pieces lie in the ring, between tail and head, where the kernel does not
+        // write; `into` has room for `len` bytes, all of which are written.
         unsafe {
             let data = self.base.add(self.page);
             into.as_mut_ptr().copy_from_nonoverlapping(data.add(from).as_ptr(), first);
@@ -134,12 +153,16 @@ impl Drop for Buffer {
 
 #[cfg(test)]
 mod tests {
+    use std::num::NonZero;
+
     use rustix::mm::{Advice, madvise, mmap_anonymous};
 
     use super::*;
-    use crate::perf::Counted;
+    use crate::perf::KernelEvent;
+    use crate::process::identity;
 
-    const EVERY: Sampling = Sampling { every: NonZero::<u64>::MIN, life: false };
+    const EVERY: Sampling =
+        Sampling { every: NonZero::<u64>::MIN, life: false, callchain: false, stack_bytes: 0 };
 
     /// New memory, touched page by page when it is told to.
     struct Fresh {
@@ -150,7 +173,8 @@ mod tests {
     impl Fresh {
         fn of(pages: usize) -> Self {
             let len = pages * 4096;
-            // SAFETY: a new mapping, whose advice is only that a page be a small one.
+            // SAFETY: a new mapping. The advice is that a page be a small one, and that no child
+            // has it: a fork of another test would have pages faulted in once more.
             let base = unsafe {
                 let base = mmap_anonymous(
                     std::ptr::null_mut(),
@@ -160,6 +184,7 @@ mod tests {
                 )
                 .unwrap();
                 let _ = madvise(base, len, Advice::LinuxNoHugepage);
+                let _ = madvise(base, len, Advice::LinuxDontFork);
                 base
             };
             Self { base: base.cast(), pages }
@@ -186,9 +211,9 @@ mod tests {
 
     /// Page faults of this thread alone, or the reason why not.
     fn faults(bytes: usize) -> Option<Buffer> {
-        let attr = Attr::count(Counted::PageFaults).user_only();
+        let attr = Attr::count(KernelEvent::PageFaults).user_only();
         Buffer::open(&attr, EVERY, Subject::ThisThread, bytes)
-            .inspect_err(|error| println!("1 skipped: no page faults here: {error}"))
+            .inspect_err(|error| dormouse_testkit::skip(format!("no page faults here: {error}")))
             .ok()
     }
 
@@ -199,10 +224,10 @@ mod tests {
     }
 
     #[test]
-    fn every_fault_is_recorded_with_thread_and_address_and_only_once() {
+    fn every_fault_is_recorded_once() {
         let Some(mut buffer) = faults(1 << 16) else { return };
         let fresh = Fresh::of(8);
-        let own = rustix::thread::gettid().as_raw_pid().cast_unsigned();
+        let own = identity::tid();
         // Several times round the ring.
         for round in 0..200 {
             let fresh = if round == 0 { &fresh } else { &Fresh::of(8) };
@@ -217,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_counted_as_lost() {
+    fn records_that_do_not_fit_are_counted() {
         let Some(mut buffer) = faults(1) else { return };
         Fresh::of(1000).touch();
         let fitted = drained(&mut buffer).len();
@@ -229,8 +254,8 @@ mod tests {
     }
 
     #[test]
-    fn a_buffer_that_the_kernel_would_refuse_is_refused_by_name() {
-        let attr = Attr::count(Counted::PageFaults).user_only();
+    fn a_buffer_that_cannot_work_is_refused() {
+        let attr = Attr::count(KernelEvent::PageFaults).user_only();
         let unplaced = Buffer::open(&attr.inherited(), EVERY, Subject::ThisThread, 1);
         assert!(matches!(unplaced, Err(Error::Unplaced)), "{unplaced:?}");
         if faults(1).is_some() {

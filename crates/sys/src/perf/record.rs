@@ -1,4 +1,5 @@
-//! What the kernel records: `PERF_RECORD_*` of `linux/perf_event.h`, as far as [`Attr`](super::Attr) asks for it.
+//! The kernel's records: `PERF_RECORD_*` of `linux/perf_event.h`, as far as [`Attr`](super::Attr)
+//! asks for it.
 
 /// `PERF_RECORD_{LOST, COMM, EXIT, FORK, SAMPLE, MMAP2}`.
 const LOST: u32 = 2;
@@ -12,19 +13,25 @@ const COMM_EXEC: u16 = 1 << 13;
 
 /// Bytes of `struct perf_event_header`.
 pub(super) const HEADER: usize = 8;
-/// Bytes of who and when at the end of what is no sample: pid, tid, time.
+/// Bytes of a sample before its reading, of the reading, which is passed over, and of pid, tid and
+/// time at the end of other records.
+const SAMPLE_BYTES: usize = 40;
+const READING_BYTES: usize = 24;
 const TRAILER: usize = 16;
 
-/// Something that happened, with the kernel's time in nanoseconds.
+/// `PERF_CONTEXT_MAX`: numbers from here on are no addresses, they say whose code comes next.
+const CONTEXT_MAX: u64 = -4095_i64 as u64;
+
+/// A happening, with the kernel's time in nanoseconds.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Record {
-    /// When, by the clock of the scheduler: comparable between processors, and with nothing else.
+pub struct PerfRecord {
+    /// The time by `CLOCK_MONOTONIC`.
     pub time: u64,
-    /// What.
+    /// The happening.
     pub what: What,
 }
 
-/// What happened.
+/// A happening.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum What {
@@ -36,20 +43,27 @@ pub enum What {
         tid: u32,
         /// The instruction; the one after it for a watched access.
         ip: u64,
-        /// The memory that the event is about; 0 where it is about none.
+        /// The memory that the event is about; 0 where it is about none. For a breakpoint its own
+        /// address.
         addr: u64,
+        /// The instruction and those that its callers return to, where
+        /// [`Sampling`](super::Sampling) asks for them.
+        callchain: Vec<u64>,
+        /// The copied stack, where [`Sampling`](super::Sampling) asks for it.
+        stack: Option<Box<UserStack>>,
     },
-    /// A new mapping, or a mapping merged with its neighbours. That one went is not recorded.
+    /// A new mapping, or a mapping merged with its neighbours. The kernel does not record that a
+    /// mapping goes.
     Mapping {
-        /// In which process.
+        /// The process.
         pid: u32,
         /// Its first byte.
         start: u64,
         /// Its length in bytes.
         len: u64,
-        /// Where in the file it begins.
+        /// Its offset in the file.
         offset: u64,
-        /// The file's path, or what the kernel calls memory without one.
+        /// The file's path, or the kernel's name for memory without one.
         file: Vec<u8>,
     },
     /// A new thread or process.
@@ -79,16 +93,50 @@ pub enum What {
     Lost(u64),
 }
 
-/// What a whole record says; none for kinds and shapes that were not asked for.
-pub(super) fn parse(record: &[u8]) -> Option<Record> {
+/// Registers and memory with which an unwinder finds the callers by itself.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct UserStack {
+    /// The instruction, the stack pointer, the frame pointer, and on arm64 the link register.
+    pub registers: [u64; 4],
+    /// The memory from the stack pointer on.
+    pub bytes: Vec<u8>,
+}
+
+/// `PERF_REG_*` as bits, in the order in which a sample has them, and the place of each in
+/// [`UserStack::registers`].
+#[cfg(target_arch = "x86_64")]
+pub(super) const UNWIND_REGISTERS: u64 = 1 << 6 | 1 << 7 | 1 << 8;
+#[cfg(target_arch = "x86_64")]
+const REGISTER_PLACES: &[usize] = &[2, 1, 0];
+#[cfg(target_arch = "aarch64")]
+pub(super) const UNWIND_REGISTERS: u64 = 1 << 29 | 1 << 30 | 1 << 31 | 1 << 32;
+#[cfg(target_arch = "aarch64")]
+const REGISTER_PLACES: &[usize] = &[2, 3, 1, 0];
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+pub(super) const UNWIND_REGISTERS: u64 = 0;
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+const REGISTER_PLACES: &[usize] = &[];
+
+/// The meaning of a whole record, whose sample has a reading or not; none for kinds and shapes that
+/// were not asked for.
+pub(super) fn parse(record: &[u8], has_reading: bool) -> Option<PerfRecord> {
     let u32_at = |at: usize| Some(u32::from_ne_bytes(*record.get(at..)?.first_chunk()?));
     let u64_at = |at: usize| Some(u64::from_ne_bytes(*record.get(at..)?.first_chunk()?));
     let misc = u16::from_ne_bytes(*record.get(4..)?.first_chunk()?);
     let trailer = record.len().checked_sub(TRAILER).filter(|&at| at >= HEADER)?;
     let (time, what) = match u32_at(0)? {
         SAMPLE => {
-            let what = What::Sample { ip: u64_at(8)?, pid: u32_at(16)?, tid: u32_at(20)?, addr: u64_at(32)? };
-            return Some(Record { time: u64_at(24)?, what });
+            let (callchain, stack) =
+                rest(record.get(SAMPLE_BYTES + if has_reading { READING_BYTES } else { 0 }..)?)?;
+            let what = What::Sample {
+                ip: u64_at(8)?,
+                pid: u32_at(16)?,
+                tid: u32_at(20)?,
+                addr: u64_at(32)?,
+                callchain,
+                stack,
+            };
+            return Some(PerfRecord { time: u64_at(24)?, what });
         }
         MMAP2 => {
             let name = record.get(72..trailer)?;
@@ -109,7 +157,34 @@ pub(super) fn parse(record: &[u8]) -> Option<Record> {
         LOST => (u64_at(trailer + 8), What::Lost(u64_at(16)?)),
         _ => return None,
     };
-    Some(Record { time: time?, what })
+    Some(PerfRecord { time: time?, what })
+}
+
+/// The parts behind the fixed one of a sample: the addresses of a callchain and a copied stack,
+/// each of which may be missing as a whole. None if one breaks off.
+fn rest(bytes: &[u8]) -> Option<(Vec<u64>, Option<Box<UserStack>>)> {
+    let mut words = bytes.as_chunks().0.iter().map(|&word| u64::from_ne_bytes(word));
+    let Some(count) = words.next() else { return Some((Vec::new(), None)) };
+    let count = usize::try_from(count).ok().filter(|&count| count <= words.len())?;
+    let callchain = words.by_ref().take(count).filter(|&word| word < CONTEXT_MAX).collect();
+    // The kind of registers; 0 for none.
+    let Some(kind) = words.next() else { return Some((callchain, None)) };
+    if kind == 0 {
+        return Some((callchain, None));
+    }
+    let mut stack = Box::<UserStack>::default();
+    for &place in REGISTER_PLACES {
+        stack.registers[place] = words.next()?;
+    }
+    let size = usize::try_from(words.next()?).ok()?;
+    if size > 0 {
+        let from = bytes.len() / 8 * 8 - words.len() * 8;
+        let copied = bytes.get(from..)?.get(..size)?;
+        // How much of it the kernel could read.
+        let is = usize::try_from(words.nth(size / 8)?).ok()?;
+        stack.bytes = copied.get(..is)?.to_vec();
+    }
+    Some((callchain, Some(stack)))
 }
 
 #[cfg(test)]
@@ -142,7 +217,18 @@ mod tests {
         vec![
             (
                 raw(SAMPLE, 0, &[0xabc, pair(3, 4), 77, 0xdef], b""),
-                What::Sample { pid: 3, tid: 4, ip: 0xabc, addr: 0xdef },
+                What::Sample { pid: 3, tid: 4, ip: 0xabc, addr: 0xdef, callchain: Vec::new(), stack: None },
+            ),
+            (
+                raw(SAMPLE, 0, &[0xabc, pair(3, 4), 77, 0xdef, 3, -512_i64 as u64, 0xabc, 0x123], b""),
+                What::Sample {
+                    pid: 3,
+                    tid: 4,
+                    ip: 0xabc,
+                    addr: 0xdef,
+                    callchain: vec![0xabc, 0x123],
+                    stack: None,
+                },
             ),
             (
                 raw(MMAP2, 0, &mapping, b"/bin/x\0\0"),
@@ -164,20 +250,43 @@ mod tests {
     #[test]
     fn each_kind_of_record_is_read() {
         for (bytes, what) in all() {
-            assert_eq!(parse(&bytes), Some(Record { time: 77, what }));
+            assert_eq!(parse(&bytes, false), Some(PerfRecord { time: 77, what }));
         }
+        let with_reading = raw(SAMPLE, 0, &[0xabc, pair(3, 4), 77, 0xdef, 1, 2, 3, 1, 0x123], b"");
+        let what =
+            What::Sample { pid: 3, tid: 4, ip: 0xabc, addr: 0xdef, callchain: vec![0x123], stack: None };
+        assert_eq!(parse(&with_reading, true), Some(PerfRecord { time: 77, what }));
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn a_copied_stack_has_registers_and_bytes() {
+        // A chain of one, 64-bit registers (frame, stack, instruction), 16 bytes of which 8 were
+        // read.
+        let words = [0xabc, pair(3, 4), 77, 0, 1, 0x123, 2, 0xb, 0x5, 0x1, 16, 0x1234, 0, 8];
+        let of = |words: &[u64]| match parse(&raw(SAMPLE, 0, words, b""), false)?.what {
+            What::Sample { callchain, stack, .. } => Some((callchain, stack)),
+            _ => None,
+        };
+        let stack = UserStack { registers: [0x1, 0x5, 0xb, 0], bytes: 0x1234_u64.to_ne_bytes().to_vec() };
+        assert_eq!(of(&words), Some((vec![0x123], Some(Box::new(stack)))));
+        // No registers, and a stack that breaks off.
+        assert_eq!(of(&[1, 2, 3, 4, 0, 0, 0]), Some((Vec::new(), None)));
+        assert!((8..words.len()).all(|len| of(&words[..len]).is_none()));
     }
 
     #[test]
-    fn what_was_not_asked_for_or_is_cut_short_is_passed_over() {
-        assert_eq!(parse(&raw(COMM, 0, &[pair(5, 6)], b"renamed\0")), None);
-        assert_eq!(parse(&raw(99, 0, &[1, 2, 3], b"")), None);
+    fn unknown_and_cut_records_are_passed_over() {
+        assert_eq!(parse(&raw(COMM, 0, &[pair(5, 6)], b"renamed\0"), false), None);
+        assert_eq!(parse(&raw(99, 0, &[1, 2, 3], b""), false), None);
+        let too_long = [0xabc, pair(3, 4), 77, 0xdef, u64::MAX, 0xabc];
+        assert_eq!(parse(&raw(SAMPLE, 0, &too_long, b""), false), None);
         for (bytes, _) in all() {
             for len in 0..bytes.len() {
-                // Whatever it makes of it, it ends.
-                let _ = parse(&bytes[..len]);
+                // Any answer will do, as long as it comes.
+                let _ = parse(&bytes[..len], false);
             }
-            assert_eq!(parse(&bytes[..HEADER]), None);
+            assert_eq!(parse(&bytes[..HEADER], false), None);
         }
     }
 }

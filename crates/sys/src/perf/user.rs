@@ -1,21 +1,25 @@
-//! A counter of the processor read in user mode, by the page that the kernel keeps beside its event.
+//! A counter of the processor read in user mode, by the page that the kernel keeps beside its
+//! event.
 //!
-//! While the event is in the processor's unit, the page names the register, what to add to it, and how long the event
-//! had to wait for its turn until then. The kernel rewrites the page whenever that changes, under a sequence number
-//! (`perf_event_open(2)`, `struct perf_event_mmap_page`).
+//! While the event is in the processor's unit, the page names the register, the number to add to
+//! it, and the time that the event had to wait for its turn until then. The kernel rewrites the
+//! page whenever that changes, under a sequence number (`perf_event_open(2)`,
+//! `struct perf_event_mmap_page`).
 //!
-//! The page also says how long the event was on, but as of its last rewriting, and a machine whose clock the kernel does
-//! not trust (every KVM guest) gives no way to bring that up to now. The wait needs none: it stands still while the event
-//! counts. So it is what a read gives; who has a clock of the thread knows the rest.
+//! The page also says how long the event was on, but only until its last rewriting, and a machine
+//! whose clock the kernel does not trust (every KVM guest) gives no way to bring that up to now.
+//! The wait needs none: it stands still while the event counts. So a read gives the wait; a caller
+//! with a clock of the thread knows the rest.
 //!
 //! Experimental: the protocol is tested on pages that imitate the kernel's, not on a processor.
 //!
 //! # Safety
 //!
-//! `rdpmc` is a fault unless the kernel permits it to this process, and it says so in the page, which is looked at just
-//! before. An administrator who forbids it to all (`/sys/bus/event_source/devices/cpu/rdpmc`) in these few
-//! instructions ends the process. A page is the kernel's and of the thread that made its event; a fork child has no such
-//! mapping: [`UserPage`] leaves both to its caller.
+//! `rdpmc` is a fault unless the kernel permits it to this process, and it says so in the page,
+//! which is looked at just before. An administrator who forbids it to all
+//! (`/sys/bus/event_source/devices/cpu/rdpmc`) in these few instructions ends the process. A page
+//! is the kernel's and of the thread that made its event; a fork child has no such mapping:
+//! [`UserPage`] leaves both to its caller.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -25,10 +29,13 @@ use std::sync::atomic::{AtomicI64, AtomicU16, AtomicU32, AtomicU64, Ordering, fe
 
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
+use super::event::Reading;
+
 /// `cap_user_rdpmc` of the capabilities.
 const RDPMC: u64 = 1 << 2;
 
-/// Rewritings that a read sees before it gives up: more than a thread can be switched in so short a time.
+/// Rewritings that a read sees before it gives up: more than a thread can be switched in so short a
+/// time.
 const TRIES: usize = 8;
 
 /// `struct perf_event_mmap_page`, as far as it is used here.
@@ -55,23 +62,23 @@ const _: () = {
     assert!(std::mem::offset_of!(UserPage, width) == 48);
 };
 
-/// What an event has counted, and how long it waited for its turn.
+/// The count of an event, and the time for which it waited for its turn.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Held {
+pub struct EventCount {
     /// The count itself, not scaled.
     pub count: u64,
     /// How long the event was on without being counted, in nanoseconds.
     pub waited_ns: u64,
 }
 
-impl From<super::Reading> for Held {
-    fn from(reading: super::Reading) -> Self {
-        // The two are rounded each by itself.
+impl From<Reading> for EventCount {
+    fn from(reading: Reading) -> Self {
+        // The kernel rounds the two separately, so the difference may be negative.
         Self { count: reading.value, waited_ns: reading.enabled_ns.saturating_sub(reading.running_ns) }
     }
 }
 
-/// Whoever reads a register of the unit: the processor, or what imitates it.
+/// A reader of the unit's registers: the processor, or a test that imitates it.
 pub trait Processor {
     /// Register `number`, as `rdpmc` knows it.
     ///
@@ -90,7 +97,8 @@ impl Processor for ThisProcessor {
     #[inline]
     unsafe fn register(&self, number: u32) -> u64 {
         let (low, high): (u32, u32);
-        // SAFETY: permitted, as the caller promises. Not `nomem`: it stays between the looks at the page.
+        // SAFETY: permitted, as the caller promises. Not `nomem`: it stays between the looks at the
+        // page.
         unsafe {
             std::arch::asm!(
                 "rdpmc", in("ecx") number, out("eax") low, out("edx") high,
@@ -109,7 +117,7 @@ impl Processor for ThisProcessor {
 }
 
 impl UserPage {
-    /// Whether we know how to read this kind of processor.
+    /// Whether this kind of processor can be read.
     pub const IS_KNOWN: bool = cfg!(target_arch = "x86_64");
 
     /// Maps the page of an event of the calling thread. It stays until [`UserPage::unmap`].
@@ -120,7 +128,7 @@ impl UserPage {
     ///
     /// # Errors
     ///
-    /// What the kernel says.
+    /// The kernel's.
     pub fn map(event: BorrowedFd<'_>) -> io::Result<NonNull<Self>> {
         let size = rustix::param::page_size();
         // SAFETY: a new mapping, wherever the kernel likes.
@@ -132,10 +140,16 @@ impl UserPage {
     ///
     /// # Safety
     ///
-    /// `page` is of [`UserPage::map`] in this very process, and nobody looks at it any more.
+    /// `page` is of [`UserPage::map`] in this very process, and no thread looks at it any more.
     pub unsafe fn unmap(page: NonNull<Self>) {
         // SAFETY: a mapping of this size, as the caller promises.
         let _unmapped = unsafe { munmap(page.as_ptr().cast(), rustix::param::page_size()) };
+    }
+
+    /// The number that the kernel moves at each rewriting.
+    #[inline]
+    pub(super) fn sequence(&self) -> u32 {
+        self.lock.load(Ordering::Relaxed)
     }
 
     /// Whether the kernel permits reads in user mode now. It may change its mind.
@@ -143,12 +157,13 @@ impl UserPage {
         Self::IS_KNOWN && self.capabilities.load(Ordering::Relaxed) & RDPMC != 0
     }
 
-    /// What the event has counted until now; `None` where only the kernel can say: the event waits for its turn, or
+    /// The count until now; `None` where only the kernel can say: the event waits for its turn, or
     /// reads in user mode are not permitted (any more). On the thread that made the event only.
     #[inline]
-    pub fn read(&self, processor: &impl Processor) -> Option<Held> {
+    pub fn read(&self, processor: &impl Processor) -> Option<EventCount> {
         for _ in 0..TRIES {
-            // Pairs with the kernel's writes before the number moved; it moves on this very processor.
+            // Pairs with the kernel's writes before the number moved, which the kernel makes on
+            // this very processor.
             let before = self.lock.load(Ordering::Acquire);
             let index = self.index.load(Ordering::Relaxed);
             if index == 0 || !self.is_readable() {
@@ -162,10 +177,12 @@ impl UserPage {
             let width = self.width.load(Ordering::Relaxed);
             // SAFETY: the page has just said that the kernel permits it.
             let register = unsafe { processor.register(index - 1) };
+            // Pairs with the kernel's barrier after it moves the number: a rewriting since then
+            // shows in the next load.
             fence(Ordering::Acquire);
             if before.is_multiple_of(2) && self.lock.load(Ordering::Relaxed) == before {
                 let count = offset.wrapping_add(extended(register, width)).cast_unsigned();
-                return Some(Held { count, waited_ns });
+                return Some(EventCount { count, waited_ns });
             }
         }
         None
@@ -207,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_register_is_extended_from_the_width_that_it_has() {
+    fn a_register_is_extended_from_its_width() {
         for (register, width, expected) in [
             (5, 48, 5),
             (0xffff_ffff_fffb, 48, -5),
@@ -221,18 +238,19 @@ mod tests {
     }
 
     #[test]
-    fn the_register_that_the_page_names_is_added_to_its_offset() {
+    fn the_named_register_is_added_to_the_offset() {
         let seen = Cell::new(None);
-        // Overflowed once: the kernel has counted it in the offset, and the register begins below zero.
+        // Overflowed once: the kernel has counted it in the offset, and the register begins below
+        // zero.
         let held = page(4, 1000, 48).read(&Unit(&|number| {
             seen.set(Some(number));
             0xffff_ffff_fffb
         }));
-        assert_eq!((held, seen.get()), (Some(Held { count: 995, waited_ns: 30 }), Some(3)));
+        assert_eq!((held, seen.get()), (Some(EventCount { count: 995, waited_ns: 30 }), Some(3)));
     }
 
     #[test]
-    fn without_a_register_or_a_permission_nothing_is_touched() {
+    fn without_permission_no_register_is_touched() {
         let forbidden = Unit(&|_| unreachable!("a fault"));
         assert_eq!(page(0, 1000, 48).read(&forbidden), None, "it waits for its turn");
         let page = page(1, 1000, 48);
@@ -241,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_permission_that_goes_in_the_middle_is_noticed_before_the_next_look() {
+    fn a_permission_withdrawn_meanwhile_is_noticed() {
         let page = page(1, 0, 48);
         let looks = Cell::new(0);
         let held = page.read(&Unit(&|_| {
@@ -254,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_that_is_rewritten_meanwhile_is_read_again_and_given_up_in_the_end() {
+    fn a_page_rewritten_meanwhile_is_read_again() {
         let page = page(1, 0, 48);
         let looks = Cell::new(0);
         let held = page.read(&Unit(&|_| {
@@ -273,7 +291,7 @@ mod tests {
 
     /// The kernel rewrites the page on the thread's own processor; another thread is harder.
     #[test]
-    fn what_is_read_belongs_together_while_the_page_is_rewritten() {
+    fn a_read_beside_rewritings_is_consistent() {
         let (page, stop) = (&page(1, 0, 48), &AtomicBool::new(false));
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -294,7 +312,7 @@ mod tests {
             while seen < 10_000 {
                 // Before the first rewriting the page says something else.
                 let held = page.read(&Unit(&|_| 0)).filter(|held| held.count > 0);
-                if let Some(Held { count, waited_ns }) = held {
+                if let Some(EventCount { count, waited_ns }) = held {
                     assert_eq!(count, waited_ns);
                     seen += 1;
                 }

@@ -2,16 +2,17 @@
 //!
 //! # Safety
 //!
-//! As of [`super`]. What lies in notes of other objects is only read inside segments that are mapped.
+//! A note of our version, in an object that stays, leads to a table of the layout that the version
+//! stands for. The unsafe code reads notes of other objects inside mapped segments only.
 #![allow(unsafe_code)]
 
-use std::ops::{ControlFlow, Range};
+use std::ops::Range;
 
-use super::{ABI, Conflict, TABLE, Table};
+use super::table::{ABI, Conflict, TABLE, Table};
 use crate::loader::{self, Object};
 
-// The word, not the note, is relocated: the note is read-only. By way of a word, because in a Rust dylib the
-// table is a symbol that another object could provide.
+// The word, not the note, is relocated: the note is read-only. By way of a word, because in a Rust
+// dylib the table is a symbol that another object could provide.
 std::arch::global_asm!(
     ".pushsection .note.dormouse,\"a\",@note",
     ".balign 4",
@@ -38,7 +39,7 @@ unsafe extern "C" {
     static OWN: Note;
 }
 
-/// A note of ours, as it lies in memory.
+/// A note of a copy of dormouse, as it lies in memory.
 #[derive(Debug)]
 #[repr(C)]
 struct Note {
@@ -64,7 +65,8 @@ fn own() -> usize {
 ///
 /// A note of ours is there.
 unsafe fn abi(note: usize) -> u32 {
-    // SAFETY: the caller's promise. Volatile: the compiler has no say in what a linker or a tool has put there.
+    // SAFETY: the caller's promise. Volatile: a linker or a tool may have changed the word behind
+    // the compiler's back.
     unsafe { (&raw const (*(note as *const Note)).abi).read_volatile() }
 }
 
@@ -74,8 +76,8 @@ unsafe fn abi(note: usize) -> u32 {
 ///
 /// A note of ours of this version is there, in an object that stays.
 unsafe fn table(note: usize) -> &'static Table {
-    // SAFETY: the caller's promise. The word has been relocated: constructors of objects that were loaded
-    // together run after that.
+    // SAFETY: the caller's promise. The word has been relocated: constructors of objects that were
+    // loaded together run after that.
     unsafe {
         let field = &raw const (*(note as *const Note)).word;
         let word = (field as usize).wrapping_add_signed(field.read_volatile() as isize);
@@ -85,14 +87,11 @@ unsafe fn table(note: usize) -> &'static Table {
 
 /// The first note of ours in the loader's list.
 fn first() -> Option<usize> {
-    loader::each(|object| {
-        let found = object.notes().find_map(|segment| find(object, segment.range));
-        found.map_or(ControlFlow::Continue(()), ControlFlow::Break)
-    })
+    loader::each(|object| object.notes().find_map(|segment| find(object, segment.range)))
 }
 
-/// Looks through a segment of notes. Names and contents are padded to four bytes; the segments that pad to
-/// eight hold contents of such lengths.
+/// Looks through a segment of notes. Names and contents are padded to four bytes; the segments that
+/// pad to eight hold contents of such lengths.
 fn find(object: Object<'_>, segment: Range<usize>) -> Option<usize> {
     let readable = |s: &loader::Segment| {
         s.flags & libc::PF_R != 0 && s.range.start <= segment.start && segment.end <= s.range.end
@@ -165,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn notes_of_others_and_cut_ones_are_passed_over() {
+    fn foreign_and_cut_notes_are_passed_over() {
         let gnu: [u32; 7] = [4, 8, 3, u32::from_ne_bytes(*b"GNU\0"), 1, 2, 0];
         let mut notes = gnu[..6].to_vec();
         let at = 4 * notes.len();

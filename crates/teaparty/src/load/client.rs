@@ -55,7 +55,7 @@ impl Client {
         })
         .await
         .with_context(|| format!("no answer in {PATIENCE:?}"))??;
-        // After an error it is dropped instead: what state it is in, nobody knows.
+        // After an error the connection is dropped instead: its state is unknown.
         self.connection = Some(connection);
         Ok(())
     }
@@ -64,7 +64,7 @@ impl Client {
         let stream = TcpStream::connect(SocketAddr::from(self.target)).await?;
         stream.set_nodelay(true)?;
         let (sender, connection) = handshake(TokioIo::new(stream)).await?;
-        // It ends with the sender; what goes wrong on it, the request in flight reports.
+        // It ends with the sender; the request in flight reports the connection's errors.
         tokio::spawn(connection);
         Ok(sender)
     }

@@ -1,4 +1,4 @@
-//! What guests ask for, and how often.
+//! The requests of the guests, and how often each comes.
 
 use hyper::Method;
 
@@ -15,8 +15,8 @@ pub(super) enum Ask {
 
 use Ask::{Blend, Brochure, Menu, Place, Read, Steep};
 
-/// One round, repeated: no dice, so that two runs ask for the same. It begins with an order, so that there is
-/// one to read.
+/// One round, repeated: no dice, so that two runs ask for the same. It begins with an order, so
+/// that there is one to read.
 pub(super) const MIX: [Ask; 16] = [
     Place, Menu, Menu, Steep, Blend, Read, Menu, Brochure, Place, Menu, Steep, Read, Menu, Blend, Menu,
     Brochure,

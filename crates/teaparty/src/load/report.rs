@@ -1,26 +1,26 @@
-//! What came of it: counts and latencies, in all and per route.
+//! The outcome of a load: counts and latencies, in all and per route.
 
-use std::{fmt, time::Duration};
+use std::{borrow::Cow, fmt, time::Duration};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::load::mix::Ask;
 
 /// The outcome of a load.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Report {
     /// Requests answered with success.
     pub served: u64,
     /// Requests refused, failed or not answered.
     pub errors: u64,
-    /// What the first of the errors was.
+    /// The first of the errors.
     pub first_error: Option<String>,
     /// From the start to the last answer, in nanoseconds.
     pub elapsed_ns: u64,
     /// Requests served a second.
     pub served_per_s: f64,
-    /// Requests a second that were asked for. Where far fewer were served the house was full, and latencies say
-    /// how long the queue got.
+    /// Requests a second that were asked for. Where far fewer were served the house was full, and
+    /// latencies say how long the queue got.
     pub asked_per_s: u32,
     /// Of all that were served.
     pub latency: Latency,
@@ -29,10 +29,10 @@ pub struct Report {
 }
 
 /// One route's part.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RouteReport {
     /// Its name, which is its group's.
-    pub route: &'static str,
+    pub route: Cow<'static, str>,
     /// Requests answered with success.
     pub served: u64,
     /// Requests refused, failed or not answered.
@@ -41,9 +41,9 @@ pub struct RouteReport {
     pub latency: Latency,
 }
 
-/// Quantiles of the latency, in microseconds: of the sorted samples, the least that so many of them do not exceed.
-/// All zero when there is no sample.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+/// Quantiles of the latency, in microseconds, by nearest rank: each is a sample. All zero when
+/// there is no sample.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Latency {
     /// Half.
     pub p50_us: u32,
@@ -64,7 +64,7 @@ pub(super) struct Tally {
 
 #[derive(Debug, Default)]
 struct RouteTally {
-    /// Latencies of what was served, in microseconds.
+    /// Latencies of the served requests, in microseconds.
     served: Vec<u32>,
     errors: u64,
 }
@@ -94,7 +94,7 @@ impl Tally {
             .iter()
             .zip(&mut self.routes)
             .map(|(ask, tally)| RouteReport {
-                route: ask.route(),
+                route: ask.route().into(),
                 served: tally.served.len() as u64,
                 errors: tally.errors,
                 latency: Latency::of(&mut tally.served),
@@ -141,7 +141,8 @@ impl fmt::Display for Report {
             "{:<18}{:>9}{:>8}{:>9}{:>9}{:>9}{:>9}",
             "route", "served", "errors", "p50 us", "p90 us", "p99 us", "max us"
         )?;
-        let total = RouteReport { route: "all", served: *served, errors: *errors, latency: self.latency };
+        let total =
+            RouteReport { route: "all".into(), served: *served, errors: *errors, latency: self.latency };
         for RouteReport { route, served, errors, latency } in self.routes.iter().chain([&total]) {
             let Latency { p50_us, p90_us, p99_us, max_us } = latency;
             writeln!(f, "{route:<18}{served:>9}{errors:>8}{p50_us:>9}{p90_us:>9}{p99_us:>9}{max_us:>9}")?;
@@ -163,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_are_counted_with_their_route_and_the_first_is_told() {
+    fn errors_count_by_route_and_first_is_told() {
         let mut tally = Tally::default();
         tally.add(Ask::Menu, Duration::from_micros(5), Ok(()));
         tally.add(Ask::Blend, Duration::ZERO, Err(anyhow::anyhow!("burnt")));

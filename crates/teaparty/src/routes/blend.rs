@@ -1,7 +1,7 @@
 //! `GET /blend?malt=0.6&smoke=0.4`: pure computation, about a millisecond, off the workers.
 //!
-//! The best blend is found by trying every way to divide the spoons among the teas: with the default of 24
-//! spoons and six teas C(29, 5) = 118,755 ways.
+//! The best blend is found by trying every way to divide the spoons among the teas: with the
+//! default of 24 spoons and six teas C(29, 5) = 118,755 ways.
 
 use axum::{
     Json,
@@ -110,7 +110,8 @@ struct Search {
 }
 
 impl Search {
-    /// Divides the spoons that are `left` among `TEAS[tea..]`; what is in the pot tastes as `pot`.
+    /// Divides the spoons that are `left` among `TEAS[tea..]`; the tea already in the pot tastes as
+    /// `pot`.
     fn divide(&mut self, tea: usize, left: u32, pot: Flavour) {
         let taste = |spoons: u32| -> Flavour {
             std::array::from_fn(|i| pot[i] + f64::from(spoons) * TEAS[tea].flavour[i])
@@ -137,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_flavour_of_one_tea_is_best_met_by_that_tea() {
+    fn one_teas_flavour_is_met_by_it() {
         for tea in &TEAS {
             let blend = search(tea.flavour, 5);
             assert_eq!(blend.recipe, [Part { tea: tea.name, spoons: 5 }]);
@@ -146,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_half_and_half_flavour_is_met_by_halves() {
+    fn half_and_half_is_met_by_halves() {
         let (assam, sencha) = (TEAS[0].flavour, TEAS[5].flavour);
         let blend = search(std::array::from_fn(|i| f64::midpoint(assam[i], sencha[i])), 6);
         assert_eq!(blend.recipe, [Part { tea: "Assam", spoons: 3 }, Part { tea: "Sencha", spoons: 3 }]);

@@ -18,12 +18,13 @@ use crate::{
     instrument::{probe, spawn_blocking, tracing},
     routes::refusal::Refusal,
     store::{NotPlaced, Order, Store},
+    tally::TALLY,
 };
 
 /// The most cups of one order.
 const MAX_CUPS: u32 = 12;
 
-/// What a guest asks for.
+/// The order that a guest wants.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Wish {
@@ -42,6 +43,7 @@ pub(super) async fn place(
     }
     let placed = spawn_blocking(move || match store.place(&tea, cups) {
         Ok(order) => {
+            TALLY.add(cups);
             probe!("order.placed", id = order.id, tea = order.tea, cups);
             Ok(order)
         }

@@ -1,4 +1,4 @@
-//! What a client gets instead of an answer: a status, and `{"error": …}` that says what was wrong.
+//! The refusal of a request: a status, and `{"error": …}` with the reason.
 
 use axum::{
     Json,
@@ -29,8 +29,8 @@ impl Refusal {
         Self { status: StatusCode::CONFLICT, message: message.into() }
     }
 
-    /// A request that axum could not take apart. Its 422, well-formed JSON of the wrong shape, is a bad
-    /// request here as everything else is.
+    /// A request that axum could not take apart. Its 422, well-formed JSON of the wrong shape, is a
+    /// bad request here as everything else is.
     fn rejected(status: StatusCode, message: String) -> Self {
         match status {
             StatusCode::UNPROCESSABLE_ENTITY => Self::bad_request(message),
@@ -38,7 +38,7 @@ impl Refusal {
         }
     }
 
-    /// Something of ours failed; the client can do nothing about it.
+    /// A failure of the service; the client can do nothing about it.
     pub(super) fn failed(what: &str, error: &dyn std::error::Error) -> Self {
         Self { status: StatusCode::INTERNAL_SERVER_ERROR, message: format!("{what}: {error}") }
     }

@@ -92,7 +92,7 @@ impl Answer {
         serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {:?}", self.head))
     }
 
-    /// What a refusal says.
+    /// The text of a refusal.
     pub(crate) fn error(&self) -> String {
         self.json()["error"].as_str().expect("an error").to_owned()
     }

@@ -1,4 +1,5 @@
-//! The load generator against a real house: its bounds, its counts, and what it says of a house that is shut.
+//! The load generator against a real house: its bounds, its counts, and what it says of a house
+//! that is shut.
 
 use std::time::{Duration, Instant};
 
@@ -10,12 +11,12 @@ use dormouse_teaparty::{
 use crate::house::House;
 
 #[test]
-fn as_many_requests_are_served_as_were_asked_for_in_the_proportions_of_the_mix() {
+fn a_load_is_served_in_its_mix() {
     let house = House::open();
     let limits = Limits { rate: 2000, requests: 160, duration: Duration::from_secs(60), clients: 4 };
     let report = load::run(house.addr, &limits, &Stop::new()).unwrap();
     assert_eq!((report.served, report.errors), (160, 0), "{:?}", report.first_error);
-    let routes: Vec<_> = report.routes.iter().map(|route| (route.route, route.served)).collect();
+    let routes: Vec<_> = report.routes.iter().map(|route| (&*route.route, route.served)).collect();
     assert_eq!(
         routes,
         [
@@ -62,7 +63,7 @@ fn a_pulled_cord_ends_it() {
 }
 
 #[test]
-fn a_shut_house_is_reported_and_not_waited_for() {
+fn a_shut_house_is_reported_at_once() {
     let shut = "127.0.0.1:1".parse().unwrap();
     let limits = Limits { rate: 1000, requests: 5, ..Limits::default() };
     let report = load::run(shut, &limits, &Stop::new()).unwrap();

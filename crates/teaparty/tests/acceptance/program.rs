@@ -31,7 +31,7 @@ impl Program {
         self.stdout.next().expect("another line").unwrap()
     }
 
-    /// What it still prints, once it ended well.
+    /// The lines that it still prints, once it ended well.
     fn rest(mut self) -> Vec<String> {
         let rest = self.stdout.by_ref().map(Result::unwrap).collect();
         assert!(self.child.wait().unwrap().success());
@@ -47,7 +47,7 @@ impl Drop for Program {
 }
 
 #[test]
-fn it_says_where_it_listens_and_ends_with_its_load() {
+fn it_tells_its_address_and_ends() {
     let mut program = Program::start("--load 1000 --requests 64");
     let listening = program.line();
     assert!(listening.starts_with("listening on http://127.0.0.1:"), "{listening}");
@@ -84,7 +84,7 @@ fn both_signals_end_it_well() {
 }
 
 #[test]
-fn the_end_of_standard_input_ends_it_if_asked_and_its_load_without_an_error() {
+fn the_end_of_input_ends_house_and_load() {
     let mut program = Program::start("--exit-with-parent --load 500 --for 1h");
     program.line();
     drop(program.child.stdin.take());

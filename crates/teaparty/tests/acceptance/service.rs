@@ -1,4 +1,4 @@
-//! What the house answers: each route, and each mistake of a client.
+//! The answers of the house: each route, and each mistake of a client.
 
 use std::{
     io::{Read as _, Write as _},
@@ -23,7 +23,7 @@ fn the_menu_lists_every_tea_by_name() {
 }
 
 #[test]
-fn an_order_is_taken_told_where_it_is_and_read_back() {
+fn an_order_is_taken_and_read_back() {
     let house = House::open();
     let placed = house.post("/orders", r#"{"tea":"sencha","cups":2}"#);
     assert_eq!(placed.status, 201);
@@ -45,7 +45,7 @@ fn a_blend_uses_all_its_spoons() {
 }
 
 #[test]
-fn a_brochure_is_compressed_for_those_who_take_it_so() {
+fn a_brochure_is_compressed_if_accepted() {
     let house = House::open();
     let plain = house.get("/brochure?guest=Alice");
     assert_eq!((plain.status, plain.header("content-encoding")), (200, None));
@@ -106,7 +106,7 @@ fn a_mistake_is_refused_with_what_was_wrong() {
 }
 
 #[test]
-fn what_is_not_there_is_said_to_be_not_there() {
+fn unknown_paths_are_said_to_be_unknown() {
     let house = House::open();
     let order = house.get("/orders/999");
     assert_eq!((order.status, order.error().as_str()), (404, "no order 999, or one too old to remember"));
@@ -123,7 +123,7 @@ fn a_body_beyond_the_bound_is_refused() {
 }
 
 #[test]
-fn what_is_no_http_is_refused_and_the_house_goes_on() {
+fn garbage_is_refused_and_service_goes_on() {
     let house = House::open();
     assert_eq!(house.ask("two cups of Assam, please\r\n\r\n").status, 400);
 

@@ -1,10 +1,11 @@
-//! How late a CPU budget ends, what one costs, and what one costs that waits.
+//! `budget/…`: how late a CPU budget ends, the price of one, and the price of one that waits.
 //!
-//! Threads spin while this one waits for the end of a budget on them, and then reads the same clock: what it finds
-//! past the target is how late it was told, its own waking included. The kernel's own sleep on the CPU clock of
-//! the process is measured the same way.
+//! Threads spin while this one waits for the end of a budget on them, and then reads the same
+//! clock: the time past the target is how late it was told, its own waking included. The kernel's
+//! own sleep on the CPU clock of the process is measured the same way.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
 use std::time::Duration;
 use std::{fs, thread};
 
@@ -12,91 +13,73 @@ use dormouse::clock::{
     Budget, BudgetEnd, CpuMeter, ProcessMeter, ThreadGroup, ThreadMeter, process_cpu_ns, process_exact,
     thread_cpu_ns_of,
 };
-use rustix::thread::{clock_nanosleep_absolute, gettid};
+use dormouse_sys::process::identity;
+use rustix::thread::clock_nanosleep_absolute;
 use rustix::time::{ClockId, Timespec};
 
+use crate::bench::Bench;
 use crate::clocks::cpu;
-use crate::runner::{Case, Failure, Spec};
-use crate::workloads::Settings;
+use crate::row::Spec;
+use crate::runner::Failure;
+use crate::stats::quantiles;
 
 /// The budget of the `late` rows, in nanoseconds.
 const BUDGET: u64 = 3_000_000;
 
-const PERCENTILES: [(&str, f64); 2] = [("p50", 0.5), ("p99", 0.99)];
+const QUANTILES: [(&str, f64); 2] = [("p50", 0.5), ("p99", 0.99)];
 
-/// Meters of the `late` rows, and how many threads use their budget.
-const METERS: [(&str, usize); 3] = [("thread", 1), ("group", 2), ("process", 1)];
+/// How far past its target each of `budgets` budgets on `threads` spinning threads is read.
+type Late = fn(threads: usize, budgets: usize) -> Result<Vec<u64>, Failure>;
 
-pub(super) const NOTES: [&str; 2] = [
-    "budget/late rows: CPU time past the target when who waited reads the same clock; a value is the percentile of one \
-     round's budgets of 3 ms, used by spinning threads (a group by two of them). process-by-kernel: \
-     clock_nanosleep on the CPU clock of the process, which looks in the scheduler's tick",
-    "budget/idle rows: CPU time of the timer's thread in a second of wall time while so many budgets of 1 ms wait for a \
-     thread that sleeps",
+/// The `late` rows, and how many threads use each budget.
+const METERS: [(&str, usize, Late); 4] = [
+    ("thread", 1, of_thread),
+    ("group", 2, of_group),
+    ("process", 1, of_process),
+    ("process-by-kernel", 1, by_kernel),
 ];
 
-/// The cases.
-pub(super) fn cases(settings: &Settings) -> Vec<Case<'static>> {
-    let budgets = if settings.quick { 10 } else { 50 };
-    let late = |name: &str, threads: usize, measure: fn(usize, usize) -> Result<Vec<u64>, Failure>| {
-        let specs = PERCENTILES.map(|(percentile, _)| {
-            Spec::new(format!("budget/late/{name}/{percentile}"), "ns")
+pub(super) fn rows(bench: &mut Bench) {
+    let budgets = bench.pick(50, 10);
+    for (name, threads, late) in METERS {
+        let specs = QUANTILES.map(|(of, _)| {
+            Spec::new(format!("budget/late/{name}/{of}"), "ns")
                 .with("budget_ns", BUDGET)
                 .with("budgets", budgets)
                 .with("threads", threads)
         });
-        Case::new(specs.into(), move || {
-            let mut late = measure(threads, budgets)?;
-            late.sort_unstable();
-            let last = late.len().saturating_sub(1);
-            Ok(PERCENTILES.map(|(_, part)| late[(part * last as f64).ceil() as usize] as f64).into())
-        })
-    };
-    let [thread, group, process] = METERS;
-    let mut cases = vec![
-        late(thread.0, thread.1, of_thread),
-        late(group.0, group.1, of_group),
-        late(process.0, process.1, of_process),
-        late("process-by-kernel", 1, by_kernel),
-        Case::per_iteration(
-            Spec::new("budget/make-and-drop", "ns").with("per", "budget"),
-            settings.target(),
-            |iterations| {
-                let make = || Budget::new(ThreadMeter::current(), Duration::from_secs(1)).map(drop);
-                let (elapsed, made) = cpu(|| (0..iterations).try_for_each(|_| make()));
-                made?;
-                Ok(elapsed)
-            },
-        ),
-    ];
-    let wall = Duration::from_millis(if settings.quick { 50 } else { 200 });
+        bench.sample(specs, move || Ok(quantiles(late(threads, budgets)?, QUANTILES.map(|(_, part)| part))));
+    }
+    bench.per_iteration(Spec::new("budget/make-and-drop", "ns").per("budget"), |iterations| {
+        let make = || Budget::new(ThreadMeter::current(), Duration::from_secs(1)).map(drop);
+        let (elapsed, made) = cpu(|| (0..iterations).try_for_each(|_| make()));
+        made?;
+        Ok(elapsed)
+    });
+    let wall = Duration::from_millis(bench.pick(200, 50));
     for waiting in [1_usize, 100] {
         let spec = Spec::new(format!("budget/idle/{waiting}"), "us/s").with("budgets", waiting);
-        cases.push(Case::new(vec![spec], move || Ok(vec![idle(waiting, wall)?])));
+        bench.sample(spec, move || idle(waiting, wall));
     }
-    cases
 }
 
-/// Runs `measure` while so many threads spin, and tells it their numbers.
+/// Runs `measure` while `threads` threads spin, members of `join` if there is one, and tells it
+/// their numbers.
 fn beside<T>(
     threads: usize,
     join: Option<&ThreadGroup>,
     measure: impl FnOnce(&[u32]) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
     let stop = AtomicBool::new(false);
-    let (send, receive) = std::sync::mpsc::channel();
+    let (send, receive) = mpsc::channel();
     thread::scope(|scope| {
         for _ in 0..threads {
             let (send, stop) = (send.clone(), &stop);
             scope.spawn(move || {
                 let member = join.map(ThreadGroup::join).transpose();
-                // Gone, if somebody else failed.
-                let _told = send.send(
-                    member
-                        .as_ref()
-                        .map(|_| gettid().as_raw_pid().cast_unsigned())
-                        .map_err(ToString::to_string),
-                );
+                let joined = member.as_ref().map(|_| identity::tid()).map_err(ToString::to_string);
+                // Fails if another thread could not join: then nobody waits for this one.
+                let _told = send.send(joined);
                 while member.is_ok() && !stop.load(Ordering::Relaxed) {
                     std::hint::spin_loop();
                 }
@@ -109,25 +92,21 @@ fn beside<T>(
     })
 }
 
-/// How far past its target each of so many budgets is read when it has ended.
 fn late<M: CpuMeter + Clone + 'static>(
     meter: &M,
     budgets: usize,
     read: impl Fn() -> Option<u64>,
 ) -> Result<Vec<u64>, Failure> {
-    (0..budgets)
-        .map(|_| {
-            let budget = Budget::new(meter.clone(), Duration::from_nanos(BUDGET))?;
-            let BudgetEnd::Exceeded { .. } = budget.wait() else {
-                return Err(Failure::Wrong("what spins has ended".to_owned()));
-            };
-            let read = read().ok_or_else(|| Failure::from("a thread has no clock"))?;
-            let late = read.checked_sub(budget.target_ns());
-            late.ok_or_else(|| {
-                Failure::Wrong(format!("{read} is read after a budget until {}", budget.target_ns()))
-            })
-        })
-        .collect()
+    let one = |_| {
+        let budget = Budget::new(meter.clone(), Duration::from_nanos(BUDGET))?;
+        let BudgetEnd::Exceeded { .. } = budget.wait() else {
+            return Err(Failure::wrong("what spins has ended"));
+        };
+        let (read, target) = (read().ok_or("a thread has no clock")?, budget.target_ns());
+        let early = || Failure::wrong(format!("{read} is read after a budget until {target}"));
+        read.checked_sub(target).ok_or_else(early)
+    };
+    (0..budgets).map(one).collect()
 }
 
 fn of_thread(threads: usize, budgets: usize) -> Result<Vec<u64>, Failure> {
@@ -144,33 +123,31 @@ fn of_process(threads: usize, budgets: usize) -> Result<Vec<u64>, Failure> {
 }
 
 fn by_kernel(threads: usize, budgets: usize) -> Result<Vec<u64>, Failure> {
-    beside(threads, None, |_| {
-        (0..budgets)
-            .map(|_| {
-                let target = process_exact()? + BUDGET;
-                let until = Timespec {
-                    tv_sec: (target / 1_000_000_000).cast_signed(),
-                    tv_nsec: (target % 1_000_000_000).cast_signed(),
-                };
-                while clock_nanosleep_absolute(ClockId::ProcessCPUTime, &until).is_err() {
-                    if process_cpu_ns() > target + 1_000_000_000 {
-                        return Err(Failure::from("no sleep on the CPU clock of the process"));
-                    }
-                }
-                Ok(process_exact()?.saturating_sub(target))
-            })
-            .collect()
-    })
+    let one = |_| {
+        let target = process_exact()? + BUDGET;
+        let until = Timespec {
+            tv_sec: (target / 1_000_000_000).cast_signed(),
+            tv_nsec: (target % 1_000_000_000).cast_signed(),
+        };
+        while clock_nanosleep_absolute(ClockId::ProcessCPUTime, &until).is_err() {
+            if process_cpu_ns() > target + 1_000_000_000 {
+                return Err(Failure::from("no sleep on the CPU clock of the process"));
+            }
+        }
+        Ok(process_exact()?.saturating_sub(target))
+    };
+    beside(threads, None, |_| (0..budgets).map(one).collect())
 }
 
-/// Microseconds a second that the timer uses while so many budgets wait for this thread, which sleeps.
+/// Microseconds a second that the timer uses while `budgets` budgets wait for this thread, which
+/// sleeps.
 fn idle(budgets: usize, wall: Duration) -> Result<f64, Failure> {
     let meter = ThreadMeter::current();
     let waiting = (0..budgets).map(|_| Budget::new(meter.clone(), Duration::from_millis(1)));
     let waiting = waiting.collect::<Result<Vec<_>, _>>()?;
     let timer = timer()?;
     let used = || thread_cpu_ns_of(timer).ok_or_else(|| Failure::from("the timer's thread has no clock"));
-    // Until it looks as rarely as it ever will.
+    // By then the timer looks as rarely as it ever will.
     thread::sleep(Duration::from_millis(100));
     let before = used()?;
     thread::sleep(wall);
@@ -198,8 +175,8 @@ mod tests {
 
     #[test]
     fn every_kind_of_budget_ends_past_its_target() {
-        for measure in [of_thread, of_group, of_process, by_kernel] {
-            assert_eq!(measure(1, 2).unwrap().len(), 2);
+        for (_, _, late) in METERS {
+            assert_eq!(late(1, 2).unwrap().len(), 2);
         }
         assert!(idle(3, Duration::from_millis(20)).unwrap() < 1_000_000.0);
     }

@@ -1,20 +1,22 @@
-//! What a tier adds to a switch of the kernel.
+//! `switch-cost/TIER` and `switch-and-read/TIER`: the price that a tier adds to a switch of the
+//! kernel.
 //!
-//! Two threads on one processor hand a byte to each other through two pipes, so that handing on is
-//! switching. The value is the CPU time of both for each switch, in the fastest of a few batches: what else
-//! runs on that processor is in it only by what it leaves in the caches.
+//! Two threads on one processor hand a byte to each other through two pipes, so that each hand-over
+//! is a switch. A value is the CPU time of both for each switch, in the fastest of a few batches:
+//! other work on that processor takes part only by the lines that it leaves in the caches.
 
 use std::io::{PipeReader, PipeWriter, Read, Write, pipe};
 use std::thread;
 
 use dormouse::clock::{Tier, thread_cpu_ns as ours};
 use dormouse_sys::rseq::Flag;
-use rustix::thread::{CpuSet, sched_getcpu, sched_setaffinity};
 
-use super::{ALL, QUICK, has, only};
+use super::tiers::{ALL, QUICK, has, only};
+use crate::affinity::Halves;
+use crate::bench::Bench;
 use crate::clocks::thread_cpu_ns as kernels;
-use crate::runner::{Case, Failure, Spec};
-use crate::workloads::Settings;
+use crate::row::Spec;
+use crate::runner::Failure;
 
 /// Batches of a sample.
 const BATCHES: usize = 10;
@@ -22,31 +24,30 @@ const BATCHES: usize = 10;
 /// CPU time of each batch, in nanoseconds.
 type Batches = [u64; BATCHES];
 
-/// The cases.
-pub(super) fn cases(settings: &Settings) -> Vec<Case<'static>> {
-    let laps: u32 = if settings.quick { 30 } else { 100 };
-    let case = |name: String, tier: Tier, reads: bool| {
-        let spec = Spec::new(name, "ns").with("per", "switch").with("clock", "CPU time of both threads");
-        let spec = spec.with("batches", BATCHES).with("switches", 2 * laps);
-        Case::new(vec![spec], move || {
-            only(tier)?;
-            Ok(vec![hand_round(tier, laps, reads)?])
-        })
-    };
-    let mut cases = vec![case("switch-cost/none".to_owned(), Tier::Syscall, false)];
-    cases.extend(QUICK.map(|tier| case(format!("switch-cost/{tier}"), tier, false)));
-    cases.extend(ALL.map(|tier| case(format!("switch-and-read/{tier}"), tier, true)));
-    cases
+pub(super) fn rows(bench: &mut Bench) {
+    row(bench, "switch-cost/none".to_owned(), Tier::Syscall, false);
+    for tier in QUICK {
+        row(bench, format!("switch-cost/{tier}"), tier, false);
+    }
+    for tier in ALL {
+        row(bench, format!("switch-and-read/{tier}"), tier, true);
+    }
+}
+
+fn row(bench: &mut Bench, name: String, tier: Tier, reads: bool) {
+    let laps: u32 = bench.pick(100, 30);
+    let spec = Spec::new(name, "ns").per("switch").with("clock", "CPU time of both threads");
+    bench.sample(spec.with("batches", BATCHES).with("switches", 2 * laps), move || {
+        only(tier)?;
+        hand_round(tier, laps, reads)
+    });
 }
 
 /// CPU nanoseconds for each switch between two threads in `tier`.
 fn hand_round(tier: Tier, laps: u32, reads: bool) -> Result<f64, Failure> {
-    let mut here = CpuSet::new();
-    here.set(sched_getcpu());
     let (first, second) = (pipe()?, pipe()?);
     let player = |from: PipeReader, to: PipeWriter, begins: bool| {
         move || -> Result<Batches, Failure> {
-            sched_setaffinity(None, &here)?;
             has(tier)?;
             let flag = (tier == Tier::Rseq && !reads).then(Flag::of_this_thread).transpose()?;
             let away = || {
@@ -54,18 +55,21 @@ fn hand_round(tier: Tier, laps: u32, reads: bool) -> Result<f64, Failure> {
                     flag.arm();
                 }
             };
-            play(from, to, begins, laps, away, || {
+            let back = || {
                 if reads {
                     ours();
                 }
-            })
+            };
+            play(from, to, begins, laps, away, back)
         }
     };
-    // Threads of their own: what a thread once had for a tier would still cost it.
-    let one = thread::Builder::new().spawn(player(first.0, second.1, true))?;
-    let other = thread::Builder::new().spawn(player(second.0, first.1, false))?;
+    // New threads: an old one would still pay for the tiers that it has had.
+    let threads = Halves::of_this_thread().on_last(|| {
+        let one = thread::Builder::new().spawn(player(first.0, second.1, true))?;
+        Ok::<_, Failure>([one, thread::Builder::new().spawn(player(second.0, first.1, false))?])
+    })??;
     let mut used = Batches::default();
-    for thread in [one, other] {
+    for thread in threads {
         let batches = thread.join().map_err(|_| Failure::from("a thread that hands on panicked"))??;
         used.iter_mut().zip(batches).for_each(|(sum, batch)| *sum += batch);
     }
@@ -95,7 +99,7 @@ fn play(
         }
         Ok(())
     };
-    // Finds both ready.
+    // The first lap finds both threads ready.
     lap()?;
     let mut batches = Batches::default();
     for batch in &mut batches {
@@ -111,10 +115,11 @@ fn play(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::workloads::clock::tiers::FORCING;
 
     #[test]
     fn two_threads_hand_on_to_the_end() {
-        let _alone = crate::workloads::clock::FORCING.lock();
+        let _alone = FORCING.lock();
         for reads in [false, true] {
             assert!(hand_round(dormouse::clock::tier(), 20, reads).unwrap() > 0.0);
         }

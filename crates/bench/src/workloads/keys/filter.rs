@@ -1,14 +1,15 @@
 //! A `tracing` subscriber for two rows that need opposite states of it.
 //!
-//! `off/tracing` wants what most services run: a subscriber at `info`, so that a `trace!` ends at the global
-//! maximum level. `off/tracing-envfilter-span` wants an `EnvFilter` with a directive on a span's field
-//! value, which raises that maximum to `trace` and makes every callsite ask the filter each time. Both
-//! states are global to the process: the maximum level is, and the interest cached in every callsite is.
+//! `off/tracing` wants the subscriber that most services run: at `info`, so that a `trace!` ends at
+//! the global maximum level. `off/tracing-envfilter-span` wants an `EnvFilter` with a directive on
+//! a span's field value, which raises that maximum to `trace` and makes every callsite ask the
+//! filter each time. Both states are global to the process: the maximum level, and the interest
+//! cached in every callsite.
 //!
-//! So one subscriber is the global default (a scoped one would cost the peer a thread-local look-up that
-//! services do not pay), and a *phase* changes what it answers when `tracing` rebuilds its caches:
-//! maximum level and interest. The path that a callsite takes afterwards is the untouched one of
-//! `tracing` and `EnvFilter`; the phase is not consulted there.
+//! So one subscriber is the global default (a scoped one would cost the peer a thread-local look-up
+//! that services do not pay), and a *phase* changes its answers when `tracing` rebuilds its caches:
+//! maximum level and interest. Afterwards a callsite takes the unchanged path of `tracing` and
+//! `EnvFilter`; the phase is not consulted there.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,12 +26,6 @@ use crate::runner::Failure;
 /// The directive of the row.
 pub(crate) const DIRECTIVES: &str = "info,[req{id=7}]=trace";
 
-pub(crate) const NOTE: &str = "tracing rows: one global subscriber, whose maximum level and callsite \
-    interest are rebuilt before each sample: for off/tracing it answers as a plain `info` filter does (the \
-    `trace!` ends at the maximum level), for off/tracing-envfilter-span as an EnvFilter \
-    `info,[req{id=7}]=trace` (maximum level trace, interest `sometimes`: the filter is asked at every \
-    span). The level is checked before each sample";
-
 /// Which of the two states.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Phase {
@@ -46,7 +41,7 @@ pub(crate) struct Filter {
     dynamic: Arc<AtomicBool>,
 }
 
-/// Makes our subscriber the global default, or says why it cannot be.
+/// Makes our subscriber the global default, or says why that cannot be done.
 pub(crate) fn install() -> Result<Filter, String> {
     let dynamic = Arc::new(AtomicBool::new(false));
     let filter = EnvFilter::try_new(DIRECTIVES).map_err(|error| error.to_string())?;
@@ -69,7 +64,7 @@ impl Filter {
         if level == expected {
             Ok(())
         } else {
-            Err(Failure::Unavailable(format!("the maximum level of tracing is {level}, not {expected}")))
+            Err(Failure::from(format!("the maximum level of tracing is {level}, not {expected}")))
         }
     }
 }
@@ -129,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_phase_gives_the_state_that_its_row_needs() {
+    fn each_phase_gives_its_rows_state() {
         let filter = install().unwrap();
         for _ in 0..2 {
             filter.enter(Phase::Level).unwrap();

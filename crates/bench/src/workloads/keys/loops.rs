@@ -1,10 +1,10 @@
-//! The loops of the rows that ask what a site costs asleep, with what the compiler could make different between them
-//! taken from it.
+//! The loops of the rows about a sleeping site. They give the compiler no freedom to treat them
+//! differently.
 //!
-//! The loop counter passes through an empty `asm!`, so no row is unrolled or vectorised; the awake branch is the same
-//! cold call everywhere. Where a loop lies against the 64-byte lines of the fetch unit can cost more than a
-//! site does, so each row is four copies of its loop, 16 bytes apart in that respect, and a value is their
-//! mean.
+//! The loop counter passes through an empty `asm!`, so no row is unrolled or vectorised; the awake
+//! branch is the same cold call everywhere. The place of a loop against the 64-byte lines of the
+//! fetch unit can cost more than a site does, so each row is four copies of its loop, 16 bytes
+//! apart in that respect, and a value is their mean.
 
 use std::arch::asm;
 use std::hint::black_box;
@@ -25,20 +25,21 @@ static_keys::define_static_key_false!(PEER_ASLEEP);
 
 static SWITCH: AtomicBool = AtomicBool::new(false);
 
-/// A flag with a cache line that others write; see [`super::contended`].
+/// A flag whose cache line another thread writes in the `contended` rows.
 pub(super) static CONTENDED: Flag = Flag(AtomicBool::new(false));
 
-/// What [`missing_load`] reads: twice as much as the caches of the machines of today hold.
+/// The memory that [`missing_load`] reads: twice as large as the caches of present machines.
 static MEMORY: AtomicPtr<u64> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Entries in there, as a power of two: 64 MiB.
+/// Entries of [`MEMORY`], as a power of two: 64 MiB.
 const MEMORY_BITS: u32 = 23;
 
-/// Has a false that the compiler cannot see stored, lest it take a flag for a constant, and makes the memory.
+/// Stores a false that the compiler cannot see through, lest it take a flag for a constant, and
+/// makes the memory.
 pub(super) fn arm() {
     SWITCH.store(black_box(false), Ordering::Relaxed);
     CONTENDED.0.store(black_box(false), Ordering::Relaxed);
-    // Not zeros, which the kernel gives from one page for all.
+    // Not zeros: the kernel backs untouched zeros with one page.
     let memory = vec![1_u64; 1 << MEMORY_BITS].into_boxed_slice();
     replace_memory(Box::into_raw(memory).cast());
 }
@@ -51,12 +52,12 @@ pub(super) fn disarm() {
 fn replace_memory(new: *mut u64) {
     let old = MEMORY.swap(new, Ordering::Relaxed);
     if !old.is_null() {
-        // SAFETY: `arm` made it, of that length, and it is no longer to be found.
+        // SAFETY: `arm` made it with that length, and no loop can find it any more.
         drop(unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(old, 1 << MEMORY_BITS)) });
     }
 }
 
-/// Calls of [`awake`]: none, if every branch did as it should.
+/// Calls of [`awake`]: none, if every branch was right.
 static TAKEN: AtomicU64 = AtomicU64::new(0);
 
 /// Whether any branch that was off was taken.
@@ -71,7 +72,7 @@ fn awake(x: u64) -> u64 {
     x.rotate_left(1)
 }
 
-/// The compiler cannot know what comes out, and need not spill to find out.
+/// The compiler cannot know the result, and need not spill `x`.
 #[inline(always)]
 fn opaque(mut x: u64) -> u64 {
     // SAFETY: an empty template.
@@ -79,7 +80,7 @@ fn opaque(mut x: u64) -> u64 {
     x
 }
 
-/// Moves what follows by `BYTES`, which also keeps equal copies from being merged.
+/// Moves the code behind it by `BYTES`; that also keeps equal copies from being merged.
 #[inline(always)]
 fn shift<const BYTES: usize>() {
     #[cfg(target_arch = "x86_64")]
@@ -111,9 +112,10 @@ fn late_eax(mut x: u64) -> u64 {
 
 #[inline(always)]
 fn missing_load(x: u64) -> u64 {
-    // The numbers do not wait for the loads, so these are under way side by side.
+    // The numbers do not wait for the loads, so several loads are under way side by side.
     let x = x.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
-    // SAFETY: `arm` has put memory there, with as many entries as there are numbers of that many bits.
+    // SAFETY: `arm` has put memory there, with as many entries as there are numbers of that many
+    // bits.
     let late = unsafe { MEMORY.load(Ordering::Relaxed).add((x >> (64 - MEMORY_BITS)) as usize).read() };
     into_eax(late);
     x
@@ -159,6 +161,17 @@ macro_rules! row {
     };
 }
 
+/// Rows of a branch on each condition, which is false.
+macro_rules! branches {
+    ($($name:ident: $body:ident, $on:expr;)+) => {
+        $(row!($name, $body, |x| {
+            if $on {
+                x = awake(x);
+            }
+        });)+
+    };
+}
+
 /// Four of them; twice, sixteen.
 macro_rules! four {
     ($($site:tt)*) => {{
@@ -169,59 +182,36 @@ macro_rules! four {
     }};
 }
 
+/// The same with sixteen branches on each condition.
+macro_rules! dense {
+    ($($name:ident: $on:expr;)+) => {
+        $(row!($name, nothing, |x| {
+            four!(four!(if $on {
+                x = awake(x);
+            }));
+        });)+
+    };
+}
+
 row!(chain_none, chain, |x| {});
-row!(chain_dormouse, chain, |x| {
-    if dormouse::unlikely!(ASLEEP) {
-        x = awake(x);
-    }
-});
-row!(chain_atomic, chain, |x| {
-    if SWITCH.load(Ordering::Relaxed) {
-        x = awake(x);
-    }
-});
-row!(chain_static_keys, chain, |x| {
-    if static_keys::static_branch_unlikely!(PEER_ASLEEP) {
-        x = awake(x);
-    }
-});
-
 row!(dense_none, nothing, |x| {});
-row!(dense_dormouse, nothing, |x| {
-    four!(four!(if dormouse::unlikely!(ASLEEP) {
-        x = awake(x);
-    }));
-});
-row!(dense_atomic, nothing, |x| {
-    four!(four!(if SWITCH.load(Ordering::Relaxed) {
-        x = awake(x);
-    }));
-});
-row!(dense_static_keys, nothing, |x| {
-    four!(four!(if static_keys::static_branch_unlikely!(PEER_ASLEEP) {
-        x = awake(x);
-    }));
-});
-
-row!(chain_contended, chain, |x| {
-    if CONTENDED.0.load(Ordering::Relaxed) {
-        x = awake(x);
-    }
-});
-
 row!(missing_load_none, missing_load, |x| {});
-row!(missing_load_dormouse, missing_load, |x| {
-    if dormouse::unlikely!(ASLEEP) {
-        x = awake(x);
-    }
-});
-
 row!(late_eax_none, late_eax, |x| {});
-row!(late_eax_dormouse, late_eax, |x| {
-    if dormouse::unlikely!(ASLEEP) {
-        x = awake(x);
-    }
-});
+
+branches! {
+    chain_dormouse: chain, dormouse::unlikely!(ASLEEP);
+    chain_atomic: chain, SWITCH.load(Ordering::Relaxed);
+    chain_contended: chain, CONTENDED.0.load(Ordering::Relaxed);
+    chain_static_keys: chain, static_keys::static_branch_unlikely!(PEER_ASLEEP);
+    missing_load_dormouse: missing_load, dormouse::unlikely!(ASLEEP);
+    late_eax_dormouse: late_eax, dormouse::unlikely!(ASLEEP);
+}
+
+dense! {
+    dense_dormouse: dormouse::unlikely!(ASLEEP);
+    dense_atomic: SWITCH.load(Ordering::Relaxed);
+    dense_static_keys: static_keys::static_branch_unlikely!(PEER_ASLEEP);
+}
 
 // The copy keeps the address of the chain's own variable out of the macros' cold halves, which take
 // references: a spill a turn would be our doing, not theirs.

@@ -1,14 +1,15 @@
-//! The 56 sites that are switched: of 56 keys with one site each, so that the same places can be switched
-//! by one batch or by 56; of one key of the peer; and 56 flags that are loaded.
+//! The 56 sites that are switched: of 56 keys with one site each, so that the same places can be
+//! switched by one batch or by 56; 56 sites of one key of the peer; and 56 flags that are loaded.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use dormouse::keys::Key;
 
-use super::SITES;
+/// Sites of an update, as many as the origin's key had.
+pub(super) const SITES: usize = 56;
 
-/// A flag on a cache line of its own, as flags are that lie next to what they belong to.
+/// A flag that shares its cache line with no other flag.
 #[derive(Debug)]
 #[repr(align(64))]
 pub(super) struct Flag(pub(super) AtomicBool);
@@ -27,7 +28,6 @@ macro_rules! sites {
         }
 
         /// The flags.
-        #[cfg(target_arch = "x86_64")]
         pub(super) static FLAGS: [&Flag; SITES] = [$(&flags::$key),+];
 
         /// The keys.
@@ -46,7 +46,6 @@ macro_rules! sites {
         }
 
         /// The same with a load and a branch in place of each site.
-        #[cfg(target_arch = "x86_64")]
         #[inline(never)]
         pub(super) fn run_flags() -> usize {
             let mut on = 0;
@@ -63,7 +62,7 @@ macro_rules! sites {
         pub(super) fn run_peer_sites() -> usize {
             let mut on = 0;
             $(
-                // Names the site, no more.
+                // The name only counts the sites.
                 let _ = $name;
                 if static_keys::static_branch_unlikely!(PEER) {
                     on = awake(on);

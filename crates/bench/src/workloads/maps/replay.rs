@@ -1,32 +1,33 @@
-//! Carries a trace out: changes untimed, look-ups between two changes timed together, or each apart.
+//! Carries a trace out: changes untimed, look-ups between two changes timed together, or each
+//! apart.
 //!
-//! The time stamp counter is read around each run of look-ups, fenced, so that what belongs to the changes stays
-//! outside; what an empty pair of reads costs is found first and taken off. Runs are short where programs
-//! start (a handful of faults between two mappings), and what the changes have pushed out of the
-//! processor's caches is paid by the look-ups after them, as it is in the kernel.
+//! The time stamp counter is read around each run of look-ups, fenced, so that the work of the
+//! changes stays outside; the cost of an empty pair of reads is found first and taken off. Runs are
+//! short where programs start (a handful of faults between two mappings), and the look-ups after a
+//! change pay for the lines that the change has pushed out of the processor's caches, as they do in
+//! the kernel.
 //!
-//! The counter runs on while the thread does not. So a sample carries the trace out [`TIMES`] times and takes of each
-//! run of look-ups the least: a run that was interrupted every time would be needed to spoil it.
+//! The counter runs on while the thread does not. So a sample carries the trace out [`TIMES`] times
+//! and takes of each run of look-ups the least: only a run that was interrupted every time is
+//! spoilt.
 //!
-//! In a run look-ups follow one another at once, which those of a kernel never do: between two faults a program runs.
-//! *Apart*, one of [`EVERY`] is timed alone, and before it the first-level cache is swept.
+//! In a run look-ups follow one another at once, which those of a kernel never do: between two
+//! faults a program runs. *Apart*, one of [`EVERY`] is timed alone, and before it the first-level
+//! cache is swept.
 
 use std::hint::black_box;
 
-use dormouse_maps::faults::Op;
+use dormouse_maps::faults::FaultOp as Op;
 
-use super::PAGE_BITS;
+use super::lookups::{Fault, PAGE_BITS};
 use super::schemes::Scheme;
 
 /// How often a sample carries the trace out.
 const TIMES: usize = 3;
-/// Of so many look-ups one is timed apart, because sweeping takes longer than all of them.
+/// Apart, one look-up of this many is timed, because sweeping takes longer than all of them.
 const EVERY: usize = 4;
 /// Bytes that are written to before it: more than a first-level cache has.
 const SWEPT: usize = 64 << 10;
-
-/// A thread, and an address that it looks up.
-pub(super) type Fault = (u32, u64);
 
 /// A trace, cut into runs.
 #[derive(Debug)]
@@ -38,12 +39,12 @@ pub(super) struct Script {
 #[derive(Debug)]
 enum Step {
     Change(Op),
-    /// So many faults.
+    /// A number of faults.
     Run(usize),
 }
 
-/// What carrying it out came to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// The result of carrying a trace out.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Replayed {
     pub(super) hits: u64,
     /// TSC cycles of all look-ups.
@@ -74,59 +75,45 @@ impl Script {
         self.faults.len() as u64
     }
 
-    /// Has a new `S` answer every look-up, [`TIMES`] times.
-    pub(super) fn replay<S: Scheme>(&self) -> Replayed {
+    /// Has a new `S` answer every look-up, [`TIMES`] times; if `APART`, some are timed alone, and
+    /// the cycles are those of all look-ups if each had been.
+    pub(super) fn replay<S: Scheme, const APART: bool>(&self) -> Replayed {
         let empty = empty_pair();
-        let mut least = vec![u64::MAX; self.steps.len()];
-        let mut replayed = Replayed { hits: 0, cycles: 0, answers: 0 };
-        for _ in 0..TIMES {
-            let mut runs = least.iter_mut();
-            replayed = self.carry_out::<S>(|scheme, faults, answers| {
-                let begin = counter();
-                let answers = look_up(scheme, faults, answers);
-                let cycles = (counter() - begin).saturating_sub(empty);
-                if let Some(least) = runs.next() {
-                    *least = cycles.min(*least);
-                }
-                answers
-            });
-        }
-        replayed.cycles = least.iter().filter(|&&cycles| cycles != u64::MAX).sum();
-        replayed
-    }
-
-    /// Has a new `S` answer every look-up, [`TIMES`] times, some of them apart: their cycles as if all had been.
-    pub(super) fn replay_apart<S: Scheme>(&self) -> Replayed {
-        let empty = empty_pair();
+        let (every, together) = if APART { (EVERY, 1) } else { (1, usize::MAX) };
         let mut swept = vec![0_u8; SWEPT];
-        let mut least = vec![u64::MAX; self.faults.len().div_ceil(EVERY)];
-        let mut replayed = Replayed { hits: 0, cycles: 0, answers: 0 };
+        let mut least: Vec<u64> = Vec::new();
+        let mut replayed = Replayed::default();
         for _ in 0..TIMES {
             let mut number = 0;
             replayed = self.carry_out::<S>(|scheme, faults, mut answers| {
-                for fault in faults.chunks(1) {
-                    if number % EVERY == 0 {
+                for timed in faults.chunks(together) {
+                    if APART && number % every == 0 {
                         swept.iter_mut().step_by(64).for_each(|byte| *byte = byte.wrapping_add(1));
                         black_box(&mut swept);
                     }
                     let begin = counter();
-                    answers = look_up(scheme, fault, answers);
+                    answers = look_up(scheme, timed, answers);
                     let cycles = (counter() - begin).saturating_sub(empty);
-                    if number % EVERY == 0 {
-                        least[number / EVERY] = cycles.min(least[number / EVERY]);
+                    if number % every == 0 {
+                        match least.get_mut(number / every) {
+                            Some(least) => *least = cycles.min(*least),
+                            None => least.push(cycles),
+                        }
                     }
                     number += 1;
                 }
                 answers
             });
         }
-        replayed.cycles = least.iter().sum::<u64>() * self.lookups() / least.len().max(1) as u64;
+        let cycles: u64 = least.iter().sum();
+        replayed.cycles = if APART { cycles * self.lookups() / least.len().max(1) as u64 } else { cycles };
         replayed
     }
 
-    /// Has a new `S` make all changes and `look_up` do each run, going on from the answers before it.
+    /// Has a new `S` make all changes and `look_up` do each run, going on from the answers before
+    /// it.
     fn carry_out<S: Scheme>(&self, mut look_up: impl FnMut(&mut S, &[Fault], u64) -> u64) -> Replayed {
-        let mut scheme = S::new();
+        let mut scheme = S::default();
         let (mut answers, mut mapped, mut faults) = (0, 0, self.faults.as_slice());
         for step in &self.steps {
             match *step {
@@ -159,27 +146,6 @@ fn look_up<S: Scheme>(scheme: &mut S, faults: &[Fault], answers: u64) -> u64 {
     black_box(scheme.look_up(faults, answers))
 }
 
-/// Looks up what `faults` say; what came of it in one number, which differs if an answer does. What `current` says of a
-/// thread is asked for when another one comes, as a thread knows its map and its cache in life.
-#[inline(always)]
-pub(super) fn each<C: Copy>(
-    faults: &[Fault],
-    mut answers: u64,
-    current: impl Fn(u32) -> C,
-    mut find: impl FnMut(C, u64) -> Option<u64>,
-) -> u64 {
-    let Some(&(mut running, _)) = faults.first() else { return answers };
-    let mut context = current(running);
-    for &(thread, addr) in faults {
-        if thread != running {
-            running = thread;
-            context = current(thread);
-        }
-        answers = answers.rotate_left(5) ^ find(context, addr).unwrap_or(u64::MAX);
-    }
-    answers
-}
-
 fn addresses(page: u64, pages: u64) -> (u64, u64) {
     let start = page << PAGE_BITS;
     (start, start + ((pages << PAGE_BITS) - 1))
@@ -204,7 +170,7 @@ fn fence() {
     }
 }
 
-/// What two reads of the counter cost with nothing in between.
+/// The cost of two reads of the counter with nothing in between.
 fn empty_pair() -> u64 {
     let mut pairs: Vec<u64> = (0..255)
         .map(|_| {
@@ -230,18 +196,18 @@ mod tests {
     }
 
     #[test]
-    fn hits_are_counted_as_each_scheme_defines_them() {
-        // Two threads in turn, each in a mapping of its own.
+    fn hits_are_counted_by_scheme() {
+        // Two threads in turn, each in another mapping.
         let turns: Vec<(u32, u64)> = (0..20).map(|n| (n % 2, 100 + 2 * u64::from(n % 2))).collect();
         let script = script(&turns);
-        assert_eq!(script.replay::<Single<false>>().hits, 0);
-        assert_eq!(script.replay::<Vmacache<false>>().hits, 18);
-        assert_eq!(script.replay::<Dormouse<true>>().hits, 18);
-        assert_eq!(script.replay_apart::<Dormouse<true>>().hits, 18);
+        assert_eq!(script.replay::<Single<false>, false>().hits, 0);
+        assert_eq!(script.replay::<Vmacache<false>, false>().hits, 18);
+        assert_eq!(script.replay::<Dormouse<true>, false>().hits, 18);
+        assert_eq!(script.replay::<Dormouse<true>, true>().hits, 18);
     }
 
     #[test]
-    fn all_schemes_give_the_same_answers_whatever_changes_in_between() {
+    fn all_schemes_answer_alike_over_all_changes() {
         let mut ops = vec![Op::Process { parent: None }, Op::Thread { process: 0 }];
         let mut random = 7_u64;
         let mut below = |bound: u64| {
@@ -259,12 +225,12 @@ mod tests {
             }
         }
         let script = Script::of(&ops);
-        let answers = script.replay::<Single<false>>().answers;
-        assert_eq!(script.replay::<Single<true>>().answers, answers);
-        assert_eq!(script.replay::<Vmacache<false>>().answers, answers);
-        assert_eq!(script.replay::<Vmacache<true>>().answers, answers);
-        assert_eq!(script.replay::<Dormouse<true>>().answers, answers);
-        assert_eq!(script.replay::<Dormouse<false>>().answers, answers);
-        assert_eq!(script.replay_apart::<Dormouse<true>>().answers, answers);
+        let answers = script.replay::<Single<false>, false>().answers;
+        assert_eq!(script.replay::<Single<true>, false>().answers, answers);
+        assert_eq!(script.replay::<Vmacache<false>, false>().answers, answers);
+        assert_eq!(script.replay::<Vmacache<true>, false>().answers, answers);
+        assert_eq!(script.replay::<Dormouse<true>, false>().answers, answers);
+        assert_eq!(script.replay::<Dormouse<false>, false>().answers, answers);
+        assert_eq!(script.replay::<Dormouse<true>, true>().answers, answers);
     }
 }

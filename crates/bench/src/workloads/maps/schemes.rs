@@ -1,25 +1,23 @@
-//! The three ways to answer: the two of the origin, and ours.
+//! The ways to answer: the two of the origin, ours, and the limit of any cache of the origin's
+//! kind.
 //!
-//! A fourth says what no cache of the origin's kind can exceed.
-//!
-//! All keep mappings for each process and whatever they cache for each thread, and are told the same changes. The
-//! origin's two need a lock against changes when threads run side by side: the kernel held the reader's side of one
-//! around each look-up and did not count it. They come without it, as the origin counted, and with it, as a program has
-//! to use them.
+//! All keep mappings for each process and a cache of their kind for each thread, and are told the
+//! same changes. The origin's two need a lock against changes when threads run side by side: the
+//! kernel held the reader's side of one around each look-up and did not count it. They come without
+//! it, as the origin counted, and with it, as a program has to use them.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 use std::sync::RwLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use dormouse_maps::{Cache, Edit, EditError, Overlap, RangeMap};
 
-use super::replay::{Fault, each};
+use super::lookups::{Fault, PAGE_BITS, each};
 use super::tree::{NIL, Tree};
 
 /// A way to find the mapping of an address.
-pub(super) trait Scheme {
-    fn new() -> Self;
+pub(super) trait Scheme: Default {
     /// The next process, with the mappings of `parent`.
     fn process(&mut self, parent: Option<u32>);
     /// The next thread.
@@ -33,40 +31,50 @@ pub(super) trait Scheme {
     fn hits(&self) -> u64;
 }
 
-/// The mappings of a process and what the origin's schemes keep beside them. What look-ups of other threads could change is
-/// atomic, so that it is read each time.
-#[derive(Debug)]
-struct Space {
+/// The mappings of a process under the origin's schemes. Look-ups of other threads could change the
+/// atomic fields, so these are read each time.
+#[derive(Debug, Default)]
+pub(super) struct Space {
     lock: RwLock<()>,
     tree: Tree,
-    /// The mapping found last, by whichever thread.
+    /// The mapping found last, by any thread.
     last: AtomicU32,
-    /// How often something was removed.
+    /// How often a mapping was removed.
     sequence: AtomicU64,
 }
 
-impl Space {
-    fn new(tree: Tree) -> Self {
-        Self { lock: RwLock::new(()), tree, last: AtomicU32::new(NIL), sequence: AtomicU64::new(0) }
-    }
+/// The cache of a thread under one of the origin's schemes.
+pub(super) trait Memory: Default {
+    const LOCKED: bool;
+
+    /// The value of the mapping of `addr`, and whether the cache answered.
+    fn find(&self, space: &Space, addr: u64) -> Option<(u64, bool)>;
 }
 
-/// The processes of the origin's schemes.
+/// A scheme of the origin's kind.
 #[derive(Debug, Default)]
-struct Spaces(Vec<Space>);
+pub(super) struct Origin<M> {
+    spaces: Vec<Space>,
+    threads: Vec<(u32, M)>,
+    hits: u64,
+}
 
-impl Spaces {
+impl<M: Memory> Scheme for Origin<M> {
     fn process(&mut self, parent: Option<u32>) {
-        let tree = parent.map_or_else(Tree::new, |parent| self.0[parent as usize].tree.clone());
-        self.0.push(Space::new(tree));
+        let tree = parent.map(|parent| self.spaces[parent as usize].tree.clone()).unwrap_or_default();
+        self.spaces.push(Space { tree, ..Space::default() });
+    }
+
+    fn thread(&mut self, process: u32) {
+        self.threads.push((process, M::default()));
     }
 
     fn exit(&mut self, process: u32) {
-        self.0[process as usize] = Space::new(Tree::new());
+        self.spaces[process as usize] = Space::default();
     }
 
     fn map(&mut self, process: u32, start: u64, last: u64, value: u64) {
-        let space = &mut self.0[process as usize];
+        let space = &mut self.spaces[process as usize];
         if space.tree.map(start, last, value) {
             *space.last.get_mut() = NIL;
             *space.sequence.get_mut() += 1;
@@ -74,141 +82,21 @@ impl Spaces {
     }
 
     fn grow(&mut self, process: u32, start: u64, last: u64) {
-        self.0[process as usize].tree.grow(start, last);
-    }
-}
-
-/// Before the origin: the mapping that was found last, one for all threads of a process.
-#[derive(Debug)]
-pub(super) struct Single<const LOCKED: bool> {
-    spaces: Spaces,
-    threads: Vec<u32>,
-    hits: u64,
-}
-
-impl<const LOCKED: bool> Scheme for Single<LOCKED> {
-    fn new() -> Self {
-        Self { spaces: Spaces::default(), threads: Vec::new(), hits: 0 }
-    }
-
-    fn process(&mut self, parent: Option<u32>) {
-        self.spaces.process(parent);
-    }
-
-    fn thread(&mut self, process: u32) {
-        self.threads.push(process);
-    }
-
-    fn exit(&mut self, process: u32) {
-        self.spaces.exit(process);
-    }
-
-    fn map(&mut self, process: u32, start: u64, last: u64, value: u64) {
-        self.spaces.map(process, start, last, value);
-    }
-
-    fn grow(&mut self, process: u32, start: u64, last: u64) {
-        self.spaces.grow(process, start, last);
-    }
-
-    #[inline]
-    fn look_up(&mut self, faults: &[Fault], answers: u64) -> u64 {
-        let Self { spaces, threads, hits } = self;
-        let current = |thread| &spaces.0[threads[thread as usize] as usize];
-        each(faults, answers, current, |space, addr| {
-            let _reading = LOCKED.then(|| space.lock.read());
-            let last = space.last.load(Ordering::Relaxed);
-            if last != NIL {
-                let node = space.tree.node(last);
-                if node.contains(addr) {
-                    *hits += 1;
-                    return Some(node.value);
-                }
-            }
-            let at = space.tree.find(addr)?;
-            space.last.store(at, Ordering::Relaxed);
-            Some(space.tree.node(at).value)
-        })
-    }
-
-    fn hits(&self) -> u64 {
-        self.hits
-    }
-}
-
-/// Slots of a thread.
-const SLOTS: usize = 4;
-
-/// The origin: four slots for each thread, filled by page number, searched all, emptied when the process's sequence
-/// number has moved.
-#[derive(Debug)]
-pub(super) struct Vmacache<const LOCKED: bool> {
-    spaces: Spaces,
-    threads: Vec<Slots>,
-    hits: u64,
-}
-
-#[derive(Debug)]
-struct Slots {
-    process: u32,
-    sequence: Cell<u64>,
-    nodes: [Cell<u32>; SLOTS],
-}
-
-impl<const LOCKED: bool> Scheme for Vmacache<LOCKED> {
-    fn new() -> Self {
-        Self { spaces: Spaces::default(), threads: Vec::new(), hits: 0 }
-    }
-
-    fn process(&mut self, parent: Option<u32>) {
-        self.spaces.process(parent);
-    }
-
-    fn thread(&mut self, process: u32) {
-        self.threads.push(Slots {
-            process,
-            sequence: Cell::new(0),
-            nodes: [const { Cell::new(NIL) }; SLOTS],
-        });
-    }
-
-    fn exit(&mut self, process: u32) {
-        self.spaces.exit(process);
-    }
-
-    fn map(&mut self, process: u32, start: u64, last: u64, value: u64) {
-        self.spaces.map(process, start, last, value);
-    }
-
-    fn grow(&mut self, process: u32, start: u64, last: u64) {
-        self.spaces.grow(process, start, last);
+        self.spaces[process as usize].tree.grow(start, last);
     }
 
     #[inline]
     fn look_up(&mut self, faults: &[Fault], answers: u64) -> u64 {
         let Self { spaces, threads, hits } = self;
         let current = |thread| {
-            let slots = &threads[thread as usize];
-            (slots, &spaces.0[slots.process as usize])
+            let (process, memory) = &threads[thread as usize];
+            (memory, &spaces[*process as usize])
         };
-        each(faults, answers, current, |(slots, space), addr| {
-            let _reading = LOCKED.then(|| space.lock.read());
-            let sequence = space.sequence.load(Ordering::Relaxed);
-            if slots.sequence.get() == sequence {
-                for at in slots.nodes.iter().map(Cell::get).filter(|&at| at != NIL) {
-                    let node = space.tree.node(at);
-                    if node.contains(addr) {
-                        *hits += 1;
-                        return Some(node.value);
-                    }
-                }
-            } else {
-                slots.sequence.set(sequence);
-                slots.nodes.iter().for_each(|node| node.set(NIL));
-            }
-            let at = space.tree.find(addr)?;
-            slots.nodes[(addr >> super::PAGE_BITS) as usize % SLOTS].set(at);
-            Some(space.tree.node(at).value)
+        each(faults, answers, current, |(memory, space): (&M, &Space), addr| {
+            let _reading = M::LOCKED.then(|| space.lock.read());
+            let (value, hit) = memory.find(space, addr)?;
+            *hits += u64::from(hit);
+            Some(value)
         })
     }
 
@@ -217,9 +105,98 @@ impl<const LOCKED: bool> Scheme for Vmacache<LOCKED> {
     }
 }
 
-/// Ours. If `TOLD`, the thread that maps something gives its cache along; a trace does not say which of several threads
-/// that was, so only where a process has one.
+/// Before the origin: the mapping that was found last, one for all threads of a process.
+pub(super) type Single<const LOCKED: bool> = Origin<Last<LOCKED>>;
+
+#[derive(Debug, Default)]
+pub(super) struct Last<const LOCKED: bool>;
+
+impl<const LOCKED: bool> Memory for Last<LOCKED> {
+    const LOCKED: bool = LOCKED;
+
+    #[inline]
+    fn find(&self, space: &Space, addr: u64) -> Option<(u64, bool)> {
+        let last = space.last.load(Ordering::Relaxed);
+        if last != NIL {
+            let node = space.tree.node(last);
+            if node.contains(addr) {
+                return Some((node.value, true));
+            }
+        }
+        let at = space.tree.find(addr)?;
+        space.last.store(at, Ordering::Relaxed);
+        Some((space.tree.node(at).value, false))
+    }
+}
+
+/// The origin: four slots for each thread, filled by page number, searched all, emptied when the
+/// process's sequence number has moved.
+pub(super) type Vmacache<const LOCKED: bool> = Origin<Slots<LOCKED>>;
+
+/// Slots of a thread.
+const SLOTS: usize = 4;
+
 #[derive(Debug)]
+pub(super) struct Slots<const LOCKED: bool> {
+    sequence: Cell<u64>,
+    nodes: [Cell<u32>; SLOTS],
+}
+
+impl<const LOCKED: bool> Default for Slots<LOCKED> {
+    fn default() -> Self {
+        Self { sequence: Cell::new(0), nodes: [const { Cell::new(NIL) }; SLOTS] }
+    }
+}
+
+impl<const LOCKED: bool> Memory for Slots<LOCKED> {
+    const LOCKED: bool = LOCKED;
+
+    #[inline]
+    fn find(&self, space: &Space, addr: u64) -> Option<(u64, bool)> {
+        let sequence = space.sequence.load(Ordering::Relaxed);
+        if self.sequence.get() == sequence {
+            for at in self.nodes.iter().map(Cell::get).filter(|&at| at != NIL) {
+                let node = space.tree.node(at);
+                if node.contains(addr) {
+                    return Some((node.value, true));
+                }
+            }
+        } else {
+            self.sequence.set(sequence);
+            self.nodes.iter().for_each(|node| node.set(NIL));
+        }
+        let at = space.tree.find(addr)?;
+        self.nodes[(addr >> PAGE_BITS) as usize % SLOTS].set(at);
+        Some((space.tree.node(at).value, false))
+    }
+}
+
+/// A cache for each thread that holds everything that the thread ever looked up and loses it only
+/// as the origin's does: a miss was never looked up by that thread since.
+pub(super) type Limit = Origin<Everything>;
+
+#[derive(Debug, Default)]
+pub(super) struct Everything {
+    sequence: Cell<u64>,
+    known: RefCell<HashSet<u32>>,
+}
+
+impl Memory for Everything {
+    const LOCKED: bool = false;
+
+    fn find(&self, space: &Space, addr: u64) -> Option<(u64, bool)> {
+        let sequence = space.sequence.load(Ordering::Relaxed);
+        if self.sequence.replace(sequence) != sequence {
+            self.known.borrow_mut().clear();
+        }
+        let at = space.tree.find(addr)?;
+        Some((space.tree.node(at).value, !self.known.borrow_mut().insert(at)))
+    }
+}
+
+/// Ours. If `TOLD`, the thread that maps something gives its cache along; a trace does not say
+/// which of several threads maps, so only where a process has one.
+#[derive(Debug, Default)]
 pub(super) struct Dormouse<const TOLD: bool> {
     processes: Vec<Process>,
     threads: Vec<(u32, Box<Cache<u64>>)>,
@@ -234,7 +211,7 @@ struct Process {
 impl<const TOLD: bool> Dormouse<TOLD> {
     fn update(&self, process: u32, edit: impl FnOnce(&mut Edit<u64>) -> Result<(), EditError>) {
         let process = &self.processes[process as usize];
-        // What is refused makes answers wrong, and the replay compares them.
+        // A refused edit makes answers wrong, and the replay compares them.
         let _ = match process.threads[..] {
             [thread] if TOLD => process.map.update_cached(&self.threads[thread as usize].1, edit),
             _ => process.map.update(edit),
@@ -243,10 +220,6 @@ impl<const TOLD: bool> Dormouse<TOLD> {
 }
 
 impl<const TOLD: bool> Scheme for Dormouse<TOLD> {
-    fn new() -> Self {
-        Self { processes: Vec::new(), threads: Vec::new() }
-    }
-
     fn process(&mut self, parent: Option<u32>) {
         let inherited = parent.map(|parent| self.processes[parent as usize].map.mappings());
         let process = self.processes.len() as u32;
@@ -264,10 +237,7 @@ impl<const TOLD: bool> Scheme for Dormouse<TOLD> {
     }
 
     fn exit(&mut self, process: u32) {
-        self.update(process, |edit| {
-            edit.clear();
-            Ok(())
-        });
+        self.update(process, |edit| edit.remove(..).map(drop));
     }
 
     fn map(&mut self, process: u32, start: u64, last: u64, value: u64) {
@@ -284,67 +254,12 @@ impl<const TOLD: bool> Scheme for Dormouse<TOLD> {
             let (process, cache) = &self.threads[thread as usize];
             (&self.processes[*process as usize].map, &**cache)
         };
-        each(faults, answers, current, |(map, cache), addr| {
+        each(faults, answers, current, |(map, cache): (&RangeMap<u64>, &Cache<u64>), addr| {
             map.find_cached(cache, addr).ok().flatten().map(|mapping| mapping.value)
         })
     }
 
     fn hits(&self) -> u64 {
         self.threads.iter().map(|(_, cache)| cache.stats().hits).sum()
-    }
-}
-
-/// A cache for each thread that keeps everything that was ever looked up and loses it only as the origin's does: what
-/// it misses was never asked for by that thread since.
-#[derive(Debug)]
-pub(super) struct Limit {
-    spaces: Spaces,
-    threads: Vec<(u32, u64, HashSet<u32>)>,
-    hits: u64,
-}
-
-impl Scheme for Limit {
-    fn new() -> Self {
-        Self { spaces: Spaces::default(), threads: Vec::new(), hits: 0 }
-    }
-
-    fn process(&mut self, parent: Option<u32>) {
-        self.spaces.process(parent);
-    }
-
-    fn thread(&mut self, process: u32) {
-        self.threads.push((process, 0, HashSet::new()));
-    }
-
-    fn exit(&mut self, process: u32) {
-        self.spaces.exit(process);
-    }
-
-    fn map(&mut self, process: u32, start: u64, last: u64, value: u64) {
-        self.spaces.map(process, start, last, value);
-    }
-
-    fn grow(&mut self, process: u32, start: u64, last: u64) {
-        self.spaces.grow(process, start, last);
-    }
-
-    fn look_up(&mut self, faults: &[Fault], answers: u64) -> u64 {
-        let Self { spaces, threads, hits } = self;
-        let mut find = |thread: u32, addr| {
-            let (process, seen, known) = &mut threads[thread as usize];
-            let space = &spaces.0[*process as usize];
-            let sequence = space.sequence.load(Ordering::Relaxed);
-            if std::mem::replace(seen, sequence) != sequence {
-                known.clear();
-            }
-            let at = space.tree.find(addr)?;
-            *hits += u64::from(!known.insert(at));
-            Some(space.tree.node(at).value)
-        };
-        each(faults, answers, |thread| thread, &mut find)
-    }
-
-    fn hits(&self) -> u64 {
-        self.hits
     }
 }

@@ -12,14 +12,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use dormouse::clock::{Refresh, ThreadGroup, process_cpu_ns, process_exact};
-use rustix::time::{ClockId, clock_gettime};
+use rustix::time::ClockId;
 
-use crate::clocks::cpu;
+use crate::clocks::{cpu, kernel_ns};
 use crate::runner::Failure;
 
-/// What is called.
+/// The call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum Call {
     /// `clock_gettime(CLOCK_PROCESS_CPUTIME_ID)`: the origin's first program.
     ClockGettime,
     /// `times()`: its second.
@@ -36,45 +36,39 @@ pub(super) enum Kind {
     GroupFreshPrefetch,
 }
 
-impl Kind {
-    pub(super) const ALL: [Self; 7] = [
-        Self::ClockGettime,
-        Self::Times,
-        Self::Process,
-        Self::ProcessExact,
-        Self::GroupStale,
-        Self::GroupFresh,
-        Self::GroupFreshPrefetch,
-    ];
+use Call::{ClockGettime, GroupFresh, GroupFreshPrefetch, GroupStale, Process, ProcessExact, Times};
+
+impl Call {
+    pub(super) const ALL: [Self; 7] =
+        [ClockGettime, Times, Process, ProcessExact, GroupStale, GroupFresh, GroupFreshPrefetch];
 
     pub(super) fn name(self) -> &'static str {
         match self {
-            Self::ClockGettime => "clock_gettime",
-            Self::Times => "times",
-            Self::Process => "process",
-            Self::ProcessExact => "process-exact",
-            Self::GroupStale => "group-stale",
-            Self::GroupFresh => "group-fresh",
-            Self::GroupFreshPrefetch => "group-fresh-prefetch",
+            ClockGettime => "clock_gettime",
+            Times => "times",
+            Process => "process",
+            ProcessExact => "process-exact",
+            GroupStale => "group-stale",
+            GroupFresh => "group-fresh",
+            GroupFreshPrefetch => "group-fresh-prefetch",
         }
     }
 
     /// The group that is read, if one is.
     pub(super) fn group(self) -> Option<ThreadGroup> {
-        let fresh = Refresh { tolerance: Duration::ZERO, most: usize::MAX, prefetch: true };
+        let fresh = |prefetch| Refresh { tolerance: Duration::ZERO, most: usize::MAX, prefetch };
         match self {
-            Self::ClockGettime | Self::Times | Self::Process | Self::ProcessExact => None,
-            Self::GroupStale => Some(ThreadGroup::new()),
-            Self::GroupFresh => Some(ThreadGroup::with_refresh(Refresh { prefetch: false, ..fresh })),
-            Self::GroupFreshPrefetch => Some(ThreadGroup::with_refresh(fresh)),
+            ClockGettime | Times | Process | ProcessExact => None,
+            GroupStale => Some(ThreadGroup::new()),
+            GroupFresh => Some(ThreadGroup::with_refresh(fresh(false))),
+            GroupFreshPrefetch => Some(ThreadGroup::with_refresh(fresh(true))),
         }
     }
 }
 
 /// The origin's first call.
 fn clock_gettime_process() -> u64 {
-    let time = clock_gettime(ClockId::ProcessCPUTime);
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+    kernel_ns(ClockId::ProcessCPUTime)
 }
 
 /// The origin's second call.
@@ -85,16 +79,16 @@ fn user_ticks() -> u64 {
     times.tms_utime as u64
 }
 
-/// Has `threads` threads make `each` calls: how long it took from their release to the end of the last one's.
-pub(super) fn pound(kind: Kind, threads: usize, each: usize) -> Result<Duration, Failure> {
-    let group = kind.group();
-    let group = group.as_ref();
-    match (kind, group) {
-        (_, Some(read)) => drive(threads, each, group, || read.cpu_ns()),
-        (Kind::Times, _) => drive(threads, each, None, user_ticks),
-        (Kind::Process, _) => drive(threads, each, None, process_cpu_ns),
-        (Kind::ProcessExact, _) => {
-            // Without /proc it is unavailable; a single failure later on is a step back to 0.
+/// Has `threads` threads make `each` calls: how long it took from their release to the end of the
+/// last one's.
+pub(super) fn pound(call: Call, threads: usize, each: usize) -> Result<Duration, Failure> {
+    let group = call.group();
+    match (call, group.as_ref()) {
+        (_, Some(read)) => drive(threads, each, Some(read), || read.cpu_ns()),
+        (Times, _) => drive(threads, each, None, user_ticks),
+        (Process, _) => drive(threads, each, None, process_cpu_ns),
+        (ProcessExact, _) => {
+            // Without /proc the row is unavailable; a single failure later on is a step back to 0.
             process_exact()?;
             drive(threads, each, None, || process_exact().unwrap_or(0))
         }
@@ -102,12 +96,13 @@ pub(super) fn pound(kind: Kind, threads: usize, each: usize) -> Result<Duration,
     }
 }
 
-/// What [`in_turns`] calls.
-pub(super) const TURNS: [Kind; 2] = [Kind::ClockGettime, Kind::Process];
+/// The calls of [`in_turns`].
+pub(super) const TURNS: [Call; 2] = [ClockGettime, Process];
 
-/// Has `threads` threads make `each` calls of each of [`TURNS`], a few of the one after a few of the other: what a call
-/// takes, in nanoseconds of CPU time. Whatever else the machine does takes from both alike.
-pub(super) fn in_turns(threads: usize, each: usize) -> Result<Vec<f64>, Failure> {
+/// Has `threads` threads make `each` calls of each of [`TURNS`], a few of the one after a few of
+/// the other: the price of a call, in nanoseconds of CPU time. Other work of the machine takes from
+/// both alike.
+pub(super) fn in_turns(threads: usize, each: usize) -> Result<[f64; 2], Failure> {
     const CALLS: [fn() -> u64; 2] = [clock_gettime_process, process_cpu_ns];
     /// Long against the two questions for the time, short against a thread's turn on its processor.
     const BLOCK: usize = 500;
@@ -116,26 +111,20 @@ pub(super) fn in_turns(threads: usize, each: usize) -> Result<Vec<f64>, Failure>
     let block = each.div_ceil(blocks);
     let comers = AtomicUsize::new(0);
     let calls = || {
-        // Each kind is the first one as often as the other, among the threads too: all in one order made the second
-        // kind 4 to 7 % dearer with a hundred threads that have a few blocks each.
+        // Each kind is the first one as often as the other, among the threads too: all in one order
+        // made the second kind 4 to 7 % dearer with a hundred threads that have a few blocks each.
         let first = comers.fetch_add(1, Ordering::Relaxed);
         for which in (first..first + blocks).flat_map(|turn| [turn % 2, (turn + 1) % 2]) {
             let (time, ()) = cpu(|| (0..block).for_each(|_| _ = black_box(CALLS[which]())));
             took[which].fetch_add(time.as_nanos() as u64, Ordering::Relaxed);
         }
     };
-    with_threads(
-        threads,
-        None,
-        calls,
-        || Ok(()),
-        |release| {
-            release();
-            Ok(())
-        },
-    )?;
+    with_threads(threads, None, calls, |release| {
+        release();
+        Ok(())
+    })?;
     let made = (threads * blocks * block) as f64;
-    Ok(took.iter().map(|ns| ns.load(Ordering::Relaxed) as f64 / made).collect())
+    Ok(took.map(|ns| ns.into_inner() as f64 / made))
 }
 
 fn drive(
@@ -158,33 +147,27 @@ fn drive(
             let _first = end.set(Instant::now());
         }
     };
-    let begin = with_threads(
-        threads,
-        group,
-        calls,
-        || Ok(()),
-        |release| {
-            let begin = Instant::now();
-            release();
-            Ok(begin)
-        },
-    )?;
-    match backwards.load(Ordering::Relaxed) {
+    let begin = with_threads(threads, group, calls, |release| {
+        let begin = Instant::now();
+        release();
+        Ok(begin)
+    })?;
+    match backwards.into_inner() {
         0 => Ok(end.get().map_or(Duration::ZERO, |end| end.duration_since(begin))),
-        steps => Err(Failure::Wrong(format!("the time stepped back {steps} times"))),
+        steps => Err(Failure::wrong(format!("the time stepped back {steps} times"))),
     }
 }
 
-/// Starts `threads` threads, members of `group` if there is one, which do `work` once they are released, and waits
-/// for their end. `before` runs when all of them have started and wait; `during` releases them.
+/// Starts `threads` threads, members of `group` if there is one, which do `work` once they are
+/// released, and waits for their end. `during` runs when all of them have started and wait, and
+/// releases them; if it fails before that, they end without work.
 pub(super) fn with_threads<T>(
     threads: usize,
     group: Option<&ThreadGroup>,
     work: impl Fn() + Sync,
-    before: impl FnOnce() -> Result<(), Failure>,
     during: impl FnOnce(&mut dyn FnMut()) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
-    // Held for writing until the release; true: to work, false: something went wrong.
+    // Held for writing until the release; true: to work, false: to end.
     let gate = RwLock::new(false);
     let ready = AtomicUsize::new(0);
     let mut closed = gate.write().ok();
@@ -192,6 +175,7 @@ pub(super) fn with_threads<T>(
     thread::scope(|scope| {
         let member = move || {
             let member = group.map(ThreadGroup::join).transpose();
+            // Pairs with the acquire load below: the group has all members when `during` runs.
             ready.fetch_add(1, Ordering::Release);
             if gate.read().is_ok_and(|go| *go) {
                 work();
@@ -204,18 +188,17 @@ pub(super) fn with_threads<T>(
             while ready.load(Ordering::Acquire) < threads {
                 thread::yield_now();
             }
-            before()?;
             let result = during(&mut || {
                 if let Some(mut go) = closed.take() {
                     *go = true;
                 }
-            });
+            })?;
             for handle in handles {
                 handle.join().map_err(|_| Failure::from("a pounding thread panicked"))??;
             }
-            result
+            Ok(result)
         });
-        // Nobody is left waiting, whatever went wrong.
+        // No thread is left waiting, however it went.
         drop(closed.take());
         result
     })
@@ -234,29 +217,29 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_steps_back_is_a_wrong_one() {
+    fn an_answer_that_steps_back_is_wrong() {
         let calls = AtomicU64::new(u64::MAX);
         let stepped = drive(2, 10, None, || calls.fetch_sub(1, Ordering::Relaxed));
         assert!(matches!(stepped, Err(Failure::Wrong(_))), "{stepped:?}");
     }
 
     #[test]
-    fn threads_that_wait_are_let_go_when_something_fails_before_the_release() {
+    fn a_failure_before_the_release_frees_threads() {
         let work = || panic!("not released");
-        let failed = with_threads(3, None, work, || Err(Failure::from("no clock")), |_| Ok(()));
+        let failed = with_threads(3, None, work, |_| Err::<(), _>(Failure::from("no clock")));
         assert_eq!(failed, Err(Failure::from("no clock")));
     }
 
     #[test]
-    fn calls_in_turns_are_timed_one_kind_apart_from_the_other() {
+    fn calls_in_turns_are_timed_by_kind() {
         let ns = in_turns(3, 700).unwrap();
-        assert!(ns.len() == TURNS.len() && ns.iter().all(|&ns| ns > 10.0), "{ns:?}");
+        assert!(ns.iter().all(|&ns| ns > 10.0), "{ns:?}");
     }
 
     #[test]
-    fn each_kind_answers() {
-        for kind in Kind::ALL {
-            assert!(pound(kind, 2, 50).is_ok(), "{}", kind.name());
+    fn each_call_answers() {
+        for call in Call::ALL {
+            assert!(pound(call, 2, 50).is_ok(), "{}", call.name());
         }
     }
 }

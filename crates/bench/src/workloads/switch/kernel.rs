@@ -1,25 +1,27 @@
-//! Processes that hand a token round a ring of pipes, as `lat_ctx` has them, under perf events that they
-//! inherit from this thread.
+//! `kernel/EVENTS/SIZE`: processes that hand a token round a ring of pipes, as `lat_ctx` has them,
+//! under perf events that they inherit from this thread.
 //!
-//! As in `lat_ctx`, what writing and reading a pipe costs without any switch is measured by one process alone
-//! and subtracted. All run on one processor, so that handing on is switching. A sample is the fastest of a
-//! few batches, each timed by the wall clock: what else runs on that processor can only make them slower.
+//! As in `lat_ctx`, the price of writing and reading a pipe without any switch is measured by one
+//! process alone and subtracted. All run on one processor, so that each hand-over is a switch. A
+//! sample is the fastest of a few batches, each timed by the wall clock: other work on that
+//! processor can only make them slower.
 //!
 //! # Safety
 //!
-//! The children are forked from a process that may have threads, so until their end they call nothing but system
-//! calls on what was made before.
+//! The children are forked from a process that may have threads, so until their end they call
+//! nothing but system calls on objects made before the fork.
 #![allow(unsafe_code)]
 
 use std::io::{PipeReader, PipeWriter, Read, pipe};
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 
-use dormouse_sys::perf::{Attr, Counted, Event, Subject};
+use dormouse_sys::perf::{Attr, KernelEvent, OpenEvent, Subject};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-use super::{HARDWARE, SIZES, spec};
-use crate::runner::{Case, Failure};
+use super::rings::{HARDWARE, SIZES, spec};
+use crate::affinity::Halves;
+use crate::bench::Bench;
+use crate::runner::Failure;
 
 /// Batches of a sample.
 const BATCHES: usize = 9;
@@ -30,90 +32,64 @@ const SWITCHES: usize = 256;
 /// How long a batch should last at most, in nanoseconds: hardware counters can make a switch dear.
 const BATCH_NS: u64 = 2_000_000;
 
-/// What a run of rows counts.
-#[derive(Debug)]
-pub(super) struct Events {
-    pub(super) name: &'static str,
-    pub(super) list: &'static [Counted],
-}
-
-pub(super) const EVENTS: [Events; 5] = [
-    Events { name: "none", list: &[] },
-    Events { name: "2", list: &[Counted::TaskClock, Counted::ContextSwitches] },
-    Events {
-        name: "8",
-        list: &[
-            Counted::TaskClock,
-            Counted::ContextSwitches,
-            Counted::CpuMigrations,
-            Counted::PageFaults,
-            Counted::MinorFaults,
-            Counted::MajorFaults,
-            Counted::AlignmentFaults,
-            Counted::EmulationFaults,
-        ],
-    },
-    Events { name: "2hw", list: HARDWARE.split_at(2).0 },
-    Events { name: "4h4s", list: &HARDWARE },
+const SOFTWARE: [KernelEvent; 8] = [
+    KernelEvent::TaskClock,
+    KernelEvent::ContextSwitches,
+    KernelEvent::CpuMigrations,
+    KernelEvent::PageFaults,
+    KernelEvent::MinorFaults,
+    KernelEvent::MajorFaults,
+    KernelEvent::AlignmentFaults,
+    KernelEvent::EmulationFaults,
 ];
 
-pub(super) fn notes() -> Vec<String> {
-    let list = |name: &str| {
-        let events = EVENTS.iter().find(|events| events.name == name);
-        let names = events.into_iter().flat_map(|events| events.list).map(|event| event.name());
-        names.collect::<Vec<_>>().join(", ")
-    };
-    vec![format!(
-        "kernel rows: processes in a ring of pipes on one processor under perf events inherited from this thread; us of wall time a switch, \
-         without what a pipe costs one process alone (lat_ctx -s 0); a value is the fastest of {BATCHES} batches of at most {SWITCHES} switches. \
-         2: {}; 8: {}; 2hw: {}; 4h4s: {}",
-        list("2"),
-        list("8"),
-        list("2hw"),
-        list("4h4s")
-    )]
+/// Events of the rows, the empty list first.
+pub(super) const EVENTS: [(&str, &[KernelEvent]); 5] = [
+    ("none", &[]),
+    ("2", SOFTWARE.split_at(2).0),
+    ("8", &SOFTWARE),
+    ("2hw", HARDWARE.split_at(2).0),
+    ("4h4s", &HARDWARE),
+];
+
+fn names(events: &[KernelEvent]) -> Vec<&'static str> {
+    events.iter().map(|event| event.name()).collect()
 }
 
-/// The cases.
-pub(super) fn cases() -> Vec<Case<'static>> {
-    let mut cases = Vec::new();
-    for events in &EVENTS {
+pub(super) fn note() -> String {
+    let sets = EVENTS[1..].iter().map(|(name, events)| format!("{name}: {}", names(events).join(", ")));
+    format!(
+        "kernel rows: processes in a ring of pipes on one processor under perf events inherited from this thread; us \
+         of wall time a switch, without what a pipe costs one process alone (lat_ctx -s 0); a value is the fastest \
+         of {BATCHES} batches of at most {SWITCHES} switches. {}",
+        sets.collect::<Vec<_>>().join("; ")
+    )
+}
+
+pub(super) fn rows(bench: &mut Bench) {
+    for (set, events) in EVENTS {
         for size in SIZES {
-            let names: Vec<&str> = events.list.iter().map(|event| event.name()).collect();
-            let spec = spec(format!("kernel/{}/{size}", events.name), "us", size, &names)
+            let spec = spec(format!("kernel/{set}/{size}"), "us", size, &names(events))
                 .with("clock", "wall")
                 .with("batches", BATCHES)
                 .with("switches", SWITCHES);
-            cases.push(Case::new(vec![spec], move || Ok(vec![sample(events.list, size)?])));
+            bench.sample(spec, move || sample(events, size));
         }
     }
-    cases
 }
 
 /// Microseconds a switch.
-fn sample(events: &[Counted], size: usize) -> Result<f64, Failure> {
-    // Kept open while the children count; opened before they are forked, so that all are clones of ours.
-    let open = |&counted| Event::open_allowed(&Attr::count(counted).inherited(), Subject::ThisThread);
+fn sample(events: &[KernelEvent], size: usize) -> Result<f64, Failure> {
+    // Open while the children count; opened before they are forked, so that all children inherit
+    // from us.
+    let open = |&counted| OpenEvent::open_allowed(&Attr::count(counted).inherited(), Subject::ThisThread);
     let _events = events.iter().map(open).collect::<Result<Vec<_>, _>>()?;
-    let times = on_one_processor(|| Ring::start(size)?.times())?;
+    let times = Halves::of_this_thread().on_last(|| Ring::start(size)?.times())??;
     let (laps, times) = (times[0], &times[1..]);
     let (alone, handed) = times.split_at(BATCHES);
     let fastest = |times: &[u64]| times.iter().copied().min().unwrap_or(0) as f64;
     let switches = laps as f64 * size as f64;
     Ok((fastest(handed) / switches - fastest(alone) / SWITCHES as f64) / 1e3)
-}
-
-/// Runs `work` with this thread on the last of its processors; children that it forks stay there.
-fn on_one_processor<T>(work: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
-    let allowed = sched_getaffinity(None)?;
-    let mut one = CpuSet::new();
-    if let Some(last) = (0..CpuSet::MAX_CPU).rev().find(|&cpu| allowed.is_set(cpu)) {
-        one.set(last);
-    }
-    sched_setaffinity(None, &one)?;
-    let result = work();
-    sched_setaffinity(None, &allowed)?;
-    result
 }
 
 /// Laps of a batch; then the nanoseconds of each batch, by one process alone, then round the ring.
@@ -137,7 +113,8 @@ impl Ring {
                 to: pipes[(place + 1) % size].1.as_raw_fd(),
                 report: report.as_raw_fd(),
             };
-            // SAFETY: the child calls only what is safe in a signal handler, and never returns.
+            // SAFETY: the child makes only calls that are safe in a signal handler, and never
+            // returns.
             match unsafe { libc::fork() } {
                 0 => links.child(place == 0, SWITCHES / size),
                 -1 => return Err(std::io::Error::last_os_error().into()),
@@ -147,12 +124,12 @@ impl Ring {
         Ok(ring)
     }
 
-    /// What the first of them reports.
+    /// The report of the first process.
     fn times(&mut self) -> Result<Times, Failure> {
         let wait = Timespec { tv_sec: 20, tv_nsec: 0 };
         let mut ready = [PollFd::from_borrowed_fd(self.result.as_fd(), PollFlags::IN)];
         if poll(&mut ready, Some(&wait))? == 0 {
-            return Err(Failure::Unavailable("the ring of processes stood still for 20 s".to_owned()));
+            return Err(Failure::from("the ring of processes stood still for 20 s"));
         }
         let mut bytes = [0; size_of::<Times>()];
         self.result.read_exact(&mut bytes)?;
@@ -167,7 +144,7 @@ impl Ring {
 impl Drop for Ring {
     fn drop(&mut self) {
         for &child in &self.children {
-            // SAFETY: numbers only; a child that nobody has waited for keeps its process id.
+            // SAFETY: numbers only; a child that was not waited for keeps its process id.
             unsafe { libc::kill(child, libc::SIGKILL) };
         }
         for &child in &self.children {
@@ -190,7 +167,7 @@ struct Links {
 impl Links {
     /// A child's whole life.
     fn child(self, keeps_time: bool, most_laps: usize) -> ! {
-        // SAFETY: numbers only. Whoever started us and dies takes us along.
+        // SAFETY: numbers only. The death of the parent ends the child.
         unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
         if keeps_time {
             let mut times = Times::default();
@@ -199,14 +176,15 @@ impl Links {
             for time in alone {
                 *time = timed(|| (0..SWITCHES).for_each(|_| hand_on(self.own, self.from)));
             }
-            // The first lap wakes everybody for the first time.
+            // The first lap wakes all processes for the first time.
             hand_on(self.to, self.from);
             let lap = timed(|| hand_on(self.to, self.from));
             *laps = (BATCH_NS / lap.max(1)).clamp(1, most_laps as u64);
             for time in handed {
                 *time = timed(|| (0..*laps).for_each(|_| hand_on(self.to, self.from)));
             }
-            // SAFETY: `times` is as many bytes. A report that comes short is found out by its reader.
+            // SAFETY: `times` is as many bytes. A report that comes short is found out by its
+            // reader.
             unsafe { libc::write(self.report, times.as_ptr().cast(), size_of_val(&times)) };
         } else {
             loop {
@@ -263,7 +241,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn processes_hand_the_token_round_and_are_gone_afterwards() {
+    fn processes_hand_round_and_are_gone_afterwards() {
         for size in SIZES {
             let mut ring = Ring::start(size).unwrap();
             let times = ring.times().unwrap();

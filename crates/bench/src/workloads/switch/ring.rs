@@ -1,13 +1,14 @@
-//! Tasks on one thread that hand a token round.
+//! `ring/EVENTS/SIZE/WAY`: tasks on one thread that hand a token round.
 //!
-//! A small executor runs boxed futures from a queue of those that are ready. Each has a mailbox; woken by a token
-//! in it, a task does its work and puts the token into the next one's. The work is what a process of `lat_ctx` does
-//! (`-s 1`): it sums up an array of its own, 1 KiB. It also adds to two counters of the program, whether
-//! anybody counts them or not. So a switch without events is the same work, through the same queue and the same
-//! virtual call, and with a context that holds no counter; `ring/bare` does not even have that.
+//! A small executor runs boxed futures from a queue of those that are ready. Each has a mailbox;
+//! woken by a token in it, a task does its work and puts the token into the mailbox of the next.
+//! The work is that of a process of `lat_ctx` (`-s 1`): it sums up an array of 1 KiB. It also adds
+//! to two counters of the program, in every row. So a switch without events is the same work,
+//! through the same queue and the same virtual call, and with a context that holds no counter;
+//! `ring/bare` does not even have that.
 //!
-//! A sample is timed by the thread's CPU time; the first task's coming on and the last one's going off are outside
-//! of it.
+//! A sample is timed by the thread's CPU time; the first task's coming on and the last one's going
+//! off are outside of it.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -19,114 +20,79 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use dormouse_events::pmu::CountingPmu;
-use dormouse_events::{self as events, Counter, Counting, Error, Event, Mode, Switched, switch};
+use dormouse_events::{self as events, Counting, Error, Event, Mode, Switched, switch};
 
-use super::{HARDWARE, SIZES, spec};
+use super::rings::{HARDWARE, SIZES, spec};
+use super::soft::{BYTES, HOPS, HOPS_NAME, soft};
+use crate::bench::Bench;
 use crate::clocks::cpu;
-use crate::runner::{Case, Failure};
-use crate::workloads::Settings;
+use crate::runner::Failure;
 
 /// Words of a task's array: 1 KiB.
 const WORDS: usize = 256;
-
-const HOPS_NAME: &str = "hops";
-
-static HOPS: Counter = Counter::new(HOPS_NAME);
-static BYTES: Counter = Counter::new("bytes");
-static RETRIES: Counter = Counter::new("retries");
-static REFUSALS: Counter = Counter::new("refusals");
 
 /// How to switch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
     /// Not at all.
     Bare,
-    /// Between pinned tasks, each of which has counts of its own: read at every switch.
+    /// Between pinned tasks, each with its counts: read at every switch.
     Eager,
     /// Between equivalent tasks.
     Swap,
 }
 
-/// The events of the rows that are had everywhere: the kernel's and the program's own.
-pub(super) fn soft(count: usize) -> Result<Vec<Event>, Error> {
-    let mut events = vec![
-        Event::TASK_CLOCK,
-        Event::CONTEXT_SWITCHES,
-        Event::CPU_MIGRATIONS,
-        Event::PAGE_FAULTS,
-        HOPS.event()?,
-        BYTES.event()?,
-        RETRIES.event()?,
-        REFUSALS.event()?,
-    ];
-    events.truncate(count);
-    Ok(events)
-}
-
-/// The first of the origin's, of which this library may read none here.
+/// The origin's first events, of which this library may read none here.
 fn hard(count: usize) -> Result<Vec<Event>, Error> {
     HARDWARE[..count].iter().map(|counted| Event::by_name(counted.name())).collect()
 }
 
-pub(super) fn notes() -> Vec<String> {
+pub(super) fn note() -> String {
     let names = soft(8).unwrap_or_default().iter().map(|event| event.name()).collect::<Vec<_>>().join(", ");
-    vec![
-        format!(
-            "ring rows: tasks (boxed futures) on one thread hand a token round through a queue of the ready; each sums up its own array \
-             of 1 KiB, as lat_ctx -s 1 does, and adds to two counters of the program, in every row alike; ns of the \
-             thread's CPU time a switch. The 8 events: {names}; the 2: the first two. none: the switch is called and \
-             finds no counters; bare: it is not called"
-        ),
-        "swap: equivalent tasks, between which counting goes on; eager: pinned ones, which reads every counter once a switch (one reading serves the task that goes and the \
-         one that comes; the origin's kernel read out and set up anew), which is also what keeps each task's own counts apart. Most of it is one getrusage, for 2 events as for 8"
-            .to_owned(),
-        "cpu-migrations is a lower bound here: it is seen when two reads find different processors".to_owned(),
-    ]
+    format!(
+        "ring rows: tasks (boxed futures) on one thread hand a token round through a queue of the ready; each \
+         sums up its own array of 1 KiB, as lat_ctx -s 1 does, and adds to two counters of the program, in \
+         every row alike; ns of the thread's CPU time a switch. The 8 events: {names}; the 2: the first two. \
+         none: the switch is called and finds no counters; bare: it is not called"
+    )
 }
 
-/// The cases.
-pub(super) fn cases(settings: &Settings) -> Vec<Case<'static>> {
-    let sets = [("none", soft(0)), ("2", soft(2)), ("8", soft(8)), ("2hw", hard(2)), ("4h4s", hard(8))];
-    let ways = [(Way::Eager, "eager"), (Way::Swap, "swap")];
-    let mut cases = Vec::new();
+pub(super) fn rows(bench: &mut Bench) {
     for size in SIZES {
-        cases.push(case(settings, format!("ring/bare/{size}"), size, &Ok(Vec::new()), Way::Bare));
-        for (set, events) in &sets {
-            let named = |(way, name)| case(settings, format!("ring/{set}/{size}/{name}"), size, events, way);
-            cases.extend(ways.map(named));
+        row(bench, format!("ring/bare/{size}"), size, Ok(Vec::new()), Way::Bare);
+        for set in ["none", "2", "8", "2hw", "4h4s"] {
+            for (way, name) in [(Way::Eager, "eager"), (Way::Swap, "swap")] {
+                let events = match set {
+                    "2hw" => hard(2),
+                    "4h4s" => hard(8),
+                    soft_ones => soft(soft_ones.parse().unwrap_or(0)),
+                };
+                row(bench, format!("ring/{set}/{size}/{name}"), size, events, way);
+            }
         }
     }
-    cases
 }
 
-fn case(
-    settings: &Settings,
-    name: String,
-    size: usize,
-    events: &Result<Vec<Event>, Error>,
-    way: Way,
-) -> Case<'static> {
-    let events = match events {
-        Ok(events) => events.clone(),
-        // The row is named and says `unavailable` itself.
-        Err(Error::Unavailable { reason, .. }) => {
-            return Case::unavailable(vec![spec(name, "ns", size, &[])], reason);
-        }
-        Err(error) => return Case::unavailable(vec![spec(name, "ns", size, &[])], error.to_string()),
-    };
+fn row(bench: &mut Bench, name: String, size: usize, events: Result<Vec<Event>, Error>, way: Way) {
+    let events = events.map_err(|error| match error {
+        // The row has the name and says `unavailable` itself.
+        Error::Unavailable { reason, .. } => reason,
+        error => error.to_string(),
+    });
+    let Some(events) = bench.need(spec(name.clone(), "ns", size, &[]), events) else { return };
     let names: Vec<&str> = events.iter().map(|event| event.name()).collect();
-    let spec = spec(name, "ns", size, &names).with("clock", "thread CPU time").with("array_bytes", 4 * WORDS);
+    let spec = spec(name, "ns", size, &names).cpu().with("array_bytes", 4 * WORDS);
     let context = events::Context::new();
-    Case::per_iteration(spec, settings.target(), move |switches| {
+    bench.per_iteration(spec, move |switches| {
         let mut ring = Ring::new(context, size, &events, way)?;
         let (took, did) = ring.run(switches, way);
         ring.check(switches, way, &did)?;
         Ok(took)
-    })
+    });
 }
 
-/// That a ring of equivalent tasks reads no counter, by a PMU that counts its reads: as a sentence, or what
-/// was seen instead.
+/// Proves, by a PMU that counts its reads, that a ring of equivalent tasks reads no counter: a
+/// sentence about that, or about the reads that were seen.
 pub(super) fn prove() -> Result<String, String> {
     const SWITCHES: u64 = 100_000;
     static PMU: CountingPmu = CountingPmu::new();
@@ -147,23 +113,23 @@ pub(super) fn prove() -> Result<String, String> {
         }
     }
     Ok(format!(
-        "counter reads in {SWITCHES} switches between equivalent tasks, 8 events, in rings of 2, 8 and 32: 0, by a PMU that \
-         counts its reads"
+        "counter reads in {SWITCHES} switches between equivalent tasks, 8 events, in rings of 2, 8 and 32: 0, by a \
+         PMU that counts its reads"
     ))
 }
 
-/// How switches went.
+/// How many switches went which way.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Did {
     kept: u64,
     read: u64,
 }
 
-/// What the tasks share.
+/// The state that all tasks share.
 struct Shared {
     ready: RefCell<VecDeque<usize>>,
     mailboxes: Vec<Cell<Option<u64>>>,
-    /// What was summed up: keeps the work from being left out.
+    /// The sum over all arrays: keeps the compiler from leaving the work out.
     sum: Cell<u32>,
 }
 
@@ -171,7 +137,7 @@ type Task = Pin<Box<dyn Future<Output = ()>>>;
 
 struct Ring {
     context: &'static events::Context,
-    /// Its events are counted; none if there are none.
+    /// Counts the events; none if there are none.
     counting: Option<Counting>,
     hops_before: u64,
     accounts: Vec<events::Task>,
@@ -233,7 +199,7 @@ impl Ring {
         })
     }
 
-    /// So many switches.
+    /// Makes that many switches.
     #[inline]
     fn turn(&mut self, switches: u64, by: impl Fn(&mut events::Task) -> Switched) -> Did {
         let mut did = Did::default();
@@ -245,7 +211,7 @@ impl Ring {
             self.current = next;
             self.poll(next);
         }
-        // The last one's token goes nowhere.
+        // The last token goes nowhere.
         self.shared.ready.borrow_mut().clear();
         did
     }
@@ -255,7 +221,7 @@ impl Ring {
         let _ = self.tasks[task].as_mut().poll(&mut Context::from_waker(Waker::noop()));
     }
 
-    /// Whether every switch went as it should, and the context has every hop.
+    /// Whether every switch went its way, and the context has every hop.
     fn check(self, switches: u64, way: Way, did: &Did) -> Result<(), Failure> {
         let counting = self.counting.is_some();
         let expected = match way {
@@ -264,13 +230,13 @@ impl Ring {
             _ => Did::default(),
         };
         if *did != expected {
-            return Err(Failure::Wrong(format!("{did:?} of {switches} switches, expected {expected:?}")));
+            return Err(Failure::wrong(format!("{did:?} of {switches} switches, expected {expected:?}")));
         }
         let counts_hops = self.counting.iter().flat_map(Counting::events).any(|e| e.name() == HOPS_NAME);
         match hops(self.context).map(|hops| hops - self.hops_before) {
-            // The one that began the round is a hop too.
+            // The start of the round is a hop too.
             Some(hops) if counts_hops && hops != switches + 1 => {
-                Err(Failure::Wrong(format!("{hops} hops counted of {}", switches + 1)))
+                Err(Failure::wrong(format!("{hops} hops counted of {}", switches + 1)))
             }
             _ => Ok(()),
         }
@@ -305,11 +271,11 @@ mod tests {
 
     use super::*;
 
-    /// Whoever changes what is counted has every thread read once more.
+    /// A change of the counted events makes every thread read once more.
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
     #[test]
-    fn the_token_goes_round_and_every_hop_is_counted_either_way() {
+    fn every_hop_is_counted_either_way() {
         let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         for way in [Way::Bare, Way::Eager, Way::Swap] {
             let mut ring = Ring::new(events::Context::new(), 8, &soft(8).unwrap(), way).unwrap();
@@ -322,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn a_switch_that_went_otherwise_is_a_wrong_answer() {
+    fn a_switch_by_another_way_is_wrong() {
         let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         let mut ring = Ring::new(events::Context::new(), 2, &soft(8).unwrap(), Way::Eager).unwrap();
         let (_, did) = ring.run(100, Way::Eager);

@@ -1,4 +1,8 @@
 //! Builds the tea house both ways, from the sources of this workspace.
+//!
+//! The builds share the workspace's target directory, and so all dependencies that a release build
+//! of the command has left there; the programs are copied away, because the second replaces the
+//! first.
 
 use std::env;
 use std::ffi::OsString;
@@ -6,37 +10,17 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::server::Side;
-
-/// Where the sources are in a workspace.
+/// The sources in a workspace.
 const MANIFEST: &str = "crates/teaparty/Cargo.toml";
 
-/// What was built.
-#[derive(Debug)]
-pub(super) struct Binaries {
-    with: PathBuf,
-    without: PathBuf,
-}
-
-impl Binaries {
-    pub(super) fn of(&self, side: Side) -> &Path {
-        match side {
-            Side::With => &self.with,
-            Side::Without => &self.without,
-        }
-    }
-}
-
-/// Builds both, or says why that cannot be done.
-pub(super) fn both() -> Result<Binaries, String> {
+/// Builds both, with and without, into `directory`, or says why that cannot be done.
+pub(super) fn both(directory: &Path) -> Result<[PathBuf; 2], String> {
     let root = root()?;
-    // One directory for both, so that what they share is built once; each program is copied away.
-    let target = root.join("target/bench-teaparty");
-    let build = |name: &str, flags: &[&str]| build(&root, &target, name, flags);
-    Ok(Binaries { with: build("with", &[])?, without: build("without", &["--no-default-features"])? })
+    let with = build(&root, directory, "with", &[])?;
+    Ok([with, build(&root, directory, "without", &["--no-default-features"])?])
 }
 
-/// The workspace: where this was built, else above the working directory.
+/// The workspace: that of this build, else the one above the working directory.
 fn root() -> Result<PathBuf, String> {
     let built_in = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2);
     let working = env::current_dir().unwrap_or_default();
@@ -48,29 +32,33 @@ fn root() -> Result<PathBuf, String> {
         .ok_or_else(|| format!("no sources: {MANIFEST} is neither here nor where this was built"))
 }
 
-fn build(root: &Path, target: &Path, name: &str, flags: &[&str]) -> Result<PathBuf, String> {
+fn build(root: &Path, directory: &Path, name: &str, flags: &[&str]) -> Result<PathBuf, String> {
     let cargo = env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
     let output = Command::new(&cargo)
         .current_dir(root)
-        .args(["build", "--release", "--package", "dormouse-teaparty", "--target-dir"])
-        .arg(target)
+        .args(["build", "--release", "--package", "dormouse-teaparty"])
+        .arg("--message-format=json-render-diagnostics")
         .args(flags)
         .output()
         .map_err(|error| format!("cannot run {}: {error}", cargo.display()))?;
+    let failed = |why: &str| format!("building the tea house {name} dormouse failed: {why}");
     if !output.status.success() {
-        let stderr = String::from_utf8_lossy(&output.stderr);
-        return Err(format!("building the tea house {name} dormouse failed: {}", first_error(&stderr)));
+        return Err(failed(first_error(&String::from_utf8_lossy(&output.stderr))));
     }
-    let built = target.join("release/dormouse-teaparty");
-    let kept = target.join(format!("teaparty-{name}"));
-    // Not over the old one: that fails while an earlier run's is still executing.
-    let _ = fs::remove_file(&kept);
-    fs::copy(&built, &kept)
-        .map_err(|error| format!("cannot copy {} to {}: {error}", built.display(), kept.display()))?;
-    Ok(kept)
+    let said = String::from_utf8_lossy(&output.stdout);
+    let built = said.lines().find_map(program).ok_or_else(|| failed("cargo names no program"))?;
+    let program = directory.join(name);
+    fs::copy(&built, &program).map_err(|error| failed(&format!("cannot copy {built}: {error}")))?;
+    Ok(program)
 }
 
-/// The line of cargo's output that says what is wrong.
+/// The program in a line of cargo's messages.
+fn program(line: &str) -> Option<String> {
+    let message: serde_json::Value = serde_json::from_str(line).ok()?;
+    Some(message.get("executable")?.as_str()?.to_owned())
+}
+
+/// The line of cargo's output with the error.
 fn first_error(stderr: &str) -> &str {
     let mut lines = stderr.lines();
     lines.find(|line| line.starts_with("error")).or_else(|| stderr.lines().last()).unwrap_or("no message")
@@ -86,7 +74,16 @@ mod tests {
     }
 
     #[test]
-    fn the_error_of_a_build_is_its_first_line_that_says_error() {
+    fn the_program_is_in_cargos_messages() {
+        let artifact = r#"{"reason":"compiler-artifact","executable":"/x/dormouse-teaparty"}"#;
+        assert_eq!(program(artifact).as_deref(), Some("/x/dormouse-teaparty"));
+        for line in [r#"{"reason":"compiler-artifact","executable":null}"#, "", "Compiling"] {
+            assert_eq!(program(line), None);
+        }
+    }
+
+    #[test]
+    fn a_builds_error_is_its_first_error_line() {
         let stderr = "   Compiling x\nwarning: y\nerror[E0432]: unresolved\n  --> z\nerror: could not";
         assert_eq!(first_error(stderr), "error[E0432]: unresolved");
         assert_eq!(first_error("a\nb"), "b");

@@ -1,9 +1,9 @@
 //! Clients without think time: each sends its next request when it has the answer to the last.
 //!
-//! The tea house has a load generator of its own, which sends at a rate and so cannot tell how much more there
-//! would have been. This one is as small as can be, so that the clients' processors keep up: a
-//! thread a connection, requests prepared as bytes, of an answer only the status and two headers
-//! read. HTTP/1.1, keep-alive, bodies with a length.
+//! The load generator of the tea house sends at a rate and so cannot tell how much more the service
+//! could have answered. This one is small, so that the clients' processors keep up: a thread a
+//! connection, requests prepared as bytes, of an answer only the status and two headers read.
+//! HTTP/1.1, keep-alive, bodies with a length.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -26,7 +26,7 @@ pub(super) enum Ask {
     Read,
 }
 
-/// What the tea house offers its own guests, in the same proportions.
+/// The requests of the tea house's own guests, in the same proportions.
 pub(super) const MIX: [Ask; 16] = [
     Ask::Place,
     Ask::Get("/menu"),
@@ -49,7 +49,7 @@ pub(super) const MIX: [Ask; 16] = [
 /// The cheapest route.
 pub(super) const MENU: [Ask; 1] = [Ask::Get("/menu")];
 
-/// What came of a load.
+/// The outcome of a load.
 #[derive(Debug, Default, Clone, Copy)]
 pub(super) struct Load {
     /// Answers with a status below 400.
@@ -78,13 +78,13 @@ pub(super) struct Clients {
 impl Clients {
     /// Opens them.
     pub(super) fn connect(target: SocketAddr, count: usize) -> io::Result<Self> {
-        // Each begins elsewhere in the mix, so that they do not all ask for the same.
+        // Each begins elsewhere in the mix, so that not all ask for the same.
         let connections =
             (0..count).map(|number| Connection::open(target, number)).collect::<io::Result<_>>()?;
         Ok(Self { connections, latest_order: AtomicU64::new(1) })
     }
 
-    /// Has all of them ask for `asks`, over and over, for `span`.
+    /// Has all connections ask for `asks`, over and over, for `span`.
     pub(super) fn run(&mut self, asks: &[Ask], span: Duration) -> io::Result<Load> {
         let latest_order = &self.latest_order;
         let begin = Instant::now();
@@ -117,7 +117,7 @@ struct Connection {
     next: usize,
 }
 
-/// The part of an answer that matters.
+/// The part of an answer that is read.
 #[derive(Debug, PartialEq, Eq)]
 struct Head {
     status: u16,
@@ -219,14 +219,14 @@ mod tests {
     }
 
     #[test]
-    fn status_length_and_order_of_an_answer_are_read() {
+    fn an_answers_head_is_read() {
         let answer = "HTTP/1.1 201 Created\r\nLocation: /orders/17\r\nContent-Length: 5\r\n\r\nhello";
         let expected = Head { status: 201, length: 5, order: Some(17) };
         assert_eq!(head(answer).unwrap(), expected);
     }
 
     #[test]
-    fn what_is_no_answer_is_an_error() {
+    fn garbage_instead_of_an_answer_is_an_error() {
         for text in ["", "garbage\r\n\r\n", "HTTP/1.1 200 OK\r\n\r\n", "HTTP/1.1 é\r\n\r\n"] {
             assert!(head(text).is_err(), "{text:?}");
         }

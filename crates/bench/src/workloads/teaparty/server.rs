@@ -1,6 +1,5 @@
 //! The service as a child process, and the client that is connected to its agent.
 
-use std::fmt;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
@@ -16,21 +15,8 @@ use serde::de::DeserializeOwned;
 /// Longest wait for an answer of the agent.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Which build.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Side {
-    With,
-    Without,
-}
-
-impl fmt::Display for Side {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::With => "with",
-            Self::Without => "without",
-        })
-    }
-}
+/// The builds.
+pub(super) const SIDES: [&str; 2] = ["with", "without"];
 
 /// A running service; dropping it ends it.
 #[derive(Debug)]
@@ -42,39 +28,37 @@ pub(super) struct Server {
     agent: Option<UnixStream>,
 }
 
-/// Starts a service and waits until it listens; with dormouse, connects to its agent.
-pub(super) fn start(binary: &Path, side: Side, runtime_dir: &Path) -> anyhow::Result<Server> {
-    let mut child = Command::new(binary)
-        // The end of its standard input ends it, should we die before we can.
-        .args(["--json", "--exit-with-parent"])
-        .env("XDG_RUNTIME_DIR", runtime_dir)
-        .env_remove("RUST_LOG")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .with_context(|| format!("cannot start {}", binary.display()))?;
-    let mut line = String::new();
-    if let Some(stdout) = child.stdout.take() {
-        // Dropped after the line: what it says at its end nobody reads.
-        BufReader::new(stdout).read_line(&mut line)?;
-    }
-    let mut server = Server { child, addr: ([127, 0, 0, 1], 0).into(), agent: None };
-    server.addr =
-        listening(&line).with_context(|| format!("{} did not say where it listens", binary.display()))?;
-    if side == Side::With {
-        server.agent = Some(greet(runtime_dir)?);
-    }
-    Ok(server)
-}
-
 impl Server {
+    /// Starts a service and waits until it listens; connects to its agent if it has one.
+    pub(super) fn start(binary: &Path, has_agent: bool, runtime_dir: &Path) -> anyhow::Result<Self> {
+        let mut child = Command::new(binary)
+            // The end of its standard input ends it, should we die before we can.
+            .args(["--json", "--exit-with-parent"])
+            .env("XDG_RUNTIME_DIR", runtime_dir)
+            .env_remove("RUST_LOG")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .with_context(|| format!("cannot start {}", binary.display()))?;
+        let mut line = String::new();
+        if let Some(stdout) = child.stdout.take() {
+            // Dropped after the line: the summary at the service's end is not read.
+            BufReader::new(stdout).read_line(&mut line)?;
+        }
+        let mut server = Self { child, addr: ([127, 0, 0, 1], 0).into(), agent: None };
+        server.addr =
+            listening(&line).with_context(|| format!("{} did not say where it listens", binary.display()))?;
+        if has_agent {
+            server.agent = Some(greet(runtime_dir, server.pid())?);
+        }
+        Ok(server)
+    }
+
     /// Sees that the agent's client is still connected and every key still off.
     pub(super) fn check(&mut self) -> anyhow::Result<()> {
-        match &mut self.agent {
-            Some(agent) => all_off(agent, 3).context("the agent's client did not last over the load"),
-            None => Ok(()),
-        }
+        let Some(agent) = &mut self.agent else { return Ok(()) };
+        all_off(agent, 3).context("the agent's client did not last over the load")
     }
 
     pub(super) fn pid(&self) -> u32 {
@@ -84,7 +68,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It serves nobody any more; there is nothing to wait for but its end.
+        // It serves no client any more; there is nothing to wait for but its end.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -96,14 +80,10 @@ fn listening(line: &str) -> Option<SocketAddr> {
     line.get("listening")?.as_str()?.strip_prefix("http://")?.parse().ok()
 }
 
-/// Connects to the one agent in `runtime_dir`, says hello, and sees that every key is off.
-fn greet(runtime_dir: &Path) -> anyhow::Result<UnixStream> {
-    let directory = runtime_dir.join("dormouse");
-    let path = fs::read_dir(&directory)
-        .with_context(|| format!("the service made no {}", directory.display()))?
-        .filter_map(|entry| Some(entry.ok()?.path()))
-        .find(|path| path.extension().is_some_and(|extension| extension == "sock"))
-        .with_context(|| format!("no agent's socket in {}", directory.display()))?;
+/// Connects to the agent of a process, says hello, and sees that every key is off. (Other sockets
+/// in `runtime_dir` are those of services that were killed.)
+fn greet(runtime_dir: &Path, pid: u32) -> anyhow::Result<UnixStream> {
+    let path = runtime_dir.join(format!("dormouse/{pid}.sock"));
     let mut stream =
         UnixStream::connect(&path).with_context(|| format!("cannot connect to {}", path.display()))?;
     stream.set_read_timeout(Some(PATIENCE))?;
@@ -112,8 +92,6 @@ fn greet(runtime_dir: &Path) -> anyhow::Result<UnixStream> {
     let hello: Hello = ask(&mut stream, 1, Op::Hello { client, notices: false })?;
     ensure!(hello.keys > 0, "the service has no keys: nothing of dormouse is in it");
     all_off(&mut stream, 2)?;
-    // A served agent removes its socket when it ends, a killed one cannot; the next must find its own.
-    let _ = fs::remove_file(&path);
     Ok(stream)
 }
 
@@ -140,22 +118,12 @@ fn ask<T: DeserializeOwned>(stream: &mut UnixStream, id: u64, op: Op) -> anyhow:
     }
 }
 
-/// CPU time that a process has used.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Usage(Duration);
-
-impl Usage {
-    pub(super) fn of(pid: u32) -> anyhow::Result<Self> {
-        let path = format!("/proc/{pid}/stat");
-        let stat = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
-        let ticks = ticks(&stat).with_context(|| format!("{path} has no CPU times"))?;
-        let per_second = rustix::param::clock_ticks_per_second();
-        Ok(Self(Duration::from_secs_f64(ticks as f64 / per_second as f64)))
-    }
-
-    pub(super) fn since(self, earlier: Self) -> Duration {
-        self.0.saturating_sub(earlier.0)
-    }
+/// The CPU time that a process has used.
+pub(super) fn cpu_time_of(pid: u32) -> anyhow::Result<Duration> {
+    let path = format!("/proc/{pid}/stat");
+    let stat = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
+    let ticks = ticks(&stat).with_context(|| format!("{path} has no CPU times"))?;
+    Ok(Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second() as f64))
 }
 
 /// User and system time out of a `stat` line, whose second field may hold anything in parentheses.
@@ -171,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_line_of_a_service_says_where_it_listens() {
+    fn a_services_first_line_has_its_address() {
         let line = "{\"schema\":1,\"listening\":\"http://127.0.0.1:4711\"}\n";
         assert_eq!(listening(line), Some(([127, 0, 0, 1], 4711).into()));
         for line in ["", "{}", "listening on http://127.0.0.1:1", "{\"listening\":\"x\"}"] {
@@ -188,16 +156,15 @@ mod tests {
     }
 
     #[test]
-    fn the_usage_of_this_process_is_readable_and_does_not_shrink() {
-        let before = Usage::of(std::process::id()).unwrap();
-        let after = Usage::of(std::process::id()).unwrap();
-        assert!(after.0 >= before.0);
+    fn the_time_of_this_process_does_not_shrink() {
+        let before = cpu_time_of(std::process::id()).unwrap();
+        assert!(cpu_time_of(std::process::id()).unwrap() >= before);
     }
 
     #[test]
     fn a_missing_program_is_named() {
         let missing = Path::new("/nowhere/teaparty");
-        let error = start(missing, Side::Without, Path::new("/tmp")).unwrap_err();
+        let error = Server::start(missing, false, Path::new("/tmp")).unwrap_err();
         assert!(format!("{error:#}").contains("/nowhere/teaparty"), "{error:#}");
     }
 }

@@ -1,11 +1,11 @@
 //! The demo's service as a child process.
 //!
-//! It lives as long as its standard input is open, so it cannot outlive this process however that ends. What it
-//! writes to standard error is kept, not shown: it would land in the middle of a table; when the service fails, it
-//! is the explanation.
+//! It lives as long as its standard input is open, so it cannot outlive this process however that
+//! ends. Lines that it writes to standard error are kept, not shown: they would land in the middle
+//! of a table; when the service fails, they are the explanation.
 
 use std::collections::VecDeque;
-use std::io::{BufRead as _, BufReader, Read};
+use std::io::{self, BufRead as _, BufReader, Read};
 use std::num::NonZero;
 use std::os::fd::AsFd as _;
 use std::os::unix::process::CommandExt as _;
@@ -15,6 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use dormouse_teaparty::load::Report;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::{Deserialize, Serialize};
 
@@ -40,51 +41,15 @@ struct Begin {
 }
 
 /// The last line of the service.
-#[derive(Serialize)]
+#[derive(Serialize, Deserialize)]
 pub(super) struct End {
     pub(super) summary: dormouse_teaparty::Summary,
-}
-
-/// Its other side: what the demo wants to know of it.
-#[derive(Deserialize)]
-struct Ended {
-    summary: Served,
-}
-
-#[derive(Deserialize)]
-struct Served {
-    load: Option<Load>,
-}
-
-/// What the load met.
-#[derive(Debug, Deserialize)]
-pub(super) struct Load {
-    pub(super) served: u64,
-    pub(super) errors: u64,
-    pub(super) first_error: Option<String>,
-    pub(super) served_per_s: f64,
-    pub(super) routes: Vec<Route>,
-}
-
-#[derive(Debug, Deserialize)]
-pub(super) struct Route {
-    #[serde(rename = "route")]
-    pub(super) name: String,
-    pub(super) served: u64,
-    pub(super) errors: u64,
-    pub(super) latency: Latency,
-}
-
-#[derive(Debug, Deserialize)]
-pub(super) struct Latency {
-    pub(super) p50_us: u64,
-    pub(super) p99_us: u64,
 }
 
 /// The service under load.
 pub(super) struct TeaHouse {
     child: Child,
-    url: String,
+    pub(super) url: String,
     /// Lines of its standard output, to its end.
     lines: Receiver<String>,
     complaints: Arc<Mutex<VecDeque<String>>>,
@@ -103,9 +68,9 @@ pub(super) fn announce(url: &str, json: bool, context: &mut Context) -> Outcome<
 impl TeaHouse {
     /// Starts the service and its load, and waits until it listens.
     pub(super) fn open(rate: NonZero<u16>, length: Duration, patience: Duration) -> Outcome<TeaHouse> {
-        let fails =
-            |what: &str| Failure::new(Exit::Failed, format!("cannot start the demo's service: {what}"));
-        let program = std::env::current_exe().map_err(|error| fails(&error.to_string()))?;
+        let fails = |what: &str| Failure::failed(format!("cannot start the demo's service: {what}"));
+        let io_fails = |error: io::Error| fails(&error.to_string());
+        let program = std::env::current_exe().map_err(io_fails)?;
         let mut child = Command::new(program)
             .args(["teaparty", "--json", "--exit-with-parent"])
             .args(["--load", &rate.to_string()])
@@ -116,7 +81,7 @@ impl TeaHouse {
             // Ctrl-C is meant for this process, which then closes the service in order.
             .process_group(0)
             .spawn()
-            .map_err(|error| fails(&error.to_string()))?;
+            .map_err(io_fails)?;
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
         let complaints = Arc::new(Mutex::new(VecDeque::new()));
         let (sender, lines) = channel();
@@ -129,9 +94,8 @@ impl TeaHouse {
                 complaints.pop_front();
             }
         };
-        read_lines("tea-stderr", stderr, kept).map_err(|error| fails(&error.to_string()))?;
-        read_lines("tea-stdout", stdout, move |line| drop(sender.send(line)))
-            .map_err(|error| fails(&error.to_string()))?;
+        read_lines("tea-stderr", stderr, kept).map_err(io_fails)?;
+        read_lines("tea-stdout", stdout, move |line| drop(sender.send(line))).map_err(io_fails)?;
         let first = house.line(patience)?;
         let begin: Begin =
             serde_json::from_str(&first).map_err(|error| fails(&format!("it said {first:?}: {error}")))?;
@@ -143,20 +107,13 @@ impl TeaHouse {
         self.child.id()
     }
 
-    pub(super) fn url(&self) -> &str {
-        &self.url
-    }
-
     /// Ends the load and the service, and gives what the load met.
-    pub(super) fn close(&mut self) -> Outcome<Load> {
+    pub(super) fn close(&mut self) -> Outcome<Report> {
         drop(self.child.stdin.take());
         let last = self.line(CLOSING)?;
-        let ended: Result<Ended, _> = serde_json::from_str(&last);
-        ended.ok().and_then(|ended| ended.summary.load).ok_or_else(|| {
-            Failure::new(
-                Exit::Failed,
-                format!("the demo's service summed up in words unknown: {}", clean(&last)),
-            )
+        let end: Option<End> = serde_json::from_str(&last).ok();
+        end.and_then(|end| end.summary.load).ok_or_else(|| {
+            Failure::failed(format!("the demo's service summed up in words unknown: {}", clean(&last)))
         })
     }
 
@@ -173,7 +130,7 @@ impl TeaHouse {
             _ if complaints.is_empty() => return failure,
             _ => report.message.clone(),
         };
-        let ended = Failure::new(Exit::Failed, ended);
+        let ended = Failure::failed(ended);
         if complaints.is_empty() { ended } else { ended.hint(format!("it said: {complaints}")) }
     }
 
@@ -183,16 +140,17 @@ impl TeaHouse {
             Ok(line) => Ok(line),
             Err(RecvTimeoutError::Timeout) => {
                 let message = format!("the demo's service has said nothing for {}", short_of(patience));
-                Err(Failure::new(Exit::Failed, message).hint("--timeout waits longer"))
+                Err(Failure::failed(message).hint("--timeout waits longer"))
             }
             Err(RecvTimeoutError::Disconnected) => {
-                let failure = Failure::new(Exit::Failed, "the demo's service closed its output");
+                let failure = Failure::failed("the demo's service closed its output");
                 Err(self.explain(failure))
             }
         }
     }
 
-    /// Waits for the end of the process, or until `until`. Where the kernel cannot tell, there is no wait.
+    /// Waits for the end of the process, or until `until`. Where the kernel cannot tell, there is
+    /// no wait.
     fn await_end(&self, until: Instant) {
         if let Ok(process) = pidfd_open(Pid::from_child(&self.child), PidfdFlags::empty()) {
             let _ = wait([process.as_fd()], Some(until));
@@ -219,7 +177,7 @@ fn read_lines(
     name: &str,
     stream: Option<impl Read + Send + 'static>,
     mut take: impl FnMut(String) + Send + 'static,
-) -> std::io::Result<()> {
+) -> io::Result<()> {
     let Some(stream) = stream else { return Ok(()) };
     let read = move || {
         for line in BufReader::new(stream).lines().map_while(Result::ok) {

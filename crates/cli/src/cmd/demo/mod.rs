@@ -1,7 +1,7 @@
 //! `dormouse demo`: everything that the command does, on a service of its own.
 //!
-//! The service is this program again, as a child, under load. It is found, asked and switched through the same doors
-//! as any other process; nothing here reaches into it by another way.
+//! The service is this program again, as a child, under load. It is found, asked and switched
+//! through the same doors as any other process; nothing here reaches into it by another way.
 
 mod child;
 mod script;
@@ -18,9 +18,10 @@ use self::summary::Summary;
 use crate::client::Client;
 use crate::duration::parse_positive;
 use crate::exit::{Exit, Failure, Outcome};
+use crate::live;
 use crate::output::{Context, is_interactive, say};
-use crate::sample::Source;
 use crate::sample::events::Wish;
+use crate::sample::source::Source;
 use crate::target::Target;
 
 /// How long the service lives when nobody says how long: for a live view, until the person leaves.
@@ -30,8 +31,8 @@ const PLAIN: Duration = Duration::from_secs(10);
 
 /// Start a service under load and look into it
 ///
-/// On a terminal this opens the live view. Elsewhere, and with --plain, it shows the tables a few times, switches every
-/// key on, prints some records, switches them off and sums up.
+/// On a terminal this opens the live view. Elsewhere, and with --plain, it shows the tables a few
+/// times, switches every key on, prints some records, switches them off and sums up.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// How long; a live view without it ends when it is left
@@ -60,12 +61,7 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
     let is_live = is_interactive() && !args.plain && !args.toggle && !context.json;
     let length = args.length.unwrap_or(if is_live { LIVE } else { PLAIN });
     let mut house = TeaHouse::open(args.load, length, context.patience)?;
-    let result = if args.toggle {
-        toggle(&mut house, length, context)
-    } else {
-        show(&mut house, is_live, length, context)
-    };
-    match result {
+    match play(&mut house, args, is_live, length, context) {
         Ok(Some(summary)) => {
             summary.print(context)?;
             context.flush()?;
@@ -82,56 +78,50 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
     }
 }
 
-/// Shows the service and closes it; `None` when a signal came first.
-fn show(
+/// Shows the service, or toggles its keys, and closes it; `None` when a signal came first.
+fn play(
     house: &mut TeaHouse,
+    args: &Args,
     is_live: bool,
     length: Duration,
     context: &mut Context,
 ) -> Outcome<Option<Summary>> {
     let target = Target::Pid(house.pid());
+    let end = Instant::now() + length;
     let (mut client, hello) = Client::open(&target, context.patience)?;
     Wish::default().ask(&mut client, &hello)?;
-    let mut summary = Summary::new(house.pid(), &hello, house.url());
-    if is_live {
-        let end = Instant::now() + length;
-        let source = Source::open(&target, &Wish::default(), context.patience)?;
-        super::top::live::run(source, Duration::from_secs(1), Some(end))?;
-    } else {
-        let Some(batches) = script::play(&mut client, &target, house, length, context)? else {
+    let mut batches = None;
+    if args.toggle {
+        if toggle::play(&mut client, end, context)? {
             return Ok(None);
-        };
-        summary.batches = Some(batches);
+        }
+    } else {
+        let source = Source::open(&target, &Wish::default(), context.patience)?;
+        if is_live {
+            live::run(source, Duration::from_secs(1), Some(end))?;
+        } else {
+            batches = script::play(&mut client, source, &target, house, length, context)?;
+            if batches.is_none() {
+                return Ok(None);
+            }
+        }
     }
     // While it lives: its totals go with it.
     let stat: Stat = client.call(Op::Stat)?;
-    summary.add(stat, house.close()?);
-    Ok(Some(summary))
-}
-
-/// Toggles all keys of the service and closes it; `None` when a signal came first.
-fn toggle(house: &mut TeaHouse, length: Duration, context: &mut Context) -> Outcome<Option<Summary>> {
-    let (mut client, hello) = Client::open(&Target::Pid(house.pid()), context.patience)?;
-    Wish::default().ask(&mut client, &hello)?;
-    let mut summary = Summary::new(house.pid(), &hello, house.url());
-    if toggle::play(&mut client, Instant::now() + length, context)? {
-        return Ok(None);
-    }
-    let stat: Stat = client.call(Op::Stat)?;
-    summary.add(stat, house.close()?);
-    Ok(Some(summary))
+    let load = house.close()?;
+    Ok(Some(Summary::of((house.pid(), house.url.clone()), &hello, batches, stat, load)))
 }
 
 /// The hidden subcommand: the service itself.
-pub(crate) fn teaparty(args: dormouse_teaparty::Args, context: &mut Context) -> Outcome {
+pub(crate) fn teaparty(args: &dormouse_teaparty::Args, context: &mut Context) -> Outcome {
     // Not by this program's name: a service that is looked into, not the command that looks.
     let _ = rustix::thread::set_name(c"teaparty");
     let json = context.json;
     let mut told = Ok(());
-    let summary = dormouse_teaparty::run(&args.into(), |url| {
+    let summary = dormouse_teaparty::run(args, |url| {
         told = child::announce(url, json, context);
     })
-    .map_err(|error| Failure::new(Exit::Failed, format!("{error:#}")))?;
+    .map_err(|error| Failure::failed(format!("{error:#}")))?;
     told?;
     if json {
         context.document(&child::End { summary })?;

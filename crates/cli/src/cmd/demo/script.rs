@@ -3,21 +3,19 @@
 use std::num::NonZero;
 use std::time::{Duration, Instant};
 
-use dormouse::wire::{Changed, Op, Tracing};
+use dormouse::wire::{BatchStat, Changed, Op, Tracing};
 use serde::Serialize;
 
 use super::child::TeaHouse;
 use super::summary::Batches;
 use crate::client::Client;
-use crate::cmd::top::ended_before;
-use crate::cmd::top::model::View;
-use crate::cmd::top::plain;
-use crate::cmd::trace::{Limits, Stream};
 use crate::duration::short;
 use crate::exit::Outcome;
 use crate::output::{Context, HEAD};
-use crate::sample::Sample;
+use crate::render::watch::Watch;
+use crate::sample::source::Source;
 use crate::signals::Signals;
+use crate::stream::{Limits, Stream};
 use crate::target::Target;
 use crate::text::count;
 
@@ -39,6 +37,7 @@ struct Begun<'a> {
 /// Plays it; `None` when a signal ended it.
 pub(super) fn play(
     client: &mut Client,
+    source: Source,
     target: &Target,
     house: &TeaHouse,
     length: Duration,
@@ -47,12 +46,12 @@ pub(super) fn play(
     let signals = &Signals::to_end()?;
     let part = length / PARTS;
     if context.json {
-        context.document(&Begun { kind: "start", pid: house.pid(), url: house.url() })?;
+        context.document(&Begun { kind: "start", pid: house.pid(), url: &house.url })?;
     }
-    headline(format_args!("a tea house serves {} (process {})", house.url(), house.pid()), context)?;
-    let mut tables = Tables { pid: house.pid(), before: sample(client)?, due: Instant::now() + part };
+    headline(format_args!("a tea house serves {} (process {})", house.url, house.pid()), context)?;
+    let mut watch = Watch::start(source, part, part)?;
     for _ in 0..TABLES {
-        if tables.next(client, part, signals, context)? {
+        if show_next(&mut watch, signals, context)? {
             return Ok(None);
         }
     }
@@ -60,10 +59,9 @@ pub(super) fn play(
     let on: Changed = client.call(Op::On { glob: "*".into(), for_ms: None, dwell_ms: None, keep: false })?;
     headline(
         format_args!(
-            "all on: {}, {} in {}; some of what they record:",
+            "all on: {}, {}; some of what they record:",
             count(on.changed as u64, "key"),
-            count(on.batch.sites as u64, "site"),
-            short(on.batch.elapsed_ns)
+            sites_in(&on.batch)
         ),
         context,
     )?;
@@ -75,71 +73,43 @@ pub(super) fn play(
     let records = stream.tally.records;
     // Its probes stay on by the lease of `on`.
     drop(stream);
-    if ended_before(start + part, signals)? {
+    if signals.came_before(start + part)? {
         return Ok(None);
     }
     headline("\nwith all of it awake:", context)?;
-    tables.before = sample(client)?;
-    tables.due = Instant::now() + part;
-    if tables.next(client, part, signals, context)? {
+    watch.restart()?;
+    if show_next(&mut watch, signals, context)? {
         return Ok(None);
     }
 
     // By force, in case the agent has not yet seen that the trace is gone.
     let off: Changed = client.call(Op::Off { glob: "*".into(), dwell_ms: None, force: true })?;
-    headline(
-        format_args!("all off: {} in {}", count(off.batch.sites as u64, "site"), short(off.batch.elapsed_ns)),
-        context,
-    )?;
+    headline(format_args!("all off: {}", sites_in(&off.batch)), context)?;
     context.flush()?;
     Ok(Some(Batches { on: on.batch, off: off.batch, records }))
 }
 
-/// Snapshots at fixed times.
-struct Tables {
-    pid: u32,
-    before: Sample,
-    due: Instant,
-}
-
-impl Tables {
-    /// Waits for the next one and prints it; true when a signal came first.
-    fn next(
-        &mut self,
-        client: &mut Client,
-        part: Duration,
-        signals: &Signals,
-        context: &mut Context,
-    ) -> Outcome<bool> {
-        context.flush()?;
-        if ended_before(self.due, signals)? {
-            return Ok(true);
-        }
-        let after = sample(client)?;
-        let view = View::between(&self.before, &after, &[]);
-        if context.json {
-            context.document(&plain::Snapshot {
-                kind: "snapshot",
-                pid: self.pid,
-                name: "teaparty",
-                view: &view,
-            })?;
-        } else {
-            context.line(plain::headline(client.who(), &view))?;
-            if let Some(inside) = &view.inside {
-                context.line(plain::groups(&view, inside).render(HEAD))?;
-            }
-        }
-        self.before = after;
-        self.due += part;
-        context.flush()?;
-        Ok(false)
+/// Waits for the next view and prints its groups; true when a signal came first.
+fn show_next(watch: &mut Watch, signals: &Signals, context: &mut Context) -> Outcome<bool> {
+    context.flush()?;
+    if signals.came_before(watch.due)? {
+        return Ok(true);
     }
+    let view = watch.view()?;
+    if context.json {
+        context.document(&view.document(watch.source.pid, &watch.source.name))?;
+    } else {
+        context.line(view.headline(&watch.source.who))?;
+        if let Some(groups) = view.group_table() {
+            context.line(groups.render(HEAD))?;
+        }
+    }
+    context.flush()?;
+    Ok(false)
 }
 
-/// What the service tells of itself now.
-fn sample(client: &mut Client) -> Outcome<Sample> {
-    client.call(Op::Stat).map(Sample::of_agent)
+fn sites_in(batch: &BatchStat) -> String {
+    format!("{} in {}", count(batch.sites as u64, "site"), short(batch.elapsed_ns))
 }
 
 fn headline(text: impl std::fmt::Display, context: &mut Context) -> Outcome<()> {

@@ -1,19 +1,22 @@
-//! What came of a demo: requests beside the CPU time that they took.
+//! The result of a demo: requests beside the CPU time that they took.
 
-use dormouse::wire::{Batch, Hello, Stat};
+use std::borrow::Cow;
+
+use dormouse::wire::{BatchStat, Hello, Stat};
+use dormouse_teaparty::load::{Report, RouteReport};
 use serde::Serialize;
 
-use super::child::Load;
 use crate::duration::short;
 use crate::exit::{Exit, Outcome};
 use crate::output::{BAD, Context, HEAD};
-use crate::text::{Align, Table, clean, count};
+use crate::render::table::Table;
+use crate::text::{clean, count};
 
-/// What switching all keys took.
+/// The work of switching all keys.
 #[derive(Debug, Serialize)]
 pub(super) struct Batches {
-    pub(super) on: Batch,
-    pub(super) off: Batch,
+    pub(super) on: BatchStat,
+    pub(super) off: BatchStat,
     /// Records that were printed in between.
     #[serde(rename = "records_printed")]
     pub(super) records: u64,
@@ -29,7 +32,7 @@ pub(super) struct Summary {
     keys: usize,
     sites: usize,
     #[serde(flatten)]
-    pub(super) batches: Option<Batches>,
+    batches: Option<Batches>,
     served: u64,
     served_per_s: f64,
     errors: u64,
@@ -46,11 +49,11 @@ pub(super) struct Summary {
 #[derive(Debug, Serialize)]
 struct Route {
     #[serde(rename = "route")]
-    name: String,
+    name: Cow<'static, str>,
     served: u64,
     errors: u64,
-    p50_us: u64,
-    p99_us: u64,
+    p50_us: u32,
+    p99_us: u32,
     cpu_ns: u64,
     cpu_ns_per_request: u64,
 }
@@ -63,52 +66,48 @@ struct Other {
 }
 
 impl Summary {
-    pub(super) fn new(pid: u32, hello: &Hello, url: &str) -> Summary {
-        Summary {
-            kind: "summary",
-            pid,
-            url: url.to_owned(),
-            keys: hello.keys,
-            sites: hello.sites,
-            batches: None,
-            served: 0,
-            served_per_s: 0.0,
-            errors: 0,
-            first_error: None,
-            process_cpu_ns: 0,
-            unattributed_cpu_ns: 0,
-            records_dropped: 0,
-            routes: Vec::new(),
-            others: Vec::new(),
-        }
-    }
-
     /// Brings the service's account and the clients' together.
-    pub(super) fn add(&mut self, stat: Stat, load: Load) {
-        self.served = load.served;
-        self.served_per_s = load.served_per_s;
-        self.errors = load.errors;
-        self.first_error = load.first_error;
-        self.process_cpu_ns = stat.process_cpu_ns;
-        self.unattributed_cpu_ns = stat.unattributed_cpu_ns;
-        self.records_dropped = stat.dropped;
+    pub(super) fn of(
+        house: (u32, String),
+        hello: &Hello,
+        batches: Option<Batches>,
+        stat: Stat,
+        load: Report,
+    ) -> Summary {
         let mut groups = stat.groups;
-        for route in load.routes {
-            let of_route = groups.iter().position(|group| group.name == route.name);
-            let group = of_route.map(|at| groups.swap_remove(at));
-            let cpu_ns = group.map_or(0, |group| group.cpu_ns);
-            self.routes.push(Route {
-                name: route.name,
+        let route = |route: RouteReport| {
+            let of_route = groups.iter().position(|group| group.name == route.route);
+            let cpu_ns = of_route.map_or(0, |at| groups.swap_remove(at).cpu_ns);
+            Route {
+                name: route.route,
                 served: route.served,
                 errors: route.errors,
                 p50_us: route.latency.p50_us,
                 p99_us: route.latency.p99_us,
                 cpu_ns,
                 cpu_ns_per_request: cpu_ns.checked_div(route.served + route.errors).unwrap_or(0),
-            });
-        }
+            }
+        };
+        let routes = load.routes.into_iter().map(route).collect();
         groups.sort_by(|a, b| b.cpu_ns.cmp(&a.cpu_ns).then_with(|| a.name.cmp(&b.name)));
-        self.others.extend(groups.into_iter().map(|group| Other { group: group.name, cpu_ns: group.cpu_ns }));
+        let others = groups.into_iter().map(|group| Other { group: group.name, cpu_ns: group.cpu_ns });
+        Summary {
+            kind: "summary",
+            pid: house.0,
+            url: house.1,
+            keys: hello.keys,
+            sites: hello.sites,
+            batches,
+            served: load.served,
+            served_per_s: load.served_per_s,
+            errors: load.errors,
+            first_error: load.first_error,
+            process_cpu_ns: stat.process_cpu_ns,
+            unattributed_cpu_ns: stat.unattributed_cpu_ns,
+            records_dropped: stat.dropped,
+            routes,
+            others: others.collect(),
+        }
     }
 
     /// A demo in which the service failed its clients is no success.
@@ -153,15 +152,8 @@ impl Summary {
     }
 
     fn table(&self) -> Table {
-        let mut table = Table::new([
-            ("CPU TIME OF", Align::Left),
-            ("CPU s", Align::Right),
-            ("SHARE %", Align::Right),
-            ("SERVED", Align::Right),
-            ("CPU us/REQUEST", Align::Right),
-            ("p50 us", Align::Right),
-            ("p99 us", Align::Right),
-        ]);
+        let heads = ["CPU TIME OF", ">CPU s", ">SHARE %", ">SERVED", ">CPU us/REQUEST", ">p50 us", ">p99 us"];
+        let mut table = Table::new(heads);
         let cpu = |ns: u64| {
             let share = ns as f64 / self.process_cpu_ns.max(1) as f64 * 100.0;
             [format!("{:.3}", ns as f64 / 1e9), format!("{share:.1}")]
@@ -192,10 +184,10 @@ impl Summary {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dormouse::wire::GroupStat;
+    use dormouse::wire::GroupRow;
 
-    fn group(name: &str, cpu_ns: u64, finished: u64) -> GroupStat {
-        GroupStat {
+    fn group(name: &str, cpu_ns: u64, finished: u64) -> GroupRow {
+        GroupRow {
             id: 1,
             name: name.into(),
             cpu_ns,
@@ -203,6 +195,8 @@ mod tests {
             alive: 0,
             started: finished,
             finished,
+            requests: finished,
+            polls: 0,
             counts: Vec::new(),
         }
     }
@@ -213,8 +207,9 @@ mod tests {
             "keys": 9, "sites": 12,
         }))
         .unwrap();
-        let load: Load = serde_json::from_value(serde_json::json!({
+        let load: Report = serde_json::from_value(serde_json::json!({
             "served": served, "errors": errors, "first_error": null, "served_per_s": 50.0,
+            "elapsed_ns": 1, "asked_per_s": 50, "latency": {"p50_us": 1, "p90_us": 1, "p99_us": 1, "max_us": 1},
             "routes": [{"route": "GET /menu", "served": served, "errors": errors,
                         "latency": {"p50_us": 100, "p90_us": 1, "p99_us": 900, "max_us": 1}}],
         }))
@@ -230,9 +225,7 @@ mod tests {
             dropped: 0,
             clock: None,
         };
-        let mut summary = Summary::new(7, &hello, "http://x");
-        summary.add(stat, load);
-        summary
+        Summary::of((7, "http://x".into()), &hello, None, stat, load)
     }
 
     #[test]
@@ -251,7 +244,7 @@ load            1.000     25.0
     }
 
     #[test]
-    fn a_service_that_failed_its_clients_is_no_success() {
+    fn failed_requests_are_no_success() {
         assert_eq!(summary(0, 10).exit(), Exit::Ok);
         assert_eq!(summary(1, 10).exit(), Exit::Failed);
         assert_eq!(summary(0, 0).exit(), Exit::Failed);

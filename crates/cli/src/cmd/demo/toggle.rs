@@ -1,17 +1,16 @@
 //! The demo's keys on and off as fast as they go, while the interrupts are watched.
 //!
-//! What the origin of batched jump labels watched beside a loop that toggled a key: interrupts between
-//! processors, live. They are counted for the whole machine, and only processors that run the service at
-//! that moment are interrupted.
+//! The origin of batched jump labels watched the same beside a loop that toggled a key: interrupts
+//! between processors, live. They are counted for the whole machine, and only processors that run
+//! the service at that moment are interrupted.
 
 use std::time::{Duration, Instant};
 
-use dormouse::wire::{Batch, Changed, Op};
+use dormouse::wire::{BatchStat, Changed, Op};
 use dormouse_bench::interrupts::Ipis;
 use serde::Serialize;
 
 use crate::client::Client;
-use crate::cmd::top::ended_before;
 use crate::exit::Outcome;
 use crate::output::Context;
 use crate::signals::Signals;
@@ -46,13 +45,13 @@ pub(super) fn play(client: &mut Client, end: Instant, context: &mut Context) -> 
     while Instant::now() < end {
         let (start, before) = (Instant::now(), Ipis::read().ok());
         let due = end.min(start + INTERVAL);
-        let mut batches: Vec<Batch> = Vec::new();
+        let mut batches: Vec<BatchStat> = Vec::new();
         while Instant::now() < due {
             let on: Changed =
                 client.call(Op::On { glob: "*".into(), for_ms: None, dwell_ms: None, keep: false })?;
             let off: Changed = client.call(Op::Off { glob: "*".into(), dwell_ms: None, force: false })?;
             batches.extend([on.batch, off.batch]);
-            if ended_before(Instant::now(), signals)? {
+            if signals.came_before(Instant::now())? {
                 return Ok(true);
             }
         }
@@ -63,10 +62,10 @@ pub(super) fn play(client: &mut Client, end: Instant, context: &mut Context) -> 
     Ok(false)
 }
 
-fn print(batches: &[Batch], elapsed: Duration, ipis: Option<Ipis>, context: &mut Context) -> Outcome<()> {
+fn print(batches: &[BatchStat], elapsed: Duration, ipis: Option<Ipis>, context: &mut Context) -> Outcome<()> {
     let seconds = elapsed.as_secs_f64();
     let updates = batches.len() as f64;
-    let mean = |of: fn(&Batch) -> f64| batches.iter().map(of).sum::<f64>() / updates;
+    let mean = |of: fn(&BatchStat) -> f64| batches.iter().map(of).sum::<f64>() / updates;
     let line = Second {
         kind: "toggle",
         updates: batches.len() as u64,

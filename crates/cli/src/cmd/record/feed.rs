@@ -1,21 +1,25 @@
-//! The kernel's records of page faults, of mappings and of the life of threads, in the order of time.
+//! The kernel's records of page faults, of mappings and of the life of threads, in the order of
+//! time.
 //!
-//! An inherited event has a buffer only on one processor, and is inherited only by what its thread starts later. So
-//! each thread that runs already gets an event on each processor, and threads are looked for again until none is new. A
-//! thread that comes in the middle of that may be found twice, as itself and as a child: of each thread's records those
-//! of one buffer's owner count.
+//! An inherited event has a buffer only on one processor, and is inherited only by what its thread
+//! starts later. So each thread that runs already gets an event on each processor, and threads are
+//! looked for again until none is new. A thread that comes in the middle of that may be found
+//! twice, as itself and as a child: of each thread's records those of one buffer's owner count.
 //!
 //! # Order
 //!
-//! Each buffer is in order, all of them together are not. What one pass over them has found to be the latest moment was over
-//! before the next pass began, so after that one everything up to it is here and can be told in order. Memory is bounded
-//! by what happens between two passes.
+//! Each buffer is in order, all of them together are not. The latest moment that one pass over them
+//! found was over before the next pass began, so after that one everything up to it is here and can
+//! be told in order. Memory is bounded by what happens between two passes.
 
 use std::collections::{HashMap, HashSet};
 use std::num::NonZero;
 use std::{fs, io};
 
-use dormouse_sys::perf::{Attr, Buffer, Counted, Error, Record, Sampling, Subject, What};
+use dormouse_maps::{MappingKind, MapsLine, parse};
+use dormouse_sys::perf::{
+    Attr, Buffer, Error, KernelEvent, PerfRecord, Sampling, Subject, What, online_cpus,
+};
 
 use crate::target::Proc;
 
@@ -23,18 +27,20 @@ use crate::target::Proc;
 const ALL: usize = 128 << 20;
 const LARGEST: usize = 32 << 20;
 /// Every fault; also what maps and who lives.
-const SAMPLING: Sampling = Sampling { every: NonZero::<u64>::MIN, life: true };
+const SAMPLING: Sampling =
+    Sampling { every: NonZero::<u64>::MIN, life: true, callchain: false, stack_bytes: 0 };
 
 /// Buffers, and what was read from them but not told yet.
 #[derive(Debug)]
 pub(super) struct Feed {
     cpus: Vec<u32>,
     attr: Attr,
-    user_only: bool,
+    /// Faults that the kernel takes for a process are missing, because more is not allowed.
+    pub(super) user_only: bool,
     /// With the thread that each was opened for.
     buffers: Vec<(u32, Buffer)>,
     /// In order up to where the last pass began.
-    pending: Vec<(u32, Record)>,
+    pending: Vec<(u32, PerfRecord)>,
     /// The latest moment of the pass before.
     latest: u64,
     sources: Sources,
@@ -52,17 +58,17 @@ struct Sources {
 impl Feed {
     /// Of what the calling thread starts: from each program's start on.
     pub(super) fn of_children() -> Result<Self, Error> {
-        let mut feed = Self::new(Attr::count(Counted::PageFaults).inherited().from_exec());
+        let mut feed = Self::new(Attr::count(KernelEvent::PageFaults).inherited().from_exec());
         feed.open(rustix::thread::gettid().as_raw_pid().cast_unsigned(), 1)?;
         Ok(feed)
     }
 
     /// Of a process that runs, and of what it starts; also the threads that it has.
     pub(super) fn of_process(pid: u32, proc: &Proc) -> Result<(Self, Vec<u32>), Error> {
-        let mut feed = Self::new(Attr::count(Counted::PageFaults).inherited());
+        let mut feed = Self::new(Attr::count(KernelEvent::PageFaults).inherited());
         let mut known = HashSet::new();
         loop {
-            let tids = threads_of(pid, proc).unwrap_or_default();
+            let tids = proc.tids(pid).unwrap_or_default();
             // Those that were inherited in the meantime have said so.
             feed.drain();
             known.extend(feed.pending.iter().filter_map(|(_, record)| match record.what {
@@ -89,7 +95,7 @@ impl Feed {
 
     fn new(attr: Attr) -> Self {
         Self {
-            cpus: online(),
+            cpus: online_cpus(),
             attr,
             user_only: false,
             buffers: Vec::new(),
@@ -97,11 +103,6 @@ impl Feed {
             latest: 0,
             sources: Sources::default(),
         }
-    }
-
-    /// Whether faults that the kernel takes for a process are missing, because more is not allowed.
-    pub(super) fn is_user_only(&self) -> bool {
-        self.user_only
     }
 
     /// Opens an event of `tid`, one of so many threads, on each processor.
@@ -184,58 +185,26 @@ impl Sources {
     }
 }
 
-/// The threads of a process.
-fn threads_of(pid: u32, proc: &Proc) -> io::Result<Vec<u32>> {
-    let entries = fs::read_dir(proc.path(pid, "task"))?;
-    Ok(entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect())
-}
-
-/// The processors that are on.
-fn online() -> Vec<u32> {
-    let list = fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
-    let cpus = processors(list.trim());
-    if cpus.is_empty() {
-        let count = std::thread::available_parallelism().map_or(1, NonZero::get);
-        return (0..count as u32).collect();
-    }
-    cpus
-}
-
-/// The numbers in a list as `0-3,5`.
-fn processors(list: &str) -> Vec<u32> {
-    let range = |part: &str| {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        Some(first.parse::<u32>().ok()?..=last.parse().ok()?)
-    };
-    list.split(',').filter_map(range).flatten().collect()
-}
-
-/// The mappings of a process as the kernel would have reported them. None when they cannot be read.
+/// The mappings of a process as the kernel would have reported them.
 pub(super) fn mappings_of(pid: u32, proc: &Proc) -> io::Result<Vec<What>> {
-    let text = fs::read(proc.path(pid, "maps"))?;
-    Ok(text.split(|&byte| byte == b'\n').filter_map(|line| mapping(pid, line)).collect())
+    Ok(mappings_in(pid, &fs::read(proc.path(pid, "maps"))?))
 }
 
-/// A line of `/proc/PID/maps`: `start-end rights offset device inode` and the path, which is the rest.
-fn mapping(pid: u32, line: &[u8]) -> Option<What> {
-    let mut rest = line;
-    let mut columns = [""; 5];
-    for column in &mut columns {
-        rest = rest.trim_ascii_start();
-        let end = rest.iter().position(|&byte| byte == b' ').unwrap_or(rest.len());
-        let (text, after) = rest.split_at(end);
-        (*column, rest) = (std::str::from_utf8(text).ok()?, after);
-    }
-    let number = |text| u64::from_str_radix(text, 16).ok();
-    let (start, end) = columns[0].split_once('-')?;
-    let (start, end) = (number(start)?, number(end)?);
-    let file = match rest.trim_ascii_start() {
-        // As its records call memory without a file.
-        b"" => b"//anon".to_vec(),
-        name if name.starts_with(b"[anon") => b"//anon".to_vec(),
-        name => name.to_vec(),
+/// The mappings in the text of a maps file. The process may change them while it is read, so a line
+/// that does not lie behind the one before it, or breaks off, is left out.
+fn mappings_in(pid: u32, text: &[u8]) -> Vec<What> {
+    let mapping = |line: MapsLine<'_>| {
+        let file = match line.kind {
+            // As its records call memory without a file.
+            MappingKind::Anonymous => b"//anon".to_vec(),
+            _ if line.name.starts_with(b"[anon") => b"//anon".to_vec(),
+            // The kernel's own records of mappings have the mark.
+            MappingKind::Deleted | MappingKind::Memfd => [&line.name[..], b" (deleted)"].concat(),
+            _ => line.name.into_owned(),
+        };
+        What::Mapping { pid, start: line.start, len: line.last - line.start + 1, offset: line.offset, file }
     };
-    Some(What::Mapping { pid, start, len: end.checked_sub(start)?, offset: number(columns[2])?, file })
+    parse(text).filter_map(Result::ok).map(mapping).collect()
 }
 
 #[cfg(test)]
@@ -243,38 +212,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_of_maps_are_read_as_the_kernel_reports_mappings() {
-        let read = |line: &str| match mapping(7, line.as_bytes())? {
+    fn maps_read_as_the_kernel_reports_mappings() {
+        let text = b"1000-3000 r-xp 00002000 fe:01 12   /a b\n\
+            3000-5000 rw-p 00000000 00:00 0 \n\
+            5000-7000 rw-p 00000000 00:00 0  [anon: x]\n\
+            5000-7000 rw-p 00000000 00:00 0  [heap]\n\
+            7000-9000 rw-p 00000000 00:00 0  [heap]\n\
+            9000-a000 rw-p 0000";
+        let read = mappings_in(7, text).into_iter().map(|what| match what {
             What::Mapping { pid: 7, start, len, offset, file } => {
-                Some((start, len, offset, String::from_utf8(file).unwrap()))
+                (start, len, offset, String::from_utf8(file).unwrap())
             }
             other => panic!("{other:?}"),
-        };
-        for (line, right) in [
-            ("1000-3000 r-xp 00002000 fe:01 12   /a b", Some((0x1000, 0x2000, 0x2000, "/a b"))),
-            ("1000-3000 rw-p 00000000 00:00 0 ", Some((0x1000, 0x2000, 0, "//anon"))),
-            ("1000-3000 rw-p 00000000 00:00 0  [anon: x]", Some((0x1000, 0x2000, 0, "//anon"))),
-            ("1000-3000 rw-p 00000000 00:00 0  [heap]", Some((0x1000, 0x2000, 0, "[heap]"))),
-            ("3000-1000 rw-p 00000000 00:00 0", None),
-            ("1000 rw-p 00000000 00:00 0", None),
-            ("", None),
-        ] {
-            let right = right.map(|(start, len, offset, file)| (start, len, offset, file.to_owned()));
-            assert_eq!(read(line), right, "{line:?}");
-        }
+        });
+        let right = [
+            (0x1000, 0x2000, 0x2000, "/a b"),
+            (0x3000, 0x2000, 0, "//anon"),
+            (0x5000, 0x2000, 0, "//anon"),
+            (0x7000, 0x2000, 0, "[heap]"),
+        ];
+        assert!(read.eq(right.map(|(start, len, offset, file)| (start, len, offset, file.to_owned()))));
     }
 
     #[test]
-    fn lists_of_processors_are_read() {
-        for (list, right) in [("0", &[0][..]), ("0-2,5", &[0, 1, 2, 5]), ("", &[]), ("x-1,7", &[7])] {
-            assert_eq!(processors(list), right, "{list:?}");
-        }
-    }
-
-    #[test]
-    fn of_what_two_buffers_say_of_a_thread_one_counts() {
+    fn one_buffer_speaks_for_a_thread() {
         let mut sources = Sources { own: HashSet::from([1, 2]), inherited: HashMap::new() };
-        let sample = |tid| What::Sample { pid: 1, tid, ip: 0, addr: 0 };
+        let sample = |tid| What::Sample { pid: 1, tid, ip: 0, addr: 0, callchain: Vec::new(), stack: None };
         // 2 is also a child of 1, and 3 one of both.
         for (owner, tid, speaks) in [(1, 1, true), (1, 2, false), (2, 2, true), (2, 3, true), (1, 3, false)] {
             assert_eq!(sources.speaks(owner, &sample(tid)), speaks, "{tid} by {owner}");

@@ -5,10 +5,10 @@ use std::io::{self, BufWriter};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
-use dormouse_maps::faults::{self, Op, WriteError, Writer};
+use dormouse_maps::faults::{self, FaultOp as Op, FaultWriteError as WriteError, FaultWriter as Writer};
 use tempfile::NamedTempFile;
 
-use crate::exit::{Exit, Failure, Outcome};
+use crate::exit::{Failure, Outcome};
 
 /// A trace being written beside the place where it will be.
 #[derive(Debug)]
@@ -38,7 +38,7 @@ impl TraceFile {
             Ok(()) => Ok(true),
             Err(WriteError::Full) => Ok(false),
             Err(WriteError::Io(error)) => Err(cannot_write(&self.path, &error)),
-            Err(error) => Err(Failure::new(Exit::Failed, format!("cannot record: {error}"))),
+            Err(error) => Err(Failure::failed(format!("cannot record: {error}"))),
         }
     }
 
@@ -66,14 +66,14 @@ fn refuse_another(path: &Path) -> Outcome<()> {
         Ok(false) => Ok(()),
         Ok(true) => {
             let message = format!("{} is no trace of page faults: it is not overwritten", path.display());
-            Err(Failure::new(Exit::Failed, message).hint("name another file with -o"))
+            Err(Failure::failed(message).hint("name another file with -o"))
         }
         Err(error) => Err(cannot_write(path, &error)),
     }
 }
 
 fn cannot_write(path: &Path, error: &io::Error) -> Failure {
-    Failure::new(Exit::Failed, format!("cannot write {}, which -o asks for: {error}", path.display()))
+    Failure::failed(format!("cannot write {}, which -o asks for: {error}", path.display()))
 }
 
 #[cfg(test)]
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_at_the_place_until_the_trace_is_whole_and_nothing_beside_it_after() {
+    fn a_trace_appears_whole_or_not_at_all() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("x.faults.gz");
         let mut abandoned = TraceFile::create(&path).unwrap();
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_trace_is_never_overwritten_also_when_it_comes_while_recording() {
+    fn no_other_file_is_ever_overwritten() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("x");
         let file = TraceFile::create(&path).unwrap();
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_where_nothing_can_be_written_is_named() {
+    fn an_unwritable_place_is_named() {
         for place in ["/proc/self/x", "/nowhere/x"] {
             let said = message(TraceFile::create(Path::new(place)));
             assert!(said.contains(place) && said.contains("-o"), "{said}");

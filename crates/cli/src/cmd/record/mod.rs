@@ -1,9 +1,10 @@
-//! `dormouse record --faults`: the page faults of a process, with the mappings as they change, into a trace that
-//! `dormouse bench maps --trace` replays.
+//! `dormouse record --faults`: the page faults of a process, with the mappings as they change, into
+//! a trace that `dormouse bench maps --trace` replays.
 //!
-//! The kernel records; there need be no dormouse in the process, and it is not stopped. What it starts from then on is
-//! recorded with it; processes that it had started before are not. The file is written as the records come and gets its name
-//! at the end, whatever that is: the target's, Ctrl-C, the time, a full trace.
+//! The kernel records; there need be no dormouse in the process, and it is not stopped. Processes
+//! that it starts from then on are recorded with it; processes that it had started before are not.
+//! The file is written as the records come and gets its name at the end, whatever that is: the
+//! target's, Ctrl-C, the time, a full trace.
 
 mod feed;
 mod file;
@@ -11,9 +12,8 @@ mod story;
 
 use std::ffi::OsString;
 use std::os::fd::{AsFd as _, OwnedFd};
-use std::os::unix::process::ExitStatusExt as _;
 use std::path::PathBuf;
-use std::process::{Child, Command, ExitStatus};
+use std::process::{Child, ExitStatus};
 use std::time::{Duration, Instant};
 
 use dormouse_sys::perf::Error;
@@ -21,7 +21,8 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use serde::Serialize;
 
 use crate::args::help;
-use crate::duration::{parse_positive, short_of};
+use crate::child::{code_of, spawn};
+use crate::duration::{parse_positive, short};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Context, say};
 use crate::signals::{Signals, wait};
@@ -32,7 +33,8 @@ use feed::Feed;
 use file::TraceFile;
 use story::{Counts, Story};
 
-/// How often the buffers are read. A fault takes half a microsecond or more and 48 bytes: what comes in that time fits.
+/// How often the buffers are read. A fault takes half a microsecond or more and 48 bytes: what
+/// comes in that time fits.
 const TICK: Duration = Duration::from_millis(20);
 
 /// Record what a process does into a file: its page faults
@@ -53,7 +55,8 @@ pub(crate) struct Args {
     /// End after so many faults
     #[arg(long, value_name = "FAULTS", value_parser = clap::value_parser!(u64).range(1..))]
     most: Option<u64>,
-    /// Run this, record it from its start, and end with its exit code (127 or 126 where it cannot be run)
+    /// Run this, record it from its start, and end with its exit code (127 or 126 where it cannot
+    /// be run)
     #[arg(last = true, value_name = "COMMAND", group = "subject")]
     command: Vec<OsString>,
 }
@@ -74,22 +77,21 @@ enum Ended {
 struct Summary<'a> {
     file: &'a str,
     pid: u32,
+    #[serde(flatten)]
+    recorded: &'a Recorded,
+    /// Of the command that was run; 128 and the signal's number if one ended it.
+    exit_code: Option<u8>,
+}
+
+/// The result of a recording.
+#[derive(Serialize)]
+struct Recorded {
     ended: Ended,
     elapsed_ns: u64,
     /// Whether faults that the kernel takes on a process's behalf are in it.
     kernel_faults: bool,
     #[serde(flatten)]
     counts: Counts,
-    /// Of the command that was run; 128 and the signal's number if one ended it.
-    exit_code: Option<u8>,
-}
-
-/// What came of a recording.
-struct Recorded {
-    ended: Ended,
-    elapsed: Duration,
-    counts: Counts,
-    kernel_faults: bool,
 }
 
 /// A recording under way.
@@ -121,7 +123,7 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
             let end = pidfd(Pid::from_child(&child))?;
             let recording = Recording { feed, story, file, signals: &signals, length: args.length };
             let recorded = recording.run(&end);
-            // Whatever became of the trace, nobody else waits for the command.
+            // Nobody else waits for the command, also where the trace failed.
             let asked = matches!(&recorded, Ok(Recorded { ended: Ended::Signal, .. }));
             let code = code_of(see_off(&mut child, &end, &signals, asked)?);
             tell(args, pid, &recorded?, Some(code), context)?;
@@ -147,7 +149,8 @@ fn attach<'a>(
     if proc.process(pid).is_none_or(|now| now.start_ticks != process.start_ticks) {
         return Err(gone());
     }
-    // Mappings are read after the events are there, so that none is missed; what is told twice changes nothing.
+    // Mappings are read after the events are there, so that none is missed; what is told twice
+    // changes nothing.
     let (feed, tids) = Feed::of_process(pid, &proc).map_err(|error| refused(&error))?;
     let mappings = feed::mappings_of(pid, &proc).map_err(|error| {
         let message = format!("cannot read the mappings of {}: {error}", describe(&process));
@@ -158,13 +161,6 @@ fn attach<'a>(
     Ok((Recording { feed, story, file, signals, length }, pid, end))
 }
 
-fn spawn(command: &[OsString]) -> Outcome<Child> {
-    let [program, arguments @ ..] = command else {
-        return Err(Failure::new(Exit::Usage, "no command to run"));
-    };
-    Command::new(program).args(arguments).spawn().map_err(|error| Failure::not_run(program, &error))
-}
-
 impl Recording<'_> {
     /// Records until it is to end, and puts the file into its place.
     fn run(mut self, end: &OwnedFd) -> Outcome<Recorded> {
@@ -173,8 +169,7 @@ impl Recording<'_> {
         let mut ended = loop {
             let tick = Instant::now() + TICK;
             let next = until.map_or(tick, |until| until.min(tick));
-            let [signalled, gone] = wait([self.signals.as_fd(), end.as_fd()], Some(next))
-                .map_err(|error| Failure::new(Exit::Failed, format!("cannot wait: {error}")))?;
+            let [signalled, gone] = wait([self.signals.as_fd(), end.as_fd()], Some(next))?;
             self.feed.pass(|what| self.story.tell(what));
             if !self.write()? || self.story.is_full() {
                 break Ended::Full;
@@ -186,8 +181,8 @@ impl Recording<'_> {
                 break Ended::Time;
             }
         };
-        let elapsed = start.elapsed();
-        let kernel_faults = !self.feed.is_user_only();
+        let elapsed_ns = start.elapsed().as_nanos().try_into().unwrap_or(u64::MAX);
+        let kernel_faults = !self.feed.user_only;
         if ended != Ended::Full {
             self.feed.finish(|what| self.story.tell(what));
             if !self.write()? || self.story.is_full() {
@@ -195,7 +190,7 @@ impl Recording<'_> {
             }
         }
         self.file.finish()?;
-        Ok(Recorded { ended, elapsed, counts: self.story.counts(), kernel_faults })
+        Ok(Recorded { ended, elapsed_ns, kernel_faults, counts: self.story.counts })
     }
 
     /// Writes what has been told; whether there is room for more.
@@ -212,25 +207,18 @@ impl Recording<'_> {
 /// Waits for the end of the command; asks for it where somebody has, and a second time with force.
 fn see_off(child: &mut Child, end: &OwnedFd, signals: &Signals, mut asked: bool) -> Outcome<ExitStatus> {
     let mut signal = Signal::TERM;
-    let fails = |error: std::io::Error| Failure::new(Exit::Failed, format!("cannot wait: {error}"));
     loop {
         if std::mem::take(&mut asked) {
             // It may have ended; it is not waited for yet, so its number is its own.
             let _ = kill_process(Pid::from_child(child), signal);
             signal = Signal::KILL;
         }
-        let [signalled, gone] = wait([signals.as_fd(), end.as_fd()], None).map_err(fails)?;
+        let [signalled, gone] = wait([signals.as_fd(), end.as_fd()], None)?;
         if gone {
-            return child.wait().map_err(fails);
+            return child.wait().map_err(|error| Failure::failed(format!("cannot wait: {error}")));
         }
         asked = signalled && signals.take();
     }
-}
-
-/// As a shell has it.
-fn code_of(status: ExitStatus) -> u8 {
-    let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
-    code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1)
 }
 
 fn pidfd(pid: Pid) -> Outcome<OwnedFd> {
@@ -258,7 +246,7 @@ fn tell(
     exit_code: Option<u8>,
     context: &mut Context,
 ) -> Outcome<()> {
-    let Recorded { ended, elapsed, counts, kernel_faults } = *recorded;
+    let Recorded { elapsed_ns, counts, kernel_faults, .. } = recorded;
     let file = args.output.to_string_lossy();
     if counts.lost > 0 {
         say(format_args!(
@@ -275,9 +263,7 @@ fn tell(
         );
     }
     if context.json {
-        let elapsed_ns = elapsed.as_nanos().try_into().unwrap_or(u64::MAX);
-        let summary = Summary { file: &file, pid, ended, elapsed_ns, kernel_faults, counts, exit_code };
-        return context.document(&summary);
+        return context.document(&Summary { file: &file, pid, recorded, exit_code });
     }
     let text = format!(
         "{}: {} of {} and {} in {}; {}, {} grown",
@@ -285,7 +271,7 @@ fn tell(
         count(counts.faults, "fault"),
         count(counts.processes.into(), "program"),
         count(counts.threads.into(), "thread"),
-        short_of(elapsed),
+        short(*elapsed_ns),
         count(counts.mapped, "mapping"),
         counts.grown,
     );

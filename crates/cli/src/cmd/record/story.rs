@@ -1,25 +1,27 @@
-//! From the kernel's records to the operations of a trace: who is whose child, and which mappings grew.
+//! From the kernel's records to the operations of a trace: who is whose child, and which mappings
+//! grew.
 //!
-//! The kernel reports a mapping as it is after it was merged with its neighbours, and reports nothing when one is
-//! taken away. So a record that reaches over exactly what was there, and whose backing goes on where
-//! the old one's did, is the old mapping grown; what is reported again as it was is left out.
+//! The kernel reports a mapping as it is after it was merged with its neighbours, and reports
+//! nothing when one is taken away. So a record that reaches over exactly what was there, and whose
+//! backing goes on where the old one's did, is the old mapping grown; what is reported again as it
+//! was is left out.
 
 use std::collections::{BTreeMap, HashMap};
 
-use dormouse_maps::faults::Op;
+use dormouse_maps::faults::FaultOp as Op;
 use dormouse_sys::perf::What;
 use serde::Serialize;
 
 const PAGE_BITS: u32 = 12;
 
-/// What has happened, as far as it is told.
-#[derive(Debug)]
+/// The processes, threads and mappings so far.
+#[derive(Debug, Default)]
 pub(super) struct Story {
     /// Faults after which nothing more is told.
     most: u64,
     /// Operations that nobody has taken yet.
     ops: Vec<Op>,
-    counts: Counts,
+    pub(super) counts: Counts,
     /// By pid, which can be used again.
     alive: HashMap<u32, Process>,
     /// By tid.
@@ -58,13 +60,7 @@ struct Mapping {
 impl Story {
     /// Of nothing so far, and of so many faults at most.
     pub(super) fn up_to(most: u64) -> Self {
-        Self {
-            most,
-            ops: Vec::new(),
-            counts: Counts::default(),
-            alive: HashMap::new(),
-            running: HashMap::new(),
-        }
+        Self { most, ..Self::default() }
     }
 
     /// Whether it has all the faults that it may have.
@@ -83,11 +79,6 @@ impl Story {
         }
     }
 
-    /// How much it is so far.
-    pub(super) fn counts(&self) -> Counts {
-        self.counts
-    }
-
     /// The operations that have not been taken yet.
     pub(super) fn take(&mut self) -> std::vec::Drain<'_, Op> {
         self.ops.drain(..)
@@ -104,7 +95,8 @@ impl Story {
                 self.process(*pid, None);
                 self.thread(*pid, *tid);
             }
-            // Known: a thread that was opened for itself and is also the child of another one that is recorded.
+            // Known: a thread that was opened for itself and is also the child of another one that
+            // is recorded.
             What::Fork { tid, .. } if self.running.contains_key(tid) => {}
             What::Fork { pid, parent, tid } => {
                 if pid != parent {
@@ -119,8 +111,8 @@ impl Story {
                 }
             }
             What::Mapping { pid, start, len, offset, file } => {
-                // A mapping that ends at the last address would have no end; there is none below the
-                // kernel's half.
+                // A mapping that ends at the last address would have no end; there is none below
+                // the kernel's half.
                 let (page, pages) = (start >> PAGE_BITS, len >> PAGE_BITS);
                 let Some(process) = self.alive.get_mut(pid) else { return };
                 if pages == 0 || *start >= 1 << 63 {
@@ -230,7 +222,7 @@ mod tests {
     }
 
     fn fault(tid: u32, page: u64) -> What {
-        What::Sample { pid: 1, tid, ip: 0, addr: page * PAGE + 7 }
+        What::Sample { pid: 1, tid, ip: 0, addr: page * PAGE + 7, callchain: Vec::new(), stack: None }
     }
 
     /// Of a process 1 with threads 1 and 2 and two mappings.
@@ -241,7 +233,7 @@ mod tests {
         for what in happened {
             story.tell(what);
         }
-        (story.take().collect(), story.counts())
+        (story.take().collect(), story.counts)
     }
 
     #[test]
@@ -291,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_in_no_mapping_and_what_was_lost_is_counted() {
+    fn lost_and_outside_faults_are_counted() {
         let (ops, counts) = told(&[fault(1, 9), fault(1, 10), What::Lost(7), fault(2, 30), fault(4, 10)]);
         assert_eq!(ops, [Op::Fault { thread: 0, page: 10 }]);
         assert_eq!((counts.faults, counts.faults_outside, counts.lost), (1, 3, 7));

@@ -1,54 +1,59 @@
 //! `dormouse stat -- COMMAND`: runs a command and says what it used.
 //!
-//! The figures are the kernel's account of the child (`wait4`): its own and that of those of its children that it has
-//! waited for. If it has dormouse in it, its groups and threads are looked at while it runs, and the last look is shown.
+//! The figures are the kernel's account of the child (`wait4`): its own and that of those of its
+//! children that it has waited for. If it has dormouse in it, its groups and threads are looked at
+//! while it runs, and the last look is shown.
 //!
-//! Ctrl-C and Ctrl-\ reach the command from the terminal; this process lives on to tell what was used. SIGTERM and SIGHUP
-//! come to this process alone, and are passed on.
+//! Ctrl-C and Ctrl-\ reach the command from the terminal; this process lives on to tell what was
+//! used. SIGTERM and SIGHUP come to this process alone, and are passed on.
 //!
 //! # Safety
 //!
 //! One `wait4`, for the account of one child.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::io;
 use std::mem::MaybeUninit;
 use std::num::NonZero;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::process::ExitStatusExt as _;
-use std::process::{Command, ExitStatus};
+use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
+use serde_json::Value;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
+use super::account::Account;
 use super::figures::Figure;
-use super::json::{Account, ratio};
+use super::json::Figures;
 use super::text;
+use crate::child::{code_of, spawn};
 use crate::duration::short;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Context, FAIR, HEAD, say};
+use crate::render::column::{NOT_COUNTED, ms};
+use crate::render::row::ratio;
+use crate::render::table::Table;
+use crate::sample::delta::Window;
 use crate::sample::events::{self, Wish};
-use crate::sample::spent::{Spent, Window};
+use crate::sample::source::Source;
 use crate::sample::tasks::own_peak;
-use crate::sample::{Source, mono_ns};
+use crate::sample::totals::{Usage, mono_ns};
 use crate::signals::{Signals, wait};
-use crate::target::{Finder, Found as Process, Target};
-use crate::text::{Align, Table, clean, count};
+use crate::target::{Finder, Found, Target};
+use crate::text::{clean, count};
 
 /// How often a command is looked at while it runs; a shorter one is not seen from inside.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// What one run used.
+/// The use of one run.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 struct Used {
     elapsed_ns: u64,
-    user_ns: u64,
-    system_ns: u64,
-    voluntary_switches: u64,
-    involuntary_switches: u64,
-    minor_faults: u64,
-    major_faults: u64,
+    #[serde(flatten)]
+    usage: Usage,
     /// Null where it cannot be told from that of this process; then the next one bounds it.
     max_rss_bytes: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -59,15 +64,16 @@ struct Used {
 struct Run {
     used: Used,
     status: ExitStatus,
-    /// Of a command with dormouse in it.
-    last: Option<Last>,
+    /// Of a command with dormouse in it, with the time from its last sample to its end.
+    inside: Option<(Inside, u64)>,
 }
 
-/// What was seen of a command from inside, the last time.
-struct Last {
+/// The inside of a command with dormouse in it, since its start.
+struct Inside {
     source: Source,
-    spent: Spent,
-    before_end_ns: u64,
+    window: Window,
+    /// The time of the last sample.
+    at: Instant,
 }
 
 #[derive(Serialize)]
@@ -86,39 +92,52 @@ struct RunDocument<'a> {
     used: Used,
     /// From inside, if it has dormouse in it.
     #[serde(skip_serializing_if = "Option::is_none")]
-    inside: Option<Inside<'a>>,
+    inside: Option<InsideDocument<'a>>,
 }
 
 #[derive(Serialize)]
-struct Inside<'a> {
+struct InsideDocument<'a> {
     before_end_ns: u64,
     #[serde(flatten)]
-    account: Account<'a>,
+    figures: Figures<'a>,
 }
 
+/// Figures of a run that have a mean: key in JSON, scale, places and unit in text, and a name.
+const FIGURES: [(&str, f64, usize, &str, &str); 10] = [
+    ("cpu_ns", 1e6, 3, "ms", "CPU time"),
+    ("cpus_used", 1.0, 3, "", "CPUs used"),
+    ("elapsed_ns", 1e6, 3, "ms", "from start to end"),
+    ("user_ns", 1e6, 3, "ms", "user mode"),
+    ("system_ns", 1e6, 3, "ms", "kernel mode"),
+    ("voluntary_switches", 1.0, 1, "", "voluntary context switches"),
+    ("involuntary_switches", 1.0, 1, "", "involuntary context switches"),
+    ("minor_faults", 1.0, 1, "", "minor page faults"),
+    ("major_faults", 1.0, 1, "", "major page faults"),
+    ("max_rss_bytes", 1_048_576.0, 1, "MiB", SIZE),
+];
+const SIZE: &str = "maximum resident size";
+
+/// All runs together.
 #[derive(Serialize)]
-struct TotalDocument {
+struct Total {
     #[serde(rename = "type")]
     kind: &'static str,
     command: Vec<String>,
     runs: usize,
     failed_runs: usize,
-    cpu_ns: Figure,
-    cpus_used: Figure,
-    elapsed_ns: Figure,
-    user_ns: Figure,
-    system_ns: Figure,
-    voluntary_switches: Figure,
-    involuntary_switches: Figure,
-    minor_faults: Figure,
-    major_faults: Figure,
-    /// Null where the command is too small for it in one run or more.
-    max_rss_bytes: Option<Figure>,
+    /// In the order of [`FIGURES`]; null where one run or more does not have it: the command is too
+    /// small for its size to be known.
+    #[serde(flatten, serialize_with = "as_map")]
+    figures: Vec<(&'static str, Option<Figure>)>,
+}
+
+fn as_map<S: Serializer>(figures: &[(&str, Option<Figure>)], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(figures.iter().map(|(key, figure)| (key, figure)))
 }
 
 impl Used {
     fn cpu_ns(&self) -> u64 {
-        self.user_ns + self.system_ns
+        self.usage.user_ns + self.usage.system_ns
     }
 
     fn cpus(&self) -> f64 {
@@ -130,8 +149,7 @@ impl Used {
 struct Caught {
     /// The terminal sends these to the command as well.
     kept: Signals,
-    term: Signals,
-    hangup: Signals,
+    passed_on: [(Signals, Signal); 2],
 }
 
 /// Runs `command` once or `repeat` times.
@@ -142,9 +160,8 @@ pub(super) fn run(
     context: &mut Context,
 ) -> Outcome {
     let caught = Caught {
-        kept: Signals::of_terminal()?,
-        term: Signals::of_one(Signal::TERM)?,
-        hangup: Signals::of_one(Signal::HUP)?,
+        kept: Signals::all(&[SIGINT, SIGQUIT])?,
+        passed_on: [(Signals::all(&[SIGTERM])?, Signal::TERM), (Signals::all(&[SIGHUP])?, Signal::HUP)],
     };
     // Before it runs: a name that is no event is not to cost a run.
     let outside = wish.of_any_process()?;
@@ -152,7 +169,9 @@ pub(super) fn run(
     for n in 1..=repeat.map_or(1, NonZero::get) {
         let run = once(command, wish, &caught, context.patience)?;
         if context.json {
-            context.document(&document(command, n, &run))?;
+            let inside = run.inside.as_ref().map(|(inside, ns)| (ns, &inside.source, inside.window.delta()));
+            let account = inside.as_ref().map(|(ns, source, delta)| (**ns, Account::of(source, delta)));
+            context.document(&document(command, n, &run, account.as_ref()))?;
         } else if repeat.is_none() {
             print(command, &run, context)?;
         }
@@ -163,35 +182,25 @@ pub(super) fn run(
             break;
         }
     }
-    if runs.iter().all(|run| run.last.is_none()) {
+    if runs.iter().all(|run| run.inside.is_none()) {
         events::warn(&outside);
     }
     let failed = runs.iter().filter(|run| !run.status.success()).count();
     if repeat.is_some() {
-        let total = total(command, &runs, failed);
+        let total = total(command, &runs, failed)?;
         match runs.last() {
             Some(last) if !context.json => print_total(&total, &last.used, context)?,
             _ => context.document(&total)?,
         }
     }
-    let first = runs.iter().map(|run| code(run.status)).find(|&code| code != 0);
+    let first = runs.iter().map(|run| code_of(run.status)).find(|&code| code != 0);
     Ok(first.map_or(Exit::Ok, Exit::Child))
 }
 
-/// As a shell has it.
-fn code(status: ExitStatus) -> u8 {
-    let code = status.code().or_else(|| Some(128 + status.signal()?));
-    code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1)
-}
-
 fn once(command: &[OsString], wish: &Wish, caught: &Caught, patience: Duration) -> Outcome<Run> {
-    let [program, arguments @ ..] = command else {
-        return Err(Failure::new(Exit::Usage, "there is no command behind `--`"));
-    };
     let (start, start_mono_ns) = (Instant::now(), mono_ns());
-    let child =
-        Command::new(program).args(arguments).spawn().map_err(|error| Failure::not_run(program, &error))?;
-    let mut view = View { child: Pid::from_child(&child), start_mono_ns, inside: Found::NotYet };
+    let child = spawn(command)?;
+    let mut view = View { child: Pid::from_child(&child), start_mono_ns, inside: None, is_refused: false };
     // Without it there is nothing to do but wait for the end.
     if let Ok(end) = pidfd_open(view.child, PidfdFlags::empty()) {
         while !caught.wait(&end, view.child)? {
@@ -199,87 +208,67 @@ fn once(command: &[OsString], wish: &Wish, caught: &Caught, patience: Duration) 
         }
     }
     let (status, mut used) = reap(view.child).map_err(|error| {
-        Failure::new(Exit::Failed, format!("cannot wait for {}: {error}", display(program)))
+        Failure::failed(format!("cannot wait for {}: {error}", clean(&words(command)[0])))
     })?;
     used.elapsed_ns = ns(start.elapsed());
-    let last = match view.inside {
-        Found::Seen(seen) => Some(Last {
-            spent: seen.window.spent(),
-            before_end_ns: ns(seen.at.elapsed()),
-            source: seen.source,
-        }),
-        Found::NotYet | Found::Refused => None,
-    };
-    Ok(Run { used, status, last })
+    let inside = view.inside.map(|inside| {
+        let before_end_ns = ns(inside.at.elapsed());
+        (inside, before_end_ns)
+    });
+    Ok(Run { used, status, inside })
 }
 
 impl Caught {
-    /// Waits until the command ends or is to be looked at again, and passes signals on; true: it has ended.
+    /// Waits until the command ends or is to be looked at again, and passes signals on; true: it
+    /// has ended.
     fn wait(&self, end: &OwnedFd, child: Pid) -> Outcome<bool> {
-        let fds = [end.as_fd(), self.term.as_fd(), self.hangup.as_fd()];
-        let [ended, term, hangup] = wait(fds, Some(Instant::now() + LOOK))
-            .map_err(|error| Failure::new(Exit::Failed, format!("cannot wait: {error}")))?;
-        let both = [(term, &self.term, Signal::TERM), (hangup, &self.hangup, Signal::HUP)];
-        for (_, _, signal) in both.into_iter().filter(|(came, signals, _)| *came && signals.take()) {
+        let [term, hangup] = &self.passed_on;
+        let fds = [end.as_fd(), term.0.as_fd(), hangup.0.as_fd()];
+        let [ended, ..] = wait(fds, Some(Instant::now() + LOOK))?;
+        for (_, signal) in self.passed_on.iter().filter(|(signals, _)| signals.take()) {
             // It may just have ended.
-            let _ = kill_process(child, signal);
+            let _ = kill_process(child, *signal);
         }
         Ok(ended)
     }
 }
 
-/// What is seen of the command from inside.
+/// A command that runs, looked at from inside.
 struct View {
     child: Pid,
     start_mono_ns: u64,
-    inside: Found,
-}
-
-enum Found {
-    NotYet,
-    Seen(Box<Seen>),
-    /// What was asked for is nothing that it has.
-    Refused,
-}
-
-/// A command with dormouse in it.
-struct Seen {
-    source: Source,
-    /// Since its start.
-    window: Window,
-    /// When it was last looked at.
-    at: Instant,
+    inside: Option<Inside>,
+    /// The command has no event of a name that was asked for.
+    is_refused: bool,
 }
 
 impl View {
-    /// Looks, unless there is nobody to ask yet, or any more; then the last look stands.
+    /// Takes a sample, unless there is no agent yet, or any more; then the last sample stands.
     fn look(&mut self, wish: &Wish, patience: Duration) {
-        match &mut self.inside {
-            Found::Refused => {}
-            Found::Seen(seen) => {
-                if let Ok(Some(sample)) = seen.source.sample() {
-                    seen.window.add(sample);
-                    seen.at = Instant::now();
-                }
+        if let Some(inside) = &mut self.inside {
+            if let Ok(Some(sample)) = inside.source.sample() {
+                inside.window.add(sample);
+                inside.at = Instant::now();
             }
-            Found::NotYet => self.find(wish, patience),
+        } else if !self.is_refused {
+            self.find(wish, patience);
         }
     }
 
     fn find(&mut self, wish: &Wish, patience: Duration) {
         let finder = Finder::new();
         let target = Target::Pid(self.child.as_raw_pid().cast_unsigned());
-        let Some(found) = finder.look(&target).ok().filter(Process::has_agent) else { return };
+        let Some(found) = finder.look(&target).ok().filter(Found::has_agent) else { return };
         match Source::reach(&finder, &found, wish, patience) {
             Ok(mut source) => {
                 if let Ok(Some(sample)) = source.sample() {
                     let window = Window::since_start(self.start_mono_ns, sample);
-                    self.inside = Found::Seen(Box::new(Seen { source, window, at: Instant::now() }));
+                    self.inside = Some(Inside { source, window, at: Instant::now() });
                 }
             }
             Err(Failure::Said(report)) if report.exit == Exit::Usage => {
                 say(format_args!("{FAIR}not looked into:{FAIR:#} {}", clean(&report.message)));
-                self.inside = Found::Refused;
+                self.is_refused = true;
             }
             Err(_) => {}
         }
@@ -309,33 +298,37 @@ fn reap(child: Pid) -> io::Result<(ExitStatus, Used)> {
     let is_told = is_above_own(max_rss_bytes);
     let used = Used {
         elapsed_ns: 0,
-        user_ns: time(usage.ru_utime),
-        system_ns: time(usage.ru_stime),
-        voluntary_switches: usage.ru_nvcsw.cast_unsigned(),
-        involuntary_switches: usage.ru_nivcsw.cast_unsigned(),
-        minor_faults: usage.ru_minflt.cast_unsigned(),
-        major_faults: usage.ru_majflt.cast_unsigned(),
+        usage: Usage {
+            user_ns: time(usage.ru_utime),
+            system_ns: time(usage.ru_stime),
+            voluntary_switches: usage.ru_nvcsw.cast_unsigned(),
+            involuntary_switches: usage.ru_nivcsw.cast_unsigned(),
+            minor_faults: usage.ru_minflt.cast_unsigned(),
+            major_faults: usage.ru_majflt.cast_unsigned(),
+        },
         max_rss_bytes: Some(max_rss_bytes).filter(|_| is_told),
         max_rss_at_most_bytes: Some(max_rss_bytes).filter(|_| !is_told),
     };
     Ok((ExitStatus::from_raw(status), used))
 }
 
-/// A child begins with the memory of who starts it, and the kernel's account of its largest size keeps that: what is no
-/// larger says nothing of the command. (A sixteenth is more than the kernel's count is off by.)
+/// A child begins with the memory of who starts it, and the kernel's account of its largest size
+/// keeps that: what is no larger says nothing of the command. (A sixteenth is more than the
+/// kernel's count is off by.)
 fn is_above_own(bytes: u64) -> bool {
     own_peak().is_some_and(|own| bytes > own + own / 16)
-}
-
-fn display(text: &OsStr) -> String {
-    clean(&text.to_string_lossy())
 }
 
 fn words(command: &[OsString]) -> Vec<String> {
     command.iter().map(|word| word.to_string_lossy().into_owned()).collect()
 }
 
-fn document<'a>(command: &[OsString], run: u32, of: &'a Run) -> RunDocument<'a> {
+fn document<'a>(
+    command: &[OsString],
+    run: u32,
+    of: &Run,
+    account: Option<&'a (u64, Account<'_>)>,
+) -> RunDocument<'a> {
     RunDocument {
         kind: "run",
         command: words(command),
@@ -345,69 +338,49 @@ fn document<'a>(command: &[OsString], run: u32, of: &'a Run) -> RunDocument<'a> 
         cpu_ns: of.used.cpu_ns(),
         cpus_used: of.used.cpus(),
         used: of.used,
-        inside: of.last.as_ref().map(|last| Inside {
-            before_end_ns: last.before_end_ns,
-            account: Account::of(&last.source, &last.spent),
+        inside: account.map(|(before_end_ns, account)| InsideDocument {
+            before_end_ns: *before_end_ns,
+            figures: Figures::of(account),
         }),
     }
 }
 
-fn total(command: &[OsString], runs: &[Run], failed_runs: usize) -> TotalDocument {
-    let of = |value: fn(&Used) -> f64| Figure::of(runs.iter().map(|run| value(&run.used)));
-    TotalDocument {
-        kind: "total",
-        command: words(command),
-        runs: runs.len(),
-        failed_runs,
-        cpu_ns: of(|used| used.cpu_ns() as f64),
-        cpus_used: of(Used::cpus),
-        elapsed_ns: of(|used| used.elapsed_ns as f64),
-        user_ns: of(|used| used.user_ns as f64),
-        system_ns: of(|used| used.system_ns as f64),
-        voluntary_switches: of(|used| used.voluntary_switches as f64),
-        involuntary_switches: of(|used| used.involuntary_switches as f64),
-        minor_faults: of(|used| used.minor_faults as f64),
-        major_faults: of(|used| used.major_faults as f64),
-        max_rss_bytes: runs
-            .iter()
-            .map(|run| run.used.max_rss_bytes.map(|bytes| bytes as f64))
-            .collect::<Option<Vec<f64>>>()
-            .map(Figure::of),
-    }
+fn total(command: &[OsString], runs: &[Run], failed_runs: usize) -> Outcome<Total> {
+    let documents = runs.iter().map(|run| serde_json::to_value(document(command, 0, run, None)));
+    let documents: Vec<Value> = documents
+        .collect::<Result<_, _>>()
+        .map_err(|error| Failure::failed(format!("cannot write JSON: {error}")))?;
+    let figure = |&(key, ..): &(&'static str, f64, usize, &str, &str)| {
+        let values: Option<Vec<f64>> = documents.iter().map(|run| run[key].as_f64()).collect();
+        (key, values.map(Figure::of))
+    };
+    let figures = FIGURES.iter().map(figure).collect();
+    Ok(Total { kind: "total", command: words(command), runs: runs.len(), failed_runs, figures })
 }
 
 fn print(command: &[OsString], run: &Run, context: &mut Context) -> Outcome<()> {
     let used = &run.used;
     let ended = match run.status.signal() {
         Some(signal) => format!("was ended by signal {signal}"),
-        None => format!("ended with {}", code(run.status)),
+        None => format!("ended with {}", code_of(run.status)),
     };
     context.line(format_args!("{HEAD}`{}` {ended}:{HEAD:#}\n", clean(&words(command).join(" "))))?;
     let mut table = text::figures();
-    let mut row = |value: String, unit: &str, of: &str, note: String| {
-        table.row([value, unit.to_owned(), of.to_owned(), note]);
-    };
-    row(text::ms(used.cpu_ns()), "ms", "CPU time", format!("{:.3} CPUs used", used.cpus()));
-    row(text::ms(used.elapsed_ns), "ms", "from start to end", String::new());
-    row(text::ms(used.user_ns), "ms", "user mode", String::new());
-    row(text::ms(used.system_ns), "ms", "kernel mode", String::new());
-    let switches = used.voluntary_switches + used.involuntary_switches;
-    let involuntary = format!("{} involuntary", used.involuntary_switches);
-    row(switches.to_string(), "", "context switches", involuntary);
-    let faults = used.minor_faults + used.major_faults;
-    row(faults.to_string(), "", "page faults", format!("{} major", used.major_faults));
-    let size = "maximum resident size";
+    let cpus = format!("{:.3} CPUs used", used.cpus());
+    text::figure(&mut table, ms(used.cpu_ns()), "ms", "CPU time", cpus);
+    text::figure(&mut table, ms(used.elapsed_ns), "ms", "from start to end", "");
+    text::usage_figures(&mut table, Some(&used.usage));
     match used.max_rss_bytes {
-        Some(bytes) => row(text::mib(bytes), "MiB", size, String::new()),
-        None => row(text::NOT_COUNTED.into(), "", size, at_most(used)),
+        Some(bytes) => text::figure(&mut table, text::mib(bytes), "MiB", SIZE, ""),
+        None => text::figure(&mut table, NOT_COUNTED.into(), "", SIZE, at_most(used)),
     }
     context.line(table.render(HEAD))?;
-    let Some(last) = &run.last else { return Ok(()) };
-    let head = format!("as seen last, {} before its end:", short(last.before_end_ns));
-    context.text(text::account(&head, &last.source, &last.spent))
+    let Some((inside, before_end_ns)) = &run.inside else { return Ok(()) };
+    let head = format!("as seen last, {} before its end:", short(*before_end_ns));
+    context.text(text::account(&head, &Account::of(&inside.source, &inside.window.delta())))
 }
 
-/// What is known of a size that this process hides.
+/// The bound of a size that this process hides.
 fn at_most(used: &Used) -> String {
     format!(
         "at most {} MiB, what this command itself takes",
@@ -415,7 +388,7 @@ fn at_most(used: &Used) -> String {
     )
 }
 
-fn print_total(total: &TotalDocument, last: &Used, context: &mut Context) -> Outcome<()> {
+fn print_total(total: &Total, last: &Used, context: &mut Context) -> Outcome<()> {
     let failed = match total.failed_runs {
         0 => String::new(),
         n => format!(", {n} of them failed"),
@@ -423,39 +396,20 @@ fn print_total(total: &TotalDocument, last: &Used, context: &mut Context) -> Out
     let command = clean(&total.command.join(" "));
     context
         .line(format_args!("{HEAD}`{command}`, {}{failed}:{HEAD:#}\n", count(total.runs as u64, "run")))?;
-    let mut table = Table::new([
-        ("MEAN", Align::Right),
-        ("± STDDEV", Align::Right),
-        ("%", Align::Right),
-        ("UNIT", Align::Left),
-        ("OF", Align::Left),
-    ]);
-    let ms = 1e6;
-    for (figure, scale, places, unit, of) in [
-        (total.cpu_ns, ms, 3, "ms", "CPU time"),
-        (total.cpus_used, 1.0, 3, "", "CPUs used"),
-        (total.elapsed_ns, ms, 3, "ms", "from start to end"),
-        (total.user_ns, ms, 3, "ms", "user mode"),
-        (total.system_ns, ms, 3, "ms", "kernel mode"),
-        (total.voluntary_switches, 1.0, 1, "", "voluntary context switches"),
-        (total.involuntary_switches, 1.0, 1, "", "involuntary context switches"),
-        (total.minor_faults, 1.0, 1, "", "minor page faults"),
-        (total.major_faults, 1.0, 1, "", "major page faults"),
-    ]
-    .into_iter()
-    .chain(total.max_rss_bytes.map(|size| (size, 1_048_576.0, 1, "MiB", "maximum resident size")))
-    {
+    let mut table = Table::new([">MEAN", ">± STDDEV", ">%", "UNIT", "OF"]);
+    for ((_, scale, places, unit, of), (_, figure)) in FIGURES.iter().zip(&total.figures) {
+        let Some(Figure { mean, stddev, stddev_percent, .. }) = figure else { continue };
         table.row([
-            format!("{:.places$}", figure.mean / scale),
-            format!("± {:.places$}", figure.stddev / scale),
-            format!("{:.1}", figure.stddev_percent),
-            unit.to_owned(),
-            of.to_owned(),
+            format!("{:.places$}", mean / scale),
+            format!("± {:.places$}", stddev / scale),
+            format!("{stddev_percent:.1}"),
+            (*unit).to_owned(),
+            (*of).to_owned(),
         ]);
     }
     context.text(table.render(HEAD))?;
-    if total.max_rss_bytes.is_none() {
-        context.line(format_args!("maximum resident size: {} ({})", text::NOT_COUNTED, at_most(last)))?;
+    if total.figures.iter().any(|(_, figure)| figure.is_none()) {
+        context.line(format_args!("{}: {NOT_COUNTED} ({})", SIZE, at_most(last)))?;
     }
     Ok(())
 }

@@ -1,9 +1,12 @@
-//! `dormouse stat`: CPU time of a service by group and thread, of any other process by thread, or of a command.
+//! `dormouse stat`: CPU time of a service by group and thread, of any other process by thread, or
+//! of a command.
 //!
-//! A process is looked at now and again until the person, the time or the process comes to its end, and what it used
-//! from the first look to the last is printed. The looks in between are for what may be gone by then: a thread that
-//! ends, and the process itself, of which the last look stands for the end.
+//! A process is looked at now and again until the person, the time or the process comes to its end,
+//! and what it used from the first look to the last is printed. The looks in between are for what
+//! may be gone by then: a thread that ends, and the process itself, of which the last look stands
+//! for the end.
 
+mod account;
 mod command;
 mod figures;
 mod json;
@@ -19,11 +22,12 @@ use clap::ArgGroup;
 use crate::duration::parse_positive;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Context, FAIR, say};
-use crate::sample::Source;
+use crate::sample::delta::{Delta, Window};
 use crate::sample::events::Wish;
-use crate::sample::spent::Window;
+use crate::sample::source::Source;
 use crate::signals::{Signals, wait};
 use crate::target::Target;
+use account::{Account, Kind};
 
 /// The shortest interval: below it the looks would show up in their own figures.
 const SHORTEST: Duration = Duration::from_millis(10);
@@ -34,9 +38,10 @@ const SHARE: u32 = 50;
 
 /// Count what a process, its groups and its threads use, or a command
 ///
-/// A process is watched until Ctrl-C, --for or its own end. Groups are those of a service with dormouse in it; of any
-/// other process there are threads. A command is run to its end, and its exit code is passed through (128 and the
-/// signal's number after a signal, 127 or 126 where it cannot be run); the figures follow its own output.
+/// A process is watched until Ctrl-C, --for or its own end. Groups are those of a service with
+/// dormouse in it; of any other process there are threads. A command is run to its end, and its
+/// exit code is passed through (128 and the signal's number after a signal, 127 or 126 where it
+/// cannot be run); the figures follow its own output.
 #[derive(Debug, clap::Args)]
 #[command(group(ArgGroup::new("what").required(true).args(["target", "pid", "command"])))]
 pub(crate) struct Args {
@@ -82,69 +87,68 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
     }
 }
 
-/// Why the watching is over.
-#[derive(Debug)]
-enum End {
-    /// A signal, or the time.
-    Due,
-    /// The process has ended.
-    Ended,
-}
-
 fn watch(target: &Target, args: &Args, context: &mut Context) -> Outcome {
     let signals = Signals::to_end()?;
     let mut source = Source::open(target, &args.events, context.patience)?;
     let Some(first) = source.sample()? else {
-        return Err(Failure::new(Exit::NoTarget, format!("{} has just ended", source.who())));
+        return Err(Failure::new(Exit::NoTarget, format!("{} has just ended", source.who)));
     };
     source.warn();
     let end = args.length.map(|length| Instant::now() + length);
     if args.length.is_none() && !context.json {
-        say(format_args!("counting {}; Ctrl-C ends it", source.who()));
+        say(format_args!("counting {}; Ctrl-C ends it", source.who));
     }
     let mut total = Window::new(first.clone());
     let mut part = Window::new(first);
     let mut due = args.interval.map(|interval| Instant::now() + interval);
     let mut pause = LOOK;
-    let why = loop {
+    // Whether the process has ended, or the reason why it cannot be watched any longer.
+    let ended = loop {
         let until = [end, due, Some(Instant::now() + pause)].into_iter().flatten().min();
         let end_of_process = source.end().unwrap_or(signals.as_fd());
-        let [signalled, _] = wait([signals.as_fd(), end_of_process], until)
-            .map_err(|error| Failure::new(Exit::Failed, format!("cannot wait: {error}")))?;
+        let [signalled, _] = wait([signals.as_fd(), end_of_process], until)?;
         let now = Instant::now();
         let is_over = signalled && signals.take() || end.is_some_and(|end| now >= end);
         let sample = match source.sample() {
             Ok(Some(sample)) => sample,
-            Ok(None) => break Ok(End::Ended),
-            // What was seen until then is still worth having.
+            Ok(None) => break Ok(true),
+            // The samples until then are still worth having.
             Err(failure) => break Err(failure),
         };
         pause = LOOK.max(now.elapsed() * SHARE);
         part.add(sample.clone());
         total.add(sample);
         if is_over {
-            break Ok(End::Due);
+            break Ok(false);
         }
         if let Some((at, interval)) = due.zip(args.interval).filter(|(at, _)| now >= *at) {
-            json::print_or(context, json::Kind::Interval, &source, &part.spent())?;
+            print(context, Kind::Interval, &source, &part.delta())?;
             context.flush()?;
-            part = Window::new(part.last().clone());
+            part = Window::new(part.last.clone());
             // A late block does not bring the next one closer.
             due = Some((at + interval).max(now));
         }
     };
-    let has_ended = matches!(why, Ok(End::Ended));
+    let has_ended = matches!(ended, Ok(true));
     if has_ended {
-        say(format_args!("{FAIR}{} has ended:{FAIR:#} its last moments are not counted", source.who()));
+        say(format_args!("{FAIR}{} has ended:{FAIR:#} its last moments are not counted", source.who));
     }
-    json::print_or(context, json::Kind::Total { has_ended }, &source, &total.spent())?;
-    why.map(|_| Exit::Ok)
+    print(context, Kind::Total { has_ended }, &source, &total.delta())?;
+    ended.map(|_| Exit::Ok)
+}
+
+/// Prints what a process used, in the form that was asked for.
+fn print(context: &mut Context, kind: Kind, source: &Source, delta: &Delta) -> Outcome<()> {
+    let account = Account::of(source, delta);
+    if context.json {
+        return context.document(&json::Document::of(kind, &account));
+    }
+    context.text(text::account(&text::headline(&source.who, kind, delta), &account))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
     #[test]
     fn an_interval_that_would_count_itself_is_refused() {
         assert!(interval("9ms").is_err());

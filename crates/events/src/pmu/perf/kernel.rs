@@ -1,9 +1,9 @@
-//! What is asked of the kernel and the processor, behind a seam for those who imitate them.
+//! The questions to the kernel and the processor, behind a seam for tests that imitate them.
 //!
 //! # Safety
 //!
-//! Descriptors and pages are numbers in a [`Row`](super::row::Row) here, not owners: the row takes one out once, and
-//! shows it to nobody any more, before it has it closed.
+//! Descriptors and pages are numbers in a [`Row`](super::row::Row) here, not owners: the row takes
+//! one out once, and shows it to nobody any more, before it has it closed.
 #![allow(unsafe_code)]
 
 use std::fmt::Debug;
@@ -14,12 +14,14 @@ use std::os::fd::{AsFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use dormouse_sys::fork;
+use dormouse_sys::environment;
 use dormouse_sys::perf::{
-    Attr, Counted, Event, Held, Reading, Subject, ThisProcessor, UserPage, is_filtered, open_here,
+    Attr, EventCount, KernelEvent, OpenEvent, Reading, Subject, ThisProcessor, UserPage, is_filtered,
+    open_here,
 };
+use dormouse_sys::process::identity;
 
-/// What a kernel allows each processor's worth of a user if it does not say, in KiB.
+/// The locked memory that a kernel allows a user for each processor, if it does not say, in KiB.
 const DEFAULT_KIB: usize = 516;
 /// A page, where pages are small; where they are larger, more than a quarter of little is taken.
 const PAGE_KIB: usize = 4;
@@ -34,17 +36,17 @@ pub(super) struct Opened {
 
 pub(super) trait Kernel: Debug + Send + Sync {
     /// Whether the calling thread may count this, and whether in user mode alone; else the reason.
-    fn may(&self, counted: Counted) -> Result<bool, String>;
+    fn may(&self, counted: KernelEvent) -> Result<bool, String>;
     /// Opens an event of the calling thread.
-    fn open(&self, counted: Counted, user_only: bool) -> io::Result<Opened>;
-    /// What a descriptor says, of whatever thread.
-    fn read(&self, fd: RawFd) -> Option<Held>;
-    /// What a page of the calling thread says, if it can.
+    fn open(&self, counted: KernelEvent, user_only: bool) -> io::Result<Opened>;
+    /// The counts behind a descriptor of any thread.
+    fn read(&self, fd: RawFd) -> Option<EventCount>;
+    /// The counts in a page of the calling thread, if it holds.
     ///
     /// # Safety
     ///
     /// It is of [`Kernel::open`] on this thread in this process, and not closed.
-    unsafe fn look(&self, page: NonNull<UserPage>) -> Option<Held>;
+    unsafe fn look(&self, page: NonNull<UserPage>) -> Option<EventCount>;
     /// # Safety
     ///
     /// It is of [`Kernel::open`], and nobody has it any more.
@@ -53,7 +55,7 @@ pub(super) trait Kernel: Debug + Send + Sync {
     fn clock(&self) -> u64;
     /// CPU time of another.
     fn clock_of(&self, tid: u32) -> Option<u64>;
-    /// A number that is another one in a fork child; 0 where that is not to be had.
+    /// A number that is another one in a fork child; 0 where there is none.
     fn process(&self) -> u64;
     /// How many descriptors the process may have.
     fn limit(&self) -> u64;
@@ -62,8 +64,8 @@ pub(super) trait Kernel: Debug + Send + Sync {
 #[derive(Debug)]
 pub(super) struct Linux {
     pages: AtomicU32,
-    /// A quarter of the user's locked memory: the clock takes another one, and the host has ends of its own. A
-    /// counter without a page asks the kernel.
+    /// A quarter of the user's locked memory: the clock takes another one, and the host needs some,
+    /// too. A counter without a page asks the kernel.
     most_pages: AtomicU32,
 }
 
@@ -107,36 +109,47 @@ fn quarter_of_locked_memory() -> u32 {
     u32::try_from(pages.saturating_mul(processors) / 4).unwrap_or(u32::MAX)
 }
 
-fn attr(counted: Counted, user_only: bool) -> Attr {
+/// Whether the calling thread, maybe one that serves a request, can open an event without a filter
+/// ending the process for it. A filter may have come since somebody began to count, and a single
+/// thread may have one, so each thread asks. The question itself is a `prctl`, which a filter that
+/// kills has to allow where these events are counted.
+fn is_safe() -> bool {
+    environment::variables().perf.as_deref().is_some_and(|wish| wish == "1") || !is_filtered()
+}
+
+fn attr(counted: KernelEvent, user_only: bool) -> Attr {
     let attr = Attr::count(counted);
     if user_only { attr.user_only() } else { attr }
 }
 
 impl Kernel for Linux {
-    fn may(&self, counted: Counted) -> Result<bool, String> {
-        if is_filtered() && std::env::var_os("DORMOUSE_PERF").is_none_or(|wish| wish != "1") {
+    fn may(&self, counted: KernelEvent) -> Result<bool, String> {
+        if !is_safe() {
             return Err("a seccomp filter might end the process for perf_event_open: where it only refuses, as those \
                  of containers do, DORMOUSE_PERF=1 has it tried"
                 .to_owned());
         }
         self.most_pages.store(quarter_of_locked_memory(), Ordering::Relaxed);
-        let event = Event::open_allowed(&attr(counted, false), Subject::ThisThread);
+        let event = OpenEvent::open_allowed(&attr(counted, false), Subject::ThisThread);
         event.map(|event| event.is_user_only()).map_err(|error| error.to_string())
     }
 
-    fn open(&self, counted: Counted, user_only: bool) -> io::Result<Opened> {
+    fn open(&self, counted: KernelEvent, user_only: bool) -> io::Result<Opened> {
+        if !is_safe() {
+            return Err(io::Error::from_raw_os_error(libc::EPERM));
+        }
         let event = open_here(&attr(counted, user_only))?;
         let page = if counted.is_hardware() { self.map(event.as_fd()) } else { None };
         Ok(Opened { fd: event.into_raw_fd(), page: page.map_or(ptr::null_mut(), NonNull::as_ptr) })
     }
 
-    fn read(&self, fd: RawFd) -> Option<Held> {
+    fn read(&self, fd: RawFd) -> Option<EventCount> {
         // SAFETY: open until it is taken out of its row, which waits for us.
         let event = unsafe { BorrowedFd::borrow_raw(fd) };
-        Reading::of(event).ok().map(Held::from)
+        Reading::of(event).ok().map(EventCount::from)
     }
 
-    unsafe fn look(&self, page: NonNull<UserPage>) -> Option<Held> {
+    unsafe fn look(&self, page: NonNull<UserPage>) -> Option<EventCount> {
         // SAFETY: mapped, as the caller promises.
         unsafe { page.as_ref() }.read(&ThisProcessor)
     }
@@ -160,10 +173,11 @@ impl Kernel for Linux {
     }
 
     fn process(&self) -> u64 {
-        fork::number().map_or(0, NonZeroU64::get)
+        identity::number().map_or(0, NonZeroU64::get)
     }
 
     fn limit(&self) -> u64 {
+        // Not rustix's, which takes for granted that the kernel answers: a filter may refuse.
         let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         // SAFETY: `limit` is a valid place.
         match unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } {

@@ -1,31 +1,36 @@
-//! What one thread has of the kernel's events: a descriptor for each, and what they have said.
+//! The row of one thread: a descriptor for each of the kernel's events, and the counts that they
+//! have told.
 //!
-//! Rows lie in a static table beside the threads' blocks, empty as the loader leaves them, so that a thread which
-//! begins to count allocates nothing, and what is closed under a reader's hands is never memory.
+//! Rows lie in a static table beside the threads' blocks, empty as the loader leaves them, so that
+//! a thread which begins to count allocates nothing, and a reader never looks at freed memory.
 //!
 //! # Invariants
 //!
 //! 1. Only its thread opens a slot and writes what was said and the totals; totals never go down.
-//! 2. Whoever closes a slot has shut the row: then nobody is in it, and nobody comes in.
-//! 3. Whoever looks at a descriptor or a page is in the row.
+//! 2. A thread that closes a slot has shut the row: then no thread is in it, and none comes in.
+//! 3. A thread that looks at a descriptor or a page is in the row.
 //!
 //! # Async-signal-safety
 //!
-//! A handler that comes into its thread's own read finds it busy, and is given the totals of before.
+//! A handler that comes into its thread's own read finds it busy, and is given the totals of
+//! before.
 //!
 //! # Safety
 //!
-//! The unsafe code looks at and closes what the kernel has opened, under invariants 2 and 3.
+//! The unsafe code looks at descriptors and pages and closes them, under invariants 2 and 3.
 #![allow(unsafe_code)]
 
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
 
-use dormouse_sys::perf::{Held, UserPage};
+use dormouse_sys::perf::{EventCount, UserPage};
 
-use super::EVENTS;
 use super::kernel::{Kernel, Opened};
-use crate::pmu::scale::{Counted, Scaled, Times};
+use crate::pmu::patience;
+use crate::pmu::scale::{Scaled, Tally, Times};
+
+/// How many events the unit has.
+pub(super) const EVENTS: usize = 7;
 
 /// In `gate`: nobody comes in. Below it: how many are in.
 const SHUT: u32 = 1 << 31;
@@ -50,7 +55,7 @@ pub(super) struct Slot {
     /// The generation in which the thread was refused a descriptor, 0: never.
     pub(super) refused_in: AtomicU32,
     page: AtomicPtr<UserPage>,
-    /// Count, enabled and running of what was said last, and of the total.
+    /// Count, enabled and running of the last word, and of the total.
     words: [AtomicU64; 6],
 }
 
@@ -64,9 +69,9 @@ impl Row {
         }
     }
 
-    /// Comes in, unless it is shut.
+    /// Enters the row, unless it is shut.
     pub(super) fn enter(&self) -> Option<Inside<'_>> {
-        // Pairs with the release in `reopen`: what was closed is seen to be.
+        // Pairs with the release in `close`: the slots that were closed are seen to be.
         if self.gate.fetch_add(1, Ordering::Acquire) & SHUT == 0 {
             return Some(Inside(self));
         }
@@ -86,18 +91,24 @@ impl Row {
         inside.map(|inside| OwnInside { row: self, _inside: inside })
     }
 
-    /// Closes what is open of `events`, and says how many that were.
+    /// Closes those of `events` that are open, and returns their number; `None` if threads in the
+    /// row do not leave it.
     ///
     /// # Locking
     ///
-    /// Waits for those who are in the row; none of them waits for anything.
-    pub(super) fn close(&self, kernel: &impl Kernel, events: &[u32]) -> u32 {
-        // Pairs with the releases of those who leave, and of whoever shut it before.
-        while self.gate.fetch_or(SHUT, Ordering::Acquire) & SHUT != 0 {
-            std::thread::yield_now();
+    /// Waits for the threads in the row, as long as `sleeps` say; none of them waits for anything.
+    pub(super) fn close(&self, kernel: &impl Kernel, events: &[u32], sleeps: u32) -> Option<u32> {
+        // Pairs with the releases in `Inside::drop` and at the end of an earlier `close`.
+        let shut = || {
+            let free = |gate: u32| (gate & SHUT == 0).then_some(gate | SHUT);
+            self.gate.fetch_update(Ordering::Acquire, Ordering::Relaxed, free).is_ok()
+        };
+        if !patience::until(&self.gate, sleeps, |gate| gate & SHUT == 0 && shut()) {
+            return None;
         }
-        while self.gate.load(Ordering::Acquire) != SHUT {
-            std::thread::yield_now();
+        if !patience::until(&self.gate, sleeps, |gate| gate == SHUT) {
+            self.gate.fetch_and(!SHUT, Ordering::Release);
+            return None;
         }
         let slots = events.iter().filter_map(|&event| self.slots.get(event as usize));
         let closed = slots.filter_map(Slot::take).inspect(|&opened| {
@@ -107,13 +118,28 @@ impl Row {
         let closed = closed.count() as u32;
         // Pairs with the acquire in `enter`. Some may be knocking, so no plain store.
         self.gate.fetch_and(!SHUT, Ordering::Release);
-        closed
+        Some(closed)
+    }
+
+    /// Its own thread, which ends, is not in the row, though a handler may have left a read by
+    /// `siglongjmp`.
+    pub(super) fn leave_own(&self) {
+        if self.busy.swap(false, Ordering::Relaxed) {
+            self.gate.fetch_sub(1, Ordering::Release);
+        }
+    }
+
+    /// A thread is in the row and does not leave it. The descriptors stay open, so that the thread
+    /// never reads a descriptor that the host has got meanwhile; the row forgets them.
+    pub(super) fn abandon(&self) {
+        self.slots.iter().for_each(|slot| _ = slot.take());
+        self.gate.store(0, Ordering::Relaxed);
     }
 
     /// In a fork child, which has the descriptors but nobody whom they count, and not the pages.
     pub(super) fn forget(&self, kernel: &impl Kernel) {
         for opened in self.slots.iter().filter_map(Slot::take) {
-            // SAFETY: taken out; of those who may have been in the row the child has none.
+            // SAFETY: taken out; the child has none of the threads that may have been in the row.
             unsafe { kernel.close(Opened { page: ptr::null_mut(), ..opened }) };
         }
         self.renew();
@@ -122,14 +148,14 @@ impl Row {
         self.process.store(kernel.process(), Ordering::Relaxed);
     }
 
-    /// For another thread, which nobody has refused anything yet.
+    /// For the next thread in the row, which has not been refused anything yet.
     pub(super) fn renew(&self) {
         for slot in &self.slots {
             slot.refused_in.store(0, Ordering::Relaxed);
         }
     }
 
-    /// Whether what is in it is another process's.
+    /// Whether its descriptors belong to another process.
     #[inline]
     pub(super) fn is_inherited(&self, kernel: &impl Kernel) -> bool {
         let process = self.process.load(Ordering::Relaxed);
@@ -148,7 +174,10 @@ pub(super) struct Inside<'a>(&'a Row);
 impl Drop for Inside<'_> {
     fn drop(&mut self) {
         // Pairs with the acquire in `close`.
-        self.0.gate.fetch_sub(1, Ordering::Release);
+        if self.0.gate.fetch_sub(1, Ordering::Release) & !SHUT == 0 {
+            // The row was abandoned meanwhile.
+            self.0.gate.fetch_add(1, Ordering::Relaxed);
+        }
     }
 }
 
@@ -181,9 +210,9 @@ impl Slot {
         self.fd.load(Ordering::Relaxed) != 0
     }
 
-    /// The totals, as of the last read of its thread.
+    /// The totals up to the last read of its thread.
     #[inline]
-    pub(super) fn total(&self) -> Counted {
+    pub(super) fn total(&self) -> Tally {
         self.load().total
     }
 
@@ -191,7 +220,7 @@ impl Slot {
         let of = |first: usize| {
             let [count, enabled_ns, running_ns] =
                 std::array::from_fn(|word| self.words[first + word].load(Ordering::Relaxed));
-            Counted { count, times: Times { enabled_ns, running_ns } }
+            Tally { count, times: Times { enabled_ns, running_ns } }
         };
         Scaled { said: of(0), total: of(3) }
     }
@@ -200,7 +229,8 @@ impl Slot {
     fn store(&self, Scaled { said, total }: Scaled) {
         let sequence = self.sequence.load(Ordering::Relaxed);
         self.sequence.store(sequence | 1, Ordering::Relaxed);
-        // Pairs with the acquire fence in `of_other`: who sees a new word sees the odd number.
+        // Pairs with the acquire fence in `of_other`: a thread that sees a new word sees the odd
+        // number.
         fence(Ordering::Release);
         let words = [said, total].map(|of| [of.count, of.times.enabled_ns, of.times.running_ns]);
         for (word, value) in self.words.iter().zip(words.as_flattened()) {
@@ -212,17 +242,18 @@ impl Slot {
 
     /// Its thread, which is in the row, has opened it.
     pub(super) fn fill(&self, opened: Opened, now: u64) {
-        let begun = Counted { count: 0, times: Times { enabled_ns: now, running_ns: now } };
+        let begun = Tally { count: 0, times: Times { enabled_ns: now, running_ns: now } };
         self.store(self.load().anew(begun));
         self.page.store(opened.page, Ordering::Relaxed);
-        // Pairs with the load in `of_other`: what was said before this one is not taken for its word.
+        // Pairs with the load in `of_other`: the counts of the last descriptor are not taken for
+        // this one's.
         self.fd.store(opened.fd + 1, Ordering::Release);
     }
 
     fn take(&self) -> Option<Opened> {
         let fd = self.fd.swap(0, Ordering::Relaxed).checked_sub(1).filter(|&fd| fd >= 0)?;
         let page = self.page.swap(ptr::null_mut(), Ordering::Relaxed);
-        self.store(self.load().anew(Counted::default()));
+        self.store(self.load().anew(Tally::default()));
         Some(Opened { fd, page })
     }
 
@@ -239,7 +270,7 @@ impl Slot {
         self.store(before.after(said(before, held.flatten(), now)));
     }
 
-    /// What another thread's slot would say now; whoever asks is in its row.
+    /// The count of another thread's slot now; the caller is in its row.
     pub(super) fn of_other(&self, kernel: &impl Kernel, tid: u32) -> Option<u64> {
         for _ in 0..8 {
             // Both pair with the stores of its thread, in `store` and `fill`.
@@ -261,12 +292,13 @@ impl Slot {
     }
 }
 
-/// What `held` means at CPU time `now` of the thread. Nothing held: the event was on, and not counted.
-fn said(before: Scaled, held: Option<Held>, now: u64) -> Counted {
+/// The meaning of `held` at CPU time `now` of the thread. `None`: the event was on, and not
+/// counted.
+fn said(before: Scaled, held: Option<EventCount>, now: u64) -> Tally {
     match held {
-        Some(Held { count, waited_ns }) => {
-            Counted { count, times: Times { enabled_ns: now, running_ns: now.saturating_sub(waited_ns) } }
+        Some(EventCount { count, waited_ns }) => {
+            Tally { count, times: Times { enabled_ns: now, running_ns: now.saturating_sub(waited_ns) } }
         }
-        None => Counted { times: Times { enabled_ns: now, ..before.said.times }, ..before.said },
+        None => Tally { times: Times { enabled_ns: now, ..before.said.times }, ..before.said },
     }
 }

@@ -1,15 +1,16 @@
-//! A generated object with as many sites as one likes, loaded into this process.
+//! A generated object with any number of sites, loaded into this process.
 //!
-//! The sites and their entries are those of the library's own macro (site metadata, version 1, see `dormouse-keys`),
-//! with two differences. They lie 64 bytes apart, each on a cache line of its own, as sites lie in code that does
-//! something in between. And the slots that lead to their keys are filled here, not by the dynamic linker: the
-//! keys are this program's. So the object is registered after that, by us, not by a constructor.
+//! The sites and their entries are those of the library's own macro (site metadata, version 1, see
+//! `dormouse-keys`), with two differences. They lie 64 bytes apart, each on another cache line, as
+//! sites lie in code that does something in between. And the slots that lead to their keys are
+//! filled here, not by the dynamic linker: the keys are this program's. So this module registers
+//! the object after that; it has no constructor.
 //!
 //! The object stays loaded until the process ends: the keys' sites are its text.
 //!
 //! # Safety
 //!
-//! What is loaded is what is written here.
+//! The loaded code is the code written here.
 
 use std::ffi::{CString, c_void};
 use std::fs;
@@ -22,37 +23,38 @@ use dormouse::keys::{Key, StaticKey};
 /// From one site to the next.
 const STEP: usize = 64;
 
-/// Some of the object's sites, each of a key of its own.
+/// Some of the object's sites, each of another key.
 #[derive(Debug, Clone)]
 pub(super) struct Sites {
-    /// In the order of their sites, as a compiler lays both down.
+    /// In the order of their sites, as a compiler orders both.
     pub(super) keys: &'static [StaticKey<false>],
     run: extern "C" fn() -> usize,
 }
 
 impl Sites {
-    /// Runs them; the number of those that are on.
+    /// Runs them; returns how many are on.
     pub(super) fn run(&self) -> usize {
         (self.run)()
     }
 }
 
-/// Assembles, links and loads as many sites as each of `sizes` says, or says why that cannot be done.
+/// Assembles, links and loads as many sites as each of `sizes` says, or says why that cannot be
+/// done.
 pub(super) fn load(sizes: &[usize]) -> Result<Vec<Sites>, String> {
     let object = Loaded::open(&source(sizes))?;
     let groups: Vec<_> = sizes.iter().map(|&size| object.sites(size)).collect::<Result<_, _>>()?;
     let description = object.symbol("bench_object")?;
     let register = dormouse::keys::macros::register as *const ();
-    // SAFETY: it takes the address of such a description; the entries and, by now, the slots are complete, and the
-    // object is never unloaded.
+    // SAFETY: it takes the address of such a description; the entries and, by now, the slots are
+    // complete, and the object is never unloaded.
     unsafe {
         std::mem::transmute::<*const (), unsafe extern "C" fn(*mut c_void)>(register)(description.as_ptr());
     }
     Ok(groups)
 }
 
-/// What the assembler gets. Each site is followed by a way past the counting and, 7 bytes behind its start, by its
-/// target, which counts.
+/// The source for the assembler. Each site is followed by a jump past the counting and, 7 bytes
+/// behind its start, by its target, which counts.
 fn source(sizes: &[usize]) -> String {
     let head = format!(
         ".section dormouse_sites_v1, \"a\", @progbits
@@ -125,9 +127,9 @@ impl Loaded {
             ));
         }
         let path = CString::new(object.as_os_str().as_bytes()).map_err(|error| error.to_string())?;
-        // SAFETY: an object without constructors, that nobody else knows.
+        // SAFETY: an object without constructors, which only this function knows.
         let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
-        // What is mapped needs no name any more.
+        // The mapped object needs no name any more.
         drop(directory);
         NonNull::new(handle).map(Self).ok_or_else(|| "cannot load the assembled object".to_owned())
     }
@@ -143,14 +145,16 @@ impl Loaded {
     fn sites(&self, size: usize) -> Result<Sites, String> {
         let run = self.symbol(&format!("bench_run_{size}"))?;
         let slots = self.symbol(&format!("bench_keys_{size}"))?;
-        let keys: Vec<_> =
-            (0..size).map(|_| StaticKey::<false>::new("bench.scale", file!(), line!())).collect();
+        // One name a group, so that a group can be selected.
+        let name: &'static str = format!("bench.scale.{size}").leak();
+        let keys: Vec<_> = (0..size).map(|_| StaticKey::<false>::new(name, file!(), line!())).collect();
         let keys: &'static [StaticKey<false>] = Vec::leak(keys);
         for (at, key) in keys.iter().enumerate() {
-            // SAFETY: inside the object's array, which nobody reads before the object is registered.
+            // SAFETY: inside the object's array, which is not read before the object is registered.
             unsafe { slots.cast::<&'static Key>().add(at).write(key) };
         }
-        // SAFETY: a function of the C calling convention that returns a count, in an object that stays.
+        // SAFETY: a function of the C calling convention that returns a count, in an object that
+        // stays.
         let run = unsafe { std::mem::transmute::<*mut c_void, extern "C" fn() -> usize>(run.as_ptr()) };
         Ok(Sites { keys, run })
     }

@@ -1,4 +1,5 @@
-//! An object that is opened and closed: keys of its own, sites of its own keys and of another object's.
+//! An object that is opened and closed: keys of its own, sites of its own keys and of another
+//! object's.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -11,7 +12,7 @@ static_key! {
     pub static GUEST_ON: "guest.on" = true;
 }
 
-/// What constructors saw that ran before and after ours.
+/// The states that constructors saw which ran before and after ours.
 static EARLY: AtomicU8 = AtomicU8::new(0);
 static LATE: AtomicU8 = AtomicU8::new(0);
 
@@ -49,7 +50,7 @@ pub extern "C" fn guest_core() -> u8 {
     sites!(CORE_OFF, CORE_ON)
 }
 
-/// What the constructors saw, early and late.
+/// The states that the constructors saw, early and late.
 #[unsafe(no_mangle)]
 pub extern "C" fn guest_constructors() -> [u8; 2] {
     [EARLY.load(Ordering::Relaxed), LATE.load(Ordering::Relaxed)]

@@ -2,8 +2,9 @@
 
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use std::time::Duration;
 
-use dormouse_keys::{Batch, Key, Lease, all, capability, list, static_key};
+use dormouse_keys::{Batch, Error, Key, Lease, Protocol, all, capability, list, static_key};
 use kit::{INITIAL, INVERTED, Library, held, is_loaded, sites};
 use objects_core::{CORE_OFF, CORE_ON, core_sites};
 
@@ -119,7 +120,7 @@ fn present() {
                 unsafe { guest.library.get(c"guest_constructors") };
             assert_eq!((guest.core)(), expected, "round {round}");
             assert_eq!((guest.own)(), INITIAL);
-            // Who comes before us finds the sites as they were assembled.
+            // Constructors before ours find the sites as they were assembled.
             assert_eq!(constructors(), [INITIAL, expected], "round {round}");
             // And they follow.
             invert_core(!inverted);
@@ -132,7 +133,8 @@ fn present() {
     }
 }
 
-/// A key that lives in an object which another one needs stays with that one, and both leave together.
+/// A key that lives in an object which another one needs stays with that one, and both leave
+/// together.
 fn needed() {
     let guest = guest(libc::RTLD_NOW | libc::RTLD_GLOBAL);
     let library = Library::open(SECOND, libc::RTLD_NOW);
@@ -151,7 +153,7 @@ fn needed() {
     assert_eq!(listed("guest."), []);
 }
 
-/// Who is given a key keeps its object.
+/// A key that is handed out keeps its object.
 fn pinned() {
     // Not who only looks.
     let guest_1 = guest(libc::RTLD_NOW);
@@ -205,7 +207,8 @@ fn handed_out() {
     assert_eq!(own() & 0b11, 0b11);
 }
 
-/// An object whose sites cannot be brought into step waits, harms no other, and is let in when it can.
+/// An object whose sites cannot be brought into step waits, harms no other, and is let in when it
+/// can.
 fn waiting() {
     CORE_OFF.enable().unwrap();
     // Its own early constructor breaks a site.
@@ -351,7 +354,8 @@ fn fork() {
                 ok && followed
             });
         }
-        // While objects come and leave too. The C library's loader is not to be used in such a child.
+        // While objects come and leave too. The C library's loader is not to be used in such a
+        // child.
         let loader = scope.spawn(|| {
             while !STOP.load(Ordering::Relaxed) {
                 guest(libc::RTLD_NOW).library.close();
@@ -366,6 +370,105 @@ fn fork() {
     });
 }
 
+/// Cuts a file short in place, as `cp` begins.
+fn cut(path: &str, length: u64) {
+    std::fs::OpenOptions::new().write(true).open(path).unwrap().set_len(length).unwrap();
+}
+
+/// The refusal of a key in an object that was cut short, by each way of changing it.
+fn assert_unreadable(key: &'static Key, file: &str) {
+    let batch = |protocol| Batch::new().enable(&HOST_OFF).enable(key).protocol(protocol).apply();
+    for error in [
+        batch(Protocol::Flip).unwrap_err(),
+        batch(Protocol::INT3).unwrap_err(),
+        key.disable().unwrap_err(),
+        key.enable_for(Duration::from_secs(1)).unwrap_err(),
+        Lease::of([HOST_OFF.key(), key]).unwrap_err(),
+    ] {
+        assert!(matches!(error, Error::Unreadable { .. }) && error.to_string().contains(file), "{error}");
+    }
+    assert!(!HOST_OFF.is_enabled() && host_own() == INITIAL);
+}
+
+/// An object whose file is cut short while nobody runs it takes its own keys along, and nothing
+/// else.
+fn truncated(path: &str, when: &str) {
+    // Ends what would wait for ever.
+    unsafe { libc::alarm(60) };
+    let whole = std::fs::read(path).unwrap();
+    let file = path.rsplit('/').next().unwrap();
+    let library = Library::open(path, libc::RTLD_NOW | libc::RTLD_LOCAL);
+    // Behind it in the loader's list.
+    let other = format!("{path}.other");
+    std::fs::write(&other, &whole).unwrap();
+    let other = Library::open(&other, libc::RTLD_NOW | libc::RTLD_LOCAL);
+    let other_key = unsafe { other.get::<extern "C" fn() -> &'static Key>(c"guest_key") }();
+    let other_own = unsafe { other.get::<Sites>(c"guest_own") };
+    if when != "unseen" {
+        HOST_OFF.enable().unwrap();
+        HOST_OFF.disable().unwrap();
+        assert_eq!(listed("").len(), 8);
+    }
+    let theirs = (when == "given").then(|| {
+        let keys: Vec<_> =
+            all().into_iter().filter(|used| *used.object == *file).map(|used| used.key).collect();
+        let lease = Lease::of([keys[1], HOST_OFF.key()]).unwrap();
+        // Its end comes when the file is gone, together with that of a key that is there.
+        let soon = Duration::from_millis(20);
+        let batch = Batch::new().enable_for(keys[0], soon).enable_for(&HOST_ON, soon);
+        batch.disable(&HOST_ON).apply().unwrap();
+        (keys[0], lease)
+    });
+    match when {
+        "tail" => cut(path, whole.len() as u64 / 8),
+        _ => cut(path, 0),
+    }
+    assert!(listed("guest.").iter().all(|key| key.2 != file));
+    assert_eq!(listed("").len(), 6);
+    if let Some((off, lease)) = theirs {
+        assert_eq!(host_own() & 0b11, 0b11);
+        drop(lease);
+        // The timer ends what it can, and what the lease has left to it.
+        while HOST_ON.is_enabled() || HOST_OFF.is_enabled() {
+            std::thread::yield_now();
+        }
+        HOST_ON.enable().unwrap();
+        assert_unreadable(off, file);
+    }
+    for protocol in [Protocol::Flip, Protocol::INT3] {
+        let batch = || Batch::new().protocol(protocol);
+        let on = batch().enable(&HOST_OFF).disable(&HOST_ON).enable(&CORE_OFF).apply().unwrap();
+        assert_eq!((on.sites, host_own(), core_sites()), (10, INVERTED, 0b1111));
+        let off = batch().disable(&HOST_OFF).enable(&HOST_ON).disable(&CORE_OFF).apply().unwrap();
+        assert_eq!((off.sites, host_own(), core_sites()), (10, INITIAL, INITIAL));
+    }
+    // Another object's keys follow, too. It can only not be kept any more, unless it was: the
+    // loader would look at all objects.
+    assert_eq!((other_key.enable().unwrap().sites, other_own() & 0b11), (2, 0b11));
+    if when != "given" {
+        let error = Lease::of([other_key]).unwrap_err();
+        assert!(matches!(error, Error::Leaving(_)) && error.to_string().contains("cut short"), "{error}");
+    }
+    other_key.disable().unwrap();
+    // Listings and forks go on.
+    assert_eq!(all().len(), if when == "given" { 6 } else { 4 });
+    let said = capability().into_iter().find(|line| line.name == "keys.objects").unwrap().detail;
+    assert!(said.contains(file) && said.contains("cut short"), "{said}");
+    let lease = HOST_OFF.acquire().unwrap();
+    in_child(0, || {
+        let is_well = host_own() == INITIAL && HOST_OFF.enable().is_ok();
+        unsafe { libc::_exit(i32::from(!is_well)) }
+    });
+    drop(lease);
+    // Filled again, its pages are the file's, not those that the loader had made of them.
+    std::fs::write(path, &whole).unwrap();
+    assert_eq!(listed("").len(), 6);
+    assert_eq!((HOST_OFF.enable().unwrap().sites, host_own()), (2, 0b1111));
+    println!("done");
+    // Without the destructors, which are gone.
+    unsafe { libc::_exit(0) };
+}
+
 fn main() {
     match std::env::args().nth(1).as_deref() {
         Some("table") => table(),
@@ -377,6 +480,10 @@ fn main() {
         Some("waiting") => waiting(),
         Some("churn") => churn(),
         Some("fork") => fork(),
+        Some("truncated") => {
+            let arguments: Vec<String> = std::env::args().skip(2).collect();
+            truncated(&arguments[0], &arguments[1]);
+        }
         other => panic!("what is {other:?}?"),
     }
     println!("done");

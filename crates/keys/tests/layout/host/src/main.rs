@@ -1,5 +1,8 @@
 //! A host with a copy of dormouse that opens objects which bring copies of their own.
 
+mod delayed;
+
+use std::cell::Cell;
 use std::ffi::{CStr, c_char};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 
@@ -75,10 +78,12 @@ fn table(path: &str) {
     }
 }
 
-/// Both copies flip, one key each, by both protocols, while threads run the sites of both: one lock, one handler.
+/// Both copies flip, one key each, by both protocols, while threads run the sites of both: one
+/// lock, one handler.
 fn both(path: &str) {
     static STOP: AtomicBool = AtomicBool::new(false);
-    /// By protocol and whose: what the last batch of that flipper has brought about, odd while it is at it.
+    /// By protocol and whose: what the last batch of that flipper has brought about, odd while it
+    /// is at it.
     static EPOCHS: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
     const BATCHES: u64 = 2000;
 
@@ -134,7 +139,8 @@ extern "C" fn host_extern() -> u8 {
     host_own()
 }
 
-/// A copy comes and leaves with its object, a thousand times, while the host's copy flips and lists.
+/// A copy comes and leaves with its object, a thousand times, while the host's copy flips and
+/// lists.
 fn churn(path: &str) {
     const ROUNDS: usize = 1000;
     static STOP: AtomicBool = AtomicBool::new(false);
@@ -180,7 +186,8 @@ fn churn(path: &str) {
     assert_eq!(status, 0);
 }
 
-/// A fork that every copy has handlers for: the child finds the keys of both, without leases, and no lock held.
+/// A fork that every copy has handlers for: the child finds the keys of both, without leases, and
+/// no lock held.
 fn fork(path: &str) {
     let plugin = Plugin::open(path);
     let (off, on) = (named("plugin.off"), named("plugin.on"));
@@ -234,6 +241,36 @@ fn refused(path: &str) {
     assert!(!is_loaded(path));
 }
 
+/// An object leaves between a look at its keys and their pinning, and comes again at the same
+/// place: a lease on a key of it then keeps it.
+fn missed(path: &str) {
+    let place = || {
+        let keys = list(|k| (k.key.name() == "plugin.off").then_some(std::ptr::from_ref(k.key) as usize));
+        keys.into_iter().flatten().next()
+    };
+    // The host's own keys are known to stay, so the next to ask the loader asks for the plugin's.
+    assert_eq!(all().len(), 2);
+    let before = Cell::new(None);
+    let given = delayed::while_the_loader_is_asked(
+        || all().len(),
+        || {
+            let plugin = Plugin::open(path);
+            before.set(place());
+            plugin
+        },
+        |plugin| plugin.library.close(),
+    );
+    assert_eq!(given, 2, "keys of an object that has left are not handed out");
+    let plugin = Plugin::open(path);
+    assert_eq!(place(), before.get(), "the test needs the same place");
+    // This key alone: another one of the object's would keep it too.
+    let key: &'static Key = unsafe { &*(place().unwrap() as *const Key) };
+    let lease = key.acquire().unwrap();
+    plugin.library.close();
+    assert!(is_loaded(path), "a lease keeps the key's object");
+    drop(lease);
+}
+
 /// An object with a copy and no site comes and leaves.
 fn empty(path: &str) {
     for _ in 0..3 {
@@ -256,6 +293,7 @@ fn main() {
         Some("fork") => fork(&path),
         Some("trapped") => trapped(&path),
         Some("refused") => refused(&path),
+        Some("missed") => missed(&path),
         Some("empty") => empty(&path),
         other => panic!("what is {other:?}?"),
     }

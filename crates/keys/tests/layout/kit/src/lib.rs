@@ -1,8 +1,9 @@
-//! What the hosts and the objects of the tests have in common.
+//! The common parts of the hosts and the objects of the tests.
 
 use std::ffi::{CStr, CString, c_int, c_void};
 
-/// The four kinds of sites, a bit each: unlikely and likely of a key that starts off, then of one that starts on.
+/// The four kinds of sites, a bit each: unlikely and likely of a key that starts off, then of one
+/// that starts on.
 #[macro_export]
 macro_rules! sites {
     ($off:path, $on:path) => {
@@ -13,7 +14,7 @@ macro_rules! sites {
     };
 }
 
-/// What `sites!` says when its keys are as they were assembled, and when they are inverted.
+/// The answer of `sites!` when its keys are as they were assembled, and when they are inverted.
 pub const INITIAL: u8 = 0b1100;
 pub const INVERTED: u8 = 0b0011;
 

@@ -1,4 +1,5 @@
-//! Sites in a library: dead ones first, inlined ones, generic ones, and twins that differ in their key alone.
+//! Sites in a library: dead ones first, inlined ones, generic ones, and twins that differ in their
+//! key alone.
 
 use dormouse_keys::{likely, static_key, unlikely};
 

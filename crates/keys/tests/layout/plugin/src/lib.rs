@@ -50,7 +50,7 @@ pub extern "C" fn plugin_keys() -> usize {
     list(|_| ()).len()
 }
 
-/// What a batch is refused with, printed.
+/// The refusal of a batch, printed.
 #[unsafe(no_mangle)]
 pub extern "C" fn plugin_complain() {
     match Batch::new().enable(&PLUGIN_OFF).apply() {

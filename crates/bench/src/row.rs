@@ -1,0 +1,178 @@
+//! A row of the report, and its description before it has values.
+
+use serde::{Deserialize, Serialize};
+
+use crate::stats::{Interval, Statistics, paired_interval, paired_median_interval};
+
+/// Parameters of a run or a row.
+pub type Params = serde_json::Map<String, serde_json::Value>;
+
+/// The parameter of rows that were computed from others.
+const COMPUTED: &str = "computed";
+
+/// Name, unit and parameters of a row to be filled.
+#[derive(Debug, Clone)]
+pub(crate) struct Spec {
+    pub(crate) name: String,
+    pub(crate) unit: &'static str,
+    pub(crate) params: Params,
+}
+
+impl Spec {
+    pub(crate) fn new(name: impl Into<String>, unit: &'static str) -> Self {
+        Self { name: name.into(), unit, params: Params::new() }
+    }
+
+    #[must_use]
+    pub(crate) fn with(mut self, name: &str, value: impl Into<serde_json::Value>) -> Self {
+        self.params.insert(name.to_owned(), value.into());
+        self
+    }
+
+    /// The thing that one value is the price of.
+    #[must_use]
+    pub(crate) fn per(self, what: &str) -> Self {
+        self.with("per", what)
+    }
+
+    /// The row is timed by the CPU time of the thread that runs it.
+    #[must_use]
+    pub(crate) fn cpu(self) -> Self {
+        self.with("clock", "thread CPU time")
+    }
+
+    /// The row is timed by the wall clock.
+    #[must_use]
+    pub(crate) fn wall(self) -> Self {
+        self.with("clock", "wall time")
+    }
+}
+
+/// So that one row and several can be asked for alike.
+impl From<Spec> for Vec<Spec> {
+    fn from(spec: Spec) -> Self {
+        vec![spec]
+    }
+}
+
+/// One row.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Row {
+    /// Name, `kind/variant`.
+    pub name: String,
+    /// Parameters of this row.
+    pub params: Params,
+    /// Unit of all numbers here.
+    pub unit: String,
+    /// Values.
+    pub n: usize,
+    /// Arithmetic mean.
+    pub mean: Option<f64>,
+    /// Sample standard deviation.
+    pub stddev: Option<f64>,
+    /// Smallest value.
+    pub min: Option<f64>,
+    /// Largest value.
+    pub max: Option<f64>,
+    /// Median.
+    pub median: Option<f64>,
+    /// One value a round.
+    pub values: Vec<f64>,
+    /// The 95 % interval of the mean, on rows that compare two others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ci95: Option<Interval>,
+    /// The 95 % interval of the median, on rows that compare two others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ci95_median: Option<Interval>,
+    /// Why there are no values.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unavailable: Option<String>,
+}
+
+impl Row {
+    /// The row with these values, or with the reason why it has none.
+    pub(crate) fn new(spec: &Spec, values: Result<Vec<f64>, String>) -> Self {
+        let summarised = values.and_then(|values| {
+            let summary = Statistics::of(&values).ok_or("no round gave a finite value")?;
+            Ok((summary, values))
+        });
+        let row = Self {
+            name: spec.name.clone(),
+            params: spec.params.clone(),
+            unit: spec.unit.to_owned(),
+            ..Self::default()
+        };
+        match summarised {
+            Ok((summary, values)) => Self {
+                n: summary.n,
+                mean: Some(summary.mean),
+                stddev: summary.stddev,
+                min: Some(summary.min),
+                max: Some(summary.max),
+                median: Some(summary.median),
+                values,
+                ..row
+            },
+            Err(reason) => Self { unavailable: Some(reason), ..row },
+        }
+    }
+
+    /// A row computed pairwise from the values of two others, with its intervals.
+    pub(crate) fn paired(spec: Spec, a: &Row, b: &Row, of: impl Fn(f64, f64) -> f64) -> Self {
+        let spec = spec.with(COMPUTED, "round by round").with("from", vec![a.name.clone(), b.name.clone()]);
+        for row in [a, b] {
+            if let Some(reason) = &row.unavailable {
+                return Self::new(&spec, Err(format!("{} is: {reason}", row.name)));
+            }
+        }
+        let values: Vec<f64> = a.values.iter().zip(&b.values).map(|(&a, &b)| of(a, b)).collect();
+        let (ci95, ci95_median) = (paired_interval(&values), paired_median_interval(&values));
+        Self { ci95, ci95_median, ..Self::new(&spec, Ok(values)) }
+    }
+
+    pub(crate) fn is_computed(&self) -> bool {
+        self.params.contains_key(COMPUTED)
+    }
+}
+
+/// The row of this name; where there is none, a row that says so.
+pub(crate) fn find(rows: &[Row], name: &str) -> Row {
+    let missing = || Row::new(&Spec::new(name, ""), Err("this run has no such row".to_owned()));
+    rows.iter().find(|row| row.name == name).cloned().unwrap_or_else(missing)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(name: &str, values: &[f64]) -> Row {
+        Row::new(&Spec::new(name, "ns"), Ok(values.to_vec()))
+    }
+
+    #[test]
+    fn comparisons_are_made_round_by_round() {
+        let percent = Row::paired(
+            Spec::new("a-over-b", "%"),
+            &row("a", &[2.2, 4.4]),
+            &row("b", &[2.0, 4.0]),
+            |a, b| 100.0 * (a / b - 1.0),
+        );
+        assert!(percent.values.iter().all(|value| (value - 10.0).abs() < 1e-9));
+        let interval = percent.ci95.unwrap();
+        assert!(interval.high - interval.low < 1e-9);
+    }
+
+    #[test]
+    fn comparing_an_unavailable_row_names_it() {
+        let absent = Row::new(&Spec::new("ipis/c", "IPIs"), Err("no row CAL".to_owned()));
+        let times = Row::paired(Spec::new("x", "times"), &row("a", &[1.0]), &absent, |a, b| a / b);
+        assert_eq!(times.unavailable.as_deref(), Some("ipis/c is: no row CAL"));
+        assert!(find(&[times], "nowhere").unavailable.is_some());
+    }
+
+    #[test]
+    fn nan_makes_a_row_unavailable() {
+        assert!(row("x", &[f64::NAN]).unavailable.is_some());
+        assert!(row("x", &[]).unavailable.is_some());
+    }
+}

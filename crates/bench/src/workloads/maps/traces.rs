@@ -1,0 +1,209 @@
+//! `hit-rate/…`, `cycles/…` and `cycles-apart/…`: recorded page faults, replayed through all
+//! schemes.
+
+use std::fs;
+use std::path::Path;
+use std::rc::Rc;
+
+use anyhow::{Context, bail};
+use dormouse_maps::faults::{self, FaultOp as Op};
+
+use super::lookup::wrong;
+use super::replay::{Replayed, Script};
+use super::schemes::{Dormouse, Limit, Single, Vmacache};
+use crate::bench::Bench;
+use crate::row::Spec;
+
+/// A trace, and the origin's figures of the workload that it stands for: the hit rate in percent
+/// after its change, and the cycles' ratio in two digits, which are the goals.
+struct Trace {
+    name: &'static str,
+    bytes: &'static [u8],
+    hits: f64,
+    ratio: f64,
+}
+
+const TRACES: [Trace; 4] = [
+    Trace { name: "boot", bytes: include_bytes!("../../../traces/boot.faults.gz"), hits: 73.45, ratio: 0.68 },
+    Trace {
+        name: "build",
+        bytes: include_bytes!("../../../traces/build.faults.gz"),
+        hits: 88.09,
+        ratio: 0.85,
+    },
+    Trace {
+        name: "mining",
+        bytes: include_bytes!("../../../traces/mining.faults.gz"),
+        hits: 91.15,
+        ratio: 0.74,
+    },
+    Trace {
+        name: "ebizzy",
+        bytes: include_bytes!("../../../traces/ebizzy.faults.gz"),
+        hits: 99.97,
+        ratio: 0.16,
+    },
+];
+
+type Replay = fn(&Script) -> Replayed;
+
+/// Rows of each trace: the scheme, whether it has a hit rate that no other row has, and how to
+/// replay it.
+const ROWS: [(&str, &str, bool, Replay); 9] = [
+    ("cycles", "single", true, Script::replay::<Single<false>, false>),
+    ("cycles", "single-locked", false, Script::replay::<Single<true>, false>),
+    ("cycles", "vmacache", true, Script::replay::<Vmacache<false>, false>),
+    ("cycles", "vmacache-locked", false, Script::replay::<Vmacache<true>, false>),
+    ("cycles", "dormouse", true, Script::replay::<Dormouse<true>, false>),
+    ("cycles", "dormouse-untold", true, Script::replay::<Dormouse<false>, false>),
+    (APART, "single", false, Script::replay::<Single<false>, true>),
+    (APART, "vmacache", false, Script::replay::<Vmacache<false>, true>),
+    (APART, "dormouse", false, Script::replay::<Dormouse<true>, true>),
+];
+
+const APART: &str = "cycles-apart";
+
+/// Look-ups are timed apart in traces of no more of them; one of ebizzy's length would take a
+/// minute.
+const MOST_APART: u64 = 500_000;
+
+/// A trace that the user recorded.
+#[derive(Debug)]
+pub(crate) struct Recorded {
+    name: String,
+    ops: Vec<Op>,
+}
+
+impl Recorded {
+    /// Reads the trace in `path`, which gives its rows their name.
+    pub(crate) fn read(path: &Path) -> anyhow::Result<Self> {
+        let bytes = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+        let ops = faults::read(&bytes[..]).with_context(|| format!("cannot replay {}", path.display()))?;
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let name = name.split('.').next().unwrap_or_default().to_owned();
+        if !ops.iter().any(|op| matches!(op, Op::Fault { .. })) {
+            bail!("cannot replay {}: there is no page fault in it", path.display());
+        }
+        Ok(Self { name, ops })
+    }
+
+    /// Adds all schemes on this trace.
+    pub(super) fn rows(&self, bench: &mut Bench) {
+        rows_of(bench, &self.name, &self.ops);
+    }
+
+    /// Adds the ratios of its rows.
+    pub(super) fn compare(&self, bench: &mut Bench) {
+        ratios(bench, &self.name);
+    }
+}
+
+/// Adds all schemes on all traces.
+pub(super) fn rows(bench: &mut Bench) {
+    for Trace { name, bytes, .. } in &TRACES {
+        let spec = Spec::new(format!("cycles/{name}/dormouse"), "TSC cycles");
+        if let Some(ops) = bench.need(spec, faults::read(*bytes)) {
+            rows_of(bench, name, &ops);
+        }
+    }
+}
+
+fn rows_of(bench: &mut Bench, name: &str, ops: &[Op]) {
+    let script = Rc::new(Script::of(ops));
+    let lookups = script.lookups();
+    let spec = |kind: &str, scheme: &str, unit| {
+        Spec::new(format!("{kind}/{name}/{scheme}"), unit).with("lookups", lookups)
+    };
+    let percent = move |hits: u64| 100.0 * hits as f64 / lookups as f64;
+    let limit = Rc::clone(&script);
+    bench.sample(spec("hit-rate", "limit", "%"), move || Ok(percent(limit.replay::<Limit, false>().hits)));
+    // Every scheme must give these answers.
+    let right = script.replay::<Single<false>, false>().answers;
+    for (kind, scheme, has_hits, replay) in ROWS {
+        if kind == APART && lookups > MOST_APART {
+            continue;
+        }
+        let mut specs = vec![spec(kind, scheme, "TSC cycles").per("look-up")];
+        specs.extend(has_hits.then(|| spec("hit-rate", scheme, "%")));
+        let script = Rc::clone(&script);
+        bench.sample(specs, move || {
+            let Replayed { hits, cycles, answers } = replay(&script);
+            if answers != right {
+                return Err(wrong());
+            }
+            let each = cycles as f64 / lookups as f64;
+            Ok(if has_hits { vec![each, percent(hits)] } else { vec![each] })
+        });
+    }
+}
+
+/// Cycles of the other schemes over those of `single`, of all rows that one trace has.
+fn ratios(bench: &mut Bench, name: &str) {
+    let mut over = |kind: &str, over: &str, [of, scheme]: [&str; 2]| {
+        let [row, of] = [scheme, of].map(|scheme| format!("{kind}/{name}/{scheme}"));
+        bench.times(format!("{kind}-over-{over}/{name}/{scheme}"), &row, &of);
+    };
+    over("cycles", "single", ["single", "vmacache"]);
+    over("cycles", "single", ["single", "dormouse"]);
+    over("cycles", "locked", ["single-locked", "vmacache-locked"]);
+    over("cycles", "locked", ["single-locked", "dormouse"]);
+    if bench.row(&format!("{APART}/{name}/single")).n > 0 {
+        for scheme in ["vmacache", "dormouse"] {
+            let [row, of] = [scheme, "single"].map(|scheme| format!("{APART}/{name}/{scheme}"));
+            bench.times(format!("{APART}-over-single/{name}/{scheme}"), &row, &of);
+        }
+    }
+}
+
+pub(super) fn compare(bench: &mut Bench) {
+    for Trace { name, hits, ratio, .. } in &TRACES {
+        ratios(bench, name);
+        bench.at_least(&format!("hit rate at least {hits} %"), &format!("hit-rate/{name}/dormouse"), *hits);
+        let text = format!("cycles a look-up at most {ratio} times those of single");
+        bench.at_most(&text, &format!("cycles-over-single/{name}/dormouse"), *ratio);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_trace_can_be_read_and_is_small() {
+        let mut bytes = 0;
+        for trace in &TRACES {
+            let ops = faults::read(trace.bytes).unwrap();
+            assert!(ops.iter().filter(|op| matches!(op, Op::Fault { .. })).count() > 10_000);
+            bytes += trace.bytes.len();
+        }
+        assert!(bytes <= 3 << 20, "{bytes} bytes of traces");
+    }
+
+    #[test]
+    fn a_recorded_trace_is_read_or_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
+        let whole = [
+            Op::Process { parent: None },
+            Op::Thread { process: 0 },
+            Op::Map { process: 0, page: 1, pages: 1 },
+            Op::Fault { thread: 0, page: 1 },
+        ];
+        let write = |name, ops: &[Op]| {
+            let mut writer = faults::FaultWriter::new(fs::File::create(path(name)).unwrap());
+            for op in ops {
+                writer.put(op).unwrap();
+            }
+            writer.finish().unwrap();
+        };
+        write("mine.faults.gz", &whole);
+        write("idle.gz", &whole[..3]);
+        fs::write(path("text"), "no trace").unwrap();
+        let read = Recorded::read(&path("mine.faults.gz")).unwrap();
+        assert_eq!((read.name.as_str(), read.ops.as_slice()), ("mine", whole.as_slice()));
+        for refused in ["idle.gz", "text", "absent"] {
+            let error = Recorded::read(&path(refused)).unwrap_err();
+            assert!(format!("{error:#}").contains(refused), "{error:#}");
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! Requests as lines: what one debug register watches.
+
+use dormouse_sys::perf::{Breakpoint, WatchLen};
+
+use super::target::TargetProcess;
+use crate::watch::split::{Piece, Unfit, split};
+use crate::{Access, Error, WatchSpec};
+
+/// The registers that there are; where their number differs, more: the kernel says how many.
+const REGISTERS: u32 = if cfg!(target_arch = "x86_64") { 4 } else { 16 };
+
+/// The end of the memory that programs have; elsewhere the kernel says it.
+const USER_END: usize = if cfg!(target_arch = "x86_64") { 1 << 47 } else { usize::MAX };
+
+/// The bytes that one debug register watches.
+#[derive(Debug)]
+pub(super) struct Line {
+    /// The place of its request.
+    pub(super) watch: usize,
+    pub(super) breakpoint: Breakpoint,
+    pub(super) addr: usize,
+    len: WatchLen,
+    /// The bits of its value that belong to the request.
+    watched: u64,
+    /// Its values before the last pass that had hits and at that pass; none that could not be read.
+    pub(super) old: Option<u64>,
+    pub(super) new: Option<u64>,
+}
+
+impl Line {
+    /// The value as it is now becomes the new one.
+    pub(super) fn read(&mut self, target: &TargetProcess) {
+        let new = target.value(self.addr, self.len as usize).map(|value| value & self.watched);
+        (self.old, self.new) = (self.new, new);
+    }
+}
+
+/// The lines of all requests, in their order.
+pub(super) fn lines_of(specs: &[WatchSpec]) -> Result<Vec<Line>, Error> {
+    let mut lines: Vec<Line> = Vec::new();
+    for (watch, spec) in specs.iter().enumerate() {
+        if let Some(what) = only_inside(spec) {
+            return Err(Error::OnlyInside { name: spec.name.clone(), what });
+        }
+        for Piece { addr, len, watched } in pieces(spec)? {
+            // A record has the address that was watched, and nothing else to tell lines apart.
+            if lines.iter().any(|line| line.addr == addr) {
+                return Err(unwatchable(spec, "another watch has the same address"));
+            }
+            let breakpoint = Breakpoint::watch(addr, len, spec.access)
+                .map_err(|_| unwatchable(spec, "its address is not aligned"))?;
+            lines.push(Line { watch, breakpoint, addr, len, watched, old: None, new: None });
+        }
+    }
+    Ok(lines)
+}
+
+fn pieces(spec: &WatchSpec) -> Result<Vec<Piece>, Error> {
+    let end = spec.addr.checked_add(spec.len).filter(|&end| end <= USER_END);
+    if end.is_none() {
+        return Err(unwatchable(spec, "it does not lie in the memory of a program"));
+    }
+    if spec.access == Access::Execute {
+        return Ok(vec![Piece { addr: spec.addr, len: WatchLen::Eight, watched: u64::MAX }]);
+    }
+    // Never wider than asked: a value that is read later does not tell stores beside apart.
+    let most = REGISTERS - u32::from(!spec.all_slots);
+    split(spec.addr, spec.len, most, false).map_err(|unfit| {
+        unwatchable(
+            spec,
+            match unfit {
+                Unfit::Empty => "it has no bytes",
+                Unfit::Wraps => "it ends after the last address",
+                Unfit::TooLong { .. } => {
+                    "it takes more debug registers than a thread has beside the one left to debuggers, and one \
+                     watches 8 aligned bytes at most: cut it off, as in NAME:8"
+                }
+            },
+        )
+    })
+}
+
+/// The first thing asked for that needs dormouse in the process.
+fn only_inside(spec: &WatchSpec) -> Option<&'static str> {
+    let filter = &spec.filter;
+    let asked = [
+        (filter.changed || filter.equals.is_some() || filter.mask.is_some(), "a filter by value"),
+        (filter.group.is_some(), "a filter by group"),
+        (spec.flexible, "turns"),
+        (spec.event.is_some(), "an event"),
+    ];
+    asked.into_iter().find_map(|(is_asked, what)| is_asked.then_some(what))
+}
+
+fn unwatchable(spec: &WatchSpec, reason: &'static str) -> Error {
+    Error::Unwatchable { addr: spec.addr, len: spec.len, reason }
+}

@@ -1,0 +1,379 @@
+//! The keeper's duty: the lines of all watches, and the plan of their rests and turns.
+//!
+//! All of it is the keeper's thread's own; other threads send errands (`keeper.rs`).
+//!
+//! | watch | its lines |
+//! |---|---|
+//! | of all threads, pinned | its own; disarmed while it rests |
+//! | flexible | taken when its turn begins, from those at rest, else opened; given back when it ends |
+//! | of a group | none: threads open their own (`sched.rs`) |
+//!
+//! # Invariants
+//!
+//! 1. Lines of flexible watches and lines at rest together are never more than the plan has
+//!    registers: [`Duty::shrink`] closes lines before a pinned watch takes their registers.
+
+use std::time::{Duration, Instant};
+
+use dormouse_sys::perf::{Attr, is_filtered};
+use dormouse_sys::trap::{self, Disposition};
+use rustix::time::{ClockId, clock_gettime};
+
+use super::entry::Claimed;
+use super::line::{Line, PATIENCE};
+use super::plan::{HitCounts, Order, Plan, Stage, Wish};
+use super::sched;
+use super::tally::now;
+use crate::Error;
+
+/// How long a turn takes, about, where few threads must be told of it.
+const SLICE_NS: u64 = 20_000_000;
+/// And where very many.
+const LONGEST_SLICE_NS: u64 = 4_000_000_000;
+/// A turn takes so many times longer than the keeper works for its beginning.
+const WORTH: u64 = 100;
+
+/// The reasons why a watch cannot go on.
+const FILTERED: &str = "a filter of system calls has come, which may end the process for arming it again";
+const SIGNAL_TAKEN: &str =
+    "the program has taken SIGTRAP's handler from dormouse: hits could end the process";
+
+/// A last signal is waited for so long.
+const LAST_SIGNALS: u32 = 10;
+
+#[derive(Debug)]
+pub(super) struct Duty {
+    plan: Plan,
+    watches: Vec<Watched>,
+    /// Of flexible watches, at rest.
+    at_rest: Vec<Line>,
+    /// Flexible watches share so many.
+    shared_registers: u32,
+    slice_ns: u64,
+    /// The reason why the last step could not begin a turn.
+    refusal: Option<Error>,
+    /// Watches that have ended, whose registers the holders do not know to be free.
+    over: Vec<u32>,
+}
+
+#[derive(Debug)]
+struct Watched {
+    number: u32,
+    claimed: Claimed,
+    group: Option<u32>,
+    is_flexible: bool,
+    /// One for each piece, while it has them.
+    lines: Vec<Line>,
+    /// The hits of lines that it has had before.
+    earlier: u64,
+    /// Hits whose signal had not come when they were last read: of threads that block it. Without
+    /// them a storm there would never rest.
+    unsignalled: u64,
+}
+
+/// The keeper's knowledge of a watch.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Known {
+    pub(super) hits: u64,
+    pub(super) is_resting: bool,
+    pub(super) is_armed: bool,
+    pub(super) armed_ns: u64,
+    pub(super) wall_ns: u64,
+    pub(super) rests: u32,
+}
+
+impl Duty {
+    pub(super) fn new() -> Self {
+        Self {
+            plan: Plan::new(now()),
+            watches: Vec::new(),
+            at_rest: Vec::new(),
+            shared_registers: 0,
+            slice_ns: SLICE_NS,
+            refusal: None,
+            over: Vec::new(),
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.watches.is_empty()
+    }
+
+    /// Takes a watch over: a pinned one of all threads is armed, or refused as a whole; a flexible
+    /// one has its turn, if all that are there fit, or is refused if it can never have one.
+    pub(super) fn take(&mut self, claimed: Claimed, group: Option<u32>, shared: u32) -> Result<(), Error> {
+        self.shrink(shared);
+        let tally = &claimed.tally;
+        let is_flexible = tally.spec.flexible && group.is_none();
+        tally.look();
+        let mut lines = Vec::new();
+        if !is_flexible && group.is_none() {
+            let until = Instant::now() + PATIENCE;
+            for piece in 0..tally.pieces.len() {
+                lines.push(open_line(&tally.attr(piece), until)?);
+            }
+            tally.set_armed(true);
+        }
+        let number = claimed.number();
+        let wish = Wish {
+            number,
+            flexible: is_flexible.then_some(tally.pieces.len() as u32),
+            rate: tally.spec.rate,
+            max_hits: Some(tally.spec.max_hits).filter(|&most| most < u64::MAX),
+        };
+        let weight = tally.pieces.len();
+        self.watches.push(Watched { number, claimed, group, is_flexible, lines, earlier: 0, unsignalled: 0 });
+        self.plan.join(now(), wish);
+        if is_flexible {
+            self.step();
+            if let Some(error) = self.refusal.take().filter(|_| self.shared_lines() < weight) {
+                self.leave(number, false);
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Disarms a watch, and forgets it: the keeper's knowledge of it. If `exactly`, its last
+    /// signals are waited for, for a moment.
+    pub(super) fn leave(&mut self, number: u32, exactly: bool) -> Option<Known> {
+        let place = self.watches.iter().position(|watch| watch.number == number)?;
+        let mut watch = self.watches.swap_remove(place);
+        watch.disarm();
+        let known = watch.known(&self.plan);
+        if exactly {
+            for _ in 0..LAST_SIGNALS {
+                // Of a group's watch, the threads' descriptors have told their counts.
+                if watch.claimed.tally.counts().delivered >= known.hits + sched::hits(number) {
+                    break;
+                }
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        if watch.is_flexible {
+            watch.give_back(&mut self.at_rest);
+        }
+        if self.watches.is_empty() {
+            // Before the keeper ends: the next one counts on their registers.
+            self.at_rest.clear();
+        }
+        self.plan.leave(number);
+        Some(known)
+    }
+
+    /// Flexible watches share so many registers from now on.
+    pub(super) fn share(&mut self, registers: u32) {
+        self.shrink(registers);
+        self.step();
+    }
+
+    /// The keeper's knowledge of a watch.
+    pub(super) fn known(&mut self, number: u32) -> Option<Known> {
+        let watch = self.watches.iter_mut().find(|watch| watch.number == number)?;
+        let known = watch.known(&self.plan);
+        watch.unsignalled = known.hits.saturating_sub(watch.claimed.tally.counts().delivered);
+        Some(known)
+    }
+
+    /// Does what the plan wants now: how long there is nothing to do unless somebody asks.
+    pub(super) fn step(&mut self) -> Option<Duration> {
+        self.refusal = None;
+        loop {
+            let at = now();
+            let watches = &self.watches;
+            let counts = |number| {
+                let watch = watches.iter().find(|watch| watch.number == number);
+                watch.map_or(HitCounts::default(), |watch| {
+                    let counts = watch.claimed.tally.counts();
+                    HitCounts { all: counts.delivered + watch.unsignalled, passed: counts.passed }
+                })
+            };
+            let (orders, wake_at) = self.plan.step(at, self.slice_ns, counts);
+            let is_turn = |order: &Order| matches!(*order, Order::Arm(number) if self.is_flexible(number));
+            let (begun, is_turn) = (cpu_ns(), orders.iter().any(is_turn));
+            let lines = self.shared_lines();
+            let mut is_whole = true;
+            for order in orders {
+                is_whole &= self.carry_out(order);
+            }
+            // To open a line takes longer, once.
+            if is_turn && lines == self.shared_lines() {
+                let took = cpu_ns().saturating_sub(begun);
+                self.slice_ns = (WORTH * took).clamp(SLICE_NS, LONGEST_SLICE_NS);
+            }
+            if is_whole {
+                return wake_at.map(|wake_at| Duration::from_nanos(wake_at.saturating_sub(now())));
+            }
+            // A register that nobody here holds is taken: by a debugger. Fewer than before, so this
+            // ends; the next watch that comes or goes tries for all again.
+            self.shared_registers = self.shared_lines() as u32;
+            self.plan.set_registers(self.shared_registers);
+        }
+    }
+
+    /// The watches that are over since the last call: their registers are free.
+    pub(super) fn take_over(&mut self) -> Vec<u32> {
+        let plan = &self.plan;
+        let is_new = |watch: &&mut Watched| {
+            let is_over = matches!(plan.look(watch.number, now()), Some((Stage::Over, ..)));
+            is_over && !watch.claimed.tally.is_over()
+        };
+        for watch in self.watches.iter_mut().filter(is_new) {
+            watch.close();
+            watch.claimed.tally.set_over();
+            self.over.push(watch.number);
+        }
+        std::mem::take(&mut self.over)
+    }
+
+    /// Ends all watches if SIGTRAP's action is not ours any more: their hits would end the process,
+    /// or be told to a handler that does not know of them. Under a filter nobody asks.
+    pub(super) fn check_signal(&mut self) {
+        if self.watches.iter().all(|watch| watch.claimed.tally.is_over()) || is_filtered() {
+            return;
+        }
+        if !matches!(trap::disposition(), Ok(Disposition::Ours) | Err(_)) {
+            let all: Vec<u32> = self.watches.iter().map(|watch| watch.number).collect();
+            for number in all {
+                self.end(number, SIGNAL_TAKEN);
+            }
+        }
+    }
+
+    /// Ends a watch that cannot go on. A group's goes out on its threads when the keeper tells of
+    /// it.
+    fn end(&mut self, number: u32, reason: &'static str) {
+        let Some(watch) = self.watches.iter_mut().find(|watch| watch.number == number) else { return };
+        if watch.claimed.tally.is_over() {
+            return;
+        }
+        watch.claimed.tally.set_armed(false);
+        // Closed, lines are disarmed.
+        watch.close();
+        if watch.group.is_some() {
+            sched::set_resting(number, true);
+        }
+        watch.claimed.tally.end_for(reason);
+        self.plan.end(now(), number);
+        self.over.push(number);
+    }
+
+    /// False: a turn could not begin.
+    fn carry_out(&mut self, order: Order) -> bool {
+        let (Order::Arm(number) | Order::Disarm(number) | Order::Alarm(number, _)) = order;
+        let Some(watch) = self.watches.iter_mut().find(|watch| watch.number == number) else { return true };
+        if matches!(order, Order::Arm(_) | Order::Disarm(_)) && watch.group.is_none() && is_filtered() {
+            self.end(number, FILTERED);
+            return true;
+        }
+        match order {
+            Order::Alarm(_, hits) => {
+                watch.claimed.tally.set_alarm(hits.saturating_sub(watch.unsignalled));
+            }
+            Order::Disarm(_) => {
+                watch.disarm();
+                if watch.is_flexible {
+                    watch.give_back(&mut self.at_rest);
+                }
+                sched::set_resting(number, true);
+            }
+            Order::Arm(_) if watch.is_flexible => {
+                watch.claimed.tally.look();
+                if let Err(error) = watch.take_lines(&mut self.at_rest) {
+                    watch.lines.iter_mut().for_each(Line::disable);
+                    watch.give_back(&mut self.at_rest);
+                    self.plan.refuse(now(), number);
+                    self.refusal = Some(error);
+                    return false;
+                }
+            }
+            Order::Arm(_) => {
+                watch.claimed.tally.look();
+                watch.lines.iter().for_each(Line::enable);
+                watch.claimed.tally.set_armed(watch.group.is_none());
+                sched::set_resting(number, false);
+            }
+        }
+        true
+    }
+
+    /// Closes lines that are too many for so many registers.
+    fn shrink(&mut self, registers: u32) {
+        if registers != self.shared_registers {
+            self.shared_registers = registers;
+            self.plan.set_registers(registers);
+            self.step();
+        }
+        let in_turn = self.shared_lines() - self.at_rest.len();
+        self.at_rest.truncate((registers as usize).saturating_sub(in_turn));
+    }
+
+    fn is_flexible(&self, number: u32) -> bool {
+        self.watches.iter().any(|watch| watch.number == number && watch.is_flexible)
+    }
+
+    /// The lines of flexible watches, and those at rest.
+    fn shared_lines(&self) -> usize {
+        let flexible = self.watches.iter().filter(|watch| watch.is_flexible);
+        flexible.map(|watch| watch.lines.len()).sum::<usize>() + self.at_rest.len()
+    }
+}
+
+/// Opens a line. Meanwhile no thread takes a register for a watch of a group.
+fn open_line(attr: &Attr, until: Instant) -> Result<Line, Error> {
+    let _still = sched::hold_still();
+    Line::open(attr, until, sched::registers_held)
+}
+
+impl Watched {
+    fn disarm(&mut self) {
+        self.claimed.tally.set_armed(false);
+        self.lines.iter_mut().for_each(Line::disable);
+    }
+
+    /// Closes its lines.
+    fn close(&mut self) {
+        self.earlier = self.hits();
+        self.lines.clear();
+    }
+
+    /// Gives its lines back, but for those that were closed.
+    fn give_back(&mut self, at_rest: &mut Vec<Line>) {
+        self.earlier = self.hits();
+        at_rest.extend(self.lines.drain(..).filter(Line::is_open));
+    }
+
+    fn hits(&self) -> u64 {
+        self.earlier + self.lines.iter().map(Line::hits).sum::<u64>()
+    }
+
+    fn known(&self, plan: &Plan) -> Known {
+        let hits = self.hits();
+        let Some((stage, armed_ns, wall_ns, rests)) = plan.look(self.number, now()) else {
+            return Known { hits, ..Known::default() };
+        };
+        let is_armed = stage == Stage::Armed && self.group.is_none();
+        Known { hits, is_resting: stage == Stage::Resting, is_armed, armed_ns, wall_ns, rests }
+    }
+
+    /// Takes a line for each piece, and arms it.
+    fn take_lines(&mut self, at_rest: &mut Vec<Line>) -> Result<(), Error> {
+        let until = Instant::now() + PATIENCE;
+        for piece in 0..self.claimed.tally.pieces.len() {
+            let attr = self.claimed.tally.attr(piece);
+            let line = match at_rest.pop() {
+                Some(mut line) => line.retarget(&attr).map(|()| line),
+                None => open_line(&attr, until),
+            };
+            self.lines.push(line?);
+        }
+        self.claimed.tally.set_armed(true);
+        Ok(())
+    }
+}
+
+/// The CPU time of this thread: how long it was kept waiting says nothing of the work.
+fn cpu_ns() -> u64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}

@@ -1,0 +1,226 @@
+//! The table through which a hit finds its watch: by the data of its event.
+//!
+//! | bits of the data | are |
+//! |---|---|
+//! | 63 to 48 | the copy of dormouse ([`dormouse_sys::trap::watch`]) |
+//! | 47 to 12 | the watch's generation |
+//! | 11 to 4 | its entry in the table |
+//! | 3 to 0 | the piece |
+//!
+//! A hit may come after its watch has ended: a thread may stand between the trap and the handler
+//! for as long as it gets no processor. Its generation tells it from hits of the entry's next
+//! watch.
+//!
+//! | state | event | next |
+//! |---|---|---|
+//! | free | [`claim`] | live |
+//! | live | [`Claimed::end`], or a fork, in the child | ended |
+//! | ended | [`claim`], once no handler is in it | live |
+//!
+//! # Watches of the same bytes
+//!
+//! One access hits the registers of all of them, and the kernel counts for each. But it sends one
+//! signal: a second one is dropped while the first is pending. So the handler tells every watch of
+//! the same bytes and accesses that was armed by then. Of watches that overlap otherwise one is
+//! told, and the others' hits are lost, which their reports say.
+//!
+//! # Invariants
+//!
+//! 1. A handler uses a tally between its addition to `handlers` and its subtraction, and only if it
+//!    has found its generation after the addition. A tally is freed only after `handlers` was found
+//!    0 with the generation taken away. All four accesses are sequentially consistent, so either
+//!    the handler misses the generation, or the freeing thread sees the handler. (A handler that
+//!    never comes back keeps the entry from its next watch, no more.)
+//! 2. [`claim`] and [`Claimed::end`] are called under the lock of watches (`keeper.rs`).
+//!
+//! # Safety
+//!
+//! The unsafe code turns an `Arc` of a tally into the pointer in its entry and back, by invariant
+//! 1.
+#![allow(unsafe_code)]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+
+use dormouse_sys::trap::PerfTrap;
+
+use super::tally::{Tally, now};
+
+/// The most watches of a process at a time, groups' watches included.
+pub(super) const MOST_WATCHES: usize = 256;
+
+const PIECE_BITS: u32 = 4;
+const ENTRY_BITS: u32 = 8;
+const GENERATION_BITS: u32 = 36;
+const _: () = assert!(1 << ENTRY_BITS == MOST_WATCHES && 1 << PIECE_BITS == crate::MOST_SLOTS);
+
+#[derive(Debug)]
+struct Entry {
+    /// 0: no watch.
+    generation: AtomicU64,
+    /// Handlers that look at this entry.
+    handlers: AtomicU32,
+    tally: AtomicPtr<Tally>,
+}
+
+static TABLE: [Entry; MOST_WATCHES] = [const {
+    Entry {
+        generation: AtomicU64::new(0),
+        handlers: AtomicU32::new(0),
+        tally: AtomicPtr::new(std::ptr::null_mut()),
+    }
+}; MOST_WATCHES];
+
+/// The last generation given.
+static LAST: AtomicU64 = AtomicU64::new(0);
+
+/// An entry that has a watch.
+#[derive(Debug, Clone)]
+pub(super) struct Claimed {
+    entry: usize,
+    generation: u64,
+    pub(super) tally: Arc<Tally>,
+}
+
+/// Gives a watch an entry: `make` is told the beginning of its events' data. None if all are taken.
+/// Under the lock of watches. `copy` is the data's beginning that all events of this copy have.
+pub(super) fn claim(copy: u64, make: impl FnOnce(u64) -> Tally) -> Option<Claimed> {
+    let entry = TABLE.iter().position(|entry| {
+        // SeqCst: invariant 1.
+        entry.generation.load(Ordering::SeqCst) == 0 && entry.handlers.load(Ordering::SeqCst) == 0
+    })?;
+    let place = &TABLE[entry];
+    let ended = place.tally.swap(std::ptr::null_mut(), Ordering::Relaxed);
+    if !ended.is_null() {
+        // SAFETY: `claim` has put it there, and no handler uses it (invariant 1).
+        drop(unsafe { Arc::from_raw(ended.cast_const()) });
+    }
+    // 36 bits: a thousand watches a second for two years.
+    let generation = (LAST.fetch_add(1, Ordering::Relaxed) + 1) & ((1 << GENERATION_BITS) - 1);
+    let generation = generation.max(1);
+    let tally = Arc::new(make(copy | generation << (ENTRY_BITS + PIECE_BITS) | (entry as u64) << PIECE_BITS));
+    place.tally.store(Arc::into_raw(tally.clone()).cast_mut(), Ordering::Relaxed);
+    // SeqCst: invariant 1; and the tally is there.
+    place.generation.store(generation, Ordering::SeqCst);
+    Some(Claimed { entry, generation, tally })
+}
+
+impl Claimed {
+    /// The watch's number: the entry, and as much of the generation as there is room for.
+    pub(super) fn number(&self) -> u32 {
+        (self.generation as u32) << ENTRY_BITS | self.entry as u32
+    }
+
+    /// Hits find the watch no more. Under the lock of watches.
+    pub(super) fn end(&self) {
+        // SeqCst: invariant 1. Another watch's generation stays.
+        let entry = &TABLE[self.entry];
+        let _ = entry.generation.compare_exchange(self.generation, 0, Ordering::SeqCst, Ordering::SeqCst);
+    }
+}
+
+/// In a forked child: hits find no watch.
+pub(super) fn end_all() {
+    for entry in &TABLE {
+        // SeqCst: invariant 1.
+        entry.generation.store(0, Ordering::SeqCst);
+        // Handlers of other threads were copied in the middle, and this one's finishes on the
+        // parent's tally, which is freed by nobody then.
+        if entry.handlers.swap(0, Ordering::SeqCst) != 0 {
+            entry.tally.store(std::ptr::null_mut(), Ordering::Relaxed);
+        }
+    }
+}
+
+/// Calls `run` with the tally of the watch that has this generation in this entry, if there is one.
+/// Signal-safe, if `run` is.
+fn with<T>(entry: usize, is_right: impl FnOnce(u64) -> bool, run: impl FnOnce(&Tally) -> T) -> Option<T> {
+    let entry = &TABLE[entry];
+    // SeqCst: invariant 1.
+    entry.handlers.fetch_add(1, Ordering::SeqCst);
+    let generation = entry.generation.load(Ordering::SeqCst);
+    let result = (generation != 0 && is_right(generation)).then(|| {
+        // SAFETY: the generation was there after the addition, and with it the tally, which stays
+        // until the subtraction (invariant 1).
+        run(unsafe { &*entry.tally.load(Ordering::Relaxed) })
+    });
+    entry.handlers.fetch_sub(1, Ordering::SeqCst);
+    result
+}
+
+/// The watcher of this copy: a hit.
+pub(super) fn on_trap(trap: &PerfTrap) {
+    let (data, came) = (trap.data, now());
+    let piece = data as usize % (1 << PIECE_BITS);
+    let entry = (data >> PIECE_BITS) as usize % MOST_WATCHES;
+    let named = data >> (ENTRY_BITS + PIECE_BITS) & ((1 << GENERATION_BITS) - 1);
+    let hit = with(
+        entry,
+        |generation| generation == named,
+        |tally| {
+            tally.hit(piece, trap, came);
+            tally.place(piece)
+        },
+    );
+    let Some(Some(place)) = hit else { return };
+    for (other, there) in TABLE.iter().enumerate() {
+        if other != entry && there.generation.load(Ordering::Relaxed) != 0 {
+            let tell = |tally: &Tally| tally.also_hit(place, came).map(|piece| tally.hit(piece, trap, came));
+            with(other, |_| true, tell);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use dormouse_sys::perf::{Access, WatchLen};
+
+    use super::super::spec::WatchSpec;
+    use super::super::split::Piece;
+    use super::*;
+
+    static VALUE: u64 = 5;
+
+    fn watch() -> (Claimed, u64) {
+        let addr = (&raw const VALUE).addr();
+        let mut said = 0;
+        let piece = Piece { addr, len: WatchLen::Eight, watched: u64::MAX };
+        let claimed = claim(0xd0a0 << 48, |data| {
+            said = data;
+            Tally::new(WatchSpec::new(addr, 8, Access::Write), vec![piece], data)
+        });
+        (claimed.unwrap(), said)
+    }
+
+    fn hit(data: u64) {
+        on_trap(&PerfTrap { data, ip: 0x1000, frame: 0, stack: 0, is_late: 0 });
+    }
+
+    /// One test, because the table is the process's.
+    #[test]
+    fn hits_of_an_ended_watch_find_no_other() {
+        let (one, data) = watch();
+        hit(data);
+        assert_eq!(one.tally.counts().delivered, 1);
+        one.end();
+        hit(data);
+        let (other, its_data) = watch();
+        assert_eq!(other.entry, one.entry);
+        hit(data);
+        hit(data | 15);
+        assert_eq!((one.tally.counts().delivered, other.tally.counts().delivered), (1, 0));
+        hit(its_data);
+        assert_eq!(other.tally.counts().delivered, 1);
+        // A second end of the first leaves the other alone.
+        one.end();
+        hit(its_data);
+        assert_eq!(other.tally.counts().delivered, 2);
+        other.end();
+        let held: Vec<_> = std::iter::from_fn(|| {
+            claim(0, |data| Tally::new(WatchSpec::new(8, 8, Access::Write), Vec::new(), data))
+        })
+        .collect();
+        assert_eq!(held.len(), MOST_WATCHES);
+        held.iter().for_each(Claimed::end);
+    }
+}

@@ -1,0 +1,290 @@
+//! The guard of a watch: from the request to the last report.
+
+use dormouse_sys::process::{identity, threads};
+use dormouse_sys::trap::{self, Disposition};
+use dormouse_sys::{loader, perf, rendezvous};
+
+use super::duty::{Duty, Known};
+use super::entry::{self, Claimed, MOST_WATCHES};
+use super::keeper;
+use super::report::{Coverage, WatchHit, WatchReport, WatchSite, WatchState};
+use super::sched::{self, Covered};
+use super::sites::Hit;
+use super::spec::WatchSpec;
+use super::tally::{Counts, Tally};
+use crate::{Error, HeldSlot};
+
+const _: () = assert!(sched::MOST_SCOPED == MOST_WATCHES);
+
+/// A watch. It ends when this is dropped.
+///
+/// Without memory: to arm, to report and to drop it allocate, here and on the keeper, and an
+/// allocation that fails ends the program as any other of its own.
+#[derive(Debug)]
+#[must_use = "the watch ends when this is dropped"]
+pub struct Watch {
+    claimed: Claimed,
+    /// The process that armed it; a forked child has another number.
+    process: u64,
+}
+
+impl WatchSpec {
+    /// Arms it on all threads that are and that will be, or on none.
+    ///
+    /// The host's handler of SIGTRAP, if it has one, keeps getting the traps that are its own. A
+    /// handler that the host installs later must pass others on. One that does not, or the default
+    /// action, which ends the process at the next hit, ends the watch when a report finds it.
+    ///
+    /// The handler of hits runs on the alternate stack of threads that have one. That needs 8 KiB:
+    /// the kernel's frame alone takes 3 KiB with AVX-512, and `MINSIGSTKSZ` is too little.
+    ///
+    /// # Cost
+    ///
+    /// The thread waits for another one, which makes two system calls for each thread. Threads that
+    /// start while it is armed start some microseconds later.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoRegister`] names the watches in the way, [`Error::Thread`] the thread that the
+    /// kernel refuses, the others what stands in the way of any watch here.
+    pub fn arm(&self) -> Result<Watch, Error> {
+        Watch::arm(self, None)
+    }
+
+    /// Arms it while tasks of this group run, and nowhere until one does: a task switch that knows
+    /// groups calls [`sched_in`](crate::sched_in) and [`sched_out`](crate::sched_out). Pinned: it
+    /// takes no turns. A task that runs already is armed at its thread's next switch, also after a
+    /// rest; what it does before is missed, and not counted as unarmed.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::arm`], but for those of single threads.
+    pub fn arm_for_group(&self, group: u32) -> Result<Watch, Error> {
+        Watch::arm(self, Some(group))
+    }
+}
+
+impl Watch {
+    fn arm(spec: &WatchSpec, group: Option<u32>) -> Result<Self, Error> {
+        if perf::is_filtered() {
+            return Err(Error::Filtered);
+        }
+        let copy = take_signal()?;
+        let mut shared = keeper::lock()?;
+        let admitted = shared.holders.admit(spec, group)?;
+        let pieces = admitted.pieces.clone();
+        let claimed = entry::claim(copy, |data| match group {
+            Some(group) => Tally::new(spec.clone().in_group(group), pieces, data).following(),
+            None => Tally::new(spec.clone(), pieces, data),
+        });
+        let claimed = claimed.ok_or(Error::TooManyWatches(MOST_WATCHES))?;
+        let (number, tally) = (claimed.number(), &claimed.tally);
+        shared.holders.hold(number, &spec.name, admitted);
+        let registers = shared.holders.shared_registers();
+        let attrs = || (0..tally.pieces.len()).map(|piece| tally.attr(piece)).collect();
+        let is_followed = group.is_none_or(|group| sched::begin(number, group, attrs()));
+        drop(shared);
+        // From here on its end is this guard's.
+        let watch = Self { claimed: claimed.clone(), process: identity::id() };
+        if !is_followed {
+            return Err(Error::Reentrant);
+        }
+        keeper::ask(move |duty| duty.take(claimed, group, registers))??;
+        Ok(watch)
+    }
+
+    /// Its number, which no other watch of the process has now.
+    pub fn number(&self) -> u32 {
+        self.claimed.number()
+    }
+
+    /// The result so far.
+    ///
+    /// # Cost
+    ///
+    /// A system call for each thread that was alive when it was armed, on another thread, for which
+    /// this one waits; a few on this one, unless a filter is in the way.
+    pub fn report(&self) -> WatchReport {
+        let number = self.number();
+        let is_taken = is_signal_taken();
+        // Before the kernel's count: no more hits are delivered than it has counted.
+        let seen = self.seen();
+        let known = self.is_here().then(|| {
+            let errand = move |duty: &mut Duty| {
+                duty.check_signal();
+                duty.known(number)
+            };
+            keeper::ask(errand).ok().flatten()
+        });
+        self.report_of(known.flatten(), seen, is_taken)
+    }
+
+    /// The single hits since the last call. The first call turns the stream on: hits before it are
+    /// not in it. A thousand wait for the next call; more are dropped, and counted in
+    /// [`Coverage::dropped`].
+    pub fn take_hits(&self) -> Vec<WatchHit> {
+        let queue = self.claimed.tally.queue();
+        std::iter::from_fn(|| queue.pop()).map(|hit: Hit| WatchHit::from(&hit)).collect()
+    }
+
+    /// Whether it is disarmed for good. If the keeper was killed, only [`Self::report`] says so.
+    pub fn is_over(&self) -> bool {
+        self.claimed.tally.is_over() || !self.is_here()
+    }
+
+    /// Disarms it everywhere, and gives the last result. (Dropped, it is disarmed a moment later.)
+    pub fn close(self) -> WatchReport {
+        let number = self.number();
+        let known = self.is_here().then(|| {
+            self.end_following();
+            keeper::ask(move |duty| duty.leave(number, true)).ok().flatten()
+        });
+        self.claimed.tally.set_over();
+        self.report_of(known.flatten(), self.seen(), is_signal_taken())
+    }
+
+    /// Disarms a watch of a group on all threads.
+    fn end_following(&self) {
+        if self.claimed.tally.is_following() {
+            // The lock is given back before the rows are looked through.
+            let ending = keeper::lock().map(|_alone| sched::end(self.number()));
+            drop(ending);
+        }
+    }
+
+    /// The hits that handlers have told so far: the places first, then the counts that include
+    /// them.
+    fn seen(&self) -> Seen {
+        let (sites, other_sites) = self.claimed.tally.sites.read();
+        Seen { sites, other_sites, counts: self.claimed.tally.counts() }
+    }
+
+    /// Whether this is the process that armed it.
+    fn is_here(&self) -> bool {
+        self.process == identity::id()
+    }
+
+    fn report_of(&self, known: Option<Known>, seen: Seen, is_signal_taken: bool) -> WatchReport {
+        let Tally { spec, .. } = &*self.claimed.tally;
+        let Seen { sites, other_sites, counts } = seen;
+        let state = match known {
+            Some(known) if !self.is_over() && known.is_resting => WatchState::Resting,
+            Some(_) if !self.is_over() => WatchState::Armed,
+            _ => WatchState::Over,
+        };
+        let known = known.unwrap_or(Known { hits: counts.delivered, ..Known::default() });
+        let threads_alive = count_threads();
+        let (hits, followed) = if self.claimed.tally.is_following() {
+            // Descriptors of threads cannot be read by a caller with a table of its own.
+            let hits = sched::hits(self.number()).max(counts.delivered);
+            (if self.is_here() { hits } else { counts.delivered }, sched::covered(self.number()))
+        } else {
+            (
+                known.hits,
+                Covered { threads: if known.is_armed { threads_alive } else { 0 }, ..Covered::default() },
+            )
+        };
+        WatchReport {
+            name: spec.name.clone(),
+            addr: spec.addr,
+            len: spec.len,
+            access: spec.access,
+            hits,
+            delivered: counts.delivered,
+            passed: counts.passed,
+            lost: hits.saturating_sub(counts.delivered),
+            sites,
+            other_sites,
+            state,
+            coverage: Coverage {
+                threads_armed: followed.threads,
+                threads_alive,
+                armed_ns: known.armed_ns,
+                wall_ns: known.wall_ns,
+                rests: known.rests,
+                late: counts.late,
+                unread: counts.unread,
+                dropped: counts.dropped,
+                unarmed: followed.unarmed,
+                unarmed_because: followed.reason,
+                is_signal_taken,
+                over_because: self.claimed.tally.over_because(),
+            },
+        }
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        if !self.is_here() {
+            return;
+        }
+        let claimed = self.claimed.clone();
+        let number = claimed.number();
+        claimed.tally.set_over();
+        // Before another watch may have the entry and the registers.
+        self.end_following();
+        let Ok(mut shared) = keeper::lock() else { return };
+        claimed.end();
+        shared.holders.release(number);
+        let registers = shared.holders.shared_registers();
+        drop(shared);
+        // The next watch's errand comes after this one, and finds the registers free. A keeper that
+        // is not there has taken them with it.
+        let _ = keeper::send(move |duty| {
+            duty.leave(number, false);
+            duty.share(registers);
+        });
+    }
+}
+
+/// The handlers' knowledge of a watch.
+struct Seen {
+    sites: Vec<WatchSite>,
+    other_sites: u64,
+    counts: Counts,
+}
+
+/// Whether SIGTRAP's action is not ours any more; no where a filter is in the way of the question.
+fn is_signal_taken() -> bool {
+    !perf::is_filtered() && !matches!(trap::disposition(), Ok(Disposition::Ours) | Err(_))
+}
+
+/// Makes SIGTRAP ours, once: the beginning of the data of this copy's events.
+fn take_signal() -> Result<u64, Error> {
+    let table = rendezvous::table()?;
+    loader::pin_self().map_err(|error| Error::Signal(error.to_string()))?;
+    let patching = table.patch.lock().map_err(|_| Error::Reentrant)?;
+    let copy = trap::watch(entry::on_trap);
+    drop(patching);
+    let refuse = |reason: String| Err(Error::Signal(reason));
+    let copy = match copy {
+        Ok(copy) => copy,
+        Err(error) => return refuse(error.to_string()),
+    };
+    match trap::disposition() {
+        Ok(Disposition::Ours) => Ok(copy),
+        Ok(Disposition::Other(address)) => {
+            let object = loader::object_of(address);
+            refuse(format!("{object} has installed another one, at {address:#x}"))
+        }
+        Ok(Disposition::Default | Disposition::Ignored) => {
+            refuse("the program has taken the signal back since".to_owned())
+        }
+        Err(error) => refuse(error.to_string()),
+    }
+}
+
+/// 0 under a filter, which may end the process for the question.
+fn count_threads() -> u32 {
+    if perf::is_filtered() {
+        return 0;
+    }
+    let mut list = Vec::new();
+    threads::list(&mut list).map_or(0, |_| list.len() as u32)
+}
+
+/// The registers that watches of this process hold.
+pub fn held() -> Vec<HeldSlot> {
+    keeper::lock().map_or(Vec::new(), |shared| shared.holders.list())
+}

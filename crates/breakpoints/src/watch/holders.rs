@@ -1,0 +1,291 @@
+//! The registers that watches hold.
+//!
+//! A watch of all threads takes its registers on every thread, and a group's while a task of the
+//! group runs. So one *processor* of [`Slots`] stands for any thread: a watch of all threads is the
+//! processor's breakpoint, a group's is a task's. Watches of different groups share registers, as
+//! no thread runs two tasks at once. One register is held for debuggers, and given to a watch that
+//! asks for all. Flexible watches hold together as many as the widest of them needs, and take turns
+//! in all that are free.
+//!
+//! # Locking
+//!
+//! All of this is behind the lock of watches (`keeper.rs`). The locks of [`Slots`] are taken under
+//! it alone, so a fork finds them free.
+
+use dormouse_sys::perf::{Access, WatchLen};
+
+use super::spec::WatchSpec;
+use super::split::{Piece, Unfit, split};
+use crate::{Cpu, Error, HeldSlot, Registers, Reservation, SlotKind, SlotRequest, Slots, Target, TaskId};
+
+/// The processor that stands for any thread.
+const ANY_THREAD: Target = Target::Cpu(Cpu(0));
+
+/// The debug registers of a thread.
+pub(super) const REGISTERS: u32 = match Registers::X86 {
+    Registers::Shared(registers) | Registers::Separate { data: registers, .. } => registers,
+};
+
+/// The addresses of user code end here.
+const USER_END: usize = 1 << 47;
+
+/// Registers that nobody holds yet, cut to the pieces of a watch.
+#[derive(Debug)]
+pub(super) struct Admitted {
+    pub(super) pieces: Vec<Piece>,
+    group: Option<u32>,
+    is_flexible: bool,
+    /// None: a flexible watch's, which are held with the others'.
+    reservation: Option<Reservation<'static>>,
+}
+
+#[derive(Debug)]
+pub(super) struct Holders {
+    slots: Option<&'static Slots>,
+    list: Vec<(HeldSlot, Option<Reservation<'static>>)>,
+    for_debuggers: Option<Reservation<'static>>,
+    for_turns: Option<Reservation<'static>>,
+}
+
+impl Holders {
+    pub(super) const fn new() -> Self {
+        Self { slots: None, list: Vec::new(), for_debuggers: None, for_turns: None }
+    }
+
+    /// All watches that hold registers.
+    pub(super) fn list(&self) -> Vec<HeldSlot> {
+        self.list.iter().map(|(slot, _)| slot.clone()).collect()
+    }
+
+    /// Registers for a watch, or the watches in the way.
+    pub(super) fn admit(&mut self, spec: &WatchSpec, group: Option<u32>) -> Result<Admitted, Error> {
+        let slots = self.slots()?;
+        if self.for_debuggers.is_none() {
+            // Else the watch that has asked for all has it.
+            self.for_debuggers = slots.reserve(of_any_thread(1)).ok();
+        }
+        if spec.all_slots {
+            self.for_debuggers = None;
+        }
+        let is_flexible = spec.flexible && group.is_none();
+        let result = if is_flexible {
+            self.admit_to_turns(slots, spec)
+        } else {
+            let target = group.map_or(ANY_THREAD, |group| Target::Task(TaskId(group.into())));
+            self.pieces(spec, group, free_for(slots, target)).and_then(|pieces| {
+                let request =
+                    SlotRequest { weight: pieces.len() as u32, ..SlotRequest::new(target, SlotKind::Data) };
+                Ok((pieces, Some(slots.reserve(request)?)))
+            })
+        };
+        if spec.all_slots {
+            // If it was not needed.
+            self.for_debuggers = slots.reserve(of_any_thread(1)).ok();
+        }
+        let (pieces, reservation) = result?;
+        Ok(Admitted { pieces, group, is_flexible, reservation })
+    }
+
+    /// The watch with this number holds what was admitted.
+    pub(super) fn hold(&mut self, number: u32, name: &str, admitted: Admitted) -> Vec<Piece> {
+        let Admitted { pieces, group, is_flexible, reservation } = admitted;
+        let slot = HeldSlot { number, name: name.to_owned(), group, slots: pieces.len() as u32, is_flexible };
+        self.list.push((slot, reservation));
+        pieces
+    }
+
+    /// The watch holds nothing any more.
+    pub(super) fn release(&mut self, number: u32) {
+        self.list.retain(|(slot, _)| slot.number != number);
+        if let Ok(slots) = self.slots() {
+            self.for_turns = None;
+            self.for_turns = self.reserve_turns(slots, 0);
+        }
+    }
+
+    /// The registers that flexible watches share.
+    pub(super) fn shared_registers(&mut self) -> u32 {
+        let held: u32 = self.turns_need(0);
+        let Ok(slots) = self.slots() else { return 0 };
+        if held == 0 { 0 } else { held + free_for(slots, ANY_THREAD) }
+    }
+
+    /// Whether some watch holds registers while tasks of groups run.
+    fn turns_need(&self, also: u32) -> u32 {
+        let flexible = self.list.iter().filter(|(slot, _)| slot.is_flexible);
+        flexible.map(|(slot, _)| slot.slots).max().unwrap_or(0).max(also)
+    }
+
+    /// As many as the widest flexible watch needs; `also` is one that comes.
+    fn reserve_turns(&self, slots: &'static Slots, also: u32) -> Option<Reservation<'static>> {
+        slots.reserve(of_any_thread(self.turns_need(also))).ok()
+    }
+
+    fn admit_to_turns(
+        &mut self,
+        slots: &'static Slots,
+        spec: &WatchSpec,
+    ) -> Result<(Vec<Piece>, Option<Reservation<'static>>), Error> {
+        self.for_turns = None;
+        let pieces = self.pieces(spec, None, free_for(slots, ANY_THREAD));
+        let widest = pieces.as_ref().map_or(0, |pieces| pieces.len() as u32);
+        self.for_turns = self.reserve_turns(slots, widest);
+        Ok((pieces?, None))
+    }
+
+    /// The pieces of a watch in so many registers.
+    fn pieces(&self, spec: &WatchSpec, group: Option<u32>, free: u32) -> Result<Vec<Piece>, Error> {
+        let &WatchSpec { addr, len, access, .. } = spec;
+        let unwatchable = |reason| Error::Unwatchable { addr, len, reason };
+        let end = addr.checked_add(len).filter(|&end| end <= USER_END);
+        if end.is_none() {
+            return Err(unwatchable("it does not lie in the memory of a program"));
+        }
+        let no_register = |asked| Error::NoRegister {
+            name: spec.name.clone(),
+            asked,
+            free,
+            holders: self.in_the_way(group),
+        };
+        if access == Access::Execute {
+            let piece = Piece { addr, len: WatchLen::Eight, watched: u64::MAX };
+            return if free > 0 { Ok(vec![piece]) } else { Err(no_register(1)) };
+        }
+        // A read changes no value by which one beside the range could be told apart.
+        split(addr, len, free, access == Access::Write).map_err(|unfit| match unfit {
+            Unfit::Empty => unwatchable("it is empty"),
+            Unfit::Wraps => unwatchable("it ends behind the last address"),
+            Unfit::TooLong { needs: Some(needs), .. } if needs <= REGISTERS => no_register(needs),
+            Unfit::TooLong { .. } => unwatchable("it is longer than all debug registers together can watch"),
+        })
+    }
+
+    /// The watches with which one of this group, or of all threads, would share threads.
+    fn in_the_way(&self, group: Option<u32>) -> Vec<HeldSlot> {
+        let meets = |slot: &HeldSlot| group.is_none() || slot.group.is_none() || slot.group == group;
+        let mut list: Vec<_> = self.list().into_iter().filter(meets).collect();
+        if self.for_debuggers.is_some() {
+            let name = "the register left to debuggers, by asking for all".to_owned();
+            list.push(HeldSlot { number: 0, name, group: None, slots: 1, is_flexible: false });
+        }
+        list
+    }
+
+    fn slots(&mut self) -> Result<&'static Slots, Error> {
+        if self.slots.is_none() {
+            self.slots = Some(Box::leak(Box::new(Slots::new(Registers::X86, 1)?)));
+        }
+        self.slots.ok_or(Error::Reentrant)
+    }
+}
+
+fn of_any_thread(weight: u32) -> SlotRequest {
+    SlotRequest { weight, ..SlotRequest::new(ANY_THREAD, SlotKind::Data) }
+}
+
+/// The registers that such a request could have.
+fn free_for(slots: &Slots, target: Target) -> u32 {
+    let fits = |&weight: &u32| {
+        let request = SlotRequest { weight, ..SlotRequest::new(target, SlotKind::Data) };
+        slots.reserve(request).is_ok()
+    };
+    (1..=REGISTERS).rev().find(fits).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn admit(
+        holders: &mut Holders,
+        number: u32,
+        spec: &WatchSpec,
+        group: Option<u32>,
+    ) -> Result<usize, Error> {
+        let admitted = holders.admit(spec, group)?;
+        Ok(holders.hold(number, &spec.name, admitted).len())
+    }
+
+    fn word(at: usize) -> WatchSpec {
+        WatchSpec::new(0x1000 + 8 * at, 8, Access::Write).named(&format!("word {at}"))
+    }
+
+    fn refused(result: Result<usize, Error>) -> (u32, u32, Vec<String>) {
+        match result {
+            Err(Error::NoRegister { asked, free, holders, .. }) => {
+                (asked, free, holders.into_iter().map(|holder| holder.name).collect())
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn one_register_stays_for_debuggers() {
+        let mut holders = Holders::new();
+        for at in 0..3 {
+            assert_eq!(admit(&mut holders, at as u32, &word(at), None).unwrap(), 1);
+        }
+        let (asked, free, names) = refused(admit(&mut holders, 3, &word(3), None));
+        assert_eq!((asked, free), (1, 0));
+        assert!(names.len() == 4 && names[0] == "word 0" && names[3].contains("debuggers"), "{names:?}");
+        assert_eq!(admit(&mut holders, 3, &word(3).all_slots(), None).unwrap(), 1);
+        assert!(!refused(admit(&mut holders, 4, &word(4), None)).2.iter().any(|name| name.contains("debug")));
+        holders.release(3);
+        // The register is the debuggers' again.
+        refused(admit(&mut holders, 4, &word(4), None));
+        holders.release(0);
+        assert_eq!(admit(&mut holders, 4, &word(4), None).unwrap(), 1);
+        assert_eq!(holders.list().len(), 3);
+    }
+
+    #[test]
+    fn groups_share_registers_and_all_threads_do_not() {
+        let mut holders = Holders::new();
+        for (number, group) in [(0, 1), (1, 1), (2, 1), (3, 2), (4, 2), (5, 2)] {
+            assert_eq!(admit(&mut holders, number, &word(0), Some(group)).unwrap(), 1);
+        }
+        assert_eq!(refused(admit(&mut holders, 6, &word(0), Some(1))).2.len(), 4);
+        assert_eq!(refused(admit(&mut holders, 6, &word(0), None)).2.len(), 7);
+        holders.release(0);
+        holders.release(3);
+        assert_eq!(admit(&mut holders, 6, &word(0), None).unwrap(), 1);
+        refused(admit(&mut holders, 7, &word(0), Some(2)));
+    }
+
+    #[test]
+    fn flexible_watches_keep_the_widest_ones_registers() {
+        let mut holders = Holders::new();
+        let wide = WatchSpec::new(0x1000, 16, Access::Write).flexible();
+        for number in 0..10 {
+            assert_eq!(admit(&mut holders, number, &word(0).flexible(), None).unwrap(), 1);
+        }
+        assert_eq!(holders.shared_registers(), 3);
+        assert_eq!(admit(&mut holders, 10, &wide, None).unwrap(), 2);
+        assert_eq!(admit(&mut holders, 11, &word(5), None).unwrap(), 1);
+        assert_eq!(holders.shared_registers(), 2);
+        refused(admit(&mut holders, 12, &word(6), None));
+        holders.release(10);
+        assert_eq!(admit(&mut holders, 12, &word(6), None).unwrap(), 1);
+        assert_eq!(holders.shared_registers(), 1);
+        refused(admit(&mut holders, 13, &wide, None));
+        (0..10).for_each(|number| holders.release(number));
+        assert_eq!(holders.shared_registers(), 0);
+    }
+
+    #[test]
+    fn ranges_without_a_cover_are_refused() {
+        let mut holders = Holders::new();
+        for (addr, len, expected) in [
+            (0x1000, 0, "it is empty"),
+            (0x1000, 100, "longer than all debug registers"),
+            (1 << 47, 8, "memory of a program"),
+            (usize::MAX - 3, 8, "memory of a program"),
+            (0x1001, 23, "needs 4"),
+        ] {
+            let spec = WatchSpec::new(addr, len, Access::ReadWrite).named("it");
+            let message = admit(&mut holders, 0, &spec, None).unwrap_err().to_string();
+            assert!(message.contains(expected) || message.contains("longer"), "{addr:#x} {len}: {message}");
+        }
+        assert_eq!(admit(&mut holders, 0, &WatchSpec::new(7, 1, Access::Execute), None).unwrap(), 1);
+    }
+}

@@ -1,0 +1,260 @@
+//! A line: one debug register on every thread of the process.
+//!
+//! An event is opened for each thread that there is, by its id. Threads that start later inherit
+//! theirs from the thread that starts them (`inherit_thread`; a fork's child inherits none). The
+//! event of a thread that has ended stays open: those that were inherited from it would go with it,
+//! and its count is part of the sum.
+//!
+//! # All threads or none
+//!
+//! A thread that starts while the line is armed may have inherited an event, or not: it depends on
+//! whether its starter was armed by then. Armed twice, it would count every hit twice.
+//!
+//! 1. All threads of a first list are armed. The only event before it is the keeper's own, which
+//!    starts no thread, so they have inherited none.
+//! 2. The kernel copies the events of a starter early in `clone`, and lists the new thread late. So
+//!    each thread that was armed here is waited for until it is seen outside of starting another
+//!    one ([`masks::may_be_starting_a_thread`]): from then on all threads that it has started
+//!    without an event are listed.
+//! 3. Then the threads are listed again. A new one is asked how many registers it has free
+//!    ([`State`]): as many as this thread, which is armed, or one more. One more: it is armed.
+//! 4. The line is complete when a complete list ([`threads::list`]) after step 2 had no unarmed
+//!    thread. All threads in it are armed, and so are their starts; a thread that is not in it was
+//!    started by one that is.
+//! 5. A new thread may end before it is asked, and may have started another one by then. So such a
+//!    list proves nothing. But an unarmed thread, and those that it leads to, would have to escape
+//!    in each list anew: with the odds that others did. Lists go on until the odds of that for all
+//!    of them are less than [`ODDS`].
+//!
+//! The registers of a thread are known only while events stay with the thread that inherited them
+//! ([`Attr::apart`], Linux 6.13). On older kernels a thread that starts while the line is armed
+//! may be armed twice: then the kernel counts its hits twice, and signals each once.
+//!
+//! A thread that starts others by bare system calls, with its signals not blocked meanwhile, is not
+//! seen in step 2. No C library and no runtime does that.
+//!
+//! Anything that the kernel refuses closes all that was opened. A number of a thread is given to
+//! another only after all numbers were, which takes longer than this.
+
+use std::collections::HashSet;
+use std::time::{Duration, Instant};
+
+use dormouse_sys::masks;
+use dormouse_sys::perf::{
+    Access, Attr, Breakpoint, Error as Refusal, OpenEvent, Subject, WatchLen, is_filtered, keeps_apart,
+};
+use dormouse_sys::process::{identity, threads};
+
+use super::holders::REGISTERS;
+use crate::Error;
+
+/// The longest time for arming, on a machine that has other work: all lines of a watch.
+pub(super) const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The odds at which an escape is out of the question.
+const ODDS: f64 = 1e-9;
+
+#[derive(Debug)]
+pub(super) struct Line {
+    /// None: it was closed.
+    events: Vec<OpenEvent>,
+    /// The count when it was given to the present watch.
+    base: u64,
+    /// The count when it was closed.
+    closed: u64,
+}
+
+impl Line {
+    /// Opens it, armed, by this time. `held` says how many registers a thread holds for watches of
+    /// groups.
+    pub(super) fn open(attr: &Attr, until: Instant, held: impl Fn(u32) -> u32) -> Result<Self, Error> {
+        // One may have come for all threads since the watch was asked for.
+        if is_filtered() {
+            return Err(Error::Filtered);
+        }
+        let mut opening = Opening {
+            attr: inherited(attr),
+            events: Vec::new(),
+            known: HashSet::new(),
+            unsettled: Vec::new(),
+        };
+        let own = identity::tid();
+        // This thread is the measure of others, so it is the first.
+        opening.arm(own)?;
+        opening.run(own, until, held)?;
+        Ok(Self { events: opening.events, base: 0, closed: 0 })
+    }
+
+    /// Disarms it, also on threads to come. Its registers stay taken. Under a filter, which may end
+    /// the process for the request, it is closed.
+    pub(super) fn disable(&mut self) {
+        if is_filtered() {
+            self.closed += self.count();
+            self.events.clear();
+        }
+        // An error would be a descriptor's, and these are nobody else's.
+        self.events.iter().for_each(|event| _ = event.disable());
+    }
+
+    /// Whether it can be armed again.
+    pub(super) fn is_open(&self) -> bool {
+        !self.events.is_empty()
+    }
+
+    /// Arms it again, unless it was closed. No filter has come: the caller has asked.
+    pub(super) fn enable(&self) {
+        self.events.iter().for_each(|event| _ = event.enable());
+    }
+
+    /// Gives a line that is disarmed to another watch, armed.
+    pub(super) fn retarget(&mut self, attr: &Attr) -> Result<(), Error> {
+        if is_filtered() {
+            return Err(Error::Filtered);
+        }
+        self.base += self.hits();
+        let attr = inherited(attr);
+        let refused = self.events.iter().find_map(|event| event.retarget(&attr).err());
+        match refused {
+            None => Ok(()),
+            Some(source) => Err(Error::Thread { tid: 0, thread: "one of them".to_owned(), source }),
+        }
+    }
+
+    /// The hits of the present watch on all threads, also on those that have ended.
+    pub(super) fn hits(&self) -> u64 {
+        (self.closed + self.count()).saturating_sub(self.base)
+    }
+
+    fn count(&self) -> u64 {
+        self.events.iter().filter_map(|event| event.read().ok()).map(|reading| reading.value).sum()
+    }
+}
+
+/// The number of registers that a new thread has free, compared with this thread, which is armed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// As many.
+    Inherited,
+    /// One more.
+    Unarmed,
+    /// Fewer: others take some just now.
+    Unknown,
+    /// It has ended.
+    Gone,
+}
+
+/// The event of a thread, which those that it starts inherit, and keep to themselves if the kernel
+/// can do that.
+fn inherited(attr: &Attr) -> Attr {
+    let attr = attr.inherited_by_threads();
+    if keeps_apart() { attr.apart() } else { attr }
+}
+
+struct Opening {
+    attr: Attr,
+    events: Vec<OpenEvent>,
+    /// Threads that are armed, or had been when they ended.
+    known: HashSet<u32>,
+    /// Those armed here that were not seen outside of starting a thread since.
+    unsettled: Vec<u32>,
+}
+
+impl Opening {
+    fn run(&mut self, own: u32, until: Instant, held: impl Fn(u32) -> u32) -> Result<(), Error> {
+        let mut list = Vec::new();
+        threads::list(&mut list).map_err(Error::Keeper)?;
+        for &tid in list.iter().filter(|&&tid| tid != own) {
+            self.arm(tid)?;
+        }
+        let mut odds = 1.0;
+        while Instant::now() < until {
+            self.settle()?;
+            let is_settled = self.unsettled.is_empty();
+            let is_complete = threads::list(&mut list).map_err(Error::Keeper)?;
+            let free = free_registers(own, REGISTERS)?.unwrap_or(0);
+            let (mut new, mut gone, mut unarmed) = (0, 0, false);
+            // The last ones have just begun, and may not live for long.
+            for &tid in list.iter().rev() {
+                if self.known.contains(&tid) {
+                    continue;
+                }
+                new += 1;
+                match state_of(tid, free, held(tid))? {
+                    State::Inherited => _ = self.known.insert(tid),
+                    State::Gone => gone += 1,
+                    State::Unknown => unarmed = true,
+                    State::Unarmed => {
+                        self.arm(tid)?;
+                        unarmed = true;
+                    }
+                }
+            }
+            odds = match gone {
+                _ if unarmed || !is_settled => 1.0,
+                _ if !is_complete => odds,
+                0 => 0.0,
+                gone => odds * f64::from(gone) / f64::from(new),
+            };
+            if odds < ODDS {
+                return Ok(());
+            }
+        }
+        Err(Error::Unsteady(PATIENCE))
+    }
+
+    fn arm(&mut self, tid: u32) -> Result<(), Error> {
+        match OpenEvent::open(&self.attr, Subject::Thread(tid)) {
+            Ok(event) => {
+                self.events.push(event);
+                self.known.insert(tid);
+                self.unsettled.push(tid);
+                Ok(())
+            }
+            Err(Refusal::NoSuchThread { .. }) => Ok(()),
+            Err(source) => Err(refused(tid, source)),
+        }
+    }
+
+    /// Step 2: forgets the threads that are outside of starting another one.
+    fn settle(&mut self) -> Result<(), Error> {
+        let mut refused = None;
+        self.unsettled.retain(|&tid| {
+            masks::may_be_starting_a_thread(tid).unwrap_or_else(|error| {
+                refused = Some(error);
+                true
+            })
+        });
+        refused.map_or(Ok(()), |error| Err(Error::Keeper(error)))
+    }
+}
+
+fn refused(tid: u32, source: Refusal) -> Error {
+    let name = std::fs::read_to_string(format!("/proc/self/task/{tid}/comm"));
+    Error::Thread { tid, thread: name.unwrap_or_default().trim().to_owned(), source }
+}
+
+fn state_of(tid: u32, free_here: u32, held: u32) -> Result<State, Error> {
+    let Some(free) = free_registers(tid, free_here + 1)? else { return Ok(State::Gone) };
+    Ok(match (free + held).checked_sub(free_here) {
+        None => State::Unknown,
+        Some(0) => State::Inherited,
+        Some(_) => State::Unarmed,
+    })
+}
+
+/// How many registers a thread has free, as far as `most`: takes them, and gives them back.
+fn free_registers(tid: u32, most: u32) -> Result<Option<u32>, Error> {
+    // Never armed: registers are taken at the opening.
+    let probe = Breakpoint::watch(0, WatchLen::One, Access::Write).map_err(|source| refused(tid, source))?;
+    let probe = Attr::breakpoint(probe).disabled();
+    let mut taken = Vec::new();
+    while (taken.len() as u32) < most {
+        match OpenEvent::open(&probe, Subject::Thread(tid)) {
+            Ok(event) => taken.push(event),
+            Err(Refusal::NoSlot(_)) => break,
+            Err(Refusal::NoSuchThread { .. }) => return Ok(None),
+            Err(source) => return Err(refused(tid, source)),
+        }
+    }
+    Ok(Some(taken.len() as u32))
+}

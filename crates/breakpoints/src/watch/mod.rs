@@ -1,0 +1,28 @@
+//! Watchpoints inside a process: armed on every thread, reported by the thread that hits.
+
+mod duty;
+mod entry;
+mod guard;
+mod holders;
+mod hook;
+mod keeper;
+mod line;
+mod plan;
+mod queue;
+pub(crate) mod rate;
+mod report;
+mod sched;
+pub(crate) mod share;
+mod sites;
+mod spec;
+pub(crate) mod split;
+mod tally;
+mod turns;
+mod wake;
+
+pub use dormouse_sys::perf::Access;
+pub use guard::{Watch, held};
+pub use hook::{on_hit, on_stray};
+pub use report::{Coverage, WatchHit, WatchReport, WatchSite, WatchState};
+pub use sched::{sched_in, sched_out, switches};
+pub use spec::WatchSpec;

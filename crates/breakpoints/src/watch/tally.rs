@@ -1,0 +1,301 @@
+//! One watch as its hits find it: what they are compared with, and what they are counted in.
+//!
+//! # Async-signal-safety
+//!
+//! [`Tally::hit`] is a signal handler's: it allocates nothing and takes no lock. Its system calls
+//! are `gettid`, `prctl`, `getpid`, `process_vm_readv` (one for the value, some more for a stack),
+//! and `futex` when the keeper is to come.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use dormouse_sys::perf::{Access, Attr, Breakpoint};
+use dormouse_sys::process::identity;
+use dormouse_sys::trap::PerfTrap;
+use dormouse_sys::{peek, stack, thread};
+use once_cell::race::OnceBox;
+use rustix::time::{ClockId, clock_gettime};
+
+use super::hook;
+use super::queue::Queue;
+use super::sched;
+use super::sites::{Hit, Sites};
+use super::spec::{Filter, WatchSpec};
+use super::split::Piece;
+use super::wake::wake;
+use crate::MOST_SLOTS;
+
+#[derive(Debug)]
+pub(super) struct Tally {
+    pub(super) spec: WatchSpec,
+    pub(super) pieces: Vec<Piece>,
+    /// The beginning of the data of its events; the number of the piece is behind it.
+    data: u64,
+    /// The value of each piece at its last hit, or when the watch was armed.
+    last: [AtomicU64; MOST_SLOTS as usize],
+    delivered: AtomicU64,
+    passed: AtomicU64,
+    late: AtomicU64,
+    unread: AtomicU64,
+    /// The keeper is woken when more hits were delivered.
+    alarm: AtomicU64,
+    pub(super) sites: Sites,
+    queue: OnceBox<Queue>,
+    /// Since when its lines are armed on every thread; `u64::MAX`: they are not.
+    armed_since: AtomicU64,
+    /// Disarmed for good: the keeper says so.
+    is_over: AtomicBool,
+    /// The reason, if it was not its end.
+    over_because: OnceBox<&'static str>,
+    /// It is a group's, whose tasks it follows.
+    is_following: bool,
+}
+
+/// Counts of a watch.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Counts {
+    pub(super) delivered: u64,
+    pub(super) passed: u64,
+    pub(super) late: u64,
+    pub(super) unread: u64,
+    pub(super) dropped: u64,
+}
+
+impl Tally {
+    pub(super) fn new(spec: WatchSpec, pieces: Vec<Piece>, data: u64) -> Self {
+        let tally = Self {
+            spec,
+            pieces,
+            data,
+            last: [const { AtomicU64::new(0) }; MOST_SLOTS as usize],
+            delivered: AtomicU64::new(0),
+            passed: AtomicU64::new(0),
+            late: AtomicU64::new(0),
+            unread: AtomicU64::new(0),
+            alarm: AtomicU64::new(u64::MAX),
+            sites: Sites::new(),
+            queue: OnceBox::new(),
+            armed_since: AtomicU64::new(u64::MAX),
+            is_over: AtomicBool::new(false),
+            over_because: OnceBox::new(),
+            is_following: false,
+        };
+        // The clock finds its function here, and not in a handler.
+        now();
+        tally.look();
+        tally
+    }
+
+    /// As a watch that follows a group's tasks.
+    pub(super) fn following(self) -> Self {
+        Self { is_following: true, ..self }
+    }
+
+    pub(super) fn is_following(&self) -> bool {
+        self.is_following
+    }
+
+    /// The watch's number, as its entry gives it.
+    fn number(&self) -> u32 {
+        (self.data >> MOST_SLOTS.ilog2()) as u32
+    }
+
+    /// Looks at the values now: a hit that comes next changes these.
+    pub(super) fn look(&self) {
+        if self.spec.access == Access::Execute {
+            return;
+        }
+        for (piece, last) in self.pieces.iter().zip(&self.last) {
+            if let Some(value) = peek::value(piece.addr, piece.len as usize) {
+                last.store(value, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// The event of one piece.
+    pub(super) fn attr(&self, piece: usize) -> Attr {
+        let Piece { addr, len, .. } = self.pieces[piece];
+        // A piece is aligned, so this has no error.
+        let breakpoint =
+            Breakpoint::watch(addr, len, self.spec.access).unwrap_or_else(|_| Breakpoint::execute(addr));
+        Attr::breakpoint(breakpoint).trapping(self.data | piece as u64)
+    }
+
+    /// From now on the keeper is woken when there were more than so many hits.
+    pub(super) fn set_alarm(&self, hits: u64) {
+        self.alarm.store(hits, Ordering::Relaxed);
+    }
+
+    pub(super) fn set_armed(&self, is_armed: bool) {
+        self.armed_since.store(if is_armed { now() } else { u64::MAX }, Ordering::Relaxed);
+    }
+
+    /// The piece with this number, and the accesses that hit it.
+    pub(super) fn place(&self, number: usize) -> Option<(Piece, Access)> {
+        Some((*self.pieces.get(number)?, self.spec.access))
+    }
+
+    /// The number of the piece that has the same bytes, and is hit by the same accesses, if it was
+    /// armed on every thread when the hit came.
+    pub(super) fn also_hit(&self, (piece, access): (Piece, Access), came: u64) -> Option<usize> {
+        let is_same = |own: &Piece| (own.addr, own.len) == (piece.addr, piece.len);
+        let found = self.pieces.iter().position(is_same)?;
+        // One that was armed after the hit has not counted it.
+        (self.spec.access == access && self.armed_since.load(Ordering::Relaxed) < came).then_some(found)
+    }
+
+    pub(super) fn set_over(&self) {
+        // Pairs with the load in `is_over`: the last counts come before it.
+        self.is_over.store(true, Ordering::Release);
+    }
+
+    /// Disarmed for good, for this reason.
+    pub(super) fn end_for(&self, reason: &'static str) {
+        let _first = self.over_because.get_or_init(|| Box::new(reason));
+        self.set_over();
+    }
+
+    /// The reason why it has ended before its time.
+    pub(super) fn over_because(&self) -> Option<&'static str> {
+        self.over_because.get().copied()
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::Acquire)
+    }
+
+    pub(super) fn counts(&self) -> Counts {
+        // First, so that there are no more than are delivered. Pairs with the addition in `hit`.
+        let passed = self.passed.load(Ordering::Acquire).min(self.spec.max_hits);
+        Counts {
+            delivered: self.delivered.load(Ordering::Acquire),
+            passed,
+            late: self.late.load(Ordering::Relaxed),
+            unread: self.unread.load(Ordering::Relaxed),
+            dropped: self.queue.get().map_or(0, Queue::dropped),
+        }
+    }
+
+    /// The stream of single hits; the first call turns it on.
+    pub(super) fn queue(&self) -> &Queue {
+        self.queue.get_or_init(|| Box::new(Queue::new()))
+    }
+
+    /// A hit of a piece, on the thread that made it, which came to the handler at this time.
+    pub(super) fn hit(&self, number: usize, trap: &PerfTrap, came: u64) {
+        let is_late = trap.is_late != 0;
+        let delivered = self.delivered.fetch_add(1, Ordering::Relaxed) + 1;
+        let alarm = self.alarm.load(Ordering::Relaxed);
+        // One hit takes the alarm; the keeper sets the next one.
+        if delivered > alarm
+            && self.alarm.compare_exchange(alarm, u64::MAX, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        {
+            wake();
+        }
+        if is_late {
+            self.late.fetch_add(1, Ordering::Relaxed);
+        }
+        let values = self.values(number);
+        let tid = identity::tid();
+        let current = thread::find(tid).map(thread::ThreadBlock::own_current).unwrap_or_default();
+        let is_of = |group| current.task != 0 && group == current.group;
+        let in_group = self.spec.filter.group.is_none_or(is_of);
+        if self.is_following {
+            sched::on_hit(self.number(), in_group);
+        }
+        let Some(seen) = values.filter(|_| in_group) else { return };
+        // Pairs with the load in `counts`: it is delivered.
+        let nth = self.passed.fetch_add(1, Ordering::Release) + 1;
+        if nth >= self.spec.max_hits {
+            wake();
+        }
+        if nth > self.spec.max_hits {
+            return;
+        }
+        let mut hit = Hit {
+            ip: if is_late { 0 } else { trap.ip },
+            group: current.group,
+            tid,
+            task: current.task,
+            mono_ns: came,
+            old: seen.map_or(0, |(old, _)| old),
+            new: seen.map_or(0, |(_, new)| new),
+            has_values: seen.is_some(),
+            ..Hit::default()
+        };
+        let walk = |hit: &mut Hit| {
+            if !is_late && hit.depth == 0 {
+                hit.depth = stack::walk(trap.frame, trap.stack, &mut hit.stack);
+            }
+        };
+        self.sites.add(&mut hit, walk);
+        if let Some(queue) = self.queue.get() {
+            walk(&mut hit);
+            queue.push(&hit);
+        }
+        if let Some(event) = self.spec.event {
+            hook::hit(event);
+        }
+    }
+
+    /// The values of a piece before and after the hit, if they pass the filters. Executions have
+    /// none, and a value that cannot be read passes.
+    #[expect(clippy::option_option, reason = "passes, and with values")]
+    fn values(&self, number: usize) -> Option<Option<(u64, u64)>> {
+        let (piece, last) = (self.pieces.get(number)?, self.last.get(number)?);
+        if self.spec.access == Access::Execute {
+            return Some(None);
+        }
+        let Some(new) = peek::value(piece.addr, piece.len as usize) else {
+            self.unread.fetch_add(1, Ordering::Relaxed);
+            return Some(None);
+        };
+        let old = last.swap(new, Ordering::Relaxed);
+        passes(self.spec.filter, piece, old, new).then_some(Some((old, new)))
+    }
+}
+
+/// Whether a change of a piece's value is to be reported.
+fn passes(filter: Filter, piece: &Piece, old: u64, new: u64) -> bool {
+    let whole = u64::MAX >> (u64::BITS - 8 * piece.len as u32);
+    let mask = filter.mask.unwrap_or(u64::MAX) & piece.watched;
+    // A piece that is wider than the range is hit by stores beside it, which change nothing of it.
+    let must_change = filter.changed || piece.watched != whole;
+    (!must_change || (old ^ new) & mask != 0) && filter.equals.is_none_or(|value| (value ^ new) & mask == 0)
+}
+
+/// `CLOCK_MONOTONIC`, in nanoseconds.
+pub(super) fn now() -> u64 {
+    let time = clock_gettime(ClockId::Monotonic);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use dormouse_sys::perf::WatchLen;
+
+    use super::*;
+
+    #[test]
+    fn filters_look_at_watched_bits_alone() {
+        let piece = |watched| Piece { addr: 0, len: WatchLen::Two, watched };
+        let all = Filter::default();
+        let changed = Filter { changed: true, ..all };
+        let equals = Filter { equals: Some(0x12ff), mask: Some(0xff00), ..all };
+        for (filter, watched, old, new, expected) in [
+            (all, 0xffff, 1, 1, true),
+            (changed, 0xffff, 1, 1, false),
+            (changed, 0xffff, 1, 2, true),
+            (Filter { mask: Some(0xff00), ..changed }, 0xffff, 1, 2, false),
+            (all, 0x00ff, 0x100, 0x200, false),
+            (all, 0x00ff, 0x100, 0x201, true),
+            (equals, 0xffff, 0, 0x1234, true),
+            (equals, 0xffff, 0, 0x1334, false),
+        ] {
+            assert_eq!(
+                passes(filter, &piece(watched), old, new),
+                expected,
+                "{filter:?} {watched:x} {old} {new}"
+            );
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! SIGTRAPs that are no hits.
+
+use std::arch::asm;
+
+use dormouse_sys::trap;
+use dormouse_testkit::Child;
+
+use crate::support::{in_child, in_child_with, of_value, write};
+
+/// The kernel's codes for an exception without a cause, and for one of a free register.
+const CODES: [libc::c_int; 2] = [1, 4];
+
+/// A hypervisor that loses DR6 makes such signals of hits.
+#[test]
+fn exceptions_without_a_cause_are_swallowed() {
+    in_child(|| {
+        let watch = of_value().arm().unwrap();
+        CODES.into_iter().for_each(send_here);
+        assert_eq!(trap::unexplained(), 2);
+        write(1);
+        assert_eq!(watch.report().hits, 1);
+        drop(watch);
+        // One that comes late.
+        CODES.into_iter().for_each(send_here);
+        assert_eq!(trap::unexplained(), 4);
+    });
+}
+
+#[test]
+fn without_a_watch_they_end_the_process() {
+    Child::new().dies_of(libc::SIGTRAP).run(|| CODES.into_iter().for_each(send_here));
+}
+
+#[test]
+fn int1_of_the_program_is_its_own() {
+    in_child_with(Child::new().dies_of(libc::SIGTRAP), || {
+        let _watch = of_value().arm().unwrap();
+        // SAFETY: raises a signal, which ends the process.
+        unsafe { asm!(".byte 0xf1") };
+    });
+}
+
+/// Sends SIGTRAP to this thread as the kernel does.
+fn send_here(code: libc::c_int) {
+    // SAFETY: plain calls, with a structure that is whole when zeroed; the kernel reads it.
+    unsafe {
+        let mut info: libc::siginfo_t = std::mem::zeroed();
+        info.si_signo = libc::SIGTRAP;
+        info.si_code = code;
+        let (pid, tid) = (libc::getpid(), libc::gettid());
+        let sent = libc::syscall(libc::SYS_rt_tgsigqueueinfo, pid, tid, libc::SIGTRAP, &raw const info);
+        assert_eq!(sent, 0, "{}", std::io::Error::last_os_error());
+    }
+}

@@ -1,0 +1,70 @@
+//! The tests' common ground: a variable to watch, and a child process that can watch.
+
+use std::sync::atomic::AtomicU64;
+
+use dormouse_breakpoints::{Access, Error, WatchSpec};
+use dormouse_sys::perf::Error as Refusal;
+use dormouse_testkit::{Child, skip};
+
+/// The variable that tests watch.
+pub(crate) static VALUE: AtomicU64 = AtomicU64::new(0);
+
+/// A watch of writes to [`VALUE`], at any rate.
+pub(crate) fn of_value() -> WatchSpec {
+    of(&VALUE).named("value")
+}
+
+/// A watch of writes to a word, at any rate.
+pub(crate) fn of(word: &AtomicU64) -> WatchSpec {
+    WatchSpec::new(word.as_ptr().addr(), 8, Access::Write).rate(u32::MAX)
+}
+
+/// One write, in this function also where nothing is inlined.
+#[inline(never)]
+pub(crate) fn write(value: u64) {
+    write_to(VALUE.as_ptr(), value);
+}
+
+/// One write to anywhere.
+#[inline(always)]
+pub(crate) fn write_to(word: *mut u64, value: u64) {
+    // SAFETY: the caller's word, of which no reference is held that would be confused.
+    unsafe { std::arch::asm!("mov qword ptr [{}], {}", in(reg) word, in(reg) value, options(nostack)) };
+}
+
+/// Runs `body` in a child, if watches work here.
+#[track_caller]
+pub(crate) fn in_child<F: FnOnce()>(body: F) {
+    in_child_with(Child::new(), body);
+}
+
+/// [`in_child`], with other expectations.
+#[track_caller]
+pub(crate) fn in_child_with<F: FnOnce()>(child: Child<'_>, body: F) {
+    child.run(|| {
+        if let Some(obstacle) = obstacle() {
+            return skip(obstacle);
+        }
+        body();
+    });
+}
+
+/// The reason why nothing can be watched here.
+fn obstacle() -> Option<String> {
+    let error = of_value().arm().err()?;
+    let is_of_the_machine = match &error {
+        Error::Filtered => true,
+        Error::Thread { source, .. } => matches!(
+            source,
+            Refusal::Denied { .. } | Refusal::NoEvents(_) | Refusal::TooOld(_) | Refusal::NoSlot(_)
+        ),
+        _ => false,
+    };
+    assert!(is_of_the_machine, "{error}");
+    Some(error.to_string())
+}
+
+/// How much more than usual is done: `DORMOUSE_STRESS`.
+pub(crate) fn stress() -> Option<u64> {
+    std::env::var("DORMOUSE_STRESS").ok().and_then(|times| times.parse().ok())
+}

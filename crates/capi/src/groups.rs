@@ -1,0 +1,146 @@
+//! Groups: work that is charged to a name, in tokens that C passes by value.
+//!
+//! A token holds numbers, not addresses, so a token that is made up or out of date harms nothing: a
+//! group is looked up by its number, and a task is left only where the thread's stack has it.
+//!
+//! # Safety
+//!
+//! C's promises, by their numbers in `lib.rs`.
+#![allow(unsafe_code)]
+
+use std::ffi::{CStr, c_char};
+
+use dormouse::Group;
+use dormouse::events::{Mark, leave};
+
+use crate::call::{contained, memory_for};
+
+/// `struct dormouse_group`; number 0 is no group.
+#[derive(Debug, Clone, Copy, Default)]
+#[repr(C)]
+pub(crate) struct GroupId {
+    pub(crate) number: u32,
+    pub(crate) flags: u32,
+}
+
+/// `struct dormouse_task`; number 0 is no task.
+#[derive(Debug, Clone, Copy, Default)]
+#[repr(C)]
+pub(crate) struct TaskId {
+    pub(crate) number: u64,
+    pub(crate) group: GroupId,
+}
+
+/// `struct dormouse_entered`: nothing, if the task's number is 0.
+#[derive(Debug, Clone, Copy, Default)]
+#[repr(C)]
+pub(crate) struct EnteredId {
+    pub(crate) task: TaskId,
+    pub(crate) place: u64,
+}
+
+/// A flag of a task that is a part of a request, and of a group that goes along with handed-on
+/// work.
+const PART: u32 = 1;
+/// A flag of an entered task: it ends when it is left.
+const ENDS: u32 = 2;
+
+impl GroupId {
+    fn group(self) -> Option<Group> {
+        Group::by_id(self.number)
+    }
+
+    /// Begins a task of the group.
+    fn begin(self, flags: u32) -> Option<(Group, TaskId)> {
+        let group = self.group()?;
+        let part = self.flags & PART;
+        let number = group.begin_task(part != 0);
+        Some((group, TaskId { number, group: Self { flags: part | flags, ..self } }))
+    }
+}
+
+impl TaskId {
+    fn end(self) {
+        if let Some(group) = self.group.group().filter(|_| self.number != 0) {
+            group.end_task(self.number);
+        }
+    }
+}
+
+/// Enters a task; `None` where the thread cannot enter it.
+fn enter(group: Group, task: TaskId) -> Option<EnteredId> {
+    let mark = group.enter_task(task.number)?;
+    Some(EnteredId { task, place: mark.place })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn dormouse_group_new(name: *const c_char) -> GroupId {
+    contained(GroupId::default(), || {
+        if name.is_null() || memory_for(0).is_err() {
+            return GroupId::default();
+        }
+        // SAFETY: promise 5.
+        let name = unsafe { CStr::from_ptr(name) };
+        GroupId { number: Group::new(&name.to_string_lossy()).id(), flags: 0 }
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn dormouse_group_current() -> GroupId {
+    contained(GroupId::default(), || {
+        let carried = |group: Group| GroupId { number: group.id(), flags: PART };
+        Group::current().map(carried).unwrap_or_default()
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn dormouse_group_enter(group: GroupId) -> EnteredId {
+    contained(EnteredId::default(), || {
+        let Some((known, task)) = group.begin(ENDS) else { return EnteredId::default() };
+        enter(known, task).unwrap_or_else(|| {
+            // Too deep, or in a handler over a switch: the current task is charged, and this one
+            // ends.
+            task.end();
+            EnteredId::default()
+        })
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn dormouse_group_leave(entered: EnteredId) -> bool {
+    contained(false, || {
+        let EnteredId { task, place } = entered;
+        if task.number == 0 {
+            return true;
+        }
+        let left = leave(Mark { place, task: task.number });
+        if left && task.group.flags & ENDS != 0 {
+            task.end();
+        }
+        left
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn dormouse_task_begin(group: GroupId) -> TaskId {
+    contained(TaskId::default(), || group.begin(0).map(|(_, task)| task).unwrap_or_default())
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn dormouse_task_enter(task: TaskId) -> EnteredId {
+    contained(EnteredId::default(), || {
+        let group = task.group.group().filter(|_| task.number != 0);
+        group.and_then(|group| enter(group, task)).unwrap_or_default()
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn dormouse_task_end(task: *mut TaskId) {
+    contained((), || {
+        if task.is_null() {
+            return;
+        }
+        // SAFETY: promise 1.
+        unsafe { task.replace(TaskId::default()) }.end();
+    });
+}

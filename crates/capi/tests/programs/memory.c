@@ -1,0 +1,107 @@
+/* No memory: what needs some refuses, what needs none works, and nothing aborts. */
+#include <dormouse/dormouse.h>
+
+#include <errno.h>
+#include <string.h>
+#include <sys/resource.h>
+
+#include "check.h"
+
+static DORMOUSE_KEY_NAMED(key, "memory.key", false);
+
+__attribute__((noinline)) static bool site(void)
+{
+	return dormouse_unlikely(key);
+}
+
+/* Each leads to the one before it. */
+struct block {
+	struct block *before;
+};
+
+/* All that there is, in blocks that get smaller. */
+static struct block *take_all(void)
+{
+	struct rlimit limit;
+	struct block *last = NULL;
+
+	CHECK(getrlimit(RLIMIT_AS, &limit) == 0);
+	limit.rlim_cur = 1;
+	CHECK(setrlimit(RLIMIT_AS, &limit) == 0);
+	for (size_t size = 1 << 20; size >= sizeof(*last);) {
+		struct block *block = (struct block *)malloc(size);
+		if (block) {
+			block->before = last;
+			last = block;
+		} else {
+			size /= 2;
+		}
+	}
+	limit.rlim_cur = limit.rlim_max;
+	return last;
+}
+
+static void give_back(struct block *last)
+{
+	struct rlimit limit;
+	CHECK(getrlimit(RLIMIT_AS, &limit) == 0);
+	limit.rlim_cur = limit.rlim_max;
+	CHECK(setrlimit(RLIMIT_AS, &limit) == 0);
+	while (last) {
+		struct block *block = last;
+		last = block->before;
+		free(block);
+	}
+}
+
+int main(void)
+{
+	struct dormouse_error error = DORMOUSE_ERROR_INIT;
+	struct dormouse_key *const keys[] = { &key.key };
+	struct dormouse_lease *lease = NULL, *held = NULL;
+	struct dormouse_list *list = NULL;
+	struct dormouse_batch *batch = dormouse_batch_begin(), *none;
+	struct dormouse_group group = dormouse_group_new("memory"), other, current;
+	struct dormouse_entered entered = dormouse_group_enter(group);
+	static int watched;
+	struct dormouse_watch_spec spec = DORMOUSE_WATCH_SPEC(watched);
+	struct dormouse_watch *watch = NULL;
+	enum dormouse_code refusals[8], refused;
+	struct block *all;
+	bool left;
+
+	CHECK(batch && group.number && dormouse_group_leave(entered));
+	CHECK(dormouse_acquire(keys, 1, &held, NULL, NULL) == DORMOUSE_OK);
+	all = take_all();
+	errno = 77;
+	none = dormouse_batch_begin();
+	dormouse_batch_enable(none, &key.key);
+	dormouse_batch_enable(batch, &key.key);
+	refusals[0] = dormouse_enable(&key.key, NULL, &error);
+	refusals[1] = dormouse_disable(&key.key, NULL, NULL);
+	refusals[2] = dormouse_acquire(keys, 1, &lease, NULL, NULL);
+	refusals[3] = dormouse_release(held, NULL, NULL);
+	refusals[4] = dormouse_list_begin("*", &list, NULL);
+	refusals[5] = dormouse_init(NULL);
+	refusals[6] = dormouse_batch_apply(batch, NULL, NULL);
+	refusals[7] = dormouse_batch_apply(none, NULL, NULL);
+	refused = dormouse_watch_begin(&spec, &watch, NULL);
+	other = dormouse_group_new("another");
+	entered = dormouse_group_enter(group);
+	current = dormouse_group_current();
+	left = dormouse_group_leave(entered);
+	CHECK(site() && dormouse_is_enabled(&key.key) && errno == 77);
+	give_back(all);
+
+	for (int i = 0; i < 7; i++)
+		CHECK(refusals[i] == DORMOUSE_NO_MEMORY);
+	CHECK(refused == DORMOUSE_NO_MEMORY && !watch);
+	CHECK(current.number == group.number && left && !other.number);
+	CHECK(!none && refusals[7] == DORMOUSE_INVALID && !lease && !list);
+	CHECK(error.code == DORMOUSE_NO_MEMORY && strstr(error.message, "memory"));
+	/* All is well again. */
+	CHECK(dormouse_release(held, NULL, NULL) == DORMOUSE_OK && !site());
+	CHECK(dormouse_enable(&key.key, NULL, NULL) == DORMOUSE_OK && site());
+	puts("refused");
+	return 0;
+}

@@ -1,0 +1,59 @@
+//! The use of a process over some time, as rows.
+
+use dormouse::wire::EventInfo;
+
+use crate::render::row::Row;
+use crate::sample::delta::Delta;
+use crate::sample::events::TASK_CLOCK;
+use crate::sample::source::Source;
+use crate::sample::totals::whole;
+
+/// Which time the figures are of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Interval,
+    Total {
+        /// The process is gone.
+        has_ended: bool,
+    },
+}
+
+/// The rows of a process and its parts, the busiest first.
+pub(super) struct Account<'a> {
+    pub(super) source: &'a Source,
+    pub(super) delta: &'a Delta,
+    pub(super) process: Row,
+    pub(super) groups: Vec<Row>,
+    pub(super) threads: Vec<Row>,
+}
+
+impl<'a> Account<'a> {
+    pub(super) fn of(source: &'a Source, delta: &'a Delta) -> Account<'a> {
+        let (cpu_ns, elapsed_ns) = (delta.cpu_ns, delta.elapsed_ns);
+        let clock = whole(TASK_CLOCK, cpu_ns, elapsed_ns);
+        let kernels = delta.usage.iter().flat_map(|usage| usage.counts(elapsed_ns));
+        let groups = delta.inside.iter().flat_map(|inside| &inside.groups);
+        let alive = delta.threads.iter().map(|thread| (thread, false));
+        let threads = alive.chain(delta.ended.iter().map(|thread| (thread, true)));
+        let mut process = Row::sum("(process)", cpu_ns, cpu_ns, elapsed_ns);
+        process.counts = std::iter::once(clock).chain(kernels).collect();
+        let mut account = Account {
+            source,
+            delta,
+            process,
+            groups: groups.map(|group| Row::group(group, group, group, elapsed_ns)).collect(),
+            threads: threads
+                .map(|(thread, has_ended)| Row::thread(thread, thread, has_ended, elapsed_ns))
+                .collect(),
+        };
+        account.groups.sort_by(Row::by_use);
+        account.threads.sort_by(Row::by_use);
+        account
+    }
+
+    /// The events with a column of their own: CPU time has one anyway.
+    pub(super) fn events(&self) -> impl Iterator<Item = &'a EventInfo> {
+        let counted = &self.source.counted;
+        counted.counted.iter().chain(&counted.refused).filter(|event| event.name != TASK_CLOCK)
+    }
+}

@@ -1,0 +1,324 @@
+//! `dormouse watch`: who writes a variable, by debug registers and without stopping anybody.
+//!
+//! A service with an agent watches itself: the watch is the connection's and ends with it, so it
+//! does not matter whether this command ends by Ctrl-C, by its own limits or by SIGKILL. Any other
+//! process is watched from outside, with the same report.
+
+use std::num::NonZero;
+use std::time::{Duration, Instant};
+
+use clap::ValueEnum;
+use dormouse::wire::{WatchWish, WireAccess, WireState};
+use dormouse_maps::AddressSpace;
+
+use serde::Serialize;
+
+use crate::args::help;
+use crate::duration::parse_positive;
+use crate::exit::{Exit, Failure, Outcome};
+use crate::live::page;
+use crate::output::{Context, FAIR, is_interactive, say};
+use crate::render::hits::{self, HitDocument, ReportDocument};
+use crate::sample::totals::mono_ns;
+use crate::sample::watching::look::Look;
+use crate::sample::watching::places::Places;
+use crate::sample::watching::source::Watched;
+use crate::sample::watching::wanted::Wanted;
+use crate::signals::Signals;
+use crate::target::Target;
+use crate::text::clean;
+
+/// Time between two looks: soon enough that the queue of single hits has room, and the end by
+/// --max is not long in coming.
+const LOOK: Duration = Duration::from_millis(50);
+/// Time between two pages of the live view.
+const PAGE: Duration = Duration::from_millis(500);
+
+/// Show who writes a variable of a process: function, line, group, thread, old and new value
+///
+/// No thread is stopped: a debug register of each traps the access, for some ten microseconds. With
+/// dormouse in it the process watches itself; any other is watched from outside, for which the
+/// command needs root or `CAP_PERFMON`. NAME is a static as the source has it, `NAME+offset`, or
+/// `NAME.field`; with `-a x` a function. The lines below the table say what share was seen. Ends
+/// with exit code 1 if there was no hit.
+#[derive(Debug, clap::Args)]
+#[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
+pub(crate) struct Args {
+    #[arg(help = help::TARGET)]
+    target: Target,
+    /// A variable, or an address as 0x7f00c0a01230; with :LEN, so many bytes of it
+    #[arg(value_name = "NAME|ADDR[:LEN]")]
+    wanted: Wanted,
+    /// Watch writes (w), reads and writes (rw), or the execution of the instruction there (x)
+    #[arg(short, long, value_name = "ACCESS", default_value = "w")]
+    access: Access,
+    /// Show only hits that change the value
+    #[arg(long)]
+    changed: bool,
+    /// Show only hits that leave this value, in decimal (-1, too) or as 0x2a
+    #[arg(long, value_name = "VALUE", value_parser = number, allow_negative_numbers = true)]
+    equals: Option<u64>,
+    /// Look only at these bits of the value
+    #[arg(long, value_name = "MASK", value_parser = number)]
+    mask: Option<u64>,
+    /// Show only hits of this group
+    #[arg(long)]
+    group: Option<String>,
+    /// End after so many hits
+    #[arg(long, value_name = "N")]
+    max: Option<NonZero<u64>>,
+    /// End after this time
+    #[arg(long = "for", value_name = "DURATION", value_parser = parse_positive)]
+    length: Option<Duration>,
+    /// Rest for a while when there are more hits a second
+    #[arg(long, value_name = "N")]
+    rate: Option<NonZero<u32>>,
+    /// Take turns with other watches if the registers are taken
+    #[arg(long)]
+    flexible: bool,
+    /// Print each hit
+    #[arg(long)]
+    stream: bool,
+    /// Show the calls that led to each place; from outside by copies of the stack, which take no
+    /// frame pointers
+    #[arg(long)]
+    stacks: bool,
+    /// Print text, also on a terminal
+    #[arg(long)]
+    plain: bool,
+}
+
+/// A kind of access, as people write it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Access {
+    W,
+    Rw,
+    X,
+}
+
+impl From<Access> for WireAccess {
+    fn from(of: Access) -> WireAccess {
+        match of {
+            Access::W => WireAccess::Write,
+            Access::Rw => WireAccess::ReadWrite,
+            Access::X => WireAccess::Execute,
+        }
+    }
+}
+
+fn number(text: &str) -> Result<u64, String> {
+    let hex = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X"));
+    let parsed = match hex {
+        Some(hex) => u64::from_str_radix(hex, 16),
+        // The bits that a negative number has in as many bytes as the variable.
+        None if text.starts_with('-') => text.parse().map(i64::cast_unsigned),
+        None => text.parse(),
+    };
+    parsed.map_err(|error| format!("{error}: write 42 or 0x2a"))
+}
+
+#[derive(Serialize)]
+#[serde(tag = "type", rename_all = "kebab-case")]
+enum Document<'a> {
+    Start {
+        pid: u32,
+        name: &'a str,
+        addr: String,
+        length_bytes: u64,
+        access: WireAccess,
+        /// Why it is watched from outside; null: it watches itself.
+        outside: Option<&'a str>,
+    },
+    Hit(HitDocument),
+    Report(ReportDocument),
+}
+
+impl Args {
+    fn wish(&self) -> WatchWish {
+        WatchWish {
+            access: self.access.into(),
+            changed: self.changed,
+            equals: self.equals,
+            mask: self.mask,
+            group: self.group.clone(),
+            max_hits: self.max.map(NonZero::get),
+            rate_per_s: self.rate.map(NonZero::get),
+            flexible: self.flexible,
+            stream: self.stream,
+            ..WatchWish::default()
+        }
+    }
+}
+
+/// A watch, and the names of those who hit it. It stays on one thread, as the reader of symbols
+/// does.
+struct Watcher {
+    watched: Watched,
+    places: Places,
+    stacks: bool,
+    last: Option<Look>,
+}
+
+impl Watcher {
+    fn new(watched: Watched, stacks: bool) -> Watcher {
+        let places = Places::of(&watched.process, watched.access, watched.outside.is_some());
+        Watcher { watched, places, stacks, last: None }
+    }
+
+    /// Looks at the watch; false: it has ended, or its process has.
+    fn look(&mut self) -> Outcome<bool> {
+        let Some(mut look) = self.watched.look()? else {
+            let end = self.watched.end();
+            self.last.iter_mut().for_each(|last| last.end = Some(end));
+            return Ok(false);
+        };
+        self.places.unwind(&mut look);
+        self.places.learn(&look);
+        let goes_on = look.end.is_none() && look.row.state != WireState::Over;
+        self.last = Some(look);
+        Ok(goes_on)
+    }
+
+    fn text(&mut self) -> String {
+        let Watcher { places, last, stacks, .. } = self;
+        last.as_ref().map(|look| hits::report(look, places, *stacks, mono_ns())).unwrap_or_default()
+    }
+
+    /// Prints single hits as they come until the watch ends, `end` comes or a signal.
+    fn follow(&mut self, end: Option<Instant>, signals: &Signals, context: &mut Context) -> Outcome<()> {
+        let (begun, mut printed, mut is_over) = (mono_ns(), 0, false);
+        loop {
+            let goes_on = self.look()?;
+            let Watcher { last: Some(last), places, stacks, .. } = self else { return Ok(()) };
+            let hits = std::mem::take(&mut last.row.stream);
+            for hit in &hits {
+                if context.json {
+                    context.document(&Document::Hit(HitDocument::new(hit, places)))?;
+                } else {
+                    context.line(hits::hit(hit, places, *stacks, begun))?;
+                }
+            }
+            context.flush()?;
+            printed += hits.len() as u64;
+            last.unprinted = last.row.passed.saturating_sub(printed);
+            if is_over || !goes_on && hits.is_empty() {
+                return Ok(());
+            }
+            // After hits there may be more.
+            let due = Instant::now() + if hits.is_empty() { LOOK } else { Duration::ZERO };
+            let due = end.map_or(due, |end| end.min(due));
+            is_over = signals.came_before(due)? || end.is_some_and(|end| Instant::now() >= end);
+        }
+    }
+}
+
+impl page::Writer for Watcher {
+    fn page(&mut self) -> Outcome<Option<String>> {
+        let goes_on = self.look()?;
+        let text = self.text();
+        Ok(goes_on.then_some(text))
+    }
+}
+
+pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
+    let signals = Signals::to_end()?;
+    let watched = Watched::open(&args.target, &args.wanted, args.wish(), args.stacks, context.patience)?;
+    let end = args.length.map(|length| Instant::now() + length);
+    announce(&watched, context)?;
+    let is_live = is_interactive() && !context.json && !args.stream && !args.plain;
+    let (who, stacks) = (watched.who.clone(), args.stacks);
+    let last = if is_live {
+        let begin = move || Watcher::new(watched, stacks);
+        let finish = |mut watcher: Watcher| watcher.look().map(|_| (watcher.text(), watcher.last));
+        let title = format!("{} of {who}", args.wanted);
+        let finished = page::run(title, begin, finish, (PAGE, end, context.patience))?;
+        let late = || Failure::failed(format!("{who} has given no last report"));
+        let (text, last) = finished.ok_or_else(late)??;
+        context.text(text)?;
+        last
+    } else {
+        let mut watcher = Watcher::new(watched, stacks);
+        watcher.follow(end, &signals, context)?;
+        if let Some(last) = watcher.last.as_mut().filter(|_| !args.stream) {
+            last.unprinted = 0;
+        }
+        let text = watcher.text();
+        let Watcher { last, places, .. } = &mut watcher;
+        match last {
+            Some(look) if context.json => {
+                context.document(&Document::Report(ReportDocument::new(look, places)))?;
+            }
+            _ => context.text(text)?,
+        }
+        watcher.last
+    };
+    let Some(Look { row, .. }) = last else {
+        return Err(Failure::failed(format!("{who} has ended before the first look at the watch")));
+    };
+    // Hits that were counted and not looked at may have passed the filters.
+    let is_hit = row.passed > 0 || row.lost > 0 || row.hits > row.delivered;
+    Ok(if is_hit { Exit::Ok } else { Exit::Failed })
+}
+
+fn announce(watched: &Watched, context: &mut Context) -> Outcome<()> {
+    let Watched { process, variable, access, outside, .. } = watched;
+    let is_mapped = AddressSpace::of(process.pid).and_then(|space| space.resolve_now(variable.addr));
+    if let Ok(None) = is_mapped {
+        say(format_args!("{FAIR}nothing is mapped at {:#x} now{FAIR:#}", variable.addr));
+    }
+    if context.json {
+        context.document(&Document::Start {
+            pid: process.pid,
+            name: &variable.name,
+            addr: format!("{:#x}", variable.addr),
+            length_bytes: variable.len,
+            access: *access,
+            outside: outside.as_deref(),
+        })?;
+        return context.flush();
+    }
+    if let Some(why) = outside {
+        say(format_args!("{FAIR}watched from outside:{FAIR:#} {}", clean(why)));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn wish(line: &str) -> Result<WatchWish, clap::Error> {
+        Line::try_parse_from(line.split(' ')).map(|line| line.args.wish())
+    }
+
+    #[test]
+    fn flags_become_a_wish() {
+        let all = "watch tea ORDERS -a rw --changed --equals 0x2a --mask 255 --group g --max 3 --rate 9 \
+                   --flexible --stream";
+        let right = WatchWish {
+            access: WireAccess::ReadWrite,
+            changed: true,
+            equals: Some(42),
+            mask: Some(255),
+            group: Some("g".into()),
+            max_hits: Some(3),
+            rate_per_s: Some(9),
+            flexible: true,
+            stream: true,
+            ..WatchWish::default()
+        };
+        assert_eq!(wish(all).unwrap(), right);
+        assert_eq!(wish("watch tea ORDERS").unwrap(), WatchWish::default());
+        assert_eq!(wish("watch tea ORDERS --equals -1").unwrap().equals, Some(u64::MAX));
+        for wrong in ["-a r", "--max 0", "--rate 0", "--equals x", "--mask -1", "--for 0s"] {
+            assert!(wish(&format!("watch tea ORDERS {wrong}")).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! The live view of `top` and `demo`: one thread asks the agent, this one draws and listens to the
+//! keyboard.
+//!
+//! A service that is slow to answer therefore never makes `q` wait. Everything there is to wait for
+//! (keys, signals, the terminal's size, a new snapshot) is one `poll`. The terminal is put back
+//! however this ends: by return, by a panic ([`ratatui`]'s hook) or by a signal.
+
+mod draw;
+mod fit;
+pub(crate) mod page;
+mod screen;
+
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use ratatui::DefaultTerminal;
+use ratatui::crossterm;
+use ratatui::crossterm::event::{Event, KeyEventKind};
+use rustix::event::{PollFd, PollFlags};
+use signal_hook::consts::SIGWINCH;
+
+use draw::draw;
+use screen::{Flow, Screen};
+
+use crate::exit::{Exit, Failure, Outcome};
+use crate::render::view::View;
+use crate::render::watch::Watch;
+use crate::sample::source::Source;
+use crate::signals::{Signals, poll_until};
+
+/// A first view comes soon, so that there is something to see.
+const FIRST: Duration = Duration::from_millis(500);
+
+/// Shows the process of `source` until the person leaves, or until `end`.
+pub(crate) fn run(source: Source, interval: Duration, end: Option<Instant>) -> Outcome {
+    let mut screen = Screen::new(source.who.clone());
+    let signals = Signals::to_leave()?;
+    let size = Signals::all(&[SIGWINCH])?;
+    let (views, wake) = start(source, interval).map_err(|error| failed(&error))?;
+    if anstream::ColorChoice::global() == anstream::ColorChoice::Never {
+        crossterm::style::force_color_output(false);
+    }
+    let mut terminal = Tui::enter().map_err(|error| failed(&error))?;
+    watch(&mut terminal, &mut screen, &views, &wake, end, [&signals, &size])
+}
+
+fn watch(
+    terminal: &mut Tui,
+    screen: &mut Screen,
+    views: &Receiver<Outcome<View>>,
+    wake: &UnixStream,
+    end: Option<Instant>,
+    [signals, size]: [&Signals; 2],
+) -> Outcome {
+    let stdin = io::stdin();
+    loop {
+        terminal.0.draw(|frame| draw(frame, screen)).map_err(|error| failed(&error))?;
+        let mut fds = [
+            PollFd::new(&stdin, PollFlags::IN),
+            PollFd::new(signals, PollFlags::IN),
+            PollFd::new(size, PollFlags::IN),
+            PollFd::new(wake, PollFlags::IN),
+        ];
+        poll_until(&mut fds, end).map_err(|error| failed(&error))?;
+        let is_gone = fds[0].revents().intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL);
+        if is_gone || signals.take() || end.is_some_and(|end| Instant::now() >= end) {
+            return Ok(Exit::Ok);
+        }
+        size.take();
+        while matches!({ wake }.read(&mut [0; 64]), Ok(1..)) {}
+        for view in views.try_iter() {
+            screen.update(view?);
+        }
+        while crossterm::event::poll(Duration::ZERO).map_err(|error| failed(&error))? {
+            if let Event::Key(key) = crossterm::event::read().map_err(|error| failed(&error))?
+                && key.kind != KeyEventKind::Release
+                && screen.key(key) == Flow::Leave
+            {
+                return Ok(Exit::Ok);
+            }
+        }
+    }
+}
+
+/// The terminal while it is ours.
+struct Tui(DefaultTerminal);
+
+impl Tui {
+    fn enter() -> io::Result<Tui> {
+        ratatui::try_init().map(Tui).inspect_err(|_| ratatui::restore())
+    }
+}
+
+impl Drop for Tui {
+    fn drop(&mut self) {
+        ratatui::restore();
+    }
+}
+
+/// Starts the thread that asks: its views, and a socket that is readable when there is one.
+fn start(source: Source, interval: Duration) -> io::Result<(Receiver<Outcome<View>>, UnixStream)> {
+    let ((sender, views), (wake, waker)) = (channel(), UnixStream::pair()?);
+    wake.set_nonblocking(true)?;
+    waker.set_nonblocking(true)?;
+    let send = move |view| {
+        let is_sent = sender.send(view).is_ok();
+        // A full socket wakes as well.
+        let _ = (&waker).write(&[0]);
+        is_sent
+    };
+    // Not joined: it may be waiting for an agent that does not answer, and it holds nothing of the
+    // terminal.
+    thread::Builder::new().name("sampler".into()).spawn(move || {
+        if let Err(failure) = sample(source, interval, &send) {
+            send(Err(failure));
+        }
+    })?;
+    Ok((views, wake))
+}
+
+/// Asks until nobody takes the views.
+fn sample(source: Source, interval: Duration, send: &impl Fn(Outcome<View>) -> bool) -> Outcome<()> {
+    let mut watch = Watch::start(source, interval.min(FIRST), interval)?;
+    loop {
+        thread::sleep(watch.due.saturating_duration_since(Instant::now()));
+        if !send(Ok(watch.view()?)) {
+            return Ok(());
+        }
+    }
+}
+
+fn failed(error: &io::Error) -> Failure {
+    Failure::failed(format!("cannot use the terminal: {error}")).hint("--plain prints text instead")
+}

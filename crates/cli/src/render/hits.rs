@@ -1,0 +1,387 @@
+//! Hits of a watch as people and programs read them: a table of places, a line a hit, JSON.
+
+use std::fmt::Write as _;
+
+use dormouse::wire::{CoverageRow, HitRow, SiteRow, WireState};
+use serde::Serialize;
+
+use super::table::Table;
+use crate::duration::short;
+use crate::output::{DIM, FAIR, GOOD, HEAD};
+use crate::sample::watching::look::{End, Look};
+use crate::sample::watching::places::{CodeFrame, CodePlace, Places, SeenThread};
+use crate::text::{Clean, clean, count};
+
+/// Accesses that no debug register sees, in every report.
+pub(crate) const BLIND: [&str; 3] =
+    ["accesses by the kernel (read(2), io_uring)", "through other mappings of the page", "by devices (DMA)"];
+
+/// Values below this are shown as people count, others as processors do.
+const COUNTED: u64 = 1 << 32;
+
+/// The place of a hit that its thread learned of too late to tell.
+const NOWHERE: &str = "0x0";
+
+/// A report in the JSON of `watch`.
+#[derive(Debug, Serialize)]
+pub(crate) struct ReportDocument {
+    state: WireState,
+    hits: u64,
+    delivered: u64,
+    passed: u64,
+    lost: u64,
+    #[serde(flatten)]
+    coverage: CoverageRow,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    over_because: Option<String>,
+    /// Per cent of the time.
+    armed_percent: f64,
+    blind_spots: [&'static str; 3],
+    sites: Vec<SiteDocument>,
+    hits_at_other_sites: u64,
+    /// Why places are unknown; null: they are not.
+    counts_only: Option<String>,
+    /// Hits that are in no line of `--stream`.
+    unprinted: u64,
+    /// Why nobody watches any more; null: the watch went on, or came to the end asked for.
+    end: Option<End>,
+}
+
+#[derive(Debug, Serialize)]
+struct SiteDocument {
+    hits: u64,
+    share_percent: f64,
+    #[serde(flatten)]
+    last: HitDocument,
+}
+
+/// A hit in the JSON of `watch`.
+#[derive(Debug, Serialize)]
+pub(crate) struct HitDocument {
+    #[serde(flatten)]
+    place: CodePlace,
+    group: Option<String>,
+    old: Option<u64>,
+    new: Option<u64>,
+    /// As it is seen from here; null where it could not be seen.
+    tid: Option<u32>,
+    inner_tid: u32,
+    thread: Option<String>,
+    task: Option<u64>,
+    time_mono_ns: u64,
+    stack: Vec<CodePlace>,
+}
+
+impl ReportDocument {
+    pub(crate) fn new(look: &Look, places: &mut Places) -> ReportDocument {
+        let row = &look.row;
+        let mut site = |site: &SiteRow| SiteDocument {
+            hits: site.hits,
+            share_percent: percent(site.hits, row.passed),
+            last: HitDocument::new(&site.last, places),
+        };
+        ReportDocument {
+            state: row.state,
+            hits: row.hits,
+            delivered: row.delivered,
+            passed: row.passed,
+            lost: row.lost,
+            coverage: row.coverage,
+            over_because: row.over_because.clone(),
+            armed_percent: percent(row.coverage.armed_ns, row.coverage.wall_ns),
+            blind_spots: BLIND,
+            sites: row.sites.iter().map(&mut site).collect(),
+            hits_at_other_sites: row.other_sites,
+            counts_only: look.counts_only.clone(),
+            unprinted: look.unprinted,
+            end: look.end,
+        }
+    }
+}
+
+impl HitDocument {
+    pub(crate) fn new(hit: &HitRow, places: &mut Places) -> HitDocument {
+        let SeenThread { tid, name } = places.thread(hit.tid);
+        HitDocument {
+            place: places.of_hit(hit.ip),
+            group: hit.group.clone(),
+            old: hit.old,
+            new: hit.new,
+            tid,
+            inner_tid: hit.tid,
+            thread: name,
+            task: (hit.task != 0).then_some(hit.task),
+            time_mono_ns: hit.mono_ns,
+            stack: places.of_stack(hit),
+        }
+    }
+}
+
+/// A report as a table of places, as it stands at `now` of `CLOCK_MONOTONIC`, and below it the
+/// share of what happened that it shows.
+pub(crate) fn report(look: &Look, places: &mut Places, stacks: bool, now: u64) -> String {
+    let (row, mut text) = (&look.row, String::new());
+    if !row.sites.is_empty() {
+        let titles = [">HITS", ">SHARE", "SITE", "GROUP", "LAST", "THREAD", ">TASK", ">AGO"];
+        let mut table = Table::new(titles);
+        for site in &row.sites {
+            let (place, last) = (places.of_hit(site.last.ip), &site.last);
+            let mut lines = functions(&place).into_iter();
+            table.row([
+                site.hits.to_string(),
+                format!("{:.1} %", percent(site.hits, row.passed)),
+                lines.next().unwrap_or_default(),
+                last.group.as_deref().map_or_else(|| "-".to_owned(), clean),
+                values(last),
+                thread(&places.thread(last.tid), last.tid),
+                if last.task == 0 { "-".to_owned() } else { last.task.to_string() },
+                short(now.saturating_sub(last.mono_ns)),
+            ]);
+            let callers = if stacks { places.of_stack(last) } else { Vec::new() };
+            let callers = callers.iter().flat_map(calls);
+            for line in lines.chain(callers) {
+                table.row([String::new(), String::new(), line]);
+            }
+        }
+        text.push_str(&table.render(HEAD));
+    }
+    for line in coverage(look) {
+        text.push_str(&line);
+        text.push('\n');
+    }
+    text
+}
+
+/// The lines below a table, without which "no hit" would mean nothing.
+fn coverage(look: &Look) -> Vec<String> {
+    let row = &look.row;
+    let CoverageRow { threads_armed, threads_alive, armed_ns, wall_ns, rests, late, unread } = row.coverage;
+    let mut seen = match row.hits {
+        0 => "no hit".to_owned(),
+        n => count(n, "hit"),
+    };
+    // Without a filter the two are read one after the other, and those after the last are left out.
+    if look.is_filtered && row.passed < row.delivered {
+        let _ = write!(seen, ", {} of {} pass the filters", row.passed, row.delivered);
+    }
+    if let Some(why) = &look.counts_only {
+        let _ = write!(seen, ", {FAIR}counted only: {}{FAIR:#}", Clean(why));
+    }
+    if look.unprinted > 0 {
+        let _ = write!(seen, ", {FAIR}{} not printed one by one{FAIR:#}", look.unprinted);
+    }
+    if row.lost > 0 {
+        let _ = write!(seen, ", {FAIR}{} counted but not looked at{FAIR:#}", row.lost);
+    }
+    if late > 0 {
+        let _ = write!(seen, ", {FAIR}{late} late: their threads block SIGTRAP{FAIR:#}");
+    }
+    if unread > 0 {
+        let _ = write!(seen, ", {FAIR}{unread} without their value: {}{FAIR:#}", look.unread_why());
+    }
+    if row.other_sites > 0 {
+        let _ = write!(seen, ", {} at further places", row.other_sites);
+    }
+    let is_over = row.state == WireState::Over;
+    let is_part = !is_over && threads_armed < threads_alive || armed_ns < wall_ns / 100 * 99;
+    let style = if is_part { FAIR } else { DIM };
+    let share = format!("{} of {} ({:.0} %)", short(armed_ns), short(wall_ns), percent(armed_ns, wall_ns));
+    let threads = match row.state {
+        WireState::Over if look.is_at_max => "over by --max: it was armed".to_owned(),
+        WireState::Over if row.over_because.is_some() => {
+            format!("over: {}; it was armed", Clean(row.over_because.as_deref().unwrap_or_default()))
+        }
+        WireState::Over => "over: it was armed".to_owned(),
+        _ => format!("armed on {threads_armed} of {threads_alive} threads,"),
+    };
+    let mut lines = vec![seen, format!("{style}{threads} {share}{style:#}")];
+    if let Some(end) = look.end {
+        let what = match end {
+            End::Exit => "the process has ended",
+            End::Exec => "the process executes another program: watch it again",
+            End::HungUp => {
+                "the process lives, but its dormouse is gone: it executes another program, so watch it again"
+            }
+        };
+        lines.push(format!("{FAIR}{what}{FAIR:#}"));
+    }
+    if rests > 0 {
+        let times = count(u64::from(rests), "time");
+        lines.push(format!("{FAIR}rested {times}: more hits a second than --rate allows{FAIR:#}"));
+    }
+    lines.push(format!("{DIM}never seen: {}{DIM:#}", BLIND.join(", ")));
+    lines
+}
+
+/// One hit on one line, and its stack on lines of their own.
+pub(crate) fn hit(hit: &HitRow, places: &mut Places, stacks: bool, begun: u64) -> String {
+    let place = places.of_hit(hit.ip);
+    let function = functions(&place).into_iter().next().unwrap_or_default();
+    let seconds = hit.mono_ns.saturating_sub(begun) as f64 / 1e9;
+    let thread = thread(&places.thread(hit.tid), hit.tid);
+    let group = hit.group.as_deref().map_or_else(|| "-".to_owned(), clean);
+    let mut text = format!("{DIM}{seconds:11.6}{DIM:#} {thread:<20} {group:<16} {}  {function}", values(hit));
+    let callers = if stacks { places.of_stack(hit) } else { Vec::new() };
+    for line in callers.iter().flat_map(calls) {
+        let _ = write!(text, "\n{:13}{line}", "");
+    }
+    text
+}
+
+/// The functions at a place, the innermost first.
+fn functions(place: &CodePlace) -> Vec<String> {
+    if place.addr == NOWHERE {
+        return vec!["(unknown: the thread blocks SIGTRAP)".to_owned()];
+    }
+    if place.frames.is_empty() {
+        return vec![clean(place.object.as_deref().unwrap_or(&place.addr))];
+    }
+    let first = std::iter::once(line(&place.frames[0], ""));
+    first.chain(place.frames[1..].iter().map(|frame| line(frame, "  in "))).collect()
+}
+
+/// As [`functions`], of a caller.
+fn calls(place: &CodePlace) -> Vec<String> {
+    functions(place).into_iter().map(|line| format!("  {DIM}from{DIM:#} {}", line.trim_start())).collect()
+}
+
+fn line(frame: &CodeFrame, before: &str) -> String {
+    let mut text = format!("{before}{GOOD}{}{GOOD:#}", Clean(&frame.function));
+    if let Some(file) = &frame.file {
+        let line = frame.line.map(|line| format!(":{line}")).unwrap_or_default();
+        let _ = write!(text, " {}{line}", Clean(of_library(file)));
+    }
+    text
+}
+
+/// A file of Rust's own library without the folder of the compiler's build.
+fn of_library(file: &str) -> &str {
+    file.strip_prefix("/rustc/").and_then(|rest| Some(rest.split_once('/')?.1)).unwrap_or(file)
+}
+
+/// `7 -> 8`.
+fn values(hit: &HitRow) -> String {
+    let show = |value: u64| if value < COUNTED { value.to_string() } else { format!("{value:#x}") };
+    match (hit.old, hit.new) {
+        (Some(old), Some(new)) => format!("{} -> {}", show(old), show(new)),
+        (None, Some(new)) => format!("-> {}", show(new)),
+        _ => "-".to_owned(),
+    }
+}
+
+fn thread(seen: &SeenThread, inner_tid: u32) -> String {
+    let number = match seen.tid {
+        Some(tid) => crate::text::tid(tid, inner_tid),
+        None => format!("? ({inner_tid})"),
+    };
+    format!("{}/{number}", Clean(seen.name.as_deref().unwrap_or("?")))
+}
+
+fn percent(part: u64, whole: u64) -> f64 {
+    if whole == 0 { 0.0 } else { 100.0 * part as f64 / whole as f64 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dormouse::wire::{WatchRow, WireAccess};
+
+    fn look(row: WatchRow) -> Look {
+        Look {
+            row,
+            counts_only: None,
+            unprinted: 0,
+            copied: Vec::new(),
+            end: None,
+            is_filtered: true,
+            is_outside: false,
+            is_at_max: false,
+        }
+    }
+
+    fn row() -> WatchRow {
+        let hit = HitRow {
+            ip: 1,
+            group: Some("POST /orders".into()),
+            old: Some(7),
+            new: Some(1 << 40),
+            tid: std::process::id(),
+            task: 3,
+            mono_ns: 1_000_000_000,
+            stack: vec![2],
+        };
+        WatchRow {
+            over_because: None,
+            name: "ORDERS".into(),
+            addr: 16,
+            len: 8,
+            access: WireAccess::Write,
+            state: WireState::Armed,
+            hits: 5,
+            delivered: 4,
+            passed: 3,
+            lost: 1,
+            coverage: CoverageRow {
+                threads_armed: 2,
+                threads_alive: 3,
+                armed_ns: 1_000_000_000,
+                wall_ns: 4_000_000_000,
+                rests: 1,
+                late: 1,
+                unread: 0,
+            },
+            sites: vec![SiteRow { hits: 3, last: hit }],
+            other_sites: 0,
+            stream: Vec::new(),
+        }
+    }
+
+    fn places() -> Places {
+        let me = crate::target::Proc::system().process(std::process::id()).unwrap();
+        Places::of(&me, WireAccess::Write, false)
+    }
+
+    fn plain(text: &str) -> String {
+        anstream::adapter::strip_str(text).to_string()
+    }
+
+    #[test]
+    fn a_table_says_what_it_does_not_show() {
+        let text = plain(&report(&look(row()), &mut places(), false, 3_000_000_000));
+        for part in [
+            "100.0 %  0x1",
+            "POST /orders  7 -> 0x10000000000",
+            "2.00 s\n",
+            "5 hits, 3 of 4 pass the filters, 1 counted but not looked at, 1 late: ",
+            "armed on 2 of 3 threads, 1.00 s of 4.00 s (25 %)\n",
+            "rested 1 time: ",
+            "never seen: accesses by the kernel",
+        ] {
+            assert!(text.contains(part), "no {part:?} in {text}");
+        }
+        let coverage = CoverageRow { late: 0, ..row().coverage };
+        let sites = Vec::new();
+        let none = WatchRow { hits: 0, delivered: 0, passed: 0, lost: 0, coverage, sites, ..row() };
+        assert!(plain(&report(&look(none), &mut places(), false, 0)).starts_with("no hit\narmed on 2 of 3"));
+    }
+
+    #[test]
+    fn a_hit_is_a_line_and_its_stack() {
+        let row = row();
+        let of = |stacks| plain(&hit(&row.sites[0].last, &mut places(), stacks, 500_000_000));
+        assert!(of(false).starts_with("   0.500000 ") && of(false).ends_with("7 -> 0x10000000000  0x1"));
+        assert!(of(true).ends_with("\n               from 0x2"), "{:?}", of(true));
+    }
+
+    #[test]
+    fn json_has_units_and_blind_spots() {
+        let json = serde_json::to_value(ReportDocument::new(&look(row()), &mut places())).unwrap();
+        assert_eq!((&json["armed_percent"], &json["blind_spots"][2]), (&25.0.into(), &BLIND[2].into()));
+        let site = &json["sites"][0];
+        assert_eq!(
+            (&site["share_percent"], &site["addr"], &site["new"]),
+            (&100.0.into(), &"0x1".into(), &(1_u64 << 40).into())
+        );
+        assert_eq!((&site["stack"][0]["addr"], &site["task"]), (&"0x2".into(), &3.into()));
+    }
+}

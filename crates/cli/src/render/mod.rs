@@ -1,0 +1,9 @@
+//! Samples as people and programs read them: rows of figures, tables, JSON.
+
+pub(crate) mod column;
+pub(crate) mod hits;
+pub(crate) mod leases;
+pub(crate) mod row;
+pub(crate) mod table;
+pub(crate) mod view;
+pub(crate) mod watch;

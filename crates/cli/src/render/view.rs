@@ -1,0 +1,269 @@
+//! A process between two samples, as `top` and `demo` show it: text and JSON.
+
+use std::fmt::Write as _;
+
+use dormouse::wire::GroupRow;
+use serde::Serialize;
+
+use super::column::{Column, Digits, Unit, table};
+use super::row::{Chosen, Row};
+use super::table::Table;
+use crate::duration::short;
+use crate::output::{DIM, HEAD};
+use crate::sample::OF_GROUPS;
+use crate::sample::delta::Delta;
+use crate::sample::totals::{Sample, Usage};
+use crate::text::{clean, count};
+
+const GROUP_COLUMNS: [(&str, &str, Unit); 7] = [
+    ("GROUP", "name", Unit::Name),
+    ("CPU %", "cpu_percent", Unit::Percent),
+    ("CPU s", "cpu_ns", Unit::Seconds),
+    ("REQ/s", "requests_per_s", Unit::Rate),
+    ("CPU/REQ", "cpu_ns_per_request", Unit::Time),
+    ("POLLS/s", "polls_per_s", Unit::Rate),
+    ("ALIVE", "alive", Unit::Whole),
+];
+const THREAD_COLUMNS: [(&str, &str, Unit); 4] = [
+    ("THREAD", "name", Unit::Name),
+    ("TID", "tid", Unit::Tid),
+    ("CPU %", "cpu_percent", Unit::Percent),
+    ("CPU s", "cpu_ns", Unit::Seconds),
+];
+
+const CPU_FIELDS: &str = "cpu_percent cpu_ns";
+const GROUP_FIELDS: &str = "id name cpu_percent cpu_ns requests_per_s cpu_ns_per_request polls_per_s requests polls alive started finished";
+const THREAD_FIELDS: &str = "tid inner_tid name cpu_percent cpu_ns";
+
+/// A process between two samples. CPU time is since the first sample, percentages and rates are
+/// of the last interval, and `requests`, `polls` and tasks of groups are since the service began.
+#[derive(Debug, Clone)]
+pub(crate) struct View {
+    /// `CLOCK_MONOTONIC` of the later sample.
+    time_mono_ns: u64,
+    interval_ns: u64,
+    counted_ns: u64,
+    process: Row,
+    /// The CPU time that the process had used by the first sample.
+    before_cpu_ns: u64,
+    pub(crate) inside: Option<Inside>,
+    pub(crate) threads: Vec<Row>,
+    /// Events with a column in the table of groups.
+    pub(crate) events: Vec<String>,
+    /// Events with a column in the table of threads.
+    pub(crate) thread_events: Vec<String>,
+    /// Events that are counted for groups alone.
+    of_groups: Vec<String>,
+}
+
+/// The part of a view that only an agent knows.
+#[derive(Debug, Clone)]
+pub(crate) struct Inside {
+    unattributed: Row,
+    pub(crate) groups: Vec<Row>,
+    pub(crate) keys_on: usize,
+    dropped: u64,
+}
+
+impl View {
+    /// The time from `before` to `after`, and since `first`, with these events. The busiest row is
+    /// the first.
+    pub(crate) fn between(first: &Sample, before: &Sample, after: &Sample, events: &[String]) -> View {
+        let (total, recent) = (Delta::between(first, after, &[]), Delta::between(before, after, &[]));
+        let interval_ns = recent.elapsed_ns;
+        let inside = after.inside.as_ref().zip(total.inside.as_ref().zip(recent.inside.as_ref()));
+        let inside = inside.map(|(now, (total, recent))| {
+            let row = |(now, (total, recent)): (&GroupRow, (&GroupRow, &GroupRow))| {
+                Row::group(now, total, recent, interval_ns)
+            };
+            let parts = now.groups.iter().zip(total.groups.iter().zip(&recent.groups));
+            let (total, recent) = (total.unattributed_ns, recent.unattributed_ns);
+            Inside {
+                unattributed: Row::sum("(unattributed)", total, recent, interval_ns),
+                groups: sorted(parts.map(row).collect()),
+                keys_on: now.keys_on,
+                dropped: now.dropped,
+            }
+        });
+        // Where there are groups, they have the events that the kernel does not show of threads.
+        let (thread_events, mut of_groups): (Vec<String>, Vec<String>) =
+            events.iter().cloned().partition(|event| inside.is_none() || Usage::has(event));
+        // An event that the service refuses is not counted for groups either.
+        let groups = inside.iter().flat_map(|inside| &inside.groups);
+        of_groups.retain(|event| groups.clone().any(|group| group.count(event).is_some()));
+        let threads = total.threads.iter().zip(&recent.threads);
+        let threads = threads.map(|(total, recent)| Row::thread(total, recent, false, interval_ns));
+        View {
+            time_mono_ns: after.mono_ns,
+            interval_ns,
+            counted_ns: total.elapsed_ns,
+            process: Row::sum("(process)", total.cpu_ns, recent.cpu_ns, interval_ns),
+            before_cpu_ns: first.cpu_ns,
+            inside,
+            threads: sorted(threads.collect()),
+            events: events.to_vec(),
+            thread_events,
+            of_groups,
+        }
+    }
+
+    /// The groups, if there are any.
+    pub(crate) fn groups(&self) -> &[Row] {
+        self.inside.as_ref().map_or(&[], |inside| &inside.groups)
+    }
+
+    /// The rows below the groups: CPU time that no group's row shows.
+    pub(crate) fn sums(&self) -> Vec<Row> {
+        let unattributed = self.inside.iter().map(|inside| inside.unattributed.clone());
+        let before = Row::total("(before)", self.before_cpu_ns);
+        unattributed.chain([self.process.clone(), before]).collect()
+    }
+
+    /// The line about the process, in parts that make sense without those behind them.
+    pub(crate) fn headline_parts(&self) -> Vec<String> {
+        let percent = self.process.number("cpu_percent").unwrap_or_default();
+        let mut parts = vec![
+            format!(": {} % CPU", Digits::All.percent(percent)),
+            format!(" over {}", short(self.interval_ns)),
+        ];
+        match &self.inside {
+            None => parts.push(", threads only, no dormouse in it".to_owned()),
+            Some(Inside { keys_on, dropped, .. }) => {
+                parts.push(format!(", {} on", count(*keys_on as u64, "key")));
+                if *dropped > 0 {
+                    parts.push(format!(", {} dropped", count(*dropped, "record")));
+                }
+            }
+        }
+        parts
+    }
+
+    pub(crate) fn headline(&self, who: &str) -> String {
+        format!("{who}{}", self.headline_parts().concat())
+    }
+
+    /// Groups, the CPU time in no group, and the process that all of it sums up to.
+    pub(crate) fn group_table(&self) -> Option<Table> {
+        let inside = self.inside.as_ref()?;
+        Some(table(&group_columns(&self.events), inside.groups.iter().chain(&self.sums())))
+    }
+
+    /// The tables of groups and threads below a line about the process.
+    pub(crate) fn text(&self, who: &str) -> String {
+        let groups = self.group_table().map(|table| format!("{}\n", table.render(HEAD)));
+        let threads = table(&thread_columns(&self.thread_events), &self.threads).render(HEAD);
+        let mut text = format!("{}\n{}{threads}", self.headline(who), groups.unwrap_or_default());
+        if !self.of_groups.is_empty() {
+            let events: Vec<String> = self.of_groups.iter().map(|event| clean(event)).collect();
+            let _ = writeln!(text, "{DIM}{}: {OF_GROUPS}{DIM:#}", events.join(", "));
+        }
+        text
+    }
+
+    /// As JSON.
+    pub(crate) fn document<'a>(&'a self, pid: u32, name: &'a str) -> Snapshot<'a> {
+        let inside = self.inside.as_ref();
+        Snapshot {
+            kind: "snapshot",
+            pid,
+            name,
+            time_mono_ns: self.time_mono_ns,
+            interval_ns: self.interval_ns,
+            counted_ns: self.counted_ns,
+            process: self.process.chosen(CPU_FIELDS),
+            before_cpu_ns: self.before_cpu_ns,
+            unattributed: inside.map(|inside| inside.unattributed.chosen(CPU_FIELDS)),
+            groups: inside.map(|inside| {
+                inside.groups.iter().map(|row| Line::of(row, GROUP_FIELDS, &self.events)).collect()
+            }),
+            keys_on: inside.map(|inside| inside.keys_on),
+            records_dropped: inside.map(|inside| inside.dropped),
+            threads: self
+                .threads
+                .iter()
+                .map(|row| Line::of(row, THREAD_FIELDS, &self.thread_events))
+                .collect(),
+            of_groups_alone: (!self.of_groups.is_empty())
+                .then_some(OfGroups { events: &self.of_groups, reason: OF_GROUPS }),
+        }
+    }
+}
+
+fn sorted(mut rows: Vec<Row>) -> Vec<Row> {
+    rows.sort_by(Row::by_use);
+    rows
+}
+
+/// The columns of groups, with those of events.
+pub(crate) fn group_columns(events: &[String]) -> Vec<Column> {
+    with_rates(&GROUP_COLUMNS, events)
+}
+
+/// The columns of threads, with those of events.
+pub(crate) fn thread_columns(events: &[String]) -> Vec<Column> {
+    with_rates(&THREAD_COLUMNS, events)
+}
+
+fn with_rates(columns: &[(&str, &'static str, Unit)], events: &[String]) -> Vec<Column> {
+    let mut columns = Column::fields(columns);
+    columns.extend(events.iter().map(|event| Column::rate(event)));
+    columns
+}
+
+/// A view as JSON, one a line.
+#[derive(Serialize)]
+pub(crate) struct Snapshot<'a> {
+    #[serde(rename = "type")]
+    kind: &'static str,
+    pid: u32,
+    name: &'a str,
+    time_mono_ns: u64,
+    interval_ns: u64,
+    counted_ns: u64,
+    process: Chosen<'a>,
+    before_cpu_ns: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unattributed: Option<Chosen<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    groups: Option<Vec<Line<'a>>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    keys_on: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    records_dropped: Option<u64>,
+    threads: Vec<Line<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    of_groups_alone: Option<OfGroups<'a>>,
+}
+
+/// A row with its events.
+#[derive(Serialize)]
+struct Line<'a> {
+    #[serde(flatten)]
+    row: Chosen<'a>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    events: Vec<Rate<'a>>,
+}
+
+#[derive(Serialize)]
+struct Rate<'a> {
+    event: &'a str,
+    /// Null where the event is not counted.
+    per_s: Option<f64>,
+}
+
+/// Events that rows of threads and the process do not have.
+#[derive(Serialize)]
+struct OfGroups<'a> {
+    events: &'a [String],
+    reason: &'static str,
+}
+
+impl<'a> Line<'a> {
+    fn of(row: &'a Row, fields: &'static str, events: &'a [String]) -> Line<'a> {
+        let events = events.iter().map(|event| Rate { event, per_s: row.rate(event) });
+        Line { row: row.chosen(fields), events: events.collect() }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

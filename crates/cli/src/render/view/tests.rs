@@ -1,0 +1,185 @@
+//! Views of made-up samples: figures, text, JSON.
+
+use super::*;
+use dormouse::wire::{CountRow, Stat, ThreadStat};
+
+fn group(id: u32, name: &str, cpu_ns: u64, entries: u64) -> GroupRow {
+    let (alive, started, finished, counts) = (1, 3, 2, Vec::new());
+    let (requests, polls) = (finished, entries);
+    GroupRow { id, name: name.into(), cpu_ns, entries, alive, started, finished, requests, polls, counts }
+}
+
+fn thread(tid: u32, name: &str, cpu_ns: u64) -> ThreadStat {
+    ThreadStat { tid, name: name.into(), cpu_ns }
+}
+
+/// CPU percent and nanoseconds.
+fn cpu(row: &Row) -> (f64, u64) {
+    let ns = row.get("cpu_ns").and_then(serde_json::Value::as_u64);
+    (row.number("cpu_percent").unwrap(), ns.unwrap())
+}
+
+/// Two samples, half a second apart.
+pub(crate) fn pair() -> (Sample, Sample) {
+    let before = Stat {
+        mono_ns: 1_000_000_000,
+        took_ns: 0,
+        process_cpu_ns: 100_000_000,
+        unattributed_cpu_ns: 30_000_000,
+        groups: vec![group(1, "GET /menu", 50_000_000, 100), group(2, "idle", 20_000_000, 7)],
+        threads: vec![thread(10, "main", 90_000_000), thread(11, "reused", 80_000_000)],
+        keys_on: 2,
+        dropped: 0,
+        clock: None,
+    };
+    let after = Stat {
+        mono_ns: 1_500_000_000,
+        took_ns: 0,
+        process_cpu_ns: 600_000_000,
+        unattributed_cpu_ns: 29_000_000,
+        groups: vec![
+            group(1, "GET /menu", 150_000_000, 1_100),
+            group(2, "idle", 20_000_000, 7),
+            group(3, "POST /brew", 401_000_000, 50),
+        ],
+        threads: vec![thread(10, "main", 500_000_000), thread(11, "worker", 100_000)],
+        keys_on: 3,
+        dropped: 4,
+        clock: None,
+    };
+    (Sample::of_agent(before), Sample::of_agent(after))
+}
+
+#[test]
+fn rates_are_of_the_interval_alone() {
+    let (before, after) = pair();
+    let view = View::between(&before, &before, &after, &[]);
+    assert_eq!(view.interval_ns, 500_000_000);
+    assert_eq!(cpu(&view.process), (100.0, 500_000_000));
+    assert_eq!((view.before_cpu_ns, view.counted_ns), (100_000_000, 500_000_000));
+    let inside = view.inside.as_ref().expect("an agent told");
+    assert_eq!(cpu(&inside.unattributed), (0.0, 0), "never negative");
+    let groups: Vec<_> =
+        view.groups().iter().map(|g| (g.name.as_str(), cpu(g).0, g.number("polls_per_s").unwrap())).collect();
+    assert_eq!(
+        groups,
+        [("POST /brew", 401_000_000.0 / 5e8 * 100.0, 100.0), ("GET /menu", 20.0, 2000.0), ("idle", 0.0, 0.0)]
+    );
+    let threads: Vec<_> = view.threads.iter().map(|t| (t.name.as_str(), cpu(t).0)).collect();
+    assert_eq!(threads, [("main", 82.0), ("worker", 0.02)], "a thread id that was given again starts anew");
+}
+
+#[test]
+fn cpu_time_is_since_the_first_sample() {
+    let (first, before) = pair();
+    let mut after = before.clone();
+    after.mono_ns += 1_000_000_000;
+    after.cpu_ns += 300_000_000;
+    let inside = after.inside.as_mut().unwrap();
+    inside.groups[0].cpu_ns += 200_000_000;
+    inside.groups[0].requests += 4;
+    inside.unattributed_ns += 100_000_000;
+    after.threads[0].cpu_ns += 250_000_000;
+    let view = View::between(&first, &before, &after, &[]);
+    let inside = view.inside.as_ref().unwrap();
+    let of = |name: &str| view.groups().iter().find(|group| group.name == name).unwrap();
+    assert_eq!((view.counted_ns, view.interval_ns), (1_500_000_000, 1_000_000_000));
+    assert_eq!(cpu(&view.process), (30.0, 800_000_000));
+    assert_eq!(cpu(of("GET /menu")), (20.0, 300_000_000));
+    assert_eq!(cpu(of("POST /brew")), (0.0, 401_000_000), "it is new since");
+    assert_eq!(cpu(&inside.unattributed), (10.0, 99_000_000));
+    let groups: u64 = view.groups().iter().map(|group| cpu(group).1).sum();
+    assert_eq!(groups + cpu(&inside.unattributed).1, cpu(&view.process).1, "and so they sum up");
+    assert_eq!(cpu(&view.threads[0]).1, 660_000_000);
+    assert_eq!(
+        (of("GET /menu").number("requests_per_s"), of("GET /menu").number("cpu_ns_per_request")),
+        (Some(4.0), Some(75_000_000.0))
+    );
+    assert_eq!(of("idle").number("cpu_ns_per_request"), None);
+}
+
+#[test]
+fn an_uncounted_event_is_not_zero() {
+    let (mut before, mut after) = pair();
+    let count = |value| vec![CountRow { event: "sneezes".into(), value, enabled_ns: 1, running_ns: 1 }];
+    before.inside.as_mut().unwrap().groups[0].counts = count(10);
+    after.inside.as_mut().unwrap().groups[0].counts = count(35);
+    let view = View::between(&before, &before, &after, &["sneezes".into()]);
+    let rates: Vec<_> =
+        view.groups().iter().map(|group| (group.name.as_str(), group.rate("sneezes"))).collect();
+    assert_eq!(rates, [("POST /brew", None), ("GET /menu", Some(50.0)), ("idle", None)]);
+    assert_eq!(view.of_groups, ["sneezes"]);
+    let refused = View::between(&before, &before, &after, &["yawns".into()]);
+    assert!(refused.of_groups.is_empty(), "it is not counted for groups either");
+    assert!(view.thread_events.is_empty());
+}
+
+#[test]
+fn no_time_between_samples_is_no_division() {
+    let (before, _) = pair();
+    let view = View::between(&before, &before, &before, &[]);
+    assert!(
+        view.groups().iter().all(|group| group.number("polls_per_s") == Some(0.0) && cpu(group).0 == 0.0)
+    );
+}
+
+#[test]
+fn rows_of_groups_sum_up_to_the_process() {
+    let (before, after) = pair();
+    let text = View::between(&before, &before, &after, &[]).text("tea (process 7)");
+    let text = anstream::adapter::strip_str(&text).to_string();
+    assert_eq!(
+        text,
+        "\
+tea (process 7): 100.0 % CPU over 500 ms, 3 keys on, 4 records dropped
+GROUP           CPU %  CPU s  REQ/s  CPU/REQ  POLLS/s  ALIVE
+POST /brew       80.2  0.401    4.0    200ms      100      1
+GET /menu        20.0  0.100    0.0              2000      1
+idle              0.0  0.000    0.0               0.0      1
+(unattributed)    0.0  0.000
+(process)       100.0  0.500
+(before)               0.100
+
+THREAD  TID  CPU %  CPU s
+main     10   82.0  0.410
+worker   11    0.0  0.000
+"
+    );
+}
+
+#[test]
+fn json_has_units_in_key_names() {
+    let (before, after) = pair();
+    let view = View::between(&before, &before, &after, &[]);
+    let json = serde_json::to_value(view.document(7, "tea")).unwrap();
+    assert_eq!((&json["type"], &json["pid"]), (&"snapshot".into(), &7.into()));
+    assert_eq!(json["interval_ns"], 500_000_000);
+    assert_eq!(json["unattributed"], serde_json::json!({"cpu_percent": 0.0, "cpu_ns": 0}));
+    assert_eq!((&json["counted_ns"], &json["before_cpu_ns"]), (&500_000_000.into(), &100_000_000.into()));
+    assert_eq!(json["groups"][0]["requests_per_s"], 4.0);
+    assert_eq!(json["groups"][0]["cpu_ns_per_request"], 200_500_000);
+    assert_eq!(json["groups"][1]["polls_per_s"], 2000.0);
+    assert_eq!(json["groups"][1]["cpu_percent"], 20.0);
+    assert_eq!(json["threads"][0]["cpu_ns"], 410_000_000);
+    assert_eq!(json["records_dropped"], 4);
+}
+
+#[test]
+fn events_of_groups_alone_are_named() {
+    let (before, mut after) = pair();
+    let count = CountRow { event: "alloc-count".into(), value: 1, enabled_ns: 1, running_ns: 1 };
+    after.inside.as_mut().unwrap().groups[0].counts = vec![count];
+    let view = |events: &[&str]| {
+        let events: Vec<String> = events.iter().map(|&event| event.to_owned()).collect();
+        View::between(&before, &before, &after, &events)
+    };
+    let with = view(&["alloc-count", "page-faults"]);
+    let json = serde_json::to_value(with.document(7, "tea")).unwrap();
+    assert_eq!(json["of_groups_alone"]["events"], serde_json::json!(["alloc-count"]));
+    let text = anstream::adapter::strip_str(&with.text("tea")).to_string();
+    let last = text.lines().last().unwrap();
+    assert!(last.starts_with("alloc-count: counted while groups run") && text.ends_with('\n'), "{text}");
+    let without = view(&["page-faults"]);
+    assert_eq!(serde_json::to_value(without.document(7, "tea")).unwrap().get("of_groups_alone"), None);
+    assert!(!without.text("tea").contains("while groups run"));
+}

@@ -1,0 +1,53 @@
+//! Views of a process, one after the other at fixed times.
+
+use std::time::{Duration, Instant};
+
+use super::view::View;
+use crate::exit::{Failure, Outcome};
+use crate::sample::source::Source;
+use crate::sample::totals::Sample;
+
+/// A process that is watched since the first sample.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    pub(crate) source: Source,
+    interval: Duration,
+    first: Sample,
+    before: Sample,
+    /// When the next view is due.
+    pub(crate) due: Instant,
+    /// Events with a column.
+    events: Vec<String>,
+}
+
+impl Watch {
+    /// Takes the first sample; the first view is due after `wait`.
+    pub(crate) fn start(mut source: Source, wait: Duration, interval: Duration) -> Outcome<Watch> {
+        let first = next(&mut source)?;
+        let (before, due, events) = (first.clone(), Instant::now() + wait, source.columns());
+        Ok(Watch { source, interval, first, before, due, events })
+    }
+
+    /// Has the next view begin now.
+    pub(crate) fn restart(&mut self) -> Outcome<()> {
+        self.before = next(&mut self.source)?;
+        self.due = Instant::now() + self.interval;
+        Ok(())
+    }
+
+    /// The view from the sample before to one that is taken now.
+    pub(crate) fn view(&mut self) -> Outcome<View> {
+        let after = next(&mut self.source)?;
+        let view = View::between(&self.first, &self.before, &after, &self.events);
+        self.before = after;
+        // A late view does not bring the next one closer.
+        self.due = (self.due + self.interval).max(Instant::now());
+        Ok(view)
+    }
+}
+
+/// The next sample; the end of the process is a failure here.
+fn next(source: &mut Source) -> Outcome<Sample> {
+    let sample = source.sample()?;
+    sample.ok_or_else(|| Failure::failed(format!("{} has ended", source.who)))
+}

@@ -1,0 +1,225 @@
+//! The difference of two samples, and the time that a command watches a process.
+
+use std::collections::HashMap;
+
+use dormouse::wire::{CountRow, GroupRow};
+
+use super::totals::{Inside, Sample, Thread, Usage};
+
+/// The use of a process from one sample to a later one: the rows of the later sample, with the
+/// totals of the time between.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Delta {
+    pub(crate) elapsed_ns: u64,
+    pub(crate) cpu_ns: u64,
+    pub(crate) usage: Option<Usage>,
+    /// Since the start of the process.
+    pub(crate) max_rss_bytes: Option<u64>,
+    /// In the order of the later sample.
+    pub(crate) threads: Vec<Thread>,
+    /// Threads that ended in between, as the last sample with them showed them.
+    pub(crate) ended: Vec<Thread>,
+    /// Groups are in the order of the later sample; `alive`, `keys_on` and `dropped` are its.
+    pub(crate) inside: Option<Inside>,
+}
+
+impl Delta {
+    /// The time from `first` to `last`; `ended` are threads that samples between them showed.
+    pub(crate) fn between(first: &Sample, last: &Sample, ended: &[Thread]) -> Delta {
+        let before: HashMap<_, &Thread> = first.threads.iter().map(|thread| (thread.key(), thread)).collect();
+        let since = |thread: &Thread| {
+            // A smaller total belongs to another thread with the same number.
+            let before = before.get(&thread.key()).filter(|before| before.cpu_ns <= thread.cpu_ns);
+            let usage = before.and_then(|before| before.usage).unwrap_or_default();
+            Thread {
+                cpu_ns: thread.cpu_ns - before.map_or(0, |before| before.cpu_ns),
+                usage: thread.usage.map(|now| now.since(usage)),
+                ..thread.clone()
+            }
+        };
+        let threads: Vec<Thread> = last.threads.iter().map(since).collect();
+        let ended: Vec<Thread> = ended.iter().map(since).collect();
+        let usage = last.usage.map(|usage| {
+            // The kernel's sum of switches leaves out threads that have ended.
+            let parts = || threads.iter().chain(&ended).filter_map(|thread| thread.usage);
+            Usage {
+                voluntary_switches: parts().map(|usage| usage.voluntary_switches).sum(),
+                involuntary_switches: parts().map(|usage| usage.involuntary_switches).sum(),
+                ..usage.since(first.usage.unwrap_or_default())
+            }
+        });
+        Delta {
+            elapsed_ns: last.mono_ns.saturating_sub(first.mono_ns),
+            cpu_ns: last.cpu_ns.saturating_sub(first.cpu_ns),
+            usage,
+            max_rss_bytes: last.max_rss_bytes,
+            threads,
+            ended,
+            inside: last.inside.as_ref().map(|inside| inside_since(inside, first.inside.as_ref())),
+        }
+    }
+
+    /// CPU time of threads that no sample shows at both ends of their lives.
+    pub(crate) fn others_ns(&self) -> u64 {
+        let threads = self.threads.iter().chain(&self.ended);
+        threads.fold(self.cpu_ns, |rest, thread| rest.saturating_sub(thread.cpu_ns))
+    }
+}
+
+fn inside_since(now: &Inside, before: Option<&Inside>) -> Inside {
+    let groups: HashMap<u32, &GroupRow> =
+        before.iter().flat_map(|before| &before.groups).map(|group| (group.id, group)).collect();
+    let since = |group: &GroupRow| match groups.get(&group.id) {
+        Some(before) => group_since(group, before),
+        None => group.clone(),
+    };
+    Inside {
+        took_ns: now.took_ns.max(before.map_or(0, |before| before.took_ns)),
+        // The service reads the process's clock and its groups one after the other, so the
+        // difference of both may shrink.
+        unattributed_ns: now.unattributed_ns.saturating_sub(before.map_or(0, |b| b.unattributed_ns)),
+        groups: now.groups.iter().map(since).collect(),
+        ..*now
+    }
+}
+
+fn group_since(now: &GroupRow, before: &GroupRow) -> GroupRow {
+    let zero = CountRow { event: String::new(), value: 0, enabled_ns: 0, running_ns: 0 };
+    let count = |count: &CountRow| {
+        // An event that the service scales up may shrink a little; then it did not happen.
+        let before = before.counts.iter().find(|before| before.event == count.event).unwrap_or(&zero);
+        CountRow {
+            event: count.event.clone(),
+            value: count.value.saturating_sub(before.value),
+            enabled_ns: count.enabled_ns.saturating_sub(before.enabled_ns),
+            running_ns: count.running_ns.saturating_sub(before.running_ns),
+        }
+    };
+    GroupRow {
+        cpu_ns: now.cpu_ns.saturating_sub(before.cpu_ns),
+        entries: now.entries.saturating_sub(before.entries),
+        started: now.started.saturating_sub(before.started),
+        finished: now.finished.saturating_sub(before.finished),
+        requests: now.requests.saturating_sub(before.requests),
+        polls: now.polls.saturating_sub(before.polls),
+        counts: now.counts.iter().map(count).collect(),
+        ..now.clone()
+    }
+}
+
+/// Samples from one on, with the threads that ended since.
+#[derive(Debug)]
+pub(crate) struct Window {
+    first: Sample,
+    pub(crate) last: Sample,
+    /// As the last sample with them showed them.
+    ended: Vec<Thread>,
+}
+
+impl Window {
+    /// Begins at `first`.
+    pub(crate) fn new(first: Sample) -> Window {
+        Window { last: first.clone(), first, ended: Vec::new() }
+    }
+
+    /// Begins with the process, at `mono_ns`, and goes on to `sample`.
+    pub(crate) fn since_start(mono_ns: u64, sample: Sample) -> Window {
+        Window { first: Sample { mono_ns, ..Sample::default() }, last: sample, ended: Vec::new() }
+    }
+
+    /// Goes on to `sample`.
+    pub(crate) fn add(&mut self, sample: Sample) {
+        let now: HashMap<_, u64> =
+            sample.threads.iter().map(|thread| (thread.key(), thread.cpu_ns)).collect();
+        let old = std::mem::replace(&mut self.last, sample);
+        // A smaller total belongs to another thread with the same number.
+        let has_ended = |thread: &Thread| now.get(&thread.key()).is_none_or(|&ns| ns < thread.cpu_ns);
+        self.ended.extend(old.threads.into_iter().filter(has_ended));
+    }
+
+    /// From the first sample to the last.
+    pub(crate) fn delta(&self) -> Delta {
+        Delta::between(&self.first, &self.last, &self.ended)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn thread(tid: u32, start_ticks: u64, cpu_ns: u64, voluntary: u64) -> Thread {
+        let usage = Some(Usage { voluntary_switches: voluntary, ..Usage::default() });
+        Thread { tid, inner_tid: tid, start_ticks, name: format!("t{start_ticks}"), cpu_ns, usage }
+    }
+
+    fn sample(seconds: u64, cpu_ns: u64, threads: Vec<Thread>) -> Sample {
+        Sample {
+            cpu_ns,
+            usage: Some(Usage::default()),
+            threads,
+            mono_ns: seconds * 1_000_000_000,
+            ..Sample::default()
+        }
+    }
+
+    fn cpu(delta: &Delta) -> Vec<(&str, u64, bool)> {
+        let alive = delta.threads.iter().map(|thread| (thread, false));
+        let all = alive.chain(delta.ended.iter().map(|thread| (thread, true)));
+        all.map(|(thread, has_ended)| (thread.name.as_str(), thread.cpu_ns, has_ended)).collect()
+    }
+
+    #[test]
+    fn an_ended_thread_keeps_its_last_figures() {
+        let mut window = Window::new(sample(0, 50, vec![thread(1, 10, 30, 3), thread(2, 11, 20, 2)]));
+        window.add(sample(1, 90, vec![thread(1, 10, 40, 4), thread(2, 11, 50, 9)]));
+        window.add(sample(2, 100, vec![thread(1, 10, 45, 5)]));
+        let delta = window.delta();
+        assert_eq!(cpu(&delta), [("t10", 15, false), ("t11", 30, true)]);
+        assert_eq!((delta.elapsed_ns, delta.cpu_ns, delta.others_ns()), (2_000_000_000, 50, 5));
+        // Switches go with their threads: the process's own account has lost those of the second.
+        assert_eq!(delta.usage.map(|usage| usage.voluntary_switches), Some(2 + 7));
+    }
+
+    #[test]
+    fn a_reused_thread_id_is_another_thread() {
+        let mut window = Window::new(sample(0, 50, vec![thread(1, 10, 50, 0)]));
+        window.add(sample(1, 70, vec![thread(1, 12, 8, 0)]));
+        assert_eq!(cpu(&window.delta()), [("t12", 8, false), ("t10", 0, true)]);
+        // An agent alone knows no start: there a smaller total tells.
+        let mut window = Window::new(sample(0, 50, vec![thread(1, 0, 50, 0)]));
+        window.add(sample(1, 70, vec![thread(1, 0, 8, 0)]));
+        assert_eq!(cpu(&window.delta()), [("t0", 8, false), ("t0", 0, true)]);
+    }
+
+    #[test]
+    fn a_new_group_is_counted_from_nothing() {
+        let count = |value, running_ns| CountRow {
+            event: "sneezes".into(),
+            value,
+            enabled_ns: 2 * running_ns,
+            running_ns,
+        };
+        let group = |id, cpu_ns, count| GroupRow {
+            id,
+            name: format!("g{id}"),
+            cpu_ns,
+            entries: cpu_ns,
+            alive: 1,
+            started: 2,
+            finished: 1,
+            requests: 1,
+            polls: cpu_ns,
+            counts: vec![count],
+        };
+        let with = |groups: Vec<GroupRow>, unattributed_ns| Sample {
+            inside: Some(Inside { took_ns: 7, unattributed_ns, groups, keys_on: 0, dropped: 0 }),
+            ..sample(0, 0, Vec::new())
+        };
+        let mut window = Window::new(with(vec![group(1, 10, count(5, 100))], 30));
+        window.add(with(vec![group(1, 15, count(9, 150)), group(2, 40, count(3, 10))], 20));
+        let inside = window.delta().inside.expect("an agent told");
+        let seen: Vec<_> = inside.groups.iter().map(|g| (g.id, g.cpu_ns, g.counts[0].clone())).collect();
+        assert_eq!(seen, [(1, 5, count(4, 50)), (2, 40, count(3, 10))]);
+        assert_eq!((inside.unattributed_ns, inside.took_ns), (0, 7), "never negative");
+    }
+}

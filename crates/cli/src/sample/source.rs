@@ -1,0 +1,163 @@
+//! One process, looked at again and again: what `stat` and `top` show.
+//!
+//! As long as a [`Source`] with an agent lives, the groups of the service count the events that
+//! were asked for.
+
+use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use dormouse::wire::{Clock, CountAnswer, Op, Stat};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+use super::events::{TASK_CLOCK, Wish, warn};
+use super::tasks::Tasks;
+use super::totals::Sample;
+use crate::client::Client;
+use crate::exit::{Exit, Failure, Outcome};
+use crate::signals::wait;
+use crate::target::{Finder, Found, Target, describe};
+
+/// How long a process whose agent has hung up may take to be gone.
+const ENDING: Duration = Duration::from_millis(500);
+
+/// A process to take samples of.
+#[derive(Debug)]
+pub(crate) struct Source {
+    pub(crate) pid: u32,
+    pub(crate) name: String,
+    /// `teaparty (process 12)`, for messages.
+    pub(crate) who: String,
+    tasks: Tasks,
+    /// Readable when the process has ended; absent where the kernel has none to give.
+    end: Option<OwnedFd>,
+    agent: Option<Client>,
+    /// The events that are counted, and those that are not, with their reasons.
+    pub(crate) counted: CountAnswer,
+    /// The clock that groups are charged by, as the last sample has it.
+    pub(crate) clock: Option<Clock>,
+}
+
+impl Source {
+    /// The process that `target` means, through its agent if it has one. Groups count what `wish`
+    /// says from now on.
+    pub(crate) fn open(target: &Target, wish: &Wish, patience: Duration) -> Outcome<Source> {
+        let finder = Finder::new();
+        let found = finder.look(target)?;
+        Source::reach(&finder, &found, wish, patience)
+    }
+
+    /// As [`Source::open`], of a process that was found.
+    pub(crate) fn reach(finder: &Finder, found: &Found, wish: &Wish, patience: Duration) -> Outcome<Source> {
+        let process = &found.process;
+        let pid = i32::try_from(process.pid).ok().and_then(Pid::from_raw);
+        let mut source = Source {
+            pid: process.pid,
+            name: process.name().to_owned(),
+            who: describe(process),
+            tasks: Tasks::of(process),
+            end: pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()),
+            agent: None,
+            counted: CountAnswer { counted: Vec::new(), refused: Vec::new() },
+            clock: None,
+        };
+        if found.has_agent() {
+            let (mut client, hello) = Client::reach(finder, found, patience)?;
+            source.counted = wish.ask(&mut client, &hello)?;
+            source.name = hello.name;
+            source.agent = Some(client);
+        } else {
+            source.counted = wish.of_any_process()?;
+        }
+        Ok(source)
+    }
+
+    /// Whether the process has dormouse in it.
+    pub(crate) fn has_agent(&self) -> bool {
+        self.agent.is_some()
+    }
+
+    /// The events that have a column of their own: the CPU time has one anyway.
+    pub(crate) fn columns(&self) -> Vec<String> {
+        let all = self.counted.counted.iter().chain(&self.counted.refused);
+        all.filter(|event| event.name != TASK_CLOCK).map(|event| event.name.clone()).collect()
+    }
+
+    /// Tells the person what is not counted, and why.
+    pub(crate) fn warn(&self) {
+        warn(&self.counted);
+    }
+
+    /// To wait for the end of the process.
+    pub(crate) fn end(&self) -> Option<BorrowedFd<'_>> {
+        self.end.as_ref().map(|fd| fd.as_fd())
+    }
+
+    /// How it stands now; `None` when it has ended.
+    pub(crate) fn sample(&mut self) -> Outcome<Option<Sample>> {
+        let told: Option<Outcome<Stat>> = self.agent.as_mut().map(|client| client.call(Op::Stat));
+        let seen = self.tasks.look();
+        match (told, seen) {
+            (Some(Ok(stat)), seen) => {
+                self.clock.clone_from(&stat.clock);
+                let mut sample = Sample::of_agent(stat);
+                // Where the kernel shows it to nobody else, the agent's word is enough.
+                if let Ok(Some(seen)) = seen {
+                    sample.join(seen);
+                }
+                Ok(Some(sample))
+            }
+            (Some(Err(failure)), _) => {
+                if self.has_ended() {
+                    Ok(None)
+                } else {
+                    Err(failure)
+                }
+            }
+            (None, Ok(seen)) => Ok(seen),
+            (None, Err(error)) => Err(self.hidden(&error)),
+        }
+    }
+
+    /// Whether the process is gone, or about to be: its agent hangs up a moment before.
+    fn has_ended(&self) -> bool {
+        if let Some(end) = self.end() {
+            let _ = wait([end], Some(Instant::now() + ENDING));
+        }
+        matches!(self.tasks.look(), Ok(None))
+    }
+
+    fn hidden(&self, error: &io::Error) -> Failure {
+        let exit = match error.kind() {
+            io::ErrorKind::PermissionDenied => Exit::Denied,
+            _ => Exit::Failed,
+        };
+        Failure::new(exit, format!("cannot look at the threads of {} in /proc: {error}", self.who))
+            .hint("run this as that user or as root")
+    }
+}
+
+#[cfg(test)]
+impl Source {
+    /// A source without a process that counts these events.
+    pub(crate) fn fake(events: &[&str], clock: Option<Clock>) -> Source {
+        let me = crate::target::Proc::system().process(std::process::id()).unwrap();
+        let event = |name: &&str| dormouse::wire::EventInfo {
+            name: (*name).into(),
+            unit: if name.starts_with("task") { "ns" } else { "1" }.into(),
+            pmu: "software".into(),
+            note: String::new(),
+            unavailable: None,
+        };
+        Source {
+            pid: 7,
+            name: "tea".into(),
+            who: "tea (process 7)".into(),
+            tasks: Tasks::of(&me),
+            end: None,
+            agent: None,
+            counted: CountAnswer { counted: events.iter().map(event).collect(), refused: Vec::new() },
+            clock,
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! A process at one moment: totals since its start.
+//!
+//! An agent tells of groups, and of threads to the nanosecond; the kernel tells of any process's
+//! threads ([`super::tasks`]). A sample has both, or the kernel's part alone.
+
+use std::collections::HashMap;
+
+use dormouse::wire::{CountRow, GroupRow, Stat, ThreadStat};
+use rustix::time::{ClockId, clock_gettime};
+use serde::Serialize;
+
+/// CPU time, switches and faults of a thread or a process so far.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct Usage {
+    pub(crate) user_ns: u64,
+    pub(crate) system_ns: u64,
+    pub(crate) voluntary_switches: u64,
+    pub(crate) involuntary_switches: u64,
+    pub(crate) minor_faults: u64,
+    pub(crate) major_faults: u64,
+}
+
+/// One thread.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct Thread {
+    /// As it is seen from here.
+    pub(crate) tid: u32,
+    /// In the service's own namespace: what its agent calls it.
+    pub(crate) inner_tid: u32,
+    /// With `tid` never given again; 0 where only the agent knows the thread.
+    pub(crate) start_ticks: u64,
+    pub(crate) name: String,
+    pub(crate) cpu_ns: u64,
+    /// Absent where `/proc` does not show it.
+    #[serde(flatten)]
+    pub(crate) usage: Option<Usage>,
+}
+
+/// A process at one moment; totals since its start, in nanoseconds.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Sample {
+    /// `CLOCK_MONOTONIC`.
+    pub(crate) mono_ns: u64,
+    pub(crate) cpu_ns: u64,
+    /// Absent where `/proc` does not show it; its switches are those of `threads`.
+    pub(crate) usage: Option<Usage>,
+    pub(crate) max_rss_bytes: Option<u64>,
+    pub(crate) threads: Vec<Thread>,
+    /// The part that only an agent knows.
+    pub(crate) inside: Option<Inside>,
+}
+
+/// The part of a sample that only an agent knows.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Inside {
+    /// How much older groups may be than threads and the process.
+    pub(crate) took_ns: u64,
+    /// CPU time that is charged to no group.
+    pub(crate) unattributed_ns: u64,
+    pub(crate) groups: Vec<GroupRow>,
+    pub(crate) keys_on: usize,
+    pub(crate) dropped: u64,
+}
+
+impl Sample {
+    /// An agent's answer; the kernel's part is not in it.
+    pub(crate) fn of_agent(stat: Stat) -> Sample {
+        let thread = |t: ThreadStat| Thread {
+            tid: t.tid,
+            inner_tid: t.tid,
+            start_ticks: 0,
+            name: t.name,
+            cpu_ns: t.cpu_ns,
+            usage: None,
+        };
+        Sample {
+            mono_ns: stat.mono_ns,
+            cpu_ns: stat.process_cpu_ns,
+            usage: None,
+            max_rss_bytes: None,
+            threads: stat.threads.into_iter().map(thread).collect(),
+            inside: Some(Inside {
+                took_ns: stat.took_ns,
+                unattributed_ns: stat.unattributed_cpu_ns,
+                groups: stat.groups,
+                keys_on: stat.keys_on,
+                dropped: stat.dropped,
+            }),
+        }
+    }
+
+    /// Adds the kernel's part. The agent's CPU times are the better ones; a thread that the agent
+    /// saw and the kernel does not has ended in between.
+    pub(crate) fn join(&mut self, kernel: Sample) {
+        self.usage = kernel.usage;
+        self.max_rss_bytes = kernel.max_rss_bytes;
+        let told: HashMap<u32, u64> =
+            self.threads.iter().map(|thread| (thread.inner_tid, thread.cpu_ns)).collect();
+        let best = |thread: Thread| Thread {
+            cpu_ns: told.get(&thread.inner_tid).copied().unwrap_or(thread.cpu_ns),
+            ..thread
+        };
+        self.threads = kernel.threads.into_iter().map(best).collect();
+    }
+}
+
+impl Thread {
+    /// The thread for all its life: a number is given again.
+    pub(crate) fn key(&self) -> (u32, u64) {
+        (self.tid, self.start_ticks)
+    }
+}
+
+impl Usage {
+    /// The difference to `before`; 0 where a counter shows less.
+    pub(crate) fn since(self, before: Usage) -> Usage {
+        Usage {
+            user_ns: self.user_ns.saturating_sub(before.user_ns),
+            system_ns: self.system_ns.saturating_sub(before.system_ns),
+            voluntary_switches: self.voluntary_switches.saturating_sub(before.voluntary_switches),
+            involuntary_switches: self.involuntary_switches.saturating_sub(before.involuntary_switches),
+            minor_faults: self.minor_faults.saturating_sub(before.minor_faults),
+            major_faults: self.major_faults.saturating_sub(before.major_faults),
+        }
+    }
+
+    pub(crate) fn switches(&self) -> u64 {
+        self.voluntary_switches + self.involuntary_switches
+    }
+
+    pub(crate) fn faults(&self) -> u64 {
+        self.minor_faults + self.major_faults
+    }
+
+    /// Whether the kernel counts an event of that name for every thread and process.
+    pub(crate) fn has(event: &str) -> bool {
+        Usage::default().counts(0).iter().any(|count| count.event == event)
+    }
+
+    /// The events that the kernel counts for every thread and process, over so much time.
+    pub(crate) fn counts(&self, elapsed_ns: u64) -> Vec<CountRow> {
+        [
+            ("context-switches", self.switches()),
+            ("page-faults", self.faults()),
+            ("major-faults", self.major_faults),
+        ]
+        .map(|(event, value)| whole(event, value, elapsed_ns))
+        .into()
+    }
+}
+
+/// `value` as a count that was taken all the time.
+pub(crate) fn whole(event: &str, value: u64, elapsed_ns: u64) -> CountRow {
+    CountRow { event: event.to_owned(), value, enabled_ns: elapsed_ns, running_ns: elapsed_ns }
+}
+
+/// `CLOCK_MONOTONIC`, now.
+pub(crate) fn mono_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn agents_threads_go_by_their_inner_number() {
+        let thread = |tid, cpu_ns| ThreadStat { tid, name: String::new(), cpu_ns };
+        let mut sample = Sample::of_agent(Stat {
+            mono_ns: 1,
+            took_ns: 0,
+            process_cpu_ns: 9,
+            unattributed_cpu_ns: 0,
+            groups: Vec::new(),
+            threads: vec![thread(3, 7), thread(6114, 1)],
+            keys_on: 0,
+            dropped: 0,
+            clock: None,
+        });
+        let thread =
+            Thread { tid: 6114, inner_tid: 3, start_ticks: 1, name: "brew".into(), cpu_ns: 5, usage: None };
+        sample.join(Sample { cpu_ns: 9, threads: vec![thread], ..Sample::default() });
+        let [thread] = &sample.threads[..] else { panic!("one thread is seen: {sample:?}") };
+        assert_eq!((thread.tid, thread.inner_tid, thread.cpu_ns), (6114, 3, 7));
+    }
+}

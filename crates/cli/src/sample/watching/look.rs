@@ -1,0 +1,47 @@
+//! A look at a watch.
+
+use dormouse::wire::WatchRow;
+use dormouse_breakpoints::UserStack;
+use serde::Serialize;
+
+/// The result of a watch so far.
+#[derive(Debug)]
+pub(crate) struct Look {
+    pub(crate) row: WatchRow,
+    /// The reason why hits are counted only.
+    pub(crate) counts_only: Option<String>,
+    /// Hits that were to be printed one by one, and were not: there was no room for them.
+    pub(crate) unprinted: u64,
+    /// Copied stacks of places that are new since the look before, each with the place's address.
+    pub(crate) copied: Vec<(u64, UserStack)>,
+    /// Why there will be no other look; `None`: there will.
+    pub(crate) end: Option<End>,
+    /// Whether hits are left out: a filter was asked for, or a register may watch more than that.
+    pub(crate) is_filtered: bool,
+    pub(crate) is_outside: bool,
+    /// Whether the hits that `--max` asks for have come.
+    pub(crate) is_at_max: bool,
+}
+
+impl Look {
+    /// Why values could not be read, and what to change.
+    pub(crate) fn unread_why(&self) -> &'static str {
+        match (self.is_outside, self.end) {
+            (true, Some(_)) => "they came just before the end",
+            (true, None) => "not mapped any more, or not to be read without CAP_SYS_PTRACE",
+            (false, _) => "their threads pass a filter (seccomp), or it is not mapped any more",
+        }
+    }
+}
+
+/// The end of a watch that was not asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum End {
+    /// The process has ended.
+    Exit,
+    /// It executes another program.
+    Exec,
+    /// Its agent has hung up, and it lives: it executes another program, or has let dormouse go.
+    HungUp,
+}

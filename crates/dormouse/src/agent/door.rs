@@ -1,0 +1,157 @@
+//! A thread with a table of descriptors of its own, which makes system calls for other threads.
+//!
+//! A descriptor's number in the process's table is the host's: it may close every number that it
+//! finds, open others at them, and fork in between. Descriptors of the door are in no table but its
+//! own, so the host can neither close nor inherit them, and none of their numbers is one of the
+//! host's. `close_range` with `CLOSE_RANGE_UNSHARE` (Linux 5.9) gives the thread its table in one
+//! step, and an empty one: it keeps nothing of the host's open, no pipe and no lock.
+//!
+//! The thread runs one errand at a time: system calls, and no code of the host's.
+//!
+//! # Invariants
+//!
+//! 1. An errand lives until the thread has run it: [`Door::ask`] returns only then.
+//!
+//! # Locking
+//!
+//! An asker holds `done` until its errand is done; no code of the host's runs meanwhile. A forked
+//! child has no such thread and asks nothing of its parent's.
+//!
+//! # Safety
+//!
+//! The unsafe code is the errand's pointer (invariant 1), and `close_range`.
+//!
+//! # References
+//!
+//! `close_range(2)`; `fs/file.c`: `__close_range`, `unshare_fd`.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Mutex, PoisonError};
+
+/// It makes system calls.
+const STACK: usize = 128 * 1024;
+
+/// The thread. It ends when this is dropped, and closes what is open in its table.
+#[derive(Debug)]
+pub(super) struct Door {
+    errands: SyncSender<Errand>,
+    /// One message for each errand.
+    done: Mutex<Receiver<()>>,
+}
+
+#[derive(Debug)]
+struct Errand(*mut (dyn FnMut() + Send + 'static));
+
+// SAFETY: what it points to is `Send`, and its asker leaves it alone until it is done (invariant
+// 1).
+unsafe impl Send for Errand {}
+
+impl Door {
+    /// Starts the thread; an error if it gets no table of its own.
+    pub(super) fn open() -> io::Result<Self> {
+        // With room for the one message that can be under way: a channel without allocates at each.
+        let (errands, asked) = sync_channel::<Errand>(1);
+        let (tell, done) = sync_channel(1);
+        dormouse_sys::signals::spawn("dormouse-door", STACK, move || {
+            for errand in asked {
+                // SAFETY: its asker waits for the message below, and uses it no sooner (invariant
+                // 1).
+                let _ = catch_unwind(AssertUnwindSafe(|| unsafe { (*errand.0)() }));
+                if tell.send(()).is_err() {
+                    return;
+                }
+            }
+        })?;
+        let door = Self { errands, done: Mutex::new(done) };
+        door.ask(leave_the_hosts_table)?;
+        Ok(door)
+    }
+
+    /// Has the thread run `errand`, and waits for that.
+    pub(super) fn ask<T: Send>(&self, errand: impl FnOnce() -> T + Send) -> T {
+        let mut errand = Some(errand);
+        let mut answer = None;
+        let mut run = || answer = errand.take().map(|errand| errand());
+        let run: *mut (dyn FnMut() + Send + '_) = &raw mut run;
+        #[expect(clippy::transmute_ptr_to_ptr, reason = "a cast does not change the lifetime")]
+        // SAFETY: only the lifetime changes, and `run` returns before this frame does (invariant
+        // 1).
+        let run: *mut (dyn FnMut() + Send + 'static) = unsafe { std::mem::transmute(run) };
+        // One asker at a time.
+        let done = self.done.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.errands.send(Errand(run)).is_ok() {
+            // An error, too, means that the thread has ended and runs nothing.
+            let _ = done.recv();
+        }
+        drop(done);
+        // A panic in an errand goes on where it was asked for.
+        answer.expect("an errand at the door panicked")
+    }
+}
+
+/// Has the calling thread begin a table of its own, with nothing in it.
+fn leave_the_hosts_table() -> io::Result<()> {
+    // SAFETY: closes every descriptor of a table that the call itself makes for this thread.
+    let left = unsafe {
+        libc::syscall(libc::SYS_close_range, 0_u32, u32::MAX, libc::CLOSE_RANGE_UNSHARE as libc::c_uint)
+    };
+    if left == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::{AsRawFd, RawFd};
+
+    fn is_open(number: RawFd) -> bool {
+        // SAFETY: looks at a number.
+        unsafe { libc::fcntl(number, libc::F_GETFD) >= 0 }
+    }
+
+    #[test]
+    fn the_door_has_nothing_of_the_host_open() {
+        let Ok(door) = Door::open() else { return println!("1 skipped: no close_range") };
+        let (reader, _writer) = io::pipe().unwrap();
+        let number = reader.as_raw_fd();
+        assert!(is_open(number));
+        assert!(!door.ask(move || is_open(number)));
+        assert_eq!(door.ask(|| (0..3).filter(|&n| is_open(n)).count()), 0);
+    }
+
+    #[test]
+    fn a_pipe_ends_though_the_door_exists() {
+        let (mut reader, writer) = io::pipe().unwrap();
+        let Ok(_door) = Door::open() else { return println!("1 skipped: no close_range") };
+        drop(writer);
+        assert_eq!(io::Read::read(&mut reader, &mut [0]).unwrap(), 0);
+    }
+
+    #[test]
+    fn errands_of_several_threads_take_turns() {
+        let Ok(door) = Door::open() else { return println!("1 skipped: no close_range") };
+        let (mut count, door) = (0, &door);
+        let shared = std::sync::atomic::AtomicPtr::new(&raw mut count);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..1000 {
+                        // SAFETY: the door's thread alone looks at it.
+                        door.ask(|| unsafe { *shared.load(std::sync::atomic::Ordering::Relaxed) += 1 });
+                    }
+                });
+            }
+        });
+        assert_eq!(count, 4000);
+    }
+
+    #[test]
+    fn a_panic_in_an_errand_reaches_its_asker() {
+        let Ok(door) = Door::open() else { return println!("1 skipped: no close_range") };
+        let asked = catch_unwind(AssertUnwindSafe(|| door.ask(|| panic!("a test's"))));
+        assert!(asked.is_err());
+        assert_eq!(door.ask(|| 7), 7);
+    }
+}

@@ -1,0 +1,68 @@
+//! Bytes to be sent. They grow as far as there is memory.
+
+use std::io;
+
+use serde::Serialize;
+
+use crate::wire::{FrameKind, MAX_FRAME, Note};
+
+#[derive(Debug, Default)]
+pub(super) struct Output {
+    bytes: Vec<u8>,
+    sent: usize,
+}
+
+impl Output {
+    pub(super) fn unsent(&self) -> &[u8] {
+        &self.bytes[self.sent..]
+    }
+
+    /// The client has taken the next `length` bytes.
+    pub(super) fn sent(&mut self, length: usize) {
+        self.sent += length;
+        if self.unsent().is_empty() {
+            self.bytes.clear();
+            self.sent = 0;
+        }
+    }
+
+    /// A line of JSON.
+    pub(super) fn line(&mut self, of: &impl Serialize) -> io::Result<()> {
+        serde_json::to_writer(&mut *self, of)?;
+        self.put(b"\n")
+    }
+
+    pub(super) fn frame(&mut self, kind: FrameKind, payload: &[&[u8]]) -> io::Result<()> {
+        let length = 1 + payload.iter().map(|part| part.len()).sum::<usize>();
+        // A chunk is at most one ring, a name some hundred bytes. A longer frame would end the
+        // client's trace, so it is left out.
+        if length > MAX_FRAME {
+            return Ok(());
+        }
+        self.put(&(length as u32).to_le_bytes())?;
+        self.put(&[kind as u8])?;
+        payload.iter().try_for_each(|part| self.put(part))
+    }
+
+    pub(super) fn note(&mut self, note: &Note) -> io::Result<()> {
+        let mut json = Output::default();
+        serde_json::to_writer(&mut json, note)?;
+        self.frame(FrameKind::Note, &[&json.bytes])
+    }
+
+    fn put(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.bytes.try_reserve(bytes.len()).map_err(|_| io::ErrorKind::OutOfMemory)?;
+        self.bytes.extend_from_slice(bytes);
+        Ok(())
+    }
+}
+
+impl io::Write for Output {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.put(bytes).map(|()| bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,122 @@
+//! The debug registers, and the holders of the watches that take them.
+
+use dormouse_breakpoints::{self as breakpoints, HeldSlot};
+use dormouse_sys::perf;
+
+use super::client::Client;
+use super::descriptors::Peer;
+use super::watching::{ClientWatch, REGISTERS, SPARE, group_name};
+use crate::group::Group;
+use crate::wire::{Code, HeldBy, SlotOwner, SlotRow, SlotsAnswer, WatchWish, Watching, WireError};
+
+/// Watches of one client: more than there are registers, since flexible ones share them.
+const MAX_WATCHES: usize = 16;
+
+/// Watches of all clients.
+const MAX_IN_ALL: usize = 64;
+
+/// The most hits a second that a client may ask for: each takes a thread of the service ten
+/// microseconds. (The service's own code may ask for more.)
+const MAX_RATE: u32 = 50_000;
+
+/// Arms what the client at `own` wishes for.
+pub(super) fn watch(clients: &mut [Client], own: usize, wish: &WatchWish) -> Result<Watching, WireError> {
+    let all: usize = clients.iter().map(|client| client.watches.len()).sum();
+    if clients[own].watches.len() >= MAX_WATCHES || all >= MAX_IN_ALL {
+        let message = format!(
+            "a connection may have {MAX_WATCHES} watches and all together {MAX_IN_ALL}: end one of them"
+        );
+        return Err(WireError::new(Code::Busy, message));
+    }
+    if wish.rate_per_s.is_some_and(|rate| rate > MAX_RATE) {
+        let message = format!("a service is interrupted for {MAX_RATE} hits a second at most: ask for fewer");
+        return Err(WireError::new(Code::BadWatch, message));
+    }
+    if wish.rate_per_s == Some(0) || wish.max_hits == Some(0) {
+        let message = "a rate or a maximum of 0 hits lets none be seen: ask for 1 or more";
+        return Err(WireError::new(Code::BadWatch, message));
+    }
+    if wish.name.contains(char::is_control) {
+        return Err(WireError::new(Code::BadWatch, "the name of a watch has a control character"));
+    }
+    let group = wish.group.as_deref().map(group_id).transpose()?;
+    let watch = ClientWatch::arm(wish, group).map_err(|why| refusal(&why, clients))?;
+    let answer = Watching { number: watch.number() };
+    clients[own].watches.push(watch);
+    Ok(answer)
+}
+
+/// The number of a group that is there: a client makes none.
+fn group_id(name: &str) -> Result<u32, WireError> {
+    let all = Group::all();
+    all.iter().find(|group| group.name() == name).map(|group| group.id()).ok_or_else(|| WireError {
+        near: all.iter().map(|group| group.name().to_owned()).collect(),
+        ..WireError::new(
+            Code::NoGroup,
+            format!("no group is named {name:?}; a group is there from its first task on"),
+        )
+    })
+}
+
+/// The watches that take registers, with their holders.
+pub(super) fn slots(clients: &[Client]) -> SlotsAnswer {
+    let row = |held: HeldSlot| SlotRow {
+        holder: owner(held.number, clients),
+        number: held.number,
+        name: held.name,
+        registers: held.slots,
+        group: held.group.and_then(group_name),
+        flexible: held.is_flexible,
+    };
+    SlotsAnswer {
+        registers: REGISTERS,
+        spare: SPARE,
+        held: breakpoints::held().into_iter().map(row).collect(),
+    }
+}
+
+/// The holder of a watch: a client of this agent, or else the service's own code.
+fn owner(number: u32, clients: &[Client]) -> SlotOwner {
+    let has = |client: &&Client| client.watches.iter().any(|watch| watch.number() == number);
+    match clients.iter().find(has).map(|client| client.peer) {
+        Some(Peer { uid, pid }) => SlotOwner { by: HeldBy::Client, uid, pid },
+        None => SlotOwner { by: HeldBy::Service, uid: rustix::process::geteuid().as_raw(), pid: 0 },
+    }
+}
+
+fn refusal(why: &breakpoints::Error, clients: &[Client]) -> WireError {
+    use breakpoints::Error as E;
+    let message = match why {
+        E::NoRegister { name, asked, free, holders } if !holders.is_empty() => {
+            let holder = |held: &HeldSlot| {
+                let SlotOwner { by, uid, pid } = owner(held.number, clients);
+                match by {
+                    // No watch, but the register that is left to debuggers.
+                    _ if held.number == 0 => held.name.clone(),
+                    HeldBy::Client => format!("{} ({}, process {pid} of user {uid})", held.name, held.slots),
+                    _ => format!("{} ({}, the service)", held.name, held.slots),
+                }
+            };
+            let holders: Vec<String> = holders.iter().map(holder).collect();
+            let registers = if *asked == 1 { "debug register" } else { "debug registers" };
+            format!(
+                "{name} needs {asked} {registers}, and {free} are free: release {}",
+                holders.join(", or ")
+            )
+        }
+        E::Thread { tid, thread, source } if thread.is_empty() => {
+            format!("thread {tid} cannot be watched, so no thread is: {source}")
+        }
+        _ => why.to_string(),
+    };
+    let code = match why {
+        E::Unwatchable { .. } => Code::BadWatch,
+        E::Filtered
+        | E::Signal(_)
+        | E::Copies(_)
+        | E::Thread { source: perf::Error::Denied { .. } | perf::Error::NoEvents(_), .. } => Code::NoWatching,
+        E::NoRegister { .. } | E::Thread { source: perf::Error::NoSlot(_), .. } => Code::NoSlot,
+        _ => Code::Busy,
+    };
+    WireError::new(code, message)
+}

@@ -1,0 +1,171 @@
+//! Groups, threads, and what the service counts for them.
+
+use dormouse_events::{Availability, Unit};
+use serde::{Deserialize, Serialize};
+
+use crate::group::GroupStat;
+
+/// Answer to `stat`. CPU times are totals since the start, in nanoseconds.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Stat {
+    /// `CLOCK_MONOTONIC` of the snapshot, in nanoseconds.
+    pub mono_ns: u64,
+    /// How long the snapshot took, in nanoseconds: groups are older than threads and the process by
+    /// up to this time.
+    #[serde(default)]
+    pub took_ns: u64,
+    /// CPU time of the whole process.
+    pub process_cpu_ns: u64,
+    /// CPU time that no group was charged for, including what groups used while nobody counted it.
+    pub unattributed_cpu_ns: u64,
+    /// All groups, in order of creation.
+    pub groups: Vec<GroupRow>,
+    /// All threads.
+    pub threads: Vec<ThreadStat>,
+    /// How many keys are on.
+    pub keys_on: usize,
+    /// Records lost in rings since the start.
+    pub dropped: u64,
+    /// The clock that charges groups.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clock: Option<Clock>,
+}
+
+/// The clock that charges groups. (CPU time of the process and of threads is the kernel's own.)
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Clock {
+    /// The tier that threads begin with, as `rseq`.
+    pub tier: String,
+    /// The distance between a running thread's clock and the kernel's is at most this, in
+    /// nanoseconds. It bounds a group's CPU time for each thread that has run the group.
+    pub error_bound_ns: u64,
+}
+
+/// One group.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct GroupRow {
+    /// Number in records.
+    pub id: u32,
+    /// Its name.
+    pub name: String,
+    /// CPU time while it was counted, exclusive of groups nested in it.
+    pub cpu_ns: u64,
+    /// Polls of its futures and entries of its scopes, while anything was counted.
+    pub entries: u64,
+    /// Tasks that are.
+    pub alive: u64,
+    /// Tasks that began.
+    pub started: u64,
+    /// Tasks that ended, were dropped or panicked.
+    pub finished: u64,
+    /// Tasks that ended and were no part of another one of the group: requests, where the group is
+    /// a route.
+    #[serde(default)]
+    pub requests: u64,
+    /// Polls of its futures, without entries of its scopes, while anything was counted.
+    #[serde(default)]
+    pub polls: u64,
+    /// Counts of the events that this client asked for, in that order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub counts: Vec<CountRow>,
+}
+
+/// Without counts of events, which are for one client each.
+impl From<GroupStat> for GroupRow {
+    fn from(stat: GroupStat) -> Self {
+        Self {
+            id: stat.id,
+            name: stat.name.to_owned(),
+            cpu_ns: stat.cpu.as_nanos() as u64,
+            entries: stat.entries,
+            alive: stat.alive,
+            started: stat.started,
+            finished: stat.finished,
+            requests: stat.requests,
+            polls: stat.polls,
+            counts: Vec::new(),
+        }
+    }
+}
+
+/// How often an event happened, as long as somebody had it counted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CountRow {
+    /// The event's name.
+    pub event: String,
+    /// How often, in the event's unit; scaled up where the counter had to share its unit.
+    pub value: u64,
+    /// How long somebody wanted it counted, in nanoseconds.
+    pub enabled_ns: u64,
+    /// How long of that it was counted: if this is less, `value` is an estimate.
+    pub running_ns: u64,
+}
+
+impl From<&dormouse_events::Count> for CountRow {
+    fn from(of: &dormouse_events::Count) -> Self {
+        Self {
+            event: of.event.name().to_owned(),
+            value: of.value,
+            enabled_ns: of.enabled_ns,
+            running_ns: of.running_ns,
+        }
+    }
+}
+
+/// One thread.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ThreadStat {
+    /// Thread id, in the service's own namespace.
+    pub tid: u32,
+    /// Its name.
+    pub name: String,
+    /// CPU time.
+    pub cpu_ns: u64,
+}
+
+/// Answer to `events`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Events {
+    /// Everything that has a name, also what the service cannot count here.
+    pub events: Vec<EventInfo>,
+}
+
+/// An event that groups can count.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EventInfo {
+    /// Its name, as `page-faults`.
+    pub name: String,
+    /// The unit of its values: `ns`, `bytes`, or `1` for occurrences.
+    pub unit: String,
+    /// The unit that counts it: `clock`, `software`, `hardware`, `user`, `alloc`.
+    pub pmu: String,
+    /// Its limits, where they are not plain.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub note: String,
+    /// Why the service cannot count it here; absent if it can.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unavailable: Option<String>,
+}
+
+impl From<Availability> for EventInfo {
+    fn from(of: Availability) -> Self {
+        let unit = if of.unit == Unit::Times { "1" } else { of.unit.suffix() };
+        Self {
+            name: of.name.to_owned(),
+            unit: unit.to_owned(),
+            pmu: of.pmu.to_owned(),
+            note: of.note.unwrap_or_default().to_owned(),
+            unavailable: of.why_not,
+        }
+    }
+}
+
+/// Answer to `count`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct CountAnswer {
+    /// The events that the service counts from now on, in the order of the request.
+    pub counted: Vec<EventInfo>,
+    /// Events that it cannot count, each with its reason.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub refused: Vec<EventInfo>,
+}

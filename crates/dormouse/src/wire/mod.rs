@@ -1,0 +1,38 @@
+//! The protocol between a service and the `dormouse` command: JSON lines, and frames once a `trace`
+//! is accepted.
+//!
+//! A request is one line `{"v":1,"id":N,"op":"…",…}`. Its answer is one line with the same `id` and
+//! either `ok` or `error`. The first request of a connection is `hello`. Later versions only add
+//! fields, and readers ignore fields that they do not know, so either side may be the newer one.
+//!
+//! A frame is a `u32` length (of the rest), a `u8` [`FrameKind`], and the payload. Integers are
+//! little-endian.
+
+mod groups;
+mod keys;
+mod message;
+mod service;
+mod trace;
+mod watch;
+
+pub use groups::{Clock, CountAnswer, CountRow, EventInfo, Events, GroupRow, Stat, ThreadStat};
+pub use keys::{BatchStat, Changed, HeldBy, HeldKeys, KeyHolder, KeyInfo, Keys, LeaseHolder};
+pub use message::{Code, Op, Request, Response, WireError};
+pub use service::{Check, CheckState, Doctor, Hello};
+pub use trace::{ClockPoint, Ended, FrameKind, Note, Notice, ProbeInfo, Tracing};
+pub use watch::{
+    CoverageRow, HitRow, SiteRow, SlotOwner, SlotRow, SlotsAnswer, WatchRow, WatchWish, Watching, WireAccess,
+    WireState,
+};
+
+/// The protocol version that this build speaks.
+pub const PROTOCOL: u32 = 1;
+
+/// The longest request line, in bytes. The agent refuses a longer one and closes the connection.
+pub const MAX_LINE: usize = 16 * 1024;
+
+/// The longest frame, in bytes after the length word.
+pub const MAX_FRAME: usize = 1024 * 1024;
+
+/// The longest `for_ms` and `dwell_ms`.
+pub const LONGEST_MS: u64 = dormouse_keys::LONGEST_HOLD.as_millis() as u64;

@@ -1,0 +1,49 @@
+//! The examples do what they say, and end by themselves.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+/// The output of an example, which `cargo test` has built beside this program.
+fn output_of(name: &str) -> String {
+    let tests = std::env::current_exe().unwrap();
+    let program: PathBuf = tests.parent().unwrap().parent().unwrap().join("examples").join(name);
+    let output = Command::new(&program).output().unwrap_or_else(|why| {
+        panic!("{}: {why}; build it: cargo build --examples --features tokio,tower", program.display())
+    });
+    assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// The numbers in the line that begins so.
+fn numbers(output: &str, line: &str) -> Vec<u64> {
+    let found = output.lines().find_map(|it| it.strip_prefix(line));
+    let rest = found.unwrap_or_else(|| panic!("no line {line:?} in {output}"));
+    rest.split(|c: char| !c.is_ascii_digit()).filter_map(|number| number.parse().ok()).collect()
+}
+
+#[cfg(all(feature = "tokio", feature = "tower"))]
+#[test]
+fn routes_of_the_axum_example_pay() {
+    let output = output_of("axum");
+    let (menu, orders) = (numbers(&output, "/menu"), numbers(&output, "/orders/{cups}"));
+    assert_eq!((menu[0], orders[0]), (8, 4), "{output}");
+    assert!(menu[1] > 0 && orders[1] > menu[1], "{output}");
+}
+
+#[test]
+fn threads_of_the_example_are_the_jobs() {
+    let output = output_of("threads");
+    assert_eq!(numbers(&output, "17984 primes below"), [200_002, 168, 1000], "{output}");
+    assert!(output.contains("over its budget of 5 ms: true"), "{output}");
+    assert_eq!(numbers(&output, "count primes: ").last(), Some(&5), "{output}");
+    assert!(numbers(&output, "task-clock: ")[0] > 5_000_000, "{output}");
+}
+
+#[test]
+fn fibers_of_one_group_read_no_counter() {
+    let output = output_of("fibers");
+    assert_eq!(numbers(&output, "one group: "), [37, 2], "{output}");
+    assert_eq!(numbers(&output, "two groups in turn: "), [11, 11], "{output}");
+    assert!(output.contains(" in 41 stretches of 9 fibers"), "{output}");
+    assert!(output.contains(" in 5 stretches of 1 fibers"), "{output}");
+}

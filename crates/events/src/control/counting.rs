@@ -1,0 +1,208 @@
+//! Countings, and the change from one set of counted events to another.
+//!
+//! A program holds a [`Counting`] for the events that it wants counted. A context counts the events
+//! that its own countings and those of everywhere want, together. A change has three steps:
+//!
+//! 1. It writes down what is wanted, and stores each context's new set.
+//! 2. It moves the generation on, and has every thread pass a barrier. A span that begins from now
+//!    on begins with the new set. A span that began before is either found by step 3 or ended by an
+//!    owner that sees the new generation.
+//! 3. It flushes the span of each thread ([`super::flush`]).
+//!
+//! # Locking
+//!
+//! 1. [`CHANGING`] is held for a whole change, so one thread at a time rebases spans. Forks do not
+//!    wait for it: it protects the rebases in spans of other threads, which a child does not have.
+//!    A child finds it free.
+//! 2. [`super::wanted`]'s lock is inside of it, held for step 1, which takes microseconds, for any
+//!    number of threads. Forks wait for it. Readers take it alone, for the times.
+//! 3. No key is changed and no unit begun or ended under either.
+//! 4. No thread of the host takes either, unless it begins or ends a counting or reads counts.
+//!
+//! # Fork
+//!
+//! A forked child drops all leases of keys, and so the hook sleeps in it. It drops its countings as
+//! well: nothing is counted in it until it asks. Counts stay what they were: the child also charges
+//! what other threads of its parent had pending.
+//!
+//! # Safety
+//!
+//! The unsafe code is a stage of the fork, which uses none of its arguments.
+#![allow(unsafe_code)]
+
+use dormouse_keys::Lease;
+use dormouse_sys::barrier;
+use dormouse_sys::process::fork::{Phase, Side, Stage};
+use dormouse_sys::process::identity;
+use dormouse_sys::process::lock::Lock;
+
+use super::flush::flush_remote_all;
+use super::wanted::{self, Events, Wanted, Wish};
+use crate::error::Error;
+use crate::event_set::{EventSet, MAX_SETS, events, mask_of};
+use crate::generation::SWITCH;
+use crate::ledger::Context;
+use crate::pmu::{self, Event};
+
+/// Whose counts are exact.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Mode {
+    /// The context's. A switch between its tasks reads nothing.
+    #[default]
+    GroupExact,
+    /// Each task's, too: a switch between two tasks of one context reads every counter once.
+    TaskExact,
+}
+
+/// Held during a change.
+static CHANGING: Lock = Lock::new();
+
+// SAFETY: the functions look at statics of their own.
+static FORKS: Stage = unsafe { Stage::custom(Phase::Changes, |_| true, |_, side| after_fork(side)) };
+
+/// Has events counted as long as it lives: for one context, or for all that are and will be.
+///
+/// Counts are kept when it ends, and go on from there with the next one.
+#[derive(Debug)]
+#[must_use = "events are counted as long as it lives"]
+pub struct Counting {
+    wish: Wish,
+    /// The process that it belongs to.
+    process: u64,
+    /// Keeps the hook awake.
+    awake: Option<Lease>,
+}
+
+impl Counting {
+    /// Counts `events` for all contexts.
+    ///
+    /// # Errors
+    ///
+    /// An event that is unavailable here, more events or sets of them than there is room for, a
+    /// static key that cannot be switched, or a call by a signal handler over such a change on its
+    /// own thread. Then nothing has changed.
+    ///
+    /// # Cost
+    ///
+    /// The first one wakes the hook: a batch of one static key. Each makes every processor pass a
+    /// barrier, and costs one read from outside for each thread that runs a task.
+    pub fn everywhere(events: &[Event], mode: Mode) -> Result<Self, Error> {
+        Self::begin(0, events, mode)
+    }
+
+    /// Counts `events` for one context.
+    ///
+    /// # Errors
+    ///
+    /// As of [`Counting::everywhere`].
+    ///
+    /// # Cost
+    ///
+    /// As of [`Counting::everywhere`].
+    pub fn of(context: &'static Context, events: &[Event], mode: Mode) -> Result<Self, Error> {
+        Self::begin(context.id(), events, mode)
+    }
+
+    /// Whether a process that counts these events everywhere, too, still has room for as many sets
+    /// of events again as it has ever counted. For a caller that begins to count at a stranger's
+    /// request: sets are never given back.
+    pub fn leaves_room(events: &[Event]) -> bool {
+        EventSet::known() < MAX_SETS / 2 || mask_of(events).is_ok_and(EventSet::is_known)
+    }
+
+    /// Never ends it.
+    pub fn keep(self) {
+        std::mem::forget(self);
+    }
+
+    /// The events.
+    pub fn events(&self) -> impl Iterator<Item = Event> {
+        events(self.wish.events.mask).map(|(_, event)| event)
+    }
+
+    fn begin(context: u32, events: &[Event], mode: Mode) -> Result<Self, Error> {
+        let mask = mask_of(events)?;
+        // Before the change: a child that a signal handler forks in its middle drops the wish.
+        let process = identity::id();
+        let wish = Wish { context, events: Events { mask, exact: mode == Mode::TaskExact } };
+        begin_events(mask)?;
+        let lease = Lease::of([SWITCH.key()]).map_err(|why| Error::Asleep { why: why.to_string() });
+        let counting = lease.and_then(|awake| {
+            change(|wanted| wanted.add(wish), |wanted| wanted.remove(wish))?;
+            Ok(Self { wish, process, awake: Some(awake) })
+        });
+        if counting.is_err() {
+            end_events(mask);
+        }
+        counting
+    }
+}
+
+impl Drop for Counting {
+    fn drop(&mut self) {
+        if self.process != identity::id() {
+            // It belongs to the parent.
+            return;
+        }
+        let done = change(|wanted| wanted.remove(self.wish), |_| ());
+        if done.is_ok() {
+            end_events(self.wish.events.mask);
+        } else {
+            // A signal handler over a change on this thread drops it, or the remaining events are a
+            // set that is new to the process, for which there is no room. Its events go on being
+            // counted.
+            std::mem::forget(self.awake.take());
+        }
+    }
+}
+
+/// Tells the PMUs of these events that somebody counts them.
+fn begin_events(mask: u64) -> Result<(), Error> {
+    let mut begun = 0;
+    for (index, event) in events(mask) {
+        if let Err(why) = event.pmu().begin(&[event.number()]) {
+            end_events(begun);
+            return Err(why);
+        }
+        begun |= 1 << index;
+    }
+    Ok(())
+}
+
+/// Tells the PMUs of these events that one counting less counts them.
+fn end_events(mask: u64) {
+    for (_, event) in events(mask) {
+        event.pmu().end(&[event.number()]);
+    }
+}
+
+/// Changes what is wanted by `alter`, and brings every context and every thread to it. If that is
+/// refused, `undo` takes the alteration back.
+fn change(alter: impl FnOnce(&mut Wanted), undo: impl FnOnce(&mut Wanted)) -> Result<(), Error> {
+    FORKS.join();
+    let _alone = CHANGING.lock().map_err(|_| Error::Reentrant)?;
+    // Step 1.
+    let mut wanted = Wanted::lock()?;
+    alter(&mut wanted);
+    let generation = wanted.apply().inspect_err(|_| undo(&mut wanted))?;
+    drop(wanted);
+    if let Some(generation) = generation {
+        // Step 2. Pairs with the light barriers of `Span::begin` and of cases 5 and 6 of
+        // `thread::state`. Where the kernel refuses, a thread that begins a switch in the very
+        // nanoseconds of the change can be counted twice for its span, or from its next switch on
+        // only.
+        let _ = barrier::heavy();
+        // Step 3.
+        flush_remote_all(generation);
+    }
+    Ok(())
+}
+
+/// In a fork child nobody changes anything, also where a handler over a change forked.
+fn after_fork(side: Side) {
+    if side != Side::Parent {
+        CHANGING.reset();
+        pmu::after_fork();
+        wanted::after_fork();
+    }
+}

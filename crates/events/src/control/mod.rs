@@ -1,0 +1,9 @@
+//! Beginning and ending to count, while threads run: the one layer with a lock, which no thread of
+//! the host waits for while it serves.
+
+mod counting;
+mod flush;
+mod wanted;
+
+pub use self::counting::{Counting, Mode};
+pub(crate) use self::wanted::{EventTime, times};

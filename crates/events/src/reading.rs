@@ -1,0 +1,264 @@
+//! Reading the totals of contexts, while threads run.
+//!
+//! A ledger holds what was charged; what was not charged yet is in the spans of threads. A read
+//! goes over all threads once, whatever each of them runs, and reads its counters from outside.
+//! That is the expensive part, two files of `/proc` for some events, and happens once for all
+//! contexts and events. The rest are loads:
+//!
+//! 1. The read adds up what was charged.
+//! 2. It looks whether each thread is still in the span whose counters were read. If so, that delta
+//!    was not charged before 1, and is added. If not, it takes a new snapshot of the thread: what
+//!    is pending and what was counted by now was not charged before 1 either.
+//! 3. It adds up what was charged once more. Where nothing has come since 1, the sum is right.
+//!    Otherwise the sum lacks what was charged in between, and the read begins again with 1, a few
+//!    times. Its result is the largest sum of all rounds, which lacks what was charged in the
+//!    shortest of these moments.
+//!
+//! So nothing is counted twice, and no lock is taken: a thread of the host that reads does not wait
+//! for a client that does. A span that is flushed meanwhile is another one for 2. The counts that
+//! the flush has taken and not charged yet are missing as above. A read never returns less than an
+//! earlier one (the ledger's row of reported sums).
+
+use dormouse_sys::thread::ThreadBlock;
+
+use crate::control::{EventTime, times};
+use crate::event_set::{CLOCK, Readings, indices};
+use crate::ledger::{Context, ENTRIES, SCOPES};
+use crate::pmu::Event;
+use crate::span::{self, Snapshot, Span};
+
+/// How many rounds a read takes at most.
+const ROUNDS: usize = 8;
+
+/// The count of one event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Count {
+    /// The event.
+    pub event: Event,
+    /// How often, in the event's unit, outside of contexts that were entered inside of this one.
+    pub value: u64,
+    /// How often in contexts that were entered inside of this one, up to their last switch. Of an
+    /// event that nobody counts any more, the counts since that switch are left out.
+    pub nested: u64,
+    /// For how long somebody had the event counted for this context, in nanoseconds of wall time,
+    /// whether any of its tasks ran or not.
+    pub enabled_ns: u64,
+    /// For how much of that it was counted: less where a PMU has fewer counters than it was asked
+    /// for and takes turns, in the proportion that all threads of the process have seen together
+    /// ([`Pmu::share`](crate::Pmu::share)). `value` is scaled up thread by thread, stretch by
+    /// stretch.
+    pub running_ns: u64,
+}
+
+/// The cost of a context so far.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct Totals {
+    /// As [`Context::cpu_ns`].
+    pub cpu_ns: u64,
+    /// As [`Context::entries`].
+    pub entries: u64,
+    /// As [`Context::polls`].
+    pub polls: u64,
+    /// As [`Context::read`].
+    pub counts: Vec<Count>,
+}
+
+impl Context {
+    /// How often one of its tasks became current while anything was counted.
+    ///
+    /// # Cost
+    ///
+    /// A look at every thread's block; no lock.
+    pub fn entries(&self) -> u64 {
+        self.counters().entries
+    }
+
+    /// How often a future of it was polled, or a thread switched to one of its tasks, while
+    /// anything was counted: its entries without its scopes.
+    ///
+    /// # Cost
+    ///
+    /// As of [`Context::entries`].
+    pub fn polls(&self) -> u64 {
+        self.counters().polls
+    }
+
+    /// The counts of every event that was ever counted for this context, in the order in which the
+    /// process came to count them. The running spans of threads are included as far as their PMU
+    /// can be read from outside.
+    ///
+    /// # Cost
+    ///
+    /// A look at every thread's block, and for each thread that runs one of the context's tasks now
+    /// a read of its counters from outside (a system call for task-clock). It waits for a change of
+    /// what is counted while the change writes down what is wanted, not while it flushes threads.
+    ///
+    /// # Async-signal-safety
+    ///
+    /// Not for handlers. One that has interrupted a change of what is counted gets an empty answer.
+    pub fn read(&self) -> Vec<Count> {
+        Self::read_all(&[self], true).pop().unwrap_or_default().counts
+    }
+
+    /// The cost of several contexts: each thread is read once.
+    ///
+    /// # Cost
+    ///
+    /// As of [`Context::read`], for all of them together. With `counts` false only CPU time is
+    /// read, and [`Totals::counts`] stays empty.
+    ///
+    /// # Async-signal-safety
+    ///
+    /// As of [`Context::read`].
+    pub fn read_all(contexts: &[&Self], counts: bool) -> Vec<Totals> {
+        let times = if counts { times(contexts) } else { Vec::new() };
+        let ever = times.iter().flatten().fold(1 << CLOCK, |mask, time| mask | 1 << time.index);
+        Request::new(contexts, ever).read(&times)
+    }
+
+    fn counters(&self) -> Totals {
+        Request::new(&[self], 0).read(&[]).pop().unwrap_or_default()
+    }
+
+    /// CPU time of its tasks while task-clock was counted, in nanoseconds, without that of contexts
+    /// entered inside of them; the running spans of threads are included. 0 if it was never
+    /// counted.
+    ///
+    /// # Cost
+    ///
+    /// A look at every thread's block, and a system call for each thread that runs one of its tasks
+    /// now. No lock.
+    pub fn cpu_ns(&self) -> u64 {
+        Self::read_all(&[self], false).pop().unwrap_or_default().cpu_ns
+    }
+}
+
+/// The columns beside those of events. In the sums of a read the last one becomes that of polls.
+const COUNTERS: [usize; 2] = [ENTRIES, SCOPES];
+
+/// The request of a read: some columns of some ledgers. Its sums have a row for each context.
+struct Request<'a> {
+    contexts: &'a [&'a Context],
+    /// The number and the row of each context, sorted.
+    rows: Vec<(u32, usize)>,
+    /// Events by index, then [`COUNTERS`].
+    columns: Vec<usize>,
+}
+
+/// A thread with the counts that it has not charged.
+struct Uncharged {
+    block: &'static ThreadBlock,
+    span: &'static Span,
+    seen: Snapshot,
+    /// The delta of the span: index and count of its context's events.
+    delta: Vec<(usize, u64)>,
+}
+
+impl<'a> Request<'a> {
+    /// Asks for the events of `mask`, and for how often tasks became current.
+    fn new(contexts: &'a [&'a Context], mask: u64) -> Self {
+        let mut rows: Vec<_> = contexts.iter().map(|context| context.id()).zip(0..).collect();
+        rows.sort_unstable();
+        Self { contexts, rows, columns: indices(mask).chain(COUNTERS).collect() }
+    }
+
+    fn read(&self, times: &[Vec<EventTime>]) -> Vec<Totals> {
+        let mut threads: Vec<Uncharged> =
+            span::live().map(|(block, span)| Uncharged::of(block, span, self)).collect();
+        let width = self.columns.len();
+        let mut most = vec![0; self.contexts.len() * width];
+        let mut before = self.charged();
+        for _ in 0..ROUNDS {
+            let mut sums = before.clone();
+            for thread in &mut threads {
+                if !thread.span.is_still(&thread.seen) {
+                    *thread = Uncharged::of(thread.block, thread.span, self);
+                }
+                thread.add_to(&mut sums, self);
+            }
+            for row in sums.chunks_mut(width) {
+                if let [.., entries, scopes] = row {
+                    // Saturating: a scope may have come since the entries were added up.
+                    *scopes = entries.saturating_sub(*scopes);
+                }
+            }
+            for (most, sum) in most.iter_mut().zip(&sums) {
+                *most = (*most).max(*sum);
+            }
+            let again = self.charged();
+            if again == before {
+                break;
+            }
+            before = again;
+        }
+        let contexts = self.contexts.iter().zip(most.chunks(width)).enumerate();
+        contexts.map(|(row, (context, sums))| self.totals(context, sums, times.get(row))).collect()
+    }
+
+    /// Where `column` of a context's row is, in sums.
+    fn place(&self, context: u32, column: usize) -> Option<usize> {
+        let row = self.rows.binary_search_by_key(&context, |&(id, _)| id).ok()?;
+        let column = self.columns.iter().position(|&there| there == column)?;
+        Some(self.rows[row].1 * self.columns.len() + column)
+    }
+
+    fn charged(&self) -> Vec<u64> {
+        let columns =
+            |context: &&Context| self.columns.iter().map(|&c| context.charged(c)).collect::<Vec<_>>();
+        self.contexts.iter().flat_map(columns).collect()
+    }
+
+    fn totals(&self, context: &Context, sums: &[u64], times: Option<&Vec<EventTime>>) -> Totals {
+        let report = |column| {
+            let place = self.columns.iter().position(|&there| there == column);
+            place.map_or(0, |place| context.report(column, sums[place]))
+        };
+        let count = |time: &EventTime| Count {
+            event: time.event,
+            value: report(time.index),
+            nested: context.nested(time.index),
+            enabled_ns: time.enabled_ns,
+            running_ns: time.running_ns,
+        };
+        let (cpu_ns, [entries, polls]) = (report(CLOCK), COUNTERS.map(report));
+        Totals { cpu_ns, entries, polls, counts: times.into_iter().flatten().map(count).collect() }
+    }
+}
+
+impl Uncharged {
+    fn of(block: &'static ThreadBlock, span: &'static Span, request: &Request<'_>) -> Self {
+        let seen = span.snapshot();
+        let mut delta = Vec::new();
+        let wanted = request.columns.iter().filter(|&&c| c < ENTRIES).fold(0, |mask, c| mask | 1 << c);
+        let baseline = &seen.baseline;
+        let is_wanted = request.place(seen.context, ENTRIES).is_some();
+        if is_wanted && baseline.set.mask() & wanted != 0 {
+            let mut readings = Readings::default();
+            let known = baseline.set.read_of(block, wanted, &mut readings);
+            let deltas = baseline.deltas(&readings, known).filter(|delta| delta.is_shared);
+            delta.extend(deltas.map(|delta| (delta.index, delta.n)));
+            if !span.is_still(&seen) {
+                // The readings are of a later span, at least in part. The next round looks again.
+                delta.clear();
+            }
+        }
+        Self { block, span, seen, delta }
+    }
+
+    fn add_to(&self, sums: &mut [u64], request: &Request<'_>) {
+        let mut add = |context, column, n| {
+            if let Some(place) = request.place(context, column) {
+                sums[place] += n;
+            }
+        };
+        for &(index, n) in &self.delta {
+            add(self.seen.context, index, n);
+        }
+        let pending = &self.seen.pending;
+        for (column, n) in [(CLOCK, pending.ns), (ENTRIES, pending.entries), (SCOPES, pending.scopes)] {
+            add(pending.context, column, n);
+        }
+    }
+}

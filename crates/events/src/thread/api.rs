@@ -1,0 +1,152 @@
+//! The calls of a program on its own thread: enter and leave tasks, switch, park.
+//!
+//! # Async-signal-safety
+//!
+//! A handler may enter and leave tasks, but not those of a context that is exact for each task,
+//! whose first entry allocates. It drops its guards before it returns.
+
+use std::marker::PhantomData;
+use std::sync::atomic::Ordering;
+
+use super::charge::Switched;
+use super::stack::{Stack, with};
+use super::state::State;
+use super::switch::OVERFLOWS;
+use super::task::Task;
+use super::token::{Kind, Token};
+use crate::ledger::Context;
+
+/// Makes a task current as long as it lives.
+#[derive(Debug)]
+#[must_use = "the task is current as long as the guard lives"]
+pub struct TaskGuard {
+    token: Token,
+    /// A guard belongs to its thread.
+    not_send: PhantomData<*const ()>,
+}
+
+/// A guard as plain numbers, for languages without destructors: what [`TaskGuard::into_mark`]
+/// leaves of it. It can be copied, sent and lost; [`leave`] tells whether its task is still there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mark {
+    /// Where on its thread's stack the task was entered.
+    pub place: u64,
+    /// The number of the task. No other task of the process has had it, so it tells marks of other
+    /// threads apart.
+    pub task: u64,
+}
+
+/// Makes `task` current on this thread until the guard is dropped; then the task before is current
+/// again.
+///
+/// # Cost
+///
+/// A dozen stores while nothing is counted, fewer from poll to poll of one context. Else one read
+/// of each counter, unless the task is equivalent to the current one; as much again when the guard
+/// is dropped.
+///
+/// # Async-signal-safety
+///
+/// A handler may call it once its thread has, but not for a task that counts for itself, whose
+/// first entry allocates. Over a switch of the same thread the guard does nothing.
+#[inline]
+pub fn enter(task: &mut Task, kind: Kind) -> TaskGuard {
+    TaskGuard { token: with(|stack| stack.enter(task, kind)), not_send: PhantomData }
+}
+
+/// This thread goes on with `to`, or with nothing, whatever was current: the primitive for a caller
+/// that sees every switch of a thread, as a scheduler of fibers or a program's own executor does. A
+/// task that was switched from may be switched to on another thread, in the middle of its run too.
+/// Guards of [`enter`] that the previous task has left are as if dropped.
+///
+/// # Cost
+///
+/// Between equivalent tasks some comparisons and stores. Else one read of each counter.
+///
+/// # Async-signal-safety
+///
+/// Not for handlers: it ends the tasks that they have interrupted.
+#[inline]
+pub fn switch(to: Option<&mut Task>) -> Switched {
+    with(|stack| stack.switch(to))
+}
+
+/// Whether the calling thread leaves the last task current until the next one comes, and so reads
+/// nothing between two tasks of one context. Honest only where every piece of work on the thread is
+/// a task, and where [`park`] is called before the thread does anything else: work that runs unseen
+/// is charged to the task before it. Not for signal handlers.
+pub fn set_lazy(lazy: bool) {
+    with(|stack| {
+        stack.lazy.set(lazy);
+        // The end of the task that is current now chooses the state anew.
+        stack.state.set(State::Closed);
+        stack.park();
+    });
+}
+
+/// Whether the calling thread is lazy; see [`set_lazy`].
+pub fn is_lazy() -> bool {
+    with(|stack| stack.lazy.get())
+}
+
+/// Charges the last task of a lazy thread up to now: the thread does something else from now on, or
+/// sleeps.
+pub fn park() {
+    with(Stack::park);
+}
+
+/// The number of the task that is current on this thread, 0 outside any.
+pub fn current_task() -> u64 {
+    with(|stack| stack.top_frame().map_or(0, |frame| frame.task.get()))
+}
+
+/// The number of the context that is current on this thread, 0 outside any.
+pub fn current_context() -> u32 {
+    with(|stack| stack.top_frame().and_then(|frame| frame.context.get()).map_or(0, Context::id))
+}
+
+/// How often a task was entered deeper than [`MAX_DEPTH`](super::MAX_DEPTH).
+pub fn overflows() -> u64 {
+    OVERFLOWS.load(Ordering::Relaxed)
+}
+
+/// As the drop of the guard that was made a mark. False, and nothing has happened, if this thread
+/// has no such task (any more): it was entered on another thread, was left already, or ended with a
+/// poll around it.
+///
+/// # Cost
+///
+/// As of the guard's drop.
+///
+/// # Async-signal-safety
+///
+/// As of [`enter`].
+pub fn leave(mark: Mark) -> bool {
+    with(|stack| {
+        let token = Token(mark.place);
+        let there = stack.frame(token);
+        let is_there =
+            there.is_some_and(|frame| frame.task.get() == mark.task && frame.context.get().is_some());
+        if is_there {
+            stack.leave(token);
+        }
+        is_there
+    })
+}
+
+impl TaskGuard {
+    /// Leaves the task of that number current, until [`leave`] or an end of another kind. `None` if
+    /// the guard is inert: then there is nothing to leave.
+    pub fn into_mark(self, task: u64) -> Option<Mark> {
+        let token = self.token;
+        std::mem::forget(self);
+        (token != Token::NONE).then_some(Mark { place: token.0, task })
+    }
+}
+
+impl Drop for TaskGuard {
+    #[inline]
+    fn drop(&mut self) {
+        with(|stack| stack.leave(self.token));
+    }
+}

@@ -1,0 +1,209 @@
+//! The fast path: from poll to poll of one context, cases 3 to 7 of [`super::state`].
+//!
+//! # Cases 5 and 6 while nothing is counted
+//!
+//! A poll then changes no span: the span of a thread without a task and that of one with a task are
+//! the same. So a change that begins to count cannot tell from the span whether there is a task
+//! whose counting is to begin, and asks the thread's block. Each side stores, passes a barrier and
+//! loads:
+//!
+//! | the thread (5, 6) | the change (`control`) |
+//! |---|---|
+//! | stores the task in its block | stores the generation |
+//! | light barrier (free) | heavy barrier (`membarrier`) |
+//! | loads the generation | loads the task from the block |
+//!
+//! So the thread finds the new generation and falls through to 1 or 2, or the change finds the task
+//! and flushes the span, which is to leave a baseline in it. Both may happen: then the thread takes
+//! over from the flush.
+
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, compiler_fence};
+
+use super::charge::Switched;
+use super::stack::Stack;
+use super::state::State;
+use super::task::{Customization, Task};
+use super::token::{Kind, Token};
+use crate::generation::Generation;
+use crate::ledger::Context;
+use crate::primitive::light_barrier;
+
+impl Stack {
+    #[inline]
+    pub(super) fn enter(&self, task: &mut Task, kind: Kind) -> Token {
+        // In state `Open` no task of the context counts for itself, so the task need not be asked
+        // for more.
+        if self.state.is_open()
+            && kind.is_stretch()
+            && !task.is_customized()
+            && let Some(token) = self.go_on(task.context(), task.id(), kind)
+        {
+            return token;
+        }
+        if task.is_plain() {
+            self.enter_plain(task.context(), task.id(), kind)
+        } else {
+            self.enter_customized(task, kind)
+        }
+    }
+
+    #[inline(never)]
+    fn enter_plain(&self, context: &'static Context, id: u64, kind: Kind) -> Token {
+        if self.state.is_idle()
+            && let Some(token) = self.resume(context, id, kind)
+        {
+            return token;
+        }
+        self.enter_closed(context, id, None, kind)
+    }
+
+    /// Not inlined: case 3 need not save the registers that case 1 uses.
+    #[inline(never)]
+    fn enter_closed(
+        &self,
+        context: &'static Context,
+        id: u64,
+        own: Option<&Arc<Customization>>,
+        kind: Kind,
+    ) -> Token {
+        self.enter_slowly(self.here(), context, id, own, kind)
+    }
+
+    #[cold]
+    fn enter_customized(&self, task: &mut Task, kind: Kind) -> Token {
+        let (context, id) = (task.context(), task.id());
+        self.enter_closed(context, id, task.customization(), kind)
+    }
+
+    #[inline]
+    pub(super) fn leave(&self, token: Token) {
+        if !(self.state.is_open() && self.stop(token)) {
+            self.leave_closed(token);
+        }
+    }
+
+    #[inline(never)]
+    fn leave_closed(&self, token: Token) {
+        if !(self.state.is_idle() && self.suspend(token)) {
+            self.leave_slowly(token);
+        }
+    }
+
+    #[inline]
+    pub(super) fn switch(&self, to: Option<&mut Task>) -> Switched {
+        let Some(task) = to else { return self.switch_to_none() };
+        let Some(here) = self.here() else { return Switched::Asleep };
+        let (context, id, top) = (task.context(), task.id(), self.top.get());
+        if top.depth() == 1 && task.is_plain() && here.span.suits(context.id(), Generation::current()) {
+            // Case 7(a). Something is counted, or the span would have no current generation. The
+            // lowest frame is of this context already.
+            self.top.set(top.gone().next(Kind::Poll));
+            self.frames[0].task.set(id);
+            here.span.count_entry();
+            here.block.set_task(id);
+            return if context.set().is_empty() { Switched::Asleep } else { Switched::Kept };
+        }
+        self.switch_slowly(here, task)
+    }
+
+    /// Case 5.
+    #[inline]
+    fn go_on(&self, context: &'static Context, id: u64, kind: Kind) -> Option<Token> {
+        let top = self.top.get();
+        let here = self.here.get().filter(|_| top.depth() == 0)?;
+        // First of all: from here on a handler's frame comes on top of this one, and leads back to
+        // it.
+        let token = top.next(kind);
+        self.top.set(token);
+        compiler_fence(Ordering::SeqCst);
+        self.frames[0].task.set(id);
+        compiler_fence(Ordering::SeqCst);
+        here.block.set_task(id);
+        // Pairs with the heavy barrier in `control`; see the module.
+        light_barrier();
+        let generation = Generation::current();
+        if self.state.is(State::Open(generation)) && self.keeps(context) {
+            if generation.counts() {
+                here.count(kind);
+            }
+            return Some(token);
+        }
+        self.top.set(top);
+        compiler_fence(Ordering::SeqCst);
+        here.block.set_task(0);
+        None
+    }
+
+    /// Case 6, for what case 5 has entered; false if `token` is not that.
+    #[inline]
+    fn stop(&self, token: Token) -> bool {
+        let Some(here) = self.here.get().filter(|_| token.depth() == 1 && self.top.get() == token) else {
+            return false;
+        };
+        self.top.set(token.gone());
+        compiler_fence(Ordering::SeqCst);
+        here.block.set_task(0);
+        // Pairs with the heavy barrier in `control`; see the module.
+        light_barrier();
+        if !self.state.is(State::Open(Generation::current())) {
+            self.stop_late();
+        }
+        true
+    }
+
+    /// The generation has moved, and the span may have been flushed for a task that is over by now:
+    /// case 2.
+    #[cold]
+    #[inline(never)]
+    fn stop_late(&self) {
+        let Some(here) = self.here.get() else { return };
+        if !(self.lazy.get() && self.end_lazily(here)) {
+            self.park();
+        }
+    }
+
+    /// Case 3.
+    #[inline]
+    fn resume(&self, context: &'static Context, id: u64, kind: Kind) -> Option<Token> {
+        let top = self.top.get();
+        let here = self.here.get().filter(|here| top.depth() == 0 && !here.span.is_in_edit())?;
+        // First of all, as in case 5.
+        let token = top.next(kind);
+        self.top.set(token);
+        compiler_fence(Ordering::SeqCst);
+        self.frames[0].task.set(id);
+        let number = here.span.begin();
+        if !self.state.is(State::Idle(Generation::current())) || !self.keeps(context) {
+            self.top.set(top);
+            here.span.cancel(number);
+            return None;
+        }
+        here.span.set_first(dormouse_clock::thread_cpu_ns());
+        here.count(kind);
+        here.block.set_task(id);
+        here.span.end(number);
+        Some(token)
+    }
+
+    /// Case 4, for what case 3 has entered; false if `token` is not that.
+    #[inline]
+    fn suspend(&self, token: Token) -> bool {
+        let is_lowest = token.depth() == 1 && self.top.get() == token;
+        let Some(here) = self.here.get().filter(|here| is_lowest && !here.span.is_in_edit()) else {
+            return false;
+        };
+        let span = here.span;
+        let number = span.begin();
+        if !self.state.is(State::Idle(Generation::current())) {
+            span.cancel(number);
+            return false;
+        }
+        // Saturating: a fork child's clock begins again.
+        span.add(dormouse_clock::thread_cpu_ns().saturating_sub(span.first()));
+        self.top.set(token.gone());
+        here.block.set_task(0);
+        span.end_idle(number);
+        true
+    }
+}

@@ -1,0 +1,25 @@
+//! The stack of the tasks that a thread runs, and the switch from one to the next.
+//!
+//! Each file calls only those before it, from the bottom up: `token`, `task`, `state`; `stack`;
+//! `charge`; `switch`; `life`; `fast` and `customize`; `api`.
+
+mod api;
+mod charge;
+mod customize;
+mod fast;
+mod life;
+mod stack;
+mod state;
+mod switch;
+mod task;
+#[cfg(test)]
+mod tests;
+mod token;
+
+pub use self::api::{
+    Mark, TaskGuard, current_context, current_task, enter, is_lazy, leave, overflows, park, set_lazy, switch,
+};
+pub use self::charge::Switched;
+pub(crate) use self::life::{charge_others, own_pending};
+pub use self::task::{Task, TaskCounts};
+pub use self::token::{Kind, MAX_DEPTH};

@@ -1,0 +1,116 @@
+//! All keys and their sites, found through the objects' entries.
+//!
+//! Nothing registers a key: a key is known because a live site names it, so functions that the
+//! linker dropped take their keys along. The index is built when it is first asked for and again
+//! when an object has come or left; entries lie in read-only data, and cost nothing until then.
+//!
+//! # Objects that leave
+//!
+//! A key lies in an object, which `dlclose` may unload. So the index is looked at under the patch
+//! lock, which an object that leaves must take, and a caller that is to have a key for longer has
+//! its object *pinned* first: it stays until the process ends (`pin`).
+//!
+//! # Locking
+//!
+//! The patch lock, then [`LOCAL`].
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use dormouse_sys::process::fork::{Mutex, MutexGuard, Phase};
+use dormouse_sys::process::lock::Guard;
+use dormouse_sys::rendezvous::{self, Table};
+
+use crate::Error;
+use crate::key::Key;
+use crate::patch_lock::PatchLock;
+
+mod fork;
+mod pin;
+
+#[cfg(dormouse_patching)]
+mod index;
+#[cfg(dormouse_patching)]
+mod objects;
+#[cfg(dormouse_patching)]
+use index::Index;
+#[cfg(all(test, dormouse_patching))]
+pub(crate) use index::first_site;
+#[cfg(dormouse_patching)]
+pub use objects::{register, unregister};
+
+#[cfg(not(dormouse_patching))]
+mod portable;
+#[cfg(not(dormouse_patching))]
+use portable::Index;
+#[cfg(not(dormouse_patching))]
+pub use portable::PortableSite;
+
+pub(crate) use pin::{lock_pinned, select};
+
+/// A key with the number of its sites. The key's object stays loaded.
+#[derive(Debug, Clone)]
+pub struct KeyUse {
+    /// The key.
+    pub key: &'static Key,
+    /// How many sites branch on it.
+    pub sites: usize,
+    /// File name of the linked object that the key lives in; empty where that cannot be told.
+    pub object: Arc<str>,
+}
+
+/// The findings of this copy of dormouse. Locked under the patch lock only: [`lock`].
+static LOCAL: Mutex<Local> = Mutex::with_hooks(
+    Phase::Registry,
+    Local { index: Index::NOTHING, pinned: Vec::new() },
+    fork::before,
+    fork::in_child,
+);
+
+#[derive(Debug)]
+struct Local {
+    index: Index,
+    /// The memory of objects that stay, in order of address.
+    pinned: Vec<Range<usize>>,
+}
+
+/// The keys and sites of this moment, which lasts as long as this does: the patch lock is held.
+#[derive(Debug)]
+pub(crate) struct Registry {
+    local: MutexGuard<Local>,
+    table: &'static Table,
+    /// Last: the local lock is taken and given back under it.
+    patch: Guard<'static>,
+}
+
+/// Takes the patch lock, with an index that is true.
+pub(crate) fn lock() -> Result<Registry, Error> {
+    let table = rendezvous::table()?;
+    fork::join();
+    let patch = table.patch.lock()?;
+    let mut registry = Registry { local: LOCAL.lock()?, table, patch };
+    registry.refresh()?;
+    Ok(registry)
+}
+
+impl Registry {
+    pub(crate) fn patch_lock(&self) -> PatchLock<'_> {
+        PatchLock::new(self.table, &self.patch)
+    }
+
+    /// Every key that a site names, by name, then by place.
+    pub(crate) fn keys(&self) -> &[KeyUse] {
+        &self.local.index.keys
+    }
+}
+
+/// Sorts keys by name, then by place, without memory for it.
+fn sort(keys: &mut [KeyUse]) {
+    keys.sort_unstable_by_key(|used| (used.key.name(), used.key.file(), used.key.line(), used.key.address()));
+}
+
+/// The index of the range, of those in order of address, that holds an address.
+fn position(ranges: &[Range<usize>], address: usize) -> Option<usize> {
+    let at = ranges.partition_point(|range| range.start <= address).checked_sub(1)?;
+    ranges[at].contains(&address).then_some(at)
+}

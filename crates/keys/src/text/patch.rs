@@ -1,0 +1,80 @@
+//! A site with its bytes before and after a batch.
+//!
+//! # Safety
+//!
+//! As [`super`].
+#![allow(unsafe_code)]
+
+use dormouse_sys::readable::Pages;
+
+use crate::Error;
+use crate::arch::{LENGTH, encode};
+use crate::key::Key;
+use crate::object::Site;
+
+/// One site that is to change.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Patch {
+    pub(super) code: usize,
+    pub(super) target: usize,
+    pub(super) key: &'static Key,
+    /// The index of the site's segment.
+    segment: u32,
+    /// Whether the site jumps after the batch.
+    jumps: bool,
+}
+
+// A large batch sorts very many.
+const _: () = assert!(size_of::<Patch>() == 32);
+
+impl Patch {
+    /// `None` for a site that is in no object's code: nobody can run it, nobody can write it.
+    pub(crate) fn new(site: &Site, key: &'static Key, enabled: bool) -> Option<Self> {
+        let &Site { code, target, branch, .. } = site;
+        Some(Self { code, target, key, segment: site.segment()?, jumps: enabled ^ branch })
+    }
+
+    pub(super) fn segment(&self) -> usize {
+        self.segment as usize
+    }
+
+    /// The bytes before the batch.
+    pub(super) fn old(&self) -> [u8; LENGTH] {
+        encode(self.code, self.target, !self.jumps)
+    }
+
+    /// The bytes after it.
+    pub(super) fn new_bytes(&self) -> [u8; LENGTH] {
+        encode(self.code, self.target, self.jumps)
+    }
+
+    /// The address at which a thread goes on that runs the old bytes, or the new ones.
+    pub(super) fn leads_to(&self, new: bool) -> usize {
+        if self.jumps == new { self.target } else { self.code + LENGTH }
+    }
+
+    /// Looks at the site's bytes, if they can be read.
+    pub(super) fn look(&self, pages: &mut Pages) -> Result<Bytes, Error> {
+        let (addr, expected) = (self.code, self.old());
+        if !pages.are_readable(addr..addr + LENGTH) {
+            return Err(Error::Unreadable { object: String::new(), addr, key: self.key.address() });
+        }
+        // SAFETY: the kernel has just read it. Other threads only execute it.
+        let found = unsafe { std::ptr::read_volatile(addr as *const [u8; LENGTH]) };
+        match found {
+            _ if found == expected => Ok(Bytes::Old),
+            _ if found == self.new_bytes() => Ok(Bytes::New),
+            _ => Err(Error::UnexpectedText { key: self.key.name(), addr, expected, found }),
+        }
+    }
+}
+
+/// The bytes of a site that is in order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Bytes {
+    /// Those of before the batch.
+    Old,
+    /// Those of after it. The kernel puts the file's instruction back when a uprobe goes, whatever
+    /// state the key has by then.
+    New,
+}

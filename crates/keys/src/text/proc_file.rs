@@ -1,0 +1,118 @@
+//! Files of `/proc` that are opened once and stay open: a process that has become undumpable or has
+//! left `/proc` behind can no longer open them. They are closed on `exec`, and in a forked child,
+//! because they are its parent's.
+//!
+//! # Invariants
+//!
+//! 1. A file that is asked or written through is this process's. The host may close any number that
+//!    it finds, which then becomes another file's; a child that was made behind the C library's
+//!    back has its parent's file. So before use the descriptor is asked which file it is, and the
+//!    process which one it is. The one use without the first question is a request that no other
+//!    kind of file answers: see [`super::maps`].
+//!
+//! # Locking
+//!
+//! The patch lock is held, or the process has one thread.
+//!
+//! # Async-signal-safety
+//!
+//! [`ProcFile::close`] allocates nothing and waits for nothing.
+//!
+//! # Safety
+//!
+//! A descriptor is borrowed by its number, and only closed while it is the file that was opened.
+#![allow(unsafe_code)]
+
+use std::ffi::CStr;
+use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+
+use rustix::fs::{Mode, OFlags, fstat};
+use rustix::io::Errno;
+
+/// A file of `/proc`, once it was opened.
+#[derive(Debug)]
+pub(super) struct ProcFile {
+    /// Of the calling thread, not of the first, which may have ended and has none then.
+    path: &'static CStr,
+    flags: OFlags,
+    /// The descriptor; negative: none.
+    number: AtomicI32,
+    /// Of the file, so that another one of the same number is not taken for it.
+    device: AtomicU64,
+    inode: AtomicU64,
+    /// The process that opened it.
+    owner: AtomicU64,
+    /// The number of the process that asks.
+    own_number: fn() -> u64,
+}
+
+impl ProcFile {
+    pub(super) const fn closed(path: &'static CStr, flags: OFlags, own_number: fn() -> u64) -> Self {
+        Self {
+            own_number,
+            path,
+            flags: flags.union(OFlags::CLOEXEC),
+            number: AtomicI32::new(-1),
+            device: AtomicU64::new(0),
+            inode: AtomicU64::new(0),
+            owner: AtomicU64::new(0),
+        }
+    }
+
+    /// The file, opened for a caller that closes it.
+    pub(super) fn open(&self) -> Result<OwnedFd, Errno> {
+        rustix::fs::openat(rustix::fs::CWD, self.path, self.flags, Mode::empty())
+    }
+
+    /// The file, opened unless it is open.
+    pub(super) fn get(&self) -> Result<BorrowedFd<'static>, Errno> {
+        if let Some(file) = self.checked() {
+            if self.owner.load(Ordering::Relaxed) == (self.own_number)() {
+                return Ok(file);
+            }
+            self.close();
+        }
+        let file = self.open()?;
+        let seen = fstat(&file)?;
+        self.device.store(seen.st_dev, Ordering::Relaxed);
+        self.inode.store(seen.st_ino, Ordering::Relaxed);
+        self.owner.store((self.own_number)(), Ordering::Relaxed);
+        let number = file.into_raw_fd();
+        self.number.store(number, Ordering::Relaxed);
+        // SAFETY: open, and it stays so.
+        Ok(unsafe { BorrowedFd::borrow_raw(number) })
+    }
+
+    /// The descriptor, if this process has opened it: only its answers tell which file it is by
+    /// now.
+    pub(super) fn unchecked(&self) -> Option<BorrowedFd<'static>> {
+        if self.owner.load(Ordering::Relaxed) == (self.own_number)() { self.borrow() } else { None }
+    }
+
+    fn borrow(&self) -> Option<BorrowedFd<'static>> {
+        let number = self.number.load(Ordering::Relaxed);
+        // SAFETY: whatever the number is now, it is only asked; if it is closed, the answer is an
+        // error.
+        (number >= 0).then(|| unsafe { BorrowedFd::borrow_raw(number) })
+    }
+
+    /// The descriptor, if it is still the file that was opened.
+    fn checked(&self) -> Option<BorrowedFd<'static>> {
+        let file = self.borrow()?;
+        let is_it = fstat(file).is_ok_and(|f| {
+            f.st_dev == self.device.load(Ordering::Relaxed) && f.st_ino == self.inode.load(Ordering::Relaxed)
+        });
+        is_it.then_some(file)
+    }
+
+    /// Closes the file, if it is open.
+    pub(super) fn close(&self) {
+        if let Some(file) = self.checked() {
+            // SAFETY: it is ours, and nobody else holds it: the patch lock is held, or there is no
+            // other thread.
+            unsafe { rustix::io::close(file.as_raw_fd()) };
+        }
+        self.number.store(-1, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,105 @@
+//! The file that is mapped, and no other, and the file that has its debug information.
+//!
+//! A path is where a file was once. By the time somebody asks, another one may stand there, or the
+//! process may see other file systems than we do. So the opened file is compared with the mapped
+//! one: by device and inode, or where a stacked file system shows other numbers for an open file
+//! than for a mapped one, by the build id that the kernel reads from the mapped pages. A file
+//! without a path is found by the process's links to what it maps and executes.
+//!
+//! Separate debug information is looked for by build id in the directories for it, or by its name,
+//! if that is a bare one, there and beside the object, as the process sees that; then root or the
+//! object's owner must own it, and it must have the build id of the object or the check sum that
+//! the object tells.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, Read as _, Seek as _};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Component, Path, PathBuf};
+
+use flate2::CrcReader;
+
+use super::copy::MOST_BYTES;
+use super::elf::{Link, build_id};
+use super::open::{by_id, is_bare, regular, regular_below};
+use crate::{AddressSpace, FileId, MappedObject, Mapping, MappingKind, Region};
+
+/// The file that is mapped, opened by one of the ways to it.
+pub(super) fn mapped(
+    space: &AddressSpace,
+    mapping: &Mapping<Region>,
+    object: &MappedObject,
+    id: FileId,
+) -> Option<File> {
+    let proc = PathBuf::from(format!("/proc/{}", space.pid()));
+    let mut by_name = proc.join("root").into_os_string();
+    by_name.push(object.name());
+    if mapping.value.kind == MappingKind::Deleted {
+        // A file whose name ends so reads as a deleted one.
+        by_name.push(" (deleted)");
+    }
+    let by_name = PathBuf::from(by_name);
+    let by_range = proc.join(format!("map_files/{:x}-{:x}", mapping.start, mapping.last + 1));
+    let ways = [&by_name, &by_range, &proc.join("exe")];
+    ways.into_iter().find_map(|way| regular(way).ok().filter(|file| is(file, id))).or_else(|| {
+        // A stacked file system: the maps show the numbers of the file below.
+        let wanted = space.build_id(mapping)?;
+        regular(&by_name).ok().filter(|file| build_id(file).as_deref() == Some(&*wanted))
+    })
+}
+
+fn is(file: &File, id: FileId) -> bool {
+    file.metadata().is_ok_and(|data| {
+        let device = (libc::major(data.dev()), libc::minor(data.dev()));
+        FileId { device, inode: data.ino() } == id
+    })
+}
+
+/// The hints of an object about the file that has its debug information.
+pub(super) struct Leads<'a> {
+    /// The object's own file.
+    pub(super) file: &'a File,
+    pub(super) build_id: Option<&'a [u8]>,
+    pub(super) link: Option<&'a Link>,
+}
+
+/// The first file with the debug information of `object` in process `pid` that `read` accepts.
+pub(super) fn separate<T>(
+    leads: &Leads<'_>,
+    pid: u32,
+    object: &MappedObject,
+    debug_dirs: &[PathBuf],
+    mut read: impl FnMut(File) -> Option<T>,
+) -> Option<T> {
+    let by_id = leads.build_id.and_then(|id| by_id(debug_dirs, id));
+    by_id.and_then(&mut read).or_else(|| linked(leads, pid, object, debug_dirs).and_then(read))
+}
+
+/// The file to which a link in an object leads: one of a bare name, in the directories for debug
+/// information or beside the object.
+fn linked(leads: &Leads<'_>, pid: u32, object: &MappedObject, debug_dirs: &[PathBuf]) -> Option<File> {
+    let link = leads.link.filter(|link| object.file().is_some() && is_bare(&link.name))?;
+    let dir = object.name().parent()?;
+    if dir.components().any(|part| part == Component::ParentDir) {
+        return None;
+    }
+    let below = |dir: &Path, name: &OsStr| dir.strip_prefix("/").unwrap_or(dir).join(name);
+    let ours = debug_dirs.iter().filter_map(|debug| regular(&debug.join(below(dir, &link.name))).ok());
+    let (owner, root) = (leads.file.metadata().ok()?.uid(), PathBuf::from(format!("/proc/{pid}/root")));
+    let theirs = [below(dir, &link.name), below(&dir.join(".debug"), &link.name)];
+    let theirs = theirs.iter().filter_map(|name| regular_below(&root, name).ok());
+    let theirs =
+        theirs.filter(|file| file.metadata().is_ok_and(|data| data.uid() == 0 || data.uid() == owner));
+    ours.chain(theirs).find(|file| match (leads.build_id, build_id(file)) {
+        (Some(wanted), Some(id)) => *wanted == id,
+        _ => crc(file).is_ok_and(|crc| crc == link.crc),
+    })
+}
+
+/// The check sum of a whole file as links have it.
+fn crc(mut file: &File) -> io::Result<u32> {
+    file.rewind()?;
+    let mut reader = CrcReader::new(file.take(MOST_BYTES));
+    io::copy(&mut reader, &mut io::sink())?;
+    Ok(reader.crc().sum())
+}

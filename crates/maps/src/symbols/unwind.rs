@@ -1,0 +1,116 @@
+//! Callers, found in a copy of a stack by the tables that compilers write for exceptions
+//! (`.eh_frame`): for programs without frame pointers.
+//!
+//! `framehop` reads the tables; a function without one is taken to have a frame pointer. The tables
+//! are those of the files that are mapped (`files.rs`), copied into memory of ours. A file may say
+//! anything: the reader may give nonsense then, or panic, and is not asked again; it cannot go
+//! beyond the copied stack and [`MOST_CALLERS`].
+
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use framehop::{ExplicitModuleSectionInfo, Module, Unwinder as _};
+
+use super::elf::{Elf, Load};
+use super::files::mapped;
+use crate::{AddressSpace, Mapping, Perms, Region};
+
+#[cfg(target_arch = "aarch64")]
+use framehop::aarch64::{CacheAarch64 as Rules, UnwindRegsAarch64, UnwinderAarch64 as Reader};
+#[cfg(target_arch = "x86_64")]
+use framehop::x86_64::{CacheX86_64 as Rules, UnwindRegsX86_64, UnwinderX86_64 as Reader};
+
+/// The most callers of one stack.
+const MOST_CALLERS: usize = 128;
+/// The most bytes of one table.
+const MOST_TABLE: u64 = 256 << 20;
+
+/// The tables of a program.
+pub struct StackUnwinder {
+    /// None after it has panicked.
+    reader: Option<Reader<Vec<u8>>>,
+    /// Some ten thousand bytes.
+    rules: Box<Rules>,
+}
+
+impl fmt::Debug for StackUnwinder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StackUnwinder").finish_non_exhaustive()
+    }
+}
+
+impl StackUnwinder {
+    /// Reads the tables of all code that a space has mapped now.
+    ///
+    /// # Cost
+    ///
+    /// The tables' bytes are read: some tens of milliseconds for a large program.
+    pub fn new(space: &AddressSpace) -> Self {
+        let mut reader = Reader::new();
+        for mapping in space.mappings().unwrap_or_default() {
+            if mapping.value.perms.contains(Perms::EXECUTE)
+                && let Some(module) = module(space, &mapping)
+            {
+                reader.add_module(module);
+            }
+        }
+        Self { reader: Some(reader), rules: Box::new(Rules::new()) }
+    }
+
+    /// The addresses to which the callers return, the innermost first, of a thread with these
+    /// registers (the instruction, the stack pointer, the frame pointer, and on arm64 the link
+    /// register) and the stack from its pointer on.
+    pub fn callers(&mut self, registers: [u64; 4], stack: &[u8]) -> Vec<u64> {
+        let Self { reader, rules } = self;
+        let Some(tables) = reader else { return Vec::new() };
+        let found = catch_unwind(AssertUnwindSafe(|| {
+            let [ip, sp, fp, _link] = registers;
+            let mut word = |addr: u64| {
+                let at = usize::try_from(addr.checked_sub(sp).ok_or(())?).map_err(|_| ())?;
+                let bytes = stack.get(at..).and_then(<[u8]>::first_chunk).ok_or(())?;
+                Ok(u64::from_le_bytes(*bytes))
+            };
+            #[cfg(target_arch = "x86_64")]
+            let registers = UnwindRegsX86_64::new(ip, sp, fp);
+            #[cfg(target_arch = "aarch64")]
+            let registers = UnwindRegsAarch64::new(_link, sp, fp);
+            let mut frames = tables.iter_frames(ip, registers, rules, &mut word);
+            // The first is the instruction itself. An error is where the copy ends.
+            let callers = std::iter::from_fn(|| frames.next().ok().flatten()).skip(1);
+            callers.take(MOST_CALLERS).map(framehop::FrameAddress::address).collect()
+        }));
+        found.unwrap_or_else(|_| {
+            *reader = None;
+            Vec::new()
+        })
+    }
+}
+
+/// The tables of the file behind a mapping.
+fn module(space: &AddressSpace, mapping: &Mapping<Region>) -> Option<Module<Vec<u8>>> {
+    let object = space.object(mapping.value.object)?;
+    let file = mapped(space, mapping, &object, object.file()?)?;
+    let elf = Elf::read(&file).ok()?;
+    let section = |name: &[u8]| {
+        let section = elf.find(name).filter(|section| section.size <= MOST_TABLE)?;
+        let bytes = elf.bytes(section.offset, section.size).ok()?;
+        Some((section.addr..section.addr.checked_add(section.size)?, bytes))
+    };
+    let (eh_frame_svma, eh_frame) = section(b".eh_frame").unzip();
+    let (eh_frame_hdr_svma, eh_frame_hdr) = section(b".eh_frame_hdr").unzip();
+    // The address in the file of the mapping's first byte.
+    let offset = mapping.value.offset;
+    let holds = |load: &Load| (load.offset & !0xfff..load.offset.saturating_add(load.size)).contains(&offset);
+    // The last: the data before the code may end in the same page.
+    let load = elf.loads().into_iter().rfind(holds)?;
+    let first = load.addr.wrapping_add(offset.wrapping_sub(load.offset));
+    let sections = ExplicitModuleSectionInfo {
+        eh_frame_svma,
+        eh_frame,
+        eh_frame_hdr_svma,
+        eh_frame_hdr,
+        ..ExplicitModuleSectionInfo::default()
+    };
+    let range = mapping.start..mapping.last.checked_add(1)?;
+    Some(Module::new(object.short_name().into_owned(), range, mapping.start.wrapping_sub(first), sections))
+}

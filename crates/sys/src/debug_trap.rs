@@ -1,0 +1,206 @@
+//! The SIGTRAPs of debug registers: hits, for the watcher of the copy whose event it is, and
+//! exceptions without a cause, for no one.
+//!
+//! # Hits in the handler
+//!
+//! The handler may itself touch memory that is watched. So it blocks SIGTRAP before it calls a
+//! watcher: such a hit comes when the handler returns, as a late one. (The few instructions before
+//! that touch some bytes of the stack, elsewhere at each depth, so they hit twice at most.) The
+//! kernel restores the thread's mask when the handler returns.
+//!
+//! # Exceptions without a cause
+//!
+//! A processor says in DR6 which register has trapped. Where that is lost, the kernel finds no
+//! cause, takes the exception for the instruction `int1`, and sends a SIGTRAP that no program
+//! expects; or it finds a register that it has given up meanwhile. (Seen under KVM, with threads
+//! that start, end and hit all the time; the hypervisor is the likely cause.) By default that ends
+//! the process. So from the first watch on such a signal is swallowed, unless the byte before is an
+//! `int1`. The kernel has not counted the hit; [`unexplained`] has.
+//!
+//! FIXME: the kernel forces this signal, so a thread that blocks SIGTRAP at that moment dies of it
+//! all the same, with its process.
+//!
+//! # Async-signal-safety
+//!
+//! No lock, no allocation, no thread-local but `errno`, which stays as it was. A hit is one system
+//! call (`rt_sigprocmask`) before the watcher's own; an exception without a cause has those of
+//! [`peek`].
+//!
+//! # References
+//!
+//! `arch/x86/kernel/traps.c`: `exc_debug_user`; `arch/x86/kernel/hw_breakpoint.c`:
+//! `hw_breakpoint_handler`; `kernel/signal.c`: `send_sig_perf`.
+//!
+//! # Safety
+//!
+//! The unsafe code reads the structure that the kernel hands to a handler, blocks the signal, and
+//! makes functions of the pointers that [`add`] has stored.
+#![allow(unsafe_code)]
+
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+
+use crate::peek;
+
+/// How many copies of dormouse can use SIGTRAP in one process.
+pub(crate) const MOST_COPIES: usize = 16;
+
+/// One hit of an event that traps. Copies of dormouse share the layout, which grows at its end.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub struct PerfTrap {
+    /// The event's data.
+    pub data: u64,
+    /// The thread's next instruction; of a late hit, any.
+    pub ip: usize,
+    /// Its frame pointer.
+    pub frame: usize,
+    /// Its stack pointer.
+    pub stack: usize,
+    /// 1: the thread blocked the signal, and takes it at another place, once for several hits.
+    pub is_late: u32,
+}
+
+/// Told of hits. It must not allocate, lock, unwind or branch on a static key, and SIGTRAP is
+/// blocked; it may change `errno`.
+pub type Watcher = fn(&PerfTrap);
+
+/// The same between copies.
+pub(crate) type SharedWatcher = extern "C" fn(&PerfTrap);
+
+/// The first 12 bits of data that is dormouse's: no address begins so. The next four name the
+/// watcher.
+const OF_WATCHERS: u64 = 0xd0a << 52;
+const WATCHER_SHIFT: u32 = 48;
+
+/// The watchers of all copies that this one leads, its own among them: filled from the front, never
+/// taken out. A watcher's place is in its events' data.
+static WATCHERS: [AtomicPtr<()>; MOST_COPIES] = [const { AtomicPtr::new(std::ptr::null_mut()) }; MOST_COPIES];
+
+/// Exceptions without a cause, if this copy leads.
+static UNEXPLAINED: AtomicU64 = AtomicU64::new(0);
+
+/// Exceptions without a cause since the first watch, if this copy leads: hits that the kernel has
+/// not counted.
+pub fn unexplained() -> u64 {
+    UNEXPLAINED.load(Ordering::Relaxed)
+}
+
+/// The beginning of the data of a watcher's events.
+pub(crate) fn data_of(place: u32) -> u64 {
+    OF_WATCHERS | u64::from(place) << WATCHER_SHIFT
+}
+
+/// Has a watcher told of its events: its place. None: there are too many.
+pub(crate) fn add(watcher: SharedWatcher) -> Option<u32> {
+    let watcher = watcher as *mut ();
+    let found = WATCHERS.iter().position(|place| {
+        // Pairs with the load in `tell`.
+        match place.compare_exchange(std::ptr::null_mut(), watcher, Ordering::Release, Ordering::Relaxed) {
+            Ok(_) => true,
+            Err(other) => other == watcher,
+        }
+    });
+    found.map(|place| place as u32)
+}
+
+/// Whether a signal was of a debug register, and is done with.
+///
+/// # Safety
+///
+/// The arguments are those of a handler with `SA_SIGINFO`.
+pub(crate) unsafe fn take(info: *const libc::siginfo_t, registers: &libc::mcontext_t) -> bool {
+    /// The kernel's codes: an exception without a cause, that of a free register (those of a
+    /// tracer's registers go to the tracer), and an event.
+    const TRAP_BRKPT: libc::c_int = 1;
+    const TRAP_HWBKPT: libc::c_int = 4;
+    const TRAP_PERF: libc::c_int = 6;
+    let register = |name: libc::c_int| registers.gregs[name as usize] as usize;
+    let (ip, frame, stack) = (register(libc::REG_RIP), register(libc::REG_RBP), register(libc::REG_RSP));
+    // SAFETY: the kernel has filled it in.
+    match unsafe { (*info).si_code } {
+        TRAP_PERF => {
+            // First: all that comes behind it may be watched, `errno` too.
+            block_traps();
+            // SAFETY: the kernel has filled these in for this code.
+            let (data, flags) = unsafe {
+                let info = info.cast::<PerfInfo>();
+                ((*info).data, (*info).flags)
+            };
+            keeping_errno(|| tell(&PerfTrap { data, ip, frame, stack, is_late: flags & 1 }))
+        }
+        TRAP_BRKPT | TRAP_HWBKPT => keeping_errno(|| is_unexplained(ip)),
+        _ => false,
+    }
+}
+
+/// Whether no instruction of the program asked for the debug exception behind which it stands.
+fn is_unexplained(ip: usize) -> bool {
+    const INT1: u64 = 0xf1;
+    // Relaxed: only whether there is one.
+    let is_watched = !WATCHERS[0].load(Ordering::Relaxed).is_null();
+    let is_unexplained = is_watched && peek::value(ip.wrapping_sub(1), 1) != Some(INT1);
+    UNEXPLAINED.fetch_add(is_unexplained.into(), Ordering::Relaxed);
+    is_unexplained
+}
+
+/// Tells the watcher of a hit; false if the event is not dormouse's.
+fn tell(trap: &PerfTrap) -> bool {
+    if trap.data >> 52 != OF_WATCHERS >> 52 {
+        return false;
+    }
+    // Pairs with the exchange in `add`.
+    let watcher = WATCHERS[(trap.data >> WATCHER_SHIFT) as usize % MOST_COPIES].load(Ordering::Acquire);
+    if watcher.is_null() {
+        return false;
+    }
+    // SAFETY: only `add` stores there, a `SharedWatcher` of an object that stays.
+    let watcher = unsafe { std::mem::transmute::<*mut (), SharedWatcher>(watcher) };
+    watcher(trap);
+    true
+}
+
+fn keeping_errno<T>(run: impl FnOnce() -> T) -> T {
+    // SAFETY: the C library's place of this thread.
+    let before = unsafe { *libc::__errno_location() };
+    let result = run();
+    // SAFETY: as above.
+    unsafe { *libc::__errno_location() = before };
+    result
+}
+
+/// Blocks SIGTRAP until the handler returns.
+fn block_traps() {
+    let only = 1_u64 << (libc::SIGTRAP - 1);
+    // SAFETY: the call reads eight bytes of a local, and changes the thread's mask, which the
+    // kernel restores when the handler returns. The instruction changes the registers that are
+    // named here.
+    unsafe {
+        std::arch::asm!(
+            "syscall",
+            inlateout("rax") libc::SYS_rt_sigprocmask as isize => _,
+            in("rdi") libc::SIG_BLOCK as isize,
+            in("rsi") &raw const only,
+            in("rdx") 0_usize,
+            in("r10") size_of::<u64>(),
+            lateout("rcx") _,
+            lateout("r11") _,
+            options(nostack),
+        );
+    }
+}
+
+/// `siginfo_t` of a `TRAP_PERF`, as far as it is needed.
+#[repr(C)]
+struct PerfInfo {
+    number: libc::c_int,
+    errno: libc::c_int,
+    code: libc::c_int,
+    addr: usize,
+    data: u64,
+    kind: u32,
+    /// Bit 0: the thread blocked the signal.
+    flags: u32,
+}
+
+const _: () =
+    assert!(std::mem::offset_of!(PerfInfo, data) == 24 && std::mem::offset_of!(PerfInfo, flags) == 36);

@@ -1,0 +1,144 @@
+//! Looks through the C library's list of objects, and forks.
+//!
+//! `dl_iterate_phdr` takes a lock that the C library's fork leaves as it is. A child that is forked
+//! during another thread's look waits for ever at its own first look, which may be that of the
+//! host's unwinder. So forks wait for our looks, and ours for forks: each no longer than
+//! [`PATIENCE`], since the list's lock may be held by a host's callback that waits for either.
+//!
+//! # Safety
+//!
+//! The unsafe code hands two functions to the table of forks.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use rustix::thread::futex;
+
+use crate::process::fork::{self, Phase, Side, Stage};
+
+/// The most milliseconds that each waits.
+const PATIENCE: u32 = 100;
+
+/// Threads that look.
+static LOOKING: AtomicU32 = AtomicU32::new(0);
+/// Threads that fork.
+static FORKING: AtomicU32 = AtomicU32::new(0);
+
+thread_local! {
+    /// Looks of the thread itself: a callback, or a signal handler over one, may look or fork.
+    static OWN: Cell<u32> = const { Cell::new(0) };
+}
+
+/// A look.
+pub(super) struct Inside;
+
+impl Inside {
+    pub(super) fn enter() -> Self {
+        // SAFETY: the functions are of this stage.
+        static STAGE: Stage = unsafe { Stage::custom(Phase::Loader, before_fork, after_fork) };
+        STAGE.join();
+        let is_first = OWN.get() == 0 && !fork::is_forking();
+        OWN.set(OWN.get() + 1);
+        for _ in 0..PATIENCE {
+            // Either the fork sees this look, or this look sees the fork. SeqCst, since each side
+            // stores and then loads the other's word: pairs with the addition and the load in
+            // `before_fork`.
+            LOOKING.fetch_add(1, Ordering::SeqCst);
+            if !is_first || FORKING.load(Ordering::SeqCst) == 0 {
+                return Self;
+            }
+            LOOKING.fetch_sub(1, Ordering::SeqCst);
+            wait_for_change(&FORKING);
+        }
+        LOOKING.fetch_add(1, Ordering::SeqCst);
+        Self
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        OWN.set(OWN.get() - 1);
+        // SeqCst: pairs with the addition of `FORKING` and the load of `LOOKING` in `before_fork`,
+        // so no wake-up is lost.
+        LOOKING.fetch_sub(1, Ordering::SeqCst);
+        if FORKING.load(Ordering::SeqCst) > 0 {
+            let _ = futex::wake(&LOOKING, futex::Flags::PRIVATE, i32::MAX.cast_unsigned());
+        }
+    }
+}
+
+/// Waits for a millisecond, or until `word`, which is not 0, is another.
+fn wait_for_change(word: &AtomicU32) {
+    let moment = Duration::from_millis(1).try_into().ok();
+    // SeqCst: in the order of the additions and loads of `enter`, `drop` and `before_fork`.
+    let seen = word.load(Ordering::SeqCst);
+    if seen > 0 {
+        let _ = futex::wait(word, futex::Flags::PRIVATE, seen, moment.as_ref());
+    }
+}
+
+unsafe fn before_fork(_: *const Stage) -> bool {
+    // SeqCst: pairs with `enter` and `drop`.
+    FORKING.fetch_add(1, Ordering::SeqCst);
+    for _ in 0..PATIENCE {
+        if LOOKING.load(Ordering::SeqCst) <= OWN.get() {
+            break;
+        }
+        wait_for_change(&LOOKING);
+    }
+    true
+}
+
+unsafe fn after_fork(_: *const Stage, side: Side) {
+    match side {
+        // No fork is counted in the child of a handler's fork in the middle of this one.
+        Side::Parent => {
+            let less = |forks: u32| forks.checked_sub(1);
+            // SeqCst: pairs with the load in `enter`.
+            let _before = FORKING.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less);
+        }
+        Side::Child { .. } | Side::ChildInside { .. } => {
+            LOOKING.store(OWN.get(), Ordering::Relaxed);
+            FORKING.store(0, Ordering::Relaxed);
+        }
+    }
+    let _ = futex::wake(&FORKING, futex::Flags::PRIVATE, i32::MAX.cast_unsigned());
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+
+    use crate::loader;
+
+    #[test]
+    fn a_child_forked_during_looks_can_look() {
+        static END: AtomicBool = AtomicBool::new(false);
+        let look = || loader::is_in_executable(&raw const END as usize);
+        std::thread::scope(|scope| {
+            let lookers: Vec<_> = (0..2)
+                .map(|_| {
+                    scope.spawn(|| {
+                        while !END.swap(false, super::Ordering::Relaxed) {
+                            look();
+                        }
+                    })
+                })
+                .collect();
+            let mut right = 0;
+            for _ in 0..100 {
+                let status = dormouse_testkit::fork(|| assert!(look()));
+                right += u32::from(status.success());
+                if !status.success() {
+                    break;
+                }
+            }
+            while !lookers.iter().all(std::thread::ScopedJoinHandle::is_finished) {
+                END.store(true, super::Ordering::Relaxed);
+                std::thread::yield_now();
+            }
+            assert_eq!(right, 100);
+        });
+    }
+}

@@ -1,0 +1,320 @@
+//! The objects that the loader has put into this process: a look at them, and keeping one there.
+//!
+//! # Locking
+//!
+//! The loader runs constructors and destructors under a lock of its own, and the functions here
+//! take that lock or one inside it. So they are never called under a lock that a constructor or
+//! destructor of dormouse takes.
+//!
+//! # Safety
+//!
+//! The unsafe code is `dl_iterate_phdr`, whose descriptions are valid while its callback runs and
+//! leave it as references that end with it, and `dlopen` of objects that are loaded already, which
+//! runs no code. Headers and notes lie in pages of the object's file, which may be gone
+//! ([`crate::readable`]): an object that has lost them is shown without any.
+#![allow(unsafe_code)]
+
+use std::collections::TryReserveError;
+use std::ffi::{CStr, CString, c_int, c_void};
+use std::ops::Range;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+#[cfg(target_pointer_width = "32")]
+use libc::Elf32_Phdr as Header;
+#[cfg(target_pointer_width = "64")]
+use libc::Elf64_Phdr as Header;
+
+use self::inside::Inside;
+use crate::readable::is_readable;
+
+mod inside;
+
+/// The loader's knowledge of an object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Loaded {
+    /// As the loader calls it: a path, empty for the executable.
+    name: CString,
+    /// Whether this is the executable, which never leaves.
+    is_executable: bool,
+    /// Its mapped parts.
+    pub segments: Vec<Segment>,
+}
+
+/// A loaded object, while [`each`] shows it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Object<'a> {
+    name: &'a CStr,
+    base: usize,
+    is_executable: bool,
+    headers: &'a [Header],
+}
+
+/// A part of an object, or its notes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Segment {
+    /// Where it lies.
+    pub range: Range<usize>,
+    /// The header's flags: `PF_R`, `PF_W`, `PF_X`.
+    pub flags: u32,
+    /// The end of the part that lies in the file.
+    pub file_end: usize,
+}
+
+/// The reason why an object cannot be kept.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{object} cannot be kept loaded: {reason}")]
+pub struct PinError {
+    /// Its file name.
+    pub object: String,
+    /// The loader's answer.
+    pub reason: String,
+}
+
+impl<'a> Object<'a> {
+    /// The parts that are mapped.
+    pub(crate) fn segments(self) -> impl Iterator<Item = Segment> + 'a {
+        self.of_kind(libc::PT_LOAD)
+    }
+
+    /// The parts that hold notes.
+    pub(crate) fn notes(self) -> impl Iterator<Item = Segment> + 'a {
+        self.of_kind(libc::PT_NOTE).filter(|notes| is_readable(notes.range.clone()))
+    }
+
+    fn of_kind(self, kind: u32) -> impl Iterator<Item = Segment> + 'a {
+        self.headers.iter().filter(move |h| h.p_type == kind).map(move |h| {
+            let start = self.base.wrapping_add(h.p_vaddr as usize);
+            let [end, file_end] = [h.p_memsz, h.p_filesz].map(|length| start.wrapping_add(length as usize));
+            Segment { range: start..end, flags: h.p_flags, file_end }
+        })
+    }
+
+    #[cfg(test)]
+    pub(crate) fn of_headers(headers: &'a [Header]) -> Self {
+        Self { name: c"", base: 0, is_executable: false, headers }
+    }
+
+    /// Whether its file was cut short in place since: then pages are gone that the loader may look
+    /// at.
+    fn is_cut_short(self) -> bool {
+        let last =
+            |s: Segment| (s.flags & libc::PF_R != 0 && s.file_end > s.range.start).then(|| s.file_end - 1);
+        self.headers.is_empty() || !self.segments().filter_map(last).all(|last| is_readable(last..last + 1))
+    }
+
+    fn contains(self, address: usize) -> bool {
+        self.segments().any(|s| s.range.contains(&address))
+    }
+}
+
+impl Loaded {
+    /// Whether this is the executable, which never leaves.
+    pub fn is_executable(&self) -> bool {
+        self.is_executable
+    }
+
+    /// The name of its file, without the path.
+    pub fn file_name(&self) -> String {
+        let path = match self.name.to_bytes() {
+            [] => std::env::current_exe().unwrap_or_default(),
+            _ => Path::new(&*self.name.to_string_lossy()).to_owned(),
+        };
+        path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default()
+    }
+}
+
+/// Shows `visit` every loaded object of the caller's namespace, in the order of loading, until it
+/// finds something. The executable is the first of its own namespace, and in no other (`dlmopen`).
+///
+/// `visit` runs under the loader's lock: it allocates nothing, because allocators that take their
+/// own backtraces take the two locks the other way round.
+pub(crate) fn each<B>(visit: impl FnMut(Object<'_>) -> Option<B>) -> Option<B> {
+    struct Walk<F, B> {
+        visit: F,
+        /// Where the kernel has put the executable's headers.
+        executable: usize,
+        found: Option<B>,
+    }
+
+    unsafe extern "C" fn step<F: FnMut(Object<'_>) -> Option<B>, B>(
+        info: *mut libc::dl_phdr_info,
+        _: libc::size_t,
+        walk: *mut c_void,
+    ) -> c_int {
+        // SAFETY: `walk` is the one below; the loader passes a valid description, with `dlpi_phnum`
+        // headers and a terminated name.
+        let (walk, base, headers, name) = unsafe {
+            let info = &*info;
+            let (first, count) = (info.dlpi_phdr, info.dlpi_phnum as usize);
+            let is_there = is_readable(first as usize..first.wrapping_add(count) as usize);
+            let headers =
+                if is_there && !first.is_null() { std::slice::from_raw_parts(first, count) } else { &[][..] };
+            let name = if info.dlpi_name.is_null() { c"" } else { CStr::from_ptr(info.dlpi_name) };
+            (&mut *walk.cast::<Walk<F, B>>(), info.dlpi_addr as usize, headers, name)
+        };
+        let is_executable = headers.as_ptr() as usize == walk.executable;
+        walk.found = (walk.visit)(Object { name, base, is_executable, headers });
+        c_int::from(walk.found.is_some())
+    }
+
+    fn run<F: FnMut(Object<'_>) -> Option<B>, B>(mut walk: Walk<F, B>) -> Option<B> {
+        if cfg!(miri) {
+            // No loader to ask.
+            return None;
+        }
+        let _inside = Inside::enter();
+        // SAFETY: the callback gets the walk that is passed here, and runs before the call returns.
+        unsafe { libc::dl_iterate_phdr(Some(step::<F, B>), (&raw mut walk).cast()) };
+        walk.found
+    }
+
+    // SAFETY: reads a value that the kernel gave the process at its start.
+    let executable = unsafe { libc::getauxval(libc::AT_PHDR) } as usize;
+    run(Walk { visit, executable, found: None })
+}
+
+/// Whether `address` lies in the executable.
+pub fn is_in_executable(address: usize) -> bool {
+    each(|object| object.is_executable.then(|| object.contains(address))).unwrap_or(false)
+}
+
+/// The object that `address` lies in.
+pub fn find(address: usize) -> Option<Loaded> {
+    loop {
+        // Counted first: nothing is allocated under the loader's lock.
+        let (name, segments) = look(address, |o| (o.name.count_bytes(), o.segments().count()))?;
+        let (mut bytes, mut found) = (Vec::with_capacity(name + 1), Vec::with_capacity(segments));
+        let whole = look(address, |object| {
+            // Another object may have come in its place.
+            let fits = object.name.count_bytes() <= name && object.segments().count() <= segments;
+            if fits {
+                bytes.extend_from_slice(object.name.to_bytes());
+                found.extend(object.segments());
+            }
+            fits.then_some(object.is_executable)
+        })?;
+        if let Some(is_executable) = whole {
+            // A name holds no zero byte: it was terminated by one.
+            let name = CString::new(bytes).unwrap_or_default();
+            return Some(Loaded { name, is_executable, segments: found });
+        }
+    }
+}
+
+fn look<T>(address: usize, mut see: impl FnMut(Object<'_>) -> T) -> Option<T> {
+    each(|object| object.contains(address).then(|| see(object)))
+}
+
+/// The file name of the object that `address` lies in.
+pub fn object_of(address: usize) -> String {
+    find(address).map(|object| object.file_name()).unwrap_or_default()
+}
+
+/// Everything that is mapped of all loaded objects, in order of address.
+pub fn mapped() -> Result<Vec<Range<usize>>, TryReserveError> {
+    loop {
+        // Counted first: nothing is allocated under the loader's lock.
+        let mut count = 0;
+        each(|object| -> Option<()> {
+            count += object.segments().count();
+            None
+        });
+        let mut ranges = Vec::new();
+        ranges.try_reserve_exact(count)?;
+        let full = each(|object| {
+            let fits = object.segments().count() <= count - ranges.len();
+            ranges.extend(object.segments().map(|segment| segment.range).filter(|_| fits));
+            (!fits).then_some(())
+        });
+        // Another object may have come meanwhile.
+        if full.is_none() {
+            ranges.sort_unstable_by_key(|range| range.start);
+            return Ok(ranges);
+        }
+    }
+}
+
+/// Keeps the object of `address` loaded until the process ends, and gives its mapped parts. (Not
+/// from its first byte to its last: other objects may come to lie between its segments.) `None`:
+/// the address lies in no object.
+///
+/// An object that is leaving while this is called is one that cannot be kept.
+pub fn pin(address: usize) -> Result<Option<Vec<Segment>>, PinError> {
+    let Some(object) = find(address) else { return Ok(None) };
+    if object.is_executable {
+        return Ok(Some(object.segments));
+    }
+    let fail = |reason: &str| PinError { object: object.file_name(), reason: reason.into() };
+    // The loader compares the name with those that objects say they have, up to this one, and reads
+    // them where they lie.
+    let look = |other: Object<'_>| {
+        let is_cut_short = other.is_cut_short();
+        (is_cut_short || other.contains(address)).then_some(is_cut_short)
+    };
+    if each(look) == Some(true) {
+        return Err(fail(
+            "the file of an object that was loaded earlier was cut short, which ends whoever asks the loader",
+        ));
+    }
+    let flags = libc::RTLD_LAZY | libc::RTLD_NOLOAD | libc::RTLD_NODELETE;
+    // SAFETY: a terminated name of something that is loaded, or else nothing is done. The handle is
+    // never closed.
+    if unsafe { libc::dlopen(object.name.as_ptr(), flags) }.is_null() {
+        return Err(fail("it is being unloaded"));
+    }
+    // The object of this name stays from now on. It may be another one than before.
+    if find(address).as_ref() != Some(&object) {
+        return Err(fail("another object has taken its place"));
+    }
+    Ok(Some(object.segments))
+}
+
+static IS_SELF_PINNED: AtomicBool = AtomicBool::new(false);
+
+/// Keeps the object that this copy of dormouse is in until the process ends: for code that leaves
+/// something behind which calls it later (a signal handler, a thread, a thread's destructor).
+///
+/// # Cost
+///
+/// The first call asks the loader, and so must not come under a lock that a constructor takes.
+pub fn pin_self() -> Result<(), PinError> {
+    if !is_self_pinned() {
+        pin(&raw const IS_SELF_PINNED as usize)?;
+        IS_SELF_PINNED.store(true, Ordering::Relaxed);
+    }
+    Ok(())
+}
+
+/// Whether [`pin_self`] has succeeded.
+pub fn is_self_pinned() -> bool {
+    // It comes true once, and orders nothing.
+    IS_SELF_PINNED.load(Ordering::Relaxed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_executable_is_first_and_holds_this_function() {
+        let code = the_executable_is_first_and_holds_this_function as *const () as usize;
+        assert!(is_in_executable(code));
+        let own = std::env::current_exe().unwrap();
+        assert_eq!(object_of(code), own.file_name().unwrap().to_string_lossy());
+        assert!(pin(code).unwrap().unwrap().iter().any(|segment| segment.range.contains(&code)));
+    }
+
+    #[test]
+    fn a_library_is_pinned_by_any_address() {
+        let segments = pin(libc::getpid as *const () as usize).unwrap().unwrap();
+        assert!(!segments.is_empty() && !is_in_executable(segments[0].range.start));
+        let heap = Box::new(0);
+        let heap = std::ptr::from_ref(&*heap) as usize;
+        assert_eq!(pin(heap), Ok(None));
+        let mapped = mapped().unwrap();
+        assert!(segments.iter().all(|segment| mapped.contains(&segment.range)));
+        assert!(mapped.is_sorted_by_key(|range| range.start));
+        assert!(!mapped.iter().any(|range| range.contains(&heap)));
+    }
+}

@@ -1,0 +1,228 @@
+//! A lock that several copies of dormouse share, that knows its owner, and that forks respect.
+//!
+//! It is one word, so that copies which were built apart agree on it: 0 when free, else the owner's
+//! thread id, with a bit for "a thread sleeps". Owner and lock change in one step, so a signal
+//! handler on a thread that holds the lock, or is just taking it, is refused ([`Reentrant`]) and
+//! does not wait for its own thread. (Neither `std` nor `pthread` has a lock of fixed layout that
+//! does this.)
+//!
+//! # Fork
+//!
+//! A fork waits for the lock and holds it meanwhile ([`super::fork`] calls [`Lock::before_fork`]).
+//! So the child finds the protected value as it is between two owners, and the lock free. Where
+//! several copies share the lock, each copy's handler takes part in the fork, and the last one that
+//! leaves it frees the lock. A signal handler that forks over a thread that holds the lock cannot
+//! wait; its child finds the lock held by its own thread.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rustix::thread::futex;
+
+use super::identity::{forker, tid};
+
+/// A thread sleeps. Thread ids have at most 30 bits.
+const WAITERS: u32 = 1 << 31;
+
+/// The lock. Protects nothing by itself.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub struct Lock {
+    word: AtomicU32,
+    /// How many copies' handlers hold the lock for a fork of the owner; only changed by the owner.
+    forks: AtomicU32,
+}
+
+const _: () = assert!(size_of::<Lock>() == 8);
+
+/// The calling thread holds the lock already, or is in the middle of a fork that does: to wait
+/// would be to wait for ever.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reentrant;
+
+/// Frees the lock when dropped.
+#[derive(Debug)]
+#[must_use = "the lock is free again when the guard is dropped"]
+pub struct Guard<'a> {
+    lock: &'a Lock,
+    /// A lock is its thread's.
+    _not_send: std::marker::PhantomData<*const ()>,
+}
+
+impl Lock {
+    /// A free one.
+    pub const fn new() -> Self {
+        Self { word: AtomicU32::new(0), forks: AtomicU32::new(0) }
+    }
+
+    /// Waits until the lock is free and takes it.
+    pub fn lock(&self) -> Result<Guard<'_>, Reentrant> {
+        self.acquire()?;
+        Ok(Guard { lock: self, _not_send: std::marker::PhantomData })
+    }
+
+    fn acquire(&self) -> Result<(), Reentrant> {
+        let own = tid();
+        let mut wanted = own;
+        loop {
+            // Pairs with the swap in `release`.
+            let Err(word) = self.word.compare_exchange(0, wanted, Ordering::Acquire, Ordering::Relaxed)
+            else {
+                return Ok(());
+            };
+            // In a child whose handlers have not come to this lock, its thread still has the name
+            // of its parent's.
+            if [own, forker()].contains(&(word & !WAITERS)) {
+                return Err(Reentrant);
+            }
+            let slept = word | WAITERS;
+            if word == slept
+                || self.word.compare_exchange(word, slept, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+            {
+                // Interrupted, woken, or the word has changed: look again.
+                let _ = futex::wait(&self.word, futex::Flags::PRIVATE, slept, None);
+                // Other threads may sleep still, and the bit is the only trace of them.
+                wanted = own | WAITERS;
+            }
+        }
+    }
+
+    fn release(&self) {
+        // Pairs with the exchange in `acquire`.
+        if self.word.swap(0, Ordering::Release) & WAITERS != 0 {
+            let _ = futex::wake(&self.word, futex::Flags::PRIVATE, 1);
+        }
+    }
+
+    /// Takes the lock if it is free at this moment.
+    pub fn try_lock(&self) -> Option<Guard<'_>> {
+        // Pairs with the swap in `release`.
+        self.word.compare_exchange(0, tid(), Ordering::Acquire, Ordering::Relaxed).ok()?;
+        Some(Guard { lock: self, _not_send: std::marker::PhantomData })
+    }
+
+    /// Called before a fork, on the thread that forks. True: the fork has the lock, by this call or
+    /// by the handler of another copy before it. False: the thread had it already, and a signal
+    /// handler over the locked section forks; then parent and child each go on with the section,
+    /// each under the lock.
+    pub fn before_fork(&self) -> bool {
+        if self.acquire().is_err() && self.forks.load(Ordering::Relaxed) == 0 {
+            return false;
+        }
+        self.forks.fetch_add(1, Ordering::Relaxed);
+        true
+    }
+
+    /// Whether a fork of the calling thread has the lock.
+    pub fn is_forking(&self) -> bool {
+        self.forks.load(Ordering::Relaxed) > 0
+    }
+
+    /// Called after a fork, in the parent, by every handler whose [`Lock::before_fork`] said true.
+    pub fn in_parent(&self) {
+        if self.forks.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.release();
+        }
+    }
+
+    /// Called after a fork, in the child, which has no other threads, by every handler; `taken` is
+    /// the answer of [`Lock::before_fork`].
+    pub fn in_child(&self, taken: bool) {
+        let is_last = taken && self.forks.fetch_sub(1, Ordering::Relaxed) == 1;
+        // Else the same thread holds it still, under a new id. No other thread is here to sleep.
+        self.word.store(if is_last { 0 } else { tid() }, Ordering::Relaxed);
+    }
+
+    /// In the child of a fork by a signal handler in the middle of another fork's handlers, which
+    /// go on there: the locks of thread `before` of the parent are the child's thread's.
+    pub(crate) fn rename_owner(&self, before: u32) {
+        // 0: the handler came before the other fork had anything, and a free lock stays free.
+        if before != 0 && self.word.load(Ordering::Relaxed) & !WAITERS == before {
+            self.word.store(tid(), Ordering::Relaxed);
+        }
+    }
+
+    /// In a forked child: frees a lock that the fork did not wait for.
+    pub fn reset(&self) {
+        self.word.store(0, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Guard<'_> {
+    fn drop(&mut self) {
+        self.lock.release();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_thread_at_a_time_is_inside() {
+        static LOCK: Lock = Lock::new();
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..20_000 {
+                        let guard = LOCK.lock().unwrap();
+                        let before = COUNT.load(Ordering::Relaxed);
+                        COUNT.store(before + 1, Ordering::Relaxed);
+                        drop(guard);
+                    }
+                });
+            }
+        });
+        assert_eq!(COUNT.load(Ordering::Relaxed), 80_000);
+        assert_eq!(LOCK.word.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn a_thread_that_holds_the_lock_is_refused() {
+        let lock = Lock::new();
+        let guard = lock.lock().unwrap();
+        assert_eq!(lock.lock().unwrap_err(), Reentrant);
+        drop(guard);
+        assert!(lock.lock().is_ok());
+    }
+
+    #[test]
+    fn the_last_copys_handler_frees_the_lock() {
+        let lock = Lock::new();
+        assert!(lock.before_fork());
+        // The handler of a second copy.
+        assert!(lock.before_fork());
+        assert_eq!(lock.lock().unwrap_err(), Reentrant);
+        lock.in_parent();
+        assert_eq!(lock.lock().unwrap_err(), Reentrant);
+        lock.in_parent();
+        assert!(lock.lock().is_ok());
+    }
+
+    #[test]
+    fn a_handlers_fork_leaves_the_lock_held() {
+        let lock = Lock::new();
+        let guard = lock.lock().unwrap();
+        assert!(!lock.before_fork());
+        lock.in_child(false);
+        assert_eq!(lock.lock().unwrap_err(), Reentrant);
+        drop(guard);
+        assert!(lock.lock().is_ok());
+    }
+
+    #[test]
+    fn a_free_lock_is_nobodys_to_rename() {
+        let lock = Lock::new();
+        lock.rename_owner(0);
+        assert!(lock.try_lock().is_some());
+    }
+
+    #[test]
+    fn trying_a_taken_lock_does_not_wait() {
+        let lock = Lock::new();
+        let guard = lock.try_lock().unwrap();
+        assert!(lock.try_lock().is_none());
+        drop(guard);
+        assert!(lock.try_lock().is_some());
+    }
+}

@@ -1,0 +1,131 @@
+//! The threads of a process, this one or another.
+//!
+//! `/proc/PID/task` is no snapshot: the kernel goes from one thread to the next, and a listing that
+//! stands on a thread that ends just then stops there (`next_tid` in `fs/proc/base.c`). [`list`]
+//! and [`list_of`] say whether that can have happened: it cannot if one call gave the whole list,
+//! and the last thread of it lives on. Then each thread that lived all the time is in the list, and
+//! so is each that had begun when the kernel came to the end, because new threads are at the end.
+//!
+//! # Safety
+//!
+//! The unsafe code is `getdents64` into a buffer, and `tgkill` without a signal.
+#![allow(unsafe_code)]
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd as _;
+use std::path::Path;
+
+use super::identity::pid;
+
+/// Bytes of an entry for a number: a head of 19 bytes and the digits, in words of 8.
+const ENTRY: usize = 32;
+/// The first buffer: a thousand threads.
+const FIRST: usize = 1024 * ENTRY;
+
+/// Lists the ids of the threads of this process; whether the list is complete.
+///
+/// # Errors
+///
+/// Those of `/proc`.
+///
+/// # Cost
+///
+/// About a microsecond a thread.
+pub fn list(into: &mut Vec<u32>) -> io::Result<bool> {
+    Ok(list_at("/proc/self/task", into)? && into.last().is_some_and(|&last| is_alive(last)))
+}
+
+/// Lists the ids of the threads of a process; whether the list is complete.
+///
+/// # Errors
+///
+/// Those of `/proc`: `NotFound` for a process that is gone.
+///
+/// # Cost
+///
+/// As [`list`].
+pub fn list_of(pid: u32, into: &mut Vec<u32>) -> io::Result<bool> {
+    let is_whole = list_at(&format!("/proc/{pid}/task"), into)?;
+    Ok(is_whole && into.last().is_some_and(|&last| is_alive_in(pid, last)))
+}
+
+/// Whether a thread of a process has this id. A thread that has ended and is not yet gone counts.
+pub fn is_alive_in(pid: u32, tid: u32) -> bool {
+    Path::new(&format!("/proc/{pid}/task/{tid}")).exists()
+}
+
+/// Whether one call gave the whole list.
+fn list_at(folder: &str, into: &mut Vec<u32>) -> io::Result<bool> {
+    let folder = File::open(folder)?;
+    // Twice as many as the last time.
+    let mut buffer = vec![0; FIRST.max(2 * ENTRY * into.len())];
+    into.clear();
+    let mut calls = 0;
+    loop {
+        // SAFETY: the kernel writes into `buffer`, as far as it is long.
+        let filled = unsafe {
+            libc::syscall(libc::SYS_getdents64, folder.as_raw_fd(), buffer.as_mut_ptr(), buffer.len())
+        };
+        match usize::try_from(filled) {
+            Ok(0) => break,
+            Ok(filled) => read_entries(&buffer[..filled], into),
+            Err(_) => return Err(io::Error::last_os_error()),
+        }
+        calls += 1;
+    }
+    Ok(calls == 1)
+}
+
+/// Whether a thread of this process has this id.
+pub fn is_alive(tid: u32) -> bool {
+    // SAFETY: sends nothing.
+    unsafe { libc::syscall(libc::SYS_tgkill, pid(), tid, 0) == 0 }
+}
+
+/// `struct linux_dirent64`: number, offset, length, type, name.
+fn read_entries(mut entries: &[u8], into: &mut Vec<u32>) {
+    const LENGTH: usize = 16;
+    const NAME: usize = 19;
+    while let Some(length) = entries.get(LENGTH..LENGTH + 2) {
+        let length = usize::from(u16::from_ne_bytes([length[0], length[1]]));
+        let Some(entry) = entries.get(..length).filter(|entry| entry.len() > NAME) else { return };
+        let name = entry[NAME..].split(|&byte| byte == 0).next().unwrap_or_default();
+        into.extend(std::str::from_utf8(name).ok().and_then(|name| name.parse::<u32>().ok()));
+        entries = &entries[length..];
+    }
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use super::*;
+    use crate::process::identity::tid;
+
+    #[test]
+    fn a_list_has_all_waiting_threads() {
+        let (tell, told) = std::sync::mpsc::channel();
+        let mut ends = Vec::new();
+        for _ in 0..1500 {
+            let (end, ended) = std::sync::mpsc::channel::<()>();
+            let tell = tell.clone();
+            std::thread::Builder::new()
+                .stack_size(64 * 1024)
+                .spawn(move || {
+                    tell.send(tid()).unwrap();
+                    let _ = ended.recv();
+                })
+                .unwrap();
+            ends.push(end);
+        }
+        let ours: Vec<u32> = (0..1500).map(|_| told.recv().unwrap()).collect();
+        let mut list_of_all = Vec::new();
+        // The first call may find its buffer too short.
+        dormouse_testkit::eventually(|| list(&mut list_of_all).unwrap());
+        assert!(ours.iter().all(|tid| list_of_all.contains(tid)));
+        assert!(list_of_all.contains(&tid()) && is_alive(tid()));
+        let mut from_outside = Vec::new();
+        dormouse_testkit::eventually(|| list_of(pid(), &mut from_outside).unwrap());
+        assert!(ours.iter().all(|tid| from_outside.contains(tid)) && is_alive_in(pid(), tid()));
+        assert!(!is_alive_in(pid(), 1) || pid() == 1);
+    }
+}

@@ -1,0 +1,153 @@
+//! Whether memory can be read, asked of the kernel and not found out by a fault.
+//!
+//! A page that is mapped from a file is gone when the file was cut short in place
+//! (`cp new.so plugin.so` begins so, and nothing refuses it for libraries), when its file system is
+//! out of reach, or when its disk fails. A load from it ends the process by SIGBUS. A system call
+//! that reads from it answers EFAULT.
+//!
+//! The call is `rt_sigprocmask` with an operation that there is not: the kernel copies the new mask
+//! in before it looks at the operation (`kernel/signal.c`), so the answer is EFAULT or EINVAL, and
+//! nothing changes. It needs no descriptor and no `/proc`, and no filter of system calls refuses
+//! it, because every C library makes it whenever it starts a thread.
+//!
+//! # Limits
+//!
+//! The answer is true of its moment: a page may go between it and the load. And to bring a page in
+//! may take as long as its file system takes, for ever where a server is dead: then the calling
+//! thread waits, as it would for its own code.
+//!
+//! # Async-signal-safety
+//!
+//! One system call for each page, which leaves `errno` as it was.
+//!
+//! # Safety
+//!
+//! The kernel is given an address, and touches it in a way that cannot fault.
+#![allow(unsafe_code)]
+
+use std::ops::Range;
+
+/// Whether every page of some memory can be read now.
+pub fn is_readable(range: Range<usize>) -> bool {
+    let page = rustix::param::page_size();
+    (range.start & !(page - 1)..range.end).step_by(page).all(is_page_readable)
+}
+
+/// Asks about pages in turn, each once while the questions stay on it.
+#[derive(Debug, Default)]
+pub struct Pages {
+    /// The last page that could be read. No process maps page 0.
+    last: usize,
+}
+
+impl Pages {
+    /// No page was asked about.
+    pub const fn new() -> Self {
+        Self { last: 0 }
+    }
+
+    /// Whether every page of some memory can be read; whether it could be, where it lies on the
+    /// page of the last answer.
+    pub fn are_readable(&mut self, range: Range<usize>) -> bool {
+        let page = rustix::param::page_size();
+        let last = range.end.saturating_sub(1).max(range.start) & !(page - 1);
+        if range.start >= self.last && last == self.last {
+            return true;
+        }
+        let answer = is_readable(range);
+        if answer {
+            self.last = last;
+        }
+        answer
+    }
+}
+
+#[cfg(all(target_arch = "x86_64", target_os = "linux", not(miri)))]
+fn is_page_readable(page: usize) -> bool {
+    const NO_OPERATION: usize = usize::MAX;
+    const MASK_BYTES: usize = 8;
+    let answer: isize;
+    // SAFETY: the call reads eight bytes of a page, if it can, and changes nothing. The instruction
+    // changes the registers that are named here.
+    unsafe {
+        std::arch::asm!(
+            "syscall",
+            inlateout("rax") libc::SYS_rt_sigprocmask as isize => answer,
+            in("rdi") NO_OPERATION,
+            // Not the page's first bytes: at address 0 there would be no mask to read.
+            in("rsi") page + MASK_BYTES,
+            in("rdx") 0_usize,
+            in("r10") MASK_BYTES,
+            lateout("rcx") _,
+            lateout("r11") _,
+            options(nostack),
+        );
+    }
+    answer != -(libc::EFAULT as isize)
+}
+
+/// Not needed here, because no code is patched.
+#[cfg(not(all(target_arch = "x86_64", target_os = "linux", not(miri))))]
+fn is_page_readable(_: usize) -> bool {
+    true
+}
+
+#[cfg(all(test, target_arch = "x86_64", target_os = "linux", not(miri)))]
+mod tests {
+    use std::io::Write as _;
+    use std::os::fd::AsRawFd as _;
+
+    use super::*;
+
+    #[test]
+    fn pages_lost_by_a_file_are_not_readable() {
+        let page = rustix::param::page_size();
+        let path = std::env::temp_dir().join(format!("dormouse-readable-{}", std::process::id()));
+        let mut file =
+            std::fs::File::options().read(true).write(true).create(true).truncate(true).open(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        file.write_all(&vec![7; 3 * page]).unwrap();
+        // SAFETY: a new private mapping, wherever the kernel likes.
+        let start = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                3 * page,
+                libc::PROT_READ,
+                libc::MAP_PRIVATE,
+                file.as_raw_fd(),
+                0,
+            )
+        } as usize;
+        assert_ne!(start as *mut libc::c_void, libc::MAP_FAILED);
+        assert!(is_readable(start..start + 3 * page));
+        file.set_len(page as u64).unwrap();
+        assert!(is_readable(start..start + page) && is_readable(start + 5..start + 6));
+        assert!(!is_readable(start + page - 1..start + page + 1));
+        assert!(!is_readable(start + page..start + page + 1) && !is_readable(8..9));
+
+        let mut pages = Pages::default();
+        assert!(pages.are_readable(start + 8..start + 16) && pages.are_readable(start..start + 1));
+        assert!(!pages.are_readable(start + page - 1..start + page + 1));
+        assert!(pages.are_readable(start + 100..start + 101));
+        // SAFETY: mapped above, and no other code has it.
+        unsafe { libc::munmap(start as *mut _, 3 * page) };
+    }
+
+    #[test]
+    fn asking_changes_no_mask_and_no_error_number() {
+        // SAFETY: reads this thread's mask into a local set, and its own error number.
+        let mask = || unsafe {
+            let mut mask = std::mem::zeroed();
+            libc::pthread_sigmask(libc::SIG_BLOCK, std::ptr::null(), &raw mut mask);
+            (1..32).map(|signal| libc::sigismember(&raw const mask, signal)).collect::<Vec<_>>()
+        };
+        let all_blocked = [0xff_u8; 4096];
+        let before = mask();
+        // SAFETY: this thread's own.
+        unsafe { *libc::__errno_location() = 77 };
+        assert!(is_readable(all_blocked.as_ptr() as usize..all_blocked.as_ptr() as usize + 4096));
+        assert!(!is_readable(8..16));
+        // SAFETY: as above.
+        assert_eq!((mask(), unsafe { *libc::__errno_location() }), (before, 77));
+    }
+}

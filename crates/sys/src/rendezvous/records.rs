@@ -1,0 +1,76 @@
+//! Records of all copies: a thread writes them to its ring in the leader's pool, one reader takes
+//! them out.
+//!
+//! # Async-signal-safety
+//!
+//! [`push`] and [`current_task`] are signal-safe once the thread has its block (see
+//! [`crate::thread`]).
+//!
+//! # Safety
+//!
+//! The unsafe code passes a whole record to the leader.
+#![allow(unsafe_code)]
+
+use super::leader::{followed, used};
+pub use crate::ring::{RING_BYTES, RINGS, RingOwner};
+use crate::thread::{self, Current};
+
+/// Writes `record` to the calling thread's ring, whole or not at all; false when it was dropped and
+/// counted.
+#[inline]
+pub fn push(record: &[u8]) -> bool {
+    match followed() {
+        None => thread::push(record),
+        // SAFETY: a whole record.
+        Some(leader) => unsafe { (leader.push)(record.as_ptr(), record.len()) },
+    }
+}
+
+/// The task that the calling thread runs, as records show it: by the account of the copy that
+/// leads.
+#[inline]
+pub fn current_task() -> Current {
+    let mut current = Current::default();
+    match followed() {
+        None => thread::task_for_another(&mut current),
+        Some(leader) => (leader.current)(&mut current),
+    }
+    current
+}
+
+/// Empties every ring: `sink` is called with the ring's index, the thread that wrote it, and its
+/// records, one behind the other. A ring that has changed hands since the last call has another
+/// writer.
+///
+/// # Cost
+///
+/// One pass over the pool; a ring that another reader is draining is passed over. Nothing is
+/// allocated if `buffer` has room for [`RING_BYTES`].
+pub fn drain_each(buffer: &mut Vec<u8>, sink: impl FnMut(usize, RingOwner, &[u8])) {
+    used().pool.drain_each(buffer, sink);
+}
+
+/// Records dropped since the start, in full rings and for want of one.
+pub fn dropped() -> u64 {
+    used().pool.dropped()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_of_an_ended_thread_stay() {
+        let start = std::thread::spawn(|| {
+            assert!(push(b"last words"));
+            thread::current().unwrap().start()
+        })
+        .join()
+        .unwrap();
+        let mut found = false;
+        drain_each(&mut Vec::new(), |_, owner, bytes| {
+            found |= owner.start == start && bytes == b"last words";
+        });
+        assert!(found);
+    }
+}

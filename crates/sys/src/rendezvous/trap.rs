@@ -1,0 +1,121 @@
+//! SIGTRAP for all copies: the leader's handler asks the resolver of each copy that lays `int3`s,
+//! and tells the watcher of the copy whose event trapped.
+//!
+//! # Safety
+//!
+//! The unsafe code makes functions of the pointers that [`install`] and [`watch`] have stored.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use super::leader::used;
+use crate::debug_trap::data_of;
+pub use crate::debug_trap::{PerfTrap, Watcher, unexplained};
+use crate::sigtrap::{FOREIGN, LATE, present};
+pub use crate::sigtrap::{INT3, Resolver, Verdict};
+
+/// The action of SIGTRAP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Disposition {
+    /// Our handler.
+    Ours,
+    /// The default action, which ends the process.
+    Default,
+    /// The signal is ignored.
+    Ignored,
+    /// A handler at this address.
+    Other(usize),
+}
+
+/// This copy's own.
+static RESOLVER: AtomicPtr<()> = AtomicPtr::new(std::ptr::null_mut());
+static WATCHER: AtomicPtr<()> = AtomicPtr::new(std::ptr::null_mut());
+
+/// Says that the resolver knows new addresses, before the first `int3` of them is written.
+pub fn begin_round() {
+    (used().begin_trap_round)();
+}
+
+/// Has `resolver` asked about every `int3` that this process runs into. Idempotent; a copy's second
+/// resolver takes the place of its first. A handler that has replaced ours meanwhile keeps the
+/// signal: ask [`disposition`].
+///
+/// The caller has pinned this copy ([`crate::loader::pin_self`]), because a handler may be on its
+/// way into it at any time, and holds the patch lock, so copies come here one after the other.
+pub fn install(resolver: Resolver) -> io::Result<()> {
+    // Pairs with the load in `resolve`.
+    RESOLVER.store(resolver as *mut (), Ordering::Release);
+    match (used().install_trap)(resolve) {
+        0 => Ok(()),
+        errno => Err(io::Error::from_raw_os_error(errno)),
+    }
+}
+
+extern "C" fn resolve(address: usize) -> usize {
+    // Pairs with the store in `install`.
+    // SAFETY: only `install` stores there, a `Resolver`, before it hands this function out.
+    let resolver = unsafe { std::mem::transmute::<*mut (), Resolver>(RESOLVER.load(Ordering::Acquire)) };
+    match resolver(address) {
+        Verdict::Resume(target) => target,
+        Verdict::Late => LATE,
+        Verdict::Foreign => FOREIGN,
+    }
+}
+
+/// Has `watcher` told of the traps of this copy's events: those whose data begins with the 16 bits
+/// that this returns. The other 48 are the caller's. Idempotent, as [`install`], and with the same
+/// duties of the caller.
+///
+/// A hit may come after its event was closed; it is the watcher's, too.
+pub fn watch(watcher: Watcher) -> io::Result<u64> {
+    // Pairs with the load in `tell`.
+    WATCHER.store(watcher as *mut (), Ordering::Release);
+    let mut place = 0;
+    match (used().install_watcher)(tell, &mut place) {
+        0 => Ok(data_of(place)),
+        errno => Err(io::Error::from_raw_os_error(errno)),
+    }
+}
+
+extern "C" fn tell(trap: &PerfTrap) {
+    // Pairs with the store in `watch`.
+    // SAFETY: only `watch` stores there, a `Watcher`, before it hands this function out.
+    let watcher = unsafe { std::mem::transmute::<*mut (), Watcher>(WATCHER.load(Ordering::Acquire)) };
+    watcher(trap);
+}
+
+/// The present action of the signal.
+pub fn disposition() -> io::Result<Disposition> {
+    Ok(match present()?.sa_sigaction {
+        libc::SIG_DFL => Disposition::Default,
+        libc::SIG_IGN => Disposition::Ignored,
+        handler if handler == used().trap_handler as usize => Disposition::Ours,
+        handler => Disposition::Other(handler),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_in_the_handler_blocks_nothing() {
+        static STATUS: std::sync::Mutex<String> = std::sync::Mutex::new(String::new());
+
+        fn resolve(address: usize) -> Verdict {
+            // A real handler must not allocate; this one interrupts nothing. The thread that has
+            // started this one may still block all signals, so only this thread's file is read.
+            *STATUS.lock().unwrap() = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+            Verdict::Resume(address + 1)
+        }
+        dormouse_testkit::in_child(|| {
+            crate::loader::pin_self().unwrap();
+            install(resolve).unwrap();
+            // SAFETY: the handler goes on behind it.
+            unsafe { std::arch::asm!("int3") };
+            let status = STATUS.lock().unwrap();
+            assert!(crate::masks::blocks(&status, libc::SIGTRAP) == Some(false), "{status}");
+        });
+    }
+}

@@ -1,0 +1,30 @@
+//! Tools that the tests of several crates share: children, filters of system calls, skips, waits
+//! and work.
+//!
+//! - [`in_child`] runs a test's body in a process that has no other test; [`fork`] runs a closure
+//!   in a fork.
+//! - [`Filter`] has the kernel refuse system calls, or kill for them.
+//! - [`skip`] tells that a test cannot be made on this machine.
+//! - [`eventually`] waits for a condition, [`HANG`] at most.
+//! - [`c`] compiles C and C++ against the installed library.
+//! - [`spin_for`] uses CPU time, and [`assert_about`] looks for it.
+//!
+//! The crate is a dev-dependency only, and depends on no other crate of the project: each of them
+//! may use it.
+
+#![deny(unsafe_code)]
+
+pub mod c;
+mod child;
+mod fork;
+mod seccomp;
+mod skip;
+mod wait;
+mod work;
+
+pub use child::{Child, Environment, in_child};
+pub use fork::{fork, join};
+pub use seccomp::{Answer, Filter};
+pub use skip::skip;
+pub use wait::{HANG, eventually};
+pub use work::{assert_about, spin_for, thread_cpu};

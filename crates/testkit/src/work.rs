@@ -1,0 +1,26 @@
+//! Work of a known size, and a look whether it was charged.
+
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// How far a charge may be off: what a noisy machine takes away inside an epoch of the clock.
+const SLACK: Duration = Duration::from_millis(8);
+
+/// The CPU time of the calling thread, as the kernel tells it.
+pub fn thread_cpu() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+/// Uses this CPU time on the calling thread.
+pub fn spin_for(time: Duration) {
+    let end = thread_cpu() + time;
+    while thread_cpu() < end {}
+}
+
+/// Asserts that `charged` is `work`, give or take 8 ms.
+#[track_caller]
+pub fn assert_about(charged: Duration, work: Duration) {
+    assert!(charged.abs_diff(work) <= SLACK, "{charged:?} for {work:?} of work");
+}

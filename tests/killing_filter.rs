@@ -1,0 +1,253 @@
+//! Under a filter that kills for any other system call than ARCHITECTURE.md lists, everything works
+//! or says why not.
+//!
+//! The list is read from the page itself, so that the page is true. The service is this program
+//! again: it does all that a service can do with dormouse on a thread of its own, while the command
+//! asks everything that it can ask.
+
+use std::collections::BTreeMap;
+use std::future::Future as _;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::pin::pin;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::task::{Context, Waker};
+use std::time::Duration;
+
+use dormouse::{Event, Group, static_key, unlikely};
+use seccompiler::{BpfProgram, apply_filter, apply_filter_all_threads};
+
+mod support;
+
+const SERVICE: &str = "service";
+const FILTER: &str = "TEST_FILTER";
+
+/// The calls in the table of ARCHITECTURE.md, of the rows that `wanted` names.
+fn listed(wanted: &[&str]) -> Vec<String> {
+    let page = include_str!("../ARCHITECTURE.md");
+    let section = page.split("## System calls").nth(1).expect("a section on system calls");
+    let section = section.split("\n## ").next().unwrap_or_default();
+    let mut calls = Vec::new();
+    for name in wanted {
+        let row = section.lines().find(|line| line.starts_with(&format!("| {name} |")));
+        let row = row.unwrap_or_else(|| panic!("no row {name:?}"));
+        let cell = row.split('|').nth(2).expect("a cell of calls");
+        calls.extend(cell.split('`').skip(1).step_by(2).map(str::to_owned));
+    }
+    calls
+}
+
+/// A filter that allows the calls in these rows, and kills for others; `TEST_TRAP` has it name the
+/// call that it meets.
+fn filter(wanted: &[&str]) -> BpfProgram {
+    let calls: Vec<String> =
+        listed(wanted).iter().map(|call| format!(r#"{{"syscall": "{call}"}}"#)).collect();
+    let default = if std::env::var_os("TEST_TRAP").is_some() { "trap" } else { "kill_process" };
+    let json = format!(
+        r#"{{"main": {{"mismatch_action": "{default}", "match_action": "allow", "filter": [{}]}}}}"#,
+        calls.join(",")
+    );
+    let architecture = std::env::consts::ARCH.try_into().expect("an architecture that filters know");
+    let mut filters: BTreeMap<_, _> = seccompiler::compile_from_json(json.as_bytes(), architecture)
+        .expect("a list of system calls")
+        .into_iter()
+        .collect();
+    filters.remove("main").expect("a filter")
+}
+
+/// Names the call that a filter has met, and ends.
+extern "C" fn tell(_: i32, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
+    // SAFETY: the kernel's record of SIGSYS, which has the call's number behind an address.
+    let call = unsafe { info.byte_add(24).cast::<i32>().read() };
+    eprintln!("system call {call} on thread {:?}", std::thread::current().name());
+    eprintln!("{}", std::backtrace::Backtrace::force_capture());
+    // SAFETY: ends the process at once.
+    unsafe { libc::_exit(99) };
+}
+
+static_key! {
+    static FAST: "filter.fast" = false;
+}
+
+/// Everything that a service's own threads do once it is set up.
+fn surface(round: u32) {
+    FAST.enable().expect("a key that can be switched");
+    assert!(unlikely!(FAST));
+    FAST.disable().expect("a key that can be switched");
+    let lease = FAST.acquire().expect("a lease");
+    dormouse::probe!("filter.probe", round);
+    drop(lease);
+    FAST.enable_for(Duration::from_millis(1)).expect("a hold");
+    let known = Group::new("GET /known");
+    let new = Group::new(&format!("GET /new/{round}"));
+    let counting = dormouse::start_counting(&[Event::TASK_CLOCK, Event::PAGE_FAULTS]);
+    for group in [known, new] {
+        let _entered = group.enter();
+        std::hint::black_box(dormouse::clock::thread_cpu_ns());
+    }
+    let _ = (known.read(), known.read_counts(), Group::all());
+    drop(counting);
+    drop(known.budget(Duration::from_secs(3600)));
+    let mut future = pin!(known.instrument(async { dormouse::probe!("filter.probe", round) }));
+    assert!(future.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready());
+    let mut trace = dormouse::trace("filter.probe").expect("a trace");
+    dormouse::probe!("filter.probe", round);
+    let mut records = 0;
+    trace.poll(|_, _, _| records += 1);
+    assert!(records > 0);
+    drop(trace);
+    let space = dormouse_maps::AddressSpace::own().expect("the process's mappings");
+    let cache = dormouse_maps::Cache::new();
+    assert!(space.resolve(&cache, surface as *const () as u64).expect("a look-up").is_some());
+    std::thread::spawn(move || {
+        let _entered = known.enter();
+        dormouse::probe!("filter.probe", round);
+        std::hint::black_box(dormouse::clock::thread_cpu_ns());
+    })
+    .join()
+    .expect("a thread that ends");
+    // The clock's checks come due now and then.
+    let until = std::time::Instant::now() + Duration::from_millis(20);
+    while std::time::Instant::now() < until {
+        std::hint::black_box(dormouse::clock::thread_cpu_ns());
+    }
+}
+
+/// The service: one round of everything for each line that it reads.
+#[test]
+#[ignore = "the service of the other tests"]
+fn service() {
+    let kind = std::env::var(FILTER).expect("which filter");
+    // SAFETY: a handler that ends the process.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = tell as *const () as usize;
+        action.sa_flags = libc::SA_SIGINFO;
+        libc::sigaction(libc::SIGSYS, &raw const action, std::ptr::null_mut());
+    }
+    let all = ["any program", "host threads", "threads of dormouse", "start"];
+    if kind == "before init" {
+        apply_filter_all_threads(&filter(&all)).expect("a filter");
+    }
+    dormouse::init().expect("an agent");
+    match &*kind {
+        "before init" => {}
+        "after init, this thread" => apply_filter(&filter(&all[..2])).expect("a filter"),
+        "after init, all threads" => apply_filter_all_threads(&filter(&all[..3])).expect("a filter"),
+        other => panic!("{other}"),
+    }
+    println!("ready");
+    let mut lines = std::io::stdin().lines();
+    for round in 0.. {
+        let Some(Ok(_)) = lines.next() else { return };
+        surface(round);
+        println!("done");
+    }
+}
+
+struct Service {
+    child: Child,
+    stdin: ChildStdin,
+    stdout: BufReader<ChildStdout>,
+    runtime: tempfile::TempDir,
+}
+
+impl Service {
+    fn start(kind: &str) -> Self {
+        let runtime = tempfile::tempdir().expect("a directory");
+        let mut child = Command::new(std::env::current_exe().expect("this program"))
+            .args([SERVICE, "--exact", "--ignored", "--nocapture", "--test-threads=1"])
+            .env(FILTER, kind)
+            .env("DORMOUSE_RUNTIME_DIR", runtime.path())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("a service");
+        let stdin = child.stdin.take().expect("its input");
+        let stdout = BufReader::new(child.stdout.take().expect("its output"));
+        let mut service = Self { child, stdin, stdout, runtime };
+        service.expect("ready", "its start");
+        service
+    }
+
+    /// Reads until the service has said `word`.
+    fn expect(&mut self, word: &str, after: &str) {
+        let mut line = String::new();
+        while !line.trim_end().ends_with(word) {
+            line.clear();
+            let read = self.stdout.read_line(&mut line).expect("what it says");
+            assert!(read > 0, "the service ended after {after}: {:?}", self.child.wait());
+        }
+    }
+
+    fn round(&mut self, after: &str) {
+        writeln!(self.stdin, "again")
+            .unwrap_or_else(|_| panic!("it ended after {after}: {:?}", self.child.wait()));
+        self.expect("done", after);
+    }
+}
+
+fn everything_works_under(kind: &str) {
+    let mut service = Service::start(kind);
+    service.round("its own surface");
+    let pid = service.child.id().to_string();
+    let address = format!("{:x}", everything_works_under as *const () as usize);
+    let verbs: [&[&str]; 14] = [
+        &["ps"],
+        &["keys", &pid],
+        &["doctor", &pid],
+        &["list", &pid],
+        &["on", &pid, "filter.fast", "--for", "50ms"],
+        &["on", &pid, "filter.*", "--keep"],
+        &["off", &pid, "filter.*"],
+        &["trace", &pid, "filter.*", "--for", "100ms"],
+        &["top", &pid, "--once"],
+        &["top", &pid, "--once", "-e", "task-clock,page-faults,alloc-count"],
+        &["stat", &pid, "--for", "100ms"],
+        &["stat", &pid, "--for", "100ms", "-e", "task-clock,context-switches,page-faults,cpu-migrations"],
+        &["reset", &pid, "filter.*"],
+        &["maps", &pid, &address],
+    ];
+    for verb in verbs {
+        let run = support::run(verb);
+        service.round(&format!("{verb:?}: {run:?}"));
+    }
+    drop(service.stdin);
+    assert!(service.child.wait().expect("its end").success());
+}
+
+#[test]
+fn a_filter_before_init_kills_nobody() {
+    everything_works_under("before init");
+}
+
+#[test]
+fn a_filter_on_host_threads_kills_nobody() {
+    everything_works_under("after init, this thread");
+}
+
+#[test]
+fn a_filter_on_all_threads_kills_nobody() {
+    everything_works_under("after init, all threads");
+}
+
+#[test]
+fn a_removed_socket_under_a_filter_kills_nobody() {
+    let mut service = Service::start("after init, all threads");
+    let pid = service.child.id().to_string();
+    let socket = service.runtime.path().join(format!("dormouse/{pid}.sock"));
+    let mut trace = Command::new(support::DORMOUSE)
+        .args(["trace", &pid, "filter.*", "--for", "3s", "--json"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("a trace");
+    let mut lines = BufReader::new(trace.stdout.take().expect("its output"));
+    lines.read_line(&mut String::new()).expect("its start");
+    // A trace keeps the agent awake, which then looks once a second whether its file is there.
+    std::fs::remove_file(&socket).expect("the socket's file");
+    let ended = trace.wait().expect("its end");
+    assert!(ended.success(), "the service is there as long as its trace: {ended}");
+    service.round("the loss of its socket's file");
+    assert!(!socket.exists(), "nothing was tried");
+    drop(service.stdin);
+    assert!(service.child.wait().expect("its end").success());
+}

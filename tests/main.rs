@@ -1,0 +1,17 @@
+//! Acceptance: the command as people run it, against services that the tests start themselves. One
+//! program, since linking takes longest when tests are built.
+
+mod bench;
+mod c_service;
+mod commands;
+mod demo;
+mod half_dead;
+mod keys;
+mod maps;
+mod protocol;
+mod record;
+mod refusals;
+mod stat;
+mod support;
+mod terminal;
+mod watch;
