@@ -6,12 +6,15 @@
 //! (`task_sched_runtime` in `kernel/sched/core.c`). So every thread is asked first, then the
 //! process.
 
-use std::fs;
-
 use dormouse_sys::perf::is_filtered;
+use dormouse_sys::process::threads;
 
 use crate::error::Error;
 use crate::kernel::{process_cpu_ns, thread_cpu_ns_of};
+
+/// How often the threads are listed, at most, until a list is complete: one that stands on a thread
+/// that ends leaves out others. Where threads end all the time each of the lists has most.
+const LISTS: u32 = 8;
 
 /// CPU time of the process, in nanoseconds: at least the time of all its threads when the call
 /// began.
@@ -25,13 +28,16 @@ use crate::kernel::{process_cpu_ns, thread_cpu_ns_of};
 ///
 /// [`Error::Threads`] where there is no `/proc`: without the list of threads it would not be exact.
 pub fn process_exact() -> Result<u64, Error> {
-    let list = fs::read_dir("/proc/self/task").map_err(|source| Error::Threads { source })?;
-    for entry in list {
-        let entry = entry.map_err(|source| Error::Threads { source })?;
-        if let Some(tid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) {
+    let mut tids = Vec::new();
+    for _ in 0..LISTS {
+        let is_whole = threads::list(&mut tids).map_err(|source| Error::Threads { source })?;
+        for &tid in &tids {
             // None: it has ended since, and the kernel has added all it used to the process's
             // account.
             let _up_to_date = thread_cpu_ns_of(tid);
+        }
+        if is_whole {
+            break;
         }
     }
     Ok(process_cpu_ns())

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use dormouse_clock::{ThreadGroup, process_estimate, process_exact};
-use dormouse_testkit::{fork, in_child, spin_for};
+use dormouse_testkit::{StopOnDrop, fork, in_child, spin_for};
 
 /// How far a member's clock may be ahead.
 const AHEAD: u64 = 1_100_000;
@@ -49,11 +49,11 @@ fn it_holds_members_and_all_others() {
                     short.join().unwrap();
                 }
             });
+            let _stop = StopOnDrop(stop);
             let begin = Instant::now();
             while begin.elapsed() < Duration::from_millis(500) {
                 is_within_its_bound(4);
             }
-            stop.store(true, Ordering::Relaxed);
         });
         // All is quiet: a little later nothing is missing but what this thread and the harness's
         // use.
@@ -132,6 +132,7 @@ fn a_fork_child_begins_again() {
                     process_estimate();
                 }
             });
+            let _stop = StopOnDrop(stop);
             spin_for(Duration::from_millis(50));
             for _ in 0..10 {
                 let before = process_estimate().ns;
@@ -144,7 +145,6 @@ fn a_fork_child_begins_again() {
                 assert!(status.success(), "{status}");
                 assert!(process_estimate().ns >= before);
             }
-            stop.store(true, Ordering::Relaxed);
         });
     });
 }

@@ -5,7 +5,8 @@
 //!   in a fork.
 //! - [`Filter`] has the kernel refuse system calls, or kill for them.
 //! - [`skip`] tells that a test cannot be made on this machine.
-//! - [`eventually`] waits for a condition, [`HANG`] at most.
+//! - [`eventually`] waits for a condition, [`HANG`] at most; [`StopOnDrop`] ends the work of
+//!   others.
 //! - [`c`] compiles C and C++ against the installed library.
 //! - [`spin_for`] uses CPU time, and [`assert_about`] looks for it.
 //!
@@ -26,5 +27,5 @@ pub use child::{Child, Environment, in_child};
 pub use fork::{fork, join};
 pub use seccomp::{Answer, Filter};
 pub use skip::skip;
-pub use wait::{HANG, eventually};
+pub use wait::{HANG, StopOnDrop, eventually};
 pub use work::{assert_about, spin_for, thread_cpu};

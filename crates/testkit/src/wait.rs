@@ -1,5 +1,6 @@
 //! Waits that end.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -13,5 +14,15 @@ pub fn eventually(mut is_so: impl FnMut() -> bool) {
     while !is_so() {
         assert!(start.elapsed() < HANG, "not so after {HANG:?}");
         thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Raises a flag when it is dropped: threads that work until then end also with a test that fails.
+#[derive(Debug)]
+pub struct StopOnDrop<'a>(pub &'a AtomicBool);
+
+impl Drop for StopOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
     }
 }
