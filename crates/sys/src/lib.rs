@@ -7,13 +7,15 @@
 //! | [`Capability`] | one line of the report on the capabilities of the process |
 //! | [`barrier`] | memory barriers of which one side costs nothing |
 //! | [`environment`] | the variables that dormouse looks at, read once |
+//! | [`memory`] | whether there is memory for the next step |
 //! | [`readable`] | whether memory can be read, without a fault |
 //! | [`rseq`] | a flag that the kernel clears when it deschedules a thread |
-//! | [`signals`] | threads that keep off the host's signals |
 //! | [`underway`] | a mark for code that a signal handler may interrupt and never return to |
 //! | [`process`] | which process this is; locks, and phases that a fork respects |
+//! | [`signals`] | threads that keep off the host's signals |
 //! | [`perf`] | events of the kernel: `perf_event_open`, its descriptors, and the page beside an event |
 //! | [`peek`], [`stack`] | copies of memory that may go, and the stack by frame pointers, for handlers |
+//! | [`heap`] | the seam between an allocator and those who sample its allocations |
 //! | [`loader`] | the loaded objects, and keeping one of them |
 //! | `ring` | a byte ring that a thread and its signal handlers write without ever blocking |
 //! | [`thread`] | the per-thread block: an identity that is never reused, the current task, hooks at the end |
@@ -34,8 +36,10 @@ mod capability;
 #[cfg(target_arch = "x86_64")]
 mod debug_trap;
 pub mod environment;
+pub mod heap;
 pub mod loader;
 pub mod masks;
+pub mod memory;
 pub mod peek;
 pub mod perf;
 pub mod process;

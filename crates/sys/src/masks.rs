@@ -51,6 +51,17 @@ pub fn blocking(signal: libc::c_int) -> io::Result<Vec<Blocking>> {
     Ok(blocking)
 }
 
+/// The set of signals that the first thread of this process blocks: bit `n - 1` for signal `n`.
+pub fn of_first_thread() -> Option<u64> {
+    blocked(&String::from_utf8_lossy(&std::fs::read("/proc/self/status").ok()?))
+}
+
+/// Whether a thread of this process blocks a signal. False for a thread that has ended.
+pub fn is_blocking(tid: u32, signal: libc::c_int) -> bool {
+    let status = std::fs::read(format!("/proc/self/task/{tid}/status")).unwrap_or_default();
+    blocked(&String::from_utf8_lossy(&status)).is_some_and(|mask| has(mask, signal))
+}
+
 /// Whether a thread of this process may be in the middle of starting another one: it runs, and
 /// blocks what the C library blocks meanwhile. False for a thread that has ended.
 pub fn may_be_starting_a_thread(tid: u32) -> io::Result<bool> {

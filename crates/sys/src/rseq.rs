@@ -118,7 +118,7 @@ fn area() -> Result<&'static Area, &'static str> {
 
 /// Where the thread's control block is; 0 where that is not known.
 #[cfg(all(target_arch = "x86_64", target_os = "linux", not(miri)))]
-pub(crate) fn thread_pointer() -> u64 {
+pub fn thread_pointer() -> u64 {
     let pointer: u64;
     // SAFETY: on x86-64 the thread control block's first word is its own address.
     unsafe {
@@ -128,7 +128,7 @@ pub(crate) fn thread_pointer() -> u64 {
 }
 
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux", not(miri))))]
-pub(crate) fn thread_pointer() -> u64 {
+pub fn thread_pointer() -> u64 {
     0
 }
 

@@ -1,24 +1,105 @@
-//! Keeping the host's signals off the threads that dormouse starts in it, so that the host's
-//! handlers run on the host's threads.
+//! Threads that dormouse starts in a host: the host's signals are kept off them, so that the host's
+//! handlers run on the host's threads, and what they use is known, so that nobody takes it for the
+//! host's.
 //!
 //! # Safety
 //!
-//! Plain calls of `sigfillset`, `sigdelset` and `pthread_sigmask` on local sets.
+//! Plain calls of `sigfillset`, `sigdelset` and `pthread_sigmask` on local sets,
+//! `rt_sigprocmask`, and `clock_gettime`.
 #![allow(unsafe_code)]
 
 use std::io;
 use std::mem::MaybeUninit;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
+use crate::process::identity;
+
 /// Signals that a thread raises by its own instructions; blocked, they would kill the process all
-/// the same, but without the host's crash handler.
-const SYNCHRONOUS: [libc::c_int; 6] =
-    [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP, libc::SIGABRT];
+/// the same, but without the host's handler. (SIGSYS is a filter's, whose handler answers system
+/// calls in the kernel's stead.)
+pub const SYNCHRONOUS: [libc::c_int; 7] =
+    [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP, libc::SIGABRT, libc::SIGSYS];
 
 /// The longest wait for a thread that does not begin: a filter may have ended it.
 const PATIENCE: Duration = Duration::from_secs(1);
+
+/// The threads that run: process and thread, 32 bits each; 0: none. A fork leaves its parent's
+/// threads here, which are nobody's in the child.
+static OWN: [AtomicU64; 32] = [const { AtomicU64::new(0) }; 32];
+
+/// CPU time of those that have ended, in nanoseconds.
+static ENDED_NS: AtomicU64 = AtomicU64::new(0);
+
+/// The calling thread's place among those that run. Beyond the last place a thread is known when it
+/// has ended.
+struct Running(Option<&'static AtomicU64>);
+
+impl Running {
+    fn begin() -> Self {
+        let own = u64::from(identity::pid()) << 32 | u64::from(identity::tid());
+        let take = |place: &&AtomicU64| {
+            let there = place.load(Ordering::Relaxed);
+            let is_free = there >> 32 != own >> 32;
+            is_free && place.compare_exchange(there, own, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        };
+        Self(OWN.iter().find(take))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let mut used = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: a valid place. Where a filter refuses it, it stays 0. (rustix would panic.)
+        unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut used) };
+        if let Some(place) = self.0 {
+            place.store(0, Ordering::Relaxed);
+        }
+        // Late rather than twice.
+        let used = used.tv_sec.cast_unsigned() * 1_000_000_000 + used.tv_nsec.cast_unsigned();
+        ENDED_NS.fetch_add(used, Ordering::Relaxed);
+    }
+}
+
+/// Runs `run` with all signals but the synchronous ones blocked, so that no handler of the host's
+/// comes over it, and leaves it by a jump.
+///
+/// # Async-signal-safety
+///
+/// Two system calls, which change `errno` where a filter refuses them; then nothing is blocked.
+pub fn blocked<T>(run: impl FnOnce() -> T) -> T {
+    let all = !SYNCHRONOUS.iter().fold(0_u64, |set, signal| set | 1 << (signal - 1));
+    let mut before = 0_u64;
+    let size = size_of::<u64>();
+    // SAFETY: the kernel reads and writes sets of 64 bits, which these are. (The C library's own
+    // function would keep two signals of its own free, whose handlers do not jump.)
+    let call = |how: libc::c_int, set: *const u64, old: *mut u64| unsafe {
+        libc::syscall(libc::SYS_rt_sigprocmask, how, set, old, size)
+    };
+    let is_blocked = call(libc::SIG_SETMASK, &raw const all, &raw mut before) == 0;
+    let result = run();
+    if is_blocked {
+        call(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut());
+    }
+    result
+}
+
+/// Whether dormouse has started the thread with this id, which runs. False for one that found no
+/// place.
+pub fn is_ours(tid: u32) -> bool {
+    let own = u64::from(identity::pid()) << 32 | u64::from(tid);
+    OWN.iter().any(|place| place.load(Ordering::Relaxed) == own)
+}
+
+/// CPU time that threads of dormouse have used in this process, in nanoseconds: of those that have
+/// ended, and of those that run as `cpu_of` knows it by their numbers.
+pub fn own_cpu_ns(cpu_of: impl Fn(u32) -> Option<u64>) -> u64 {
+    let pid = u64::from(identity::pid());
+    let running = OWN.iter().map(|place| place.load(Ordering::Relaxed)).filter(|own| own >> 32 == pid);
+    ENDED_NS.load(Ordering::Relaxed) + running.filter_map(|own| cpu_of(own as u32)).sum::<u64>()
+}
 
 /// Starts a thread with all signals but the synchronous ones blocked, and returns when it has
 /// begun. So the calls that a thread makes at its beginning (for its name, its signal stack) come
@@ -38,6 +119,7 @@ pub fn spawn(name: &str, stack: usize, run: impl FnOnce() + Send + 'static) -> i
     };
     // The thread inherits the mask.
     let spawned = thread::Builder::new().name(name.to_owned()).stack_size(stack).spawn(move || {
+        let _running = Running::begin();
         let _ = begun.send(());
         drop(begun);
         run();
@@ -49,4 +131,31 @@ pub fn spawn(name: &str, stack: usize, run: impl FnOnce() + Send + 'static) -> i
     spawned?;
     let _ = begins.recv_timeout(PATIENCE);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_of_running_and_ended_threads_is_known() {
+        let (tell, told) = mpsc::channel();
+        let (end, ends) = mpsc::channel::<()>();
+        spawn("own", 256 * 1024, move || {
+            tell.send(identity::tid()).unwrap();
+            let _ = ends.recv();
+        })
+        .unwrap();
+        let tid = told.recv().unwrap();
+        let seconds = |of| move |other| (other == of).then_some(1_000_000_000_000);
+        let base = own_cpu_ns(|_| None);
+        assert_eq!(own_cpu_ns(seconds(tid)) / 1_000_000_000_000, 1);
+        drop(end);
+        while own_cpu_ns(seconds(tid)) >= 1_000_000_000_000 {
+            thread::yield_now();
+        }
+        while own_cpu_ns(|_| None) == base {
+            thread::yield_now();
+        }
+    }
 }

@@ -17,6 +17,11 @@
 //! # References
 //!
 //! System V ABI for x86-64, 3.2.2.
+//!
+//! # Safety
+//!
+//! The unsafe code reads two registers.
+#![allow(unsafe_code)]
 
 use crate::peek;
 
@@ -31,6 +36,25 @@ const FRAME: usize = 2 * size_of::<usize>();
 
 /// The lowest address that code may have.
 const FIRST_PAGE: usize = 4096;
+
+/// The frame pointer and the stack pointer of the function that calls: the first address of its
+/// [`walk`] is the one to which it returns. Where it keeps no frame pointer the walk begins with
+/// any caller that does, or finds nothing.
+#[inline(always)]
+pub fn here() -> (usize, usize) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        let (frame, stack);
+        // SAFETY: copies two registers.
+        unsafe {
+            std::arch::asm!("mov {}, rbp", "mov {}, rsp", out(reg) frame, out(reg) stack,
+                options(nomem, nostack, preserves_flags));
+        }
+        (frame, stack)
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    (0, 0)
+}
 
 /// Fills in return addresses, the caller's first, from the frame and the stack pointer of the code
 /// that a signal has interrupted: how many. A function that has not set up its frame yet, or has

@@ -15,6 +15,10 @@
 //! Bytes that a thread frees make room below its mark, also when others allocated them; a thread
 //! that allocates memory which others free looks as if it only grew.
 //!
+//! # A sample
+//!
+//! Besides, the wrapper can tell a listener of a sample of allocations ([`heap`]): `sampling.rs`.
+//!
 //! # Safety
 //!
 //! The unsafe code hands every request on to the allocator inside, unchanged, and its answer back.
@@ -24,12 +28,15 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-use dormouse_keys::{Lease, static_key, unlikely};
+use dormouse_keys::{Key, Lease, static_key, unlikely};
+use dormouse_sys::heap::{Heap, Listener, Told};
 use dormouse_sys::process::fork::{Mutex, Phase};
+use dormouse_sys::stack;
 use dormouse_sys::thread::ThreadBlock;
 
-use super::cells;
 use super::event::{Event, Pmu, Unit};
+use super::sampling::{FOLLOWED, SAMPLED};
+use super::{cells, sampling};
 use crate::error::Error;
 
 static_key! {
@@ -68,7 +75,8 @@ impl Event {
 ///
 /// # Cost
 ///
-/// Asleep, an instruction for each request. Awake, a few nanoseconds.
+/// Asleep, two or three instructions for each request, one for each thing that may be awake. Awake,
+/// a few nanoseconds for each thing that is.
 #[derive(Debug, Default)]
 pub struct Alloc<A = System>(A);
 
@@ -107,6 +115,10 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Alloc<A> {
 
     #[inline]
     unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
+        // Before: behind it another thread may have the place.
+        if unlikely!(FOLLOWED) {
+            sampling::freed(place.addr());
+        }
         // SAFETY: the caller's promise.
         unsafe { self.0.dealloc(place, layout) };
         if unlikely!(COUNTED) {
@@ -116,20 +128,28 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Alloc<A> {
 
     #[inline]
     unsafe fn realloc(&self, place: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        // As in `dealloc`. One that then fails is taken for freed.
+        if unlikely!(FOLLOWED) {
+            sampling::freed(place.addr());
+        }
         // SAFETY: the caller's promise.
         let moved = unsafe { self.0.realloc(place, layout, size) };
         if unlikely!(COUNTED) && !moved.is_null() {
             count_freed(layout.size());
-            count_allocated(size);
         }
+        allocated(moved, size);
         moved
     }
 }
 
-#[inline]
+/// Always inlined, because it looks for the frame of the function that allocates.
+#[inline(always)]
 fn allocated(place: *mut u8, bytes: usize) {
     if unlikely!(COUNTED) && !place.is_null() {
         count_allocated(bytes);
+    }
+    if unlikely!(SAMPLED) && !place.is_null() {
+        sampling::allocated(place.addr(), bytes, stack::here());
     }
 }
 
@@ -227,6 +247,47 @@ fn why_not() -> Option<String> {
     (!installed).then(|| reason.to_owned())
 }
 
+/// The wrapper, for those who sample allocations.
+///
+/// # Cost
+///
+/// To begin and to end patches code, as every key does, and asks once whether the service uses the
+/// wrapper. Awake, an allocation that is not picked costs a subtraction, one that is picked what
+/// the listener does; while frees are watched, each free is a call of the listener.
+pub fn heap() -> &'static dyn Heap {
+    &Allocations
+}
+
+/// A key that is awake as long as this is there.
+#[derive(Debug)]
+struct Awake(#[expect(dead_code, reason = "held")] Lease);
+
+impl Told for Awake {}
+
+fn wake(key: &'static Key) -> Result<Box<dyn Told>, String> {
+    let lease = key.acquire().map_err(|error| error.to_string())?;
+    Ok(Box::new(Awake(lease)))
+}
+
+impl Heap for Allocations {
+    fn why_not(&self) -> Option<String> {
+        why_not()
+    }
+
+    fn sample(&self, listener: &'static Listener) -> Result<Box<dyn Told>, String> {
+        sampling::listen(listener);
+        wake(SAMPLED.key())
+    }
+
+    fn set_period(&self, bytes: u64) {
+        sampling::set_period(bytes);
+    }
+
+    fn watch_frees(&self) -> Result<Box<dyn Told>, String> {
+        wake(FOLLOWED.key())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -256,6 +317,7 @@ mod tests {
     fn a_missing_wrapper_is_named() {
         let refused = Event::by_name("alloc-bytes").unwrap_err().to_string();
         assert!(refused.contains("does not use dormouse::Alloc"), "{refused}");
+        assert!(heap().why_not().is_some());
         assert!(
             Allocations.begin(&[BYTES]).unwrap_err().to_string().starts_with("alloc-bytes is unavailable")
         );

@@ -26,6 +26,7 @@ mod event;
 mod known;
 mod patience;
 pub mod perf;
+mod sampling;
 mod scale;
 mod software;
 pub mod user;

@@ -165,6 +165,12 @@ impl Attr {
         Self { raw, ..self }.with(SIGTRAP | REMOVE_ON_EXEC)
     }
 
+    /// A trap at each so many happenings of a thread ([`Attr::trapping`]) instead of each one.
+    #[must_use]
+    pub fn every(self, happenings: NonZero<u32>) -> Self {
+        Self { raw: Raw { sample_period: happenings.get().into(), ..self.raw }, ..self }
+    }
+
     pub(super) fn is_trapping(&self) -> bool {
         self.raw.flags & SIGTRAP != 0
     }

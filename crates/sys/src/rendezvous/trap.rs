@@ -3,7 +3,8 @@
 //!
 //! # Safety
 //!
-//! The unsafe code makes functions of the pointers that [`install`] and [`watch`] have stored.
+//! The unsafe code makes functions of the pointers that [`install`], [`watch`] and [`sample`] have
+//! stored.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -31,6 +32,7 @@ pub enum Disposition {
 /// This copy's own.
 static RESOLVER: AtomicPtr<()> = AtomicPtr::new(std::ptr::null_mut());
 static WATCHER: AtomicPtr<()> = AtomicPtr::new(std::ptr::null_mut());
+static SAMPLER: AtomicPtr<()> = AtomicPtr::new(std::ptr::null_mut());
 
 /// Says that the resolver knows new addresses, before the first `int3` of them is written.
 pub fn begin_round() {
@@ -82,6 +84,24 @@ extern "C" fn tell(trap: &PerfTrap) {
     // Pairs with the store in `watch`.
     // SAFETY: only `watch` stores there, a `Watcher`, before it hands this function out.
     let watcher = unsafe { std::mem::transmute::<*mut (), Watcher>(WATCHER.load(Ordering::Acquire)) };
+    watcher(trap);
+}
+
+/// [`watch`], for the events of profiles: its own watcher, and its own 16 bits.
+pub fn sample(watcher: Watcher) -> io::Result<u64> {
+    // Pairs with the load in `tell_sampler`.
+    SAMPLER.store(watcher as *mut (), Ordering::Release);
+    let mut place = 0;
+    match (used().install_watcher)(tell_sampler, &mut place) {
+        0 => Ok(data_of(place)),
+        errno => Err(io::Error::from_raw_os_error(errno)),
+    }
+}
+
+extern "C" fn tell_sampler(trap: &PerfTrap) {
+    // Pairs with the store in `sample`.
+    // SAFETY: only `sample` stores there, a `Watcher`, before it hands this function out.
+    let watcher = unsafe { std::mem::transmute::<*mut (), Watcher>(SAMPLER.load(Ordering::Acquire)) };
     watcher(trap);
 }
 

@@ -169,6 +169,11 @@ pub fn find(tid: u32) -> Option<&'static ThreadBlock> {
     live().find(|block| block.tid() == tid)
 }
 
+/// How often threads have claimed blocks: [`find`] finds no more than before until that moves.
+pub fn claims() -> u64 {
+    NEXT_START.load(Ordering::Relaxed)
+}
+
 /// How often a thread found the table full.
 pub fn refused() -> u64 {
     REFUSED.load(Ordering::Relaxed)

@@ -36,6 +36,17 @@ pub fn on_thread_exit(hook: fn()) -> bool {
     })
 }
 
+/// The function to call when a thread has claimed a block. It stays.
+static AT_CLAIM: AtomicPtr<()> = AtomicPtr::new(std::ptr::null_mut());
+
+/// Has `hook` called, on the thread, whenever one has claimed a block. The thread may be anywhere,
+/// in a signal handler too, so the hook is async-signal-safe. There is one hook: a second one takes
+/// the place of the first.
+pub fn on_claim(hook: fn(&'static ThreadBlock)) {
+    // Pairs with the load in `claim`.
+    AT_CLAIM.store(hook as *mut (), Ordering::Release);
+}
+
 extern "C" fn thread_exit(block: *mut c_void) {
     // SAFETY: the key's value is only ever set to an element of the table of blocks.
     let block = unsafe { &*block.cast_const().cast::<ThreadBlock>() };
@@ -99,6 +110,12 @@ fn claim() -> Option<&'static ThreadBlock> {
     if is_new {
         // SAFETY: `key` came from pthread_key_create and is never deleted once published.
         unsafe { libc::pthread_setspecific(key, std::ptr::from_ref(block).cast()) };
+        // Pairs with the store in `on_claim`.
+        let hook = AT_CLAIM.load(Ordering::Acquire);
+        if !hook.is_null() {
+            // SAFETY: only `on_claim` fills the place, with such a function.
+            unsafe { std::mem::transmute::<*mut (), fn(&'static ThreadBlock)>(hook)(block) };
+        }
     }
     Some(block)
 }

@@ -13,6 +13,6 @@ mod block;
 mod exit;
 mod record;
 
-pub use block::{Current, MAX_THREADS, ThreadBlock, find, live, refused, try_current};
-pub use exit::{current, on_thread_exit};
+pub use block::{Current, MAX_THREADS, ThreadBlock, claims, find, live, refused, try_current};
+pub use exit::{current, on_claim, on_thread_exit};
 pub(crate) use record::{push, push_for_another, task_for_another};

@@ -41,6 +41,8 @@ pub enum Phase {
     Holds,
     /// Lock: the agent's sockets.
     Descriptors,
+    /// Lock: errands for the sampler of profiles; for moments.
+    Profiles,
     /// Reset: the files through which text is written.
     Text,
     /// Reset: the kernel's events of each thread.
