@@ -8,6 +8,7 @@
 
 pub mod agent;
 pub mod command_line;
+pub mod profile;
 pub mod range_map;
 pub mod records;
 pub mod request;

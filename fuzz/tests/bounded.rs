@@ -5,7 +5,7 @@
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-use dormouse_fuzz::{agent, command_line, range_map, records, request, trace_file};
+use dormouse_fuzz::{agent, command_line, profile, range_map, records, request, trace_file};
 use proptest::prelude::*;
 use proptest::sample::Index;
 use proptest::test_runner::{Config, TestRunner};
@@ -108,4 +108,20 @@ fn records_are_read_up_to_the_first_fault() {
         3, 0, b't', b'e', b'a', 1, 255, 255, 255, 255, 255, 255, 255, 255, 4, 1, 6, 1, 0, 27, 0, 0, 0,
     ];
     drive(records::check, &[RECORD]);
+}
+
+#[test]
+fn a_profile_is_read_or_refused() {
+    // Columns, three samples with a group, a mapping, two locations, a function, the strings.
+    const PROFILE: &[u8] = b"\x0a\x04\x08\x01\x10\x02\
+        \x12\x0d\x0a\x02\x01\x02\x12\x01\x07\x1a\x04\x08\x05\x10\x06\
+        \x12\x06\x0a\x01\x02\x12\x01\x05\x12\x03\x12\x01\x01\
+        \x1a\x08\x08\x01\x10\x10\x18\x20\x28\x04\
+        \x22\x0c\x08\x01\x10\x01\x18\x11\x22\x04\x08\x01\x10\x09\
+        \x22\x06\x08\x02\x10\x01\x18\x12\
+        \x2a\x06\x08\x01\x10\x03\x20\x04\
+        \x32\x00\x32\x03cpu\x32\x0bnanoseconds\x32\x05blend\x32\x06tea.rs\x32\x05group\x32\x06GET /a\
+        \x48\x05\x50\x06\x60\x07\x6a\x01\x04";
+    assert!(dormouse_profile::decode::pprof(PROFILE).is_ok());
+    drive(profile::check, &[PROFILE]);
 }

@@ -7,13 +7,13 @@ mod code;
 use std::fs::{self, File};
 use std::io::Write as _;
 use std::os::fd::FromRawFd as _;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::ptr;
 use std::sync::Arc;
 
 use code::{Code, PAGE, symbol_in};
 use dormouse_maps::symbols::{Frame, Symbol, Symbolizer};
-use dormouse_maps::{AddressSpace, MappingKind};
+use dormouse_maps::{AddressSpace, Mapping, MappingKind, Region};
 use dormouse_testkit::skip;
 
 /// The function that the tests ask about.
@@ -56,6 +56,33 @@ fn own_function_has_name_offset_and_line() {
     assert!(Arc::ptr_eq(&symbol, &again), "asked for twice, it is looked up once");
     let data = Box::new(0);
     assert_eq!(own(&mut symbolizer, &space, ptr::from_ref(&*data) as u64).function(), None);
+}
+
+#[test]
+fn ended_process_keeps_its_names() {
+    let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+    let (own, space) = (AddressSpace::own().unwrap(), AddressSpace::of(child.id()).unwrap());
+    let read = libc::read as *const () as u64;
+    let ours = own.resolve_now(read).unwrap().unwrap();
+    let file = |space: &AddressSpace, id| space.object(id).and_then(|object| object.file());
+    let wanted = file(&own, ours.value.object);
+    let same = |it: &&Mapping<Region>| {
+        file(&space, it.value.object) == wanted && it.value.offset == ours.value.offset
+    };
+    let mappings = loop {
+        // The loader maps it when the program begins.
+        space.refresh().unwrap();
+        let mappings = space.mappings().unwrap();
+        if mappings.iter().any(|it| same(&it)) {
+            break mappings;
+        }
+    };
+    let theirs = mappings.iter().find(same).unwrap();
+    drop(child.stdin.take());
+    child.wait().unwrap();
+    let symbol = Symbolizer::new().symbol(&space, theirs, theirs.start + (read - ours.start));
+    let function = symbol.function().unwrap_or_else(|| panic!("{symbol:?} has a name"));
+    assert!(function.function.contains("read"), "{symbol:?}");
 }
 
 #[cfg(target_arch = "x86_64")]

@@ -4,7 +4,8 @@
 //! process may see other file systems than we do. So the opened file is compared with the mapped
 //! one: by device and inode, or where a stacked file system shows other numbers for an open file
 //! than for a mapped one, by the build id that the kernel reads from the mapped pages. A file
-//! without a path is found by the process's links to what it maps and executes.
+//! without a path is found by the process's links to what it maps and executes. Of a process that
+//! has ended there is the path alone, as this process sees it.
 //!
 //! Separate debug information is looked for by build id in the directories for it, or by its name,
 //! if that is a bare one, there and beside the object, as the process sees that; then root or the
@@ -40,7 +41,8 @@ pub(super) fn mapped(
     }
     let by_name = PathBuf::from(by_name);
     let by_range = proc.join(format!("map_files/{:x}-{:x}", mapping.start, mapping.last + 1));
-    let ways = [&by_name, &by_range, &proc.join("exe")];
+    // The last one is for a process that has ended, if it saw the file systems that we do.
+    let ways: [&Path; 4] = [&by_name, &by_range, &proc.join("exe"), object.name()];
     ways.into_iter().find_map(|way| regular(way).ok().filter(|file| is(file, id))).or_else(|| {
         // A stacked file system: the maps show the numbers of the file below.
         let wanted = space.build_id(mapping)?;

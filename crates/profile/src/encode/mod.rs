@@ -1,0 +1,27 @@
+//! The formats that tools read.
+//!
+//! | format | is read by |
+//! |---|---|
+//! | [`pprof()`] | `go tool pprof`, Parca, Pyroscope, Perfetto, speedscope |
+#![cfg_attr(
+    feature = "files",
+    doc = "| [`folded`], [`folded_diff`] | flamegraph.pl, inferno, speedscope |
+| [`firefox`] | the Firefox Profiler |
+| [`html()`] | people, in a browser |"
+)]
+
+#[cfg(feature = "files")]
+mod firefox;
+#[cfg(feature = "files")]
+mod folded;
+#[cfg(feature = "files")]
+mod html;
+mod pprof;
+
+#[cfg(feature = "files")]
+pub use firefox::firefox;
+#[cfg(feature = "files")]
+pub use folded::{folded, folded_diff};
+#[cfg(feature = "files")]
+pub use html::{HtmlOptions, html};
+pub use pprof::pprof;

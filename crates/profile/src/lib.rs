@@ -1,0 +1,51 @@
+//! Profiles: which function uses the CPU, allocates, or faults, by group and thread.
+//!
+//! Each line relies on those above it alone.
+//!
+//! | module | is |
+//! |---|---|
+//! | [`Profile`] | a profile as data: raw addresses, weights, and what is missing |
+//! | [`Symbols`] | the names of its addresses, found by whoever has the files |
+//! | [`decode`] | a profile of an earlier day, from its file |
+//! | [`Diff`] | two profiles, stack by stack |
+//! | [`encode`] | the formats that tools read |
+//! | [`NameFinder`] | the names, from the files that a process has mapped (feature `names`) |
+//! | [`Profiling`] | a profile that is being taken |
+//! | [`OutsideProfiling`] | one of a process that dormouse is not in |
+
+#![deny(unsafe_code)]
+#![cfg_attr(any(dormouse_fallback, miri, loom), allow(dead_code, reason = "nothing is sampled there"))]
+
+mod aggregate;
+pub mod decode;
+mod diff;
+pub mod encode;
+mod error;
+mod mappings;
+#[cfg(feature = "names")]
+mod names;
+mod options;
+mod outside;
+mod pprof;
+mod profile;
+mod profiling;
+pub mod symbols;
+
+#[cfg(all(target_os = "linux", target_arch = "x86_64", not(any(dormouse_fallback, miri, loom))))]
+mod sampling;
+#[cfg(not(all(target_os = "linux", target_arch = "x86_64", not(any(dormouse_fallback, miri, loom)))))]
+#[path = "no_sampling.rs"]
+mod sampling;
+
+pub use diff::Diff;
+pub use error::Error;
+#[cfg(feature = "names")]
+pub use names::NameFinder;
+pub use options::Options;
+pub use outside::OutsideProfiling;
+pub use profile::{
+    Column, MappedRange, Moment, NO_GROUP, Node, Profile, ProfileCoverage, ProfileGroup, ProfileKind, Sample,
+    Thread, Values,
+};
+pub use profiling::{Profiling, capability};
+pub use symbols::{Named, SourceFrame, Symbols};

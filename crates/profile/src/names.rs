@@ -1,0 +1,157 @@
+//! Names for the addresses of a profile, from the files that the process has mapped.
+//!
+//! The service gives addresses only; the names are the work of whoever has time to read files. An
+//! address goes to its mapping by the range map of the process and this finder's cache of answers,
+//! and from there to functions by the symbols of the object. A process may end, and objects may go,
+//! while it is profiled: [`NameFinder::see`] finds the mappings of what there is so far, and the
+//! files are read when names are wanted.
+//!
+//! A finder stays on one thread, as the reader of symbols does.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
+use dormouse_maps::symbols::{self, Symbolizer};
+use dormouse_maps::{AddressSpace, Cache, CacheStats, Mapping, Region, SpaceError};
+
+use crate::{Profile, SourceFrame, Symbols};
+
+/// Finds the names of one process's addresses, and keeps those that it has found.
+#[derive(Debug)]
+pub struct NameFinder {
+    space: AddressSpace,
+    cache: Cache<Region>,
+    symbolizer: Symbolizer,
+    known: HashMap<u64, Place>,
+}
+
+/// An address that was asked for.
+#[derive(Debug)]
+struct Place {
+    /// `None`: nothing was mapped there.
+    mapping: Option<Mapping<Region>>,
+    /// `None`: nobody has wanted them yet.
+    frames: Option<Vec<SourceFrame>>,
+}
+
+impl NameFinder {
+    /// For profiles of this process.
+    pub fn own() -> Result<Self, SpaceError> {
+        Ok(Self::new(AddressSpace::own()?))
+    }
+
+    /// For profiles of the process `pid`, as long as it executes the same program.
+    pub fn of(pid: u32) -> Result<Self, SpaceError> {
+        Ok(Self::new(AddressSpace::of(pid)?))
+    }
+
+    fn new(space: AddressSpace) -> Self {
+        Self { space, cache: Cache::new(), symbolizer: Symbolizer::new(), known: HashMap::new() }
+    }
+
+    /// Finds out where the addresses of a profile lie, while the process is there to tell.
+    ///
+    /// # Cost
+    ///
+    /// A look-up in memory for each address that is new.
+    pub fn see(&mut self, profile: &Profile) {
+        for node in &profile.stacks {
+            let Self { space, cache, known, .. } = self;
+            see(space, cache, known, node.address);
+        }
+    }
+
+    /// The names of all addresses of a profile.
+    ///
+    /// # Cost
+    ///
+    /// Reads the debug information of each object that has addresses, once.
+    pub fn symbols(&mut self, profile: &Profile) -> Symbols {
+        let mut found = Symbols::default();
+        for node in &profile.stacks {
+            let Self { space, cache, symbolizer, known } = self;
+            let place = see(space, cache, known, node.address);
+            if !found.get(node.address).is_empty() {
+                continue;
+            }
+            let Place { mapping, frames } = place;
+            let frames = frames.get_or_insert_with(|| {
+                let symbol = mapping.as_ref().map(|it| symbolizer.symbol(space, it, node.address));
+                symbol.map(|symbol| symbol.frames.iter().map(frame).collect()).unwrap_or_default()
+            });
+            if !frames.is_empty() {
+                found.insert(node.address, frames.clone());
+            }
+        }
+        found
+    }
+
+    /// How the cache of mappings has answered so far.
+    pub fn cache_stats(&self) -> CacheStats {
+        self.cache.stats()
+    }
+}
+
+fn see<'a>(
+    space: &AddressSpace,
+    cache: &Cache<Region>,
+    known: &'a mut HashMap<u64, Place>,
+    address: u64,
+) -> &'a mut Place {
+    match known.entry(address) {
+        Entry::Occupied(place) => place.into_mut(),
+        Entry::Vacant(vacant) => {
+            // Of a process that has ended, the mappings seen before answer.
+            let mapping = space.resolve(cache, address).unwrap_or_default();
+            vacant.insert(Place { mapping, frames: None })
+        }
+    }
+}
+
+fn frame(of: &symbols::Frame) -> SourceFrame {
+    let source = of.source.as_ref();
+    SourceFrame {
+        function: of.function.to_string(),
+        file: source.map(|source| source.file.to_string()).unwrap_or_default(),
+        line: source.and_then(|source| source.line).unwrap_or(0),
+        inlined: of.offset.is_none(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Node;
+
+    #[inline(never)]
+    fn steep() -> u64 {
+        std::hint::black_box(1)
+    }
+
+    fn profile_of(addresses: &[u64]) -> Profile {
+        let stacks = addresses.iter().map(|&address| Node { parent: 0, address }).collect();
+        Profile { stacks, ..Profile::default() }
+    }
+
+    #[test]
+    fn own_functions_have_names_and_lines() {
+        let address = steep as fn() -> u64 as usize as u64;
+        let mut finder = NameFinder::own().unwrap();
+        let symbols = finder.symbols(&profile_of(&[address, 1]));
+        let frame = symbols.get(address).last().expect("a function of this program");
+        assert!(frame.function.ends_with("names::tests::steep"), "{frame:?}");
+        assert!(frame.file.ends_with("names.rs") && frame.line > 0 && !frame.inlined, "{frame:?}");
+        assert!(symbols.get(1).is_empty());
+    }
+
+    #[test]
+    fn mappings_are_asked_for_once() {
+        let address = steep as fn() -> u64 as usize as u64;
+        let mut finder = NameFinder::own().unwrap();
+        let asked = |finder: &NameFinder| finder.cache_stats().hits + finder.cache_stats().misses;
+        finder.see(&profile_of(&[address, address + 1]));
+        assert_eq!(asked(&finder), 2);
+        let symbols = finder.symbols(&profile_of(&[address, address + 1, address]));
+        assert_eq!((asked(&finder), symbols.get(address).is_empty()), (2, false));
+    }
+}

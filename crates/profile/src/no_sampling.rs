@@ -1,0 +1,26 @@
+//! Where there is no sampler: other systems and processors, and the checkers' builds.
+
+use dormouse_sys::Capability;
+
+use crate::{Error, Options, Profile};
+
+/// The reason.
+const WHY: &str = "profiles are taken on x86-64 Linux only";
+
+pub(crate) fn capability() -> Capability {
+    Capability::unavailable("profile.cpu", WHY)
+}
+
+/// None is ever made.
+#[derive(Debug)]
+pub(crate) enum Session {}
+
+impl Session {
+    pub(crate) fn start(_: &Options) -> Result<Self, Error> {
+        Err(Error::Unavailable(WHY.into()))
+    }
+
+    pub(crate) fn read(&self) -> Result<Profile, Error> {
+        match *self {}
+    }
+}

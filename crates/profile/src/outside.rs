@@ -1,0 +1,388 @@
+//! A profile of a process that dormouse is not in: by thread, and by the kernel's events, where
+//! these are allowed.
+//!
+//! Nothing comes into the process. Each of its threads has an event on each processor, which
+//! records into that processor's ring, in memory of this process. Threads are looked for at each
+//! pass. Events are not inherited: with one for each processor, a thread would take three times as
+//! long to start.
+//!
+//! # Weights
+//!
+//! A sample stands for a period of the thread's CPU time. At a report, the samples of a thread that
+//! lives are scaled to what the kernel says that the thread has used. A thread that has used time
+//! and met no sample has a row without a stack; so have the threads that nobody saw, together.
+//! Where the kernel's own time may not be sampled, a thread's samples are not scaled: what they
+//! leave of its time has no stack.
+//!
+//! # Descriptors
+//!
+//! One for each thread and processor, and one for each processor, up to three quarters of the limit
+//! of this process. A thread for which none is left counts as refused.
+//!
+//! # References
+//!
+//! `perf_event_open(2)`, `clock_getcpuclockid(3)`; `schedstat` in Linux
+//! `Documentation/scheduler/sched-stats.rst`.
+
+use std::collections::{HashMap, HashSet};
+use std::fmt::Write as _;
+use std::fs;
+use std::num::NonZero;
+use std::time::{Instant, SystemTime};
+
+use dormouse_clock::process_cpu_ns_of;
+use dormouse_maps::{AddressSpace, Perms};
+use dormouse_sys::perf::{
+    Attr, Buffer, Error as Refusal, KernelEvent, OpenEvent, Sampling, Subject, What, online_cpus,
+};
+use dormouse_sys::process::threads::list_of;
+use rustix::process::{Resource, getrlimit};
+
+use crate::aggregate::Aggregate;
+use crate::profile::{MappedRange, Node, Profile, ProfileCoverage, ProfileKind, Sample, Thread};
+use crate::{Error, Options};
+
+/// Bytes of the ring of a processor: some hundred samples.
+const RING: usize = 128 << 10;
+/// The lower half of the address space is the program's.
+const USER_END: u64 = 1 << 63;
+/// Nanoseconds of a second.
+const SECOND: u64 = 1_000_000_000;
+
+/// A profile of another process, from outside. It ends when this is dropped.
+#[derive(Debug)]
+#[must_use = "the profile ends when this is dropped"]
+pub struct OutsideProfiling {
+    pid: u32,
+    period: NonZero<u64>,
+    space: AddressSpace,
+    mappings: Vec<MappedRange>,
+    /// The event that each thread gets.
+    attr: Attr,
+    /// Whether the kernel's own time is sampled.
+    has_kernel: bool,
+    rings: Vec<(u32, Buffer)>,
+    threads: HashMap<u32, Sampled>,
+    aggregate: Aggregate,
+    begun: Instant,
+    unix_ns: u64,
+    /// CPU time of the process at the beginning and at the last pass.
+    cpu: [Option<u64>; 2],
+    coverage: ProfileCoverage,
+    /// The first refusal of the kernel.
+    why: Option<String>,
+}
+
+/// A thread of the process.
+#[derive(Debug)]
+struct Sampled {
+    /// Its place in the aggregate.
+    index: u32,
+    /// Its CPU time when it was found, and at the last pass that saw it.
+    base: u64,
+    used: u64,
+    /// One for each processor; none if it was refused, or has ended.
+    events: Vec<OpenEvent>,
+    is_alive: bool,
+}
+
+impl OutsideProfiling {
+    /// Begins to sample the CPU time of all threads of a process.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unavailable`]: there is no such process, the kernel does not allow it, or another
+    /// kind is asked for.
+    pub fn start(pid: u32, options: &Options) -> Result<Self, Error> {
+        if options.kind != ProfileKind::Cpu {
+            let kind = options.kind.name();
+            return Err(unavailable(format!(
+                "a profile of {kind} from outside: that takes dormouse in the process"
+            )));
+        }
+        let space = AddressSpace::of(pid).map_err(unavailable)?;
+        let hz = u64::from(options.hz).clamp(1, 10_000);
+        let period = NonZero::new(SECOND / hz).unwrap_or(NonZero::<u64>::MIN);
+        let unix = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let cpu = process_cpu_ns_of(pid);
+        let (attr, has_kernel) = allowed(pid)?;
+        let mut profiling = Self {
+            pid,
+            period,
+            space,
+            mappings: Vec::new(),
+            attr,
+            has_kernel,
+            rings: rings(period)?,
+            threads: HashMap::new(),
+            aggregate: Aggregate::new(),
+            begun: Instant::now(),
+            unix_ns: u64::try_from(unix.as_nanos()).unwrap_or(u64::MAX),
+            cpu: [cpu, cpu],
+            coverage: ProfileCoverage::default(),
+            why: None,
+        };
+        profiling.look(true);
+        profiling.look(false);
+        match profiling.why.take() {
+            Some(why) if profiling.coverage.armed == 0 => Err(Error::Unavailable(why)),
+            why => {
+                profiling.why = why;
+                Ok(profiling)
+            }
+        }
+    }
+
+    /// Takes in what was recorded, and samples the threads that have come. Some hundred samples fit
+    /// between two passes for each processor, so call it ten times a second. Whether the process
+    /// goes on; one that executes another program does not.
+    pub fn pass(&mut self) -> bool {
+        self.drain();
+        self.look(false);
+        self.space.refresh().is_ok()
+    }
+
+    /// The profile so far.
+    pub fn read(&mut self) -> Profile {
+        self.drain();
+        self.look(false);
+        if self.space.refresh().is_ok() {
+            self.mappings = code(&self.space);
+        }
+        let (groups, mut threads, stacks, mut samples) = self.aggregate.parts();
+        let mut known = 0;
+        for thread in self.threads.values() {
+            known += self.scale(thread, &mut samples);
+        }
+        let total = self.cpu[1].zip(self.cpu[0]).map_or(0, |(now, then)| now.saturating_sub(then));
+        if total > known {
+            let thread = threads.len() as u32;
+            threads.push(Thread { tid: 0, name: "(threads that have ended)".to_owned() });
+            samples.push(Sample { thread, values: [0, total - known, 0, 0], ..Sample::default() });
+        }
+        let mut coverage = self.coverage.clone();
+        coverage.total = total;
+        coverage.merged = self.aggregate.merged();
+        coverage.ended = ended(&stacks, &samples, &self.mappings);
+        coverage
+            .notes
+            .push("taken from outside: by thread, for nothing in the process knows groups".to_owned());
+        if !self.has_kernel {
+            coverage.notes.push(
+                "the kernel's own time may not be sampled here: it is in the rows without a stack".to_owned(),
+            );
+        }
+        coverage.notes.extend(self.why.iter().map(|why| format!("a thread could not be sampled: {why}")));
+        Profile {
+            kind: ProfileKind::Cpu,
+            unix_ns: self.unix_ns,
+            duration_ns: u64::try_from(self.begun.elapsed().as_nanos()).unwrap_or(u64::MAX),
+            period: self.period.get(),
+            pid: self.pid,
+            program: fs::read_link(format!("/proc/{}/exe", self.pid))
+                .map_or_else(|_| String::new(), |path| path.to_string_lossy().into_owned()),
+            groups,
+            threads,
+            stacks,
+            samples,
+            mappings: self.mappings.clone(),
+            coverage,
+            ..Profile::default()
+        }
+    }
+
+    /// Scales the samples of a thread to its CPU time, and says how much that is in all.
+    fn scale(&self, thread: &Sampled, samples: &mut Vec<Sample>) -> u64 {
+        let rows = samples.iter_mut().filter(|row| row.thread == thread.index);
+        let sampled: u64 = rows.map(|row| row.values[1]).sum();
+        let used = thread.used.saturating_sub(thread.base);
+        // The use of a thread after it was seen for the last time is in its samples alone.
+        let used = if thread.is_alive { used } else { used.max(sampled) };
+        if self.has_kernel && sampled > 0 {
+            // The parts of rounding add up.
+            let (mut before, mut given) = (0_u128, 0);
+            for row in samples.iter_mut().filter(|row| row.thread == thread.index) {
+                before += u128::from(row.values[1]);
+                let until = (u128::from(used) * before / u128::from(sampled)) as u64;
+                row.values[1] = until - given;
+                given = until;
+            }
+        } else if used > sampled {
+            samples.push(Sample {
+                thread: thread.index,
+                values: [0, used - sampled, 0, 0],
+                ..Sample::default()
+            });
+        }
+        used.max(if self.has_kernel { 0 } else { sampled })
+    }
+
+    /// Looks for threads; `first`: for those that have used time before the profile.
+    fn look(&mut self, first: bool) {
+        let mut tids = Vec::new();
+        if list_of(self.pid, &mut tids).is_err() {
+            tids.clear();
+        }
+        self.cpu[1] = process_cpu_ns_of(self.pid).or(self.cpu[1]);
+        for &tid in &tids {
+            let Some(used) = thread_cpu(self.pid, tid) else { continue };
+            // A number that came back with less time is another thread's.
+            match self.threads.get_mut(&tid) {
+                Some(known) if known.is_alive && used >= known.used => known.used = used,
+                _ => self.arm(tid, used, if first { used } else { 0 }),
+            }
+        }
+        let listed: HashSet<u32> = tids.into_iter().collect();
+        for (_, gone) in self.threads.iter_mut().filter(|(tid, _)| !listed.contains(tid)) {
+            gone.is_alive = false;
+            gone.events.clear();
+        }
+    }
+
+    fn arm(&mut self, tid: u32, used: u64, base: u64) {
+        let open = self.threads.values().map(|thread| thread.events.len()).sum::<usize>() + self.rings.len();
+        let events = if open + self.rings.len() > descriptors() {
+            Err(Refusal::NoDescriptor("task-clock"))
+        } else {
+            let each = self.rings.iter();
+            each.map(|(cpu, ring)| ring.open_into(&self.attr, Subject::ThreadOnCpu { tid, cpu: *cpu }))
+                .collect()
+        };
+        // It may have ended meanwhile.
+        if let Err(Refusal::NoSuchThread { .. }) = events {
+            return;
+        }
+        self.coverage.threads += 1;
+        let events = events.unwrap_or_else(|refusal| {
+            self.coverage.refused += 1;
+            self.why.get_or_insert_with(|| refusal.to_string());
+            Vec::new()
+        });
+        self.coverage.armed += u64::from(!events.is_empty());
+        let name = fs::read(format!("/proc/{}/task/{tid}/comm", self.pid)).unwrap_or_default();
+        let name = String::from_utf8_lossy(name.trim_ascii_end()).into_owned();
+        let index = self.aggregate.add_thread(Thread { tid, name });
+        // One whose number came back keeps its row; its predecessor's is told apart by the index.
+        self.threads.insert(tid, Sampled { index, base, used, events, is_alive: true });
+    }
+
+    fn drain(&mut self) {
+        let Self { rings, threads, aggregate, coverage, period, .. } = self;
+        for (_, ring) in rings {
+            ring.drain(|record| match record.what {
+                What::Sample { tid, ip, callchain, .. } => {
+                    let Some(thread) = threads.get(&tid) else { return };
+                    coverage.samples += 1;
+                    let own = (callchain.is_empty() && ip < USER_END).then_some(ip);
+                    let frames = callchain.iter().enumerate().map(|(place, &address)| {
+                        // Callers: inside the instruction that called.
+                        if place == 0 { address } else { address.saturating_sub(1) }
+                    });
+                    let frames: Vec<u64> = own.into_iter().chain(frames).collect();
+                    aggregate.add(0, thread.index, frames.into_iter(), [1, period.get(), 0, 0]);
+                }
+                What::Lost(lost) => coverage.dropped += lost,
+                _ => {}
+            });
+        }
+    }
+}
+
+#[allow(clippy::needless_pass_by_value, reason = "an error on its way")]
+fn unavailable(why: impl ToString) -> Error {
+    Error::Unavailable(why.to_string())
+}
+
+/// The event that this process may open for that one: with the kernel's time, or without.
+fn allowed(pid: u32) -> Result<(Attr, bool), Error> {
+    let attr = Attr::count(KernelEvent::TaskClock).until_exec();
+    match OpenEvent::open(&attr.disabled(), Subject::Thread(pid)) {
+        Ok(_) => return Ok((attr, true)),
+        Err(Refusal::Denied { .. }) => {}
+        Err(refusal) => return Err(unavailable(refusal)),
+    }
+    let attr = attr.user_only();
+    OpenEvent::open(&attr.disabled(), Subject::Thread(pid)).map_err(unavailable)?;
+    Ok((attr, false))
+}
+
+/// A ring for each processor. They belong to events that count nothing, so that they outlive the
+/// threads.
+fn rings(every: NonZero<u64>) -> Result<Vec<(u32, Buffer)>, Error> {
+    let own = dormouse_sys::process::identity::tid();
+    let idle = Attr::count(KernelEvent::Dummy).user_only().disabled();
+    let sampling = Sampling { every, life: false, callchain: true, stack_bytes: 0 };
+    let mut rings = Vec::new();
+    for cpu in online_cpus() {
+        let mut bytes = RING;
+        loop {
+            match Buffer::open(&idle, sampling, Subject::ThreadOnCpu { tid: own, cpu }, bytes) {
+                Ok(ring) => rings.push((cpu, ring)),
+                Err(Refusal::LockedMemory { .. }) if bytes > 4096 => {
+                    bytes /= 2;
+                    continue;
+                }
+                // Switched off since.
+                Err(Refusal::NoSuchCpu(_)) => {}
+                Err(refusal) => return Err(unavailable(refusal)),
+            }
+            break;
+        }
+    }
+    Ok(rings)
+}
+
+/// The most descriptors that events may take of this process's.
+fn descriptors() -> usize {
+    let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    usize::try_from(limit / 4 * 3).unwrap_or(usize::MAX)
+}
+
+/// CPU time of a thread.
+fn thread_cpu(pid: u32, tid: u32) -> Option<u64> {
+    let said = fs::read_to_string(format!("/proc/{pid}/task/{tid}/schedstat")).ok()?;
+    said.split(' ').next()?.parse().ok()
+}
+
+/// The mappings of a space that have code.
+fn code(space: &AddressSpace) -> Vec<MappedRange> {
+    let all = space.mappings().unwrap_or_default();
+    let code = all.into_iter().filter(|mapping| mapping.value.perms.contains(Perms::EXECUTE));
+    code.map(|mapping| MappedRange {
+        start: mapping.start,
+        end: mapping.last.saturating_add(1),
+        offset: mapping.value.offset,
+        path: space
+            .object(mapping.value.object)
+            .map_or_else(String::new, |object| object.name().to_string_lossy().into_owned()),
+        build_id: space.build_id(&mapping).map_or_else(String::new, |id| hex(&id)),
+    })
+    .collect()
+}
+
+/// The samples whose outermost known frame is one of the C library, which calls the first function
+/// of a thread.
+fn ended(stacks: &[Node], samples: &[Sample], code: &[MappedRange]) -> u64 {
+    let is_library = |address: u64| {
+        let of = code.iter().find(|mapping| (mapping.start..mapping.end).contains(&address));
+        let name = of.and_then(|mapping| mapping.path.rsplit('/').next()).unwrap_or_default();
+        ["libc.", "libc-", "ld-musl-"].iter().any(|library| name.starts_with(library))
+    };
+    let mut is_whole: Vec<bool> = Vec::with_capacity(stacks.len());
+    for node in stacks {
+        // A node comes after its parent, and one without a parent is the outermost.
+        let above = (node.parent as usize).checked_sub(1).and_then(|parent| is_whole.get(parent)).copied();
+        is_whole.push(above.unwrap_or_else(|| is_library(node.address)));
+    }
+    let is_whole = |row: &&Sample| {
+        (row.stack as usize).checked_sub(1).and_then(|at| is_whole.get(at)).copied().unwrap_or(false)
+    };
+    samples.iter().filter(is_whole).map(|row| row.values[0]).sum()
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}

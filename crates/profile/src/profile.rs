@@ -1,0 +1,226 @@
+//! A profile as data.
+
+use serde::{Deserialize, Serialize};
+
+/// The kinds of samples.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum ProfileKind {
+    /// CPU time.
+    #[default]
+    Cpu,
+    /// Allocations.
+    Alloc,
+    /// Page faults.
+    Faults,
+}
+
+/// A column of values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Column {
+    /// Its name, as pprof has it.
+    pub name: &'static str,
+    /// The unit, as pprof has it: `count`, `nanoseconds`, `bytes`.
+    pub unit: &'static str,
+}
+
+/// The values of a sample, one for each of [`ProfileKind::columns`]; the others are 0.
+pub type Values = [u64; 4];
+
+impl ProfileKind {
+    /// The columns of its values.
+    pub fn columns(self) -> &'static [Column] {
+        const fn column(name: &'static str, unit: &'static str) -> Column {
+            Column { name, unit }
+        }
+        match self {
+            Self::Cpu => const { &[column("samples", "count"), column("cpu", "nanoseconds")] },
+            Self::Alloc => {
+                const {
+                    &[
+                        column("alloc_objects", "count"),
+                        column("alloc_space", "bytes"),
+                        column("inuse_objects", "count"),
+                        column("inuse_space", "bytes"),
+                    ]
+                }
+            }
+            Self::Faults => const { &[column("samples", "count"), column("faults", "count")] },
+        }
+    }
+
+    /// The column that tables and pictures show.
+    pub fn main_column(self) -> usize {
+        1
+    }
+
+    /// Its name, as in options and URLs.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Cpu => "cpu",
+            Self::Alloc => "alloc",
+            Self::Faults => "faults",
+        }
+    }
+}
+
+/// The index, in [`Profile::groups`], of work that was in no group.
+pub const NO_GROUP: u32 = 0;
+
+/// A profile: stacks with weights, by group and thread. Addresses have no names yet.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Profile {
+    /// The kind of samples.
+    pub kind: ProfileKind,
+    /// When it began, in nanoseconds since 1970.
+    pub unix_ns: u64,
+    /// How long it took, in nanoseconds.
+    pub duration_ns: u64,
+    /// The wanted distance of two samples in the unit of the main column: nanoseconds of a thread's
+    /// CPU time, bytes, or faults.
+    pub period: u64,
+    /// The process.
+    pub pid: u32,
+    /// The path of its executable.
+    pub program: String,
+    /// Groups; the first one stands for work in no group.
+    pub groups: Vec<ProfileGroup>,
+    /// Threads that were sampled.
+    pub threads: Vec<Thread>,
+    /// All stacks as one tree: a node after its parent.
+    pub stacks: Vec<Node>,
+    /// Samples that agree in group, thread and stack, added up.
+    pub samples: Vec<Sample>,
+    /// The files that lay at the addresses.
+    pub mappings: Vec<MappedRange>,
+    /// The moments of single samples, if they were asked for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub timeline: Vec<Moment>,
+    /// How much is missing, and why.
+    pub coverage: ProfileCoverage,
+}
+
+/// A group in a profile.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProfileGroup {
+    /// Its number in the service; 0 for work in no group.
+    pub id: u32,
+    /// Its name; empty for work in no group.
+    pub name: String,
+    /// The use that it really had, in the unit of the main column, by the account of groups. The
+    /// samples of the group add up to this, but for rounding, if there is one. `None`: nobody
+    /// knows, and samples stand for themselves.
+    pub total: Option<u64>,
+}
+
+/// A thread in a profile.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Thread {
+    /// The kernel's id of it.
+    pub tid: u32,
+    /// Its name.
+    pub name: String,
+}
+
+/// A frame, and those above it: a node in the tree of stacks.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Node {
+    /// One more than the index of the caller's node; 0: this is the outermost frame.
+    pub parent: u32,
+    /// An address inside the instruction that ran, or that called: for callers one less than the
+    /// return address.
+    pub address: u64,
+}
+
+/// Samples that agree in group, thread and stack, added up.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sample {
+    /// The index of the group.
+    pub group: u32,
+    /// The index of the thread.
+    pub thread: u32,
+    /// One more than the index of the innermost frame's node; 0: the time is known, the stack is
+    /// not.
+    pub stack: u32,
+    /// The values.
+    pub values: Values,
+}
+
+/// A mapping of the process.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MappedRange {
+    /// Its first address.
+    pub start: u64,
+    /// The address behind its last.
+    pub end: u64,
+    /// Where in the file it begins.
+    pub offset: u64,
+    /// The file's path as the kernel says it, or a name like `[vdso]`.
+    pub path: String,
+    /// The file's build id, in hexadecimal digits; empty if it has none.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub build_id: String,
+}
+
+/// When a sample was taken.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Moment {
+    /// Nanoseconds since the profile began.
+    pub at_ns: u64,
+    /// The index of its row in [`Profile::samples`].
+    pub sample: u32,
+    /// Its own weight, in the unit of the main column.
+    pub value: u64,
+}
+
+/// How much a profile has seen, and how much it has not.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ProfileCoverage {
+    /// The use of the process while the profile was taken, in the unit of the main column; 0:
+    /// nobody knows.
+    pub total: u64,
+    /// How much of that is in groups.
+    pub in_groups: u64,
+    /// Threads that were seen.
+    pub threads: u64,
+    /// Threads that were sampled.
+    pub armed: u64,
+    /// Threads that the kernel refused a timer or an event.
+    pub refused: u64,
+    /// Threads that block the signal by which samples are taken.
+    pub blocking: u64,
+    /// Samples taken.
+    pub samples: u64,
+    /// Samples for which there was no room. Their weight is in their thread's next.
+    pub dropped: u64,
+    /// Expiries of timers that were merged with others. Their weight is in the sample.
+    pub overruns: u64,
+    /// Stacks that were followed to their end.
+    pub ended: u64,
+    /// Stacks that were longer than there is room for.
+    pub cut: u64,
+    /// Samples whose stack found no room in the table of stacks, and are counted without it.
+    pub merged: u64,
+    /// Everything else that the reader should know: one sentence each.
+    pub notes: Vec<String>,
+}
+
+impl Profile {
+    /// The addresses of a stack, the innermost first. Empty for a stack that is not known.
+    pub fn stack(&self, stack: u32) -> impl Iterator<Item = u64> + '_ {
+        let mut next = stack;
+        std::iter::from_fn(move || {
+            let node = self.stacks.get(next.checked_sub(1)? as usize)?;
+            // A node comes after its parent: what another process wrote cannot lead in circles.
+            next = if node.parent < next { node.parent } else { 0 };
+            Some(node.address)
+        })
+    }
+
+    /// The mapping that holds an address.
+    pub fn mapping(&self, address: u64) -> Option<&MappedRange> {
+        self.mappings.iter().find(|mapping| (mapping.start..mapping.end).contains(&address))
+    }
+}

@@ -1,0 +1,48 @@
+//! A profile that is being taken, of any kind.
+
+use dormouse_sys::Capability;
+
+use crate::sampling::{self, Session};
+use crate::{Error, Options, Profile, ProfileKind};
+
+/// Whether this process can be profiled: a line of the report of what works here.
+pub fn capability() -> Capability {
+    sampling::capability()
+}
+
+/// A profile that is being taken. Ends when it is dropped.
+#[derive(Debug)]
+pub struct Profiling {
+    kind: ProfileKind,
+    session: Session,
+}
+
+impl Profiling {
+    /// Begins to take samples.
+    ///
+    /// # Cost
+    ///
+    /// [`ProfileKind::Cpu`]: starts a thread if nobody profiles yet, which makes a timer for each
+    /// thread of the process: some microseconds each. Returns when all are made. The others: see
+    /// [`Options`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unavailable`]: this system, or a limit of this process, does not allow any samples.
+    /// Where only some threads are left out, the profile says so ([`Profile::coverage`]).
+    pub fn start(options: &Options) -> Result<Self, Error> {
+        let session = Session::start(options)?;
+        Ok(Self { kind: options.kind, session })
+    }
+
+    /// The profile so far. Groups have numbers only ([`crate::ProfileGroup::id`]): their names and
+    /// accounts are the caller's to fill in. In a child of a fork, and where the sampler was
+    /// killed, the profile is empty, and a note says why.
+    pub fn read(&self) -> Profile {
+        self.session.read().unwrap_or_else(|error| {
+            let mut empty = Profile { kind: self.kind, ..Profile::default() };
+            empty.coverage.notes.push(error.to_string());
+            empty
+        })
+    }
+}

@@ -1,0 +1,80 @@
+//! One sample of an allocation, on the thread that allocates, inside of the allocator.
+//!
+//! # Async-signal-safety
+//!
+//! A handler of the host's may allocate. So this takes no lock, allocates nothing, and leaves
+//! `errno` as it was. It makes two system calls, which block signals so that no handler jumps out
+//! of a record that is half written; one for the thread's id, if the thread has no block; and those
+//! of [`own_stack`] and, on a foreign stack, [`dormouse_sys::stack`].
+//!
+//! # Safety
+//!
+//! The unsafe code writes a record, and `errno`.
+#![allow(unsafe_code)]
+
+use dormouse_sys::heap::{Allocation, Listener};
+use dormouse_sys::process::identity;
+use dormouse_sys::signals;
+use dormouse_sys::thread::{self, ThreadBlock};
+
+use super::live;
+use crate::sampling::queue::{self, Queue, QueueOf};
+use crate::sampling::{own_stack, walk};
+
+/// The rest of a record of an allocation.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Picked {
+    pub(super) tid: u32,
+    /// Its place in the table of those that are there, if it has one.
+    pub(super) live: Option<u32>,
+    pub(super) allocation: Allocation,
+}
+
+/// A record of an allocation.
+pub(super) type Record = queue::Record<Picked>;
+
+/// Where records go.
+pub(super) static QUEUE: QueueOf<Picked> = QueueOf::new();
+
+/// The process's listener.
+pub(super) static LISTENER: Listener = Listener { allocated, freed: live::take_out };
+
+fn allocated(allocation: &Allocation) {
+    let Some(queue) = QUEUE.get() else { return };
+    let block = thread::try_current();
+    let tid = block.map_or_else(identity::tid, ThreadBlock::tid);
+    if signals::is_ours(tid) {
+        return;
+    }
+    // SAFETY: the thread's own place.
+    let errno = unsafe { libc::__errno_location() };
+    // SAFETY: as above.
+    let before = unsafe { errno.read() };
+    let group = block.map_or(0, |block| block.own_current().group);
+    signals::blocked(|| record(queue, Picked { tid, live: None, allocation: *allocation }, group));
+    // SAFETY: as above.
+    unsafe { errno.write(before) };
+}
+
+fn record(queue: &Queue<Picked>, picked: Picked, group: u32) {
+    let Allocation { place, frame, stack, .. } = picked.allocation;
+    let live = live::enter(place);
+    let own = own_stack::from(stack);
+    let write = |record: *mut Record| {
+        // SAFETY: a place for a record, whose frames are numbers; the stack can be read from the
+        // stack pointer on.
+        unsafe {
+            (*record).of_kind = Picked { live, ..picked };
+            (*record).at_ns = 0;
+            (*record).group = group;
+            let (depth, end) = walk::callers(frame, stack, &own, &mut (*record).frames, 0);
+            (*record).depth = depth as u32;
+            (*record).end = end;
+        }
+    };
+    // SAFETY: writes all fields, and returns.
+    if !unsafe { queue.push(write) } && live.is_some() {
+        // Nobody will know whose it is.
+        live::take_out(place);
+    }
+}

@@ -1,0 +1,216 @@
+//! Profiles of allocations that are being taken, on the keeper's thread.
+//!
+//! # Weights
+//!
+//! A sample of `size` bytes was told of with odds of `1 - exp(-size / period)`, and stands for the
+//! inverse of that many allocations. Profiles that are taken at once share the samples of the
+//! finest: each sample has the weight of the period by which it was picked, so all are right.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use dormouse_sys::heap::{Heap, Told};
+
+use super::listener::{LISTENER, Picked, QUEUE, Record};
+use super::live;
+use crate::Error;
+use crate::mappings::Mappings;
+use crate::options::Options;
+use crate::profile::{Profile, ProfileKind};
+use crate::sampling::queue::Queue;
+use crate::sampling::sum::Sum;
+
+/// The time between two looks at the queue.
+const DRAIN: Duration = Duration::from_millis(50);
+/// Records that there is room for: forty thousand a second.
+const RECORDS: usize = 2048;
+
+/// The sampler of allocations.
+#[derive(Debug, Default)]
+pub(in crate::sampling) struct Sampler {
+    takes: Vec<(u64, Take)>,
+    awake: Option<Awake>,
+    mappings: Mappings,
+}
+
+/// The allocator, while it tells of allocations.
+#[derive(Debug)]
+struct Awake {
+    heap: &'static dyn Heap,
+    queue: &'static Queue<Picked>,
+    _sample: Box<dyn Told>,
+    frees: Option<Box<dyn Told>>,
+}
+
+/// One profile.
+#[derive(Debug)]
+struct Take {
+    sum: Sum,
+    /// The samples that the queue, and the table of those that are there, had lost before.
+    dropped: u64,
+    lost: u64,
+    /// A part of an object, which is left of rounded weights.
+    rest: f64,
+    /// By place in the table: the latest sample that had it. None: nobody asks.
+    live: Option<HashMap<u32, Kept>>,
+}
+
+#[derive(Debug)]
+struct Kept {
+    address: usize,
+    row: u32,
+    objects: u64,
+    bytes: u64,
+}
+
+impl Sampler {
+    pub(in crate::sampling) fn is_empty(&self) -> bool {
+        self.takes.is_empty()
+    }
+
+    /// Begins a profile.
+    pub(in crate::sampling) fn start(&mut self, number: u64, options: &Options) -> Result<(), Error> {
+        let unavailable = |why: String| Error::Unavailable(why);
+        let Some(heap) = options.heap else {
+            return Err(unavailable(
+                "the service does not use dormouse::Alloc as its global allocator".into(),
+            ));
+        };
+        if let Some(why) = heap.why_not() {
+            return Err(unavailable(why));
+        }
+        self.drain();
+        let period = options.bytes.max(1);
+        let finest = self.takes.iter().map(|(_, take)| take.sum.period()).fold(period, u64::min);
+        let awake = match &mut self.awake {
+            Some(awake) => awake,
+            none => {
+                let queue = QUEUE.begin(RECORDS).map_err(|error| unavailable(error.to_string()))?;
+                heap.set_period(finest);
+                let sample = heap.sample(&LISTENER).map_err(unavailable)?;
+                none.insert(Awake { heap, queue, _sample: sample, frees: None })
+            }
+        };
+        if options.live && awake.frees.is_none() {
+            let frees = awake.heap.watch_frees().map_err(unavailable);
+            match frees {
+                Ok(frees) => awake.frees = Some(frees),
+                Err(error) => {
+                    self.sleep_if_empty();
+                    return Err(error);
+                }
+            }
+            // From now on frees are told of, so nothing is entered that goes unseen.
+            live::begin();
+        }
+        awake.heap.set_period(finest);
+        let (dropped, lost) = (awake.queue.dropped(), live::lost());
+        let live = options.live.then(HashMap::new);
+        let take = Take { sum: Sum::new(ProfileKind::Alloc, period), dropped, lost, rest: 0.0, live };
+        self.takes.push((number, take));
+        Ok(())
+    }
+
+    /// The profile so far.
+    pub(in crate::sampling) fn read(&mut self, number: u64) -> Option<Profile> {
+        self.drain();
+        self.mappings.refresh();
+        let dropped = self.awake.as_ref().map_or(0, |awake| awake.queue.dropped());
+        let (_, take) = self.takes.iter_mut().find(|(other, _)| *other == number)?;
+        Some(take.read(dropped, &self.mappings))
+    }
+
+    /// Ends a profile.
+    pub(in crate::sampling) fn end(&mut self, number: u64) {
+        self.drain();
+        self.takes.retain(|&(other, _)| other != number);
+        self.sleep_if_empty();
+        let Some(awake) = &mut self.awake else { return };
+        if !self.takes.iter().any(|(_, take)| take.live.is_some()) {
+            live::end();
+            awake.frees = None;
+        }
+        let finest = self.takes.iter().map(|(_, take)| take.sum.period()).min();
+        awake.heap.set_period(finest.unwrap_or(u64::MAX));
+    }
+
+    fn sleep_if_empty(&mut self) {
+        if self.takes.is_empty() {
+            live::end();
+            self.awake = None;
+        }
+    }
+
+    /// Reads what threads have left. Gives the time until the next look.
+    pub(in crate::sampling) fn step(&mut self) -> Option<Duration> {
+        self.drain();
+        (!self.is_empty()).then_some(DRAIN)
+    }
+
+    fn drain(&mut self) {
+        let Some(awake) = &self.awake else { return };
+        let takes = &mut self.takes;
+        let mut add = |record: &Record| takes.iter_mut().for_each(|(_, take)| take.add(record));
+        while awake.queue.pop(&mut add).is_some() {}
+    }
+}
+
+impl Take {
+    fn add(&mut self, record: &Record) {
+        let Picked { tid, live, allocation } = record.of_kind;
+        let weight = weight(allocation.size, allocation.period);
+        // Parts of objects are handed on to the next sample, so that they are not lost.
+        let objects = (weight + self.rest).floor();
+        self.rest += weight - objects;
+        let (objects, bytes) = (objects as u64, (weight * allocation.size as f64).round() as u64);
+        let row = self.sum.add(tid, record, [objects, bytes, 0, 0]);
+        if let (Some(kept), Some(place)) = (&mut self.live, live) {
+            // One that had the place before has been freed.
+            kept.insert(place, Kept { address: allocation.place, row, objects, bytes });
+        }
+    }
+
+    fn read(&mut self, dropped: u64, mappings: &Mappings) -> Profile {
+        let dropped = dropped - self.dropped;
+        if dropped > 0 {
+            self.sum.note(
+                "allocations came faster than samples are read: what found no room is missing; a longer period \
+                 loses nothing",
+            );
+        }
+        let lost = live::lost() - self.lost;
+        if lost > 0 && self.live.is_some() {
+            self.sum
+                .note("more allocations were there than the table of them has room for: inuse is too low");
+        }
+        self.sum.coverage.dropped = dropped;
+        let live = &self.live;
+        self.sum.read(mappings, |rows| {
+            for (&place, kept) in live.iter().flatten() {
+                if live::has(place, kept.address) {
+                    let [_, _, objects, bytes] = &mut rows[kept.row as usize].values;
+                    *objects += kept.objects;
+                    *bytes += kept.bytes;
+                }
+            }
+        })
+    }
+}
+
+/// How many allocations of a size a sample stands for.
+fn weight(size: usize, period: u64) -> f64 {
+    let odds = -(-(size as f64) / period as f64).exp_m1();
+    if odds > 0.0 { 1.0 / odds } else { 0.0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::weight;
+
+    #[test]
+    fn weights_are_inverse_odds() {
+        assert!((weight(1, 512) - 512.5).abs() < 0.01);
+        assert!((weight(512, 512) - 1.0 / (1.0 - 1.0 / std::f64::consts::E)).abs() < 1e-9);
+        assert!((weight(1 << 20, 512) - 1.0).abs() < 1e-9);
+    }
+}

@@ -1,0 +1,165 @@
+//! Arming: a slot and a timer for a thread, by the sampler or by the thread itself.
+//!
+//! A thread that claims a block of dormouse's while a profile is being taken arms itself, so that
+//! one which lives shorter than the sampler takes to see it is sampled too. While nobody profiles
+//! that is one load.
+//!
+//! # Async-signal-safety
+//!
+//! [`arm`] and [`disarm`] are: a thread may claim its block in a signal handler.
+
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use dormouse_sys::perf::is_filtered;
+use dormouse_sys::process::identity;
+use dormouse_sys::signals;
+use dormouse_sys::thread::{self, ThreadBlock};
+
+use super::signal;
+use super::slots::{self, Claim, SlotId};
+use super::timer;
+
+/// The period of timers, in nanoseconds of CPU time; 0 while nobody profiles.
+static PERIOD: AtomicU64 = AtomicU64::new(0);
+/// The process whose timers these are; 0 before the first profile.
+static OWNER: AtomicU64 = AtomicU64::new(0);
+/// Timers that there are.
+static TIMERS: AtomicU64 = AtomicU64::new(0);
+/// Timers that there may be.
+static MOST: AtomicU64 = AtomicU64::new(0);
+/// A row of numbers that look random.
+static RANDOM: AtomicU64 = AtomicU64::new(0);
+
+/// The reason why a thread has no timer.
+#[derive(Debug)]
+pub(super) enum Refused {
+    /// No slot is free.
+    Slots,
+    /// A quarter of what the user may have.
+    Limit,
+    /// The kernel's.
+    Kernel(io::Error),
+}
+
+/// The period of timers; 0 while nobody profiles.
+pub(super) fn period() -> u64 {
+    PERIOD.load(Ordering::SeqCst)
+}
+
+/// From now on timers have this period, and threads that claim a block arm themselves. 0: they do
+/// not.
+pub(super) fn set_period(period: u64) {
+    MOST.store(timer::limit(), Ordering::Relaxed);
+    RANDOM.fetch_xor(
+        std::time::UNIX_EPOCH.elapsed().map_or(1, |time| time.as_nanos() as u64),
+        Ordering::Relaxed,
+    );
+    // SeqCst, as the load in `arm_self`: either the thread sees that nobody profiles, or the
+    // sampler sees the slot that it has announced before.
+    PERIOD.store(period, Ordering::SeqCst);
+}
+
+/// Has threads that claim a block arm themselves while a profile is being taken.
+pub(super) fn hook() {
+    thread::on_claim(arm_self);
+}
+
+/// Forgets the timers of another process, if this is a child of a fork: whether it is. The sampler
+/// calls it before everything else.
+pub(super) fn begin_in_child() -> bool {
+    let (owner, own) = (OWNER.load(Ordering::Relaxed), identity::id());
+    if owner == own {
+        return false;
+    }
+    PERIOD.store(0, Ordering::SeqCst);
+    TIMERS.store(0, Ordering::Relaxed);
+    slots::begin_again();
+    OWNER.store(own, Ordering::Relaxed);
+    owner != 0
+}
+
+/// Arms a thread; `None`: it is armed already.
+pub(super) fn arm(tid: u32, period: u64) -> Result<Option<SlotId>, Refused> {
+    let index = match slots::claim(tid) {
+        Claim::New(index) => index,
+        Claim::Known => return Ok(None),
+        Claim::Full => return Err(Refused::Slots),
+    };
+    let slot = slots::at(index);
+    let id = slots::next_id(index);
+    // Relaxed: it only counts.
+    if TIMERS.fetch_add(1, Ordering::Relaxed) >= MOST.load(Ordering::Relaxed) {
+        TIMERS.fetch_sub(1, Ordering::Relaxed);
+        slot.free();
+        return Err(Refused::Limit);
+    }
+    let made = timer::create(tid, signal::number(), id.to_value()).and_then(|made| {
+        slot.begin(id, made);
+        timer::set(made, 1 + random() % period, period).inspect_err(|_| timer::delete(made))
+    });
+    match made {
+        Ok(()) => Ok(Some(id)),
+        Err(error) => {
+            TIMERS.fetch_sub(1, Ordering::Relaxed);
+            let _none = slot.end(id);
+            slot.free();
+            Err(Refused::Kernel(error))
+        }
+    }
+}
+
+/// Ends the timer of a slot, and gives the slot back.
+pub(super) fn disarm(id: SlotId) {
+    if end(id) {
+        slots::at(id.index).free();
+    }
+}
+
+/// Ends the timer of a slot, if nobody else does: whether it has.
+fn end(id: SlotId) -> bool {
+    let ended = slots::at(id.index).end(id);
+    if let Some(timer) = ended {
+        timer::delete(timer);
+        TIMERS.fetch_sub(1, Ordering::Relaxed);
+    }
+    ended.is_some()
+}
+
+/// Gives the timer of a slot another period.
+pub(super) fn change(id: SlotId, period: u64) {
+    if let Some(slot) = id.slot() {
+        // A thread that has ended meanwhile has none.
+        let _ = timer::set(slot.timer(), 1 + random() % period, period);
+    }
+}
+
+/// On a thread that has just claimed its block.
+fn arm_self(block: &'static ThreadBlock) {
+    let period = period();
+    // A child has its parent's period until it profiles itself.
+    if period == 0 || OWNER.load(Ordering::Relaxed) != identity::id() {
+        return;
+    }
+    let tid = identity::tid();
+    // A filter may end the process for a timer of this thread's making, but not for the sampler's.
+    if signals::is_ours(tid) || is_filtered() {
+        return;
+    }
+    // The sampler is refused the same, and counts it.
+    let Ok(Some(id)) = arm(tid, period) else { return };
+    slots::at(id.index).set_block(block);
+    slots::announce(id);
+    if self::period() == 0 {
+        // The slot is in the sampler's list, so it is the sampler's to free.
+        end(id);
+    }
+}
+
+/// The next number: `splitmix64`.
+pub(super) fn random() -> u64 {
+    let mut bits = RANDOM.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
+    bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    bits ^ (bits >> 31)
+}

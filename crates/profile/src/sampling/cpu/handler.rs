@@ -1,0 +1,135 @@
+//! The handler: one sample of the thread that it interrupts.
+//!
+//! # Async-signal-safety
+//!
+//! It may come at any instruction, on any thread. It takes no lock, allocates nothing, touches no
+//! thread-local but `errno`, which it leaves as it was, and reads memory that cannot go while its
+//! thread runs. It makes one system call, for the thread's CPU time; where the thread is not on its
+//! own stack also those of [`dormouse_sys::stack`]. The time of day is that of the last tick, at
+//! which the timer was looked at, too: no thread is asked to read a counter that it has forbidden
+//! itself.
+//!
+//! # Safety
+//!
+//! The unsafe code reads what the kernel hands to a handler, and writes a record.
+#![allow(unsafe_code)]
+
+use std::ffi::c_void;
+use std::mem::offset_of;
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use super::signal;
+use super::slots::{Slot, SlotId};
+use crate::sampling::queue::{self, Queue};
+use crate::sampling::{registers, walk};
+
+/// The rest of a record of CPU time.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Tick {
+    /// The value of the timer's signal.
+    pub(super) value: u64,
+    /// CPU time of the thread.
+    pub(super) cpu_ns: u64,
+    /// Expiries of the timer that this one stands for, too.
+    pub(super) overruns: u32,
+}
+
+/// A record of CPU time.
+pub(super) type Record = queue::Record<Tick>;
+
+/// Where records go; null before the first profile.
+static QUEUE: AtomicPtr<Queue<Tick>> = AtomicPtr::new(ptr::null_mut());
+
+/// The queue, if there is one.
+pub(super) fn queue() -> Option<&'static Queue<Tick>> {
+    // SAFETY: null, or of a static's lifetime. Acquire: pairs with the store in `write_to`.
+    unsafe { QUEUE.load(Ordering::Acquire).as_ref() }
+}
+
+/// Has records go to this queue.
+pub(super) fn write_to(queue: &'static Queue<Tick>) {
+    // Release: pairs with the load in `queue`.
+    QUEUE.store(ptr::from_ref(queue).cast_mut(), Ordering::Release);
+}
+
+/// `siginfo_t` of a timer's signal, on systems of 64 bits.
+#[repr(C)]
+struct Expiry {
+    signal: libc::c_int,
+    errno: libc::c_int,
+    code: libc::c_int,
+    _pad: libc::c_int,
+    timer: libc::c_int,
+    overruns: u32,
+    value: u64,
+}
+
+const _: () = assert!(offset_of!(Expiry, value) == 24 && size_of::<Expiry>() <= size_of::<libc::siginfo_t>());
+
+pub(super) unsafe extern "C-unwind" fn handle(
+    signal: libc::c_int,
+    info: *mut libc::siginfo_t,
+    context: *mut c_void,
+) {
+    // SAFETY: the kernel passes a valid pointer to a handler with SA_SIGINFO.
+    let expiry = unsafe { &*info.cast_const().cast::<Expiry>() };
+    if expiry.code == libc::SI_TIMER {
+        let (value, overruns) = (expiry.value, expiry.overruns);
+        let id = SlotId::from_value(value);
+        if let Some(slot) = id.slot() {
+            // SAFETY: the thread's own errno.
+            let errno = unsafe { libc::__errno_location() };
+            // SAFETY: as above; the context is the kernel's.
+            unsafe {
+                let before = errno.read();
+                sample(slot, value, overruns, context);
+                errno.write(before);
+            }
+            return;
+        }
+        if id.was_given() {
+            // Of a timer that has ended meanwhile.
+            return;
+        }
+    }
+    // SAFETY: the arguments are the kernel's.
+    unsafe { signal::pass_on(signal, info, context) };
+}
+
+unsafe fn sample(slot: &Slot, value: u64, overruns: u32, context: *mut c_void) {
+    let Some(queue) = queue() else { return };
+    // SAFETY: the context is the kernel's.
+    let registers = unsafe { registers::interrupted(context) };
+    let group = slot.current(slot.tid()).group;
+    let (low, high) = slot.bounds();
+    let own = low..high;
+    if !own.contains(&registers.stack) {
+        slot.stray();
+    }
+    // Before there is a record to be left unfinished: a filter may end the thread for it.
+    let (cpu_ns, at_ns) = (ask(libc::CLOCK_THREAD_CPUTIME_ID), ask(libc::CLOCK_MONOTONIC_COARSE));
+    let write = |record: *mut Record| {
+        // SAFETY: a place for a record, in which every byte is a number.
+        unsafe {
+            (*record).of_kind = Tick { value, cpu_ns, overruns };
+            (*record).at_ns = at_ns;
+            (*record).group = group;
+            let (depth, end) = walk::walk(registers, &own, &mut (*record).frames);
+            (*record).depth = depth as u32;
+            (*record).end = end;
+        }
+    };
+    // SAFETY: writes all fields, and returns.
+    unsafe { queue.push(write) };
+}
+
+/// 0 where a filter refuses the question.
+fn ask(clock: libc::clockid_t) -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: a valid place.
+    if unsafe { libc::clock_gettime(clock, &raw mut time) } != 0 {
+        return 0;
+    }
+    time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
+}

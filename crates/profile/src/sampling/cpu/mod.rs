@@ -1,0 +1,54 @@
+//! CPU time: a timer on the CPU clock of each thread, whose signal takes the thread's stack.
+//!
+//! Each line relies on those above it alone.
+//!
+//! | module | is |
+//! |---|---|
+//! | `timer`, `signal` | the kernel's timers; the signal |
+//! | `slots` | what the handler knows of each thread |
+//! | `handler` | one sample |
+//! | `arm` | a slot and a timer for a thread |
+//! | `take` | a profile that is being taken: samples and their weights |
+//! | `sampler` | the work between handlers and profiles |
+
+mod arm;
+mod handler;
+mod sampler;
+mod signal;
+mod slots;
+mod take;
+mod timer;
+
+use dormouse_sys::Capability;
+use dormouse_sys::perf::is_filtered;
+use dormouse_sys::process::identity;
+
+pub(in crate::sampling) use sampler::Sampler;
+
+/// The name in the report.
+const NAME: &str = "profile.cpu";
+
+/// Whether CPU time can be sampled here.
+pub(crate) fn capability() -> Capability {
+    let most = timer::limit();
+    let threads = format!("{most} threads can have a timer");
+    if signal::number() == 0 && signal::free().next().is_none() {
+        return Capability::unavailable(NAME, "all real-time signals are in use");
+    }
+    // A filter may end the process for the call.
+    let tried = (!is_filtered()).then(|| timer::create(identity::tid(), libc::SIGURG, 0));
+    match tried {
+        Some(Err(error)) => {
+            return Capability::unavailable(NAME, format!("the kernel refuses timers: {error}"))
+                .with_fix("ulimit -i 65536");
+        }
+        Some(Ok(made)) => timer::delete(made),
+        None => {}
+    }
+    // A service of more threads is a large one.
+    if most < 1024 {
+        Capability::limited(NAME, threads).with_fix("ulimit -i 65536")
+    } else {
+        Capability::ok(NAME, threads)
+    }
+}

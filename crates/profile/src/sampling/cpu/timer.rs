@@ -1,0 +1,66 @@
+//! A timer on the CPU clock of another thread, by bare system calls: the C library's are for
+//! threads of the caller's own making.
+//!
+//! Such a timer ticks only while its thread runs, and its signal goes to that thread. It is not
+//! inherited by a child.
+//!
+//! # Async-signal-safety
+//!
+//! Each function is one system call.
+//!
+//! # References
+//!
+//! `timer_create(2)`; `kernel/time/posix-cpu-timers.c`: expiries are looked at on the tick.
+//!
+//! # Safety
+//!
+//! The unsafe code is the calls, with pointers to locals.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::ptr;
+
+/// Makes a timer that is not set, for a thread of this process.
+pub(super) fn create(tid: u32, signal: libc::c_int, value: u64) -> io::Result<u32> {
+    // The clock id of a thread: its complement, then "per thread" and "scheduler time".
+    let clock = (!tid.cast_signed() << 3) | 0b110;
+    // SAFETY: plain numbers, for which zero is a value.
+    let mut event: libc::sigevent = unsafe { std::mem::zeroed() };
+    event.sigev_value.sival_ptr = ptr::without_provenance_mut(value as usize);
+    event.sigev_signo = signal;
+    event.sigev_notify = libc::SIGEV_THREAD_ID;
+    event.sigev_notify_thread_id = tid.cast_signed();
+    let mut timer = 0_i32;
+    // SAFETY: valid places; the kernel looks at the ids itself.
+    answer(unsafe { libc::syscall(libc::SYS_timer_create, clock, &raw const event, &raw mut timer) })?;
+    Ok(timer.cast_unsigned())
+}
+
+/// Has a timer expire when its thread has run for `first` nanoseconds, and then each `period`.
+pub(super) fn set(timer: u32, first: u64, period: u64) -> io::Result<()> {
+    let time = |ns: u64| libc::timespec {
+        tv_sec: (ns / 1_000_000_000) as libc::time_t,
+        tv_nsec: (ns % 1_000_000_000) as libc::c_long,
+    };
+    let times = libc::itimerspec { it_interval: time(period), it_value: time(first) };
+    let none = ptr::null_mut::<libc::itimerspec>();
+    // SAFETY: a valid place; a timer that is not there is refused.
+    answer(unsafe { libc::syscall(libc::SYS_timer_settime, timer, 0, &raw const times, none) })
+}
+
+/// Ends a timer.
+pub(super) fn delete(timer: u32) {
+    // SAFETY: takes a number.
+    unsafe { libc::syscall(libc::SYS_timer_delete, timer) };
+}
+
+/// The most timers that dormouse makes: a quarter of the signals that the user may have queued,
+/// because each timer keeps one.
+pub(super) fn limit() -> u64 {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Sigpending).current;
+    limit.unwrap_or(u64::MAX) / 4
+}
+
+fn answer(result: libc::c_long) -> io::Result<()> {
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}

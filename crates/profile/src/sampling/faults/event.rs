@@ -1,0 +1,39 @@
+//! The event of a thread, and the way of its signal.
+
+use std::num::NonZero;
+
+use dormouse_sys::perf::{Attr, Error as Refusal, KernelEvent, OpenEvent, Subject, is_filtered};
+use dormouse_sys::trap::{self, Disposition};
+use dormouse_sys::{loader, rendezvous};
+
+use super::handler;
+
+/// Has SIGTRAP come to the watcher: the beginning of the data of events.
+pub(super) fn take_signal() -> Result<u64, String> {
+    if is_filtered() {
+        return Err("a filter of system calls is there, which may end the process for perf_event_open".into());
+    }
+    let table = rendezvous::table().map_err(|error| error.to_string())?;
+    loader::pin_self().map_err(|error| error.to_string())?;
+    let patching = table.patch.lock().map_err(|_| "called in the middle of itself, or of a fork")?;
+    let data = trap::sample(handler::on_trap);
+    drop(patching);
+    let data = data.map_err(|error| error.to_string())?;
+    if is_signal_ours() { Ok(data) } else { Err(SIGNAL_TAKEN.into()) }
+}
+
+/// The reason why there can be no trap.
+pub(super) const SIGNAL_TAKEN: &str =
+    "the program has taken SIGTRAP's handler from dormouse: samples of faults could end the process";
+
+/// Whether traps go to our handler, as far as the question is allowed.
+pub(super) fn is_signal_ours() -> bool {
+    is_filtered() || matches!(trap::disposition(), Ok(Disposition::Ours) | Err(_))
+}
+
+/// Has a thread trap at each so many page faults: in user code, and where that is allowed in the
+/// kernel's work for it.
+pub(super) fn open(tid: u32, data: u64, every: NonZero<u32>) -> Result<OpenEvent, Refusal> {
+    let attr = Attr::count(KernelEvent::PageFaults).trapping(data | u64::from(every.get())).every(every);
+    OpenEvent::open_allowed(&attr, Subject::Thread(tid))
+}

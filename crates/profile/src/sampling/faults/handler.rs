@@ -1,0 +1,67 @@
+//! One sample of a page fault, in the handler of SIGTRAP.
+//!
+//! # Async-signal-safety
+//!
+//! It takes no lock, allocates nothing, and touches no thread-local but `errno`, which its caller
+//! keeps. Its system calls block signals, so that no handler of the host's jumps out of a record
+//! that is half written, ask for the thread's id, and read the stack ([`dormouse_sys::stack`]).
+//!
+//! # Safety
+//!
+//! The unsafe code writes a record.
+#![allow(unsafe_code)]
+
+use dormouse_sys::process::identity;
+use dormouse_sys::signals;
+use dormouse_sys::thread::{self, ThreadBlock};
+use dormouse_sys::trap::PerfTrap;
+
+use crate::sampling::queue::{self, Queue, QueueOf};
+use crate::sampling::registers::Registers;
+use crate::sampling::walk::{self, End};
+
+/// The rest of a record of a fault.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Fault {
+    pub(super) tid: u32,
+    /// How many faults it stands for.
+    pub(super) faults: u32,
+}
+
+/// A record of a fault.
+pub(super) type Record = queue::Record<Fault>;
+
+/// Where records go.
+pub(super) static QUEUE: QueueOf<Fault> = QueueOf::new();
+
+/// The watcher of this kind's traps. Their data ends with the number of faults.
+pub(super) fn on_trap(trap: &PerfTrap) {
+    if let Some(queue) = QUEUE.get() {
+        signals::blocked(|| record(queue, trap));
+    }
+}
+
+fn record(queue: &Queue<Fault>, trap: &PerfTrap) {
+    let tid = identity::tid();
+    let group = thread::find(tid).map(ThreadBlock::own_current).unwrap_or_default().group;
+    let from = Registers { instruction: trap.ip, frame: trap.frame, stack: trap.stack };
+    let write = |record: *mut Record| {
+        // SAFETY: a place for a record, whose frames are numbers.
+        unsafe {
+            (*record).of_kind = Fault { tid, faults: trap.data as u32 };
+            (*record).at_ns = 0;
+            (*record).group = group;
+            // A late one comes at another place than its fault. No stack is known to be the
+            // thread's own: a thread-local would tell.
+            let (depth, end) = if trap.is_late != 0 {
+                (0, End::Lost)
+            } else {
+                walk::walk(from, &(0..0), &mut (*record).frames)
+            };
+            (*record).depth = depth as u32;
+            (*record).end = end;
+        }
+    };
+    // SAFETY: writes all fields, and returns.
+    unsafe { queue.push(write) };
+}

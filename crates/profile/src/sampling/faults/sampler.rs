@@ -1,0 +1,217 @@
+//! Profiles of page faults that are being taken, on the keeper's thread.
+//!
+//! Profiles that are taken at once share the samples of the finest. Threads that begin meanwhile
+//! are found by looking for them; what they fault before is in the account alone, as is a thread's
+//! rest of less than N faults.
+
+use std::collections::{HashMap, HashSet};
+use std::num::NonZero;
+use std::time::{Duration, Instant};
+
+use dormouse_sys::perf::{Error as Refusal, OpenEvent};
+use dormouse_sys::process::threads;
+use dormouse_sys::signals;
+
+use super::event::{self, SIGNAL_TAKEN};
+use super::handler::{Fault, QUEUE, Record};
+use crate::Error;
+use crate::mappings::Mappings;
+use crate::options::Options;
+use crate::profile::{Profile, ProfileKind};
+use crate::sampling::queue::Queue;
+use crate::sampling::sum::Sum;
+
+/// The time between two looks at the queue.
+const DRAIN: Duration = Duration::from_millis(50);
+/// The shortest time between two looks for new threads.
+const RESCAN: Duration = Duration::from_millis(100);
+/// The longest.
+const LONGEST: Duration = Duration::from_secs(1);
+/// A look for new threads comes after so many times of what the last one took.
+const RARELY: u32 = 500;
+/// Records that there is room for: forty thousand a second.
+const RECORDS: usize = 2048;
+
+/// The sampler of page faults.
+#[derive(Debug, Default)]
+pub(in crate::sampling) struct Sampler {
+    takes: Vec<(u64, Take)>,
+    armed: Option<Armed>,
+    mappings: Mappings,
+}
+
+/// One profile.
+#[derive(Debug)]
+struct Take {
+    sum: Sum,
+    every: NonZero<u32>,
+    /// The samples that the queue had lost before.
+    dropped: u64,
+    armed: HashSet<u32>,
+    refused: HashSet<u32>,
+}
+
+/// The events of all threads.
+#[derive(Debug)]
+struct Armed {
+    queue: &'static Queue<Fault>,
+    data: u64,
+    every: NonZero<u32>,
+    /// By thread; none: it was refused.
+    events: HashMap<u32, Option<OpenEvent>>,
+    list: Vec<u32>,
+    next_scan: Instant,
+    /// The signal is not ours any more.
+    is_over: bool,
+}
+
+impl Sampler {
+    pub(in crate::sampling) fn is_empty(&self) -> bool {
+        self.takes.is_empty()
+    }
+
+    /// Begins a profile.
+    pub(in crate::sampling) fn start(&mut self, number: u64, options: &Options) -> Result<(), Error> {
+        self.drain();
+        let every = NonZero::new(options.faults).unwrap_or(NonZero::<u32>::MIN);
+        let data = event::take_signal().map_err(Error::Unavailable)?;
+        let queue = match &self.armed {
+            Some(armed) => armed.queue,
+            None => QUEUE.begin(RECORDS).map_err(|error| Error::Unavailable(error.to_string()))?,
+        };
+        let sum = Sum::new(ProfileKind::Faults, every.get().into());
+        let (armed, refused) = (HashSet::new(), HashSet::new());
+        let take = Take { sum, every, dropped: queue.dropped(), armed, refused };
+        self.takes.push((number, take));
+        let refused = self.arm(queue, data);
+        // A refusal to all is an error; one to some, a note.
+        let has_none = self.armed.as_ref().is_none_or(|armed| armed.events.values().all(Option::is_none));
+        if let (Some(error), true) = (refused, has_none) {
+            self.end(number);
+            return Err(Error::Unavailable(error.to_string()));
+        }
+        Ok(())
+    }
+
+    /// The profile so far.
+    pub(in crate::sampling) fn read(&mut self, number: u64) -> Option<Profile> {
+        self.scan();
+        self.drain();
+        self.mappings.refresh();
+        let dropped = self.armed.as_ref().map_or(0, |armed| armed.queue.dropped());
+        let (_, take) = self.takes.iter_mut().find(|(other, _)| *other == number)?;
+        take.sum.coverage.dropped = dropped - take.dropped;
+        Some(take.sum.read(&self.mappings, |_| ()))
+    }
+
+    /// Ends a profile.
+    pub(in crate::sampling) fn end(&mut self, number: u64) {
+        self.drain();
+        self.takes.retain(|&(other, _)| other != number);
+        match self.armed.take().filter(|_| !self.takes.is_empty()) {
+            Some(armed) if self.finest() == Some(armed.every) => self.armed = Some(armed),
+            Some(armed) => _ = self.arm(armed.queue, armed.data),
+            None => {}
+        }
+    }
+
+    /// Reads what handlers have left, and from time to time looks for threads. Gives the time until
+    /// the next step.
+    pub(in crate::sampling) fn step(&mut self) -> Option<Duration> {
+        self.drain();
+        if self.armed.as_ref()?.next_scan <= Instant::now() {
+            self.scan();
+        }
+        Some(DRAIN)
+    }
+
+    fn finest(&self) -> Option<NonZero<u32>> {
+        self.takes.iter().map(|(_, take)| take.every).min()
+    }
+
+    /// Arms all threads as the finest profile wants it. An answer is the first refusal.
+    fn arm(&mut self, queue: &'static Queue<Fault>, data: u64) -> Option<Refusal> {
+        let every = self.finest()?;
+        // Others than those that there are: they are closed first, so that no fault counts twice.
+        let known = self.armed.take().filter(|armed| armed.every == every && !armed.is_over);
+        self.armed = Some(known.unwrap_or_else(|| Armed {
+            queue,
+            data,
+            every,
+            events: HashMap::new(),
+            list: Vec::new(),
+            next_scan: Instant::now(),
+            is_over: false,
+        }));
+        self.scan()
+    }
+
+    /// Arms threads that have begun, and forgets those that have ended. An answer is the first
+    /// refusal.
+    fn scan(&mut self) -> Option<Refusal> {
+        let armed = self.armed.as_mut()?;
+        let takes = &mut self.takes;
+        let mut note = |sentence: &str| takes.iter_mut().for_each(|(_, take)| take.sum.note(sentence));
+        if !armed.is_over && !event::is_signal_ours() {
+            armed.is_over = true;
+            armed.events.clear();
+            note(SIGNAL_TAKEN);
+        }
+        let before = Instant::now();
+        if armed.is_over {
+            return None;
+        }
+        if threads::list(&mut armed.list).is_err() {
+            note("the list of threads cannot be read");
+            return None;
+        }
+        let mut first = None;
+        for &tid in &armed.list {
+            if armed.events.contains_key(&tid) || signals::is_ours(tid) {
+                continue;
+            }
+            let event = match event::open(tid, armed.data, armed.every) {
+                Ok(event) => Some(event),
+                Err(Refusal::NoSuchThread { .. }) => continue,
+                Err(error) => {
+                    note(&format!("threads are left out: {error}"));
+                    first.get_or_insert(error);
+                    None
+                }
+            };
+            armed.events.insert(tid, event);
+        }
+        let listed: HashSet<u32> = armed.list.iter().copied().collect();
+        armed.events.retain(|tid, _| listed.contains(tid) || threads::is_alive(*tid));
+        for (_, take) in takes {
+            take.know(&armed.events);
+        }
+        armed.next_scan = Instant::now() + (before.elapsed() * RARELY).clamp(RESCAN, LONGEST);
+        first
+    }
+
+    fn drain(&mut self) {
+        let Some(armed) = &self.armed else { return };
+        let takes = &mut self.takes;
+        let mut add = |record: &Record| {
+            let Fault { tid, faults } = record.of_kind;
+            for (_, take) in &mut *takes {
+                take.sum.add(tid, record, [1, faults.into(), 0, 0]);
+            }
+        };
+        while armed.queue.pop(&mut add).is_some() {}
+    }
+}
+
+impl Take {
+    /// Counts the threads.
+    fn know(&mut self, events: &HashMap<u32, Option<OpenEvent>>) {
+        for (&tid, event) in events {
+            let threads = if event.is_some() { &mut self.armed } else { &mut self.refused };
+            threads.insert(tid);
+        }
+        let (armed, refused) = (self.armed.len() as u64, self.refused.len() as u64);
+        let coverage = &mut self.sum.coverage;
+        (coverage.threads, coverage.armed, coverage.refused) = (armed + refused, armed, refused);
+    }
+}

@@ -1,0 +1,71 @@
+//! Samples of this process, of each kind.
+//!
+//! Each line relies on those above it alone.
+//!
+//! | module | is |
+//! |---|---|
+//! | `registers`, `walk`, `own_stack` | interrupted code, its callers, and the thread's own stack |
+//! | `queue` | records on their way to the sampler |
+//! | `sum` | what profiles of allocations and faults have in common |
+//! | `cpu`, `alloc`, `faults` | the kinds |
+//! | `duty`, `keeper` | the samplers of all kinds, and their thread |
+
+mod alloc;
+mod cpu;
+mod duty;
+mod faults;
+mod keeper;
+mod own_stack;
+mod queue;
+mod registers;
+mod sum;
+mod walk;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use dormouse_sys::process::identity;
+
+use crate::options::Options;
+use crate::profile::ProfileKind;
+use crate::{Error, Profile};
+
+pub(crate) use cpu::capability;
+
+/// A profile that is being taken. Ends when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Session {
+    kind: ProfileKind,
+    number: u64,
+    /// The process that takes it.
+    process: u64,
+}
+
+impl Session {
+    /// Begins to take samples.
+    pub(crate) fn start(options: &Options) -> Result<Self, Error> {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let (kind, options) = (options.kind, options.clone());
+        keeper::begin(move |duty| duty.start(number, &options))??;
+        Ok(Self { kind, number, process: identity::id() })
+    }
+
+    /// The profile so far; none if the sampler is gone.
+    pub(crate) fn read(&self) -> Result<Profile, Error> {
+        let (kind, number) = (self.kind, self.number);
+        let gone = || Error::Unavailable("the profile has ended with its sampler".into());
+        if self.process != identity::id() {
+            return Err(Error::Unavailable("the profile is the parent's".into()));
+        }
+        keeper::ask(move |duty| duty.read(kind, number))?.ok_or_else(gone)
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        let (kind, number) = (self.kind, self.number);
+        if self.process == identity::id() {
+            keeper::end(kind, number);
+        }
+    }
+}

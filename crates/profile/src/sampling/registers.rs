@@ -1,0 +1,32 @@
+//! The registers of interrupted code: the part that another architecture would have to bring.
+//!
+//! # Safety
+//!
+//! The unsafe code reads the context that the kernel hands to a signal handler.
+#![allow(unsafe_code)]
+
+use std::ffi::c_void;
+
+/// The registers from which a walk begins.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Registers {
+    /// The instruction that would come next.
+    pub(super) instruction: usize,
+    pub(super) frame: usize,
+    pub(super) stack: usize,
+}
+
+/// Those of the code that a signal has interrupted.
+///
+/// # Safety
+///
+/// `context` is the third argument of a handler that was installed with `SA_SIGINFO`.
+pub(super) unsafe fn interrupted(context: *const c_void) -> Registers {
+    // SAFETY: the caller's promise.
+    let registers = unsafe { &(*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
+    Registers {
+        instruction: registers[libc::REG_RIP as usize] as usize,
+        frame: registers[libc::REG_RBP as usize] as usize,
+        stack: registers[libc::REG_RSP as usize] as usize,
+    }
+}

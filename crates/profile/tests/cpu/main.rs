@@ -1,0 +1,8 @@
+//! Profiles of CPU time, of this very process: each test in a child.
+#![cfg(all(target_os = "linux", target_arch = "x86_64", not(dormouse_fallback)))]
+
+mod hogs;
+mod host;
+mod limits;
+mod samples;
+mod stacks;

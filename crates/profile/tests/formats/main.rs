@@ -1,0 +1,11 @@
+//! Profiles as files: what they carry, what others read in them, and how two of them differ.
+
+#![cfg(feature = "files")]
+
+mod consumers;
+mod differences;
+mod files;
+mod known;
+#[cfg(all(target_os = "linux", target_arch = "x86_64", not(dormouse_fallback)))]
+mod real;
+mod round_trip;
