@@ -7,7 +7,7 @@ use std::io;
 
 use dormouse::breakpoints::{Error as BreakpointsError, PerfError};
 use dormouse::keys::{Error as KeysError, SelectorError};
-use dormouse::{BatchReport, InitError, WatchError};
+use dormouse::{BatchReport, InitError, ProfileError, WatchError};
 
 /// `enum dormouse_code`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,6 +27,7 @@ pub(crate) enum Code {
     Bug = 11,
     NoMemory = 12,
     NoRegister = 13,
+    NoProfile = 14,
 }
 
 /// `struct dormouse_error`.
@@ -83,6 +84,9 @@ pub(crate) enum Refusal {
     Glob(SelectorError),
     Agent(InitError),
     Watch(WatchError),
+    Profile(ProfileError),
+    /// A file that cannot be written.
+    File(io::Error),
     NoMemory,
     /// The payload of a panic.
     Bug(Box<dyn Any + Send>),
@@ -100,6 +104,12 @@ impl From<WatchError> for Refusal {
     }
 }
 
+impl From<ProfileError> for Refusal {
+    fn from(error: ProfileError) -> Self {
+        Self::Profile(error)
+    }
+}
+
 impl From<TryReserveError> for Refusal {
     fn from(_: TryReserveError) -> Self {
         Self::NoMemory
@@ -114,11 +124,13 @@ impl Refusal {
     /// The code, the address that the refusal is about, and the kernel's error.
     fn parts(&self) -> (Code, usize, Option<&io::Error>) {
         let mut error = match self {
-            Self::Invalid(_) => return (Code::Invalid, 0, None),
-            Self::Glob(_) => return (Code::BadGlob, 0, None),
+            Self::Glob(_) | Self::Profile(ProfileError::Globs(_)) => return (Code::BadGlob, 0, None),
             Self::Agent(InitError::Thread { source }) => return (Code::NoAgent, 0, Some(source)),
             Self::Agent(_) => return (Code::NoAgent, 0, None),
             Self::Watch(error) => return parts_of_watch(error),
+            Self::Profile(ProfileError::Unavailable(_)) => return (Code::NoProfile, 0, None),
+            Self::Invalid(_) | Self::Profile(_) => return (Code::Invalid, 0, None),
+            Self::File(error) => return (Code::Other, 0, Some(error)),
             Self::NoMemory => return (Code::NoMemory, 0, None),
             Self::Bug(_) => return (Code::Bug, 0, None),
             Self::Keys(error) => error,
@@ -171,6 +183,8 @@ impl fmt::Display for Refusal {
             Self::Glob(error) => error.fmt(f),
             Self::Agent(error) => error.fmt(f),
             Self::Watch(error) => error.fmt(f),
+            Self::Profile(error) => error.fmt(f),
+            Self::File(error) => write!(f, "cannot write the file: {error}"),
             Self::NoMemory => f.write_str("not enough memory: nothing was done"),
             Self::Bug(panic) => {
                 let text = panic.downcast_ref::<&str>().copied();

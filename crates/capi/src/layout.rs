@@ -12,6 +12,7 @@ use crate::error::{Code, Error, Report};
 use crate::groups::{EnteredId, GroupId, TaskId};
 use crate::list::KeyInfo;
 use crate::probe::{Value, kind};
+use crate::profile::{KINDS, LIVE, Wanted};
 use crate::watch::{ACCESSES, Counts, Place, Spec, State, flag};
 
 /// C's name of a structure, its size, and its fields with their offsets.
@@ -113,6 +114,7 @@ fn layouts() -> Vec<Layout> {
             has_values,
             reserved
         ),
+        layout!("struct dormouse_profile_spec", Wanted, size, kind, hz, flags, bytes, groups),
         ("struct dormouse_value", size_of::<Value>(), {
             vec![("kind", offset_of!(Value, kind)), ("as", offset_of!(Value, of))]
         }),
@@ -136,6 +138,7 @@ fn constants() -> Vec<(&'static str, u32)> {
         ("BUG", Code::Bug),
         ("NO_MEMORY", Code::NoMemory),
         ("NO_REGISTER", Code::NoRegister),
+        ("NO_PROFILE", Code::NoProfile),
     ]
     .map(|(name, code)| (name, code as u32))
     .into_iter()
@@ -157,6 +160,10 @@ fn constants() -> Vec<(&'static str, u32)> {
         ("WATCH_ARMED", State::Armed as u32),
         ("WATCH_RESTING", State::Resting as u32),
         ("WATCH_OVER", State::Over as u32),
+        ("PROFILE_CPU", KINDS[0].0),
+        ("PROFILE_ALLOC", KINDS[1].0),
+        ("PROFILE_FAULTS", KINDS[2].0),
+        ("PROFILE_LIVE", LIVE),
     ])
     .collect()
 }

@@ -27,10 +27,13 @@
 //!   `DORMOUSE_COUNT`);
 //! - [`thread`], [`mod@tokio`] and [`mod@tower`] (features `tokio`, `tower`), [`inherit()`],
 //!   [`inherit_fn`], [`carry`]: work that is handed on and stays with its group;
+//! - `dormouse::axum` and `dormouse::hyper` (features `axum`, `hyper`): a group for connections;
 //! - [`Group::budget`], [`budgeted`]: a limit of CPU time for a group, or for one request, and a
 //!   call when it is used up;
 //! - [`Watch`]: each access to a variable, with thread, task, group, and the values before and
 //!   after;
+//! - [`mod@profile`]: which function uses the CPU time of a group, allocates, or faults; as pprof,
+//!   and at `/debug/pprof/` of the host's own server;
 //! - [`static_key!`], [`likely!`], [`unlikely!`]: branches of the service's own (see [`keys`]);
 //! - [`Alloc`]: the global allocator, with a counter that sleeps;
 //! - [`mod@tracing`] (feature `tracing`): the `tracing` macros behind static keys, asleep but for
@@ -56,7 +59,9 @@ mod agent;
 mod budget;
 mod environment;
 mod group;
+mod memory;
 mod probe;
+pub mod profile;
 pub mod record;
 mod recorder;
 mod registry;
@@ -68,6 +73,10 @@ mod value;
 mod watch;
 pub mod wire;
 
+#[cfg(feature = "axum")]
+pub use adapt::axum;
+#[cfg(feature = "hyper")]
+pub use adapt::hyper;
 #[cfg(feature = "tokio")]
 pub use adapt::tokio;
 #[cfg(feature = "tower")]
@@ -88,6 +97,7 @@ pub use dormouse_macros::probed;
 pub use group::count;
 pub use group::{Group, GroupStat, MAX_NAME, start_counting};
 pub use probe::Probe;
+pub use profile::{ProfileError, ProfileRun, ProfileSpec};
 pub use recorder::{Trace, TraceError, trace};
 pub use registry::MAX_GROUPS;
 pub use task::{Entered, Instrumented, Task, idle};
@@ -105,9 +115,14 @@ pub use dormouse_keys as keys;
 struct Readme;
 
 /// So do the guide's.
-#[cfg(all(doctest, feature = "tokio", feature = "tower"))]
+#[cfg(all(doctest, feature = "axum", feature = "hyper", feature = "tokio", feature = "tower"))]
 #[doc = include_str!("../../../docs/guide/attribution.md")]
 struct Attribution;
+
+/// And that of the page on profiles.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guide/profile.md")]
+struct Profiles;
 
 /// And that of the page on watches.
 #[cfg(all(doctest, feature = "symbols"))]

@@ -203,8 +203,14 @@ impl Task {
         future: Pin<&mut Option<F>>,
         cx: &mut Context<'_>,
     ) -> Poll<F::Output> {
+        self.poll_with(|| poll_to_its_end(future, cx))
+    }
+
+    /// Charges a poll of anything.
+    #[inline]
+    pub(crate) fn poll_with<T>(&mut self, poll: impl FnOnce() -> T) -> T {
         let _inside = self.enter(Kind::Poll);
-        poll_to_its_end(future, cx)
+        poll()
     }
 
     #[inline]

@@ -5,16 +5,21 @@
 use std::borrow::Cow;
 use std::convert::Infallible;
 use std::future::{Ready, pending, poll_fn, ready};
-use std::pin::pin;
+use std::pin::{Pin, pin};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
-use axum::body::Body;
+use axum::body::{Body, Bytes, HttpBody, to_bytes};
 use axum::extract::{MatchedPath, Request};
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, Response, StatusCode};
 use axum::routing::get;
 use axum::{Router, extract::Path};
 use dormouse::Group;
-use dormouse::tower::GroupLayer;
+use dormouse::tower::{GroupBody, GroupLayer};
+use dormouse_testkit::{assert_about, spin_for};
+use futures_util::StreamExt;
+use http_body::{Frame, SizeHint};
 use tower::{Layer, Service, ServiceExt, service_fn};
 
 /// The group current now, by name.
@@ -51,7 +56,7 @@ fn requests_of_axum_are_charged_to_routes() {
         let request = Request::get(uri).body(Body::empty()).unwrap();
         let response = router.clone().oneshot(request).await.unwrap();
         assert_eq!(response.status(), StatusCode::OK);
-        axum::body::to_bytes(response.into_body(), 100).await.unwrap()
+        to_bytes(response.into_body(), 100).await.unwrap()
     };
     block_on(async {
         for (uri, group) in [
@@ -70,7 +75,7 @@ fn requests_of_axum_are_charged_to_routes() {
 #[test]
 fn handed_on_work_makes_no_further_request() {
     counting();
-    let layer = GroupLayer::new(|name: &&'static str| (*name).into());
+    let layer = GroupLayer::new(|name: &&'static str| (*name).into()).without_bodies();
     let service = layer.layer(service_fn(async |_| {
         dormouse::tokio::spawn_blocking(current).await.unwrap();
         dormouse::tokio::spawn(tokio::task::yield_now()).await.unwrap();
@@ -96,7 +101,7 @@ fn handed_on_work_makes_no_further_request() {
 #[test]
 fn call_and_response_are_one_task() {
     counting();
-    let layer = GroupLayer::new(|name: &&'static str| (*name).into());
+    let layer = GroupLayer::new(|name: &&'static str| (*name).into()).without_bodies();
     let mut service = layer.layer(service_fn(|_| {
         let called_in = current();
         async move {
@@ -134,7 +139,8 @@ impl Service<&'static str> for Reluctant {
 #[test]
 fn readiness_is_charged_to_no_request() {
     counting();
-    let mut service = GroupLayer::new(|name: &&'static str| (*name).into()).layer(Reluctant::default());
+    let mut service =
+        GroupLayer::new(|name: &&'static str| (*name).into()).without_bodies().layer(Reluctant::default());
     let asked = block_on(async {
         poll_fn(|cx| service.poll_ready(cx)).await.unwrap();
         service.call("reluctant").await.unwrap()
@@ -146,7 +152,7 @@ fn readiness_is_charged_to_no_request() {
 #[test]
 fn names_beyond_the_bound_are_charged_to_other() {
     counting();
-    let layer = GroupLayer::with_bound(2, |id: &u32| format!("client {id}").into());
+    let layer = GroupLayer::with_bound(2, |id: &u32| format!("client {id}").into()).without_bodies();
     let service = layer.layer(service_fn(|_: u32| ready(Ok::<_, Infallible>(current()))));
     // Services of one layer share its bound.
     let answers: Vec<_> =
@@ -160,7 +166,7 @@ fn names_beyond_the_bound_are_charged_to_other() {
 #[test]
 fn an_abandoned_request_is_finished() {
     counting();
-    let layer = GroupLayer::new(|name: &&'static str| (*name).into());
+    let layer = GroupLayer::new(|name: &&'static str| (*name).into()).without_bodies();
     let mut service = layer.layer(service_fn(|_| pending::<Result<(), Infallible>>()));
     {
         let mut response = pin!(service.call("given up"));
@@ -174,6 +180,119 @@ fn an_abandoned_request_is_finished() {
     let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| service.call("panics in call")));
     assert!(caught.is_err());
     assert_eq!((counts("panics in call"), current()), ((1, 0, 1), "none"));
+}
+
+#[test]
+fn a_streamed_body_is_charged_to_its_route() {
+    const FRAME: Duration = Duration::from_millis(10);
+    async fn brochure() -> Body {
+        Body::from_stream(futures_util::stream::iter(0..3).map(|_| {
+            spin_for(FRAME);
+            Ok::<_, Infallible>(current())
+        }))
+    }
+    counting();
+    let router = Router::new().route("/brochure", get(brochure)).layer(GroupLayer::new(route));
+    let (group, connection) = (Group::new("GET /brochure"), Group::new("a connection"));
+    let request = Request::get("/brochure").body(Body::empty()).unwrap();
+    let response = block_on(router.oneshot(request)).unwrap();
+    let before = group.read();
+    assert_eq!((before.alive, before.finished), (1, 0), "the request goes on with its body");
+    let body = connection.instrument(to_bytes(response.into_body(), 100));
+    assert_eq!(block_on(body).unwrap(), "GET /brochure".repeat(3));
+    let after = group.read();
+    assert_eq!((after.alive, after.finished, after.requests), (0, 1, 1));
+    assert_about(after.cpu.abs_diff(before.cpu), 3 * FRAME);
+    assert_about(connection.read().cpu, Duration::ZERO);
+}
+
+/// A body of one frame and trailers, or of an error; it logs where it is polled and dropped.
+struct Reel {
+    frames: Vec<Result<Frame<Bytes>, &'static str>>,
+    log: Arc<Mutex<Vec<&'static str>>>,
+}
+
+impl HttpBody for Reel {
+    type Data = Bytes;
+    type Error = &'static str;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, &'static str>>> {
+        self.log.lock().unwrap().push(current());
+        Poll::Ready((!self.frames.is_empty()).then(|| self.frames.remove(0)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.frames.is_empty()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.frames.len() as u64)
+    }
+}
+
+impl Drop for Reel {
+    fn drop(&mut self) {
+        self.log.lock().unwrap().push(current());
+    }
+}
+
+/// A body with these frames in the group `name`, and its log.
+fn reel(
+    name: &'static str,
+    frames: Vec<Result<Frame<Bytes>, &'static str>>,
+) -> (GroupBody<Reel>, Arc<Mutex<Vec<&'static str>>>) {
+    counting();
+    let log = Arc::new(Mutex::new(Vec::new()));
+    let (own, mut frames) = (Arc::clone(&log), Some(frames));
+    let mut service = GroupLayer::new(|name: &&'static str| (*name).into()).layer(service_fn(move |_| {
+        ready(Ok::<_, Infallible>(Response::new(Reel {
+            frames: frames.take().unwrap(),
+            log: Arc::clone(&own),
+        })))
+    }));
+    let response = block_on(service.call(name)).unwrap();
+    (response.into_body(), log)
+}
+
+fn frame(body: &mut GroupBody<Reel>) -> Option<Result<Frame<Bytes>, &'static str>> {
+    match Pin::new(body).poll_frame(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(frame) => frame,
+        Poll::Pending => panic!("it is never pending"),
+    }
+}
+
+#[test]
+fn a_body_is_as_it_was() {
+    let (data, trailers) = (Bytes::from_static(b"tea"), HeaderMap::new());
+    let (mut body, log) =
+        reel("whole", vec![Ok(Frame::data(data.clone())), Ok(Frame::trailers(trailers.clone()))]);
+    assert_eq!((body.size_hint().exact(), body.is_end_stream()), (Some(2), false));
+    assert_eq!(frame(&mut body).unwrap().unwrap().into_data().unwrap(), data);
+    assert_eq!(body.size_hint().exact(), Some(1));
+    assert_eq!(frame(&mut body).unwrap().unwrap().into_trailers().unwrap(), trailers);
+    assert_eq!((body.is_end_stream(), counts("whole")), (true, (1, 1, 0)));
+    assert!(frame(&mut body).is_none());
+    assert_eq!((body.size_hint().exact(), body.is_end_stream()), (Some(0), true));
+    assert_eq!(counts("whole"), (1, 0, 1), "ended, though the body is still there");
+    assert_eq!(*log.lock().unwrap(), ["whole"; 4], "three polls and a drop");
+    assert!(frame(&mut body).is_none());
+    drop(body);
+    assert_eq!((log.lock().unwrap().len(), counts("whole")), (4, (1, 0, 1)));
+}
+
+#[test]
+fn a_body_ends_by_error_or_drop() {
+    let (mut failing, log) = reel("failing", vec![Err("out of tea"), Err("never seen")]);
+    assert_eq!(frame(&mut failing).unwrap().err(), Some("out of tea"));
+    assert_eq!((counts("failing"), &log.lock().unwrap()[..]), ((1, 0, 1), &["failing"; 2][..]));
+    let (mut left, log) = reel("left", vec![Ok(Frame::data(Bytes::new())), Ok(Frame::data(Bytes::new()))]);
+    assert!(frame(&mut left).is_some());
+    assert_eq!(counts("left"), (1, 1, 0));
+    drop(left);
+    assert_eq!((counts("left"), &log.lock().unwrap()[..]), ((1, 0, 1), &["left"; 2][..]));
 }
 
 /// Has CPU time and entries counted for all groups from now on.

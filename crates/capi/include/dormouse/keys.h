@@ -26,7 +26,7 @@
  * no thread runs on the old branch.
  *
  * THREADS. Every function may be called from any thread at any time; batches wait for one another. A batch, a
- * list, a lease and a watch belong to one thread at a time.
+ * list, a lease, a watch and a profile belong to one thread at a time.
  *
  * SIGNALS. Sites and dormouse_is_enabled are async-signal-safe. No other function here is: a handler that
  * interrupts a batch of its own thread gets DORMOUSE_REENTRANT.
@@ -83,7 +83,8 @@ enum dormouse_code {
 	DORMOUSE_OTHER = 10,          /* another reason: the message says which */
 	DORMOUSE_BUG = 11,            /* dormouse itself failed, and was stopped from harming its host */
 	DORMOUSE_NO_MEMORY = 12,      /* there is not enough memory */
-	DORMOUSE_NO_REGISTER = 13     /* dormouse_watch_begin: all debug registers are taken */
+	DORMOUSE_NO_REGISTER = 13,    /* dormouse_watch_begin: all debug registers are taken */
+	DORMOUSE_NO_PROFILE = 14      /* dormouse_profile_begin: what this process or system has not */
 };
 
 /* Why a call was refused. Written only when it was. */

@@ -90,6 +90,11 @@ fn watches_find_who_writes() {
 }
 
 #[test]
+fn profiles_are_read_and_written() {
+    says("profile.c", "-O1 -fno-omit-frame-pointer", "profiled");
+}
+
+#[test]
 fn without_memory_functions_refuse_and_nothing_aborts() {
     says("memory.c", "-O2", "refused");
 }

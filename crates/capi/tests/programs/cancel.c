@@ -112,6 +112,20 @@ static void call_watch(void)
 	dormouse_watch_end(watch);
 }
 
+static void call_profile(void)
+{
+	struct dormouse_profile_spec spec = DORMOUSE_PROFILE_SPEC_INIT;
+	struct dormouse_profile *profile = NULL;
+	const void *bytes;
+	size_t length;
+	/* Where a limit leaves no timers, it is refused. */
+	if (dormouse_profile_begin(&spec, &profile, NULL) == DORMOUSE_OK) {
+		CHECK(dormouse_profile_read(profile, &bytes, &length, NULL) == DORMOUSE_OK && length > 20);
+		CHECK(dormouse_profile_write(profile, "/dev/null", NULL) == DORMOUSE_OK);
+	}
+	dormouse_profile_end(profile);
+}
+
 static const struct {
 	const char *names;
 	void (*call)(void);
@@ -128,6 +142,7 @@ static const struct {
 	  "dormouse_task_enter dormouse_task_end",
 	  call_groups },
 	{ "dormouse_watch_begin dormouse_watch_read dormouse_watch_next dormouse_watch_end", call_watch },
+	{ "dormouse_profile_begin dormouse_profile_read dormouse_profile_write dormouse_profile_end", call_profile },
 	{ "dormouse_record", call_record },
 	{ "dormouse_register_v1 dormouse_unregister_v1", call_register },
 };

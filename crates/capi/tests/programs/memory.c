@@ -66,12 +66,17 @@ int main(void)
 	static int watched;
 	struct dormouse_watch_spec spec = DORMOUSE_WATCH_SPEC(watched);
 	struct dormouse_watch *watch = NULL;
-	enum dormouse_code refusals[8], refused;
+	struct dormouse_profile_spec profiled = DORMOUSE_PROFILE_SPEC_INIT;
+	struct dormouse_profile *profile = NULL, *running = NULL;
+	const void *bytes;
+	size_t length;
+	enum dormouse_code refusals[8], refused, unprofiled, unread;
 	struct block *all;
 	bool left;
 
 	CHECK(batch && group.number && dormouse_group_leave(entered));
 	CHECK(dormouse_acquire(keys, 1, &held, NULL, NULL) == DORMOUSE_OK);
+	CHECK(dormouse_profile_begin(&profiled, &running, NULL) == DORMOUSE_OK);
 	all = take_all();
 	errno = 77;
 	none = dormouse_batch_begin();
@@ -86,6 +91,8 @@ int main(void)
 	refusals[6] = dormouse_batch_apply(batch, NULL, NULL);
 	refusals[7] = dormouse_batch_apply(none, NULL, NULL);
 	refused = dormouse_watch_begin(&spec, &watch, NULL);
+	unprofiled = dormouse_profile_begin(&profiled, &profile, NULL);
+	unread = dormouse_profile_read(running, &bytes, &length, NULL);
 	other = dormouse_group_new("another");
 	entered = dormouse_group_enter(group);
 	current = dormouse_group_current();
@@ -96,6 +103,8 @@ int main(void)
 	for (int i = 0; i < 7; i++)
 		CHECK(refusals[i] == DORMOUSE_NO_MEMORY);
 	CHECK(refused == DORMOUSE_NO_MEMORY && !watch);
+	CHECK(unprofiled == DORMOUSE_NO_MEMORY && !profile && unread == DORMOUSE_NO_MEMORY);
+	dormouse_profile_end(running);
 	CHECK(current.number == group.number && left && !other.number);
 	CHECK(!none && refusals[7] == DORMOUSE_INVALID && !lease && !list);
 	CHECK(error.code == DORMOUSE_NO_MEMORY && strstr(error.message, "memory"));

@@ -27,7 +27,7 @@ use ::tokio::task::{Id, try_id};
 use dormouse_events::{is_lazy, park, set_lazy};
 use pin_project_lite::pin_project;
 
-use super::inherit::Inherited;
+use super::inherit::{Inherited, inherit};
 
 /// The number of places in the table, in bits. A task that loses its place to another is eager
 /// until it has it back.
@@ -39,6 +39,8 @@ static OURS: [AtomicU64; 1 << PLACE_BITS] = [const { AtomicU64::new(0) }; 1 << P
 thread_local! {
     /// The task that the hook was last told of.
     static LAST: Cell<u64> = const { Cell::new(0) };
+    /// It spawns a task of ours.
+    static SPAWNING: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Has the workers of a multi-thread runtime leave the last task of a group current until the next
@@ -66,8 +68,16 @@ pub fn poll_hooks(builder: &mut Builder) -> &mut Builder {
 /// A worker of a multi-thread runtime is about to poll this task.
 pub fn task_begins(task: Id) {
     let number = number(task);
+    begins(number, place(number).load(Ordering::Relaxed) == number);
+}
+
+/// A thread is about to poll this task, which is not ours as a whole.
+pub(super) fn others_task_begins(task: Id) {
+    begins(number(task), false);
+}
+
+fn begins(number: u64, is_ours: bool) {
     LAST.set(number);
-    let is_ours = place(number).load(Ordering::Relaxed) == number;
     if is_lazy() != is_ours {
         set_lazy(is_ours);
     }
@@ -92,8 +102,27 @@ pin_project! {
     }
 }
 
-pub(super) fn whole<F>(future: Inherited<F>) -> Whole<F> {
-    Whole { future: Some(future) }
+/// A task in the current group, which is spawned as long as the other value lives.
+pub(super) fn ours<F: Future>(future: F) -> (Whole<F>, Spawning) {
+    let future = inherit(future);
+    let before = SPAWNING.replace(future.group().is_some());
+    (Whole { future: Some(future) }, Spawning { before })
+}
+
+/// This thread spawns a task of ours.
+pub(super) struct Spawning {
+    before: bool,
+}
+
+impl Drop for Spawning {
+    fn drop(&mut self) {
+        SPAWNING.set(self.before);
+    }
+}
+
+/// Whether this thread is about to spawn a task of ours that is in a group.
+pub(super) fn is_ours_now() -> bool {
+    SPAWNING.get()
 }
 
 impl<F: Future> Future for Whole<F> {
@@ -121,7 +150,7 @@ fn place(number: u64) -> &'static AtomicU64 {
 }
 
 /// The number by which tokio knows a task. tokio does not give it, but hashes a task as its number.
-fn number(task: Id) -> u64 {
+pub(super) fn number(task: Id) -> u64 {
     let mut number = Number(0);
     task.hash(&mut number);
     number.0

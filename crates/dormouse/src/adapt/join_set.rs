@@ -5,7 +5,7 @@ use std::task::{Context, Poll};
 use ::tokio::runtime::Handle;
 use ::tokio::task::{self, AbortHandle, Id, JoinError, LocalSet};
 
-use super::hooks::whole;
+use super::hooks::ours;
 use super::inherit::{inherit, inherit_fn};
 
 /// `tokio::task::JoinSet`, whose tasks are in the group that is current at their spawn (not at
@@ -47,7 +47,8 @@ impl<T: 'static> JoinSet<T> {
         F: Future<Output = T> + Send + 'static,
         T: Send,
     {
-        self.0.spawn(whole(inherit(future)))
+        let (future, _spawning) = ours(future);
+        self.0.spawn(future)
     }
 
     /// Spawns a task of that runtime in the current group.
@@ -57,7 +58,8 @@ impl<T: 'static> JoinSet<T> {
         F: Future<Output = T> + Send + 'static,
         T: Send,
     {
-        self.0.spawn_on(whole(inherit(future)), runtime)
+        let (future, _spawning) = ours(future);
+        self.0.spawn_on(future, runtime)
     }
 
     /// Spawns a task of the current `LocalSet` in the current group.

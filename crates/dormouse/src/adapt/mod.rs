@@ -5,20 +5,28 @@
 //! ours has to go from thread to thread, and work that never runs is counted as finished when it is
 //! dropped. Where no group is current, work is handed on as it is.
 
+#[cfg(feature = "axum")]
+pub mod axum;
 #[cfg(all(feature = "tokio", tokio_unstable))]
 mod hooks;
 /// Without tokio's hooks tasks are not told apart.
 #[cfg(all(feature = "tokio", not(tokio_unstable)))]
 mod hooks {
-    pub(super) fn whole<F>(future: F) -> F {
-        future
+    use super::inherit::{Inherited, inherit};
+
+    pub(super) fn ours<F: Future>(future: F) -> (Inherited<F>, ()) {
+        (inherit(future), ())
     }
 }
+#[cfg(feature = "hyper")]
+pub mod hyper;
 pub(crate) mod inherit;
 #[cfg(feature = "tokio")]
 mod join_set;
 #[cfg(feature = "tokio")]
 mod lazy;
+#[cfg(all(feature = "tokio", tokio_unstable))]
+mod spawns;
 pub mod thread;
 #[cfg(feature = "tokio")]
 pub mod tokio;

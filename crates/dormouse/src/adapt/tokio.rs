@@ -64,17 +64,22 @@
 //! names the task before each poll, and `poll_hooks(builder)` makes the workers of a multi-thread
 //! runtime lazy for tasks of [`spawn`], [`spawn_on`] and [`JoinSet`] alone. For all other tasks the
 //! workers are as on any runtime.
+//!
+//! tokio also says where a task was spawned. `group_spawns(builder)` does the same as `poll_hooks`,
+//! and charges a task that is in no group to one of that place: `spawn src/db.rs:42`.
 
 use ::tokio::runtime::Handle;
 use ::tokio::task::{JoinHandle, LocalSet};
 
-use super::hooks::whole;
+use super::hooks::ours;
 use super::inherit::{inherit, inherit_fn};
 
 #[cfg(tokio_unstable)]
 pub use super::hooks::{poll_hooks, task_begins};
 pub use super::join_set::JoinSet;
 pub use super::lazy::{all_instrumented, block_on, in_place, thread_parks, thread_unparks};
+#[cfg(tokio_unstable)]
+pub use super::spawns::group_spawns;
 
 /// `tokio::spawn`, in the current group.
 ///
@@ -83,7 +88,8 @@ pub use super::lazy::{all_instrumented, block_on, in_place, thread_parks, thread
 /// As tokio's, outside a runtime.
 #[track_caller]
 pub fn spawn<F: Future<Output: Send + 'static> + Send + 'static>(future: F) -> JoinHandle<F::Output> {
-    ::tokio::task::spawn(whole(inherit(future)))
+    let (future, _spawning) = ours(future);
+    ::tokio::task::spawn(future)
 }
 
 /// `Handle::spawn`, in the current group.
@@ -92,7 +98,8 @@ pub fn spawn_on<F: Future<Output: Send + 'static> + Send + 'static>(
     future: F,
     runtime: &Handle,
 ) -> JoinHandle<F::Output> {
-    runtime.spawn(whole(inherit(future)))
+    let (future, _spawning) = ours(future);
+    runtime.spawn(future)
 }
 
 /// `tokio::task::spawn_local`, in the current group.

@@ -1,5 +1,5 @@
-//! One connection: its peer, the bytes from and to it, and the leases, counts, watches and trace
-//! that it holds.
+//! One connection: its peer, the bytes from and to it, and the leases, counts, watches, profiles
+//! and trace that it holds.
 //!
 //! # Invariants
 //!
@@ -7,7 +7,7 @@
 //!    an answer is unsent.
 //! 2. Nothing here waits: the socket does not block.
 //! 3. A client for whom there is no memory is gone. Lines, answers and frames, which may be long,
-//!    grow by `try_reserve`; the rest fits into the memory that [`memory`] has asked for
+//!    grow by `try_reserve`; the rest fits into the memory that [`crate::memory`] has asked for
 //!    beforehand.
 
 use std::time::{Duration, Instant};
@@ -18,10 +18,11 @@ use serde::Serialize;
 
 use super::counting::ClientEvents;
 use super::descriptors::{Peer, Socket};
-use super::memory;
 use super::output::Output;
+use super::profiling::ClientProfile;
 use super::stream::Stream;
 use super::watching::ClientWatch;
+use crate::memory;
 use crate::wire::{Ended, MAX_LINE, Note, Notice, PROTOCOL, Response, WireError};
 
 /// The time for the rest of a request, and for the client to take an answer. After it the agent
@@ -56,6 +57,7 @@ pub(super) struct Client {
     pub(super) counting: Option<ClientEvents>,
     pub(super) tracing: Option<Stream>,
     pub(super) watches: Vec<ClientWatch>,
+    pub(super) profiles: Vec<ClientProfile>,
 }
 
 /// The next request of a client.
@@ -84,6 +86,7 @@ impl Client {
             counting: None,
             tracing: None,
             watches: Vec::new(),
+            profiles: Vec::new(),
         }
     }
 
@@ -95,12 +98,13 @@ impl Client {
         libc::pollfd { fd, events: reads | writes, revents: 0 }
     }
 
-    /// Closes the connection of a client that is gone, and disarms its watches, for which some
-    /// bytes are enough.
+    /// Closes the connection of a client that is gone, and ends its watches and profiles, for which
+    /// some bytes are enough.
     pub(super) fn close(&mut self) {
         self.gone = true;
         self.socket = None;
         self.watches.clear();
+        self.profiles.clear();
     }
 
     /// The leases that it holds, by `on` and by its trace.
@@ -219,8 +223,8 @@ impl Client {
 
     /// Since when it neither says nor takes nor holds anything; `None`: it does.
     pub(super) fn idle_since(&self) -> Option<Instant> {
-        let holds =
-            self.tracing.is_some() || self.counting.is_some() || !self.watches.is_empty() || self.held() > 0;
+        let runs = !self.watches.is_empty() || !self.profiles.is_empty();
+        let holds = runs || self.tracing.is_some() || self.counting.is_some() || self.held() > 0;
         (!holds && !self.is_busy() && self.input.is_empty()).then_some(self.active)
     }
 

@@ -4,17 +4,19 @@
 use dormouse_sys::{Capability, State, records, thread};
 
 use super::counting::ClientEvents;
-use super::memory;
 use super::place::Place;
 use super::watching;
 use crate::group::Group;
+use crate::memory;
 use crate::wire::{
     Check, CheckState, Clock, ClockPoint, Doctor, GroupRow, Hello, PROTOCOL, Stat, ThreadStat,
 };
 
 /// The operations since `hello` says which there are.
-const OPS: [&str; 12] =
-    ["keys", "on", "off", "trace", "stat", "doctor", "events", "count", "notices", "reset", "watch", "slots"];
+const OPS: [&str; 13] = [
+    "keys", "on", "off", "trace", "stat", "doctor", "events", "count", "notices", "reset", "watch", "slots",
+    "profile",
+];
 
 /// How often a snapshot is taken, at most, until one is quick.
 const SNAPSHOTS: u32 = 3;
@@ -220,7 +222,7 @@ pub(super) fn doctor(place: &Place) -> Doctor {
         .into_iter()
         .chain(crate::environment::capabilities())
         .chain(dormouse_clock::capability())
-        .chain([watching::capability(), clock_cost(), rings, threads_check()])
+        .chain([watching::capability(), dormouse_profile::capability(), clock_cost(), rings, threads_check()])
         .chain(proc_check())
         .chain(place_check(place))
         .map(|c| Check {

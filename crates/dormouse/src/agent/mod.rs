@@ -12,9 +12,9 @@
 //! The thread blocks all signals that are sent to the process, so that the host's handlers run on
 //! the host's threads. It takes no lock of the host's. Its sockets are in no table of the host's
 //! ([`door`]), and where they must be, it uses no number that has become the host's
-//! ([`descriptors`]). A client for which there is no memory is dropped ([`memory`]). If the thread
-//! should panic, or its socket be taken, it ends, and the keys that its clients hold go off: the
-//! next [`init`] starts another. A forked child has neither the thread nor its sockets.
+//! ([`descriptors`]). A client for which there is no memory is dropped ([`crate::memory`]). If the
+//! thread should panic, or its socket be taken, it ends, and the keys that its clients hold go off:
+//! the next [`init`] starts another. A forked child has neither the thread nor its sockets.
 
 mod client;
 mod counting;
@@ -22,10 +22,10 @@ mod descriptors;
 mod door;
 mod holders;
 mod host;
-mod memory;
 mod ops;
 mod output;
 mod place;
+mod profiling;
 mod registers;
 mod server;
 mod stream;

@@ -10,16 +10,18 @@ use super::client::Client;
 use super::counting::{self, ClientEvents};
 use super::holders::{self, Holders};
 use super::host;
-use super::memory;
 use super::place::Place;
+use super::profiling;
 use super::registers;
 use super::stream::Stream;
 use super::watching::{self, ClientWatch};
+use crate::memory;
 use crate::probe::Probe;
 use crate::recorder::{Trace, TraceError};
 use crate::wire::{
     BatchStat, Changed, Code, CountAnswer, Doctor, Ended, Events, HeldBy, Hello, KeyInfo, Keys, LONGEST_MS,
-    Op, PROTOCOL, ProbeInfo, Request, SlotsAnswer, Stat, Tracing, WatchRow, Watching, WireError,
+    Op, PROTOCOL, ProbeInfo, ProfileBegun, ProfilePart, Request, SlotsAnswer, Stat, Tracing, WatchRow,
+    Watching, WireError,
 };
 
 /// Leases that a client may hold.
@@ -57,6 +59,8 @@ enum Answer {
     Watching(Watching),
     Watch(WatchRow),
     Slots(SlotsAnswer),
+    Profile(ProfileBegun),
+    Part(ProfilePart),
 }
 
 /// One client's request, among all clients.
@@ -77,6 +81,11 @@ pub(super) fn answer(clients: &mut [Client], at: usize, place: &Place, line: &[u
         Ok(Request { op: Op::Stat, .. }) if !host::has_memory_for_threads() => clients[at].gone = true,
         Ok(Request { op: Op::Watch(_) | Op::WatchReport { .. }, .. })
             if !memory::is_there(watching::MEMORY) =>
+        {
+            clients[at].gone = true;
+        }
+        Ok(Request { op: Op::Profile(_) | Op::ProfileReport { .. }, .. })
+            if !memory::is_there(profiling::MEMORY) =>
         {
             clients[at].gone = true;
         }
@@ -137,6 +146,13 @@ impl Asked<'_> {
             Op::Watch(wish) => Answer::Watching(registers::watch(self.clients, self.at, &wish)?),
             Op::WatchReport { number } => Answer::Watch(self.report(number)?),
             Op::Slots => Answer::Slots(registers::slots(self.clients)),
+            Op::Profile(wish) => {
+                let all = self.clients.iter().map(|client| client.profiles.len()).sum();
+                Answer::Profile(profiling::begin(&mut self.client().profiles, all, &wish)?)
+            }
+            Op::ProfileReport { number, from } => {
+                Answer::Part(profiling::report(&mut self.client().profiles, number, from)?)
+            }
         })
     }
 

@@ -19,7 +19,8 @@ use rustix::io::Errno;
 use super::client::{Client, Input};
 use super::descriptors::{MAX_SOCKETS, Socket, Sockets};
 use super::place::Place;
-use super::{host, memory, ops};
+use super::{host, ops};
+use crate::memory;
 use crate::wire::{Code, MAX_LINE, WireError};
 
 /// Connections at once.

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::profile::ProfileWish;
 use super::watch::WatchWish;
 
 /// A client's request.
@@ -102,6 +103,19 @@ pub enum Op {
     },
     /// Lists the watches that take debug registers; [`SlotsAnswer`](super::SlotsAnswer) answers.
     Slots,
+    /// Takes a profile as long as the connection lasts; [`ProfileBegun`](super::ProfileBegun)
+    /// answers.
+    Profile(ProfileWish),
+    /// Asks for what a profile of this connection has seen so far;
+    /// [`ProfilePart`](super::ProfilePart) answers.
+    ProfileReport {
+        /// Its number.
+        number: u32,
+        /// The first row of the answer: 0 for a new look at the profile, `next` of a part for the
+        /// next part of the same look.
+        #[serde(default)]
+        from: u64,
+    },
 }
 
 /// An answer: exactly one of `ok` and `error` is there.
@@ -163,7 +177,7 @@ pub enum Code {
     Keys,
     /// The process cannot count these events together, or not now, as the message says.
     Events,
-    /// A name that is no group; `near` has those that are.
+    /// A name that is no group, or a glob list that matches none; `near` has those that are.
     NoGroup,
     /// The registers, or what else a watch takes, are with the holders that the message names.
     NoSlot,
@@ -172,6 +186,9 @@ pub enum Code {
     /// The process cannot watch itself, whatever is free; a process with more rights can watch it
     /// from outside.
     NoWatching,
+    /// A profile that nobody can take here, or that this connection does not have, as the message
+    /// says.
+    NoProfile,
     /// A code of a newer agent.
     #[serde(other)]
     Unknown,

@@ -11,6 +11,7 @@
 mod groups;
 mod keys;
 mod message;
+mod profile;
 mod service;
 mod trace;
 mod watch;
@@ -18,6 +19,7 @@ mod watch;
 pub use groups::{Clock, CountAnswer, CountRow, EventInfo, Events, GroupRow, Stat, ThreadStat};
 pub use keys::{BatchStat, Changed, HeldBy, HeldKeys, KeyHolder, KeyInfo, Keys, LeaseHolder};
 pub use message::{Code, Op, Request, Response, WireError};
+pub use profile::{ProfileBegun, ProfilePart, ProfileWish};
 pub use service::{Check, CheckState, Doctor, Hello};
 pub use trace::{ClockPoint, Ended, FrameKind, Note, Notice, ProbeInfo, Tracing};
 pub use watch::{

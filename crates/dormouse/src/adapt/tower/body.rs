@@ -1,0 +1,109 @@
+//! A response whose body is charged to the group of its request.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use http::Response;
+use http_body::{Body, Frame, SizeHint};
+use pin_project_lite::pin_project;
+
+use crate::task::Task;
+
+pin_project! {
+    /// The future of a response, whose polls, destructor and body are one task of a group.
+    #[derive(Debug)]
+    #[must_use = "futures do nothing unless polled"]
+    pub struct GroupResponse<F> {
+        // `None` once dropped, which happens inside the group.
+        #[pin]
+        future: Option<F>,
+        // `None` once the body has it.
+        task: Option<Task>,
+    }
+
+    impl<F> PinnedDrop for GroupResponse<F> {
+        fn drop(this: Pin<&mut Self>) {
+            let this = this.project();
+            if let Some(task) = this.task {
+                task.drop_future(this.future);
+            }
+        }
+    }
+}
+
+impl<F> GroupResponse<F> {
+    pub(super) fn new(task: Task, future: F) -> Self {
+        Self { future: Some(future), task: Some(task) }
+    }
+}
+
+impl<F, B, E> Future for GroupResponse<F>
+where
+    F: Future<Output = Result<Response<B>, E>>,
+{
+    type Output = Result<Response<GroupBody<B>>, E>;
+
+    #[inline]
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        // None: polled after its end, as in `Instrumented`.
+        let Some(task) = this.task else { return Poll::Pending };
+        let answer = ready!(task.poll(this.future, cx));
+        let task = this.task.take();
+        Poll::Ready(answer.map(|response| response.map(|body| GroupBody { body: Some(body), task })))
+    }
+}
+
+pin_project! {
+    /// A response's body whose frames are charged to the group of the request. The request ends
+    /// with it: after the last frame, after an error, or when it is dropped.
+    #[derive(Debug)]
+    pub struct GroupBody<B> {
+        // `None` after its end. It is dropped inside the group.
+        #[pin]
+        body: Option<B>,
+        task: Option<Task>,
+    }
+
+    impl<B> PinnedDrop for GroupBody<B> {
+        fn drop(this: Pin<&mut Self>) {
+            let this = this.project();
+            if let Some(task) = this.task {
+                task.drop_future(this.body);
+            }
+        }
+    }
+}
+
+impl<B: Body> Body for GroupBody<B> {
+    type Data = B::Data;
+    type Error = B::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+        let mut this = self.project();
+        let Some(task) = this.task else { return Poll::Ready(None) };
+        let frame = task.poll_with(|| {
+            let Some(body) = this.body.as_mut().as_pin_mut() else { return Poll::Ready(None) };
+            let frame = ready!(body.poll_frame(cx));
+            if !matches!(frame, Some(Ok(_))) {
+                this.body.set(None);
+            }
+            Poll::Ready(frame)
+        });
+        if this.body.is_none() {
+            *this.task = None;
+        }
+        frame
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.as_ref().is_none_or(Body::is_end_stream)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.as_ref().map_or_else(|| SizeHint::with_exact(0), Body::size_hint)
+    }
+}

@@ -1,0 +1,175 @@
+//! A `tower` layer: each request is charged to the group of its route, with the body of its
+//! response.
+//!
+//! The service's `call`, the future of its response and the frames of the response's body are one
+//! task, on whichever threads they run. It ends when the body does, or when the server drops it.
+//! `poll_ready` is passed through uncharged, for it belongs to no request. The connection's task
+//! pays for the writing of frames.
+//!
+//! # Bound
+//!
+//! A name may come from what a client sends. A layer makes at most so many groups (64, or
+//! [`GroupLayer::with_bound`]); requests of further names are charged to `other`. (When the last
+//! place is left and several names come for it at the same moment, each of them makes a group, and
+//! all but one are not used.) Of a name [`MAX_NAME`](crate::MAX_NAME) bytes count.
+//!
+//! ```
+//! use axum::{Router, extract::{MatchedPath, Request}, routing::get};
+//! use dormouse::tower::GroupLayer;
+//!
+//! let layer = GroupLayer::new(|request: &Request| {
+//!     // Not the method as it comes, which a client may invent.
+//!     request.extensions().get().map_or("unmatched", MatchedPath::as_str).to_owned().into()
+//! });
+//! let router: Router = Router::new().route("/menu", get(async || "tea")).route_layer(layer);
+//! # let _ = router;
+//! ```
+
+mod body;
+mod groups;
+mod pprof;
+
+use std::borrow::Cow;
+use std::fmt;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use http::Response;
+use tower_layer::Layer;
+use tower_service::Service;
+
+use self::groups::Groups;
+use crate::task::{Instrumented, Task};
+
+pub use self::body::{GroupBody, GroupResponse};
+pub use self::pprof::{PprofResponse, PprofService};
+
+/// How many groups a layer makes unless told otherwise.
+pub const DEFAULT_BOUND: usize = 64;
+
+/// Charges each request to the group that a function names, with the body of its response; see the
+/// [module](self).
+#[derive(Clone)]
+pub struct GroupLayer<N> {
+    name: N,
+    groups: Arc<Groups>,
+}
+
+impl<N> GroupLayer<N> {
+    /// A layer that names the group of a request by its route: a few names, never one per request.
+    pub fn new<R>(name: N) -> Self
+    where
+        N: Fn(&R) -> Cow<'_, str>,
+    {
+        Self::with_bound(DEFAULT_BOUND, name)
+    }
+
+    /// A layer that makes at most `bound` groups, beside `other`.
+    pub fn with_bound<R>(bound: usize, name: N) -> Self
+    where
+        N: Fn(&R) -> Cow<'_, str>,
+    {
+        Self { name, groups: Arc::new(Groups::new(bound)) }
+    }
+
+    /// The same for a service of any protocol: it passes responses on as they are, and a request
+    /// ends with the future of its response.
+    ///
+    /// ```
+    /// use dormouse::tower::GroupLayer;
+    /// use tower::{Layer, service_fn};
+    ///
+    /// let layer = GroupLayer::new(|table: &&str| (*table).into()).without_bodies();
+    /// let service = layer.layer(service_fn(async |table: &str| Ok::<_, ()>(table.len())));
+    /// # let _ = service;
+    /// ```
+    pub fn without_bodies(self) -> CallLayer<N> {
+        CallLayer(self)
+    }
+
+    /// The task of a request.
+    fn task<R>(&self, request: &R) -> Task
+    where
+        N: Fn(&R) -> Cow<'_, str>,
+    {
+        self.groups.named(&(self.name)(request)).task()
+    }
+}
+
+impl<N> fmt::Debug for GroupLayer<N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GroupLayer").field("groups", &self.groups).finish_non_exhaustive()
+    }
+}
+
+impl<S, N: Clone> Layer<S> for GroupLayer<N> {
+    type Service = GroupService<S, N>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        GroupService { inner, layer: self.clone() }
+    }
+}
+
+/// The service that [`GroupLayer`] makes.
+#[derive(Debug, Clone)]
+pub struct GroupService<S, N> {
+    inner: S,
+    layer: GroupLayer<N>,
+}
+
+impl<S, N, R, B> Service<R> for GroupService<S, N>
+where
+    S: Service<R, Response = Response<B>>,
+    N: Fn(&R) -> Cow<'_, str>,
+{
+    type Response = Response<GroupBody<B>>;
+    type Error = S::Error;
+    type Future = GroupResponse<S::Future>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: R) -> Self::Future {
+        let mut task = self.layer.task(&request);
+        let response = task.run(|| self.inner.call(request));
+        GroupResponse::new(task, response)
+    }
+}
+
+/// Charges each request to the group that a function names, up to the response; see
+/// [`GroupLayer::without_bodies`].
+#[derive(Debug, Clone)]
+pub struct CallLayer<N>(GroupLayer<N>);
+
+impl<S, N: Clone> Layer<S> for CallLayer<N> {
+    type Service = CallService<S, N>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        CallService(self.0.layer(inner))
+    }
+}
+
+/// The service that [`CallLayer`] makes.
+#[derive(Debug, Clone)]
+pub struct CallService<S, N>(GroupService<S, N>);
+
+impl<S, N, R> Service<R> for CallService<S, N>
+where
+    S: Service<R>,
+    N: Fn(&R) -> Cow<'_, str>,
+{
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = Instrumented<S::Future>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.0.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: R) -> Self::Future {
+        let mut task = self.0.layer.task(&request);
+        let response = task.run(|| self.0.inner.call(request));
+        task.instrument(response)
+    }
+}

@@ -1,0 +1,100 @@
+//! Profiles as a service: any server of `http` requests mounts it at `/debug/pprof/`.
+
+use std::convert::Infallible;
+use std::fmt;
+use std::future::Future;
+use std::marker::PhantomData;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use http::{Method, Request, Response, StatusCode};
+use tower_service::Service;
+
+use crate::profile::web::{Responding, WebAnswer, respond};
+
+/// Answers with profiles, whatever the body of the request; `B` is the body of the response. See
+/// [`profile::web`](crate::profile::web) for paths and queries.
+///
+/// ```
+/// use dormouse::tower::PprofService;
+///
+/// let service: PprofService<Vec<u8>> = PprofService::new();
+/// # let _ = service;
+/// ```
+pub struct PprofService<B>(PhantomData<fn() -> B>);
+
+impl<B> PprofService<B> {
+    /// The service.
+    pub fn new() -> Self {
+        Self(PhantomData)
+    }
+}
+
+impl<B> Default for PprofService<B> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<B> Clone for PprofService<B> {
+    fn clone(&self) -> Self {
+        Self::new()
+    }
+}
+
+impl<B> fmt::Debug for PprofService<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("PprofService")
+    }
+}
+
+impl<R, B: From<Vec<u8>>> Service<Request<R>> for PprofService<B> {
+    type Response = Response<B>;
+    type Error = Infallible;
+    type Future = PprofResponse<B>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<R>) -> PprofResponse<B> {
+        let uri = request.uri();
+        let is_got = request.method() == Method::GET
+            || request.method() == Method::POST && uri.path().ends_with("/symbol");
+        let answer = if is_got {
+            respond(uri.path_and_query().map_or(uri.path(), http::uri::PathAndQuery::as_str))
+        } else {
+            // It would take a profile for nobody.
+            WebAnswer::text(405, "profiles are got by GET").into()
+        };
+        PprofResponse { answer, body: PhantomData }
+    }
+}
+
+/// The response of [`PprofService`]. If it is dropped before its end, the profile ends.
+#[must_use = "a future does nothing unless it is polled"]
+pub struct PprofResponse<B> {
+    answer: Responding,
+    body: PhantomData<fn() -> B>,
+}
+
+impl<B> fmt::Debug for PprofResponse<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PprofResponse").field("answer", &self.answer).finish()
+    }
+}
+
+impl<B: From<Vec<u8>>> Future for PprofResponse<B> {
+    type Output = Result<Response<B>, Infallible>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let answer = ready!(Pin::new(&mut self.answer).poll(cx));
+        let mut response = Response::new(B::from(answer.body));
+        // Ours are all valid.
+        *response.status_mut() = StatusCode::from_u16(answer.status).unwrap_or_default();
+        for (name, value) in answer.headers {
+            response.headers_mut().insert(name, http::HeaderValue::from_static(value));
+        }
+        Poll::Ready(Ok(response))
+    }
+}

@@ -1,0 +1,44 @@
+//! Profiles: which function uses the CPU time of a group, allocates, or faults.
+//!
+//! ```no_run
+//! use std::time::Duration;
+//!
+//! use dormouse::{ProfileRun, ProfileSpec};
+//!
+//! let run = ProfileRun::start(&ProfileSpec::cpu().hz(99).groups("GET /*"))?;
+//! std::thread::sleep(Duration::from_secs(10));
+//! let profile = run.read();
+//! for group in &profile.groups {
+//!     println!("{}: {:?} ns", group.name, group.total);
+//! }
+//! # Ok::<(), dormouse::ProfileError>(())
+//! ```
+//!
+//! A profile has raw addresses; `go tool pprof`, the `dormouse` command and whoever else has the
+//! files finds their names.
+//!
+//! # Totals are the account's
+//!
+//! `dormouse-profile` takes samples, and knows of groups their numbers alone. While a profile runs,
+//! what it samples is counted for all groups, too, and each group's samples are scaled to what the
+//! group really used. So the totals in a profile are those of [`Group::read`](crate::Group::read),
+//! and only their shape within a group is estimated. A group that used something and met no sample
+//! has a row without a stack. Work in no group is what the process used beside its groups.
+//!
+//! # Cost
+//!
+//! While nobody profiles: nothing. A CPU profile interrupts each running thread [`ProfileSpec::hz`]
+//! times a second of its CPU time, and counts task-clock at each switch between groups.
+
+mod account;
+mod run;
+mod scale;
+mod spec;
+pub mod web;
+
+pub use dormouse_profile::{
+    Column, Error, MappedRange, Moment, NO_GROUP, Node, Profile, ProfileCoverage, ProfileGroup, ProfileKind,
+    Sample, SourceFrame, Symbols, Thread, Values, encode,
+};
+pub use run::{ProfileError, ProfileRun};
+pub use spec::ProfileSpec;

@@ -1,0 +1,158 @@
+//! A profile that is being taken.
+
+use std::thread;
+use std::time::Duration;
+
+use dormouse_events::{Counting, Event};
+use dormouse_keys::{Selector, SelectorError};
+use dormouse_profile::{Error, Profile, ProfileKind, Profiling};
+use dormouse_sys::perf;
+
+use super::account::{self, Account};
+use super::scale::{retain, scale};
+use super::spec::ProfileSpec;
+use crate::group::Group;
+
+/// The most samples a second.
+pub(crate) const MAX_HZ: u32 = 1_000;
+
+/// The fewest bytes between two samples of allocations.
+pub(crate) const MIN_BYTES: u64 = 1024;
+
+/// Why a profile cannot be taken.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ProfileError {
+    /// This system or this process has no way to take it.
+    #[error(transparent)]
+    Unavailable(#[from] Error),
+    /// A list of globs that does not parse.
+    #[error(transparent)]
+    Globs(#[from] SelectorError),
+    /// A list of globs that matches no group.
+    #[error("no group matches `{globs}`; a group is there from its first task on")]
+    NoGroup {
+        /// The list.
+        globs: String,
+        /// The groups there are.
+        groups: Vec<&'static str>,
+    },
+    /// A rate that no profile has.
+    #[error("`{what}` is {value}, and must be {bounds}")]
+    Rate {
+        /// Its name.
+        what: &'static str,
+        /// Its value.
+        value: u64,
+        /// The values that it may have.
+        bounds: String,
+    },
+}
+
+/// A profile that is being taken; see the [module](super). It ends when this is dropped.
+///
+/// Any number of them may run at once, each with its own rate and groups.
+#[derive(Debug)]
+#[must_use = "the profile ends when this is dropped"]
+pub struct ProfileRun {
+    kind: ProfileKind,
+    profiling: Profiling,
+    wanted: Option<Selector>,
+    /// When it began.
+    before: Account,
+    /// Why groups are not counted.
+    uncounted: Option<String>,
+    _counting: Option<Counting>,
+}
+
+impl ProfileRun {
+    /// Begins to take a profile.
+    ///
+    /// # Errors
+    ///
+    /// A rate or a list of globs that makes no sense, or what this process or system has not.
+    ///
+    /// # Cost
+    ///
+    /// That of [`start_counting`](crate::start_counting), and a few system calls for each thread,
+    /// on a thread of dormouse's for which this one waits.
+    pub fn start(spec: &ProfileSpec) -> Result<Self, ProfileError> {
+        let kind = spec.kind();
+        check(spec)?;
+        let wanted = spec.groups.as_deref().map(selector).transpose()?;
+        let events: Vec<Event> = account::events(kind).into_iter().flatten().collect();
+        // From here on each task reads the clock: its first steps, which allocate, are not for a
+        // thread of the host's. (Under a filter they might end the process.)
+        if events.contains(&Event::TASK_CLOCK) && !perf::is_filtered() {
+            dormouse_clock::prepare();
+        }
+        // A process whose groups cannot be counted can be sampled all the same.
+        let (counting, uncounted) = match crate::start_counting(&events) {
+            Ok(counting) => (Some(counting), None),
+            Err(why) => (None, Some(why.to_string())),
+        };
+        let profiling = Profiling::start(&spec.options)?;
+        let before = Account::read(kind);
+        Ok(Self { kind, profiling, wanted, before, uncounted, _counting: counting })
+    }
+
+    /// The profile so far.
+    ///
+    /// # Cost
+    ///
+    /// A look at every thread, and a copy of the table of stacks: milliseconds.
+    pub fn read(&self) -> Profile {
+        let mut profile = self.profiling.read();
+        let mut used = Account::read(self.kind).since(&self.before);
+        if let Some(why) = &self.uncounted {
+            profile.coverage.notes.push(format!(
+                "groups are not counted here ({why}), so the samples of a group are an estimate of its total"
+            ));
+            used.is_not_counted();
+        }
+        scale(&mut profile, &used);
+        if let Some(wanted) = &self.wanted {
+            retain(&mut profile, |name| matches(wanted, name));
+        }
+        profile
+    }
+
+    /// Takes a profile for this time, on the calling thread, which sleeps meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`ProfileRun::start`].
+    pub fn take(spec: &ProfileSpec, length: Duration) -> Result<Profile, ProfileError> {
+        let run = Self::start(spec)?;
+        thread::sleep(length);
+        Ok(run.read())
+    }
+}
+
+fn check(spec: &ProfileSpec) -> Result<(), ProfileError> {
+    let (hz, bytes) = (spec.options.hz, spec.options.bytes);
+    match spec.kind() {
+        ProfileKind::Cpu if !(1..=MAX_HZ).contains(&hz) => {
+            Err(ProfileError::Rate { what: "hz", value: hz.into(), bounds: format!("from 1 to {MAX_HZ}") })
+        }
+        ProfileKind::Alloc if bytes < MIN_BYTES => {
+            Err(ProfileError::Rate { what: "bytes", value: bytes, bounds: format!("at least {MIN_BYTES}") })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The groups that a list of globs selects, which are some.
+fn selector(globs: &str) -> Result<Selector, ProfileError> {
+    let selector = Selector::parse(globs)?;
+    let groups: Vec<_> = Group::all().into_iter().map(Group::name).collect();
+    if groups.iter().any(|name| matches(&selector, name)) {
+        return Ok(selector);
+    }
+    Err(ProfileError::NoGroup { globs: globs.to_owned(), groups })
+}
+
+fn matches(selector: &Selector, group: &str) -> bool {
+    // A group is defined at no line.
+    selector.matches_at(group, "", 0)
+}

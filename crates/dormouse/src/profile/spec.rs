@@ -1,0 +1,72 @@
+//! The choice of what to profile, and how often.
+
+use dormouse_profile::{Options, ProfileKind};
+
+/// The choice of what to profile, and how often.
+#[derive(Debug, Clone)]
+#[must_use]
+pub struct ProfileSpec {
+    pub(super) options: Options,
+    pub(super) groups: Option<String>,
+}
+
+impl ProfileSpec {
+    /// A profile of that kind, at its usual rate, of all groups and of work in no group.
+    pub fn new(kind: ProfileKind) -> Self {
+        let mut options = Options::default();
+        options.kind = kind;
+        options.heap = Some(dormouse_events::heap());
+        Self { options, groups: None }
+    }
+
+    /// A profile of CPU time.
+    pub fn cpu() -> Self {
+        Self::new(ProfileKind::Cpu)
+    }
+
+    /// A profile of allocations, which [`Alloc`](crate::Alloc) sees if it is the global allocator.
+    pub fn alloc() -> Self {
+        Self::new(ProfileKind::Alloc)
+    }
+
+    /// A profile of page faults.
+    pub fn faults() -> Self {
+        Self::new(ProfileKind::Faults)
+    }
+
+    /// Samples a second of CPU time of each thread. The kernel's tick bounds it, at 100 to 1,000.
+    pub fn hz(mut self, hz: u32) -> Self {
+        self.options.hz = hz;
+        self
+    }
+
+    /// Bytes between two samples of allocations, on average.
+    pub fn bytes(mut self, bytes: u64) -> Self {
+        self.options.bytes = bytes;
+        self
+    }
+
+    /// Tells apart the allocations that are still there.
+    pub fn live(mut self) -> Self {
+        self.options.live = true;
+        self
+    }
+
+    /// Keeps the moment of each sample.
+    pub fn timeline(mut self) -> Self {
+        self.options.timeline = true;
+        self
+    }
+
+    /// Only groups that this list of globs selects, as `GET /*,!GET /health`; also those that come
+    /// later. Without it the profile has all groups, and work in no group.
+    pub fn groups(mut self, globs: &str) -> Self {
+        self.groups = Some(globs.to_owned());
+        self
+    }
+
+    /// The kind of samples.
+    pub fn kind(&self) -> ProfileKind {
+        self.options.kind
+    }
+}

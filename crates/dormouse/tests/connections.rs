@@ -1,0 +1,99 @@
+//! Groups of connections: of `axum::serve`, and of what hyper spawns.
+#![cfg(all(feature = "axum", feature = "hyper"))]
+
+use std::net::SocketAddr;
+use std::sync::mpsc::channel;
+
+use axum::{Router, extract::ConnectInfo, routing::get};
+use dormouse::{Group, hyper::Executor};
+use dormouse_testkit::eventually;
+use hyper_util::rt::TokioIo;
+use hyper_util::{server::conn::auto::Builder, service::TowerToHyperService};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+fn block_on<F: Future>(future: F) -> F::Output {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .unwrap()
+        .block_on(future)
+}
+
+/// The name of the group current now.
+fn current() -> &'static str {
+    Group::current().map_or("none", Group::name)
+}
+
+/// Sends a request and reads the body of its answer.
+async fn ask(guest: &mut TcpStream) -> String {
+    guest.write_all(b"GET / HTTP/1.1\r\nHost: tea\r\n\r\n").await.unwrap();
+    let mut answer = String::new();
+    while !answer.ends_with('.') {
+        let mut bytes = [0; 1000];
+        let n = guest.read(&mut bytes).await.unwrap();
+        assert!(n > 0, "closed after {answer:?}");
+        answer.push_str(std::str::from_utf8(&bytes[..n]).unwrap());
+    }
+    answer.rsplit_once("\r\n").unwrap().1.to_owned()
+}
+
+#[test]
+fn axums_connections_have_a_group() {
+    let _counting = dormouse::start_counting(&[dormouse::Event::TASK_CLOCK]).unwrap();
+    block_on(async {
+        let group = Group::new("connections of axum");
+        let app = Router::new().route(
+            "/",
+            get(async |ConnectInfo(peer): ConnectInfo<SocketAddr>| format!("{peer} in {}.", current())),
+        );
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let app = app.into_make_service_with_connect_info::<SocketAddr>();
+        tokio::spawn(axum::serve(dormouse::axum::listener(listener, group), app).into_future());
+        let mut guests = Vec::new();
+        for alive in 1..=2 {
+            let mut guest = TcpStream::connect(address).await.unwrap();
+            let peer = guest.local_addr().unwrap();
+            assert_eq!(ask(&mut guest).await, format!("{peer} in none."), "a handler is not the stream");
+            guests.push(guest);
+            assert_eq!(group.read().alive, alive);
+        }
+        let busy = group.read();
+        assert!(busy.entries >= 4 && !busy.cpu.is_zero(), "{busy:?}");
+        drop(guests);
+        eventually(|| group.read().alive == 0);
+        assert_eq!(group.read().requests, 2);
+    });
+}
+
+#[test]
+fn a_connection_of_hypers_has_a_group() {
+    block_on(async {
+        let group = Group::new("connections of hyper");
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let app = Router::new().route("/", get(async || format!("{}.", current())));
+        tokio::spawn(async move {
+            let (stream, _) = listener.accept().await.unwrap();
+            let service = TowerToHyperService::new(app);
+            tokio::spawn(group.instrument(async move {
+                Builder::new(Executor).serve_connection(TokioIo::new(stream), service).await.unwrap();
+            }));
+        });
+        let mut guest = TcpStream::connect(address).await.unwrap();
+        assert_eq!(ask(&mut guest).await, "connections of hyper.");
+    });
+}
+
+#[test]
+fn what_hyper_spawns_goes_on_in_its_group() {
+    let (told, said) = channel();
+    block_on(async {
+        Group::new("streams").scope(|| {
+            hyper::rt::Executor::execute(&Executor, async move { told.send(current()).unwrap() });
+        });
+        assert_eq!(said.recv().unwrap(), "streams");
+    });
+}
