@@ -122,9 +122,17 @@ fn top_once_accounts_for_the_process() {
     let service = Service::busy();
     let text = run(["top", &service.target(), "--once", "--interval", "500ms"]);
     assert_eq!(text.code, Some(0), "{text:?}");
-    for part in
-        ["GROUP", "GET /menu", "(unattributed)", "(process)", "(before)", "THREAD", "REQ/s", "POLLS/s"]
-    {
+    for part in [
+        "% in groups",
+        "GROUP",
+        "GET /menu",
+        "(unattributed)",
+        "(process)",
+        "(before)",
+        "THREAD",
+        "REQ/s",
+        "POLLS/s",
+    ] {
         assert!(text.stdout.contains(part), "no {part} in {}", text.stdout);
     }
     let top = run(["--json", "top", &service.target(), "--once"]).json();
@@ -192,6 +200,16 @@ fn doctor_examines_machine_and_process() {
         assert_eq!(doctor.code, Some(i32::from(!all_well)), "{json}");
         assert!(checks.iter().any(|check| check["name"] == "clock.thread"), "{json}");
         assert!(checks.iter().all(|check| check["detail"].is_string()), "{json}");
+        let frames = checks.iter().find(|check| check["name"] == "profile.frame-pointers");
+        assert_eq!(frames.is_some(), json["pid"].is_u64(), "of a process alone: {json}");
+        // The service is built as this test is, one way or the other.
+        if let Some(check) = frames {
+            assert!(
+                check["detail"].as_str().is_some_and(|it| it.contains(" functions of its own")),
+                "{json}"
+            );
+            assert_eq!(check["state"] == "limited", check["fix"].is_string(), "{json}");
+        }
     }
     let text = run(["doctor"]).stdout;
     assert!(text.starts_with("this machine\nSTATE"), "{text}");

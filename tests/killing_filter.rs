@@ -13,7 +13,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-use dormouse::{Event, Group, static_key, unlikely};
+use dormouse::{Event, Group, ProfileRun, ProfileSpec, static_key, unlikely};
 use seccompiler::{BpfProgram, apply_filter, apply_filter_all_threads};
 
 mod support;
@@ -105,11 +105,20 @@ fn surface(round: u32) {
     })
     .join()
     .expect("a thread that ends");
+    let run = ProfileRun::start(&ProfileSpec::cpu().hz(250)).expect("a profile");
+    std::thread::spawn(move || known.scope(|| spin(Duration::from_millis(50))))
+        .join()
+        .expect("a thread that ends");
+    assert!(run.read().coverage.total >= 50_000_000);
+    drop(run);
     // The clock's checks come due now and then.
-    let until = std::time::Instant::now() + Duration::from_millis(20);
-    while std::time::Instant::now() < until {
-        std::hint::black_box(dormouse::clock::thread_cpu_ns());
-    }
+    spin(Duration::from_millis(20));
+}
+
+/// Uses so much CPU time.
+fn spin(time: Duration) {
+    let until = dormouse::clock::thread_cpu_ns() + time.as_nanos() as u64;
+    while dormouse::clock::thread_cpu_ns() < until {}
 }
 
 /// The service: one round of everything for each line that it reads.
@@ -124,15 +133,23 @@ fn service() {
         action.sa_flags = libc::SA_SIGINFO;
         libc::sigaction(libc::SIGSYS, &raw const action, std::ptr::null_mut());
     }
-    let all = ["any program", "host threads", "threads of dormouse", "start"];
+    let all = [
+        "any program",
+        "host threads",
+        "threads that are sampled",
+        // It has the filter of the thread that begins the profile.
+        "the sampler of profiles",
+        "threads of dormouse",
+        "start",
+    ];
     if kind == "before init" {
         apply_filter_all_threads(&filter(&all)).expect("a filter");
     }
     dormouse::init().expect("an agent");
     match &*kind {
         "before init" => {}
-        "after init, this thread" => apply_filter(&filter(&all[..2])).expect("a filter"),
-        "after init, all threads" => apply_filter_all_threads(&filter(&all[..3])).expect("a filter"),
+        "after init, this thread" => apply_filter(&filter(&all[..4])).expect("a filter"),
+        "after init, all threads" => apply_filter_all_threads(&filter(&all[..5])).expect("a filter"),
         other => panic!("{other}"),
     }
     println!("ready");
@@ -191,7 +208,7 @@ fn everything_works_under(kind: &str) {
     service.round("its own surface");
     let pid = service.child.id().to_string();
     let address = format!("{:x}", everything_works_under as *const () as usize);
-    let verbs: [&[&str]; 14] = [
+    let verbs: [&[&str]; 15] = [
         &["ps"],
         &["keys", &pid],
         &["doctor", &pid],
@@ -205,6 +222,7 @@ fn everything_works_under(kind: &str) {
         &["stat", &pid, "--for", "100ms"],
         &["stat", &pid, "--for", "100ms", "-e", "task-clock,context-switches,page-faults,cpu-migrations"],
         &["reset", &pid, "filter.*"],
+        &["profile", &pid, "--for", "300ms"],
         &["maps", &pid, &address],
     ];
     for verb in verbs {

@@ -8,6 +8,7 @@ mod demo;
 mod half_dead;
 mod keys;
 mod maps;
+mod profile;
 mod protocol;
 mod record;
 mod refusals;

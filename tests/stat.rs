@@ -43,9 +43,17 @@ fn stat_counts_groups_and_threads() {
     let service = Service::busy();
     let text = run(["stat", &service.target(), "--for", "500ms"]);
     assert_eq!(text.code, Some(0), "{text:?}");
-    for part in
-        ["CPU time", "CPUs used", "GROUP", "GET /menu", "(unattributed)", "(process)", "THREAD", "within"]
-    {
+    for part in [
+        "CPU time",
+        "CPUs used",
+        "CPU time in groups",
+        "GROUP",
+        "GET /menu",
+        "(unattributed)",
+        "(process)",
+        "THREAD",
+        "within",
+    ] {
         assert!(text.stdout.contains(part), "no {part:?} in {}", text.stdout);
     }
     assert!(text.stdout.contains("in ticks of 10"), "what user and kernel mode are worth: {}", text.stdout);
@@ -62,6 +70,8 @@ fn stat_counts_groups_and_threads() {
     let clock = &total["clock"];
     let apart = ns(&clock["group_skew_ns"]) * processors + ns(&clock["group_error_bound_ns"]) * members;
     assert!((charged + rest).abs_diff(process) <= apart, "{charged} and {rest} of {process}: {total}");
+    let coverage = total["coverage_percent"].as_f64().expect("CPU time was used");
+    assert!((coverage - charged as f64 / (charged + rest) as f64 * 100.0).abs() < 0.001, "{total}");
     let menu = groups.iter().find(|group| group["name"] == "GET /menu").expect("a route");
     let clock = &menu["counts"][0];
     assert_eq!((&clock["event"], &clock["unit"]), (&"task-clock".into(), &"ns".into()), "{menu}");

@@ -9,7 +9,7 @@ const TESTKIT: &str = "dormouse-testkit";
 
 /// The dependencies that each crate may have, of ours. A crate that is not here has no place in the
 /// plan yet.
-const PLAN: [(&str, &[&str]); 13] = [
+const PLAN: [(&str, &[&str]); 14] = [
     (TESTKIT, &[]),
     ("dormouse-sys", &[]),
     ("dormouse-keys", &["dormouse-sys", "dormouse-maps"]),
@@ -17,6 +17,7 @@ const PLAN: [(&str, &[&str]); 13] = [
     ("dormouse-events", &["dormouse-sys", "dormouse-keys", "dormouse-clock"]),
     ("dormouse-breakpoints", &["dormouse-sys"]),
     ("dormouse-maps", &[]),
+    ("dormouse-profile", &["dormouse-sys", "dormouse-clock", "dormouse-maps"]),
     ("dormouse-macros", &[]),
     (
         "dormouse",
@@ -28,6 +29,7 @@ const PLAN: [(&str, &[&str]); 13] = [
             "dormouse-events",
             "dormouse-macros",
             "dormouse-maps",
+            "dormouse-profile",
         ],
     ),
     ("dormouse-capi", &["dormouse"]),
@@ -42,6 +44,7 @@ const PLAN: [(&str, &[&str]); 13] = [
             "dormouse-events",
             "dormouse-keys",
             "dormouse-maps",
+            "dormouse-profile",
         ],
     ),
     (
@@ -51,6 +54,7 @@ const PLAN: [(&str, &[&str]); 13] = [
             "dormouse-sys",
             "dormouse-breakpoints",
             "dormouse-maps",
+            "dormouse-profile",
             "dormouse-teaparty",
             "dormouse-bench",
         ],
@@ -62,7 +66,7 @@ const PLAN: [(&str, &[&str]); 13] = [
 fn every_lock_has_a_phase_of_forks() {
     let crates = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
     let mut looked_at = 0;
-    for library in ["sys", "keys", "clock", "events", "dormouse", "capi"] {
+    for library in ["sys", "keys", "clock", "events", "profile", "dormouse", "capi"] {
         for path in sources(&crates.join(library).join("src")) {
             let text = std::fs::read_to_string(&path).unwrap();
             let text = text.split("mod tests {").next().unwrap_or_default();
@@ -143,7 +147,7 @@ fn crates_depend_as_planned() {
 #[test]
 fn the_environment_is_read_in_one_place() {
     let crates = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
-    for library in ["sys", "keys", "clock", "events", "maps", "breakpoints", "dormouse", "capi"] {
+    for library in ["sys", "keys", "clock", "events", "maps", "breakpoints", "profile", "dormouse", "capi"] {
         for path in sources(&crates.join(library).join("src")) {
             let text = std::fs::read_to_string(&path).unwrap();
             let production = text.split("mod tests {").next().unwrap_or_default();

@@ -186,6 +186,11 @@ fn the_live_view_draws_and_hears_keys() {
     session.press("?");
     session.await_text("turn the order round");
     session.press("x");
+    session.press("\r");
+    session.await_text("so far");
+    session.await_text("FUNCTION");
+    session.press("q");
+    session.await_text("THREAD");
     session.press("/steep\r");
     session.await_text("/steep");
     session.press(" ");

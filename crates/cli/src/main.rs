@@ -15,6 +15,7 @@ mod duration;
 mod exit;
 mod live;
 mod output;
+mod prologues;
 mod render;
 mod sample;
 mod signals;

@@ -160,7 +160,12 @@ pub(crate) fn tell(report: &Report, json: bool) {
 
 /// Whether both ends of the conversation with a person are a terminal that can be drawn on.
 pub(crate) fn is_interactive() -> bool {
-    io::stdin().is_terminal() && io::stdout().is_terminal() && !is_dumb()
+    io::stdin().is_terminal() && is_drawable(&io::stdout())
+}
+
+/// Whether a stream is a terminal that can be drawn on.
+pub(crate) fn is_drawable(stream: &impl io::IsTerminal) -> bool {
+    stream.is_terminal() && !is_dumb()
 }
 
 /// Whether the terminal can do no more than print.

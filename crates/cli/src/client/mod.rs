@@ -6,6 +6,7 @@
 //! own. A client that met such an error is not used again.
 
 pub(crate) mod frames;
+pub(crate) mod profile;
 
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -245,7 +246,7 @@ impl Client {
         let exit = match error.code {
             Code::BadGlob | Code::TooLong | Code::BadWatch => Exit::Usage,
             Code::Denied => Exit::Denied,
-            Code::NoWatching => Exit::Unsupported,
+            Code::NoWatching | Code::NoProfile => Exit::Unsupported,
             Code::Version => return self.other_version(&message),
             _ => Exit::Failed,
         };
@@ -254,6 +255,7 @@ impl Client {
             Code::BadGlob => failure.hint("globs are as in \"db.*,!db.noisy\"; quote them from the shell"),
             Code::NoMatch => failure.hint("dormouse keys TARGET lists what there is"),
             Code::Denied => failure.hint("run this as the service's user or as root"),
+            Code::NoGroup => failure.hint("dormouse top TARGET shows the groups"),
             Code::NoSlot => failure.hint("dormouse slots TARGET tells the holders; --flexible takes turns, with other --flexible watches"),
             Code::Busy => failure.hint("end another client of this service, or try again"),
             _ => failure,

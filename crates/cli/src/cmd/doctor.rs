@@ -5,6 +5,7 @@
 //! what a service of this user would meet on it. With a target, that process is asked as well.
 
 use std::error::Error as _;
+use std::fs::File;
 
 use dormouse::wire::{Check, CheckState, Doctor, Op};
 use dormouse_breakpoints::free_registers;
@@ -13,6 +14,7 @@ use serde::Serialize;
 use crate::client::Client;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{BAD, Context, FAIR, GOOD, HEAD};
+use crate::prologues::Prologues;
 use crate::render::table::Table;
 use crate::target::{Finder, Target, describe};
 use crate::text::clean;
@@ -48,10 +50,14 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
             let found = finder.look(target)?;
             if found.has_agent() {
                 let (mut client, _) = Client::reach(&finder, &found, context.patience)?;
-                (client.who.clone(), Some(client.pid), client.call(Op::Doctor)?)
+                let mut doctor: Doctor = client.call(Op::Doctor)?;
+                doctor.checks.extend(frame_pointers(client.pid));
+                (client.who.clone(), Some(client.pid), doctor)
             } else {
                 let pid = found.process.pid;
-                (describe(&found.process), Some(pid), Doctor { checks: vec![no_agent(), outside(pid)] })
+                let mut checks = vec![no_agent(), outside(pid)];
+                checks.extend(frame_pointers(pid));
+                (describe(&found.process), Some(pid), Doctor { checks })
             }
         }
         None => ("this machine".to_owned(), None, examine_here(context)),
@@ -141,6 +147,27 @@ fn outside(pid: u32) -> Check {
             Check { fix, ..check(NAME, CheckState::Limited, detail) }
         }
     }
+}
+
+/// Whether the stacks of a profile go through the process's own code. `None`: its file cannot be
+/// opened, as that of another user.
+fn frame_pointers(pid: u32) -> Option<Check> {
+    const NAME: &str = "profile.frame-pointers";
+    let program = File::open(format!("/proc/{pid}/exe")).ok()?;
+    let Some(functions) = Prologues::read(program) else {
+        let detail = "its file has no symbols, which would tell them and name a profile's functions";
+        let fix = Some("build it without strip = true, or with strip = \"debuginfo\"".to_owned());
+        return Some(Check { fix, ..check(NAME, CheckState::Limited, detail) });
+    };
+    let Prologues { keep, all } = functions;
+    let detail = format!("{keep} of {all} functions of its own keep them");
+    if functions.is_most() {
+        return Some(check(NAME, CheckState::Ok, detail));
+    }
+    let detail = format!("{detail}; a profile's stacks leave callers out");
+    let fix =
+        "build it with RUSTFLAGS=\"-C force-frame-pointers=yes\", C and C++ with -fno-omit-frame-pointer";
+    Some(Check { fix: Some(fix.to_owned()), ..check(NAME, CheckState::Limited, detail) })
 }
 
 fn check(name: &str, state: CheckState, detail: impl Into<String>) -> Check {

@@ -11,6 +11,7 @@ mod list;
 mod maps;
 mod off;
 mod on;
+mod profile;
 mod ps;
 mod record;
 mod reset;
@@ -46,6 +47,8 @@ Examples:
   dormouse on teaparty 'menu.*' --for 30s
   dormouse reset teaparty '*'            every key as the service started with it
   dormouse record --faults teaparty -o tea.faults.gz
+  dormouse profile teaparty --for 10s    functions that use its CPU, by group
+  dormouse profile teaparty -o tea.html  the same as a flame graph
   dormouse watch teaparty TALLY --for 1m  who writes a variable, from which line and group
   dormouse maps 1234 55d0c0a01234        function, line and mapping of an address of any process
   dormouse demo                          all of it, on a service of its own
@@ -56,8 +59,8 @@ Exit codes:
   0  done                               3  no such process, or no dormouse in it
   1  a negative finding, or a failure   4  the target is somebody else's
   2  the command line is wrong          5  not possible here, or with that version
-  130  ended by Ctrl-C before the end; `on`, `trace`, `top` and `stat` end by it with 0
-`stat -- COMMAND` and `record -- COMMAND` end as the command does.";
+  130  ended by Ctrl-C before the end; `on`, `trace`, `top`, `stat` and `profile` end by it with 0
+`stat -- COMMAND`, `record -- COMMAND` and `profile -- COMMAND` end as the command does.";
 
 /// Look into a running service: its probes, what they see, and where its CPU time goes.
 #[derive(Debug, Parser)]
@@ -83,6 +86,7 @@ pub(crate) enum Command {
     Stat(stat::Args),
     List(list::Args),
     Record(record::Args),
+    Profile(profile::Args),
     Watch(watch::Args),
     Slots(slots::Args),
     Maps(maps::Args),
@@ -111,6 +115,7 @@ pub(crate) fn run(command: Command, context: &mut Context) -> Outcome {
         Command::Stat(args) => stat::run(&args, context),
         Command::List(args) => list::run(&args, context),
         Command::Record(args) => record::run(&args, context),
+        Command::Profile(args) => profile::run(&args, context),
         Command::Watch(args) => watch::run(&args, context),
         Command::Slots(args) => slots::run(&args, context),
         Command::Maps(args) => maps::run(&args, context),

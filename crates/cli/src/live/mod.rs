@@ -7,6 +7,7 @@
 
 mod draw;
 mod fit;
+mod functions;
 pub(crate) mod page;
 mod screen;
 
@@ -39,14 +40,21 @@ pub(crate) fn run(source: Source, interval: Duration, end: Option<Instant>) -> O
     let mut screen = Screen::new(source.who.clone());
     let signals = Signals::to_leave()?;
     let size = Signals::all(&[SIGWINCH])?;
+    let pid = source.pid;
     let (views, wake) = start(source, interval).map_err(|error| failed(&error))?;
     if anstream::ColorChoice::global() == anstream::ColorChoice::Never {
         crossterm::style::force_color_output(false);
     }
-    let mut terminal = Tui::enter().map_err(|error| failed(&error))?;
-    watch(&mut terminal, &mut screen, &views, &wake, end, [&signals, &size])
+    loop {
+        let mut terminal = Tui::enter().map_err(|error| failed(&error))?;
+        let opened = watch(&mut terminal, &mut screen, &views, &wake, end, [&signals, &size])?;
+        drop(terminal);
+        let Some(name) = opened else { return Ok(Exit::Ok) };
+        functions::run(pid, &screen.who, name, end)?;
+    }
 }
 
+/// Shows the table until the person leaves it, or opens a group: its name.
 fn watch(
     terminal: &mut Tui,
     screen: &mut Screen,
@@ -54,7 +62,7 @@ fn watch(
     wake: &UnixStream,
     end: Option<Instant>,
     [signals, size]: [&Signals; 2],
-) -> Outcome {
+) -> Outcome<Option<String>> {
     let stdin = io::stdin();
     loop {
         terminal.0.draw(|frame| draw(frame, screen)).map_err(|error| failed(&error))?;
@@ -67,7 +75,7 @@ fn watch(
         poll_until(&mut fds, end).map_err(|error| failed(&error))?;
         let is_gone = fds[0].revents().intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL);
         if is_gone || signals.take() || end.is_some_and(|end| Instant::now() >= end) {
-            return Ok(Exit::Ok);
+            return Ok(None);
         }
         size.take();
         while matches!({ wake }.read(&mut [0; 64]), Ok(1..)) {}
@@ -77,9 +85,12 @@ fn watch(
         while crossterm::event::poll(Duration::ZERO).map_err(|error| failed(&error))? {
             if let Event::Key(key) = crossterm::event::read().map_err(|error| failed(&error))?
                 && key.kind != KeyEventKind::Release
-                && screen.key(key) == Flow::Leave
             {
-                return Ok(Exit::Ok);
+                match screen.key(key) {
+                    Flow::Stay => {}
+                    Flow::Leave => return Ok(None),
+                    Flow::Open => return Ok(screen.opened()),
+                }
             }
         }
     }

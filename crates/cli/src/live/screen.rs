@@ -19,6 +19,7 @@ pub(super) const HELP: &[(&str, &str)] = &[
     ("s", "sort by the next column"),
     ("i", "turn the order round"),
     ("/", "show only names with this text; Esc shows all"),
+    ("Enter", "the functions of the group; q comes back"),
     ("Space, p", "pause"),
     ("?", "this help"),
 ];
@@ -71,6 +72,8 @@ pub(super) enum Mode {
 pub(super) enum Flow {
     Stay,
     Leave,
+    /// To the functions of [`Screen::opened`].
+    Open,
 }
 
 /// The live view without its terminal.
@@ -142,6 +145,16 @@ impl Screen {
         rows.into_iter().map(|row| cells(&columns, row, Digits::Few)).collect()
     }
 
+    /// The selected group; in a process without groups the selected thread.
+    pub(super) fn opened(&self) -> Option<String> {
+        let is_inside = self.view.as_ref()?.inside.is_some();
+        if is_inside && self.focus == Pane::Threads {
+            return None;
+        }
+        let mut row = self.rows(self.focus).into_iter().nth(self.place(self.focus).selected)?;
+        Some(row.swap_remove(0))
+    }
+
     /// The rows below the groups.
     pub(super) fn sums(&self) -> Vec<Vec<String>> {
         let columns = self.columns(Pane::Groups);
@@ -181,9 +194,11 @@ impl Screen {
     fn command(&mut self, code: KeyCode) -> Flow {
         let last = self.rows(self.focus).len().saturating_sub(1);
         let columns = self.columns(self.focus).len();
+        let can_open = self.opened().is_some();
         let place = &mut self.places[self.focus as usize];
         match code {
             KeyCode::Char('q') => return Flow::Leave,
+            KeyCode::Enter if can_open => return Flow::Open,
             KeyCode::Char('?') => self.mode = Mode::Help,
             KeyCode::Char('/') => self.mode = Mode::Filter,
             KeyCode::Char(' ' | 'p') => self.is_paused = !self.is_paused,
@@ -306,6 +321,17 @@ mod tests {
         press(&mut screen, "p");
         screen.update(View::between(&before, &before, &before, &[]));
         assert_eq!(keys_on(&screen), Some(2));
+    }
+
+    #[test]
+    fn enter_opens_the_selected_group() {
+        let mut screen = screen();
+        press(&mut screen, "j");
+        assert_eq!((press(&mut screen, "\n"), screen.opened().as_deref()), (Flow::Open, Some("GET /menu")));
+        press(&mut screen, "/brew\n");
+        assert_eq!(screen.opened().as_deref(), Some("POST /brew"));
+        press(&mut screen, "\t");
+        assert_eq!(press(&mut screen, "\n"), Flow::Stay, "threads have no functions beside groups");
     }
 
     #[test]

@@ -60,6 +60,8 @@ pub(crate) struct View {
 #[derive(Debug, Clone)]
 pub(crate) struct Inside {
     unattributed: Row,
+    /// Of the interval; `None` where no CPU time was used.
+    coverage_percent: Option<f64>,
     pub(crate) groups: Vec<Row>,
     pub(crate) keys_on: usize,
     dropped: u64,
@@ -77,8 +79,10 @@ impl View {
                 Row::group(now, total, recent, interval_ns)
             };
             let parts = now.groups.iter().zip(total.groups.iter().zip(&recent.groups));
+            let coverage_percent = recent.coverage_percent();
             let (total, recent) = (total.unattributed_ns, recent.unattributed_ns);
             Inside {
+                coverage_percent,
                 unattributed: Row::sum("(unattributed)", total, recent, interval_ns),
                 groups: sorted(parts.map(row).collect()),
                 keys_on: now.keys_on,
@@ -128,10 +132,13 @@ impl View {
         ];
         match &self.inside {
             None => parts.push(", threads only, no dormouse in it".to_owned()),
-            Some(Inside { keys_on, dropped, .. }) => {
+            Some(Inside { coverage_percent, keys_on, dropped, .. }) => {
                 parts.push(format!(", {} on", count(*keys_on as u64, "key")));
                 if *dropped > 0 {
                     parts.push(format!(", {} dropped", count(*dropped, "record")));
+                }
+                if let Some(percent) = coverage_percent {
+                    parts.push(format!(", {} % in groups", Digits::All.percent(*percent)));
                 }
             }
         }
@@ -173,6 +180,7 @@ impl View {
             process: self.process.chosen(CPU_FIELDS),
             before_cpu_ns: self.before_cpu_ns,
             unattributed: inside.map(|inside| inside.unattributed.chosen(CPU_FIELDS)),
+            coverage_percent: inside.and_then(|inside| inside.coverage_percent),
             groups: inside.map(|inside| {
                 inside.groups.iter().map(|row| Line::of(row, GROUP_FIELDS, &self.events)).collect()
             }),
@@ -224,6 +232,8 @@ pub(crate) struct Snapshot<'a> {
     before_cpu_ns: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     unattributed: Option<Chosen<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    coverage_percent: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     groups: Option<Vec<Line<'a>>>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -62,6 +62,15 @@ pub(crate) struct Inside {
     pub(crate) dropped: u64,
 }
 
+impl Inside {
+    /// How much of the CPU time is in groups, in percent; `None` where none was used.
+    pub(crate) fn coverage_percent(&self) -> Option<f64> {
+        let named: u64 = self.groups.iter().map(|group| group.cpu_ns).sum();
+        let all = named + self.unattributed_ns;
+        (all > 0).then(|| named as f64 / all as f64 * 100.0)
+    }
+}
+
 impl Sample {
     /// An agent's answer; the kernel's part is not in it.
     pub(crate) fn of_agent(stat: Stat) -> Sample {

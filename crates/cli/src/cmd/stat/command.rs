@@ -4,9 +4,6 @@
 //! children that it has waited for. If it has dormouse in it, its groups and threads are looked at
 //! while it runs, and the last look is shown.
 //!
-//! Ctrl-C and Ctrl-\ reach the command from the terminal; this process lives on to tell what was
-//! used. SIGTERM and SIGHUP come to this process alone, and are passed on.
-//!
 //! # Safety
 //!
 //! One `wait4`, for the account of one child.
@@ -15,21 +12,19 @@ use std::ffi::OsString;
 use std::io;
 use std::mem::MaybeUninit;
 use std::num::NonZero;
-use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::{Serialize, Serializer};
 use serde_json::Value;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
 use super::account::Account;
 use super::figures::Figure;
 use super::json::Figures;
 use super::text;
-use crate::child::{code_of, spawn};
+use crate::child::{Caught, code_of, spawn};
 use crate::duration::short;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Context, FAIR, HEAD, say};
@@ -41,7 +36,6 @@ use crate::sample::events::{self, Wish};
 use crate::sample::source::Source;
 use crate::sample::tasks::own_peak;
 use crate::sample::totals::{Usage, mono_ns};
-use crate::signals::{Signals, wait};
 use crate::target::{Finder, Found, Target};
 use crate::text::{clean, count};
 
@@ -145,13 +139,6 @@ impl Used {
     }
 }
 
-/// Signals while a command runs.
-struct Caught {
-    /// The terminal sends these to the command as well.
-    kept: Signals,
-    passed_on: [(Signals, Signal); 2],
-}
-
 /// Runs `command` once or `repeat` times.
 pub(super) fn run(
     command: &[OsString],
@@ -159,10 +146,7 @@ pub(super) fn run(
     wish: &Wish,
     context: &mut Context,
 ) -> Outcome {
-    let caught = Caught {
-        kept: Signals::all(&[SIGINT, SIGQUIT])?,
-        passed_on: [(Signals::all(&[SIGTERM])?, Signal::TERM), (Signals::all(&[SIGHUP])?, Signal::HUP)],
-    };
+    let caught = Caught::new()?;
     // Before it runs: a name that is no event is not to cost a run.
     let outside = wish.of_any_process()?;
     let mut runs: Vec<Run> = Vec::new();
@@ -176,7 +160,7 @@ pub(super) fn run(
             print(command, &run, context)?;
         }
         context.flush()?;
-        let is_interrupted = caught.kept.take() || run.status.signal().is_some();
+        let is_interrupted = caught.is_interrupted() || run.status.signal().is_some();
         runs.push(run);
         if is_interrupted {
             break;
@@ -203,7 +187,7 @@ fn once(command: &[OsString], wish: &Wish, caught: &Caught, patience: Duration) 
     let mut view = View { child: Pid::from_child(&child), start_mono_ns, inside: None, is_refused: false };
     // Without it there is nothing to do but wait for the end.
     if let Ok(end) = pidfd_open(view.child, PidfdFlags::empty()) {
-        while !caught.wait(&end, view.child)? {
+        while !caught.wait(&end, view.child, Some(Instant::now() + LOOK))? {
             view.look(wish, patience);
         }
     }
@@ -216,21 +200,6 @@ fn once(command: &[OsString], wish: &Wish, caught: &Caught, patience: Duration) 
         (inside, before_end_ns)
     });
     Ok(Run { used, status, inside })
-}
-
-impl Caught {
-    /// Waits until the command ends or is to be looked at again, and passes signals on; true: it
-    /// has ended.
-    fn wait(&self, end: &OwnedFd, child: Pid) -> Outcome<bool> {
-        let [term, hangup] = &self.passed_on;
-        let fds = [end.as_fd(), term.0.as_fd(), hangup.0.as_fd()];
-        let [ended, ..] = wait(fds, Some(Instant::now() + LOOK))?;
-        for (_, signal) in self.passed_on.iter().filter(|(signals, _)| signals.take()) {
-            // It may just have ended.
-            let _ = kill_process(child, *signal);
-        }
-        Ok(ended)
-    }
 }
 
 /// A command that runs, looked at from inside.

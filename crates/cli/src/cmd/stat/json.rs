@@ -10,7 +10,7 @@ use crate::sample::OF_GROUPS;
 use crate::sample::events::refused;
 use crate::sample::source::Source;
 use crate::sample::tasks::TICK_NS;
-use crate::sample::totals::Usage;
+use crate::sample::totals::{Inside, Usage};
 
 const GROUP_FIELDS: &str =
     "id name cpu_ns cpu_percent requests cpu_ns_per_request polls entries alive started finished";
@@ -39,6 +39,9 @@ pub(super) struct Figures<'a> {
     groups: Option<Vec<Group<'a>>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     unattributed_cpu_ns: Option<u64>,
+    /// How much of the CPU time is in groups; null where none was used.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    coverage_percent: Option<f64>,
     threads: Vec<Chosen<'a>>,
     /// The CPU time of threads that came and went between two samples.
     other_threads_cpu_ns: u64,
@@ -128,6 +131,7 @@ impl<'a> Figures<'a> {
             },
             groups: inside.map(|_| account.groups.iter().map(group).collect()),
             unattributed_cpu_ns: inside.map(|inside| inside.unattributed_ns),
+            coverage_percent: inside.and_then(Inside::coverage_percent),
             threads: account.threads.iter().map(|row| row.chosen(THREAD_FIELDS)).collect(),
             other_threads_cpu_ns: delta.others_ns(),
         }

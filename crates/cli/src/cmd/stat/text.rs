@@ -5,14 +5,14 @@ use std::fmt::Write as _;
 use super::account::{Account, Kind};
 use crate::duration::short;
 use crate::output::{DIM, HEAD};
-use crate::render::column::{Column, Unit, ms, table};
+use crate::render::column::{Column, Digits, Unit, ms, table};
 use crate::render::row::{Row, ratio};
 use crate::render::table::Table;
 use crate::sample::OF_GROUPS;
 use crate::sample::delta::Delta;
 use crate::sample::events::TASK_CLOCK;
 use crate::sample::tasks::TICK_NS;
-use crate::sample::totals::Usage;
+use crate::sample::totals::{Inside, Usage};
 use crate::text::clean;
 
 /// The time between the readings of groups and of the process that needs no word.
@@ -75,6 +75,9 @@ fn process(delta: &Delta) -> Table {
     let mut table = figures();
     let cpus = format!("{:.3} CPUs used", ratio(delta.cpu_ns, delta.elapsed_ns));
     figure(&mut table, ms(delta.cpu_ns), "ms", "CPU time", cpus);
+    if let Some(percent) = delta.inside.as_ref().and_then(Inside::coverage_percent) {
+        figure(&mut table, Digits::All.percent(percent), "%", "CPU time in groups", "");
+    }
     usage_figures(&mut table, delta.usage.as_ref());
     if let Some(bytes) = delta.max_rss_bytes {
         figure(&mut table, mib(bytes), "MiB", "maximum resident size", "since its start");
@@ -155,7 +158,7 @@ pub(super) fn mib(bytes: u64) -> String {
 mod tests {
     use super::*;
     use crate::sample::source::Source;
-    use crate::sample::totals::{Inside, Sample};
+    use crate::sample::totals::Sample;
 
     #[test]
     fn events_of_groups_alone_are_named() {

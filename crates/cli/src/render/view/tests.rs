@@ -88,6 +88,8 @@ fn cpu_time_is_since_the_first_sample() {
     assert_eq!(cpu(of("GET /menu")), (20.0, 300_000_000));
     assert_eq!(cpu(of("POST /brew")), (0.0, 401_000_000), "it is new since");
     assert_eq!(cpu(&inside.unattributed), (10.0, 99_000_000));
+    assert_eq!(inside.coverage_percent.map(f64::round), Some(67.0), "of the last interval");
+    assert!(view.headline("tea").ends_with(", 66.7 % in groups"), "{}", view.headline("tea"));
     let groups: u64 = view.groups().iter().map(|group| cpu(group).1).sum();
     assert_eq!(groups + cpu(&inside.unattributed).1, cpu(&view.process).1, "and so they sum up");
     assert_eq!(cpu(&view.threads[0]).1, 660_000_000);
@@ -121,6 +123,7 @@ fn no_time_between_samples_is_no_division() {
     assert!(
         view.groups().iter().all(|group| group.number("polls_per_s") == Some(0.0) && cpu(group).0 == 0.0)
     );
+    assert!(!view.headline("tea").contains("in groups"), "a share of nothing");
 }
 
 #[test]
@@ -131,7 +134,7 @@ fn rows_of_groups_sum_up_to_the_process() {
     assert_eq!(
         text,
         "\
-tea (process 7): 100.0 % CPU over 500 ms, 3 keys on, 4 records dropped
+tea (process 7): 100.0 % CPU over 500 ms, 3 keys on, 4 records dropped, 100.0 % in groups
 GROUP           CPU %  CPU s  REQ/s  CPU/REQ  POLLS/s  ALIVE
 POST /brew       80.2  0.401    4.0    200ms      100      1
 GET /menu        20.0  0.100    0.0              2000      1
@@ -154,6 +157,7 @@ fn json_has_units_in_key_names() {
     let json = serde_json::to_value(view.document(7, "tea")).unwrap();
     assert_eq!((&json["type"], &json["pid"]), (&"snapshot".into(), &7.into()));
     assert_eq!(json["interval_ns"], 500_000_000);
+    assert_eq!(json["coverage_percent"], 100.0);
     assert_eq!(json["unattributed"], serde_json::json!({"cpu_percent": 0.0, "cpu_ns": 0}));
     assert_eq!((&json["counted_ns"], &json["before_cpu_ns"]), (&500_000_000.into(), &100_000_000.into()));
     assert_eq!(json["groups"][0]["requests_per_s"], 4.0);

@@ -1,0 +1,303 @@
+//! `dormouse profile`: which functions use the CPU, allocate, or fault, by group.
+//!
+//! The service samples itself and gives addresses; their names are found here. The profile is the
+//! connection's and ends with it, so it does not matter how this command ends.
+
+mod file;
+mod take;
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::ValueEnum;
+use dormouse::wire::ProfileWish;
+use dormouse_profile::encode::{self, HtmlOptions};
+use dormouse_profile::{Diff, Profile, ProfileKind, Symbols, decode};
+use flate2::read::GzDecoder;
+
+use crate::args::help;
+use crate::child::code_of;
+use crate::duration::parse_positive;
+use crate::exit::{Exit, Failure, Outcome};
+use crate::output::{Context, FAIR, say};
+use crate::render::profile::change::{self, DiffDocument};
+use crate::render::profile::document::{Circumstances, ProfileDocument};
+use crate::render::profile::text;
+use crate::target::Target;
+use crate::text::{clean, count};
+
+use file::{Form, NewFile, Place};
+use take::{Taken, of_command, of_target};
+
+/// How long a process is profiled that was not started for it.
+const LENGTH: Duration = Duration::from_secs(10);
+/// The functions of a group that a table has.
+const FUNCTIONS: usize = 10;
+
+/// Show which functions use the CPU, allocate or fault, by group: a table, or a file
+///
+/// A process with dormouse in it samples itself: no thread is stopped, no privilege is needed. Any
+/// other is sampled from outside, by thread instead of group, where the kernel allows it. SELF is a
+/// function's own use, TOTAL has that of the functions that it called; both are of its group, whose
+/// use is counted, not estimated. The lines below the table say what the profile has not seen.
+/// Ctrl-C ends it early and shows what there is. Ends with exit code 1 if there was nothing to
+/// sample.
+#[derive(Debug, clap::Args)]
+#[command(group(clap::ArgGroup::new("subject").required(true)))]
+pub(crate) struct Args {
+    #[arg(help = help::TARGET, group = "subject")]
+    target: Option<Target>,
+    /// How long; 10s if it is not said, a command to its end
+    #[arg(long = "for", value_name = "DURATION", value_parser = parse_positive)]
+    length: Option<Duration>,
+    /// Samples a second of CPU time of each thread [default: 99]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    hz: Option<u32>,
+    /// Only groups that match, as 'GET /*,!GET /health'
+    #[arg(long, value_name = "GLOB")]
+    group: Option<String>,
+    /// CPU time (cpu), allocated bytes (alloc) or page faults (faults)
+    #[arg(long, value_name = "KIND", default_value = "cpu")]
+    kind: KindArg,
+    /// Show the bytes that are still there, of those allocated meanwhile (with --kind alloc)
+    #[arg(long)]
+    live: bool,
+    /// Write to this file, in the form of its ending: .pb.gz (pprof), .html (flame graph), .folded,
+    /// .json.gz (Firefox Profiler)
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<Place>,
+    /// Compare with this profile, a file of pprof: show what grew and what shrank
+    #[arg(long, value_name = "OLD")]
+    diff: Option<PathBuf>,
+    /// Functions of each group in the table [default: 10, in JSON all]
+    #[arg(short = 'n', long, value_name = "N")]
+    top: Option<usize>,
+    /// Run this and profile it, to its end, whose exit code this command's is
+    #[arg(last = true, value_name = "COMMAND", group = "subject")]
+    command: Vec<OsString>,
+}
+
+/// A kind of profile, as people write it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum KindArg {
+    Cpu,
+    Alloc,
+    Faults,
+}
+
+impl From<KindArg> for ProfileKind {
+    fn from(of: KindArg) -> ProfileKind {
+        match of {
+            KindArg::Cpu => ProfileKind::Cpu,
+            KindArg::Alloc => ProfileKind::Alloc,
+            KindArg::Faults => ProfileKind::Faults,
+        }
+    }
+}
+
+impl Args {
+    fn wish(&self) -> ProfileWish {
+        ProfileWish {
+            kind: self.kind.into(),
+            hz: self.hz,
+            live: self.live,
+            timeline: self.form().is_some_and(|form| matches!(form, Form::Firefox | Form::FirefoxPlain)),
+            group: self.group.clone(),
+            ..ProfileWish::default()
+        }
+    }
+
+    fn form(&self) -> Option<Form> {
+        self.output.as_ref().map(|place| place.form)
+    }
+
+    /// Refuses a command line that asks for the impossible.
+    fn check(&self) -> Outcome<()> {
+        let usage = |message| Err(Failure::new(Exit::Usage, message));
+        if self.hz.is_some() && self.kind != KindArg::Cpu {
+            return usage("--hz is for --kind cpu: others are not sampled by time");
+        }
+        if self.live && self.kind != KindArg::Alloc {
+            return usage("--live is for --kind alloc: nothing else is given back");
+        }
+        if self.diff.is_some() && !matches!(self.form(), None | Some(Form::Html | Form::Folded)) {
+            return usage("--diff goes to .html or .folded: the other forms have no room for two profiles");
+        }
+        Ok(())
+    }
+
+    /// The column that is shown.
+    fn column(&self) -> usize {
+        let columns = ProfileKind::from(self.kind).columns();
+        let live = columns.iter().position(|column| column.name == "inuse_space").filter(|_| self.live);
+        live.unwrap_or(ProfileKind::from(self.kind).main_column())
+    }
+}
+
+pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
+    // Before anything is sampled or run: what cannot be read or written costs nobody time.
+    args.check()?;
+    let old = args.diff.as_deref().map(|path| earlier(path, args.kind.into())).transpose()?;
+    let file = args.output.as_ref().map(NewFile::create).transpose()?;
+    let taken = match (&args.target, args.command.as_slice()) {
+        (Some(target), _) => {
+            of_target(target, &args.wish(), args.length.unwrap_or(LENGTH), context.patience)?
+        }
+        (None, command) => of_command(command, &args.wish(), args.length, context.patience)?,
+    };
+    let Taken { mut profiled, ended, failure, status } = taken;
+    if let Some(ended) = &ended {
+        say(format_args!("{FAIR}{ended}:{FAIR:#} its last moments are not in the profile"));
+    }
+    if let Some(why) = &profiled.unnamed {
+        say(format_args!("{FAIR}functions have no names:{FAIR:#} {}", clean(why)));
+    }
+    let (who, unnamed) = (profiled.who.clone(), profiled.unnamed.clone());
+    let Some((profile, symbols)) = profiled.named() else {
+        let none = || Failure::failed(format!("{who} has ended before the profile was read once"));
+        return Err(failure.unwrap_or_else(none));
+    };
+    let (new, old) = ((profile, &symbols), old.as_ref().map(|(old, names)| (old, names)));
+    let diff = old.map(|old| between(old, new)).transpose()?;
+    if let (Some(file), Some(form)) = (file, args.form()) {
+        file.finish(&content(form, new, old, diff.as_ref())?)?;
+    }
+    let shown = Shown { args, who: &who, profile, symbols: &symbols, diff: diff.as_ref() };
+    let circumstances = Circumstances {
+        unnamed_because: unnamed.as_deref(),
+        ended_because: ended.as_deref(),
+        file: args.output.as_ref().map(ToString::to_string),
+    };
+    shown.print(circumstances, context)?;
+    match (failure, status) {
+        (Some(failure), _) => Err(failure),
+        (None, Some(status)) => Ok(Exit::Child(code_of(status))),
+        (None, None) if profile.samples.is_empty() => Ok(Exit::Failed),
+        (None, None) => Ok(Exit::Ok),
+    }
+}
+
+/// A profile to show.
+struct Shown<'a> {
+    args: &'a Args,
+    who: &'a str,
+    profile: &'a Profile,
+    symbols: &'a Symbols,
+    diff: Option<&'a Diff>,
+}
+
+impl Shown<'_> {
+    fn print(&self, circumstances: Circumstances<'_>, context: &mut Context) -> Outcome<()> {
+        let Shown { args, who, profile, symbols, diff } = *self;
+        let column = args.column();
+        let most = args.top.unwrap_or(if context.json { usize::MAX } else { FUNCTIONS });
+        if context.json {
+            return match diff {
+                Some(diff) => {
+                    context.document(&DiffDocument::new(diff, column, profile.pid, circumstances.file))
+                }
+                None => {
+                    context.document(&ProfileDocument::new(profile, symbols, (column, most), circumstances))
+                }
+            };
+        }
+        if let Some(place) = &args.output {
+            let samples = count(profile.coverage.samples, "sample");
+            context.line(format_args!("{place}: {}, {samples} of {who}", place.form))?;
+            return context.text(text::coverage(profile));
+        }
+        match diff {
+            Some(diff) => context.text(change::report(who, diff, profile, column, most)),
+            None => context.text(text::report(who, profile, symbols, column, most)),
+        }
+    }
+}
+
+/// The profile in a file, which must be of that kind.
+fn earlier(path: &Path, kind: ProfileKind) -> Outcome<(Profile, Symbols)> {
+    let cannot = |why: &dyn std::fmt::Display| {
+        Failure::failed(format!("cannot read {}, which --diff asks for: {why}", path.display()))
+    };
+    let mut bytes = Vec::new();
+    // One byte more than is taken for a profile: a device may have no end.
+    let read = File::open(path).and_then(|file| file.take(decode::UNPACKED + 1).read_to_end(&mut bytes));
+    read.map_err(|error| cannot(&error))?;
+    let (old, names) = decode::pprof(&bytes)
+        .map_err(|error| cannot(&error).hint("give a profile that dormouse profile -o old.pb.gz wrote"))?;
+    if old.kind != kind {
+        let message = format!("{} is a profile of {}", path.display(), old.kind.name());
+        return Err(Failure::new(Exit::Usage, message).hint(format!("--kind {}", old.kind.name())));
+    }
+    Ok((old, names))
+}
+
+fn between(old: Named<'_>, new: Named<'_>) -> Outcome<Diff> {
+    Diff::between(old, new).map_err(|error| Failure::failed(format!("cannot compare: {error}")))
+}
+
+/// A profile and its names.
+type Named<'a> = (&'a Profile, &'a Symbols);
+
+/// The profile, or what has changed since the old one, in the form of a file.
+fn content(form: Form, new: Named<'_>, old: Option<Named<'_>>, diff: Option<&Diff>) -> Outcome<Vec<u8>> {
+    let (profile, symbols) = new;
+    Ok(match (form, diff) {
+        (Form::Folded, Some(diff)) => encode::folded_diff(diff).into_bytes(),
+        (Form::Folded, None) => encode::folded(profile, symbols).into_bytes(),
+        (Form::Html, _) => encode::html(profile, symbols, &HtmlOptions::default(), old).into_bytes(),
+        (Form::Pprof, _) => encode::pprof(profile, symbols),
+        (Form::Firefox, _) => encode::firefox(profile, symbols),
+        (Form::FirefoxPlain, _) => {
+            let mut plain = Vec::new();
+            let packed = encode::firefox(profile, symbols);
+            let unpacked = GzDecoder::new(packed.as_slice()).read_to_end(&mut plain);
+            unpacked.map_err(|error| Failure::failed(format!("cannot unpack what was packed: {error}")))?;
+            plain
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn args(line: &str) -> Result<Args, clap::Error> {
+        Line::try_parse_from(line.split(' ')).map(|line| line.args)
+    }
+
+    #[test]
+    fn flags_become_a_wish() {
+        let all = args("profile tea --hz 19 --group GET* -o x.json.gz").unwrap();
+        let right = ProfileWish {
+            hz: Some(19),
+            group: Some("GET*".into()),
+            timeline: true,
+            ..ProfileWish::default()
+        };
+        assert_eq!((all.wish(), all.column()), (right, 1));
+        let live = args("profile tea --kind alloc --live").unwrap();
+        assert_eq!((live.wish().kind, live.wish().live, live.column()), (ProfileKind::Alloc, true, 3));
+        assert_eq!(args("profile tea").unwrap().wish(), ProfileWish::default());
+    }
+
+    #[test]
+    fn wrong_lines_are_refused() {
+        for wrong in ["", "tea -- make", "tea --hz 0", "tea --hz 1001", "tea --kind wall", "tea -o x.svg"] {
+            assert!(args(&format!("profile {wrong}")).is_err(), "{wrong}");
+        }
+        for wrong in ["--kind faults --hz 9", "--live", "--diff a.pb.gz -o b.pb.gz", "--diff a -o b.json"] {
+            assert!(args(&format!("profile tea {wrong}")).unwrap().check().is_err(), "{wrong}");
+        }
+        assert!(args("profile tea --diff a -o b.html").unwrap().check().is_ok());
+    }
+}

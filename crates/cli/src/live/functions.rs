@@ -1,0 +1,63 @@
+//! The functions of a group while it runs: a profile of its process, shown as it grows.
+//!
+//! All groups are profiled, because the name of one may mean something else as a glob; one is
+//! shown. The profile ends when the person leaves the page.
+
+use std::time::{Duration, Instant};
+
+use dormouse::wire::ProfileWish;
+
+use super::page::{self, Writer};
+use crate::exit::Outcome;
+use crate::render::profile::text::{coverage, functions};
+use crate::render::profile::uses::{amount, uses};
+use crate::sample::profiling::Profiled;
+use crate::target::Target;
+
+/// How often the page is renewed.
+const RENEWED: Duration = Duration::from_millis(500);
+/// How long the agent may take to begin, and this command to end.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// The most functions of the page.
+const MOST: usize = 200;
+
+/// Shows the functions of the group, or in a process without groups of the threads, of this name.
+pub(super) fn run(pid: u32, who: &str, name: String, end: Option<Instant>) -> Outcome<()> {
+    let title = format!("{name} of {who}");
+    let begin = move || {
+        let profiled = Profiled::open(&Target::Pid(pid), &ProfileWish::default(), PATIENCE);
+        Functions { profiled, name }
+    };
+    page::run(title, begin, drop, (RENEWED, end, PATIENCE)).map(drop)
+}
+
+/// The page, on the thread that asks.
+struct Functions {
+    profiled: Outcome<Profiled>,
+    name: String,
+}
+
+impl Writer for Functions {
+    fn page(&mut self) -> Outcome<Option<String>> {
+        let profiled = match &mut self.profiled {
+            Ok(profiled) => profiled,
+            // The table goes on without it.
+            Err(failure) => return Ok(Some(failure.to_string())),
+        };
+        if !profiled.look()? {
+            return Ok(None);
+        }
+        let Some((profile, symbols)) = profiled.named() else { return Ok(Some(String::new())) };
+        let column = profile.kind.main_column();
+        let groups = uses(profile, &symbols, column);
+        let below = coverage(profile);
+        Ok(Some(match groups.iter().find(|group| group.name == self.name) {
+            Some(group) => {
+                let total = amount(profile.kind, column, group.total);
+                let table = functions(profile.kind, column, group, MOST);
+                format!("{total} so far\n\n{table}\n{below}")
+            }
+            None => format!("it has used no CPU time so far\n\n{below}"),
+        }))
+    }
+}

@@ -1,0 +1,173 @@
+//! Sentences about the share of what happened that a profile has seen.
+
+use dormouse_profile::{Profile, ProfileKind};
+
+use super::uses::{amount, has_groups, percent};
+use crate::output::{DIM, FAIR};
+use crate::text::{clean, count};
+
+/// Frames of a stack, on average, below which most of them are missing: a frame pointer that nobody
+/// has set since the thread's first function leads straight to that.
+const FEW_FRAMES: f64 = 5.0;
+
+/// Below this share of stacks, functions are missing that somebody would look for.
+const FEW_PERCENT: f64 = 90.0;
+
+/// The line that gives stacks.
+const FRAME_POINTERS: &str = "that called them are missing: build with \
+     RUSTFLAGS=\"-C force-frame-pointers=yes\", C and C++ with -fno-omit-frame-pointer";
+
+/// Lines for a reader, those that are worth a warning in its colour.
+pub(super) fn lines(profile: &Profile) -> Vec<String> {
+    let coverage = &profile.coverage;
+    let column = profile.kind.main_column();
+    let mut lines = Vec::new();
+    let mut fine = |line: String| lines.push(format!("{DIM}{line}{DIM:#}"));
+    if coverage.total > 0 && has_groups(profile) {
+        let (share, total) =
+            (percent(coverage.in_groups, coverage.total), amount(profile.kind, column, coverage.total));
+        fine(format!("in groups: {share:.1} % of the {total} that the process used"));
+    }
+    if profile.kind == ProfileKind::Cpu && coverage.threads > 0 {
+        fine(format!("threads: {} of {} sampled", coverage.armed, coverage.threads));
+    }
+    if coverage.samples == 0 {
+        fine("nothing was sampled".to_owned());
+    }
+    let ended = percent(coverage.ended, coverage.samples);
+    let frames = frames(profile);
+    // From outside nobody knows where a stack ends.
+    let is_told = has_groups(profile) || coverage.ended > 0;
+    let whole = if is_told { format!("{ended:.1} % ended properly, ") } else { String::new() };
+    let stacks =
+        format!("stacks of {}: {whole}{frames:.1} frames on average", count(coverage.samples, "sample"));
+    let is_short = coverage.samples > 0 && (is_told && ended < FEW_PERCENT || frames < FEW_FRAMES);
+    if coverage.samples > 0 && !is_short {
+        fine(stacks.clone());
+    }
+    if coverage.overruns > 0 && coverage.overruns < coverage.samples {
+        fine(format!("{}; the weight is kept", expiries(coverage.overruns)));
+    }
+    let mut warn = |line: String| lines.push(format!("{FAIR}{line}{FAIR:#}"));
+    if is_short {
+        // A program whose stacks are short by nature ends nearly all of them, too.
+        let why = if ended < FEW_PERCENT { "functions" } else { "if functions" };
+        warn(format!("{stacks}; {why} {FRAME_POINTERS}"));
+    }
+    let refused = if has_groups(profile) {
+        "refused a timer by the kernel: raise RLIMIT_SIGPENDING (ulimit -i)"
+    } else {
+        "refused an event by the kernel"
+    };
+    let missing = [
+        (coverage.cut, "stack", "longer than there is room for: its outer functions are missing"),
+        (coverage.merged, "sample", "without a stack: the table of stacks is full"),
+        (
+            coverage.dropped,
+            "sample",
+            "dropped: the queue was full; the weight is in the thread's next sample",
+        ),
+        (coverage.refused, "thread", refused),
+        (coverage.blocking, "thread", "not sampled: the signal is blocked there"),
+    ];
+    for (n, what, why) in missing.into_iter().filter(|&(n, ..)| n > 0) {
+        warn(format!("{} {why}", count(n, what)));
+    }
+    if coverage.overruns > 0 && coverage.overruns >= coverage.samples {
+        let why = "the kernel's tick is longer than the period; the weight is kept";
+        warn(format!("{}: {why}", expiries(coverage.overruns)));
+    }
+    for note in &coverage.notes {
+        warn(clean(note));
+    }
+    lines
+}
+
+fn expiries(n: u64) -> String {
+    let what = if n == 1 { "expiry" } else { "expiries" };
+    format!("{n} {what} of timers merged with others")
+}
+
+/// The frames of a known stack, on average by weight.
+fn frames(profile: &Profile) -> f64 {
+    let mut depths: Vec<f64> = Vec::with_capacity(profile.stacks.len());
+    for node in &profile.stacks {
+        // A node comes after its parent.
+        let parent = (node.parent as usize).checked_sub(1).and_then(|parent| depths.get(parent));
+        depths.push(parent.unwrap_or(&0.0) + 1.0);
+    }
+    let column = profile.kind.main_column();
+    let known = profile.samples.iter().filter_map(|sample| {
+        let depth = depths.get((sample.stack as usize).checked_sub(1)?)?;
+        Some((sample.values[column] as f64, depth))
+    });
+    let (weights, frames) =
+        known.fold((0.0, 0.0), |(sum, frames), (weight, depth)| (sum + weight, frames + weight * depth));
+    if weights > 0.0 { frames / weights } else { 0.0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::uses::tests::tea;
+    use super::*;
+
+    fn text(profile: &Profile) -> String {
+        anstream::adapter::strip_str(&lines(profile).join("\n")).to_string()
+    }
+
+    #[test]
+    fn few_whole_stacks_lead_to_the_one_line() {
+        let (mut profile, _) = tea();
+        let short = text(&profile);
+        assert!(
+            short.contains("7 samples: 42.9 % ended properly") && short.contains("force-frame-pointers=yes"),
+            "{short}"
+        );
+        assert!(short.contains("in groups: 91.0 % of the 1.11 us"), "{short}");
+        profile.coverage.ended = 7;
+        let flat = text(&profile);
+        assert!(
+            flat.contains("7 samples: 100.0 % ended properly, 3.6 frames on average; if functions"),
+            "{flat}"
+        );
+        profile.stacks.splice(0..0, [dormouse_profile::Node::default(); 3]);
+        for (index, node) in profile.stacks.iter_mut().enumerate() {
+            node.parent = index as u32;
+        }
+        profile.samples.iter_mut().filter(|it| it.stack > 0).for_each(|it| it.stack += 3);
+        let whole = text(&profile);
+        assert!(whole.contains("7 samples: 100.0 % ended") && !whole.contains("RUSTFLAGS"), "{whole}");
+    }
+
+    #[test]
+    fn nothing_is_claimed_that_nobody_knows() {
+        let (mut profile, _) = tea();
+        profile.groups.truncate(1);
+        profile.coverage.ended = 0;
+        let outside = text(&profile);
+        assert!(outside.contains("stacks of 7 samples: 3.6 frames"), "{outside}");
+        profile.coverage.samples = 0;
+        assert!(text(&profile).contains("nothing was sampled"));
+    }
+
+    #[test]
+    fn every_loss_is_told_with_its_reason() {
+        let (mut profile, _) = tea();
+        let coverage = &mut profile.coverage;
+        (coverage.cut, coverage.merged, coverage.dropped) = (1, 2, 3);
+        (coverage.overruns, coverage.refused, coverage.blocking) = (4, 5, 6);
+        coverage.notes.push("a note\x1b[31m".into());
+        let text = text(&profile);
+        for part in [
+            "1 stack longer",
+            "2 samples without a stack",
+            "3 samples dropped",
+            "4 expiries of timers merged",
+            "5 threads refused a timer",
+            "6 threads not sampled",
+            "a note\\u{1b}[31m",
+        ] {
+            assert!(text.contains(part), "no {part:?} in {text}");
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! A profile in the JSON of `profile`.
+
+use dormouse_profile::{Profile, ProfileCoverage, ProfileKind, Symbols};
+use serde::Serialize;
+
+use super::uses::{FunctionUse, percent, uses};
+
+/// A profile; values are in `unit`.
+#[derive(Debug, Serialize)]
+pub(crate) struct ProfileDocument<'a> {
+    pid: u32,
+    program: &'a str,
+    kind: ProfileKind,
+    duration_ns: u64,
+    /// The wanted distance of two samples.
+    period: u64,
+    /// The name and the unit of the values, as pprof has them.
+    value: &'static str,
+    unit: &'static str,
+    groups: Vec<GroupDocument>,
+    coverage: &'a ProfileCoverage,
+    /// Why functions have no names; null: they have.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unnamed_because: Option<&'a str>,
+    /// Why it ended before its time; null: it did not.
+    ended_because: Option<&'a str>,
+    /// The file that it was written to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    file: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct GroupDocument {
+    name: String,
+    total: u64,
+    functions: Vec<FunctionDocument>,
+}
+
+#[derive(Debug, Serialize)]
+struct FunctionDocument {
+    function: String,
+    #[serde(rename = "self")]
+    own: u64,
+    /// Of the group.
+    self_percent: f64,
+    total: u64,
+    total_percent: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    file: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    line: Option<u32>,
+}
+
+/// The circumstances of a profile.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct Circumstances<'a> {
+    pub(crate) unnamed_because: Option<&'a str>,
+    pub(crate) ended_because: Option<&'a str>,
+    pub(crate) file: Option<String>,
+}
+
+impl<'a> ProfileDocument<'a> {
+    /// With at most so many functions of each group.
+    pub(crate) fn new(
+        profile: &'a Profile,
+        symbols: &Symbols,
+        (column, most): (usize, usize),
+        circumstances: Circumstances<'a>,
+    ) -> Self {
+        let groups = uses(profile, symbols, column).into_iter().map(|group| GroupDocument {
+            functions: group
+                .functions
+                .into_iter()
+                .take(most)
+                .map(|of| FunctionDocument::new(of, group.total))
+                .collect(),
+            name: group.name,
+            total: group.total,
+        });
+        let Circumstances { unnamed_because, ended_because, file } = circumstances;
+        Self {
+            pid: profile.pid,
+            program: &profile.program,
+            kind: profile.kind,
+            duration_ns: profile.duration_ns,
+            period: profile.period,
+            value: profile.kind.columns()[column].name,
+            unit: profile.kind.columns()[column].unit,
+            groups: groups.collect(),
+            coverage: &profile.coverage,
+            unnamed_because,
+            ended_because,
+            file,
+        }
+    }
+}
+
+impl FunctionDocument {
+    fn new(of: FunctionUse, whole: u64) -> Self {
+        let (file, line) = of.place.unzip();
+        Self {
+            function: of.name,
+            own: of.own,
+            self_percent: percent(of.own, whole),
+            total: of.total,
+            total_percent: percent(of.total, whole),
+            file,
+            line: line.filter(|&line| line > 0),
+        }
+    }
+}

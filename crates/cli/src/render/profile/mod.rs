@@ -1,0 +1,7 @@
+//! Profiles as people and programs read them: functions by group, what is missing, JSON.
+
+pub(crate) mod change;
+mod coverage;
+pub(crate) mod document;
+pub(crate) mod text;
+pub(crate) mod uses;

@@ -1,0 +1,176 @@
+//! A process whose profile is being taken: by its agent, or from outside if it has none.
+//!
+//! The profile ends with this command, however that ends. It is read now and then, so that a
+//! process that ends leaves what there was until then.
+
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use dormouse::wire::ProfileWish;
+use dormouse_profile::{NameFinder, Options, OutsideProfiling, Profile, ProfileKind, Symbols};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+use crate::client::Client;
+use crate::client::profile::{begin, read};
+use crate::exit::{Exit, Failure, Outcome};
+use crate::signals::wait;
+use crate::target::{Finder, Found, Process, Target, describe, near};
+
+/// How long a process whose agent has hung up may take to be gone.
+const ENDING: Duration = Duration::from_millis(500);
+
+/// How often samples that the kernel records are taken out.
+const PASS: Duration = Duration::from_millis(50);
+
+/// A profile, as long as this lives. It stays on one thread, as the reader of symbols does.
+pub(crate) struct Profiled {
+    /// `teaparty (process 12)`, for messages.
+    pub(crate) who: String,
+    by: By,
+    /// The reason why the process does not sample itself, if it does not.
+    pub(crate) outside: Option<String>,
+    /// Readable when the process has ended; absent where the kernel has none to give.
+    end: Option<OwnedFd>,
+    /// None where the mappings of the process are hidden.
+    names: Option<NameFinder>,
+    /// The reason why there are no names.
+    pub(crate) unnamed: Option<String>,
+    last: Option<Profile>,
+}
+
+enum By {
+    Agent { client: Client, number: u32 },
+    Kernel(Box<OutsideProfiling>),
+}
+
+impl Profiled {
+    /// Begins a profile of the process that `target` means.
+    pub(crate) fn open(target: &Target, wish: &ProfileWish, patience: Duration) -> Outcome<Profiled> {
+        let finder = Finder::new();
+        // From outside there is neither another kind nor a group.
+        if wish.kind != ProfileKind::Cpu || wish.group.is_some() {
+            return Profiled::reach(&finder, &finder.find(target)?, wish, patience);
+        }
+        let found = finder.look(target)?;
+        if !found.has_agent() {
+            return Profiled::outside(&found.process, wish, "it has no dormouse in it");
+        }
+        match Profiled::reach(&finder, &found, wish, patience) {
+            Err(Failure::Said(report)) if report.exit == Exit::Unsupported => {
+                Profiled::outside(&found.process, wish, &report.message)
+            }
+            profiled => profiled,
+        }
+    }
+
+    /// Has the agent of a process begin one.
+    pub(crate) fn reach(
+        finder: &Finder,
+        found: &Found,
+        wish: &ProfileWish,
+        patience: Duration,
+    ) -> Outcome<Profiled> {
+        let (mut client, hello) = Client::reach(finder, found, patience)?;
+        let number = begin(&mut client, &hello, wish).map_err(|failure| ranked(failure, wish))?;
+        Ok(Profiled::new(&found.process, By::Agent { client, number }, None))
+    }
+
+    /// Begins one from outside, since the process does not sample itself for the reason `why`.
+    pub(crate) fn outside(process: &Process, wish: &ProfileWish, why: &str) -> Outcome<Profiled> {
+        let mut options = Options::default();
+        options.hz = wish.hz.unwrap_or(options.hz);
+        let profiling = OutsideProfiling::start(process.pid, &options).map_err(|error| {
+            Failure::new(Exit::Unsupported, format!("cannot profile {}: {error}", describe(process)))
+                .after(why)
+                .hint("call dormouse::init() at its start, or run this as root")
+        })?;
+        Ok(Profiled::new(process, By::Kernel(Box::new(profiling)), Some(why.to_owned())))
+    }
+
+    fn new(process: &Process, by: By, outside: Option<String>) -> Profiled {
+        let pid = i32::try_from(process.pid).ok().and_then(Pid::from_raw);
+        let (names, unnamed) = match NameFinder::of(process.pid) {
+            Ok(names) => (Some(names), None),
+            Err(error) => (None, Some(error.to_string())),
+        };
+        Profiled {
+            who: describe(process),
+            by,
+            outside,
+            end: pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()),
+            names,
+            unnamed,
+            last: None,
+        }
+    }
+
+    /// The moment until which nothing has to be done, at most.
+    pub(crate) fn due(&self) -> Option<Instant> {
+        matches!(self.by, By::Kernel(_)).then(|| Instant::now() + PASS)
+    }
+
+    /// Takes out what the kernel has recorded; false: as of [`Profiled::look`].
+    pub(crate) fn pass(&mut self) -> bool {
+        match &mut self.by {
+            By::Agent { .. } => true,
+            By::Kernel(profiling) => profiling.pass(),
+        }
+    }
+
+    /// To wait for the end of the process.
+    pub(crate) fn end(&self) -> Option<BorrowedFd<'_>> {
+        self.end.as_ref().map(|end| end.as_fd())
+    }
+
+    /// Reads what there is so far; false: the process has ended, or has let dormouse go, and what
+    /// was read before is all.
+    pub(crate) fn look(&mut self) -> Outcome<bool> {
+        let (told, goes_on) = match &mut self.by {
+            By::Agent { client, number } => (read(client, *number), true),
+            By::Kernel(profiling) => {
+                let goes_on = profiling.pass();
+                (Ok(profiling.read()), goes_on)
+            }
+        };
+        match told {
+            Ok(profile) => {
+                if let Some(names) = &mut self.names {
+                    names.see(&profile);
+                }
+                self.last = Some(profile);
+                Ok(goes_on)
+            }
+            Err(Failure::Said(report)) if report.has_hung_up || self.ends_before(Instant::now() + ENDING) => {
+                Ok(false)
+            }
+            Err(failure) => Err(failure),
+        }
+    }
+
+    /// The profile that was read last, if one was, with its names.
+    pub(crate) fn named(&mut self) -> Option<(&Profile, Symbols)> {
+        let profile = self.last.as_ref()?;
+        let symbols = self.names.as_mut().map(|names| names.symbols(profile)).unwrap_or_default();
+        Some((profile, symbols))
+    }
+
+    /// Whether the process has ended.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ends_before(Instant::now())
+    }
+
+    fn ends_before(&self, due: Instant) -> bool {
+        self.end().is_some_and(|end| matches!(wait([end], Some(due)), Ok([true])))
+    }
+}
+
+/// Of the groups that a refusal lists those that are near, if any are.
+fn ranked(mut failure: Failure, wish: &ProfileWish) -> Failure {
+    if let (Failure::Said(report), Some(group)) = (&mut failure, &wish.group) {
+        let ranked = near(group, report.near.iter().map(String::as_str));
+        if !ranked.is_empty() {
+            report.near = ranked;
+        }
+    }
+    failure
+}

@@ -1,0 +1,253 @@
+//! Profiles of live services, of commands, and of programs without dormouse: the table, the files,
+//! what changed, and what goes wrong.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::support::{DORMOUSE, Run, Running, Service, command, finish, run, skip};
+use dormouse_testkit::c::have;
+use dormouse_testkit::eventually;
+
+/// The route that uses most of the CPU under load.
+const HOT: &str = "GET /blend";
+
+/// A program without dormouse: `hot` uses three times as much as `cool`.
+const SPINS: &str = "
+    static volatile unsigned long sink;
+    __attribute__((noinline)) void cool(long n) { while (n--) sink += n; }
+    __attribute__((noinline)) void hot(long n) { while (n--) sink += n; }
+    int main(void) {
+        for (int i = 0; i < 1000; i++) { hot(600000); cool(200000); }
+        return 7;
+    }";
+
+fn profile(args: &[&str]) -> Run {
+    run(["profile"].iter().chain(args))
+}
+
+/// The group of that name in a profile as JSON.
+fn group<'a>(document: &'a Value, name: &str) -> &'a Value {
+    let groups = document["groups"].as_array().unwrap_or_else(|| panic!("{document}"));
+    groups.iter().find(|group| group["name"] == name).unwrap_or_else(|| panic!("no {name} in {document}"))
+}
+
+fn number(of: &Value, field: &str) -> f64 {
+    of[field].as_f64().unwrap_or_else(|| panic!("no {field} in {of}"))
+}
+
+/// Waits until the service has used so many ticks of CPU time while it is profiled.
+fn await_samples(service: &Service, ticks: u64) {
+    let task = format!("/proc/{}/task", service.pid());
+    let name = |entry: fs::DirEntry| fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
+    let is_sampled = || {
+        let mut threads = fs::read_dir(&task).expect("a live service").flatten();
+        // The kernel cuts names off.
+        threads.any(|thread| name(thread).starts_with("dormouse-profil"))
+    };
+    eventually(is_sampled);
+    let used = || {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", service.pid())).expect("a live service");
+        let (_, fields) = stat.rsplit_once(')').expect("a name");
+        let fields: Vec<u64> =
+            fields.split_ascii_whitespace().skip(11).take(2).flat_map(str::parse).collect();
+        fields.iter().sum::<u64>()
+    };
+    let before = used();
+    eventually(|| used() >= before + ticks);
+}
+
+#[test]
+fn functions_are_shown_by_group() {
+    let service = Service::busy();
+    let document = profile(&[&service.target(), "--for", "2s", "--json"]).json();
+    assert_eq!((&document["kind"], &document["unit"]), (&"cpu".into(), &"nanoseconds".into()));
+    assert_eq!(document["groups"][0]["name"], HOT, "{document}");
+    let functions = document["groups"][0]["functions"].as_array().expect("functions");
+    let own: f64 = functions.iter().map(|function| number(function, "self")).sum();
+    let total = number(&document["groups"][0], "total");
+    assert!((own - total).abs() <= total / 1e6, "{own} of {total}");
+    let is_of_route = |function: &&Value| function["function"].as_str().unwrap().contains("blend");
+    assert!(functions.iter().any(|function| is_of_route(&function)), "{document}");
+    let coverage = &document["coverage"];
+    assert!(number(coverage, "in_groups") <= number(coverage, "total"), "{coverage}");
+    assert!(number(coverage, "in_groups") >= total, "{coverage}");
+
+    let text = profile(&[&service.target(), "--for", "500ms", "-n", "2", "--group", HOT]);
+    assert_eq!(text.code, Some(0), "{text:?}");
+    for part in
+        ["CPU time in ", HOT, "% of the process", "SELF %", "FUNCTION", "stacks of ", "ended properly"]
+    {
+        assert!(text.stdout.contains(part), "no {part:?} in {}", text.stdout);
+    }
+    assert!(!text.stdout.contains("GET /menu"), "{}", text.stdout);
+    service.assert_alive();
+}
+
+#[test]
+fn every_form_of_file_is_written() {
+    let service = Service::busy();
+    let directory = tempfile::tempdir().unwrap();
+    let written = |ending: &str| {
+        let path = directory.path().join(format!("tea.{ending}"));
+        let run = profile(&[&service.target(), "--for", "300ms", "-o", path.to_str().unwrap()]);
+        assert_eq!(run.code, Some(0), "{run:?}");
+        assert!(run.stdout.starts_with(path.to_str().unwrap()), "{run:?}");
+        fs::read(&path).unwrap()
+    };
+    for packed in ["pb.gz", "pprof", "json.gz"] {
+        assert!(written(packed).starts_with(&[0x1f, 0x8b]), "{packed}");
+    }
+    for text in ["folded", "txt"] {
+        let text = String::from_utf8(written(text)).unwrap();
+        assert!(text.lines().count() > 0);
+        for line in text.lines() {
+            let (stack, value) = line.rsplit_once(' ').unwrap_or_else(|| panic!("{line:?}"));
+            assert!(value.parse::<u64>().is_ok() && stack.contains(';'), "{line:?}");
+        }
+        assert!(text.contains(HOT), "{text}");
+    }
+    let page = String::from_utf8(written("html")).unwrap();
+    assert!(page.to_lowercase().starts_with("<!doctype html") && page.contains(HOT), "{} bytes", page.len());
+    let firefox: Value = serde_json::from_slice(&written("json")).unwrap();
+    assert!(!firefox["threads"].as_array().unwrap().is_empty(), "{firefox}");
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 7, "and nothing beside them");
+}
+
+#[test]
+fn change_since_an_old_profile_is_shown() {
+    let service = Service::busy();
+    let directory = tempfile::tempdir().unwrap();
+    let place = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
+    let old = place("old.pb.gz");
+    assert_eq!(profile(&[&service.target(), "--for", "500ms", "-o", &old]).code, Some(0));
+    let document = profile(&[&service.target(), "--for", "1s", "--diff", &old, "--json"]).json();
+    let blend = group(&document, HOT);
+    assert!(number(blend, "self_old") > 0.0 && number(blend, "self_new") > 0.0, "{blend}");
+    let functions = blend["functions"].as_array().unwrap();
+    let both = |it: &Value| number(it, "total_old") > 0.0 && number(it, "total_new") > 0.0;
+    assert!(functions.iter().any(both), "functions are known by their names: {blend}");
+    let text = profile(&[&service.target(), "--for", "300ms", "--diff", &old]);
+    assert!(text.stdout.contains("CHANGE") && text.stdout.contains("SELF BEFORE"), "{text:?}");
+    for (name, part) in [("d.html", HOT), ("d.folded", HOT)] {
+        let path = place(name);
+        let run = profile(&[&service.target(), "--for", "300ms", "--diff", &old, "-o", &path]);
+        assert_eq!(run.code, Some(0), "{run:?}");
+        assert!(fs::read_to_string(&path).unwrap().contains(part), "{name}");
+    }
+    let two = fs::read_to_string(place("d.folded")).unwrap();
+    let columns = |line: &str| line.rsplit(' ').take(2).filter(|it| it.parse::<u64>().is_ok()).count();
+    assert!(two.lines().all(|line| columns(line) == 2), "{two}");
+}
+
+#[test]
+fn faults_come_before_the_profile_begins() {
+    let service = Service::idle();
+    // Groups are there from their first task on.
+    service.get("/menu");
+    let target = service.target();
+    let directory = tempfile::tempdir().unwrap();
+    let junk = directory.path().join("junk.pb.gz");
+    fs::write(&junk, "no profile").unwrap();
+    let junk = junk.to_str().unwrap();
+    // One that began would hang.
+    let cases: [(&[&str], i32, &[&str]); 10] = [
+        (&["--hz", "0"], 2, &["--hz", "1..=1000"]),
+        (&["--hz", "many"], 2, &["--hz"]),
+        (&["--kind", "faults", "--hz", "9"], 2, &["--hz is for --kind cpu"]),
+        (&["-o", "x.svg"], 2, &[".pb.gz", ".html", ".json.gz"]),
+        (&["-o", "/proc/self/x.html"], 1, &["/proc/self/x.html", "-o"]),
+        (&["-o", "/nowhere/x.html"], 1, &["/nowhere/x.html", "-o"]),
+        (&["--diff", "/nowhere/old.pb.gz"], 1, &["/nowhere/old.pb.gz", "--diff"]),
+        (&["--diff", junk], 1, &["junk.pb.gz", "hint"]),
+        (&["--group", "GET /menus"], 1, &["GET /menus", "near: GET /menu"]),
+        (&["--group", "a{"], 2, &["hint"]),
+    ];
+    for (wrong, code, parts) in cases {
+        let run = profile(&[&[&*target, "--for", "10m"], wrong].concat());
+        run.assert_fails(code, parts);
+    }
+    profile(&["no-such-program-at-all"]).assert_fails(3, &["no-such-program-at-all"]);
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn ctrl_c_shows_what_there_is() {
+    let service = Service::busy();
+    let running = Running::start(["profile", "--json", "--for", "10m", &service.target()]);
+    await_samples(&service, 50);
+    let ended = running.end_by(Signal::INT);
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let document = ended.json_lines().pop().expect("a profile");
+    assert!(number(&document["coverage"], "samples") > 0.0, "{document}");
+    assert_eq!(document["ended_because"], Value::Null);
+    service.assert_alive();
+}
+
+#[test]
+fn a_killed_service_leaves_its_profile() {
+    let mut service = Service::busy();
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("left.folded");
+    let running =
+        Running::start(["profile", "--for", "10m", "-o", path.to_str().unwrap(), &service.target()]);
+    await_samples(&service, 200);
+    service.kill();
+    let ended = running.end();
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert!(ended.stderr.contains("has ended"), "{ended:?}");
+    let folded = fs::read_to_string(&path).unwrap();
+    assert!(folded.contains(HOT) && folded.contains("::"), "functions are named: {folded}");
+}
+
+#[test]
+fn a_command_is_profiled_to_its_end() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut line = command(["profile", "--json", "--", DORMOUSE, "teaparty", "--load", "300", "--for", "2s"]);
+    line.env("DORMOUSE_RUNTIME_DIR", directory.path());
+    let ended = finish(line);
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let document: Value = serde_json::from_str(ended.stdout.lines().last().expect("a profile")).unwrap();
+    assert!(number(group(&document, HOT), "total") > 0.0, "{document}");
+    let failed = finish(command(["profile", "--kind", "alloc", "--", "sh", "-c", "exit 9"]));
+    assert_eq!(failed.code, Some(9), "{failed:?}");
+    profile(&["--", "/nowhere/command"]).assert_fails(127, &["/nowhere/command"]);
+}
+
+#[test]
+fn any_program_is_profiled_by_thread() {
+    if !have(&["gcc"]) {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let program = compiled(directory.path());
+    let ended = profile(&["--json", "--hz", "499", "--", program.to_str().unwrap()]);
+    if ended.code == Some(3) || ended.stdout.is_empty() {
+        skip("the kernel does not allow profiles from outside");
+        return;
+    }
+    assert_eq!(ended.code, Some(7), "the command's own: {ended:?}");
+    let document = ended.json();
+    let functions = group(&document, "thread spins")["functions"].as_array().unwrap().clone();
+    let share = |name: &str| {
+        let of = functions.iter().find(|of| of["function"] == name);
+        of.map_or(0.0, |of| number(of, "self_percent"))
+    };
+    assert_eq!(functions[0]["function"], "hot", "{document}");
+    let (hot, cool) = (share("hot"), share("cool"));
+    assert!((65.0..85.0).contains(&hot) && (15.0..35.0).contains(&cool), "{hot} and {cool}: {document}");
+    let refused = profile(&["--kind", "alloc", &std::process::id().to_string()]);
+    refused.assert_fails(3, &["has no dormouse in it"]);
+}
+
+fn compiled(directory: &Path) -> PathBuf {
+    let (source, program) = (directory.join("spins.c"), directory.join("spins"));
+    fs::write(&source, SPINS).unwrap();
+    let flags = ["-O1", "-g", "-fno-omit-frame-pointer", "-fno-ipa-icf", "-o"];
+    let status = Command::new("gcc").args(flags).args([&program, &source]).status();
+    assert!(status.is_ok_and(|status| status.success()));
+    program
+}
