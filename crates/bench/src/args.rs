@@ -15,7 +15,9 @@ use crate::row::Params;
 use crate::table::Table;
 use crate::workloads::breakpoint::BreakpointArgs;
 use crate::workloads::maps::Recorded;
-use crate::workloads::{alloc, breakpoint, clock, groups, keys, maps, poll, pound, switch, teaparty};
+use crate::workloads::{
+    alloc, breakpoint, clock, groups, keys, maps, poll, pound, profile, switch, teaparty,
+};
 
 /// Run a benchmark: our rows and those of peers, interleaved in one run.
 #[derive(Debug, Clone, clap::Args)]
@@ -78,6 +80,8 @@ pub enum Workload {
     Pound,
     /// Going from task to task while events are counted: contexts read out and in, or exchanged.
     Switch,
+    /// The price of a profile: of a sample, of a thread, of a service; and its error.
+    Profile,
     /// The demo service under load, built with and without dormouse.
     Teaparty,
     /// All of them, one after the other.
@@ -89,7 +93,7 @@ type Entry = (Workload, &'static str, fn(&mut Bench, &BenchArgs, Option<&Recorde
 
 /// In the order of `all`. Keys are first: a peer's rows need a process that has started no thread
 /// yet.
-const ENTRIES: [Entry; 10] = [
+const ENTRIES: [Entry; 11] = [
     (Workload::Keys, "keys", |bench, _, _| keys::run(bench)),
     (Workload::Poll, "poll", |bench, _, _| poll::run(bench)),
     (Workload::Clock, "clock", |bench, _, _| clock::run(bench)),
@@ -99,6 +103,7 @@ const ENTRIES: [Entry; 10] = [
     (Workload::Pound, "pound", |bench, _, _| pound::run(bench)),
     (Workload::Switch, "switch", |bench, _, _| switch::run(bench)),
     (Workload::Groups, "groups", |bench, _, _| groups::run(bench)),
+    (Workload::Profile, "profile", |bench, _, _| profile::run(bench)),
     (Workload::Teaparty, "teaparty", |bench, _, _| teaparty::run(bench)),
 ];
 

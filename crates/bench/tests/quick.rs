@@ -1,6 +1,6 @@
 //! The workloads in quick mode, as continuous integration runs them: every row that is promised is
 //! there, in its unit, with values or with the reason why not, and nothing gave a wrong answer.
-//! (`teaparty` builds two programs: not here.)
+//! (`profile` and `teaparty` build programs: not here.)
 
 use dormouse_bench::report::BenchReport;
 use dormouse_bench::{BenchArgs, BreakpointArgs, Workload, run_to};

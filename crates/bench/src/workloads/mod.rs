@@ -9,5 +9,6 @@ pub(crate) mod keys;
 pub(crate) mod maps;
 pub(crate) mod poll;
 pub(crate) mod pound;
+pub(crate) mod profile;
 pub(crate) mod switch;
 pub(crate) mod teaparty;

@@ -33,23 +33,33 @@ fn root() -> Result<PathBuf, String> {
 }
 
 fn build(root: &Path, directory: &Path, name: &str, flags: &[&str]) -> Result<PathBuf, String> {
+    let failed = |why: &str| format!("building the tea house {name} dormouse failed: {why}");
+    let built = cargo_build(root, "dormouse-teaparty", flags).map_err(|why| failed(&why))?;
+    let program = directory.join(name);
+    fs::copy(&built, &program)
+        .map_err(|error| failed(&format!("cannot copy {}: {error}", built.display())))?;
+    Ok(program)
+}
+
+/// Builds a program of this workspace for release, and says where it is.
+pub(crate) fn program_of(package: &str, flags: &[&str]) -> Result<PathBuf, String> {
+    cargo_build(&root()?, package, flags).map_err(|why| format!("building {package} failed: {why}"))
+}
+
+fn cargo_build(root: &Path, package: &str, flags: &[&str]) -> Result<PathBuf, String> {
     let cargo = env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
     let output = Command::new(&cargo)
         .current_dir(root)
-        .args(["build", "--release", "--package", "dormouse-teaparty"])
+        .args(["build", "--release", "--package", package])
         .arg("--message-format=json-render-diagnostics")
         .args(flags)
         .output()
         .map_err(|error| format!("cannot run {}: {error}", cargo.display()))?;
-    let failed = |why: &str| format!("building the tea house {name} dormouse failed: {why}");
     if !output.status.success() {
-        return Err(failed(first_error(&String::from_utf8_lossy(&output.stderr))));
+        return Err(first_error(&String::from_utf8_lossy(&output.stderr)).to_owned());
     }
     let said = String::from_utf8_lossy(&output.stdout);
-    let built = said.lines().find_map(program).ok_or_else(|| failed("cargo names no program"))?;
-    let program = directory.join(name);
-    fs::copy(&built, &program).map_err(|error| failed(&format!("cannot copy {built}: {error}")))?;
-    Ok(program)
+    said.lines().find_map(program).map(PathBuf::from).ok_or_else(|| "cargo names no program".to_owned())
 }
 
 /// The program in a line of cargo's messages.

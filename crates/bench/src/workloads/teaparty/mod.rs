@@ -11,6 +11,7 @@
 
 mod build;
 mod load;
+pub(crate) mod profiled;
 mod server;
 
 use std::fs;
@@ -23,6 +24,7 @@ use crate::affinity::Halves;
 use crate::bench::Bench;
 use crate::row::{Row, Spec, find};
 use crate::runner::{Failure, Plan};
+pub(crate) use build::program_of;
 use load::{Ask, Clients, Load, MENU, MIX};
 use server::{SIDES, Server, cpu_time_of};
 

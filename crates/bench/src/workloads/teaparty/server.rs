@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
-use dormouse::wire::{Hello, Keys, Op, PROTOCOL, Request, Response};
+use dormouse::wire::{Hello, Keys, Op, PROTOCOL, ProfileBegun, ProfilePart, ProfileWish, Request, Response};
 use serde::de::DeserializeOwned;
 
 /// Longest wait for an answer of the agent.
@@ -61,8 +61,43 @@ impl Server {
         all_off(agent, 3).context("the agent's client did not last over the load")
     }
 
+    /// Has the agent take a profile, at this rate, until the answer is dropped.
+    pub(super) fn profile(&self, runtime_dir: &Path, hz: u32) -> anyhow::Result<Profiled> {
+        let mut agent = greet(runtime_dir, self.pid())?;
+        let wish = ProfileWish { hz: Some(hz), ..ProfileWish::default() };
+        let ProfileBegun { number } = ask(&mut agent, 3, Op::Profile(wish))?;
+        Ok(Profiled { agent, number })
+    }
+
+    /// CPU time of the thread that takes samples in, in nanoseconds.
+    pub(super) fn sampler_ns(&self) -> anyhow::Result<u64> {
+        for thread in fs::read_dir(format!("/proc/{}/task", self.pid()))?.flatten() {
+            let read = |file: &str| fs::read_to_string(thread.path().join(file)).unwrap_or_default();
+            if read("comm").starts_with("dormouse-profil") {
+                let said = read("schedstat");
+                return said.split(' ').next().unwrap_or_default().parse().context("no CPU time");
+            }
+        }
+        bail!("the service has no thread named dormouse-profile")
+    }
+
     pub(super) fn pid(&self) -> u32 {
         self.child.id()
+    }
+}
+
+/// A profile that is being taken of a service.
+#[derive(Debug)]
+pub(super) struct Profiled {
+    agent: UnixStream,
+    number: u32,
+}
+
+impl Profiled {
+    /// The samples so far.
+    pub(super) fn samples(&mut self) -> anyhow::Result<u64> {
+        let part: ProfilePart = ask(&mut self.agent, 4, Op::ProfileReport { number: self.number, from: 0 })?;
+        Ok(part.part.coverage.samples)
     }
 }
 

@@ -1,0 +1,159 @@
+//! `handler/…` and `sample/…`: what a sample of [`CALLS`] calls costs the thread that is sampled,
+//! and the process.
+//!
+//! All take the same signals at the same place, sent by the thread to itself, which is the price of
+//! `handler-signal/empty`; what a handler costs is the difference. The signals carry what the
+//! timer's own would: ours takes them for samples, which is looked at. `pprof` takes any SIGPROF.
+//! Its handler also aggregates; ours leaves that to its thread, whose time is the row
+//! `sample/drain`.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use dormouse_profile::{Options, Profiling};
+
+use super::frames::{CALLS, EmptyHandler, TimerSignal, take};
+use crate::bench::Bench;
+use crate::row::Spec;
+use crate::runner::Failure;
+use crate::workloads::teaparty::program_of;
+
+/// Signals in a row: fewer than the queue of samples has cells.
+const BURST: u64 = 64;
+/// How long to wait until samples are received.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// So rarely that the peers' own timers have no part in it.
+const PEERS_HZ: i32 = 1;
+
+pub(super) fn rows(bench: &mut Bench) {
+    let bursts = bench.pick(20, 4);
+    let spec = |name: &str| Spec::new(format!("handler-signal/{name}"), "ns").per("signal").cpu();
+    bench.sample(spec("empty"), move || {
+        let _empty = EmptyHandler::install(libc::SIGPROF)?;
+        on_a_thread(move || all(PROF, bursts, |_| Ok(())))
+    });
+    let drained = Spec::new("sample/drain", "ns").per("sample").with("of", "dormouse");
+    bench.sample([spec("dormouse"), drained], move || ours(bursts));
+    bench.sample(spec("pprof-frame-pointer"), move || {
+        let guard = pprof::ProfilerGuard::new(PEERS_HZ)?;
+        let took = on_a_thread(move || all(PROF, bursts, |_| Ok(())))?;
+        let deepest = guard.report().build_unresolved()?.data.keys().map(|key| key.frames.len()).max();
+        deep_enough(deepest)?;
+        Ok(took)
+    });
+    let program = by_tables();
+    if let Some(program) = bench.need(spec("pprof-tables"), program) {
+        bench.sample(spec("pprof-tables"), move || apart(&program, bursts));
+    }
+}
+
+const PROF: TimerSignal = TimerSignal { signal: libc::SIGPROF, value: 0 };
+
+pub(super) fn compare(bench: &mut Bench) {
+    for peer in ["dormouse", "pprof-frame-pointer", "pprof-tables"] {
+        let of = |name: &str| format!("handler-signal/{name}");
+        bench.minus(format!("handler/{peer}"), &of(peer), &of("empty"));
+    }
+    for peer in ["pprof-frame-pointer", "pprof-tables"] {
+        let (ours, theirs) = ("handler/dormouse", format!("handler/{peer}"));
+        bench.times(format!("handler-over-{peer}/dormouse"), ours, &theirs);
+    }
+    bench.at_most("a sample of 32 calls in at most 0.5 us", "handler/dormouse", 500.0);
+    bench.at_most(
+        "at most a tenth of pprof-rs by frame pointers",
+        "handler-over-pprof-frame-pointer/dormouse",
+        0.1,
+    );
+}
+
+/// The nanoseconds of a signal; what is in between may take its time.
+fn all(
+    signal: TimerSignal,
+    bursts: u64,
+    mut after: impl FnMut(u64) -> Result<(), Failure>,
+) -> Result<f64, Failure> {
+    let mut took = Duration::ZERO;
+    for burst in 1..=bursts {
+        took += take(signal, BURST)?;
+        after(burst * BURST)?;
+    }
+    Ok(took.as_nanos() as f64 / (bursts * BURST) as f64)
+}
+
+/// A thread has few frames beside the chain.
+fn on_a_thread<T: Send>(work: impl FnOnce() -> Result<T, Failure> + Send) -> Result<T, Failure> {
+    thread::scope(|scope| {
+        let spawned = thread::Builder::new().name("bench-sampled".to_owned()).spawn_scoped(scope, work)?;
+        spawned.join().unwrap_or_else(|_| Err(Failure::wrong("the sampled thread panicked")))
+    })
+}
+
+/// A sample for us, and its part of what our thread used.
+fn ours(bursts: u64) -> Result<[f64; 2], Failure> {
+    on_a_thread(move || {
+        let mut options = Options::default();
+        options.hz = PEERS_HZ.unsigned_abs();
+        let profiling = Profiling::start(&options)?;
+        let signal = TimerSignal::of_this_thread()?;
+        let used = || sampler_cpu().ok_or_else(|| Failure::from("no thread named dormouse-profile"));
+        let before = used()?;
+        let took = all(signal, bursts, |sent| received(&profiling, sent))?;
+        let drained = used()?.saturating_sub(before);
+        let profile = profiling.read();
+        deep_enough(profile.samples.iter().map(|sample| profile.stack(sample.stack).count()).max())?;
+        Ok([took, drained.as_nanos() as f64 / (bursts * BURST) as f64])
+    })
+}
+
+/// Builds the program of the peer that goes by tables. Two versions of `pprof` define one symbol,
+/// so no program can have both.
+fn by_tables() -> Result<PathBuf, String> {
+    program_of("dormouse-bench", &["--bin", "dormouse-bench-by-tables"])
+}
+
+/// A sample of the peer that goes by tables, from its own program.
+fn apart(program: &Path, bursts: u64) -> Result<f64, Failure> {
+    let words = [bursts, BURST].map(|number| number.to_string());
+    let output = Command::new(program).args(words).output()?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    let (took, deepest) = said.trim().split_once(' ').ok_or("the peer's program says nothing")?;
+    deep_enough(Some(deepest.parse()?))?;
+    Ok(took.parse()?)
+}
+
+/// Waits until this profile has as many samples.
+fn received(profiling: &Profiling, sent: u64) -> Result<(), Failure> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let seen = profiling.read().coverage;
+        if seen.dropped > 0 {
+            return Err(Failure::wrong(format!("{} samples found no room", seen.dropped)));
+        }
+        if seen.samples >= sent {
+            return Ok(());
+        }
+        if Instant::now() > deadline {
+            return Err(Failure::wrong(format!("{} samples received of {sent}", seen.samples)));
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn deep_enough(deepest: Option<usize>) -> Result<(), Failure> {
+    match deepest {
+        Some(deepest) if deepest >= CALLS => Ok(()),
+        deepest => Err(Failure::wrong(format!("the deepest stack has {} frames", deepest.unwrap_or(0)))),
+    }
+}
+
+/// CPU time of the thread that takes samples in.
+fn sampler_cpu() -> Option<Duration> {
+    let threads = std::fs::read_dir("/proc/self/task").ok()?;
+    let mut named = threads.flatten().filter(|thread| {
+        std::fs::read(thread.path().join("comm")).is_ok_and(|name| name.starts_with(b"dormouse-profil"))
+    });
+    let tid = named.next()?.file_name().to_str()?.parse().ok()?;
+    dormouse::clock::thread_cpu_ns_of(tid).map(Duration::from_nanos)
+}

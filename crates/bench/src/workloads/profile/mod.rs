@@ -1,0 +1,30 @@
+//! `bench profile`: what a profile costs, and whether it is right.
+//!
+//! Peers: `pprof-rs` in both of its ways, by frame pointers (0.15) and by the tables of
+//! exceptions (0.14), which is what services build their own profiles on.
+
+mod frames;
+mod handler;
+mod right;
+mod threads;
+
+use crate::bench::Bench;
+use crate::workloads::teaparty::profiled;
+
+pub(crate) fn run(bench: &mut Bench) {
+    bench.param("calls", frames::CALLS);
+    bench.say("calibrating");
+    handler::rows(bench);
+    threads::rows(bench);
+    bench.measure("reps", bench.plan(40, 3));
+    right::rows(bench);
+    threads::lossless(bench);
+    bench.measure("profiles", bench.plan(3, 2));
+    profiled::rows(bench);
+    bench.measure("loads", bench.plan(10, 2));
+    handler::compare(bench);
+    threads::compare(bench);
+    right::compare(bench);
+    profiled::compare(bench, "handler-signal/dormouse");
+    bench.explain(include_str!("notes.txt"));
+}

@@ -1,0 +1,88 @@
+//! `arm/…`, `lost/…` and `thread/…`: a profile of many threads, and of threads that come and go.
+
+use std::sync::Barrier;
+use std::thread;
+
+use dormouse::Group;
+use dormouse_profile::{Options, Profiling};
+use rustix::time::ClockId;
+
+use crate::bench::Bench;
+use crate::clocks::{kernel_ns, thread_cpu_ns, wall};
+use crate::row::Spec;
+use crate::runner::Failure;
+
+/// Threads that are armed at once.
+const MANY: usize = 1000;
+/// The stack of each.
+const STACK: usize = 64 << 10;
+/// CPU time that each of them uses: a tick or two.
+const WORK_NS: u64 = 6_000_000;
+/// Threads that come and go in a sample.
+const SHORT: u64 = 200;
+
+pub(super) fn rows(bench: &mut Bench) {
+    bench.sample(Spec::new("arm/1000-threads", "ms").wall(), || many(0).map(|[took, _]| took));
+    for (name, on) in [("asleep", false), ("profiled", true)] {
+        let spec = Spec::new(format!("thread/{name}"), "ns").per("thread").with("clock", "process CPU time");
+        bench.sample(spec, move || short(on));
+    }
+}
+
+/// Rows of few rounds, for each takes some seconds.
+pub(super) fn lossless(bench: &mut Bench) {
+    let spec = Spec::new("lost/1000-threads", "samples").with("of", "dormouse");
+    bench.sample(spec, || many(WORK_NS).map(|[_, dropped]| dropped));
+}
+
+pub(super) fn compare(bench: &mut Bench) {
+    bench.minus("thread-added/profiled", "thread/profiled", "thread/asleep");
+    bench.at_most("1,000 threads armed in 50 ms", "arm/1000-threads", 50.0);
+    bench.at_most("no sample of 1,000 threads lost", "lost/1000-threads", 0.0);
+    bench.at_most("a thread's start and end at most 5 us more", "thread-added/profiled", 5_000.0);
+}
+
+/// How long it takes to arm many threads, in milliseconds; and the samples that were dropped until
+/// each has used some time.
+fn many(work_ns: u64) -> Result<[f64; 2], Failure> {
+    let (ready, armed, done) = (Barrier::new(MANY + 1), Barrier::new(MANY + 1), Barrier::new(MANY + 1));
+    thread::scope(|scope| {
+        for _ in 0..MANY {
+            let work = || {
+                ready.wait();
+                armed.wait();
+                let end = thread_cpu_ns() + work_ns;
+                while work_ns > 0 && thread_cpu_ns() < end {}
+                done.wait();
+            };
+            // A barrier that is short of a thread would hold all others.
+            let builder = thread::Builder::new().stack_size(STACK);
+            builder.spawn_scoped(scope, work).expect("a thousand threads");
+        }
+        ready.wait();
+        let mut options = Options::default();
+        options.hz = 1000;
+        let (took, profiling) = wall(|| Profiling::start(&options));
+        armed.wait();
+        done.wait();
+        let profile = profiling?.read();
+        let seen = &profile.coverage;
+        if seen.armed < MANY as u64 {
+            return Err(Failure::wrong(format!("{} threads armed: {:?}", seen.armed, seen.notes)));
+        }
+        Ok([took.as_secs_f64() * 1e3, seen.dropped as f64])
+    })
+}
+
+/// CPU time of the process for a thread that enters a group and ends.
+fn short(profiled: bool) -> Result<f64, Failure> {
+    let profiling = if profiled { Some(Profiling::start(&Options::default())?) } else { None };
+    let group = Group::new("bench of short threads");
+    let before = kernel_ns(ClockId::ProcessCPUTime);
+    for _ in 0..SHORT {
+        thread::spawn(move || drop(group.enter())).join().map_err(|_| Failure::wrong("a thread panicked"))?;
+    }
+    let took = kernel_ns(ClockId::ProcessCPUTime) - before;
+    drop(profiling);
+    Ok(took as f64 / SHORT as f64)
+}
