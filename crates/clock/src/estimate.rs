@@ -15,8 +15,8 @@
 //! 2. `outside` only grows, and so does the group's total: a read that happens after another one,
 //!    on any thread, is never smaller.
 //! 3. `outside` and the group's total together are no more than `pending` below the time of the
-//!    process at `synced`. Since then it cannot have used more than all processors had to give. The
-//!    two are the bound.
+//!    process at `synced`, as [`crate::process_exact`] gives it. Since then it cannot have used
+//!    more than all processors had to give. The two are the bound.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -64,6 +64,9 @@ static FORGET: Reset = Reset::new(Phase::Estimates, forget);
 
 /// CPU time of the process, in nanoseconds, with a bound on the time that it leaves out. It has the
 /// calling thread's own time until now; that of others is about a millisecond old.
+///
+/// Not in the bound: the time of switches that were under way when the process was last asked (see
+/// [`crate::process_exact`]), some microseconds for each processor.
 ///
 /// # Cost
 ///

@@ -13,12 +13,16 @@ use dormouse_testkit::{StopOnDrop, fork, in_child, spin_for};
 /// How far a member's clock may be ahead.
 const AHEAD: u64 = 1_100_000;
 
+/// The time that the kernel may hold back of a switch which is under way: several times the longest
+/// seen. An estimate that loses time for good loses more within a few of its rounds.
+const SWITCH: u64 = 500_000;
+
 /// The estimate lies between what the process had used before and after, as far as it says.
 fn is_within_its_bound(members: u64) {
     let least = process_exact().unwrap();
     let time = process_estimate();
     let most = process_exact().unwrap();
-    assert!(time.ns + time.behind_ns >= least, "{time:?} of at least {least}");
+    assert!(time.ns + time.behind_ns + SWITCH >= least, "{time:?} of at least {least}");
     assert!(time.ns <= most + members * AHEAD, "{time:?} of at most {most}");
 }
 
