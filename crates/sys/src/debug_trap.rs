@@ -17,8 +17,8 @@
 //! the process. So from the first watch on such a signal is swallowed, unless the byte before is an
 //! `int1`. The kernel has not counted the hit; [`unexplained`] has.
 //!
-//! FIXME: the kernel forces this signal, so a thread that blocks SIGTRAP at that moment dies of it
-//! all the same, with its process.
+//! One case stays fatal: the kernel forces this signal, so a thread that blocks SIGTRAP at that
+//! moment ends with its process. No handler can prevent that.
 //!
 //! # Async-signal-safety
 //!

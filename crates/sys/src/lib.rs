@@ -7,6 +7,7 @@
 //! | [`Capability`] | one line of the report on the capabilities of the process |
 //! | [`barrier`] | memory barriers of which one side costs nothing |
 //! | [`environment`] | the variables that dormouse looks at, read once |
+//! | [`descriptors`] | a table of descriptors of a thread's own |
 //! | [`memory`] | whether there is memory for the next step |
 //! | [`readable`] | whether memory can be read, without a fault |
 //! | [`rseq`] | a flag that the kernel clears when it deschedules a thread |
@@ -35,6 +36,7 @@ pub mod barrier;
 mod capability;
 #[cfg(target_arch = "x86_64")]
 mod debug_trap;
+pub mod descriptors;
 pub mod environment;
 pub mod heap;
 pub mod loader;

@@ -4,6 +4,11 @@
 //! (`pthread_create`, `posix_spawn`, `fork`). Such a thread runs library code alone and unblocks by
 //! itself, so a caller may look again. Its mask tells it apart: it has a signal which the library
 //! keeps for itself, and which no set that a program fills by `sigfillset` has.
+//!
+//! # Safety
+//!
+//! The unsafe code asks for the calling thread's mask.
+#![allow(unsafe_code)]
 
 use std::io;
 
@@ -56,10 +61,35 @@ pub fn of_first_thread() -> Option<u64> {
     blocked(&String::from_utf8_lossy(&std::fs::read("/proc/self/status").ok()?))
 }
 
-/// Whether a thread of this process blocks a signal. False for a thread that has ended.
+/// Whether a thread of this process blocks a signal, and not for a moment inside of the C library.
+/// False for a thread that has ended.
+///
+/// # Cost
+///
+/// Reads a file of `/proc`.
 pub fn is_blocking(tid: u32, signal: libc::c_int) -> bool {
     let status = std::fs::read(format!("/proc/self/task/{tid}/status")).unwrap_or_default();
-    blocked(&String::from_utf8_lossy(&status)).is_some_and(|mask| has(mask, signal))
+    blocked(&String::from_utf8_lossy(&status)).is_some_and(|mask| is_for_long(mask, signal))
+}
+
+/// Whether the calling thread blocks a signal, and not for a moment inside of the C library.
+///
+/// # Async-signal-safety
+///
+/// A system call, which changes `errno` where a filter refuses it; then the answer is no.
+pub fn is_blocked_here(signal: libc::c_int) -> bool {
+    let mut mask = 0_u64;
+    let none = std::ptr::null::<u64>();
+    // SAFETY: the kernel writes a set of 64 bits. (The C library's own function would leave out the
+    // signals that it keeps for itself.)
+    unsafe {
+        libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_BLOCK, none, &raw mut mask, size_of::<u64>());
+    }
+    is_for_long(mask, signal)
+}
+
+fn is_for_long(mask: u64, signal: libc::c_int) -> bool {
+    has(mask, signal) && mask & OF_THE_LIBRARY == 0
 }
 
 /// Whether a thread of this process may be in the middle of starting another one: it runs, and

@@ -1,11 +1,11 @@
 //! The keeper: the thread that arms and disarms, because a handler must not, and no thread of the
 //! host should.
 //!
-//! It starts with the first watch and ends with the last. It has a table of descriptors of its own
-//! (`close_range` with `CLOSE_RANGE_UNSHARE`, Linux 5.9), so the host can neither close nor inherit
-//! those of watches, and has all its own numbers left; a child of a fork has none of them, and
-//! keeps no register of its parent's taken. It blocks all signals but the synchronous ones. It
-//! sleeps until there is an errand, an alarm of a watch, or the end of a rest or a turn.
+//! It starts with the first watch and ends with the last. It has a table of descriptors of its own,
+//! so the host can neither close nor inherit those of watches, and has all its own numbers left; a
+//! child of a fork has none of them, and keeps no register of its parent's taken. It blocks all
+//! signals but the synchronous ones. It sleeps until there is an errand, an alarm of a watch, or
+//! the end of a rest or a turn.
 //!
 //! Threads that arm, close or ask wait for it: its errands are short, but for arming a thousand
 //! threads. If it has ended by a fault, or a filter has killed it, its descriptors are closed, all
@@ -18,17 +18,13 @@
 //! those of the allocator. It is also the lock of the table of entries (`entry.rs`). A fork waits
 //! for it. The child's handler ends all entries, and frees nothing; the first thread that takes the
 //! lock in the child drops what was its parent's.
-//!
-//! # Safety
-//!
-//! The unsafe code is `close_range`.
-#![allow(unsafe_code)]
 
 use std::collections::VecDeque;
 use std::io;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
+use dormouse_sys::descriptors::leave_the_hosts_table;
 use dormouse_sys::process::fork::{Mutex, MutexGuard, Phase};
 use dormouse_sys::process::{identity, threads};
 use dormouse_sys::signals;
@@ -211,24 +207,8 @@ fn run() {
     }
 }
 
-/// Has the calling thread begin a table of descriptors of its own, with nothing in it.
-fn leave_the_hosts_table() -> io::Result<()> {
-    // SAFETY: closes every descriptor of a table that the call itself makes for this thread.
-    let left = unsafe {
-        libc::syscall(libc::SYS_close_range, 0_u32, u32::MAX, libc::CLOSE_RANGE_UNSHARE as libc::c_uint)
-    };
-    if left != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // No event is to have the number of a standard stream: a hook of the host's that prints a panic
-    // there would fail, and end the process.
-    for _ in 0..3 {
-        std::mem::forget(std::fs::File::open("/dev/null"));
-    }
-    Ok(())
-}
-
 #[cfg(test)]
+#[allow(unsafe_code, reason = "a look at descriptors, and a thread that ends in the midst")]
 mod tests {
     use std::fs;
 

@@ -59,7 +59,10 @@ pub fn is_alive_in(pid: u32, tid: u32) -> bool {
 fn list_at(folder: &str, into: &mut Vec<u32>) -> io::Result<bool> {
     let folder = File::open(folder)?;
     // Twice as many as the last time.
-    let mut buffer = vec![0; FIRST.max(2 * ENTRY * into.len())];
+    let length = FIRST.max(2 * ENTRY * into.len());
+    let mut buffer = Vec::new();
+    buffer.try_reserve_exact(length).map_err(|_| io::ErrorKind::OutOfMemory)?;
+    buffer.resize(length, 0);
     into.clear();
     let mut calls = 0;
     loop {

@@ -19,8 +19,8 @@
 //!    another one, the host has closed the descriptor and may use the number for a file of its own.
 //!    Or the caller has another table than the thread (the threads of dormouse do): then the line
 //!    is left to its thread, which closes it at its next switch. A switch does not ask, which would
-//!    cost as much as itself: FIXME: where the number is another event's by then, that one is
-//!    switched.
+//!    cost as much as itself. So if the host has closed the descriptor and then opened a perf event
+//!    of its own under the same number, that event is switched until the line is next read.
 //!
 //! # Safety
 //!
