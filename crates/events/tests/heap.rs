@@ -109,7 +109,7 @@ fn frees_are_heard_of_while_they_are_watched() {
         assert_eq!(freed_of(&make, &drop), 0);
         let watched = heap().watch_frees().unwrap();
         assert_eq!(freed_of(&make, &drop), 1);
-        // One that moves is freed where it was. (What it becomes is forgotten, not freed.)
+        // A vector that moves is freed where it was. (The new place is forgotten, not freed.)
         let grow = |mut bytes: Vec<u8>| {
             bytes.reserve_exact(black_box(64 << 20));
             std::mem::forget(bytes);

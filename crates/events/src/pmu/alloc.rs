@@ -1,8 +1,12 @@
 //! Allocations, counted by a wrapper of the global allocator.
 //!
-//! The wrapper sleeps behind a static key until somebody counts allocations. Awake, an allocation
-//! is three or four additions to the thread's own cells, which are constant thread-locals: nothing
-//! is set up at their first use, so nothing is allocated for it.
+//! The wrapper sleeps behind one static key, `dormouse.alloc`, until somebody wants anything of it.
+//! Asleep it looks at that first and goes on to the allocator inside at its end, so that no
+//! register has to be saved: a second look behind the call was twice as dear. Awake, a function of
+//! its own does what is wanted, each thing behind a key of its own.
+//!
+//! A counted allocation is three or four additions to the thread's own cells, which are constant
+//! thread-locals: nothing is set up at their first use, so nothing is allocated for it.
 //!
 //! # The peak
 //!
@@ -40,8 +44,13 @@ use super::{cells, sampling};
 use crate::error::Error;
 
 static_key! {
+    /// One of the others is on: the only one that is looked at asleep.
+    static AWAKE: "dormouse.alloc" = false;
+}
+
+static_key! {
     /// Somebody counts allocations.
-    static COUNTED: "dormouse.alloc" = false;
+    static COUNTED: "dormouse.alloc.counted" = false;
 }
 
 const COUNT: u32 = 0;
@@ -75,8 +84,7 @@ impl Event {
 ///
 /// # Cost
 ///
-/// Asleep, two or three instructions for each request, one for each thing that may be awake. Awake,
-/// a few nanoseconds for each thing that is.
+/// Asleep, an instruction for each request. Awake, a few nanoseconds for each thing that is.
 #[derive(Debug, Default)]
 pub struct Alloc<A = System>(A);
 
@@ -97,38 +105,85 @@ impl<A> Alloc<A> {
 // SAFETY: each request and each answer of the allocator inside is passed on as it is, and counting
 // allocates nothing.
 unsafe impl<A: GlobalAlloc> GlobalAlloc for Alloc<A> {
-    #[inline]
+    #[inline(always)]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        if unlikely!(AWAKE) {
+            // SAFETY: the caller's promise.
+            return unsafe { self.alloc_awake(layout, stack::here()) };
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.0.alloc(layout) }
+    }
+
+    #[inline(always)]
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        if unlikely!(AWAKE) {
+            // SAFETY: the caller's promise.
+            return unsafe { self.alloc_zeroed_awake(layout, stack::here()) };
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.0.alloc_zeroed(layout) }
+    }
+
+    #[inline(always)]
+    unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
+        if unlikely!(AWAKE) {
+            // SAFETY: the caller's promise.
+            return unsafe { self.dealloc_awake(place, layout) };
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.0.dealloc(place, layout) };
+    }
+
+    #[inline(always)]
+    unsafe fn realloc(&self, place: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        if unlikely!(AWAKE) {
+            // SAFETY: the caller's promise.
+            return unsafe { self.realloc_awake(place, layout, size, stack::here()) };
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.0.realloc(place, layout, size) }
+    }
+}
+
+/// The frame and the stack pointer of the code that allocates, as [`stack::here`] gives them. The
+/// functions that ask for them are always inlined into that code.
+type Here = (usize, usize);
+
+/// Awake. Apart from the others, so that these need no register for it.
+impl<A: GlobalAlloc> Alloc<A> {
+    #[inline(never)]
+    unsafe fn alloc_awake(&self, layout: Layout, from: Here) -> *mut u8 {
         // SAFETY: the caller's promise.
         let place = unsafe { self.0.alloc(layout) };
-        allocated(place, layout.size());
+        allocated(place, layout.size(), from);
         place
     }
 
-    #[inline]
-    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+    #[inline(never)]
+    unsafe fn alloc_zeroed_awake(&self, layout: Layout, from: Here) -> *mut u8 {
         // SAFETY: the caller's promise.
         let place = unsafe { self.0.alloc_zeroed(layout) };
-        allocated(place, layout.size());
+        allocated(place, layout.size(), from);
         place
     }
 
-    #[inline]
-    unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
+    #[inline(never)]
+    unsafe fn dealloc_awake(&self, place: *mut u8, layout: Layout) {
+        if unlikely!(COUNTED) {
+            count_freed(layout.size());
+        }
         // Before: behind it another thread may have the place.
         if unlikely!(FOLLOWED) {
             sampling::freed(place.addr());
         }
         // SAFETY: the caller's promise.
         unsafe { self.0.dealloc(place, layout) };
-        if unlikely!(COUNTED) {
-            count_freed(layout.size());
-        }
     }
 
-    #[inline]
-    unsafe fn realloc(&self, place: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // As in `dealloc`. One that then fails is taken for freed.
+    #[inline(never)]
+    unsafe fn realloc_awake(&self, place: *mut u8, layout: Layout, size: usize, from: Here) -> *mut u8 {
+        // As in `dealloc_awake`. One that then fails is taken for freed.
         if unlikely!(FOLLOWED) {
             sampling::freed(place.addr());
         }
@@ -137,22 +192,22 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Alloc<A> {
         if unlikely!(COUNTED) && !moved.is_null() {
             count_freed(layout.size());
         }
-        allocated(moved, size);
+        allocated(moved, size, from);
         moved
     }
 }
 
-/// Always inlined, because it looks for the frame of the function that allocates.
-#[inline(always)]
-fn allocated(place: *mut u8, bytes: usize) {
+#[inline]
+fn allocated(place: *mut u8, bytes: usize, from: Here) {
     if unlikely!(COUNTED) && !place.is_null() {
         count_allocated(bytes);
     }
     if unlikely!(SAMPLED) && !place.is_null() {
-        sampling::allocated(place.addr(), bytes, stack::here());
+        sampling::allocated(place.addr(), bytes, from);
     }
 }
 
+#[inline]
 fn count_allocated(bytes: usize) {
     let bytes = bytes as u64;
     cells::own(|cells| {
@@ -166,6 +221,7 @@ fn count_allocated(bytes: usize) {
     });
 }
 
+#[inline]
 fn count_freed(bytes: usize) {
     let bytes = bytes as u64;
     cells::own(|cells| {
@@ -174,6 +230,7 @@ fn count_freed(bytes: usize) {
     });
 }
 
+#[inline]
 fn set(cell: &AtomicU64, value: u64) {
     cell.store(value, Ordering::Relaxed);
 }
@@ -199,7 +256,7 @@ impl Pmu for Allocations {
         if let Some(reason) = why_not() {
             return Err(refused(reason));
         }
-        let lease = COUNTED.key().acquire().map_err(|error| refused(error.to_string()))?;
+        let lease = wake(COUNTED.key()).map_err(|error| refused(error.to_string()))?;
         LEASES.lock().map_err(|_| Error::Reentrant)?.push(lease);
         Ok(())
     }
@@ -224,13 +281,18 @@ impl Pmu for Allocations {
     }
 }
 
+/// Has the wrapper do what this key is for.
+fn wake(key: &'static Key) -> Result<Lease, dormouse_keys::Error> {
+    Lease::of([AWAKE.key(), key])
+}
+
 /// Asks the allocator that there is whether it counts.
 fn why_not() -> Option<String> {
     const UNKNOWN: u8 = 2;
     static INSTALLED: AtomicU8 = AtomicU8::new(UNKNOWN);
     let installed = match INSTALLED.load(Ordering::Relaxed) {
         known if known != UNKNOWN => known == u8::from(true),
-        _ => match COUNTED.key().acquire() {
+        _ => match wake(COUNTED.key()) {
             Ok(_awake) => {
                 let count = || cells::own(|cells| cells.alloc[COUNT as usize].value());
                 let before = count();
@@ -258,14 +320,14 @@ pub fn heap() -> &'static dyn Heap {
     &Allocations
 }
 
-/// A key that is awake as long as this is there.
+/// Keys that are on as long as this is there.
 #[derive(Debug)]
 struct Awake(#[expect(dead_code, reason = "held")] Lease);
 
 impl Told for Awake {}
 
-fn wake(key: &'static Key) -> Result<Box<dyn Told>, String> {
-    let lease = key.acquire().map_err(|error| error.to_string())?;
+fn tell(key: &'static Key) -> Result<Box<dyn Told>, String> {
+    let lease = wake(key).map_err(|error| error.to_string())?;
     Ok(Box::new(Awake(lease)))
 }
 
@@ -276,7 +338,7 @@ impl Heap for Allocations {
 
     fn sample(&self, listener: &'static Listener) -> Result<Box<dyn Told>, String> {
         sampling::listen(listener);
-        wake(SAMPLED.key())
+        tell(SAMPLED.key())
     }
 
     fn set_period(&self, bytes: u64) {
@@ -284,7 +346,7 @@ impl Heap for Allocations {
     }
 
     fn watch_frees(&self) -> Result<Box<dyn Told>, String> {
-        wake(FOLLOWED.key())
+        tell(FOLLOWED.key())
     }
 }
 

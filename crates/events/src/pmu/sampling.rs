@@ -6,8 +6,9 @@
 //! distribution as a whole one, so a thread may begin to count, pause, and draw anew when the
 //! period changes, at any time, and the sample stays fair.
 //!
-//! Asleep behind keys of its own. Awake, an allocation that is not picked is a subtraction from a
-//! constant thread-local; one that is picked costs what the listener does.
+//! Asleep behind keys of its own, which nothing looks at before the wrapper is awake. Then an
+//! allocation that is not picked is a subtraction from a constant thread-local; one that is picked
+//! costs what the listener does.
 //!
 //! # In signal handlers
 //!
@@ -84,8 +85,9 @@ fn listener() -> Option<&'static Listener> {
     unsafe { LISTENER.load(Ordering::Acquire).as_ref() }
 }
 
-/// An allocation was made, by the code with these frame and stack pointers.
-#[inline]
+/// An allocation was made, by the code with these frame and stack pointers. Never inlined: counting
+/// alone need not save the registers that this takes.
+#[inline(never)]
 pub(super) fn allocated(place: usize, size: usize, (frame, stack): (usize, usize)) {
     COUNTDOWN.with(|countdown| {
         let period = PERIOD.load(Ordering::Relaxed);
