@@ -105,7 +105,7 @@ fn surface(round: u32) {
     })
     .join()
     .expect("a thread that ends");
-    let run = ProfileRun::start(&ProfileSpec::cpu().hz(250)).expect("a profile");
+    let run = ProfileRun::start(&ProfileSpec::cpu().hz(250).unwind()).expect("a profile");
     std::thread::spawn(move || known.scope(|| spin(Duration::from_millis(50))))
         .join()
         .expect("a thread that ends");

@@ -264,8 +264,8 @@ fn a_connection_counts_until_it_wants_others() {
 
 #[test]
 fn groups_are_charged_cpu_time_beside_events() {
-    // The second one cannot be counted: what is left is CPU time.
-    for event in ["page-faults", "alloc-count"] {
+    // The last one cannot be counted on most virtual machines: what is left is CPU time.
+    for event in ["page-faults", "alloc-count", "cycles"] {
         let service = Service::busy();
         let mut wire = service.wire();
         wire.ask(&format!(r#"{{"v":1,"id":2,"op":"count","events":["{event}"]}}"#));

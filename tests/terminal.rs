@@ -191,6 +191,11 @@ fn the_live_view_draws_and_hears_keys() {
     session.await_text("FUNCTION");
     session.press("q");
     session.await_text("THREAD");
+    session.press("u");
+    session.await_text("(unattributed) of ");
+    session.await_text("so far");
+    session.press("q");
+    session.await_text("THREAD");
     session.press("/steep\r");
     session.await_text("/steep");
     session.press(" ");
@@ -248,6 +253,25 @@ fn the_live_view_ends_with_its_service() {
 }
 
 #[test]
+fn pages_of_functions_end_with_their_service() {
+    let mut service = Service::busy();
+    let open = || {
+        let mut session = Session::start(&["top", &service.target(), "--interval", "100ms"], &[]);
+        session.await_text("GET /blend");
+        session.press("/blend\r\r");
+        session.await_text("GET /blend of ");
+        session.await_text("FUNCTION");
+        session
+    };
+    let both = [open(), open()];
+    service.kill();
+    for mut session in both {
+        session.await_text("has ended");
+        assert_eq!(session.child.wait().expect("its end").code(), Some(1));
+    }
+}
+
+#[test]
 fn a_stopped_service_does_not_block_the_keyboard() {
     let service = Service::idle();
     let mut session = Session::start(&["top", &service.target(), "--interval", "100ms"], &[]);
@@ -255,7 +279,11 @@ fn a_stopped_service_does_not_block_the_keyboard() {
     service.signal(Signal::STOP);
     session.press("?");
     session.await_text("this help");
-    session.press("qq");
+    session.press("qu");
+    session.await_text("(unattributed) of ");
+    session.press("q");
+    session.await_text("GROUP");
+    session.press("q");
     assert_eq!(session.end(), Some(0));
 }
 

@@ -12,7 +12,7 @@ use crate::error::{Code, Error, Report};
 use crate::groups::{EnteredId, GroupId, TaskId};
 use crate::list::KeyInfo;
 use crate::probe::{Value, kind};
-use crate::profile::{KINDS, LIVE, Wanted};
+use crate::profile::{KINDS, LIVE, UNWIND, Wanted};
 use crate::watch::{ACCESSES, Counts, Place, Spec, State, flag};
 
 /// C's name of a structure, its size, and its fields with their offsets.
@@ -164,6 +164,7 @@ fn constants() -> Vec<(&'static str, u32)> {
         ("PROFILE_ALLOC", KINDS[1].0),
         ("PROFILE_FAULTS", KINDS[2].0),
         ("PROFILE_LIVE", LIVE),
+        ("PROFILE_UNWIND", UNWIND),
     ])
     .collect()
 }

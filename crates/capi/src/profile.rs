@@ -33,6 +33,7 @@ pub(crate) const KINDS: [(u32, ProfileKind); 3] =
 
 /// `enum dormouse_profile_flags`.
 pub(crate) const LIVE: u32 = 1;
+pub(crate) const UNWIND: u32 = 2;
 
 /// `struct dormouse_profile`: a profile, and its last rendering.
 #[derive(Debug)]
@@ -53,7 +54,7 @@ impl Wanted {
     unsafe fn read(&self) -> Result<ProfileSpec, Refusal> {
         let kind = KINDS.iter().find(|(number, _)| *number == self.kind);
         let kind = kind.ok_or(Refusal::Invalid("the kind is none of enum dormouse_profile_kind"))?.1;
-        if self.flags & !LIVE != 0 {
+        if self.flags & !(LIVE | UNWIND) != 0 {
             return Err(Refusal::Invalid("a flag is none of enum dormouse_profile_flags"));
         }
         let mut spec = ProfileSpec::new(kind);
@@ -65,6 +66,9 @@ impl Wanted {
         }
         if self.flags & LIVE != 0 {
             spec = spec.live();
+        }
+        if self.flags & UNWIND != 0 {
+            spec = spec.unwind();
         }
         if !self.groups.is_null() {
             // SAFETY: promise 5.

@@ -6,6 +6,7 @@
 use std::fmt;
 use std::process::ExitCode;
 
+use dormouse_maps::SpaceError;
 use serde::Serialize;
 
 /// The exit codes; they are part of the interface and stand in `dormouse --help`.
@@ -136,5 +137,34 @@ impl fmt::Display for Failure {
             Failure::StdoutClosed => f.write_str("standard output was closed"),
             Failure::Said(report) => f.write_str(&report.message),
         }
+    }
+}
+
+/// Of a look at what a process has mapped.
+impl From<&SpaceError> for Failure {
+    fn from(error: &SpaceError) -> Failure {
+        let exit = match error {
+            SpaceError::Gone { .. } | SpaceError::Replaced { .. } => Exit::NoTarget,
+            SpaceError::Denied { .. } => Exit::Denied,
+            _ => Exit::Failed,
+        };
+        Failure::new(exit, error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_way_to_miss_mappings_has_its_code() {
+        let exit = |error: &SpaceError| match Failure::from(error) {
+            Failure::Said(report) => report.exit,
+            Failure::StdoutClosed => panic!("it has something to say"),
+        };
+        assert_eq!(exit(&SpaceError::Gone { pid: 1 }), Exit::NoTarget);
+        assert_eq!(exit(&SpaceError::Replaced { pid: 1 }), Exit::NoTarget);
+        assert_eq!(exit(&SpaceError::Denied { pid: 1 }), Exit::Denied);
+        assert_eq!(exit(&SpaceError::NoMemory { pid: 1 }), Exit::Failed);
     }
 }

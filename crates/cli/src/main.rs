@@ -32,6 +32,11 @@ use crate::cmd::Cli;
 use crate::exit::{Exit, Report};
 use crate::output::Context;
 
+/// The tea house of `demo` runs in this program, too.
+#[cfg(feature = "demo")]
+#[global_allocator]
+static ALLOC: dormouse::Alloc = dormouse::Alloc::new();
+
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,

@@ -13,9 +13,9 @@
 //! 3. At most [`MAX_GROUPS`] are made: `other`, and one for each of the remaining numbers that a
 //!    thread has taken.
 //!
-//! FIXME: a thread takes a number before its group is in the table. If two threads bring the last
-//! name at the same moment, one of them gets `other` for this one call. To wait for the first
-//! thread would mend that, and nobody may wait here.
+//! A thread takes a number before its group is in the table. So if two threads bring the last name
+//! at the same moment, one of them gets `other` for this one call. Only a wait for the first thread
+//! could prevent that, and no thread may wait here.
 //!
 //! # Safety
 //!

@@ -23,7 +23,9 @@ const MOST_GROUPS: usize = 10_000;
 pub(crate) struct Aggregate {
     groups: HashMap<u32, u32>,
     group_ids: Vec<u32>,
+    /// With room for one more, which stands for all others.
     threads: Vec<Thread>,
+    has_others: bool,
     nodes: HashMap<Node, u32>,
     stacks: Vec<Node>,
     rows: HashMap<(u32, u32, u32), u32>,
@@ -37,7 +39,8 @@ impl Aggregate {
         Self {
             groups: HashMap::from([(0, NO_GROUP)]),
             group_ids: vec![0],
-            threads: Vec::new(),
+            threads: Vec::with_capacity(1),
+            has_others: false,
             nodes: HashMap::new(),
             stacks: Vec::new(),
             rows: HashMap::new(),
@@ -48,10 +51,10 @@ impl Aggregate {
 
     /// Adds a thread, and gives its index: where there are too many, that of all others.
     pub(crate) fn add_thread(&mut self, thread: Thread) -> u32 {
-        match self.threads.len() {
-            ..MOST_THREADS => self.threads.push(thread),
-            MOST_THREADS => self.threads.push(Thread { tid: 0, name: "other threads".into() }),
-            _ => {}
+        if !self.has_others {
+            self.has_others = self.threads.len() >= MOST_THREADS || self.threads.try_reserve(2).is_err();
+            let others = || Thread { tid: 0, name: "other threads".into() };
+            self.threads.push(if self.has_others { others() } else { thread });
         }
         (self.threads.len() - 1) as u32
     }
@@ -95,6 +98,16 @@ impl Aggregate {
         &mut self.threads
     }
 
+    /// The bytes that [`Aggregate::parts`] takes.
+    pub(crate) fn size(&self) -> usize {
+        let names: usize = self.threads.iter().map(|thread| thread.name.len()).sum();
+        self.group_ids.len() * size_of::<ProfileGroup>()
+            + size_of_val(&self.threads[..])
+            + names
+            + size_of_val(&self.stacks[..])
+            + size_of_val(&self.samples[..])
+    }
+
     /// The groups, threads, stacks and samples of a profile. Groups have numbers only.
     pub(crate) fn parts(&self) -> (Vec<ProfileGroup>, Vec<Thread>, Vec<Node>, Vec<Sample>) {
         let groups =
@@ -103,7 +116,7 @@ impl Aggregate {
     }
 
     fn group(&mut self, id: u32) -> u32 {
-        if self.group_ids.len() >= MOST_GROUPS {
+        if self.group_ids.len() >= MOST_GROUPS || !has_memory(&mut self.group_ids, &mut self.groups) {
             return self.groups.get(&id).copied().unwrap_or(NO_GROUP);
         }
         let next = self.group_ids.len() as u32;

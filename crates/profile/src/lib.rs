@@ -23,6 +23,8 @@ pub mod encode;
 mod error;
 mod mappings;
 #[cfg(feature = "names")]
+mod modules;
+#[cfg(feature = "names")]
 mod names;
 mod options;
 mod outside;
@@ -30,6 +32,7 @@ mod pprof;
 mod profile;
 mod profiling;
 pub mod symbols;
+mod tables;
 
 #[cfg(all(target_os = "linux", target_arch = "x86_64", not(any(dormouse_fallback, miri, loom))))]
 mod sampling;

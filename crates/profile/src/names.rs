@@ -14,6 +14,7 @@ use std::collections::hash_map::Entry;
 use dormouse_maps::symbols::{self, Symbolizer};
 use dormouse_maps::{AddressSpace, Cache, CacheStats, Mapping, Region, SpaceError};
 
+use crate::modules::Crates;
 use crate::{Profile, SourceFrame, Symbols};
 
 /// Finds the names of one process's addresses, and keeps those that it has found.
@@ -23,6 +24,7 @@ pub struct NameFinder {
     cache: Cache<Region>,
     symbolizer: Symbolizer,
     known: HashMap<u64, Place>,
+    crates: Crates,
 }
 
 /// An address that was asked for.
@@ -30,7 +32,7 @@ pub struct NameFinder {
 struct Place {
     /// `None`: nothing was mapped there.
     mapping: Option<Mapping<Region>>,
-    /// `None`: nobody has wanted them yet.
+    /// As the object has them. `None`: nobody has wanted them yet.
     frames: Option<Vec<SourceFrame>>,
 }
 
@@ -46,7 +48,8 @@ impl NameFinder {
     }
 
     fn new(space: AddressSpace) -> Self {
-        Self { space, cache: Cache::new(), symbolizer: Symbolizer::new(), known: HashMap::new() }
+        let (cache, symbolizer, known) = (Cache::new(), Symbolizer::new(), HashMap::new());
+        Self { space, cache, symbolizer, known, crates: Crates::default() }
     }
 
     /// Finds out where the addresses of a profile lie, while the process is there to tell.
@@ -67,20 +70,26 @@ impl NameFinder {
     ///
     /// Reads the debug information of each object that has addresses, once.
     pub fn symbols(&mut self, profile: &Profile) -> Symbols {
+        let Self { space, cache, symbolizer, known, crates } = self;
+        for node in &profile.stacks {
+            let Place { mapping, frames } = see(space, cache, known, node.address);
+            frames.get_or_insert_with(|| {
+                let symbol = mapping.as_ref().map(|it| symbolizer.symbol(space, it, node.address));
+                let frames: Vec<_> =
+                    symbol.map(|symbol| symbol.frames.iter().map(frame).collect()).unwrap_or_default();
+                for frame in &frames {
+                    crates.learn(frame);
+                }
+                frames
+            });
+        }
         let mut found = Symbols::default();
         for node in &profile.stacks {
-            let Self { space, cache, symbolizer, known } = self;
-            let place = see(space, cache, known, node.address);
-            if !found.get(node.address).is_empty() {
-                continue;
-            }
-            let Place { mapping, frames } = place;
-            let frames = frames.get_or_insert_with(|| {
-                let symbol = mapping.as_ref().map(|it| symbolizer.symbol(space, it, node.address));
-                symbol.map(|symbol| symbol.frames.iter().map(frame).collect()).unwrap_or_default()
-            });
-            if !frames.is_empty() {
-                found.insert(node.address, frames.clone());
+            let frames = known.get(&node.address).and_then(|place| place.frames.as_ref());
+            if let Some(frames) = frames.filter(|frames| !frames.is_empty())
+                && found.get(node.address).is_empty()
+            {
+                found.insert(node.address, frames.iter().map(|frame| crates.qualified(frame)).collect());
             }
         }
         found

@@ -24,6 +24,13 @@ pub struct Options {
     /// Each how many faults of a thread one is a sample ([`ProfileKind::Faults`]). A sample costs
     /// some microseconds.
     pub faults: u32,
+    /// Whether callers are found by the tables that compilers write for exceptions, too, for code
+    /// without frame pointers ([`ProfileKind::Cpu`]; feature `unwind`). Then a sample copies up to
+    /// 32 KiB of its thread's stack, and the sampler finds the callers in the copy, from which each
+    /// stack goes that has more there. It costs a microsecond or two a sample, memory as long as
+    /// the tables of all code while such a profile is taken, and 1 MB for each processor, 8 at
+    /// most, for good.
+    pub unwind: bool,
     /// Whether the profile says when each sample was taken ([`crate::Profile::timeline`]).
     pub timeline: bool,
 }
@@ -37,6 +44,7 @@ impl Default for Options {
             live: false,
             heap: None,
             faults: 16,
+            unwind: false,
             timeline: false,
         }
     }

@@ -14,6 +14,11 @@
 //! Where the kernel's own time may not be sampled, a thread's samples are not scaled: what they
 //! leave of its time has no stack.
 //!
+//! # Stacks
+//!
+//! The kernel follows frame pointers, and on request copies 16 KiB of the stack into each sample,
+//! in which callers are found by tables here.
+//!
 //! # Descriptors
 //!
 //! One for each thread and processor, and one for each processor, up to three quarters of the limit
@@ -33,17 +38,22 @@ use std::time::{Instant, SystemTime};
 use dormouse_clock::process_cpu_ns_of;
 use dormouse_maps::{AddressSpace, Perms};
 use dormouse_sys::perf::{
-    Attr, Buffer, Error as Refusal, KernelEvent, OpenEvent, Sampling, Subject, What, online_cpus,
+    Attr, Buffer, Error as Refusal, KernelEvent, OpenEvent, Sampling, Subject, UserStack, What, online_cpus,
 };
 use dormouse_sys::process::threads::list_of;
 use rustix::process::{Resource, getrlimit};
 
 use crate::aggregate::Aggregate;
 use crate::profile::{MappedRange, Node, Profile, ProfileCoverage, ProfileKind, Sample, Thread};
+use crate::tables::{Reach, Tables};
 use crate::{Error, Options};
 
 /// Bytes of the ring of a processor: some hundred samples.
 const RING: usize = 128 << 10;
+/// The same with copied stacks, of which sixty fit.
+const RING_OF_STACKS: usize = 1 << 20;
+/// Bytes of a copied stack: the kernel gives a record no less, and none may have 64 KiB.
+const COPY: u16 = 16 << 10;
 /// The lower half of the address space is the program's.
 const USER_END: u64 = 1 << 63;
 /// Nanoseconds of a second.
@@ -62,6 +72,8 @@ pub struct OutsideProfiling {
     /// Whether the kernel's own time is sampled.
     has_kernel: bool,
     rings: Vec<(u32, Buffer)>,
+    /// While stacks are copied.
+    tables: Option<Tables>,
     threads: HashMap<u32, Sampled>,
     aggregate: Aggregate,
     begun: Instant,
@@ -113,7 +125,8 @@ impl OutsideProfiling {
             mappings: Vec::new(),
             attr,
             has_kernel,
-            rings: rings(period)?,
+            rings: rings(period, options.unwind)?,
+            tables: options.unwind.then(|| Tables::of(pid)).transpose()?,
             threads: HashMap::new(),
             aggregate: Aggregate::new(),
             begun: Instant::now(),
@@ -267,12 +280,15 @@ impl OutsideProfiling {
     }
 
     fn drain(&mut self) {
-        let Self { rings, threads, aggregate, coverage, period, .. } = self;
+        let Self { rings, tables, threads, aggregate, coverage, period, .. } = self;
         for (_, ring) in rings {
             ring.drain(|record| match record.what {
-                What::Sample { tid, ip, callchain, .. } => {
+                What::Sample { tid, ip, mut callchain, stack, .. } => {
                     let Some(thread) = threads.get(&tid) else { return };
                     coverage.samples += 1;
+                    if let Some((tables, stack)) = tables.as_mut().zip(stack) {
+                        coverage.cut += u64::from(unwind(tables, &stack, &mut callchain));
+                    }
                     let own = (callchain.is_empty() && ip < USER_END).then_some(ip);
                     let frames = callchain.iter().enumerate().map(|(place, &address)| {
                         // Callers: inside the instruction that called.
@@ -306,15 +322,30 @@ fn allowed(pid: u32) -> Result<(Attr, bool), Error> {
     Ok((attr, false))
 }
 
+/// Puts the callers in a copied stack in place of those in the user's part of a chain, if there are
+/// as many. Whether the stack goes on behind the copy.
+fn unwind(tables: &mut Tables, stack: &UserStack, callchain: &mut Vec<u64>) -> bool {
+    let (callers, reach) = tables.follow(stack.registers, &stack.bytes);
+    let kernel = callchain.iter().take_while(|&&address| address >= USER_END).count();
+    let is_better = kernel + 1 + callers.len() >= callchain.len() && !stack.bytes.is_empty();
+    if is_better {
+        callchain.truncate(kernel);
+        callchain.push(stack.registers[0]);
+        callchain.extend(callers);
+    }
+    is_better && reach == Reach::Copy && stack.bytes.len() >= COPY.into()
+}
+
 /// A ring for each processor. They belong to events that count nothing, so that they outlive the
 /// threads.
-fn rings(every: NonZero<u64>) -> Result<Vec<(u32, Buffer)>, Error> {
+fn rings(every: NonZero<u64>, is_copied: bool) -> Result<Vec<(u32, Buffer)>, Error> {
     let own = dormouse_sys::process::identity::tid();
     let idle = Attr::count(KernelEvent::Dummy).user_only().disabled();
-    let sampling = Sampling { every, life: false, callchain: true, stack_bytes: 0 };
+    let sampling =
+        Sampling { every, life: false, callchain: true, stack_bytes: if is_copied { COPY } else { 0 } };
     let mut rings = Vec::new();
     for cpu in online_cpus() {
-        let mut bytes = RING;
+        let mut bytes = if is_copied { RING_OF_STACKS } else { RING };
         loop {
             match Buffer::open(&idle, sampling, Subject::ThreadOnCpu { tid: own, cpu }, bytes) {
                 Ok(ring) => rings.push((cpu, ring)),

@@ -103,7 +103,7 @@ pub(crate) fn read_comment(comment: String, coverage: &mut ProfileCoverage) {
     }
 }
 
-fn figures(coverage: &mut ProfileCoverage) -> [(&'static str, &mut u64); 12] {
+fn figures(coverage: &mut ProfileCoverage) -> [(&'static str, &mut u64); 13] {
     [
         ("total", &mut coverage.total),
         ("in_groups", &mut coverage.in_groups),
@@ -116,6 +116,7 @@ fn figures(coverage: &mut ProfileCoverage) -> [(&'static str, &mut u64); 12] {
         ("overruns", &mut coverage.overruns),
         ("ended", &mut coverage.ended),
         ("cut", &mut coverage.cut),
+        ("uncopied", &mut coverage.uncopied),
         ("merged", &mut coverage.merged),
     ]
 }

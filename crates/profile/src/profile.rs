@@ -201,6 +201,9 @@ pub struct ProfileCoverage {
     pub ended: u64,
     /// Stacks that were longer than there is room for.
     pub cut: u64,
+    /// Stacks that found no room to be copied, and were followed by frame pointers
+    /// ([`Options::unwind`](crate::Options::unwind)).
+    pub uncopied: u64,
     /// Samples whose stack found no room in the table of stacks, and are counted without it.
     pub merged: u64,
     /// Everything else that the reader should know: one sentence each.

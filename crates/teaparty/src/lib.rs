@@ -1,10 +1,11 @@
 //! A tea house behind HTTP: the service that `dormouse demo` looks into, and the example of how to
 //! embed dormouse.
 //!
-//! Everything a service says to dormouse is said in five places. Read them in this order:
+//! Everything a service says to dormouse is said in six places. Read them in this order:
 //!
 //! | file | shows |
 //! |---|---|
+//! | `main.rs` | the allocator, so that allocations can be counted and sampled |
 //! | `instrument.rs` | start: the agent, the log, a CPU budget for each request, and the switch to a build without any of it |
 //! | `routes.rs` | a group per route, by a layer; work that is handed on takes it along |
 //! | `routes/*.rs` | probes, `tracing` callsites, a probed function, a static key that changes behaviour |

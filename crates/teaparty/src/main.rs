@@ -6,6 +6,11 @@ use clap::Parser;
 use dormouse_teaparty::{Args, run};
 use serde_json::json;
 
+/// Counts and samples allocations when somebody asks for it (`dormouse profile --kind alloc`).
+#[cfg(feature = "dormouse")]
+#[global_allocator]
+static ALLOC: dormouse::Alloc = dormouse::Alloc::new();
+
 /// A tea house behind HTTP that dormouse can look into while it serves.
 ///
 /// Prints the URL it listens on, serves until Ctrl-C, SIGTERM or the end of its load, and then

@@ -17,7 +17,10 @@
  * Then `go tool pprof -tagroot=group cpu.pb.gz`. Any number of profiles run at once, each with its own rate and groups.
  * While one runs, what it samples is counted for all groups, and the samples of a group add up to what it really used.
  *
- * Stacks are followed by frame pointers: build with -fno-omit-frame-pointer. A stack without them ends early.
+ * Stacks are followed by frame pointers: build with -fno-omit-frame-pointer. A stack without them ends early, unless
+ * DORMOUSE_PROFILE_UNWIND has it copied and followed by the tables of exceptions (.eh_frame), which takes a library
+ * built with `make CARGOFLAGS="--locked --features unwind"`; others answer with DORMOUSE_NO_PROFILE. The tables of all
+ * code are kept in memory meanwhile.
  *
  * COST. Nothing while there is no profile. To begin takes a few system calls for each thread of the process, on a
  * thread of the library's, which runs as long as there are profiles; then each running thread is interrupted `hz` times
@@ -45,7 +48,8 @@ enum dormouse_profile_kind {
 };
 
 enum dormouse_profile_flags {
-	DORMOUSE_PROFILE_LIVE = 1 /* of DORMOUSE_PROFILE_ALLOC: tells apart the allocations that are still there */
+	DORMOUSE_PROFILE_LIVE = 1,  /* of DORMOUSE_PROFILE_ALLOC: tells apart the allocations that are still there */
+	DORMOUSE_PROFILE_UNWIND = 2 /* of DORMOUSE_PROFILE_CPU: finds callers in code without frame pointers, too */
 };
 
 /* What to profile, and how often. What is zero behind the kind says nothing. */

@@ -118,7 +118,7 @@ struct Call {
 pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
     bound_memory();
     let process = Finder::new().process(&args.target)?;
-    let space = AddressSpace::of(process.pid).map_err(|error| failure(&error))?;
+    let space = AddressSpace::of(process.pid).map_err(|error| Failure::from(&error))?;
     if args.wanted.is_empty() {
         return list(&process, &space, context);
     }
@@ -163,7 +163,7 @@ fn bound_memory() {
 }
 
 fn list(process: &Process, space: &AddressSpace, context: &mut Context) -> Outcome {
-    let mappings = space.mappings().map_err(|error| failure(&error.into()))?;
+    let mappings = space.mappings().map_err(|error| Failure::from(&SpaceError::from(error)))?;
     if context.json {
         let mappings = mappings.iter().map(|mapping| Row::of(space, mapping)).collect();
         context.document(&Listing { pid: process.pid, name: process.name(), mappings })?;
@@ -192,7 +192,7 @@ fn resolve(
     addr: u64,
     context: &mut Context,
 ) -> Outcome<bool> {
-    let found = space.resolve_now(addr).map_err(|error| failure(&error))?;
+    let found = space.resolve_now(addr).map_err(|error| Failure::from(&error))?;
     let symbol = found.map(|found| symbolizer.symbol(space, &found, addr));
     if context.json {
         let mapping = found.map(|found| Row::of(space, &found));
@@ -280,15 +280,6 @@ fn shown(name: &Path) -> String {
     clean(&name.to_string_lossy())
 }
 
-fn failure(error: &SpaceError) -> Failure {
-    let exit = match error {
-        SpaceError::Gone { .. } | SpaceError::Replaced { .. } => Exit::NoTarget,
-        SpaceError::Denied { .. } => Exit::Denied,
-        _ => Exit::Failed,
-    };
-    Failure::new(exit, error.to_string())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -302,17 +293,5 @@ mod tests {
         for text in ["", "0x", "+1", "-1", "tea", "10000000000000000"] {
             assert!(text.parse::<Wanted>().is_err(), "{text:?}");
         }
-    }
-
-    #[test]
-    fn each_way_to_fail_has_its_exit_code() {
-        let exit = |error: &SpaceError| match failure(error) {
-            Failure::Said(report) => report.exit,
-            Failure::StdoutClosed => panic!("it has something to say"),
-        };
-        assert_eq!(exit(&SpaceError::Gone { pid: 1 }), Exit::NoTarget);
-        assert_eq!(exit(&SpaceError::Replaced { pid: 1 }), Exit::NoTarget);
-        assert_eq!(exit(&SpaceError::Denied { pid: 1 }), Exit::Denied);
-        assert_eq!(exit(&SpaceError::NoMemory { pid: 1 }), Exit::Failed);
     }
 }

@@ -160,7 +160,7 @@ fn status<'a>(screen: &'a Screen, fit: Option<&Fit>) -> Line<'a> {
     if let Some(Fit { hidden, .. }) = fit.filter(|fit| !fit.hidden.is_empty()) {
         spans.push(Span::styled(format!("no room for {}  ", hidden.join(", ")), ALERT));
     }
-    spans.push(Span::styled("q leave  ? help  / filter  s sort  Space pause  Tab groups/threads", FAINT));
+    spans.push(Span::styled("q leave  ? help  Enter functions  / filter  s sort  Tab groups/threads", FAINT));
     Line::from(spans)
 }
 
@@ -226,7 +226,7 @@ THREAD                                                          TID ▼CPU % CPU
 main                                                             10   82.0 0.410
 worker                                                           11    0.0 0.000
 
-q leave  ? help  / filter  s sort  Space pause  Tab groups/threads
+q leave  ? help  Enter functions  / filter  s sort  Tab groups/threads
 "
         );
     }

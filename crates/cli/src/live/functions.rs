@@ -16,7 +16,7 @@ use crate::target::Target;
 
 /// How often the page is renewed.
 const RENEWED: Duration = Duration::from_millis(500);
-/// How long the agent may take to begin, and this command to end.
+/// How long the agent may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The most functions of the page.
 const MOST: usize = 200;
@@ -28,7 +28,8 @@ pub(super) fn run(pid: u32, who: &str, name: String, end: Option<Instant>) -> Ou
         let profiled = Profiled::open(&Target::Pid(pid), &ProfileWish::default(), PATIENCE);
         Functions { profiled, name }
     };
-    page::run(title, begin, drop, (RENEWED, end, PATIENCE)).map(drop)
+    // The table comes back at once: a service that is stopped may let the profile wait for its end.
+    page::run(title, begin, drop, (RENEWED, end, Duration::ZERO)).map(drop)
 }
 
 /// The page, on the thread that asks.

@@ -27,6 +27,7 @@ use draw::draw;
 use screen::{Flow, Screen};
 
 use crate::exit::{Exit, Failure, Outcome};
+use crate::render::profile::uses::UNATTRIBUTED;
 use crate::render::view::View;
 use crate::render::watch::Watch;
 use crate::sample::source::Source;
@@ -90,6 +91,7 @@ fn watch(
                     Flow::Stay => {}
                     Flow::Leave => return Ok(None),
                     Flow::Open => return Ok(screen.opened()),
+                    Flow::OpenUnattributed => return Ok(Some(UNATTRIBUTED.to_owned())),
                 }
             }
         }

@@ -23,6 +23,9 @@ use crate::signals::{Signals, poll_until};
 const STRONG: Style = Style::new().add_modifier(Modifier::BOLD);
 const FAINT: Style = Style::new().add_modifier(Modifier::DIM);
 
+/// Columns that a key moves the page aside.
+const ASIDE: u16 = 8;
+
 /// The writer of a page.
 pub(crate) trait Writer {
     /// The page as it is now, with styles, which are not shown; `None`: it will not change again.
@@ -36,6 +39,8 @@ struct Screen {
     lines: Vec<String>,
     /// The first line that is shown.
     top: u16,
+    /// The first column that is shown.
+    left: u16,
     is_paused: bool,
 }
 
@@ -134,6 +139,11 @@ impl Screen {
         u16::try_from(self.lines.len().saturating_sub(1)).unwrap_or(u16::MAX)
     }
 
+    fn widest(&self) -> u16 {
+        let widest = self.lines.iter().map(|line| line.chars().count()).max().unwrap_or(0);
+        u16::try_from(widest.saturating_sub(1)).unwrap_or(u16::MAX)
+    }
+
     /// Does what a key means; false: leave.
     fn key(&mut self, key: KeyEvent) -> bool {
         match key.code {
@@ -144,7 +154,9 @@ impl Screen {
             KeyCode::Char('k') | KeyCode::Up => self.top = self.top.saturating_sub(1),
             KeyCode::PageDown => self.top = self.top.saturating_add(10).min(self.last()),
             KeyCode::PageUp => self.top = self.top.saturating_sub(10),
-            KeyCode::Char('g') | KeyCode::Home => self.top = 0,
+            KeyCode::Char('g') | KeyCode::Home => (self.top, self.left) = (0, 0),
+            KeyCode::Char('l') | KeyCode::Right => self.left = (self.left + ASIDE).min(self.widest()),
+            KeyCode::Char('h') | KeyCode::Left => self.left = self.left.saturating_sub(ASIDE),
             _ => {}
         }
         true
@@ -157,9 +169,9 @@ fn draw(frame: &mut Frame<'_>, screen: &Screen) {
             .areas(frame.area());
     frame.render_widget(Paragraph::new(Line::styled(screen.title.clone(), STRONG)), head);
     let lines = screen.lines.iter().map(|line| Line::raw(line.as_str()));
-    frame.render_widget(Paragraph::new(lines.collect::<Text<'_>>()).scroll((screen.top, 0)), body);
+    frame.render_widget(Paragraph::new(lines.collect::<Text<'_>>()).scroll((screen.top, screen.left)), body);
     let state = if screen.is_paused { "paused  " } else { "" };
-    let keys = format!("{state}q leave  Space pause  j k scroll");
+    let keys = format!("{state}q leave  Space pause  h j k l scroll");
     frame.render_widget(Paragraph::new(Line::styled(keys, FAINT)), foot);
 }
 
@@ -175,11 +187,11 @@ mod tests {
         let mut screen = Screen { title: "tea".into(), ..Screen::default() };
         screen.update("\x1b[1mHITS\x1b[0m\n7\n8\n");
         assert!(screen.key(KeyCode::Char('j').into()));
-        let mut terminal = Terminal::new(TestBackend::new(36, 4)).unwrap();
+        let mut terminal = Terminal::new(TestBackend::new(37, 4)).unwrap();
         terminal.draw(|frame| draw(frame, &screen)).unwrap();
         let cells: String = terminal.backend().buffer().content().iter().map(Cell::symbol).collect();
-        let rows: Vec<&str> = (0..4).map(|row| cells[36 * row..36 * (row + 1)].trim_end()).collect();
-        assert_eq!(rows, ["tea", "7", "8", "q leave  Space pause  j k scroll"]);
+        let rows: Vec<&str> = (0..4).map(|row| cells[37 * row..37 * (row + 1)].trim_end()).collect();
+        assert_eq!(rows, ["tea", "7", "8", "q leave  Space pause  h j k l scroll"]);
     }
 
     #[test]
@@ -193,6 +205,13 @@ mod tests {
             screen.key(KeyCode::Down.into());
         }
         assert_eq!(screen.top, 1, "no further than the last line");
+        screen.key(KeyCode::Char('l').into());
+        assert_eq!(screen.left, 0, "no further than the last column");
+        screen.lines = vec!["a line of a name that is longer than the terminal".into()];
+        screen.key(KeyCode::Right.into());
+        assert_eq!(screen.left, ASIDE);
+        screen.key(KeyCode::Char('h').into());
+        assert_eq!(screen.left, 0);
         assert!(!screen.key(KeyCode::Char('q').into()));
         assert!(!screen.key(KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL)));
     }

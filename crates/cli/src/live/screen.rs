@@ -20,6 +20,7 @@ pub(super) const HELP: &[(&str, &str)] = &[
     ("i", "turn the order round"),
     ("/", "show only names with this text; Esc shows all"),
     ("Enter", "the functions of the group; q comes back"),
+    ("u", "the functions of work in no group"),
     ("Space, p", "pause"),
     ("?", "this help"),
 ];
@@ -74,6 +75,8 @@ pub(super) enum Flow {
     Leave,
     /// To the functions of [`Screen::opened`].
     Open,
+    /// To the functions of work in no group.
+    OpenUnattributed,
 }
 
 /// The live view without its terminal.
@@ -195,10 +198,12 @@ impl Screen {
         let last = self.rows(self.focus).len().saturating_sub(1);
         let columns = self.columns(self.focus).len();
         let can_open = self.opened().is_some();
+        let has_groups = self.view.as_ref().is_some_and(|view| view.inside.is_some());
         let place = &mut self.places[self.focus as usize];
         match code {
             KeyCode::Char('q') => return Flow::Leave,
             KeyCode::Enter if can_open => return Flow::Open,
+            KeyCode::Char('u') if has_groups => return Flow::OpenUnattributed,
             KeyCode::Char('?') => self.mode = Mode::Help,
             KeyCode::Char('/') => self.mode = Mode::Filter,
             KeyCode::Char(' ' | 'p') => self.is_paused = !self.is_paused,
@@ -332,6 +337,7 @@ mod tests {
         assert_eq!(screen.opened().as_deref(), Some("POST /brew"));
         press(&mut screen, "\t");
         assert_eq!(press(&mut screen, "\n"), Flow::Stay, "threads have no functions beside groups");
+        assert_eq!(press(&mut screen, "u"), Flow::OpenUnattributed);
     }
 
     #[test]

@@ -47,16 +47,18 @@ impl Profiled {
     /// Begins a profile of the process that `target` means.
     pub(crate) fn open(target: &Target, wish: &ProfileWish, patience: Duration) -> Outcome<Profiled> {
         let finder = Finder::new();
-        // From outside there is neither another kind nor a group.
-        if wish.kind != ProfileKind::Cpu || wish.group.is_some() {
-            return Profiled::reach(&finder, &finder.find(target)?, wish, patience);
-        }
         let found = finder.look(target)?;
+        let only_inside = only_inside(wish);
         if !found.has_agent() {
-            return Profiled::outside(&found.process, wish, "it has no dormouse in it");
+            let Some(part) = only_inside else {
+                return Profiled::outside(&found.process, wish, "it has no dormouse in it");
+            };
+            let message = format!("{} has no dormouse in it, which {part} needs", describe(&found.process));
+            let hint = format!("leave {part} out for CPU time by thread, or call dormouse::init() in it");
+            return Err(Failure::new(Exit::NoTarget, message).hint(hint));
         }
         match Profiled::reach(&finder, &found, wish, patience) {
-            Err(Failure::Said(report)) if report.exit == Exit::Unsupported => {
+            Err(Failure::Said(report)) if report.exit == Exit::Unsupported && only_inside.is_none() => {
                 Profiled::outside(&found.process, wish, &report.message)
             }
             profiled => profiled,
@@ -79,6 +81,7 @@ impl Profiled {
     pub(crate) fn outside(process: &Process, wish: &ProfileWish, why: &str) -> Outcome<Profiled> {
         let mut options = Options::default();
         options.hz = wish.hz.unwrap_or(options.hz);
+        options.unwind = wish.unwind;
         let profiling = OutsideProfiling::start(process.pid, &options).map_err(|error| {
             Failure::new(Exit::Unsupported, format!("cannot profile {}: {error}", describe(process)))
                 .after(why)
@@ -161,6 +164,15 @@ impl Profiled {
 
     fn ends_before(&self, due: Instant) -> bool {
         self.end().is_some_and(|end| matches!(wait([end], Some(due)), Ok([true])))
+    }
+}
+
+/// The option, if there is one, that a profile from outside cannot follow: it knows no groups, and
+/// CPU time alone.
+pub(crate) fn only_inside(wish: &ProfileWish) -> Option<String> {
+    match wish.kind {
+        ProfileKind::Cpu => wish.group.is_some().then(|| "--group".to_owned()),
+        kind => Some(format!("--kind {}", kind.name())),
     }
 }
 

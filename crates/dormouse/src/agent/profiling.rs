@@ -86,6 +86,9 @@ fn spec(wish: &ProfileWish) -> ProfileSpec {
     if wish.live {
         spec = spec.live();
     }
+    if wish.unwind {
+        spec = spec.unwind();
+    }
     if wish.timeline {
         spec = spec.timeline();
     }

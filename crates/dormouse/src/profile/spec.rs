@@ -52,6 +52,14 @@ impl ProfileSpec {
         self
     }
 
+    /// Finds callers in code without frame pointers, too, by copies of stacks and the tables of
+    /// exceptions (feature `unwind`): of CPU time. The process keeps the tables of all its code in
+    /// memory meanwhile.
+    pub fn unwind(mut self) -> Self {
+        self.options.unwind = true;
+        self
+    }
+
     /// Keeps the moment of each sample.
     pub fn timeline(mut self) -> Self {
         self.options.timeline = true;

@@ -26,6 +26,9 @@ pub struct ProfileWish {
     /// Whether allocations that are still there are told apart.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub live: bool,
+    /// Whether callers are found in code without frame pointers, too.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unwind: bool,
     /// Whether the profile says when each sample was taken.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub timeline: bool,

@@ -53,7 +53,7 @@ use symbol::Names;
 pub use statics::{StaticError, StaticPlace, Statics};
 pub use symbol::{Frame, Source, Symbol};
 #[cfg(all(feature = "unwind", any(target_arch = "x86_64", target_arch = "aarch64")))]
-pub use unwind::StackUnwinder;
+pub use unwind::{StackUnwinder, UnwindEnd};
 
 /// Places whose symbols are kept.
 const MOST_SYMBOLS: usize = 1 << 16;

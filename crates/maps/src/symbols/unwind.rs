@@ -31,6 +31,19 @@ pub struct StackUnwinder {
     reader: Option<Reader<Vec<u8>>>,
     /// Some ten thousand bytes.
     rules: Box<Rules>,
+    /// The code that was mapped at the last look, by address.
+    code: Vec<Mapping<Region>>,
+}
+
+/// How the callers in a copied stack came to an end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum UnwindEnd {
+    /// At the first function of the thread.
+    Outermost,
+    /// Where the copy ends.
+    CopyEnd,
+    /// At code without a table that keeps no frame pointer, or after as many as are followed.
+    Lost,
 }
 
 impl fmt::Debug for StackUnwinder {
@@ -46,42 +59,83 @@ impl StackUnwinder {
     ///
     /// The tables' bytes are read: some tens of milliseconds for a large program.
     pub fn new(space: &AddressSpace) -> Self {
-        let mut reader = Reader::new();
-        for mapping in space.mappings().unwrap_or_default() {
-            if mapping.value.perms.contains(Perms::EXECUTE)
-                && let Some(module) = module(space, &mapping)
-            {
+        let mut unwinder =
+            Self { reader: Some(Reader::new()), rules: Box::new(Rules::new()), code: Vec::new() };
+        unwinder.update(space);
+        unwinder
+    }
+
+    /// Reads the tables of code that a space has mapped since the last look, and forgets those of
+    /// code that is gone.
+    pub fn update(&mut self, space: &AddressSpace) {
+        let Some(reader) = &mut self.reader else { return };
+        // Without an answer everything stays as it is.
+        let Ok(mut now) = space.mappings() else { return };
+        now.retain(|mapping| mapping.value.perms.contains(Perms::EXECUTE));
+        for gone in self.code.iter().filter(|old| !now.contains(old)) {
+            reader.remove_module(gone.start);
+        }
+        for new in now.iter().filter(|new| !self.code.contains(new)) {
+            if let Some(module) = module(space, new) {
                 reader.add_module(module);
             }
         }
-        Self { reader: Some(reader), rules: Box::new(Rules::new()) }
+        self.code = now;
+    }
+
+    /// Whether an address lay in code at the last look.
+    pub fn is_code(&self, addr: u64) -> bool {
+        let behind = self.code.partition_point(|mapping| mapping.start <= addr);
+        behind.checked_sub(1).is_some_and(|at| self.code[at].contains(addr))
     }
 
     /// The addresses to which the callers return, the innermost first, of a thread with these
     /// registers (the instruction, the stack pointer, the frame pointer, and on arm64 the link
     /// register) and the stack from its pointer on.
     pub fn callers(&mut self, registers: [u64; 4], stack: &[u8]) -> Vec<u64> {
-        let Self { reader, rules } = self;
-        let Some(tables) = reader else { return Vec::new() };
+        let mut callers = Vec::new();
+        self.unwind(registers, stack, &mut callers);
+        callers
+    }
+
+    /// Puts what [`StackUnwinder::callers`] gives behind what `into` has, and says why there are no
+    /// more.
+    pub fn unwind(&mut self, registers: [u64; 4], stack: &[u8], into: &mut Vec<u64>) -> UnwindEnd {
+        let Self { reader, rules, .. } = self;
+        let Some(tables) = reader else { return UnwindEnd::Lost };
+        let before = into.len();
         let found = catch_unwind(AssertUnwindSafe(|| {
             let [ip, sp, fp, _link] = registers;
+            let mut is_beyond = false;
             let mut word = |addr: u64| {
                 let at = usize::try_from(addr.checked_sub(sp).ok_or(())?).map_err(|_| ())?;
-                let bytes = stack.get(at..).and_then(<[u8]>::first_chunk).ok_or(())?;
-                Ok(u64::from_le_bytes(*bytes))
+                let bytes = stack.get(at..).and_then(<[u8]>::first_chunk);
+                is_beyond = bytes.is_none();
+                Ok(u64::from_le_bytes(*bytes.ok_or(())?))
             };
             #[cfg(target_arch = "x86_64")]
             let registers = UnwindRegsX86_64::new(ip, sp, fp);
             #[cfg(target_arch = "aarch64")]
             let registers = UnwindRegsAarch64::new(_link, sp, fp);
             let mut frames = tables.iter_frames(ip, registers, rules, &mut word);
-            // The first is the instruction itself. An error is where the copy ends.
-            let callers = std::iter::from_fn(|| frames.next().ok().flatten()).skip(1);
-            callers.take(MOST_CALLERS).map(framehop::FrameAddress::address).collect()
+            // The first is the instruction itself.
+            let mut left = MOST_CALLERS + 1;
+            let end = loop {
+                match frames.next() {
+                    Ok(None) => break UnwindEnd::Outermost,
+                    Ok(Some(_)) if left == 0 => break UnwindEnd::Lost,
+                    Ok(Some(framehop::FrameAddress::InstructionPointer(_))) => {}
+                    Ok(Some(caller)) => into.push(caller.address()),
+                    Err(_) => break UnwindEnd::Lost,
+                }
+                left -= 1;
+            };
+            if end == UnwindEnd::Lost && is_beyond { UnwindEnd::CopyEnd } else { end }
         }));
         found.unwrap_or_else(|_| {
             *reader = None;
-            Vec::new()
+            into.truncate(before);
+            UnwindEnd::Lost
         })
     }
 }

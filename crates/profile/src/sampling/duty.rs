@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use dormouse_sys::memory;
+
 use super::{alloc, cpu, faults};
 use crate::options::Options;
 use crate::profile::ProfileKind;
@@ -36,12 +38,21 @@ impl Duty {
     }
 
     /// The profile so far.
-    pub(super) fn read(&mut self, kind: ProfileKind, number: u64) -> Option<Profile> {
-        match kind {
-            ProfileKind::Cpu => self.cpu.as_mut()?.read(number),
+    pub(super) fn read(&mut self, kind: ProfileKind, number: u64) -> Result<Profile, Error> {
+        let size = match kind {
+            ProfileKind::Cpu => self.cpu.as_ref().map_or(0, |cpu| cpu.size(number)),
+            ProfileKind::Alloc => self.alloc.size(number),
+            ProfileKind::Faults => self.faults.size(number),
+        };
+        if !memory::is_there(size) {
+            return Err(Error::Unavailable("there is no memory for the profile".into()));
+        }
+        let read = match kind {
+            ProfileKind::Cpu => self.cpu.as_mut().and_then(|cpu| cpu.read(number)),
             ProfileKind::Alloc => self.alloc.read(number),
             ProfileKind::Faults => self.faults.read(number),
-        }
+        };
+        read.ok_or_else(|| Error::Unavailable("the profile has ended with its sampler".into()))
     }
 
     /// Ends a profile.
@@ -62,5 +73,56 @@ impl Duty {
     pub(super) fn step(&mut self) -> Duration {
         let steps = [self.cpu.as_mut().map(cpu::Sampler::step), self.alloc.step(), self.faults.step()];
         steps.into_iter().flatten().min().unwrap_or(Duration::from_secs(1))
+    }
+}
+
+#[cfg(test)]
+#[allow(unsafe_code, reason = "a limit")]
+mod tests {
+    use super::*;
+
+    /// Has the kernel give this process so many bytes more at most.
+    fn limit_memory(more: u64) {
+        let sizes = std::fs::read_to_string("/proc/self/statm").unwrap();
+        let pages: u64 = sizes.split(' ').next().unwrap().parse().unwrap();
+        let most = (pages * 4096).saturating_add(more);
+        let limit = libc::rlimit { rlim_cur: most, rlim_max: libc::RLIM_INFINITY };
+        // SAFETY: a valid place.
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, &raw const limit) }, 0);
+    }
+
+    fn weights(profile: &Profile) -> u64 {
+        profile.samples.iter().map(|row| row.values[0]).sum()
+    }
+
+    #[test]
+    fn a_profile_without_memory_says_so() {
+        dormouse_testkit::in_child(|| {
+            let mut duty = Duty::default();
+            duty.start(1, &Options { hz: 1, timeline: true, ..Options::default() }).unwrap();
+            duty.cpu.as_mut().unwrap().take_in(0..800);
+            let before = duty.read(ProfileKind::Cpu, 1).unwrap();
+            assert_eq!((before.coverage.merged, weights(&before)), (0, before.coverage.samples));
+            // The allocator keeps some that it has had before.
+            limit_memory(1 << 20);
+            let mut taken: Vec<Vec<u8>> = Vec::with_capacity(10_000);
+            while taken.len() < 10_000 {
+                let mut next = Vec::new();
+                if next.try_reserve_exact(64 * 1024).is_err() {
+                    break;
+                }
+                taken.push(next);
+            }
+            let refused = duty.read(ProfileKind::Cpu, 1).unwrap_err();
+            assert!(refused.to_string().contains("memory"), "{refused}");
+            // Tables would have to grow.
+            duty.cpu.as_mut().unwrap().take_in(800..1200);
+            drop(taken);
+            limit_memory(1 << 40);
+            let after = duty.read(ProfileKind::Cpu, 1).unwrap();
+            assert!(after.coverage.merged > 0, "{:?}", after.coverage);
+            assert_eq!(weights(&after), after.coverage.samples);
+            assert!(after.coverage.samples >= before.coverage.samples + 400, "{:?}", after.coverage);
+        });
     }
 }

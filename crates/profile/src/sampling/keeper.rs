@@ -2,28 +2,22 @@
 //! thread of the host should.
 //!
 //! It starts with the first profile and ends with the last. It has a table of descriptors of its
-//! own (`close_range` with `CLOSE_RANGE_UNSHARE`, Linux 5.9), so the host can neither close nor
-//! inherit what it opens, and blocks all signals but the synchronous ones. It sleeps until there is
-//! an errand, or the next look at the queue is due.
+//! own, so the host can neither close nor inherit what it opens, and blocks all signals but the
+//! synchronous ones. It sleeps until there is an errand, or the next look at the queue is due.
 //!
 //! # Locking
 //!
 //! [`SHARED`], of [`Phase::Profiles`], is held for moments: no system call is made under it but
 //! those of the allocator. A fork waits for it. In the child it holds the parent's errands: the
 //! first thread that takes the lock there leaves them alone.
-//!
-//! # Safety
-//!
-//! The unsafe code is `close_range`.
-#![allow(unsafe_code)]
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
-use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
+use dormouse_sys::descriptors::leave_the_hosts_table;
 use dormouse_sys::process::fork::{Mutex, MutexGuard, Phase};
 use dormouse_sys::process::{identity, threads};
 use dormouse_sys::{memory, signals};
@@ -249,19 +243,46 @@ fn run() {
     }
 }
 
-/// Has the calling thread begin a table of descriptors of its own, with nothing in it.
-fn leave_the_hosts_table() -> io::Result<()> {
-    // SAFETY: closes every descriptor of a table that the call itself makes for this thread.
-    let left = unsafe {
-        libc::syscall(libc::SYS_close_range, 0_u32, u32::MAX, libc::CLOSE_RANGE_UNSHARE as libc::c_uint)
-    };
-    if left != 0 {
-        return Err(io::Error::last_os_error());
+#[cfg(test)]
+#[allow(unsafe_code, reason = "a thread that ends in the midst")]
+mod tests {
+    use dormouse_testkit::{eventually, in_child, spin_for};
+
+    use super::*;
+    use crate::options::Options;
+
+    fn timers() -> usize {
+        let timers = std::fs::read_to_string("/proc/self/timers").unwrap_or_default();
+        timers.lines().filter(|line| line.starts_with("ID: ")).count()
     }
-    // No file is to have the number of a standard stream: a hook of the host's that prints a panic
-    // there would write into it.
-    for _ in 0..3 {
-        std::mem::forget(std::fs::File::open("/dev/null"));
+
+    fn start(number: u64) -> Result<Result<(), Error>, Error> {
+        begin(move |duty| duty.start(number, &Options { hz: 250, ..Options::default() }))
     }
-    Ok(())
+
+    #[test]
+    fn a_killed_keeper_leaves_no_timer() {
+        in_child(|| {
+            if !std::path::Path::new("/proc/self/timers").exists() {
+                return dormouse_testkit::skip("no /proc/self/timers");
+            }
+            start(1).unwrap().unwrap();
+            let count = timers();
+            assert!(count > 0);
+            // SAFETY: ends the keeper's thread alone, as a filter would.
+            let killed = ask(|_| unsafe { libc::syscall(libc::SYS_exit, 0) });
+            assert!(killed.is_err(), "{killed:?}");
+            let late = ask(|duty| duty.read(ProfileKind::Cpu, 1)).unwrap();
+            assert!(late.is_err(), "{late:?}");
+            end(ProfileKind::Cpu, 1);
+            start(2).unwrap().unwrap();
+            assert_eq!(timers(), count);
+            eventually(|| {
+                spin_for(Duration::from_millis(10));
+                ask(|duty| duty.read(ProfileKind::Cpu, 2)).unwrap().unwrap().coverage.samples > 0
+            });
+            end(ProfileKind::Cpu, 2);
+            eventually(|| timers() == 0);
+        });
+    }
 }

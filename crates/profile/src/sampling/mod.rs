@@ -5,12 +5,14 @@
 //! | module | is |
 //! |---|---|
 //! | `registers`, `walk`, `own_stack` | interrupted code, its callers, and the thread's own stack |
+//! | `copy` | a copy of its stack, for callers by tables |
 //! | `queue` | records on their way to the sampler |
 //! | `sum` | what profiles of allocations and faults have in common |
 //! | `cpu`, `alloc`, `faults` | the kinds |
 //! | `duty`, `keeper` | the samplers of all kinds, and their thread |
 
 mod alloc;
+mod copy;
 mod cpu;
 mod duty;
 mod faults;
@@ -53,11 +55,10 @@ impl Session {
     /// The profile so far; none if the sampler is gone.
     pub(crate) fn read(&self) -> Result<Profile, Error> {
         let (kind, number) = (self.kind, self.number);
-        let gone = || Error::Unavailable("the profile has ended with its sampler".into());
         if self.process != identity::id() {
             return Err(Error::Unavailable("the profile is the parent's".into()));
         }
-        keeper::ask(move |duty| duty.read(kind, number))?.ok_or_else(gone)
+        keeper::ask(move |duty| duty.read(kind, number))?
     }
 }
 

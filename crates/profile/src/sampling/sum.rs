@@ -63,6 +63,11 @@ impl Sum {
         aggregate.add(record.group, thread, frames, values)
     }
 
+    /// The bytes that a profile takes.
+    pub(super) fn size(&self) -> usize {
+        self.aggregate.size()
+    }
+
     /// The profile so far; `revise` may change the rows.
     pub(super) fn read(&mut self, mappings: &Mappings, revise: impl FnOnce(&mut [Sample])) -> Profile {
         for thread in self.aggregate.threads_mut() {

@@ -63,6 +63,12 @@ pub(crate) fn hog(time: Duration) {
     }
 }
 
+/// Uses some CPU time, and asks no clock.
+pub(crate) fn hog_unasked() {
+    // SAFETY: counts down.
+    unsafe { hog_caller(100 * ROUNDS) };
+}
+
 /// Uses this CPU time with these in the stack pointer and the frame pointer; 0: the present stack.
 ///
 /// # Safety

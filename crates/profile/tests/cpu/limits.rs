@@ -8,7 +8,7 @@ use dormouse_profile::{Profile, Profiling, capability};
 use dormouse_sys::State;
 use dormouse_testkit::{Answer, Filter, eventually, in_child};
 
-use crate::hogs::{beside, hog, leaf, options, weight_in};
+use crate::hogs::{beside, hog, hog_unasked, leaf, options, weight_in};
 use crate::samples::nothing_is_left;
 
 const WORK: Duration = Duration::from_millis(300);
@@ -45,6 +45,28 @@ fn filters_that_refuse_timers_are_told() {
         let profiling = Profiling::start(&options(99)).unwrap();
         thread::spawn(|| hog(WORK)).join().unwrap();
         unseen(&profiling.read());
+    });
+}
+
+#[test]
+fn a_refused_clock_of_threads_is_told() {
+    in_child(|| {
+        Filter::refuse(&[libc::SYS_clock_gettime]).install_on_all_threads();
+        let profiling = Profiling::start(&options(250)).unwrap();
+        let both = [&profiling, &Profiling::start(&options(50)).unwrap()].map(|profiling| {
+            eventually(|| {
+                hog_unasked();
+                profiling.read().coverage.samples >= 5
+            });
+            profiling.read()
+        });
+        for profile in both {
+            let coverage = &profile.coverage;
+            // Each stands for its period, and for those that the tick has merged with it.
+            let found = weight_in(&profile, &[leaf()]);
+            assert!(found >= 4 * profile.period, "{found}: {coverage:?}");
+            assert!(coverage.notes.iter().any(|note| note.contains("clock")), "{coverage:?}");
+        }
     });
 }
 
@@ -100,6 +122,22 @@ fn a_quarter_of_the_limit_is_used() {
     });
 }
 
+/// Blocks or unblocks all signals for this thread.
+fn mask(how: i32) {
+    let all = all_signals();
+    // SAFETY: a valid place.
+    unsafe { libc::pthread_sigmask(how, &raw const all, std::ptr::null_mut()) };
+}
+
+fn all_signals() -> libc::sigset_t {
+    // SAFETY: a valid place, which is then filled.
+    unsafe {
+        let mut all = std::mem::zeroed();
+        libc::sigfillset(&raw mut all);
+        all
+    }
+}
+
 #[test]
 fn threads_that_block_the_signal_are_counted() {
     in_child(|| {
@@ -107,12 +145,7 @@ fn threads_that_block_the_signal_are_counted() {
         let (tell, told) = mpsc::channel();
         let (end, ended) = mpsc::channel::<()>();
         let deaf = thread::spawn(move || {
-            // SAFETY: blocks all signals for this thread.
-            unsafe {
-                let mut all = std::mem::zeroed();
-                libc::sigfillset(&raw mut all);
-                libc::pthread_sigmask(libc::SIG_BLOCK, &raw const all, std::ptr::null_mut());
-            }
+            mask(libc::SIG_BLOCK);
             hog(WORK);
             tell.send(()).unwrap();
             let _ = ended.recv();
@@ -123,6 +156,74 @@ fn threads_that_block_the_signal_are_counted() {
         assert_eq!(weight_in(&profile, &[leaf()]), 0);
         drop(end);
         deaf.join().unwrap();
+    });
+}
+
+#[test]
+fn armed_threads_may_block_the_signal_later() {
+    in_child(|| {
+        let profiling = Profiling::start(&options(99)).unwrap();
+        hog(WORK);
+        let before = profiling.read().coverage;
+        assert_eq!((before.blocking, before.armed), (0, before.threads), "{before:?}");
+        mask(libc::SIG_BLOCK);
+        hog(WORK);
+        let meanwhile = profiling.read().coverage;
+        assert_eq!((meanwhile.blocking, meanwhile.threads), (1, before.threads), "{meanwhile:?}");
+        if let Ok(timers) = std::fs::read_to_string("/proc/self/timers") {
+            assert!(!timers.contains(&format!("tid.{}", dormouse_sys::process::identity::tid())), "{timers}");
+        }
+        mask(libc::SIG_UNBLOCK);
+        eventually(|| {
+            hog(WORK / 10);
+            profiling.read().coverage.samples > meanwhile.samples
+        });
+        let after = profiling.read().coverage;
+        assert_eq!((after.blocking, after.threads), (0, before.threads), "{after:?}");
+    });
+}
+
+/// Uses CPU time and waits for all signals: how many came.
+fn wait_for_signals() -> u32 {
+    let (all, none) = (all_signals(), libc::timespec { tv_sec: 0, tv_nsec: 0 });
+    let mut came = 0;
+    for _ in 0..30 {
+        hog(WORK / 30);
+        // SAFETY: valid places.
+        while unsafe { libc::sigtimedwait(&raw const all, std::ptr::null_mut(), &raw const none) } > 0 {
+            came += 1;
+        }
+    }
+    came
+}
+
+#[test]
+fn who_waits_for_signals_gets_none_of_ours() {
+    in_child(|| {
+        // Threads inherit it.
+        mask(libc::SIG_BLOCK);
+        let (begin, begun) = mpsc::channel::<()>();
+        let before = thread::spawn(move || {
+            begun.recv().unwrap();
+            wait_for_signals()
+        });
+        let profiling = Profiling::start(&options(250)).unwrap();
+        begin.send(()).unwrap();
+        let behind = thread::spawn(|| {
+            // It would arm itself.
+            dormouse_sys::thread::current().unwrap();
+            wait_for_signals()
+        });
+        assert_eq!(before.join().unwrap() + behind.join().unwrap() + wait_for_signals(), 0);
+        let coverage = profiling.read().coverage;
+        // The first thread, which waits for this one, does not block them.
+        assert!((coverage.samples, coverage.armed) <= (0, 1), "{coverage:?}");
+        assert!(coverage.blocking >= 2 && coverage.blocking <= coverage.threads, "{coverage:?}");
+        mask(libc::SIG_UNBLOCK);
+        eventually(|| {
+            hog(WORK / 10);
+            profiling.read().coverage.samples > 0
+        });
     });
 }
 

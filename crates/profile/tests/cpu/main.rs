@@ -6,3 +6,4 @@ mod host;
 mod limits;
 mod samples;
 mod stacks;
+mod unwound;

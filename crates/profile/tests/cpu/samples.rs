@@ -1,5 +1,6 @@
 //! Which samples are taken, and their weights.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
@@ -216,6 +217,64 @@ fn short_threads_are_sampled() {
         assert!(profile.threads.len() > 60, "{}", profile.threads.len());
         drop(profiling);
         nothing_is_left();
+    });
+}
+
+/// Does something on a new thread of this id, which nobody has: `None` if the kernel gives another.
+fn spawn_as(wanted: u32, name: &str, run: impl FnOnce() + Send + 'static) -> Option<thread::JoinHandle<()>> {
+    let (begin, begun) = mpsc::channel();
+    let (tell, told) = mpsc::channel();
+    std::fs::write("/proc/sys/kernel/ns_last_pid", (wanted - 1).to_string()).ok()?;
+    let run = move || {
+        tell.send(tid()).unwrap();
+        if begun.recv().is_ok() {
+            run();
+        }
+    };
+    let spawned = thread::Builder::new().name(name.into()).spawn(run).unwrap();
+    if told.recv().unwrap() != wanted {
+        drop(begin);
+        spawned.join().unwrap();
+        return None;
+    }
+    begin.send(()).unwrap();
+    Some(spawned)
+}
+
+#[test]
+fn threads_of_one_id_are_told_apart() {
+    in_child(|| {
+        let profiling = Profiling::start(&options(250)).unwrap();
+        let former = worker("former", || {
+            current().unwrap();
+            hog(WORK / 4);
+        });
+        let (id, used) = (former.tid, former.used);
+        former.join();
+        let over = std::sync::Arc::new(AtomicBool::new(false));
+        let is_over = over.clone();
+        let run = move || {
+            while !is_over.load(Ordering::Relaxed) {
+                hog(Duration::from_millis(5));
+            }
+        };
+        let latter = (0..50).find_map(|_| spawn_as(id, "latter", run.clone()));
+        let Some(latter) = latter else {
+            return dormouse_testkit::skip("the kernel gives no thread the id of a former one");
+        };
+        let weight_of = |profile: &Profile, name: &str| -> u64 {
+            let is_it = |index: u32| {
+                let thread = &profile.threads[index as usize];
+                (thread.tid, thread.name.as_str()) == (id, name)
+            };
+            profile.samples.iter().filter(|row| is_it(row.thread)).map(|row| row.values[1]).sum()
+        };
+        eventually(|| weight_of(&profiling.read(), "latter") > 0);
+        over.store(true, Ordering::Relaxed);
+        latter.join().unwrap();
+        let profile = profiling.read();
+        let of_former = weight_of(&profile, "former");
+        assert!(of_former.abs_diff(used) <= slack(250), "{of_former} of {used}: {:?}", profile.threads);
     });
 }
 

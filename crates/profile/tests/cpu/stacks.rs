@@ -1,5 +1,6 @@
 //! Stacks that are not what the C library and the compiler make of them.
 
+use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
@@ -7,6 +8,7 @@ use dormouse_profile::Profiling;
 use dormouse_testkit::in_child;
 
 use crate::hogs::{caller, hog_with, leaf, odd, options, weight_in};
+use crate::unwound::{below_qsort, stacks, unwound, whole};
 
 const WORK: Duration = Duration::from_millis(300);
 
@@ -14,6 +16,7 @@ const WORK: Duration = Duration::from_millis(300);
 fn garbage_in_the_frame_pointer_is_harmless() {
     in_child(|| {
         let profiling = Profiling::start(&options(1000)).unwrap();
+        let unwinding = Profiling::start(&unwound(1000)).unwrap();
         let page = rustix::param::page_size();
         // SAFETY: a new mapping, of which nothing can be read.
         let nothing = unsafe {
@@ -68,6 +71,10 @@ fn garbage_in_the_frame_pointer_is_harmless() {
         let profile = profiling.read();
         let found = weight_in(&profile, &[odd()]);
         assert!(found > 21 * WORK.as_nanos() as u64 / 10, "{found}: {:?}", profile.coverage);
+        // The reader of tables goes on, too.
+        let before = whole(&stacks(&unwinding.read()));
+        below_qsort(WORK);
+        assert!(whole(&stacks(&unwinding.read())) > before);
     });
 }
 
@@ -88,6 +95,56 @@ fn stacks_of_the_programs_own_are_walked() {
         let found = weight_in(&profile, &[odd(), leaf(), caller()]);
         assert!(found * 10 > WORK.as_nanos() as u64 * 5, "{found}: {profile:#?}");
         drop(fiber);
+    });
+}
+
+/// Uses this CPU time on a thread whose stack the host has mapped: on a fiber's stack, right below,
+/// with a frame pointer between the two.
+struct Between {
+    work: Duration,
+    stack: usize,
+    frame: usize,
+    begun: mpsc::Receiver<()>,
+}
+
+extern "C" fn run_between(between: *mut libc::c_void) -> *mut libc::c_void {
+    // SAFETY: the test's, which waits.
+    let between = unsafe { &*between.cast::<Between>() };
+    between.begun.recv().unwrap();
+    // SAFETY: handlers have the memory below.
+    unsafe { hog_with(between.work, between.stack, between.frame) };
+    std::ptr::null_mut()
+}
+
+#[test]
+fn memory_between_stacks_may_go() {
+    const PART: usize = 256 * 1024;
+    in_child(|| {
+        // Of three parts, that of a fiber, one that goes, and the thread's own stack.
+        // SAFETY: a new mapping; the thread has its stack, and ends before this one.
+        unsafe {
+            let (rights, flags) =
+                (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+            let start = libc::mmap(std::ptr::null_mut(), 3 * PART, rights, flags, -1, 0);
+            assert_ne!(start, libc::MAP_FAILED);
+            let (begin, begun) = mpsc::channel();
+            let (stack, frame) = (start as usize + PART / 2, start as usize + PART + PART / 2);
+            let mut between = Between { work: WORK, stack, frame, begun };
+            let mut attributes = std::mem::zeroed();
+            libc::pthread_attr_init(&raw mut attributes);
+            assert_eq!(libc::pthread_attr_setstack(&raw mut attributes, start.add(2 * PART), PART), 0);
+            let mut thread = 0;
+            let argument = (&raw mut between).cast();
+            let made = libc::pthread_create(&raw mut thread, &raw const attributes, run_between, argument);
+            assert_eq!(made, 0);
+            // It looks for the stack.
+            let profiling = Profiling::start(&options(1000)).unwrap();
+            assert_eq!(libc::munmap(start.add(PART), PART), 0);
+            begin.send(()).unwrap();
+            libc::pthread_join(thread, std::ptr::null_mut());
+            let profile = profiling.read();
+            assert!(weight_in(&profile, &[odd()]) > 0, "{:?}", profile.coverage);
+        }
     });
 }
 

@@ -21,7 +21,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::hint::black_box;
 use std::sync::OnceLock;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use dormouse::keys::Selector;
 use dormouse::{Alloc, Key};
@@ -43,8 +43,11 @@ const USUAL: u64 = 512 * 1024;
 /// Samples that the queue has room for, with some for others.
 const PART: u64 = 1000;
 
-/// The key behind which the wrapper sleeps.
-const KEY: &str = "dormouse.alloc";
+/// The key behind which the wrapper sleeps, and the one behind which it counts.
+const KEYS: &str = "dormouse.alloc,dormouse.alloc.counted";
+
+/// How long to wait until a profile has ended.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 static WRAPPED: Alloc = Alloc::new();
 
@@ -67,6 +70,7 @@ pub(crate) fn run(bench: &mut Bench) {
 fn row<A: GlobalAlloc>(bench: &mut Bench, name: &str, allocator: &'static A, awake: bool) {
     let spec = Spec::new(format!("alloc/{name}"), "ns").per("pair").cpu();
     bench.per_iteration(spec, move |iterations| {
+        until_asleep()?;
         let _lease = if awake { Some(wake()?) } else { None };
         let layout = Layout::new::<[u8; BYTES]>();
         let before = allocations();
@@ -147,14 +151,33 @@ fn allocations() -> u64 {
     value[0]
 }
 
-fn wake() -> Result<dormouse::Lease, Failure> {
+fn keys() -> Result<&'static [&'static Key], Failure> {
     // Looked for once: after `bench keys` there are a hundred thousand keys.
-    static FOUND: OnceLock<Option<&'static Key>> = OnceLock::new();
-    let key = if let Some(key) = FOUND.get() {
-        key
+    static FOUND: OnceLock<Vec<&'static Key>> = OnceLock::new();
+    let found = if let Some(found) = FOUND.get() {
+        found
     } else {
-        let keys = Selector::parse(KEY)?.keys();
-        FOUND.get_or_init(|| keys.first().map(|used| used.key))
+        let keys = Selector::parse(KEYS)?.keys();
+        FOUND.get_or_init(|| keys.iter().map(|used| used.key).collect())
     };
-    Ok(key.ok_or("the wrapper has no key")?.acquire()?)
+    match found.len() {
+        2 => Ok(found),
+        _ => Err(Failure::wrong(format!("the wrapper has {} keys of {KEYS}", found.len()))),
+    }
+}
+
+fn wake() -> Result<dormouse::Lease, Failure> {
+    Ok(dormouse::Lease::of(keys()?.iter().copied())?)
+}
+
+/// A profile that is over is ended by its own thread, a moment later.
+fn until_asleep() -> Result<(), Failure> {
+    let (keys, deadline) = (keys()?, Instant::now() + PATIENCE);
+    while keys.iter().any(|key| key.leases() > 0) {
+        if Instant::now() > deadline {
+            return Err(Failure::wrong("the wrapper does not fall asleep"));
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Ok(())
 }

@@ -4,8 +4,7 @@
 //! it lies. So both ways to follow a stack meet the same frames whatever flags this program was
 //! built with. The outermost of them ends the chain of frame pointers. The loop that sends the
 //! signals is in the innermost one, because a function of Rust's might use the frame pointer for
-//! something else. (Whoever goes by tables finds the callers of the chain, too: the thread has a
-//! few.)
+//! something else. (A walk by tables finds the callers of the chain, too: the thread has a few.)
 //!
 //! A peer's own program has this file, too (`bin/by_tables.rs`), so it uses nothing of the bench's.
 //!

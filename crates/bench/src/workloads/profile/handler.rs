@@ -5,7 +5,8 @@
 //! `handler-signal/empty`; what a handler costs is the difference. The signals carry what the
 //! timer's own would: ours takes them for samples, which is looked at. `pprof` takes any SIGPROF.
 //! Its handler also aggregates; ours leaves that to its thread, whose time is the row
-//! `sample/drain`.
+//! `sample/drain`. `dormouse-unwind` also copies the thread's stack, in which the callers are found
+//! by tables later: `sample/drain-unwind`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -20,22 +21,28 @@ use crate::row::Spec;
 use crate::runner::Failure;
 use crate::workloads::teaparty::program_of;
 
-/// Signals in a row: fewer than the queue of samples has cells.
-const BURST: u64 = 64;
+/// Signals in a row: no more than there is room for samples and copies of stacks.
+const BURST: u64 = 32;
 /// How long to wait until samples are received.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// So rarely that the peers' own timers have no part in it.
 const PEERS_HZ: i32 = 1;
 
 pub(super) fn rows(bench: &mut Bench) {
-    let bursts = bench.pick(20, 4);
+    let bursts = bench.pick(40, 8);
     let spec = |name: &str| Spec::new(format!("handler-signal/{name}"), "ns").per("signal").cpu();
     bench.sample(spec("empty"), move || {
         let _empty = EmptyHandler::install(libc::SIGPROF)?;
         on_a_thread(move || all(PROF, bursts, |_| Ok(())))
     });
     let drained = Spec::new("sample/drain", "ns").per("sample").with("of", "dormouse");
-    bench.sample([spec("dormouse"), drained], move || ours(bursts));
+    bench.sample([spec("dormouse"), drained], move || {
+        let [took, drained, _] = ours(bursts, false)?;
+        Ok([took, drained])
+    });
+    let drained = Spec::new("sample/drain-unwind", "ns").per("sample").with("of", "dormouse");
+    let copied = Spec::new("sample/copied", "bytes").per("sample").with("of", "dormouse");
+    bench.sample([spec("dormouse-unwind"), drained, copied], move || ours(bursts, true));
     bench.sample(spec("pprof-frame-pointer"), move || {
         let guard = pprof::ProfilerGuard::new(PEERS_HZ)?;
         let took = on_a_thread(move || all(PROF, bursts, |_| Ok(())))?;
@@ -52,7 +59,7 @@ pub(super) fn rows(bench: &mut Bench) {
 const PROF: TimerSignal = TimerSignal { signal: libc::SIGPROF, value: 0 };
 
 pub(super) fn compare(bench: &mut Bench) {
-    for peer in ["dormouse", "pprof-frame-pointer", "pprof-tables"] {
+    for peer in ["dormouse", "dormouse-unwind", "pprof-frame-pointer", "pprof-tables"] {
         let of = |name: &str| format!("handler-signal/{name}");
         bench.minus(format!("handler/{peer}"), &of(peer), &of("empty"));
     }
@@ -60,6 +67,12 @@ pub(super) fn compare(bench: &mut Bench) {
         let (ours, theirs) = ("handler/dormouse", format!("handler/{peer}"));
         bench.times(format!("handler-over-{peer}/dormouse"), ours, &theirs);
     }
+    bench.times(
+        "handler-over-pprof-tables/dormouse-unwind",
+        "handler/dormouse-unwind",
+        "handler/pprof-tables",
+    );
+    bench.minus("sample/unwind", "sample/drain-unwind", "sample/drain");
     bench.at_most("a sample of 32 calls in at most 0.5 us", "handler/dormouse", 500.0);
     bench.at_most(
         "at most a tenth of pprof-rs by frame pointers",
@@ -90,11 +103,14 @@ fn on_a_thread<T: Send>(work: impl FnOnce() -> Result<T, Failure> + Send) -> Res
     })
 }
 
-/// A sample for us, and its part of what our thread used.
-fn ours(bursts: u64) -> Result<[f64; 2], Failure> {
+/// A sample for us, its part of what our thread used, and the bytes of the stack above this.
+fn ours(bursts: u64, unwind: bool) -> Result<[f64; 3], Failure> {
     on_a_thread(move || {
+        let here = 0_u64;
+        let bytes = (dormouse_sys::rseq::thread_pointer() as usize).saturating_sub((&raw const here).addr());
         let mut options = Options::default();
         options.hz = PEERS_HZ.unsigned_abs();
+        options.unwind = unwind;
         let profiling = Profiling::start(&options)?;
         let signal = TimerSignal::of_this_thread()?;
         let used = || sampler_cpu().ok_or_else(|| Failure::from("no thread named dormouse-profile"));
@@ -103,7 +119,7 @@ fn ours(bursts: u64) -> Result<[f64; 2], Failure> {
         let drained = used()?.saturating_sub(before);
         let profile = profiling.read();
         deep_enough(profile.samples.iter().map(|sample| profile.stack(sample.stack).count()).max())?;
-        Ok([took, drained.as_nanos() as f64 / (bursts * BURST) as f64])
+        Ok([took, drained.as_nanos() as f64 / (bursts * BURST) as f64, bytes as f64])
     })
 }
 
@@ -128,8 +144,9 @@ fn received(profiling: &Profiling, sent: u64) -> Result<(), Failure> {
     let deadline = Instant::now() + PATIENCE;
     loop {
         let seen = profiling.read().coverage;
-        if seen.dropped > 0 {
-            return Err(Failure::wrong(format!("{} samples found no room", seen.dropped)));
+        if seen.dropped + seen.uncopied > 0 {
+            let lost = format!("{} samples and {} copies found no room", seen.dropped, seen.uncopied);
+            return Err(Failure::wrong(lost));
         }
         if seen.samples >= sent {
             return Ok(());
@@ -149,7 +166,7 @@ fn deep_enough(deepest: Option<usize>) -> Result<(), Failure> {
 }
 
 /// CPU time of the thread that takes samples in.
-fn sampler_cpu() -> Option<Duration> {
+pub(super) fn sampler_cpu() -> Option<Duration> {
     let threads = std::fs::read_dir("/proc/self/task").ok()?;
     let mut named = threads.flatten().filter(|thread| {
         std::fs::read(thread.path().join("comm")).is_ok_and(|name| name.starts_with(b"dormouse-profil"))

@@ -2,11 +2,13 @@
 
 use std::sync::Barrier;
 use std::thread;
+use std::time::Duration;
 
 use dormouse::Group;
 use dormouse_profile::{Options, Profiling};
 use rustix::time::ClockId;
 
+use super::handler::sampler_cpu;
 use crate::bench::Bench;
 use crate::clocks::{kernel_ns, thread_cpu_ns, wall};
 use crate::row::Spec;
@@ -18,15 +20,23 @@ const MANY: usize = 1000;
 const STACK: usize = 64 << 10;
 /// CPU time that each of them uses: a tick or two.
 const WORK_NS: u64 = 6_000_000;
-/// Threads that come and go in a sample.
-const SHORT: u64 = 200;
+/// Threads that come and go in a row.
+const SHORT: u64 = 50;
+/// How often they do without a profile and with one, in turn.
+const TURNS: u64 = 4;
+/// The time in which the sampler has noticed that threads have ended.
+const NOTICED: Duration = Duration::from_millis(600);
 
 pub(super) fn rows(bench: &mut Bench) {
     bench.sample(Spec::new("arm/1000-threads", "ms").wall(), || many(0).map(|[took, _]| took));
-    for (name, on) in [("asleep", false), ("profiled", true)] {
-        let spec = Spec::new(format!("thread/{name}"), "ns").per("thread").with("clock", "process CPU time");
-        bench.sample(spec, move || short(on));
-    }
+    let spec = |name: &str| Spec::new(name, "ns").per("thread");
+    let but_for_it = |name| spec(name).with("clock", "CPU time of the process but for the sampler");
+    let specs = [
+        but_for_it("thread/asleep"),
+        but_for_it("thread/profiled"),
+        spec("thread-sampler/profiled").with("clock", "CPU time of the sampler"),
+    ];
+    bench.sample(specs, come_and_go);
 }
 
 /// Rows of few rounds, for each takes some seconds.
@@ -74,15 +84,40 @@ fn many(work_ns: u64) -> Result<[f64; 2], Failure> {
     })
 }
 
-/// CPU time of the process for a thread that enters a group and ends.
-fn short(profiled: bool) -> Result<f64, Failure> {
-    let profiling = if profiled { Some(Profiling::start(&Options::default())?) } else { None };
+/// CPU time for a thread that enters a group and ends: of the process, without a profile and with
+/// one; and of the sampler, until it has noticed the end.
+fn come_and_go() -> Result<[f64; 3], Failure> {
     let group = Group::new("bench of short threads");
-    let before = kernel_ns(ClockId::ProcessCPUTime);
+    let sampler = || sampler_cpu().ok_or_else(|| Failure::from("no thread named dormouse-profile"));
+    // The kernel brings the sampler's time up to date first.
+    let clocks = || sampler().map(|of_it| (as_ns(of_it), kernel_ns(ClockId::ProcessCPUTime)));
+    let [mut asleep, mut profiled, mut of_sampler] = [0.0; 3];
+    for _ in 0..TURNS {
+        let before = kernel_ns(ClockId::ProcessCPUTime);
+        start_and_end(group)?;
+        asleep += (kernel_ns(ClockId::ProcessCPUTime) - before) as f64;
+        let profiling = Profiling::start(&Options::default())?;
+        let before = clocks()?;
+        thread::sleep(NOTICED);
+        let begun = clocks()?;
+        start_and_end(group)?;
+        let ended = clocks()?;
+        thread::sleep(NOTICED);
+        let noticed = clocks()?;
+        drop(profiling);
+        profiled += (ended.1 - begun.1) as f64 - (ended.0 - begun.0) as f64;
+        of_sampler += (noticed.0 - begun.0) as f64 - (begun.0 - before.0) as f64;
+    }
+    Ok([asleep, profiled, of_sampler].map(|sum| sum / (TURNS * SHORT) as f64))
+}
+
+fn as_ns(time: Duration) -> u64 {
+    time.as_nanos() as u64
+}
+
+fn start_and_end(group: Group) -> Result<(), Failure> {
     for _ in 0..SHORT {
         thread::spawn(move || drop(group.enter())).join().map_err(|_| Failure::wrong("a thread panicked"))?;
     }
-    let took = kernel_ns(ClockId::ProcessCPUTime) - before;
-    drop(profiling);
-    Ok(took as f64 / SHORT as f64)
+    Ok(())
 }

@@ -1,9 +1,8 @@
 //! The file that a profile goes to: in the form that its ending says, whole or not at all.
 
 use std::fmt;
-use std::fs::{self, Permissions};
+use std::fs::{self, File};
 use std::io::{self, Write as _};
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -85,11 +84,11 @@ impl<'a> NewFile<'a> {
         refuse_another(path)?;
         let directory =
             path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        // Opened here, and below written as a plain file, because the errors of a `NamedTempFile`
+        // name our own file, which means nothing to the person.
         let file = tempfile::Builder::new()
             .prefix(".dormouse-profile-")
-            // As of any file that a program makes, less what the user's mask takes away.
-            .permissions(Permissions::from_mode(0o666))
-            .tempfile_in(directory)
+            .make_in(directory, |beside| File::options().write(true).create_new(true).open(beside))
             .map_err(|error| cannot_write(path, &error))?;
         Ok(Self { place, file })
     }
@@ -97,7 +96,7 @@ impl<'a> NewFile<'a> {
     /// Puts the whole file in its place.
     pub(super) fn finish(mut self, content: &[u8]) -> Outcome<()> {
         let path = &self.place.path;
-        self.file.write_all(content).map_err(|error| cannot_write(path, &error))?;
+        self.file.as_file_mut().write_all(content).map_err(|error| cannot_write(path, &error))?;
         // Much may have happened to the place since.
         refuse_another(path)?;
         self.file.persist(path).map(drop).map_err(|error| cannot_write(path, &error.error))
@@ -165,9 +164,14 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let taken = directory.path().join("d.html");
         fs::create_dir(&taken).unwrap();
-        for (path, part) in [(&*taken, "no file"), (Path::new("/proc/self/x.html"), "-o asks for")] {
+        for (path, part) in [
+            (&*taken, "no file"),
+            (Path::new("/proc/self/x.html"), "-o asks for: No such file"),
+            (Path::new("/nowhere/x.html"), "-o asks for: No such file"),
+        ] {
             let said = NewFile::create(&place(path)).unwrap_err().to_string();
             assert!(said.contains(part) && said.contains(path.to_str().unwrap()), "{said}");
+            assert!(!said.contains(".dormouse-profile"), "our own file is nobody's concern: {said}");
         }
     }
 }

@@ -65,6 +65,10 @@ pub(crate) struct Args {
     /// Show the bytes that are still there, of those allocated meanwhile (with --kind alloc)
     #[arg(long)]
     live: bool,
+    /// Find callers in code without frame pointers, too: by copies of stacks and the tables of
+    /// exceptions, which the service keeps in memory meanwhile
+    #[arg(long)]
+    unwind: bool,
     /// Write to this file, in the form of its ending: .pb.gz (pprof), .html (flame graph), .folded,
     /// .json.gz (Firefox Profiler)
     #[arg(short, long, value_name = "FILE")]
@@ -104,6 +108,7 @@ impl Args {
             kind: self.kind.into(),
             hz: self.hz,
             live: self.live,
+            unwind: self.unwind,
             timeline: self.form().is_some_and(|form| matches!(form, Form::Firefox | Form::FirefoxPlain)),
             group: self.group.clone(),
             ..ProfileWish::default()
@@ -122,6 +127,9 @@ impl Args {
         }
         if self.live && self.kind != KindArg::Alloc {
             return usage("--live is for --kind alloc: nothing else is given back");
+        }
+        if self.unwind && self.kind != KindArg::Cpu {
+            return usage("--unwind is for --kind cpu: other stacks are followed by frame pointers");
         }
         if self.diff.is_some() && !matches!(self.form(), None | Some(Form::Html | Form::Folded)) {
             return usage("--diff goes to .html or .folded: the other forms have no room for two profiles");
@@ -287,6 +295,7 @@ mod tests {
         assert_eq!((all.wish(), all.column()), (right, 1));
         let live = args("profile tea --kind alloc --live").unwrap();
         assert_eq!((live.wish().kind, live.wish().live, live.column()), (ProfileKind::Alloc, true, 3));
+        assert!(args("profile tea --unwind").unwrap().wish().unwind);
         assert_eq!(args("profile tea").unwrap().wish(), ProfileWish::default());
     }
 
@@ -295,7 +304,13 @@ mod tests {
         for wrong in ["", "tea -- make", "tea --hz 0", "tea --hz 1001", "tea --kind wall", "tea -o x.svg"] {
             assert!(args(&format!("profile {wrong}")).is_err(), "{wrong}");
         }
-        for wrong in ["--kind faults --hz 9", "--live", "--diff a.pb.gz -o b.pb.gz", "--diff a -o b.json"] {
+        for wrong in [
+            "--kind faults --hz 9",
+            "--kind alloc --unwind",
+            "--live",
+            "--diff a.pb.gz -o b.pb.gz",
+            "--diff a -o b.json",
+        ] {
             assert!(args(&format!("profile tea {wrong}")).unwrap().check().is_err(), "{wrong}");
         }
         assert!(args("profile tea --diff a -o b.html").unwrap().check().is_ok());

@@ -8,13 +8,12 @@ use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
 use dormouse::wire::ProfileWish;
-use dormouse_profile::ProfileKind;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::child::{Caught, code_of, spawn};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{FAIR, is_drawable, say};
-use crate::sample::profiling::Profiled;
+use crate::sample::profiling::{Profiled, only_inside};
 use crate::signals::{Signals, wait};
 use crate::target::{Finder, Found, Target};
 use crate::text::clean;
@@ -174,7 +173,7 @@ impl Search<'_> {
     }
 
     fn outside(&self) -> Option<Profiled> {
-        let is_seen = self.wish.kind == ProfileKind::Cpu && self.wish.group.is_none();
+        let is_seen = only_inside(self.wish).is_none();
         let process = Finder::new().process(&self.target).ok().filter(|_| is_seen)?;
         Profiled::outside(&process, self.wish, "it has no dormouse in it").ok()
     }
@@ -201,7 +200,13 @@ impl Search<'_> {
         let none = || {
             let exit = if code == 0 { Exit::NoTarget } else { Exit::Child(code) };
             let message = format!("{program} ended with {code}, and no dormouse was seen in it");
-            Failure::new(exit, message).hint("call dormouse::init() at its start")
+            let hint = match only_inside(self.wish) {
+                Some(part) => {
+                    format!("leave {part} out for CPU time by thread, or call dormouse::init() in it")
+                }
+                None => "call dormouse::init() at its start".to_owned(),
+            };
+            Failure::new(exit, message).hint(hint)
         };
         self.failure.unwrap_or_else(none)
     }

@@ -15,7 +15,8 @@ const FEW_PERCENT: f64 = 90.0;
 
 /// The line that gives stacks.
 const FRAME_POINTERS: &str = "that called them are missing: build with \
-     RUSTFLAGS=\"-C force-frame-pointers=yes\", C and C++ with -fno-omit-frame-pointer";
+     RUSTFLAGS=\"-C force-frame-pointers=yes\", C and C++ with -fno-omit-frame-pointer, or profile \
+     with --unwind";
 
 /// Lines for a reader, those that are worth a warning in its colour.
 pub(super) fn lines(profile: &Profile) -> Vec<String> {
@@ -61,6 +62,11 @@ pub(super) fn lines(profile: &Profile) -> Vec<String> {
     };
     let missing = [
         (coverage.cut, "stack", "longer than there is room for: its outer functions are missing"),
+        (
+            coverage.uncopied,
+            "stack",
+            "not copied: there was no room; only functions with frame pointers are in it",
+        ),
         (coverage.merged, "sample", "without a stack: the table of stacks is full"),
         (
             coverage.dropped,

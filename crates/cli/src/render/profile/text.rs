@@ -18,6 +18,9 @@ const MOST_GROUPS: usize = 20;
 /// The longest name of a function in a table, in characters.
 const MOST_NAME: usize = 72;
 
+/// The longest place in a table that is not cut, in characters.
+const MOST_PLACE: usize = 36;
+
 /// The meaning of a column, for headlines.
 fn subject(kind: ProfileKind, column: usize) -> &'static str {
     match (kind, column) {
@@ -137,12 +140,29 @@ fn without_brackets(name: &str, most: usize) -> String {
     text
 }
 
-/// The last two parts of the file's path, and the line.
+/// The file and the line: the crate and the path in it (`tokio/runtime/task/core.rs:365`), because
+/// the names of inlined functions may have no path; elsewhere the last two parts.
 fn place(of: &FunctionUse) -> String {
-    let Some((file, line)) = &of.place else { return String::new() };
-    let start = file.rmatch_indices('/').nth(1).map_or(0, |(at, _)| at + 1);
-    let file = Clean(&file[start..]);
-    if *line == 0 { file.to_string() } else { format!("{file}:{line}") }
+    let Some((path, line)) = &of.place else { return String::new() };
+    let last = |path: &str, parts: usize| path.rmatch_indices('/').nth(parts - 1).map_or(0, |(at, _)| at + 1);
+    let file = match path.rsplit_once("/src/") {
+        Some((root, inside)) => {
+            let name = without_version(&root[last(root, 1)..]);
+            let whole = format!("{name}/{inside}");
+            let is_long = whole.chars().count() > MOST_PLACE;
+            if is_long { format!("{name}/…/{}", &inside[last(inside, 2)..]) } else { whole }
+        }
+        None => path[last(path, 2)..].to_owned(),
+    };
+    let file = clean(&file);
+    if *line == 0 { file } else { format!("{file}:{line}") }
+}
+
+/// The name of a crate, from that of the directory that it was unpacked to: `mio-1.2.4`.
+fn without_version(directory: &str) -> &str {
+    let mut at = directory.match_indices('-').map(|(at, _)| at);
+    let is_version = |at: &usize| directory.as_bytes().get(at + 1).is_some_and(u8::is_ascii_digit);
+    at.find(is_version).map_or(directory, |at| &directory[..at])
 }
 
 #[cfg(test)]
@@ -186,6 +206,30 @@ GET /menu  7 ns, 0.6 % of the process (no sample)
         ] {
             assert_eq!(brief(name), right);
         }
+    }
+
+    #[test]
+    fn a_place_says_the_crate() {
+        let of = |file: &str, line| {
+            place(&FunctionUse { name: String::new(), own: 0, total: 0, place: Some((file.into(), line)) })
+        };
+        let registry = "/root/.cargo/registry/src/index-1949cf8c";
+        for (file, right) in [
+            (&*format!("{registry}/mio-1.2.4/src/net/tcp/stream.rs"), "mio/net/tcp/stream.rs:7"),
+            (&format!("{registry}/http-body-0.1.0-rc.2/src/lib.rs"), "http-body/lib.rs:7"),
+            (
+                &format!("{registry}/tokio-1.54.1/src/runtime/scheduler/multi_thread/worker.rs"),
+                "tokio/…/multi_thread/worker.rs:7",
+            ),
+            ("/rustc/5980/library/core/src/option.rs", "core/option.rs:7"),
+            ("/home/a/src/tea/src/routes/blend.rs", "tea/routes/blend.rs:7"),
+            ("src/tea.rs", "src/tea.rs:7"),
+            ("./malloc/malloc.c", "malloc/malloc.c:7"),
+            ("tea.c", "tea.c:7"),
+        ] {
+            assert_eq!(of(file, 7), right);
+        }
+        assert_eq!(of("./malloc/malloc.c", 0), "malloc/malloc.c");
     }
 
     #[test]

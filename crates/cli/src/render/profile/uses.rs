@@ -1,10 +1,15 @@
 //! The use of each function of a group: itself, and with the functions that it called. In a profile
 //! without groups the threads of a name stand for one.
+//!
+//! A function of the language's own library that the compiler has inlined (`Iterator::next`,
+//! `ptr::read`) counts as part of the function that it is inlined into, at the line of the call:
+//! else such helpers stand above all code that somebody can change. A function of that library
+//! that is really called has a row of its own, and files have all frames.
 
 use std::collections::HashMap;
 
 use dormouse_profile::symbols::{NO_SAMPLE, STACK_UNKNOWN};
-use dormouse_profile::{NO_GROUP, Profile, ProfileKind, Sample, Symbols};
+use dormouse_profile::{NO_GROUP, Profile, ProfileKind, Sample, Symbols, Thread};
 
 use crate::duration::short;
 
@@ -12,6 +17,9 @@ use crate::duration::short;
 pub(crate) const UNATTRIBUTED: &str = "(unattributed)";
 /// Frames of a stack that are looked at: more than a sampler takes.
 const MOST_FRAMES: usize = 4096;
+/// The parts of paths that only sources of a language's own library have: those of Rust as they are
+/// built in, as they are installed, and their dependencies; those of C++.
+const OF_LANGUAGE: [&str; 4] = ["/rustc/", "/rustlib/src/rust/", "/rust/deps/", "/include/c++/"];
 /// Code in no mapping that is known.
 const NOWHERE: &str = "[unknown]";
 
@@ -68,7 +76,12 @@ impl<'a> Functions<'a> {
         if !self.at.contains_key(&address) {
             let symbols = self.symbols;
             let mut found = Vec::new();
-            for frame in symbols.get(address) {
+            let frames = symbols.get(address);
+            for (index, frame) in frames.iter().enumerate() {
+                let is_last = index + 1 == frames.len();
+                if frame.inlined && !is_last && OF_LANGUAGE.iter().any(|part| frame.file.contains(part)) {
+                    continue;
+                }
                 found.push((self.number(&frame.function), (&*frame.file, frame.line)));
             }
             if found.is_empty() {
@@ -150,13 +163,19 @@ impl Parts {
             return Parts { names, totals, by_thread: None };
         }
         let (mut names, mut numbers) = (Vec::new(), HashMap::new());
-        let mut part = |name: &str| {
-            *numbers.entry(name.to_owned()).or_insert_with(|| {
-                names.push(if name.is_empty() { UNATTRIBUTED.to_owned() } else { format!("thread {name}") });
+        let part = |thread: &Thread| {
+            // One without a number stands for several, and its name says which.
+            let name = match (&*thread.name, thread.tid) {
+                ("", _) => UNATTRIBUTED.to_owned(),
+                (name, 0) => name.to_owned(),
+                (name, _) => format!("thread {name}"),
+            };
+            *numbers.entry(name).or_insert_with_key(|name| {
+                names.push(name.clone());
                 names.len() - 1
             })
         };
-        let by_thread = profile.threads.iter().map(|thread| part(&thread.name)).collect();
+        let by_thread = profile.threads.iter().map(part).collect();
         Parts { totals: vec![None; names.len()], names, by_thread: Some(by_thread) }
     }
 
@@ -228,7 +247,7 @@ pub(crate) fn percent(part: u64, whole: u64) -> f64 {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use dormouse_profile::{MappedRange, Node, ProfileCoverage, ProfileGroup, SourceFrame, Thread};
+    use dormouse_profile::{MappedRange, Node, ProfileCoverage, ProfileGroup, SourceFrame};
 
     use super::*;
 
@@ -295,17 +314,46 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn inlined_helpers_of_std_count_as_their_caller() {
+        let (profile, mut symbols) = tea();
+        let helper =
+            |function: &str, file: &str| SourceFrame { file: file.into(), ..frame(function, 7, true) };
+        let next = helper("next", "/rustc/59807616/library/core/src/iter/range.rs");
+        let at = helper("at", "/usr/include/c++/13/bits/stl_vector.h");
+        let last = SourceFrame { inlined: false, ..next.clone() };
+        // Where one is inlined into the program's function, where that is inlined into one, and
+        // where one is not inlined.
+        let stir = frame("stir", 31, true);
+        symbols.insert(0x21, vec![at, next.clone(), stir, next, frame("blend", 21, false)]);
+        symbols.insert(0x20, vec![last]);
+        let groups = uses(&profile, &symbols, 1);
+        let functions: Vec<_> = groups[0].functions.iter().map(|of| (&*of.name, of.own, of.total)).collect();
+        let right = [
+            ("stir", 600, 600),
+            ("next", 200, 1_000),
+            ("libtea.so", 200, 200),
+            ("main", 0, 1_000),
+            ("blend", 0, 600),
+        ];
+        assert_eq!(functions, right);
+        assert_eq!(groups[0].functions[0].place, Some(("src/tea.rs".into(), 31)), "the line of the call");
+    }
+
+    #[test]
     fn threads_stand_for_groups_that_are_not_there() {
         let (mut profile, symbols) = tea();
         profile.groups.truncate(1);
         profile.threads.push(Thread { tid: 9, name: "worker".into() });
         profile.threads.push(Thread { tid: 0, name: String::new() });
+        profile.threads.push(Thread { tid: 0, name: "(threads that have ended)".into() });
         profile.samples.iter_mut().for_each(|it| it.group = 0);
         profile.samples[1].thread = 1;
+        profile.samples[3].thread = 3;
         profile.samples[4].thread = 2;
         let groups = uses(&profile, &symbols, 1);
         let totals: Vec<_> = groups.iter().map(|group| (&*group.name, group.total)).collect();
-        assert_eq!(totals, [("thread worker", 1_007), (UNATTRIBUTED, 100)]);
+        let right = [("thread worker", 1_000), (UNATTRIBUTED, 100), ("(threads that have ended)", 7)];
+        assert_eq!(totals, right);
     }
 
     #[test]

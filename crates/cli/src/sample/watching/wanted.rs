@@ -7,8 +7,8 @@ use std::fmt;
 use std::str::FromStr;
 
 use dormouse::wire::WireAccess;
+use dormouse_maps::AddressSpace;
 use dormouse_maps::symbols::{StaticError, StaticPlace, Statics};
-use dormouse_maps::{AddressSpace, SpaceError};
 
 use crate::exit::{Exit, Failure, Outcome};
 use crate::target::Process;
@@ -108,13 +108,13 @@ impl Wanted {
 /// The only static variable of the process that `text` names; to watch its execution, the only
 /// function.
 fn by_name(process: &Process, text: &str, access: WireAccess) -> Outcome<Variable> {
-    let space = AddressSpace::of(process.pid).map_err(|error| of_space(&error))?;
+    let space = AddressSpace::of(process.pid).map_err(|error| Failure::from(&error))?;
     let found = match access {
         WireAccess::Execute => Statics::new().find_function(&space, text),
         _ => Statics::new().find(&space, text),
     };
     let mut found = found.map_err(|error| match &error {
-        StaticError::Space(error) => of_space(error),
+        StaticError::Space(error) => error.into(),
         StaticError::Syntax { .. } => Failure::new(Exit::Usage, error.to_string()),
         _ => Failure::failed(error.to_string()),
     })?;
@@ -134,15 +134,6 @@ fn by_name(process: &Process, text: &str, access: WireAccess) -> Outcome<Variabl
             Err(Failure::new(Exit::Usage, message).hint("give the whole name of one, or its address"))
         }
     }
-}
-
-fn of_space(error: &SpaceError) -> Failure {
-    let exit = match error {
-        SpaceError::Gone { .. } | SpaceError::Replaced { .. } => Exit::NoTarget,
-        SpaceError::Denied { .. } => Exit::Denied,
-        _ => Exit::Failed,
-    };
-    Failure::new(exit, error.to_string())
 }
 
 #[cfg(test)]

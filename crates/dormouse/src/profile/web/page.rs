@@ -28,7 +28,7 @@ pub(super) fn page() -> String {
     html.push_str(
         "</table>\n<p>In the query: <code>seconds</code> (1 to 300), <code>hz</code> (1 to 1000), \
          <code>bytes</code> between two samples of allocations, <code>group</code> (globs), \
-         <code>symbols=1</code>. The answers have the format of pprof: \
+         <code>unwind=1</code>, <code>symbols=1</code>. The answers have the format of pprof: \
          <code>go tool pprof -http=: 'http://…/debug/pprof/profile?seconds=10'</code></p>\n",
     );
     let groups = Group::all();

@@ -55,6 +55,8 @@ impl Asked {
                 "hz" => taking.spec = taking.spec.hz(number(name, &value)?),
                 "bytes" => taking.spec = taking.spec.bytes(number(name, &value)?),
                 "group" => groups.push(value),
+                "unwind" if flag(name, &value)? => taking.spec = taking.spec.unwind(),
+                "unwind" => {}
                 "symbols" => taking.symbols = flag(name, &value)?,
                 // Go's: 0 is the format of pprof, others are texts for people.
                 "debug" if value == "0" => {}
@@ -63,7 +65,7 @@ impl Asked {
                     return Err(WebAnswer::bad(message));
                 }
                 other => {
-                    let known = "seconds, hz, bytes, group, symbols";
+                    let known = "seconds, hz, bytes, group, unwind, symbols";
                     return Err(WebAnswer::bad(&format!("`{other}` means nothing here: {known} do")));
                 }
             }
@@ -146,6 +148,8 @@ mod tests {
         let full = taking("/inner/debug/pprof/profile?seconds=5&hz=19&group=GET%20/m*&group=a+b&debug=0");
         assert_eq!((full.length.as_secs(), full.spec.options.hz), (5, 19));
         assert_eq!(full.spec.groups.as_deref(), Some("GET /m*,a b"));
+        let unwinds = |query| taking(query).spec.options.unwind;
+        assert!(unwinds("profile?unwind=1") && !unwinds("profile?unwind=0") && !unwinds("profile"));
         let heap = taking("heap?bytes=4096");
         assert_eq!(
             (heap.spec.kind(), heap.spec.options.live, heap.spec.options.bytes),
@@ -166,8 +170,9 @@ mod tests {
             ("profile?hz=99999999999", "`hz` is \"99999999999\""),
             ("allocs?bytes=x", "`bytes` is \"x\""),
             ("profile?symbols=yes", "`symbols` is \"yes\", and must be 0 or 1"),
+            ("profile?unwind=2", "`unwind` is \"2\", and must be 0 or 1"),
             ("profile?debug=1", "`debug` is 0 here"),
-            ("profile?grp=a", "`grp` means nothing here: seconds, hz, bytes, group, symbols do"),
+            ("profile?grp=a", "`grp` means nothing here: seconds, hz, bytes, group, unwind, symbols do"),
             ("profile?group=%2", "`group`: a % is followed by two hexadecimal digits"),
             ("profile?group=%ff", "`group`: it is not UTF-8"),
         ] {

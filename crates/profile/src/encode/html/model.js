@@ -61,8 +61,10 @@ class FlameModel {
 
   // "pot.rs:12" or "pot.rs:12–40"; empty if nobody knows.
   place(fn) {
-    const file = this.data.files[this.data.file[fn]];
+    let file = this.data.files[this.data.file[fn]];
     if (!file) return '';
+    // Where a crate was unpacked is the same for all, and longer than the rest.
+    file = file.replace(/^.*\/(registry\/src\/[^/]+|git\/checkouts|rustc\/[0-9a-f]{20,}\/library)\//, '');
     const first = this.data.line[2 * fn];
     const last = first + this.data.line[2 * fn + 1];
     return file + (first ? ':' + first + (last > first ? '–' + last : '') : '');

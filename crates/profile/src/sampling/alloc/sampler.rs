@@ -111,6 +111,11 @@ impl Sampler {
         Ok(())
     }
 
+    /// The bytes that a profile takes.
+    pub(in crate::sampling) fn size(&self, number: u64) -> usize {
+        self.takes.iter().find(|&&(other, _)| other == number).map_or(0, |(_, take)| take.sum.size())
+    }
+
     /// The profile so far.
     pub(in crate::sampling) fn read(&mut self, number: u64) -> Option<Profile> {
         self.drain();

@@ -6,15 +6,15 @@
 //!
 //! # Async-signal-safety
 //!
-//! [`arm`] and [`disarm`] are: a thread may claim its block in a signal handler.
+//! A thread arms itself by signal-safe steps alone: it may claim its block in a signal handler.
 
-use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::{fmt, io};
 
 use dormouse_sys::perf::is_filtered;
 use dormouse_sys::process::identity;
-use dormouse_sys::signals;
 use dormouse_sys::thread::{self, ThreadBlock};
+use dormouse_sys::{masks, signals};
 
 use super::signal;
 use super::slots::{self, Claim, SlotId};
@@ -32,14 +32,32 @@ static MOST: AtomicU64 = AtomicU64::new(0);
 static RANDOM: AtomicU64 = AtomicU64::new(0);
 
 /// The reason why a thread has no timer.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub(super) enum Refused {
     /// No slot is free.
     Slots,
     /// A quarter of what the user may have.
     Limit,
-    /// The kernel's.
-    Kernel(io::Error),
+    /// The kernel's: its error.
+    Kernel(i32),
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Slots => write!(f, "{} threads can be sampled at most", slots::SLOTS),
+            Self::Limit => f.write_str(
+                "dormouse takes a quarter of the queued signals that a user may have (`ulimit -i`) for its \
+                 timers at most: further threads have none",
+            ),
+            Self::Kernel(error) => write!(
+                f,
+                "the kernel refused threads a timer: {} (`ulimit -i` is how many signals a user may have \
+                 queued, and timers count as such)",
+                io::Error::from_raw_os_error(*error)
+            ),
+        }
+    }
 }
 
 /// The period of timers; 0 while nobody profiles.
@@ -65,6 +83,14 @@ pub(super) fn hook() {
     thread::on_claim(arm_self);
 }
 
+/// Ends the timers that a sampler has left which was killed. The sampler calls it before it arms a
+/// thread.
+pub(super) fn end_abandoned() {
+    set_period(0);
+    slots::announced().for_each(|(_, id)| disarm(id));
+    slots::abandoned().for_each(disarm);
+}
+
 /// Forgets the timers of another process, if this is a child of a fork: whether it is. The sampler
 /// calls it before everything else.
 pub(super) fn begin_in_child() -> bool {
@@ -79,14 +105,20 @@ pub(super) fn begin_in_child() -> bool {
     owner != 0
 }
 
-/// Arms a thread; `None`: it is armed already.
+/// Arms a thread; `None`: it is armed already. The sampler alone calls it.
 pub(super) fn arm(tid: u32, period: u64) -> Result<Option<SlotId>, Refused> {
+    arm_with(tid, period, |_| ())
+}
+
+/// `claimed` is called before others see the slot.
+fn arm_with(tid: u32, period: u64, claimed: impl FnOnce(&slots::Slot)) -> Result<Option<SlotId>, Refused> {
     let index = match slots::claim(tid) {
         Claim::New(index) => index,
         Claim::Known => return Ok(None),
         Claim::Full => return Err(Refused::Slots),
     };
     let slot = slots::at(index);
+    claimed(slot);
     let id = slots::next_id(index);
     // Relaxed: it only counts.
     if TIMERS.fetch_add(1, Ordering::Relaxed) >= MOST.load(Ordering::Relaxed) {
@@ -104,26 +136,24 @@ pub(super) fn arm(tid: u32, period: u64) -> Result<Option<SlotId>, Refused> {
             TIMERS.fetch_sub(1, Ordering::Relaxed);
             let _none = slot.end(id);
             slot.free();
-            Err(Refused::Kernel(error))
+            Err(Refused::Kernel(error.raw_os_error().unwrap_or(libc::EINVAL)))
         }
     }
 }
 
-/// Ends the timer of a slot, and gives the slot back.
+/// Ends the timer of a slot, unless its thread does, and gives the slot back: once for each slot
+/// that the sampler has armed, or was given by [`slots::announced`]. The sampler alone calls it.
 pub(super) fn disarm(id: SlotId) {
-    if end(id) {
-        slots::at(id.index).free();
-    }
+    end(id);
+    slots::at(id.index).free();
 }
 
-/// Ends the timer of a slot, if nobody else does: whether it has.
-fn end(id: SlotId) -> bool {
-    let ended = slots::at(id.index).end(id);
-    if let Some(timer) = ended {
+/// Ends the timer of a slot, if nobody else does.
+fn end(id: SlotId) {
+    if let Some(timer) = slots::at(id.index).end(id) {
         timer::delete(timer);
         TIMERS.fetch_sub(1, Ordering::Relaxed);
     }
-    ended.is_some()
 }
 
 /// Gives the timer of a slot another period.
@@ -143,12 +173,16 @@ fn arm_self(block: &'static ThreadBlock) {
     }
     let tid = identity::tid();
     // A filter may end the process for a timer of this thread's making, but not for the sampler's.
-    if signals::is_ours(tid) || is_filtered() {
+    if signals::is_ours(tid) || is_filtered() || masks::is_blocked_here(signal::number()) {
         return;
     }
     // The sampler is refused the same, and counts it.
-    let Ok(Some(id)) = arm(tid, period) else { return };
-    slots::at(id.index).set_block(block);
+    let Ok(Some(id)) = arm_with(tid, period, |slot| {
+        slot.will_announce();
+        slot.set_block(block);
+    }) else {
+        return;
+    };
     slots::announce(id);
     if self::period() == 0 {
         // The slot is in the sampler's list, so it is the sampler's to free.

@@ -15,14 +15,18 @@
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
+use std::io;
 use std::mem::offset_of;
+use std::ops::Range;
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use super::signal;
 use super::slots::{Slot, SlotId};
-use crate::sampling::queue::{self, Queue};
-use crate::sampling::{registers, walk};
+use crate::sampling::copy::StackCopy;
+use crate::sampling::queue::{self, Queue, QueueOf};
+use crate::sampling::registers::{self, Registers};
+use crate::sampling::walk;
 
 /// The rest of a record of CPU time.
 #[derive(Debug, Clone, Copy)]
@@ -33,10 +37,19 @@ pub(super) struct Tick {
     pub(super) cpu_ns: u64,
     /// Expiries of the timer that this one stands for, too.
     pub(super) overruns: u32,
+    /// Whether there was no room for the copy of its stack.
+    pub(super) is_uncopied: bool,
 }
 
 /// A record of CPU time.
 pub(super) type Record = queue::Record<Tick>;
+
+/// The rest of a record of CPU time with a copy of the stack.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Copied {
+    pub(super) tick: Tick,
+    pub(super) stack: StackCopy,
+}
 
 /// Where records go; null before the first profile.
 static QUEUE: AtomicPtr<Queue<Tick>> = AtomicPtr::new(ptr::null_mut());
@@ -45,6 +58,24 @@ static QUEUE: AtomicPtr<Queue<Tick>> = AtomicPtr::new(ptr::null_mut());
 pub(super) fn queue() -> Option<&'static Queue<Tick>> {
     // SAFETY: null, or of a static's lifetime. Acquire: pairs with the store in `write_to`.
     unsafe { QUEUE.load(Ordering::Acquire).as_ref() }
+}
+
+/// Where records with a copy go, while stacks are copied.
+static COPIES: QueueOf<Copied> = QueueOf::new();
+/// Whether stacks are copied.
+static COPYING: AtomicBool = AtomicBool::new(false);
+
+/// Has handlers copy stacks, with room for so many.
+pub(super) fn begin_to_copy(copies: usize) -> io::Result<&'static Queue<Copied>> {
+    let queue = COPIES.begin(copies)?;
+    // Relaxed: the queue is published by itself.
+    COPYING.store(true, Ordering::Relaxed);
+    Ok(queue)
+}
+
+/// Has handlers copy no stack any more.
+pub(super) fn end_to_copy() {
+    COPYING.store(false, Ordering::Relaxed);
 }
 
 /// Has records go to this queue.
@@ -99,6 +130,8 @@ pub(super) unsafe extern "C-unwind" fn handle(
 
 unsafe fn sample(slot: &Slot, value: u64, overruns: u32, context: *mut c_void) {
     let Some(queue) = queue() else { return };
+    // It comes while the kernel says the time.
+    queue.prefetch();
     // SAFETY: the context is the kernel's.
     let registers = unsafe { registers::interrupted(context) };
     let group = slot.current(slot.tid()).group;
@@ -109,19 +142,57 @@ unsafe fn sample(slot: &Slot, value: u64, overruns: u32, context: *mut c_void) {
     }
     // Before there is a record to be left unfinished: a filter may end the thread for it.
     let (cpu_ns, at_ns) = (ask(libc::CLOCK_THREAD_CPUTIME_ID), ask(libc::CLOCK_MONOTONIC_COARSE));
-    let write = |record: *mut Record| {
+    let seen = Seen { registers, own, group, at_ns };
+    let tick = Tick { value, cpu_ns, overruns, is_uncopied: false };
+    let copies = COPIES.get().filter(|_| COPYING.load(Ordering::Relaxed));
+    let copied = |record: *mut queue::Record<Copied>| {
         // SAFETY: a place for a record, in which every byte is a number.
         unsafe {
-            (*record).of_kind = Tick { value, cpu_ns, overruns };
-            (*record).at_ns = at_ns;
-            (*record).group = group;
-            let (depth, end) = walk::walk(registers, &own, &mut (*record).frames);
-            (*record).depth = depth as u32;
-            (*record).end = end;
+            (*record).of_kind.tick = tick;
+            StackCopy::fill(&raw mut (*record).of_kind.stack, registers, &seen.own);
+            seen.fill(record);
+        }
+    };
+    // SAFETY: writes all fields, and returns.
+    if copies.is_some_and(|copies| unsafe { copies.push(copied) }) {
+        return;
+    }
+    let write = |record: *mut Record| {
+        // SAFETY: as above.
+        unsafe {
+            (*record).of_kind = Tick { is_uncopied: copies.is_some(), ..tick };
+            seen.fill(record);
         }
     };
     // SAFETY: writes all fields, and returns.
     unsafe { queue.push(write) };
+}
+
+/// The part of a record that does not depend on its kind.
+struct Seen {
+    registers: Registers,
+    /// The bounds of the thread's own stack.
+    own: Range<usize>,
+    group: u32,
+    at_ns: u64,
+}
+
+impl Seen {
+    /// Fills in the record, and the frames in it.
+    ///
+    /// # Safety
+    ///
+    /// A place for a record, in which every byte is a number.
+    unsafe fn fill<T>(&self, record: *mut queue::Record<T>) {
+        // SAFETY: the caller's promise, and that of the slot for its bounds.
+        unsafe {
+            (*record).at_ns = self.at_ns;
+            (*record).group = self.group;
+            let (depth, end) = walk::walk(self.registers, &self.own, &mut (*record).frames);
+            (*record).depth = depth as u32;
+            (*record).end = end;
+        }
+    }
 }
 
 /// 0 where a filter refuses the question.

@@ -7,17 +7,21 @@
 //! | `timer`, `signal` | the kernel's timers; the signal |
 //! | `slots` | what the handler knows of each thread |
 //! | `handler` | one sample |
+//! | `unwinding` | copied stacks, and their callers by tables |
 //! | `arm` | a slot and a timer for a thread |
+//! | `bounds` | the bounds of its stack |
 //! | `take` | a profile that is being taken: samples and their weights |
 //! | `sampler` | the work between handlers and profiles |
 
 mod arm;
+mod bounds;
 mod handler;
 mod sampler;
 mod signal;
 mod slots;
 mod take;
 mod timer;
+mod unwinding;
 
 use dormouse_sys::Capability;
 use dormouse_sys::perf::is_filtered;

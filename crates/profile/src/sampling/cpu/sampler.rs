@@ -1,10 +1,5 @@
 //! The sampler's work, on its own thread: arms threads, reads what handlers leave, and gives it to
 //! the profiles that are being taken.
-//!
-//! # Safety
-//!
-//! The unsafe code asks the kernel for an address of another thread's.
-#![allow(unsafe_code)]
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -12,13 +7,16 @@ use std::time::{Duration, Instant};
 
 use dormouse_clock::{process_cpu_ns, process_exact, thread_cpu_ns_of};
 use dormouse_sys::process::{identity, threads};
-use dormouse_sys::{masks, signals};
+use dormouse_sys::{masks, perf, signals};
 
 use super::arm::{self, Refused};
+use super::bounds::Blocks;
 use super::handler::{self, Record, Tick};
 use super::signal;
 use super::slots::{self, SlotId};
-use super::take::Take;
+use super::take::{NO_MEMORY, Take};
+use super::timer;
+use super::unwinding::Unwinding;
 use crate::mappings::Mappings;
 use crate::options::Options;
 use crate::sampling::queue::Queue;
@@ -37,20 +35,37 @@ const RECORDS: usize = 256;
 /// The most records that there is room for, on machines with many processors.
 const MOST_RECORDS: usize = 8192;
 
+/// Threads that blocked the signal are asked again, so many at each look: it takes 15 us each.
+const ASK_AGAIN: usize = 64;
+/// CPU time of a thread without a sample that says that it blocks the signal: some ticks, and
+/// periods of its timer.
+const SILENT: (u64, u64) = (20_000_000, 2);
+
 /// The longest time between two looks for new threads.
 const LONGEST: Duration = Duration::from_secs(1);
+
+/// The note on a thread whose clock is refused.
+const UNTOLD: &str = "the kernel refuses threads their CPU clock, as a filter of system calls does: samples weigh as \
+                      much as the period of their timer";
 
 /// The duty of the sampler's thread.
 #[derive(Debug)]
 pub(in crate::sampling) struct Sampler {
     takes: Vec<(u64, Take)>,
     queue: &'static Queue<Tick>,
-    /// The armed threads.
-    armed: HashMap<u32, SlotId>,
+    /// While a profile has stacks unwound.
+    unwinding: Option<Unwinding>,
+    armed: HashMap<u32, Armed>,
     /// The threads that have no timer, and why. Nobody asks for them again.
-    refused: HashMap<u32, String>,
+    refused: HashMap<u32, Refused>,
+    /// Threads that are not armed, because they block the signal: one that waits for signals would
+    /// get ours.
+    blocking: HashSet<u32>,
+    /// The last of them that was asked again.
+    asked: u32,
     /// Threads whose stack is to be found.
     unbound: Vec<SlotId>,
+    blocks: Blocks,
     list: Vec<u32>,
     mappings: Mappings,
     /// The code of the C library, where it is an object of its own.
@@ -58,6 +73,21 @@ pub(in crate::sampling) struct Sampler {
     next_scan: Instant,
     /// The host has taken our signal.
     is_over: bool,
+}
+
+/// An armed thread.
+#[derive(Debug)]
+struct Armed {
+    id: SlotId,
+    /// Its CPU time at its last sample, or when it was last looked at.
+    seen_ns: u64,
+}
+
+impl Armed {
+    /// Whether it has ended, also if another thread has its id by now.
+    fn has_ended(&self) -> bool {
+        self.id.slot().is_none_or(|slot| timer::is_over(slot.timer()))
+    }
 }
 
 impl Sampler {
@@ -69,20 +99,25 @@ impl Sampler {
             // The parent's has records of the parent.
             Some(queue) if !is_child && queue.is_whole() => queue,
             _ => {
-                let processors = std::thread::available_parallelism().map_or(1, usize::from);
-                let records = (processors * RECORDS).min(MOST_RECORDS);
-                let queue = Queue::map(records).map_err(|error| unavailable(&error.to_string()))?;
+                let queue = Queue::map(records()).map_err(|error| unavailable(&error.to_string()))?;
                 handler::write_to(queue);
                 queue
             }
         };
+        // The last sampler may have been killed, or is a parent's.
+        arm::end_abandoned();
+        handler::end_to_copy();
         arm::hook();
         Ok(Self {
             takes: Vec::new(),
             queue,
+            unwinding: None,
             armed: HashMap::new(),
             refused: HashMap::new(),
+            blocking: HashSet::new(),
+            asked: 0,
             unbound: Vec::new(),
+            blocks: Blocks::find(),
             list: Vec::new(),
             mappings: Mappings::default(),
             library: 0..0,
@@ -105,16 +140,22 @@ impl Sampler {
                 .map_err(|error| unavailable(&format!("no signal is free: {error}")))?;
             self.is_over = false;
         }
+        if options.unwind && self.unwinding.is_none() {
+            self.refresh_mappings();
+            let code = self.mappings.code().iter().map(|mapping| mapping.end - mapping.start).sum::<u64>();
+            self.unwinding = Some(Unwinding::begin(code as usize)?);
+        }
         let mut take = Take::new(options, process_ns(), self.queue.dropped());
         self.run_at(self.period().min(take.period()));
         self.scan();
         self.refresh_mappings();
-        for (&tid, &id) in &self.armed {
-            take.add_thread(id, tid, thread_cpu_ns_of(tid).unwrap_or(0));
+        for (&tid, armed) in &self.armed {
+            take.add_thread(armed.id, tid, thread_cpu_ns_of(tid));
         }
         for (&tid, why) in &self.refused {
-            take.refuse(tid, why);
+            take.refuse(tid, &why.to_string());
         }
+        self.blocking.iter().for_each(|&tid| take.block(tid));
         self.takes.push((number, take));
         Ok(())
     }
@@ -122,28 +163,23 @@ impl Sampler {
     /// A profile so far.
     pub(in crate::sampling) fn read(&mut self, number: u64) -> Option<Profile> {
         self.step();
+        self.find_silent();
         self.refresh_mappings();
-        let at = self.takes.iter().position(|&(other, _)| other == number)?;
-        let (_, take) = &mut self.takes[at];
-        for thread in take.threads_mut() {
-            // Threads name themselves after they have begun; one that has ended keeps its name.
-            if let Some(name) = name_of(thread.tid) {
-                thread.name = name;
-            }
-        }
-        let least = 2 * take.period();
-        let used = |(tid, before): (u32, u64)| {
-            let is_busy = thread_cpu_ns_of(tid).is_some_and(|now| now.saturating_sub(before) > least);
-            is_busy && masks::is_blocking(tid, signal::number())
-        };
-        let blocking = take.silent().filter(|&thread| used(thread)).count() as u64;
-        Some(take.read(process_ns(), self.queue.dropped(), blocking, &self.mappings))
+        let (_, take) = self.takes.iter_mut().find(|(other, _)| *other == number)?;
+        take.name_threads(name_of);
+        Some(take.read(process_ns(), self.queue.dropped(), &self.mappings))
+    }
+
+    /// The bytes that a profile takes.
+    pub(in crate::sampling) fn size(&self, number: u64) -> usize {
+        self.takes.iter().find(|&&(other, _)| other == number).map_or(0, |(_, take)| take.size())
     }
 
     /// Ends a profile.
     pub(in crate::sampling) fn end(&mut self, number: u64) {
         self.drain();
         self.takes.retain(|&(other, _)| other != number);
+        self.unwinding.take_if(|_| !self.takes.iter().any(|(_, take)| take.is_unwound()));
         if self.takes.is_empty() {
             self.disarm_all();
         } else {
@@ -159,7 +195,8 @@ impl Sampler {
         if self.next_scan <= Instant::now() && !self.takes.is_empty() {
             self.scan();
         }
-        DRAIN
+        // Copies are long, and there is room for few.
+        if self.unwinding.is_some() { DRAIN / 2 } else { DRAIN }
     }
 
     /// The shortest period that a profile has.
@@ -173,8 +210,8 @@ impl Sampler {
             return;
         }
         arm::set_period(period);
-        for &id in self.armed.values() {
-            arm::change(id, period);
+        for armed in self.armed.values() {
+            arm::change(armed.id, period);
         }
     }
 
@@ -191,32 +228,49 @@ impl Sampler {
             self.takes.iter_mut().for_each(|(_, take)| take.note("the list of threads cannot be read"));
             return;
         }
-        let mut pause = own_cpu().saturating_sub(before) * RARELY;
-        let period = arm::period();
-        for at in 0..self.list.len() {
-            let tid = self.list[at];
-            if !self.armed.contains_key(&tid) && !self.refused.contains_key(&tid) && !signals::is_ours(tid) {
-                self.arm(tid, period);
+        self.list.sort_unstable();
+        let list = &self.list;
+        let has_ended = |tid: u32| list.binary_search(&tid).is_err() && !threads::is_alive(tid);
+        self.refused.retain(|&tid, _| !has_ended(tid));
+        self.blocking.retain(|&tid| !has_ended(tid));
+        let mut ended = Vec::new();
+        for (&tid, armed) in &self.armed {
+            if (has_ended(tid) || armed.has_ended()) && ended.try_reserve(1).is_ok() {
+                ended.push(tid);
             }
         }
-        let listed: HashSet<u32> = self.list.iter().copied().collect();
-        let has_ended = |tid: u32| !listed.contains(&tid) && !threads::is_alive(tid);
-        self.refused.retain(|&tid, _| !has_ended(tid));
-        let ended: Vec<_> =
-            self.armed.iter().filter(|&(&tid, _)| has_ended(tid)).map(|(&t, &id)| (t, id)).collect();
         if !ended.is_empty() {
-            // Its last samples.
+            // Their last samples: none come after this.
             self.drain();
         }
-        for (tid, id) in ended {
-            self.armed.remove(&tid);
-            arm::disarm(id);
-            self.takes.iter_mut().for_each(|(_, take)| take.remove_thread(id));
+        for tid in ended {
+            let Some(armed) = self.armed.remove(&tid) else { continue };
+            arm::disarm(armed.id);
+            self.takes.iter_mut().for_each(|(_, take)| take.remove_thread(armed.id));
         }
-        if let Some(&first) = self.armed.get(&identity::pid()) {
+        self.find_silent();
+        let mut pause = own_cpu().saturating_sub(before) * RARELY;
+        let period = arm::period();
+        // In turn, so that each of those that block is asked again some time.
+        let (first, mut asked) = (self.list.partition_point(|&tid| tid <= self.asked), 0);
+        for at in (first..self.list.len()).chain(0..first) {
+            let tid = self.list[at];
+            if self.armed.contains_key(&tid) || self.refused.contains_key(&tid) || signals::is_ours(tid) {
+                continue;
+            }
+            if self.blocking.contains(&tid) {
+                asked += 1;
+                if asked > ASK_AGAIN {
+                    continue;
+                }
+                self.asked = tid;
+            }
+            self.arm(tid, period);
+        }
+        if let Some(first) = self.armed.get(&identity::pid()) {
             // Its stack grows.
-            if first.slot().is_some_and(slots::Slot::has_strayed) {
-                self.unbound.push(first);
+            if first.id.slot().is_some_and(slots::Slot::has_strayed) {
+                self.unbound.push(first.id);
             }
         }
         let before = own_cpu();
@@ -226,70 +280,114 @@ impl Sampler {
     }
 
     fn arm(&mut self, tid: u32, period: u64) {
-        let why = match arm::arm(tid, period) {
-            Ok(Some(id)) => return self.add_thread(tid, id),
-            // It has armed itself, and is announced.
-            Ok(None) => return,
-            Err(Refused::Kernel(error)) if error.raw_os_error() == Some(libc::EINVAL) => return, // it has ended
-            Err(Refused::Kernel(error)) => format!(
-                "the kernel refused threads a timer: {error} (`ulimit -i` is how many signals a user may have queued, and timers count as such)"
-            ),
-            Err(Refused::Limit) => "dormouse takes a quarter of the queued signals that a user may have (`ulimit -i`) for its timers at most: further threads have none".to_owned(),
-            Err(Refused::Slots) => format!("{} threads can be sampled at most", slots::SLOTS),
+        if !self.has_room() {
+            return;
+        }
+        if masks::is_blocking(tid, signal::number()) {
+            self.blocking.insert(tid);
+            return self.takes.iter_mut().for_each(|(_, take)| take.block(tid));
+        }
+        self.blocking.remove(&tid);
+        match arm::arm(tid, period) {
+            Ok(Some(id)) => self.add_thread(tid, id),
+            // It has armed itself, and is announced; or it has ended.
+            Ok(None) | Err(Refused::Kernel(libc::EINVAL)) => {}
+            Err(why) => {
+                let text = why.to_string();
+                self.takes.iter_mut().for_each(|(_, take)| take.refuse(tid, &text));
+                self.refused.insert(tid, why);
+            }
+        }
+    }
+
+    /// Whether there is memory for one more thread. If not, the profiles end.
+    fn has_room(&mut self) -> bool {
+        let has_room = self.armed.try_reserve(1).is_ok()
+            && self.refused.try_reserve(1).is_ok()
+            && self.blocking.try_reserve(1).is_ok()
+            && self.unbound.try_reserve(1).is_ok();
+        if !has_room {
+            self.takes.iter_mut().for_each(|(_, take)| take.end(NO_MEMORY));
+        }
+        has_room
+    }
+
+    /// Disarms threads that run and leave no samples, because they block the signal.
+    fn find_silent(&mut self) {
+        let (ticks, periods) = SILENT;
+        let least = ticks + periods.saturating_mul(arm::period());
+        if self.blocking.try_reserve(self.armed.len()).is_err() {
+            return;
+        }
+        let is_silent = |tid: u32, armed: &mut Armed| {
+            let used = thread_cpu_ns_of(tid).filter(|used| used.saturating_sub(armed.seen_ns) > least);
+            // It is asked once in a while.
+            used.inspect(|&used| armed.seen_ns = used).is_some() && masks::is_blocking(tid, signal::number())
         };
-        self.takes.iter_mut().for_each(|(_, take)| take.refuse(tid, &why));
-        self.refused.insert(tid, why);
+        for (tid, armed) in self.armed.extract_if(|&tid, armed| is_silent(tid, armed)) {
+            arm::disarm(armed.id);
+            self.blocking.insert(tid);
+            self.takes.iter_mut().for_each(|(_, take)| take.disarm_blocking(armed.id));
+        }
     }
 
     /// Learns of threads that have armed themselves.
     fn adopt(&mut self) {
         for (tid, id) in slots::announced() {
-            if id.generation == 0 {
-                slots::at(id.index).free();
-            } else if id.slot().is_some() {
+            if id.slot().is_some() && self.has_room() {
                 self.add_thread(tid, id);
+            } else {
+                arm::disarm(id);
             }
         }
     }
 
     fn add_thread(&mut self, tid: u32, id: SlotId) {
-        self.armed.insert(tid, id);
+        let used = thread_cpu_ns_of(tid);
+        self.armed.insert(tid, Armed { id, seen_ns: used.unwrap_or(0) });
         self.unbound.push(id);
-        let used = thread_cpu_ns_of(tid).unwrap_or(0);
         self.takes.iter_mut().for_each(|(_, take)| take.find_thread(id, tid, used));
     }
 
-    /// Finds the stacks of threads that have begun. The C library puts a thread's control block, in
-    /// which the kernel knows an address, at the upper end of its stack.
+    /// Finds the stacks of threads that have begun.
     fn find_stacks(&mut self) {
+        // Threads that have come and gone in the meantime: the mappings are not looked at for them.
+        self.unbound.retain(|id| id.slot().is_some());
         if self.unbound.is_empty() {
             return;
         }
         self.mappings.refresh();
         for id in self.unbound.drain(..) {
             let Some(slot) = id.slot() else { continue };
-            if slot.tid() == identity::pid() {
-                let stack = self.mappings.stack();
-                slot.set_bounds(stack.start as usize, stack.end as usize);
-            } else if let Some(block) = control_block(slot.tid())
-                && let Some(low) = self.mappings.readable_from(block as u64)
-            {
-                slot.set_bounds(low as usize, block);
+            if let Some(bounds) = self.blocks.bounds(slot.tid(), &self.mappings) {
+                slot.set_bounds(bounds.start, bounds.end);
             }
         }
     }
 
     fn drain(&mut self) {
         let period = arm::period();
-        let (takes, library) = (&mut self.takes, &self.library);
-        let read = |record: &Record| {
+        let Self { takes, library, unwinding, armed, .. } = self;
+        let mut give = |walked: &Record, unwound: &Record| {
+            let Tick { value, cpu_ns, overruns, .. } = walked.of_kind;
+            let id = SlotId::from_value(value);
+            let tid = id.slot().map_or(0, slots::Slot::tid);
+            let Some(thread) = armed.get_mut(&tid).filter(|thread| thread.id == id) else { return };
+            let is_told = cpu_ns != 0;
+            // The timer tells, too, though not as well.
+            let expired = period.saturating_mul(1 + u64::from(overruns));
+            thread.seen_ns = if is_told { cpu_ns } else { thread.seen_ns.saturating_add(expired) };
             for (_, take) in &mut *takes {
-                let tid = SlotId::from_value(record.of_kind.value).slot().map_or(0, slots::Slot::tid);
-                take.add(record, period, library, || name_of(tid).unwrap_or_default());
+                if !is_told {
+                    take.note(UNTOLD);
+                }
+                let record = if take.is_unwound() { unwound } else { walked };
+                take.add(record, thread.seen_ns, period, library, || name_of(id).unwrap_or_default());
             }
         };
-        let mut read = read;
-        while self.queue.pop(&mut read).is_some() {}
+        // First: those in the other queue came later, for these had no more room.
+        while unwinding.as_mut().is_some_and(|unwinding| unwinding.pop(&mut give)) {}
+        while self.queue.pop(|record| give(record, record)).is_some() {}
     }
 
     fn refresh_mappings(&mut self) {
@@ -313,10 +411,11 @@ impl Sampler {
         arm::set_period(0);
         // Nothing is allocated: there may be no memory.
         slots::announced().for_each(|(_, id)| arm::disarm(id));
-        for (_, id) in self.armed.drain() {
-            arm::disarm(id);
+        for (_, armed) in self.armed.drain() {
+            arm::disarm(armed.id);
         }
         self.unbound.clear();
+        self.blocking.clear();
         self.refused.clear();
     }
 }
@@ -325,6 +424,12 @@ impl Drop for Sampler {
     fn drop(&mut self) {
         self.disarm_all();
     }
+}
+
+/// The records that there is room for. All processors count: the thread that asks may be bound to
+/// one of them.
+fn records() -> usize {
+    (perf::online_cpus().len() * RECORDS).min(MOST_RECORDS)
 }
 
 fn unavailable(why: &str) -> Error {
@@ -342,17 +447,13 @@ fn own_cpu() -> Duration {
     Duration::from_nanos(thread_cpu_ns_of(identity::tid()).unwrap_or(0))
 }
 
-/// The name of a thread.
-fn name_of(tid: u32) -> Option<String> {
-    let name = std::fs::read(format!("/proc/self/task/{tid}/comm")).ok()?;
-    Some(String::from_utf8_lossy(&name).trim_end().to_owned())
+/// The name of a thread that has a slot.
+fn name_of(id: SlotId) -> Option<String> {
+    let slot = id.slot()?;
+    let name = std::fs::read(format!("/proc/self/task/{}/comm", slot.tid())).ok()?;
+    // Else it may be that of another thread, which has its id by now.
+    (!timer::is_over(slot.timer())).then(|| String::from_utf8_lossy(&name).trim_end().to_owned())
 }
 
-/// An address in the control block of a thread, if the C library has told the kernel one.
-fn control_block(tid: u32) -> Option<usize> {
-    let (mut head, mut length) = (0_usize, 0_usize);
-    // SAFETY: valid places; a thread that does not exist is refused.
-    let refused =
-        unsafe { libc::syscall(libc::SYS_get_robust_list, tid, &raw mut head, &raw mut length) } != 0;
-    (!refused && head != 0).then_some(head)
-}
+#[cfg(test)]
+mod tests;

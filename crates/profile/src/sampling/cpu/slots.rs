@@ -11,7 +11,8 @@
 //! | claimed | the timer is made: [`Slot::begin`] | armed: a generation |
 //! | claimed | the kernel refuses a timer: [`Slot::free`] | free |
 //! | armed | [`Slot::end`]: the thread has ended, or nobody profiles | free |
-//! | armed and [announced](announce) | [`Slot::end`] by its thread: nobody profiles | claimed, until [`announced`] says so |
+//! | armed and [announced](announce) | [`Slot::end`] by its thread: nobody profiles | claimed, until the sampler frees it |
+//! | armed by a sampler that was killed | [`abandoned`] by the next one, which ends it | free |
 //!
 //! # Invariants
 //!
@@ -62,6 +63,8 @@ pub(super) struct Slot {
     claims: AtomicU64,
     /// Whether a sample came from outside of the bounds.
     strayed: AtomicBool,
+    /// Whether its thread arms itself, and [`announced`] has not given it yet.
+    is_new: AtomicBool,
 }
 
 const _: () = assert!(size_of::<Slot>() == 64);
@@ -166,8 +169,20 @@ pub(super) fn announced() -> impl Iterator<Item = (u32, SlotId)> {
         let index = next.checked_sub(1)?;
         let slot = at(index);
         next = slot.next.load(Ordering::Relaxed);
+        slot.is_new.store(false, Ordering::Relaxed);
         let generation = slot.generation.load(Ordering::Acquire);
         Some((slot.tid.load(Ordering::Relaxed), SlotId { index, generation }))
+    })
+}
+
+/// The armed slots that [`announced`] will not give. The sampler alone calls it, before it has
+/// armed any.
+pub(super) fn abandoned() -> impl Iterator<Item = SlotId> {
+    TABLE.iter().zip(0..).filter_map(|(slot, index)| {
+        // Acquire: pairs with the store in `begin`, which comes after `will_announce`.
+        let generation = slot.generation.load(Ordering::Acquire);
+        let is_left = generation != 0 && !slot.is_new.load(Ordering::Relaxed);
+        is_left.then_some(SlotId { index, generation })
     })
 }
 
@@ -192,7 +207,13 @@ impl Slot {
             block: AtomicPtr::new(ptr::null_mut()),
             claims: AtomicU64::new(0),
             strayed: AtomicBool::new(false),
+            is_new: AtomicBool::new(false),
         }
+    }
+
+    /// The thread of a claimed slot arms itself, and will announce it.
+    pub(super) fn will_announce(&self) {
+        self.is_new.store(true, Ordering::Relaxed);
     }
 
     /// The timer of a claimed slot is made, and not yet set.
@@ -204,8 +225,10 @@ impl Slot {
 
     /// Ends this use of the slot: the timer, if nobody else has ended it. The slot is not free yet.
     pub(super) fn end(&self, id: SlotId) -> Option<u32> {
+        // Before the slot can be another thread's.
+        let timer = self.timer();
         let ended = self.generation.compare_exchange(id.generation, 0, Ordering::AcqRel, Ordering::Relaxed);
-        ended.ok().map(|_| self.timer.load(Ordering::Relaxed))
+        (id.generation != 0 && ended.is_ok()).then_some(timer)
     }
 
     /// Gives back a slot without a generation.
@@ -216,6 +239,7 @@ impl Slot {
         self.block.store(ptr::null_mut(), Ordering::Relaxed);
         self.claims.store(0, Ordering::Relaxed);
         self.strayed.store(false, Ordering::Relaxed);
+        self.is_new.store(false, Ordering::Relaxed);
         // Release: pairs with the exchange in `claim`.
         self.tid.store(0, Ordering::Release);
     }
@@ -302,6 +326,7 @@ mod tests {
             assert!(list.next().is_none());
             // A slot without a generation is nobody's: its timer is not ended twice.
             assert!(gone.slot().is_none());
+            assert_eq!(at(index).end(gone), None);
             assert_eq!(gone.slot().is_some(), id.slot().is_some());
             assert!(matches!(claim(7), Claim::Known));
             at(index).free();

@@ -21,14 +21,17 @@ use crate::sampling::walk::End;
 /// The most moments of samples: some 12 MB.
 const MOST_MOMENTS: usize = 500_000;
 
+/// The end of a profile whose tables cannot grow.
+pub(super) const NO_MEMORY: &str = "there was no more memory for the profile: nothing was sampled after that";
+
 /// A thread, as a profile knows it.
 #[derive(Debug)]
 struct Sampled {
     /// Its index among the profile's threads; none before the first sample.
     index: Option<u32>,
     tid: u32,
-    /// Its CPU time at the last sample taken.
-    last: u64,
+    /// Its CPU time at the last sample taken; none where the kernel does not tell.
+    last: Option<u64>,
     /// The CPU time from which on it takes another one.
     due: u64,
 }
@@ -48,10 +51,15 @@ pub(super) struct Take {
     seen: u64,
     armed: u64,
     refused: HashSet<u32>,
+    /// Threads that block the signal.
+    blocking: HashSet<u32>,
     aggregate: Aggregate,
     timeline: Option<Vec<Moment>>,
+    /// Whether it wants stacks by tables.
+    is_unwound: bool,
     coverage: ProfileCoverage,
-    is_over: bool,
+    /// The reason why nothing is sampled any more.
+    over: Option<&'static str>,
 }
 
 impl Take {
@@ -68,10 +76,12 @@ impl Take {
             seen: 0,
             armed: 0,
             refused: HashSet::new(),
+            blocking: HashSet::new(),
             aggregate: Aggregate::new(),
             timeline: options.timeline.then(Vec::new),
+            is_unwound: options.unwind,
             coverage: ProfileCoverage::default(),
-            is_over: false,
+            over: None,
         }
     }
 
@@ -80,14 +90,23 @@ impl Take {
         self.period
     }
 
-    /// A thread is armed, and has used `cpu_ns` before this profile began.
-    pub(super) fn add_thread(&mut self, id: SlotId, tid: u32, cpu_ns: u64) {
-        if self.is_over {
+    /// Whether it wants stacks by tables.
+    pub(super) fn is_unwound(&self) -> bool {
+        self.is_unwound
+    }
+
+    /// A thread is armed, and has used `cpu_ns` before this profile began, if the kernel tells.
+    pub(super) fn add_thread(&mut self, id: SlotId, tid: u32, cpu_ns: Option<u64>) {
+        self.unblock(tid);
+        if self.over.is_some() {
             return;
+        }
+        if self.threads.try_reserve(1).is_err() {
+            return self.end(NO_MEMORY);
         }
         // A sample of a thread that lives shorter than the period may be at any place of its life,
         // also where timers expire more often.
-        let due = cpu_ns + arm::random() % self.period;
+        let due = cpu_ns.unwrap_or(0) + arm::random() % self.period;
         let thread = Sampled { index: None, tid, last: cpu_ns, due };
         if self.threads.insert(id, thread).is_none() {
             self.seen += 1;
@@ -97,23 +116,51 @@ impl Take {
 
     /// A thread was found that has used `cpu_ns` in its life. Most have begun since this profile
     /// did. One that was there, and was not seen, has used no more in the meantime than there was.
-    pub(super) fn find_thread(&mut self, id: SlotId, tid: u32, cpu_ns: u64) {
+    pub(super) fn find_thread(&mut self, id: SlotId, tid: u32, cpu_ns: Option<u64>) {
         let elapsed = self.began.elapsed().as_nanos() as u64;
-        self.add_thread(id, tid, cpu_ns.saturating_sub(elapsed));
+        self.add_thread(id, tid, cpu_ns.map(|used| used.saturating_sub(elapsed)));
     }
 
     /// Nothing is sampled any more, for this reason.
-    pub(super) fn end(&mut self, why: &str) {
-        self.is_over = true;
-        self.note(why);
+    pub(super) fn end(&mut self, why: &'static str) {
+        self.over.get_or_insert(why);
     }
 
     /// A thread has no timer, for this reason.
     pub(super) fn refuse(&mut self, tid: u32, why: &str) {
+        if self.refused.try_reserve(1).is_err() {
+            return self.end(NO_MEMORY);
+        }
         if self.refused.insert(tid) {
             self.seen += 1;
         }
         self.note(why);
+    }
+
+    /// A thread is not armed, because it blocks the signal.
+    pub(super) fn block(&mut self, tid: u32) {
+        if self.blocking.try_reserve(1).is_err() {
+            return self.end(NO_MEMORY);
+        }
+        if self.blocking.insert(tid) {
+            self.seen += 1;
+        }
+    }
+
+    /// An armed thread has begun to block the signal, and is armed no more.
+    pub(super) fn disarm_blocking(&mut self, id: SlotId) {
+        if let Some(thread) = self.threads.remove(&id) {
+            self.seen -= 1;
+            self.armed -= 1;
+            self.block(thread.tid);
+        }
+    }
+
+    /// A thread does not block the signal any more.
+    fn unblock(&mut self, tid: u32) {
+        if self.blocking.remove(&tid) {
+            self.seen -= 1;
+        }
     }
 
     /// Tells the reader something, once.
@@ -128,24 +175,32 @@ impl Take {
         self.threads.remove(&id);
     }
 
-    /// A sample. `timer_period` is that of its timer; `name` says what the thread is called.
+    /// A sample at the thread's CPU time `cpu_ns`. `timer_period` is that of its timer; `name` says
+    /// what the thread is called.
     pub(super) fn add(
         &mut self,
         record: &Record,
+        cpu_ns: u64,
         timer_period: u64,
         library: &std::ops::Range<usize>,
         name: impl FnOnce() -> String,
     ) {
+        if self.over.is_some() {
+            return;
+        }
         let Some(thread) = self.threads.get_mut(&SlotId::from_value(record.of_kind.value)) else { return };
         // A thread whose timers have this profile's period leaves a sample for each; of the others
         // the profile takes as many as it asked for.
-        let is_due = self.period <= timer_period || record.of_kind.cpu_ns >= thread.due;
-        if !is_due || record.of_kind.cpu_ns < thread.last {
+        let is_due = self.period <= timer_period || cpu_ns >= thread.due;
+        let last = thread.last.unwrap_or_else(|| cpu_ns.saturating_sub(timer_period));
+        if !is_due || cpu_ns < last {
             return;
         }
-        let weight = record.of_kind.cpu_ns - thread.last;
-        thread.last = record.of_kind.cpu_ns;
-        thread.due += (record.of_kind.cpu_ns.saturating_sub(thread.due) / self.period + 1) * self.period;
+        let weight = cpu_ns - last;
+        thread.last = Some(cpu_ns);
+        // The ticks of the kernel come as they like. A sample that came a little early for the due
+        // time was not taken, and the next one comes late; so it may be owed one, but no more.
+        thread.due = (thread.due + self.period).max(cpu_ns.saturating_sub(self.period));
         let (tid, aggregate) = (thread.tid, &mut self.aggregate);
         let index = *thread.index.get_or_insert_with(|| aggregate.add_thread(Thread { tid, name: name() }));
         let frames = record.frames();
@@ -153,6 +208,7 @@ impl Take {
         let coverage = &mut self.coverage;
         coverage.samples += 1;
         coverage.overruns += u64::from(record.of_kind.overruns);
+        coverage.uncopied += u64::from(record.of_kind.is_uncopied && self.is_unwound);
         // A caller's address in the C library: it has called the first function of the thread.
         let is_whole = frames.len() > 1 && frames.last().is_some_and(|outermost| library.contains(outermost));
         match record.end {
@@ -171,18 +227,28 @@ impl Take {
         }
     }
 
-    /// The threads of which no sample has come, with their CPU time when they were first seen.
-    pub(super) fn silent(&self) -> impl Iterator<Item = (u32, u64)> + '_ {
-        self.threads.values().filter(|thread| thread.index.is_none()).map(|thread| (thread.tid, thread.last))
+    /// Asks for names again: threads name themselves after they have begun. A thread that has ended
+    /// keeps its name.
+    pub(super) fn name_threads(&mut self, name_of: impl Fn(SlotId) -> Option<String>) {
+        let rows = self.aggregate.threads_mut();
+        for (&id, thread) in &self.threads {
+            // Beyond the last row there is one for all.
+            let row = thread.index.and_then(|index| rows.get_mut(index as usize));
+            if let Some(row) = row.filter(|row| row.tid == thread.tid)
+                && let Some(name) = name_of(id)
+            {
+                row.name = name;
+            }
+        }
     }
 
-    /// The threads of which samples have come.
-    pub(super) fn threads_mut(&mut self) -> &mut [Thread] {
-        self.aggregate.threads_mut()
+    /// The bytes that a profile takes.
+    pub(super) fn size(&self) -> usize {
+        self.aggregate.size() + self.timeline.as_ref().map_or(0, |timeline| size_of_val(&timeline[..]))
     }
 
     /// The profile so far.
-    pub(super) fn read(&self, process_ns: u64, dropped: u64, blocking: u64, mappings: &Mappings) -> Profile {
+    pub(super) fn read(&self, process_ns: u64, dropped: u64, mappings: &Mappings) -> Profile {
         let (groups, threads, stacks, samples) = self.aggregate.parts();
         let in_groups = samples.iter().filter(|row| row.group != NO_GROUP).map(|row| row.values[1]).sum();
         let coverage = ProfileCoverage {
@@ -191,9 +257,10 @@ impl Take {
             threads: self.seen,
             armed: self.armed,
             refused: self.refused.len() as u64,
-            blocking,
+            blocking: self.blocking.len() as u64,
             dropped: dropped - self.dropped,
             merged: self.aggregate.merged(),
+            notes: self.coverage.notes.iter().cloned().chain(self.over.map(str::to_owned)).collect(),
             ..self.coverage.clone()
         };
         Profile {
@@ -222,4 +289,48 @@ fn program() -> String {
 fn monotonic_ns() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sampling::cpu::handler::Tick;
+    use crate::sampling::walk::DEPTH;
+
+    /// The samples that a profile takes of a thread in some seconds of CPU time, and their weight.
+    /// A timer leaves one at each tick of 4 ms, give or take a part of it.
+    fn taken(hz: u32, seconds: u64, jitter: u64) -> (u64, u64) {
+        const TICK: u64 = 4_000_000;
+        let options = Options { hz, ..Options::default() };
+        let mut take = Take::new(&options, 0, 0);
+        let id = SlotId { index: 3, generation: 4 };
+        take.add_thread(id, 7, Some(0));
+        for tick in 1..=seconds * 250 {
+            let cpu_ns = tick * TICK + arm::random() % (2 * jitter + 1) - jitter;
+            let of_kind = Tick { value: id.to_value(), cpu_ns, overruns: 0, is_uncopied: false };
+            let frames = [0x1000; DEPTH];
+            let record = Record { of_kind, at_ns: 0, group: 0, depth: 1, end: End::Last, frames };
+            take.add(&record, cpu_ns, 1_000_000, &(0..0), String::new);
+        }
+        let profile = take.read(0, 0, &Mappings::default());
+        (profile.coverage.samples, profile.samples.iter().map(|row| row.values[1]).sum())
+    }
+
+    #[test]
+    fn slower_profiles_get_the_rate_they_asked_for() {
+        for hz in [19, 50, 99, 100, 125, 200, 249, 250] {
+            for jitter in [0, 100_000, 1_500_000] {
+                let (samples, weight) = taken(hz, 10, jitter);
+                let asked = u64::from(hz) * 10;
+                assert!(samples.abs_diff(asked) <= 1 + asked / 100, "{samples} of {asked} ({jitter})");
+                // But for the time since the last one, and before the first.
+                let most = 2 * options_period(hz) + 8_000_000;
+                assert!(weight.abs_diff(10_000_000_000) <= most, "{weight}");
+            }
+        }
+    }
+
+    fn options_period(hz: u32) -> u64 {
+        1_000_000_000 / u64::from(hz)
+    }
 }

@@ -1,0 +1,120 @@
+//! A copy of the stack of interrupted code, from which an unwinder that goes by tables finds the
+//! callers later, on another thread.
+//!
+//! Within the bounds of the thread's own stack memory is read plainly, as in [`super::walk`];
+//! elsewhere the kernel copies.
+//!
+//! # Async-signal-safety
+//!
+//! No allocation, lock, thread-local or function of the C library: one instruction copies, so that
+//! neither a checker that has replaced `memcpy` nor the dynamic linker has a part in it. A system
+//! call outside of the bounds alone.
+//!
+//! # Safety
+//!
+//! The unsafe code reads the calling thread's own stack.
+#![allow(unsafe_code)]
+
+use std::ops::Range;
+
+use dormouse_sys::peek;
+
+use super::registers::Registers;
+
+/// The most bytes of a stack. That of a worker of a usual service in release is some kilobytes
+/// deep, a hundred frames of a build without optimisation are longer. `perf record` takes 8 KiB.
+pub(super) const COPY: usize = 32 * 1024;
+
+/// A copied piece of a stack.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct StackCopy {
+    pub(super) registers: Registers,
+    length: u32,
+    /// Whether the stack goes on behind it, or may do so.
+    pub(super) is_cut: bool,
+    bytes: [u8; COPY],
+}
+
+impl StackCopy {
+    /// The memory from the stack pointer on.
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes[..(self.length as usize).min(COPY)]
+    }
+
+    /// Fills in a copy of the stack from these registers on.
+    ///
+    /// # Safety
+    ///
+    /// `own` is empty, or can be read by the calling thread from the stack pointer on, if that lies
+    /// in it. `into` is a place for a copy, in which every byte is a number.
+    pub(super) unsafe fn fill(into: *mut Self, from: Registers, own: &Range<usize>) {
+        // SAFETY: a place of the caller's, whose bytes have been initialised.
+        let into = unsafe { &mut *into };
+        into.registers = from;
+        if !own.contains(&from.stack) {
+            into.length = peek::copy_some(from.stack, &mut into.bytes) as u32;
+            into.is_cut = true;
+            return;
+        }
+        let there = own.end - from.stack;
+        let length = there.min(COPY);
+        into.length = length as u32;
+        into.is_cut = there > COPY;
+        // SAFETY: so much of the stack can be read, by the caller's promise, and there is room for.
+        // The kernel has cleared the direction flag for the handler, as the ABI wants it.
+        unsafe {
+            std::arch::asm!(
+                "rep movsb",
+                inout("rcx") length => _,
+                inout("rsi") from.stack => _,
+                inout("rdi") into.bytes.as_mut_ptr() => _,
+                options(nostack, preserves_flags),
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sampling::queue::Queue;
+
+    fn copy(stack: usize, own: &Range<usize>) -> Box<StackCopy> {
+        let registers = Registers { instruction: 1, frame: 2, stack };
+        let queue = Queue::<StackCopy>::map(1).unwrap();
+        // SAFETY: the queue's place; nobody looks at the rest of the record.
+        unsafe {
+            queue.push(|record| StackCopy::fill(&raw mut (*record).of_kind, registers, own));
+        }
+        queue.pop(|record| Box::new(record.of_kind)).unwrap()
+    }
+
+    #[test]
+    fn a_copy_ends_with_its_stack_or_room() {
+        let stack: Vec<u8> = (0..COPY + 100).map(|n| (n * 7) as u8).collect();
+        let own = stack.as_ptr_range();
+        let own = own.start.addr()..own.end.addr();
+        for (from, length, is_cut) in [(0, COPY, true), (100, COPY, false), (101, COPY - 1, false)] {
+            let copy = copy(own.start + from, &own);
+            assert_eq!((copy.bytes(), copy.is_cut), (&stack[from..from + length], is_cut));
+        }
+    }
+
+    #[test]
+    fn other_stacks_are_copied_by_the_kernel() {
+        let page = rustix::param::page_size();
+        // SAFETY: a new mapping, whose second page is unmapped again.
+        let start = unsafe {
+            let rights = libc::PROT_READ | libc::PROT_WRITE;
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+            let start = libc::mmap(std::ptr::null_mut(), 2 * page, rights, flags, -1, 0);
+            assert_ne!(start, libc::MAP_FAILED);
+            libc::munmap(start.byte_add(page), page);
+            start.cast::<u8>().write_bytes(7, page);
+            start as usize
+        };
+        let copy = copy(start + 100, &(0..0));
+        assert!(copy.is_cut && copy.bytes().iter().all(|&byte| byte == 7));
+        assert_eq!(copy.bytes().len(), page - 100);
+    }
+}

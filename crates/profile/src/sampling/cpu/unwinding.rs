@@ -1,0 +1,99 @@
+//! Copied stacks on their way from handlers, and their callers by tables.
+//!
+//! They have a queue of their own beside that of the samples: a record in it is as long as the
+//! longest copy. A handler that finds it full leaves a sample without a copy. So a thread's samples
+//! may come out of order, but only then, and whoever takes them in leaves out those that come late.
+
+use dormouse_sys::process::identity;
+use dormouse_sys::{memory, perf};
+
+use super::handler::{self, Copied, Record};
+use crate::Error;
+use crate::sampling::copy::StackCopy;
+use crate::sampling::queue::{self, Queue};
+use crate::sampling::walk::{DEPTH, End};
+use crate::tables::{Reach, Tables};
+
+/// Copies of each processor that there is room for, each of 33 KiB: some hundred milliseconds at
+/// the highest rate of usual kernels.
+const COPIES: usize = 32;
+/// The most copies that there is room for: 8 MB.
+const MOST_COPIES: usize = 256;
+
+/// While it lives, handlers copy stacks.
+#[derive(Debug)]
+pub(super) struct Unwinding {
+    queue: &'static Queue<Copied>,
+    tables: Tables,
+}
+
+impl Unwinding {
+    /// Begins to copy stacks; `code` is how long the code of the process is.
+    pub(super) fn begin(code: usize) -> Result<Self, Error> {
+        // The tables are shorter.
+        if !memory::is_there(code) {
+            return Err(Error::Unavailable("there is no memory for the tables of callers".into()));
+        }
+        let tables = Tables::of(identity::pid())?;
+        // The number is another process's, if another namespace's `/proc` is mounted.
+        if !tables.is_code(handler::handle as *const () as u64) {
+            return Err(Error::Unavailable("/proc does not show this process's mappings".into()));
+        }
+        let processors = perf::online_cpus().len();
+        let copies = (processors * COPIES).min(MOST_COPIES);
+        let queue = handler::begin_to_copy(copies).map_err(|error| {
+            Error::Unavailable(format!("there is no memory for copies of stacks: {error}"))
+        })?;
+        Ok(Self { queue, tables })
+    }
+
+    /// Gives the next sample that has a copy, as its frame pointers show it and as its copy does,
+    /// or the former twice if that has more; false: there is none.
+    pub(super) fn pop(&mut self, give: impl FnOnce(&Record, &Record)) -> bool {
+        let Self { queue, tables } = self;
+        let found = queue.pop(|record| {
+            let queue::Record { of_kind: Copied { tick, stack }, at_ns, group, depth, end, frames } = record;
+            let walked = Record {
+                of_kind: *tick,
+                at_ns: *at_ns,
+                group: *group,
+                depth: *depth,
+                end: *end,
+                frames: *frames,
+            };
+            let mut unwound = walked;
+            let (depth, end) = follow(tables, stack, &mut unwound.frames);
+            if end == End::Last || depth > walked.frames().len() {
+                (unwound.depth, unwound.end) = (depth as u32, end);
+            } else {
+                unwound = walked;
+            }
+            give(&walked, &unwound);
+        });
+        found.is_some()
+    }
+}
+
+impl Drop for Unwinding {
+    fn drop(&mut self) {
+        handler::end_to_copy();
+    }
+}
+
+/// Fills in the frames of a copied stack, as [`crate::sampling::walk::walk`] does.
+fn follow(tables: &mut Tables, copy: &StackCopy, into: &mut [usize; DEPTH]) -> (usize, End) {
+    let from = copy.registers;
+    let registers = [from.instruction, from.stack, from.frame, 0].map(|word| word as u64);
+    let (callers, end) = tables.follow(registers, copy.bytes());
+    into[0] = from.instruction;
+    for (place, &returns_to) in into[1..].iter_mut().zip(callers) {
+        *place = returns_to as usize - 1;
+    }
+    let depth = 1 + callers.len();
+    match end {
+        _ if depth > DEPTH => (DEPTH, End::Cut),
+        Reach::Outermost => (depth, End::Last),
+        Reach::Copy if copy.is_cut => (depth, End::Cut),
+        Reach::Copy | Reach::Lost => (depth, End::Lost),
+    }
+}
