@@ -163,9 +163,14 @@ impl Drop for UntilEnd {
 
 fn run() {
     let until_end = UntilEnd;
+    {
+        // First of all: a filter may end this thread for its first system call, and who waits for
+        // an answer finds that by the thread's id.
+        let Ok(mut shared) = lock() else { return };
+        shared.tid = identity::tid();
+    }
     let table = leave_the_hosts_table();
     let Ok(mut shared) = lock() else { return };
-    shared.tid = identity::tid();
     shared.refused = table.err().map(|error| error.raw_os_error().unwrap_or(libc::EINVAL));
     let is_refused = shared.refused.is_some();
     drop(shared);

@@ -224,10 +224,10 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
     let signals = Signals::to_end()?;
     let watched = Watched::open(&args.target, &args.wanted, args.wish(), args.stacks, context.patience)?;
     let end = args.length.map(|length| Instant::now() + length);
-    announce(&watched, context)?;
     let is_live = is_interactive() && !context.json && !args.stream && !args.plain;
     let (who, stacks) = (watched.who.clone(), args.stacks);
     let last = if is_live {
+        announce(&watched, context)?;
         let begin = move || Watcher::new(watched, stacks);
         let finish = |mut watcher: Watcher| watcher.look().map(|_| (watcher.text(), watcher.last));
         let title = format!("{} of {who}", args.wanted);
@@ -237,7 +237,9 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
         context.text(text)?;
         last
     } else {
+        // First: a process may end as soon as it is known to be watched, and its mappings with it.
         let mut watcher = Watcher::new(watched, stacks);
+        announce(&watcher.watched, context)?;
         watcher.follow(end, &signals, context)?;
         if let Some(last) = watcher.last.as_mut().filter(|_| !args.stream) {
             last.unprinted = 0;
