@@ -9,7 +9,7 @@ const TESTKIT: &str = "dormouse-testkit";
 
 /// The dependencies that each crate may have, of ours. A crate that is not here has no place in the
 /// plan yet.
-const PLAN: [(&str, &[&str]); 14] = [
+const PLAN: [(&str, &[&str]); 15] = [
     (TESTKIT, &[]),
     ("dormouse-sys", &[]),
     ("dormouse-keys", &["dormouse-sys", "dormouse-maps"]),
@@ -18,6 +18,7 @@ const PLAN: [(&str, &[&str]); 14] = [
     ("dormouse-breakpoints", &["dormouse-sys"]),
     ("dormouse-maps", &[]),
     ("dormouse-profile", &["dormouse-sys", "dormouse-clock", "dormouse-maps"]),
+    ("dormouse-waits", &["dormouse-sys", "dormouse-keys", "dormouse-clock", "dormouse-profile"]),
     ("dormouse-macros", &[]),
     (
         "dormouse",
@@ -30,6 +31,7 @@ const PLAN: [(&str, &[&str]); 14] = [
             "dormouse-macros",
             "dormouse-maps",
             "dormouse-profile",
+            "dormouse-waits",
         ],
     ),
     ("dormouse-capi", &["dormouse"]),
@@ -45,6 +47,7 @@ const PLAN: [(&str, &[&str]); 14] = [
             "dormouse-keys",
             "dormouse-maps",
             "dormouse-profile",
+            "dormouse-waits",
         ],
     ),
     (

@@ -219,7 +219,7 @@ impl<'a> Tables<'a> {
                 self.string(numbers[value_type::UNIT as usize])?,
             ));
         }
-        for kind in [ProfileKind::Cpu, ProfileKind::Alloc, ProfileKind::Faults] {
+        for kind in [ProfileKind::Cpu, ProfileKind::Alloc, ProfileKind::Faults, ProfileKind::Wall] {
             let places: Vec<_> = kind
                 .columns()
                 .iter()
@@ -235,7 +235,7 @@ impl<'a> Tables<'a> {
             "not a profile in pprof's format: it has no values".to_owned()
         } else {
             format!(
-                "a profile of {}, which is neither CPU time, allocations nor page faults",
+                "a profile of {}, which is neither CPU time, allocations, page faults nor wall time",
                 there.join(", ")
             )
         }))

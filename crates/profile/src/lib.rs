@@ -51,4 +51,6 @@ pub use profile::{
     Thread, Values,
 };
 pub use profiling::{Profiling, capability};
-pub use symbols::{Named, SourceFrame, Symbols};
+#[doc(hidden)]
+pub use sampling::{learn_own_stacks, own_callers};
+pub use symbols::{Named, SourceFrame, Symbols, WallState};

@@ -164,8 +164,14 @@ impl OutsideProfiling {
         }
         let (groups, mut threads, stacks, mut samples) = self.aggregate.parts();
         let mut known = 0;
-        for thread in self.threads.values() {
+        for (&tid, thread) in &self.threads {
             known += self.scale(thread, &mut samples);
+            // One that was seen at its very beginning had no name of its own yet.
+            if thread.is_alive
+                && let Some(name) = name_of(self.pid, tid)
+            {
+                threads[thread.index as usize].name = name;
+            }
         }
         let total = self.cpu[1].zip(self.cpu[0]).map_or(0, |(now, then)| now.saturating_sub(then));
         if total > known {
@@ -272,8 +278,7 @@ impl OutsideProfiling {
             Vec::new()
         });
         self.coverage.armed += u64::from(!events.is_empty());
-        let name = fs::read(format!("/proc/{}/task/{tid}/comm", self.pid)).unwrap_or_default();
-        let name = String::from_utf8_lossy(name.trim_ascii_end()).into_owned();
+        let name = name_of(self.pid, tid).unwrap_or_default();
         let index = self.aggregate.add_thread(Thread { tid, name });
         // One whose number came back keeps its row; its predecessor's is told apart by the index.
         self.threads.insert(tid, Sampled { index, base, used, events, is_alive: true });
@@ -334,6 +339,12 @@ fn unwind(tables: &mut Tables, stack: &UserStack, callchain: &mut Vec<u64>) -> b
         callchain.extend(callers);
     }
     is_better && reach == Reach::Copy && stack.bytes.len() >= COPY.into()
+}
+
+/// The name of a thread, while it is there.
+fn name_of(pid: u32, tid: u32) -> Option<String> {
+    let name = fs::read(format!("/proc/{pid}/task/{tid}/comm")).ok()?;
+    Some(String::from_utf8_lossy(name.trim_ascii_end()).into_owned())
 }
 
 /// A ring for each processor. They belong to events that count nothing, so that they outlive the

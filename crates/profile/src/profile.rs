@@ -14,6 +14,8 @@ pub enum ProfileKind {
     Alloc,
     /// Page faults.
     Faults,
+    /// Wall time of tasks. The outermost frame of each stack is a [`WallState`](crate::WallState).
+    Wall,
 }
 
 /// A column of values.
@@ -47,6 +49,7 @@ impl ProfileKind {
                 }
             }
             Self::Faults => const { &[column("samples", "count"), column("faults", "count")] },
+            Self::Wall => const { &[column("samples", "count"), column("wall", "nanoseconds")] },
         }
     }
 
@@ -61,6 +64,7 @@ impl ProfileKind {
             Self::Cpu => "cpu",
             Self::Alloc => "alloc",
             Self::Faults => "faults",
+            Self::Wall => "wall",
         }
     }
 }

@@ -53,6 +53,8 @@ variables! {
     on = "DORMOUSE_ON",
     /// Whether kernel events are tried under a seccomp filter.
     perf = "DORMOUSE_PERF",
+    /// Whether times of tasks are taken from the start on.
+    waits = "DORMOUSE_WAITS",
     /// The directory for the directory of the socket.
     runtime_dir = "DORMOUSE_RUNTIME_DIR",
     /// The same, if that is not set.

@@ -54,7 +54,7 @@ pub fn firefox(profile: &Profile, symbols: &Symbols) -> Vec<u8> {
     // The library's weights are small integers: this is what one of them stands for.
     let unit = largest.div_ceil(1 << 30).max(1);
     let (weights, factor) = match profile.kind {
-        ProfileKind::Cpu => (fx::WeightType::TracingMs, unit as f64 / 1e6),
+        ProfileKind::Cpu | ProfileKind::Wall => (fx::WeightType::TracingMs, unit as f64 / 1e6),
         ProfileKind::Alloc => (fx::WeightType::Bytes, unit as f64),
         ProfileKind::Faults => (fx::WeightType::Samples, unit as f64),
     };

@@ -18,13 +18,13 @@ use flate2::write::GzEncoder;
 use crate::pprof::{comments, label, mapping, profile as field, sample, value_type};
 use crate::pprof::{function, line, location};
 use crate::profile::{Column, MappedRange, Profile, Sample, Thread};
-use crate::symbols::{SourceFrame, Symbols, missing};
+use crate::symbols::{SourceFrame, Symbols, WallState, missing};
 
 /// A profile as a `.pb.gz` file.
 ///
-/// Values are those of [`crate::ProfileKind::columns`], labels `group`, `thread` and `tid`. Without
-/// symbols there are addresses and mappings alone. A stack that is not known is a function that
-/// says so. The comments say how much is missing.
+/// Values are those of [`crate::ProfileKind::columns`], labels `group`, `thread`, `tid` and, for
+/// wall time, `state`. Without symbols there are addresses and mappings alone. A stack that is not
+/// known is a function that says so. The comments say how much is missing.
 pub fn pprof(profile: &Profile, symbols: &Symbols) -> Vec<u8> {
     let mut writer = Writer::new(profile, symbols);
     let mut samples = Message::default();
@@ -110,6 +110,9 @@ impl<'a> Writer<'a> {
             tid.number(label::KEY, self.string("tid"));
             tid.number(label::NUMBER, thread.tid.into());
             message.message(sample::LABEL, &tid);
+        }
+        if let Some(state) = self.profile.stack(it.stack).last().and_then(WallState::at) {
+            message.message(sample::LABEL, &self.text_label("state", state.name()));
         }
         message
     }

@@ -34,6 +34,7 @@ impl Duty {
             }
             ProfileKind::Alloc => self.alloc.start(number, options),
             ProfileKind::Faults => self.faults.start(number, options),
+            ProfileKind::Wall => Err(Error::Unavailable("wall time is not sampled, but counted".into())),
         }
     }
 
@@ -43,6 +44,7 @@ impl Duty {
             ProfileKind::Cpu => self.cpu.as_ref().map_or(0, |cpu| cpu.size(number)),
             ProfileKind::Alloc => self.alloc.size(number),
             ProfileKind::Faults => self.faults.size(number),
+            ProfileKind::Wall => 0,
         };
         if !memory::is_there(size) {
             return Err(Error::Unavailable("there is no memory for the profile".into()));
@@ -51,6 +53,7 @@ impl Duty {
             ProfileKind::Cpu => self.cpu.as_mut().and_then(|cpu| cpu.read(number)),
             ProfileKind::Alloc => self.alloc.read(number),
             ProfileKind::Faults => self.faults.read(number),
+            ProfileKind::Wall => None,
         };
         read.ok_or_else(|| Error::Unavailable("the profile has ended with its sampler".into()))
     }
@@ -66,6 +69,7 @@ impl Duty {
             }
             ProfileKind::Alloc => self.alloc.end(number),
             ProfileKind::Faults => self.faults.end(number),
+            ProfileKind::Wall => {}
         }
     }
 

@@ -194,10 +194,15 @@ impl Drop for UntilEnd {
 
 fn run() {
     let until_end = UntilEnd;
+    {
+        // First of all: a filter may end this thread for its first system call, and who waits for
+        // an answer finds that by the thread's id.
+        let Ok(mut shared) = lock() else { return };
+        shared.tid = identity::tid();
+    }
     let prepared = leave_the_hosts_table()
         .map_err(|error| Error::Unavailable(format!("no table of descriptors for the sampler: {error}")));
     let Ok(mut shared) = lock() else { return };
-    shared.tid = identity::tid();
     shared.refused = prepared.as_ref().err().map(|error| error.to_string().into());
     drop(shared);
     if prepared.is_err() {

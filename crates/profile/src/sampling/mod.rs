@@ -32,6 +32,7 @@ use crate::profile::ProfileKind;
 use crate::{Error, Profile};
 
 pub(crate) use cpu::capability;
+pub use own_stack::{learn as learn_own_stacks, own_callers};
 
 /// A profile that is being taken. Ends when it is dropped.
 #[derive(Debug)]

@@ -1,48 +1,167 @@
 //! The stack of the calling thread, for code that runs on it and is no signal handler.
 //!
 //! The C library puts a thread's control block, to which the thread pointer points, at the upper
-//! end of its stack; the first thread's stack has the kernel's random bytes above all frames. So
-//! from the stack pointer up to that address memory is the thread's stack, unless the thread is on
-//! a stack that the host has made itself: then there is a hole, or a page that cannot be read,
-//! which the kernel is asked about. Its answer is remembered: a stack does not go while its thread
-//! is on it.
+//! end of its stack. The block also says where the stack begins, in words that have no name outside
+//! of the library. They are found by example: a thread asks the library for its stack, and looks
+//! for the answer in its own block; every thread's block has them at the same distance. On a stack
+//! that the host has made itself, or where there is no such place, the kernel copies.
+//!
+//! The first thread's stack has the kernel's random bytes above all frames. It grows downwards, so
+//! memory between the stack pointer and those is the stack if it can be read. The kernel is asked
+//! once for each page, and keeps others' mappings at a distance.
+//!
+//! # References
+//!
+//! `pthread_getattr_np(3)`; glibc `nptl/descr.h`: `stackblock`.
 //!
 //! # Safety
 //!
-//! The unsafe code reads the kernel's list of addresses.
+//! The unsafe code reads the kernel's list of addresses, asks the C library for the calling
+//! thread's stack, and reads words of its control block that can be read.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
+use std::fs::File;
 use std::ops::Range;
+use std::os::unix::fs::FileExt as _;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use dormouse_sys::process::identity;
 use dormouse_sys::readable::is_readable;
 use dormouse_sys::rseq::thread_pointer;
 
-/// The deepest stack that is asked about. The others are walked by the kernel's help.
+use super::walk;
+
+/// No control block is longer.
+const LONGEST: usize = 8192;
+
+const WORD: usize = size_of::<usize>();
+
+/// The deepest stack of the first thread that is asked about.
 const DEEPEST: usize = 1 << 20;
 
+/// The distance from the thread pointer to the words; 0 while it is not known.
+static PLACE: AtomicUsize = AtomicUsize::new(0);
+
 thread_local! {
+    /// The part of the own stack that is known.
     static KNOWN: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
 }
 
-/// The memory of the thread's own stack that can be read from `stack` on, its stack pointer; empty
-/// if it is on another one, or very deep.
+/// The stack as a control block has it: its first address, its length and that of the guard,
+/// which is a part of it.
+pub(super) type Words = [usize; 3];
+
+/// Finds the place of the words, once for a process. Before that no stack but the first thread's is
+/// known.
 ///
 /// # Cost
 ///
-/// A system call for each page of the stack that no call before has found.
+/// Some system calls. On the first thread, whose block does not have them, a thread more.
+pub fn learn() {
+    if place().is_some() {
+        return;
+    }
+    if identity::tid() != identity::pid() {
+        return learn_here();
+    }
+    // Where there is no thread to be had the kernel copies stacks.
+    if let Ok(thread) = std::thread::Builder::new().spawn(learn_here) {
+        let _ = thread.join();
+    }
+}
+
+/// The distance from the thread pointer to the words, if it is known.
+pub(super) fn place() -> Option<usize> {
+    Some(PLACE.load(Ordering::Relaxed)).filter(|&place| place != 0)
+}
+
+fn learn_here() {
+    PLACE.store(find().unwrap_or(0), Ordering::Relaxed);
+}
+
+fn find() -> Option<usize> {
+    let known = own_words()?;
+    let mut bytes = [0; LONGEST];
+    // Memory may end behind the block.
+    let length = File::open("/proc/self/mem").ok()?.read_at(&mut bytes, thread_pointer()).ok()?;
+    let words: Vec<usize> = words(&bytes[..length]).collect();
+    let mut places = words.windows(known.len()).enumerate().filter(|(_, there)| *there == known);
+    let (place, _) = places.next()?;
+    places.next().is_none().then_some(place * WORD)
+}
+
+pub(super) fn words(bytes: &[u8]) -> impl Iterator<Item = usize> + '_ {
+    bytes.chunks_exact(WORD).map(|word| usize::from_ne_bytes(word.try_into().unwrap_or_default()))
+}
+
+/// The stack of the calling thread, as the C library knows it.
+pub(super) fn own_words() -> Option<Words> {
+    // SAFETY: valid places; the attributes are read and destroyed once they are there.
+    unsafe {
+        let mut attributes = std::mem::zeroed();
+        if libc::pthread_getattr_np(libc::pthread_self(), &raw mut attributes) != 0 {
+            return None;
+        }
+        let (mut low, mut length, mut guard) = (std::ptr::null_mut(), 0, 0);
+        libc::pthread_attr_getstack(&raw const attributes, &raw mut low, &raw mut length);
+        libc::pthread_attr_getguardsize(&raw const attributes, &raw mut guard);
+        libc::pthread_attr_destroy(&raw mut attributes);
+        // The answer leaves out the guard.
+        Some([low.addr().checked_sub(guard)?, length + guard, guard])
+    }
+}
+
+/// The stack below a control block by its words, without the guard.
+pub(super) fn stack_of([start, length, guard]: Words, block: usize) -> Option<Range<usize>> {
+    let (low, end) = (start.checked_add(guard)?, start.checked_add(length)?);
+    (low..end).contains(&block).then_some(low..block)
+}
+
+/// The memory of the thread's own stack that can be read from `stack` on, its stack pointer; empty
+/// if it is on another one, or if its own is not known.
+///
+/// # Cost
+///
+/// At a thread's first call a system call; on the first thread one for each page of the stack that
+/// no call before has found.
 pub(super) fn from(stack: usize) -> Range<usize> {
     let (low, high) = KNOWN.get();
     if (low..high).contains(&stack) {
         return stack..high;
     }
-    let end = if high == 0 { end() } else { high };
+    if identity::tid() == identity::pid() && high == 0 || high == random_bytes() {
+        return first_threads(stack, low);
+    }
+    if high == 0
+        && let Some(own) = own()
+    {
+        KNOWN.set((own.start, own.end));
+        return if own.contains(&stack) { stack..own.end } else { 0..0 };
+    }
+    0..0
+}
+
+/// The calling thread's own stack, by its control block.
+fn own() -> Option<Range<usize>> {
+    let block = thread_pointer() as usize;
+    let at = block.checked_add(place()?)?;
+    // A thread that the C library has not made may have a shorter block.
+    if !is_readable(at..at + size_of::<Words>()) {
+        return None;
+    }
+    // SAFETY: can be read, as has just been found out, and words are aligned in a block.
+    let words = unsafe { std::ptr::with_exposed_provenance::<Words>(at).read_volatile() };
+    stack_of(words, block)
+}
+
+fn first_threads(stack: usize, low: usize) -> Range<usize> {
+    let end = random_bytes();
     if stack >= end || end - stack > DEEPEST {
         return 0..0;
     }
     // The part above was found before.
-    let unknown = stack..if stack < low { low } else { end };
+    let unknown = stack..if low != 0 && stack < low { low } else { end };
     if !is_readable(unknown) {
         return 0..0;
     }
@@ -50,13 +169,25 @@ pub(super) fn from(stack: usize) -> Range<usize> {
     stack..end
 }
 
-/// An address above all frames of the calling thread.
-fn end() -> usize {
-    if identity::tid() != identity::pid() {
-        return thread_pointer() as usize;
-    }
+/// An address above all frames of the first thread.
+fn random_bytes() -> usize {
     // SAFETY: looks up a list that the kernel has made.
     unsafe { libc::getauxval(libc::AT_RANDOM) as usize }
+}
+
+/// Fills in one less than the return address of each caller, the innermost first, for code on the
+/// calling thread whose registers these are, up to `top` on the same stack: how many. `None` if
+/// `top` is not there.
+///
+/// On a foreign stack, and on a very deep one, `top` is no bound.
+pub fn own_callers(frame: usize, stack: usize, top: usize, into: &mut [usize]) -> Option<usize> {
+    let own = from(stack);
+    if !own.is_empty() && !own.contains(&top) {
+        return None;
+    }
+    // SAFETY: `own` can be read, as has just been found out.
+    let (depth, _) = unsafe { walk::callers(frame, stack, &(own.start..top.min(own.end)), into, 0) };
+    Some(depth)
 }
 
 #[cfg(test)]
@@ -74,6 +205,7 @@ mod tests {
     #[test]
     fn own_stacks_are_known_up_to_their_ends() {
         std::thread::spawn(|| {
+            learn();
             let local = 0_u8;
             let here = (&raw const local).addr();
             let own = from(here);
@@ -82,6 +214,8 @@ mod tests {
             assert!(deeper.start < here && deeper.end == own.end, "{deeper:?} {own:?}");
             assert_eq!(from(here), own);
             assert!(from(own.end).is_empty());
+            let [start, _, guard] = own_words().unwrap();
+            assert!(from(start + guard).start == start + guard && from(start + guard - 1).is_empty());
         })
         .join()
         .unwrap();

@@ -98,6 +98,11 @@ impl<T: Copy> Queue<T> {
         }
     }
 
+    /// How many records there is room for.
+    pub(super) fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
     /// Records that found it full.
     pub(super) fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)

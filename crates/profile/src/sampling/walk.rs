@@ -62,13 +62,13 @@ pub(super) unsafe fn callers(
     frame: usize,
     stack: usize,
     own: &Range<usize>,
-    into: &mut [usize; DEPTH],
+    into: &mut [usize],
     first: usize,
 ) -> (usize, End) {
     if !own.contains(&stack) {
         let found = first + dormouse_sys::stack::walk(frame, stack, &mut into[first..]);
         into[first..found].iter_mut().for_each(|address| *address -= 1);
-        return (found, if found == DEPTH { End::Cut } else { End::Lost });
+        return (found, if found == into.len() { End::Cut } else { End::Lost });
     }
     let (mut frame, mut above) = (frame, stack);
     for (found, place) in into.iter_mut().enumerate().skip(first) {
@@ -95,5 +95,5 @@ pub(super) unsafe fn callers(
         above = frame + FRAME;
         frame = next;
     }
-    (DEPTH, End::Cut)
+    (into.len(), End::Cut)
 }

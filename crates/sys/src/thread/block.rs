@@ -90,6 +90,7 @@ impl ThreadBlock {
     }
 
     /// The thread's start number: with the tid never reused in a process.
+    #[inline]
     pub fn start(&self) -> u64 {
         self.start.load(Ordering::Relaxed)
     }
@@ -128,6 +129,7 @@ impl ThreadBlock {
     }
 
     /// Its index in the table, below [`MAX_THREADS`]; the next thread in the block has the same.
+    #[inline]
     pub fn index(&self) -> usize {
         (std::ptr::from_ref(self) as usize - BLOCKS.as_ptr() as usize) / size_of::<Self>()
     }

@@ -301,6 +301,7 @@ fn measure(kind: ProfileKind) -> &'static str {
         ProfileKind::Cpu => "of CPU time",
         ProfileKind::Alloc => "allocated",
         ProfileKind::Faults => "page faults",
+        ProfileKind::Wall => "of wall time",
     }
 }
 

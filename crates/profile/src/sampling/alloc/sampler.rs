@@ -17,6 +17,7 @@ use crate::Error;
 use crate::mappings::Mappings;
 use crate::options::Options;
 use crate::profile::{Profile, ProfileKind};
+use crate::sampling::own_stack;
 use crate::sampling::queue::Queue;
 use crate::sampling::sum::Sum;
 
@@ -70,6 +71,7 @@ impl Sampler {
 
     /// Begins a profile.
     pub(in crate::sampling) fn start(&mut self, number: u64, options: &Options) -> Result<(), Error> {
+        own_stack::learn();
         let unavailable = |why: String| Error::Unavailable(why);
         let Some(heap) = options.heap else {
             return Err(unavailable(

@@ -2,21 +2,20 @@
 //!
 //! The C library puts a thread's control block, in which the kernel knows an address, at the upper
 //! end of its stack. The block also says where the stack begins, in words that have no name outside
-//! of the library. They are found by example: the sampler's own thread asks the library for its
-//! stack, and looks for the answer in its own block. Every thread's block has them at the same
-//! distance. Where there is no such place no bounds are known, and the kernel copies stacks.
+//! of the library, and which [`own_stack`] finds. Where there is no such place no bounds are known,
+//! and the kernel copies stacks.
 //!
 //! Memory that can be read is no bound: a fiber's stack may lie right below, and what is between a
 //! fiber's stack pointer and the control block may go while the thread runs.
 //!
 //! # References
 //!
-//! `pthread_getattr_np(3)`, `get_robust_list(2)`; glibc `nptl/descr.h`: `stackblock`.
+//! `get_robust_list(2)`.
 //!
 //! # Safety
 //!
-//! The unsafe code asks the kernel for an address of another thread's, and the C library for the
-//! calling thread's stack. Control blocks are read through the kernel.
+//! The unsafe code asks the kernel for an address of another thread's. Control blocks are read
+//! through the kernel.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -24,17 +23,10 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
 
 use dormouse_sys::process::identity;
+use dormouse_sys::rseq::thread_pointer;
 
 use crate::mappings::Mappings;
-
-/// No control block is longer.
-const LONGEST: usize = 8192;
-
-const WORD: usize = size_of::<usize>();
-
-/// The stack as a control block has it: its first address, its length and that of the guard,
-/// which is a part of it.
-type Known = [usize; 3];
+use crate::sampling::own_stack::{self, Words};
 
 /// The place of the words in control blocks.
 #[derive(Debug, Default)]
@@ -47,9 +39,8 @@ pub(super) struct Blocks {
 impl Blocks {
     /// Finds the place, on a thread that the C library has made.
     pub(super) fn find() -> Self {
-        let memory = File::open("/proc/self/mem").ok();
-        let distance = memory.as_ref().and_then(distance);
-        Self { memory, distance }
+        own_stack::learn();
+        Self { memory: File::open("/proc/self/mem").ok(), distance: distance() }
     }
 
     /// The bounds of a thread's own stack, if they are known.
@@ -59,54 +50,20 @@ impl Blocks {
             return Some(stack.start as usize..stack.end as usize);
         }
         let block = control_block(tid)?;
-        let mut bytes = [0; 3 * WORD];
+        let mut bytes = [0; size_of::<Words>()];
         let at = block.checked_add_signed(self.distance?)?;
         self.memory.as_ref()?.read_exact_at(&mut bytes, at as u64).ok()?;
-        let mut words = words(&bytes);
-        let [start, length, guard]: Known = std::array::from_fn(|_| words.next().unwrap_or(0));
-        let (low, end) = (start.checked_add(guard)?, start.checked_add(length)?);
-        let is_right = (low..end).contains(&block) && mappings.readable_from(block as u64)? <= low as u64;
-        is_right.then_some(low..block)
+        let mut words = own_stack::words(&bytes);
+        let own = own_stack::stack_of(std::array::from_fn(|_| words.next().unwrap_or(0)), block)?;
+        (mappings.readable_from(block as u64)? <= own.start as u64).then_some(own)
     }
 }
 
 /// The distance from the address that the kernel knows of the calling thread to the words on its
 /// stack.
-fn distance(memory: &File) -> Option<isize> {
-    let known = own_stack()?;
-    // SAFETY: gives the address of the calling thread's control block.
-    let block = unsafe { libc::pthread_self() } as usize;
-    let mut bytes = [0; LONGEST];
-    // Memory may end behind the block.
-    let length = memory.read_at(&mut bytes, block as u64).ok()?;
-    let words: Vec<usize> = words(&bytes[..length]).collect();
-    let mut places = words.windows(known.len()).enumerate().filter(|(_, there)| *there == known);
-    let (place, _) = places.next()?;
-    if places.next().is_some() {
-        return None;
-    }
-    Some((block + place * WORD).wrapping_sub(control_block(identity::tid())?).cast_signed())
-}
-
-fn words(bytes: &[u8]) -> impl Iterator<Item = usize> + '_ {
-    bytes.chunks_exact(WORD).map(|word| usize::from_ne_bytes(word.try_into().unwrap_or_default()))
-}
-
-/// The stack of the calling thread, as the C library knows it.
-fn own_stack() -> Option<Known> {
-    // SAFETY: valid places; the attributes are read and destroyed once they are there.
-    unsafe {
-        let mut attributes = std::mem::zeroed();
-        if libc::pthread_getattr_np(libc::pthread_self(), &raw mut attributes) != 0 {
-            return None;
-        }
-        let (mut low, mut length, mut guard) = (std::ptr::null_mut(), 0, 0);
-        libc::pthread_attr_getstack(&raw const attributes, &raw mut low, &raw mut length);
-        libc::pthread_attr_getguardsize(&raw const attributes, &raw mut guard);
-        libc::pthread_attr_destroy(&raw mut attributes);
-        // The answer leaves out the guard.
-        Some([low.addr().checked_sub(guard)?, length + guard, guard])
-    }
+fn distance() -> Option<isize> {
+    let words = (thread_pointer() as usize).checked_add(own_stack::place()?)?;
+    Some(words.wrapping_sub(control_block(identity::tid())?).cast_signed())
 }
 
 /// An address in the control block of a thread, if the C library has told the kernel one.
@@ -129,7 +86,7 @@ mod tests {
             let (tell, told) = std::sync::mpsc::channel();
             let (end, ended) = std::sync::mpsc::channel::<()>();
             let run = move || {
-                let [start, _, guard] = own_stack().unwrap();
+                let [start, _, guard] = own_stack::own_words().unwrap();
                 tell.send((identity::tid(), start + guard, control_block(identity::tid()))).unwrap();
                 let _ = ended.recv();
             };

@@ -386,8 +386,11 @@ impl Sampler {
             }
         };
         // First: those in the other queue came later, for these had no more room.
-        while unwinding.as_mut().is_some_and(|unwinding| unwinding.pop(&mut give)) {}
-        while self.queue.pop(|record| give(record, record)).is_some() {}
+        // No more than there is room for: samples may come as fast as stacks are unwound, and
+        // errands wait.
+        let room = self.queue.capacity();
+        let _ = (0..room).all(|_| unwinding.as_mut().is_some_and(|unwinding| unwinding.pop(&mut give)));
+        let _ = (0..room).all(|_| self.queue.pop(|record| give(record, record)).is_some());
     }
 
     fn refresh_mappings(&mut self) {

@@ -49,6 +49,8 @@ pub enum Phase {
     Rows,
     /// Reset: the breakpoints of groups that each thread has.
     Lines,
+    /// Reset: the run to which times of tasks belong.
+    Waits,
     /// Reset: the cells that each thread adds to.
     Cells,
     /// Reset: the spans of threads, which have pending counts.

@@ -1,0 +1,160 @@
+//! Durations in exponential buckets.
+//!
+//! The buckets are those of OpenTelemetry's exponential histogram at scale 2: the upper bound of
+//! each is 2^(1/4) times that of the one before, so a bucket is 19 % wide. Durations up to
+//! [`ZERO_THRESHOLD_NS`] are in the zero bucket, those beyond the last bound in the last bucket.
+//!
+//! # References
+//!
+//! OpenTelemetry, Metrics Data Model, `ExponentialHistogram`.
+
+/// The scale, as OpenTelemetry defines it.
+pub const SCALE: i32 = 2;
+
+/// Durations up to this many nanoseconds are in the zero bucket.
+pub const ZERO_THRESHOLD_NS: u64 = 64;
+
+/// The index, as OpenTelemetry counts, of the first bucket after the zero bucket.
+pub const OFFSET: i32 = 24;
+
+/// The buckets, the zero bucket included: durations up to 73 minutes.
+pub const BUCKETS: usize = 1 + 36 * 4;
+
+/// 2^(1/4), 2^(2/4), 2^(3/4), in 2^-63.
+const STEPS: [u64; 3] = [0x9837_F051_8DB8_A96F, 0xB504_F333_F9DE_6484, 0xD744_FCCA_D69D_6AF4];
+
+/// The place of a duration in [`Histogram::buckets`].
+#[inline]
+pub(crate) fn place(ns: u64) -> usize {
+    if ns <= ZERO_THRESHOLD_NS {
+        return 0;
+    }
+    let power = 63 - ns.leading_zeros() as usize;
+    let mantissa = ns << ns.leading_zeros();
+    let steps: usize = STEPS.iter().map(|&step| usize::from(mantissa >= step)).sum();
+    // Upper bounds belong to their buckets; of all bounds the powers of two alone are whole
+    // numbers.
+    let is_bound = usize::from(ns.is_power_of_two());
+    (1 + (power - 6) * 4 + steps - is_bound).min(BUCKETS - 1)
+}
+
+/// The upper bound of a bucket, in nanoseconds.
+pub fn upper_bound_ns(place: usize) -> f64 {
+    ZERO_THRESHOLD_NS as f64 * (place as f64 / 4.0).exp2()
+}
+
+/// How many durations fell into each bucket.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Histogram {
+    /// The zero bucket, and those after it.
+    pub buckets: [u64; BUCKETS],
+    /// The longest duration, in nanoseconds.
+    pub max_ns: u64,
+    /// The task that it was of; 0 if there is none.
+    pub max_task: u64,
+    /// Of requests, a task of each bucket, one of the last; 0: none is known.
+    pub tasks: [u64; BUCKETS],
+}
+
+impl Default for Histogram {
+    fn default() -> Self {
+        Self { buckets: [0; BUCKETS], max_ns: 0, max_task: 0, tasks: [0; BUCKETS] }
+    }
+}
+
+impl Histogram {
+    /// How many durations there are.
+    pub fn count(&self) -> u64 {
+        // Counts of another process may be any numbers.
+        self.buckets.iter().fold(0, |count, &n| count.saturating_add(n))
+    }
+
+    /// The durations that have come since `before`, a look at the same durations. Their longest is
+    /// known if it is the longest of all; else the end of its bucket bounds it, and `max_task` is a
+    /// task of that bucket, if one is known to have come since.
+    #[must_use]
+    pub fn since(&self, before: &Self) -> Self {
+        let buckets = std::array::from_fn(|at| self.buckets[at].saturating_sub(before.buckets[at]));
+        let is_new = |at: usize| buckets[at] > 0 && self.tasks[at] != before.tasks[at];
+        let tasks = std::array::from_fn(|at| if is_new(at) { self.tasks[at] } else { 0 });
+        if self.max_ns > before.max_ns {
+            return Self { buckets, tasks, ..*self };
+        }
+        let last = buckets.iter().rposition(|&n| n > 0);
+        let (bound, max_task) = last.map_or((0, 0), |last| (upper_bound_ns(last) as u64, tasks[last]));
+        Self { buckets, max_ns: self.max_ns.min(bound), max_task, tasks }
+    }
+
+    /// The duration that the share `share` of all does not exceed, in nanoseconds; `None` if there
+    /// are none. It lies within its bucket, and not beyond the longest.
+    pub fn quantile_ns(&self, share: f64) -> Option<u64> {
+        let count = self.count();
+        let rank = share.clamp(0.0, 1.0) * count as f64;
+        let mut before = 0_u64;
+        let (place, inside) =
+            self.buckets.iter().enumerate().filter(|(_, n)| **n > 0).find_map(|(place, n)| {
+                before = before.saturating_add(*n);
+                let reached = before as f64 >= rank;
+                reached.then(|| (place, 1.0 - (before as f64 - rank) / *n as f64))
+            })?;
+        let upper = upper_bound_ns(place);
+        let lower = if place == 0 { 0.0 } else { upper_bound_ns(place - 1) };
+        Some(((lower + (upper - lower) * inside.clamp(0.0, 1.0)) as u64).min(self.max_ns))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_bound_is_in_its_bucket() {
+        for at in 1..BUCKETS - 1 {
+            let bound = upper_bound_ns(at);
+            assert_eq!(place(bound.floor() as u64), at, "{bound}");
+            assert_eq!(place(bound.floor() as u64 + 1), at + 1, "{bound}");
+        }
+        assert_eq!((place(0), place(64), place(u64::MAX)), (0, 0, BUCKETS - 1));
+    }
+
+    fn of(durations: &[u64]) -> Histogram {
+        let mut histogram = Histogram::default();
+        for (&ns, task) in durations.iter().zip(1..) {
+            histogram.buckets[place(ns)] += 1;
+            histogram.tasks[place(ns)] = task;
+            if ns > histogram.max_ns {
+                (histogram.max_ns, histogram.max_task) = (ns, task);
+            }
+        }
+        histogram
+    }
+
+    #[test]
+    fn a_difference_is_of_later_durations() {
+        let all = [70, 5_000, 1_000_000, 80, 90_000];
+        let (before, now) = (of(&all[..3]), of(&all));
+        let since = now.since(&before);
+        assert_eq!(since.buckets, of(&all[3..]).buckets);
+        assert_eq!(since.max_task, 5, "of the longest bucket that is new");
+        assert!((90_000..=90_000 * 6 / 5).contains(&since.max_ns), "{}", since.max_ns);
+        let slow = of(&[70, 5_000, 1_000_000, 80, 90_000, 2_000_000]).since(&now);
+        assert_eq!((slow.count(), slow.max_ns, slow.max_task), (1, 2_000_000, 6));
+        assert_eq!(now.since(&now), Histogram::default());
+    }
+
+    #[test]
+    fn a_quantile_is_in_its_ranks_bucket() {
+        let durations: Vec<u64> = (1..=1_000).map(|n| n * n * 40).collect();
+        let histogram = of(&durations);
+        for share in [0.01, 0.5, 0.9, 0.99, 1.0] {
+            let exact = durations[(share * 1_000.0) as usize - 1];
+            let shown = histogram.quantile_ns(share).unwrap();
+            assert_eq!(place(shown.max(1)), place(exact), "{share}: {shown} for {exact}");
+        }
+        assert_eq!(histogram.quantile_ns(1.0), Some(histogram.max_ns));
+        assert_eq!(Histogram::default().quantile_ns(0.5), None);
+        let mut most = histogram;
+        most.buckets = [u64::MAX; BUCKETS];
+        assert!(most.quantile_ns(0.99).is_some(), "no number of durations is too large");
+    }
+}

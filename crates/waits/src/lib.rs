@@ -1,0 +1,59 @@
+//! Where tasks spend their time: in a poll, waiting for a thread, or awaiting something.
+//!
+//! Each line relies on those above it alone.
+//!
+//! | module | is |
+//! |---|---|
+//! | `primitive` | atomics, or loom's |
+//! | `memory` | zeroed memory of the kernel's, which never goes |
+//! | `sequence` | words of one writer, which readers see whole |
+//! | [`buckets`] | durations in exponential buckets |
+//! | `share` | who uses a slot, and the runtime's waker in it |
+//! | `slot`, `slab` | what is known of one task; all tasks |
+//! | `rows` | what each thread has added up for each group |
+//! | [`Waiting`] | times are taken as long as one lives |
+//! | [`places`] | the stacks at which leaves take wakers |
+//! | `waker` | the waker around the runtime's |
+//! | [`Stretch`] | a thread is in a task |
+//! | [`TaskWaits`] | a task's part: its polls, and its end |
+//! | [`living`], [`polled`] | the tasks that are, and those that threads poll |
+//! | [`read`], [`times_by_place`] | the times of groups, also by place |
+//!
+//! A task is *in a poll*, *runnable* (woken, and not polled yet), or *awaiting* (neither). The
+//! three times add up to its age. The account says how much of a poll was spent on a CPU.
+//!
+//! Nobody takes times until a [`Waiting`] lives: then a poll costs one sleeping instruction.
+//!
+//! # Things it does not do
+//!
+//! Tasks that began while nobody took times are known from their next poll on. A task that is never
+//! polled again is not.
+
+#![deny(unsafe_code)]
+
+pub mod buckets;
+mod living;
+mod memory;
+mod place_times;
+pub mod places;
+mod primitive;
+mod read;
+mod rows;
+mod sequence;
+mod share;
+mod slab;
+mod slot;
+mod stretch;
+mod task;
+mod waiting;
+mod waker;
+
+pub use buckets::Histogram;
+pub use living::{LivingPart, LivingTask, PolledTask, TaskState, living, living_part, polled, wake_unplaced};
+pub use place_times::{PlaceTime, times_by_place};
+pub use places::Placing;
+pub use read::{GroupWaits, read};
+pub use slab::refused;
+pub use stretch::Stretch;
+pub use task::{TaskWaits, Who};
+pub use waiting::{Waiting, is_on, taken_for};

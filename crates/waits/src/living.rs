@@ -1,0 +1,277 @@
+//! The tasks that are.
+
+use std::panic::catch_unwind;
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+
+use dormouse_clock::{stamp, ticks_to_ns};
+
+use crate::places;
+use crate::rows::{self, Wait};
+use crate::slab;
+use crate::slot::{PLACES, Slot, at};
+use crate::stretch::DEPTH;
+use crate::waiting::{is_on, run};
+use crate::waker;
+
+/// The state of a task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TaskState {
+    /// It is in a poll.
+    Polled,
+    /// It was woken, and is not polled yet.
+    Runnable,
+    /// It awaits something.
+    Awaiting,
+}
+
+/// A task, a moment ago. Times are in nanoseconds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LivingTask {
+    /// Its number.
+    pub task: u64,
+    /// The number of its group.
+    pub group: u32,
+    /// Its age; `None` if it began before times were taken.
+    pub age_ns: Option<u64>,
+    /// Its state.
+    pub state: TaskState,
+    /// For how long.
+    pub for_ns: u64,
+    /// Its time in polls so far.
+    pub poll_ns: u64,
+    /// Its time from wakes to polls so far.
+    pub runnable_ns: u64,
+    /// Its time without either so far.
+    pub await_ns: u64,
+    /// Polls that have ended.
+    pub polls: u64,
+    /// Wakes that made it runnable.
+    pub wakes: u64,
+    /// The numbers of the [places](crate::places) where its leaves have taken wakers. None, if they
+    /// have done so before somebody asked.
+    pub places: Vec<u32>,
+    /// Whether something has a waker of it. A task that awaits, and has none out, waits for nothing
+    /// that could wake it.
+    pub has_waker: bool,
+}
+
+/// All tasks that have been polled, or have begun, while times were taken.
+///
+/// # Cost
+///
+/// A look at each. Nobody is stopped.
+pub fn living() -> impl Iterator<Item = LivingTask> {
+    let run = run();
+    slab::all().filter_map(move |slot| look(slot, run))
+}
+
+/// Some of [`living`], so that a reader of very many may do something else in between.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LivingPart {
+    /// The tasks.
+    pub tasks: Vec<LivingTask>,
+    /// Where the next part begins; `None`: this one is behind the last task, and empty.
+    pub next: Option<usize>,
+}
+
+/// A part of all living tasks, from `from` on: 0, or [`LivingPart::next`] of the part before. It
+/// has at most `most` tasks.
+///
+/// A task stays in its place. So one that lives all the time is in exactly one part, and stands
+/// there as it was when that was read.
+///
+/// # Cost
+///
+/// A look at `most` places at most.
+pub fn living_part(from: usize, most: usize) -> LivingPart {
+    let run = run();
+    let (slots, all) = slab::part(from, most);
+    let tasks = slots.filter_map(|slot| look(slot, run)).collect();
+    LivingPart { tasks, next: (from < all).then(|| all.min(from.saturating_add(most))) }
+}
+
+/// A task that a thread polls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PolledTask {
+    /// The index of the thread's block.
+    pub block: usize,
+    /// The task's number.
+    pub task: u64,
+    /// The number of its group.
+    pub group: u32,
+    /// When the poll began, as a stamp: with the task's number it stands for the poll.
+    pub begun: u64,
+    /// For how long it has lasted, in nanoseconds.
+    pub for_ns: u64,
+}
+
+/// The tasks that threads poll now, those of each thread from the innermost outwards.
+///
+/// # Cost
+///
+/// A look at each thread that has polled.
+pub fn polled() -> impl Iterator<Item = PolledTask> {
+    let run = run();
+    rows::shelves().flat_map(move |(block, shelf)| {
+        std::iter::successors(shelf.polled(), |slot| at(&slot.outer)).take(DEPTH).map_while(move |slot| {
+            let (stamps, now) = stamps(slot, run)?;
+            let task = slot.task.load(Ordering::Relaxed);
+            let group = slot.group.load(Ordering::Relaxed);
+            let for_ns = ticks_to_ns(now.saturating_sub(stamps.polling));
+            (stamps.polling != 0).then_some(PolledTask { block, task, group, begun: stamps.polling, for_ns })
+        })
+    })
+}
+
+/// A task as its slot has it, of one moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Stamps {
+    pub(crate) begun: u64,
+    pub(crate) since: u64,
+    pub(crate) polling: u64,
+    pub(crate) woken: u64,
+    pub(crate) ticks: [u64; 3],
+    pub(crate) polls: u64,
+    pub(crate) wakes: u64,
+    /// Whether that is so: a task that never stops writing is taken as it is seen.
+    pub(crate) is_whole: bool,
+}
+
+/// A whole look at a slot that a task with times of that run holds, and the present moment.
+pub(crate) fn stamps(slot: &Slot, run: u64) -> Option<(Stamps, u64)> {
+    // Acquire: pairs with the additions of the task's begin and end.
+    let life = slot.life.load(Ordering::Acquire);
+    if life.is_multiple_of(2) || slot.run.load(Ordering::Relaxed) != run {
+        return None;
+    }
+    let load = |word: &AtomicU64| word.load(Ordering::Relaxed);
+    let (stamps, is_whole) = slot.sequence.read(|| Stamps {
+        begun: load(&slot.begun),
+        since: load(&slot.since),
+        polling: load(&slot.polling),
+        woken: load(&slot.woken),
+        ticks: slot.ticks.each_ref().map(load),
+        polls: load(&slot.polls),
+        wakes: load(&slot.wakes),
+        is_whole: true,
+    });
+    let stamps = Stamps { is_whole, ..stamps };
+    fence(Ordering::Acquire);
+    (slot.life.load(Ordering::Relaxed) == life).then(|| (stamps, stamp()))
+}
+
+impl Stamps {
+    /// The task's state, since when, and the ticks in polls, runnable, and awaiting, until now.
+    pub(crate) fn until(&self, now: u64) -> (TaskState, u64, [u64; 3]) {
+        let mut ticks = self.ticks;
+        if self.polling != 0 {
+            ticks[0] += now.saturating_sub(self.polling);
+            return (TaskState::Polled, self.polling, ticks);
+        }
+        let wait = Wait::new(self.since, self.woken, now);
+        ticks[1] += wait.runnable();
+        ticks[2] += wait.awaited();
+        if self.woken == 0 {
+            (TaskState::Awaiting, self.since, ticks)
+        } else {
+            (TaskState::Runnable, wait.woken, ticks)
+        }
+    }
+}
+
+/// Wakes each task that awaits something at a place that is not known: how many. They are polled
+/// once more, as any runtime may do, and their leaves take wakers again. A task that something has
+/// woken, or that has no waker out, is left alone; all are while nobody asks for places.
+///
+/// # Cost
+///
+/// A look at each task, and a wake of those, by the runtime's own waker on this thread.
+pub fn wake_unplaced() -> usize {
+    let run = run();
+    let is_meant = |slot: &&'static Slot| {
+        look(slot, run).is_some_and(|task| task.state == TaskState::Awaiting && task.places.is_empty())
+    };
+    // Else a wake tells no place, and the next call wakes them all again.
+    if !is_on() || !places::are_asked() {
+        return 0;
+    }
+    // The runtime's wake is code of the host's: a panic of one is no reason to leave out the rest.
+    let is_woken = |slot: &&'static Slot| catch_unwind(|| waker::wake_task(slot)).unwrap_or(false);
+    slab::all().filter(is_meant).filter(is_woken).count()
+}
+
+/// A whole look at a slot.
+pub(crate) fn look(slot: &'static Slot, run: u64) -> Option<LivingTask> {
+    let (stamps, now) = stamps(slot, run)?;
+    let (state, from, ticks) = stamps.until(now);
+    let [poll_ns, runnable_ns, await_ns] = ticks.map(ticks_to_ns);
+    // That with which a task begins is none.
+    let is_woken = stamps.woken != 0 && stamps.polls != 0;
+    Some(LivingTask {
+        task: slot.task.load(Ordering::Relaxed),
+        group: slot.group.load(Ordering::Relaxed),
+        age_ns: (stamps.begun != 0).then(|| ticks_to_ns(now.saturating_sub(stamps.begun))),
+        state,
+        for_ns: ticks_to_ns(now.saturating_sub(from)),
+        poll_ns,
+        runnable_ns,
+        await_ns,
+        polls: stamps.polls,
+        wakes: stamps.wakes + u64::from(is_woken),
+        places: (0..PLACES)
+            .map(|n| slot.places[n].load(Ordering::Relaxed))
+            .filter(|place| *place != 0)
+            .collect(),
+        has_waker: waker::is_awaited(slot),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+    use std::task::{Context, Waker};
+    use std::thread;
+
+    use super::*;
+    use crate::{TaskWaits, Waiting, Who};
+
+    /// How many whole looks there were at a task, in each of which its times added up.
+    fn look_all_the_time(task: u64, ends: &AtomicBool) -> usize {
+        let mut looks = 0;
+        while !ends.load(Ordering::Relaxed) {
+            for slot in slab::all().filter(|slot| slot.task.load(Ordering::Relaxed) == task) {
+                let Some((stamps, now)) = stamps(slot, run()).filter(|(stamps, _)| stamps.is_whole) else {
+                    continue;
+                };
+                // The counters of two processors may differ.
+                let now = now.max(stamps.since).max(stamps.polling);
+                let (_, _, ticks) = stamps.until(now);
+                assert_eq!(ticks.iter().sum::<u64>(), now - stamps.begun, "{stamps:?}");
+                looks += 1;
+            }
+        }
+        looks
+    }
+
+    #[test]
+    fn times_add_up_to_the_age() {
+        let _waiting = Waiting::start().unwrap();
+        let who = Who { task: 0xdead_0001, group: 900 };
+        let mut waits = TaskWaits::begun(who);
+        let ends = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let looking = scope.spawn(|| look_all_the_time(who.task, &ends));
+            for n in 0..200_000 {
+                let waker = waits.poll(who, &mut Context::from_waker(Waker::noop()), |cx| cx.waker().clone());
+                if n % 3 != 0 {
+                    waker.wake();
+                }
+                if n % 64 == 0 {
+                    thread::yield_now();
+                }
+            }
+            ends.store(true, Ordering::Relaxed);
+            assert!(looking.join().unwrap() > 0);
+        });
+    }
+}

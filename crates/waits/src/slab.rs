@@ -1,0 +1,147 @@
+//! All slots: mapped when they are needed, handed on, and never unmapped.
+//!
+//! # Invariants
+//!
+//! 1. A slot stays where it is, and is a slot for ever. So a look at one needs no lock, and what it
+//!    saw is checked by the slot's `life`.
+//! 2. A free slot is in one list. A list is one word: its first slot, and a count of changes, so
+//!    that a thread that has looked at a first slot finds out that others have taken and given it
+//!    back. (The count goes around after 2^32 changes of one list in the midst of one exchange.)
+//! 3. Slots of threads that a fork does not copy stay taken in the child.
+//!
+//! # Safety
+//!
+//! The unsafe code makes references to slots, whose mappings stay.
+#![allow(unsafe_code)]
+
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+
+use crate::memory::{self, InChild};
+use crate::slot::Slot;
+
+/// How many slots are mapped at once.
+const CHUNK: usize = 1024;
+
+/// How many chunks there can be.
+const CHUNKS: usize = 1024;
+
+/// Lists of free slots: threads that begin tasks at the same time have different ones, mostly.
+const LISTS: usize = 16;
+
+static MAPPED: [AtomicPtr<Slot>; CHUNKS] = [const { AtomicPtr::new(ptr::null_mut()) }; CHUNKS];
+/// How many chunks there are.
+static COUNT: AtomicU32 = AtomicU32::new(0);
+/// Tasks for which there was no slot.
+static REFUSED: AtomicU64 = AtomicU64::new(0);
+
+/// The first free slot's index and one in the lower half, and a count of changes in the upper.
+#[repr(align(128))]
+struct List(AtomicU64);
+
+static FREE: [List; LISTS] = [const { List(AtomicU64::new(0)) }; LISTS];
+
+fn slot(index: u32) -> Option<&'static Slot> {
+    // Acquire: pairs with the exchange in `grow`.
+    let chunk = MAPPED.get(index as usize / CHUNK)?.load(Ordering::Acquire);
+    // SAFETY: null, or a chunk of that many slots, which stays.
+    (!chunk.is_null()).then(|| unsafe { &*chunk.add(index as usize % CHUNK) })
+}
+
+impl List {
+    fn pop(&self) -> Option<&'static Slot> {
+        let mut head = self.0.load(Ordering::Acquire);
+        loop {
+            let first = slot((head as u32).checked_sub(1)?)?;
+            let next = u64::from(first.next.load(Ordering::Relaxed));
+            let changed = (head >> 32).wrapping_add(1) << 32 | next;
+            match self.0.compare_exchange_weak(head, changed, Ordering::Acquire, Ordering::Acquire) {
+                Ok(_) => return Some(first),
+                Err(now) => head = now,
+            }
+        }
+    }
+
+    /// Puts a chain of slots, from `first` to `last`, in front.
+    fn push(&self, first: u32, last: &Slot) {
+        let mut head = self.0.load(Ordering::Relaxed);
+        loop {
+            last.next.store(head as u32, Ordering::Relaxed);
+            let changed = (head >> 32).wrapping_add(1) << 32 | u64::from(first + 1);
+            // Release: who pops finds the slot as it was left.
+            match self.0.compare_exchange_weak(head, changed, Ordering::Release, Ordering::Relaxed) {
+                Ok(_) => return,
+                Err(now) => head = now,
+            }
+        }
+    }
+}
+
+/// A slot that nobody uses; `None` where there is no room, which is counted. Threads that begin
+/// tasks say different numbers.
+pub(crate) fn take(near: usize) -> Option<&'static Slot> {
+    let home = near % LISTS;
+    let found = FREE[home].pop().or_else(|| FREE.iter().find_map(List::pop)).or_else(|| grow(&FREE[home]));
+    match found {
+        Some(slot) => slot.home.store(home as u32, Ordering::Relaxed),
+        None => _ = REFUSED.fetch_add(1, Ordering::Relaxed),
+    }
+    found
+}
+
+/// Maps a chunk: its first slot, with the others in `list`.
+#[cold]
+fn grow(list: &List) -> Option<&'static Slot> {
+    let count = COUNT.load(Ordering::Acquire) as usize;
+    if count >= CHUNKS {
+        return None;
+    }
+    let chunk = memory::map::<Slot>(CHUNK, InChild::Copied)?;
+    let own = chunk.as_ptr().cast_mut();
+    // A place for it; other threads grow at the same time.
+    let at = (count..CHUNKS).find(|&at| {
+        // Release: who finds it finds it zeroed.
+        MAPPED[at].compare_exchange(ptr::null_mut(), own, Ordering::Release, Ordering::Relaxed).is_ok()
+    })?;
+    COUNT.fetch_max(at as u32 + 1, Ordering::Release);
+    let first = (at * CHUNK) as u32;
+    for (n, slot) in (0..).zip(chunk) {
+        slot.index.store(first + n, Ordering::Relaxed);
+        slot.next.store(first + n + 2, Ordering::Relaxed);
+    }
+    list.push(first + 1, &chunk[CHUNK - 1]);
+    Some(&chunk[0])
+}
+
+/// Gives back a slot that nobody uses any more.
+pub(crate) fn give_back(slot: &Slot) {
+    let home = slot.home.load(Ordering::Relaxed) as usize % LISTS;
+    FREE[home].push(slot.index.load(Ordering::Relaxed), slot);
+}
+
+/// All slots, used and free.
+pub(crate) fn all() -> impl Iterator<Item = &'static Slot> {
+    let count = COUNT.load(Ordering::Acquire) as usize;
+    MAPPED[..count].iter().flat_map(|chunk| {
+        // Acquire: pairs with the exchange in `grow`.
+        let chunk = chunk.load(Ordering::Acquire);
+        if chunk.is_null() {
+            return &[][..];
+        }
+        // SAFETY: a chunk of that many slots, which stays.
+        unsafe { std::slice::from_raw_parts(chunk, CHUNK) }
+    })
+}
+
+/// At most `most` slots from the one with this index on, used and free; and how many there are in
+/// all.
+pub(crate) fn part(from: usize, most: usize) -> (impl Iterator<Item = &'static Slot>, usize) {
+    let all = COUNT.load(Ordering::Acquire) as usize * CHUNK;
+    let end = all.min(from.saturating_add(most));
+    ((from.min(end)..end).filter_map(|index| slot(index as u32)), all)
+}
+
+/// How often a task found no room for what is known of it: it has no times.
+pub fn refused() -> u64 {
+    REFUSED.load(Ordering::Relaxed)
+}

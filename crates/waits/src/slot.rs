@@ -1,0 +1,100 @@
+//! The knowledge of one task.
+//!
+//! A slot is used by a task (its *holder*) and by the wakers that the task's leaves have taken. It
+//! is given back when both have left it, so a waker that comes after the task's end finds a slot
+//! that belongs to no other.
+//!
+//! # Invariants
+//!
+//! 1. The task alone writes the fields from `sequence` on, within a write of the sequence.
+//! 2. `life` is odd while a task holds the slot. It is never the same for two tasks, until it has
+//!    gone around.
+//! 3. A slot of the present run is in a poll, or has an open wait in one row.
+//!
+//! # Safety
+//!
+//! The unsafe code says that slots may be zeroed and shared, and makes references to slots, which
+//! stay.
+#![allow(unsafe_code)]
+
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::task::Waker;
+
+use crate::memory::Zeroed;
+use crate::sequence::Sequence;
+use crate::share::Share;
+
+/// The places of one wait: a task may wait for several things at once.
+pub(crate) const PLACES: usize = 4;
+
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(crate) struct Slot {
+    /// The users of the slot, and the runtime's waker while leaves hold ours.
+    pub(crate) share: Share,
+    /// The thread that polls with the slot's waker, by its start number, as long as it does; else
+    /// 0.
+    pub(crate) poller: AtomicU64,
+    /// The runtime's waker of that poll.
+    pub(crate) lent: AtomicPtr<Waker>,
+    /// The first wake since the last poll began, as a stamp; 0: none. Any thread's.
+    pub(crate) woken: AtomicU64,
+    /// The slot of the task that this one wakes; null: this one is it.
+    pub(crate) of: AtomicPtr<Slot>,
+    /// The slab's: its number, and the list where it belongs.
+    pub(crate) index: AtomicU32,
+    pub(crate) home: AtomicU32,
+
+    pub(crate) sequence: Sequence,
+    /// When the task began, as a stamp; 0: before times were taken.
+    pub(crate) begun: AtomicU64,
+    /// When the last poll ended, or the task began.
+    pub(crate) since: AtomicU64,
+    /// When the poll that goes on began; 0 in between.
+    pub(crate) polling: AtomicU64,
+    /// Ticks in polls, runnable, and awaiting.
+    pub(crate) ticks: [AtomicU64; 3],
+    pub(crate) polls: AtomicU64,
+    pub(crate) wakes: AtomicU64,
+
+    /// The run of [`crate::waiting`] to which the stamps belong.
+    pub(crate) run: AtomicU64,
+    pub(crate) task: AtomicU64,
+    pub(crate) group: AtomicU32,
+    pub(crate) life: AtomicU32,
+    /// The slot whose waker is lent: this one (null), or one of its cells.
+    pub(crate) cell: AtomicPtr<Slot>,
+    /// The task inside of whose poll this one is polled.
+    pub(crate) outer: AtomicPtr<Slot>,
+
+    /// The places where the leaves have taken wakers, by their numbers; 0: none.
+    pub(crate) places: [AtomicU32; PLACES],
+    /// How many of them were taken in this poll.
+    pub(crate) taken: AtomicU8,
+    /// The upper end of the stack of the poll that goes on.
+    pub(crate) top: AtomicUsize,
+    /// Leaves are to take wakers again at the next poll. Any thread's.
+    pub(crate) renew: AtomicBool,
+
+    /// The slab's: the next free slot's number and one.
+    pub(crate) next: AtomicU32,
+}
+
+// SAFETY: atomics alone, of which zero is a value.
+unsafe impl Zeroed for Slot {}
+
+/// The slot at `place`, if there is one.
+#[inline]
+pub(crate) fn at(place: &AtomicPtr<Slot>) -> Option<&'static Slot> {
+    // SAFETY: null, or a slot, which stays.
+    unsafe { place.load(Ordering::Relaxed).as_ref() }
+}
+
+impl Slot {
+    /// The slot of the task.
+    #[inline]
+    pub(crate) fn main(&self) -> &Slot {
+        // A cell keeps its task's slot.
+        at(&self.of).unwrap_or(self)
+    }
+}

@@ -1,0 +1,103 @@
+//! The key behind which times are taken.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use dormouse_clock::{point, stamp, ticks_to_ns};
+use dormouse_keys::{Error, Lease, static_key};
+use dormouse_sys::process::fork::{Phase, Reset};
+use dormouse_sys::process::identity;
+
+static_key! {
+    /// Somebody wants to know where tasks wait.
+    pub(crate) static WAITS: "dormouse.waits" = false;
+}
+
+/// See [`run`].
+static RUN: AtomicU64 = AtomicU64::new(1);
+/// When the present run began, as a stamp.
+static BEGUN: AtomicU64 = AtomicU64::new(0);
+/// How many [`Waiting`]s of this process live.
+static HOLDERS: AtomicU64 = AtomicU64::new(0);
+/// A forked child begins another run: most of the tasks that it has copied will never be polled.
+static FORGET: Reset = Reset::new(Phase::Waits, forget);
+
+/// Has times taken as long as it lives. Several count.
+///
+/// In a forked child it has nothing taken.
+#[derive(Debug)]
+#[must_use = "times are taken as long as it lives"]
+pub struct Waiting {
+    process: u64,
+    _lease: Lease,
+}
+
+impl Waiting {
+    /// Begins.
+    ///
+    /// # Errors
+    ///
+    /// A static key that cannot be switched. Then nothing has changed.
+    ///
+    /// # Cost
+    ///
+    /// A batch of one key, if no other lives; the first one of a process takes a millisecond more.
+    pub fn start() -> Result<Self, Error> {
+        FORGET.join();
+        // Calibrates the counter: durations are put into buckets as they end.
+        _ = point();
+        if HOLDERS.load(Ordering::SeqCst) == 0 {
+            next_run();
+        }
+        let lease = WAITS.acquire()?;
+        // The others may have ended just before this: then nobody took times in between. One that
+        // ends is counted no longer before its lease goes, so a lease that came too late finds 0.
+        if HOLDERS.fetch_add(1, Ordering::SeqCst) == 0 {
+            next_run();
+        }
+        Ok(Self { process: identity::id(), _lease: lease })
+    }
+
+    /// Lets times be taken to the end of the process.
+    pub fn keep(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        // Before the lease goes. A forked child has forgotten those of its parent.
+        if self.process == identity::id() {
+            HOLDERS.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+}
+
+/// Whether times are taken.
+pub fn is_on() -> bool {
+    WAITS.is_enabled()
+}
+
+/// For how long times have been taken; `None` while nobody takes them. Tasks that have been polled
+/// or have begun in this time are known.
+pub fn taken_for() -> Option<Duration> {
+    let ticks = || stamp().saturating_sub(BEGUN.load(Ordering::Relaxed));
+    is_on().then(|| Duration::from_nanos(ticks_to_ns(ticks())))
+}
+
+/// The number of the present run, or of the last one: it begins when times are taken and were not
+/// before. Times of a task are of one run, because nobody has seen what was between two.
+#[inline]
+pub(crate) fn run() -> u64 {
+    RUN.load(Ordering::Relaxed)
+}
+
+fn forget() {
+    HOLDERS.store(0, Ordering::SeqCst);
+    next_run();
+}
+
+fn next_run() {
+    BEGUN.store(stamp(), Ordering::Relaxed);
+    RUN.fetch_add(1, Ordering::Relaxed);
+}

@@ -1,0 +1,307 @@
+//! The waker around the runtime's, by which wakes are seen.
+//!
+//! A poll is given a waker of ours, whose data is the task's slot. It costs nothing until a leaf
+//! clones it: that clones the runtime's waker into the slot, and later clones count. When the last
+//! one goes, the runtime's goes, too. So the runtime sees as many wakers as leaves hold, no longer
+//! than they hold them; a runtime that drops a task with its last waker still does.
+//!
+//! A leaf that compares wakers ([`Waker::will_wake`]) finds ours the same from poll to poll as long
+//! as the runtime's is, because the slot is. A runtime's waker that changes while leaves hold
+//! another gets a slot of its own (a *cell*), which belongs to the task's.
+//!
+//! # The two kinds of wakers
+//!
+//! The *lent* one is on the stack of the poll, and counts nothing; those of leaves count. They
+//! compare equal, and so cannot be told apart by what they are. These tell what has to be known:
+//!
+//! | poller | wakers counted | the caller's waker is | so |
+//! |---|---|---|---|
+//! | none | 1 or more | a leaf's | it counts: the runtime's in the slot is there |
+//! | this thread | any | either | the poll goes on below on the stack: `lent` is there |
+//! | another | 1 or more | either | one more counts first |
+//! | another | 0 | the lent one | the poll goes on until the caller is done: `lent` is there |
+//!
+//! The poller is a thread's start number, which no other thread has, and which a fork changes: a
+//! task that another thread polled in the parent is not mistaken for one that is polled here.
+//!
+//! A panic of the runtime's clone finds nothing changed, for it is called first.
+//!
+//! # Safety
+//!
+//! The unsafe code is the vtable, wakers of the runtime's by the invariants of
+//! [`share`](crate::share), and `lent` by the table above. A [`Lent`] does not leave the function
+//! that polls, so it ends with the poll.
+#![allow(unsafe_code)]
+
+use std::mem::ManuallyDrop;
+use std::ptr;
+use std::sync::atomic::Ordering;
+use std::task::{RawWaker, RawWakerVTable, Waker};
+
+use dormouse_clock::stamp;
+use dormouse_sys::thread::{self, ThreadBlock};
+
+use crate::share::{CELL, Last, More, Raw, TASK};
+use crate::slab;
+use crate::slot::{Slot, at};
+
+static VTABLE: RawWakerVTable = RawWakerVTable::new(clone, wake, wake_by_ref, drop_waker);
+
+/// A poll with a waker of ours.
+#[derive(Debug)]
+pub(crate) struct Lent {
+    cell: &'static Slot,
+    waker: ManuallyDrop<Waker>,
+}
+
+impl Drop for Lent {
+    #[inline]
+    fn drop(&mut self) {
+        self.cell.poller.store(0, Ordering::Relaxed);
+    }
+}
+
+/// The slot whose waker is lent: the task's, or one of its cells.
+#[inline]
+fn cell_of(main: &'static Slot) -> &'static Slot {
+    at(&main.cell).unwrap_or(main)
+}
+
+/// The waker for a poll on the thread of `block`: that of `main`'s task around `runtime`'s. `None`:
+/// there is no slot for another cell.
+#[inline]
+pub(crate) fn lend(main: &'static Slot, block: &ThreadBlock, runtime: &Waker) -> Option<Lent> {
+    let cell = cell_of(main);
+    let is_new = || cell.share.raw() != raw(runtime) || cell.renew.load(Ordering::Relaxed);
+    let cell = if cell.share.has_wakers() && is_new() { other_cell(main)? } else { cell };
+    cell.lent.store(ptr::from_ref(runtime).cast_mut(), Ordering::Relaxed);
+    // Release: a handler of this thread that finds itself in the poll finds the poll's waker.
+    cell.poller.store(block.start(), Ordering::Release);
+    let data = ptr::from_ref(cell).cast::<()>();
+    // SAFETY: the vtable is of slots, and the waker is not dropped.
+    let waker = ManuallyDrop::new(unsafe { Waker::from_raw(RawWaker::new(data, &VTABLE)) });
+    Some(Lent { cell, waker })
+}
+
+impl Lent {
+    /// The waker that the future is to be given.
+    #[inline]
+    pub(crate) fn waker(&self) -> &Waker {
+        &self.waker
+    }
+}
+
+#[inline]
+fn raw(waker: &Waker) -> Raw {
+    Raw::new(waker.data(), waker.vtable())
+}
+
+/// Another cell for the task, from now on; leaves have wakers of the one before.
+#[cold]
+fn other_cell(main: &Slot) -> Option<&'static Slot> {
+    let cell = new_cell(main)?;
+    cell.share.hold();
+    if let Some(before) = at(&main.cell) {
+        leave(before, TASK);
+    }
+    main.cell.store(ptr::from_ref(cell).cast_mut(), Ordering::Relaxed);
+    Some(cell)
+}
+
+/// A slot that wakes the task of `main`, for the thread that polls.
+fn new_cell(main: &Slot) -> Option<&'static Slot> {
+    let cell = slab::take(main.home.load(Ordering::Relaxed) as usize)?;
+    cell.of.store(ptr::from_ref(main).cast_mut(), Ordering::Relaxed);
+    cell.renew.store(false, Ordering::Relaxed);
+    main.share.add_cell();
+    Some(cell)
+}
+
+fn leave(slot: &Slot, what: u64) {
+    if slot.share.leave(what) {
+        free(slot);
+    }
+}
+
+/// Gives back a slot that nobody uses, and with a last cell its task's.
+fn free(slot: &Slot) {
+    let main = at(&slot.of);
+    slot.of.store(ptr::null_mut(), Ordering::Relaxed);
+    slab::give_back(slot);
+    if let Some(main) = main {
+        leave(main, CELL);
+    }
+}
+
+/// The task ends: it holds its slots no longer.
+pub(crate) fn end(main: &Slot) {
+    if let Some(cell) = at(&main.cell) {
+        main.cell.store(ptr::null_mut(), Ordering::Relaxed);
+        leave(cell, TASK);
+    }
+    leave(main, TASK);
+}
+
+/// Whether a leaf has a waker of the task: without one, nothing can wake it.
+pub(crate) fn is_awaited(main: &'static Slot) -> bool {
+    let cell = cell_of(main);
+    // Cells that the task has left are there for their wakers.
+    let others = main.share.cells().saturating_sub(u64::from(!ptr::eq(cell, main)));
+    cell.share.has_wakers() || main.share.has_wakers() || others > 0
+}
+
+/// Wakes the task of a slot, or the one that has it by now, if a leaf has a waker: whether that is
+/// so. A spurious wake; at the poll that follows, leaves find a waker that is not theirs, and take
+/// it.
+pub(crate) fn wake_task(main: &'static Slot) -> bool {
+    let cell = cell_of(main);
+    let has_waker = cell.share.more() == More::Counted;
+    if has_waker {
+        cell.renew.store(true, Ordering::Relaxed);
+        woken(cell);
+        // Dropped also if the runtime's waker panics.
+        let _counted = Counted(cell);
+        // SAFETY: counted.
+        unsafe { runtimes(cell) }.wake_by_ref();
+    }
+    has_waker
+}
+
+/// A waker that counts until its drop.
+struct Counted(&'static Slot);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        drop_counted(self.0);
+    }
+}
+
+unsafe fn of<'a>(data: *const ()) -> &'a Slot {
+    // SAFETY: our wakers' data are slots, which stay.
+    unsafe { &*data.cast::<Slot>() }
+}
+
+/// The runtime's waker of the slot.
+///
+/// # Safety
+///
+/// The caller counts, and uses it only as long as that is so.
+#[inline]
+unsafe fn runtimes(slot: &Slot) -> ManuallyDrop<Waker> {
+    // SAFETY: there by the invariants of `share`, which owns it.
+    ManuallyDrop::new(unsafe { Waker::from_raw(slot.share.raw().into_raw_waker()) })
+}
+
+/// The runtime's waker of the poll that goes on.
+///
+/// # Safety
+///
+/// The poll does not end before the caller is done.
+#[inline]
+unsafe fn lent(slot: &Slot) -> &Waker {
+    // SAFETY: set for this poll, during which it stays.
+    unsafe { &*slot.lent.load(Ordering::Relaxed) }
+}
+
+/// Whether the calling thread polls with the slot's waker.
+#[inline]
+fn is_polled_here(slot: &Slot) -> bool {
+    // Acquire: pairs with the store in `lend`.
+    let poller = slot.poller.load(Ordering::Acquire);
+    poller != 0 && thread::try_current().is_some_and(|block| block.start() == poller)
+}
+
+unsafe fn clone(data: *const ()) -> RawWaker {
+    // SAFETY: our wakers' data.
+    let slot = unsafe { of(data) };
+    crate::places::take(slot.main());
+    match slot.share.more() {
+        More::Counted => return RawWaker::new(data, &VTABLE),
+        More::Full => {
+            // SAFETY: the caller's waker counts, or so many others that they do not all go
+            // meanwhile.
+            let runtimes = unsafe { runtimes(slot) };
+            return to_raw(Waker::clone(&runtimes));
+        }
+        More::Empty => {}
+    }
+    // SAFETY: none counts, so the caller's is the lent one.
+    let own = unsafe { lent(slot) }.clone();
+    if !is_polled_here(slot) {
+        // Another thread clones the lent waker, within the poll: it gets the runtime's.
+        return to_raw(own);
+    }
+    if slot.share.fill(raw(&own)) {
+        std::mem::forget(own);
+    }
+    RawWaker::new(data, &VTABLE)
+}
+
+fn to_raw(waker: Waker) -> RawWaker {
+    let waker = ManuallyDrop::new(waker);
+    RawWaker::new(waker.data(), waker.vtable())
+}
+
+/// The first wake since the last poll began makes the task runnable.
+#[inline]
+fn woken(slot: &Slot) {
+    let main = slot.main();
+    // Two that are the first at the same time write nearly the same.
+    if main.woken.load(Ordering::Relaxed) == 0 {
+        main.woken.store(stamp(), Ordering::Relaxed);
+    }
+}
+
+unsafe fn wake(data: *const ()) {
+    // SAFETY: our wakers' data.
+    let slot = unsafe { of(data) };
+    woken(slot);
+    if let Some(last) = slot.share.release_last() {
+        return take(slot, last).wake();
+    }
+    // SAFETY: a leaf's waker, which counts until it is dropped.
+    unsafe { runtimes(slot) }.wake_by_ref();
+    drop_counted(slot);
+}
+
+unsafe fn wake_by_ref(data: *const ()) {
+    // SAFETY: our wakers' data.
+    let slot = unsafe { of(data) };
+    woken(slot);
+    if slot.poller.load(Ordering::Relaxed) == 0 {
+        // SAFETY: nobody has a lent waker, so this one is a leaf's, and counts.
+        return unsafe { runtimes(slot) }.wake_by_ref();
+    }
+    match slot.share.more() {
+        // SAFETY: no leaf has a waker, so this is the lent one.
+        More::Empty => unsafe { lent(slot) }.wake_by_ref(),
+        More::Counted => {
+            // SAFETY: counted just now.
+            unsafe { runtimes(slot) }.wake_by_ref();
+            drop_counted(slot);
+        }
+        // SAFETY: so many count that they do not all go meanwhile.
+        More::Full => unsafe { runtimes(slot) }.wake_by_ref(),
+    }
+}
+
+unsafe fn drop_waker(data: *const ()) {
+    // SAFETY: our wakers' data; the lent waker is not dropped.
+    drop_counted(unsafe { of(data) });
+}
+
+/// A waker counts no longer.
+fn drop_counted(slot: &Slot) {
+    if let Some(last) = slot.share.release() {
+        drop(take(slot, last));
+    }
+}
+
+/// The runtime's waker, which the last of ours takes with it, out of the slot.
+fn take(slot: &Slot, last: Last) -> Waker {
+    if last.is_free {
+        free(slot);
+    }
+    // SAFETY: the caller's now, by the invariants of `share`.
+    unsafe { Waker::from_raw(last.raw.into_raw_waker()) }
+}

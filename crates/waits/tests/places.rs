@@ -1,0 +1,318 @@
+//! The place of a wait is the function that awaits, for each kind of leaf.
+
+mod wrapped;
+
+use std::future::{Future, pending, poll_fn};
+use std::pin::{Pin, pin};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+
+use dormouse_profile::{NameFinder, Node, Profile, SourceFrame};
+use dormouse_waits::places::{UNKNOWN_PLACE, place, place_coverage};
+use dormouse_waits::{LivingTask, Placing, TaskState, Waiting, times_by_place, wake_unplaced};
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
+use tokio::io::{AsyncRead, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
+use wrapped::{Wrapped, task};
+
+/// Longer than a test.
+const LONG: Duration = Duration::from_secs(1000);
+
+/// One test at a time asks for places, or asks for none.
+static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+
+/// The functions of a place, the innermost first.
+fn stack(number: u32) -> Vec<SourceFrame> {
+    let Some(place) = place(number) else { return Vec::new() };
+    let stacks = place.stack.iter().map(|&address| Node { parent: 0, address }).collect();
+    let profile = Profile { stacks, ..Profile::default() };
+    let symbols = NameFinder::own().unwrap().symbols(&profile);
+    place.stack.iter().flat_map(|&address| symbols.get(address).to_vec()).collect()
+}
+
+/// A task that has been polled once, and waits; what it is then, and the stacks of its places.
+async fn waiting<F: Future>(number: u64, future: F) -> (LivingTask, Vec<Vec<SourceFrame>>) {
+    let mut future = pin!(Wrapped::new(number, 3, future));
+    poll_fn(|cx| {
+        assert!(future.as_mut().poll(cx).is_pending());
+        Poll::Ready(())
+    })
+    .await;
+    let task = task(number);
+    let stacks = task.places.iter().map(|&place| stack(place)).collect();
+    (task, stacks)
+}
+
+/// Whether a line of that function of this file is there. (The stacks of functions that are inlined
+/// say no more than `async_fn`.)
+fn has(stack: &[SourceFrame], function: &str) -> bool {
+    let lines = || include_str!("places.rs").lines().zip(1_u32..);
+    let begin = lines().find(|(line, _)| line.contains(&format!("fn {function}("))).unwrap().1;
+    let end = lines().find(|(line, number)| *number > begin && *line == "}").unwrap().1;
+    stack.iter().any(|frame| frame.file.ends_with("places.rs") && (begin..=end).contains(&frame.line))
+}
+
+fn is_of(stack: &[SourceFrame], library: &str) -> bool {
+    stack.iter().any(|frame| frame.function.contains(library))
+}
+
+/// One place, in which `function` awaits something of `leaf`, and none of our own functions is.
+#[track_caller]
+fn assert_one(stacks: &[Vec<SourceFrame>], function: &str, leaf: &str) {
+    let [stack] = stacks else { panic!("{stacks:?}") };
+    assert!(has(stack, function) && is_of(stack, leaf), "{stack:#?}");
+    let innermost = stack.first().unwrap();
+    assert!(!innermost.file.contains("waits/src"), "{innermost:?}");
+}
+
+fn on() -> (Waiting, Placing) {
+    (Waiting::start().unwrap(), Placing::start().unwrap())
+}
+
+/// As [`on`], where this program keeps frame pointers.
+#[track_caller]
+fn on_with_stacks() -> Option<(Waiting, Placing)> {
+    if keeps_frame_pointers() {
+        return Some(on());
+    }
+    dormouse_testkit::skip("this program has no frame pointers");
+    None
+}
+
+#[inline(never)]
+fn keeps_frame_pointers() -> bool {
+    let bytes = std::hint::black_box([0_u8; 64]);
+    let (frame, stack) = dormouse_sys::stack::here();
+    let end = bytes.as_ptr_range().end.addr();
+    (end..stack + 4096).contains(&frame)
+}
+
+async fn receiver(from: &mut mpsc::Receiver<()>) {
+    from.recv().await;
+}
+
+async fn sleeper() {
+    tokio::time::sleep(LONG).await;
+}
+
+async fn napper() {
+    tokio::time::sleep(LONG).await;
+}
+
+async fn locker(lock: &tokio::sync::Mutex<()>) {
+    drop(lock.lock().await);
+}
+
+async fn reader(from: &mut TcpStream) {
+    let mut bytes = [0; 8];
+    let mut bytes = ReadBuf::new(&mut bytes);
+    let _ = poll_fn(|cx| Pin::new(&mut *from).poll_read(cx, &mut bytes)).await;
+}
+
+#[tokio::test]
+async fn channels_are_places() {
+    let _alone = ALONE.lock().await;
+    let Some(_on) = on_with_stacks() else { return };
+    let (_to, mut from) = mpsc::channel(1);
+    let (task, stacks) = waiting(1, receiver(&mut from)).await;
+    assert_one(&stacks, "receiver", "mpsc");
+    assert!(task.has_waker);
+}
+
+#[tokio::test]
+async fn sleeps_are_places() {
+    let _alone = ALONE.lock().await;
+    let Some(_on) = on_with_stacks() else { return };
+    assert_one(&waiting(2, sleeper()).await.1, "sleeper", "tokio::time::sleep");
+}
+
+#[tokio::test]
+async fn locks_are_places() {
+    let _alone = ALONE.lock().await;
+    let Some(_on) = on_with_stacks() else { return };
+    let lock = tokio::sync::Mutex::new(());
+    let _held = lock.lock().await;
+    assert_one(&waiting(3, locker(&lock)).await.1, "locker", "semaphore");
+}
+
+#[tokio::test]
+async fn sockets_are_places() {
+    let _alone = ALONE.lock().await;
+    let Some(_on) = on_with_stacks() else { return };
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let mut stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+    let _peer = listener.accept().await.unwrap();
+    assert_one(&waiting(4, reader(&mut stream)).await.1, "reader", "tokio::");
+}
+
+#[tokio::test]
+async fn branches_have_their_places() {
+    let _alone = ALONE.lock().await;
+    let Some(_on) = on_with_stacks() else { return };
+    let (_, stacks) = waiting(5, async { tokio::join!(sleeper(), napper()) }).await;
+    let [first, second] = &stacks[..] else { panic!("{stacks:#?}") };
+    assert!(has(first, "sleeper") && !has(first, "napper"), "{first:#?}");
+    assert!(has(second, "napper") && !has(second, "sleeper"), "{second:#?}");
+    let (_, stacks) = waiting(6, async {
+        tokio::select! {
+            biased;
+            () = pending() => {}
+            () = napper() => {}
+        }
+    })
+    .await;
+    assert_one(&stacks, "napper", "tokio::time::sleep");
+}
+
+#[tokio::test]
+async fn wrapped_children_have_their_places() {
+    let _alone = ALONE.lock().await;
+    let Some(_on) = on_with_stacks() else { return };
+    let mut children: FuturesUnordered<_> = (0..3).map(|_| napper()).collect();
+    let (_, stacks) = waiting(7, children.next()).await;
+    let [stack] = &stacks[..] else { panic!("{stacks:#?}") };
+    assert!(!has(stack, "napper") && is_of(stack, "FuturesUnordered"), "{stack:#?}");
+    let mut children: FuturesUnordered<_> = (0..3).map(|n| Wrapped::new(20 + n, 3, napper())).collect();
+    waiting(8, children.next()).await;
+    for child in 20..23 {
+        let child = task(child);
+        assert_eq!(child.places.len(), 1, "{child:?}");
+        assert!(has(&stack_of(&child), "napper"));
+    }
+}
+
+fn stack_of(task: &LivingTask) -> Vec<SourceFrame> {
+    stack(task.places[0])
+}
+
+#[tokio::test]
+async fn what_takes_no_waker_waits_for_nothing() {
+    let _alone = ALONE.lock().await;
+    let _on = on();
+    let (task, _) = waiting(9, pending::<()>()).await;
+    assert!(!task.has_waker && task.places.is_empty(), "{task:?}");
+    assert_eq!(wake_unplaced(), 0, "nothing can wake it");
+}
+
+/// Keeps the first waker that it is given, as long as it would wake the same task.
+async fn loyal(kept: &Mutex<Option<Waker>>) {
+    poll_fn(|cx| {
+        let mut kept = kept.lock().unwrap();
+        if !kept.as_ref().is_some_and(|kept| kept.will_wake(cx.waker())) {
+            *kept = Some(cx.waker().clone());
+        }
+        Poll::<()>::Pending
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_leaf_that_stays_keeps_its_place() {
+    let _alone = ALONE.lock().await;
+    let Some(on) = on_with_stacks() else { return };
+    let kept = Mutex::new(None);
+    let mut future = pin!(Wrapped::new(10, 3, loyal(&kept)));
+    let mut cx = Context::from_waker(Waker::noop());
+    assert!(future.as_mut().poll(&mut cx).is_pending());
+    let first = task(10).places;
+    assert!(has(&stack(first[0]), "loyal"));
+    assert!(future.as_mut().poll(&mut cx).is_pending());
+    assert_eq!(task(10).places, first);
+    // And while nobody asks.
+    drop(on.1);
+    assert!(future.as_mut().poll(&mut cx).is_pending());
+    assert_eq!(task(10).places, first);
+    // But it goes with its leaf.
+    *kept.lock().unwrap() = None;
+    assert!(future.as_mut().poll(&mut cx).is_pending());
+    assert!(task(10).places.is_empty() && task(10).has_waker);
+}
+
+/// Counts wakes.
+struct Runtime(std::sync::atomic::AtomicUsize);
+
+impl Wake for Runtime {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    }
+}
+
+#[tokio::test]
+async fn tasks_from_before_are_woken_once() {
+    let _alone = ALONE.lock().await;
+    let Some((_waiting, placing)) = on_with_stacks() else { return };
+    drop(placing);
+    let runtime = Arc::new(Runtime(0.into()));
+    let waker = Waker::from(runtime.clone());
+    let mut cx = Context::from_waker(&waker);
+    let kept = Mutex::new(None);
+    let mut future = pin!(Wrapped::new(11, 3, loyal(&kept)));
+    assert!(future.as_mut().poll(&mut cx).is_pending());
+    let _placing = Placing::start().unwrap();
+    assert!(task(11).places.is_empty());
+    let wakers = Arc::strong_count(&runtime);
+    assert_eq!(wake_unplaced(), 1);
+    assert_eq!(task(11).state, TaskState::Runnable);
+    assert_eq!(wake_unplaced(), 0, "it is runnable already");
+    assert_eq!(
+        (runtime.0.load(std::sync::atomic::Ordering::Relaxed), Arc::strong_count(&runtime)),
+        (1, wakers)
+    );
+    // A leaf that has a waker takes the one of this poll.
+    assert!(future.as_mut().poll(&mut cx).is_pending());
+    let task = task(11);
+    assert!(task.state == TaskState::Awaiting && has(&stack_of(&task), "loyal"), "{task:?}");
+    assert_eq!(Arc::strong_count(&runtime), wakers);
+    assert_eq!(wake_unplaced(), 0, "its place is known");
+}
+
+#[tokio::test]
+async fn a_clone_elsewhere_is_no_place() {
+    let _alone = ALONE.lock().await;
+    let Some(_on) = on_with_stacks() else { return };
+    let kept = Mutex::new(None);
+    let mut future = pin!(Wrapped::new(12, 3, loyal(&kept)));
+    let mut cx = Context::from_waker(Waker::noop());
+    assert!(future.as_mut().poll(&mut cx).is_pending());
+    let before = (task(12).places, place_coverage());
+    let clone = || kept.lock().unwrap().clone().unwrap();
+    // Between polls, here and on another thread.
+    let clones = [clone(), std::thread::scope(|scope| scope.spawn(clone).join().unwrap())];
+    assert_eq!((task(12).places, place_coverage()), before);
+    drop(clones);
+}
+
+#[tokio::test]
+async fn waits_add_up_by_place() {
+    let _alone = ALONE.lock().await;
+    let _on = on();
+    let mut before = None;
+    Wrapped::new(13, 17, async {
+        for _ in 0..3 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        before = Some(task(13));
+    })
+    .await;
+    let times: Vec<_> = times_by_place().into_iter().filter(|time| time.group == 17).collect();
+    let [time] = times[..] else { panic!("{times:?}") };
+    let task = before.unwrap();
+    assert_eq!((time.waits, vec![time.place]), (3, task.places));
+    assert!(time.ns.abs_diff(task.await_ns) < 10, "{time:?} {}", task.await_ns);
+}
+
+#[tokio::test]
+async fn stacks_that_are_unknown_are_counted() {
+    let _alone = ALONE.lock().await;
+    let _on = on();
+    let before = place_coverage();
+    let kept = Mutex::new(None);
+    let (task, _) = waiting(14, loyal(&kept)).await;
+    let is_unknown = task.places == [UNKNOWN_PLACE];
+    assert_eq!(is_unknown, !keeps_frame_pointers(), "{task:?}");
+    assert_eq!(place_coverage().unknown - before.unknown, u64::from(is_unknown));
+    assert_eq!(place(UNKNOWN_PLACE), None);
+}
