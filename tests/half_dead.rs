@@ -282,3 +282,73 @@ fn keys_of_one_name_are_counted_each() {
     assert_eq!(run.code, Some(0), "{run:?}");
     assert!(run.stderr.contains("1 probe and 3 other keys in "), "{}", run.stderr);
 }
+
+/// The `hello` of an agent that lists tasks, and its answer to `waits`.
+const LISTS: &str = concat!(
+    r#"{"v":1,"id":1,"ok":{"protocol":1,"version":"0","pid":1,"start_ticks":1,"name":"hatter","exe":"/hatter","#,
+    r#""uid":0,"keys":1,"sites":1,"ops":["tasks","waits"]}}"#,
+    "\n"
+);
+const TAKES: &str = "{\"v\":1,\"id\":2,\"ok\":{}}\n";
+
+/// A part of a list of tasks, with one task whose numbers are all `number`.
+fn part_of_tasks(id: u64, number: u64, next: Option<u64>) -> String {
+    let all = format!("[{number}]");
+    let next = next.map_or_else(String::new, |next| format!(r#","next":{next}"#));
+    format!(
+        concat!(
+            r#"{{"v":1,"id":{id},"ok":{{"taken_ns":{number},"tasks":{{"task":{all},"group":[7],"age_ns":[null],"#,
+            r#""state":["z"],"for_ns":{all},"poll_ns":{all},"runnable_ns":{all},"await_ns":{all},"polls":{all},"#,
+            r#""wakes":{all},"has_waker":[true],"places":[[4294967295]]}},"groups":[{{"id":9,"name":"\u001b[31m","alive":{number}}}]{next}}}}}"#,
+            "\n"
+        ),
+        id = id,
+        number = number,
+        all = all,
+        next = next
+    )
+}
+
+/// Lists the tasks of an agent whose parts are `parts`, the first two of which say for how long
+/// times have been taken.
+fn tasks_of(args: &[&str], parts: impl Fn(u64) -> String + Send + 'static) -> Run {
+    against(&[&["tasks", "{}", "--for", "0s"], args].concat(), move |stream| {
+        say(stream, LISTS);
+        say(stream, TAKES);
+        for id in 3.. {
+            let mut request = String::new();
+            if stream.read_line(&mut request).is_err() || request.is_empty() {
+                break;
+            }
+            let _ = stream.get_mut().write_all(parts(id).as_bytes());
+        }
+    })
+}
+
+#[test]
+fn lists_of_tasks_without_an_end_are_refused() {
+    tasks_of(&[], |id| part_of_tasks(id, 1, Some(5))).assert_fails(1, &["a list of tasks without an end"]);
+    let uneven = |id| part_of_tasks(id, 1, None).replace(r#""polls":[1]"#, r#""polls":[]"#);
+    tasks_of(&[], uneven).assert_fails(1, &["not of equal length"]);
+    tasks_of(&[], |id| part_of_tasks(id, 1, None).replace("null", "-1")).assert_fails(1, &["protocol"]);
+    tasks_of(&[], |id| if id < 6 { part_of_tasks(id, 1, Some(id)) } else { "{\"v\":1,\n".into() })
+        .assert_fails(1, &["does not speak"]);
+}
+
+#[test]
+fn the_greatest_numbers_of_tasks_are_shown() {
+    for args in
+        [&[][..], &["--tree"], &["--json"], &["--json", "--tree"], &["--sort", "age", "--older", "9d"]]
+    {
+        let run = tasks_of(args, |id| part_of_tasks(id, u64::MAX, None));
+        assert_eq!(run.code, Some(0), "{run:?}");
+        assert!(!run.stdout.contains('\u{1b}') && run.stdout.contains("unknown"), "{run:?}");
+        assert!(run.stdout.contains("18446744073709551615") || run.stdout.contains("213503d"), "{run:?}");
+    }
+}
+
+#[test]
+fn services_without_lists_of_tasks_are_exit_5() {
+    against(&["tasks", "{}"], |stream| say(stream, HELLO))
+        .assert_fails(5, &["does not list tasks", "build the service with a newer dormouse"]);
+}

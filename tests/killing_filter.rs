@@ -208,7 +208,7 @@ fn everything_works_under(kind: &str) {
     service.round("its own surface");
     let pid = service.child.id().to_string();
     let address = format!("{:x}", everything_works_under as *const () as usize);
-    let verbs: [&[&str]; 15] = [
+    let verbs: [&[&str]; 16] = [
         &["ps"],
         &["keys", &pid],
         &["doctor", &pid],
@@ -220,6 +220,7 @@ fn everything_works_under(kind: &str) {
         &["top", &pid, "--once"],
         &["top", &pid, "--once", "-e", "task-clock,page-faults,alloc-count"],
         &["stat", &pid, "--for", "100ms"],
+        &["stat", &pid, "--for", "100ms", "--waits"],
         &["stat", &pid, "--for", "100ms", "-e", "task-clock,context-switches,page-faults,cpu-migrations"],
         &["reset", &pid, "filter.*"],
         &["profile", &pid, "--for", "300ms"],

@@ -14,5 +14,6 @@ mod record;
 mod refusals;
 mod stat;
 mod support;
+mod tasks;
 mod terminal;
 mod watch;

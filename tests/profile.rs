@@ -143,6 +143,26 @@ fn every_form_of_file_is_written() {
 }
 
 #[test]
+fn wall_time_has_states_below_groups() {
+    let service = Service::busy();
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("wall.folded");
+    let run = profile(&["--kind", "wall", &service.target(), "--for", "500ms", "-o", path.to_str().unwrap()]);
+    assert_eq!(run.code, Some(0), "{run:?}");
+    let folded = fs::read_to_string(&path).unwrap();
+    for line in folded.lines() {
+        let state = line.split(';').nth(1).unwrap();
+        let state =
+            state.rsplit_once(' ').filter(|(_, ns)| ns.parse::<u64>().is_ok()).map_or(state, |it| it.0);
+        assert!(["on CPU", "stalled", "runnable", "awaiting"].contains(&state), "{line}");
+    }
+    assert!(folded.contains(&format!("{HOT};on CPU;")), "{folded}");
+    let text = profile(&["--kind", "wall", &service.target(), "--for", "300ms"]);
+    assert!(text.stdout.contains("wall time of tasks in ") && text.stdout.contains("on CPU"), "{text:?}");
+    service.assert_alive();
+}
+
+#[test]
 fn change_since_an_old_profile_is_shown() {
     let service = Service::busy();
     let directory = tempfile::tempdir().unwrap();

@@ -21,7 +21,17 @@ fn dead_pid() -> String {
 #[test]
 fn a_missing_target_is_exit_3() {
     let dead = dead_pid();
-    for verb in [&["keys"][..], &["on"], &["off"], &["trace"], &["top"], &["doctor"], &["stat"], &["list"]] {
+    for verb in [
+        &["keys"][..],
+        &["on"],
+        &["off"],
+        &["trace"],
+        &["top"],
+        &["doctor"],
+        &["stat"],
+        &["list"],
+        &["tasks"],
+    ] {
         let with = |target: &str| -> Run {
             let glob = ["on", "off", "trace"].contains(&verb[0]).then_some("*");
             run(verb.iter().copied().chain([target]).chain(glob))

@@ -335,3 +335,45 @@ fn stat_passes_signals_on_to_the_command() {
     let used: Value = serde_json::from_slice(&output.stderr).expect("the figures all the same");
     assert_eq!((&used["exit_code"], &used["signal"]), (&Value::Null, &15.into()));
 }
+
+#[test]
+fn stat_shows_where_tasks_spend_their_time() {
+    let service = Service::busy();
+    let total = run(["--json", "stat", &service.target(), "--waits", "--for", "500ms"]).json();
+    let groups = total["groups"].as_array().expect("groups");
+    let menu = groups.iter().find(|group| group["name"] == "GET /menu").expect("a route");
+    let waits = &menu["waits"];
+    let times = ["on_cpu", "stalled", "runnable", "await"].map(|name| {
+        assert!(waits[format!("{name}_ns")].is_u64(), "{name} in {waits}");
+        waits[format!("{name}_percent")].as_f64().unwrap_or_else(|| panic!("{name} in {waits}"))
+    });
+    assert!((times.iter().sum::<f64>() - 100.0).abs() < 0.001, "{times:?}");
+    for name in ["latency", "poll", "delay", "await"] {
+        let of = &waits[name];
+        let [p50, p90, p99, max] = ["p50_ns", "p90_ns", "p99_ns", "max_ns"].map(|key| ns(&of[key]));
+        assert!(0 < p50 && p50 <= p90 && p90 <= p99 && p99 <= max, "{name}: {of}");
+        let buckets = of["positive"].as_array().expect("buckets").iter();
+        let filled: u64 = buckets.map(|bucket| ns(&bucket[1])).sum();
+        assert_eq!(ns(&of["count"]), ns(&of["zero_count"]) + filled, "{name}: {of}");
+        assert_eq!((&of["scale"], &of["zero_threshold_ns"]), (&2.into(), &64.into()));
+    }
+    assert!(ns(&waits["latency"]["max_task"]) > 0, "{waits}");
+    let plain = run(["--json", "stat", &service.target(), "--for", "100ms"]).json();
+    assert!(plain["groups"][0].get("waits").is_none(), "nobody asked: {plain}");
+
+    let text = run(["stat", &service.target(), "--waits", "--for", "300ms"]).stdout;
+    assert!(text.contains("RUNNABLE") && text.contains("AWAITING") && text.contains("within 19 %"), "{text}");
+    let top = run(["--json", "top", &service.target(), "--waits", "--once"]).json();
+    let groups = top["groups"].as_array().expect("groups");
+    let menu = groups.iter().find(|group| group["name"] == "GET /menu").expect("a route");
+    assert!(menu["waits"]["latency"]["p99_ns"].is_u64() && ns(&menu["slowest_ns"]) > 0, "{menu}");
+    service.assert_alive();
+}
+
+#[test]
+fn times_of_a_plain_process_are_refused() {
+    let process = Plain::busy();
+    for verb in ["stat", "top"] {
+        run([verb, &process.target(), "--waits"]).assert_fails(5, &["no dormouse in it", "init"]);
+    }
+}

@@ -9,6 +9,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::Instant;
 
 use crate::support::{HANG, Service, command, signal_to};
+use crate::tasks::{LONG, TaskService};
 use rustix::process::Signal;
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Termios, Winsize, tcgetattr, tcsetwinsize};
@@ -314,5 +315,18 @@ fn a_dumb_terminal_gets_plain_text() {
     assert!(!plain.raw.contains('\x1b'), "{:?}", plain.raw);
     for mut session in [dumb, colour, plain] {
         assert_eq!(session.child.wait().expect("its end").code(), Some(0));
+    }
+}
+
+#[test]
+fn lists_of_tasks_fit_a_narrow_terminal() {
+    let service = TaskService::start(1, false);
+    let mut session = Session::start(&["tasks", &service.target(), "--for", "0s"], &[("NO_COLOR", "1")]);
+    session.await_text(&LONG[..50]);
+    session.await_text("…");
+    assert!(!session.screen.text().contains(LONG), "{}", session.screen.text());
+    session.child.wait().expect("its end");
+    for line in session.raw.lines() {
+        assert!(line.chars().count() <= COLUMNS, "{line}");
     }
 }

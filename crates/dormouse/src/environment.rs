@@ -1,12 +1,13 @@
-//! Two settings of the environment: `DORMOUSE_COUNT=task-clock,page-faults` counts these events for
-//! all groups from [`init`](crate::init) on, and `DORMOUSE_ON=shopd::*,db.query` wakes these keys.
-//! So a service has totals since its start without a change of its code, its start can be looked
-//! at, and so can a service that no command reaches.
+//! Three settings of the environment: `DORMOUSE_COUNT=task-clock,page-faults` counts these events
+//! for all groups from [`init`](crate::init) on, `DORMOUSE_WAITS=1` has the times of their tasks
+//! taken ([`waits`](crate::waits)), and `DORMOUSE_ON=shopd::*,db.query` wakes these keys. So a
+//! service has totals since its start without a change of its code, its start can be looked at, and
+//! so can a service that no command reaches.
 //!
 //! [`Agent::warnings`](crate::Agent::warnings) and `dormouse doctor` tell a name that stands for
 //! nothing, with the names near it; the other events are counted. Keys are switched on as by
 //! `dormouse on --keep`; keys of objects that are opened later sleep. A forked child counts nothing
-//! until it calls `init`, and has the keys as its parent left them.
+//! and takes no times until it calls `init`, and has the keys as its parent left them.
 //!
 //! # Locking
 //!
@@ -20,8 +21,10 @@ use dormouse_sys::process::fork::{Mutex, Phase};
 use dormouse_sys::process::identity;
 use dormouse_sys::{Capability, State, environment};
 
-static SETTINGS: Mutex<Settings> =
-    Mutex::new(Phase::Environment, Settings { has_begun: false, process: None, on: None, count: None });
+static SETTINGS: Mutex<Settings> = Mutex::new(
+    Phase::Environment,
+    Settings { has_begun: false, process: None, on: None, count: None, waits: None },
+);
 
 /// The outcome of the settings.
 struct Settings {
@@ -31,6 +34,7 @@ struct Settings {
     /// Of each setting; `None` if the environment asks for nothing, or as long as it is being done.
     on: Option<Capability>,
     count: Option<Capability>,
+    waits: Option<Capability>,
 }
 
 /// Does what the environment asks for: counts, once in a process, and wakes keys, once.
@@ -41,16 +45,18 @@ pub(crate) fn begin() {
         if settings.has_begun && settings.process == process {
             return;
         }
-        (settings.process, settings.count) = (process, None);
+        (settings.process, settings.count, settings.waits) = (process, None, None);
         std::mem::replace(&mut settings.has_begun, true)
     };
     // Not under the lock: keys are switched, and the fork of another copy takes their lock before
     // ours.
     let variables = environment::variables();
     let count = variables.count.as_deref().and_then(|names| count(&names.to_string_lossy()));
+    let waits = variables.waits.as_deref().and_then(|setting| wait(&setting.to_string_lossy()));
     let on = variables.on.as_deref().filter(|_| !has_woken).map(|globs| wake(&globs.to_string_lossy()));
     if let Ok(mut settings) = SETTINGS.lock() {
         settings.count = count;
+        settings.waits = waits;
         settings.on = on.or(settings.on.take());
     }
 }
@@ -58,7 +64,12 @@ pub(crate) fn begin() {
 /// The outcome of each setting.
 pub(crate) fn capabilities() -> Vec<Capability> {
     let settings = SETTINGS.try_lock();
-    settings.iter().flat_map(|settings| [&settings.on, &settings.count]).flatten().cloned().collect()
+    settings
+        .iter()
+        .flat_map(|settings| [&settings.on, &settings.count, &settings.waits])
+        .flatten()
+        .cloned()
+        .collect()
 }
 
 /// The faults of the settings, in a sentence each.
@@ -97,6 +108,26 @@ fn count(names: &str) -> Option<Capability> {
     } else {
         Capability::limited("groups.count", format!("{detail}; {}", complaints.join("; ")))
             .with_fix("set DORMOUSE_COUNT to names that `dormouse list` shows, with commas between them")
+    })
+}
+
+/// Has times of tasks taken for good.
+fn wait(setting: &str) -> Option<Capability> {
+    let begun = match setting.trim() {
+        "" | "0" => return None,
+        "1" => dormouse_waits::Waiting::start().map_err(|why| why.to_string()),
+        other => Err(format!("it is {other:?}")),
+    };
+    Some(match begun {
+        Ok(waiting) => {
+            waiting.keep();
+            Capability::ok("tasks.waits", "DORMOUSE_WAITS has had times of tasks taken from the start")
+        }
+        Err(why) => Capability::limited(
+            "tasks.waits",
+            format!("DORMOUSE_WAITS has had no times of tasks taken: {why}"),
+        )
+        .with_fix("set DORMOUSE_WAITS to 1 or 0"),
     })
 }
 

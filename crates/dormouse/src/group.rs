@@ -159,6 +159,13 @@ impl Group {
         groups.into_iter().zip(totals).map(|(group, of)| (group.stat_of(&of), of.counts)).collect()
     }
 
+    /// The tasks that are.
+    pub(crate) fn alive(self) -> u64 {
+        let TaskTotals { started, finished, .. } = self.0.tasks.read();
+        // C can end a task twice.
+        started.saturating_sub(finished)
+    }
+
     fn stat_of(self, totals: &Totals) -> GroupStat {
         let TaskTotals { started, finished, requests } = self.0.tasks.read();
         GroupStat {

@@ -34,6 +34,8 @@
 //!   after;
 //! - [`mod@profile`]: which function uses the CPU time of a group, allocates, or faults; as pprof,
 //!   and at `/debug/pprof/` of the host's own server;
+//! - [`mod@waits`]: where the tasks of a group spend their time: on a CPU, stalled, runnable,
+//!   awaiting; with histograms of latencies, polls, delays and waits;
 //! - [`static_key!`], [`likely!`], [`unlikely!`]: branches of the service's own (see [`keys`]);
 //! - [`Alloc`]: the global allocator, with a counter that sleeps;
 //! - [`mod@tracing`] (feature `tracing`): the `tracing` macros behind static keys, asleep but for
@@ -70,6 +72,7 @@ mod tasks;
 #[cfg(feature = "tracing")]
 pub mod tracing;
 mod value;
+pub mod waits;
 mod watch;
 pub mod wire;
 
@@ -102,6 +105,7 @@ pub use recorder::{Trace, TraceError, trace};
 pub use registry::MAX_GROUPS;
 pub use task::{Entered, Instrumented, Task, idle};
 pub use value::Value;
+pub use waits::Waiting;
 pub use watch::{Watch, WatchError};
 
 pub use dormouse_breakpoints as breakpoints;
@@ -123,6 +127,11 @@ struct Attribution;
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/guide/profile.md")]
 struct Profiles;
+
+/// And that of the page on waits.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guide/waits.md")]
+struct Waits;
 
 /// And that of the page on watches.
 #[cfg(all(doctest, feature = "symbols"))]

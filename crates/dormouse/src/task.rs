@@ -7,9 +7,11 @@ use std::task::{Context, Poll};
 use std::thread::JoinHandle;
 
 use dormouse_events::{Event, Kind, Mark, Switched, TaskCounts};
+use dormouse_waits::{Stretch, TaskWaits, Who};
 use pin_project_lite::pin_project;
 
 use crate::group::Group;
+use crate::tasks::is_request;
 
 impl Group {
     /// Charges every poll of `future`, and its destructor, to this group.
@@ -27,7 +29,7 @@ impl Group {
     /// The guard must not live across an `.await`: use [`Group::instrument`] there.
     pub fn enter(self) -> Entered {
         let mut task = self.task();
-        Entered { _switch: task.enter(Kind::Scope), _task: task }
+        Entered { _inside: task.enter(Kind::Scope), _task: task }
     }
 
     /// Starts a thread that is charged to this group from its beginning to its end, named after the
@@ -87,6 +89,7 @@ impl Group {
 pub struct Task {
     group: Group,
     inner: dormouse_events::Task,
+    waits: TaskWaits,
 }
 
 impl Task {
@@ -96,7 +99,8 @@ impl Task {
     }
 
     fn begun(group: Group, number: u64) -> Self {
-        Self { group, inner: dormouse_events::Task::new(group.0.context, number) }
+        let waits = TaskWaits::begun(Who { task: number, group: group.id() });
+        Self { group, inner: dormouse_events::Task::new(group.0.context, number), waits }
     }
 
     /// The number that records show; never reused in a process.
@@ -138,6 +142,8 @@ impl Task {
     /// a task is dropped, what is current stays so until the next switch.
     #[inline]
     pub fn switch_to(&mut self) -> Switched {
+        // A switch has no end by which its time could be known.
+        self.waits.forget();
         dormouse_events::switch(Some(&mut self.inner))
     }
 
@@ -203,24 +209,38 @@ impl Task {
         future: Pin<&mut Option<F>>,
         cx: &mut Context<'_>,
     ) -> Poll<F::Output> {
-        self.poll_with(|| poll_to_its_end(future, cx))
+        self.poll_with(cx, |cx| poll_to_its_end(future, cx))
     }
 
     /// Charges a poll of anything.
     #[inline]
-    pub(crate) fn poll_with<T>(&mut self, poll: impl FnOnce() -> T) -> T {
-        let _inside = self.enter(Kind::Poll);
-        poll()
+    pub(crate) fn poll_with<T>(
+        &mut self,
+        cx: &mut Context<'_>,
+        poll: impl FnOnce(&mut Context<'_>) -> T,
+    ) -> T {
+        let who = self.who();
+        // In this order: the time of the poll holds that of its switches.
+        self.waits.poll(who, cx, |cx| {
+            let _inside = dormouse_events::enter(&mut self.inner, Kind::Poll);
+            poll(cx)
+        })
     }
 
     #[inline]
-    fn enter(&mut self, kind: Kind) -> dormouse_events::TaskGuard {
-        dormouse_events::enter(&mut self.inner, kind)
+    fn enter(&mut self, kind: Kind) -> Inside {
+        let stretch = self.waits.run(self.who());
+        Inside { _switch: dormouse_events::enter(&mut self.inner, kind), _stretch: stretch }
+    }
+
+    fn who(&self) -> Who {
+        Who { task: self.id(), group: self.group.id() }
     }
 }
 
 impl Drop for Task {
     fn drop(&mut self) {
+        self.waits.end(is_request(self.id()));
         self.group.end_task(self.id());
     }
 }
@@ -258,8 +278,15 @@ pub fn idle() -> Switched {
 #[must_use = "the group is current as long as the guard lives"]
 pub struct Entered {
     // In this order: the task ends after its last switch.
-    _switch: dormouse_events::TaskGuard,
+    _inside: Inside,
     _task: Task,
+}
+
+/// A thread is in a task. In this order: the time of a stretch holds that of its switches.
+#[derive(Debug)]
+struct Inside {
+    _switch: dormouse_events::TaskGuard,
+    _stretch: Option<Stretch>,
 }
 
 pin_project! {

@@ -80,6 +80,12 @@ impl Origin {
     }
 }
 
+/// Whether the task with that number came from outside of its group.
+#[inline]
+pub(crate) fn is_request(task: u64) -> bool {
+    Origin::of(task) == Origin::Request
+}
+
 /// How many tasks a group has had.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TaskTotals {

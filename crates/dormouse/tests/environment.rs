@@ -1,5 +1,5 @@
-//! Events that `DORMOUSE_COUNT` names are counted from `init` on; nonsense is told. No test
-//! harness: each case is a process.
+//! Events that `DORMOUSE_COUNT` names are counted from `init` on, and times are taken if
+//! `DORMOUSE_WAITS` says so; nonsense is told. No test harness: each case is a process.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -32,6 +32,7 @@ fn service() {
         assert!(counts.iter().all(|count| count.value > 0 || count.event.name() != "page-faults"));
     }
     println!("{} {}", doctor(agent.path()), agent.warnings().join("; "));
+    println!("{}", if dormouse::waits::is_on() { "times" } else { "no times" });
 }
 
 /// The output of a service with this setting: the events that it counts, and the words of the
@@ -47,9 +48,21 @@ fn run(setting: Option<&str>) -> (String, String) {
     let output = service.output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let said = String::from_utf8(output.stdout).unwrap();
-    let [before, after, doctor] = said.lines().collect::<Vec<_>>()[..] else { panic!("{said}") };
-    assert_eq!(before, after);
+    let [before, after, doctor, times] = said.lines().collect::<Vec<_>>()[..] else { panic!("{said}") };
+    assert_eq!((before, times), (after, "no times"));
     (before.to_owned(), doctor.to_owned())
+}
+
+/// Whether a service with this setting takes times, and what its agent warns of.
+fn waits(setting: &str) -> (String, String) {
+    let place = tempfile::tempdir().unwrap();
+    let mut service = Command::new(std::env::current_exe().unwrap());
+    service.env("DORMOUSE_TEST_SERVICE", "1").env("DORMOUSE_RUNTIME_DIR", place.path());
+    let output = service.env_remove("DORMOUSE_COUNT").env("DORMOUSE_WAITS", setting).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let said = String::from_utf8(output.stdout).unwrap();
+    let [_, _, doctor, times] = said.lines().collect::<Vec<_>>()[..] else { panic!("{said}") };
+    (times.to_owned(), doctor.strip_prefix("silent ").unwrap().to_owned())
 }
 
 fn main() {
@@ -72,5 +85,11 @@ fn main() {
     let (counted, doctor) = run(Some("\u{7}nonsense\u{e9}"));
     assert_eq!(counted, "");
     assert!(doctor.contains("from the start: nothing; there is no event"), "{doctor}");
-    println!("6 passed, 0 failed");
+
+    assert_eq!(waits("1"), ("times".to_owned(), String::new()));
+    assert_eq!(waits("0"), ("no times".to_owned(), String::new()));
+    let (times, warning) = waits("yes");
+    assert_eq!(times, "no times");
+    assert!(warning.contains("\"yes\""), "{warning}");
+    println!("9 passed, 0 failed");
 }

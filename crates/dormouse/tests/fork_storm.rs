@@ -115,6 +115,7 @@ fn ask(socket: &std::path::Path, times: u32) {
         for operation in [
             r#"{"v":1,"id":1,"op":"hello","client":"storm"}"#,
             r#"{"v":1,"id":2,"op":"on","glob":"storm.other"}"#,
+            r#"{"v":1,"id":6,"op":"waits"}"#,
             r#"{"v":1,"id":3,"op":"stat"}"#,
             r#"{"v":1,"id":4,"op":"keys"}"#,
             r#"{"v":1,"id":5,"op":"off","glob":"storm.other"}"#,

@@ -188,6 +188,7 @@ fn starve(host: &mut Host, resource: &str, headroom: u64) {
     }
     talk(&socket, r#"{"v":1,"id":2,"op":"on","glob":"*"}"#, true);
     talk(&socket, r#"{"v":1,"id":2,"op":"count","events":["task-clock","page-faults"]}"#, true);
+    talk(&socket, r#"{"v":1,"id":2,"op":"waits"}"#, true);
     drop(traces);
     drop(holder);
     assert!(!host.ask("awake").is_empty(), "the host lives");

@@ -27,6 +27,8 @@
  * SIGNALS. All but dormouse_group_new are async-signal-safe once the thread has entered a group outside of a handler. A
  * handler leaves what it enters. errno is as it was.
  *
+ * TIMES. A task that C begins has no polls, so `dormouse stat --waits` shows it on a CPU, and not what it waits for.
+ *
  * A forked child goes on in the group that its thread was in. A thread that ends inside of a group is charged to its end,
  * and its task counts as alive for good: where threads are cancelled, leave by pthread_cleanup_push or DORMOUSE_SCOPE.
  */

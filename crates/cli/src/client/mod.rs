@@ -7,6 +7,8 @@
 
 pub(crate) mod frames;
 pub(crate) mod profile;
+pub(crate) mod tasks;
+pub(crate) mod waits;
 
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -98,7 +100,7 @@ impl Client {
         let id = self.next_id;
         self.next_id += 1;
         let most = match op {
-            Op::Hello { .. } | Op::Events | Op::Count { .. } | Op::Doctor => MAX_SHORT_ANSWER,
+            Op::Hello { .. } | Op::Events | Op::Count { .. } | Op::Waits(_) | Op::Doctor => MAX_SHORT_ANSWER,
             _ => MAX_ANSWER,
         };
         let mut line = serde_json::to_vec(&Request { v: PROTOCOL, id, op })

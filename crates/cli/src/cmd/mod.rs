@@ -17,6 +17,7 @@ mod record;
 mod reset;
 mod slots;
 mod stat;
+mod tasks;
 mod top;
 mod trace;
 mod watch;
@@ -49,6 +50,7 @@ Examples:
   dormouse record --faults teaparty -o tea.faults.gz
   dormouse profile teaparty --for 10s    functions that use its CPU, by group
   dormouse profile teaparty -o tea.html  the same as a flame graph
+  dormouse tasks teaparty --waiting 5s   what hangs for five seconds or more, and where
   dormouse watch teaparty TALLY --for 1m  who writes a variable, from which line and group
   dormouse maps 1234 55d0c0a01234        function, line and mapping of an address of any process
   dormouse demo                          all of it, on a service of its own
@@ -87,6 +89,7 @@ pub(crate) enum Command {
     List(list::Args),
     Record(record::Args),
     Profile(profile::Args),
+    Tasks(tasks::Args),
     Watch(watch::Args),
     Slots(slots::Args),
     Maps(maps::Args),
@@ -116,6 +119,7 @@ pub(crate) fn run(command: Command, context: &mut Context) -> Outcome {
         Command::List(args) => list::run(&args, context),
         Command::Record(args) => record::run(&args, context),
         Command::Profile(args) => profile::run(&args, context),
+        Command::Tasks(args) => tasks::run(&args, context),
         Command::Watch(args) => watch::run(&args, context),
         Command::Slots(args) => slots::run(&args, context),
         Command::Maps(args) => maps::run(&args, context),

@@ -48,6 +48,9 @@ pub(crate) struct Args {
     /// Events with a column of their own, as `dormouse list` has them
     #[arg(short, long = "event", value_name = "EVENTS", default_value = "task-clock")]
     events: Wish,
+    /// Show where tasks spend their time, and latencies of requests (key w)
+    #[arg(short, long)]
+    waits: bool,
 }
 
 /// In which form.
@@ -73,9 +76,12 @@ fn interval(text: &str) -> Result<Duration, String> {
 
 pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
     let form = args.form(context.json, is_interactive());
-    let source = Source::open(&args.target, &args.events, context.patience)?;
+    let mut source = Source::open(&args.target, &args.events, context.patience)?;
+    if args.waits {
+        source.begin_waits()?;
+    }
     let count = match form {
-        Form::Live => return live::run(source, args.interval, None),
+        Form::Live => return live::run(source, args.interval, None, args.waits),
         Form::Printed(count) => count,
     };
     let signals = Signals::to_end()?;
@@ -105,7 +111,8 @@ mod tests {
     #[test]
     fn text_is_printed_unless_a_person_watches() {
         let (target, events) = (Target::Pid(1), Wish::default());
-        let args = Args { target, once: false, count: None, interval: SHORTEST, plain: false, events };
+        let args =
+            Args { target, once: false, count: None, interval: SHORTEST, plain: false, events, waits: false };
         assert_eq!(args.form(false, true), Form::Live);
         assert_eq!(args.form(false, false), Form::Printed(None));
         assert_eq!(args.form(true, true), Form::Printed(None));

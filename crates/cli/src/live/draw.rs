@@ -47,7 +47,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, screen: &Screen) {
     let fits =
         [(Pane::Groups, &groups, &sums[..]), (Pane::Threads, &threads, &[])].map(|(pane, rows, sums)| {
             let titles = titles(screen, pane);
-            let dropped = pane.dropped(titles.len());
+            let dropped = pane.dropped(titles.len(), screen.shows_waits);
             fit(&titles, rows.iter().chain(sums), &dropped, screen.place(pane).column, room)
         });
     let [groups_fit, threads_fit] = &fits;
@@ -151,6 +151,10 @@ fn status<'a>(screen: &'a Screen, fit: Option<&Fit>) -> Line<'a> {
         ]);
     }
     let mut spans = Vec::new();
+    let no_waits = screen.view.as_ref().and_then(|view| view.no_waits.as_ref());
+    if let Some(why) = no_waits.filter(|_| screen.shows_waits) {
+        spans.push(Span::styled(format!("{why}  "), ALERT));
+    }
     if screen.is_paused {
         spans.push(Span::styled("paused  ", ALERT));
     }

@@ -13,6 +13,8 @@ mod screen;
 
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -36,13 +38,16 @@ use crate::signals::{Signals, poll_until};
 /// A first view comes soon, so that there is something to see.
 const FIRST: Duration = Duration::from_millis(500);
 
-/// Shows the process of `source` until the person leaves, or until `end`.
-pub(crate) fn run(source: Source, interval: Duration, end: Option<Instant>) -> Outcome {
+/// Shows the process of `source` until the person leaves, or until `end`; with `shows_waits` at
+/// first where tasks spend their time.
+pub(crate) fn run(source: Source, interval: Duration, end: Option<Instant>, shows_waits: bool) -> Outcome {
     let mut screen = Screen::new(source.who.clone());
+    screen.shows_waits = shows_waits;
     let signals = Signals::to_leave()?;
     let size = Signals::all(&[SIGWINCH])?;
     let pid = source.pid;
-    let (views, wake) = start(source, interval).map_err(|error| failed(&error))?;
+    let wants_waits = Arc::clone(&screen.wants_waits);
+    let (views, wake) = start(source, interval, wants_waits).map_err(|error| failed(&error))?;
     if anstream::ColorChoice::global() == anstream::ColorChoice::Never {
         crossterm::style::force_color_output(false);
     }
@@ -114,7 +119,11 @@ impl Drop for Tui {
 }
 
 /// Starts the thread that asks: its views, and a socket that is readable when there is one.
-fn start(source: Source, interval: Duration) -> io::Result<(Receiver<Outcome<View>>, UnixStream)> {
+fn start(
+    source: Source,
+    interval: Duration,
+    wants_waits: Arc<AtomicBool>,
+) -> io::Result<(Receiver<Outcome<View>>, UnixStream)> {
     let ((sender, views), (wake, waker)) = (channel(), UnixStream::pair()?);
     wake.set_nonblocking(true)?;
     waker.set_nonblocking(true)?;
@@ -127,7 +136,7 @@ fn start(source: Source, interval: Duration) -> io::Result<(Receiver<Outcome<Vie
     // Not joined: it may be waiting for an agent that does not answer, and it holds nothing of the
     // terminal.
     thread::Builder::new().name("sampler".into()).spawn(move || {
-        if let Err(failure) = sample(source, interval, &send) {
+        if let Err(failure) = sample(source, interval, &wants_waits, &send) {
             send(Err(failure));
         }
     })?;
@@ -135,11 +144,22 @@ fn start(source: Source, interval: Duration) -> io::Result<(Receiver<Outcome<Vie
 }
 
 /// Asks until nobody takes the views.
-fn sample(source: Source, interval: Duration, send: &impl Fn(Outcome<View>) -> bool) -> Outcome<()> {
+fn sample(
+    source: Source,
+    interval: Duration,
+    wants_waits: &AtomicBool,
+    send: &impl Fn(Outcome<View>) -> bool,
+) -> Outcome<()> {
+    let mut no_waits = None;
     let mut watch = Watch::start(source, interval.min(FIRST), interval)?;
     loop {
         thread::sleep(watch.due.saturating_duration_since(Instant::now()));
-        if !send(Ok(watch.view()?)) {
+        if wants_waits.swap(false, Ordering::Relaxed) {
+            no_waits = watch.source.begin_waits().err().map(|failure| failure.to_string());
+        }
+        let mut view = watch.view()?;
+        view.no_waits.clone_from(&no_waits);
+        if !send(Ok(view)) {
             return Ok(());
         }
     }

@@ -1,10 +1,13 @@
 //! The state of the live view and how keys change it; nothing here knows a terminal.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use crate::render::column::{Column, Digits, cells};
 use crate::render::row::Row;
-use crate::render::view::{View, group_columns, thread_columns};
+use crate::render::view::{View, group_columns, thread_columns, wait_columns};
 
 /// How many rows a page key moves.
 const PAGE: usize = 10;
@@ -21,6 +24,7 @@ pub(super) const HELP: &[(&str, &str)] = &[
     ("/", "show only names with this text; Esc shows all"),
     ("Enter", "the functions of the group; q comes back"),
     ("u", "the functions of work in no group"),
+    ("w", "where tasks spend their time; w comes back"),
     ("Space, p", "pause"),
     ("?", "this help"),
 ];
@@ -35,8 +39,9 @@ pub(super) enum Pane {
 impl Pane {
     /// Which columns go first where there is no room: the least of what this is about, then events
     /// from the last on, and in the end the CPU time of the interval.
-    pub(super) fn dropped(self, columns: usize) -> Vec<usize> {
+    pub(super) fn dropped(self, columns: usize, shows_waits: bool) -> Vec<usize> {
         let (first, events_from, then): (&[usize], usize, &[usize]) = match self {
+            Pane::Groups if shows_waits => (&[6, 2, 3, 8, 5, 11, 7, 9, 10, 4], 12, &[1]),
             Pane::Groups => (&[6, 5, 4, 2, 3], 7, &[1]),
             Pane::Threads => (&[3], 4, &[1, 2]),
         };
@@ -88,6 +93,10 @@ pub(super) struct Screen {
     pub(super) mode: Mode,
     pub(super) filter: String,
     pub(super) is_paused: bool,
+    /// The groups' columns are those of times.
+    pub(super) shows_waits: bool,
+    /// Set by the key that shows them, and taken by the thread that asks.
+    pub(super) wants_waits: Arc<AtomicBool>,
     /// Of groups and of threads.
     places: [Place; 2],
 }
@@ -102,6 +111,8 @@ impl Screen {
             mode: Mode::Table,
             filter: String::new(),
             is_paused: false,
+            shows_waits: false,
+            wants_waits: Arc::default(),
             places: [place(Pane::Groups), place(Pane::Threads)],
         }
     }
@@ -121,6 +132,7 @@ impl Screen {
     pub(super) fn columns(&self, pane: Pane) -> Vec<Column> {
         let view = self.view.as_ref();
         match pane {
+            Pane::Groups if self.shows_waits => wait_columns(),
             Pane::Groups => group_columns(view.map_or(&[], |view| &view.events)),
             Pane::Threads => thread_columns(view.map_or(&[], |view| &view.thread_events)),
         }
@@ -215,6 +227,7 @@ impl Screen {
             KeyCode::Char('G') | KeyCode::End => place.selected = last,
             KeyCode::Char('l' | 's') | KeyCode::Right => place.column = (place.column + 1) % columns,
             KeyCode::Char('h') | KeyCode::Left => place.column = (place.column + columns - 1) % columns,
+            KeyCode::Char('w') => self.toggle_waits(),
             KeyCode::Char('i') => place.is_inverted = !place.is_inverted,
             KeyCode::Tab | KeyCode::BackTab => {
                 self.focus = match self.focus {
@@ -226,6 +239,17 @@ impl Screen {
             _ => {}
         }
         Flow::Stay
+    }
+
+    /// Shows the other columns of groups, by CPU time, which both have.
+    fn toggle_waits(&mut self) {
+        self.shows_waits = !self.shows_waits;
+        let has_times = self.view.as_ref().is_some_and(|view| view.groups().iter().any(Row::has_waits));
+        if self.shows_waits && !has_times {
+            self.wants_waits.store(true, Ordering::Relaxed);
+        }
+        let place = &mut self.places[Pane::Groups as usize];
+        (place.column, place.is_inverted) = (Pane::Groups.cpu_column(), false);
     }
 
     fn keep_selection_inside(&mut self) {
@@ -338,6 +362,20 @@ mod tests {
         press(&mut screen, "\t");
         assert_eq!(press(&mut screen, "\n"), Flow::Stay, "threads have no functions beside groups");
         assert_eq!(press(&mut screen, "u"), Flow::OpenUnattributed);
+    }
+
+    #[test]
+    fn w_shows_the_columns_of_times() {
+        let mut screen = screen();
+        let titles = |screen: &Screen| -> Vec<String> {
+            screen.columns(Pane::Groups).into_iter().map(|column| column.title).collect()
+        };
+        let before = titles(&screen);
+        press(&mut screen, "ssssw");
+        assert!(screen.shows_waits && titles(&screen).iter().any(|title| title == "RUNNABLE"));
+        assert_eq!(names(&screen, Pane::Groups), ["POST /brew", "GET /menu", "idle"], "by CPU time again");
+        press(&mut screen, "hhw");
+        assert_eq!((titles(&screen), screen.place(Pane::Groups).column), (before, 1));
     }
 
     #[test]

@@ -6,5 +6,7 @@ pub(crate) mod leases;
 pub(crate) mod profile;
 pub(crate) mod row;
 pub(crate) mod table;
+pub(crate) mod tasks;
 pub(crate) mod view;
+pub(crate) mod waits;
 pub(crate) mod watch;

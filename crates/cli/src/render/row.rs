@@ -9,6 +9,7 @@ use dormouse::wire::{CountRow, GroupRow};
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
 
+use super::waits::WaitFigures;
 use crate::sample::totals::Thread;
 
 /// The figures of one group, thread or sum.
@@ -43,6 +44,16 @@ impl Row {
         row.set("cpu_ns_per_request", total.cpu_ns.checked_div(total.requests));
         row.set("requests_per_s", row.per_s(recent.requests));
         row.set("polls_per_s", row.per_s(recent.polls));
+        row.fields.remove("waits");
+        if let Some(waits) = recent.waits.as_ref().map(WaitFigures::of)
+            && let Ok(waits) = serde_json::to_value(waits)
+        {
+            row.set("waits", waits);
+        }
+        if let Some(requests) = total.waits.as_ref().map(|waits| &waits.requests).filter(|of| of.max_ns > 0) {
+            row.set("slowest_ns", requests.max_ns);
+            row.set("slowest_task", requests.max_task);
+        }
         Row { counts: recent.counts.clone(), ..row }
     }
 
@@ -77,9 +88,17 @@ impl Row {
         self.fields.insert(field.to_owned(), value.into());
     }
 
-    /// A figure; `None` where the row has none of that name.
+    /// A figure, as `cpu_ns`, or `waits.latency.p99_ns`; `None` where the row has none of that
+    /// name.
     pub(crate) fn get(&self, field: &str) -> Option<&Value> {
-        self.fields.get(field)
+        let mut path = field.split('.');
+        let first = self.fields.get(path.next()?)?;
+        path.try_fold(first, |value, part| value.get(part))
+    }
+
+    /// Whether it is known where the row's tasks spend their time.
+    pub(crate) fn has_waits(&self) -> bool {
+        self.fields.contains_key("waits")
     }
 
     /// A figure as a number; `None` where the row has none.

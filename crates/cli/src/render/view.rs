@@ -24,6 +24,22 @@ const GROUP_COLUMNS: [(&str, &str, Unit); 7] = [
     ("POLLS/s", "polls_per_s", Unit::Rate),
     ("ALIVE", "alive", Unit::Whole),
 ];
+/// Of the interval, but for the slowest request, which is since times were taken. The four times
+/// are parts of their sum, in percent.
+const WAIT_COLUMNS: [(&str, &str, Unit); 12] = [
+    ("GROUP", "name", Unit::Name),
+    ("CPU %", "cpu_percent", Unit::Percent),
+    ("REQ/s", "requests_per_s", Unit::Rate),
+    ("P50", "waits.latency.p50_ns", Unit::Time),
+    ("P99", "waits.latency.p99_ns", Unit::Time),
+    ("SLOWEST", "slowest_ns", Unit::Time),
+    ("TASK", "slowest_task", Unit::Whole),
+    ("DELAY P99", "waits.delay.p99_ns", Unit::Time),
+    ("ON CPU", "waits.on_cpu_percent", Unit::Percent),
+    ("STALLED", "waits.stalled_percent", Unit::Percent),
+    ("RUNNABLE", "waits.runnable_percent", Unit::Percent),
+    ("AWAITING", "waits.await_percent", Unit::Percent),
+];
 const THREAD_COLUMNS: [(&str, &str, Unit); 4] = [
     ("THREAD", "name", Unit::Name),
     ("TID", "tid", Unit::Tid),
@@ -32,7 +48,7 @@ const THREAD_COLUMNS: [(&str, &str, Unit); 4] = [
 ];
 
 const CPU_FIELDS: &str = "cpu_percent cpu_ns";
-const GROUP_FIELDS: &str = "id name cpu_percent cpu_ns requests_per_s cpu_ns_per_request polls_per_s requests polls alive started finished";
+const GROUP_FIELDS: &str = "id name cpu_percent cpu_ns requests_per_s cpu_ns_per_request polls_per_s requests polls alive started finished waits slowest_ns slowest_task";
 const THREAD_FIELDS: &str = "tid inner_tid name cpu_percent cpu_ns";
 
 /// A process between two samples. CPU time is since the first sample, percentages and rates are
@@ -54,6 +70,8 @@ pub(crate) struct View {
     pub(crate) thread_events: Vec<String>,
     /// Events that are counted for groups alone.
     of_groups: Vec<String>,
+    /// Why there are no times of tasks, which were asked for.
+    pub(crate) no_waits: Option<String>,
 }
 
 /// The part of a view that only an agent knows.
@@ -108,6 +126,7 @@ impl View {
             events: events.to_vec(),
             thread_events,
             of_groups,
+            no_waits: None,
         }
     }
 
@@ -155,11 +174,19 @@ impl View {
         Some(table(&group_columns(&self.events), inside.groups.iter().chain(&self.sums())))
     }
 
+    /// Where the tasks of groups spend their time, if that is known.
+    fn wait_table(&self) -> Option<Table> {
+        let mut groups = self.groups().iter().filter(|row| row.has_waits()).peekable();
+        groups.peek()?;
+        Some(table(&wait_columns(), groups))
+    }
+
     /// The tables of groups and threads below a line about the process.
     pub(crate) fn text(&self, who: &str) -> String {
-        let groups = self.group_table().map(|table| format!("{}\n", table.render(HEAD)));
+        let tables = self.group_table().into_iter().chain(self.wait_table());
+        let groups: Vec<String> = tables.map(|table| table.render(HEAD) + "\n").collect();
         let threads = table(&thread_columns(&self.thread_events), &self.threads).render(HEAD);
-        let mut text = format!("{}\n{}{threads}", self.headline(who), groups.unwrap_or_default());
+        let mut text = format!("{}\n{}{threads}", self.headline(who), groups.concat());
         if !self.of_groups.is_empty() {
             let events: Vec<String> = self.of_groups.iter().map(|event| clean(event)).collect();
             let _ = writeln!(text, "{DIM}{}: {OF_GROUPS}{DIM:#}", events.join(", "));
@@ -205,6 +232,11 @@ fn sorted(mut rows: Vec<Row>) -> Vec<Row> {
 /// The columns of groups, with those of events.
 pub(crate) fn group_columns(events: &[String]) -> Vec<Column> {
     with_rates(&GROUP_COLUMNS, events)
+}
+
+/// The columns of groups that say where their tasks spend their time.
+pub(crate) fn wait_columns() -> Vec<Column> {
+    Column::fields(&WAIT_COLUMNS)
 }
 
 /// The columns of threads, with those of events.

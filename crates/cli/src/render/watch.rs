@@ -38,11 +38,25 @@ impl Watch {
     /// The view from the sample before to one that is taken now.
     pub(crate) fn view(&mut self) -> Outcome<View> {
         let after = next(&mut self.source)?;
+        self.begin_waits(&after);
         let view = View::between(&self.first, &self.before, &after, &self.events);
         self.before = after;
         // A late view does not bring the next one closer.
         self.due = (self.due + self.interval).max(Instant::now());
         Ok(view)
+    }
+
+    /// Times of tasks may be taken later than the first sample: they are since the first sample
+    /// that has them.
+    fn begin_waits(&mut self, now: &Sample) {
+        let Some((first, now)) = self.first.inside.as_mut().zip(now.inside.as_ref()) else { return };
+        if first.groups.iter().any(|group| group.waits.is_some()) {
+            return;
+        }
+        for group in &mut first.groups {
+            let now = now.groups.iter().find(|now| now.id == group.id);
+            group.waits = now.and_then(|now| now.waits.clone());
+        }
     }
 }
 

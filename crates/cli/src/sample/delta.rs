@@ -103,6 +103,8 @@ fn group_since(now: &GroupRow, before: &GroupRow) -> GroupRow {
         requests: now.requests.saturating_sub(before.requests),
         polls: now.polls.saturating_sub(before.polls),
         counts: now.counts.iter().map(count).collect(),
+        // Times that were not taken before have no difference.
+        waits: now.waits.as_ref().zip(before.waits.as_ref()).map(|(now, before)| now.since(before)),
         ..now.clone()
     }
 }
@@ -210,6 +212,7 @@ mod tests {
             requests: 1,
             polls: cpu_ns,
             counts: vec![count],
+            waits: None,
         };
         let with = |groups: Vec<GroupRow>, unattributed_ns| Sample {
             inside: Some(Inside { took_ns: 7, unattributed_ns, groups, keys_on: 0, dropped: 0 }),

@@ -6,6 +6,7 @@ pub(crate) mod profiling;
 pub(crate) mod source;
 pub(crate) mod tasks;
 pub(crate) mod totals;
+pub(crate) mod waiting_places;
 pub(crate) mod watching;
 
 /// Why rows of threads and the process have no count of an event that groups count: the kernel has

@@ -7,13 +7,13 @@ use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use dormouse::wire::{Clock, CountAnswer, Op, Stat};
+use dormouse::wire::{Clock, CountAnswer, Hello, Op, Stat, WaitsWish};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::events::{TASK_CLOCK, Wish, warn};
 use super::tasks::Tasks;
 use super::totals::Sample;
-use crate::client::Client;
+use crate::client::{Client, waits};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::signals::wait;
 use crate::target::{Finder, Found, Target, describe};
@@ -31,7 +31,7 @@ pub(crate) struct Source {
     tasks: Tasks,
     /// Readable when the process has ended; absent where the kernel has none to give.
     end: Option<OwnedFd>,
-    agent: Option<Client>,
+    agent: Option<(Client, Hello)>,
     /// The events that are counted, and those that are not, with their reasons.
     pub(crate) counted: CountAnswer,
     /// The clock that groups are charged by, as the last sample has it.
@@ -64,8 +64,8 @@ impl Source {
         if found.has_agent() {
             let (mut client, hello) = Client::reach(finder, found, patience)?;
             source.counted = wish.ask(&mut client, &hello)?;
-            source.name = hello.name;
-            source.agent = Some(client);
+            source.name.clone_from(&hello.name);
+            source.agent = Some((client, hello));
         } else {
             source.counted = wish.of_any_process()?;
         }
@@ -75,6 +75,15 @@ impl Source {
     /// Whether the process has dormouse in it.
     pub(crate) fn has_agent(&self) -> bool {
         self.agent.is_some()
+    }
+
+    /// Has the times of tasks taken from now on.
+    pub(crate) fn begin_waits(&mut self) -> Outcome<()> {
+        let Some((client, hello)) = &mut self.agent else {
+            let message = format!("{} has no dormouse in it, which could take times of tasks", self.who);
+            return Err(Failure::new(Exit::Unsupported, message).hint("call dormouse::init() at its start"));
+        };
+        waits::begin(client, hello, WaitsWish::default()).map(drop)
     }
 
     /// The events that have a column of their own: the CPU time has one anyway.
@@ -95,7 +104,7 @@ impl Source {
 
     /// How it stands now; `None` when it has ended.
     pub(crate) fn sample(&mut self) -> Outcome<Option<Sample>> {
-        let told: Option<Outcome<Stat>> = self.agent.as_mut().map(|client| client.call(Op::Stat));
+        let told: Option<Outcome<Stat>> = self.agent.as_mut().map(|(client, _)| client.call(Op::Stat));
         let seen = self.tasks.look();
         match (told, seen) {
             (Some(Ok(stat)), seen) => {

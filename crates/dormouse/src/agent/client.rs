@@ -1,5 +1,5 @@
-//! One connection: its peer, the bytes from and to it, and the leases, counts, watches, profiles
-//! and trace that it holds.
+//! One connection: its peer, the bytes from and to it, and the leases, counts, times,
+//! watches, profiles and trace that it holds.
 //!
 //! # Invariants
 //!
@@ -21,6 +21,7 @@ use super::descriptors::{Peer, Socket};
 use super::output::Output;
 use super::profiling::ClientProfile;
 use super::stream::Stream;
+use super::waiting::ClientWaits;
 use super::watching::ClientWatch;
 use crate::memory;
 use crate::wire::{Ended, MAX_LINE, Note, Notice, PROTOCOL, Response, WireError};
@@ -55,6 +56,7 @@ pub(super) struct Client {
     waiting: Option<Instant>,
     pub(super) leases: Vec<Lease>,
     pub(super) counting: Option<ClientEvents>,
+    pub(super) waits: Option<ClientWaits>,
     pub(super) tracing: Option<Stream>,
     pub(super) watches: Vec<ClientWatch>,
     pub(super) profiles: Vec<ClientProfile>,
@@ -84,6 +86,7 @@ impl Client {
             waiting: Some(now),
             leases: Vec::new(),
             counting: None,
+            waits: None,
             tracing: None,
             watches: Vec::new(),
             profiles: Vec::new(),
@@ -223,7 +226,7 @@ impl Client {
 
     /// Since when it neither says nor takes nor holds anything; `None`: it does.
     pub(super) fn idle_since(&self) -> Option<Instant> {
-        let runs = !self.watches.is_empty() || !self.profiles.is_empty();
+        let runs = !self.watches.is_empty() || !self.profiles.is_empty() || self.waits.is_some();
         let holds = runs || self.tracing.is_some() || self.counting.is_some() || self.held() > 0;
         (!holds && !self.is_busy() && self.input.is_empty()).then_some(self.active)
     }

@@ -13,7 +13,7 @@ use crate::wire::{Code, CountAnswer, CountRow, EventInfo, WireError};
 pub(super) struct ClientEvents {
     events: Vec<Event>,
     /// `None`: it wants nothing counted.
-    _counting: Option<Counting>,
+    counting: Option<Counting>,
 }
 
 /// Everything that has a name, with its reason where this process cannot count it.
@@ -42,13 +42,18 @@ impl ClientEvents {
             }
             Some(crate::start_counting(&all).map_err(refusal)?)
         };
-        Ok((Self { events, _counting: counting }, CountAnswer { counted, refused }))
+        Ok((Self { events, counting }, CountAnswer { counted, refused }))
     }
 
     /// Whether the client has named an event that is counted. Task-clock is one, too: an answer has
     /// its count beside the CPU time, with the time for which it was counted.
     pub(super) fn has_events(&self) -> bool {
         !self.events.is_empty()
+    }
+
+    /// Whether anything is counted for the client, and so CPU time is.
+    pub(super) fn is_counting(&self) -> bool {
+        self.counting.is_some()
     }
 
     /// Those of a group's counts that are of these events, in their order.

@@ -2,9 +2,11 @@
 //! `doctor`.
 
 use dormouse_sys::{Capability, State, records, thread};
+use dormouse_waits::GroupWaits;
 
 use super::counting::ClientEvents;
 use super::place::Place;
+use super::waiting::ClientWaits;
 use super::watching;
 use crate::group::Group;
 use crate::memory;
@@ -13,9 +15,24 @@ use crate::wire::{
 };
 
 /// The operations since `hello` says which there are.
-const OPS: [&str; 13] = [
-    "keys", "on", "off", "trace", "stat", "doctor", "events", "count", "notices", "reset", "watch", "slots",
+const OPS: [&str; 17] = [
+    "keys",
+    "on",
+    "off",
+    "trace",
+    "stat",
+    "doctor",
+    "events",
+    "count",
+    "notices",
+    "reset",
+    "watch",
+    "slots",
     "profile",
+    "tasks",
+    "waits",
+    "places",
+    "wake-tasks",
 ];
 
 /// How often a snapshot is taken, at most, until one is quick.
@@ -72,19 +89,22 @@ pub(super) fn has_memory_for_threads() -> bool {
     memory::is_there(tids().len() * EACH)
 }
 
-/// Groups with what `counting` counts, threads, and the process. Counts go on meanwhile, and this
-/// thread may have to wait for a processor in the middle: of a few snapshots the quickest is the
-/// truest. With many threads none is quick, and the first one does.
-pub(super) fn stat(counting: Option<&ClientEvents>) -> Stat {
-    let mut best = snapshot(counting);
+/// Groups with what `counting` counts and the times of `waits`, threads, and the process. Counts
+/// go on meanwhile, and this thread may have to wait for a processor in the middle: of a few
+/// snapshots the quickest is the truest. With many threads none is quick, and the first one does.
+pub(super) fn stat(counting: Option<&ClientEvents>, waits: Option<&mut ClientWaits>) -> Stat {
+    let (mut best, mut times) = snapshot(counting, waits.is_some());
     for _ in 1..SNAPSHOTS {
         if best.took_ns <= QUICK_NS || best.took_ns > SLOW_NS {
             break;
         }
-        let again = snapshot(counting);
+        let (again, times_again) = snapshot(counting, waits.is_some());
         if again.took_ns < best.took_ns {
-            best = again;
+            (best, times) = (again, times_again);
         }
+    }
+    if let Some(waits) = waits {
+        waits.tell(&mut best.groups, &times, counting.is_some_and(ClientEvents::is_counting));
     }
     for thread in &mut best.threads {
         thread.name = thread_name(thread.tid);
@@ -94,8 +114,10 @@ pub(super) fn stat(counting: Option<&ClientEvents>) -> Stat {
 }
 
 /// All that changes while one looks, in an order that keeps it consistent.
-fn snapshot(counting: Option<&ClientEvents>) -> Stat {
+fn snapshot(counting: Option<&ClientEvents>, has_times: bool) -> (Stat, Vec<GroupWaits>) {
     let tids = tids();
+    // Before the clocks, as close to them as can be.
+    let times = if has_times { dormouse_waits::read() } else { Vec::new() };
     let begun_ns = dormouse_clock::point().monotonic_ns;
     let row = |(stat, counts): (crate::GroupStat, Vec<_>)| {
         let counts = counting.map(|counting| counting.of(&counts)).unwrap_or_default();
@@ -115,7 +137,7 @@ fn snapshot(counting: Option<&ClientEvents>) -> Stat {
     let process_cpu_ns = dormouse_clock::process_cpu_ns();
     let mono_ns = dormouse_clock::point().monotonic_ns;
     let attributed: u64 = groups.iter().map(|g| g.cpu_ns).sum();
-    Stat {
+    let stat = Stat {
         mono_ns,
         took_ns: mono_ns.saturating_sub(begun_ns),
         process_cpu_ns,
@@ -125,7 +147,8 @@ fn snapshot(counting: Option<&ClientEvents>) -> Stat {
         keys_on: 0,
         dropped: records::dropped(),
         clock: Some(clock()),
-    }
+    };
+    (stat, times)
 }
 
 /// The clock that charges groups: this thread has the tier that threads begin with.

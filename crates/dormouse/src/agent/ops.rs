@@ -11,17 +11,21 @@ use super::counting::{self, ClientEvents};
 use super::holders::{self, Holders};
 use super::host;
 use super::place::Place;
+use super::places;
 use super::profiling;
 use super::registers;
 use super::stream::Stream;
+use super::tasks;
+use super::waiting::{self, ClientWaits};
 use super::watching::{self, ClientWatch};
+use crate::group::Group;
 use crate::memory;
 use crate::probe::Probe;
 use crate::recorder::{Trace, TraceError};
 use crate::wire::{
     BatchStat, Changed, Code, CountAnswer, Doctor, Ended, Events, HeldBy, Hello, KeyInfo, Keys, LONGEST_MS,
-    Op, PROTOCOL, ProbeInfo, ProfileBegun, ProfilePart, Request, SlotsAnswer, Stat, Tracing, WatchRow,
-    Watching, WireError,
+    Op, PROTOCOL, PlacesPart, ProbeInfo, ProfileBegun, ProfilePart, Request, SlotsAnswer, Stat, TasksPart,
+    Tracing, WaitsBegun, WaitsWish, WatchRow, Watching, WireError, WokenTasks,
 };
 
 /// Leases that a client may hold.
@@ -61,6 +65,10 @@ enum Answer {
     Slots(SlotsAnswer),
     Profile(ProfileBegun),
     Part(ProfilePart),
+    Tasks(TasksPart),
+    Places(PlacesPart),
+    Woken(WokenTasks),
+    Waits(WaitsBegun),
 }
 
 /// One client's request, among all clients.
@@ -78,7 +86,12 @@ pub(super) fn answer(clients: &mut [Client], at: usize, place: &Place, line: &[u
     });
     match asked {
         // The answer would tell of them all.
-        Ok(Request { op: Op::Stat, .. }) if !host::has_memory_for_threads() => clients[at].gone = true,
+        Ok(Request { op: Op::Stat, .. })
+            if !host::has_memory_for_threads()
+                || clients[at].waits.is_some() && !memory::is_there(Group::all().len() * waiting::EACH) =>
+        {
+            clients[at].gone = true;
+        }
         Ok(Request { op: Op::Watch(_) | Op::WatchReport { .. }, .. })
             if !memory::is_there(watching::MEMORY) =>
         {
@@ -87,6 +100,12 @@ pub(super) fn answer(clients: &mut [Client], at: usize, place: &Place, line: &[u
         Ok(Request { op: Op::Profile(_) | Op::ProfileReport { .. }, .. })
             if !memory::is_there(profiling::MEMORY) =>
         {
+            clients[at].gone = true;
+        }
+        Ok(Request { op: Op::Places { .. }, .. }) if !memory::is_there(places::MEMORY) => {
+            clients[at].gone = true;
+        }
+        Ok(Request { op: Op::Tasks { .. }, .. }) if !memory::is_there(tasks::MEMORY) => {
             clients[at].gone = true;
         }
         Ok(Request { id, op, .. }) => {
@@ -133,15 +152,16 @@ impl Asked<'_> {
             Op::Reset { glob } => Answer::Changed(self.reset(&glob)?),
             Op::Trace { glob } => Answer::Tracing(self.trace(&glob)?),
             Op::Stat => {
-                let counting = &mut self.client().counting;
+                let Client { counting, waits, .. } = self.client();
                 // A client that knows no `count` wants CPU time.
                 if counting.is_none() {
                     *counting = ClientEvents::start_counting(&[TASK_CLOCK.to_owned()]).ok().map(|(c, _)| c);
                 }
-                Answer::Stat(host::stat(counting.as_ref()))
+                Answer::Stat(host::stat(counting.as_ref(), waits.as_mut()))
             }
             Op::Events => Answer::Events(Events { events: counting::available() }),
             Op::Count { events } => Answer::Count(self.count(&events)?),
+            Op::Waits(wish) => Answer::Waits(self.wait(wish)?),
             Op::Doctor => Answer::Doctor(host::doctor(place)),
             Op::Watch(wish) => Answer::Watching(registers::watch(self.clients, self.at, &wish)?),
             Op::WatchReport { number } => Answer::Watch(self.report(number)?),
@@ -153,6 +173,9 @@ impl Asked<'_> {
             Op::ProfileReport { number, from } => {
                 Answer::Part(profiling::report(&mut self.client().profiles, number, from)?)
             }
+            Op::Tasks { from } => Answer::Tasks(tasks::part(from)),
+            Op::Places { from } => Answer::Places(places::part(from)),
+            Op::WakeTasks => Answer::Woken(WokenTasks { woken: dormouse_waits::wake_unplaced() as u64 }),
         })
     }
 
@@ -262,6 +285,13 @@ impl Asked<'_> {
         let (counting, answer) = ClientEvents::start_counting(events)?;
         // This ends what the client had counted before.
         self.client().counting = Some(counting);
+        Ok(answer)
+    }
+
+    fn wait(&mut self, wish: WaitsWish) -> Result<WaitsBegun, WireError> {
+        let (waits, answer) = ClientWaits::begin(wish).map_err(refused)?;
+        // This ends what the client had taken before.
+        self.client().waits = Some(waits);
         Ok(answer)
     }
 

@@ -1,4 +1,4 @@
-//! Profiles: which function uses the CPU time of a group, allocates, or faults.
+//! Profiles: which function uses the CPU time of a group, allocates, faults, or waits.
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -25,6 +25,9 @@
 //! and only their shape within a group is estimated. A group that used something and met no sample
 //! has a row without a stack. Work in no group is what the process used beside its groups.
 //!
+//! A [wall profile](ProfileSpec::wall) has all time of a group's tasks, also that in which they
+//! wait, and where. It is counted but for what runs on a CPU.
+//!
 //! # Cost
 //!
 //! While nobody profiles: nothing. A CPU profile interrupts each running thread [`ProfileSpec::hz`]
@@ -34,11 +37,12 @@ mod account;
 mod run;
 mod scale;
 mod spec;
+mod wall;
 pub mod web;
 
 pub use dormouse_profile::{
     Column, Error, MappedRange, Moment, NO_GROUP, Node, Profile, ProfileCoverage, ProfileGroup, ProfileKind,
-    Sample, SourceFrame, Symbols, Thread, Values, encode,
+    Sample, SourceFrame, Symbols, Thread, Values, WallState, encode,
 };
 pub use run::{ProfileError, ProfileRun};
 pub use spec::ProfileSpec;

@@ -11,6 +11,7 @@ use dormouse_sys::perf;
 use super::account::{self, Account};
 use super::scale::{retain, scale};
 use super::spec::ProfileSpec;
+use super::wall::Wall;
 use crate::group::Group;
 
 /// The most samples a second.
@@ -58,6 +59,8 @@ pub struct ProfileRun {
     kind: ProfileKind,
     profiling: Profiling,
     wanted: Option<Selector>,
+    /// For a profile of wall time, of which the rest is the part on a CPU.
+    wall: Option<Wall>,
     /// When it began.
     before: Account,
     /// Why groups are not counted.
@@ -77,8 +80,13 @@ impl ProfileRun {
     /// That of [`start_counting`](crate::start_counting), and a few system calls for each thread,
     /// on a thread of dormouse's for which this one waits.
     pub fn start(spec: &ProfileSpec) -> Result<Self, ProfileError> {
-        let kind = spec.kind();
         check(spec)?;
+        let wall = (spec.kind() == ProfileKind::Wall).then(Wall::start).transpose()?;
+        let mut options = spec.options.clone();
+        if wall.is_some() {
+            options.kind = ProfileKind::Cpu;
+        }
+        let kind = options.kind;
         let wanted = spec.groups.as_deref().map(selector).transpose()?;
         let events: Vec<Event> = account::events(kind).into_iter().flatten().collect();
         // From here on each task reads the clock: its first steps, which allocate, are not for a
@@ -91,9 +99,9 @@ impl ProfileRun {
             Ok(counting) => (Some(counting), None),
             Err(why) => (None, Some(why.to_string())),
         };
-        let profiling = Profiling::start(&spec.options)?;
+        let profiling = Profiling::start(&options)?;
         let before = Account::read(kind);
-        Ok(Self { kind, profiling, wanted, before, uncounted, _counting: counting })
+        Ok(Self { kind, profiling, wanted, wall, before, uncounted, _counting: counting })
     }
 
     /// The profile so far.
@@ -111,6 +119,9 @@ impl ProfileRun {
             used.is_not_counted();
         }
         scale(&mut profile, &used);
+        if let Some(wall) = &self.wall {
+            profile = wall.picture(profile);
+        }
         if let Some(wanted) = &self.wanted {
             retain(&mut profile, |name| matches(wanted, name));
         }
@@ -132,7 +143,7 @@ impl ProfileRun {
 fn check(spec: &ProfileSpec) -> Result<(), ProfileError> {
     let (hz, bytes) = (spec.options.hz, spec.options.bytes);
     match spec.kind() {
-        ProfileKind::Cpu if !(1..=MAX_HZ).contains(&hz) => {
+        ProfileKind::Cpu | ProfileKind::Wall if !(1..=MAX_HZ).contains(&hz) => {
             Err(ProfileError::Rate { what: "hz", value: hz.into(), bounds: format!("from 1 to {MAX_HZ}") })
         }
         ProfileKind::Alloc if bytes < MIN_BYTES => {

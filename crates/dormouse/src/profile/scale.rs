@@ -77,7 +77,7 @@ fn part(value: u64, now: u64, then: u64) -> u64 {
 
 /// Has the values of a group's rows add up to `total` exactly: by the largest remainder. Without
 /// samples there is a row without a stack.
-fn fit(profile: &mut Profile, group: u32, rows: &[usize], column: usize, total: u64) {
+pub(super) fn fit(profile: &mut Profile, group: u32, rows: &[usize], column: usize, total: u64) {
     let values: Vec<u64> = rows.iter().map(|&at| profile.samples[at].values[column]).collect();
     let sum: u128 = values.iter().copied().map(u128::from).sum();
     if sum == 0 {
@@ -110,7 +110,7 @@ fn fit(profile: &mut Profile, group: u32, rows: &[usize], column: usize, total: 
 }
 
 /// The thread of what nobody has sampled.
-fn unknown_thread(profile: &mut Profile) -> u32 {
+pub(super) fn unknown_thread(profile: &mut Profile) -> u32 {
     let unknown = Thread::default();
     let at = profile.threads.iter().position(|thread| *thread == unknown).unwrap_or_else(|| {
         profile.threads.push(unknown);
@@ -174,7 +174,7 @@ pub(super) fn retain(profile: &mut Profile, is_wanted: impl Fn(&str) -> bool) {
 }
 
 /// Leaves the stacks that a sample has.
-fn prune(profile: &mut Profile) {
+pub(super) fn prune(profile: &mut Profile) {
     // By the numbers that a sample and a node have for a node: one more than its index.
     let mut places = vec![0_u32; profile.stacks.len() + 1];
     for sample in &profile.samples {

@@ -34,6 +34,14 @@ impl ProfileSpec {
         Self::new(ProfileKind::Faults)
     }
 
+    /// A profile of the wall time of tasks: on a CPU, stalled in a poll, runnable, and awaiting
+    /// something at a place, which is the stack of the function that waits ([`WallState`]).
+    ///
+    /// [`WallState`]: crate::profile::WallState
+    pub fn wall() -> Self {
+        Self::new(ProfileKind::Wall)
+    }
+
     /// Samples a second of CPU time of each thread. The kernel's tick bounds it, at 100 to 1,000.
     pub fn hz(mut self, hz: u32) -> Self {
         self.options.hz = hz;

@@ -3,6 +3,7 @@
 use dormouse_events::{Availability, Unit};
 use serde::{Deserialize, Serialize};
 
+use super::waits::WaitsRow;
 use crate::group::GroupStat;
 
 /// Answer to `stat`. CPU times are totals since the start, in nanoseconds.
@@ -68,9 +69,13 @@ pub struct GroupRow {
     /// Counts of the events that this client asked for, in that order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub counts: Vec<CountRow>,
+    /// Where its tasks spend their time, for a client that has sent `waits`. Absent for a group
+    /// whose number is past those that have times of their own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waits: Option<WaitsRow>,
 }
 
-/// Without counts of events, which are for one client each.
+/// Without counts of events and times, which are for one client each.
 impl From<GroupStat> for GroupRow {
     fn from(stat: GroupStat) -> Self {
         Self {
@@ -84,6 +89,7 @@ impl From<GroupStat> for GroupRow {
             requests: stat.requests,
             polls: stat.polls,
             counts: Vec::new(),
+            waits: None,
         }
     }
 }

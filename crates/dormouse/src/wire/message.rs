@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::profile::ProfileWish;
+use super::waits::WaitsWish;
 use super::watch::WatchWish;
 
 /// A client's request.
@@ -92,6 +93,10 @@ pub enum Op {
         /// Names, as [`Events`](super::Events) has them.
         events: Vec<String>,
     },
+    /// Has times of tasks taken as long as the connection lasts, in place of what it asked for
+    /// before; [`WaitsBegun`](super::WaitsBegun) answers, and [`Stat`](super::Stat) tells them from
+    /// now on. Refused where the key behind which times are taken cannot be switched.
+    Waits(WaitsWish),
     /// Checks what works in this process; [`Doctor`](super::Doctor) answers.
     Doctor,
     /// Watches memory as long as the connection lasts; [`Watching`](super::Watching) answers.
@@ -113,6 +118,24 @@ pub enum Op {
         number: u32,
         /// The first row of the answer: 0 for a new look at the profile, `next` of a part for the
         /// next part of the same look.
+        #[serde(default)]
+        from: u64,
+    },
+    /// Lists the places where tasks wait, as far as they were taken;
+    /// [`PlacesPart`](super::PlacesPart) answers.
+    Places {
+        /// The least number of the answer: 0, or `next` of a part for the next part.
+        #[serde(default)]
+        from: u32,
+    },
+    /// Wakes each task that awaits something at a place that is not known, once, as any runtime may
+    /// do: their leaves take wakers again, and so they have places from then on.
+    /// [`WokenTasks`](super::WokenTasks) answers.
+    WakeTasks,
+    /// Lists the tasks that are and whose times are known; [`TasksPart`](super::TasksPart) answers.
+    /// It has no times taken by itself.
+    Tasks {
+        /// Where the answer begins: 0, or `next` of the part before.
         #[serde(default)]
         from: u64,
     },

@@ -11,17 +11,23 @@
 mod groups;
 mod keys;
 mod message;
+mod places;
 mod profile;
 mod service;
+mod tasks;
 mod trace;
+mod waits;
 mod watch;
 
 pub use groups::{Clock, CountAnswer, CountRow, EventInfo, Events, GroupRow, Stat, ThreadStat};
 pub use keys::{BatchStat, Changed, HeldBy, HeldKeys, KeyHolder, KeyInfo, Keys, LeaseHolder};
 pub use message::{Code, Op, Request, Response, WireError};
+pub use places::{PlaceRow, PlacesPart, WokenTasks};
 pub use profile::{ProfileBegun, ProfilePart, ProfileWish};
 pub use service::{Check, CheckState, Doctor, Hello};
+pub use tasks::{TaskColumns, TaskGroup, TaskRow, TasksPart, WireTaskState};
 pub use trace::{ClockPoint, Ended, FrameKind, Note, Notice, ProbeInfo, Tracing};
+pub use waits::{HistogramRow, WaitsBegun, WaitsRow, WaitsWish};
 pub use watch::{
     CoverageRow, HitRow, SiteRow, SlotOwner, SlotRow, SlotsAnswer, WatchRow, WatchWish, Watching, WireAccess,
     WireState,

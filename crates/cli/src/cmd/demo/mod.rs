@@ -98,7 +98,7 @@ fn play(
     } else {
         let source = Source::open(&target, &Wish::default(), context.patience)?;
         if is_live {
-            live::run(source, Duration::from_secs(1), Some(end))?;
+            live::run(source, Duration::from_secs(1), Some(end), false)?;
         } else {
             batches = script::play(&mut client, source, &target, house, length, context)?;
             if batches.is_none() {

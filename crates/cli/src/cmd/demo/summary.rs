@@ -198,6 +198,7 @@ mod tests {
             requests: finished,
             polls: 0,
             counts: Vec::new(),
+            waits: None,
         }
     }
 

@@ -59,7 +59,8 @@ pub(crate) struct Args {
     /// Only groups that match, as 'GET /*,!GET /health'
     #[arg(long, value_name = "GLOB")]
     group: Option<String>,
-    /// CPU time (cpu), allocated bytes (alloc) or page faults (faults)
+    /// CPU time (cpu), allocated bytes (alloc), page faults (faults), or the wall time of tasks:
+    /// running, runnable, and awaiting at a place (wall)
     #[arg(long, value_name = "KIND", default_value = "cpu")]
     kind: KindArg,
     /// Show the bytes that are still there, of those allocated meanwhile (with --kind alloc)
@@ -90,6 +91,7 @@ enum KindArg {
     Cpu,
     Alloc,
     Faults,
+    Wall,
 }
 
 impl From<KindArg> for ProfileKind {
@@ -98,6 +100,7 @@ impl From<KindArg> for ProfileKind {
             KindArg::Cpu => ProfileKind::Cpu,
             KindArg::Alloc => ProfileKind::Alloc,
             KindArg::Faults => ProfileKind::Faults,
+            KindArg::Wall => ProfileKind::Wall,
         }
     }
 }
@@ -122,8 +125,8 @@ impl Args {
     /// Refuses a command line that asks for the impossible.
     fn check(&self) -> Outcome<()> {
         let usage = |message| Err(Failure::new(Exit::Usage, message));
-        if self.hz.is_some() && self.kind != KindArg::Cpu {
-            return usage("--hz is for --kind cpu: others are not sampled by time");
+        if self.hz.is_some() && !matches!(self.kind, KindArg::Cpu | KindArg::Wall) {
+            return usage("--hz is for --kind cpu and wall: others are not sampled by time");
         }
         if self.live && self.kind != KindArg::Alloc {
             return usage("--live is for --kind alloc: nothing else is given back");
@@ -301,7 +304,7 @@ mod tests {
 
     #[test]
     fn wrong_lines_are_refused() {
-        for wrong in ["", "tea -- make", "tea --hz 0", "tea --hz 1001", "tea --kind wall", "tea -o x.svg"] {
+        for wrong in ["", "tea -- make", "tea --hz 0", "tea --hz 1001", "tea --kind waits", "tea -o x.svg"] {
             assert!(args(&format!("profile {wrong}")).is_err(), "{wrong}");
         }
         for wrong in [

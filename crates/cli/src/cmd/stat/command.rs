@@ -144,6 +144,7 @@ pub(super) fn run(
     command: &[OsString],
     repeat: Option<NonZero<u32>>,
     wish: &Wish,
+    has_waits: bool,
     context: &mut Context,
 ) -> Outcome {
     let caught = Caught::new()?;
@@ -151,7 +152,7 @@ pub(super) fn run(
     let outside = wish.of_any_process()?;
     let mut runs: Vec<Run> = Vec::new();
     for n in 1..=repeat.map_or(1, NonZero::get) {
-        let run = once(command, wish, &caught, context.patience)?;
+        let run = once(command, wish, has_waits, &caught, context.patience)?;
         if context.json {
             let inside = run.inside.as_ref().map(|(inside, ns)| (ns, &inside.source, inside.window.delta()));
             let account = inside.as_ref().map(|(ns, source, delta)| (**ns, Account::of(source, delta)));
@@ -181,10 +182,17 @@ pub(super) fn run(
     Ok(first.map_or(Exit::Ok, Exit::Child))
 }
 
-fn once(command: &[OsString], wish: &Wish, caught: &Caught, patience: Duration) -> Outcome<Run> {
+fn once(
+    command: &[OsString],
+    wish: &Wish,
+    has_waits: bool,
+    caught: &Caught,
+    patience: Duration,
+) -> Outcome<Run> {
     let (start, start_mono_ns) = (Instant::now(), mono_ns());
     let child = spawn(command)?;
-    let mut view = View { child: Pid::from_child(&child), start_mono_ns, inside: None, is_refused: false };
+    let mut view =
+        View { child: Pid::from_child(&child), start_mono_ns, inside: None, is_refused: false, has_waits };
     // Without it there is nothing to do but wait for the end.
     if let Ok(end) = pidfd_open(view.child, PidfdFlags::empty()) {
         while !caught.wait(&end, view.child, Some(Instant::now() + LOOK))? {
@@ -209,6 +217,8 @@ struct View {
     inside: Option<Inside>,
     /// The command has no event of a name that was asked for.
     is_refused: bool,
+    /// Times of tasks were asked for.
+    has_waits: bool,
 }
 
 impl View {
@@ -230,6 +240,9 @@ impl View {
         let Some(found) = finder.look(&target).ok().filter(Found::has_agent) else { return };
         match Source::reach(&finder, &found, wish, patience) {
             Ok(mut source) => {
+                if let Err(failure) = if self.has_waits { source.begin_waits() } else { Ok(()) } {
+                    say(format_args!("{FAIR}no times of tasks:{FAIR:#} {failure}"));
+                }
                 if let Ok(Some(sample)) = source.sample() {
                     let window = Window::since_start(self.start_mono_ns, sample);
                     self.inside = Some(Inside { source, window, at: Instant::now() });

@@ -13,7 +13,7 @@ use crate::sample::tasks::TICK_NS;
 use crate::sample::totals::{Inside, Usage};
 
 const GROUP_FIELDS: &str =
-    "id name cpu_ns cpu_percent requests cpu_ns_per_request polls entries alive started finished";
+    "id name cpu_ns cpu_percent requests cpu_ns_per_request polls entries alive started finished waits";
 const THREAD_FIELDS: &str = "tid inner_tid name ended cpu_ns cpu_percent user_ns system_ns voluntary_switches involuntary_switches minor_faults major_faults";
 
 /// One interval, or the total.

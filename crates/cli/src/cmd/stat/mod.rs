@@ -56,6 +56,10 @@ pub(crate) struct Args {
     /// Events that groups are to count, as `dormouse list` has them
     #[arg(short, long = "event", value_name = "EVENTS", default_value = "task-clock")]
     events: Wish,
+    /// Also show where tasks spend their time: on a CPU, stalled in a poll, runnable, awaiting; and
+    /// latencies of requests
+    #[arg(long)]
+    waits: bool,
     /// End after this time
     #[arg(long = "for", value_name = "DURATION", value_parser = parse_positive, conflicts_with = "command")]
     length: Option<Duration>,
@@ -83,13 +87,16 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
     match (&args.target, args.pid) {
         (Some(target), _) => watch(target, args, context),
         (None, Some(pid)) => watch(&Target::Pid(pid), args, context),
-        (None, None) => command::run(&args.command, args.repeat, &args.events, context),
+        (None, None) => command::run(&args.command, args.repeat, &args.events, args.waits, context),
     }
 }
 
 fn watch(target: &Target, args: &Args, context: &mut Context) -> Outcome {
     let signals = Signals::to_end()?;
     let mut source = Source::open(target, &args.events, context.patience)?;
+    if args.waits {
+        source.begin_waits()?;
+    }
     let Some(first) = source.sample()? else {
         return Err(Failure::new(Exit::NoTarget, format!("{} has just ended", source.who)));
     };

@@ -15,6 +15,10 @@ use crate::sample::tasks::TICK_NS;
 use crate::sample::totals::{Inside, Usage};
 use crate::text::clean;
 
+/// The bounds of the table of times.
+const WAITS: &str = "times of tasks are known from their first poll on, latencies of requests that began since; \
+                     P50, P90 and P99 are within 19 %";
+
 /// The time between the readings of groups and of the process that needs no word.
 const NOTABLE_SKEW_NS: u64 = 1_000_000;
 
@@ -25,6 +29,24 @@ const GROUP_COLUMNS: [(&str, &str, Unit); 6] = [
     ("REQUESTS", "requests", Unit::Whole),
     ("CPU us/REQ", "cpu_ns_per_request", Unit::Us),
     ("POLLS", "polls", Unit::Whole),
+];
+/// One figure a row, and not much beside it: titles of shares say of what by their place.
+const WAIT_COLUMNS: [(&str, &str, Unit); 15] = [
+    ("GROUP", "name", Unit::Name),
+    ("REQUESTS", "waits.latency.count", Unit::Whole),
+    ("P50", "waits.latency.p50_ns", Unit::Time),
+    ("P90", "waits.latency.p90_ns", Unit::Time),
+    ("P99", "waits.latency.p99_ns", Unit::Time),
+    ("MAX", "waits.latency.max_ns", Unit::Time),
+    ("TASK", "waits.latency.max_task", Unit::Whole),
+    ("ON CPU", "waits.on_cpu_ns", Unit::Time),
+    ("%", "waits.on_cpu_percent", Unit::Percent),
+    ("STALLED", "waits.stalled_ns", Unit::Time),
+    ("%", "waits.stalled_percent", Unit::Percent),
+    ("RUNNABLE", "waits.runnable_ns", Unit::Time),
+    ("%", "waits.runnable_percent", Unit::Percent),
+    ("AWAITING", "waits.await_ns", Unit::Time),
+    ("%", "waits.await_percent", Unit::Percent),
 ];
 const THREAD_COLUMNS: [(&str, &str, Unit); 9] = [
     ("THREAD", "name", Unit::Name),
@@ -58,6 +80,10 @@ pub(super) fn account(head: &str, account: &Account<'_>) -> String {
         let unattributed = Row::sum("(unattributed)", ns, ns, delta.elapsed_ns);
         let rows = account.groups.iter().chain([&unattributed, &account.process]);
         let _ = write!(text, "\n{}", table(&columns, rows).render(HEAD));
+    }
+    let waiting = account.groups.iter().filter(|row| row.has_waits());
+    if waiting.clone().next().is_some() {
+        let _ = write!(text, "\n{}", table(&Column::fields(&WAIT_COLUMNS), waiting).render(HEAD));
     }
     let others = delta.others_ns();
     // Below that it is what the readings of two clocks differ by.
@@ -131,6 +157,9 @@ fn bounds(account: &Account<'_>) -> Vec<String> {
             lines.push("threads only: it has no dormouse in it, and so no groups".into());
         }
         None => {}
+    }
+    if account.groups.iter().any(Row::has_waits) {
+        lines.push(WAITS.to_owned());
     }
     let groups = delta.inside.as_ref();
     let alone = events_of_groups(account);

@@ -27,6 +27,7 @@ fn subject(kind: ProfileKind, column: usize) -> &'static str {
         (ProfileKind::Alloc, 3) => "memory that was allocated and is still there",
         (ProfileKind::Alloc, _) => "allocated memory",
         (ProfileKind::Faults, _) => "page faults",
+        (ProfileKind::Wall, _) => "wall time of tasks",
         _ => "CPU time",
     }
 }
@@ -100,7 +101,7 @@ pub(crate) fn functions(kind: ProfileKind, column: usize, group: &GroupUse, most
 
 /// A name that fits into a table: what stands in angle brackets is left out where it is too long,
 /// the innermost first.
-pub(super) fn brief(name: &str) -> String {
+pub(crate) fn brief(name: &str) -> String {
     let mut text = name.to_owned();
     for depth in [3, 2, 1] {
         if text.chars().count() <= MOST_NAME {

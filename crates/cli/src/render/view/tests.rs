@@ -5,8 +5,9 @@ use dormouse::wire::{CountRow, Stat, ThreadStat};
 
 fn group(id: u32, name: &str, cpu_ns: u64, entries: u64) -> GroupRow {
     let (alive, started, finished, counts) = (1, 3, 2, Vec::new());
-    let (requests, polls) = (finished, entries);
-    GroupRow { id, name: name.into(), cpu_ns, entries, alive, started, finished, requests, polls, counts }
+    let (requests, polls, waits) = (finished, entries, None);
+    let name = name.into();
+    GroupRow { id, name, cpu_ns, entries, alive, started, finished, requests, polls, counts, waits }
 }
 
 fn thread(tid: u32, name: &str, cpu_ns: u64) -> ThreadStat {
@@ -186,4 +187,64 @@ fn events_of_groups_alone_are_named() {
     let without = view(&["page-faults"]);
     assert_eq!(serde_json::to_value(without.document(7, "tea")).unwrap().get("of_groups_alone"), None);
     assert!(!without.text("tea").contains("while groups run"));
+}
+
+/// The samples of [`pair`] with times, of which those before began long ago.
+fn pair_with_waits() -> (Sample, Sample) {
+    use dormouse::wire::{HistogramRow, WaitsRow};
+    let (mut before, mut after) = pair();
+    let requests = |positive, max_ns, task| HistogramRow {
+        scale: 2,
+        zero_threshold_ns: 64,
+        zero_count: 0,
+        positive,
+        max_ns,
+        max_task: Some(task),
+        tasks: Vec::new(),
+    };
+    let row = |[on_cpu, poll_ns, runnable_ns, await_ns]: [u64; 4], requests| {
+        let on_cpu_ns = Some(on_cpu);
+        Some(WaitsRow { on_cpu_ns, poll_ns, runnable_ns, await_ns, requests, ..WaitsRow::default() })
+    };
+    let groups = |sample: &mut Sample| sample.inside.take().unwrap();
+    let (mut old, mut new) = (groups(&mut before), groups(&mut after));
+    old.groups[0].waits = row([5, 9, 1_000, 77], requests(vec![(80, 5)], 1_100_000, 3));
+    new.groups[0].waits =
+        row([105, 209, 1_300, 477], requests(vec![(80, 5), (90, 99), (100, 1)], 40_000_000, 9));
+    (before.inside, after.inside) = (Some(old), Some(new));
+    (before, after)
+}
+
+#[test]
+fn times_are_of_the_interval_alone() {
+    let (before, after) = pair_with_waits();
+    let view = View::between(&before, &before, &after, &[]);
+    let json = serde_json::to_value(view.document(7, "tea")).unwrap();
+    let groups = json["groups"].as_array().unwrap();
+    let menu = groups.iter().find(|group| group["name"] == "GET /menu").unwrap();
+    let waits = &menu["waits"];
+    let times = ["on_cpu_ns", "stalled_ns", "runnable_ns", "await_ns"].map(|name| waits[name].as_u64());
+    assert_eq!(times, [100, 100, 300, 400].map(Some));
+    let (latency, bound) = (&waits["latency"], |index: i32| (f64::from(index + 1) / 4.0).exp2() as u64);
+    assert_eq!(latency["positive"], serde_json::json!([[90, 99], [100, 1]]));
+    let (p50, p99) = (latency["p50_ns"].as_u64().unwrap(), latency["p99_ns"].as_u64().unwrap());
+    assert!((bound(89)..=bound(90)).contains(&p50) && (p50..=bound(90)).contains(&p99), "{latency}");
+    assert_eq!((&latency["count"], &latency["max_task"]), (&100.into(), &9.into()));
+    assert_eq!((&menu["slowest_ns"], &menu["slowest_task"]), (&40_000_000.into(), &9.into()));
+    let idle = groups.iter().find(|group| group["name"] == "idle").unwrap();
+    assert!(idle.get("waits").is_none(), "they were not told");
+    let text = anstream::adapter::strip_str(&view.text("tea")).to_string();
+    let line = text.lines().filter(|line| line.starts_with("GET /menu")).nth(1).expect("a second table");
+    let cells: Vec<&str> = line.split_whitespace().rev().collect();
+    assert_eq!(cells[..4], ["44.4", "33.3", "11.1", "11.1"], "{line}");
+    assert!(cells.contains(&"40.0ms"), "{line}");
+}
+
+#[test]
+fn times_begin_with_the_first_sample_of_them() {
+    let (before, after) = pair_with_waits();
+    let (without, _) = pair();
+    let view = View::between(&without, &without, &before, &[]);
+    assert!(view.groups().iter().all(|row| !row.has_waits()), "since when is not known");
+    assert!(View::between(&without, &before, &after, &[]).groups().iter().any(Row::has_waits));
 }

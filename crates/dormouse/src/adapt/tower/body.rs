@@ -85,7 +85,7 @@ impl<B: Body> Body for GroupBody<B> {
     ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
         let mut this = self.project();
         let Some(task) = this.task else { return Poll::Ready(None) };
-        let frame = task.poll_with(|| {
+        let frame = task.poll_with(cx, |cx| {
             let Some(body) = this.body.as_mut().as_pin_mut() else { return Poll::Ready(None) };
             let frame = ready!(body.poll_frame(cx));
             if !matches!(frame, Some(Ok(_))) {

@@ -8,6 +8,7 @@
 //! | `/debug/pprof/allocs` | allocations, if [`Alloc`](crate::Alloc) is the global allocator |
 //! | `/debug/pprof/heap` | the same, and which of them are still there |
 //! | `/debug/pprof/faults` | page faults |
+//! | `/debug/pprof/wall` | wall time of tasks: running, runnable, awaiting |
 //! | `/debug/pprof/symbol` | nothing, which `go tool pprof` asks for; by POST, too |
 //!
 //! | in the query | is |

@@ -7,11 +7,12 @@ use crate::group::Group;
 /// Groups that the page names; there may be a thousand.
 const MAX_GROUPS: usize = 100;
 
-const PROFILES: [(&str, &str, &str); 4] = [
+const PROFILES: [(&str, &str, &str); 5] = [
     ("profile", "profile?seconds=10", "CPU time"),
     ("allocs", "allocs?seconds=10", "allocations, if dormouse::Alloc is the global allocator"),
     ("heap", "heap?seconds=10", "the same, and which of them are still there"),
     ("faults", "faults?seconds=10", "page faults"),
+    ("wall", "wall?seconds=10", "wall time of tasks: running, runnable, awaiting"),
 ];
 
 /// The page.

@@ -39,9 +39,10 @@ impl Asked {
             "allocs" => ProfileSpec::alloc(),
             "heap" => ProfileSpec::alloc().live(),
             "faults" => ProfileSpec::faults(),
+            "wall" => ProfileSpec::wall(),
             other => {
                 let message =
-                    format!("there is no profile {other:?}: ask for profile, allocs, heap or faults");
+                    format!("there is no profile {other:?}: ask for profile, allocs, heap, faults or wall");
                 return Err(WebAnswer::text(404, &message));
             }
         };

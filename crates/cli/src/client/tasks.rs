@@ -1,0 +1,97 @@
+//! The tasks of a service, as its agent lists them.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use dormouse::wire::{
+    Hello, Op, PlaceRow, PlacesPart, TaskGroup, TaskRow, TasksPart, WaitsBegun, WaitsWish, WokenTasks,
+};
+
+use super::Client;
+use crate::exit::{Exit, Failure, Outcome};
+
+/// The most tasks that are read: more than an agent has places for.
+const MAX_TASKS: usize = 4 << 20;
+/// The most parts in which they, or places, come.
+const MAX_TASK_PARTS: usize = 1 << 16;
+
+/// The tasks that an agent knows.
+#[derive(Debug, Default)]
+pub(crate) struct TaskList {
+    pub(crate) tasks: Vec<TaskRow>,
+    /// By number, with the fewer of those that were alive before and after.
+    pub(crate) groups: BTreeMap<u32, TaskGroup>,
+}
+
+/// Has times and places taken from now on, as long as the connection lasts.
+pub(crate) fn begin(client: &mut Client, hello: &Hello) -> Outcome<()> {
+    if !["tasks", "waits"].iter().all(|wanted| hello.ops.iter().any(|op| op == wanted)) {
+        let message = format!("its dormouse ({}) does not list tasks", hello.version);
+        return Err(Failure::new(Exit::Unsupported, message).hint("build the service with a newer dormouse"));
+    }
+    let _begun: WaitsBegun = client.call(Op::Waits(WaitsWish { places: true }))?;
+    Ok(())
+}
+
+/// For how long times have been taken, in nanoseconds.
+pub(crate) fn taken_ns(client: &mut Client) -> Outcome<u64> {
+    let last: TasksPart = client.call(Op::Tasks { from: u64::MAX })?;
+    last.taken_ns.ok_or_else(|| Failure::failed(format!("{} takes no times of tasks", client.who)))
+}
+
+/// All tasks.
+pub(crate) fn list(client: &mut Client) -> Outcome<TaskList> {
+    let mut list = TaskList::default();
+    let mut from = 0;
+    for _ in 0..MAX_TASK_PARTS {
+        let part: TasksPart = client.call(Op::Tasks { from })?;
+        for group in part.groups {
+            let known = list.groups.entry(group.id).or_insert_with(|| group.clone());
+            known.alive = known.alive.min(group.alive);
+        }
+        let Some(rows) = part.tasks.rows() else {
+            return Err(client.nonsense("columns of tasks that are not of equal length"));
+        };
+        list.tasks.extend(rows);
+        match part.next {
+            None => return Ok(list),
+            Some(next) if next > from && list.tasks.len() <= MAX_TASKS => from = next,
+            Some(_) => break,
+        }
+    }
+    Err(client.nonsense("a list of tasks without an end"))
+}
+
+/// Has each task wake that waits since before places were taken, once; how many there were.
+pub(crate) fn wake(client: &mut Client, hello: &Hello) -> Outcome<u64> {
+    if !hello.ops.iter().any(|op| op == "wake-tasks") {
+        let message = format!("its dormouse ({}) does not wake tasks", hello.version);
+        return Err(Failure::new(Exit::Unsupported, message).hint("leave out --wake"));
+    }
+    let woken: WokenTasks = client.call(Op::WakeTasks)?;
+    Ok(woken.woken)
+}
+
+/// The stacks of these places, by number; an agent that knows no places has none.
+pub(crate) fn places(
+    client: &mut Client,
+    hello: &Hello,
+    wanted: &BTreeSet<u32>,
+) -> Outcome<HashMap<u32, Vec<u64>>> {
+    let mut stacks = HashMap::new();
+    let Some(&first) = wanted.first().filter(|_| hello.ops.iter().any(|op| op == "places")) else {
+        return Ok(stacks);
+    };
+    let mut from = first;
+    for _ in 0..MAX_TASK_PARTS {
+        let part: PlacesPart = client.call(Op::Places { from })?;
+        let is_wanted = |place: &PlaceRow| wanted.contains(&place.number);
+        stacks.extend(part.places.into_iter().filter(is_wanted).map(|place| (place.number, place.stack)));
+        let next = part.next.and_then(|next| Some((next, *wanted.range(next..).next()?)));
+        match next {
+            None => return Ok(stacks),
+            Some((next, wanted)) if next > from => from = wanted,
+            Some(_) => break,
+        }
+    }
+    Err(client.nonsense("places without an end"))
+}

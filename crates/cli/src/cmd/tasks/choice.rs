@@ -1,0 +1,97 @@
+//! The tasks of a list that are wanted, in their order.
+
+use std::cmp::Reverse;
+use std::time::Duration;
+
+use clap::ValueEnum;
+use dormouse::keys::Selector;
+use dormouse::wire::{TaskRow, WireTaskState};
+
+use super::Args;
+use crate::exit::{Exit, Failure, Outcome};
+use crate::render::tasks::Listing;
+
+/// The order of a list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Sort {
+    Age,
+    For,
+    Polls,
+    Wakes,
+    Busy,
+    Group,
+}
+
+/// The tasks that are wanted.
+#[derive(Debug)]
+pub(super) struct Choice {
+    groups: Option<Selector>,
+    states: Vec<WireTaskState>,
+    older_ns: u64,
+    waiting_ns: u64,
+    sort: Sort,
+    limit: usize,
+}
+
+impl Choice {
+    pub(super) fn new(args: &Args) -> Outcome<Choice> {
+        let parse = |globs: &String| {
+            Selector::parse(globs).map_err(|error| {
+                Failure::new(Exit::Usage, format!("--group: {error}"))
+                    .hint("globs are as in 'GET /*,!GET /health'; quote them from the shell")
+            })
+        };
+        let ns = |length: Option<Duration>| {
+            length.map_or(0, |length| u64::try_from(length.as_nanos()).unwrap_or(u64::MAX))
+        };
+        Ok(Choice {
+            groups: args.group.as_ref().map(parse).transpose()?,
+            states: args.state.iter().map(|&state| state.into()).collect(),
+            older_ns: ns(args.older),
+            waiting_ns: ns(args.waiting),
+            sort: args.sort,
+            limit: args.limit.unwrap_or(usize::MAX),
+        })
+    }
+
+    /// Leaves the wanted tasks in their order, and counts those beyond the limit.
+    pub(super) fn arrange(&self, listing: &mut Listing<'_>) {
+        let Listing { tasks, groups, unlisted, .. } = listing;
+        unlisted.retain(|of| self.has_group(of.group));
+        tasks.retain(|task| {
+            self.has(task) && self.has_group(groups.get(&task.group).copied().unwrap_or_default())
+        });
+        let by_name = self.sort == Sort::Group;
+        tasks.sort_by_key(|task| {
+            let name = groups.get(&task.group).filter(|_| by_name);
+            (name, Reverse(self.first(task)), Reverse(task.for_ns), task.task)
+        });
+        listing.more = tasks.len().saturating_sub(self.limit);
+        tasks.truncate(self.limit);
+    }
+
+    /// Whether tasks of a group of this name are wanted.
+    fn has_group(&self, name: &str) -> bool {
+        // A group is defined at no line.
+        self.groups.as_ref().is_none_or(|groups| groups.matches_at(name, "", 0))
+    }
+
+    /// Whether a task is wanted, but for its group.
+    fn has(&self, task: &TaskRow) -> bool {
+        (self.states.is_empty() || self.states.contains(&task.state))
+            && task.age_ns.is_none_or(|age| age >= self.older_ns)
+            && task.for_ns >= self.waiting_ns
+    }
+
+    /// The number by which tasks are sorted, the greatest first.
+    fn first(&self, task: &TaskRow) -> u64 {
+        match self.sort {
+            // The oldest are those whose age is not known.
+            Sort::Age => task.age_ns.unwrap_or(u64::MAX),
+            Sort::For | Sort::Group => task.for_ns,
+            Sort::Polls => task.polls,
+            Sort::Wakes => task.wakes,
+            Sort::Busy => task.poll_ns,
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! `dormouse tasks`: what each task of a process does, since when, and where it waits.
+//!
+//! The service takes times of its tasks as long as this command is connected, unless it does
+//! anyway. It looks at its tasks while they run, a few thousand at a time: each stands in the list
+//! as it was at one moment, which is another one for the next.
+
+mod choice;
+
+use std::io;
+use std::os::fd::AsFd as _;
+use std::time::{Duration, Instant};
+
+use clap::ValueEnum;
+use dormouse::wire::WireTaskState;
+
+use crate::args::help;
+use crate::client::{Client, tasks};
+use crate::duration::{parse, parse_positive};
+use crate::exit::{Exit, Outcome};
+use crate::output::{Context, DIM, FAIR, say};
+use crate::render::tasks::document::TasksDocument;
+use crate::render::tasks::place::PlaceNames;
+use crate::render::tasks::tree::{self, TreeDocument};
+use crate::render::tasks::{Listing, text};
+use crate::sample::waiting_places::named;
+use crate::signals::{Signals, wait};
+use crate::target::Target;
+use crate::text::{clean, count};
+
+use choice::{Choice, Sort};
+
+/// List the tasks of a process: what each does, since when, and where it waits
+///
+/// A task is in a poll, runnable (woken, and not polled yet) or awaiting. FOR is the time in this
+/// state, BUSY the time in polls so far. Tasks are known that have begun or been polled since times
+/// are taken, which is as long as this command is there, or since the start of a service that has
+/// `DORMOUSE_WAITS=1`; the others are counted by group. The age of a task from before then is not
+/// known, only that it is more (>). Ends with exit code 1 if no task is listed.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[arg(help = help::TARGET)]
+    target: Target,
+    /// Have times taken for at least this long before the list; Ctrl-C ends it early
+    #[arg(long = "for", value_name = "DURATION", default_value = "1s", value_parser = parse)]
+    length: Duration,
+    /// Only tasks of groups that match, as 'GET /*,!GET /health'
+    #[arg(long, value_name = "GLOB")]
+    group: Option<String>,
+    /// Only tasks in these states: awaiting, runnable, polled
+    #[arg(long, value_name = "STATES", value_delimiter = ',', hide_possible_values = true)]
+    state: Vec<StateArg>,
+    /// Only tasks of this age or more; those whose age is not known, too
+    #[arg(long, value_name = "DURATION", value_parser = parse_positive)]
+    older: Option<Duration>,
+    /// Only tasks that have been in their state for this long or longer
+    #[arg(long, value_name = "DURATION", value_parser = parse_positive)]
+    waiting: Option<Duration>,
+    /// The first ones: the longest in their state (for), the oldest (age), those with most polls,
+    /// wakes or time in polls (busy), or by group
+    #[arg(long, value_name = "BY", default_value = "for", hide_possible_values = true)]
+    sort: Sort,
+    /// At most so many tasks
+    #[arg(short = 'n', long, value_name = "N")]
+    limit: Option<usize>,
+    /// Wake each task once that waits since before places were taken: it is polled once more for
+    /// nothing, as any runtime may do, and its place is known then
+    #[arg(long)]
+    wake: bool,
+    /// Show how many tasks wait at which place instead, by group
+    #[arg(long, conflicts_with_all = ["sort", "limit"])]
+    tree: bool,
+}
+
+/// A state, as people write it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum StateArg {
+    Awaiting,
+    Runnable,
+    Polled,
+}
+
+impl From<StateArg> for WireTaskState {
+    fn from(of: StateArg) -> Self {
+        match of {
+            StateArg::Awaiting => Self::Awaiting,
+            StateArg::Runnable => Self::Runnable,
+            StateArg::Polled => Self::Polled,
+        }
+    }
+}
+
+pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
+    let choice = Choice::new(args)?;
+    let (mut client, hello) = Client::open(&args.target, context.patience)?;
+    tasks::begin(&mut client, &hello)?;
+    let known_ns = if args.wake {
+        let woken = tasks::wake(&mut client, &hello)?;
+        say(format_args!("{DIM}{} woken{DIM:#}", count(woken, "task")));
+        // They are to be polled first.
+        0
+    } else {
+        tasks::taken_ns(&mut client)?
+    };
+    await_times(&mut client, args.length.saturating_sub(Duration::from_nanos(known_ns)))?;
+    let taken_ns = tasks::taken_ns(&mut client)?;
+    let begun = Instant::now();
+    let list = tasks::list(&mut client)?;
+    let took = begun.elapsed();
+    let mut listing = Listing::new((client.pid, client.who.clone()), taken_ns, took, &list);
+    choice.arrange(&mut listing);
+    let wanted = listing.wanted_places();
+    if !wanted.is_empty() {
+        let stacks = tasks::places(&mut client, &hello, &wanted)?;
+        let (names, why) = named(client.pid, &stacks);
+        listing.places = PlaceNames(names);
+        if let Some(why) = why {
+            say(format_args!("{FAIR}functions have no names:{FAIR:#} {}", clean(&why)));
+        }
+    }
+    match (args.tree, context.json) {
+        (false, false) => context.text(text::report(&listing, width()))?,
+        (false, true) => context.document(&TasksDocument::new(&listing))?,
+        (true, false) => context.text(tree::report(&listing, width()))?,
+        (true, true) => context.document(&TreeDocument::new(&listing))?,
+    }
+    Ok(if listing.tasks.is_empty() { Exit::Failed } else { Exit::Ok })
+}
+
+/// The width of the terminal, if there is one.
+fn width() -> Option<usize> {
+    let size = rustix::termios::tcgetwinsize(io::stdout()).ok()?;
+    Some(usize::from(size.ws_col)).filter(|&columns| columns > 0)
+}
+
+/// Waits for so long, or for Ctrl-C.
+fn await_times(client: &mut Client, length: Duration) -> Outcome<()> {
+    let due = Instant::now() + length;
+    let signals = Signals::to_end()?;
+    while Instant::now() < due {
+        let [is_over, has_come] = wait([signals.as_fd(), client.as_fd()], Some(due))?;
+        if is_over {
+            return Ok(());
+        }
+        if has_come {
+            // The end of the service, unless it is a notice.
+            client.notices()?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::render::tasks::tests::{list, task};
+    use clap::Parser;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn args(line: &str) -> Result<Args, clap::Error> {
+        Line::try_parse_from(line.split(' ')).map(|line| line.args)
+    }
+
+    /// The numbers of the tasks that a line shows, and how many more there are.
+    fn shown(line: &str) -> (Vec<u64>, usize) {
+        let mut old = task(1, 1, WireTaskState::Awaiting, 5_000_000_000);
+        (old.age_ns, old.polls) = (None, 1);
+        let mut busy = task(2, 1, WireTaskState::Runnable, 2_000_000_000);
+        (busy.poll_ns, busy.wakes, busy.polls) = (9_000, 7, 2);
+        let mut polled = task(3, 2, WireTaskState::Polled, 7_000_000_000);
+        polled.age_ns = Some(8_000_000_000);
+        let list = list(vec![old, busy, polled]);
+        let choice = Choice::new(&args(line).unwrap()).unwrap();
+        let mut listing = Listing::new((7, "tea".into()), 1, Duration::ZERO, &list);
+        choice.arrange(&mut listing);
+        (listing.tasks.iter().map(|task| task.task).collect(), listing.more)
+    }
+
+    #[test]
+    fn filters_and_order_are_as_asked() {
+        for (line, right) in [
+            ("tasks tea", &[3, 1, 2][..]),
+            ("tasks tea --sort age", &[1, 3, 2]),
+            ("tasks tea --sort polls", &[3, 2, 1]),
+            ("tasks tea --sort wakes", &[2, 3, 1]),
+            ("tasks tea --sort busy", &[2, 3, 1]),
+            ("tasks tea --sort group", &[3, 1, 2]),
+            ("tasks tea --state awaiting", &[1]),
+            ("tasks tea --state polled,runnable", &[3, 2]),
+            ("tasks tea --older 5s", &[3, 1]),
+            ("tasks tea --older 5s --waiting 6s", &[3]),
+            ("tasks tea --group *tea", &[1, 2]),
+            ("tasks tea --group !*tea", &[3]),
+            ("tasks tea --waiting 1h", &[]),
+        ] {
+            assert_eq!(shown(line), (right.to_vec(), 0), "{line}");
+        }
+        assert_eq!(shown("tasks tea --limit 1"), (vec![3], 2));
+        assert_eq!(shown("tasks tea -n 1 --state awaiting"), (vec![1], 0));
+    }
+
+    #[test]
+    fn wrong_lines_are_refused() {
+        for wrong in
+            ["", "tea --state gone", "tea --sort name", "tea --older 0s", "tea --tree -n 1", "tea --for 5"]
+        {
+            assert!(args(&format!("tasks {wrong}")).is_err(), "{wrong}");
+        }
+        assert!(Choice::new(&args("tasks tea --group a{").unwrap()).is_err());
+        assert_eq!(args("tasks tea --for 0s").unwrap().length, Duration::ZERO);
+    }
+}

@@ -1,0 +1,117 @@
+//! Tasks as JSON.
+
+use dormouse::wire::TaskRow;
+use serde::Serialize;
+
+use super::{Listing, Unlisted, state};
+use crate::sample::watching::places::CodeFrame;
+
+/// The list of tasks.
+#[derive(Debug, Serialize)]
+pub(crate) struct TasksDocument<'a> {
+    pid: u32,
+    /// For how long times had been taken.
+    taken_ns: u64,
+    /// How long the look at all tasks took.
+    took_ns: u64,
+    /// How many tasks are known, also those that are not listed.
+    known: usize,
+    tasks: Vec<TaskDocument<'a>>,
+    /// Those that are alive, and of which no times are known, by group.
+    unlisted: &'a [Unlisted<'a>],
+    /// The places of the tasks above, the innermost function first.
+    places: Vec<PlaceDocument<'a>>,
+}
+
+#[derive(Debug, Serialize)]
+struct TaskDocument<'a> {
+    task: u64,
+    group: &'a str,
+    /// Null: it began before times were taken.
+    age_ns: Option<u64>,
+    state: &'static str,
+    for_ns: u64,
+    poll_ns: u64,
+    runnable_ns: u64,
+    await_ns: u64,
+    polls: u64,
+    wakes: u64,
+    /// False for one that awaits: nothing can wake it.
+    has_waker: bool,
+    /// Where its leaves have taken wakers: where it waits, or has waited before this poll.
+    places: &'a [u32],
+}
+
+#[derive(Debug, Serialize)]
+struct PlaceDocument<'a> {
+    place: u32,
+    frames: &'a [CodeFrame],
+}
+
+impl<'a> TasksDocument<'a> {
+    pub(crate) fn new(listing: &'a Listing<'a>) -> Self {
+        Self {
+            pid: listing.pid,
+            taken_ns: listing.taken_ns,
+            took_ns: listing.took_ns,
+            known: listing.known,
+            tasks: listing.tasks.iter().map(|task| TaskDocument::new(task, listing)).collect(),
+            unlisted: &listing.unlisted,
+            places: listing
+                .wanted_places()
+                .into_iter()
+                .map(|place| PlaceDocument { place, frames: listing.places.frames(place) })
+                .collect(),
+        }
+    }
+}
+
+impl<'a> TaskDocument<'a> {
+    fn new(of: &'a TaskRow, listing: &Listing<'a>) -> Self {
+        Self {
+            task: of.task,
+            group: listing.group(of),
+            age_ns: of.age_ns,
+            state: state(of.state),
+            for_ns: of.for_ns,
+            poll_ns: of.poll_ns,
+            runnable_ns: of.runnable_ns,
+            await_ns: of.await_ns,
+            polls: of.polls,
+            wakes: of.wakes,
+            has_waker: of.has_waker,
+            places: &of.places,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::place::PlaceNames;
+    use super::super::place::tests::frame;
+    use super::super::tests::{list, listing, task};
+    use super::*;
+    use dormouse::wire::WireTaskState;
+
+    #[test]
+    fn names_have_their_units_and_places_stand_once() {
+        let mut first = task(1, 1, WireTaskState::Runnable, 10);
+        (first.age_ns, first.places) = (None, vec![4, 6]);
+        let second = TaskRow { places: vec![4], ..task(2, 1, WireTaskState::Awaiting, 10) };
+        let list = list(vec![first, second]);
+        let places = PlaceNames([(4, vec![frame("a::b", "/a.rs", 1)])].into());
+        let json = serde_json::to_value(TasksDocument::new(&listing(&list, places))).unwrap();
+        let right = serde_json::json!({
+            "task": 1, "group": "GET /tea", "age_ns": null, "state": "runnable", "for_ns": 10,
+            "poll_ns": 1000, "runnable_ns": 0, "await_ns": 10, "polls": 3, "wakes": 2, "has_waker": true,
+            "places": [4, 6],
+        });
+        assert_eq!(json["tasks"][0], right);
+        assert_eq!(json["unlisted"][0], serde_json::json!({ "group": "GET /tea", "tasks": 3 }));
+        let frames =
+            serde_json::json!([{ "function": "a::b", "inlined": false, "file": "/a.rs", "line": 1 }]);
+        assert_eq!(json["places"][0], serde_json::json!({ "place": 4, "frames": frames }));
+        assert_eq!(json["places"][1], serde_json::json!({ "place": 6, "frames": [] }));
+        assert_eq!((&json["known"], &json["taken_ns"]), (&2.into(), &2_000_000_000_u64.into()));
+    }
+}

@@ -1,0 +1,172 @@
+//! The tasks of a process as a table, as a tree of places, and as JSON.
+
+pub(crate) mod document;
+pub(crate) mod place;
+pub(crate) mod text;
+pub(crate) mod tree;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use dormouse::wire::{TaskRow, WireTaskState};
+use serde::Serialize;
+
+use crate::client::tasks::TaskList;
+use crate::duration::short;
+use crate::sample::waiting_places::UNKNOWN_PLACE;
+use crate::text::{clean, count};
+
+use place::PlaceNames;
+
+/// Tasks that are shown, and how they were found.
+#[derive(Debug)]
+pub(crate) struct Listing<'a> {
+    pub(crate) pid: u32,
+    /// `teaparty (process 12)`.
+    pub(crate) who: String,
+    /// For how long times had been taken.
+    pub(crate) taken_ns: u64,
+    /// How long the look at all tasks took.
+    pub(crate) took_ns: u64,
+    /// How many tasks are known.
+    pub(crate) known: usize,
+    /// Those that are shown.
+    pub(crate) tasks: Vec<&'a TaskRow>,
+    /// How many more there would be.
+    pub(crate) more: usize,
+    /// The names of groups, by number.
+    pub(crate) groups: BTreeMap<u32, &'a str>,
+    pub(crate) unlisted: Vec<Unlisted<'a>>,
+    pub(crate) places: PlaceNames,
+}
+
+/// The tasks of a group that are alive, and of which no times are known.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Unlisted<'a> {
+    pub(crate) group: &'a str,
+    pub(crate) tasks: u64,
+}
+
+impl<'a> Listing<'a> {
+    /// All tasks, without the names of their places.
+    pub(crate) fn new((pid, who): (u32, String), taken_ns: u64, took: Duration, list: &'a TaskList) -> Self {
+        let mut known: HashMap<u32, u64> = HashMap::new();
+        for task in &list.tasks {
+            *known.entry(task.group).or_default() += 1;
+        }
+        let unlisted = list.groups.values().map(|group| Unlisted {
+            group: &group.name,
+            tasks: group.alive.saturating_sub(known.get(&group.id).copied().unwrap_or(0)),
+        });
+        Self {
+            pid,
+            who,
+            taken_ns,
+            took_ns: u64::try_from(took.as_nanos()).unwrap_or(u64::MAX),
+            known: list.tasks.len(),
+            tasks: list.tasks.iter().collect(),
+            more: 0,
+            unlisted: unlisted.filter(|group| group.tasks > 0).collect(),
+            groups: list.groups.iter().map(|(&id, group)| (id, group.name.as_str())).collect(),
+            places: PlaceNames::default(),
+        }
+    }
+
+    /// The places of the tasks that are shown.
+    pub(crate) fn wanted_places(&self) -> BTreeSet<u32> {
+        self.tasks.iter().flat_map(|task| &task.places).copied().collect()
+    }
+
+    /// The name of a task's group.
+    pub(crate) fn group(&self, task: &TaskRow) -> &'a str {
+        self.groups.get(&task.group).copied().unwrap_or_default()
+    }
+
+    /// The line above a table.
+    fn head(&self) -> String {
+        let all = count(self.known as u64, "task");
+        let shown = self.tasks.len() + self.more;
+        let those = if shown == self.known { all } else { format!("{shown} of {all}") };
+        let (taken, took) = (short(self.taken_ns), short(self.took_ns));
+        format!("{}: {those}, seen within {took}; times are taken for {taken}", clean(&self.who))
+    }
+
+    /// The lines below a table.
+    fn foot(&self) -> String {
+        let line = |of: &Unlisted<'_>| {
+            let are = if of.tasks == 1 { "is" } else { "are" };
+            let tasks = count(of.tasks, "task");
+            format!("{tasks} of {} {are} not known: nobody has polled them in this time\n", clean(of.group))
+        };
+        let mut lines: String = self.unlisted.iter().map(line).collect();
+        let is_unknown = |task: &&&TaskRow| task.places.contains(&UNKNOWN_PLACE);
+        let unknown = self.tasks.iter().filter(is_unknown).count() as u64;
+        if unknown > 0 {
+            let (tasks, how) = (count(unknown, "task"), "RUSTFLAGS=\"-C force-frame-pointers=yes\"");
+            let _ = writeln!(lines, "the stacks of {tasks} are not known: build with {how}");
+        }
+        lines
+    }
+}
+
+/// The word for a state.
+pub(crate) fn state(of: WireTaskState) -> &'static str {
+    match of {
+        WireTaskState::Polled => "polled",
+        WireTaskState::Runnable => "runnable",
+        WireTaskState::Awaiting => "awaiting",
+        WireTaskState::Unknown => "unknown",
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use dormouse::wire::TaskGroup;
+
+    pub(crate) fn task(number: u64, group: u32, state: WireTaskState, for_ns: u64) -> TaskRow {
+        TaskRow {
+            task: number,
+            group,
+            age_ns: Some(for_ns * 2),
+            state,
+            for_ns,
+            poll_ns: 1_000,
+            runnable_ns: 0,
+            await_ns: for_ns,
+            polls: 3,
+            wakes: 2,
+            has_waker: true,
+            places: Vec::new(),
+        }
+    }
+
+    pub(crate) fn list(tasks: Vec<TaskRow>) -> TaskList {
+        let group = |id: u32, name: &str, alive| (id, TaskGroup { id, name: name.into(), alive });
+        TaskList { tasks, groups: [group(1, "GET /tea", 5), group(2, "GET /menu", 1)].into() }
+    }
+
+    pub(crate) fn listing(list: &TaskList, places: PlaceNames) -> Listing<'_> {
+        let took = Duration::from_millis(1);
+        Listing { places, ..Listing::new((7, "tea (process 7)".into()), 2_000_000_000, took, list) }
+    }
+
+    #[test]
+    fn unknown_tasks_are_counted_by_group() {
+        let mut unknown = task(2, 2, WireTaskState::Awaiting, 10);
+        unknown.places = vec![UNKNOWN_PLACE];
+        let list = list(vec![
+            task(1, 1, WireTaskState::Awaiting, 10),
+            unknown,
+            task(3, 9, WireTaskState::Unknown, 10),
+        ]);
+        let listing = listing(&list, PlaceNames::default());
+        assert_eq!(listing.unlisted, [Unlisted { group: "GET /tea", tasks: 4 }]);
+        assert_eq!(listing.group(&list.tasks[2]), "", "a group that nobody has named");
+        assert!(listing.head().starts_with("tea (process 7): 3 tasks"), "{}", listing.head());
+        let foot = listing.foot();
+        assert!(foot.starts_with("4 tasks of GET /tea are not known"), "{foot}");
+        assert!(foot.contains("the stacks of 1 task are not known"), "{foot}");
+    }
+}

@@ -1,0 +1,138 @@
+//! Where tasks wait, by name.
+//!
+//! A place is a stack, from the leaf that took the waker to the poll of the task. Of all its
+//! functions one says most: the innermost that is neither of a runtime nor of a library, which are
+//! below and above the service's own.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+
+use dormouse::wire::TaskRow;
+
+use crate::render::profile::text::brief;
+use crate::sample::watching::places::CodeFrame;
+use crate::text::clean;
+
+/// The first parts of names that are not the service's own.
+const NOT_OWN: [&str; 16] = [
+    "core",
+    "std",
+    "alloc",
+    "tokio",
+    "tokio_util",
+    "tokio_stream",
+    "dormouse",
+    "dormouse_waits",
+    "dormouse_events",
+    "futures",
+    "futures_core",
+    "futures_util",
+    "futures_channel",
+    "hyper",
+    "hyper_util",
+    "tower",
+];
+
+/// Parts of the paths of sources that are not the service's own.
+const NOT_OWN_FILES: [&str; 3] = ["/rustc/", "/.cargo/registry/", "/.cargo/git/"];
+
+/// The functions of places, by the places' numbers, the innermost first.
+#[derive(Debug, Default)]
+pub(crate) struct PlaceNames(pub(crate) HashMap<u32, Vec<CodeFrame>>);
+
+impl PlaceNames {
+    /// The functions of a place; none if it is not known.
+    pub(crate) fn frames(&self, place: u32) -> &[CodeFrame] {
+        self.0.get(&place).map_or(&[], Vec::as_slice)
+    }
+
+    /// Where a task waits, on one line; empty if nobody knows.
+    pub(crate) fn line(&self, task: &TaskRow) -> String {
+        let mut known = task.places.iter().filter_map(|&place| own(self.frames(place)));
+        let Some(first) = known.next() else { return String::new() };
+        let mut line = name(first);
+        let more = known.count();
+        if more > 0 {
+            let _ = write!(line, " and {more} more");
+        }
+        line
+    }
+}
+
+/// A function with its line, fit for a terminal.
+pub(crate) fn name(frame: &CodeFrame) -> String {
+    let function = clean(&brief(stem(&frame.function)));
+    let Some(file) = &frame.file else { return function };
+    let file = clean(file.rsplit('/').next().unwrap_or_default());
+    match frame.line {
+        Some(line) => format!("{function} ({file}:{line})"),
+        None => format!("{function} ({file})"),
+    }
+}
+
+/// The name without the parts that stand for the body of an async function.
+fn stem(function: &str) -> &str {
+    let mut stem = function;
+    while let Some(shorter) = stem.strip_suffix("::{{closure}}") {
+        stem = shorter;
+    }
+    stem
+}
+
+/// The frame that says most.
+fn own(frames: &[CodeFrame]) -> Option<&CodeFrame> {
+    frames.iter().find(|frame| is_own(frame)).or(frames.first())
+}
+
+fn is_own(frame: &CodeFrame) -> bool {
+    let is_library = |file: &String| NOT_OWN_FILES.iter().any(|part| file.contains(part));
+    let path = frame.function.trim_start_matches(['<', '&', '(', '*']);
+    let path = ["dyn ", "mut ", "impl "].iter().fold(path, |path, word| path.trim_start_matches(word));
+    let first = path.split([':', '<', ' ', '>']).next().unwrap_or_default();
+    !frame.file.as_ref().is_some_and(is_library) && !NOT_OWN.contains(&first) && !first.is_empty()
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::super::tests::task;
+    use super::*;
+    use dormouse::wire::WireTaskState;
+
+    pub(crate) fn frame(function: &str, file: &str, line: u32) -> CodeFrame {
+        CodeFrame {
+            function: function.into(),
+            inlined: false,
+            file: (!file.is_empty()).then(|| file.into()),
+            line: (line > 0).then_some(line),
+        }
+    }
+
+    #[test]
+    fn the_innermost_own_function_is_the_place() {
+        let stack = [
+            frame("<tokio::time::sleep::Sleep as core::future::future::Future>::poll", "", 0),
+            frame("<core::pin::Pin<P> as core::future::future::Future>::poll", "/rustc/1/core/pin.rs", 9),
+            frame("reqwest::wait", "/home/a/.cargo/registry/src/x/wait.rs", 3),
+            frame("<shop::orders::Fetch as core::future::future::Future>::poll", "/src/orders.rs", 42),
+            frame("shop::main::{{closure}}", "/src/main.rs", 1),
+        ];
+        let names = PlaceNames([(4, stack.to_vec()), (5, stack[..3].to_vec())].into());
+        let line = |places: &[u32]| {
+            let all = TaskRow { places: places.to_vec(), ..task(1, 1, WireTaskState::Awaiting, 1) };
+            names.line(&all)
+        };
+        assert!(line(&[4]).starts_with("<shop::orders::Fetch") && line(&[4]).ends_with("(orders.rs:42)"));
+        assert!(line(&[4, 5]).ends_with("(orders.rs:42) and 1 more"), "{}", line(&[4, 5]));
+        assert!(line(&[5]).starts_with("<tokio::"), "where there is no own one, the leaf: {}", line(&[5]));
+        assert_eq!((line(&[]), line(&[77])), (String::new(), String::new()));
+    }
+
+    #[test]
+    fn async_functions_have_their_names() {
+        assert_eq!(
+            name(&frame("shop::brew::{{closure}}::{{closure}}", "/src/brew.rs", 7)),
+            "shop::brew (brew.rs:7)"
+        );
+        assert_eq!(name(&frame("shop::\u{1b}[31m", "", 0)), "shop::\\u{1b}[31m");
+    }
+}

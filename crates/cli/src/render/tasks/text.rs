@@ -1,0 +1,128 @@
+//! Tasks as a table.
+
+use std::fmt::Write as _;
+
+use clap::builder::styling::Style;
+use dormouse::wire::{TaskRow, WireTaskState};
+
+use super::{Listing, state};
+use crate::duration::short;
+use crate::output::{DIM, HEAD};
+use crate::render::table::Table;
+use crate::text::{clean, count};
+
+/// The longest name of a group in a table, in characters.
+const MOST_NAME: usize = 40;
+
+/// The tasks, a line each; lines are cut off at `width`.
+pub(crate) fn report(listing: &Listing<'_>, width: Option<usize>) -> String {
+    let mut text = cut(&listing.head(), width, HEAD);
+    if !listing.tasks.is_empty() {
+        let mut rendered = table(listing).render(Style::new());
+        let rows = rendered.split_off(rendered.find('\n').map_or(0, |end| end + 1));
+        text.push_str(&cut(&rendered, width, HEAD));
+        text.push_str(&cut(&rows, width, Style::new()));
+    }
+    if listing.more > 0 {
+        let _ = writeln!(text, "{DIM}and {}{DIM:#}", count(listing.more as u64, "more task"));
+    }
+    text + &cut(&listing.foot(), width, Style::new())
+}
+
+fn table(listing: &Listing<'_>) -> Table {
+    // A column only where it says something.
+    let places: Vec<String> = listing.tasks.iter().map(|task| place(listing, task)).collect();
+    let has_places = places.iter().any(|place| !place.is_empty());
+    let titles = [">TASK", "GROUP", ">AGE", "STATE", ">FOR", ">POLLS", ">WAKES", ">BUSY"];
+    let mut table = Table::new(titles.into_iter().chain(has_places.then_some("PLACE")));
+    for (task, place) in listing.tasks.iter().zip(places) {
+        let age = match task.age_ns {
+            Some(age) => short(age),
+            None => format!(">{}", short(listing.taken_ns.max(task.for_ns))),
+        };
+        table.row([
+            task.task.to_string(),
+            name(listing.group(task)),
+            age,
+            state(task.state).to_owned(),
+            short(task.for_ns),
+            task.polls.to_string(),
+            task.wakes.to_string(),
+            short(task.poll_ns),
+            place,
+        ]);
+    }
+    table
+}
+
+/// Where a task waits. One that is being polled does not.
+fn place(listing: &Listing<'_>, task: &TaskRow) -> String {
+    match task.state {
+        WireTaskState::Polled => String::new(),
+        WireTaskState::Awaiting if !task.has_waker => "(nothing has its waker)".to_owned(),
+        _ => listing.places.line(task),
+    }
+}
+
+/// A group's name as far as there is room for it.
+pub(super) fn name(group: &str) -> String {
+    let group = clean(group);
+    if group.chars().count() <= MOST_NAME {
+        return group;
+    }
+    group.chars().take(MOST_NAME - 1).chain(['…']).collect()
+}
+
+/// Plain lines in a style, cut off at the edge of a terminal of this width.
+pub(super) fn cut(text: &str, width: Option<usize>, style: Style) -> String {
+    let mut all = String::with_capacity(text.len());
+    for line in text.lines() {
+        let end = width.and_then(|width| Some((width, line.char_indices().nth(width)?.0)));
+        let shown = match end {
+            // The last column has the sign that there was more.
+            Some((width, _)) => line.chars().take(width.saturating_sub(1)).chain(['…']).collect(),
+            None => line.to_owned(),
+        };
+        let _ = writeln!(all, "{style}{shown}{style:#}");
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::place::PlaceNames;
+    use super::super::place::tests::frame;
+    use super::super::tests::{list, listing, task};
+    use super::*;
+
+    #[test]
+    fn each_task_has_a_line() {
+        let mut waits = task(11, 1, WireTaskState::Awaiting, 3_000_000_000);
+        (waits.age_ns, waits.places) = (None, vec![4]);
+        let mut polled = task(12, 1, WireTaskState::Polled, 5_000);
+        polled.places = vec![4];
+        let list = list(vec![waits, polled]);
+        let places = PlaceNames([(4, vec![frame("shop::brew", "/a/brew.rs", 7)])].into());
+        let mut listing = listing(&list, places);
+        listing.more = 1;
+        let text = anstream::adapter::strip_str(&report(&listing, None)).to_string();
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 7, "{text}");
+        assert!(lines[1].ends_with("PLACE"), "{text}");
+        assert!(lines[2].contains(">3.00 s") && lines[2].ends_with("shop::brew (brew.rs:7)"), "{text}");
+        assert!(lines[3].contains("polled") && !lines[3].contains("brew"), "{text}");
+        assert_eq!(lines[4], "and 1 more task");
+        assert!(lines[5].starts_with("3 tasks of GET /tea are not known"), "{text}");
+    }
+
+    #[test]
+    fn lines_end_at_the_edge_of_a_terminal() {
+        assert_eq!(cut("abcdef\nab\nabc\n", Some(3), Style::new()), "ab…\nab\nabc\n");
+        assert_eq!(cut("äöü\n", Some(2), Style::new()), "ä…\n");
+        assert_eq!(name(&"x".repeat(50)).chars().count(), 40);
+        let list = list(vec![task(1, 1, WireTaskState::Awaiting, 1)]);
+        for line in report(&listing(&list, PlaceNames::default()), Some(30)).lines() {
+            assert!(anstream::adapter::strip_str(line).to_string().chars().count() <= 30, "{line}");
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! The names of the places where tasks wait.
+
+use std::collections::{BTreeSet, HashMap};
+
+use dormouse_profile::{NameFinder, Node, Profile, SourceFrame, Symbols};
+
+use crate::sample::watching::places::CodeFrame;
+
+/// The number of the place of all wakers whose stack is not known.
+pub(crate) const UNKNOWN_PLACE: u32 = 1;
+
+/// The functions of these stacks, which belong to a process, the innermost first; and why they have
+/// no names, if that is so.
+///
+/// Reads the files that the process has mapped.
+pub(crate) fn named(
+    pid: u32,
+    stacks: &HashMap<u32, Vec<u64>>,
+) -> (HashMap<u32, Vec<CodeFrame>>, Option<String>) {
+    let addresses: BTreeSet<u64> = stacks.values().flatten().copied().collect();
+    let nodes = addresses.into_iter().map(|address| Node { parent: 0, address }).collect();
+    let profile = Profile { stacks: nodes, ..Profile::default() };
+    let (symbols, why) = match NameFinder::of(pid) {
+        Ok(mut finder) => (finder.symbols(&profile), None),
+        Err(error) => (Symbols::default(), Some(error.to_string())),
+    };
+    let of = |address: &u64| match symbols.get(*address) {
+        [] => vec![nameless(format!("{address:#x}"))],
+        frames => frames.iter().map(CodeFrame::from).collect(),
+    };
+    let mut names: HashMap<u32, Vec<CodeFrame>> =
+        stacks.iter().map(|(&number, stack)| (number, stack.iter().flat_map(of).collect())).collect();
+    names.insert(UNKNOWN_PLACE, vec![nameless("(stack unknown)".to_owned())]);
+    (names, why)
+}
+
+fn nameless(function: String) -> CodeFrame {
+    CodeFrame { function, inlined: false, file: None, line: None }
+}
+
+impl From<&SourceFrame> for CodeFrame {
+    fn from(of: &SourceFrame) -> CodeFrame {
+        CodeFrame {
+            function: of.function.clone(),
+            inlined: of.inlined,
+            file: (!of.file.is_empty()).then(|| of.file.clone()),
+            line: (of.line > 0).then_some(of.line),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn own_functions_have_names_and_others_addresses() {
+        let here = named as *const () as u64;
+        let (names, why) = named(std::process::id(), &[(7, vec![here, 1])].into());
+        assert_eq!(why, None);
+        assert!(names[&7].iter().any(|frame| frame.function.contains("waiting_places::named")), "{names:?}");
+        assert_eq!(names[&7].last().unwrap().function, "0x1");
+        assert_eq!(names[&UNKNOWN_PLACE][0].function, "(stack unknown)");
+    }
+}

@@ -1,0 +1,38 @@
+//! The tasks that are, for a client that asks for them part by part.
+//!
+//! Nothing is kept from part to part, so a client may stop anywhere.
+//!
+//! # Cost
+//!
+//! A part takes about a millisecond, for which other clients wait; threads of the host do not.
+
+use dormouse_waits::{LivingPart, living_part};
+
+use crate::group::Group;
+use crate::wire::{TaskColumns, TaskGroup, TasksPart};
+
+/// Places of tasks that one part looks at.
+const PLACES: usize = 4096;
+
+/// The memory of a part: a kilobyte for each task, first as structures and then as text, and the
+/// names of groups.
+pub(super) const MEMORY: usize = 8 * 1024 * 1024;
+
+/// The tasks from there on. The first part and the last one have the groups, too.
+pub(super) fn part(from: u64) -> TasksPart {
+    let first = (from == 0).then(groups);
+    let LivingPart { tasks, next } = living_part(usize::try_from(from).unwrap_or(usize::MAX), PLACES);
+    let taken = dormouse_waits::taken_for();
+    TasksPart {
+        taken_ns: taken.map(|taken| u64::try_from(taken.as_nanos()).unwrap_or(u64::MAX)),
+        tasks: TaskColumns::of(tasks),
+        groups: first.or_else(|| next.is_none().then(groups)).unwrap_or_default(),
+        next: next.map(|next| next as u64),
+    }
+}
+
+fn groups() -> Vec<TaskGroup> {
+    let row =
+        |group: Group| TaskGroup { id: group.id(), name: group.name().to_owned(), alive: group.alive() };
+    Group::all().into_iter().map(row).collect()
+}

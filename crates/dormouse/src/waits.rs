@@ -1,0 +1,49 @@
+//! Where tasks spend their time: on a CPU, stalled, runnable, or awaiting; by group.
+//!
+//! A task is *in a poll*, *runnable* (woken or begun, and not polled yet), or *awaiting* (neither).
+//! The three times add up to its age. A poll is *on a CPU*, or *stalled*: the kernel runs another
+//! thread meanwhile, or the poll blocks. The account of groups knows the time on a CPU
+//! ([`GroupStat::cpu`](crate::GroupStat::cpu)); the rest of the time in polls is stalled.
+//!
+//! Nobody takes times until a [`Waiting`] lives; `DORMOUSE_WAITS=1` has them taken from
+//! [`init`](crate::init) on. Sums and buckets are of all times so far: the difference of two looks
+//! is what was between them.
+//!
+//! ```
+//! use dormouse::waits::Waiting;
+//! use dormouse::{Event, Group};
+//!
+//! let route = Group::new("GET /menu");
+//! let _waiting = Waiting::start()?;
+//! let _counting = dormouse::start_counting(&[Event::TASK_CLOCK])?;
+//! let (before, cpu) = (route.read_waits(), route.read().cpu);
+//! // … the route is served …
+//! let waits = route.read_waits().since(&before);
+//! let on_cpu = route.read().cpu - cpu;
+//! let stalled_ns = waits.poll_ns.saturating_sub(on_cpu.as_nanos() as u64);
+//! if let Some(p99) = waits.requests.quantile_ns(0.99) {
+//!     println!("99 of 100 requests within {p99} ns, one in task {}", waits.requests.max_task);
+//! }
+//! println!("{stalled_ns} ns stalled, {} runnable", waits.runnable_ns);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+pub use dormouse_waits::{
+    GroupWaits, Histogram, LivingTask, PlaceTime, Placing, TaskState, Waiting, buckets, is_on, living,
+    places, read, times_by_place, wake_unplaced,
+};
+
+use crate::group::Group;
+
+impl Group {
+    /// Reads where the group's tasks have spent their time, while somebody had times taken
+    /// ([`waits`](crate::waits)); nothing, for a group that has no times.
+    ///
+    /// # Cost
+    ///
+    /// That of [`read`], which reads all groups.
+    pub fn read_waits(self) -> GroupWaits {
+        let none = GroupWaits { group: self.id(), ..GroupWaits::default() };
+        read().into_iter().find(|of| of.group == self.id()).unwrap_or(none)
+    }
+}

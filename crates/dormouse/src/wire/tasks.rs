@@ -1,0 +1,232 @@
+//! The tasks that are, in parts.
+//!
+//! There may be very many, so an answer has those in some of the places in which tasks are kept,
+//! and says where the next one begins; the service keeps nothing in between. A task stays in its
+//! place: one that lives all the time is in exactly one part, as it was when that was read. Of
+//! tasks that begin or end meanwhile some are missing.
+//!
+//! A part has a column of numbers for each thing that is told of a task, so that it is short, and
+//! later versions may add some.
+
+use dormouse_waits::{LivingTask, TaskState};
+use serde::{Deserialize, Serialize};
+
+/// Answer to `tasks`: some of the tasks.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TasksPart {
+    /// For how long times have been taken, in nanoseconds; absent: nobody has them taken. Tasks
+    /// that have not been polled in this time are in no part.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub taken_ns: Option<u64>,
+    /// The tasks.
+    pub tasks: TaskColumns,
+    /// All groups, in the first part as they were before it, and in the last one, which has no
+    /// tasks.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub groups: Vec<TaskGroup>,
+    /// The `from` of the next part; absent: this is the last one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<u64>,
+}
+
+/// A group, and how many tasks it has.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskGroup {
+    /// Number in records.
+    pub id: u32,
+    /// Its name.
+    pub name: String,
+    /// Tasks that are, also those of which no times are known.
+    pub alive: u64,
+}
+
+/// Tasks, by columns of equal length. Times are in nanoseconds.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskColumns {
+    /// Their numbers.
+    pub task: Vec<u64>,
+    /// The numbers of their groups.
+    pub group: Vec<u32>,
+    /// Their ages; null: the task began before times were taken.
+    pub age_ns: Vec<Option<u64>>,
+    /// Their states.
+    pub state: Vec<WireTaskState>,
+    /// For how long.
+    pub for_ns: Vec<u64>,
+    /// Time in polls so far.
+    pub poll_ns: Vec<u64>,
+    /// Time from wakes to polls so far.
+    pub runnable_ns: Vec<u64>,
+    /// Time without either so far.
+    pub await_ns: Vec<u64>,
+    /// Polls that have ended.
+    pub polls: Vec<u64>,
+    /// Wakes that made them runnable.
+    pub wakes: Vec<u64>,
+    /// Whether something has a waker of the task.
+    pub has_waker: Vec<bool>,
+    /// The numbers of the places where they wait; empty if no task has one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub places: Vec<Vec<u32>>,
+}
+
+/// A state of a task, by its first letter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum WireTaskState {
+    /// It is in a poll.
+    #[serde(rename = "p")]
+    Polled,
+    /// It was woken, and is not polled yet.
+    #[serde(rename = "r")]
+    Runnable,
+    /// It awaits something.
+    #[serde(rename = "a")]
+    Awaiting,
+    /// A state of a newer agent.
+    #[serde(other, rename = "?")]
+    Unknown,
+}
+
+impl From<TaskState> for WireTaskState {
+    fn from(of: TaskState) -> Self {
+        match of {
+            TaskState::Polled => Self::Polled,
+            TaskState::Runnable => Self::Runnable,
+            TaskState::Awaiting => Self::Awaiting,
+        }
+    }
+}
+
+/// One task of a part; see [`TaskColumns`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the columns' names")]
+pub struct TaskRow {
+    pub task: u64,
+    pub group: u32,
+    pub age_ns: Option<u64>,
+    pub state: WireTaskState,
+    pub for_ns: u64,
+    pub poll_ns: u64,
+    pub runnable_ns: u64,
+    pub await_ns: u64,
+    pub polls: u64,
+    pub wakes: u64,
+    pub has_waker: bool,
+    pub places: Vec<u32>,
+}
+
+impl TaskColumns {
+    /// Puts these tasks into columns.
+    pub fn of(tasks: Vec<LivingTask>) -> Self {
+        let mut all = Self::default();
+        let have_places = tasks.iter().any(|task| !task.places.is_empty());
+        for task in tasks {
+            all.task.push(task.task);
+            all.group.push(task.group);
+            all.age_ns.push(task.age_ns);
+            all.state.push(task.state.into());
+            all.for_ns.push(task.for_ns);
+            all.poll_ns.push(task.poll_ns);
+            all.runnable_ns.push(task.runnable_ns);
+            all.await_ns.push(task.await_ns);
+            all.polls.push(task.polls);
+            all.wakes.push(task.wakes);
+            all.has_waker.push(task.has_waker);
+            if have_places {
+                all.places.push(task.places);
+            }
+        }
+        all
+    }
+
+    /// The tasks, one by one; `None` if the columns are not of equal length.
+    pub fn rows(mut self) -> Option<impl Iterator<Item = TaskRow>> {
+        let count = self.task.len();
+        if self.places.is_empty() {
+            self.places.resize_with(count, Vec::new);
+        }
+        let lengths = [
+            self.group.len(),
+            self.age_ns.len(),
+            self.state.len(),
+            self.for_ns.len(),
+            self.poll_ns.len(),
+            self.runnable_ns.len(),
+            self.await_ns.len(),
+            self.polls.len(),
+            self.wakes.len(),
+            self.has_waker.len(),
+            self.places.len(),
+        ];
+        if lengths != [count; 11] {
+            return None;
+        }
+        let mut places = self.places.into_iter();
+        Some((0..count).map(move |at| TaskRow {
+            task: self.task[at],
+            group: self.group[at],
+            age_ns: self.age_ns[at],
+            state: self.state[at],
+            for_ns: self.for_ns[at],
+            poll_ns: self.poll_ns[at],
+            runnable_ns: self.runnable_ns[at],
+            await_ns: self.await_ns[at],
+            polls: self.polls[at],
+            wakes: self.wakes[at],
+            has_waker: self.has_waker[at],
+            places: places.next().unwrap_or_default(),
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn living(task: u64, places: Vec<u32>) -> LivingTask {
+        LivingTask {
+            task,
+            group: 3,
+            age_ns: (task > 1).then_some(100),
+            state: TaskState::Runnable,
+            for_ns: 10,
+            poll_ns: 20,
+            runnable_ns: 30,
+            await_ns: 50,
+            polls: 4,
+            wakes: 5,
+            has_waker: task > 1,
+            places,
+        }
+    }
+
+    #[test]
+    fn rows_come_back_from_their_columns() {
+        for places in [vec![], vec![7, 8]] {
+            let columns = TaskColumns::of(vec![living(1, vec![]), living(2, places.clone())]);
+            let text = serde_json::to_string(&columns).unwrap();
+            let rows: Vec<TaskRow> =
+                serde_json::from_str::<TaskColumns>(&text).unwrap().rows().unwrap().collect();
+            assert_eq!(rows.len(), 2);
+            assert_eq!((rows[0].task, rows[0].age_ns, rows[0].has_waker), (1, None, false));
+            let second = (rows[1].age_ns, rows[1].state, rows[1].await_ns, rows[1].wakes, &rows[1].places);
+            assert_eq!(second, (Some(100), WireTaskState::Runnable, 50, 5, &places));
+        }
+    }
+
+    #[test]
+    fn columns_of_unequal_length_are_no_rows() {
+        let mut columns = TaskColumns::of(vec![living(1, vec![1])]);
+        columns.wakes.push(1);
+        assert!(columns.rows().is_none());
+        let mut columns = TaskColumns::of(vec![living(1, vec![]), living(2, vec![])]);
+        columns.places.push(vec![1]);
+        assert!(columns.rows().is_none());
+    }
+
+    #[test]
+    fn a_state_of_a_newer_agent_is_unknown() {
+        assert_eq!(serde_json::from_str::<WireTaskState>("\"x\"").unwrap(), WireTaskState::Unknown);
+        assert_eq!(serde_json::to_string(&WireTaskState::Awaiting).unwrap(), "\"a\"");
+    }
+}

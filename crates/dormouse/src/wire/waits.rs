@@ -1,0 +1,204 @@
+//! Where the tasks of a group spend their time.
+
+use dormouse_waits::buckets::{BUCKETS, OFFSET, SCALE, ZERO_THRESHOLD_NS};
+use dormouse_waits::{GroupWaits, Histogram};
+use serde::{Deserialize, Serialize};
+
+/// The arguments of `waits`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WaitsWish {
+    /// Whether the places where tasks wait are taken, too: a walk over the stack for each waker
+    /// that a leaf takes.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub places: bool,
+}
+
+/// Answer to `waits`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WaitsBegun {
+    /// Whether places are taken: a service may not know how.
+    #[serde(default)]
+    pub places: bool,
+}
+
+/// The times of one group, in nanoseconds, since anybody had them taken. No number goes back from
+/// one answer of a connection to the next.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WaitsRow {
+    /// CPU time while it was counted, as in the group's row; absent where nobody counts it for this
+    /// client. Between two answers, `poll_ns` less this time is the time that the group's tasks
+    /// were stalled in the midst of a poll: preempted, or blocked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_cpu_ns: Option<u64>,
+    /// Time in polls, on a CPU or not, without the polls of other tasks inside of them.
+    pub poll_ns: u64,
+    /// Time from wakes to the polls that followed.
+    pub runnable_ns: u64,
+    /// Time from the ends of polls to the wakes that followed.
+    pub await_ns: u64,
+    /// The lengths of polls.
+    pub polls: HistogramRow,
+    /// The times from a wake to its poll.
+    pub delays: HistogramRow,
+    /// The times from the end of a poll to a wake.
+    pub awaits: HistogramRow,
+    /// The latencies of requests that have ended.
+    pub requests: HistogramRow,
+}
+
+/// Durations in exponential buckets, named as in OpenTelemetry's data model: the bucket with index
+/// `i` holds durations in nanoseconds that are greater than `b^i` and at most `b^(i+1)`, where `b`
+/// is 2^(2^-`scale`).
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HistogramRow {
+    /// See above.
+    pub scale: i32,
+    /// Durations up to this one are in the zero bucket.
+    pub zero_threshold_ns: u64,
+    /// How many of them there are.
+    pub zero_count: u64,
+    /// Index and count of each bucket that holds any, in the order of indices.
+    pub positive: Vec<(i32, u64)>,
+    /// The longest duration.
+    pub max_ns: u64,
+    /// The task that it was of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_task: Option<u64>,
+    /// Of requests, index and task of each bucket of which one is known: one of the last.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tasks: Vec<(i32, u64)>,
+}
+
+impl From<&GroupWaits> for WaitsRow {
+    fn from(of: &GroupWaits) -> Self {
+        Self {
+            on_cpu_ns: None,
+            poll_ns: of.poll_ns,
+            runnable_ns: of.runnable_ns,
+            await_ns: of.await_ns,
+            polls: (&of.polls).into(),
+            delays: (&of.delays).into(),
+            awaits: (&of.awaits).into(),
+            requests: (&of.requests).into(),
+        }
+    }
+}
+
+impl From<&Histogram> for HistogramRow {
+    fn from(of: &Histogram) -> Self {
+        let filled = |of: &[u64]| {
+            let buckets = (OFFSET..).zip(of).filter(|(_, n)| **n > 0);
+            buckets.map(|(index, &n)| (index, n)).collect()
+        };
+        let [zero_count, positive @ ..] = &of.buckets;
+        Self {
+            scale: SCALE,
+            zero_threshold_ns: ZERO_THRESHOLD_NS,
+            zero_count: *zero_count,
+            positive: filled(positive),
+            max_ns: of.max_ns,
+            max_task: Some(of.max_task).filter(|&task| task != 0),
+            tasks: filled(&of.tasks[1..]),
+        }
+    }
+}
+
+/// A histogram of any peer: buckets that are finer become one, and those beyond the last are in the
+/// last. Coarser ones stand at their upper ends.
+impl From<&HistogramRow> for Histogram {
+    fn from(row: &HistogramRow) -> Self {
+        let mut of = Histogram { max_ns: row.max_ns, max_task: row.max_task.unwrap_or(0), ..Self::default() };
+        of.buckets[0] = row.zero_count;
+        for &(index, n) in &row.positive {
+            let bucket = &mut of.buckets[row.place(index)];
+            *bucket = bucket.saturating_add(n);
+        }
+        for &(index, task) in &row.tasks {
+            of.tasks[row.place(index)] = task;
+        }
+        of
+    }
+}
+
+impl HistogramRow {
+    /// The place of a bucket with that index in [`Histogram::buckets`].
+    fn place(&self, index: i32) -> usize {
+        let index = i64::from(index);
+        let index = match self.scale.saturating_sub(SCALE) {
+            finer @ 0.. => index >> finer.min(63),
+            coarser => ((index + 1) << coarser.unsigned_abs().min(30)) - 1,
+        };
+        (index - i64::from(OFFSET) + 1).clamp(0, BUCKETS as i64 - 1) as usize
+    }
+}
+
+impl WaitsRow {
+    /// The times since `before`, an earlier answer of the same connection.
+    #[must_use]
+    pub fn since(&self, before: &Self) -> Self {
+        let whole = |row: &Self| GroupWaits {
+            group: 0,
+            poll_ns: row.poll_ns,
+            runnable_ns: row.runnable_ns,
+            await_ns: row.await_ns,
+            polls: (&row.polls).into(),
+            delays: (&row.delays).into(),
+            awaits: (&row.awaits).into(),
+            requests: (&row.requests).into(),
+        };
+        let on_cpu = self.on_cpu_ns.zip(before.on_cpu_ns);
+        Self {
+            on_cpu_ns: on_cpu.map(|(now, before)| now.saturating_sub(before)),
+            ..(&whole(self).since(&whole(before))).into()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_says_all_of_a_histogram() {
+        let mut of = Histogram { max_ns: 7_000, max_task: 12, ..Histogram::default() };
+        for (at, bucket) in of.buckets.iter_mut().enumerate() {
+            *bucket = at as u64 % 3;
+        }
+        of.tasks[9] = 77;
+        let row = HistogramRow::from(&of);
+        assert!(row.positive.iter().all(|(_, n)| *n > 0));
+        assert_eq!(Histogram::from(&row), of);
+    }
+
+    #[test]
+    fn other_scales_keep_all_counts() {
+        let at = |scale, index| {
+            let row = HistogramRow { scale, positive: vec![(index, 1)], ..HistogramRow::default() };
+            let of = Histogram::from(&row);
+            assert_eq!(of.count(), 1, "{scale} {index}");
+            of.buckets.iter().position(|&n| n == 1).unwrap()
+        };
+        // The second half of 128..256 in halves, in quarters, and in eighths.
+        let bounds = [at(1, 15), at(2, 31), at(3, 63), at(3, 62)];
+        assert_eq!(bounds, [8; 4]);
+        for scale in [i32::MIN, -40, 0, 20, i32::MAX] {
+            for index in [i32::MIN, -1, 0, 1, i32::MAX] {
+                at(scale, index);
+            }
+        }
+    }
+
+    #[test]
+    fn any_counts_may_be_subtracted() {
+        let wild = HistogramRow {
+            scale: SCALE,
+            zero_count: u64::MAX,
+            positive: vec![(30, u64::MAX); 9],
+            ..HistogramRow::default()
+        };
+        let row = WaitsRow { poll_ns: u64::MAX, requests: wild, ..WaitsRow::default() };
+        let back = WaitsRow::default().since(&row);
+        assert_eq!((back.poll_ns, &back.requests.positive[..]), (0, &[][..]));
+        assert_eq!(row.since(&WaitsRow::default()).requests.positive, [(30, u64::MAX)]);
+    }
+}

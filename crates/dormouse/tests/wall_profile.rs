@@ -1,0 +1,139 @@
+//! Profiles of wall time: each state has the time that a program has measured itself. Each test is
+//! a child: samples are signals.
+#![cfg(all(target_os = "linux", target_arch = "x86_64", not(dormouse_fallback)))]
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use dormouse::profile::{NO_GROUP, Profile, WallState};
+use dormouse::waits::Waiting;
+use dormouse::{Group, ProfileRun, ProfileSpec};
+use dormouse_testkit::{in_child, spin_for};
+
+/// The time of a group by state.
+fn states(profile: &Profile, name: &str) -> HashMap<WallState, u64> {
+    let mut states = HashMap::new();
+    for row in profile.samples.iter().filter(|row| profile.groups[row.group as usize].name == name) {
+        let outermost = profile.stack(row.stack).last().unwrap();
+        *states.entry(WallState::at(outermost).unwrap()).or_default() += row.values[1];
+    }
+    states
+}
+
+fn ns(time: Duration) -> u64 {
+    time.as_nanos() as u64
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_time().build().unwrap()
+}
+
+/// The times that a task has measured of itself.
+#[derive(Debug, Default)]
+struct Measured {
+    all: Duration,
+    waited: Duration,
+    blocked: Duration,
+    spun: Duration,
+}
+
+async fn naps(measured: &mut Measured) {
+    for _ in 0..4 {
+        let begin = Instant::now();
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        measured.waited += begin.elapsed();
+    }
+}
+
+async fn route() -> Measured {
+    let begin = Instant::now();
+    let mut measured = Measured::default();
+    naps(&mut measured).await;
+    let begins = Instant::now();
+    std::thread::sleep(Duration::from_millis(100));
+    measured.blocked = begins.elapsed();
+    let begins = Instant::now();
+    spin_for(Duration::from_millis(100));
+    measured.spun = begins.elapsed();
+    measured.all = begin.elapsed();
+    measured
+}
+
+#[test]
+fn each_state_has_its_time() {
+    in_child(|| {
+        let run = ProfileRun::start(&ProfileSpec::wall().hz(250)).unwrap();
+        let begin = Instant::now();
+        let measured = runtime().block_on(Group::new("GET /nap").instrument(route()));
+        let around = ns(begin.elapsed());
+        let profile = run.read();
+        let states = states(&profile, "GET /nap");
+        let of = |state| states.get(&state).copied().unwrap_or(0);
+        let all: u64 = states.values().sum();
+        assert!((ns(measured.all)..=around).contains(&all), "{states:?} {measured:?} {around}");
+        let group = profile.groups.iter().find(|group| group.name == "GET /nap").unwrap();
+        assert_eq!(group.total, Some(all));
+        // A wait ends with its wake; what comes until the poll is runnable.
+        let awaiting = of(WallState::Awaiting);
+        let waited = awaiting + of(WallState::Runnable);
+        assert!(awaiting >= 4 * 49_000_000 && waited <= ns(measured.waited), "{states:?} {measured:?}");
+        assert!(of(WallState::Stalled) >= 98_000_000, "{states:?}");
+        let used = of(WallState::OnCpu);
+        assert!(used >= 98_000_000 && used <= around - 290_000_000, "{states:?} {measured:?}");
+        let polls = used + of(WallState::Stalled);
+        assert!(polls >= ns(measured.blocked + measured.spun), "{states:?} {measured:?}");
+    });
+}
+
+#[test]
+fn waits_that_go_on_are_in_it() {
+    in_child(|| {
+        let runtime = runtime();
+        // From before; and one that no profile knows of.
+        let _waiting = Waiting::start().unwrap();
+        let old = Group::new("old");
+        let (begun, has_begun) = std::sync::mpsc::channel();
+        runtime.spawn(old.instrument(async move {
+            begun.send(()).unwrap();
+            std::future::pending::<()>().await;
+        }));
+        has_begun.recv().unwrap();
+        let begin = Instant::now();
+        let run = ProfileRun::start(&ProfileSpec::wall().groups("old")).unwrap();
+        std::thread::sleep(Duration::from_millis(200));
+        let profile = run.read();
+        let elapsed = ns(begin.elapsed());
+        let states = states(&profile, "old");
+        let awaiting = states[&WallState::Awaiting];
+        assert!((200_000_000..=elapsed).contains(&awaiting), "{states:?} {elapsed}");
+        assert_eq!(profile.groups.len(), 2, "{:?}", profile.groups);
+        assert!(profile.samples.iter().all(|row| row.group != NO_GROUP));
+    });
+}
+
+#[test]
+fn places_share_the_time_of_a_wait() {
+    in_child(|| {
+        let run = ProfileRun::start(&ProfileSpec::wall()).unwrap();
+        let both = Group::new("both");
+        runtime().block_on(both.instrument(async {
+            let nap = || tokio::time::sleep(Duration::from_millis(60));
+            let first = async { nap().await };
+            tokio::join!(first, async { nap().await });
+        }));
+        let waits = both.read_waits();
+        let profile = run.read();
+        let awaiting = states(&profile, "both")[&WallState::Awaiting];
+        assert_eq!(awaiting, waits.await_ns);
+        let rows = profile.samples.iter().filter(|row| {
+            let stack: Vec<u64> = profile.stack(row.stack).collect();
+            profile.groups[row.group as usize].name == "both"
+                && stack.len() > 1
+                && stack.last() == Some(&WallState::Awaiting.address())
+        });
+        let rows: Vec<u64> = rows.map(|row| row.values[1]).collect();
+        // Without frame pointers there is none.
+        let is_shared = |rows: &[u64]| rows.len() == 2 && rows.iter().all(|ns| *ns >= 29_000_000);
+        assert!(rows.is_empty() || is_shared(&rows), "{rows:?}");
+    });
+}
