@@ -12,3 +12,4 @@ pub(crate) mod pound;
 pub(crate) mod profile;
 pub(crate) mod switch;
 pub(crate) mod teaparty;
+pub(crate) mod waits;

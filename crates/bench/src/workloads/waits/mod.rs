@@ -1,0 +1,36 @@
+//! `bench waits`: the price of taking the times of tasks.
+//!
+//! The tasks ([`passers`]) do nothing but take a waker and wake each other, so that a poll is cheap
+//! and the price of a wrapper shows. Peers: `tokio-metrics` and `await-tree`. (The subscriber of
+//! `tokio-console` needs a runtime that is built with `tokio_unstable`, so it is none of this run.)
+//! There is no origin.
+
+mod listing;
+mod passers;
+mod placing;
+mod reading;
+
+use crate::bench::Bench;
+use crate::yardsticks;
+
+pub(crate) fn run(bench: &mut Bench) {
+    bench.param("tasks", passers::TASKS);
+    bench.param("runtime", "tokio current-thread, no drivers");
+    bench.say("calibrating");
+    passers::rows(bench);
+    placing::rows(bench);
+    yardsticks::rdtsc(bench);
+    bench.measure("reps", bench.plan(100, 6));
+    reading::rows(bench);
+    listing::rows(bench);
+    bench.measure("readings", bench.plan(20, 3));
+
+    bench.added("wake", "bare", &["asleep", "times", "tokio-metrics", "await-tree"]);
+    bench.added("wake", "account", &["account-times"]);
+    bench.at_most("times add at most 40 ns to a poll of the account", "wake-added/account-times", 40.0);
+    bench.added("place", "untaken", &["taken"]);
+    bench.at_most("a place of 16 frames at most 400 ns", "place-added/taken", 400.0);
+    bench.at_most("asleep, nothing measurable", "wake-added/asleep", 2.0);
+    bench.at_most("all tasks are listed within a second", listing::ALL, 1000.0);
+    bench.explain(include_str!("notes.txt"));
+}

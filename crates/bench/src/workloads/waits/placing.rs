@@ -1,0 +1,78 @@
+//! `place/NAME`: a task whose leaf takes a waker at each poll, so many calls below it.
+
+use std::future::Future;
+use std::hint::black_box;
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use dormouse_waits::{Placing, Waiting, living, places};
+
+use super::passers::Timed;
+use crate::bench::Bench;
+use crate::clocks::thread_cpu_ns;
+use crate::row::Spec;
+use crate::runner::Failure;
+
+/// The frames of a place.
+const FRAMES: usize = 16;
+
+/// Adds the rows.
+pub(crate) fn rows(bench: &mut Bench) {
+    row(bench, "untaken", || Ok(Waiting::start()?));
+    row(bench, "taken", || Ok((Waiting::start()?, Placing::start()?)));
+}
+
+fn row<H>(bench: &mut Bench, name: &str, ready: impl Fn() -> Result<H, Failure> + 'static) {
+    let spec = Spec::new(format!("place/{name}"), "ns").per("poll").cpu().with("frames", FRAMES);
+    if bench.need(spec.clone(), has_frames()).is_none() {
+        return;
+    }
+    bench.per_iteration(spec, move |polls| {
+        let _held = ready()?;
+        let began = thread_cpu_ns();
+        poll(polls);
+        Ok(Duration::from_nanos(thread_cpu_ns() - began))
+    });
+}
+
+/// Polls a task; what is known of it in the end.
+fn poll(polls: u64) -> Option<dormouse_waits::LivingTask> {
+    let mut task = pin!(Timed::new(u64::MAX, Deep(None)));
+    let mut cx = Context::from_waker(Waker::noop());
+    for _ in 0..polls {
+        let _pending = task.as_mut().poll(&mut cx);
+    }
+    if polls == 1 { living().find(|task| task.task == u64::MAX) } else { None }
+}
+
+fn has_frames() -> Result<(), Failure> {
+    let _held = (Waiting::start()?, Placing::start()?);
+    let place = poll(1).and_then(|task| places::place(*task.places.first()?));
+    match place {
+        Some(place) if place.stack.len() == FRAMES => Ok(()),
+        _ => {
+            Err("this program has no frame pointers: build it with RUSTFLAGS=-Cforce-frame-pointers=yes"
+                .into())
+        }
+    }
+}
+
+struct Deep(Option<Waker>);
+
+impl Future for Deep {
+    type Output = ();
+
+    #[inline(never)]
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        // Itself, the leaf, and the function that polls the task.
+        self.0 = Some(leaf(FRAMES - 3, cx));
+        Poll::Pending
+    }
+}
+
+#[inline(never)]
+fn leaf(depth: usize, cx: &Context<'_>) -> Waker {
+    // No call is the last one, so that each has a frame.
+    black_box(if depth == 0 { cx.waker().clone() } else { leaf(depth - 1, cx) })
+}
