@@ -18,6 +18,7 @@ const PLAN: [(&str, &[&str]); 15] = [
     ("dormouse-breakpoints", &["dormouse-sys"]),
     ("dormouse-maps", &[]),
     ("dormouse-profile", &["dormouse-sys", "dormouse-clock", "dormouse-maps"]),
+    // The profile, for its tests: it finds the names of functions.
     ("dormouse-waits", &["dormouse-sys", "dormouse-keys", "dormouse-clock", "dormouse-profile"]),
     ("dormouse-macros", &[]),
     (

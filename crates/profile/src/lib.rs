@@ -51,6 +51,4 @@ pub use profile::{
     Thread, Values,
 };
 pub use profiling::{Profiling, capability};
-#[doc(hidden)]
-pub use sampling::{learn_own_stacks, own_callers};
 pub use symbols::{Named, SourceFrame, Symbols, WallState};

@@ -11,14 +11,6 @@ pub(crate) fn capability() -> Capability {
     Capability::unavailable("profile.cpu", WHY)
 }
 
-/// There is nothing to learn.
-pub fn learn_own_stacks() {}
-
-/// No stack is walked.
-pub fn own_callers(_: usize, _: usize, _: usize, _: &mut [usize]) -> Option<usize> {
-    Some(0)
-}
-
 /// None is ever made.
 #[derive(Debug)]
 pub(crate) enum Session {}

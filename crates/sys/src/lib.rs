@@ -16,6 +16,7 @@
 //! | [`signals`] | threads that keep off the host's signals |
 //! | [`perf`] | events of the kernel: `perf_event_open`, its descriptors, and the page beside an event |
 //! | [`peek`], [`stack`] | copies of memory that may go, and the stack by frame pointers, for handlers |
+//! | [`own_stack`] | the bounds of the calling thread's stack, and its callers |
 //! | [`heap`] | the seam between an allocator and those who sample its allocations |
 //! | [`loader`] | the loaded objects, and keeping one of them |
 //! | `ring` | a byte ring that a thread and its signal handlers write without ever blocking |
@@ -42,6 +43,7 @@ pub mod heap;
 pub mod loader;
 pub mod masks;
 pub mod memory;
+pub mod own_stack;
 pub mod peek;
 pub mod perf;
 pub mod process;

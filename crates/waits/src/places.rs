@@ -41,6 +41,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use dormouse_clock::ticks_to_ns;
+use dormouse_sys::own_stack;
 use dormouse_sys::process::identity;
 use dormouse_sys::stack::here;
 
@@ -133,7 +134,7 @@ impl Placing {
     ///
     /// The kernel has no memory for the table of stacks.
     pub fn start() -> io::Result<Self> {
-        dormouse_profile::learn_own_stacks();
+        own_stack::learn();
         begun()?.asked.fetch_add(1, Ordering::Relaxed);
         Ok(Self { process: identity::id() })
     }
@@ -222,7 +223,7 @@ impl Table {
         if slot.polling.load(Ordering::Relaxed) == 0 || top <= stack {
             return;
         }
-        let Some(depth) = dormouse_profile::own_callers(frame, stack, top, &mut frames) else { return };
+        let Some(depth) = own_stack::own_callers(frame, stack, top, &mut frames) else { return };
         let place = if self.asked.load(Ordering::Relaxed) > 0 { self.number(&frames[..depth]) } else { 0 };
         let taken = usize::from(slot.taken.load(Ordering::Relaxed));
         let is_known = || slot.places[..taken].iter().any(|known| known.load(Ordering::Relaxed) == place);

@@ -4,7 +4,7 @@
 //!
 //! | module | is |
 //! |---|---|
-//! | `registers`, `walk`, `own_stack` | interrupted code, its callers, and the thread's own stack |
+//! | `registers`, `walk` | interrupted code, and its callers |
 //! | `copy` | a copy of its stack, for callers by tables |
 //! | `queue` | records on their way to the sampler |
 //! | `sum` | what profiles of allocations and faults have in common |
@@ -17,7 +17,6 @@ mod cpu;
 mod duty;
 mod faults;
 mod keeper;
-mod own_stack;
 mod queue;
 mod registers;
 mod sum;
@@ -32,7 +31,6 @@ use crate::profile::ProfileKind;
 use crate::{Error, Profile};
 
 pub(crate) use cpu::capability;
-pub use own_stack::{learn as learn_own_stacks, own_callers};
 
 /// A profile that is being taken. Ends when it is dropped.
 #[derive(Debug)]

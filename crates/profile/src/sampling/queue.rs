@@ -30,9 +30,10 @@ use std::io;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
+use dormouse_sys::own_stack::WalkEnd;
 use dormouse_sys::process::identity;
 
-use super::walk::{DEPTH, End};
+use super::walk::DEPTH;
 
 /// A sample, as a handler leaves it: `T` is what its kind knows of it.
 #[derive(Debug, Clone, Copy)]
@@ -43,7 +44,7 @@ pub(super) struct Record<T> {
     pub(super) group: u32,
     /// How many of the frames there are.
     pub(super) depth: u32,
-    pub(super) end: End,
+    pub(super) end: WalkEnd,
     /// Addresses inside of instructions, the innermost first.
     pub(super) frames: [usize; DEPTH],
 }
@@ -255,7 +256,7 @@ mod tests {
                     at_ns: value,
                     group: 0,
                     depth: DEPTH as u32,
-                    end: End::Cut,
+                    end: WalkEnd::Cut,
                     frames,
                 });
             }

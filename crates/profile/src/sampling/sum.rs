@@ -3,8 +3,9 @@
 use std::collections::HashMap;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
+use dormouse_sys::own_stack::WalkEnd;
+
 use super::queue::Record;
-use super::walk::End;
 use crate::aggregate::Aggregate;
 use crate::mappings::Mappings;
 use crate::profile::{NO_GROUP, Profile, ProfileCoverage, ProfileKind, Sample, Thread, Values};
@@ -55,9 +56,9 @@ impl Sum {
             .or_insert_with(|| aggregate.add_thread(Thread { tid, name: name_of(tid).unwrap_or_default() }));
         self.coverage.samples += 1;
         match record.end {
-            End::Cut => self.coverage.cut += 1,
-            End::Last => self.coverage.ended += 1,
-            End::Lost => {}
+            WalkEnd::Cut => self.coverage.cut += 1,
+            WalkEnd::Last => self.coverage.ended += 1,
+            WalkEnd::Lost => {}
         }
         let frames = record.frames().iter().map(|&at| at as u64);
         aggregate.add(record.group, thread, frames, values)

@@ -13,13 +13,13 @@
 #![allow(unsafe_code)]
 
 use dormouse_sys::heap::{Allocation, Listener};
+use dormouse_sys::own_stack;
 use dormouse_sys::process::identity;
 use dormouse_sys::signals;
 use dormouse_sys::thread::{self, ThreadBlock};
 
 use super::live;
 use crate::sampling::queue::{self, Queue, QueueOf};
-use crate::sampling::{own_stack, walk};
 
 /// The rest of a record of an allocation.
 #[derive(Debug, Clone, Copy)]
@@ -67,7 +67,7 @@ fn record(queue: &Queue<Picked>, picked: Picked, group: u32) {
             (*record).of_kind = Picked { live, ..picked };
             (*record).at_ns = 0;
             (*record).group = group;
-            let (depth, end) = walk::callers(frame, stack, &own, &mut (*record).frames, 0);
+            let (depth, end) = own_stack::callers(frame, stack, &own, &mut (*record).frames, 0);
             (*record).depth = depth as u32;
             (*record).end = end;
         }

@@ -10,6 +10,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use dormouse_sys::heap::{Heap, Told};
+use dormouse_sys::own_stack;
 
 use super::listener::{LISTENER, Picked, QUEUE, Record};
 use super::live;
@@ -17,7 +18,6 @@ use crate::Error;
 use crate::mappings::Mappings;
 use crate::options::Options;
 use crate::profile::{Profile, ProfileKind};
-use crate::sampling::own_stack;
 use crate::sampling::queue::Queue;
 use crate::sampling::sum::Sum;
 

@@ -22,11 +22,11 @@ use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
 
+use dormouse_sys::own_stack::{self, Words};
 use dormouse_sys::process::identity;
 use dormouse_sys::rseq::thread_pointer;
 
 use crate::mappings::Mappings;
-use crate::sampling::own_stack::{self, Words};
 
 /// The place of the words in control blocks.
 #[derive(Debug, Default)]

@@ -9,6 +9,8 @@
 use std::collections::{HashMap, HashSet};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
+use dormouse_sys::own_stack::WalkEnd;
+
 use super::arm;
 use super::handler::Record;
 use super::slots::SlotId;
@@ -16,7 +18,6 @@ use crate::aggregate::Aggregate;
 use crate::mappings::Mappings;
 use crate::options::Options;
 use crate::profile::{Moment, NO_GROUP, Profile, ProfileCoverage, ProfileKind, Thread};
-use crate::sampling::walk::End;
 
 /// The most moments of samples: some 12 MB.
 const MOST_MOMENTS: usize = 500_000;
@@ -212,10 +213,10 @@ impl Take {
         // A caller's address in the C library: it has called the first function of the thread.
         let is_whole = frames.len() > 1 && frames.last().is_some_and(|outermost| library.contains(outermost));
         match record.end {
-            End::Cut => coverage.cut += 1,
-            End::Last => coverage.ended += 1,
-            End::Lost if is_whole => coverage.ended += 1,
-            End::Lost => {}
+            WalkEnd::Cut => coverage.cut += 1,
+            WalkEnd::Last => coverage.ended += 1,
+            WalkEnd::Lost if is_whole => coverage.ended += 1,
+            WalkEnd::Lost => {}
         }
         let has_room =
             |timeline: &mut Vec<_>| timeline.len() < MOST_MOMENTS && timeline.try_reserve(1).is_ok();
@@ -309,7 +310,7 @@ mod tests {
             let cpu_ns = tick * TICK + arm::random() % (2 * jitter + 1) - jitter;
             let of_kind = Tick { value: id.to_value(), cpu_ns, overruns: 0, is_uncopied: false };
             let frames = [0x1000; DEPTH];
-            let record = Record { of_kind, at_ns: 0, group: 0, depth: 1, end: End::Last, frames };
+            let record = Record { of_kind, at_ns: 0, group: 0, depth: 1, end: WalkEnd::Last, frames };
             take.add(&record, cpu_ns, 1_000_000, &(0..0), String::new);
         }
         let profile = take.read(0, 0, &Mappings::default());

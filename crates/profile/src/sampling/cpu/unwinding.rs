@@ -4,6 +4,7 @@
 //! longest copy. A handler that finds it full leaves a sample without a copy. So a thread's samples
 //! may come out of order, but only then, and whoever takes them in leaves out those that come late.
 
+use dormouse_sys::own_stack::WalkEnd;
 use dormouse_sys::process::identity;
 use dormouse_sys::{memory, perf};
 
@@ -11,7 +12,7 @@ use super::handler::{self, Copied, Record};
 use crate::Error;
 use crate::sampling::copy::StackCopy;
 use crate::sampling::queue::{self, Queue};
-use crate::sampling::walk::{DEPTH, End};
+use crate::sampling::walk::DEPTH;
 use crate::tables::{Reach, Tables};
 
 /// Copies of each processor that there is room for, each of 33 KiB: some hundred milliseconds at
@@ -63,7 +64,7 @@ impl Unwinding {
             };
             let mut unwound = walked;
             let (depth, end) = follow(tables, stack, &mut unwound.frames);
-            if end == End::Last || depth > walked.frames().len() {
+            if end == WalkEnd::Last || depth > walked.frames().len() {
                 (unwound.depth, unwound.end) = (depth as u32, end);
             } else {
                 unwound = walked;
@@ -81,7 +82,7 @@ impl Drop for Unwinding {
 }
 
 /// Fills in the frames of a copied stack, as [`crate::sampling::walk::walk`] does.
-fn follow(tables: &mut Tables, copy: &StackCopy, into: &mut [usize; DEPTH]) -> (usize, End) {
+fn follow(tables: &mut Tables, copy: &StackCopy, into: &mut [usize; DEPTH]) -> (usize, WalkEnd) {
     let from = copy.registers;
     let registers = [from.instruction, from.stack, from.frame, 0].map(|word| word as u64);
     let (callers, end) = tables.follow(registers, copy.bytes());
@@ -91,9 +92,9 @@ fn follow(tables: &mut Tables, copy: &StackCopy, into: &mut [usize; DEPTH]) -> (
     }
     let depth = 1 + callers.len();
     match end {
-        _ if depth > DEPTH => (DEPTH, End::Cut),
-        Reach::Outermost => (depth, End::Last),
-        Reach::Copy if copy.is_cut => (depth, End::Cut),
-        Reach::Copy | Reach::Lost => (depth, End::Lost),
+        _ if depth > DEPTH => (DEPTH, WalkEnd::Cut),
+        Reach::Outermost => (depth, WalkEnd::Last),
+        Reach::Copy if copy.is_cut => (depth, WalkEnd::Cut),
+        Reach::Copy | Reach::Lost => (depth, WalkEnd::Lost),
     }
 }

@@ -11,6 +11,7 @@
 //! The unsafe code writes a record.
 #![allow(unsafe_code)]
 
+use dormouse_sys::own_stack::WalkEnd;
 use dormouse_sys::process::identity;
 use dormouse_sys::signals;
 use dormouse_sys::thread::{self, ThreadBlock};
@@ -18,7 +19,7 @@ use dormouse_sys::trap::PerfTrap;
 
 use crate::sampling::queue::{self, Queue, QueueOf};
 use crate::sampling::registers::Registers;
-use crate::sampling::walk::{self, End};
+use crate::sampling::walk;
 
 /// The rest of a record of a fault.
 #[derive(Debug, Clone, Copy)]
@@ -54,7 +55,7 @@ fn record(queue: &Queue<Fault>, trap: &PerfTrap) {
             // A late one comes at another place than its fault. No stack is known to be the
             // thread's own: a thread-local would tell.
             let (depth, end) = if trap.is_late != 0 {
-                (0, End::Lost)
+                (0, WalkEnd::Lost)
             } else {
                 walk::walk(from, &(0..0), &mut (*record).frames)
             };

@@ -1,9 +1,10 @@
 #![allow(unsafe_code, reason = "a record, and a thread that is bound to a processor")]
 
+use dormouse_sys::own_stack::WalkEnd;
 use dormouse_testkit::in_child;
 
 use super::*;
-use crate::sampling::walk::{DEPTH, End};
+use crate::sampling::walk::DEPTH;
 
 impl Sampler {
     /// Leaves samples of a thread, each with frames of its own, and reads them.
@@ -12,7 +13,8 @@ impl Sampler {
         for sample in samples {
             let of_kind = Tick { value: id.to_value(), cpu_ns: 1 << 50, overruns: 0, is_uncopied: false };
             let frames = std::array::from_fn(|frame| (sample << 10) as usize + frame);
-            let record = Record { of_kind, at_ns: 0, group: 0, depth: DEPTH as u32, end: End::Cut, frames };
+            let record =
+                Record { of_kind, at_ns: 0, group: 0, depth: DEPTH as u32, end: WalkEnd::Cut, frames };
             // SAFETY: the queue's place.
             assert!(unsafe { self.queue.push(|place| place.write(record)) });
             self.drain();

@@ -1,4 +1,11 @@
-//! The stack of the calling thread, for code that runs on it and is no signal handler.
+//! The stack of the calling thread: its bounds, and the callers by frame pointers.
+//!
+//! Within the bounds of the thread's own stack memory is read plainly: whatever the frame pointer
+//! of code that keeps none says, an address between the stack pointer and the end of the stack can
+//! be read while the thread runs. Outside of them (a fiber, an alternate stack, a thread that was
+//! made without the C library) [`crate::stack`] reads with the kernel's help.
+//!
+//! # Bounds
 //!
 //! The C library puts a thread's control block, to which the thread pointer points, at the upper
 //! end of its stack. The block also says where the stack begins, in words that have no name outside
@@ -10,6 +17,11 @@
 //! memory between the stack pointer and those is the stack if it can be read. The kernel is asked
 //! once for each page, and keeps others' mappings at a distance.
 //!
+//! # Async-signal-safety
+//!
+//! That of [`callers`]: no allocation, lock or thread-local; system calls outside of the bounds
+//! alone. The bounds are for code that is no signal handler: [`from`] uses a thread-local.
+//!
 //! # References
 //!
 //! `pthread_getattr_np(3)`; glibc `nptl/descr.h`: `stackblock`.
@@ -17,7 +29,7 @@
 //! # Safety
 //!
 //! The unsafe code reads the kernel's list of addresses, asks the C library for the calling
-//! thread's stack, and reads words of its control block that can be read.
+//! thread's stack, and reads words of its control block, and of its stack, that can be read.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
@@ -26,16 +38,20 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use dormouse_sys::process::identity;
-use dormouse_sys::readable::is_readable;
-use dormouse_sys::rseq::thread_pointer;
-
-use super::walk;
+use crate::process::identity;
+use crate::readable::is_readable;
+use crate::rseq::thread_pointer;
 
 /// No control block is longer.
 const LONGEST: usize = 8192;
 
 const WORD: usize = size_of::<usize>();
+
+/// The first address that no code of a process has.
+const NO_CODE: usize = 1 << 47;
+
+/// A frame: the caller's frame pointer, and the return address.
+const FRAME: usize = 2 * WORD;
 
 /// The deepest stack of the first thread that is asked about.
 const DEEPEST: usize = 1 << 20;
@@ -48,9 +64,21 @@ thread_local! {
     static KNOWN: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
 }
 
+/// How a walk ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum WalkEnd {
+    /// At a link that is not one.
+    Lost = 0,
+    /// At the zero that the outermost frame has.
+    Last = 1,
+    /// There was no more room.
+    Cut = 2,
+}
+
 /// The stack as a control block has it: its first address, its length and that of the guard,
 /// which is a part of it.
-pub(super) type Words = [usize; 3];
+pub type Words = [usize; 3];
 
 /// Finds the place of the words, once for a process. Before that no stack but the first thread's is
 /// known.
@@ -72,7 +100,7 @@ pub fn learn() {
 }
 
 /// The distance from the thread pointer to the words, if it is known.
-pub(super) fn place() -> Option<usize> {
+pub fn place() -> Option<usize> {
     Some(PLACE.load(Ordering::Relaxed)).filter(|&place| place != 0)
 }
 
@@ -91,12 +119,13 @@ fn find() -> Option<usize> {
     places.next().is_none().then_some(place * WORD)
 }
 
-pub(super) fn words(bytes: &[u8]) -> impl Iterator<Item = usize> + '_ {
+/// The words of some bytes.
+pub fn words(bytes: &[u8]) -> impl Iterator<Item = usize> + '_ {
     bytes.chunks_exact(WORD).map(|word| usize::from_ne_bytes(word.try_into().unwrap_or_default()))
 }
 
 /// The stack of the calling thread, as the C library knows it.
-pub(super) fn own_words() -> Option<Words> {
+pub fn own_words() -> Option<Words> {
     // SAFETY: valid places; the attributes are read and destroyed once they are there.
     unsafe {
         let mut attributes = std::mem::zeroed();
@@ -113,7 +142,7 @@ pub(super) fn own_words() -> Option<Words> {
 }
 
 /// The stack below a control block by its words, without the guard.
-pub(super) fn stack_of([start, length, guard]: Words, block: usize) -> Option<Range<usize>> {
+pub fn stack_of([start, length, guard]: Words, block: usize) -> Option<Range<usize>> {
     let (low, end) = (start.checked_add(guard)?, start.checked_add(length)?);
     (low..end).contains(&block).then_some(low..block)
 }
@@ -125,7 +154,7 @@ pub(super) fn stack_of([start, length, guard]: Words, block: usize) -> Option<Ra
 ///
 /// At a thread's first call a system call; on the first thread one for each page of the stack that
 /// no call before has found.
-pub(super) fn from(stack: usize) -> Range<usize> {
+pub fn from(stack: usize) -> Range<usize> {
     let (low, high) = KNOWN.get();
     if (low..high).contains(&stack) {
         return stack..high;
@@ -175,6 +204,53 @@ fn random_bytes() -> usize {
     unsafe { libc::getauxval(libc::AT_RANDOM) as usize }
 }
 
+/// Fills in one less than the return address of each caller, from the place `first` on: how many
+/// places are filled then, and how the walk ended.
+///
+/// # Safety
+///
+/// `own` is empty, or can be read by the calling thread from the stack pointer on, if that lies in
+/// it.
+pub unsafe fn callers(
+    frame: usize,
+    stack: usize,
+    own: &Range<usize>,
+    into: &mut [usize],
+    first: usize,
+) -> (usize, WalkEnd) {
+    if !own.contains(&stack) {
+        let found = first + crate::stack::walk(frame, stack, &mut into[first..]);
+        into[first..found].iter_mut().for_each(|address| *address -= 1);
+        return (found, if found == into.len() { WalkEnd::Cut } else { WalkEnd::Lost });
+    }
+    let (mut frame, mut above) = (frame, stack);
+    for (found, place) in into.iter_mut().enumerate().skip(first) {
+        if frame == 0 {
+            return (found, WalkEnd::Last);
+        }
+        let is_frame = frame >= above && frame.is_multiple_of(size_of::<usize>()) && frame <= own.end - FRAME;
+        if !is_frame {
+            return (found, WalkEnd::Lost);
+        }
+        // SAFETY: both words lie between the stack pointer and the end of the stack, by the checks
+        // above and the caller's promise. Volatile: other code of the thread wrote them.
+        let (next, returns_to) = unsafe {
+            let frame = std::ptr::with_exposed_provenance::<usize>(frame);
+            (frame.read_volatile(), frame.add(1).read_volatile())
+        };
+        if returns_to == 0 {
+            return (found, WalkEnd::Last);
+        }
+        if returns_to >= NO_CODE {
+            return (found, WalkEnd::Lost);
+        }
+        *place = returns_to - 1;
+        above = frame + FRAME;
+        frame = next;
+    }
+    (into.len(), WalkEnd::Cut)
+}
+
 /// Fills in one less than the return address of each caller, the innermost first, for code on the
 /// calling thread whose registers these are, up to `top` on the same stack: how many. `None` if
 /// `top` is not there.
@@ -186,7 +262,7 @@ pub fn own_callers(frame: usize, stack: usize, top: usize, into: &mut [usize]) -
         return None;
     }
     // SAFETY: `own` can be read, as has just been found out.
-    let (depth, _) = unsafe { walk::callers(frame, stack, &(own.start..top.min(own.end)), into, 0) };
+    let (depth, _) = unsafe { callers(frame, stack, &(own.start..top.min(own.end)), into, 0) };
     Some(depth)
 }
 
