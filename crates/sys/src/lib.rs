@@ -14,6 +14,7 @@
 //! | [`underway`] | a mark for code that a signal handler may interrupt and never return to |
 //! | [`process`] | which process this is; locks, and phases that a fork respects |
 //! | [`signals`] | threads that keep off the host's signals |
+//! | [`keeper`] | a thread that is there while it has something to do |
 //! | [`perf`] | events of the kernel: `perf_event_open`, its descriptors, and the page beside an event |
 //! | [`peek`], [`stack`] | copies of memory that may go, and the stack by frame pointers, for handlers |
 //! | [`own_stack`] | the bounds of the calling thread's stack, and its callers |
@@ -40,6 +41,7 @@ mod debug_trap;
 pub mod descriptors;
 pub mod environment;
 pub mod heap;
+pub mod keeper;
 pub mod loader;
 pub mod masks;
 pub mod memory;

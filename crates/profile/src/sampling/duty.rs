@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use dormouse_sys::memory;
+use dormouse_sys::{keeper, memory};
 
 use super::{alloc, cpu, faults};
 use crate::options::Options;
@@ -18,11 +18,6 @@ pub(super) struct Duty {
 }
 
 impl Duty {
-    /// Whether nobody profiles.
-    pub(super) fn is_empty(&self) -> bool {
-        self.cpu.is_none() && self.alloc.is_empty() && self.faults.is_empty()
-    }
-
     /// Begins a profile.
     pub(super) fn start(&mut self, number: u64, options: &Options) -> Result<(), Error> {
         match options.kind {
@@ -57,9 +52,21 @@ impl Duty {
         };
         read.ok_or_else(|| Error::Unavailable("the profile has ended with its sampler".into()))
     }
+}
 
-    /// Ends a profile.
-    pub(super) fn end(&mut self, kind: ProfileKind, number: u64) {
+impl keeper::Duty for Duty {
+    type Id = (ProfileKind, u64);
+
+    fn is_empty(&self) -> bool {
+        self.cpu.is_none() && self.alloc.is_empty() && self.faults.is_empty()
+    }
+
+    fn step(&mut self) -> Duration {
+        let steps = [self.cpu.as_mut().map(cpu::Sampler::step), self.alloc.step(), self.faults.step()];
+        steps.into_iter().flatten().min().unwrap_or(Duration::from_secs(1))
+    }
+
+    fn end(&mut self, (kind, number): Self::Id) {
         match kind {
             ProfileKind::Cpu => {
                 if let Some(sampler) = &mut self.cpu {
@@ -71,12 +78,6 @@ impl Duty {
             ProfileKind::Faults => self.faults.end(number),
             ProfileKind::Wall => {}
         }
-    }
-
-    /// Does the work that is due. Gives the time until the next step.
-    pub(super) fn step(&mut self) -> Duration {
-        let steps = [self.cpu.as_mut().map(cpu::Sampler::step), self.alloc.step(), self.faults.step()];
-        steps.into_iter().flatten().min().unwrap_or(Duration::from_secs(1))
     }
 }
 

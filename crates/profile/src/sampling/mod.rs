@@ -47,7 +47,7 @@ impl Session {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let (kind, options) = (options.kind, options.clone());
-        keeper::begin(move |duty| duty.start(number, &options))??;
+        keeper::KEEPER.begin(move |duty| duty.start(number, &options))??;
         Ok(Self { kind, number, process: identity::id() })
     }
 
@@ -57,7 +57,7 @@ impl Session {
         if self.process != identity::id() {
             return Err(Error::Unavailable("the profile is the parent's".into()));
         }
-        keeper::ask(move |duty| duty.read(kind, number))?
+        keeper::KEEPER.ask(move |duty| duty.read(kind, number))?
     }
 }
 
@@ -65,7 +65,7 @@ impl Drop for Session {
     fn drop(&mut self) {
         let (kind, number) = (self.kind, self.number);
         if self.process == identity::id() {
-            keeper::end(kind, number);
+            keeper::KEEPER.end((kind, number));
         }
     }
 }

@@ -1,0 +1,154 @@
+//! Errands, ends, and the thread's end by others.
+#![allow(unsafe_code, reason = "a look at descriptors, and a thread that ends in the midst")]
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use dormouse_testkit::{eventually, fork, in_child};
+
+use super::*;
+
+static STEPS: AtomicU32 = AtomicU32::new(0);
+
+/// Numbers that have begun.
+#[derive(Debug, Default)]
+struct Numbers {
+    there: BTreeSet<u32>,
+}
+
+impl Duty for Numbers {
+    type Id = u32;
+
+    fn is_empty(&self) -> bool {
+        self.there.is_empty()
+    }
+
+    fn step(&mut self) -> Duration {
+        STEPS.fetch_add(1, Ordering::Relaxed);
+        Duration::MAX
+    }
+
+    fn end(&mut self, id: u32) {
+        self.there.remove(&id);
+    }
+}
+
+static KEEPER: Keeper<Numbers> = Keeper::new(Phase::Profiles, "dormouse-test", 256 * 1024, 4096);
+
+fn threads() -> usize {
+    let tasks = fs::read_dir("/proc/self/task").unwrap();
+    let names = tasks.filter_map(|task| fs::read_to_string(task.unwrap().path().join("comm")).ok());
+    names.filter(|name| name == "dormouse-test\n").count()
+}
+
+fn begin(number: u32) {
+    KEEPER.begin(move |duty| duty.there.insert(number).then_some(()).ok_or(())).unwrap().unwrap();
+}
+
+/// Ends the keeper's thread alone, as a filter would.
+fn kill() {
+    // SAFETY: ends one thread, which nobody joins.
+    let killed = KEEPER.ask(|_| unsafe { libc::syscall(libc::SYS_exit, 0) });
+    assert!(matches!(killed, Err(KeeperError::Killed)), "{killed:?}");
+}
+
+#[test]
+fn errands_of_many_threads_are_answered() {
+    in_child(|| {
+        std::thread::scope(|scope| {
+            for thread in 0..8 {
+                scope.spawn(move || {
+                    for errand in 0..100 {
+                        assert_eq!(KEEPER.ask(move |_| thread + errand).unwrap(), thread + errand);
+                        // So that threads end and begin meanwhile.
+                        std::thread::yield_now();
+                    }
+                });
+            }
+        });
+        eventually(|| threads() == 0);
+    });
+}
+
+#[test]
+fn the_thread_lives_from_begin_to_end() {
+    in_child(|| {
+        begin(1);
+        begin(2);
+        assert_eq!(KEEPER.begin(|_| Err::<(), _>("refused")).unwrap(), Err("refused"));
+        assert_eq!(KEEPER.ask(|duty| duty.there.len()).unwrap(), 2);
+        KEEPER.end(1);
+        assert_eq!(KEEPER.ask(|duty| duty.there.len()).unwrap(), 1);
+        assert_eq!(threads(), 1);
+        KEEPER.end(2);
+        eventually(|| threads() == 0);
+    });
+}
+
+#[test]
+fn a_wake_brings_the_next_step() {
+    in_child(|| {
+        begin(1);
+        // It sleeps now, or is about to: nothing but a wake ends that.
+        let before = STEPS.load(Ordering::Relaxed);
+        eventually(|| {
+            KEEPER.wake();
+            STEPS.load(Ordering::Relaxed) > before + 2
+        });
+        KEEPER.end(1);
+    });
+}
+
+#[test]
+fn the_thread_has_nothing_of_the_host_open() {
+    in_child(|| {
+        // SAFETY: looks at numbers.
+        let is_open = |number| unsafe { libc::fcntl(number, libc::F_GETFD) } >= 0;
+        assert!(is_open(2));
+        // Its own standard streams, which lead nowhere.
+        assert_eq!(KEEPER.ask(move |_| (0..64).filter(|&number| is_open(number)).count()).unwrap(), 3);
+    });
+}
+
+#[test]
+fn askers_outlive_the_thread() {
+    in_child(|| {
+        std::panic::set_hook(Box::new(|_| {}));
+        let failed = KEEPER.ask(|_| -> u32 { panic!() });
+        assert!(matches!(failed, Err(KeeperError::Ended)), "{failed:?}");
+        begin(1);
+        kill();
+        // What had begun is over, and its end hurts nobody.
+        assert!(KEEPER.ask(|duty| duty.is_empty()).unwrap());
+        KEEPER.end(1);
+        begin(2);
+        assert_eq!(KEEPER.ask(|duty| duty.there.len()).unwrap(), 1);
+        KEEPER.end(2);
+        eventually(|| threads() == 0);
+    });
+}
+
+#[test]
+fn a_child_has_a_thread_of_its_own() {
+    in_child(|| {
+        let (begin, begun) = mpsc::channel();
+        let (end, ended) = mpsc::channel::<()>();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                KEEPER.ask(move |_| {
+                    begin.send(()).unwrap();
+                    ended.recv().unwrap();
+                })
+            });
+            begun.recv().unwrap();
+            let child = fork(|| {
+                assert_eq!(threads(), 0);
+                // The parent's.
+                KEEPER.end(1);
+                assert_eq!(KEEPER.ask(|_| 1).unwrap(), 1);
+            });
+            assert!(child.success(), "{child}");
+            end.send(()).unwrap();
+        });
+    });
+}
