@@ -21,7 +21,7 @@ use super::watching::{self, ClientWatch};
 use crate::group::Group;
 use crate::memory;
 use crate::probe::Probe;
-use crate::recorder::{Trace, TraceError};
+use crate::trace::{Trace, TraceError};
 use crate::wire::{
     BatchStat, Changed, Code, CountAnswer, Doctor, Ended, Events, HeldBy, Hello, KeyInfo, Keys, LONGEST_MS,
     Op, PROTOCOL, PlacesPart, ProbeInfo, ProfileBegun, ProfilePart, Request, SlotsAnswer, Stat, TasksPart,

@@ -9,7 +9,7 @@ use dormouse_sys::records::{self, RingOwner};
 use super::host;
 use super::output::Output;
 use crate::group::Group;
-use crate::recorder::{Chunk, Trace};
+use crate::trace::{Chunk, Trace};
 use crate::wire::{FrameKind, Note};
 
 /// How often a trace sends a conversion point.

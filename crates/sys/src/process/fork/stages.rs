@@ -43,6 +43,8 @@ pub enum Phase {
     Descriptors,
     /// Lock: errands for the sampler of profiles; for moments.
     Profiles,
+    /// Lock: errands for the lookout; for moments.
+    Lookout,
     /// Reset: the files through which text is written.
     Text,
     /// Reset: the kernel's events of each thread.

@@ -228,7 +228,7 @@ impl Hub {
     fn deal(&mut self) {
         self.buffer.clear();
         if self.buffer.try_reserve(RING_BYTES).is_err() {
-            // The records stay in the rings, and a full ring counts.
+            // The records stay in the rings, which keep the newest, and count.
             return;
         }
         records::drain_each(&mut self.buffer, |ring, writer, bytes| {

@@ -1,0 +1,28 @@
+//! The rules by which a recorder's file is written.
+
+use std::time::Instant;
+
+use super::long_polls::LongPolls;
+use super::recording::Recording;
+
+/// The triggers that are armed.
+#[derive(Debug, Default)]
+pub(crate) struct Triggers {}
+
+impl Triggers {
+    pub(super) fn is_empty(&self) -> bool {
+        true
+    }
+
+    /// Judges what has been seen.
+    pub(super) fn step(
+        &mut self,
+        _now: Instant,
+        _long_polls: &LongPolls,
+        _recording: &mut Recording,
+    ) -> Option<Instant> {
+        None
+    }
+
+    pub(super) fn end(&mut self, _number: u64) {}
+}
