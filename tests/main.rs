@@ -11,6 +11,7 @@ mod maps;
 mod profile;
 mod protocol;
 mod record;
+mod recorder;
 mod refusals;
 mod stat;
 mod support;

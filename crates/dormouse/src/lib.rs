@@ -34,6 +34,7 @@
 //!   after;
 //! - [`mod@profile`]: which function uses the CPU time of a group, allocates, or faults; as pprof,
 //!   and at `/debug/pprof/` of the host's own server;
+//! - [`mod@recorder`]: the last records of probes that are awake for good;
 //! - [`mod@waits`]: where the tasks of a group spend their time: on a CPU, stalled, runnable,
 //!   awaiting; with histograms of latencies, polls, delays and waits;
 //! - [`static_key!`], [`likely!`], [`unlikely!`]: branches of the service's own (see [`keys`]);
@@ -66,6 +67,7 @@ mod memory;
 mod probe;
 pub mod profile;
 pub mod record;
+pub mod recorder;
 mod registry;
 mod task;
 mod tasks;
@@ -102,6 +104,7 @@ pub use group::count;
 pub use group::{Group, GroupStat, MAX_NAME, start_counting};
 pub use probe::Probe;
 pub use profile::{ProfileError, ProfileRun, ProfileSpec};
+pub use recorder::{Recorder, RecorderError};
 pub use registry::MAX_GROUPS;
 pub use task::{Entered, Instrumented, Task, idle};
 pub use trace::{Trace, TraceError, trace};

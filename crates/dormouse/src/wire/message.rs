@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::profile::ProfileWish;
+use super::record::RecordWish;
 use super::waits::WaitsWish;
 use super::watch::WatchWish;
 
@@ -121,6 +122,8 @@ pub enum Op {
         #[serde(default)]
         from: u64,
     },
+    /// Starts, ends or tells of the flight recorder; [`RecordAnswer`](super::RecordAnswer) answers.
+    Record(RecordWish),
     /// Lists the places where tasks wait, as far as they were taken;
     /// [`PlacesPart`](super::PlacesPart) answers.
     Places {
@@ -200,6 +203,8 @@ pub enum Code {
     Keys,
     /// The process cannot count these events together, or not now, as the message says.
     Events,
+    /// There is no recorder, or no other beside the one that runs, as the message says.
+    NoRecorder,
     /// A name that is no group, or a glob list that matches none; `near` has those that are.
     NoGroup,
     /// The registers, or what else a watch takes, are with the holders that the message names.

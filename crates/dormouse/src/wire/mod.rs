@@ -13,6 +13,7 @@ mod keys;
 mod message;
 mod places;
 mod profile;
+mod record;
 mod service;
 mod tasks;
 mod trace;
@@ -24,6 +25,7 @@ pub use keys::{BatchStat, Changed, HeldBy, HeldKeys, KeyHolder, KeyInfo, Keys, L
 pub use message::{Code, Op, Request, Response, WireError};
 pub use places::{PlaceRow, PlacesPart, WokenTasks};
 pub use profile::{ProfileBegun, ProfilePart, ProfileWish};
+pub use record::{RecordAnswer, RecordWish, RecorderRow};
 pub use service::{Check, CheckState, Doctor, Hello};
 pub use tasks::{TaskColumns, TaskGroup, TaskRow, TasksPart, WireTaskState};
 pub use trace::{ClockPoint, Ended, FrameKind, Note, Notice, ProbeInfo, Tracing};
