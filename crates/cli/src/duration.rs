@@ -116,6 +116,13 @@ pub(crate) fn short(ns: u64) -> String {
     }
 }
 
+/// The time of day of a moment since 1970: `HH:MM:SS.nanoseconds`, UTC.
+pub(crate) fn clock_time(unix_ns: u64) -> String {
+    let of_day = unix_ns % 86_400_000_000_000;
+    let (s, ns) = (of_day / 1_000_000_000, of_day % 1_000_000_000);
+    format!("{:02}:{:02}:{:02}.{ns:09}", s / 3600, s / 60 % 60, s % 60)
+}
+
 /// A duration with three digits and the unit that fits, for people.
 pub(crate) fn short_of(length: Duration) -> String {
     short(u64::try_from(length.as_nanos()).unwrap_or(u64::MAX))

@@ -8,7 +8,6 @@
 #![deny(unsafe_code)]
 
 mod args;
-mod bytes;
 mod child;
 mod client;
 mod cmd;

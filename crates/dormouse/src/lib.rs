@@ -34,9 +34,9 @@
 //!   after;
 //! - [`mod@profile`]: which function uses the CPU time of a group, allocates, or faults; as pprof,
 //!   and at `/debug/pprof/` of the host's own server;
-//! - [`mod@recorder`]: the last records of probes that are awake for good;
 //! - [`mod@waits`]: where the tasks of a group spend their time: on a CPU, stalled, runnable,
 //!   awaiting; with histograms of latencies, polls, delays and waits;
+//! - [`long_polls`]: polls that keep a worker, while they last, with the stack of their thread;
 //! - [`static_key!`], [`likely!`], [`unlikely!`]: branches of the service's own (see [`keys`]);
 //! - [`Alloc`]: the global allocator, with a counter that sleeps;
 //! - [`mod@tracing`] (feature `tracing`): the `tracing` macros behind static keys, asleep but for
@@ -62,12 +62,12 @@ mod agent;
 mod budget;
 mod environment;
 mod group;
+mod long_polls;
 mod lookout;
 mod memory;
 mod probe;
 pub mod profile;
 pub mod record;
-pub mod recorder;
 mod registry;
 mod task;
 mod tasks;
@@ -102,9 +102,9 @@ pub use dormouse_macros::probed;
 #[expect(deprecated, reason = "the former names")]
 pub use group::count;
 pub use group::{Group, GroupStat, MAX_NAME, start_counting};
+pub use long_polls::{LongPoll, LongPolls, LongPollsError, long_polls};
 pub use probe::Probe;
 pub use profile::{ProfileError, ProfileRun, ProfileSpec};
-pub use recorder::{Recorder, RecorderError};
 pub use registry::MAX_GROUPS;
 pub use task::{Entered, Instrumented, Task, idle};
 pub use trace::{Trace, TraceError, trace};

@@ -160,8 +160,7 @@ impl Drop for ProbedScope {
 ///
 /// Asleep one instruction; the fields are not evaluated. Awake a time stamp and a copy into a ring
 /// that belongs to the thread: no lock, no allocation, no system call (a `Debug` or `Display` may
-/// do as it likes). A full ring loses its oldest records,
-/// and counts them.
+/// do as it likes). A full ring drops and counts.
 #[macro_export]
 macro_rules! probe {
     ($name:expr $(, $($fields:tt)*)?) => {{

@@ -60,7 +60,7 @@ pub use {
     ledger::Context,
     reading::{Count, Totals},
     thread::{
-        Kind, MAX_DEPTH, Mark, Switched, Task, TaskCounts, TaskGuard, current_context, current_task, enter,
-        is_lazy, leave, overflows, park, set_lazy, switch,
+        Kind, MAX_DEPTH, Mark, PollLooker, SeenPoll, Switched, Task, TaskCounts, TaskGuard, current_context,
+        current_task, enter, is_lazy, leave, overflows, park, set_lazy, switch,
     },
 };

@@ -11,6 +11,7 @@
 //! | [`encode`] | the formats that tools read |
 //! | [`NameFinder`] | the names, from the files that a process has mapped (feature `names`) |
 //! | [`Profiling`] | a profile that is being taken |
+//! | [`StackReader`] | the stack of one thread, for another one that asks |
 //! | [`OutsideProfiling`] | one of a process that dormouse is not in |
 
 #![deny(unsafe_code)]
@@ -33,6 +34,7 @@ mod profile;
 mod profiling;
 pub mod symbols;
 mod tables;
+mod thread_stack;
 
 #[cfg(all(target_os = "linux", target_arch = "x86_64", not(any(dormouse_fallback, miri, loom))))]
 mod sampling;
@@ -51,4 +53,6 @@ pub use profile::{
     Thread, Values,
 };
 pub use profiling::{Profiling, capability};
+pub use sampling::StackReader;
 pub use symbols::{Named, SourceFrame, Symbols, WallState};
+pub use thread_stack::{NoStack, StackWay, ThreadStack};

@@ -2,7 +2,7 @@
 
 use dormouse_sys::Capability;
 
-use crate::{Error, Options, Profile};
+use crate::{Error, NoStack, Options, Profile, ThreadStack};
 
 /// The reason.
 const WHY: &str = "profiles are taken on x86-64 Linux only";
@@ -21,6 +21,30 @@ impl Session {
     }
 
     pub(crate) fn read(&self) -> Result<Profile, Error> {
+        match *self {}
+    }
+}
+
+/// None is ever made.
+#[derive(Debug)]
+pub enum StackReader {}
+
+impl StackReader {
+    /// There is none here.
+    ///
+    /// # Errors
+    ///
+    /// [`NoStack::Refused`].
+    pub fn new() -> Result<Self, NoStack> {
+        Err(NoStack::Refused("stacks of threads are read on x86-64 Linux only".into()))
+    }
+
+    /// None is ever read.
+    ///
+    /// # Errors
+    ///
+    /// None.
+    pub fn read(&mut self, _: u32) -> Result<ThreadStack, NoStack> {
         match *self {}
     }
 }

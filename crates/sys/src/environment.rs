@@ -55,8 +55,6 @@ variables! {
     perf = "DORMOUSE_PERF",
     /// Whether times of tasks are taken from the start on.
     waits = "DORMOUSE_WAITS",
-    /// The probes that the flight recorder records from the start on.
-    record = "DORMOUSE_RECORD",
     /// The directory for the directory of the socket.
     runtime_dir = "DORMOUSE_RUNTIME_DIR",
     /// The same, if that is not set.

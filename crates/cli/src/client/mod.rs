@@ -6,6 +6,7 @@
 //! own. A client that met such an error is not used again.
 
 pub(crate) mod frames;
+pub(crate) mod long_polls;
 pub(crate) mod profile;
 pub(crate) mod tasks;
 pub(crate) mod waits;

@@ -47,7 +47,6 @@ Examples:
   dormouse trace teaparty 'db.*,!db.row' switch probes on and watch what they record
   dormouse on teaparty 'menu.*' --for 30s
   dormouse reset teaparty '*'            every key as the service started with it
-  dormouse record teaparty 'db.*'        keep their last records in the service, for when they count
   dormouse record --faults teaparty -o tea.faults.gz
   dormouse profile teaparty --for 10s    functions that use its CPU, by group
   dormouse profile teaparty -o tea.html  the same as a flame graph

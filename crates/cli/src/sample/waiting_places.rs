@@ -24,14 +24,28 @@ pub(crate) fn named(
         Ok(mut finder) => (finder.symbols(&profile), None),
         Err(error) => (Symbols::default(), Some(error.to_string())),
     };
-    let of = |address: &u64| match symbols.get(*address) {
-        [] => vec![nameless(format!("{address:#x}"))],
-        frames => frames.iter().map(CodeFrame::from).collect(),
-    };
+    let of = |address: &u64| functions(&symbols, *address);
     let mut names: HashMap<u32, Vec<CodeFrame>> =
         stacks.iter().map(|(&number, stack)| (number, stack.iter().flat_map(of).collect())).collect();
     names.insert(UNKNOWN_PLACE, vec![nameless("(stack unknown)".to_owned())]);
     (names, why)
+}
+
+/// The functions of one stack of a process, the innermost first: addresses, where there is no
+/// finder.
+pub(crate) fn names_of(finder: Option<&mut NameFinder>, stack: &[u64]) -> Vec<CodeFrame> {
+    let nodes = stack.iter().map(|&address| Node { parent: 0, address }).collect();
+    let profile = Profile { stacks: nodes, ..Profile::default() };
+    let symbols = finder.map(|finder| finder.symbols(&profile)).unwrap_or_default();
+    stack.iter().flat_map(|address| functions(&symbols, *address)).collect()
+}
+
+/// The functions at an address, the innermost first; else the address.
+fn functions(symbols: &Symbols, address: u64) -> Vec<CodeFrame> {
+    match symbols.get(address) {
+        [] => vec![nameless(format!("{address:#x}"))],
+        frames => frames.iter().map(CodeFrame::from).collect(),
+    }
 }
 
 fn nameless(function: String) -> CodeFrame {

@@ -9,12 +9,11 @@ use dormouse::wire::{ClockPoint, Note, ProbeInfo, Tracing};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use crate::duration::short;
+use crate::duration::{clock_time, short};
 use crate::output::{DIM, GOOD, SCHEMA};
 use crate::sample::tasks::Numbers;
 use crate::text::{self, Clean, Quoted, json};
 
-const DAY_NS: u64 = 86_400_000_000_000;
 /// Names that are kept: of threads, and of groups. A stream may tell new ones without end; beyond
 /// it, all are forgotten, and threads and groups have numbers until they are told of again.
 const MOST_NAMES: usize = 1 << 16;
@@ -218,18 +217,13 @@ fn at(point: &ClockPoint, base_ns: u64, tsc: u64) -> u64 {
     base_ns.saturating_add_signed((ticks as f64 * 1e9 / point.tsc_hz) as i64)
 }
 
-/// `HH:MM:SS.nanoseconds`, UTC.
-fn clock_time(unix_ns: u64) -> String {
-    let of_day = unix_ns % DAY_NS;
-    let (s, ns) = (of_day / 1_000_000_000, of_day % 1_000_000_000);
-    format!("{:02}:{:02}:{:02}.{ns:09}", s / 3600, s / 60 % 60, s % 60)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::target::Proc;
     use dormouse::wire::BatchStat;
+
+    const DAY_NS: u64 = 86_400_000_000_000;
 
     fn names() -> Names {
         names_in(None)

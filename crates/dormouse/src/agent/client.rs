@@ -1,5 +1,5 @@
 //! One connection: its peer, the bytes from and to it, and the leases, counts, times,
-//! watches, profiles and trace that it holds.
+//! watches, profiles, long polls and trace that it holds.
 //!
 //! # Invariants
 //!
@@ -23,6 +23,7 @@ use super::profiling::ClientProfile;
 use super::stream::Stream;
 use super::waiting::ClientWaits;
 use super::watching::ClientWatch;
+use crate::long_polls::LongPolls;
 use crate::memory;
 use crate::wire::{Ended, MAX_LINE, Note, Notice, PROTOCOL, Response, WireError};
 
@@ -57,6 +58,7 @@ pub(super) struct Client {
     pub(super) leases: Vec<Lease>,
     pub(super) counting: Option<ClientEvents>,
     pub(super) waits: Option<ClientWaits>,
+    pub(super) long_polls: Option<LongPolls>,
     pub(super) tracing: Option<Stream>,
     pub(super) watches: Vec<ClientWatch>,
     pub(super) profiles: Vec<ClientProfile>,
@@ -87,6 +89,7 @@ impl Client {
             leases: Vec::new(),
             counting: None,
             waits: None,
+            long_polls: None,
             tracing: None,
             watches: Vec::new(),
             profiles: Vec::new(),
@@ -108,6 +111,7 @@ impl Client {
         self.socket = None;
         self.watches.clear();
         self.profiles.clear();
+        self.long_polls = None;
     }
 
     /// The leases that it holds, by `on` and by its trace.
@@ -226,7 +230,10 @@ impl Client {
 
     /// Since when it neither says nor takes nor holds anything; `None`: it does.
     pub(super) fn idle_since(&self) -> Option<Instant> {
-        let runs = !self.watches.is_empty() || !self.profiles.is_empty() || self.waits.is_some();
+        let runs = !self.watches.is_empty()
+            || !self.profiles.is_empty()
+            || self.waits.is_some()
+            || self.long_polls.is_some();
         let holds = runs || self.tracing.is_some() || self.counting.is_some() || self.held() > 0;
         (!holds && !self.is_busy() && self.input.is_empty()).then_some(self.active)
     }

@@ -10,7 +10,9 @@ use super::waiting::ClientWaits;
 use super::watching;
 use crate::group::Group;
 use crate::memory;
-use crate::wire::{Check, CheckState, Clock, Doctor, GroupRow, Hello, PROTOCOL, Stat, ThreadStat};
+use crate::wire::{
+    Check, CheckState, Clock, ClockPoint, Doctor, GroupRow, Hello, PROTOCOL, Stat, ThreadStat,
+};
 
 /// The operations since `hello` says which there are.
 const OPS: [&str; 18] = [
@@ -31,7 +33,7 @@ const OPS: [&str; 18] = [
     "waits",
     "places",
     "wake-tasks",
-    "record",
+    "long-polls",
 ];
 
 /// How often a snapshot is taken, at most, until one is quick.
@@ -45,6 +47,11 @@ const SLOW_NS: u64 = 10 * QUICK_NS;
 
 /// Reads of a clock that are timed together.
 const READS: u32 = 1000;
+
+pub(super) fn clock_point() -> ClockPoint {
+    let point = dormouse_clock::point();
+    ClockPoint { tsc: point.tsc, tsc_hz: point.hz, mono_ns: point.monotonic_ns, real_ns: point.realtime_ns }
+}
 
 /// The memory of an answer for each key, group and thread: some hundred bytes, first as a structure
 /// and then as text.
@@ -63,6 +70,11 @@ pub(super) fn has_memory() -> bool {
 /// of a character.
 fn read(path: &str) -> String {
     String::from_utf8_lossy(&std::fs::read(path).unwrap_or_default()).into_owned()
+}
+
+/// The name of a thread of this process; empty when it has ended.
+pub(super) fn thread_name(tid: u32) -> String {
+    read(&format!("/proc/self/task/{tid}/comm")).trim_end().to_owned()
 }
 
 /// The threads there are.
@@ -96,7 +108,7 @@ pub(super) fn stat(counting: Option<&ClientEvents>, waits: Option<&mut ClientWai
         waits.tell(&mut best.groups, &times, counting.is_some_and(ClientEvents::is_counting));
     }
     for thread in &mut best.threads {
-        thread.name = crate::trace::thread_name(thread.tid);
+        thread.name = thread_name(thread.tid);
     }
     best.keys_on = dormouse_keys::list(|k| k.key.is_enabled()).into_iter().filter(|&on| on).count();
     best

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use dormouse_sys::keeper::{Duty, Keeper};
 use dormouse_sys::process::fork::Phase;
 
-use self::long_polls::LongPolls;
+use self::long_polls::LongPollWatches;
 use self::recording::Recording;
 use self::triggers::Triggers;
 
@@ -40,7 +40,7 @@ pub(crate) static LOOKOUT: Keeper<Watchman> = Keeper::new(Phase::Lookout, "dormo
 /// The duty of the lookout: all that somebody wants looked at.
 #[derive(Debug, Default)]
 pub(crate) struct Watchman {
-    pub(crate) long_polls: LongPolls,
+    pub(crate) long_polls: LongPollWatches,
     pub(crate) recording: Recording,
     pub(crate) triggers: Triggers,
 }

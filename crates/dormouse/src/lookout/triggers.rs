@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::long_polls::LongPolls;
+use super::long_polls::LongPollWatches;
 use super::recording::Recording;
 
 /// The triggers that are armed.
@@ -18,7 +18,7 @@ impl Triggers {
     pub(super) fn step(
         &mut self,
         _now: Instant,
-        _long_polls: &LongPolls,
+        _long_polls: &LongPollWatches,
         _recording: &mut Recording,
     ) -> Option<Instant> {
         None

@@ -41,8 +41,8 @@ mod wall;
 pub mod web;
 
 pub use dormouse_profile::{
-    Column, Error, MappedRange, Moment, NO_GROUP, Node, Profile, ProfileCoverage, ProfileGroup, ProfileKind,
-    Sample, SourceFrame, Symbols, Thread, Values, WallState, encode,
+    Column, Error, MappedRange, Moment, NO_GROUP, NoStack, Node, Profile, ProfileCoverage, ProfileGroup,
+    ProfileKind, Sample, SourceFrame, StackWay, Symbols, Thread, ThreadStack, Values, WallState, encode,
 };
 pub use run::{ProfileError, ProfileRun};
 pub use spec::ProfileSpec;

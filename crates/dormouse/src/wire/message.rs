@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::long_polls::LongPollsWish;
 use super::profile::ProfileWish;
-use super::record::RecordWish;
 use super::waits::WaitsWish;
 use super::watch::WatchWish;
 
@@ -122,8 +122,6 @@ pub enum Op {
         #[serde(default)]
         from: u64,
     },
-    /// Starts, ends or tells of the flight recorder; [`RecordAnswer`](super::RecordAnswer) answers.
-    Record(RecordWish),
     /// Lists the places where tasks wait, as far as they were taken;
     /// [`PlacesPart`](super::PlacesPart) answers.
     Places {
@@ -135,6 +133,12 @@ pub enum Op {
     /// do: their leaves take wakers again, and so they have places from then on.
     /// [`WokenTasks`](super::WokenTasks) answers.
     WakeTasks,
+    /// Reports polls that last, as long as the connection lasts, in place of those that it asked for
+    /// before; [`LongPollsBegun`](super::LongPollsBegun) answers.
+    LongPolls(LongPollsWish),
+    /// Asks for the reports on long polls that have come since the last time;
+    /// [`LongPollsPart`](super::LongPollsPart) answers.
+    LongPollReports,
     /// Lists the tasks that are and whose times are known; [`TasksPart`](super::TasksPart) answers.
     /// It has no times taken by itself.
     Tasks {
@@ -203,8 +207,6 @@ pub enum Code {
     Keys,
     /// The process cannot count these events together, or not now, as the message says.
     Events,
-    /// There is no recorder, or no other beside the one that runs, as the message says.
-    NoRecorder,
     /// A name that is no group, or a glob list that matches none; `near` has those that are.
     NoGroup,
     /// The registers, or what else a watch takes, are with the holders that the message names.
@@ -217,6 +219,8 @@ pub enum Code {
     /// A profile that nobody can take here, or that this connection does not have, as the message
     /// says.
     NoProfile,
+    /// The service cannot be looked at in this way, as the message says.
+    NoLook,
     /// A code of a newer agent.
     #[serde(other)]
     Unknown,

@@ -10,10 +10,10 @@
 
 mod groups;
 mod keys;
+mod long_polls;
 mod message;
 mod places;
 mod profile;
-mod record;
 mod service;
 mod tasks;
 mod trace;
@@ -22,10 +22,10 @@ mod watch;
 
 pub use groups::{Clock, CountAnswer, CountRow, EventInfo, Events, GroupRow, Stat, ThreadStat};
 pub use keys::{BatchStat, Changed, HeldBy, HeldKeys, KeyHolder, KeyInfo, Keys, LeaseHolder};
+pub use long_polls::{LongPollRow, LongPollsBegun, LongPollsPart, LongPollsWish};
 pub use message::{Code, Op, Request, Response, WireError};
 pub use places::{PlaceRow, PlacesPart, WokenTasks};
 pub use profile::{ProfileBegun, ProfilePart, ProfileWish};
-pub use record::{RecordAnswer, RecordWish, RecorderRow};
 pub use service::{Check, CheckState, Doctor, Hello};
 pub use tasks::{TaskColumns, TaskGroup, TaskRow, TasksPart, WireTaskState};
 pub use trace::{ClockPoint, Ended, FrameKind, Note, Notice, ProbeInfo, Tracing};

@@ -1,10 +1,8 @@
 //! The stream of a trace: records, and notes between them.
 
-use dormouse_keys::KeyUse;
 use serde::{Deserialize, Serialize};
 
 use super::keys::BatchStat;
-use crate::probe::Probe;
 
 /// Answer to `trace`; frames follow.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -52,29 +50,6 @@ pub struct ClockPoint {
     pub mono_ns: u64,
     /// `CLOCK_REALTIME` at `tsc`, in nanoseconds since 1970.
     pub real_ns: u64,
-}
-
-impl ProbeInfo {
-    /// Of a key that is a probe's.
-    pub(crate) fn of(used: &KeyUse) -> Option<Self> {
-        let probe = used.key.attached::<Probe>()?;
-        Some(Self {
-            id: probe.id(),
-            name: used.key.name().to_owned(),
-            file: used.key.file().to_owned(),
-            line: used.key.line(),
-            object: used.object.to_string(),
-            fields: probe.fields().map(str::to_owned).collect(),
-        })
-    }
-}
-
-impl ClockPoint {
-    /// At this moment.
-    pub(crate) fn now() -> Self {
-        let point = dormouse_clock::point();
-        Self { tsc: point.tsc, tsc_hz: point.hz, mono_ns: point.monotonic_ns, real_ns: point.realtime_ns }
-    }
 }
 
 /// The kinds of frame of a trace stream.

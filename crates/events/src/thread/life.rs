@@ -5,6 +5,7 @@ use std::sync::atomic::{Ordering, compiler_fence};
 use dormouse_sys::process::fork::{Phase, Reset};
 use dormouse_sys::thread;
 
+use super::outside;
 use super::stack::{Here, Stack, with};
 use super::state::State;
 use crate::pmu;
@@ -45,6 +46,7 @@ impl Stack {
         self.start.set(block.start());
         let span = span::own(block);
         span.arrive();
+        outside::publish(block, self);
         pmu::arrive();
         Some(Here { block, span })
     }
@@ -57,6 +59,7 @@ fn end_of_thread() {
         stack.pop_to(0);
         stack.park();
         if let Some(here) = stack.here.take() {
+            outside::withdraw(here.block);
             let number = here.span.begin();
             stack.charge_pending(here.span, None);
             here.span.end_alike(number);

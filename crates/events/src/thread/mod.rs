@@ -1,13 +1,14 @@
 //! The stack of the tasks that a thread runs, and the switch from one to the next.
 //!
 //! Each file calls only those before it, from the bottom up: `token`, `task`, `state`; `stack`;
-//! `charge`; `switch`; `life`; `fast` and `customize`; `api`.
+//! `outside`; `charge`; `switch`; `life`; `fast` and `customize`; `api`.
 
 mod api;
 mod charge;
 mod customize;
 mod fast;
 mod life;
+mod outside;
 mod stack;
 mod state;
 mod switch;
@@ -21,5 +22,6 @@ pub use self::api::{
 };
 pub use self::charge::Switched;
 pub(crate) use self::life::{charge_others, own_pending};
+pub use self::outside::{PollLooker, SeenPoll};
 pub use self::task::{Task, TaskCounts};
 pub use self::token::{Kind, MAX_DEPTH};

@@ -67,6 +67,16 @@ impl Token {
     }
 
     pub(super) fn is_scope(self) -> bool {
-        self.0 >> DEPTH_BITS & ((1 << KIND_BITS) - 1) == Kind::Scope as u64
+        self.kind() == Kind::Scope as u64
+    }
+
+    /// Whether the frame is that of a poll, or of a task's destructor, which runs in one's stead.
+    pub(super) fn is_poll(self) -> bool {
+        [Kind::Poll as u64, Kind::Drop as u64].contains(&self.kind())
+    }
+
+    #[inline]
+    fn kind(self) -> u64 {
+        self.0 >> DEPTH_BITS & ((1 << KIND_BITS) - 1)
     }
 }

@@ -10,8 +10,12 @@
 //! | `sum` | what profiles of allocations and faults have in common |
 //! | `cpu`, `alloc`, `faults` | the kinds |
 //! | `duty`, `keeper` | the samplers of all kinds, and their thread |
+//! | `asleep`, `chain` | a thread that sleeps, and the callers on its stack |
+//! | [`StackReader`] | the stack of one thread |
 
 mod alloc;
+mod asleep;
+mod chain;
 mod copy;
 mod cpu;
 mod duty;
@@ -19,6 +23,7 @@ mod faults;
 mod keeper;
 mod queue;
 mod registers;
+mod stack_reader;
 mod sum;
 mod walk;
 
@@ -31,6 +36,7 @@ use crate::profile::ProfileKind;
 use crate::{Error, Profile};
 
 pub(crate) use cpu::capability;
+pub use stack_reader::StackReader;
 
 /// A profile that is being taken. Ends when it is dropped.
 #[derive(Debug)]

@@ -13,7 +13,7 @@
 //! 1. Only its owner, or a fork child that owns all blocks, writes a live block.
 //! 2. `tid` and `start` together are never reused in a process: `start` counts claims.
 //! 3. Which task is current is for the block's owner, because a thread writes the records about
-//!    itself. Other threads are told whether there is one.
+//!    itself. Other threads are told whether there is one, and which one that was a moment ago.
 //!
 //! # Safety
 //!
@@ -117,6 +117,12 @@ impl ThreadBlock {
     /// Whether the thread ran a task a moment ago. For other threads.
     pub fn has_task(&self) -> bool {
         self.task.load(Ordering::Relaxed) != 0
+    }
+
+    /// The task that the thread ran a moment ago. Its group may be that of the task before it, if
+    /// the thread was just going on to another one. For other threads.
+    pub fn seen_current(&self) -> Current {
+        self.own_current()
     }
 
     /// The task that the thread runs. On the thread itself only.

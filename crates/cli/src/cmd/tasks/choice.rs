@@ -71,7 +71,7 @@ impl Choice {
     }
 
     /// Whether tasks of a group of this name are wanted.
-    fn has_group(&self, name: &str) -> bool {
+    pub(super) fn has_group(&self, name: &str) -> bool {
         // A group is defined at no line.
         self.groups.as_ref().is_none_or(|groups| groups.matches_at(name, "", 0))
     }

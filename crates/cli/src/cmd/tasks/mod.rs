@@ -5,6 +5,7 @@
 //! as it was at one moment, which is another one for the next.
 
 mod choice;
+mod long_polls;
 
 use std::io;
 use std::os::fd::AsFd as _;
@@ -29,6 +30,9 @@ use crate::text::{clean, count};
 
 use choice::{Choice, Sort};
 
+/// The time for which times are taken before a list.
+const LENGTH: Duration = Duration::from_secs(1);
+
 /// List the tasks of a process: what each does, since when, and where it waits
 ///
 /// A task is in a poll, runnable (woken, and not polled yet) or awaiting. FOR is the time in this
@@ -40,9 +44,10 @@ use choice::{Choice, Sort};
 pub(crate) struct Args {
     #[arg(help = help::TARGET)]
     target: Target,
-    /// Have times taken for at least this long before the list; Ctrl-C ends it early
-    #[arg(long = "for", value_name = "DURATION", default_value = "1s", value_parser = parse)]
-    length: Duration,
+    /// Have times taken for at least this long before the list [default: 1s]; Ctrl-C ends it early.
+    /// With --long-poll: end after this time
+    #[arg(long = "for", value_name = "DURATION", value_parser = parse)]
+    length: Option<Duration>,
     /// Only tasks of groups that match, as 'GET /*,!GET /health'
     #[arg(long, value_name = "GLOB")]
     group: Option<String>,
@@ -69,6 +74,12 @@ pub(crate) struct Args {
     /// Show how many tasks wait at which place instead, by group
     #[arg(long, conflicts_with_all = ["sort", "limit"])]
     tree: bool,
+    /// Report polls that last this long or longer instead, while they last, with the stack of their
+    /// thread, until Ctrl-C: one report then, one each time that the length has doubled, and one at
+    /// the end
+    #[arg(long, value_name = "DURATION", value_parser = parse_positive,
+        conflicts_with_all = ["state", "older", "waiting", "sort", "limit", "wake", "tree"])]
+    long_poll: Option<Duration>,
 }
 
 /// A state, as people write it.
@@ -91,6 +102,9 @@ impl From<StateArg> for WireTaskState {
 
 pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
     let choice = Choice::new(args)?;
+    if let Some(threshold) = args.long_poll {
+        return long_polls::run(args, threshold, &choice, context);
+    }
     let (mut client, hello) = Client::open(&args.target, context.patience)?;
     tasks::begin(&mut client, &hello)?;
     let known_ns = if args.wake {
@@ -101,7 +115,8 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
     } else {
         tasks::taken_ns(&mut client)?
     };
-    await_times(&mut client, args.length.saturating_sub(Duration::from_nanos(known_ns)))?;
+    let length = args.length.unwrap_or(LENGTH);
+    await_times(&mut client, length.saturating_sub(Duration::from_nanos(known_ns)))?;
     let taken_ns = tasks::taken_ns(&mut client)?;
     let begun = Instant::now();
     let list = tasks::list(&mut client)?;
@@ -205,12 +220,20 @@ mod tests {
 
     #[test]
     fn wrong_lines_are_refused() {
-        for wrong in
-            ["", "tea --state gone", "tea --sort name", "tea --older 0s", "tea --tree -n 1", "tea --for 5"]
-        {
+        for wrong in [
+            "",
+            "tea --state gone",
+            "tea --sort name",
+            "tea --older 0s",
+            "tea --tree -n 1",
+            "tea --for 5",
+            "tea --long-poll 0s",
+            "tea --long-poll 5",
+            "tea --long-poll 5ms --tree",
+        ] {
             assert!(args(&format!("tasks {wrong}")).is_err(), "{wrong}");
         }
         assert!(Choice::new(&args("tasks tea --group a{").unwrap()).is_err());
-        assert_eq!(args("tasks tea --for 0s").unwrap().length, Duration::ZERO);
+        assert_eq!(args("tasks tea --for 0s").unwrap().length, Some(Duration::ZERO));
     }
 }

@@ -1,6 +1,8 @@
-//! The tasks of a process as a table, as a tree of places, and as JSON.
+//! The tasks of a process as a table, as a tree of places, and as JSON; and
+//! their long polls.
 
 pub(crate) mod document;
+pub(crate) mod long_poll;
 pub(crate) mod place;
 pub(crate) mod text;
 pub(crate) mod tree;

@@ -84,7 +84,7 @@ fn own(frames: &[CodeFrame]) -> Option<&CodeFrame> {
     frames.iter().find(|frame| is_own(frame)).or(frames.first())
 }
 
-fn is_own(frame: &CodeFrame) -> bool {
+pub(super) fn is_own(frame: &CodeFrame) -> bool {
     let is_library = |file: &String| NOT_OWN_FILES.iter().any(|part| file.contains(part));
     let path = frame.function.trim_start_matches(['<', '&', '(', '*']);
     let path = ["dyn ", "mut ", "impl "].iter().fold(path, |path, word| path.trim_start_matches(word));

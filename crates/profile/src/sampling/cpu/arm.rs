@@ -141,6 +141,20 @@ fn arm_with(tid: u32, period: u64, claimed: impl FnOnce(&slots::Slot)) -> Result
     }
 }
 
+/// Makes a timer that is not set yet for the thread that is asked for its stack, which has this
+/// slot.
+pub(super) fn make_asking(index: u32, tid: u32) -> Result<SlotId, Refused> {
+    let id = slots::next_id(index);
+    // The sampler's are as many; this one is one more.
+    if TIMERS.load(Ordering::Relaxed) >= timer::limit() {
+        return Err(Refused::Limit);
+    }
+    let made = timer::create(tid, signal::number(), id.to_value());
+    let made = made.map_err(|error| Refused::Kernel(error.raw_os_error().unwrap_or(libc::EINVAL)))?;
+    slots::at(index).begin(id, made);
+    Ok(id)
+}
+
 /// Ends the timer of a slot, unless its thread does, and gives the slot back: once for each slot
 /// that the sampler has armed, or was given by [`slots::announced`]. The sampler alone calls it.
 pub(super) fn disarm(id: SlotId) {

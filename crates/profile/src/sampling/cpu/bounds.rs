@@ -30,7 +30,7 @@ use crate::mappings::Mappings;
 
 /// The place of the words in control blocks.
 #[derive(Debug, Default)]
-pub(super) struct Blocks {
+pub(in crate::sampling) struct Blocks {
     memory: Option<File>,
     /// Their distance from the address that the kernel knows.
     distance: Option<isize>,
@@ -38,13 +38,13 @@ pub(super) struct Blocks {
 
 impl Blocks {
     /// Finds the place, on a thread that the C library has made.
-    pub(super) fn find() -> Self {
+    pub(in crate::sampling) fn find() -> Self {
         own_stack::learn();
         Self { memory: File::open("/proc/self/mem").ok(), distance: distance() }
     }
 
     /// The bounds of a thread's own stack, if they are known.
-    pub(super) fn bounds(&self, tid: u32, mappings: &Mappings) -> Option<Range<usize>> {
+    pub(in crate::sampling) fn bounds(&self, tid: u32, mappings: &Mappings) -> Option<Range<usize>> {
         if tid == identity::pid() {
             let stack = mappings.stack();
             return Some(stack.start as usize..stack.end as usize);

@@ -65,6 +65,16 @@ static COPIES: QueueOf<Copied> = QueueOf::new();
 /// Whether stacks are copied.
 static COPYING: AtomicBool = AtomicBool::new(false);
 
+/// Where the record of a thread goes that was asked for its stack.
+static ASKED: QueueOf<Copied> = QueueOf::new();
+/// One is asked at a time; one that answers too late leaves a record, too.
+const ANSWERS: usize = 4;
+
+/// The queue of answers.
+pub(super) fn begin_to_ask() -> io::Result<&'static Queue<Copied>> {
+    ASKED.begin(ANSWERS)
+}
+
 /// Has handlers copy stacks, with room for so many.
 pub(super) fn begin_to_copy(copies: usize) -> io::Result<&'static Queue<Copied>> {
     let queue = COPIES.begin(copies)?;
@@ -129,9 +139,11 @@ pub(super) unsafe extern "C-unwind" fn handle(
 }
 
 unsafe fn sample(slot: &Slot, value: u64, overruns: u32, context: *mut c_void) {
-    let Some(queue) = queue() else { return };
+    // The stack that somebody has asked for is no sample.
+    let asked = if SlotId::from_value(value).is_asked() { ASKED.get() } else { None };
+    let queue = if asked.is_some() { None } else { queue() };
     // It comes while the kernel says the time.
-    queue.prefetch();
+    queue.inspect(|queue| queue.prefetch());
     // SAFETY: the context is the kernel's.
     let registers = unsafe { registers::interrupted(context) };
     let group = slot.current(slot.tid()).group;
@@ -140,16 +152,28 @@ unsafe fn sample(slot: &Slot, value: u64, overruns: u32, context: *mut c_void) {
     if !own.contains(&registers.stack) {
         slot.stray();
     }
-    // Before there is a record to be left unfinished: a filter may end the thread for it.
-    let (cpu_ns, at_ns) = (ask(libc::CLOCK_THREAD_CPUTIME_ID), ask(libc::CLOCK_MONOTONIC_COARSE));
+    // Before there is a record to be left unfinished: a filter may end the thread for it. A thread
+    // that is asked for its stack weighs nothing.
+    let (cpu_ns, at_ns) = match asked {
+        Some(_) => (0, 0),
+        None => (ask(libc::CLOCK_THREAD_CPUTIME_ID), ask(libc::CLOCK_MONOTONIC_COARSE)),
+    };
+    // On a stack that is not the thread's own the kernel would have to read.
+    let is_alone = slot.is_filtered() && !own.contains(&registers.stack);
+    let registers = if is_alone { Registers { frame: 0, ..registers } } else { registers };
     let seen = Seen { registers, own, group, at_ns };
     let tick = Tick { value, cpu_ns, overruns, is_uncopied: false };
-    let copies = COPIES.get().filter(|_| COPYING.load(Ordering::Relaxed));
+    let copies = asked.or_else(|| COPIES.get().filter(|_| COPYING.load(Ordering::Relaxed)));
     let copied = |record: *mut queue::Record<Copied>| {
         // SAFETY: a place for a record, in which every byte is a number.
         unsafe {
             (*record).of_kind.tick = tick;
-            StackCopy::fill(&raw mut (*record).of_kind.stack, registers, &seen.own);
+            let copy = &raw mut (*record).of_kind.stack;
+            if is_alone {
+                StackCopy::leave_out(copy, registers);
+            } else {
+                StackCopy::fill(copy, registers, &seen.own);
+            }
             seen.fill(record);
         }
     };
@@ -157,6 +181,7 @@ unsafe fn sample(slot: &Slot, value: u64, overruns: u32, context: *mut c_void) {
     if copies.is_some_and(|copies| unsafe { copies.push(copied) }) {
         return;
     }
+    let Some(queue) = queue else { return };
     let write = |record: *mut Record| {
         // SAFETY: as above.
         unsafe {

@@ -12,8 +12,10 @@
 //! | `bounds` | the bounds of its stack |
 //! | `take` | a profile that is being taken: samples and their weights |
 //! | `sampler` | the work between handlers and profiles |
+//! | `asking` | the stack of one thread that runs |
 
 mod arm;
+mod asking;
 mod bounds;
 mod handler;
 mod sampler;
@@ -27,6 +29,8 @@ use dormouse_sys::Capability;
 use dormouse_sys::perf::is_filtered;
 use dormouse_sys::process::identity;
 
+pub(in crate::sampling) use asking::Asking;
+pub(in crate::sampling) use bounds::Blocks;
 pub(in crate::sampling) use sampler::Sampler;
 
 /// The name in the report.

@@ -41,6 +41,9 @@ use dormouse_sys::thread::{self, Current, ThreadBlock};
 /// The threads that can have a timer at once.
 pub(super) const SLOTS: usize = 16 * 1024;
 
+/// The index of one slot more: that of the thread which is asked for its stack ([`asked`]).
+const ASKED: usize = SLOTS;
+
 /// How many slots a thread may have to choose from.
 const PROBES: usize = 16;
 
@@ -65,11 +68,13 @@ pub(super) struct Slot {
     strayed: AtomicBool,
     /// Whether its thread arms itself, and [`announced`] has not given it yet.
     is_new: AtomicBool,
+    /// Whether the handler shall make no system call: a filter may end the thread for it.
+    is_filtered: AtomicBool,
 }
 
 const _: () = assert!(size_of::<Slot>() == 64);
 
-static TABLE: [Slot; SLOTS] = [const { Slot::new() }; SLOTS];
+static TABLE: [Slot; SLOTS + 1] = [const { Slot::new() }; SLOTS + 1];
 static NEXT_GENERATION: AtomicU32 = AtomicU32::new(FIRST);
 /// The slots of threads that armed themselves, as a list for the sampler: one more than the first
 /// index.
@@ -95,7 +100,12 @@ impl SlotId {
     /// Whether a slot may have had this generation.
     pub(super) fn was_given(self) -> bool {
         let given = FIRST..NEXT_GENERATION.load(Ordering::Relaxed);
-        (self.index as usize) < SLOTS && given.contains(&self.generation)
+        (self.index as usize) <= ASKED && given.contains(&self.generation)
+    }
+
+    /// Whether it is that of the thread which is asked for its stack.
+    pub(super) fn is_asked(self) -> bool {
+        self.index as usize == ASKED
     }
 
     /// The slot, if the generation is its present one.
@@ -134,6 +144,12 @@ pub(super) fn claim(tid: u32) -> Claim {
         }
     }
     Claim::Full
+}
+
+/// The slot of the thread that is asked for its stack, and its index. It is the asker's, one at a
+/// time, and none of those that the sampler knows.
+pub(super) fn asked() -> (u32, &'static Slot) {
+    (ASKED as u32, &TABLE[ASKED])
 }
 
 /// The slot of this index.
@@ -178,7 +194,7 @@ pub(super) fn announced() -> impl Iterator<Item = (u32, SlotId)> {
 /// The armed slots that [`announced`] will not give. The sampler alone calls it, before it has
 /// armed any.
 pub(super) fn abandoned() -> impl Iterator<Item = SlotId> {
-    TABLE.iter().zip(0..).filter_map(|(slot, index)| {
+    TABLE[..SLOTS].iter().zip(0..).filter_map(|(slot, index)| {
         // Acquire: pairs with the store in `begin`, which comes after `will_announce`.
         let generation = slot.generation.load(Ordering::Acquire);
         let is_left = generation != 0 && !slot.is_new.load(Ordering::Relaxed);
@@ -189,7 +205,7 @@ pub(super) fn abandoned() -> impl Iterator<Item = SlotId> {
 /// In a child of a fork, where no timer is: all slots are free. The first use there calls it.
 pub(super) fn begin_again() {
     NEW.store(0, Ordering::Relaxed);
-    for slot in TABLE.iter().filter(|slot| slot.tid.load(Ordering::Relaxed) != 0) {
+    for slot in TABLE[..SLOTS].iter().filter(|slot| slot.tid.load(Ordering::Relaxed) != 0) {
         slot.generation.store(0, Ordering::Relaxed);
         slot.free();
     }
@@ -208,12 +224,30 @@ impl Slot {
             claims: AtomicU64::new(0),
             strayed: AtomicBool::new(false),
             is_new: AtomicBool::new(false),
+            is_filtered: AtomicBool::new(false),
         }
     }
 
     /// The thread of a claimed slot arms itself, and will announce it.
     pub(super) fn will_announce(&self) {
         self.is_new.store(true, Ordering::Relaxed);
+    }
+
+    /// The slot is that of this thread, which is asked for its stack.
+    pub(super) fn begin_to_ask(&self, tid: u32, is_filtered: bool) {
+        self.is_filtered.store(is_filtered, Ordering::Relaxed);
+        self.tid.store(tid, Ordering::Relaxed);
+    }
+
+    /// Whether the handler shall make no system call.
+    pub(super) fn is_filtered(&self) -> bool {
+        self.is_filtered.load(Ordering::Relaxed)
+    }
+
+    /// The id of the slot's present use, if it has a timer.
+    pub(super) fn present(&self, index: u32) -> Option<SlotId> {
+        let generation = self.generation.load(Ordering::Relaxed);
+        (generation != 0).then_some(SlotId { index, generation })
     }
 
     /// The timer of a claimed slot is made, and not yet set.
@@ -240,6 +274,7 @@ impl Slot {
         self.claims.store(0, Ordering::Relaxed);
         self.strayed.store(false, Ordering::Relaxed);
         self.is_new.store(false, Ordering::Relaxed);
+        self.is_filtered.store(false, Ordering::Relaxed);
         // Release: pairs with the exchange in `claim`.
         self.tid.store(0, Ordering::Release);
     }

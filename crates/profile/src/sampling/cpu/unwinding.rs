@@ -53,7 +53,7 @@ impl Unwinding {
     pub(super) fn pop(&mut self, give: impl FnOnce(&Record, &Record)) -> bool {
         let Self { queue, tables } = self;
         let found = queue.pop(|record| {
-            let queue::Record { of_kind: Copied { tick, stack }, at_ns, group, depth, end, frames } = record;
+            let queue::Record { of_kind: Copied { tick, .. }, at_ns, group, depth, end, frames } = record;
             let walked = Record {
                 of_kind: *tick,
                 at_ns: *at_ns,
@@ -62,17 +62,25 @@ impl Unwinding {
                 end: *end,
                 frames: *frames,
             };
-            let mut unwound = walked;
-            let (depth, end) = follow(tables, stack, &mut unwound.frames);
-            if end == WalkEnd::Last || depth > walked.frames().len() {
-                (unwound.depth, unwound.end) = (depth as u32, end);
-            } else {
-                unwound = walked;
-            }
+            let unwound = match unwound(tables, record) {
+                Some((frames, depth, end)) => Record { depth: depth as u32, end, frames, ..walked },
+                None => walked,
+            };
             give(&walked, &unwound);
         });
         found.is_some()
     }
+}
+
+/// The frames of a record by its copy, how many they are, and how they end. `None`: there are more
+/// by its frame pointers.
+pub(super) fn unwound(
+    tables: &mut Tables,
+    record: &queue::Record<Copied>,
+) -> Option<([usize; DEPTH], usize, WalkEnd)> {
+    let mut frames = record.frames;
+    let (depth, end) = follow(tables, &record.of_kind.stack, &mut frames);
+    (end == WalkEnd::Last || depth > record.frames().len()).then_some((frames, depth, end))
 }
 
 impl Drop for Unwinding {

@@ -31,8 +31,6 @@ pub enum Phase {
     Allocations,
     /// Lock: watches, the registers that they hold, and the keeper's errands.
     Watches,
-    /// Lock: the flight recorder's keys.
-    Recorder,
     /// Lock: the traces, and their queues.
     Hub,
     /// Lock: text, and the list of objects with sites, shared by all copies.

@@ -1,0 +1,35 @@
+//! The long polls of a service, as its agent reports them.
+
+use std::time::Duration;
+
+use dormouse::wire::{Hello, LongPollRow, LongPollsBegun, LongPollsPart, LongPollsWish, Op};
+
+use super::Client;
+use crate::exit::{Exit, Failure, Outcome};
+
+/// The most answers in which the reports of one moment come.
+const MAX_PARTS: usize = 64;
+
+/// Has polls of that length reported from now on, as long as the connection lasts.
+pub(crate) fn begin(client: &mut Client, hello: &Hello, threshold: Duration) -> Outcome<()> {
+    if !hello.ops.iter().any(|op| op == "long-polls") {
+        let message = format!("its dormouse ({}) does not look for long polls", hello.version);
+        return Err(Failure::new(Exit::Unsupported, message).hint("build the service with a newer dormouse"));
+    }
+    let threshold_us = u64::try_from(threshold.as_micros()).unwrap_or(u64::MAX);
+    let _begun: LongPollsBegun = client.call(Op::LongPolls(LongPollsWish { threshold_us }))?;
+    Ok(())
+}
+
+/// The reports that have come, how many were lost so far, and the time between two looks.
+pub(crate) fn take(client: &mut Client) -> Outcome<(Vec<LongPollRow>, u64, Duration)> {
+    let mut all = Vec::new();
+    for _ in 0..MAX_PARTS {
+        let part: LongPollsPart = client.call(Op::LongPollReports)?;
+        all.extend(part.reports);
+        if !part.more {
+            return Ok((all, part.lost, Duration::from_micros(part.look_us)));
+        }
+    }
+    Err(client.nonsense("reports on long polls without an end"))
+}

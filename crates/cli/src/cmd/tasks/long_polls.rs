@@ -1,0 +1,71 @@
+//! `dormouse tasks --long-poll`: the polls that last, while they do.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use dormouse::wire::LongPollRow;
+use dormouse_profile::NameFinder;
+
+use super::Args;
+use super::choice::Choice;
+use crate::client::{Client, long_polls};
+use crate::duration::short_of;
+use crate::exit::{Exit, Outcome};
+use crate::output::{Context, FAIR, say};
+use crate::render::tasks::long_poll::{LongPollDocument, report};
+use crate::sample::tasks::Numbers;
+use crate::sample::waiting_places::names_of;
+use crate::signals::Signals;
+use crate::target::Proc;
+use crate::text::{clean, count};
+
+/// The time between two questions for reports.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// The longest time between two looks of a service, but for one with very many threads.
+const USUAL: Duration = Duration::from_millis(10);
+
+pub(super) fn run(args: &Args, threshold: Duration, choice: &Choice, context: &mut Context) -> Outcome {
+    let (mut client, hello) = Client::open(&args.target, context.patience)?;
+    let signals = Signals::to_end()?;
+    long_polls::begin(&mut client, &hello, threshold)?;
+    let mut finder = NameFinder::of(client.pid).map_err(|why| {
+        say(format_args!("{FAIR}functions have no names:{FAIR:#} {}", clean(&why.to_string())));
+    });
+    let mut numbers = Numbers::of(Proc::system(), client.pid);
+    let end = args.length.map(|length| Instant::now() + length);
+    let mut polls = BTreeSet::new();
+    loop {
+        let due = Instant::now() + LOOK;
+        let is_over = signals.came_before(end.map_or(due, |end| end.min(due)))?
+            || end.is_some_and(|end| Instant::now() >= end);
+        let (reports, lost, between) = long_polls::take(&mut client)?;
+        for row in reports.into_iter().filter(|row| choice.has_group(&row.group)) {
+            polls.insert(row.number);
+            let row = outside(row, &mut numbers);
+            let frames = names_of(finder.as_mut().ok(), &row.stack);
+            if context.json {
+                context.document(&LongPollDocument::new(&row, &frames))?;
+            } else {
+                context.text(report(&row, &frames))?;
+            }
+        }
+        context.flush()?;
+        if is_over {
+            if between > USUAL {
+                let between = short_of(between);
+                say(format_args!("{FAIR}looked every {between} only:{FAIR:#} so many threads are in tasks"));
+            }
+            if lost > 0 {
+                say(format_args!("{FAIR}{} lost:{FAIR:#} too many came at once", count(lost, "report")));
+            }
+            return Ok(if polls.is_empty() { Exit::Failed } else { Exit::Ok });
+        }
+    }
+}
+
+/// With the thread's number as it is here.
+fn outside(row: LongPollRow, numbers: &mut Option<Numbers>) -> LongPollRow {
+    let tid = numbers.as_mut().and_then(|numbers| numbers.outer(row.tid)).unwrap_or(row.tid);
+    LongPollRow { tid, ..row }
+}

@@ -1,0 +1,157 @@
+//! A report on a long poll.
+//!
+//! Of its stack people want the service's own functions: the innermost keeps the worker, by way of
+//! the leaf that it has called.
+
+use std::fmt::Write as _;
+
+use dormouse::wire::LongPollRow;
+use serde::Serialize;
+
+use super::place::{is_own, name};
+use crate::duration::{clock_time, short};
+use crate::output::{DIM, FAIR, HEAD};
+use crate::sample::watching::places::CodeFrame;
+use crate::text::clean;
+
+/// The most functions of a stack without any of the service's own.
+const MOST_FOREIGN: usize = 12;
+
+/// The report as text.
+pub(crate) fn report(row: &LongPollRow, frames: &[CodeFrame]) -> String {
+    let time = clock_time(row.at_unix_ns);
+    // Milliseconds.
+    let time = time.get(..12).unwrap_or(&time);
+    let group = if row.group.is_empty() { "(no group)".to_owned() } else { clean(&row.group) };
+    let lasted = short(row.lasted_ns);
+    let what = if row.over {
+        format!("has ended after {lasted}")
+    } else {
+        format!("lasts for {FAIR}{lasted}{FAIR:#}")
+    };
+    let thread = format!("{} ({})", clean(&row.thread), row.tid);
+    let mut text = format!(
+        "{DIM}{time}{DIM:#} {HEAD}{group}{HEAD:#} task {}, thread {thread}: poll {} {what}\n",
+        row.task, row.number
+    );
+    if let Some(why) = &row.no_stack {
+        let _ = writeln!(text, "    {DIM}(no stack: {}){DIM:#}", clean(why));
+    }
+    let mut own = frames.iter().filter(|frame| is_the_services(frame)).peekable();
+    if own.peek().is_none() {
+        for frame in frames.iter().take(MOST_FOREIGN) {
+            let _ = writeln!(text, "    {}", name(frame));
+        }
+        return text;
+    }
+    let leaf = frames.first().filter(|leaf| !is_the_services(leaf));
+    for (place, frame) in own.enumerate() {
+        let leaf = leaf.filter(|_| place == 0);
+        let by = leaf.map_or_else(String::new, |leaf| format!("{DIM}, in {}{DIM:#}", name(leaf)));
+        let _ = writeln!(text, "    {}{by}", name(frame));
+    }
+    text
+}
+
+/// Whether a function is the service's own. Those of C have no path, and are the library's here.
+fn is_the_services(frame: &CodeFrame) -> bool {
+    is_own(frame) && frame.function.contains("::")
+}
+
+/// The report as JSON.
+#[derive(Debug, Serialize)]
+pub(crate) struct LongPollDocument<'a> {
+    /// The number of the poll, which all reports on it have.
+    poll: u64,
+    at_unix_ns: u64,
+    group: &'a str,
+    task: u64,
+    tid: u32,
+    thread: &'a str,
+    lasted_ns: u64,
+    /// Whether `lasted_ns` is exact: times of tasks are taken.
+    exact: bool,
+    over: bool,
+    /// The way by which the stack was found: `tables`, `frame-pointers`, `search`.
+    #[serde(skip_serializing_if = "str::is_empty")]
+    way: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    no_stack: Option<&'a str>,
+    /// The innermost function first.
+    frames: &'a [CodeFrame],
+}
+
+impl<'a> LongPollDocument<'a> {
+    pub(crate) fn new(row: &'a LongPollRow, frames: &'a [CodeFrame]) -> Self {
+        Self {
+            poll: row.number,
+            at_unix_ns: row.at_unix_ns,
+            group: &row.group,
+            task: row.task,
+            tid: row.tid,
+            thread: &row.thread,
+            lasted_ns: row.lasted_ns,
+            exact: row.exact,
+            over: row.over,
+            way: &row.way,
+            no_stack: row.no_stack.as_deref(),
+            frames,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::place::tests::frame;
+    use super::*;
+
+    fn row() -> LongPollRow {
+        LongPollRow {
+            number: 3,
+            at_unix_ns: 3_723_004_000_000,
+            tid: 77,
+            thread: "worker".into(),
+            task: 9,
+            group: "GET /tea".into(),
+            lasted_ns: 10_400_000,
+            way: "tables".into(),
+            ..LongPollRow::default()
+        }
+    }
+
+    fn plain(row: &LongPollRow, frames: &[CodeFrame]) -> String {
+        anstream::adapter::strip_str(&report(row, frames)).to_string()
+    }
+
+    #[test]
+    fn own_functions_follow_the_innermost() {
+        let frames = [
+            frame("__GI___clock_nanosleep", "", 0),
+            frame("std::thread::sleep", "/rustc/1/library/std/src/thread.rs", 9),
+            frame("shop::grind", "/src/grind.rs", 12),
+            frame("tokio::runtime::task::poll", "", 0),
+            frame("shop::brew::{{closure}}", "/src/brew.rs", 30),
+        ];
+        let right = "01:02:03.004 GET /tea task 9, thread worker (77): poll 3 lasts for 10.4 ms\n    \
+                     shop::grind (grind.rs:12), in __GI___clock_nanosleep\n    shop::brew (brew.rs:30)\n";
+        assert_eq!(plain(&row(), &frames), right);
+        let foreign = plain(&row(), &frames[..2]);
+        assert!(foreign.contains("    __GI___clock_nanosleep\n    std::thread::sleep"), "{foreign}");
+        let over = plain(&LongPollRow { over: true, ..row() }, &[]);
+        assert!(over.ends_with("poll 3 has ended after 10.4 ms\n"), "{over}");
+        let why = plain(&LongPollRow { no_stack: Some("it is gone".into()), ..row() }, &[]);
+        assert!(why.ends_with("    (no stack: it is gone)\n"), "{why}");
+    }
+
+    #[test]
+    fn numbers_have_their_units() {
+        let (row, frames) = (row(), [frame("a::b", "/a.rs", 1)]);
+        let json = serde_json::to_value(LongPollDocument::new(&row, &frames)).unwrap();
+        let right = serde_json::json!({
+            "poll": 3, "at_unix_ns": 3_723_004_000_000_u64, "group": "GET /tea", "task": 9, "tid": 77,
+            "thread": "worker", "lasted_ns": 10_400_000, "exact": false, "over": false, "way": "tables",
+            "frames": [{ "function": "a::b", "inlined": false, "file": "/a.rs", "line": 1 }],
+        });
+        assert_eq!(json, right);
+    }
+}

@@ -1,0 +1,88 @@
+//! Polls that last, as they are reported.
+
+use serde::{Deserialize, Serialize};
+
+use crate::long_polls::LongPoll;
+
+/// The polls that a client wants to know of.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LongPollsWish {
+    /// The length from which on a poll is a long one.
+    pub threshold_us: u64,
+}
+
+/// Answer to `long-polls`: reports are made from now on.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LongPollsBegun {}
+
+/// Answer to `long-poll-reports`: those that have come since the last time, or some of them.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LongPollsPart {
+    /// The oldest first.
+    pub reports: Vec<LongPollRow>,
+    /// Whether there may be more.
+    #[serde(default)]
+    pub more: bool,
+    /// Reports that were lost so far, because there was no room for them.
+    #[serde(default)]
+    pub lost: u64,
+    /// The time between two looks: more than usual, where very many threads are in tasks.
+    #[serde(default)]
+    pub look_us: u64,
+}
+
+/// A report on a long poll.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LongPollRow {
+    /// The number of the poll, which all reports on it have.
+    pub number: u64,
+    /// When the report was made, in nanoseconds since 1970.
+    pub at_unix_ns: u64,
+    /// The thread, as it is numbered inside.
+    pub tid: u32,
+    /// The thread's name.
+    pub thread: String,
+    /// The task that is charged.
+    pub task: u64,
+    /// The name of its group; empty if it has none.
+    pub group: String,
+    /// For how long the poll has lasted.
+    pub lasted_ns: u64,
+    /// Whether that is exact.
+    #[serde(default)]
+    pub exact: bool,
+    /// The stack: the address of the next instruction, then one less than each return address.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stack: Vec<u64>,
+    /// The way by which the stack was found: `tables`, `frame-pointers`, `search`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub way: String,
+    /// The reason why there is no stack.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub no_stack: Option<String>,
+    /// Whether the poll is over.
+    #[serde(default)]
+    pub over: bool,
+}
+
+impl From<LongPoll> for LongPollRow {
+    fn from(of: LongPoll) -> Self {
+        let since_1970 = of.at.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        let (stack, way) =
+            of.stack.map(|stack| (stack.frames, stack.way.name().to_owned())).unwrap_or_default();
+        Self {
+            number: of.number,
+            at_unix_ns: u64::try_from(since_1970.as_nanos()).unwrap_or(u64::MAX),
+            tid: of.tid,
+            thread: of.thread,
+            task: of.task,
+            group: of.group.map_or_else(String::new, |group| group.name().to_owned()),
+            lasted_ns: u64::try_from(of.lasted.as_nanos()).unwrap_or(u64::MAX),
+            exact: of.is_exact,
+            stack,
+            way,
+            no_stack: of.no_stack.map(|why| why.to_string()),
+            over: of.is_over,
+        }
+    }
+}

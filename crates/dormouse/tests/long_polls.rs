@@ -1,0 +1,358 @@
+//! Long polls are reported while they last, with the function that keeps the worker.
+
+#![cfg(all(target_os = "linux", target_arch = "x86_64", not(dormouse_fallback)))]
+
+use std::future::Future;
+use std::hint::black_box;
+use std::io::{Read, Write};
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use dormouse::profile::{Node, Profile};
+use dormouse::waits::Waiting;
+use dormouse::{Group, LongPoll, LongPolls, long_polls};
+use dormouse_profile::NameFinder;
+use dormouse_testkit::{Filter, eventually, fork, in_child, spin_for};
+
+const THRESHOLD: Duration = Duration::from_millis(10);
+const LONG: Duration = Duration::from_millis(100);
+
+fn watch() -> LongPolls {
+    long_polls(THRESHOLD).unwrap()
+}
+
+/// Polls a future of a group once.
+fn poll_once<F: Future>(group: &str, future: F) -> Poll<F::Output> {
+    let future = pin!(Group::new(group).instrument(future));
+    future.poll(&mut Context::from_waker(Waker::noop()))
+}
+
+/// Whether a function is on the stack of a report.
+fn has(report: &LongPoll, function: &str) -> bool {
+    let Some(stack) = &report.stack else { return false };
+    let stacks = stack.frames.iter().map(|&address| Node { parent: 0, address }).collect();
+    let profile = Profile { stacks, ..Profile::default() };
+    let symbols = NameFinder::own().unwrap().symbols(&profile);
+    stack.frames.iter().flat_map(|&at| symbols.get(at)).any(|frame| frame.function.contains(function))
+}
+
+/// The reports on a group's polls until one of them is over.
+fn until_over(polls: &LongPolls, group: &str) -> Vec<LongPoll> {
+    let mut all = Vec::new();
+    eventually(|| {
+        all.extend(polls.take().into_iter().filter(|poll| poll.group == Some(Group::new(group))));
+        all.iter().any(|poll| poll.is_over)
+    });
+    all
+}
+
+/// Has a poll of a group do something for long, and checks the reports on it.
+fn is_reported(group: &str, function: &str, block: impl FnOnce() + Send + 'static) -> Vec<LongPoll> {
+    let polls = watch();
+    let name = group.to_owned();
+    let worker = thread::Builder::new().name("worker".into()).spawn(move || {
+        let _ = poll_once(&name, async { block() });
+    });
+    worker.unwrap().join().unwrap();
+    let reports = until_over(&polls, group);
+    let (last, first) = (reports.last().unwrap(), &reports[0]);
+    assert!(last.is_over && last.stack.is_none(), "{last:?}");
+    assert!(reports.iter().all(|report| report.number == first.number && report.task == first.task));
+    assert!(first.lasted >= THRESHOLD && last.lasted >= first.lasted, "{reports:?}");
+    assert!(reports.iter().any(|report| has(report, function)), "{function}: {reports:?}");
+    assert_eq!(first.thread, "worker");
+    reports
+}
+
+#[inline(never)]
+fn naps() {
+    thread::sleep(LONG);
+    black_box(());
+}
+
+#[inline(never)]
+fn counts_sheep() {
+    spin_for(LONG);
+    black_box(());
+}
+
+#[inline(never)]
+fn locks(lock: &Mutex<()>) {
+    drop(lock.lock());
+    black_box(());
+}
+
+#[inline(never)]
+fn reads(mut from: impl Read) {
+    let _ = from.read(&mut [0; 8]);
+    black_box(());
+}
+
+#[test]
+fn a_poll_that_sleeps_is_reported() {
+    let reports = is_reported("sleeps", "naps", naps);
+    assert!(reports.len() >= 3, "it doubles twice at least: {reports:?}");
+    assert!(reports.iter().all(|report| !report.is_exact), "nobody takes times");
+}
+
+#[test]
+fn a_poll_that_computes_is_reported() {
+    in_child(|| drop(is_reported("computes", "counts_sheep", counts_sheep)));
+}
+
+#[test]
+fn polls_that_wait_for_others_are_reported() {
+    let lock = Arc::new(Mutex::new(()));
+    let (from, mut to) = std::os::unix::net::UnixStream::pair().unwrap();
+    let theirs = Arc::clone(&lock);
+    let held = Arc::new(AtomicBool::new(false));
+    let is_held = Arc::clone(&held);
+    let holder = thread::spawn(move || {
+        let _held = theirs.lock();
+        is_held.store(true, Ordering::Release);
+        thread::sleep(2 * LONG);
+    });
+    eventually(|| held.load(Ordering::Acquire));
+    is_reported("locks", "locks", move || locks(&lock));
+    holder.join().unwrap();
+    let writer = thread::spawn(move || {
+        thread::sleep(2 * LONG);
+        to.write_all(b"x").unwrap();
+    });
+    is_reported("reads", "reads", move || reads(from));
+    writer.join().unwrap();
+}
+
+#[test]
+fn reports_come_while_a_poll_lasts() {
+    let polls = watch();
+    let over = Arc::new(AtomicBool::new(false));
+    let ends = Arc::clone(&over);
+    let stuck = move || {
+        while !ends.load(Ordering::Relaxed) {
+            thread::sleep(Duration::from_millis(1));
+        }
+    };
+    let worker = thread::spawn(move || poll_once("stuck", async { stuck() }).is_ready());
+    let mut reports = Vec::new();
+    eventually(|| {
+        reports.extend(polls.take().into_iter().filter(|poll| poll.group == Some(Group::new("stuck"))));
+        reports.len() >= 4
+    });
+    assert!(reports.iter().all(|report| !report.is_over), "{reports:?}");
+    let lengths = reports.windows(2).map(|two| (two[0].lasted, two[1].lasted));
+    // Each when it has doubled, but for what a busy machine adds.
+    lengths.for_each(|(one, next)| assert!(next >= one + one / 8, "{reports:?}"));
+    over.store(true, Ordering::Relaxed);
+    assert!(worker.join().unwrap());
+    assert!(until_over(&polls, "stuck").last().unwrap().lasted >= reports[3].lasted);
+}
+
+#[test]
+fn short_polls_in_a_row_are_none() {
+    let polls = watch();
+    let group = Group::new("short");
+    let begun = Instant::now();
+    let mut task = pin!(group.instrument(std::future::poll_fn(|_| {
+        spin_for(Duration::from_micros(100));
+        Poll::<()>::Pending
+    })));
+    while begun.elapsed() < 10 * THRESHOLD {
+        assert!(task.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    }
+    // One that is long is seen after them.
+    let _ = poll_once("long", async { naps() });
+    until_over(&polls, "long");
+    // A busy machine may stop one of the short ones for long: it says so itself.
+    let reports = polls.take();
+    assert!(
+        reports.iter().all(|poll| poll.group != Some(group) || poll.lasted < 3 * THRESHOLD),
+        "{reports:?}"
+    );
+}
+
+#[test]
+fn a_poll_of_many_short_scopes_is_one() {
+    let polls = watch();
+    let (outer, inner) = (Group::new("outer"), Group::new("inner"));
+    let loops = async {
+        let begun = Instant::now();
+        while begun.elapsed() < LONG {
+            inner.scope(|| spin_for(Duration::from_micros(50)));
+            let _ = poll_once("inner", async {});
+        }
+    };
+    let _ = poll_once("outer", loops);
+    let mut reports = Vec::new();
+    eventually(|| {
+        reports.extend(polls.take());
+        reports.iter().any(|poll| poll.is_over && poll.lasted >= LONG / 2)
+    });
+    let ours = reports.iter().filter(|poll| [Some(outer), Some(inner)].contains(&poll.group));
+    let numbers: std::collections::BTreeSet<u64> = ours.map(|poll| poll.number).collect();
+    assert_eq!(numbers.len(), 1, "{reports:?}");
+}
+
+#[test]
+fn work_by_hand_is_no_poll() {
+    let polls = watch();
+    let group = Group::new("by hand");
+    group.scope(naps);
+    group.task().run(naps);
+    let entered = group.enter();
+    naps();
+    // A poll inside of it is one.
+    let _ = poll_once("in a scope", async { naps() });
+    drop(entered);
+    group.spawn_thread(naps).unwrap().join().unwrap();
+    let _ = poll_once("last", async { naps() });
+    let mut all = Vec::new();
+    eventually(|| {
+        all.extend(polls.take());
+        all.iter().any(|poll| poll.is_over && poll.group == Some(Group::new("last")))
+    });
+    assert!(all.iter().any(|poll| poll.group == Some(Group::new("in a scope"))), "{all:?}");
+    assert!(all.iter().all(|poll| poll.group != Some(group)), "{all:?}");
+}
+
+#[test]
+fn lengths_are_exact_where_times_are_taken() {
+    in_child(|| {
+        let _waiting = Waiting::start().unwrap();
+        let polls = watch();
+        let worker = thread::spawn(|| {
+            let begun = Instant::now();
+            let _ = poll_once("exact", async { naps() });
+            begun.elapsed()
+        });
+        let took = worker.join().unwrap();
+        let reports = until_over(&polls, "exact");
+        let exact: Vec<_> = reports.iter().filter(|report| report.is_exact).collect();
+        assert!(!exact.is_empty(), "{reports:?}");
+        assert!(
+            exact.iter().all(|report| report.lasted >= THRESHOLD && report.lasted <= took),
+            "{reports:?}"
+        );
+    });
+}
+
+#[test]
+fn each_watch_has_its_threshold() {
+    let (short, long) = (watch(), long_polls(Duration::from_secs(3600)).unwrap());
+    let _ = poll_once("two", async { naps() });
+    until_over(&short, "two");
+    assert!(long.take().is_empty());
+    assert_eq!((short.lost(), long.lost()), (0, 0));
+    for wrong in [Duration::ZERO, Duration::from_micros(999), Duration::from_secs(1 << 20)] {
+        let error = long_polls(wrong).unwrap_err().to_string();
+        assert!(error.contains("from 1 ms"), "{error}");
+    }
+}
+
+#[test]
+fn numbers_are_given_once() {
+    in_child(|| {
+        let polls = watch();
+        assert!(!polls.is_over());
+        let _ = poll_once("before", async { naps() });
+        let number = until_over(&polls, "before")[0].number;
+        // The lookout ends, and begins again.
+        drop(polls);
+        let again = watch();
+        let _ = poll_once("again", async { naps() });
+        assert!(until_over(&again, "again")[0].number > number);
+        assert!(!again.is_over() && again.between() > Duration::ZERO);
+    });
+}
+
+#[test]
+fn threads_end_in_the_midst() {
+    in_child(|| {
+        let polls = watch();
+        let ends = |n: u64| {
+            // A thread that ends in a poll.
+            let mut task = Box::pin(Group::new("ends").instrument(std::future::pending::<()>()));
+            let _ = task.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+            let _entered = Group::new("ends").enter();
+            thread::sleep(Duration::from_millis(n % 13));
+            std::mem::forget(task);
+        };
+        let end = Instant::now() + Duration::from_secs(1);
+        thread::scope(|scope| {
+            for n in 0..4 {
+                scope.spawn(move || {
+                    while Instant::now() < end {
+                        let poll = move || _ = poll_once("ends", async move { ends(n * 5) });
+                        thread::spawn(poll).join().unwrap();
+                    }
+                });
+            }
+        });
+        let _ = poll_once("after", async { naps() });
+        until_over(&polls, "after");
+    });
+}
+
+#[test]
+fn a_child_has_no_reports_and_may_ask() {
+    in_child(|| {
+        let polls = watch();
+        let poll = async {
+            // In the midst of a long poll.
+            thread::sleep(2 * THRESHOLD);
+            let status = fork(|| {
+                assert!(polls.take().is_empty());
+                let own = watch();
+                let poll = || _ = poll_once("child", async { naps() });
+                thread::spawn(poll).join().unwrap();
+                until_over(&own, "child");
+            });
+            assert!(status.success(), "{status:?}");
+        };
+        let _ = poll_once("parent", poll);
+        until_over(&polls, "parent");
+    });
+}
+
+#[test]
+fn a_filter_that_kills_spares_the_host() {
+    in_child(|| {
+        let (over, polls) = (Arc::new(AtomicBool::new(false)), watch());
+        Filter::kill(&[libc::SYS_process_vm_readv, libc::SYS_tgkill, libc::SYS_ptrace])
+            .install_on_all_threads();
+        let _ = poll_once("filtered", async { naps() });
+        let reports = until_over(&polls, "filtered");
+        assert!(reports.iter().any(|report| has(report, "naps")), "{reports:?}");
+        let ends = Arc::clone(&over);
+        let spins = thread::spawn(move || {
+            let _ = poll_once("filtered and busy", async { while !ends.load(Ordering::Relaxed) {} });
+        });
+        eventually(|| polls.take().iter().any(|report| report.stack.is_some()));
+        over.store(true, Ordering::Relaxed);
+        spins.join().unwrap();
+    });
+}
+
+#[test]
+fn the_lookout_ends_with_the_last_watch() {
+    in_child(|| {
+        let threads = || {
+            let names = std::fs::read_dir("/proc/self/task")
+                .unwrap()
+                .filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
+            names.filter(|name| name.starts_with("dormouse-look")).count()
+        };
+        assert_eq!(threads(), 0);
+        let (one, other) = (watch(), watch());
+        assert_eq!(threads(), 1);
+        drop(one);
+        let _ = poll_once("still", async { naps() });
+        until_over(&other, "still");
+        drop(other);
+        eventually(|| threads() == 0);
+    });
+}

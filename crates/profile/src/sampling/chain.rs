@@ -1,0 +1,179 @@
+//! Callers in a copy of a stack of which only the stack pointer is known.
+//!
+//! A call leaves its return address on the stack: an address in code, right behind a call. Code that
+//! keeps frame pointers leaves its caller's below that, so both together are a *link*: it points to
+//! the next link, further up. Memory that was not written since an earlier call may look the same;
+//! so a link counts only if the one that it points to does, too, up to the end of the stack or of
+//! the copy.
+//!
+//! Return addresses below the first link belong to code without frame pointers, as that of the C
+//! library is, or to calls that are over. The former lie there in nearly all cases: code that has
+//! just called into the kernel has short frames.
+
+/// How far from the stack pointer the first link may lie.
+const REACH: usize = 16 * 1024;
+/// The most return addresses below the first link, and the most whose places are told.
+const MOST_BELOW: usize = 16;
+/// The most callers.
+const MOST: usize = 128;
+
+const WORD: usize = size_of::<u64>();
+
+/// A copy of a stack from its pointer on.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct CopiedStack<'a> {
+    /// The stack pointer.
+    pub(super) from: u64,
+    pub(super) bytes: &'a [u8],
+}
+
+/// The callers that were found in a copy.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Chain {
+    /// The addresses to which they return, the innermost first.
+    pub(super) returns: Vec<u64>,
+    /// The first places where return addresses lie, whether they were found to be callers or not.
+    pub(super) places: Vec<u64>,
+}
+
+impl CopiedStack<'_> {
+    fn word(&self, at: u64) -> Option<u64> {
+        let offset = usize::try_from(at.checked_sub(self.from)?).ok()?;
+        self.bytes.get(offset..)?.first_chunk().map(|bytes| u64::from_le_bytes(*bytes))
+    }
+
+    /// The callers. `is_return` says whether an address lies in code, right behind a call.
+    pub(super) fn callers(&self, mut is_return: impl FnMut(u64) -> bool) -> Chain {
+        let mut chain = Chain::default();
+        let (mut has_link, reach) = (false, self.bytes.len().min(REACH) as u64);
+        for at in (self.from..self.from.saturating_add(reach)).step_by(WORD) {
+            if chain.places.len() == MOST_BELOW && (has_link || chain.returns.len() == MOST_BELOW) {
+                break;
+            }
+            let Some(word) = self.word(at).filter(|&word| is_return(word)) else { continue };
+            if chain.places.len() < MOST_BELOW {
+                chain.places.push(at);
+            }
+            if has_link {
+                continue;
+            }
+            let linked = at.checked_sub(WORD as u64).filter(|&link| link >= self.from);
+            if let Some(above) = linked.and_then(|link| self.follow(link, &mut is_return)) {
+                has_link = true;
+                chain.returns.extend(above);
+            } else {
+                chain.returns.push(word);
+            }
+        }
+        chain
+    }
+
+    /// The addresses to which the links from there on return; `None`: it is no link.
+    fn follow(&self, first: u64, is_return: &mut impl FnMut(u64) -> bool) -> Option<Vec<u64>> {
+        let (mut at, mut returns) = (first, Vec::new());
+        loop {
+            let (next, returns_to) = (self.word(at)?, self.word(at + WORD as u64)?);
+            if !is_return(returns_to) {
+                // The first function of a thread has a caller that keeps none.
+                return (returns.len() > 1).then_some(returns);
+            }
+            returns.push(returns_to);
+            let goes_on = next > at && next.is_multiple_of(WORD as u64);
+            let is_there = goes_on && self.word(next.saturating_add(WORD as u64)).is_some();
+            if !is_there || returns.len() == MOST {
+                // The outermost, or the copy ends before the stack, or the caller uses the register
+                // for something else: then one alone is none.
+                return (returns.len() > 1).then_some(returns);
+            }
+            at = next;
+        }
+    }
+}
+
+/// Whether code that ends with these bytes ends with a call.
+///
+/// # References
+///
+/// Intel SDM, volume 2, `CALL`: `E8` with a distance, `FF /2` with a register or an address.
+pub(super) fn ends_with_call(code: &[u8]) -> bool {
+    let at = |back: usize| code.len().checked_sub(back).map(|at| code[at]);
+    if at(5) == Some(0xe8) {
+        return true;
+    }
+    // By the length of the whole: the byte after `FF` says which call it is, and what follows.
+    (2..=7).any(|length| {
+        let (Some(0xff), Some(form)) = (at(length), at(length - 1)) else { return false };
+        let (mode, operation, base) = (form >> 6, form >> 3 & 7, form & 7);
+        let scaled = usize::from(mode != 3 && base == 4);
+        let distance = match (mode, base) {
+            (0, 5) | (2, _) => 4,
+            (1, _) => 1,
+            _ => 0,
+        };
+        operation == 2 && length == 2 + scaled + distance
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FROM: u64 = 0x7000_0000;
+
+    fn callers(words: &[u64]) -> Vec<u64> {
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        CopiedStack { from: FROM, bytes: &bytes }.callers(|word| (0x1000..0x2000).contains(&word)).returns
+    }
+
+    /// The address of a word.
+    fn at(index: u64) -> u64 {
+        FROM + 8 * index
+    }
+
+    #[test]
+    fn links_are_followed_to_the_end() {
+        assert_eq!(callers(&[7, at(4), 0x1001, 7, at(6), 0x1002, 0, 0x1003]), [0x1001, 0x1002, 0x1003]);
+        // The first function's caller is the C library's, and has no link.
+        assert_eq!(callers(&[at(3), 0x1001, 7, at(5), 0x1002, 9, 7]), [0x1001, 0x1002]);
+        // The copy ends before the stack does.
+        assert_eq!(callers(&[at(3), 0x1001, 7, at(90), 0x1002]), [0x1001, 0x1002]);
+    }
+
+    #[test]
+    fn code_without_links_is_told_before_them() {
+        let words = [0x1001, 7, 0x1002, 7, at(6), 0x1003, 0, 0x1004];
+        assert_eq!(callers(&words), [0x1001, 0x1002, 0x1003, 0x1004]);
+        assert_eq!(callers(&[0x1001, 7, 0x1002]), [0x1001, 0x1002], "no link at all");
+    }
+
+    #[test]
+    fn links_that_lead_nowhere_are_none() {
+        // Downwards, in a circle, unaligned, to something else.
+        for next in [FROM - 8, at(0), at(4) + 1, at(5)] {
+            assert_eq!(callers(&[next, 0x1001, 7, 7, 7, 7, 7]), [0x1001], "{next:#x}");
+        }
+        assert_eq!(callers(&[]), [0_u64; 0]);
+    }
+
+    #[test]
+    fn calls_are_told_from_other_code() {
+        let calls: [&[u8]; 8] = [
+            &[0xe8, 1, 2, 3, 4],
+            &[0xff, 0xd0],
+            &[0x41, 0xff, 0xd3],
+            &[0xff, 0x15, 1, 2, 3, 4],
+            &[0xff, 0x50, 0x18],
+            &[0xff, 0x54, 0x24, 8],
+            &[0xff, 0x90, 1, 2, 3, 4],
+            &[0xff, 0x14, 0xc8],
+        ];
+        for call in calls {
+            let code = [&[0x90; 7], call].concat();
+            assert!(ends_with_call(&code), "{call:x?}");
+            assert!(!ends_with_call(&[&code[..], &[0x90]].concat()) || call.len() == 2, "{call:x?}");
+        }
+        for other in [&[0x90; 8][..], &[0xff, 0xe0], &[0xff, 0x25, 1, 2, 3, 4], &[0xff], &[]] {
+            assert!(!ends_with_call(other), "{other:x?}");
+        }
+    }
+}

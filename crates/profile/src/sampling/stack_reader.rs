@@ -1,0 +1,193 @@
+//! The stack of one thread of this process, for another one that asks.
+//!
+//! | the thread | is | callers |
+//! |---|---|---|
+//! | sleeps in the kernel | read from outside ([`super::asleep`]) | by tables, else by the links on its stack |
+//! | runs | asked ([`super::cpu::Asking`]) | by tables, else by its frame pointer |
+//!
+//! The kernel does not tell the frame pointer of a thread that sleeps. The tables need it only for
+//! functions that have one; so it is tried with each place that may be that of the first of them,
+//! from below, until the tables lead to the end of the stack.
+
+use std::fs::File;
+use std::ops::Range;
+use std::os::unix::fs::FileExt as _;
+use std::time::{Duration, Instant};
+
+use dormouse_sys::memory;
+use dormouse_sys::process::identity;
+
+use super::asleep::{self, Asleep, Doing};
+use super::chain::{CopiedStack, ends_with_call};
+use super::cpu::{Asking, Blocks};
+use super::keeper::KEEPER;
+use crate::mappings::Mappings;
+use crate::tables::{Reach, Tables};
+use crate::thread_stack::{NoStack, StackWay, ThreadStack};
+
+/// The longest wait for one stack.
+const PATIENCE: Duration = Duration::from_millis(40);
+/// The time between two looks whether a thread has answered.
+const LOOK: Duration = Duration::from_millis(1);
+/// The shortest time between two looks at the mappings.
+const REFRESH: Duration = Duration::from_secs(1);
+/// The bytes of the longest call.
+const CALL: usize = 7;
+/// The most bytes of a stack whose bounds are not known.
+const UNBOUNDED: u64 = 16 * 1024;
+
+/// Reads the stacks of threads of this process, one after the other, on a thread that may wait for
+/// them.
+#[derive(Debug)]
+pub struct StackReader {
+    /// The process whose memory that is: not a child's.
+    process: u64,
+    memory: File,
+    mappings: Mappings,
+    refreshed: Instant,
+    blocks: Blocks,
+    /// `None` where dormouse is built without them, or has no memory for them.
+    tables: Option<Tables>,
+}
+
+impl StackReader {
+    /// Prepares what all stacks take.
+    ///
+    /// # Errors
+    ///
+    /// [`NoStack::Refused`] without `/proc`.
+    ///
+    /// # Cost
+    ///
+    /// Reads the list of mappings, and with the feature `unwind` the tables of all code.
+    pub fn new() -> Result<Self, NoStack> {
+        let memory = File::open("/proc/self/mem")
+            .map_err(|error| NoStack::Refused(format!("the process's memory file: {error}")))?;
+        let mut mappings = Mappings::default();
+        mappings.refresh();
+        let code = mappings.code().iter().map(|mapping| mapping.end - mapping.start).sum::<u64>();
+        // The tables are shorter than the code.
+        let tables = memory::is_there(code as usize).then(|| Tables::of(identity::pid()));
+        let tables =
+            tables.and_then(Result::ok).filter(|tables| tables.is_code(Self::new as *const () as u64));
+        let process = identity::id();
+        Ok(Self { process, memory, mappings, refreshed: Instant::now(), blocks: Blocks::find(), tables })
+    }
+
+    /// The stack of a thread of this process other than the caller.
+    ///
+    /// # Errors
+    ///
+    /// See [`NoStack`].
+    ///
+    /// # Cost
+    ///
+    /// Some ten to some hundred microseconds for a thread that sleeps. One that runs has to come to
+    /// the kernel's next tick; the caller waits for that, 40 ms at most.
+    pub fn read(&mut self, tid: u32) -> Result<ThreadStack, NoStack> {
+        if self.process != identity::id() {
+            return Err(NoStack::Refused("the process has forked since its stacks were first read".into()));
+        }
+        let end = Instant::now() + PATIENCE;
+        loop {
+            match asleep::doing(tid)? {
+                Doing::Sleeps(asleep) => {
+                    let bound = self.bound(tid, asleep.stack);
+                    if let Some(bytes) = asleep::stack(tid, &asleep, &self.memory, bound)? {
+                        return Ok(self.of_sleeping(&asleep, &bytes));
+                    }
+                    // It goes to and fro.
+                    std::thread::sleep(LOOK);
+                }
+                Doing::Runs => {
+                    if let Some(stack) = self.ask(tid, end)? {
+                        return Ok(stack);
+                    }
+                }
+            }
+            if Instant::now() >= end {
+                return Err(NoStack::Silent);
+            }
+        }
+    }
+
+    /// Asks a thread that runs; `None`: it sleeps meanwhile.
+    fn ask(&mut self, tid: u32, end: Instant) -> Result<Option<ThreadStack>, NoStack> {
+        if !Asking::is_prepared() {
+            KEEPER.ask(|_| Asking::prepare()).map_err(|error| NoStack::Refused(error.to_string()))??;
+        }
+        let asking = Asking::begin(tid, &self.own_stack(tid).unwrap_or(0..0))?;
+        loop {
+            std::thread::sleep(LOOK);
+            if let Some(stack) = asking.answer(self.tables.as_mut()) {
+                return Ok(Some(stack));
+            }
+            if asleep::doing(tid)? != Doing::Runs {
+                return Ok(None);
+            }
+            if Instant::now() >= end {
+                return Err(NoStack::Silent);
+            }
+        }
+    }
+
+    /// The bounds of a thread's own stack, if they are known.
+    fn own_stack(&mut self, tid: u32) -> Option<Range<usize>> {
+        match self.blocks.bounds(tid, &self.mappings) {
+            // The thread is newer than the list.
+            None if self.refresh() => self.blocks.bounds(tid, &self.mappings),
+            known => known,
+        }
+    }
+
+    /// The address behind the stack whose pointer that is. What follows is no stack: that of the
+    /// next thread, or a file on a disk that does not answer.
+    fn bound(&mut self, tid: u32, stack: u64) -> u64 {
+        let own = self.own_stack(tid).filter(|own| own.contains(&(stack as usize)));
+        let end = own.map(|own| own.end as u64).or_else(|| self.mappings.readable_to(stack));
+        end.unwrap_or_else(|| stack.saturating_add(UNBOUNDED))
+    }
+
+    /// The stack of a thread that sleeps with this copy of it.
+    fn of_sleeping(&mut self, asleep: &Asleep, bytes: &[u8]) -> ThreadStack {
+        let copy = CopiedStack { from: asleep.stack, bytes };
+        if self.mappings.of(asleep.instruction).is_none() {
+            self.refresh();
+        }
+        let Self { memory, mappings, tables, .. } = self;
+        let found = copy.callers(|address| {
+            let mut code = [0; CALL];
+            mappings.of(address).is_some()
+                && memory.read_exact_at(&mut code, address - CALL as u64).is_ok()
+                && ends_with_call(&code)
+        });
+        let (mut returns, mut way) = (found.returns, StackWay::Search);
+        if let Some(tables) = tables {
+            let frames = found.places.iter().map(|place| place - size_of::<u64>() as u64);
+            for frame in frames.chain([0]) {
+                let (callers, reach) = tables.follow([asleep.instruction, asleep.stack, frame, 0], bytes);
+                // Without one any function that needs it looks like the last.
+                let is_whole = reach == Reach::Outermost && frame != 0;
+                if is_whole || callers.len() > returns.len() {
+                    returns = callers.to_vec();
+                    way = StackWay::Tables;
+                }
+                if is_whole {
+                    break;
+                }
+            }
+        }
+        let callers = returns.into_iter().map(|returns_to| returns_to - 1);
+        ThreadStack { frames: [asleep.instruction].into_iter().chain(callers).collect(), way }
+    }
+
+    /// Looks at the mappings, if it is time to.
+    fn refresh(&mut self) -> bool {
+        let is_due = self.refreshed.elapsed() >= REFRESH;
+        if is_due {
+            self.refreshed = Instant::now();
+            self.mappings.refresh();
+        }
+        is_due
+    }
+}
