@@ -10,8 +10,10 @@ pub mod agent;
 pub mod command_line;
 pub mod profile;
 pub mod range_map;
+pub mod recorded_file;
 pub mod records;
 pub mod request;
+pub mod rule;
 pub mod trace_file;
 
 /// Bytes as a supply of numbers, which ends.

@@ -5,7 +5,9 @@
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-use dormouse_fuzz::{agent, command_line, profile, range_map, records, request, trace_file};
+use dormouse_fuzz::{
+    agent, command_line, profile, range_map, recorded_file, records, request, rule, trace_file,
+};
 use proptest::prelude::*;
 use proptest::sample::Index;
 use proptest::test_runner::{Config, TestRunner};
@@ -124,4 +126,19 @@ fn a_profile_is_read_or_refused() {
         \x48\x05\x50\x06\x60\x07\x6a\x01\x04";
     assert!(dormouse_profile::decode::pprof(PROFILE).is_ok());
     drive(profile::check, &[PROFILE]);
+}
+
+#[test]
+fn a_recorded_file_is_read_or_refused() {
+    drive(recorded_file::check, &[
+        b"\x51\0\0\0\x03\x04file\0\0\0\0\0\0\0\0\x01{\"version\":1,\"seen\":\"x\",\"real_ns\":0,\"mono_ns\":0,\"pid\":1}",
+    ]);
+}
+
+#[test]
+fn a_rule_is_armed_as_understood() {
+    drive(rule::check, &[
+        b"request>500ms in POST *,!POST /health every 10m; panic",
+        b"cpu>90% for 10s; brew.step.cups>=-1.5; db.query.sql==\"tea\"",
+    ]);
 }

@@ -25,7 +25,8 @@ pub(crate) const DORMOUSE: &str = env!("CARGO_BIN_EXE_dormouse");
 pub(crate) use dormouse_testkit::{HANG, skip};
 
 /// The variables that say where a service puts its socket.
-pub(crate) const RUNTIME_VARIABLES: [&str; 2] = ["DORMOUSE_RUNTIME_DIR", "XDG_RUNTIME_DIR"];
+pub(crate) const RUNTIME_VARIABLES: [&str; 4] =
+    ["DORMOUSE_RUNTIME_DIR", "XDG_RUNTIME_DIR", "DORMOUSE_RECORD_DIR", "DORMOUSE_TRIGGERS"];
 
 /// A user that is neither root nor the owner of anything.
 pub(crate) const NOBODY: u32 = 65534;

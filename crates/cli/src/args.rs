@@ -36,6 +36,7 @@ pub(crate) struct KeyArgs {
 /// Help texts of arguments that several subcommands take.
 pub(crate) mod help {
     pub(crate) const TARGET: &str = "Process id or name";
+    pub(crate) const TARGET_OR_FILE: &str = "Process id or name, or a file of the recorder";
     pub(crate) const GLOB: &str = "Names of keys, as in 'db.*,!db.noisy', or places, as in 'src/db.rs:77'; \
                                     those of dormouse itself only by 'dormouse.*'";
 }

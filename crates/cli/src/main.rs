@@ -8,6 +8,7 @@
 #![deny(unsafe_code)]
 
 mod args;
+mod bytes;
 mod child;
 mod client;
 mod cmd;

@@ -1,13 +1,20 @@
-//! Three settings of the environment: `DORMOUSE_COUNT=task-clock,page-faults` counts these events
-//! for all groups from [`init`](crate::init) on, `DORMOUSE_WAITS=1` has the times of their tasks
-//! taken ([`waits`](crate::waits)), and `DORMOUSE_ON=shopd::*,db.query` wakes these keys. So a
-//! service has totals since its start without a change of its code, its start can be looked at, and
-//! so can a service that no command reaches.
+//! Settings of the environment, for what is to be so from [`init`](crate::init) on. A service has
+//! totals since its start without a change of its code, its start can be looked at, and so can a
+//! service that no command reaches.
+//!
+//! | setting | does |
+//! |---|---|
+//! | `DORMOUSE_COUNT=task-clock,page-faults` | counts these events for all groups |
+//! | `DORMOUSE_WAITS=1` | has the times of their tasks taken ([`waits`](crate::waits)) |
+//! | `DORMOUSE_ON=shopd::*,db.query` | wakes these keys |
+//! | `DORMOUSE_RECORD=shopd.*` | has their last records kept ([`recorder`]) |
+//! | `DORMOUSE_TRIGGERS='request>500ms; panic'` | arms these triggers ([`triggers`]) |
 //!
 //! [`Agent::warnings`](crate::Agent::warnings) and `dormouse doctor` tell a name that stands for
-//! nothing, with the names near it; the other events are counted. Keys are switched on as by
-//! `dormouse on --keep`; keys of objects that are opened later sleep. A forked child counts nothing
-//! and takes no times until it calls `init`, and has the keys as its parent left them.
+//! nothing, with the names near it; the others count. Keys are switched on as by
+//! `dormouse on --keep`; keys of objects that are opened later sleep. A forked child counts nothing,
+//! takes no times, records nothing and has no triggers until it calls `init`, and has the keys as
+//! its parent left them.
 //!
 //! # Locking
 //!
@@ -21,9 +28,19 @@ use dormouse_sys::process::fork::{Mutex, Phase};
 use dormouse_sys::process::identity;
 use dormouse_sys::{Capability, State, environment};
 
+use crate::{recorder, triggers};
+
 static SETTINGS: Mutex<Settings> = Mutex::new(
     Phase::Environment,
-    Settings { has_begun: false, process: None, on: None, count: None, waits: None },
+    Settings {
+        has_begun: false,
+        process: None,
+        on: None,
+        count: None,
+        waits: None,
+        record: None,
+        triggers: None,
+    },
 );
 
 /// The outcome of the settings.
@@ -35,6 +52,8 @@ struct Settings {
     on: Option<Capability>,
     count: Option<Capability>,
     waits: Option<Capability>,
+    record: Option<Capability>,
+    triggers: Option<Capability>,
 }
 
 /// Does what the environment asks for: counts, once in a process, and wakes keys, once.
@@ -46,6 +65,7 @@ pub(crate) fn begin() {
             return;
         }
         (settings.process, settings.count, settings.waits) = (process, None, None);
+        (settings.record, settings.triggers) = (None, None);
         std::mem::replace(&mut settings.has_begun, true)
     };
     // Not under the lock: keys are switched, and the fork of another copy takes their lock before
@@ -53,10 +73,14 @@ pub(crate) fn begin() {
     let variables = environment::variables();
     let count = variables.count.as_deref().and_then(|names| count(&names.to_string_lossy()));
     let waits = variables.waits.as_deref().and_then(|setting| wait(&setting.to_string_lossy()));
+    let record = variables.record.as_deref().map(|globs| record(&globs.to_string_lossy()));
+    // They look at what the others have begun.
+    let triggers = variables.triggers.as_deref().map(|rules| arm(&rules.to_string_lossy()));
     let on = variables.on.as_deref().filter(|_| !has_woken).map(|globs| wake(&globs.to_string_lossy()));
     if let Ok(mut settings) = SETTINGS.lock() {
         settings.count = count;
         settings.waits = waits;
+        (settings.record, settings.triggers) = (record, triggers);
         settings.on = on.or(settings.on.take());
     }
 }
@@ -66,7 +90,9 @@ pub(crate) fn capabilities() -> Vec<Capability> {
     let settings = SETTINGS.try_lock();
     settings
         .iter()
-        .flat_map(|settings| [&settings.on, &settings.count, &settings.waits])
+        .flat_map(|settings| {
+            [&settings.on, &settings.count, &settings.waits, &settings.record, &settings.triggers]
+        })
         .flatten()
         .cloned()
         .collect()
@@ -129,6 +155,42 @@ fn wait(setting: &str) -> Option<Capability> {
         )
         .with_fix("set DORMOUSE_WAITS to 1 or 0"),
     })
+}
+
+/// Arms triggers for good: those that can be.
+fn arm(rules: &str) -> Capability {
+    let (mut armed, mut complaints) = (0, Vec::from_iter(triggers::store_complaint()));
+    for rule in triggers::split(rules) {
+        match triggers::add(rule) {
+            Ok(numbers) => armed += numbers.len(),
+            Err(why) => complaints.push(why.to_string()),
+        }
+    }
+    let detail = format!("DORMOUSE_TRIGGERS has armed {armed} triggers from the start");
+    if complaints.is_empty() {
+        return Capability::ok("triggers", detail);
+    }
+    Capability::limited("triggers", format!("{detail}; {}", complaints.join("; "))).with_fix(
+        "set DORMOUSE_TRIGGERS to rules, as in 'request>500ms; panic'; `dormouse triggers` has them all",
+    )
+}
+
+/// Has the flight recorder record these probes for good.
+fn record(globs: &str) -> Capability {
+    let recorder = recorder::start(globs, recorder::DEFAULT_MEMORY).map_err(|why| why.to_string());
+    match recorder {
+        Ok(recorder) => {
+            recorder.keep();
+            Capability::ok("keys.record", format!("DORMOUSE_RECORD has recorded from the start: {globs}"))
+        }
+        Err(why) => Capability::limited(
+            "keys.record",
+            format!("DORMOUSE_RECORD has recorded nothing: {why}"),
+        )
+        .with_fix(
+            "set DORMOUSE_RECORD to names or globs that `dormouse keys` shows, with commas between them",
+        ),
+    }
 }
 
 /// Wakes the keys that a glob list selects.

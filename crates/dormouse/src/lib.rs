@@ -34,6 +34,7 @@
 //!   after;
 //! - [`mod@profile`]: which function uses the CPU time of a group, allocates, or faults; as pprof,
 //!   and at `/debug/pprof/` of the host's own server;
+//! - [`mod@recorder`]: the last records of probes that are awake for good;
 //! - [`mod@waits`]: where the tasks of a group spend their time: on a CPU, stalled, runnable,
 //!   awaiting; with histograms of latencies, polls, delays and waits;
 //! - [`long_polls`]: polls that keep a worker, while they last, with the stack of their thread;
@@ -59,21 +60,27 @@
 
 mod adapt;
 mod agent;
+mod answers;
 mod budget;
+mod directory;
 mod environment;
 mod group;
 mod long_polls;
 mod lookout;
 mod memory;
+mod panics;
 mod probe;
 pub mod profile;
 pub mod record;
+pub mod recorder;
 mod registry;
+mod rules;
 mod task;
 mod tasks;
 mod trace;
 #[cfg(feature = "tracing")]
 pub mod tracing;
+pub mod triggers;
 mod value;
 pub mod waits;
 mod watch;
@@ -105,6 +112,7 @@ pub use group::{Group, GroupStat, MAX_NAME, start_counting};
 pub use long_polls::{LongPoll, LongPolls, LongPollsError, long_polls};
 pub use probe::Probe;
 pub use profile::{ProfileError, ProfileRun, ProfileSpec};
+pub use recorder::{Recorder, RecorderError};
 pub use registry::MAX_GROUPS;
 pub use task::{Entered, Instrumented, Task, idle};
 pub use trace::{Trace, TraceError, trace};

@@ -160,7 +160,8 @@ impl Drop for ProbedScope {
 ///
 /// Asleep one instruction; the fields are not evaluated. Awake a time stamp and a copy into a ring
 /// that belongs to the thread: no lock, no allocation, no system call (a `Debug` or `Display` may
-/// do as it likes). A full ring drops and counts.
+/// do as it likes). A full ring loses its oldest records,
+/// and counts them.
 #[macro_export]
 macro_rules! probe {
     ($name:expr $(, $($fields:tt)*)?) => {{

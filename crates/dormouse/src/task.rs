@@ -220,11 +220,9 @@ impl Task {
         poll: impl FnOnce(&mut Context<'_>) -> T,
     ) -> T {
         let who = self.who();
-        // In this order: the time of the poll holds that of its switches.
-        self.waits.poll(who, cx, |cx| {
-            let _inside = dormouse_events::enter(&mut self.inner, Kind::Poll);
-            poll(cx)
-        })
+        let enter = || dormouse_events::enter(&mut self.inner, Kind::Poll);
+        // The time of the poll is that for which the group is charged.
+        self.waits.poll_inside(who, cx, enter, poll)
     }
 
     #[inline]

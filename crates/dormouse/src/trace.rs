@@ -2,14 +2,16 @@
 //!
 //! A ring has one reader, and of several copies of dormouse in a process one reads the rings of
 //! all. Each poll of a trace empties all rings and deals the records out to all traces. A trace
-//! that is polled too rarely loses the records that do not fit its queue, and counts them. Nobody
-//! polls while there is no trace.
+//! that is polled too rarely loses the oldest records of its queue, and counts them. Nobody polls
+//! while there is no trace.
 //!
 //! A forked child has none of its parent's traces, and none of the records in their queues.
 //!
 //! # Locking
 //!
 //! `HUB`, over which forks wait. It is not held while keys are switched, and probes do not take it.
+
+pub(crate) mod queue;
 
 use std::collections::{HashMap, HashSet};
 
@@ -20,6 +22,7 @@ use dormouse_sys::process::lock::Reentrant;
 use dormouse_sys::records::{self, RING_BYTES, RingOwner};
 use dormouse_sys::rendezvous;
 
+use self::queue::{Queued, RecordQueue};
 use crate::probe::Probe;
 use crate::record::{Reader, Record};
 
@@ -47,18 +50,7 @@ struct Hub {
 struct Subscriber {
     trace: u64,
     probes: HashSet<u32>,
-    chunks: Vec<Chunk>,
-    bytes: usize,
-    dropped: u64,
-}
-
-/// Records of one thread, one behind the other.
-#[derive(Debug)]
-pub(crate) struct Chunk {
-    /// Of the pool, by number.
-    pub(crate) ring: usize,
-    pub(crate) writer: RingOwner,
-    pub(crate) bytes: Vec<u8>,
+    queue: RecordQueue,
 }
 
 /// Records lost.
@@ -129,6 +121,13 @@ pub fn trace(glob: &str) -> Result<Trace, TraceError> {
     Trace::of(keys)
 }
 
+/// The name of a thread of this process; empty when it has ended. The kernel cuts names anywhere,
+/// also in the middle of a character.
+pub(crate) fn thread_name(tid: u32) -> String {
+    let name = std::fs::read(format!("/proc/self/task/{tid}/comm")).unwrap_or_default();
+    String::from_utf8_lossy(&name).trim_end().to_owned()
+}
+
 /// An error in a signal handler over what its thread does with the hub, and in the middle of a
 /// fork.
 fn hub() -> Result<MutexGuard<Hub>, Reentrant> {
@@ -156,7 +155,7 @@ impl Trace {
             hub.deal();
             hub.last += 1;
             let trace = hub.last;
-            hub.traces.push(Subscriber { trace, probes, chunks: Vec::new(), bytes: 0, dropped: 0 });
+            hub.traces.push(Subscriber { trace, probes, queue: RecordQueue::new(QUEUE_BYTES) });
             trace
         };
         let mut trace = Self { keys, names, number, lease: None, dropped_before: records::dropped() };
@@ -175,6 +174,11 @@ impl Trace {
         self.lease.as_ref()
     }
 
+    /// Takes the lease away: its owner keeps the keys on from now on.
+    pub(crate) fn take_lease(&mut self) -> Option<Lease> {
+        self.lease.take()
+    }
+
     pub(crate) fn lease_mut(&mut self) -> Option<&mut Lease> {
         self.lease.as_mut()
     }
@@ -182,8 +186,8 @@ impl Trace {
     /// Hands over the records that have come: probe, thread, record. Those of one thread come in
     /// order.
     pub fn poll(&mut self, mut each: impl FnMut(&'static Key, RingOwner, Record<'_>)) {
-        for chunk in self.take() {
-            for record in Reader::new(&chunk.bytes).flatten() {
+        for chunk in self.take().chunks() {
+            for record in Reader::new(chunk.bytes).flatten() {
                 if let Some((key, _)) = self.names.get(&record.probe) {
                     each(key, chunk.writer, record);
                 }
@@ -192,12 +196,20 @@ impl Trace {
     }
 
     /// As [`Trace::poll`], undecoded.
-    pub(crate) fn take(&mut self) -> Vec<Chunk> {
-        let Ok(mut hub) = hub() else { return Vec::new() };
-        hub.deal();
-        let Some(subscriber) = hub.find(self.number) else { return Vec::new() };
-        subscriber.bytes = 0;
-        std::mem::take(&mut subscriber.chunks)
+    pub(crate) fn take(&mut self) -> Queued {
+        self.take_with_fill().0
+    }
+
+    /// As [`Trace::take`], with the bytes of the fullest ring that was emptied.
+    pub(crate) fn take_with_fill(&mut self) -> (Queued, usize) {
+        let Ok(mut hub) = hub() else { return Default::default() };
+        let fullest = hub.deal();
+        (hub.find(self.number).map(|subscriber| subscriber.queue.take()).unwrap_or_default(), fullest)
+    }
+
+    /// The keys of probes, by the number that their records carry.
+    pub(crate) fn probes(&self) -> impl Iterator<Item = (u32, &'static Key)> {
+        self.names.iter().map(|(number, (key, _))| (*number, *key))
     }
 
     /// Records lost since the last call. Those lost in rings may have been any trace's.
@@ -206,7 +218,7 @@ impl Trace {
         let rings = total.saturating_sub(std::mem::replace(&mut self.dropped_before, total));
         let mut hub = hub().ok();
         let subscriber = hub.as_mut().and_then(|hub| hub.find(self.number));
-        Dropped { rings, trace: subscriber.map_or(0, |subscriber| std::mem::take(&mut subscriber.dropped)) }
+        Dropped { rings, trace: subscriber.map_or(0, |subscriber| subscriber.queue.take_dropped()) }
     }
 }
 
@@ -224,18 +236,21 @@ impl Hub {
         self.traces.iter_mut().find(|subscriber| subscriber.trace == trace)
     }
 
-    /// Empties all rings into the queues.
-    fn deal(&mut self) {
+    /// Empties all rings into the queues. Gives the bytes of the fullest.
+    fn deal(&mut self) -> usize {
         self.buffer.clear();
         if self.buffer.try_reserve(RING_BYTES).is_err() {
-            // The records stay in the rings, and a full ring counts.
-            return;
+            // The records stay in the rings, which keep the newest, and count.
+            return 0;
         }
+        let mut fullest = 0;
         records::drain_each(&mut self.buffer, |ring, writer, bytes| {
+            fullest = fullest.max(bytes.len());
             for trace in &mut self.traces {
                 trace.offer(ring, writer, bytes);
             }
         });
+        fullest
     }
 }
 
@@ -248,19 +263,8 @@ impl Subscriber {
                 .filter_map(|(probe, record)| probes.contains(&probe).then_some(record))
         };
         let (count, length) = wanted().fold((0, 0), |(count, length), r| (count + 1, length + r.len()));
-        if count == 0 {
-            return;
-        }
-        let mut bytes = Vec::new();
-        let has_room = self.bytes + length <= QUEUE_BYTES
-            && self.chunks.try_reserve(1).is_ok()
-            && bytes.try_reserve_exact(length).is_ok();
-        if has_room {
-            wanted().for_each(|record| bytes.extend_from_slice(record));
-            self.bytes += length;
-            self.chunks.push(Chunk { ring, writer, bytes });
-        } else {
-            self.dropped += count;
+        if count > 0 {
+            self.queue.add((ring, writer), (count, length), wanted());
         }
     }
 }

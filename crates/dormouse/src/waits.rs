@@ -33,6 +33,8 @@ pub use dormouse_waits::{
     places, read, times_by_place, wake_unplaced,
 };
 
+use dormouse_waits::read_group;
+
 use crate::group::Group;
 
 impl Group {
@@ -41,9 +43,9 @@ impl Group {
     ///
     /// # Cost
     ///
-    /// That of [`read`], which reads all groups.
+    /// A look at a row of each thread, and at the group of each living task.
     pub fn read_waits(self) -> GroupWaits {
         let none = GroupWaits { group: self.id(), ..GroupWaits::default() };
-        read().into_iter().find(|of| of.group == self.id()).unwrap_or(none)
+        read_group(self.id()).unwrap_or(none)
     }
 }

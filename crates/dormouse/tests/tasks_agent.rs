@@ -175,7 +175,7 @@ fn places_come_with_the_next_wait() {
             seen
         };
         assert_eq!(places(&mut client), [("kept".into(), vec![]), ("parked".into(), vec![])]);
-        let woken: WokenTasks = client.ask(Op::WakeTasks);
+        let woken: WokenTasks = client.ask(Op::WakeTasks { from: 0 });
         assert_eq!(woken.woken, 1);
         assert!(task.as_mut().poll(&mut cx).is_pending());
         let seen = places(&mut client);
@@ -186,7 +186,7 @@ fn places_come_with_the_next_wait() {
         assert_eq!(row.is_none(), part.unknown > 0, "{part:?}");
         assert!(row.is_none_or(|row| !row.stack.is_empty()));
         assert_eq!((part.no_room, part.next), (0, None));
-        let woken: WokenTasks = client.ask(Op::WakeTasks);
+        let woken: WokenTasks = client.ask(Op::WakeTasks { from: 0 });
         assert_eq!(woken.woken, 0, "its place is known");
         drop(task);
     });

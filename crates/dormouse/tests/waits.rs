@@ -75,14 +75,14 @@ fn each_time_stands_in_its_own_column() {
         let route = Group::new("GET /route");
         let lock = Arc::new(Mutex::new(()));
         let request = async |lock: &Mutex<()>| {
-            let mut own = Measured::default();
+            let (entered, mut own) = (Instant::now(), Measured::default());
             own.wait(sleep(LONG)).await;
             own.poll(|| spin_for(LONG));
             own.wait(lock.lock()).await;
             own.poll(|| thread::sleep(LONG));
-            own
+            (entered, own)
         };
-        let (waits, cpu, (whole, own)) = during(route, || {
+        let (waits, cpu, (whole, first, own)) = during(route, || {
             runtime().block_on(async {
                 let guard = Arc::clone(&lock).lock_owned().await;
                 tokio::spawn(async move {
@@ -90,8 +90,8 @@ fn each_time_stands_in_its_own_column() {
                     drop(guard);
                 });
                 let begun = Instant::now();
-                let own = route.instrument(request(&lock)).await;
-                (begun.elapsed(), own)
+                let (entered, own) = route.instrument(request(&lock)).await;
+                (begun.elapsed(), entered - begun, own)
             })
         });
         let told = format!("{waits:?} {cpu:?} {whole:?} {own:?}");
@@ -100,7 +100,8 @@ fn each_time_stands_in_its_own_column() {
         // Between what the request saw of itself and what was seen around it.
         let inner = own.waited + own.on_cpu + own.blocked;
         assert!((ns(inner)..=ns(whole) + SLACK_NS).contains(&(sum + SLACK_NS)), "{told}");
-        assert!(waited <= ns(own.waited) + SLACK_NS, "a part of a poll has been awaited: {told}");
+        // The request is runnable until its first poll, which may be the first to use the clock.
+        assert!(waited <= ns(first + own.waited) + SLACK_NS, "a part of a poll has been awaited: {told}");
         assert!(waits.poll_ns + SLACK_NS >= ns(own.on_cpu + own.blocked), "{told}");
         // The sleep is awaited, from the end of the poll that began it.
         let beside = waits.poll_ns.saturating_sub(ns(own.on_cpu + own.blocked));
@@ -115,6 +116,23 @@ fn each_time_stands_in_its_own_column() {
         assert_eq!(latency.count(), 1, "{told}");
         assert!((sum.saturating_sub(SLACK_NS)..=ns(whole) + SLACK_NS).contains(&latency.max_ns), "{told}");
         assert!(latency.max_task != 0 && latency.quantile_ns(0.99) <= Some(latency.max_ns), "{told}");
+    });
+}
+
+#[test]
+fn scopes_have_their_whole_time_beside_the_account() {
+    in_child(|| {
+        let group = Group::new("scope");
+        let (waits, cpu, spun) = during(group, || {
+            // The clock asks the kernel at the end; and again, within a poll of the group.
+            let begun = Instant::now();
+            group.scope(|| spin_for(LONG));
+            runtime().block_on(group.instrument(async { group.scope(|| spin_for(LONG)) }));
+            begun.elapsed()
+        });
+        let told = format!("{waits:?} {cpu:?} {spun:?}");
+        assert!(waits.poll_ns + EPOCH_NS >= 2 * ns(LONG) && waits.poll_ns <= ns(spun), "{told}");
+        assert!(waits.await_ns + waits.runnable_ns <= ns(spun) - 2 * ns(LONG) + EPOCH_NS, "{told}");
     });
 }
 

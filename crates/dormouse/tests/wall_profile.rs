@@ -112,6 +112,20 @@ fn waits_that_go_on_are_in_it() {
 }
 
 #[test]
+fn a_forked_child_reads_nothing_of_the_parents() {
+    in_child(|| {
+        let run = ProfileRun::start(&ProfileSpec::wall()).unwrap();
+        runtime().block_on(Group::new("parent").instrument(naps(&mut Measured::default())));
+        let child = dormouse_testkit::fork(|| {
+            let profile = run.read();
+            assert!(profile.samples.is_empty(), "{profile:?}");
+        });
+        assert!(child.success(), "{child}");
+        assert!(states(&run.read(), "parent")[&WallState::Awaiting] >= 4 * 49_000_000);
+    });
+}
+
+#[test]
 fn places_share_the_time_of_a_wait() {
     in_child(|| {
         let run = ProfileRun::start(&ProfileSpec::wall()).unwrap();

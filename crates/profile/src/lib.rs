@@ -44,6 +44,7 @@ mod sampling;
 
 pub use diff::Diff;
 pub use error::Error;
+pub use mappings::own_mappings;
 #[cfg(feature = "names")]
 pub use names::NameFinder;
 pub use options::Options;

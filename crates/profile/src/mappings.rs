@@ -22,6 +22,17 @@ pub(crate) struct Mappings {
     stack: Range<u64>,
 }
 
+/// The mappings of this process that have code.
+///
+/// # Cost
+///
+/// The kernel's list, and a few reads of each object's head.
+pub fn own_mappings() -> Vec<MappedRange> {
+    let mut mappings = Mappings::default();
+    mappings.refresh();
+    mappings.code
+}
+
 impl Mappings {
     /// Looks at the kernel's list.
     pub(crate) fn refresh(&mut self) {
@@ -89,13 +100,6 @@ impl Mappings {
     /// The stack of the first thread.
     pub(crate) fn stack(&self) -> &Range<u64> {
         &self.stack
-    }
-
-    /// The first address behind one up to which everything can be read.
-    pub(crate) fn readable_to(&self, address: u64) -> Option<u64> {
-        let behind = self.readable.partition_point(|&(start, _)| start <= address);
-        let &(_, last) = self.readable.get(behind.checked_sub(1)?)?;
-        (address <= last).then(|| last.saturating_add(1))
     }
 
     /// The first address from which on everything up to this one can be read.

@@ -8,14 +8,19 @@
 //!
 //! A finder stays on one thread, as the reader of symbols does.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::path::Path;
+use std::time::SystemTime;
 
-use dormouse_maps::symbols::{self, Symbolizer};
-use dormouse_maps::{AddressSpace, Cache, CacheStats, Mapping, Region, SpaceError};
+use dormouse_maps::symbols::{self, Symbolizer, file_that_was};
+use dormouse_maps::{
+    AddressSpace, Cache, CacheStats, Mapping, MappingKind, MapsLine, Perms, Region, SpaceError,
+};
 
 use crate::modules::Crates;
-use crate::{Profile, SourceFrame, Symbols};
+use crate::{MappedRange, Profile, SourceFrame, Symbols};
 
 /// Finds the names of one process's addresses, and keeps those that it has found.
 #[derive(Debug)]
@@ -45,6 +50,20 @@ impl NameFinder {
     /// For profiles of the process `pid`, as long as it executes the same program.
     pub fn of(pid: u32) -> Result<Self, SpaceError> {
         Ok(Self::new(AddressSpace::of(pid)?))
+    }
+
+    /// For addresses of a process that may have ended: these were its mappings at that time. Names
+    /// come from the files that are at their paths now, as far as they are the same.
+    pub fn recorded(mappings: &[MappedRange], at: SystemTime) -> Result<Self, SpaceError> {
+        let line = |mapping: &MappedRange| {
+            let id = bytes_of(&mapping.build_id);
+            let file = file_that_was(Path::new(&mapping.path), id.as_deref(), at)?;
+            let (kind, name) = (MappingKind::File, Cow::Owned(mapping.path.clone().into_bytes()));
+            let (start, last, offset) = (mapping.start, mapping.end.checked_sub(1)?, mapping.offset);
+            let perms = Perms::READ.union(Perms::EXECUTE);
+            Some(MapsLine { start, last, perms, offset, file: Some(file), kind, name })
+        };
+        Ok(Self::new(AddressSpace::recorded(mappings.iter().filter_map(line).collect())?))
     }
 
     fn new(space: AddressSpace) -> Self {
@@ -101,6 +120,13 @@ impl NameFinder {
     }
 }
 
+/// The bytes of hexadecimal digits, if there are some.
+fn bytes_of(digits: &str) -> Option<Vec<u8>> {
+    let pairs = digits.as_bytes().chunks(2);
+    let byte = |pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
+    pairs.map(byte).collect::<Option<Vec<u8>>>().filter(|bytes| !bytes.is_empty())
+}
+
 fn see<'a>(
     space: &AddressSpace,
     cache: &Cache<Region>,
@@ -151,6 +177,27 @@ mod tests {
         assert!(frame.function.ends_with("names::tests::steep"), "{frame:?}");
         assert!(frame.file.ends_with("names.rs") && frame.line > 0 && !frame.inlined, "{frame:?}");
         assert!(symbols.get(1).is_empty());
+    }
+
+    #[test]
+    fn recorded_mappings_have_names() {
+        let address = steep as fn() -> u64 as usize as u64;
+        let of = |mappings: &[MappedRange], at| {
+            let mut finder = NameFinder::recorded(mappings, at).unwrap();
+            finder.symbols(&profile_of(&[address])).get(address).last().map(|frame| frame.function.clone())
+        };
+        let mut mappings = crate::own_mappings();
+        let now = SystemTime::now();
+        assert!(of(&mappings, now).is_some_and(|name| name.ends_with("names::tests::steep")));
+        for mapping in &mut mappings {
+            mapping.build_id.clear();
+        }
+        assert!(of(&mappings, now).is_some(), "older than the record");
+        assert_eq!(of(&mappings, SystemTime::UNIX_EPOCH), None, "changed since");
+        for mapping in &mut mappings {
+            mapping.build_id = "00112233445566778899".to_owned();
+        }
+        assert_eq!(of(&mappings, now), None, "another file");
     }
 
     #[test]

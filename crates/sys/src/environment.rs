@@ -55,6 +55,14 @@ variables! {
     perf = "DORMOUSE_PERF",
     /// Whether times of tasks are taken from the start on.
     waits = "DORMOUSE_WAITS",
+    /// The rules by which a recorder's file is written.
+    triggers = "DORMOUSE_TRIGGERS",
+    /// The directory of recorders' files.
+    record_dir = "DORMOUSE_RECORD_DIR",
+    /// The room that they may take.
+    record_disk = "DORMOUSE_RECORD_DISK",
+    /// The probes that the flight recorder records from the start on.
+    record = "DORMOUSE_RECORD",
     /// The directory for the directory of the socket.
     runtime_dir = "DORMOUSE_RUNTIME_DIR",
     /// The same, if that is not set.

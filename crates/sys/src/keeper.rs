@@ -31,7 +31,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::thread::futex;
 
@@ -84,6 +84,9 @@ pub enum KeeperError {
     /// The thread was killed, as by a filter of system calls.
     #[error("its thread was killed")]
     Killed,
+    /// The thread is at something else, as a disk that does not answer.
+    #[error("it is busy: try again")]
+    Busy,
     /// The thread has ended in the middle of the errand.
     #[error("its thread has ended")]
     Ended,
@@ -97,8 +100,11 @@ enum Refusal {
     Table(i32),
 }
 
-/// Work for the thread.
-type Errand<D> = Box<dyn FnOnce(&mut D) + Send>;
+/// Work for the thread, done in the order in which it was left.
+enum Work<D: Duty> {
+    Errand(Box<dyn FnOnce(&mut D) + Send>),
+    End(D::Id),
+}
 
 /// The state that threads share with the keeper's.
 struct Shared<D: Duty> {
@@ -109,24 +115,20 @@ struct Shared<D: Duty> {
     /// Its id, once it has begun; 0 before.
     tid: u32,
     refusal: Option<Refusal>,
-    errands: VecDeque<Errand<D>>,
-    /// It has room for all that has begun, so that an end allocates nothing.
-    ended: Vec<D::Id>,
+    /// It has room for the ends of all that has begun, so that an end allocates nothing.
+    work: VecDeque<Work<D>>,
     /// How much has begun, and how many errands are to begin something.
     begun: usize,
 }
 
 impl<D: Duty> Shared<D> {
     const fn new(process: u64) -> Self {
-        Self {
-            process,
-            is_there: false,
-            tid: 0,
-            refusal: None,
-            errands: VecDeque::new(),
-            ended: Vec::new(),
-            begun: 0,
-        }
+        Self { process, is_there: false, tid: 0, refusal: None, work: VecDeque::new(), begun: 0 }
+    }
+
+    /// Makes room for one thing more, and for the ends.
+    fn make_room(&mut self) -> Result<(), KeeperError> {
+        self.work.try_reserve(self.begun + 1).map_err(|_| KeeperError::NoMemory)
     }
 }
 
@@ -173,24 +175,37 @@ impl<D: Duty> Keeper<D> {
         &'static self,
         errand: impl FnOnce(&mut D) -> Result<T, E> + Send + 'static,
     ) -> Result<Result<T, E>, KeeperError> {
-        let mut shared = self.lock()?;
-        let room = shared.begun + 1;
-        shared.ended.try_reserve(room).map_err(|_| KeeperError::NoMemory)?;
-        shared.begun = room;
-        drop(shared);
+        self.make_room_for_one()?;
         let begun = self.ask(errand);
         if !matches!(begun, Ok(Ok(_))) {
-            self.forget_one(&mut self.lock()?);
+            forget_one(&mut self.lock()?);
         }
         begun
+    }
+
+    /// As [`Keeper::begin`], for an errand that is not refused. It does not wait.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`KeeperError`], as far as they are known at once.
+    pub fn begin_later(
+        &'static self,
+        errand: impl FnOnce(&mut D) + Send + 'static,
+    ) -> Result<(), KeeperError> {
+        self.make_room_for_one()?;
+        let left = self.leave(errand);
+        if left.is_err() {
+            forget_one(&mut self.lock()?);
+        }
+        left
     }
 
     /// Ends a thing that has begun. It does not wait, and allocates nothing.
     pub fn end(&'static self, id: D::Id) {
         let Ok(mut shared) = self.lock() else { return };
-        self.forget_one(&mut shared);
+        forget_one(&mut shared);
         if shared.is_there {
-            shared.ended.push(id);
+            shared.work.push_back(Work::End(id));
         }
         drop(shared);
         self.wake();
@@ -205,29 +220,28 @@ impl<D: Duty> Keeper<D> {
         &'static self,
         errand: impl FnOnce(&mut D) -> T + Send + 'static,
     ) -> Result<T, KeeperError> {
+        self.ask_for(Duration::MAX, errand)
+    }
+
+    /// As [`Keeper::ask`], but waits for so long at most, to a second. The thread runs the errand
+    /// later, and nobody gets the answer.
+    ///
+    /// # Errors
+    ///
+    /// As [`Keeper::ask`]'s, and [`KeeperError::Busy`].
+    pub fn ask_for<T: Send + 'static>(
+        &'static self,
+        longest: Duration,
+        errand: impl FnOnce(&mut D) -> T + Send + 'static,
+    ) -> Result<T, KeeperError> {
         if !memory::is_there(ASKING) {
             return Err(KeeperError::NoMemory);
         }
         let (tell, told) = mpsc::sync_channel(1);
-        let process = identity::id();
-        let mut shared = self.lock()?;
-        shared.errands.push_back(Box::new(move |duty| _ = tell.send(errand(duty))));
-        let is_there = std::mem::replace(&mut shared.is_there, true);
-        if !is_there {
-            shared.tid = 0;
-            shared.refusal = None;
-        }
-        drop(shared);
-        if is_there {
-            self.wake();
-        } else if let Err(error) = signals::spawn(self.name, self.stack, || self.run()) {
-            // Not under the lock: its beginning is waited for, and a fork by another thread must
-            // not wait for that.
-            self.give_up(0);
-            return Err(KeeperError::Thread(error));
-        }
+        let (process, begun) = (identity::id(), Instant::now());
+        self.leave(move |duty| _ = tell.send(errand(duty)))?;
         loop {
-            match told.recv_timeout(PATIENCE) {
+            match told.recv_timeout(PATIENCE.min(longest)) {
                 Ok(answer) => return Ok(answer),
                 Err(RecvTimeoutError::Disconnected) => {
                     return Err(match self.lock()?.refusal {
@@ -246,7 +260,22 @@ impl<D: Duty> Keeper<D> {
                 self.give_up(tid);
                 return Err(KeeperError::Killed);
             }
+            if begun.elapsed() >= longest {
+                return Err(KeeperError::Busy);
+            }
         }
+    }
+
+    /// Whether the thread is there, or about to be. It finds out that the thread was killed.
+    pub fn is_there(&'static self) -> bool {
+        let Ok(shared) = self.lock() else { return true };
+        let (is_there, tid) = (shared.is_there, shared.tid);
+        drop(shared);
+        let is_killed = is_there && tid != 0 && !threads::is_alive(tid);
+        if is_killed {
+            self.give_up(tid);
+        }
+        is_there && !is_killed
     }
 
     /// Has the thread do a step now.
@@ -256,6 +285,40 @@ impl<D: Duty> Keeper<D> {
         if self.sleeps.load(Ordering::SeqCst) {
             let _ = futex::wake(&self.wakes, futex::Flags::PRIVATE, 1);
         }
+    }
+
+    /// Leaves an errand, and starts the thread if there is none.
+    fn leave(&'static self, errand: impl FnOnce(&mut D) + Send + 'static) -> Result<(), KeeperError> {
+        if !memory::is_there(ASKING) {
+            return Err(KeeperError::NoMemory);
+        }
+        let errand = Box::new(errand);
+        let mut shared = self.lock()?;
+        shared.make_room()?;
+        shared.work.push_back(Work::Errand(errand));
+        let is_there = std::mem::replace(&mut shared.is_there, true);
+        if !is_there {
+            shared.tid = 0;
+            shared.refusal = None;
+        }
+        drop(shared);
+        if is_there {
+            self.wake();
+            return Ok(());
+        }
+        // Not under the lock: its beginning is waited for, and a fork by another thread must not
+        // wait for that.
+        signals::spawn(self.name, self.stack, || self.run()).map_err(|error| {
+            self.give_up(0);
+            KeeperError::Thread(error)
+        })
+    }
+
+    fn make_room_for_one(&'static self) -> Result<(), KeeperError> {
+        let mut shared = self.lock()?;
+        shared.make_room()?;
+        shared.begun += 1;
+        Ok(())
     }
 
     fn lock(&'static self) -> Result<MutexGuard<Shared<D>>, KeeperError> {
@@ -268,11 +331,6 @@ impl<D: Duty> Keeper<D> {
         Ok(shared)
     }
 
-    /// One thing less that will end. In a child of a fork there may be none.
-    fn forget_one(&self, shared: &mut MutexGuard<Shared<D>>) {
-        shared.begun = shared.begun.saturating_sub(1);
-    }
-
     /// The thread with this id is not there, or will end: its errands are nobody's.
     fn give_up(&'static self, tid: u32) {
         let Ok(mut shared) = self.lock() else { return };
@@ -280,11 +338,10 @@ impl<D: Duty> Keeper<D> {
             return;
         }
         shared.is_there = false;
-        shared.ended.clear();
-        let errands = std::mem::take(&mut shared.errands);
+        let work = std::mem::take(&mut shared.work);
         drop(shared);
-        // Their askers are told by the end of their channels.
-        drop(errands);
+        // The askers of errands are told by the end of their channels.
+        drop(work);
     }
 
     fn run(&'static self) {
@@ -304,35 +361,29 @@ impl<D: Duty> Keeper<D> {
         loop {
             let seen = self.wakes.load(Ordering::SeqCst);
             let has_memory = memory::is_there(self.step_bytes);
-            let Ok(mut shared) = self.lock() else { return };
-            while let Some(id) = shared.ended.pop() {
+            loop {
+                let Ok(mut shared) = self.lock() else { return };
+                let Some(work) = shared.work.pop_front() else {
+                    if duty.is_empty() {
+                        // Under the lock: the next errand starts another thread.
+                        shared.is_there = false;
+                        drop(shared);
+                        std::mem::forget(until_end);
+                        return;
+                    }
+                    break;
+                };
+                shared.refusal = (!has_memory).then_some(Refusal::NoMemory);
                 drop(shared);
-                duty.end(id);
-                let Ok(again) = self.lock() else { return };
-                shared = again;
-            }
-            let errands = std::mem::take(&mut shared.errands);
-            if errands.is_empty() && duty.is_empty() {
-                // Under the lock: the next errand starts another thread.
-                shared.is_there = false;
-                drop(shared);
-                std::mem::forget(until_end);
-                return;
-            }
-            shared.refusal = (!has_memory).then_some(Refusal::NoMemory);
-            drop(shared);
-            let is_asked = !errands.is_empty();
-            let mut next = PATIENCE;
-            if has_memory {
-                for errand in errands {
-                    errand(&mut duty);
+                match work {
+                    Work::End(id) => duty.end(id),
+                    Work::Errand(errand) if has_memory => errand(&mut duty),
+                    // Its asker is told by the end of its channel.
+                    Work::Errand(_) => {}
                 }
-                next = duty.step();
-            } else {
-                // Their askers are told by the end of their channels.
-                drop(errands);
             }
-            if !is_asked {
+            let next = if has_memory { duty.step() } else { PATIENCE };
+            if !duty.is_empty() {
                 self.sleep(seen, next);
             }
         }
@@ -349,6 +400,11 @@ impl<D: Duty> Keeper<D> {
         }
         self.sleeps.store(false, Ordering::SeqCst);
     }
+}
+
+/// One thing less that will end. In a child of a fork there may be none.
+fn forget_one<D: Duty>(shared: &mut MutexGuard<Shared<D>>) {
+    shared.begun = shared.begun.saturating_sub(1);
 }
 
 /// Says so if the thread ends by a panic, too.

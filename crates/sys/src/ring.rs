@@ -1,9 +1,21 @@
 //! A byte ring for one writing thread and its signal handlers, and the fixed pool of rings.
 //!
-//! The writer never waits. A full ring, an empty pool, and a signal handler in the middle of its
-//! thread's write each drop the record and count it. One reader at a time drains a ring; a flag
-//! keeps two apart, and neither waits. A handler that leaves a write by `siglongjmp` loses that
-//! record and no other: see [`crate::underway`].
+//! The writer never waits. A full ring keeps the newest records: the writer discards the oldest, as
+//! many as begin in the same eighth of the ring, and counts them as dropped. An empty pool, and a
+//! signal handler in the middle of its thread's write, drop the record and count it. One reader at
+//! a time drains a ring; a bit of `tail` keeps two apart, and neither waits. A handler that leaves a
+//! write by `siglongjmp` loses that record and no other: see [`crate::underway`].
+//!
+//! # Discarding
+//!
+//! The writer cannot read where the oldest records end, because they are bytes to it. So it notes
+//! for each eighth of the ring the first record that begins there. To discard, it moves `tail` to
+//! that of the next eighth by one exchange. Nothing is held meanwhile, so a handler that never
+//! returns leaves nothing behind but, in the one instruction after the exchange, a count.
+//!
+//! While a reader has the ring, `tail` is the reader's, which gives room back as it goes. The
+//! record that finds the ring full in the meantime (the reader has not yet copied an eighth) is
+//! dropped itself.
 //!
 //! The states of a ring:
 //!
@@ -20,11 +32,13 @@
 //!
 //! 1. `head` is at most [`RING_BYTES`] ahead of `tail` in the stream; a position modulo
 //!    `RING_BYTES` is the index of a byte.
-//! 2. The owner alone moves `head`, the holder of `draining` alone moves `tail`.
-//! 3. A ring changes its owner only while it is `CLAIMED` by the new owner, which also holds
-//!    `draining`.
+//! 2. The owner alone moves `head`. The reader that has set [`HELD`] in `tail` alone moves it; while
+//!    nobody has, the owner may move it forward, by an exchange.
+//! 3. A ring changes its owner only while it is `CLAIMED` by the new owner, which also holds `tail`.
 //! 4. All zeros is the pool's initial state: it lies in `.bss`, and pages that no ring uses cost
 //!    nothing.
+//! 5. `firsts` of an eighth in which a record between `tail` and `head` begins is the first such
+//!    record of the present round, but in the eighth of `tail`.
 //!
 //! # Async-signal-safety
 //!
@@ -36,7 +50,7 @@
 #![allow(unsafe_code)]
 
 use std::cell::UnsafeCell;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use crate::underway::Underway;
 
@@ -44,6 +58,13 @@ use crate::underway::Underway;
 pub const RING_BYTES: usize = 64 * 1024;
 /// Rings in the pool; the records of further threads are dropped and counted.
 pub const RINGS: usize = 128;
+
+/// The parts of a ring of which one is discarded at a time.
+const EIGHTHS: usize = 8;
+/// The longest record, so that one begins in every eighth.
+const LONGEST: usize = RING_BYTES / EIGHTHS;
+/// In `tail`: a reader has the ring.
+const HELD: u64 = 1 << 63;
 
 const FREE: u8 = 0;
 const OWNED: u8 = 1;
@@ -56,21 +77,22 @@ struct Ring {
     state: AtomicU8,
     tid: AtomicU32,
     start: AtomicU64,
-    draining: AtomicBool,
     writing: Underway,
     /// A [`Mark`], as is `tail`.
     head: AtomicU64,
     dropped: AtomicU64,
     tail: AtomicU64,
+    /// Of each eighth, the [`Mark`] of the first record that begins there. The owner's alone.
+    firsts: [AtomicU64; EIGHTHS],
     bytes: UnsafeCell<[u8; RING_BYTES]>,
 }
 
 // Copies share the pool (see `rendezvous::ABI`).
-const _: () = assert!(size_of::<Ring>() == RING_BYTES + 128 && std::mem::offset_of!(Ring, bytes) == 56);
+const _: () = assert!(size_of::<Ring>() == RING_BYTES + 128 && std::mem::offset_of!(Ring, bytes) == 112);
 const _: () = assert!(size_of::<Pool>() == RINGS * size_of::<Ring>() + 128);
 
-/// A position in the stream of one ring, in one word: the bytes before it in the lower half, the
-/// records before it in the upper, both modulo 2^32.
+/// A position in the stream of one ring, in one word: the bytes before it modulo 2^32 in the lower
+/// half, the records before it modulo 2^31 in the upper. The bit that is left is [`HELD`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Mark(u64);
 
@@ -80,7 +102,11 @@ impl Mark {
     }
 
     fn records(self) -> u32 {
-        (self.0 >> 32) as u32
+        ((self.0 & !HELD) >> 32) as u32
+    }
+
+    fn is_held(self) -> bool {
+        self.0 & HELD != 0
     }
 
     /// The position behind one more record.
@@ -88,7 +114,7 @@ impl Mark {
     fn after(self, length: usize) -> Self {
         let (position, records) =
             (self.position().wrapping_add(length as u32), self.records().wrapping_add(1));
-        Self(u64::from(records) << 32 | u64::from(position))
+        Self((u64::from(records) << 32 | u64::from(position)) & !HELD)
     }
 
     #[inline]
@@ -97,7 +123,7 @@ impl Mark {
     }
 
     fn records_since(self, earlier: Self) -> u64 {
-        self.records().wrapping_sub(earlier.records()).into()
+        u64::from(self.records().wrapping_sub(earlier.records()) & (u32::MAX >> 1))
     }
 
     /// The index of its byte in the ring.
@@ -105,9 +131,15 @@ impl Mark {
     fn index(self) -> usize {
         self.position() as usize % RING_BYTES
     }
+
+    /// The eighth of the ring that it lies in.
+    #[inline]
+    fn eighth(self) -> usize {
+        self.index() / LONGEST
+    }
 }
 
-// SAFETY: the bytes between `tail` and `head` are only read, by the holder of `draining`; the
+// SAFETY: the bytes between `tail` and `head` are only read, by the reader that holds `tail`; the
 // others are only written, by the owner under `writing` (invariants 1 and 2).
 unsafe impl Sync for Ring {}
 
@@ -172,11 +204,11 @@ impl Ring {
             state: AtomicU8::new(FREE),
             tid: AtomicU32::new(0),
             start: AtomicU64::new(0),
-            draining: AtomicBool::new(false),
             writing: Underway::new(),
             head: AtomicU64::new(0),
             dropped: AtomicU64::new(0),
             tail: AtomicU64::new(0),
+            firsts: [const { AtomicU64::new(0) }; EIGHTHS],
             bytes: UnsafeCell::new([0; RING_BYTES]),
         }
     }
@@ -188,10 +220,11 @@ impl Ring {
             return false;
         };
         let head = Mark(self.head.load(Ordering::Relaxed));
-        // Pairs with the release store of `tail` in `drain`: the reader has read the bytes that
+        // Pairs with the release stores of `tail` in `drain`: the reader has read the bytes that
         // this write overwrites.
         let tail = Mark(self.tail.load(Ordering::Acquire));
-        let mut is_written = head.bytes_since(tail) + record.len() <= RING_BYTES;
+        let mut is_written =
+            head.bytes_since(tail) + record.len() <= RING_BYTES || self.discard(head, record.len());
         if is_written {
             let at = head.index();
             let first = record.len().min(RING_BYTES - at);
@@ -206,8 +239,13 @@ impl Ring {
             is_written = self.writing.is_ours(writing);
         }
         if is_written {
+            let next = head.after(record.len());
+            if next.eighth() != head.eighth() {
+                // The next record is the first that begins there (invariant 5).
+                self.firsts[next.eighth()].store(next.0, Ordering::Relaxed);
+            }
             // Pairs with the acquire load of `head` in `drain`: the bytes before it are written.
-            self.head.store(head.after(record.len()).0, Ordering::Release);
+            self.head.store(next.0, Ordering::Release);
         } else {
             self.dropped.fetch_add(1, Ordering::Relaxed);
         }
@@ -215,53 +253,85 @@ impl Ring {
         is_written
     }
 
-    /// Takes the right to move `tail`; false if a reader or a claimer has it.
-    fn begin_draining(&self) -> bool {
-        // Pairs with the release store in `end_draining`: `tail` and the owner are as the last
-        // holder left them.
-        !self.draining.swap(true, Ordering::Acquire)
+    /// Makes room for a record at `head`, at the price of the oldest. False if there is none: while
+    /// a reader has the ring, after a write that a handler took for one that was left, and for a
+    /// record that is too long.
+    #[cold]
+    fn discard(&self, head: Mark, length: usize) -> bool {
+        // A reader that takes the ring in the middle costs one more round. No waiting.
+        for _ in 0..=EIGHTHS {
+            // As in `push`.
+            let tail = Mark(self.tail.load(Ordering::Acquire));
+            let used = head.bytes_since(tail);
+            if used + length <= RING_BYTES {
+                return true;
+            }
+            if tail.is_held() || used > RING_BYTES || length > LONGEST {
+                return false;
+            }
+            let first = Mark(self.firsts[(tail.eighth() + 1) % EIGHTHS].load(Ordering::Relaxed));
+            // Else a handler has written here because it took a write for one that was left.
+            let is_between = (1..=used).contains(&first.bytes_since(tail));
+            let oldest = if is_between { first } else { head };
+            // Pairs with the acquire exchange in `begin_draining`: a reader that sees this tail sees
+            // no older head.
+            let moved = self.tail.compare_exchange(tail.0, oldest.0, Ordering::Release, Ordering::Relaxed);
+            if moved.is_ok() {
+                self.dropped.fetch_add(oldest.records_since(tail), Ordering::Relaxed);
+            }
+        }
+        false
     }
 
-    fn end_draining(&self) {
-        // Pairs with the acquire swap in `begin_draining`.
-        self.draining.store(false, Ordering::Release);
+    /// Takes `tail` from the owner and other readers; `None` if a reader or a claimer has it.
+    fn begin_draining(&self) -> Option<Mark> {
+        // Pairs with the release store in `end_draining`: the owner of the ring is as the last
+        // holder left it. And with the exchange in `discard`.
+        let tail = Mark(self.tail.fetch_or(HELD, Ordering::Acquire));
+        (!tail.is_held()).then_some(tail)
+    }
+
+    fn end_draining(&self, tail: Mark) {
+        // Pairs with the acquire exchange in `begin_draining`, and with the acquire load of `tail`
+        // in `push`: the bytes before it are read, and may be overwritten.
+        self.tail.store(tail.0, Ordering::Release);
     }
 
     /// Appends the ring's bytes to `out`, and names their writer; `None` if another reader is at
     /// it.
     fn drain(&self, out: &mut Vec<u8>) -> Option<RingOwner> {
-        if !self.begin_draining() {
-            return None;
-        }
-        // A claimer takes `draining` too, so the ring does not change its owner now (invariant 3).
+        let tail = self.begin_draining()?;
+        // A claimer holds `tail` too, so the ring does not change its owner now (invariant 3).
         let owner =
             RingOwner { tid: self.tid.load(Ordering::Relaxed), start: self.start.load(Ordering::Relaxed) };
-        let tail = Mark(self.tail.load(Ordering::Relaxed));
         // Pairs with the release store of `head` in `push`: the bytes before it are written.
         let head = Mark(self.head.load(Ordering::Acquire));
         // More than the ring has: a handler took a write for one that was left, and `head` has
         // stepped back.
         let length = Some(head.bytes_since(tail)).filter(|&length| length <= RING_BYTES).unwrap_or(0);
-        let at = tail.index();
-        let first = length.min(RING_BYTES - at);
         let bytes = self.bytes.get().cast::<u8>().cast_const();
-        // SAFETY: `push` has published `tail..head`, and does not write there before `tail` moves.
-        unsafe {
-            out.extend_from_slice(std::slice::from_raw_parts(bytes.add(at), first));
-            out.extend_from_slice(std::slice::from_raw_parts(bytes, length - first));
+        let mut done = 0;
+        while done < length {
+            let at = (tail.index() + done) % RING_BYTES;
+            let part = (length - done).min(LONGEST).min(RING_BYTES - at);
+            // SAFETY: `push` has published `tail..head`, and does not write there before `tail`
+            // moves.
+            out.extend_from_slice(unsafe { std::slice::from_raw_parts(bytes.add(at), part) });
+            done += part;
+            // Not the end of a record, perhaps, but the owner looks at the position alone while the
+            // ring is held. Pairs with the acquire load of `tail` in `push`: these bytes are read.
+            let position = tail.position().wrapping_add(done as u32);
+            self.tail.store(HELD | u64::from(position), Ordering::Release);
         }
-        // Pairs with the acquire load of `tail` in `push`: these bytes are read, and may be
-        // overwritten.
-        self.tail.store(head.0, Ordering::Release);
         // Pairs with the release store of ORPHANED in `Pool::release`: this load of `head` sees the
         // thread's last record.
         if self.state.load(Ordering::Acquire) == ORPHANED && self.head.load(Ordering::Relaxed) == head.0 {
             // Not a plain store: a claimer may have the state, and puts ORPHANED back when it finds
-            // `draining` taken. Pairs with the acquire exchange in `claim`: the next owner finds
+            // `tail` held. Pairs with the acquire exchange in `claim`: the next owner finds
             // the ring empty.
             let _ = self.state.compare_exchange(ORPHANED, FREE, Ordering::Release, Ordering::Relaxed);
         }
-        self.end_draining();
+        self.end_draining(head);
         Some(owner)
     }
 
@@ -274,22 +344,22 @@ impl Ring {
         {
             return false;
         }
-        if !self.begin_draining() {
+        let Some(tail) = self.begin_draining() else {
             // Pairs with the exchange above, on another thread.
             self.state.store(from, Ordering::Release);
             return false;
-        }
-        let head = self.head.load(Ordering::Relaxed);
+        };
+        let head = Mark(self.head.load(Ordering::Relaxed));
         // An orphan's unread records give way to a living thread's.
-        let left = Mark(head).records_since(Mark(self.tail.load(Ordering::Relaxed)));
-        self.dropped.fetch_add(left, Ordering::Relaxed);
-        self.tail.store(head, Ordering::Relaxed);
+        if head.bytes_since(tail) <= RING_BYTES {
+            self.dropped.fetch_add(head.records_since(tail), Ordering::Relaxed);
+        }
         self.tid.store(owner.tid, Ordering::Relaxed);
         self.start.store(owner.start, Ordering::Relaxed);
         self.writing.reset();
         // Pairs with the acquire load in `Pool::drain_each`.
         self.state.store(OWNED, Ordering::Release);
-        self.end_draining();
+        self.end_draining(head);
         true
     }
 }
@@ -349,7 +419,6 @@ impl Pool {
         for ring in &self.rings {
             if ring.state.load(Ordering::Relaxed) != FREE {
                 ring.tail.store(ring.head.load(Ordering::Relaxed), Ordering::Relaxed);
-                ring.draining.store(false, Ordering::Relaxed);
                 // A write that was interrupted by the handler that forked finds that the ring is no
                 // longer its own.
                 ring.writing.reset();
@@ -382,7 +451,7 @@ impl Pool {
         }
     }
 
-    /// Records dropped since the start, in full rings and for want of one.
+    /// Records dropped since the start: the oldest of full rings, and those that found no ring.
     pub(crate) fn dropped(&self) -> u64 {
         let in_rings = self.rings.iter().map(|ring| ring.dropped.load(Ordering::Relaxed));
         in_rings.fold(self.homeless.load(Ordering::Relaxed), u64::saturating_add)

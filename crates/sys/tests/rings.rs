@@ -201,3 +201,32 @@ fn a_write_that_a_handler_left_mutes_nobody() {
         assert_eq!((LEFT.load(Ordering::Relaxed), records::dropped()), (100, 0));
     });
 }
+
+extern "C" fn leave_writes_into_a_full_ring() {
+    // SAFETY: no other code uses the lower half.
+    let below = unsafe { std::slice::from_raw_parts_mut(STACK.load(Ordering::Relaxed), HALF) };
+    for number in 0..200_000_u64 {
+        if number % 1000 == 0 {
+            entered(below, push_what_faults);
+        }
+        assert!(records::push(&number.to_le_bytes()), "mute at {number}");
+    }
+    let newest = drained();
+    let numbers: Vec<u64> =
+        newest.chunks(8).map(|word| u64::from_le_bytes(word.try_into().unwrap())).collect();
+    assert_eq!(numbers, (200_000 - numbers.len() as u64..200_000).collect::<Vec<_>>());
+    assert_eq!(numbers.len() as u64 + records::dropped(), 200_000);
+}
+
+#[test]
+fn a_left_write_keeps_a_full_ring_moving() {
+    in_child(|| {
+        assert!(records::push(b"first"));
+        assert_eq!(drained(), b"first");
+        on_fault(leave, 0);
+        let mut stack = vec![0_u8; 2 * HALF];
+        STACK.store(stack.as_mut_ptr(), Ordering::Relaxed);
+        entered(&mut stack[HALF..], leave_writes_into_a_full_ring);
+        assert_eq!(LEFT.load(Ordering::Relaxed), 200);
+    });
+}

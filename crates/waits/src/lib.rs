@@ -7,8 +7,9 @@
 //! | `primitive` | atomics, or loom's |
 //! | `memory` | zeroed memory of the kernel's, which never goes |
 //! | `sequence` | words of one writer, which readers see whole |
-//! | [`buckets`] | durations in exponential buckets |
+//! | [`buckets`], `counts` | durations in exponential buckets, and how many of each |
 //! | `share` | who uses a slot, and the runtime's waker in it |
+//! | [`take_slow`] | the requests that took long |
 //! | `slot`, `slab` | what is known of one task; all tasks |
 //! | `rows` | what each thread has added up for each group |
 //! | [`Waiting`] | times are taken as long as one lives |
@@ -32,6 +33,7 @@
 #![deny(unsafe_code)]
 
 pub mod buckets;
+mod counts;
 mod living;
 mod memory;
 mod place_times;
@@ -43,17 +45,23 @@ mod sequence;
 mod share;
 mod slab;
 mod slot;
+mod slow;
 mod stretch;
 mod task;
 mod waiting;
 mod waker;
 
 pub use buckets::Histogram;
-pub use living::{LivingPart, LivingTask, PolledTask, TaskState, living, living_part, polled, wake_unplaced};
+pub use living::{
+    LivingPart, LivingTask, PolledTask, TaskState, WokenPart, living, living_part, polled, wake_unplaced,
+    wake_unplaced_part,
+};
 pub use place_times::{PlaceTime, times_by_place};
 pub use places::Placing;
-pub use read::{GroupWaits, read};
+pub use read::{GroupWaits, read, read_group};
+pub use rows::{capability, groups};
 pub use slab::refused;
+pub use slow::{SlowRequest, note_slow, take_slow};
 pub use stretch::Stretch;
 pub use task::{TaskWaits, Who};
 pub use waiting::{Waiting, is_on, taken_for};

@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use dormouse_clock::{stamp, ticks_to_ns};
 
 use crate::places;
-use crate::rows::{self, Wait};
+use crate::rows::{self, Going, Wait};
 use crate::slab;
-use crate::slot::{PLACES, Slot, at};
+use crate::slot::{PLACES, Slot};
 use crate::stretch::DEPTH;
 use crate::waiting::{is_on, run};
 use crate::waker;
@@ -113,12 +113,12 @@ pub struct PolledTask {
 pub fn polled() -> impl Iterator<Item = PolledTask> {
     let run = run();
     rows::shelves().flat_map(move |(block, shelf)| {
-        std::iter::successors(shelf.polled(), |slot| at(&slot.outer)).take(DEPTH).map_while(move |slot| {
+        let outwards = std::iter::successors(shelf.polled(), |going| going.outer()).take(DEPTH);
+        outwards.map_while(move |Going { slot, begins }| {
             let (stamps, now) = stamps(slot, run)?;
-            let task = slot.task.load(Ordering::Relaxed);
-            let group = slot.group.load(Ordering::Relaxed);
-            let for_ns = ticks_to_ns(now.saturating_sub(stamps.polling));
-            (stamps.polling != 0).then_some(PolledTask { block, task, group, begun: stamps.polling, for_ns })
+            let for_ns = ticks_to_ns(now.saturating_sub(begins));
+            let Stamps { task, group, polling, .. } = stamps;
+            (polling == begins).then_some(PolledTask { block, task, group, begun: begins, for_ns })
         })
     })
 }
@@ -126,6 +126,9 @@ pub fn polled() -> impl Iterator<Item = PolledTask> {
 /// A task as its slot has it, of one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Stamps {
+    pub(crate) task: u64,
+    pub(crate) group: u32,
+    pub(crate) places: [u32; PLACES],
     pub(crate) begun: u64,
     pub(crate) since: u64,
     pub(crate) polling: u64,
@@ -146,6 +149,9 @@ pub(crate) fn stamps(slot: &Slot, run: u64) -> Option<(Stamps, u64)> {
     }
     let load = |word: &AtomicU64| word.load(Ordering::Relaxed);
     let (stamps, is_whole) = slot.sequence.read(|| Stamps {
+        task: load(&slot.task),
+        group: slot.group.load(Ordering::Relaxed),
+        places: slot.places.each_ref().map(|place| place.load(Ordering::Relaxed)),
         begun: load(&slot.begun),
         since: load(&slot.since),
         polling: load(&slot.polling),
@@ -187,17 +193,38 @@ impl Stamps {
 ///
 /// A look at each task, and a wake of those, by the runtime's own waker on this thread.
 pub fn wake_unplaced() -> usize {
+    wake_unplaced_part(0, usize::MAX).woken
+}
+
+/// Some of [`wake_unplaced`], so that somebody with very many tasks may do something else in
+/// between.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WokenPart {
+    /// How many were woken.
+    pub woken: usize,
+    /// Where the next part begins; `None`: all were looked at.
+    pub next: Option<usize>,
+}
+
+/// A part of [`wake_unplaced`], from `from` on: 0, or [`WokenPart::next`] of the part before.
+///
+/// # Cost
+///
+/// A look at `most` places at most, and wakes.
+pub fn wake_unplaced_part(from: usize, most: usize) -> WokenPart {
+    // Else a wake tells no place, and the next call wakes them all again.
+    if !is_on() || !places::are_asked() {
+        return WokenPart { woken: 0, next: None };
+    }
     let run = run();
     let is_meant = |slot: &&'static Slot| {
         look(slot, run).is_some_and(|task| task.state == TaskState::Awaiting && task.places.is_empty())
     };
-    // Else a wake tells no place, and the next call wakes them all again.
-    if !is_on() || !places::are_asked() {
-        return 0;
-    }
     // The runtime's wake is code of the host's: a panic of one is no reason to leave out the rest.
     let is_woken = |slot: &&'static Slot| catch_unwind(|| waker::wake_task(slot)).unwrap_or(false);
-    slab::all().filter(is_meant).filter(is_woken).count()
+    let (slots, all) = slab::part(from, most);
+    let next = from.saturating_add(most);
+    WokenPart { woken: slots.filter(is_meant).filter(is_woken).count(), next: (next < all).then_some(next) }
 }
 
 /// A whole look at a slot.
@@ -208,8 +235,8 @@ pub(crate) fn look(slot: &'static Slot, run: u64) -> Option<LivingTask> {
     // That with which a task begins is none.
     let is_woken = stamps.woken != 0 && stamps.polls != 0;
     Some(LivingTask {
-        task: slot.task.load(Ordering::Relaxed),
-        group: slot.group.load(Ordering::Relaxed),
+        task: stamps.task,
+        group: stamps.group,
         age_ns: (stamps.begun != 0).then(|| ticks_to_ns(now.saturating_sub(stamps.begun))),
         state,
         for_ns: ticks_to_ns(now.saturating_sub(from)),
@@ -218,10 +245,7 @@ pub(crate) fn look(slot: &'static Slot, run: u64) -> Option<LivingTask> {
         await_ns,
         polls: stamps.polls,
         wakes: stamps.wakes + u64::from(is_woken),
-        places: (0..PLACES)
-            .map(|n| slot.places[n].load(Ordering::Relaxed))
-            .filter(|place| *place != 0)
-            .collect(),
+        places: stamps.places.into_iter().filter(|place| *place != 0).collect(),
         has_waker: waker::is_awaited(slot),
     })
 }

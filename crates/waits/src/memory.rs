@@ -1,7 +1,9 @@
 //! Zeroed memory of the kernel's, which never goes.
 //!
 //! It does not come from the allocator: threads that serve requests ask for it, in the midst of a
-//! poll, and an allocator without memory ends the process.
+//! poll, and an allocator without memory ends the process. It is asked for as an allocator asks for
+//! a large block, and no other call is made: a filter of system calls that ends the process for
+//! this one would end it for a large allocation, too.
 //!
 //! # Safety
 //!
@@ -9,8 +11,9 @@
 #![allow(unsafe_code)]
 
 use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
 
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 /// Types for which every byte may be zero, and which threads share.
 ///
@@ -19,33 +22,51 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 /// That is so.
 pub(crate) unsafe trait Zeroed: Sync + 'static {}
 
-/// The contents in a forked child.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum InChild {
-    /// The parent's values.
-    Copied,
-    /// Zeroes.
-    Wiped,
-}
-
 /// `count` values, all of them zero; `None` if the kernel has no memory.
 ///
 /// # Cost
 ///
-/// One or two system calls.
-pub(crate) fn map<T: Zeroed>(count: usize, in_child: InChild) -> Option<&'static [T]> {
+/// A system call.
+pub(crate) fn map<T: Zeroed>(count: usize) -> Option<&'static [T]> {
     let size = count * size_of::<T>();
     // SAFETY: a new mapping, wherever the kernel likes.
     let start = unsafe {
         mmap_anonymous(ptr::null_mut(), size, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
     }
     .ok()?;
-    // SAFETY: our own pages, which nobody has seen.
-    if in_child == InChild::Wiped && unsafe { madvise(start, size, Advice::LinuxWipeOnFork) }.is_err() {
-        // SAFETY: as above.
-        let _gone = unsafe { munmap(start, size) };
-        return None;
-    }
-    // SAFETY: zeroed, aligned to a page, as long as asked for, and never unmapped.
+    // SAFETY: zeroed, aligned to a page, as long as asked for, and unmapped by `put` alone.
     Some(unsafe { std::slice::from_raw_parts(start.cast::<T>(), count) })
+}
+
+/// Puts a mapping into its place, unless a handler of this thread, or another thread, was quicker:
+/// false then, and it is gone.
+pub(crate) fn put<T>(place: &AtomicPtr<T>, made: &'static [T]) -> bool {
+    let start = made.as_ptr().cast_mut();
+    // Release: other threads find it whole.
+    let is_put = place.compare_exchange(ptr::null_mut(), start, Ordering::Release, Ordering::Relaxed).is_ok();
+    if !is_put {
+        // SAFETY: a mapping of `map`'s, which nobody else has seen; the caller has no reference
+        // any more, by the answer.
+        let _gone = unsafe { munmap(start.cast(), size_of_val(made)) };
+    }
+    is_put
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // SAFETY: an atomic, of which zero is a value.
+    unsafe impl Zeroed for AtomicPtr<u8> {}
+
+    #[test]
+    fn a_handler_that_was_quicker_stays() {
+        static PLACE: AtomicPtr<AtomicPtr<u8>> = AtomicPtr::new(ptr::null_mut());
+        let made = map::<AtomicPtr<u8>>(1).unwrap();
+        // As a handler in between does.
+        assert!(put(&PLACE, map::<AtomicPtr<u8>>(1).unwrap()));
+        let there = PLACE.load(Ordering::Relaxed);
+        assert!(!put(&PLACE, made));
+        assert_eq!(PLACE.load(Ordering::Relaxed), there);
+    }
 }

@@ -2,8 +2,13 @@
 
 use std::collections::HashMap;
 
-use crate::living::{TaskState, living};
+use dormouse_clock::ticks_to_ns;
+
+use crate::living::{Stamps, TaskState, stamps};
 use crate::places;
+use crate::slab;
+use crate::slot::Slot;
+use crate::waiting::run;
 
 /// The time that a group's tasks have waited at a place, while somebody asked for places.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,19 +28,36 @@ pub struct PlaceTime {
 ///
 /// # Cost
 ///
-/// A look at each living task, and at the table. Nobody is stopped.
+/// Two looks at each living task that waits at a known place, and one at the table. Nobody is
+/// stopped.
 pub fn times_by_place() -> Vec<PlaceTime> {
-    let mut sums: HashMap<u64, [u64; 2]> = HashMap::new();
-    let mut add = |key, [ns, waits]: [u64; 2]| {
-        let sum = sums.entry(key).or_default();
-        *sum = [sum[0] + ns, sum[1] + waits];
-    };
-    // Tasks first: what ends in between is in the table.
-    for task in living().filter(|task| task.state == TaskState::Awaiting) {
-        let parts = places::parts(task.group, task.places.iter().copied(), task.for_ns);
-        parts.for_each(|(key, ns)| add(key, [ns, 1]));
+    times_by_place_while(|| ())
+}
+
+/// A present wait of a task, at known places.
+fn wait(slot: &Slot, run: u64) -> Option<(Stamps, u64)> {
+    let (stamps, now) = stamps(slot, run)?;
+    let (state, from, _) = stamps.until(now);
+    let is_placed = state == TaskState::Awaiting && stamps.places.iter().any(|place| *place != 0);
+    is_placed.then(|| (stamps, now.saturating_sub(from)))
+}
+
+/// `between` runs between the look at tasks and that at the table.
+fn times_by_place_while(between: impl FnOnce()) -> Vec<PlaceTime> {
+    let run = run();
+    let waits: Vec<_> = slab::all().filter_map(|slot| Some((slot, wait(slot, run)?))).collect();
+    between();
+    let mut sums: HashMap<u64, [u64; 2]> = places::sums().collect();
+    for (slot, (seen, ticks)) in waits {
+        // A wait that has ended since is in the table, or comes too late for it.
+        let lasts = wait(slot, run).is_some_and(|(now, _)| (now.task, now.since) == (seen.task, seen.since));
+        if lasts {
+            for (key, ns) in places::parts(seen.group, seen.places.into_iter(), ticks_to_ns(ticks)) {
+                let sum = sums.entry(key).or_default();
+                *sum = [sum[0] + ns, sum[1] + 1];
+            }
+        }
     }
-    places::sums().for_each(|(key, sum)| add(key, sum));
     let time = |(key, [ns, waits]): (u64, [u64; 2])| PlaceTime {
         group: key as u32,
         place: (key >> 32) as u32,
@@ -43,4 +65,24 @@ pub fn times_by_place() -> Vec<PlaceTime> {
         waits,
     };
     sums.into_iter().map(time).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::{Context, Waker};
+
+    use super::*;
+    use crate::{Placing, TaskWaits, Waiting, Who};
+
+    #[test]
+    fn a_wait_that_ends_meanwhile_counts_once() {
+        let _on = (Waiting::start().unwrap(), Placing::start().unwrap());
+        let who = Who { task: 0xdead_0002, group: 901 };
+        let mut waits = TaskWaits::begun(who);
+        let mut poll = || waits.poll(who, &mut Context::from_waker(Waker::noop()), |cx| cx.waker().clone());
+        let first = poll();
+        let times = times_by_place_while(|| drop((poll(), first)));
+        let waits: u64 = times.iter().filter(|time| time.group == 901).map(|time| time.waits).sum();
+        assert_eq!(waits, 1, "{times:?}");
+    }
 }

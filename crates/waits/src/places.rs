@@ -42,12 +42,13 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use dormouse_clock::ticks_to_ns;
 use dormouse_sys::own_stack;
+use dormouse_sys::process::fork::{Phase, Reset};
 use dormouse_sys::process::identity;
 use dormouse_sys::stack::here;
 
-use crate::memory::{self, InChild, Zeroed};
+use crate::memory::{self, Zeroed};
 use crate::rows::GROUPS;
-use crate::slot::{PLACES, Slot};
+use crate::slot::{PLACES, Slot, at};
 
 /// The place of a waker whose stack is not known: code without frame pointers, or no room.
 pub const UNKNOWN_PLACE: u32 = 1;
@@ -106,16 +107,19 @@ fn begun() -> io::Result<&'static Table> {
     if let Some(table) = table() {
         return Ok(table);
     }
-    let new = memory::map::<Table>(1, InChild::Wiped).and_then(|mapped| mapped.first());
-    let new = new.ok_or(io::ErrorKind::OutOfMemory)?;
-    // Another thread's may be there already; then this one stays unused.
-    let _first = TABLE.compare_exchange(
-        ptr::null_mut(),
-        ptr::from_ref(new).cast_mut(),
-        Ordering::Release,
-        Ordering::Relaxed,
-    );
-    Ok(table().unwrap_or(new))
+    if !FORGET.join() {
+        return Err(io::Error::other("called in the middle of a fork"));
+    }
+    // Another thread's may be there already.
+    memory::put(&TABLE, memory::map::<Table>(1).ok_or(io::ErrorKind::OutOfMemory)?);
+    Ok(table().ok_or(io::ErrorKind::OutOfMemory)?)
+}
+
+/// A forked child has no places.
+static FORGET: Reset = Reset::new(Phase::Places, forget);
+
+fn forget() {
+    TABLE.store(ptr::null_mut(), Ordering::Relaxed);
 }
 
 /// Has places taken as long as it lives, where times are ([`crate::Waiting`]). Several count.
@@ -154,12 +158,14 @@ pub(crate) fn are_asked() -> bool {
     table().is_some_and(|table| table.asked.load(Ordering::Relaxed) > 0)
 }
 
-/// A leaf of the slot's task takes a waker, on this thread. Its stack is that of the caller's
-/// caller, into which this is inlined.
+/// A leaf of the slot's task takes a waker, on this thread, if that polls the task. Its stack is
+/// that of the caller's caller, into which this is inlined.
 #[inline(always)]
-pub(crate) fn take(slot: &Slot) {
+pub(crate) fn take(slot: &Slot, is_polled_here: impl FnOnce(&Slot) -> bool) {
     if let Some(table) = table()
         && (table.asked.load(Ordering::Relaxed) > 0 || slot.places[0].load(Ordering::Relaxed) != 0)
+        // A clone of a clone, elsewhere, is nobody's wait.
+        && is_polled_here(at(&slot.cell).unwrap_or(slot))
     {
         table.note(slot, here());
     }
@@ -219,7 +225,7 @@ impl Table {
     fn note(&self, slot: &Slot, (frame, stack): (usize, usize)) {
         let mut frames = [0; FRAMES];
         let top = slot.top.load(Ordering::Relaxed);
-        // A clone of a clone, out of the task's polls, is nobody's wait.
+        // So is one that a handler makes beside the poll.
         if slot.polling.load(Ordering::Relaxed) == 0 || top <= stack {
             return;
         }

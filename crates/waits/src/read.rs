@@ -6,9 +6,11 @@ use std::sync::atomic::Ordering;
 use dormouse_clock::{stamp, ticks_to_ns};
 
 use crate::buckets::Histogram;
+use crate::counts::Time;
 use crate::living::{TaskState, stamps};
-use crate::rows::{self, GROUPS, Shelf, Time, row_of};
+use crate::rows::{self, GROUPS, Shelf, row_of};
 use crate::slab;
+use crate::slot::Slot;
 use crate::waiting::run;
 
 /// The times of a group since the first [`crate::Waiting`], in nanoseconds. Those of the present
@@ -34,6 +36,14 @@ pub struct GroupWaits {
 }
 
 impl GroupWaits {
+    /// So many ticks of the present waits are of tasks that are runnable: they were counted with
+    /// those that await.
+    fn split(&mut self, runnable: u64) {
+        let ns = ticks_to_ns(runnable).min(self.await_ns);
+        self.await_ns -= ns;
+        self.runnable_ns += ns;
+    }
+
     /// The times since `before`, an earlier look at the group.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
@@ -55,20 +65,37 @@ impl GroupWaits {
 ///
 /// # Cost
 ///
-/// A look at each thread's rows, and at each living task. Nobody is stopped.
+/// A look at each thread's rows, and at each living task; 10 KB for each group. Nobody is stopped.
 pub fn read() -> Vec<GroupWaits> {
     let run = run();
     let shelves: Vec<_> = rows::shelves().map(|(_, shelf)| shelf).collect();
     let mut groups: Vec<_> = (0..GROUPS).filter_map(|row| read_row(row, &shelves, run)).collect();
-    for (row, ticks) in runnable(run) {
-        if let Ok(at) = groups.binary_search_by_key(&(row as u32), |of| of.group) {
-            // They wait, and were counted with those that await.
-            let ns = ticks_to_ns(ticks).min(groups[at].await_ns);
-            groups[at].await_ns -= ns;
-            groups[at].runnable_ns += ns;
-        }
+    let mut ticks = HashMap::new();
+    for (row, lasting) in runnable(run, |_| true) {
+        *ticks.entry(row as u32).or_insert(0) += lasting;
+    }
+    for of in &mut groups {
+        of.split(ticks.get(&of.group).copied().unwrap_or_default());
     }
     groups
+}
+
+/// Reads one group; `None` if it has no times. One whose number is past the table's has none of its
+/// own.
+///
+/// # Cost
+///
+/// A look at a row of each thread, and at the group of each living task. Nobody is stopped.
+pub fn read_group(group: u32) -> Option<GroupWaits> {
+    let row = group as usize;
+    if row >= GROUPS {
+        return None;
+    }
+    let run = run();
+    let shelves: Vec<_> = rows::shelves().map(|(_, shelf)| shelf).collect();
+    let mut of = read_row(row, &shelves, run)?;
+    of.split(runnable(run, |other| other == row).map(|(_, lasting)| lasting).sum());
+    Some(of)
 }
 
 fn read_row(number: usize, shelves: &[&Shelf], run: u64) -> Option<GroupWaits> {
@@ -78,7 +105,7 @@ fn read_row(number: usize, shelves: &[&Shelf], run: u64) -> Option<GroupWaits> {
     let (mut open, mut beginnings) = (0_u64, 0_u64);
     // One moment for all rows: waits that begin in one and end in another add up to theirs.
     let now = stamp();
-    for row in rows() {
+    for (row, _) in rows() {
         let sums = row.sums(run);
         for (to, from) in ticks.iter_mut().zip(sums.ticks) {
             *to = to.wrapping_add(from);
@@ -93,23 +120,25 @@ fn read_row(number: usize, shelves: &[&Shelf], run: u64) -> Option<GroupWaits> {
     ticks[Time::Await as usize] += lasting.max(0).cast_unsigned();
     let [poll_ns, runnable_ns, await_ns] = ticks.map(ticks_to_ns);
     let mut of = GroupWaits { group: number as u32, poll_ns, runnable_ns, await_ns, ..GroupWaits::default() };
-    for row in rows() {
-        row.add_to(Time::Poll, &mut of.polls);
-        row.add_to(Time::Runnable, &mut of.delays);
-        row.add_to(Time::Await, &mut of.awaits);
-        row.add_to(Time::Request, &mut of.requests);
+    for counts in rows().filter_map(|(_, counts)| counts) {
+        counts.add_to(Time::Poll, &mut of.polls);
+        counts.add_to(Time::Runnable, &mut of.delays);
+        counts.add_to(Time::Await, &mut of.awaits);
+        counts.add_to(Time::Request, &mut of.requests);
     }
     Some(of)
 }
 
-/// For how long the tasks that are runnable have been so, by the numbers of their rows.
-fn runnable(run: u64) -> HashMap<usize, u64> {
-    let mut rows = HashMap::new();
-    for slot in slab::all().filter(|slot| slot.woken.load(Ordering::Relaxed) != 0) {
-        let Some((stamps, now)) = stamps(slot, run) else { continue };
-        if let (TaskState::Runnable, from, _) = stamps.until(now) {
-            *rows.entry(row_of(slot.group.load(Ordering::Relaxed))).or_insert(0) += now.saturating_sub(from);
-        }
-    }
-    rows
+/// The tasks that are runnable, by the numbers of their rows, and for how long they have been so;
+/// those of such rows.
+fn runnable(run: u64, of: impl Fn(usize) -> bool) -> impl Iterator<Item = (usize, u64)> {
+    let is_meant = move |slot: &&'static Slot| {
+        slot.woken.load(Ordering::Relaxed) != 0 && of(row_of(slot.group.load(Ordering::Relaxed)))
+    };
+    slab::all().filter(is_meant).filter_map(move |slot| {
+        let (stamps, now) = stamps(slot, run)?;
+        let (state, from, _) = stamps.until(now);
+        let row = row_of(stamps.group);
+        (state == TaskState::Runnable).then(|| (row, now.saturating_sub(from)))
+    })
 }

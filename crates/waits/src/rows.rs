@@ -1,8 +1,8 @@
 //! The times that each thread has added up for each group.
 //!
-//! A thread writes rows of its own alone, so to add is a load and a store. A row is found by the
-//! thread's block and the group's number; the next thread in the block goes on with it, so nothing
-//! is lost when threads end, and a sum over all rows never goes back.
+//! A thread writes its own shelf alone, so to add is a load and a store. The next thread in the
+//! block goes on with the shelf, so nothing is lost when threads end, and a sum over all rows never
+//! goes back.
 //!
 //! # Waits that last
 //!
@@ -12,11 +12,17 @@
 //! reader that meets a wait in neither row, or in both, is wrong by less than its reading took,
 //! however long the wait was.
 //!
+//! # Memory
+//!
+//! A shelf has room for all rows: 74 KB, of which the kernel gives as much as is written to. The
+//! histograms of a row are mapped at its first use, within a budget ([`counts`](crate::counts)).
+//!
 //! # Invariants
 //!
-//! 1. A row is written by the thread that has its block.
-//! 2. A shelf and a row stay where they are. A forked child finds them empty.
+//! 1. A shelf is written by the thread that has its block.
+//! 2. A shelf and its histograms stay where they are. A forked child has none.
 //! 3. `open`, `beginnings` and `polling` are of one run.
+//! 4. One row at most has a `polling`: the shelf's `charged`.
 //!
 //! # Async-signal-safety
 //!
@@ -27,38 +33,23 @@
 //! The unsafe code makes references of pointers that are null or into mappings that stay.
 #![allow(unsafe_code)]
 
+use std::cell::Cell;
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
-use dormouse_clock::ticks_to_ns;
-use dormouse_sys::thread::{self, MAX_THREADS, ThreadBlock};
+use dormouse_clock::stamp;
+use dormouse_sys::Capability;
+use dormouse_sys::thread::{self, MAX_THREADS};
 
-use crate::buckets::{self, BUCKETS, Histogram};
-use crate::memory::{self, InChild, Zeroed};
+use crate::counts::{Counts, MOST, Time, add};
+use crate::memory::{self, Zeroed};
 use crate::sequence::Sequence;
 use crate::slot::{Slot, at};
 
 /// The groups that have rows of their own, by number. Further ones share the first row.
 pub(crate) const GROUPS: usize = 1025;
 
-/// The times that are added up.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(usize)]
-pub(crate) enum Time {
-    /// In polls.
-    Poll = 0,
-    /// From a wake to the poll that follows.
-    Runnable = 1,
-    /// From the end of a poll to the wake that follows.
-    Await = 2,
-    /// From the begin of a request to its end.
-    Request = 3,
-}
-
-/// How many of them there are.
-const TIMES: usize = 4;
-
-/// The times that one thread has added up for one group.
+/// The sums of one thread for one group.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Row {
@@ -73,11 +64,6 @@ pub(crate) struct Row {
     polling: AtomicU64,
     /// The run of these.
     run: AtomicU64,
-    max_ns: [AtomicU64; TIMES],
-    max_task: [AtomicU64; TIMES],
-    counts: [[AtomicU64; BUCKETS]; TIMES],
-    /// The last request of each bucket.
-    requests: [AtomicU64; BUCKETS],
 }
 
 /// The sums of a row, of one moment.
@@ -89,61 +75,155 @@ pub(crate) struct Sums {
     pub(crate) polling: u64,
 }
 
+/// A stretch that goes on: the slot of its task, and when it began, as a stamp. One that is over
+/// has another beginning in its slot, or none, whoever has the slot by then.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Going {
+    pub(crate) slot: &'static Slot,
+    pub(crate) begins: u64,
+}
+
+impl Going {
+    #[inline]
+    pub(crate) fn is_over(self) -> bool {
+        self.slot.polling.load(Ordering::Relaxed) != self.begins
+    }
+
+    #[inline]
+    pub(crate) fn is(self, other: Self) -> bool {
+        ptr::eq(self.slot, other.slot) && self.begins == other.begins
+    }
+
+    /// The stretch outside of it; `None` also if the slot's task was polled again since.
+    pub(crate) fn outer(self) -> Option<Self> {
+        let slot = at(&self.slot.outer)?;
+        let is_its = self.slot.outer_of.load(Ordering::Relaxed) == self.begins;
+        is_its.then(|| Self { slot, begins: self.slot.outer_begins.load(Ordering::Relaxed) })
+    }
+
+    /// Says which one is outside of it. The thread's.
+    #[inline]
+    pub(crate) fn set_outer(self, outer: Option<Self>) {
+        match outer {
+            None => self.slot.outer.store(ptr::null_mut(), Ordering::Relaxed),
+            Some(outer) => {
+                self.slot.outer_of.store(self.begins, Ordering::Relaxed);
+                self.slot.outer_begins.store(outer.begins, Ordering::Relaxed);
+                // Release: a reader that finds it finds the beginnings.
+                self.slot.outer.store(ptr::from_ref(outer.slot).cast_mut(), Ordering::Release);
+            }
+        }
+    }
+}
+
 /// The rows of one thread.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub(crate) struct Shelf {
-    /// The innermost task that the thread polls.
+    /// The start number of the thread that has the shelf, and the index of its block.
+    start: AtomicU64,
+    index: AtomicUsize,
+    /// The innermost task that the thread polls, and since when.
     polled: AtomicPtr<Slot>,
-    rows: [AtomicPtr<Row>; GROUPS],
+    begins: AtomicU64,
+    /// The row that is charged with that; null: none is.
+    charged: AtomicPtr<Row>,
+    /// By row: null, if it was never used.
+    counts: [AtomicPtr<Counts>; GROUPS],
+    rows: [Row; GROUPS],
+}
+
+/// A row, and where its histograms are.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Account {
+    pub(crate) row: &'static Row,
+    pub(crate) counts: &'static Counts,
 }
 
 // SAFETY: atomics alone.
-unsafe impl Zeroed for Row {}
+unsafe impl Zeroed for Counts {}
 // SAFETY: as above.
 unsafe impl Zeroed for Shelf {}
 
 static SHELVES: [AtomicPtr<Shelf>; MAX_THREADS] = [const { AtomicPtr::new(ptr::null_mut()) }; MAX_THREADS];
 
-/// Adds, for the only writer of `to`.
-#[inline]
-pub(crate) fn add(to: &AtomicU64, more: u64) {
-    // Release: who sees it sees what the thread has written before.
-    to.store(to.load(Ordering::Relaxed).wrapping_add(more), Ordering::Release);
+/// Histograms of other rows than row 0.
+static MADE: AtomicU64 = AtomicU64::new(0);
+
+/// The rows that some thread has used, and how many.
+static USED: [AtomicBool; GROUPS] = [const { AtomicBool::new(false) }; GROUPS];
+static GROUPS_USED: AtomicUsize = AtomicUsize::new(0);
+
+/// Rows without histograms of their own.
+static CROWDED: AtomicU64 = AtomicU64::new(0);
+
+thread_local! {
+    static HERE: Cell<Option<&'static Shelf>> = const { Cell::new(None) };
 }
 
-/// The calling thread's block and shelf; `None` where there is no memory, or no block for the
+/// The calling thread's shelf; `None` where there is no memory, or no block for the
 /// thread.
 #[inline]
-pub(crate) fn own() -> Option<(&'static ThreadBlock, &'static Shelf)> {
-    let block = thread::current()?;
-    let place = &SHELVES[block.index()];
-    // SAFETY: null, or a mapping that stays. Acquire: pairs with the store in `begin`.
-    match unsafe { place.load(Ordering::Acquire).as_ref() } {
-        Some(shelf) => Some((block, shelf)),
-        None => begin(place).map(|shelf| (block, shelf)),
+pub(crate) fn own() -> Option<&'static Shelf> {
+    match HERE.get() {
+        None => arrive(),
+        here => here,
     }
 }
 
 #[cold]
-fn begin(place: &AtomicPtr<Shelf>) -> Option<&'static Shelf> {
-    put(place, memory::map::<Shelf>(1, InChild::Wiped)?.first()?)
+fn arrive() -> Option<&'static Shelf> {
+    let block = thread::current().filter(|_| thread::on_thread_exit(depart))?;
+    let place = &SHELVES[block.index()];
+    // Acquire: pairs with the exchange in `put`.
+    if place.load(Ordering::Acquire).is_null() {
+        memory::put(place, memory::map::<Shelf>(1)?);
+    }
+    // SAFETY: a mapping that stays.
+    let shelf = unsafe { place.load(Ordering::Acquire).as_ref() }?;
+    // The thread before may have been ended from outside, in the midst of a poll.
+    shelf.polls(None, None);
+    shelf.start.store(block.start(), Ordering::Relaxed);
+    shelf.index.store(block.index(), Ordering::Relaxed);
+    HERE.set(Some(shelf));
+    Some(shelf)
 }
 
-/// Puts a mapping into its place, unless a handler of this thread was quicker: what is there then.
-fn put<T>(place: &AtomicPtr<T>, made: &'static T) -> Option<&'static T> {
-    let made = ptr::from_ref(made).cast_mut();
-    // Release: other threads find it whole.
-    let there = place.compare_exchange(ptr::null_mut(), made, Ordering::Release, Ordering::Relaxed);
-    // SAFETY: in a mapping that stays.
-    unsafe { there.map_or_else(|there| there, |_| made).as_ref() }
+/// The calling thread ends. Stretches that it has left behind end with it, as far as it is charged
+/// with them.
+fn depart() {
+    if let Some(shelf) = HERE.take() {
+        shelf.stop(stamp());
+        shelf.polls(None, None);
+    }
+}
+
+/// In a forked child: no thread has a shelf.
+pub(crate) fn forget() {
+    HERE.set(None);
+    // Looked at first: what is written to is copied.
+    for place in SHELVES.iter().filter(|place| !place.load(Ordering::Relaxed).is_null()) {
+        place.store(ptr::null_mut(), Ordering::Relaxed);
+    }
+    for used in USED.iter().filter(|used| used.load(Ordering::Relaxed)) {
+        used.store(false, Ordering::Relaxed);
+    }
+    GROUPS_USED.store(0, Ordering::Relaxed);
+    MADE.store(0, Ordering::Relaxed);
+    CROWDED.store(0, Ordering::Relaxed);
 }
 
 /// All shelves, with the numbers of their blocks.
 pub(crate) fn shelves() -> impl Iterator<Item = (usize, &'static Shelf)> {
     SHELVES.iter().enumerate().filter_map(|(block, place)| {
-        // SAFETY: null, or a mapping that stays. Acquire: pairs with the store in `begin`.
+        // SAFETY: null, or a mapping that stays. Acquire: pairs with the exchange in `put`.
         unsafe { place.load(Ordering::Acquire).as_ref() }.map(|shelf| (block, shelf))
     })
+}
+
+/// How many groups have times, those together that share row 0.
+pub fn groups() -> usize {
+    GROUPS_USED.load(Ordering::Relaxed)
 }
 
 /// The number of the row in which a group's times are.
@@ -152,44 +232,124 @@ pub(crate) fn row_of(group: u32) -> usize {
     if (group as usize) < GROUPS { group as usize } else { 0 }
 }
 
+/// A line of `dormouse doctor`, if there is something to complain of.
+pub fn capability() -> Option<Capability> {
+    let (crowded, refused) = (CROWDED.load(Ordering::Relaxed), crate::slab::refused());
+    let detail = format!(
+        "{crowded} times a thread found no room for a group's percentiles, which are in those of group 0; \
+         {refused} tasks found no room, and have no times"
+    );
+    (crowded + refused > 0).then(|| Capability::limited("waits.room", detail))
+}
+
 impl Shelf {
-    /// The row of a group, for the shelf's own thread.
+    /// The start number of the thread that has it.
     #[inline]
-    pub(crate) fn row(&self, group: u32) -> Option<&'static Row> {
-        let place = &self.rows[row_of(group)];
+    pub(crate) fn start(&self) -> u64 {
+        self.start.load(Ordering::Relaxed)
+    }
+
+    /// The index of the thread's block.
+    pub(crate) fn index(&self) -> usize {
+        self.index.load(Ordering::Relaxed)
+    }
+
+    /// The account of a group, for the shelf's own thread.
+    #[inline]
+    pub(crate) fn account(&'static self, group: u32) -> Option<Account> {
+        let number = row_of(group);
         // SAFETY: null, or in a mapping that stays.
-        match unsafe { place.load(Ordering::Relaxed).as_ref() } {
-            Some(row) => Some(row),
-            None => Self::make(place),
-        }
+        let counts = match unsafe { self.counts[number].load(Ordering::Relaxed).as_ref() } {
+            Some(counts) => counts,
+            None => self.begin(number)?,
+        };
+        Some(Account { row: &self.rows[number], counts })
     }
 
-    /// A row for the place, by one mapping: a handler of the thread in between may make one, too.
+    /// A row's first use.
     #[cold]
-    fn make(place: &AtomicPtr<Row>) -> Option<&'static Row> {
-        put(place, memory::map::<Row>(1, InChild::Wiped)?.first()?)
+    fn begin(&self, number: usize) -> Option<&'static Counts> {
+        let place = &self.counts[number];
+        let is_allowed = number == 0 || MADE.load(Ordering::Relaxed) < MOST;
+        if let Some(made) = is_allowed.then(|| memory::map::<Counts>(1)).flatten() {
+            if memory::put(place, made) && number != 0 {
+                MADE.fetch_add(1, Ordering::Relaxed);
+            }
+        } else {
+            if number == 0 {
+                return None;
+            }
+            CROWDED.fetch_add(1, Ordering::Relaxed);
+            self.account_of_all()?;
+            // Release: as in `put`. A handler of the thread may have been quicker.
+            let shared = self.counts[0].load(Ordering::Relaxed);
+            let _there =
+                place.compare_exchange(ptr::null_mut(), shared, Ordering::Release, Ordering::Relaxed);
+        }
+        if !USED[number].swap(true, Ordering::Relaxed) {
+            GROUPS_USED.fetch_add(1, Ordering::Relaxed);
+        }
+        // SAFETY: a mapping that stays.
+        unsafe { place.load(Ordering::Relaxed).as_ref() }
     }
 
-    /// The row with that number, if the thread has one, for others.
-    pub(crate) fn peek(&self, row: usize) -> Option<&'static Row> {
-        // SAFETY: null, or in a mapping that stays. Acquire: pairs with the store in `make`.
-        unsafe { self.rows[row].load(Ordering::Acquire).as_ref() }
+    /// Has row 0 begin.
+    fn account_of_all(&self) -> Option<()> {
+        if self.counts[0].load(Ordering::Relaxed).is_null() {
+            self.begin(0)?;
+        }
+        Some(())
+    }
+
+    /// The row with that number, if the thread has used it, for others; and its histograms, if it
+    /// has some of its own.
+    pub(crate) fn peek(&self, number: usize) -> Option<(&Row, Option<&'static Counts>)> {
+        // Acquire: pairs with the exchange in `put`.
+        let counts = self.counts[number].load(Ordering::Acquire);
+        let is_own = number == 0 || counts != self.counts[0].load(Ordering::Relaxed);
+        // SAFETY: null, or in a mapping that stays.
+        let counts = unsafe { counts.as_ref() }?;
+        Some((&self.rows[number], is_own.then_some(counts)))
     }
 
     /// The innermost task that the thread polls.
     #[inline]
-    pub(crate) fn polled(&self) -> Option<&'static Slot> {
-        at(&self.polled)
+    pub(crate) fn polled(&self) -> Option<Going> {
+        let slot = at(&self.polled)?;
+        Some(Going { slot, begins: self.begins.load(Ordering::Relaxed) })
     }
 
-    /// Says which one that is, from now on. The thread's.
+    /// Says which one that is from now on, and which row is charged with it. The thread's.
     #[inline]
-    pub(crate) fn polls(&self, slot: *const Slot) {
-        self.polled.store(slot.cast_mut(), Ordering::Relaxed);
+    pub(crate) fn polls(&self, going: Option<Going>, charged: Option<&'static Row>) {
+        let (slot, begins) =
+            going.map_or((ptr::null(), 0), |going| (ptr::from_ref(going.slot), going.begins));
+        self.begins.store(begins, Ordering::Relaxed);
+        // Release: a reader that finds the slot finds the beginning.
+        self.polled.store(slot.cast_mut(), Ordering::Release);
+        self.charged
+            .store(charged.map_or(ptr::null_mut(), |row| ptr::from_ref(row).cast_mut()), Ordering::Relaxed);
+    }
+
+    /// The row that is charged is so no longer. The thread's.
+    #[inline]
+    pub(crate) fn stop(&self, now: u64) {
+        // SAFETY: null, or in a mapping that stays.
+        if let Some(row) = unsafe { self.charged.load(Ordering::Relaxed).as_ref() } {
+            row.sequence.write(|| row.stop(now));
+        }
     }
 }
 
 impl Row {
+    #[cold]
+    fn begin_run(&self, run: u64) {
+        for word in [&self.open, &self.beginnings, &self.polling] {
+            word.store(0, Ordering::Relaxed);
+        }
+        self.run.store(run, Ordering::Relaxed);
+    }
+
     /// Writes sums, of a run, which is not older than the last one's. The thread's.
     #[inline]
     fn write(&self, run: u64, write: impl FnOnce()) {
@@ -199,14 +359,6 @@ impl Row {
             }
             write();
         });
-    }
-
-    #[cold]
-    fn begin_run(&self, run: u64) {
-        for word in [&self.open, &self.beginnings, &self.polling] {
-            word.store(0, Ordering::Relaxed);
-        }
-        self.run.store(run, Ordering::Relaxed);
     }
 
     /// A wait begins.
@@ -256,53 +408,24 @@ impl Row {
         });
     }
 
-    /// A poll ends, and a wait begins: of a task with times of that run.
+    /// A poll ends, and a wait begins: of a task with times of that run. `is_charged`: the row was
+    /// charged with the poll up to now.
     #[inline]
-    pub(crate) fn poll_ends(&self, run: u64, now: u64) {
+    pub(crate) fn poll_ends(&self, run: u64, now: u64, is_charged: bool) {
         self.sequence.write(|| {
-            self.stop(now);
+            if is_charged {
+                self.stop(now);
+            }
             if self.run.load(Ordering::Relaxed) == run {
                 self.open(now);
             }
         });
     }
 
-    /// As [`Row::poll_ends`], of a poll that is not the innermost.
-    pub(crate) fn stretch_ends(&self, run: u64, now: u64) {
-        self.sequence.write(|| {
-            if self.run.load(Ordering::Relaxed) == run {
-                self.open(now);
-            }
-        });
-    }
-
-    /// The poll of another task begins inside of the one that goes on.
-    #[inline]
-    pub(crate) fn pauses(&self, now: u64) {
-        self.sequence.write(|| self.stop(now));
-    }
-
-    /// That poll has ended.
+    /// The poll of another task has ended inside of one that goes on.
     #[inline]
     pub(crate) fn goes_on(&self, now: u64) {
         self.sequence.write(|| self.polling.store(now, Ordering::Relaxed));
-    }
-
-    /// Counts a time of a task that is over.
-    #[inline]
-    pub(crate) fn count(&self, time: Time, ticks: u64, task: u64) {
-        let (ns, at) = (ticks_to_ns(ticks), time as usize);
-        let bucket = buckets::place(ns);
-        add(&self.counts[at][bucket], 1);
-        if time == Time::Request {
-            self.requests[bucket].store(task, Ordering::Relaxed);
-        }
-        if ns > self.max_ns[at].load(Ordering::Relaxed) {
-            self.sequence.write(|| {
-                self.max_ns[at].store(ns, Ordering::Relaxed);
-                self.max_task[at].store(task, Ordering::Relaxed);
-            });
-        }
     }
 
     /// The sums, with what lasts if it is of that run.
@@ -317,25 +440,6 @@ impl Row {
             Sums { ticks, open, beginnings, polling: load(&self.polling) }
         };
         self.sequence.read(read).0
-    }
-
-    /// Adds the row to a histogram.
-    pub(crate) fn add_to(&self, time: Time, histogram: &mut Histogram) {
-        let at = time as usize;
-        for (to, from) in histogram.buckets.iter_mut().zip(&self.counts[at]) {
-            *to += from.load(Ordering::Relaxed);
-        }
-        let max = || (self.max_ns[at].load(Ordering::Relaxed), self.max_task[at].load(Ordering::Relaxed));
-        let ((ns, task), _) = self.sequence.read(max);
-        if ns > histogram.max_ns {
-            (histogram.max_ns, histogram.max_task) = (ns, task);
-        }
-        if time == Time::Request {
-            for (to, from) in histogram.tasks.iter_mut().zip(&self.requests) {
-                // Of those of several threads it is one.
-                *to = (*to).max(from.load(Ordering::Relaxed));
-            }
-        }
     }
 }
 

@@ -17,7 +17,7 @@
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
-use crate::memory::{self, InChild};
+use crate::memory;
 use crate::slot::Slot;
 
 /// How many slots are mapped at once.
@@ -30,8 +30,8 @@ const CHUNKS: usize = 1024;
 const LISTS: usize = 16;
 
 static MAPPED: [AtomicPtr<Slot>; CHUNKS] = [const { AtomicPtr::new(ptr::null_mut()) }; CHUNKS];
-/// How many chunks there are.
-static COUNT: AtomicU32 = AtomicU32::new(0);
+/// How many slots somebody has had: those from here on are as the kernel gives them.
+static USED: AtomicU32 = AtomicU32::new(0);
 /// Tasks for which there was no slot.
 static REFUSED: AtomicU64 = AtomicU64::new(0);
 
@@ -42,7 +42,7 @@ struct List(AtomicU64);
 static FREE: [List; LISTS] = [const { List(AtomicU64::new(0)) }; LISTS];
 
 fn slot(index: u32) -> Option<&'static Slot> {
-    // Acquire: pairs with the exchange in `grow`.
+    // Acquire: pairs with the exchange in `put`.
     let chunk = MAPPED.get(index as usize / CHUNK)?.load(Ordering::Acquire);
     // SAFETY: null, or a chunk of that many slots, which stays.
     (!chunk.is_null()).then(|| unsafe { &*chunk.add(index as usize % CHUNK) })
@@ -62,12 +62,13 @@ impl List {
         }
     }
 
-    /// Puts a chain of slots, from `first` to `last`, in front.
-    fn push(&self, first: u32, last: &Slot) {
+    /// Puts a slot in front.
+    fn push(&self, slot: &Slot) {
+        let number = u64::from(slot.index.load(Ordering::Relaxed) + 1);
         let mut head = self.0.load(Ordering::Relaxed);
         loop {
-            last.next.store(head as u32, Ordering::Relaxed);
-            let changed = (head >> 32).wrapping_add(1) << 32 | u64::from(first + 1);
+            slot.next.store(head as u32, Ordering::Relaxed);
+            let changed = (head >> 32).wrapping_add(1) << 32 | number;
             // Release: who pops finds the slot as it was left.
             match self.0.compare_exchange_weak(head, changed, Ordering::Release, Ordering::Relaxed) {
                 Ok(_) => return,
@@ -81,7 +82,7 @@ impl List {
 /// tasks say different numbers.
 pub(crate) fn take(near: usize) -> Option<&'static Slot> {
     let home = near % LISTS;
-    let found = FREE[home].pop().or_else(|| FREE.iter().find_map(List::pop)).or_else(|| grow(&FREE[home]));
+    let found = FREE[home].pop().or_else(|| FREE.iter().find_map(List::pop)).or_else(fresh);
     match found {
         Some(slot) => slot.home.store(home as u32, Ordering::Relaxed),
         None => _ = REFUSED.fetch_add(1, Ordering::Relaxed),
@@ -89,54 +90,49 @@ pub(crate) fn take(near: usize) -> Option<&'static Slot> {
     found
 }
 
-/// Maps a chunk: its first slot, with the others in `list`.
+/// A slot that nobody has had yet.
+fn fresh() -> Option<&'static Slot> {
+    let mut index = USED.load(Ordering::Relaxed);
+    loop {
+        let Some(slot) = slot(index) else {
+            grow(index as usize / CHUNK)?;
+            continue;
+        };
+        // Release: a look at all slots finds the chunk of this one.
+        match USED.compare_exchange_weak(index, index + 1, Ordering::Release, Ordering::Relaxed) {
+            Ok(_) => {
+                slot.index.store(index, Ordering::Relaxed);
+                return Some(slot);
+            }
+            Err(now) => index = now,
+        }
+    }
+}
+
+/// Maps the chunk with that number, unless another thread was quicker.
 #[cold]
-fn grow(list: &List) -> Option<&'static Slot> {
-    let count = COUNT.load(Ordering::Acquire) as usize;
-    if count >= CHUNKS {
-        return None;
-    }
-    let chunk = memory::map::<Slot>(CHUNK, InChild::Copied)?;
-    let own = chunk.as_ptr().cast_mut();
-    // A place for it; other threads grow at the same time.
-    let at = (count..CHUNKS).find(|&at| {
-        // Release: who finds it finds it zeroed.
-        MAPPED[at].compare_exchange(ptr::null_mut(), own, Ordering::Release, Ordering::Relaxed).is_ok()
-    })?;
-    COUNT.fetch_max(at as u32 + 1, Ordering::Release);
-    let first = (at * CHUNK) as u32;
-    for (n, slot) in (0..).zip(chunk) {
-        slot.index.store(first + n, Ordering::Relaxed);
-        slot.next.store(first + n + 2, Ordering::Relaxed);
-    }
-    list.push(first + 1, &chunk[CHUNK - 1]);
-    Some(&chunk[0])
+fn grow(number: usize) -> Option<()> {
+    let place = MAPPED.get(number)?;
+    memory::put(place, memory::map::<Slot>(CHUNK)?);
+    Some(())
 }
 
 /// Gives back a slot that nobody uses any more.
 pub(crate) fn give_back(slot: &Slot) {
     let home = slot.home.load(Ordering::Relaxed) as usize % LISTS;
-    FREE[home].push(slot.index.load(Ordering::Relaxed), slot);
+    FREE[home].push(slot);
 }
 
-/// All slots, used and free.
+/// All slots that somebody has had, used and free.
 pub(crate) fn all() -> impl Iterator<Item = &'static Slot> {
-    let count = COUNT.load(Ordering::Acquire) as usize;
-    MAPPED[..count].iter().flat_map(|chunk| {
-        // Acquire: pairs with the exchange in `grow`.
-        let chunk = chunk.load(Ordering::Acquire);
-        if chunk.is_null() {
-            return &[][..];
-        }
-        // SAFETY: a chunk of that many slots, which stays.
-        unsafe { std::slice::from_raw_parts(chunk, CHUNK) }
-    })
+    part(0, usize::MAX).0
 }
 
 /// At most `most` slots from the one with this index on, used and free; and how many there are in
 /// all.
 pub(crate) fn part(from: usize, most: usize) -> (impl Iterator<Item = &'static Slot>, usize) {
-    let all = COUNT.load(Ordering::Acquire) as usize * CHUNK;
+    // Acquire: pairs with the exchange in `fresh`.
+    let all = USED.load(Ordering::Acquire) as usize;
     let end = all.min(from.saturating_add(most));
     ((from.min(end)..end).filter_map(|index| slot(index as u32)), all)
 }

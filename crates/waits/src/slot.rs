@@ -6,7 +6,7 @@
 //!
 //! # Invariants
 //!
-//! 1. The task alone writes the fields from `sequence` on, within a write of the sequence.
+//! 1. The task alone writes its stamps and sums, within a write of the sequence.
 //! 2. `life` is odd while a task holds the slot. It is never the same for two tasks, until it has
 //!    gone around.
 //! 3. A slot of the present run is in a poll, or has an open wait in one row.
@@ -27,6 +27,7 @@ use crate::share::Share;
 /// The places of one wait: a task may wait for several things at once.
 pub(crate) const PLACES: usize = 4;
 
+/// The first three cache lines are those that a poll uses.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Slot {
@@ -41,13 +42,12 @@ pub(crate) struct Slot {
     pub(crate) woken: AtomicU64,
     /// The slot of the task that this one wakes; null: this one is it.
     pub(crate) of: AtomicPtr<Slot>,
-    /// The slab's: its number, and the list where it belongs.
-    pub(crate) index: AtomicU32,
-    pub(crate) home: AtomicU32,
+    /// Leaves are to take wakers again at the next poll. Any thread's.
+    pub(crate) renew: AtomicBool,
+    /// How many of the places were taken in this poll.
+    pub(crate) taken: AtomicU8,
 
     pub(crate) sequence: Sequence,
-    /// When the task began, as a stamp; 0: before times were taken.
-    pub(crate) begun: AtomicU64,
     /// When the last poll ended, or the task began.
     pub(crate) since: AtomicU64,
     /// When the poll that goes on began; 0 in between.
@@ -66,19 +66,24 @@ pub(crate) struct Slot {
     pub(crate) cell: AtomicPtr<Slot>,
     /// The task inside of whose poll this one is polled.
     pub(crate) outer: AtomicPtr<Slot>,
-
-    /// The places where the leaves have taken wakers, by their numbers; 0: none.
-    pub(crate) places: [AtomicU32; PLACES],
-    /// How many of them were taken in this poll.
-    pub(crate) taken: AtomicU8,
     /// The upper end of the stack of the poll that goes on.
     pub(crate) top: AtomicUsize,
-    /// Leaves are to take wakers again at the next poll. Any thread's.
-    pub(crate) renew: AtomicBool,
+    /// The places where the leaves have taken wakers, by their numbers; 0: none.
+    pub(crate) places: [AtomicU32; PLACES],
 
-    /// The slab's: the next free slot's number and one.
+    /// When the poll of `outer` began, and the begin of the poll of which that is true.
+    pub(crate) outer_begins: AtomicU64,
+    pub(crate) outer_of: AtomicU64,
+    /// When the task began, as a stamp; 0: before times were taken.
+    pub(crate) begun: AtomicU64,
+    /// The slab's: its number, the list where it belongs, and the next free slot's number and one.
+    pub(crate) index: AtomicU32,
+    pub(crate) home: AtomicU32,
     pub(crate) next: AtomicU32,
 }
+
+#[cfg(not(all(test, loom)))]
+const _: () = assert!(std::mem::offset_of!(Slot, outer_begins) == 3 * 64);
 
 // SAFETY: atomics alone, of which zero is a value.
 unsafe impl Zeroed for Slot {}
@@ -86,8 +91,8 @@ unsafe impl Zeroed for Slot {}
 /// The slot at `place`, if there is one.
 #[inline]
 pub(crate) fn at(place: &AtomicPtr<Slot>) -> Option<&'static Slot> {
-    // SAFETY: null, or a slot, which stays.
-    unsafe { place.load(Ordering::Relaxed).as_ref() }
+    // SAFETY: null, or a slot, which stays. Acquire: pairs with the stores of `rows`.
+    unsafe { place.load(Ordering::Acquire).as_ref() }
 }
 
 impl Slot {

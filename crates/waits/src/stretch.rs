@@ -2,17 +2,19 @@
 //!
 //! Stretches of one thread are nested: each slot knows the one outside of it, the thread's shelf
 //! the innermost. Rows are charged with the innermost alone. A guard that is dropped in another
-//! order ends the times of its task; the thread leaves the stretch with those inside of it.
+//! order ends the times of its task; the thread leaves the stretch with those inside of it. One
+//! that is forgotten lasts until the task is polled again or ends, and its thread is charged with it
+//! until it polls another task, or ends.
 
 use std::marker::PhantomData;
-use std::ptr;
 use std::sync::atomic::Ordering;
 
-use dormouse_clock::stamp;
+use dormouse_clock::{shared_stamp, stamp};
 
+use crate::counts::{Time, add};
 use crate::places;
-use crate::rows::{Row, Shelf, Time, Wait, add};
-use crate::slot::{Slot, at};
+use crate::rows::{Account, Going, Shelf, Wait};
+use crate::slot::Slot;
 
 /// So many stretches are looked at, from the innermost.
 pub(crate) const DEPTH: usize = 64;
@@ -21,97 +23,105 @@ pub(crate) const DEPTH: usize = 64;
 #[derive(Debug)]
 #[must_use = "the stretch ends when it is dropped"]
 pub struct Stretch {
-    pub(crate) slot: &'static Slot,
+    going: Going,
     shelf: &'static Shelf,
-    row: &'static Row,
-    outer: Option<&'static Slot>,
-    begins: u64,
-    life: u32,
+    account: Account,
     is_poll: bool,
     _here: PhantomData<*const ()>,
 }
 
 impl Stretch {
-    /// The wait of the slot's task ends, which has times of `run`.
+    /// The wait of the slot's task ends at `now`; it has times of `run`.
     #[inline(always)]
     pub(crate) fn begin(
         slot: &'static Slot,
         shelf: &'static Shelf,
-        row: &'static Row,
+        account: Account,
         run: u64,
+        now: u64,
         is_poll: bool,
     ) -> Self {
         let woken = slot.woken.load(Ordering::Relaxed);
-        let wait = Wait::new(slot.since.load(Ordering::Relaxed), woken, stamp());
+        let wait = Wait::new(slot.since.load(Ordering::Relaxed), woken, now);
+        let (awaited, runnable) = (wait.awaited(), wait.runnable());
         slot.woken.store(0, Ordering::Relaxed);
         let polls = slot.polls.load(Ordering::Relaxed);
         slot.sequence.write(|| {
             slot.polling.store(wait.ends, Ordering::Relaxed);
-            add(&slot.ticks[Time::Await as usize], wait.awaited());
-            add(&slot.ticks[Time::Runnable as usize], wait.runnable());
-            if woken != 0 && polls != 0 {
-                add(&slot.wakes, 1);
-            }
+            add(&slot.ticks[Time::Await as usize], awaited);
+            add(&slot.ticks[Time::Runnable as usize], runnable);
+            add(&slot.wakes, u64::from(woken != 0 && polls != 0));
         });
-        let outer = shelf.polled();
-        if let Some(row) = outer.and_then(|outer| shelf.row(outer.group.load(Ordering::Relaxed))) {
-            row.pauses(wait.ends);
-        }
-        row.poll_begins(run, wait);
-        places::ended(slot, wait.awaited());
+        shelf.stop(wait.ends);
+        account.row.poll_begins(run, wait);
+        places::ended(slot, awaited);
         let task = slot.task.load(Ordering::Relaxed);
         // A wait without a wake is not known to have been runnable, and one that a wake in the poll
         // before has ended was none.
-        if wait.awaited() > 0 {
-            row.count(Time::Await, wait.awaited(), task);
+        if awaited > 0 {
+            account.counts.count(Time::Await, awaited, task);
         }
-        if wait.runnable() > 0 {
-            row.count(Time::Runnable, wait.runnable(), task);
+        if runnable > 0 {
+            account.counts.count(Time::Runnable, runnable, task);
         }
         slot.taken.store(0, Ordering::Relaxed);
-        slot.outer
-            .store(outer.map_or(ptr::null_mut(), |outer| ptr::from_ref(outer).cast_mut()), Ordering::Relaxed);
-        shelf.polls(slot);
-        let life = slot.life.load(Ordering::Relaxed);
-        Self { slot, shelf, row, outer, begins: wait.ends, life, is_poll, _here: PhantomData }
+        let going = Going { slot, begins: wait.ends };
+        going.set_outer(shelf.polled());
+        shelf.polls(Some(going), Some(account.row));
+        Self { going, shelf, account, is_poll, _here: PhantomData }
+    }
+
+    #[inline]
+    pub(crate) fn slot(&self) -> &'static Slot {
+        self.going.slot
     }
 }
 
 /// The thread leaves a stretch, and goes on with the one outside of it.
 #[inline]
-pub(crate) fn leave(shelf: &Shelf, mut outer: Option<&'static Slot>, now: u64) {
+pub(crate) fn leave(shelf: &'static Shelf, outer: Option<Going>, now: u64) {
+    match outer {
+        None => shelf.polls(None, None),
+        Some(_) => leave_for(shelf, outer, now),
+    }
+}
+
+#[inline(never)]
+fn leave_for(shelf: &'static Shelf, mut outer: Option<Going>, now: u64) {
     // Those that were dropped in another order are over.
     for _ in 0..DEPTH {
-        match outer {
-            Some(slot) if slot.polling.load(Ordering::Relaxed) == 0 => outer = at(&slot.outer),
+        outer = match outer {
+            Some(going) if going.is_over() => going.outer(),
             _ => break,
-        }
+        };
     }
-    shelf.polls(outer.map_or(ptr::null(), ptr::from_ref));
-    if let Some(row) = outer.and_then(|outer| shelf.row(outer.group.load(Ordering::Relaxed))) {
-        row.goes_on(now);
+    let outer = outer.filter(|going| !going.is_over());
+    let account = outer.and_then(|going| shelf.account(going.slot.group.load(Ordering::Relaxed)));
+    shelf.polls(outer, account.map(|account| account.row));
+    if let Some(account) = account {
+        account.row.goes_on(now);
     }
 }
 
 impl Drop for Stretch {
     #[inline]
     fn drop(&mut self) {
-        let slot = self.slot;
-        if slot.life.load(Ordering::Relaxed) != self.life {
-            // The task has ended inside.
+        let Going { slot, begins } = self.going;
+        // The task has ended inside, or was polled again: then somebody else has ended this one.
+        if self.going.is_over() {
             return;
         }
-        let now = stamp().max(self.begins);
-        let ticks = now - self.begins;
+        // Only a poll has begun to share.
+        let now = if self.is_poll { shared_stamp() } else { stamp() }.max(begins);
+        let ticks = now - begins;
         let run = slot.run.load(Ordering::Relaxed);
-        if self.shelf.polled().is_some_and(|innermost| ptr::eq(innermost, slot)) {
-            self.row.poll_ends(run, now);
-            leave(self.shelf, self.outer, now);
-        } else {
-            self.row.stretch_ends(run, now);
+        let is_innermost = self.shelf.polled().is_some_and(|innermost| innermost.is(self.going));
+        self.account.row.poll_ends(run, now, is_innermost);
+        if is_innermost {
+            leave(self.shelf, self.going.outer(), now);
         }
         if self.is_poll {
-            self.row.count(Time::Poll, ticks, slot.task.load(Ordering::Relaxed));
+            self.account.counts.count(Time::Poll, ticks, slot.task.load(Ordering::Relaxed));
         }
         slot.sequence.write(|| {
             add(&slot.ticks[Time::Poll as usize], ticks);

@@ -8,21 +8,24 @@
 //!
 //! # Safety
 //!
-//! The unsafe code makes references to slots, which stay, and shortens the lifetime of a context.
+//! The unsafe code makes references to slots, which stay, shortens the lifetime of a context, and
+//! drops a poll that was written in its place.
 #![allow(unsafe_code)]
 
+use std::mem::MaybeUninit;
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::Ordering;
 use std::task::{Context, Waker};
 
-use dormouse_clock::stamp;
+use dormouse_clock::{begin_sharing, shared_stamp, stamp};
 use dormouse_keys::unlikely;
-use dormouse_sys::thread::ThreadBlock;
 
-use crate::rows::{self, Row, Shelf, Time, Wait};
+use crate::counts::Time;
+use crate::rows::{self, Account, Going, Shelf, Wait};
 use crate::slab;
-use crate::slot::{Slot, at};
+use crate::slot::Slot;
+use crate::slow;
 use crate::stretch::{Stretch, leave};
 use crate::waiting::{WAITS, run};
 use crate::waker::{self, Lent};
@@ -48,10 +51,49 @@ unsafe impl Send for TaskWaits {}
 // SAFETY: as above: there is nothing to be done with a shared one.
 unsafe impl Sync for TaskWaits {}
 
-/// A poll. In this order: the waker ends with the time.
+/// A poll with times. In this order: the waker ends with the time.
 struct Polling {
     lent: Lent,
     stretch: Stretch,
+}
+
+/// The place of a [`Polling`], which is written where it stays: to copy words that were just written
+/// would wait for them, twice as long as they took.
+struct Place {
+    is_filled: bool,
+    polling: MaybeUninit<Polling>,
+}
+
+impl Place {
+    const EMPTY: Self = Self { is_filled: false, polling: MaybeUninit::uninit() };
+
+    #[inline]
+    fn get(&self) -> Option<&Polling> {
+        // SAFETY: the flag says that it is there.
+        self.is_filled.then(|| unsafe { self.polling.assume_init_ref() })
+    }
+}
+
+impl Drop for Place {
+    #[inline]
+    fn drop(&mut self) {
+        if self.is_filled {
+            // SAFETY: as above; nobody uses it any more.
+            unsafe { self.polling.assume_init_drop() };
+        }
+    }
+}
+
+/// A poll is about to end: with the stamp of what is read until then, if it has times.
+struct Ends(bool);
+
+impl Drop for Ends {
+    #[inline]
+    fn drop(&mut self) {
+        if self.0 {
+            begin_sharing();
+        }
+    }
 }
 
 impl TaskWaits {
@@ -70,12 +112,35 @@ impl TaskWaits {
     /// A thread that has no block, and a task for which there is no memory, have no times.
     #[inline]
     pub fn poll<T>(&mut self, who: Who, cx: &mut Context<'_>, poll: impl FnOnce(&mut Context<'_>) -> T) -> T {
-        let polling = if unlikely!(WAITS) { self.begin_poll(who, cx.waker()) } else { None };
+        self.poll_inside(who, cx, || (), poll)
+    }
+
+    /// As [`TaskWaits::poll`], inside of what `enter` returns. If that, and its drop, read the
+    /// thread's clock, the poll begins and ends with these readings, and no others are taken.
+    #[inline]
+    pub fn poll_inside<T, G>(
+        &mut self,
+        who: Who,
+        cx: &mut Context<'_>,
+        enter: impl FnOnce() -> G,
+        poll: impl FnOnce(&mut Context<'_>) -> T,
+    ) -> T {
+        let is_on = unlikely!(WAITS);
+        if is_on {
+            begin_sharing();
+        }
+        // Dropped from the last to the first: the poll ends once the caller has left.
+        let mut place = Place::EMPTY;
+        let _entered = enter();
+        if is_on {
+            place.is_filled = self.begin_poll(who, cx.waker(), &mut place.polling).is_some();
+        }
+        let _ends = Ends(place.is_filled);
         let mut own;
-        let cx = match &polling {
+        let cx = match place.get() {
             Some(polling) => {
                 // The stack from here on is that of the poll.
-                polling.stretch.slot.top.store(ptr::from_ref(polling).addr(), Ordering::Relaxed);
+                polling.stretch.slot().top.store(ptr::from_ref(polling).addr(), Ordering::Relaxed);
                 own = Context::from_waker(polling.lent.waker());
                 &mut own
             }
@@ -114,10 +179,10 @@ impl TaskWaits {
 
     #[cold]
     fn begin_now(&mut self, who: Who) {
-        if let Some((block, shelf)) = rows::own()
-            && let Some(row) = shelf.row(who.group)
+        if let Some(shelf) = rows::own()
+            && let Some(account) = shelf.account(who.group)
         {
-            self.begin(who, block, row, run(), true);
+            self.begin(who, shelf, account, run(), true);
         }
     }
 
@@ -125,17 +190,17 @@ impl TaskWaits {
     fn begin(
         &mut self,
         who: Who,
-        block: &ThreadBlock,
-        row: &Row,
+        shelf: &Shelf,
+        account: Account,
         run: u64,
         is_new: bool,
     ) -> Option<&'static Slot> {
-        let slot = slab::take(block.index())?;
+        let slot = slab::take(shelf.index())?;
         slot.share.hold();
         slot.task.store(who.task, Ordering::Relaxed);
         slot.group.store(who.group, Ordering::Relaxed);
         slot.renew.store(false, Ordering::Relaxed);
-        restart(slot, row, run, is_new);
+        restart(slot, account, run, is_new);
         // Release: who finds it odd finds the rest.
         slot.life.fetch_add(1, Ordering::Release);
         self.0 = Some(NonNull::from(slot));
@@ -144,34 +209,39 @@ impl TaskWaits {
 
     /// The slot, with times of that run.
     #[inline]
-    fn slot(&mut self, who: Who, block: &ThreadBlock, row: &Row, run: u64) -> Option<&'static Slot> {
+    fn slot(&mut self, who: Who, shelf: &'static Shelf, account: Account, run: u64) -> Option<&'static Slot> {
         // SAFETY: a slot stays.
         let Some(slot) = self.0.map(|slot| unsafe { &*slot.as_ptr() }) else {
-            return self.begin(who, block, row, run, false);
+            return self.begin(who, shelf, account, run, false);
         };
-        // In a poll: somebody has forgotten a stretch.
-        if slot.run.load(Ordering::Relaxed) != run || slot.polling.load(Ordering::Relaxed) != 0 {
-            restart(slot, row, run, false);
+        let begins = slot.polling.load(Ordering::Relaxed);
+        if slot.run.load(Ordering::Relaxed) != run || begins != 0 {
+            // In a poll: somebody has forgotten a stretch.
+            end_forgotten(Going { slot, begins }, shelf);
+            restart(slot, account, run, false);
         }
         Some(slot)
     }
 
-    fn begin_poll(&mut self, who: Who, runtime: &Waker) -> Option<Polling> {
-        let (block, shelf) = rows::own()?;
-        let row = shelf.row(who.group)?;
+    /// Fills in a poll; `None`: it has no times.
+    fn begin_poll(&mut self, who: Who, runtime: &Waker, into: &mut MaybeUninit<Polling>) -> Option<()> {
+        let shelf = rows::own()?;
+        let account = shelf.account(who.group)?;
         let run = run();
-        let slot = self.slot(who, block, row, run)?;
-        let lent = waker::lend(slot, block, runtime)?;
-        Some(Polling { lent, stretch: Stretch::begin(slot, shelf, row, run, true) })
+        let slot = self.slot(who, shelf, account, run)?;
+        let lent = waker::lend(slot, shelf.start(), runtime)?;
+        let stretch = Stretch::begin(slot, shelf, account, run, shared_stamp(), true);
+        into.write(Polling { lent, stretch });
+        Some(())
     }
 
     #[cold]
     fn begin_run(&mut self, who: Who) -> Option<Stretch> {
-        let (block, shelf) = rows::own()?;
-        let row = shelf.row(who.group)?;
+        let shelf = rows::own()?;
+        let account = shelf.account(who.group)?;
         let run = run();
-        let slot = self.slot(who, block, row, run)?;
-        Some(Stretch::begin(slot, shelf, row, run, false))
+        let slot = self.slot(who, shelf, account, run)?;
+        Some(Stretch::begin(slot, shelf, account, run, stamp(), false))
     }
 }
 
@@ -183,7 +253,7 @@ impl Drop for TaskWaits {
 
 /// Times begin now: with the task, or in its midst.
 #[cold]
-fn restart(slot: &Slot, row: &Row, run: u64, is_new: bool) {
+fn restart(slot: &Slot, account: Account, run: u64, is_new: bool) {
     let now = stamp();
     let store = |word: &std::sync::atomic::AtomicU64, value| word.store(value, Ordering::Relaxed);
     slot.sequence.write(|| {
@@ -200,16 +270,16 @@ fn restart(slot: &Slot, row: &Row, run: u64, is_new: bool) {
     for place in &slot.places {
         place.store(0, Ordering::Relaxed);
     }
-    row.task_begins(run, now);
+    account.row.task_begins(run, now);
 }
 
 /// The task leaves its slot. `None` instead of whether it was a request: it has had no times.
 #[cold]
 fn end(slot: &'static Slot, is_request: Option<bool>) {
-    if let Some((_, shelf)) = rows::own()
-        && let Some(row) = shelf.row(slot.group.load(Ordering::Relaxed))
+    if let Some(shelf) = rows::own()
+        && let Some(account) = shelf.account(slot.group.load(Ordering::Relaxed))
     {
-        end_times(slot, shelf, row, is_request);
+        end_times(slot, shelf, account, is_request);
     }
     // Release: who finds it even may find another task's.
     slot.life.fetch_add(1, Ordering::Release);
@@ -217,14 +287,20 @@ fn end(slot: &'static Slot, is_request: Option<bool>) {
     waker::end(slot);
 }
 
-fn end_times(slot: &'static Slot, shelf: &Shelf, row: &Row, is_request: Option<bool>) {
-    let now = stamp();
-    if slot.polling.load(Ordering::Relaxed) != 0 {
-        if shelf.polled().is_some_and(|innermost| ptr::eq(innermost, slot)) {
-            row.pauses(now);
-            leave(shelf, at(&slot.outer), now);
-        }
-        return;
+/// The stretch is over, in which the thread is if nothing was entered inside of it.
+#[cold]
+fn end_forgotten(going: Going, shelf: &'static Shelf) {
+    if shelf.polled().is_some_and(|innermost| innermost.is(going)) {
+        let now = stamp();
+        shelf.stop(now);
+        leave(shelf, going.outer(), now);
+    }
+}
+
+fn end_times(slot: &'static Slot, shelf: &'static Shelf, account: Account, is_request: Option<bool>) {
+    let begins = slot.polling.load(Ordering::Relaxed);
+    if begins != 0 {
+        return end_forgotten(Going { slot, begins }, shelf);
     }
     let run = run();
     if slot.run.load(Ordering::Relaxed) != run {
@@ -232,12 +308,14 @@ fn end_times(slot: &'static Slot, shelf: &Shelf, row: &Row, is_request: Option<b
     }
     let since = slot.since.load(Ordering::Relaxed);
     let Some(is_request) = is_request else {
-        return row.task_ends(run, Wait::new(since, 0, since));
+        return account.row.task_ends(run, Wait::new(since, 0, since));
     };
-    let wait = Wait::new(since, slot.woken.load(Ordering::Relaxed), now);
-    row.task_ends(run, wait);
+    let wait = Wait::new(since, slot.woken.load(Ordering::Relaxed), stamp());
+    account.row.task_ends(run, wait);
     let begun = slot.begun.load(Ordering::Relaxed);
     if begun != 0 && is_request {
-        row.count(Time::Request, wait.ends - begun, slot.task.load(Ordering::Relaxed));
+        let (task, group) = (slot.task.load(Ordering::Relaxed), slot.group.load(Ordering::Relaxed));
+        account.counts.count(Time::Request, wait.ends - begun, task);
+        slow::ends(task, group, wait.ends - begun);
     }
 }

@@ -8,6 +8,9 @@ use dormouse_keys::{Error, Lease, static_key};
 use dormouse_sys::process::fork::{Phase, Reset};
 use dormouse_sys::process::identity;
 
+use crate::rows;
+use crate::slow;
+
 static_key! {
     /// Somebody wants to know where tasks wait.
     pub(crate) static WAITS: "dormouse.waits" = false;
@@ -93,7 +96,9 @@ pub(crate) fn run() -> u64 {
 }
 
 fn forget() {
+    rows::forget();
     HOLDERS.store(0, Ordering::SeqCst);
+    slow::forget();
     next_run();
 }
 

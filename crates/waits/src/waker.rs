@@ -39,7 +39,7 @@ use std::sync::atomic::Ordering;
 use std::task::{RawWaker, RawWakerVTable, Waker};
 
 use dormouse_clock::stamp;
-use dormouse_sys::thread::{self, ThreadBlock};
+use dormouse_sys::thread;
 
 use crate::share::{CELL, Last, More, Raw, TASK};
 use crate::slab;
@@ -67,16 +67,24 @@ fn cell_of(main: &'static Slot) -> &'static Slot {
     at(&main.cell).unwrap_or(main)
 }
 
-/// The waker for a poll on the thread of `block`: that of `main`'s task around `runtime`'s. `None`:
+/// The waker for a poll on the thread with that start number: that of `main`'s task around `runtime`'s. `None`:
 /// there is no slot for another cell.
 #[inline]
-pub(crate) fn lend(main: &'static Slot, block: &ThreadBlock, runtime: &Waker) -> Option<Lent> {
+pub(crate) fn lend(main: &'static Slot, start: u64, runtime: &Waker) -> Option<Lent> {
     let cell = cell_of(main);
-    let is_new = || cell.share.raw() != raw(runtime) || cell.renew.load(Ordering::Relaxed);
-    let cell = if cell.share.has_wakers() && is_new() { other_cell(main)? } else { cell };
+    let renew = cell.renew.load(Ordering::Relaxed);
+    let cell = match cell.share.has_wakers() {
+        true if renew || cell.share.raw() != raw(runtime) => other_cell(main)?,
+        // There is none that a leaf could find good enough.
+        false if renew => {
+            cell.renew.store(false, Ordering::Relaxed);
+            cell
+        }
+        _ => cell,
+    };
     cell.lent.store(ptr::from_ref(runtime).cast_mut(), Ordering::Relaxed);
     // Release: a handler of this thread that finds itself in the poll finds the poll's waker.
-    cell.poller.store(block.start(), Ordering::Release);
+    cell.poller.store(start, Ordering::Release);
     let data = ptr::from_ref(cell).cast::<()>();
     // SAFETY: the vtable is of slots, and the waker is not dropped.
     let waker = ManuallyDrop::new(unsafe { Waker::from_raw(RawWaker::new(data, &VTABLE)) });
@@ -214,7 +222,7 @@ fn is_polled_here(slot: &Slot) -> bool {
 unsafe fn clone(data: *const ()) -> RawWaker {
     // SAFETY: our wakers' data.
     let slot = unsafe { of(data) };
-    crate::places::take(slot.main());
+    crate::places::take(slot.main(), is_polled_here);
     match slot.share.more() {
         More::Counted => return RawWaker::new(data, &VTABLE),
         More::Full => {

@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use dormouse_profile::{NameFinder, Node, Profile, SourceFrame};
 use dormouse_waits::places::{UNKNOWN_PLACE, place, place_coverage};
-use dormouse_waits::{LivingTask, Placing, TaskState, Waiting, times_by_place, wake_unplaced};
+use dormouse_waits::{
+    LivingTask, Placing, TaskState, Waiting, times_by_place, wake_unplaced, wake_unplaced_part,
+};
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use tokio::io::{AsyncRead, ReadBuf};
@@ -267,6 +269,92 @@ async fn tasks_from_before_are_woken_once() {
     assert!(task.state == TaskState::Awaiting && has(&stack_of(&task), "loyal"), "{task:?}");
     assert_eq!(Arc::strong_count(&runtime), wakers);
     assert_eq!(wake_unplaced(), 0, "its place is known");
+}
+
+#[tokio::test]
+async fn a_renewal_ends_with_the_wakers() {
+    let _alone = ALONE.lock().await;
+    let Some((_waiting, placing)) = on_with_stacks() else { return };
+    drop(placing);
+    let kept = Mutex::new(None);
+    let mut future = pin!(Wrapped::new(30, 3, loyal(&kept)));
+    let mut cx = Context::from_waker(Waker::noop());
+    assert!(future.as_mut().poll(&mut cx).is_pending());
+    let placing = Placing::start().unwrap();
+    assert_eq!(wake_unplaced(), 1);
+    *kept.lock().unwrap() = None;
+    // It keeps what it takes at the next poll.
+    assert!(future.as_mut().poll(&mut cx).is_pending());
+    let first = kept.lock().unwrap().as_ref().map(Waker::data);
+    assert!(future.as_mut().poll(&mut cx).is_pending());
+    assert_eq!(kept.lock().unwrap().as_ref().map(Waker::data), first);
+    drop(placing);
+}
+
+#[tokio::test]
+async fn nobody_is_woken_for_no_places() {
+    let _alone = ALONE.lock().await;
+    let _waiting = Waiting::start().unwrap();
+    let kept = Mutex::new(None);
+    let futures: [_; 3] = std::array::from_fn(|n| Wrapped::new(31 + n as u64, 3, loyal(&kept)));
+    let mut futures = futures.map(Box::pin);
+    let mut cx = Context::from_waker(Waker::noop());
+    for future in &mut futures {
+        // Each keeps a waker of its own.
+        let other = kept.lock().unwrap().take();
+        assert!(future.as_mut().poll(&mut cx).is_pending());
+        std::mem::forget(other);
+    }
+    assert_eq!(wake_unplaced(), 0);
+    let _placing = Placing::start().unwrap();
+    let (mut woken, mut next) = (0, Some(0));
+    while let Some(from) = next {
+        let part = wake_unplaced_part(from, 1);
+        assert!(part.woken <= 1);
+        (woken, next) = (woken + part.woken, part.next);
+    }
+    assert_eq!(woken, 3);
+}
+
+/// The waker that [`clone_there`] clones, and the clones.
+static THERE: Mutex<Option<Waker>> = Mutex::new(None);
+static CLONES: Mutex<Vec<Waker>> = Mutex::new(Vec::new());
+
+extern "C" fn clone_there(_: libc::c_int) {
+    let there = THERE.lock().unwrap().as_ref().unwrap().clone();
+    CLONES.lock().unwrap().push(there);
+}
+
+/// Clones the waker on a stack that is not the thread's own, as a fiber does.
+#[allow(unsafe_code)]
+fn clone_on_another_stack() {
+    let stack = vec![0_u8; 1 << 17].leak();
+    let alternate = libc::stack_t { ss_sp: stack.as_mut_ptr().cast(), ss_flags: 0, ss_size: stack.len() };
+    // SAFETY: a stack that stays; the handler waits for nothing that its thread has.
+    unsafe {
+        assert_eq!(libc::sigaltstack(&raw const alternate, std::ptr::null_mut()), 0);
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = clone_there as *const () as usize;
+        action.sa_flags = libc::SA_ONSTACK;
+        assert_eq!(libc::sigaction(libc::SIGUSR1, &raw const action, std::ptr::null_mut()), 0);
+        libc::raise(libc::SIGUSR1);
+    }
+}
+
+#[tokio::test]
+async fn a_clone_on_another_threads_fiber_is_no_place() {
+    let _alone = ALONE.lock().await;
+    let Some(_on) = on_with_stacks() else { return };
+    let future = poll_fn(|cx| {
+        *THERE.lock().unwrap() = Some(cx.waker().clone());
+        std::thread::scope(|scope| scope.spawn(clone_on_another_stack).join().unwrap());
+        Poll::<()>::Pending
+    });
+    let (task, stacks) = waiting(34, future).await;
+    assert_eq!(stacks.len(), 1, "{task:?}");
+    assert_eq!(CLONES.lock().unwrap().len(), 1);
+    *THERE.lock().unwrap() = None;
+    CLONES.lock().unwrap().clear();
 }
 
 #[tokio::test]

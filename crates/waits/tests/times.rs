@@ -42,50 +42,79 @@ async fn sleeps_are_awaited() {
     assert!(group(7).await_ns + 3 >= seen.await_ns);
 }
 
-/// Times in a poll, runnable, and awaiting.
-type Columns = [Duration; 3];
+/// The bounds of a time, by clocks that were read inside of it and around it.
+#[derive(Debug, Clone, Copy)]
+struct Bounds(Duration, Duration);
 
-/// A task that spins, waits for a lock in its poll, awaits, and waits for its poll: what the
-/// program measured around each, and what the task and its group say.
-fn columns(number_of_group: u32) -> (Columns, Columns, Columns) {
+impl Bounds {
+    fn has(self, ns: u64) -> bool {
+        // The counter and the clock differ by less than one in a thousand.
+        let (time, slack) = (Duration::from_nanos(ns), self.1 / 1000);
+        (self.0.saturating_sub(slack)..=self.1 + slack).contains(&time)
+    }
+
+    /// Whether one within them is within 2 % of any other.
+    fn are_narrow(self) -> bool {
+        self.1.saturating_sub(self.0) <= self.0 / 50
+    }
+}
+
+/// A task that spins, waits for a lock in its poll, awaits, and waits for its poll. Its times, and
+/// its group's, are within what the program has measured: the bounds of in a poll, runnable and
+/// awaiting. They are wide if the thread was preempted between two reads of the clock.
+fn columns(number_of_group: u32) -> [Bounds; 3] {
     let runtime = Arc::<Counting>::default();
     let who = Who { task: number(), group: number_of_group };
     let before = group(number_of_group);
+    let begins = Instant::now();
     let mut waits = TaskWaits::begun(who);
+    let has_begun = Instant::now();
     let raw = runtime.waker();
     let mut cx = Context::from_waker(&raw);
-    let began = Instant::now();
-    let (waker, in_poll) = waits.poll(who, &mut cx, |cx| {
-        let began = Instant::now();
-        while began.elapsed() < PART {
+    let polls = Instant::now();
+    let (waker, entered, left) = waits.poll(who, &mut cx, |cx| {
+        let entered = Instant::now();
+        while entered.elapsed() < PART {
             std::hint::spin_loop();
         }
         wait_for_a_lock();
-        (cx.waker().clone(), began.elapsed())
+        (cx.waker().clone(), entered, Instant::now())
     });
-    let first = began.elapsed().saturating_sub(in_poll);
-    let began = Instant::now();
+    let has_polled = Instant::now();
     thread::sleep(PART);
-    let awaited = began.elapsed();
+    let wakes = Instant::now();
     waker.wake();
-    let began = Instant::now();
+    let has_woken = Instant::now();
     thread::sleep(PART);
-    let runnable = began.elapsed() + first;
-    let seen = waits.poll(who, &mut cx, |_| task(who.task));
+    let polls_again = Instant::now();
+    let (seen, entered_again) = waits.poll(who, &mut cx, |_| {
+        let entered = Instant::now();
+        (task(who.task), entered)
+    });
     waits.end(true);
     let after = group(number_of_group);
-    let times = |ns: [u64; 3]| ns.map(Duration::from_nanos);
+    let bounds = [
+        Bounds(left - entered, (has_polled - polls) + polls_again.elapsed()),
+        Bounds((polls - has_begun) + (polls_again - has_woken), (entered - begins) + (entered_again - wakes)),
+        Bounds(wakes - has_polled, has_woken - left),
+    ];
+    let of_task = [seen.poll_ns, seen.runnable_ns, seen.await_ns];
     let of_group = [
         after.poll_ns - before.poll_ns,
         after.runnable_ns - before.runnable_ns,
         after.await_ns - before.await_ns,
     ];
+    for (n, bounds) in bounds.into_iter().enumerate() {
+        assert!(
+            bounds.has(of_task[n]) && bounds.has(of_group[n]),
+            "{n}: {bounds:?} {of_task:?} {of_group:?}"
+        );
+    }
     assert_eq!(
         (after.polls.count() - before.polls.count(), after.requests.count()),
         (2, before.requests.count() + 1)
     );
-    let of_task = times([seen.poll_ns, seen.runnable_ns, seen.await_ns]);
-    ([in_poll, runnable, awaited], of_task, times(of_group))
+    bounds
 }
 
 fn wait_for_a_lock() {
@@ -102,21 +131,15 @@ fn wait_for_a_lock() {
     holder.join().unwrap();
 }
 
-fn differ(one: Columns, other: Columns) -> bool {
-    one.into_iter().zip(other).any(|(one, other)| one.abs_diff(other) > one / 50)
-}
-
 #[test]
 fn each_wait_stands_in_its_column() {
     in_child(|| {
         let _waiting = Waiting::start().unwrap();
-        // A thread that is preempted between a look at the clock and the stamp beside it measures
-        // something else.
-        let tries: Vec<_> = (0..10).map(|_| columns(8)).collect();
-        let right = |(measured, task, group): &(Columns, Columns, Columns)| {
-            !differ(*measured, *task) && !differ(*measured, *group)
-        };
-        assert!(tries.iter().any(right), "{tries:#?}");
+        // Right each time, and to 2 % as soon as nobody preempts the thread beside its clocks.
+        let is_exact = |_| columns(8).into_iter().all(Bounds::are_narrow);
+        if !(0..20).any(is_exact) {
+            dormouse_testkit::skip("the thread was preempted each time between its clocks");
+        }
     });
 }
 

@@ -59,7 +59,8 @@ enum dormouse_code dormouse_init(struct dormouse_error *error);
  * A statement. In C, not in an `inline` function without `static`, which may have no statics of its own.
  *
  * COST. Asleep one instruction; the fields are not evaluated. Awake a time stamp and a copy into a ring that belongs to
- * the thread: no lock, no allocation, no system call but for a thread's first record. A full ring drops and counts.
+ * the thread: no lock, no allocation, no system call but for a thread's first record. A full ring loses its oldest
+ * records, and counts them.
  *
  * SIGNALS. Async-signal-safe once the thread has left a record outside of a handler; a record in the middle of
  * another one of the same thread is dropped and counted. errno is as it was.

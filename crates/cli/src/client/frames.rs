@@ -87,7 +87,7 @@ mod tests {
         let (ours, theirs) = UnixStream::pair().unwrap();
         ours.set_nonblocking(true).unwrap();
         let client = Client {
-            stream: ours,
+            source: crate::client::Source::Socket(ours),
             pid: 7,
             who: "tea (process 7)".into(),
             patience: Duration::from_secs(60),

@@ -5,6 +5,7 @@
 //! an end, what is read has a bound, and each way in which an answer can be wrong has words of its
 //! own. A client that met such an error is not used again.
 
+pub(crate) mod file;
 pub(crate) mod frames;
 pub(crate) mod long_polls;
 pub(crate) mod profile;
@@ -20,6 +21,8 @@ use dormouse::wire::{Code, Hello, MAX_LINE, Note, Notice, Op, PROTOCOL, Request,
 use rustix::event::{PollFd, PollFlags};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+
+use file::Recorded;
 
 use crate::duration::short_of;
 use crate::exit::{Exit, Failure, Outcome};
@@ -38,7 +41,7 @@ const MAX_PARTS: usize = 4 << 20;
 /// A conversation, opened by `hello`.
 #[derive(Debug)]
 pub(crate) struct Client {
-    stream: UnixStream,
+    source: Source,
     /// The process in our own namespace; it may call itself otherwise.
     pub(crate) pid: u32,
     /// `teaparty (process 12)`, for messages.
@@ -47,6 +50,15 @@ pub(crate) struct Client {
     next_id: u64,
     /// Bytes that came and were not used yet.
     inbox: Vec<u8>,
+}
+
+/// What answers.
+#[derive(Debug)]
+enum Source {
+    /// An agent.
+    Socket(UnixStream),
+    /// A recorder's file.
+    File(Box<Recorded>),
 }
 
 /// The result of a read.
@@ -66,8 +78,12 @@ struct Head {
 }
 
 impl Client {
-    /// Finds the process that `target` means and opens a conversation with its agent.
+    /// Finds the process that `target` means and opens a conversation with its agent; or with a
+    /// recorder's file.
     pub(crate) fn open(target: &Target, patience: Duration) -> Outcome<(Client, Hello)> {
+        if let Target::File(path) = target {
+            return Client::of_file(path, patience);
+        }
         let finder = Finder::new();
         Client::reach(&finder, &finder.find(target)?, patience)
     }
@@ -90,7 +106,8 @@ impl Client {
         who: String,
         patience: Duration,
     ) -> Outcome<(Client, Hello)> {
-        let mut client = Client { stream, pid, who, patience, next_id: 1, inbox: Vec::new() };
+        let mut client =
+            Client { source: Source::Socket(stream), pid, who, patience, next_id: 1, inbox: Vec::new() };
         let name = concat!("dormouse ", env!("CARGO_PKG_VERSION")).into();
         let hello = client.call(Op::Hello { client: name, notices: true })?;
         Ok((client, hello))
@@ -98,6 +115,9 @@ impl Client {
 
     /// Asks, and waits for the answer for as long as patience lasts.
     pub(crate) fn call<T: DeserializeOwned>(&mut self, op: Op) -> Outcome<T> {
+        if let Source::File(recorded) = &mut self.source {
+            return recorded.call(&op);
+        }
         let id = self.next_id;
         self.next_id += 1;
         let most = match op {
@@ -140,7 +160,10 @@ impl Client {
 
     /// To wait for what the agent says, or for its end.
     pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
-        self.stream.as_fd()
+        match &self.source {
+            Source::Socket(stream) => stream.as_fd(),
+            Source::File(recorded) => recorded.as_fd(),
+        }
     }
 
     /// A peer that the kernel could not name must at least call itself the wanted process.
@@ -160,7 +183,8 @@ impl Client {
     fn send(&mut self, line: &[u8], deadline: Instant) -> Outcome<()> {
         let mut rest = line;
         while !rest.is_empty() {
-            match self.stream.write(rest) {
+            let Source::Socket(stream) = &mut self.source else { return Ok(()) };
+            match stream.write(rest) {
                 Ok(n) => rest = &rest[n..],
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     self.wait(PollFlags::OUT, deadline, "read no request")?;
@@ -202,7 +226,14 @@ impl Client {
     fn fill(&mut self) -> Outcome<Filled> {
         let mut piece = [0; 16 * 1024];
         loop {
-            match self.stream.read(&mut piece) {
+            let stream = match &mut self.source {
+                Source::Socket(stream) => stream,
+                Source::File(recorded) => {
+                    let has_more = recorded.fill(&mut self.inbox)?;
+                    return Ok(if has_more { Filled::Some } else { Filled::End });
+                }
+            };
+            match stream.read(&mut piece) {
                 Ok(0) => return Ok(Filled::End),
                 Ok(n) => {
                     self.inbox.extend_from_slice(&piece[..n]);
@@ -217,7 +248,7 @@ impl Client {
     }
 
     fn wait(&self, what: PollFlags, deadline: Instant, omission: &str) -> Outcome<()> {
-        let mut fds = [PollFd::new(&self.stream, what)];
+        let mut fds = [PollFd::from_borrowed_fd(self.as_fd(), what)];
         let ready = poll_until(&mut fds, Some(deadline)).map_err(|error| self.broken(&error))?;
         if ready > 0 {
             return Ok(());
@@ -247,7 +278,7 @@ impl Client {
     fn refusal(&self, error: WireError) -> Failure {
         let message = clean(&error.message);
         let exit = match error.code {
-            Code::BadGlob | Code::TooLong | Code::BadWatch => Exit::Usage,
+            Code::BadGlob | Code::TooLong | Code::BadWatch | Code::BadRule => Exit::Usage,
             Code::Denied => Exit::Denied,
             Code::NoWatching | Code::NoProfile => Exit::Unsupported,
             Code::Version => return self.other_version(&message),

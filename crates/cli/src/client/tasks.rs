@@ -67,8 +67,16 @@ pub(crate) fn wake(client: &mut Client, hello: &Hello) -> Outcome<u64> {
         let message = format!("its dormouse ({}) does not wake tasks", hello.version);
         return Err(Failure::new(Exit::Unsupported, message).hint("leave out --wake"));
     }
-    let woken: WokenTasks = client.call(Op::WakeTasks)?;
-    Ok(woken.woken)
+    let (mut woken, mut from) = (0, 0);
+    for _ in 0..MAX_TASK_PARTS {
+        let part: WokenTasks = client.call(Op::WakeTasks { from })?;
+        woken += part.woken;
+        match part.next {
+            Some(next) if next > from => from = next,
+            _ => break,
+        }
+    }
+    Ok(woken)
 }
 
 /// The stacks of these places, by number; an agent that knows no places has none.

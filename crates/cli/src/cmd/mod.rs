@@ -20,6 +20,7 @@ mod stat;
 mod tasks;
 mod top;
 mod trace;
+mod triggers;
 mod watch;
 
 use clap::builder::styling::{AnsiColor, Styles};
@@ -47,10 +48,12 @@ Examples:
   dormouse trace teaparty 'db.*,!db.row' switch probes on and watch what they record
   dormouse on teaparty 'menu.*' --for 30s
   dormouse reset teaparty '*'            every key as the service started with it
+  dormouse record teaparty 'db.*'        keep their last records in the service, for when they count
   dormouse record --faults teaparty -o tea.faults.gz
   dormouse profile teaparty --for 10s    functions that use its CPU, by group
   dormouse profile teaparty -o tea.html  the same as a flame graph
   dormouse tasks teaparty --waiting 5s   what hangs for five seconds or more, and where
+  dormouse triggers teaparty --add 'request>500ms'  a file of what led to it
   dormouse watch teaparty TALLY --for 1m  who writes a variable, from which line and group
   dormouse maps 1234 55d0c0a01234        function, line and mapping of an address of any process
   dormouse demo                          all of it, on a service of its own
@@ -90,6 +93,7 @@ pub(crate) enum Command {
     Record(record::Args),
     Profile(profile::Args),
     Tasks(tasks::Args),
+    Triggers(triggers::Args),
     Watch(watch::Args),
     Slots(slots::Args),
     Maps(maps::Args),
@@ -120,6 +124,7 @@ pub(crate) fn run(command: Command, context: &mut Context) -> Outcome {
         Command::Record(args) => record::run(&args, context),
         Command::Profile(args) => profile::run(&args, context),
         Command::Tasks(args) => tasks::run(&args, context),
+        Command::Triggers(args) => triggers::run(&args, context),
         Command::Watch(args) => watch::run(&args, context),
         Command::Slots(args) => slots::run(&args, context),
         Command::Maps(args) => maps::run(&args, context),

@@ -73,6 +73,7 @@ fn held_text(held: &HeldKeys) -> String {
     let end = match held.holder {
         LeaseHolder { left_ms: Some(_), .. } => "",
         LeaseHolder { by: HeldBy::Client, .. } => ", as long as it stays connected",
+        LeaseHolder { by: HeldBy::Recorder, .. } => ", until `dormouse record TARGET --off`",
         _ => ", as long as it likes",
     };
     format!("{keys} by {}{end}", holder_text(&held.holder))
@@ -83,6 +84,7 @@ pub(crate) fn holder_text(holder: &LeaseHolder) -> String {
     let name = match holder.by {
         HeldBy::Client => format!("process {} of user {}", holder.pid, holder.uid),
         HeldBy::User => format!("user {}", holder.uid),
+        HeldBy::Recorder => "the flight recorder".into(),
         HeldBy::Service => "the service itself".into(),
         HeldBy::Nobody => "the dwell time".into(),
         _ => "somebody".into(),
@@ -121,6 +123,7 @@ mod tests {
             (HeldBy::User, Some(30_000), "2 keys by user 1000 for 30.0 s more"),
             (HeldBy::Client, None, "2 keys by process 7 of user 1000, as long as it stays connected"),
             (HeldBy::Service, None, "2 keys by the service itself, as long as it likes"),
+            (HeldBy::Recorder, None, "2 keys by the flight recorder, until `dormouse record TARGET --off`"),
             (HeldBy::Service, Some(1_500), "2 keys by the service itself for 1.50 s more"),
         ] {
             assert_eq!(held_text(&held(by, left_ms)), expected);

@@ -7,6 +7,7 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use dormouse::wire::ProfileWish;
+use dormouse_maps::SpaceError;
 use dormouse_profile::{NameFinder, Options, OutsideProfiling, Profile, ProfileKind, Symbols};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
@@ -46,6 +47,9 @@ enum By {
 impl Profiled {
     /// Begins a profile of the process that `target` means.
     pub(crate) fn open(target: &Target, wish: &ProfileWish, patience: Duration) -> Outcome<Profiled> {
+        if let Target::File(_) = target {
+            return Profiled::recorded(target, wish, patience);
+        }
         let finder = Finder::new();
         let found = finder.look(target)?;
         let only_inside = only_inside(wish);
@@ -63,6 +67,26 @@ impl Profiled {
             }
             profiled => profiled,
         }
+    }
+
+    /// The one in a recorder's file.
+    fn recorded(target: &Target, wish: &ProfileWish, patience: Duration) -> Outcome<Profiled> {
+        let (mut client, _) = Client::open(target, patience)?;
+        let profile = read(&mut client, 1)?;
+        if profile.kind != wish.kind || wish.group.is_some() {
+            let message =
+                format!("the profile in {} is one of {}, of all groups", client.who, profile.kind.name());
+            return Err(Failure::new(Exit::Usage, message).hint("leave out --kind and --group"));
+        }
+        let (names, unnamed) = split(client.names());
+        let (who, last) = (client.who.clone(), Some(profile));
+        let by = By::Agent { client, number: 1 };
+        Ok(Profiled { who, by, outside: None, end: None, names, unnamed, last })
+    }
+
+    /// Whether nothing more is to come.
+    pub(crate) fn is_recorded(&self) -> bool {
+        matches!(&self.by, By::Agent { client, .. } if client.file().is_some())
     }
 
     /// Has the agent of a process begin one.
@@ -92,10 +116,7 @@ impl Profiled {
 
     fn new(process: &Process, by: By, outside: Option<String>) -> Profiled {
         let pid = i32::try_from(process.pid).ok().and_then(Pid::from_raw);
-        let (names, unnamed) = match NameFinder::of(process.pid) {
-            Ok(names) => (Some(names), None),
-            Err(error) => (None, Some(error.to_string())),
-        };
+        let (names, unnamed) = split(NameFinder::of(process.pid));
         Profiled {
             who: describe(process),
             by,
@@ -164,6 +185,14 @@ impl Profiled {
 
     fn ends_before(&self, due: Instant) -> bool {
         self.end().is_some_and(|end| matches!(wait([end], Some(due)), Ok([true])))
+    }
+}
+
+/// The names, or why there are none.
+fn split(names: Result<NameFinder, SpaceError>) -> (Option<NameFinder>, Option<String>) {
+    match names {
+        Ok(names) => (Some(names), None),
+        Err(error) => (None, Some(error.to_string())),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
+use dormouse_maps::SpaceError;
 use dormouse_profile::{NameFinder, Node, Profile, SourceFrame, Symbols};
 
 use crate::sample::watching::places::CodeFrame;
@@ -14,13 +15,13 @@ pub(crate) const UNKNOWN_PLACE: u32 = 1;
 ///
 /// Reads the files that the process has mapped.
 pub(crate) fn named(
-    pid: u32,
+    finder: Result<NameFinder, SpaceError>,
     stacks: &HashMap<u32, Vec<u64>>,
 ) -> (HashMap<u32, Vec<CodeFrame>>, Option<String>) {
     let addresses: BTreeSet<u64> = stacks.values().flatten().copied().collect();
     let nodes = addresses.into_iter().map(|address| Node { parent: 0, address }).collect();
     let profile = Profile { stacks: nodes, ..Profile::default() };
-    let (symbols, why) = match NameFinder::of(pid) {
+    let (symbols, why) = match finder {
         Ok(mut finder) => (finder.symbols(&profile), None),
         Err(error) => (Symbols::default(), Some(error.to_string())),
     };
@@ -70,7 +71,7 @@ mod tests {
     #[test]
     fn own_functions_have_names_and_others_addresses() {
         let here = named as *const () as u64;
-        let (names, why) = named(std::process::id(), &[(7, vec![here, 1])].into());
+        let (names, why) = named(NameFinder::of(std::process::id()), &[(7, vec![here, 1])].into());
         assert_eq!(why, None);
         assert!(names[&7].iter().any(|frame| frame.function.contains("waiting_places::named")), "{names:?}");
         assert_eq!(names[&7].last().unwrap().function, "0x1");

@@ -1,6 +1,6 @@
 //! From what a person types to a conversation with the right process.
 //!
-//! A target is a process id or a name. The process is looked up in `/proc`, its agent in the
+//! A target is a process id or a name; or a recorder's file, which needs no look-up. The process is looked up in `/proc`, its agent in the
 //! kernel's table of listening sockets ([`sockets`]), and after connecting the kernel is asked who
 //! listens there: a socket that bears the number of another process, by accident or by intent, is
 //! never taken for that process.
@@ -39,7 +39,12 @@ pub(crate) enum Target {
     Pid(u32),
     /// By its name in the kernel or its executable's file name.
     Name(String),
+    /// No process, but a recorder's file: a path with a slash, or with the ending of such files.
+    File(PathBuf),
 }
+
+/// The ending of a recorder's files.
+const ENDING: &str = ".dormouse";
 
 impl FromStr for Target {
     type Err = String;
@@ -49,6 +54,7 @@ impl FromStr for Target {
             _ if text.is_empty() => Err("it is empty; name a process or give its id".into()),
             Ok(0) => Err("0 is no process; name one or give its id".into()),
             Ok(pid) => Ok(Target::Pid(pid)),
+            Err(_) if text.contains('/') || text.ends_with(ENDING) => Ok(Target::File(text.into())),
             Err(_) => Ok(Target::Name(text.to_owned())),
         }
     }
@@ -59,6 +65,7 @@ impl fmt::Display for Target {
         match self {
             Target::Pid(pid) => pid.fmt(f),
             Target::Name(name) => Clean(name).fmt(f),
+            Target::File(path) => Clean(&path.to_string_lossy()).fmt(f),
         }
     }
 }
@@ -94,6 +101,7 @@ impl Finder {
         let found = match target {
             Target::Pid(pid) => vec![self.by_pid(*pid)?],
             Target::Name(name) => self.by_name(name)?,
+            Target::File(_) => return Err(no_process(target)),
         };
         match found.first() {
             Some(first) if !first.has_agent() => Err(without_agent(&first.process)),
@@ -107,6 +115,7 @@ impl Finder {
         match target {
             Target::Pid(pid) => self.by_pid(*pid),
             Target::Name(name) => one_of(target, self.by_name(name)?),
+            Target::File(_) => Err(no_process(target)),
         }
     }
 
@@ -271,6 +280,12 @@ fn without_agent(process: &Process) -> Failure {
     Failure::new(Exit::NoTarget, format!("{} has no dormouse in it", describe(process))).hint(INIT_HINT)
 }
 
+/// That a file is no process.
+fn no_process(target: &Target) -> Failure {
+    Failure::new(Exit::Usage, format!("{target} is a file: this needs a process"))
+        .hint("files of the recorder are read by dormouse tasks, profile and trace")
+}
+
 fn no_table(error: &io::Error) -> Failure {
     Failure::new(Exit::Unsupported, format!("cannot read the table of sockets under /proc: {error}"))
         .hint("mount /proc as a whole, without subset=pid")
@@ -358,6 +373,8 @@ mod tests {
         assert_eq!("12".parse(), Ok(Target::Pid(12)));
         assert_eq!("12a".parse(), Ok(Target::Name("12a".into())));
         assert_eq!("99999999999".parse(), Ok(Target::Name("99999999999".into())));
+        assert_eq!("tea.dormouse".parse(), Ok(Target::File("tea.dormouse".into())));
+        assert_eq!("./12".parse(), Ok(Target::File("./12".into())));
         assert!("0".parse::<Target>().is_err());
         assert!("".parse::<Target>().is_err());
     }

@@ -16,13 +16,13 @@ use dormouse_keys::Lease;
 use rustix::io::Errno;
 use serde::Serialize;
 
-use super::counting::ClientEvents;
 use super::descriptors::{Peer, Socket};
 use super::output::Output;
 use super::profiling::ClientProfile;
 use super::stream::Stream;
-use super::waiting::ClientWaits;
 use super::watching::ClientWatch;
+use crate::answers::counting::ClientEvents;
+use crate::answers::waiting::ClientWaits;
 use crate::long_polls::LongPolls;
 use crate::memory;
 use crate::wire::{Ended, MAX_LINE, Note, Notice, PROTOCOL, Response, WireError};

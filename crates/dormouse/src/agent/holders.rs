@@ -1,15 +1,17 @@
 //! The holders of the keys that are on.
 //!
-//! Leases are in three places: with the clients of this agent, in the table of holds that end by
-//! time, and in the key's own count, which also has the leases of the service's code. So a lease
-//! that neither of the first two has is the service's.
+//! Leases are in four places: with the clients of this agent, with the flight recorder, in the
+//! table of holds that end by time, and in the key's own count, which also has the leases of the
+//! service's code. So a lease that none of the first three has is the service's.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use dormouse_keys::{Key, KeyUse, Lease};
 
 use super::client::Client;
 use super::descriptors::Peer;
+use crate::lookout::recording;
 use crate::wire::{HeldBy, HeldKeys, KeyHolder, LeaseHolder};
 
 /// The holders of keys at one moment.
@@ -31,14 +33,18 @@ impl Holders {
                 known.entry(std::ptr::from_ref(key)).or_default().push(holder);
             }
         }
+        let (recorded, left) = recording::held_keys();
+        for key in recorded {
+            let holder = LeaseHolder { by: HeldBy::Recorder, uid: own_uid, pid: 0, left_ms: left.map(in_ms) };
+            known.entry(std::ptr::from_ref(key)).or_default().push(holder);
+        }
         for hold in dormouse_keys::holds() {
             let (by, uid) = match hold.holder {
                 dormouse_keys::Holder::User { uid } => (HeldBy::User, uid),
                 dormouse_keys::Holder::Nobody => (HeldBy::Nobody, own_uid),
                 _ => (HeldBy::Service, own_uid),
             };
-            // Rounded up: a hold with time left is not over.
-            let left_ms = Some(hold.left.as_nanos().div_ceil(1_000_000) as u64);
+            let left_ms = Some(in_ms(hold.left));
             let holder = LeaseHolder { by, uid, pid: 0, left_ms };
             known.entry(std::ptr::from_ref(hold.key)).or_default().push(holder);
         }
@@ -81,6 +87,11 @@ impl Holders {
         }
         held
     }
+}
+
+/// Rounded up: a hold with time left is not over.
+fn in_ms(left: Duration) -> u64 {
+    left.as_nanos().div_ceil(1_000_000) as u64
 }
 
 /// Whether both are one holder, with a time for both or for neither.

@@ -16,23 +16,21 @@
 //! thread should panic, or its socket be taken, it ends, and the keys that its clients hold go off:
 //! the next [`init`] starts another. A forked child has neither the thread nor its sockets.
 
+mod chosen;
 mod client;
-mod counting;
 mod descriptors;
 mod door;
 mod holders;
-mod host;
 mod long_polls;
 mod ops;
 mod output;
 mod place;
-mod places;
 mod profiling;
+mod recording;
 mod registers;
 mod server;
 mod stream;
-mod tasks;
-mod waiting;
+mod triggers;
 mod watching;
 
 use std::io;
@@ -64,7 +62,7 @@ impl Agent {
     }
 
     /// The faults of settings that the environment gives (`DORMOUSE_RUNTIME_DIR`, `DORMOUSE_KEYS`,
-    /// `DORMOUSE_CLOCK`, `DORMOUSE_ON`, `DORMOUSE_COUNT`, `DORMOUSE_WAITS`), one sentence each: the
+    /// `DORMOUSE_CLOCK`, `DORMOUSE_ON`, `DORMOUSE_COUNT`, `DORMOUSE_WAITS`, `DORMOUSE_RECORD`), one sentence each: the
     /// default is used instead. For the service's log; `dormouse doctor` says the same.
     pub fn warnings(&self) -> Vec<String> {
         let keys = dormouse_keys::Protocol::complaint();

@@ -1,33 +1,33 @@
 //! Requests, and the agent's answers.
 
 use std::collections::HashSet;
-use std::time::Duration;
 
-use dormouse_keys::{Batch, BatchReport, Key, KeyUse, Lease, Listed, Selector};
+use dormouse_keys::{Batch, BatchReport, Key, KeyUse, Lease, Listed};
 use serde::{Deserialize, Serialize};
 
+use super::chosen::{bad, chosen, names, no_match, parse, refused, time, untraced};
 use super::client::Client;
-use super::counting::{self, ClientEvents};
 use super::holders::{self, Holders};
-use super::host;
 use super::long_polls;
 use super::place::Place;
-use super::places;
 use super::profiling;
+use super::recording;
 use super::registers;
 use super::stream::Stream;
-use super::tasks;
-use super::waiting::{self, ClientWaits};
+use super::triggers;
 use super::watching::{self, ClientWatch};
-use crate::group::Group;
-use crate::memory;
+use crate::answers::counting::{self, ClientEvents};
+use crate::answers::waiting::{self, ClientWaits};
+use crate::answers::{host, places, tasks};
 use crate::probe::Probe;
-use crate::trace::{Trace, TraceError};
+use crate::trace::Trace;
 use crate::wire::{
-    BatchStat, Changed, Code, CountAnswer, Doctor, Ended, Events, HeldBy, Hello, KeyInfo, Keys, LONGEST_MS,
-    LongPollsBegun, LongPollsPart, Op, PROTOCOL, PlacesPart, ProbeInfo, ProfileBegun, ProfilePart, Request,
-    SlotsAnswer, Stat, TasksPart, Tracing, WaitsBegun, WaitsWish, WatchRow, Watching, WireError, WokenTasks,
+    BatchStat, Changed, ClockPoint, Code, CountAnswer, Doctor, Ended, Events, HeldBy, Hello, KeyInfo, Keys,
+    LongPollsBegun, LongPollsPart, Op, PROTOCOL, PlacesPart, ProbeInfo, ProfileBegun, ProfilePart,
+    RecordAnswer, Request, SlotsAnswer, Stat, TasksPart, Tracing, TriggersAnswer, WaitsBegun, WaitsWish,
+    WatchRow, Watching, WireError, WokenTasks,
 };
+use crate::{lookout, memory};
 
 /// Leases that a client may hold.
 const MAX_LEASES: usize = 256;
@@ -37,9 +37,6 @@ const TASK_CLOCK: &str = "task-clock";
 
 /// Events that a client may have counted.
 const MAX_EVENTS: usize = 32;
-
-/// How many near names an error names.
-const NEAR: usize = 5;
 
 /// The fields that every version of the protocol has: they tell another version from nonsense.
 #[derive(Deserialize)]
@@ -70,8 +67,10 @@ enum Answer {
     Places(PlacesPart),
     Woken(WokenTasks),
     Waits(WaitsBegun),
+    Triggers(TriggersAnswer),
     LongPolls(LongPollsBegun),
     LongPollReports(LongPollsPart),
+    Record(RecordAnswer),
 }
 
 /// One client's request, among all clients.
@@ -91,7 +90,7 @@ pub(super) fn answer(clients: &mut [Client], at: usize, place: &Place, line: &[u
         // The answer would tell of them all.
         Ok(Request { op: Op::Stat, .. })
             if !host::has_memory_for_threads()
-                || clients[at].waits.is_some() && !memory::is_there(Group::all().len() * waiting::EACH) =>
+                || clients[at].waits.is_some() && !memory::is_there(waiting::memory()) =>
         {
             clients[at].gone = true;
         }
@@ -101,7 +100,7 @@ pub(super) fn answer(clients: &mut [Client], at: usize, place: &Place, line: &[u
             clients[at].gone = true;
         }
         Ok(Request { op: Op::Profile(_) | Op::ProfileReport { .. }, .. })
-            if !memory::is_there(profiling::MEMORY) =>
+            if !memory::is_there(profiling::memory()) =>
         {
             clients[at].gone = true;
         }
@@ -109,6 +108,12 @@ pub(super) fn answer(clients: &mut [Client], at: usize, place: &Place, line: &[u
             clients[at].gone = true;
         }
         Ok(Request { op: Op::LongPollReports, .. }) if !memory::is_there(long_polls::MEMORY) => {
+            clients[at].gone = true;
+        }
+        Ok(Request {
+            op: Op::Triggers | Op::TriggerAdd { .. } | Op::TriggerRemove { .. } | Op::RecordSave,
+            ..
+        }) if !memory::is_there(triggers::MEMORY) => {
             clients[at].gone = true;
         }
         Ok(Request { op: Op::Tasks { .. }, .. }) if !memory::is_there(tasks::MEMORY) => {
@@ -139,10 +144,6 @@ fn read(line: &[u8]) -> Result<Request, (u64, WireError)> {
     serde_json::from_slice(line).map_err(|why| (id, bad(format!("not a request: {why}"))))
 }
 
-fn bad(message: impl Into<String>) -> WireError {
-    WireError::new(Code::BadRequest, message)
-}
-
 impl Asked<'_> {
     fn run(&mut self, op: Op, place: &Place) -> Result<Answer, WireError> {
         Ok(match op {
@@ -168,7 +169,7 @@ impl Asked<'_> {
             Op::Events => Answer::Events(Events { events: counting::available() }),
             Op::Count { events } => Answer::Count(self.count(&events)?),
             Op::Waits(wish) => Answer::Waits(self.wait(wish)?),
-            Op::Doctor => Answer::Doctor(host::doctor(place)),
+            Op::Doctor => Answer::Doctor(host::doctor(watching::capability(), place.check())),
             Op::Watch(wish) => Answer::Watching(registers::watch(self.clients, self.at, &wish)?),
             Op::WatchReport { number } => Answer::Watch(self.report(number)?),
             Op::Slots => Answer::Slots(registers::slots(self.clients)),
@@ -184,8 +185,13 @@ impl Asked<'_> {
                 Answer::LongPollReports(long_polls::report(self.client().long_polls.as_ref())?)
             }
             Op::Tasks { from } => Answer::Tasks(tasks::part(from)),
+            Op::Record(wish) => Answer::Record(recording::answer(&wish)?),
             Op::Places { from } => Answer::Places(places::part(from)),
-            Op::WakeTasks => Answer::Woken(WokenTasks { woken: dormouse_waits::wake_unplaced() as u64 }),
+            Op::Triggers => Answer::Triggers(triggers::list()?),
+            Op::TriggerAdd { rules } => Answer::Triggers(triggers::add(&rules)?),
+            Op::TriggerRemove { number } => Answer::Triggers(triggers::remove(number)?),
+            Op::RecordSave => Answer::Triggers(triggers::save()?),
+            Op::WakeTasks { from } => Answer::Woken(tasks::wake(from)),
         })
     }
 
@@ -274,9 +280,12 @@ impl Asked<'_> {
         let addresses: HashSet<*const Key> = selected.iter().map(|k| std::ptr::from_ref(k.key)).collect();
         let whose = self.clients.iter_mut().enumerate().filter(|(other, _)| force || *other == self.at);
         let mut leases: Vec<&mut Lease> = whose.flat_map(|(_, client)| client.leases_mut()).collect();
+        let mut recorder = if force { lookout::recording::lock() } else { None };
+        leases.extend(recorder.as_mut().and_then(|running| running.lease_mut()));
         let report = batch
             .apply_releasing(&mut leases, |key| addresses.contains(&std::ptr::from_ref(key)))
             .map_err(refused)?;
+        drop(recorder);
         let peer = self.client().peer;
         for (other, (client, held)) in self.clients.iter_mut().zip(held).enumerate() {
             let left = client.held();
@@ -327,62 +336,17 @@ impl Asked<'_> {
 
     /// Starts a trace, whose frames follow the answer.
     fn trace(&mut self, glob: &str) -> Result<Tracing, WireError> {
-        let trace = Trace::of(chosen(&parse(glob)?)?).map_err(|why| match why {
-            TraceError::Keys(why) => refused(why),
-            TraceError::Elsewhere { .. } | TraceError::Leaving(_) => {
-                WireError::new(Code::Keys, why.to_string())
-            }
-            other => WireError::new(Code::BadGlob, other.to_string()),
-        })?;
+        let trace = Trace::of(chosen(&parse(glob)?)?).map_err(untraced)?;
         let answer = Tracing {
             matched: names(trace.keys()),
             keys: trace.keys().len(),
-            probes: trace.keys().iter().filter_map(probe_info).collect(),
+            probes: trace.keys().iter().filter_map(ProbeInfo::of).collect(),
             batch: trace.lease().map(|lease| lease.report().into()).unwrap_or_default(),
-            clock: host::clock_point(),
+            clock: ClockPoint::now(),
         };
         self.client().tracing = Some(Stream::new(trace));
         Ok(answer)
     }
-}
-
-/// A time in a request.
-fn time(field: &str, ms: Option<u64>) -> Result<Option<Duration>, WireError> {
-    match ms {
-        None | Some(1..=LONGEST_MS) => Ok(ms.map(Duration::from_millis)),
-        Some(ms) => Err(bad(format!("`{field}` is {ms}, and must be from 1 to {LONGEST_MS}"))),
-    }
-}
-
-/// Keys that are to be switched. Their objects stay loaded meanwhile.
-fn chosen(selector: &Selector) -> Result<Vec<KeyUse>, WireError> {
-    let keys = selector.try_keys().map_err(refused)?;
-    if keys.is_empty() { Err(no_match(selector.as_str())) } else { Ok(keys) }
-}
-
-fn parse(glob: &str) -> Result<Selector, WireError> {
-    Selector::parse(glob).map_err(|why| WireError::new(Code::BadGlob, why.to_string()))
-}
-
-fn no_match(glob: &str) -> WireError {
-    let near = dormouse_keys::near(glob, NEAR);
-    WireError { code: Code::NoMatch, message: format!("no key matches `{glob}`"), near }
-}
-
-#[expect(clippy::needless_pass_by_value, reason = "for map_err")]
-fn refused(why: dormouse_keys::Error) -> WireError {
-    let message = match &why {
-        // This message tells of sites that are not as they were.
-        dormouse_keys::Error::HalfWritten { .. } => why.to_string(),
-        _ => format!("{why}; the keys are as they were"),
-    };
-    WireError::new(Code::Keys, message)
-}
-
-fn names<'a>(keys: impl IntoIterator<Item = &'a KeyUse>) -> Vec<String> {
-    let mut names: Vec<String> = keys.into_iter().map(|k| k.key.name().to_owned()).collect();
-    names.dedup();
-    names
 }
 
 /// Keys as they were before they were switched.
@@ -449,16 +413,4 @@ fn key_info(used: Listed<'_>, holders: &Holders) -> KeyInfo {
 
 fn fields(probe: &Probe) -> Vec<String> {
     probe.fields().map(str::to_owned).collect()
-}
-
-fn probe_info(used: &KeyUse) -> Option<ProbeInfo> {
-    let probe = used.key.attached::<Probe>()?;
-    Some(ProbeInfo {
-        id: probe.id(),
-        name: used.key.name().to_owned(),
-        file: used.key.file().to_owned(),
-        line: used.key.line(),
-        object: used.object.to_string(),
-        fields: fields(probe),
-    })
 }

@@ -12,25 +12,25 @@
 //! `atexit` and `geteuid` have no preconditions; the handler only unlinks a file.
 #![allow(unsafe_code)]
 
-use std::fs::{self, DirBuilder};
+use std::fs;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::time::Duration;
 
-use dormouse_sys::environment;
+use dormouse_sys::{Capability, environment};
 use rustix::fs::{Mode, fchmod};
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use super::InitError;
 use super::descriptors::{Socket, Sockets};
+use crate::directory::{CLOSED, own_uid, prepare};
 
 /// From this age on, a socket that nobody listens on was left behind.
 const LEFT_BEHIND: Duration = Duration::from_secs(10);
@@ -89,6 +89,14 @@ impl Place {
         (!self.is_file()).then(told)
     }
 
+    /// That the socket is where nobody looks first.
+    pub(super) fn check(&self) -> Option<Capability> {
+        let detail = self.complaint()?;
+        let fix =
+            "have DORMOUSE_RUNTIME_DIR name a directory that is there, and that this user alone can write to";
+        Some(Capability::limited("agent.place", detail).with_fix(fix))
+    }
+
     fn is_file(&self) -> bool {
         self.inode.load(Ordering::Relaxed) != 0
     }
@@ -117,7 +125,7 @@ impl Place {
 
 /// A socket in a directory: its name, the file's inode, the socket.
 fn listen_in(directory: &Path, sockets: &Arc<Sockets>) -> Result<(PathBuf, u64, Socket), String> {
-    let directory = prepare(directory)?;
+    let directory = prepare(directory, CLOSED)?;
     let name = directory.join(format!("{}.sock", std::process::id()));
     let fail = |errno: Errno| format!("cannot listen on {}: {}", name.display(), io::Error::from(errno));
     let address = SocketAddrUnix::new(&name).map_err(fail)?;
@@ -150,10 +158,6 @@ fn bind(address: &SocketAddrUnix, file: Option<&Path>) -> Result<OwnedFd, Errno>
     Ok(socket)
 }
 
-fn own_uid() -> u32 {
-    rustix::process::geteuid().as_raw()
-}
-
 /// Directories for the socket, the best first, each with the variable that names it. One that was
 /// asked for by name is not replaced by another.
 fn candidates() -> Vec<(PathBuf, &'static str)> {
@@ -170,57 +174,6 @@ fn candidates() -> Vec<(PathBuf, &'static str)> {
         .into_iter()
         .chain([(temporary, "")])
         .collect()
-}
-
-/// Makes the directory, or sees that an existing one is the user's own and closed to others. The
-/// path comes back without links: nobody else can change where it leads.
-fn prepare(directory: &Path) -> Result<PathBuf, String> {
-    let (Some(parent), Some(name)) = (directory.parent(), directory.file_name()) else {
-        return Err("is no directory for a socket".into());
-    };
-    let parent = fs::canonicalize(parent).map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound => format!("{} does not exist", parent.display()),
-        _ => format!("{}: {error}", parent.display()),
-    })?;
-    if parent.as_os_str().as_bytes().contains(&b'\n') {
-        // One line is one socket in the kernel's list.
-        return Err("has a line break in its name".into());
-    }
-    parent.ancestors().try_for_each(is_beyond_others)?;
-    let directory = parent.join(name);
-    match DirBuilder::new().mode(0o700).create(&directory) {
-        Ok(()) => {}
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-        Err(error) => return Err(error.to_string()),
-    }
-    // Not followed: in /tmp anybody could have put a link there.
-    let found = fs::symlink_metadata(&directory).map_err(|e| e.to_string())?;
-    if !found.is_dir() {
-        return Err("exists and is no directory".into());
-    }
-    if found.uid() != own_uid() {
-        return Err(format!("belongs to uid {}, not to {}", found.uid(), own_uid()));
-    }
-    if found.mode() & 0o077 != 0 {
-        return Err(format!("is open to others (mode {:o}, should be 700)", found.mode() & 0o777));
-    }
-    // Asked before the bind, so that another candidate has its turn.
-    rustix::fs::access(&directory, rustix::fs::Access::WRITE_OK).map_err(|e| e.to_string())?;
-    Ok(directory)
-}
-
-/// Refuses a directory in which another user can rename files. (The owner of the root directory has
-/// everything.)
-fn is_beyond_others(directory: &Path) -> Result<(), String> {
-    let look = |path: &Path| fs::symlink_metadata(path).map_err(|e| format!("{}: {e}", path.display()));
-    let (found, root) = (look(directory)?, look(Path::new("/"))?);
-    let is_known = [0, own_uid(), root.uid()].contains(&found.uid());
-    let is_sticky = found.mode() & 0o1000 != 0;
-    if is_known && (is_sticky || found.mode() & 0o022 == 0) {
-        return Ok(());
-    }
-    let (path, uid, mode) = (directory.display(), found.uid(), found.mode() & 0o777);
-    Err(format!("others can change what is in {path} (of uid {uid}, mode {mode:o})"))
 }
 
 /// Whether a socket file is there that nobody listens on.
@@ -288,21 +241,21 @@ mod tests {
         let open = base.path().join("open");
         fs::create_dir(&open).unwrap();
         fs::set_permissions(&open, Permissions::from_mode(0o777)).unwrap();
-        assert!(prepare(&open).unwrap_err().contains("open to others"));
+        assert!(prepare(&open, CLOSED).unwrap_err().contains("open to others"));
         let file = base.path().join("file");
         fs::write(&file, "").unwrap();
-        assert!(prepare(&file).unwrap_err().contains("no directory"));
+        assert!(prepare(&file, CLOSED).unwrap_err().contains("no directory"));
         let link = base.path().join("link");
         std::os::unix::fs::symlink(base.path(), &link).unwrap();
-        assert!(prepare(&link).unwrap_err().contains("no directory"));
-        assert!(prepare(&base.path().join("missing/deep")).is_err());
+        assert!(prepare(&link, CLOSED).unwrap_err().contains("no directory"));
+        assert!(prepare(&base.path().join("missing/deep"), CLOSED).is_err());
     }
 
     #[test]
     fn stale_sockets_in_the_directory_are_swept() {
         let base = tempfile::tempdir().unwrap();
         let directory = base.path().join("dormouse");
-        prepare(&directory).unwrap();
+        prepare(&directory, CLOSED).unwrap();
         assert_eq!(fs::metadata(&directory).unwrap().mode() & 0o777, 0o700);
         let stale = directory.join("1.sock");
         drop(UnixListener::bind(&stale).unwrap());

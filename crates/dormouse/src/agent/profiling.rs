@@ -12,6 +12,7 @@
 
 use dormouse_profile::Profile;
 
+use crate::answers::waiting;
 use crate::profile::{ProfileError, ProfileRun, ProfileSpec};
 use crate::wire::{Code, ProfileBegun, ProfilePart, ProfileWish, WireError};
 
@@ -23,7 +24,12 @@ const MAX_IN_ALL: usize = 16;
 const ROWS: usize = 4096;
 
 /// The memory of a profile that begins, or of a look at one: a table of stacks, twice.
-pub(super) const MEMORY: usize = 16 * 1024 * 1024;
+const MEMORY: usize = 16 * 1024 * 1024;
+
+/// That, and for a profile of wall time the times of each group.
+pub(super) fn memory() -> usize {
+    MEMORY + waiting::memory()
+}
 
 /// A profile of a client.
 #[derive(Debug)]

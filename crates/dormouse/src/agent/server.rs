@@ -18,8 +18,9 @@ use rustix::io::Errno;
 
 use super::client::{Client, Input};
 use super::descriptors::{MAX_SOCKETS, Socket, Sockets};
+use super::ops;
 use super::place::Place;
-use super::{host, ops};
+use crate::answers::host;
 use crate::memory;
 use crate::wire::{Code, MAX_LINE, WireError};
 

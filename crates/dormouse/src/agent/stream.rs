@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 
 use dormouse_sys::records::{self, RingOwner};
 
-use super::host;
 use super::output::Output;
 use crate::group::Group;
-use crate::trace::{Chunk, Trace};
-use crate::wire::{FrameKind, Note};
+use crate::trace::queue::Chunk;
+use crate::trace::{Trace, thread_name};
+use crate::wire::{ClockPoint, FrameKind, Note};
 
 /// How often a trace sends a conversion point.
 const CLOCK_INTERVAL: Duration = Duration::from_secs(1);
@@ -32,14 +32,14 @@ impl Stream {
 
     /// Puts the records that the trace has collected into frames.
     pub(super) fn fill(&mut self, output: &mut Output, now: Instant) -> io::Result<()> {
-        let chunks = self.trace.take();
-        if !chunks.is_empty() {
+        let queued = self.trace.take();
+        if queued.chunks().next().is_some() {
             self.name_groups(output)?;
         }
-        for chunk in chunks {
+        for chunk in queued.chunks() {
             self.name_thread(&chunk, output)?;
             let RingOwner { tid, start } = chunk.writer;
-            let payload = [&tid.to_le_bytes()[..], &start.to_le_bytes(), &chunk.bytes];
+            let payload = [&tid.to_le_bytes()[..], &start.to_le_bytes(), chunk.bytes];
             output.frame(FrameKind::Records, &payload)?;
         }
         let dropped = self.trace.dropped();
@@ -48,7 +48,7 @@ impl Stream {
         }
         if now >= self.next_clock {
             self.next_clock = now + CLOCK_INTERVAL;
-            output.note(&Note::Clock(host::clock_point()))?;
+            output.note(&Note::Clock(ClockPoint::now()))?;
         }
         Ok(())
     }
@@ -67,12 +67,12 @@ impl Stream {
     /// Sends a thread's name before its first records, and again after another thread has had its
     /// ring: so the stream remembers as many names as there are rings, not as there have been
     /// threads.
-    fn name_thread(&mut self, chunk: &Chunk, output: &mut Output) -> io::Result<()> {
+    fn name_thread(&mut self, chunk: &Chunk<'_>, output: &mut Output) -> io::Result<()> {
         let Some(named) = self.named.get_mut(chunk.ring) else { return Ok(()) };
         if named.replace(chunk.writer) == Some(chunk.writer) {
             return Ok(());
         }
         let RingOwner { tid, start } = chunk.writer;
-        output.note(&Note::Thread { tid, start, name: host::thread_name(tid) })
+        output.note(&Note::Thread { tid, start, name: thread_name(tid) })
     }
 }

@@ -6,27 +6,21 @@
 //! last one when it is over. A look comes twice in a threshold, and at the moment when a poll that
 //! is known becomes a long one.
 //!
-//! Nothing is added to a poll for that: the looks find what the thread has written for itself. They
-//! take a system call for each thread with a task, so with very many threads they are rarer.
+//! Nothing is added to a poll for that: the looks find what the thread has written for itself.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 use std::time::{Duration, Instant, SystemTime};
 
 use dormouse_events::{PollLooker, SeenPoll};
 use dormouse_profile::{NoStack, StackReader, ThreadStack};
-use dormouse_sys::process::{identity, threads};
 use dormouse_waits::{is_on, polled};
 
 use crate::group::Group;
 
 /// The shortest and the longest time between two looks.
 const LOOKS: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(10)];
-
-/// A look comes after so many times of what the last one took, but for stacks: at most a twentieth
-/// of a processor goes to looks.
-const RARELY: u32 = 20;
 
 /// Watches at once.
 const MAX_WATCHES: usize = 64;
@@ -68,45 +62,15 @@ pub struct LongPoll {
     pub is_over: bool,
 }
 
-/// The numbers of watches and of long polls, which no two have, also of two lookouts.
-static LAST_WATCH: AtomicU64 = AtomicU64::new(0);
-static LAST_POLL: AtomicU64 = AtomicU64::new(0);
-
 /// The reports of a watch, on their way to their taker.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Reports {
-    /// The thread that makes them.
-    lookout: u32,
-    /// Nobody makes reports any more.
-    is_over: AtomicBool,
-    /// The time between two looks, in nanoseconds.
-    between_ns: AtomicU64,
     /// Held for moments, and never over a fork: a child does not touch it.
     waiting: Mutex<VecDeque<LongPoll>>,
     lost: AtomicU64,
 }
 
 impl Reports {
-    fn new() -> Self {
-        Self {
-            lookout: identity::tid(),
-            is_over: AtomicBool::new(false),
-            between_ns: AtomicU64::new(0),
-            waiting: Mutex::default(),
-            lost: AtomicU64::new(0),
-        }
-    }
-
-    /// Whether nobody makes reports any more: the lookout has panicked, or was killed.
-    pub(crate) fn is_over(&self) -> bool {
-        self.is_over.load(Ordering::Relaxed) || !threads::is_alive(self.lookout)
-    }
-
-    /// The time between two looks.
-    pub(crate) fn between(&self) -> Duration {
-        Duration::from_nanos(self.between_ns.load(Ordering::Relaxed))
-    }
-
     /// Takes the reports that have come, at most so many.
     pub(crate) fn take(&self, most: usize) -> Vec<LongPoll> {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
@@ -153,12 +117,6 @@ struct PollWatch {
     reports: Arc<Reports>,
 }
 
-impl Drop for PollWatch {
-    fn drop(&mut self) {
-        self.reports.is_over.store(true, Ordering::Relaxed);
-    }
-}
-
 /// A poll that looks have found.
 #[derive(Debug)]
 struct KnownPoll {
@@ -174,14 +132,15 @@ struct KnownPoll {
 #[derive(Debug)]
 struct Eyes {
     looker: PollLooker,
-    /// Made at the first look: to read tables may take long, and somebody waits for a watch.
-    stacks: Option<Result<StackReader, NoStack>>,
+    stacks: Result<StackReader, NoStack>,
 }
 
 /// The watches for long polls.
 #[derive(Debug, Default)]
 pub(crate) struct LongPollWatches {
     watches: Vec<PollWatch>,
+    last_watch: u64,
+    last_poll: u64,
     eyes: Option<Eyes>,
     /// By the index of the thread's block.
     known: HashMap<usize, KnownPoll>,
@@ -189,7 +148,7 @@ pub(crate) struct LongPollWatches {
 }
 
 impl LongPollWatches {
-    pub(crate) fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.watches.is_empty()
     }
 
@@ -201,10 +160,10 @@ impl LongPollWatches {
         if self.eyes.is_none() {
             let looker =
                 PollLooker::new().map_err(|error| format!("threads cannot be looked at: {error}"))?;
-            self.eyes = Some(Eyes { looker, stacks: None });
+            self.eyes = Some(Eyes { looker, stacks: StackReader::new() });
         }
-        let number = LAST_WATCH.fetch_add(1, Ordering::Relaxed) + 1;
-        let reports = Arc::new(Reports::new());
+        self.last_watch += 1;
+        let (number, reports) = (self.last_watch, Arc::<Reports>::default());
         self.watches.push(PollWatch { number, threshold, reports: Arc::clone(&reports) });
         self.next = None;
         Ok((number, reports))
@@ -214,7 +173,7 @@ impl LongPollWatches {
         self.watches.retain(|watch| watch.number != number);
         self.known.values_mut().for_each(|poll| poll.due.retain(|(of, _)| *of != number));
         if self.watches.is_empty() {
-            *self = Self::default();
+            *self = Self { last_watch: self.last_watch, last_poll: self.last_poll, ..Self::default() };
         }
     }
 
@@ -222,37 +181,19 @@ impl LongPollWatches {
     pub(super) fn step(&mut self, now: Instant) -> Option<Instant> {
         let between = self.watches.iter().map(|watch| watch.threshold / 2).min()?;
         if self.next.is_none_or(|next| next <= now) {
-            let took = self.look(now);
-            let least = LOOKS[0].max(took * RARELY);
-            let between = between.clamp(LOOKS[0], LOOKS[1]).max(least);
-            for watch in &self.watches {
-                watch.reports.between_ns.store(between.as_nanos() as u64, Ordering::Relaxed);
-            }
-            let due = self
-                .known
-                .values()
-                .flat_map(|poll| self.watches.iter().map(|watch| poll.since + poll.due(watch)));
-            let now = Instant::now();
-            self.next = due.chain([now + between]).min().map(|next| next.max(now + least));
+            self.look(now);
+            let between = between.clamp(LOOKS[0], LOOKS[1]);
+            let due = self.known.values().flat_map(|poll| poll.due.iter().map(|(_, due)| poll.since + *due));
+            self.next = due.chain([now + between]).min().map(|next| next.max(now + LOOKS[0]));
         }
         self.next
     }
 
-    /// Looks at the threads, and reads stacks: how long the former took.
-    fn look(&mut self, now: Instant) -> Duration {
-        let Some(Eyes { looker, stacks }) = &mut self.eyes else { return Duration::ZERO };
-        stacks.get_or_insert_with(StackReader::new);
-        let began = Instant::now();
-        let mut polls: Vec<SeenPoll> = Vec::new();
-        for seen in looker.polls() {
-            if polls.try_reserve(1).is_err() {
-                break;
-            }
-            polls.push(seen);
-        }
-        let took = began.elapsed();
+    fn look(&mut self, now: Instant) {
+        let Some(Eyes { looker, .. }) = &self.eyes else { return };
+        let polls: Vec<SeenPoll> = looker.polls().collect();
         if self.known.try_reserve(polls.len()).is_err() {
-            return took;
+            return;
         }
         let mut before = std::mem::take(&mut self.known);
         for seen in polls {
@@ -272,7 +213,6 @@ impl LongPollWatches {
                 self.tell(at);
             }
         }
-        took
     }
 
     /// Whether a report on the poll is due.
@@ -286,14 +226,14 @@ impl LongPollWatches {
     fn tell(&mut self, at: usize) {
         let (Some(eyes), Some(poll)) = (&mut self.eyes, self.known.get_mut(&at)) else { return };
         let stack = match &mut eyes.stacks {
-            Some(Ok(stacks)) => stacks.read(poll.seen.tid),
-            Some(Err(why)) => Err(why.clone()),
-            None => return,
+            Ok(stacks) => stacks.read(poll.seen.tid),
+            Err(why) => Err(why.clone()),
         };
         // A stack is that of the poll only if the poll is still there.
         let again = eyes.looker.again(&poll.seen);
         if poll.number == 0 {
-            poll.number = LAST_POLL.fetch_add(1, Ordering::Relaxed) + 1;
+            self.last_poll += 1;
+            poll.number = self.last_poll;
         }
         let Some(seen) = again else { return };
         poll.seen = seen;

@@ -73,7 +73,11 @@ impl Duty for Watchman {
         match watched {
             Watched::LongPolls(number) => self.long_polls.end(number),
             Watched::Recorder(number) => self.recording.end(number),
-            Watched::Trigger(number) => self.triggers.end(number),
+            Watched::Trigger(number) => {
+                if let Some(watch) = self.triggers.end(number) {
+                    self.long_polls.end(watch);
+                }
+            }
         }
     }
 }

@@ -26,10 +26,38 @@ pub(super) struct Wall {
     _placing: Placing,
 }
 
+/// The sums of a group so far. Its histograms would have 9 KB.
+#[derive(Debug, Clone, Copy, Default)]
+struct Times {
+    poll_ns: u64,
+    runnable_ns: u64,
+    await_ns: u64,
+    /// Waits from a wake to a poll.
+    delays: u64,
+}
+
+impl Times {
+    fn since(self, before: Self) -> Self {
+        Self {
+            poll_ns: self.poll_ns.saturating_sub(before.poll_ns),
+            runnable_ns: self.runnable_ns.saturating_sub(before.runnable_ns),
+            await_ns: self.await_ns.saturating_sub(before.await_ns),
+            delays: self.delays.saturating_sub(before.delays),
+        }
+    }
+}
+
+impl From<GroupWaits> for Times {
+    fn from(of: GroupWaits) -> Self {
+        let GroupWaits { poll_ns, runnable_ns, await_ns, delays, .. } = of;
+        Self { poll_ns, runnable_ns, await_ns, delays: delays.count() }
+    }
+}
+
 /// The times so far.
 #[derive(Debug)]
 struct Look {
-    groups: HashMap<u32, GroupWaits>,
+    groups: HashMap<u32, Times>,
     /// Waits and nanoseconds by group and place.
     places: HashMap<(u32, u32), [u64; 2]>,
     missing: PlaceCoverage,
@@ -39,7 +67,7 @@ impl Look {
     fn now() -> Self {
         let times = dormouse_waits::times_by_place();
         Self {
-            groups: dormouse_waits::read().into_iter().map(|of| (of.group, of)).collect(),
+            groups: dormouse_waits::read().into_iter().map(|of| (of.group, of.into())).collect(),
             places: times.into_iter().map(|of| ((of.group, of.place), [of.waits, of.ns])).collect(),
             missing: place_coverage(),
         }
@@ -49,7 +77,7 @@ impl Look {
         let mut now = self;
         for (id, of) in &mut now.groups {
             if let Some(before) = before.groups.get(id) {
-                *of = of.since(before);
+                *of = of.since(*before);
             }
         }
         for (key, of) in &mut now.places {
@@ -76,15 +104,15 @@ impl Wall {
         let names: HashMap<u32, &str> = Group::all().iter().map(|group| (group.id(), group.name())).collect();
         let mut picture = Picture::of(cpu);
         let now = Look::now().since(&self.before);
-        let mut groups: Vec<&GroupWaits> = now.groups.values().collect();
-        groups.sort_unstable_by_key(|of| of.group);
-        for of in groups {
+        let mut groups: Vec<(u32, Times)> = now.groups.into_iter().collect();
+        groups.sort_unstable_by_key(|(id, _)| *id);
+        for (id, of) in groups {
             let wall = of.poll_ns + of.runnable_ns + of.await_ns;
             if wall > 0 {
-                let group = picture.group(of.group, names.get(&of.group).copied(), wall);
-                picture.polls(group, of);
-                picture.add(group, WallState::Runnable, &[], [of.delays.count(), of.runnable_ns, 0, 0]);
-                picture.awaits(group, of, &now.places);
+                let group = picture.group(id, names.get(&id).copied(), wall);
+                picture.polls((group, id), of.poll_ns);
+                picture.add(group, WallState::Runnable, &[], [of.delays, of.runnable_ns, 0, 0]);
+                picture.awaits((group, id), of.await_ns, &now.places);
             }
         }
         picture.finish(now.missing)
@@ -145,22 +173,22 @@ impl Picture {
     }
 
     /// Polls: as much of them as the group has used a CPU, by its samples; the rest is stalled.
-    fn polls(&mut self, group: u32, of: &GroupWaits) {
+    fn polls(&mut self, (group, id): (u32, u32), poll_ns: u64) {
         let first = self.profile.samples.len();
         // Of work in no group, and of scopes beside tasks, there is no wall time.
-        let rows = self.on_cpu.remove(&of.group).filter(|_| group != NO_GROUP).unwrap_or_default();
+        let rows = self.on_cpu.remove(&id).filter(|_| group != NO_GROUP).unwrap_or_default();
         let used: u64 = rows.iter().map(|row| row.values[1]).sum();
         self.profile.samples.extend(rows.into_iter().map(|row| Sample { group, ..row }));
         let rows: Vec<usize> = (first..self.profile.samples.len()).collect();
-        if used > of.poll_ns {
-            fit(&mut self.profile, group, &rows, 1, of.poll_ns);
+        if used > poll_ns {
+            fit(&mut self.profile, group, &rows, 1, poll_ns);
         }
-        self.add(group, WallState::Stalled, &[], [0, of.poll_ns.saturating_sub(used), 0, 0]);
+        self.add(group, WallState::Stalled, &[], [0, poll_ns.saturating_sub(used), 0, 0]);
     }
 
-    fn awaits(&mut self, group: u32, of: &GroupWaits, places: &HashMap<(u32, u32), [u64; 2]>) {
+    fn awaits(&mut self, (group, id): (u32, u32), await_ns: u64, places: &HashMap<(u32, u32), [u64; 2]>) {
         let first = self.profile.samples.len();
-        let mut places: Vec<_> = places.iter().filter(|(key, _)| key.0 == of.group).collect();
+        let mut places: Vec<_> = places.iter().filter(|(key, _)| key.0 == id).collect();
         places.sort_unstable();
         let mut known = 0;
         let mut waits_unknown = 0;
@@ -173,11 +201,11 @@ impl Picture {
             }
         }
         let rows: Vec<usize> = (first..self.profile.samples.len()).collect();
-        if known > of.await_ns {
+        if known > await_ns {
             // The two looks are not of one moment.
-            fit(&mut self.profile, group, &rows, 1, of.await_ns);
+            fit(&mut self.profile, group, &rows, 1, await_ns);
         }
-        let unknown = of.await_ns.saturating_sub(known);
+        let unknown = await_ns.saturating_sub(known);
         self.add(group, WallState::Awaiting, &[], [waits_unknown, unknown, 0, 0]);
     }
 

@@ -156,6 +156,8 @@ pub enum HeldBy {
     Client,
     /// A user, for a time.
     User,
+    /// The flight recorder, until it is ended.
+    Recorder,
     /// The service's own code.
     Service,
     /// Nobody: the lease was given back, and lingers for its dwell time.

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::long_polls::LongPollsWish;
 use super::profile::ProfileWish;
+use super::record::RecordWish;
 use super::waits::WaitsWish;
 use super::watch::WatchWish;
 
@@ -122,6 +123,8 @@ pub enum Op {
         #[serde(default)]
         from: u64,
     },
+    /// Starts, ends or tells of the flight recorder; [`RecordAnswer`](super::RecordAnswer) answers.
+    Record(RecordWish),
     /// Lists the places where tasks wait, as far as they were taken;
     /// [`PlacesPart`](super::PlacesPart) answers.
     Places {
@@ -132,7 +135,27 @@ pub enum Op {
     /// Wakes each task that awaits something at a place that is not known, once, as any runtime may
     /// do: their leaves take wakers again, and so they have places from then on.
     /// [`WokenTasks`](super::WokenTasks) answers.
-    WakeTasks,
+    WakeTasks {
+        /// Where the part begins: 0, or `next` of the part before.
+        #[serde(default)]
+        from: u64,
+    },
+    /// Lists the triggers; [`TriggersAnswer`](super::TriggersAnswer) answers.
+    Triggers,
+    /// Arms triggers, which stay when the connection ends;
+    /// [`TriggersAnswer`](super::TriggersAnswer) answers. A rule that makes no sense refuses all.
+    TriggerAdd {
+        /// Rules, with `;` in between.
+        rules: String,
+    },
+    /// Ends a trigger; [`TriggersAnswer`](super::TriggersAnswer) answers.
+    TriggerRemove {
+        /// Its number.
+        number: u64,
+    },
+    /// Has a file written now: a trigger that fires at once, and is listed until somebody removes
+    /// it. [`TriggersAnswer`](super::TriggersAnswer) answers, with it as the only one.
+    RecordSave,
     /// Reports polls that last, as long as the connection lasts, in place of those that it asked for
     /// before; [`LongPollsBegun`](super::LongPollsBegun) answers.
     LongPolls(LongPollsWish),
@@ -207,6 +230,8 @@ pub enum Code {
     Keys,
     /// The process cannot count these events together, or not now, as the message says.
     Events,
+    /// There is no recorder, or no other beside the one that runs, as the message says.
+    NoRecorder,
     /// A name that is no group, or a glob list that matches none; `near` has those that are.
     NoGroup,
     /// The registers, or what else a watch takes, are with the holders that the message names.
@@ -219,6 +244,10 @@ pub enum Code {
     /// A profile that nobody can take here, or that this connection does not have, as the message
     /// says.
     NoProfile,
+    /// A rule of a trigger that makes no sense, as the message says.
+    BadRule,
+    /// A trigger that cannot be armed, or that is not there, as the message says.
+    NoTrigger,
     /// The service cannot be looked at in this way, as the message says.
     NoLook,
     /// A code of a newer agent.

@@ -8,27 +8,36 @@
 //! A frame is a `u32` length (of the rest), a `u8` [`FrameKind`], and the payload. Integers are
 //! little-endian.
 
+mod file;
 mod groups;
 mod keys;
 mod long_polls;
 mod message;
 mod places;
 mod profile;
+mod record;
 mod service;
 mod tasks;
 mod trace;
+mod triggers;
 mod waits;
 mod watch;
 
+pub use file::{
+    FILE_MAGIC, FILE_VERSION, FileError, FileHead, FileMappings, FileMissing, FilePart, FileReader,
+    FileWriter, MAX_FILE_ANSWER, is_file,
+};
 pub use groups::{Clock, CountAnswer, CountRow, EventInfo, Events, GroupRow, Stat, ThreadStat};
 pub use keys::{BatchStat, Changed, HeldBy, HeldKeys, KeyHolder, KeyInfo, Keys, LeaseHolder};
 pub use long_polls::{LongPollRow, LongPollsBegun, LongPollsPart, LongPollsWish};
 pub use message::{Code, Op, Request, Response, WireError};
 pub use places::{PlaceRow, PlacesPart, WokenTasks};
 pub use profile::{ProfileBegun, ProfilePart, ProfileWish};
+pub use record::{RecordAnswer, RecordWish, RecorderRow};
 pub use service::{Check, CheckState, Doctor, Hello};
 pub use tasks::{TaskColumns, TaskGroup, TaskRow, TasksPart, WireTaskState};
 pub use trace::{ClockPoint, Ended, FrameKind, Note, Notice, ProbeInfo, Tracing};
+pub use triggers::{TriggerRow, TriggersAnswer};
 pub use waits::{HistogramRow, WaitsBegun, WaitsRow, WaitsWish};
 pub use watch::{
     CoverageRow, HitRow, SiteRow, SlotOwner, SlotRow, SlotsAnswer, WatchRow, WatchWish, Watching, WireAccess,

@@ -39,4 +39,7 @@ impl From<Place> for PlaceRow {
 pub struct WokenTasks {
     /// How many were woken.
     pub woken: u64,
+    /// Where the next part begins; `None`: all were looked at.
+    #[serde(default)]
+    pub next: Option<u64>,
 }

@@ -1,8 +1,10 @@
 //! The stream of a trace: records, and notes between them.
 
+use dormouse_keys::KeyUse;
 use serde::{Deserialize, Serialize};
 
 use super::keys::BatchStat;
+use crate::probe::Probe;
 
 /// Answer to `trace`; frames follow.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -52,7 +54,30 @@ pub struct ClockPoint {
     pub real_ns: u64,
 }
 
-/// The kinds of frame of a trace stream.
+impl ProbeInfo {
+    /// Of a key that is a probe's.
+    pub(crate) fn of(used: &KeyUse) -> Option<Self> {
+        let probe = used.key.attached::<Probe>()?;
+        Some(Self {
+            id: probe.id(),
+            name: used.key.name().to_owned(),
+            file: used.key.file().to_owned(),
+            line: used.key.line(),
+            object: used.object.to_string(),
+            fields: probe.fields().map(str::to_owned).collect(),
+        })
+    }
+}
+
+impl ClockPoint {
+    /// At this moment.
+    pub(crate) fn now() -> Self {
+        let point = dormouse_clock::point();
+        Self { tsc: point.tsc, tsc_hz: point.hz, mono_ns: point.monotonic_ns, real_ns: point.realtime_ns }
+    }
+}
+
+/// The kinds of frame of a trace stream, and of a recorder's file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum FrameKind {
@@ -60,6 +85,8 @@ pub enum FrameKind {
     Note = 1,
     /// `u32` tid, `u64` start number of the thread, then whole records (see [`crate::record`]).
     Records = 2,
+    /// An answer of the agent, in a recorder's file alone (see [`FileReader`](super::FileReader)).
+    Answer = 3,
 }
 
 /// A message between the records of a trace.

@@ -19,7 +19,6 @@ use std::mem::offset_of;
 use std::os::unix::fs::FileExt as _;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use dormouse_sys::process::identity;
 use dormouse_sys::thread::{self, MAX_THREADS, ThreadBlock};
 
 use super::stack::{Frame, Stack};
@@ -46,8 +45,6 @@ pub(super) fn withdraw(block: &ThreadBlock) {
 /// Looks at the polls that the threads of this process are in.
 #[derive(Debug)]
 pub struct PollLooker {
-    /// The process whose memory that is: not a child's.
-    process: u64,
     memory: File,
 }
 
@@ -76,11 +73,10 @@ impl PollLooker {
     ///
     /// Those of `/proc`.
     pub fn new() -> io::Result<Self> {
-        Ok(Self { process: identity::id(), memory: File::open("/proc/self/mem")? })
+        Ok(Self { memory: File::open("/proc/self/mem")? })
     }
 
-    /// The polls that threads are in, at most one for each thread. None, in a child of a fork of the
-    /// process that made this.
+    /// The polls that threads are in, at most one for each thread.
     ///
     /// # Cost
     ///
@@ -104,7 +100,7 @@ impl PollLooker {
         let start = block.start();
         let current = block.seen_current();
         let stack = STACKS[block.index()].load(Ordering::Relaxed);
-        if current.task == 0 || stack == 0 || self.process != identity::id() {
+        if current.task == 0 || stack == 0 {
             return Some(None);
         }
         let at_top = stack + offset_of!(Stack, top);

@@ -35,6 +35,8 @@ const READS: usize = 4;
 pub(super) struct Source {
     /// None for the own process.
     other: Option<Other>,
+    /// Somebody wrote the mappings down, of a process that may have ended.
+    recorded: Option<Vec<MapsLine<'static>>>,
     /// Whether the kernel answers about one address.
     can_ask: AtomicBool,
 }
@@ -84,7 +86,7 @@ pub(super) enum Asked {
 
 impl Source {
     pub(super) fn own() -> Self {
-        Self { other: None, can_ask: AtomicBool::new(true) }
+        Self { other: None, recorded: None, can_ask: AtomicBool::new(true) }
     }
 
     /// As of a kernel that only gives all mappings at once.
@@ -107,12 +109,24 @@ impl Source {
         }
     }
 
+    pub(super) fn recorded(mut lines: Vec<MapsLine<'static>>) -> Self {
+        lines.sort_by_key(|line| line.start);
+        // Those that overlap the one before are nobody's mappings.
+        let mut behind = 0;
+        lines.retain(|line| {
+            let is_one = line.start >= behind && line.start <= line.last && line.last < u64::MAX;
+            behind = if is_one { line.last + 1 } else { behind };
+            is_one
+        });
+        Self { recorded: Some(lines), ..Self::own() }
+    }
+
     pub(super) fn pid(&self) -> u32 {
         self.other.as_ref().map_or_else(std::process::id, |other| other.pid)
     }
 
     pub(super) fn is_own(&self) -> bool {
-        self.other.is_none()
+        self.other.is_none() && self.recorded.is_none()
     }
 
     /// All mappings, each as it was at some moment of the call, as `take` takes them.
@@ -121,6 +135,9 @@ impl Source {
     /// leaves out a mapping that is there all the time. A text that does not hang together is read
     /// again.
     pub(super) fn all<T>(&self, mut take: impl FnMut(MapsLine<'_>) -> T) -> Result<Vec<T>, SpaceError> {
+        if let Some(lines) = &self.recorded {
+            return Ok(lines.iter().cloned().map(take).collect());
+        }
         let mut reads = 1;
         loop {
             let text = self.read().map_err(|error| self.lost(error))?;
@@ -136,6 +153,10 @@ impl Source {
 
     /// The mapping that `addr` lies in.
     pub(super) fn at(&self, addr: u64) -> Result<Asked, SpaceError> {
+        if let Some(lines) = &self.recorded {
+            let line = lines.iter().find(|line| (line.start..=line.last).contains(&addr));
+            return Ok(Asked::Line(line.cloned()));
+        }
         if !self.can_ask.load(Ordering::Relaxed) {
             return Ok(Asked::Unsupported);
         }
@@ -157,6 +178,9 @@ impl Source {
 
     /// The build id of the file that is mapped at `addr`, if it still is that file.
     pub(super) fn build_id(&self, addr: u64, file: FileId) -> Option<Vec<u8>> {
+        if self.recorded.is_some() {
+            return None;
+        }
         let mut id = vec![0_u8; 64];
         let mut query =
             Query { build_id_size: id.len() as u32, build_id: id.as_mut_ptr() as u64, ..Query::of(addr) };

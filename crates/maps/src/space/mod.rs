@@ -34,7 +34,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::mapping::Extent;
-use crate::{Cache, Edit, Mapping, NoSlot, RangeMap};
+use crate::{Cache, Edit, Mapping, MapsLine, NoSlot, RangeMap};
 
 use kernel::{Asked, Source};
 use region::Objects;
@@ -66,6 +66,13 @@ impl AddressSpace {
     /// again.
     pub fn of(pid: u32) -> Result<Self, SpaceError> {
         Self::new(Source::of(pid)?)
+    }
+
+    /// The mappings that a process had, as somebody wrote them down. Files are looked for at their
+    /// paths: a line shall have the number of the file that is there, if that is the one which was
+    /// mapped, else none.
+    pub fn recorded(lines: Vec<MapsLine<'static>>) -> Result<Self, SpaceError> {
+        Self::new(Source::recorded(lines))
     }
 
     fn new(source: Source) -> Result<Self, SpaceError> {

@@ -13,10 +13,11 @@
 //! the object tells.
 
 use std::ffi::OsStr;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::{self, Read as _, Seek as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Component, Path, PathBuf};
+use std::time::SystemTime;
 
 use flate2::CrcReader;
 
@@ -50,11 +51,24 @@ pub(super) fn mapped(
     })
 }
 
+/// The number of the file at a path as this process sees it, if it is the one that a process had
+/// mapped: the one of that build id, or where none is known, one that has not changed since.
+pub fn file_that_was(path: &Path, id: Option<&[u8]>, mapped: SystemTime) -> Option<FileId> {
+    let file = regular(path).ok()?;
+    let data = file.metadata().ok()?;
+    let is_it = match id {
+        Some(id) => build_id(&file).as_deref() == Some(id),
+        None => data.modified().is_ok_and(|changed| changed <= mapped),
+    };
+    is_it.then(|| number(&data))
+}
+
 fn is(file: &File, id: FileId) -> bool {
-    file.metadata().is_ok_and(|data| {
-        let device = (libc::major(data.dev()), libc::minor(data.dev()));
-        FileId { device, inode: data.ino() } == id
-    })
+    file.metadata().is_ok_and(|data| number(&data) == id)
+}
+
+fn number(of: &Metadata) -> FileId {
+    FileId { device: (libc::major(of.dev()), libc::minor(of.dev())), inode: of.ino() }
 }
 
 /// The hints of an object about the file that has its debug information.

@@ -50,6 +50,7 @@ use crate::{AddressSpace, Mapping, MappingKind, ObjectId, Perms, Region};
 use image::Image;
 use symbol::Names;
 
+pub use files::file_that_was;
 pub use statics::{StaticError, StaticPlace, Statics};
 pub use symbol::{Frame, Source, Symbol};
 #[cfg(all(feature = "unwind", any(target_arch = "x86_64", target_arch = "aarch64")))]

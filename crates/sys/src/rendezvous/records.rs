@@ -50,7 +50,7 @@ pub fn drain_each(buffer: &mut Vec<u8>, sink: impl FnMut(usize, RingOwner, &[u8]
     used().pool.drain_each(buffer, sink);
 }
 
-/// Records dropped since the start, in full rings and for want of one.
+/// Records dropped since the start: the oldest of full rings, and those that found no ring.
 pub fn dropped() -> u64 {
     used().pool.dropped()
 }

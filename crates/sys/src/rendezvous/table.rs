@@ -28,7 +28,7 @@ use crate::{debug_trap, sigtrap};
 
 /// The version of everything that copies share: [`Table`] and all that it leads to (objects,
 /// entries, keys, their attachments, rings, records). A copy of another number is refused.
-pub const ABI: u32 = 3;
+pub const ABI: u32 = 4;
 
 /// The state that the leader has for all copies.
 #[derive(Debug)]
@@ -90,7 +90,7 @@ const _: () = {
     lies_at!(patch 0, switched 8, stuck 9, forks 12, forking 16, generation 24, objects 32, waiting 40, agent.pid 56);
     lies_at!(agent.path 64, agent.length 72, recorder 80, next_probe 88, pool 96, push 104, current 112);
     lies_at!(trap_handler 120, install_trap 128, begin_trap_round 136, install_watcher 144);
-    assert!(ABI == 3 && size_of::<Table>() == 152 && size_of::<Current>() == 16, "raise ABI");
+    assert!(ABI == 4 && size_of::<Table>() == 152 && size_of::<Current>() == 16, "raise ABI");
 };
 
 /// The table of this copy.

@@ -48,7 +48,7 @@ const FUNCTIONS: usize = 10;
 #[derive(Debug, clap::Args)]
 #[command(group(clap::ArgGroup::new("subject").required(true)))]
 pub(crate) struct Args {
-    #[arg(help = help::TARGET, group = "subject")]
+    #[arg(help = help::TARGET_OR_FILE, group = "subject")]
     target: Option<Target>,
     /// How long; 10s if it is not said, a command to its end
     #[arg(long = "for", value_name = "DURATION", value_parser = parse_positive)]

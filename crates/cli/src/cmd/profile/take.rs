@@ -75,6 +75,9 @@ pub(super) fn of_target(
 ) -> Outcome<Taken> {
     let signals = Signals::to_end()?;
     let mut profiled = Profiled::open(target, wish, patience)?;
+    if profiled.is_recorded() {
+        return Ok(Taken { profiled, ended: None, failure: None, status: None });
+    }
     if let Some(why) = &profiled.outside {
         say(format_args!("{FAIR}profiled from outside, by thread:{FAIR:#} {}", clean(why)));
     }

@@ -42,7 +42,7 @@ const LENGTH: Duration = Duration::from_secs(1);
 /// known, only that it is more (>). Ends with exit code 1 if no task is listed.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    #[arg(help = help::TARGET)]
+    #[arg(help = help::TARGET_OR_FILE)]
     target: Target,
     /// Have times taken for at least this long before the list [default: 1s]; Ctrl-C ends it early.
     /// With --long-poll: end after this time
@@ -115,7 +115,8 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
     } else {
         tasks::taken_ns(&mut client)?
     };
-    let length = args.length.unwrap_or(LENGTH);
+    // A file's have been taken.
+    let length = if client.file().is_some() { Duration::ZERO } else { args.length.unwrap_or(LENGTH) };
     await_times(&mut client, length.saturating_sub(Duration::from_nanos(known_ns)))?;
     let taken_ns = tasks::taken_ns(&mut client)?;
     let begun = Instant::now();
@@ -126,7 +127,7 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
     let wanted = listing.wanted_places();
     if !wanted.is_empty() {
         let stacks = tasks::places(&mut client, &hello, &wanted)?;
-        let (names, why) = named(client.pid, &stacks);
+        let (names, why) = named(client.names(), &stacks);
         listing.places = PlaceNames(names);
         if let Some(why) = why {
             say(format_args!("{FAIR}functions have no names:{FAIR:#} {}", clean(&why)));

@@ -219,25 +219,9 @@ impl<'a> Use<'a> {
 pub(crate) fn amount(kind: ProfileKind, column: usize, value: u64) -> String {
     match kind.columns()[column].unit {
         "nanoseconds" => short(value),
-        "bytes" => bytes(value),
+        "bytes" => crate::bytes::short(value),
         _ => value.to_string(),
     }
-}
-
-fn bytes(value: u64) -> String {
-    const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
-    if value < 1024 {
-        return format!("{value} B");
-    }
-    let mut scaled = value as f64 / 1024.0;
-    let mut unit = 0;
-    // A number that would be rounded up to 1024 is one of the next unit.
-    while scaled >= 1023.5 && unit + 1 < UNITS.len() {
-        scaled /= 1024.0;
-        unit += 1;
-    }
-    let places = if scaled < 9.995 { 2 } else { usize::from(scaled < 99.95) };
-    format!("{scaled:.places$} {}", UNITS[unit])
 }
 
 /// The share of `part` in `whole`, in per cent.

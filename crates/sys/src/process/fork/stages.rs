@@ -31,6 +31,8 @@ pub enum Phase {
     Allocations,
     /// Lock: watches, the registers that they hold, and the keeper's errands.
     Watches,
+    /// Lock: the flight recorder's keys.
+    Recorder,
     /// Lock: the traces, and their queues.
     Hub,
     /// Lock: text, and the list of objects with sites, shared by all copies.
@@ -51,8 +53,10 @@ pub enum Phase {
     Rows,
     /// Reset: the breakpoints of groups that each thread has.
     Lines,
-    /// Reset: the run to which times of tasks belong.
+    /// Reset: the run to which times of tasks belong, and what threads have added up.
     Waits,
+    /// Reset: the stacks at which tasks wait.
+    Places,
     /// Reset: the cells that each thread adds to.
     Cells,
     /// Reset: the spans of threads, which have pending counts.

@@ -6,20 +6,20 @@
 //!
 //! A part takes about a millisecond, for which other clients wait; threads of the host do not.
 
-use dormouse_waits::{LivingPart, living_part};
+use dormouse_waits::{LivingPart, WokenPart, living_part, wake_unplaced_part};
 
 use crate::group::Group;
-use crate::wire::{TaskColumns, TaskGroup, TasksPart};
+use crate::wire::{TaskColumns, TaskGroup, TasksPart, WokenTasks};
 
 /// Places of tasks that one part looks at.
 const PLACES: usize = 4096;
 
 /// The memory of a part: a kilobyte for each task, first as structures and then as text, and the
 /// names of groups.
-pub(super) const MEMORY: usize = 8 * 1024 * 1024;
+pub(crate) const MEMORY: usize = 8 * 1024 * 1024;
 
 /// The tasks from there on. The first part and the last one have the groups, too.
-pub(super) fn part(from: u64) -> TasksPart {
+pub(crate) fn part(from: u64) -> TasksPart {
     let first = (from == 0).then(groups);
     let LivingPart { tasks, next } = living_part(usize::try_from(from).unwrap_or(usize::MAX), PLACES);
     let taken = dormouse_waits::taken_for();
@@ -29,6 +29,12 @@ pub(super) fn part(from: u64) -> TasksPart {
         groups: first.or_else(|| next.is_none().then(groups)).unwrap_or_default(),
         next: next.map(|next| next as u64),
     }
+}
+
+/// Wakes those of a part that wait at places that are not known.
+pub(crate) fn wake(from: u64) -> WokenTasks {
+    let WokenPart { woken, next } = wake_unplaced_part(usize::try_from(from).unwrap_or(usize::MAX), PLACES);
+    WokenTasks { woken: woken as u64, next: next.map(|next| next as u64) }
 }
 
 fn groups() -> Vec<TaskGroup> {

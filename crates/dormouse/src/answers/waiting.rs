@@ -10,13 +10,18 @@ use dormouse_waits::{GroupWaits, Placing, Waiting};
 use crate::registry::MAX_GROUPS;
 use crate::wire::{GroupRow, WaitsBegun, WaitsRow, WaitsWish};
 
-/// The memory of the times of one group: four histograms of some hundred buckets, as numbers, as
+/// That of one group: four histograms of some hundred buckets, as numbers, as
 /// rows, and as text.
-pub(super) const EACH: usize = 32 * 1024;
+const EACH: usize = 32 * 1024;
+
+/// The memory of the times of all groups.
+pub(crate) fn memory() -> usize {
+    dormouse_waits::groups() * EACH
+}
 
 /// One client's times, taken as long as this lives.
 #[derive(Debug)]
-pub(super) struct ClientWaits {
+pub(crate) struct ClientWaits {
     _waiting: Waiting,
     _placing: Option<Placing>,
     /// The sums of each group that the client has been told. A look at waits that go on is wrong by
@@ -26,7 +31,7 @@ pub(super) struct ClientWaits {
 
 impl ClientWaits {
     /// Has times taken.
-    pub(super) fn begin(wish: WaitsWish) -> Result<(Self, WaitsBegun), dormouse_keys::Error> {
+    pub(crate) fn begin(wish: WaitsWish) -> Result<(Self, WaitsBegun), dormouse_keys::Error> {
         let waiting = Waiting::start()?;
         // Without memory for places there are times.
         let placing = wish.places.then(Placing::start).and_then(Result::ok);
@@ -35,7 +40,7 @@ impl ClientWaits {
     }
 
     /// Tells the times of these groups. `has_cpu`: the groups' CPU time is counted.
-    pub(super) fn tell(&mut self, groups: &mut [GroupRow], waits: &[GroupWaits], has_cpu: bool) {
+    pub(crate) fn tell(&mut self, groups: &mut [GroupRow], waits: &[GroupWaits], has_cpu: bool) {
         let waits: HashMap<u32, &GroupWaits> = waits.iter().map(|of| (of.group, of)).collect();
         // Groups with greater numbers share a row.
         for group in groups.iter_mut().filter(|group| group.id as usize <= MAX_GROUPS) {

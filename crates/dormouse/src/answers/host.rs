@@ -5,17 +5,13 @@ use dormouse_sys::{Capability, State, records, thread};
 use dormouse_waits::GroupWaits;
 
 use super::counting::ClientEvents;
-use super::place::Place;
 use super::waiting::ClientWaits;
-use super::watching;
 use crate::group::Group;
 use crate::memory;
-use crate::wire::{
-    Check, CheckState, Clock, ClockPoint, Doctor, GroupRow, Hello, PROTOCOL, Stat, ThreadStat,
-};
+use crate::wire::{Check, CheckState, Clock, Doctor, GroupRow, Hello, PROTOCOL, Stat, ThreadStat};
 
 /// The operations since `hello` says which there are.
-const OPS: [&str; 18] = [
+const OPS: [&str; 21] = [
     "keys",
     "on",
     "off",
@@ -34,6 +30,9 @@ const OPS: [&str; 18] = [
     "places",
     "wake-tasks",
     "long-polls",
+    "triggers",
+    "record-save",
+    "record",
 ];
 
 /// How often a snapshot is taken, at most, until one is quick.
@@ -48,17 +47,12 @@ const SLOW_NS: u64 = 10 * QUICK_NS;
 /// Reads of a clock that are timed together.
 const READS: u32 = 1000;
 
-pub(super) fn clock_point() -> ClockPoint {
-    let point = dormouse_clock::point();
-    ClockPoint { tsc: point.tsc, tsc_hz: point.hz, mono_ns: point.monotonic_ns, real_ns: point.realtime_ns }
-}
-
 /// The memory of an answer for each key, group and thread: some hundred bytes, first as a structure
 /// and then as text.
 const EACH: usize = 1024;
 
 /// Whether there is memory for what has to do with all keys and groups.
-pub(super) fn has_memory() -> bool {
+pub(crate) fn has_memory() -> bool {
     memory::is_there(memory::MUCH) && {
         // Nothing is kept of them, and so nothing allocated.
         let keys = dormouse_keys::list(|_| ()).len();
@@ -72,11 +66,6 @@ fn read(path: &str) -> String {
     String::from_utf8_lossy(&std::fs::read(path).unwrap_or_default()).into_owned()
 }
 
-/// The name of a thread of this process; empty when it has ended.
-pub(super) fn thread_name(tid: u32) -> String {
-    read(&format!("/proc/self/task/{tid}/comm")).trim_end().to_owned()
-}
-
 /// The threads there are.
 fn tids() -> Vec<u32> {
     let Ok(entries) = std::fs::read_dir("/proc/self/task") else { return Vec::new() };
@@ -86,14 +75,14 @@ fn tids() -> Vec<u32> {
 }
 
 /// Whether there is memory for what has to do with all threads.
-pub(super) fn has_memory_for_threads() -> bool {
+pub(crate) fn has_memory_for_threads() -> bool {
     memory::is_there(tids().len() * EACH)
 }
 
 /// Groups with what `counting` counts and the times of `waits`, threads, and the process. Counts
 /// go on meanwhile, and this thread may have to wait for a processor in the middle: of a few
 /// snapshots the quickest is the truest. With many threads none is quick, and the first one does.
-pub(super) fn stat(counting: Option<&ClientEvents>, waits: Option<&mut ClientWaits>) -> Stat {
+pub(crate) fn stat(counting: Option<&ClientEvents>, waits: Option<&mut ClientWaits>) -> Stat {
     let (mut best, mut times) = snapshot(counting, waits.is_some());
     for _ in 1..SNAPSHOTS {
         if best.took_ns <= QUICK_NS || best.took_ns > SLOW_NS {
@@ -108,7 +97,7 @@ pub(super) fn stat(counting: Option<&ClientEvents>, waits: Option<&mut ClientWai
         waits.tell(&mut best.groups, &times, counting.is_some_and(ClientEvents::is_counting));
     }
     for thread in &mut best.threads {
-        thread.name = thread_name(thread.tid);
+        thread.name = crate::trace::thread_name(thread.tid);
     }
     best.keys_on = dormouse_keys::list(|k| k.key.is_enabled()).into_iter().filter(|&on| on).count();
     best
@@ -160,7 +149,7 @@ fn clock() -> Clock {
     Clock { tier: tier.name().to_owned(), error_bound_ns }
 }
 
-pub(super) fn hello() -> Hello {
+pub(crate) fn hello() -> Hello {
     let status = read("/proc/self/stat");
     // The name in parentheses may hold anything, so count from its end: `starttime` is field 22.
     let start_ticks = status
@@ -226,15 +215,8 @@ fn proc_check() -> Option<Capability> {
     Some(Capability::unavailable("host.proc", detail).with_fix("mount /proc where the service runs"))
 }
 
-/// That the socket is where nobody looks first.
-fn place_check(place: &Place) -> Option<Capability> {
-    let detail = place.complaint()?;
-    let fix =
-        "have DORMOUSE_RUNTIME_DIR name a directory that is there, and that this user alone can write to";
-    Some(Capability::limited("agent.place", detail).with_fix(fix))
-}
-
-pub(super) fn doctor(place: &Place) -> Doctor {
+/// All checks, with those of what the agent has: watches, and its place.
+pub(crate) fn doctor(watches: Capability, place: Option<Capability>) -> Doctor {
     let rings = match records::dropped() {
         0 => Capability::ok(
             "records.rings",
@@ -246,9 +228,10 @@ pub(super) fn doctor(place: &Place) -> Doctor {
         .into_iter()
         .chain(crate::environment::capabilities())
         .chain(dormouse_clock::capability())
-        .chain([watching::capability(), dormouse_profile::capability(), clock_cost(), rings, threads_check()])
+        .chain([watches, dormouse_profile::capability(), clock_cost(), rings, threads_check()])
+        .chain(dormouse_waits::capability())
         .chain(proc_check())
-        .chain(place_check(place))
+        .chain(place)
         .map(|c| Check {
             name: c.name.to_owned(),
             state: match c.state {

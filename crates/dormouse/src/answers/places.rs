@@ -8,10 +8,10 @@ use crate::wire::{PlaceRow, PlacesPart};
 const PLACES: usize = 512;
 
 /// The memory of a part.
-pub(super) const MEMORY: usize = 2 * 1024 * 1024;
+pub(crate) const MEMORY: usize = 2 * 1024 * 1024;
 
 /// The places from this number on.
-pub(super) fn part(from: u32) -> PlacesPart {
+pub(crate) fn part(from: u32) -> PlacesPart {
     let missing = place_coverage();
     let mut places: Vec<PlaceRow> = places::places(from).take(PLACES + 1).map(PlaceRow::from).collect();
     let next = places.get(PLACES).map(|next| next.number);

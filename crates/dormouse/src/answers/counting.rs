@@ -10,20 +10,20 @@ use crate::wire::{Code, CountAnswer, CountRow, EventInfo, WireError};
 /// One client's events, counted as long as this lives, and CPU time with them: each answer to
 /// `stat` has it, whatever else the client asked for.
 #[derive(Debug)]
-pub(super) struct ClientEvents {
+pub(crate) struct ClientEvents {
     events: Vec<Event>,
     /// `None`: it wants nothing counted.
     counting: Option<Counting>,
 }
 
 /// Everything that has a name, with its reason where this process cannot count it.
-pub(super) fn available() -> Vec<EventInfo> {
+pub(crate) fn available() -> Vec<EventInfo> {
     dormouse_events::available().into_iter().map(EventInfo::from).collect()
 }
 
 impl ClientEvents {
     /// Starts counting those of `names` that can be counted. A name that is no event refuses all.
-    pub(super) fn start_counting(names: &[String]) -> Result<(Self, CountAnswer), WireError> {
+    pub(crate) fn start_counting(names: &[String]) -> Result<(Self, CountAnswer), WireError> {
         let known = available();
         let find = |name: &String| known.iter().find(|event| event.name == *name).cloned();
         let asked: Result<Vec<EventInfo>, WireError> =
@@ -47,17 +47,17 @@ impl ClientEvents {
 
     /// Whether the client has named an event that is counted. Task-clock is one, too: an answer has
     /// its count beside the CPU time, with the time for which it was counted.
-    pub(super) fn has_events(&self) -> bool {
+    pub(crate) fn has_events(&self) -> bool {
         !self.events.is_empty()
     }
 
     /// Whether anything is counted for the client, and so CPU time is.
-    pub(super) fn is_counting(&self) -> bool {
+    pub(crate) fn is_counting(&self) -> bool {
         self.counting.is_some()
     }
 
     /// Those of a group's counts that are of these events, in their order.
-    pub(super) fn of(&self, counts: &[Count]) -> Vec<CountRow> {
+    pub(crate) fn of(&self, counts: &[Count]) -> Vec<CountRow> {
         let of = |event| counts.iter().find(|count| count.event == event).map(CountRow::from);
         self.events.iter().copied().filter_map(of).collect()
     }

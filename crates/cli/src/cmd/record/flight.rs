@@ -1,0 +1,101 @@
+//! The flight recorder of a service: started, told of, ended.
+
+use dormouse::wire::{Op, RecordAnswer, RecordWish, RecorderRow};
+use serde::Serialize;
+
+use super::Args;
+use crate::bytes;
+use crate::client::Client;
+use crate::duration::{milliseconds, short};
+use crate::exit::{Exit, Failure, Outcome};
+use crate::output::{Context, HEAD, say};
+use crate::render::leases::short_ms;
+use crate::target::Target;
+use crate::text::{Clean, count};
+
+#[derive(Serialize)]
+struct Told<'a> {
+    pid: u32,
+    /// What became of it: `on`, `off`, or `none` where there is none.
+    state: &'static str,
+    #[serde(flatten)]
+    answer: &'a RecordAnswer,
+}
+
+pub(super) fn run(args: &Args, target: &Target, context: &mut Context) -> Outcome {
+    if args.glob.is_none() && args.length.is_some() {
+        return Err(Failure::new(
+            Exit::Usage,
+            "--for goes with a GLOB, which starts the recorder, or with --faults",
+        ));
+    }
+    let (mut client, _) = Client::open(target, context.patience)?;
+    let mut wish = RecordWish::default();
+    wish.glob.clone_from(&args.glob);
+    wish.memory_bytes = args.memory;
+    wish.for_ms = args.length.map(milliseconds);
+    wish.off = args.off;
+    let answer: RecordAnswer = client.call(Op::Record(wish))?;
+    let state = match &answer.recorder {
+        None => "none",
+        Some(_) if args.off => "off",
+        Some(_) => "on",
+    };
+    if context.json {
+        context.document(&Told { pid: client.pid, state, answer: &answer })?;
+    } else if let Some(row) = &answer.recorder {
+        context.line(format_args!("{HEAD}recorder {state}{HEAD:#}: {}", figures(row)))?;
+    }
+    let Some(row) = &answer.recorder else {
+        say(format_args!("{} has no recorder; `dormouse record {target} GLOB` starts one", client.who));
+        return Ok(Exit::Failed);
+    };
+    if row.dropped > 0 {
+        say(format_args!(
+            "{} lost on the way: threads filled their rings faster than they were emptied",
+            count(row.dropped, "record")
+        ));
+    }
+    if args.glob.is_some() {
+        say(format_args!("it stays in the service; `dormouse record {target} --off` ends it"));
+    }
+    Ok(Exit::Ok)
+}
+
+/// A recorder in one line.
+fn figures(row: &RecorderRow) -> String {
+    let memory = format!("{} of {}", bytes::short(row.held_bytes), bytes::short(row.memory_bytes));
+    let kept = row.kept_ns.map(|ns| format!(", the last {}", short(ns))).unwrap_or_default();
+    let left = row.left_ms.map(|ms| format!("; {} left", short_ms(ms))).unwrap_or_default();
+    let (keys, records) = (count(row.keys as u64, "key"), count(row.records, "record"));
+    format!("{}, {keys}; {records}{kept}, in {memory}{left}", Clean(&row.glob))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_recorder_is_told_in_a_line() {
+        let mut row = RecorderRow {
+            number: 1,
+            glob: "db.*".to_owned(),
+            keys: 3,
+            memory_bytes: 8 << 20,
+            held_bytes: 0,
+            records: 0,
+            aged: 0,
+            dropped: 0,
+            kept_ns: None,
+            left_ms: None,
+            tick_ns: 100_000_000,
+        };
+        assert_eq!(figures(&row), "db.*, 3 keys; 0 records, in 0 B of 8.00 MiB");
+        (row.held_bytes, row.records) = (3 << 19, 1);
+        (row.kept_ns, row.left_ms) = (Some(4_200_000_000), Some(9_000));
+        assert_eq!(
+            figures(&row),
+            "db.*, 3 keys; 1 record, the last 4.20 s, in 1.50 MiB of 8.00 MiB; 9.00 s left"
+        );
+    }
+}

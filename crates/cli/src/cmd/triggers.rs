@@ -1,0 +1,112 @@
+//! `dormouse triggers`: the rules by which a service writes a recorder's file, when each fired last,
+//! and why it did not since.
+
+use dormouse::wire::{Op, TriggerRow, TriggersAnswer};
+use serde::Serialize;
+
+use crate::args::help;
+use crate::client::Client;
+use crate::duration::short;
+use crate::exit::{Exit, Failure, Outcome};
+use crate::output::{Context, FAIR, HEAD, say};
+use crate::render::table::Table;
+use crate::target::Target;
+use crate::text::clean;
+
+/// List the triggers of a service, and why each has not fired; arm and remove them
+///
+/// A rule is one of request>500ms, long-poll>20ms, cpu>90% for 10s, a probe's field as in
+/// brew.step.cups>100 (also >=, <, <=, == and text in quotes), or panic. The first three may look at
+/// groups alone that match (request>500ms in POST *), and each may say how often it has a file
+/// written at most (panic every 10m; each minute by default). A trigger stays when this command
+/// ends. DORMOUSE_TRIGGERS has them from a service's start. The files are read by dormouse tasks,
+/// profile and trace.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[arg(help = help::TARGET)]
+    target: Target,
+    /// Arm triggers: one rule, or several with ; in between
+    #[arg(long, value_name = "RULE", conflicts_with = "remove")]
+    add: Option<String>,
+    /// Remove the trigger of this number
+    #[arg(long, value_name = "N")]
+    remove: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct Document<'a> {
+    pid: u32,
+    #[serde(flatten)]
+    answer: &'a TriggersAnswer,
+}
+
+pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
+    let (mut client, hello) = Client::open(&args.target, context.patience)?;
+    if !hello.ops.iter().any(|op| op == "triggers") {
+        let message = format!("its dormouse ({}) knows no triggers", hello.version);
+        return Err(Failure::new(Exit::Unsupported, message).hint("build the service with a newer dormouse"));
+    }
+    let op = match (&args.add, args.remove) {
+        (Some(rules), _) => Op::TriggerAdd { rules: rules.clone() },
+        (None, Some(number)) => Op::TriggerRemove { number },
+        (None, None) => Op::Triggers,
+    };
+    let answer: TriggersAnswer = client.call(op)?;
+    if context.json {
+        context.document(&Document { pid: client.pid, answer: &answer })?;
+        return Ok(Exit::Ok);
+    }
+    if answer.triggers.is_empty() {
+        context.line("no trigger is armed")?;
+    } else {
+        context.text(table(&answer.triggers))?;
+    }
+    for row in &answer.triggers {
+        if let (Some(file), Some(seen)) = (&row.file, &row.seen) {
+            context.line(format_args!("{}: {} in {}", row.number, clean(seen), clean(file)))?;
+        }
+    }
+    match (&answer.fault, answer.used_bytes) {
+        (Some(fault), _) => say(format_args!("{FAIR}no file can be written:{FAIR:#} {}", clean(fault))),
+        (None, used) => {
+            let (used, most) = (used.unwrap_or(0) / 1024, answer.budget_bytes / 1024);
+            context.line(format_args!("{used} of {most} KiB used in {}", clean(&answer.directory)))?;
+        }
+    }
+    Ok(Exit::Ok)
+}
+
+fn table(rows: &[TriggerRow]) -> String {
+    let mut table = Table::new([">N", "RULE", ">FILES", ">LAST", "WHY NOT"]);
+    for row in rows {
+        let last = row.fired_ago_ns.map_or_else(|| "never".to_owned(), |ns| format!("{} ago", short(ns)));
+        table.row([
+            row.number.to_string(),
+            clean(&row.rule),
+            row.fired.to_string(),
+            last,
+            clean(&row.why_not),
+        ]);
+    }
+    table.render(HEAD)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_trigger_says_why_not() {
+        let row = TriggerRow {
+            number: 3,
+            rule: "request>500ms in POST *".into(),
+            why_not: "highest seen 312 ms of 500 ms".into(),
+            ..TriggerRow::default()
+        };
+        let fired = TriggerRow { number: 4, fired: 2, fired_ago_ns: Some(20_000_000_000), ..row.clone() };
+        let text = anstream::adapter::strip_str(&table(&[row, fired])).to_string();
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines[1].contains("never  highest seen 312 ms of 500 ms"), "{text}");
+        assert!(lines[2].contains("2  20.0 s ago"), "{text}");
+    }
+}

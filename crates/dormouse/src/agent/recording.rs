@@ -1,0 +1,58 @@
+//! The flight recorder by a client's wish. It belongs to the process, not to the client.
+
+use dormouse_keys::KeyUse;
+
+use super::chosen::{bad, chosen, names, parse, time, untraced};
+use crate::lookout::recording::{self, DEFAULT_MEMORY, RecorderError, RecorderStat};
+use crate::wire::{Code, RecordAnswer, RecordWish, RecorderRow, WireError};
+
+/// Does what a client wishes for, and tells of the recorder.
+pub(super) fn answer(wish: &RecordWish) -> Result<RecordAnswer, WireError> {
+    let told = |stat: Option<RecorderStat>| RecordAnswer {
+        recorder: stat.map(RecorderRow::from),
+        matched: Vec::new(),
+        batch: None,
+    };
+    let Some(glob) = &wish.glob else {
+        if wish.memory_bytes.is_some() || wish.for_ms.is_some() {
+            return Err(bad("`memory_bytes` and `for_ms` go with a `glob`"));
+        }
+        return Ok(told(if wish.off { recording::stop(None) } else { recording::stat() }));
+    };
+    if wish.off {
+        return Err(bad("`off` and `glob` exclude each other"));
+    }
+    let length = time("for_ms", wish.for_ms)?;
+    let memory = wish.memory_bytes.map_or(Ok(DEFAULT_MEMORY), usize::try_from);
+    let memory = memory.map_err(|_| bad("`memory_bytes` is more than there is"))?;
+    let keys: Vec<KeyUse> = chosen(&parse(glob)?)?;
+    let matched = names(&keys);
+    let (_, report) = recording::start(glob, || Ok(keys), memory, length).map_err(refusal)?;
+    Ok(RecordAnswer { matched, batch: Some(report.into()), ..told(recording::stat()) })
+}
+
+fn refusal(why: RecorderError) -> WireError {
+    match why {
+        RecorderError::Trace(why) => untraced(why),
+        RecorderError::Memory { .. } => bad(why.to_string()),
+        why => WireError::new(Code::NoRecorder, why.to_string()),
+    }
+}
+
+impl From<RecorderStat> for RecorderRow {
+    fn from(stat: RecorderStat) -> Self {
+        Self {
+            number: stat.number,
+            glob: stat.glob,
+            keys: stat.keys,
+            memory_bytes: stat.memory as u64,
+            held_bytes: stat.held as u64,
+            records: stat.records,
+            aged: stat.aged,
+            dropped: stat.dropped,
+            kept_ns: stat.kept.map(|kept| kept.as_nanos() as u64),
+            left_ms: stat.left.map(|left| left.as_nanos().div_ceil(1_000_000) as u64),
+            tick_ns: stat.tick.as_nanos() as u64,
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! The triggers, for clients: they are the service's, and stay when the client goes.
+
+use std::time::Duration;
+
+use crate::memory;
+use crate::triggers::{self, TriggerError};
+use crate::wire::{Code, TriggersAnswer, WireError};
+
+/// The memory of a list: rules, names and files of some dozens, and the times of all groups.
+pub(super) const MEMORY: usize = memory::MUCH;
+
+/// How long the agent waits for the lookout, which may be waiting for a disk.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+pub(super) fn list() -> Result<TriggersAnswer, WireError> {
+    triggers::list_within(PATIENCE).map_err(refusal)
+}
+
+pub(super) fn add(rules: &str) -> Result<TriggersAnswer, WireError> {
+    triggers::add(rules).map_err(refusal)?;
+    list()
+}
+
+pub(super) fn remove(number: u64) -> Result<TriggersAnswer, WireError> {
+    triggers::remove(number).map_err(refusal)?;
+    list()
+}
+
+/// Begins to write a file; the answer has that one alone.
+pub(super) fn save() -> Result<TriggersAnswer, WireError> {
+    let number = triggers::save().map_err(refusal)?;
+    let mut answer = list()?;
+    answer.triggers.retain(|row| row.number == number);
+    Ok(answer)
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "for map_err")]
+fn refusal(why: TriggerError) -> WireError {
+    let code = match &why {
+        TriggerError::Rule(_) => Code::BadRule,
+        _ => Code::NoTrigger,
+    };
+    let near = match &why {
+        TriggerError::NoField { near, .. } => near.clone(),
+        _ => Vec::new(),
+    };
+    WireError { near, ..WireError::new(code, why.to_string()) }
+}

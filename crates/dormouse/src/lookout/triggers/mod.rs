@@ -1,0 +1,344 @@
+//! The triggers: rules by which a recorder's file is written, as soon as what they wait for is
+//! seen.
+//!
+//! | a trigger is | event | next |
+//! |---|---|---|
+//! | armed | it sees what it waits for | due |
+//! | armed | the same, too soon after its last file | armed; it counts that |
+//! | due | no file is being written, and the last was begun a second ago | firing |
+//! | firing | its file is in its place, or could not be written | armed |
+//!
+//! Each line relies on those above it alone.
+//!
+//! | module | is |
+//! |---|---|
+//! | `store` | the directory of files, and the room that they may take |
+//! | `sight` | what a trigger looks at, and how near that has come |
+//! | `firing` | a file that is being written |
+//!
+//! # Cost
+//!
+//! A look at what requests and probes have left ten times a second, at living tasks and CPU time
+//! once a second, each only while a rule is about that.
+
+mod firing;
+mod sight;
+mod store;
+
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::time::{Duration, Instant, SystemTime};
+
+use dormouse_waits::{SlowRequest, living, note_slow, take_slow};
+
+use super::long_polls::LongPollWatches;
+use super::recording::Recording;
+use crate::group::Group;
+use crate::rules::Rule;
+use crate::tasks::is_request;
+use crate::wire::{TriggerRow, TriggersAnswer};
+
+use firing::Firing;
+use sight::{CpuLook, SECOND, Scene, Sighting, Span, since, threshold_ns};
+use store::{Store, file_name};
+
+pub(crate) use sight::{CpuSight, FieldSight, Groups, Leases, LongPollSight, RequestSight, Sight, requests};
+pub(crate) use store::StoreSettings;
+
+/// The least time between the beginnings of two files, whatever their rules.
+const APART: Duration = Duration::from_secs(1);
+
+/// The most triggers.
+const MOST: usize = 64;
+
+/// The most requests that are looked at in one step.
+const SLOW: usize = 1024;
+
+/// A trigger.
+#[derive(Debug)]
+struct ArmedTrigger {
+    number: u64,
+    /// `None`: a command.
+    rule: Option<Rule>,
+    sight: Sight,
+    _leases: Leases,
+    armed: Instant,
+    /// When it looks next by itself.
+    next: Instant,
+    due: Option<Sighting>,
+    fired: u64,
+    fired_at: Option<Instant>,
+    seen: Option<String>,
+    file: Option<String>,
+    passed_over: u64,
+    /// Why its last file could not be written.
+    fault: Option<String>,
+}
+
+/// The triggers that are armed.
+#[derive(Debug, Default)]
+pub(crate) struct Triggers {
+    armed: Vec<ArmedTrigger>,
+    /// The number of the last one.
+    last: u64,
+    firing: Option<Firing>,
+    /// When the last file was begun.
+    begun: Option<Instant>,
+    /// When living tasks and CPU time were looked at last, and what that was then.
+    second: Option<(Instant, CpuLook)>,
+}
+
+impl Triggers {
+    pub(super) fn is_empty(&self) -> bool {
+        self.armed.is_empty()
+    }
+
+    /// Arms a trigger; its number. Without a rule it fires at once.
+    pub(crate) fn arm(
+        &mut self,
+        rule: Option<Rule>,
+        mut sight: Sight,
+        leases: Leases,
+        long_polls: &mut LongPollWatches,
+    ) -> Result<u64, String> {
+        if self.armed.len() >= MOST {
+            return Err(format!("there are {MOST} triggers already: remove one of them"));
+        }
+        self.check()?;
+        if let Sight::LongPoll(sight) = &mut sight {
+            sight.watch = Some(long_polls.start(sight.threshold)?);
+        }
+        let seen = Sighting { words: "a command".to_owned(), ..Sighting::default() };
+        let (now, due) = (Instant::now(), rule.is_none().then_some(seen));
+        self.last += 1;
+        self.armed.push(ArmedTrigger {
+            number: self.last,
+            rule,
+            sight,
+            _leases: leases,
+            armed: now,
+            next: now,
+            due,
+            fired: 0,
+            fired_at: None,
+            seen: None,
+            file: None,
+            passed_over: 0,
+            fault: None,
+        });
+        self.note_slow();
+        Ok(self.last)
+    }
+
+    /// Ends a trigger; the number of its watch for long polls, if it has one.
+    pub(super) fn end(&mut self, number: u64) -> Option<u64> {
+        let at = self.armed.iter().position(|armed| armed.number == number)?;
+        let gone = self.armed.remove(at);
+        if self.firing.as_ref().is_some_and(|firing| firing.number == number) {
+            self.firing = None;
+        }
+        self.note_slow();
+        match gone.sight {
+            Sight::LongPoll(sight) => sight.watch.map(|(watch, _)| watch),
+            _ => None,
+        }
+    }
+
+    /// Sees that files can be written, before one has to be: a filter of system calls that kills
+    /// for that does so now, while somebody asks.
+    fn check(&self) -> Result<(), String> {
+        let settings = StoreSettings::own();
+        let store = Rc::new(Store::open(&settings)?);
+        let name = file_name("check", SystemTime::now());
+        store.check(&name).map_err(|why| format!("cannot write to {}: {why}", settings.directory.display()))
+    }
+
+    fn note_slow(&self) {
+        note_slow(threshold_ns(self.armed.iter().map(|armed| &armed.sight)));
+    }
+
+    /// Judges what has been seen, and writes files.
+    pub(super) fn step(
+        &mut self,
+        now: Instant,
+        _long_polls: &LongPollWatches,
+        recording: &mut Recording,
+    ) -> Option<Instant> {
+        if self.armed.is_empty() {
+            return None;
+        }
+        let scene = self.scene(now);
+        for armed in &mut self.armed {
+            armed.look(now, &scene);
+        }
+        self.fire(now, recording);
+        let looks = self.armed.iter().filter(|armed| armed.sight.every().is_some()).map(|armed| armed.next);
+        let is_due = self.armed.iter().any(|armed| armed.due.is_some());
+        let next_file = match (&self.firing, self.begun) {
+            (Some(firing), _) => Some(firing.until),
+            (None, Some(begun)) if is_due => Some(begun + APART),
+            _ => None,
+        };
+        looks.chain(next_file).min()
+    }
+
+    /// Looks at what several triggers look at.
+    fn scene(&mut self, now: Instant) -> Scene {
+        let threshold = threshold_ns(self.armed.iter().map(|armed| &armed.sight));
+        let has_cpu = self.armed.iter().any(|armed| matches!(armed.sight, Sight::Cpu(_)));
+        let mut scene = Scene::default();
+        if scene.slow.try_reserve(SLOW).is_err() {
+            return scene;
+        }
+        if threshold.is_some() {
+            take_slow(|request| {
+                if scene.slow.len() < SLOW {
+                    scene.slow.push(request);
+                }
+            });
+        }
+        let is_second =
+            self.second.as_ref().is_none_or(|(at, _)| now.saturating_duration_since(*at) >= SECOND);
+        if !is_second {
+            return scene;
+        }
+        if let Some(threshold) = threshold {
+            let lasting = living().filter(|task| is_request(task.task)).filter_map(|task| {
+                let age_ns = task.age_ns.filter(|age| *age > threshold)?;
+                Some(SlowRequest { task: task.task, group: task.group, age_ns })
+            });
+            let room = SLOW - scene.slow.len();
+            scene.slow.extend(lasting.take(room));
+        }
+        let total = if has_cpu { cpu() } else { CpuLook::default() };
+        if let Some((before, old)) = self.second.replace((now, total)).filter(|_| has_cpu)
+            && let Some((_, new)) = &self.second
+            && old.process_ns > 0
+        {
+            scene.cpu = Some(new.since(&old, now.saturating_duration_since(before)));
+        }
+        scene
+    }
+
+    /// Begins the next file, or ends the one that is being written, if it is time.
+    fn fire(&mut self, now: Instant, recording: &mut Recording) {
+        if let Some(firing) = self.firing.take_if(|firing| firing.until <= now) {
+            let number = firing.number;
+            let file = firing.finish();
+            if let Some(armed) = self.armed.iter_mut().find(|armed| armed.number == number) {
+                armed.written(file.map(|path| path.display().to_string()));
+            }
+        }
+        let is_apart = self.begun.is_none_or(|begun| now.saturating_duration_since(begun) >= APART);
+        if self.firing.is_some() || !is_apart {
+            return;
+        }
+        // The one that has not had a file for the longest.
+        let due = self.armed.iter_mut().filter(|armed| armed.due.is_some());
+        let Some(armed) = due.min_by_key(|armed| armed.fired_at) else { return };
+        let Some(seen) = armed.due.take() else { return };
+        self.begun = Some(now);
+        armed.fired_at = Some(now);
+        armed.seen = Some(seen.words.clone());
+        let rule = armed.rule.as_ref().map(Rule::to_string);
+        match Firing::begin(armed.number, rule, &seen, recording) {
+            Ok(firing) => self.firing = Some(firing),
+            Err(why) => armed.written(Err(why)),
+        }
+    }
+
+    /// All triggers, or the one of that number.
+    pub(crate) fn list(&self, only: Option<u64>) -> TriggersAnswer {
+        let firing = self.firing.as_ref().map(|firing| firing.number);
+        let wanted = self.armed.iter().filter(|armed| only.is_none_or(|number| armed.number == number));
+        let settings = StoreSettings::own();
+        let store = Store::open(&settings);
+        let used = store.as_ref().ok().and_then(|store| store.used().ok());
+        TriggersAnswer {
+            triggers: wanted.map(|armed| armed.row(firing == Some(armed.number))).collect(),
+            directory: settings.directory.display().to_string(),
+            used_bytes: used,
+            budget_bytes: settings.budget,
+            fault: store.err(),
+        }
+    }
+}
+
+impl ArmedTrigger {
+    fn look(&mut self, now: Instant, scene: &Scene) {
+        if let Some(every) = self.sight.every() {
+            // What all look at is there for all; the rest by its own time.
+            if self.next > now && scene.slow.is_empty() && scene.cpu.is_none() {
+                return;
+            }
+            self.next = now + every;
+        }
+        let fired = since(self.fired_at, now);
+        let Some(seen) = self.sight.look(scene, fired) else { return };
+        let every = self.rule.as_ref().map_or(Duration::ZERO, |rule| rule.every);
+        if self.due.is_some() || fired.is_some_and(|fired| fired < every) {
+            self.passed_over += 1;
+        } else {
+            self.due = Some(seen);
+        }
+    }
+
+    fn written(&mut self, file: Result<String, String>) {
+        match file {
+            Ok(path) => {
+                self.fired += 1;
+                self.file = Some(path);
+                self.fault = None;
+            }
+            Err(why) => self.fault = Some(why),
+        }
+    }
+
+    fn row(&self, is_firing: bool) -> TriggerRow {
+        let ns = |length: Duration| u64::try_from(length.as_nanos()).unwrap_or(u64::MAX);
+        let every = self.rule.as_ref().map_or(Duration::ZERO, |rule| rule.every);
+        TriggerRow {
+            number: self.number,
+            rule: self.rule.as_ref().map_or_else(|| "command".to_owned(), Rule::to_string),
+            armed_for_ns: ns(self.armed.elapsed()),
+            every_ns: ns(every),
+            fired: self.fired,
+            fired_ago_ns: self.fired_at.map(|at| ns(at.elapsed())),
+            seen: self.seen.clone(),
+            file: self.file.clone(),
+            passed_over: self.passed_over,
+            is_writing: is_firing || self.due.is_some(),
+            highest: self.sight.highest(),
+            why_not: self.why_not(is_firing, every),
+        }
+    }
+
+    /// Why it does not fire.
+    fn why_not(&self, is_firing: bool, every: Duration) -> String {
+        if is_firing || self.due.is_some() {
+            return "it is firing".to_owned();
+        }
+        let fault = self.fault.as_ref().map(|why| format!("no file: {why}"));
+        let recent = self.fired_at.map(|at| at.elapsed()).filter(|ago| *ago < every).map(|ago| {
+            let times = match self.passed_over {
+                0 => String::new(),
+                1 => "; seen once more in all".to_owned(),
+                n => format!("; seen {n} times more in all"),
+            };
+            format!("fired {} ago, at most each {}{times}", Span(ago), Span(every))
+        });
+        match (fault, recent) {
+            (Some(fault), Some(recent)) => format!("{fault}; {recent}"),
+            (fault, recent) => fault.or(recent).unwrap_or_else(|| self.sight.why_not()),
+        }
+    }
+}
+
+/// CPU time so far.
+fn cpu() -> CpuLook {
+    let groups = Group::read_all(false).into_iter();
+    let groups: HashMap<u32, u64> = groups
+        .map(|(group, _)| (group.id, u64::try_from(group.cpu.as_nanos()).unwrap_or(u64::MAX)))
+        .collect();
+    CpuLook { length: Duration::ZERO, process_ns: dormouse_clock::process_cpu_ns(), groups }
+}

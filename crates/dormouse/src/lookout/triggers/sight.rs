@@ -1,0 +1,430 @@
+//! What a trigger looks at, and how near that has come.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use dormouse_events::Counting;
+use dormouse_keys::Selector;
+use dormouse_waits::{Histogram, Placing, SlowRequest, Waiting, read};
+
+use crate::group::Group;
+use crate::lookout::long_polls::Reports;
+use crate::memory;
+use crate::panics::PanicWait;
+use crate::record::RecordKind;
+use crate::rules::{Comparison, Limit, number};
+use crate::trace::Trace;
+
+/// The memory of one group's times.
+const EACH: usize = 8 * 1024;
+
+/// Reports of long polls that are taken at once.
+const REPORTS: usize = 64;
+
+/// How many names of groups a sentence has.
+const NAMED: usize = 5;
+
+/// What was seen, when it was what a trigger waits for.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Sighting {
+    pub(crate) words: String,
+    pub(crate) task: Option<u64>,
+    pub(crate) group: Option<u32>,
+}
+
+/// What all triggers look at together.
+#[derive(Debug, Default)]
+pub(crate) struct Scene {
+    /// Requests that took long, or have by now.
+    pub(crate) slow: Vec<SlowRequest>,
+    /// CPU time since the look before, once a second.
+    pub(crate) cpu: Option<CpuLook>,
+}
+
+/// CPU time of a while.
+#[derive(Debug, Default)]
+pub(crate) struct CpuLook {
+    pub(crate) length: Duration,
+    pub(crate) process_ns: u64,
+    /// By the number of the group.
+    pub(crate) groups: HashMap<u32, u64>,
+}
+
+impl CpuLook {
+    /// What was used between two looks at all CPU time so far.
+    pub(crate) fn since(&self, before: &Self, length: Duration) -> Self {
+        let of = |(group, ns): (&u32, &u64)| {
+            (*group, ns.saturating_sub(before.groups.get(group).copied().unwrap_or(0)))
+        };
+        let groups = self.groups.iter().map(of).collect();
+        Self { length, process_ns: self.process_ns.saturating_sub(before.process_ns), groups }
+    }
+}
+
+/// The groups that a rule looks at.
+#[derive(Debug)]
+pub(crate) struct Groups(pub(crate) Option<Selector>);
+
+impl Groups {
+    fn has(&self, group: u32) -> bool {
+        let Some(globs) = &self.0 else { return true };
+        Group::by_id(group).is_some_and(|group| globs.matches_at(group.name(), "", 0))
+    }
+
+    /// That no group is among them, if that is so.
+    fn complaint(&self) -> Option<String> {
+        let globs = self.0.as_ref()?;
+        let all = Group::all();
+        if all.iter().any(|group| self.has(group.id())) {
+            return None;
+        }
+        let names: Vec<_> = all.iter().take(NAMED).map(|group| group.name()).collect();
+        let there = match all.len() {
+            0 => "there is none yet".to_owned(),
+            n if n > NAMED => format!("there are {} and {} more", names.join(", "), n - NAMED),
+            _ => format!("there are {}", names.join(", ")),
+        };
+        Some(format!("no group matches `{}`: {there}", globs.as_str()))
+    }
+}
+
+/// What a trigger has had begun, and has as long as it lives.
+#[derive(Debug, Default)]
+pub(crate) struct Leases {
+    pub(crate) _waiting: Option<Waiting>,
+    pub(crate) _placing: Option<Placing>,
+    pub(crate) _counting: Option<Counting>,
+}
+
+/// What a trigger looks at.
+#[derive(Debug)]
+pub(crate) enum Sight {
+    Request(RequestSight),
+    LongPoll(LongPollSight),
+    Cpu(CpuSight),
+    Field(FieldSight),
+    Panic {
+        wait: PanicWait,
+        count: u64,
+    },
+    /// The command, which has seen enough.
+    Command,
+}
+
+#[derive(Debug)]
+pub(crate) struct RequestSight {
+    pub(crate) threshold: Duration,
+    pub(crate) groups: Groups,
+    /// The requests that had ended when the trigger was armed.
+    pub(crate) before: Box<Histogram>,
+    pub(crate) highest_ns: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct LongPollSight {
+    pub(crate) threshold: Duration,
+    pub(crate) groups: Groups,
+    /// The number of the watch, and its reports, once there is one.
+    pub(crate) watch: Option<(u64, Arc<Reports>)>,
+    /// The number of the last poll that was seen.
+    pub(crate) last: u64,
+    pub(crate) highest: Duration,
+}
+
+#[derive(Debug)]
+pub(crate) struct CpuSight {
+    pub(crate) percent: u64,
+    pub(crate) length: Duration,
+    pub(crate) groups: Groups,
+    /// For how long each group has been over the level; the process is 0.
+    pub(crate) over: HashMap<u32, Duration>,
+    pub(crate) highest: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct FieldSight {
+    pub(crate) path: String,
+    pub(crate) comparison: Comparison,
+    pub(crate) limit: Limit,
+    pub(crate) trace: Trace,
+    /// By the number of a probe, which of its values it is.
+    pub(crate) places: HashMap<u32, usize>,
+    pub(crate) records: u64,
+    /// The nearest value.
+    pub(crate) nearest: Option<f64>,
+}
+
+impl Sight {
+    /// Looks; `fired`: for how long it has been since the trigger fired.
+    pub(crate) fn look(&mut self, scene: &Scene, fired: Option<Duration>) -> Option<Sighting> {
+        match self {
+            Self::Request(sight) => sight.look(&scene.slow, fired),
+            Self::LongPoll(sight) => sight.look(),
+            Self::Cpu(sight) => sight.look(scene.cpu.as_ref()?),
+            Self::Field(sight) => sight.look(),
+            Self::Panic { wait, count } => {
+                let seen = wait.seen();
+                let is_new = seen.count != std::mem::replace(count, seen.count);
+                is_new.then(|| Sighting {
+                    words: format!(
+                        "a panic in thread {}, at line {}, in task {}{}",
+                        seen.tid,
+                        seen.line,
+                        seen.task,
+                        of(seen.group)
+                    ),
+                    task: Some(seen.task).filter(|task| *task != 0),
+                    group: Some(seen.group).filter(|group| *group != 0),
+                })
+            }
+            Self::Command => None,
+        }
+    }
+
+    /// How near it has come, in words, with what it waits for.
+    pub(crate) fn highest(&self) -> Option<String> {
+        match self {
+            Self::Request(sight) => {
+                let highest = sight.highest()?;
+                Some(format!("{} of {}", Span(highest), Span(sight.threshold)))
+            }
+            Self::LongPoll(LongPollSight { threshold, highest, .. }) => {
+                (!highest.is_zero()).then(|| format!("{} of {}", Span(*highest), Span(*threshold)))
+            }
+            Self::Cpu(sight) => Some(format!("{} % of {} %", sight.highest, sight.percent)),
+            Self::Field(sight) => Some(format!("{} of {}", sight.nearest?, sight.limit)),
+            Self::Panic { .. } | Self::Command => None,
+        }
+    }
+
+    /// Why it has not seen what it waits for.
+    pub(crate) fn why_not(&self) -> String {
+        let highest = || self.highest().map(|highest| format!("highest seen {highest}"));
+        match self {
+            Self::Request(RequestSight { groups, .. }) => groups
+                .complaint()
+                .or_else(highest)
+                .unwrap_or_else(|| "no request has ended since it was armed".to_owned()),
+            Self::LongPoll(LongPollSight { groups, threshold, .. }) => groups
+                .complaint()
+                .or_else(highest)
+                .unwrap_or_else(|| format!("no poll of {} was seen", Span(*threshold))),
+            Self::Cpu(sight) => {
+                sight.groups.complaint().or_else(|| sight.lasting()).or_else(highest).unwrap_or_default()
+            }
+            Self::Field(sight) => sight.why_not(),
+            Self::Panic { .. } => "no panic was seen".to_owned(),
+            Self::Command => "it fires once".to_owned(),
+        }
+    }
+}
+
+impl RequestSight {
+    fn look(&mut self, slow: &[SlowRequest], fired: Option<Duration>) -> Option<Sighting> {
+        let threshold = self.threshold.as_nanos() as u64;
+        let mut longest: Option<&SlowRequest> = None;
+        for request in slow.iter().filter(|request| self.groups.has(request.group)) {
+            self.highest_ns = self.highest_ns.max(request.age_ns);
+            let over = request.age_ns.saturating_sub(threshold);
+            // One that was over it when the trigger fired last is in that file.
+            let is_new = fired.is_none_or(|fired| u128::from(over) < fired.as_nanos());
+            if over > 0 && is_new && longest.is_none_or(|longest| longest.age_ns < request.age_ns) {
+                longest = Some(request);
+            }
+        }
+        longest.map(|request| Sighting {
+            words: format!(
+                "a request of {}, task {}{}",
+                Span(Duration::from_nanos(request.age_ns)),
+                request.task,
+                of(request.group)
+            ),
+            task: Some(request.task),
+            group: Some(request.group),
+        })
+    }
+
+    /// The longest request since the trigger was armed.
+    fn highest(&self) -> Option<Duration> {
+        let since = requests(&self.groups).map(|now| now.since(&self.before).max_ns);
+        let highest = self.highest_ns.max(since.unwrap_or(0));
+        (highest > 0).then(|| Duration::from_nanos(highest))
+    }
+}
+
+/// The ages of the requests of these groups that have ended so far; `None` without memory.
+pub(crate) fn requests(groups: &Groups) -> Option<Box<Histogram>> {
+    if !memory::is_there(memory::SOME + Group::all().len() * EACH) {
+        return None;
+    }
+    let mut sum = Box::<Histogram>::default();
+    for of in read().iter().filter(|of| groups.has(of.group)) {
+        for (to, from) in sum.buckets.iter_mut().zip(of.requests.buckets) {
+            *to += from;
+        }
+        sum.max_ns = sum.max_ns.max(of.requests.max_ns);
+    }
+    Some(sum)
+}
+
+impl LongPollSight {
+    fn look(&mut self) -> Option<Sighting> {
+        let (_, reports) = self.watch.as_ref()?;
+        let mut seen = None;
+        for report in reports.take(REPORTS) {
+            let group = report.group.map_or(0, Group::id);
+            if !self.groups.has(group) {
+                continue;
+            }
+            self.highest = report.lasted.max(self.highest);
+            // One poll is seen once, however often it is reported.
+            if report.number > self.last && report.lasted >= self.threshold {
+                self.last = report.number;
+                let (lasted, tid, thread) = (Span(report.lasted), report.tid, &report.thread);
+                let whose = of(group);
+                let words = format!(
+                    "a poll of {lasted} so far in thread {tid} ({thread}), task {}{whose}",
+                    report.task
+                );
+                seen = Some(Sighting { words, task: Some(report.task), group: Some(group) });
+            }
+        }
+        seen
+    }
+}
+
+impl CpuSight {
+    fn look(&mut self, cpu: &CpuLook) -> Option<Sighting> {
+        let length_ns = cpu.length.as_nanos().max(1);
+        let process = self.groups.0.is_none().then_some((0, cpu.process_ns));
+        let groups = cpu.groups.iter().map(|(&group, &ns)| (group, ns));
+        let groups = groups.filter(|(group, _)| self.groups.0.is_some() && self.groups.has(*group));
+        let mut seen = None;
+        for (group, ns) in process.into_iter().chain(groups) {
+            let percent = u64::try_from(u128::from(ns) * 100 / length_ns).unwrap_or(u64::MAX);
+            self.highest = self.highest.max(percent);
+            if percent <= self.percent {
+                self.over.remove(&group);
+                continue;
+            }
+            let over = self.over.entry(group).or_default();
+            *over += cpu.length;
+            if *over >= self.length && seen.is_none() {
+                let (over, what) =
+                    (Span(*over), if group == 0 { " of the process".to_owned() } else { of(group) });
+                let words = format!("over {} % of a CPU for {over}, {percent} % at last{what}", self.percent);
+                seen = Some(Sighting { words, task: None, group: Some(group).filter(|group| *group != 0) });
+            }
+        }
+        if seen.is_some() {
+            // It begins anew.
+            self.over.clear();
+        }
+        seen
+    }
+
+    fn lasting(&self) -> Option<String> {
+        let longest = self.over.values().max()?;
+        Some(format!("over {} % for {} of {}", self.percent, Span(*longest), Span(self.length)))
+    }
+}
+
+impl FieldSight {
+    fn look(&mut self) -> Option<Sighting> {
+        let Self { path, comparison, limit, trace, places, records, nearest } = self;
+        let mut seen = None;
+        trace.poll(|_, thread, record| {
+            let place = places.get(&record.probe).filter(|_| record.phase != RecordKind::Exit);
+            let Some(value) = place.and_then(|place| record.values.get(*place)) else { return };
+            *records += 1;
+            if let Some(number) = number(value) {
+                let is_nearer = |before: f64| match comparison {
+                    Comparison::Less | Comparison::LessOrEqual => number < before,
+                    _ => number > before,
+                };
+                if nearest.is_none_or(is_nearer) {
+                    *nearest = Some(number);
+                }
+            }
+            if comparison.holds(value, limit) == Some(true) && seen.is_none() {
+                seen = Some(Sighting {
+                    words: format!(
+                        "{path} is {value} in thread {}, task {}{}",
+                        thread.tid,
+                        record.task,
+                        of(record.group)
+                    ),
+                    task: Some(record.task).filter(|task| *task != 0),
+                    group: Some(record.group).filter(|group| *group != 0),
+                });
+            }
+        });
+        seen
+    }
+
+    fn why_not(&self) -> String {
+        let nearest = match self.comparison {
+            Comparison::Less | Comparison::LessOrEqual => "lowest",
+            _ => "highest",
+        };
+        match (self.records, self.nearest) {
+            (0, _) => format!("no record of {} yet", self.path),
+            (_, Some(value)) => format!("{nearest} seen {value} of {}", self.limit),
+            (records, None) => format!("{records} records, none with {}", self.limit),
+        }
+    }
+}
+
+/// The name of a group, for a sentence.
+fn of(group: u32) -> String {
+    Group::by_id(group).map_or(String::new(), |group| format!(" of {}", group.name()))
+}
+
+/// A length of time, for people.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Span(pub(crate) Duration);
+
+impl fmt::Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(length) = self;
+        match length.as_secs() {
+            0 if length.as_millis() < 10 => write!(f, "{:.1} ms", length.as_secs_f64() * 1e3),
+            0..10 => write!(f, "{} ms", length.as_millis()),
+            s @ 10..600 => write!(f, "{s} s"),
+            s => write!(f, "{} min", s / 60),
+        }
+    }
+}
+
+/// The moments at which triggers have to look by themselves.
+pub(crate) const LOOK: Duration = Duration::from_millis(100);
+
+/// How often CPU time and living tasks are looked at.
+pub(crate) const SECOND: Duration = Duration::from_secs(1);
+
+impl Sight {
+    /// How often it looks; `None`: others wake the lookout for it.
+    pub(crate) fn every(&self) -> Option<Duration> {
+        match self {
+            Self::Request(_) | Self::Field(_) => Some(LOOK),
+            Self::Cpu(_) => Some(SECOND),
+            Self::LongPoll(_) | Self::Panic { .. } | Self::Command => None,
+        }
+    }
+}
+
+/// The shortest of the thresholds of these requests.
+pub(crate) fn threshold_ns<'a>(sights: impl Iterator<Item = &'a Sight>) -> Option<u64> {
+    let thresholds = sights.filter_map(|sight| match sight {
+        Sight::Request(sight) => Some(sight.threshold.as_nanos() as u64),
+        _ => None,
+    });
+    thresholds.min()
+}
+
+/// How long ago that was.
+pub(crate) fn since(at: Option<Instant>, now: Instant) -> Option<Duration> {
+    at.map(|at| now.saturating_duration_since(at))
+}

@@ -1,0 +1,277 @@
+//! The directory of a recorder's files, and the room that they may take.
+//!
+//! A file is written beside its place, under a name that ends in `.part`, and renamed when it is
+//! whole: so no reader ever finds half a one. If the process is killed meanwhile, the part is left,
+//! and a later file takes it away.
+//!
+//! # Invariants
+//!
+//! 1. The directory is the user's own, and nobody else can put a file into it
+//!    ([`crate::directory`]). It is opened once for each file, and everything happens below that
+//!    descriptor, without following links.
+//! 2. A file is ours if its name, its owner and its first bytes say so. No other is ever removed.
+//! 3. The bytes of our files do not exceed the budget, the one that is being written included: the
+//!    oldest goes first. A file that is larger than the budget by itself is not written.
+
+use std::collections::VecDeque;
+use std::ffi::CString;
+use std::fs::File;
+use std::io::{self, Read as _, Write};
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use dormouse_sys::environment;
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, openat, renameat, unlinkat};
+
+use crate::directory::{READABLE, own_uid, prepare};
+use crate::wire::{FILE_MAGIC, is_file};
+
+/// The room that files may take, if nobody says another.
+pub(crate) const BUDGET: u64 = 64 * 1024 * 1024;
+
+/// The endings of files, and of those that are being written.
+const ENDING: &str = ".dormouse";
+const PART: &str = ".dormouse.part";
+
+/// From this age on a part is nobody's any more: a file takes some seconds.
+const LEFT_BEHIND: Duration = Duration::from_secs(600);
+
+/// The most entries of the directory that are looked at.
+const ENTRIES: usize = 64 * 1024;
+
+/// What the environment says of the directory and its room, and the fault in it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct StoreSettings {
+    pub(crate) directory: PathBuf,
+    pub(crate) budget: u64,
+    pub(crate) complaint: Option<String>,
+}
+
+impl StoreSettings {
+    /// Those of this process.
+    pub(crate) fn own() -> Self {
+        let variables = environment::variables();
+        let directory = variables.record_dir.as_ref().map(PathBuf::from);
+        let directory = directory.map(|named| std::path::absolute(&named).unwrap_or(named));
+        let directory = directory.unwrap_or_else(|| format!("/tmp/dormouse-{}", own_uid()).into());
+        let disk = variables.record_disk.as_ref().map(|text| text.to_string_lossy().into_owned());
+        let budget = disk.as_deref().map_or(Some(BUDGET), size);
+        let complaint = budget.is_none().then(|| {
+            let text = disk.unwrap_or_default();
+            format!("DORMOUSE_RECORD_DISK is {text:?}, and 64MiB is used: write a whole number and KiB, MiB or GiB")
+        });
+        Self { directory, budget: budget.unwrap_or(BUDGET), complaint }
+    }
+}
+
+/// The bytes that a text as `64MiB` says.
+fn size(text: &str) -> Option<u64> {
+    let text = text.trim();
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let factor = match text[digits..].trim() {
+        "" | "B" => 1,
+        "KiB" | "K" => 1 << 10,
+        "MiB" | "M" => 1 << 20,
+        "GiB" | "G" => 1_u64 << 30,
+        _ => return None,
+    };
+    text[..digits].parse::<u64>().ok()?.checked_mul(factor)
+}
+
+/// The directory, open.
+#[derive(Debug)]
+pub(crate) struct Store {
+    path: PathBuf,
+    directory: OwnedFd,
+    budget: u64,
+}
+
+/// A file of ours.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct OwnFile {
+    changed: (i64, i64),
+    name: CString,
+    bytes: u64,
+}
+
+impl Store {
+    /// Opens the directory, and makes it if it is not there.
+    pub(crate) fn open(settings: &StoreSettings) -> Result<Self, String> {
+        let path = &settings.directory;
+        let fail = |why: &dyn std::fmt::Display| format!("{}: {why}", path.display());
+        let path = prepare(path, READABLE).map_err(|why| fail(&why))?;
+        let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::RDONLY;
+        let directory =
+            openat(CWD, &path, flags, Mode::empty()).map_err(|errno| fail(&io::Error::from(errno)))?;
+        Ok(Self { path, directory, budget: settings.budget })
+    }
+
+    /// The bytes that our files take.
+    pub(crate) fn used(&self) -> io::Result<u64> {
+        Ok(self.files()?.iter().map(|file| file.bytes).sum())
+    }
+
+    /// Begins a file.
+    pub(crate) fn begin(self: Rc<Self>, name: &str) -> io::Result<PartFile> {
+        let others: VecDeque<OwnFile> = self.files()?.into();
+        let (part, whole) = (format!("{name}{PART}"), format!("{name}{ENDING}"));
+        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::WRONLY;
+        let file = openat(&self.directory, &*part, flags, Mode::RUSR | Mode::WUSR)?;
+        let taken = others.iter().map(|file| file.bytes).sum();
+        Ok(PartFile {
+            store: self,
+            file: File::from(file),
+            part,
+            whole: Some(whole),
+            others,
+            taken,
+            written: 0,
+        })
+    }
+
+    /// Whether a file can be written, renamed and removed here.
+    pub(crate) fn check(self: Rc<Self>, name: &str) -> io::Result<()> {
+        let part = Rc::clone(&self).begin(name)?;
+        renameat(&self.directory, &*part.part, &self.directory, &*part.part)?;
+        Ok(())
+    }
+
+    /// Our files, the oldest first, without the parts that were left behind.
+    fn files(&self) -> io::Result<Vec<OwnFile>> {
+        let mut files = Vec::new();
+        let mut dir = Dir::read_from(&self.directory)?;
+        dir.rewind();
+        for entry in dir.by_ref().take(ENTRIES) {
+            let entry = entry?;
+            let name = entry.file_name();
+            let bytes = name.to_bytes();
+            let is_part = bytes.ends_with(PART.as_bytes());
+            let is_likely = is_part || bytes.ends_with(ENDING.as_bytes());
+            if !is_likely || !matches!(entry.file_type(), FileType::RegularFile | FileType::Unknown) {
+                continue;
+            }
+            let Some(file) = self.own(name) else { continue };
+            let changed = UNIX_EPOCH.checked_add(Duration::from_secs(file.changed.0.max(0).cast_unsigned()));
+            let age = changed.and_then(|at| SystemTime::now().duration_since(at).ok()).unwrap_or_default();
+            if is_part && age >= LEFT_BEHIND {
+                let _ = unlinkat(&self.directory, name, AtFlags::empty());
+                continue;
+            }
+            files.push(file);
+        }
+        files.sort();
+        Ok(files)
+    }
+
+    /// The file of that name, if it is ours.
+    fn own(&self, name: &std::ffi::CStr) -> Option<OwnFile> {
+        // Not waited for, should it be a pipe.
+        let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::RDONLY;
+        let file = File::from(openat(&self.directory, name, flags, Mode::empty()).ok()?);
+        let data = file.metadata().ok()?;
+        let is_ours = || {
+            let mut magic = [0; FILE_MAGIC];
+            (&file).read_exact(&mut magic).is_ok() && is_file(&magic)
+        };
+        (data.is_file() && data.uid() == own_uid() && is_ours()).then(|| OwnFile {
+            changed: (data.mtime(), data.mtime_nsec()),
+            name: name.to_owned(),
+            bytes: data.len(),
+        })
+    }
+}
+
+/// A file that is being written. Dropped before its end, it is gone.
+#[derive(Debug)]
+pub(crate) struct PartFile {
+    store: Rc<Store>,
+    file: File,
+    part: String,
+    /// `None`: it has its place.
+    whole: Option<String>,
+    others: VecDeque<OwnFile>,
+    /// What the others take.
+    taken: u64,
+    written: u64,
+}
+
+impl PartFile {
+    /// Puts the file into its place; the path.
+    pub(crate) fn finish(mut self) -> io::Result<PathBuf> {
+        let Some(whole) = self.whole.take() else { return Err(io::ErrorKind::NotFound.into()) };
+        let renamed = renameat(&self.store.directory, &*self.part, &self.store.directory, &*whole);
+        if let Err(errno) = renamed {
+            self.whole = Some(whole);
+            return Err(errno.into());
+        }
+        Ok(self.store.path.join(whole))
+    }
+
+    /// Makes room for so many bytes more.
+    fn make_room(&mut self, more: u64) -> io::Result<()> {
+        let wanted = self.written + more;
+        while self.taken + wanted > self.store.budget {
+            let Some(oldest) = self.others.pop_front() else {
+                let budget = self.store.budget;
+                let why =
+                    format!("it is larger than all files may be ({budget} bytes, by DORMOUSE_RECORD_DISK)");
+                return Err(io::Error::new(io::ErrorKind::QuotaExceeded, why));
+            };
+            // Another process may have been quicker.
+            let _ = unlinkat(&self.store.directory, &*oldest.name, AtFlags::empty());
+            self.taken = self.taken.saturating_sub(oldest.bytes);
+        }
+        Ok(())
+    }
+}
+
+impl Write for PartFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.make_room(bytes.len() as u64)?;
+        let written = self.file.write(bytes)?;
+        self.written += written as u64;
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Drop for PartFile {
+    fn drop(&mut self) {
+        if self.whole.is_some() {
+            let _ = unlinkat(self.store.directory.as_fd(), &*self.part, AtFlags::empty());
+        }
+    }
+}
+
+/// A name for a file that is begun at that time: program, process, and the time.
+pub(crate) fn file_name(program: &str, at: SystemTime) -> String {
+    let program = Path::new(program).file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
+    let letters = program.chars().take(32);
+    let program: String =
+        letters.map(|c| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' }).collect();
+    let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let (seconds, ns) = (since.as_secs(), since.subsec_nanos());
+    let (year, month, day) = date(seconds / 86_400);
+    let (hour, minute, second) = (seconds / 3_600 % 24, seconds / 60 % 60, seconds % 60);
+    let pid = std::process::id();
+    format!("{program}-{pid}-{year:04}{month:02}{day:02}T{hour:02}{minute:02}{second:02}.{ns:09}Z")
+}
+
+/// Year, month and day of the day with that number since 1970, in the Gregorian calendar.
+fn date(days: u64) -> (u64, u64, u64) {
+    // Eras of 400 years have equally many days; years begin in March, so that leap days are last.
+    let days = days + 719_468;
+    let (era, of_era) = (days / 146_097, days % 146_097);
+    let year = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year + year / 4 - year / 100);
+    let from_march = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * from_march + 2) / 5 + 1;
+    let month = if from_march < 10 { from_march + 3 } else { from_march - 9 };
+    (era * 400 + year + u64::from(month <= 2), month, day)
+}

@@ -1,0 +1,365 @@
+//! A recorder's file: what a service saw of itself just before something happened.
+//!
+//! It is gzip, with the extra field `dormouse` in its header, of frames as a trace has them:
+//! [`FrameKind::Note`] and [`FrameKind::Records`] are the stream of a trace, and
+//! [`FrameKind::Answer`] is what the agent would have answered to a request at that moment. So a
+//! command reads a file by the code that reads a service: it looks the answer up instead of asking.
+//!
+//! The payload of an answer is a `u8` length and the name of the operation, a `u64` (its `from`,
+//! for answers in parts), a `u8` (1: this piece is the last), and a piece of JSON. The pieces of an
+//! answer follow one another. The first answer is [`FileHead`], under the name `file`. Answers of
+//! other names and frames of other kinds are a newer service's, and are passed over.
+//!
+//! | name | answer | `from` |
+//! |---|---|---|
+//! | `file` | [`FileHead`] | |
+//! | `hello` | [`Hello`](super::Hello) | |
+//! | `trace` | [`Tracing`](super::Tracing) | |
+//! | `stat` | [`Stat`](super::Stat) | |
+//! | `tasks` | [`TasksPart`](super::TasksPart) | as asked |
+//! | `places` | [`PlacesPart`](super::PlacesPart) | as asked |
+//! | `profile-report` | [`ProfilePart`](super::ProfilePart) | as asked |
+//! | `mappings` | [`FileMappings`] | |
+//! | `missing` | [`FileMissing`], as often as there is one | its number |
+//!
+//! The writer streams: it holds one piece of JSON and what gzip does. The reader holds one frame,
+//! or one answer, and refuses longer ones.
+
+use std::io::{self, Read, Write};
+
+use dormouse_profile::MappedRange;
+use flate2::read::GzDecoder;
+use flate2::write::GzEncoder;
+use flate2::{Compression, GzBuilder};
+use serde::{Deserialize, Serialize};
+
+use super::MAX_FRAME;
+use super::trace::{FrameKind, Note};
+
+/// The format that this build writes.
+pub const FILE_VERSION: u32 = 1;
+
+/// The longest answer in a file, in bytes.
+pub const MAX_FILE_ANSWER: usize = 16 * 1024 * 1024;
+
+/// The most bytes of frames in a file.
+const MAX_FILE: u64 = 1 << 30;
+
+/// The extra field of the gzip header: an id, a length, and the name.
+const EXTRA: [u8; 12] = *b"DM\x08\0dormouse";
+
+/// Where it stands, behind the fixed header and its own length.
+const EXTRA_AT: usize = 12;
+
+/// How many bytes of a file tell whether it is a recorder's ([`is_file`]).
+pub const FILE_MAGIC: usize = EXTRA_AT + EXTRA.len();
+
+/// Bytes of JSON in one frame.
+const PIECE: usize = 64 * 1024;
+
+/// The first answer in a file: why there is one.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct FileHead {
+    /// [`FILE_VERSION`] of the writer.
+    pub version: u32,
+    /// The rule that fired, as it was given; absent: a command asked for the file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rule: Option<String>,
+    /// What was seen, in words.
+    pub seen: String,
+    /// The task that was seen, if it was one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub task: Option<u64>,
+    /// The group that was seen, if it was one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<u32>,
+    /// When, in nanoseconds since 1970.
+    pub real_ns: u64,
+    /// `CLOCK_MONOTONIC` at that time, in nanoseconds.
+    pub mono_ns: u64,
+    /// The process.
+    pub pid: u32,
+    /// The path of its executable.
+    pub program: String,
+}
+
+/// The mappings with code, by which addresses in the file get their names.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct FileMappings {
+    /// In order of their addresses.
+    pub mappings: Vec<MappedRange>,
+}
+
+/// Something that ought to be in the file and is not.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileMissing {
+    /// The name of the answer, or `records`.
+    pub what: String,
+    /// The reason.
+    pub why: String,
+}
+
+/// Writes a file, frame by frame.
+#[derive(Debug)]
+pub struct FileWriter<W: Write> {
+    gzip: GzEncoder<W>,
+    missing: u64,
+}
+
+impl<W: Write> FileWriter<W> {
+    /// Begins a file. What the writer holds by itself is a third of a megabyte, of gzip.
+    pub fn new(to: W, head: &FileHead) -> io::Result<Self> {
+        let gzip = GzBuilder::new().extra(EXTRA).write(to, Compression::fast());
+        let mut writer = Self { gzip, missing: 0 };
+        writer.answer("file", 0, head)?;
+        Ok(writer)
+    }
+
+    /// Writes an answer of the agent.
+    pub fn answer(&mut self, name: &str, from: u64, answer: &impl Serialize) -> io::Result<()> {
+        let mut pieces = Pieces { writer: self, name, from, piece: Vec::new() };
+        pieces.piece.try_reserve_exact(PIECE).map_err(|_| io::ErrorKind::OutOfMemory)?;
+        serde_json::to_writer(&mut pieces, answer)?;
+        pieces.end(true)
+    }
+
+    /// Says that something is not in the file.
+    pub fn missing(&mut self, what: &str, why: impl Into<String>) -> io::Result<()> {
+        self.missing += 1;
+        let missing = FileMissing { what: what.to_owned(), why: why.into() };
+        self.answer("missing", self.missing, &missing)
+    }
+
+    /// Writes a note of the trace.
+    pub fn note(&mut self, note: &Note) -> io::Result<()> {
+        let json = serde_json::to_vec(note)?;
+        self.frame(FrameKind::Note, &[&json])
+    }
+
+    /// Writes records of one thread.
+    pub fn records(&mut self, tid: u32, start: u64, records: &[u8]) -> io::Result<()> {
+        self.frame(FrameKind::Records, &[&tid.to_le_bytes(), &start.to_le_bytes(), records])
+    }
+
+    /// Ends the file.
+    pub fn finish(self) -> io::Result<W> {
+        self.gzip.finish()
+    }
+
+    fn frame(&mut self, kind: FrameKind, payload: &[&[u8]]) -> io::Result<()> {
+        let length = 1 + payload.iter().map(|part| part.len()).sum::<usize>();
+        if length > MAX_FRAME {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "a frame over its bound"));
+        }
+        self.gzip.write_all(&(length as u32).to_le_bytes())?;
+        self.gzip.write_all(&[kind as u8])?;
+        payload.iter().try_for_each(|part| self.gzip.write_all(part))
+    }
+}
+
+/// JSON on its way into frames.
+struct Pieces<'a, W: Write> {
+    writer: &'a mut FileWriter<W>,
+    name: &'a str,
+    from: u64,
+    piece: Vec<u8>,
+}
+
+impl<W: Write> Pieces<'_, W> {
+    fn end(&mut self, is_last: bool) -> io::Result<()> {
+        // Names of operations are short.
+        let length = self.name.len() as u8;
+        let name = &self.name.as_bytes()[..usize::from(length)];
+        let head = [&[length][..], name, &self.from.to_le_bytes(), &[u8::from(is_last)]].concat();
+        self.writer.frame(FrameKind::Answer, &[&head, &self.piece])?;
+        self.piece.clear();
+        Ok(())
+    }
+}
+
+impl<W: Write> Write for Pieces<'_, W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.piece.len() == PIECE {
+            self.end(false)?;
+        }
+        let fits = bytes.len().min(PIECE - self.piece.len());
+        self.piece.extend_from_slice(&bytes[..fits]);
+        Ok(fits)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Whether a file that begins with these bytes is a recorder's: [`FILE_MAGIC`] of them are enough.
+pub fn is_file(bytes: &[u8]) -> bool {
+    // Gzip's own magic, deflate, and an extra field alone.
+    bytes.starts_with(&[0x1f, 0x8b, 8, 4]) && bytes.get(EXTRA_AT..FILE_MAGIC) == Some(&EXTRA)
+}
+
+/// A file that is none, or is damaged.
+#[derive(Debug, thiserror::Error)]
+#[error("at byte {at} of the unpacked file: {what}")]
+pub struct FileError {
+    /// Where, in bytes of what is packed.
+    pub at: u64,
+    /// The fault.
+    pub what: String,
+}
+
+/// A part of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum FilePart<'a> {
+    /// An answer of the agent.
+    Answer {
+        /// The name of the operation.
+        name: &'a str,
+        /// The `from` of a part.
+        from: u64,
+        /// The answer, as JSON.
+        json: &'a [u8],
+    },
+    /// A frame of the trace's stream: length, kind and payload.
+    Frame(&'a [u8]),
+}
+
+/// Reads a file, part by part. After an error there is nothing more.
+#[derive(Debug)]
+pub struct FileReader<R: Read> {
+    gzip: GzDecoder<R>,
+    at: u64,
+    frame: Vec<u8>,
+    answer: Vec<u8>,
+    name: String,
+    head: FileHead,
+}
+
+/// The end of an answer's piece: its `from`, and whether the answer ends with it.
+type PieceEnd = (u64, bool);
+
+impl<R: Read> FileReader<R> {
+    /// Begins to read.
+    ///
+    /// # Errors
+    ///
+    /// When the file is not a recorder's, or of a format that this build does not know.
+    pub fn new(from: R) -> Result<Self, FileError> {
+        let gzip = GzDecoder::new(from);
+        let mut reader = Self {
+            gzip,
+            at: 0,
+            frame: Vec::new(),
+            answer: Vec::new(),
+            name: String::new(),
+            head: FileHead::default(),
+        };
+        let head = match reader.next()? {
+            Some(FilePart::Answer { name: "file", json, .. }) => serde_json::from_slice::<FileHead>(json),
+            _ => return Err(reader.fault("not a file of dormouse's recorder: it does not begin with a head")),
+        };
+        reader.head = head.map_err(|why| reader.fault(format!("its head does not parse: {why}")))?;
+        if reader.head.version != FILE_VERSION {
+            let version = reader.head.version;
+            return Err(reader.fault(format!(
+                "the file is of format {version}, this command reads {FILE_VERSION}: use that of the service's version"
+            )));
+        }
+        Ok(reader)
+    }
+
+    /// Why there is this file.
+    pub fn head(&self) -> &FileHead {
+        &self.head
+    }
+
+    /// The next part; `None` at the end.
+    #[expect(clippy::should_implement_trait, reason = "a part is lent")]
+    pub fn next(&mut self) -> Result<Option<FilePart<'_>>, FileError> {
+        self.answer.clear();
+        let mut from = None;
+        while self.read_frame()? {
+            if self.frame.get(4) != Some(&(FrameKind::Answer as u8)) {
+                if from.is_some() {
+                    return Err(self.fault("an answer ends in its midst"));
+                }
+                return Ok(Some(FilePart::Frame(&self.frame)));
+            }
+            let (of, is_last) = self.piece(from)?;
+            from = Some(of);
+            if is_last {
+                return Ok(Some(FilePart::Answer { name: &self.name, from: of, json: &self.answer }));
+            }
+        }
+        if from.is_some() {
+            return Err(self.fault("an answer ends in its midst"));
+        }
+        Ok(None)
+    }
+
+    /// Puts the piece of an answer that the frame has behind those before it, which are of `from`.
+    fn piece(&mut self, from: Option<u64>) -> Result<PieceEnd, FileError> {
+        let parts = || {
+            let (&length, rest) = self.frame.get(5..)?.split_first()?;
+            let (name, rest) = rest.split_at_checked(usize::from(length))?;
+            let (of, rest) = rest.split_first_chunk()?;
+            let (&is_last, json) = rest.split_first()?;
+            Some((name, u64::from_le_bytes(*of), is_last, json))
+        };
+        let Some((name, of, is_last, json)) = parts() else {
+            return Err(self.fault(format!("an answer of {} bytes", self.frame.len() - 5)));
+        };
+        let Ok(name) = std::str::from_utf8(name) else {
+            return Err(self.fault("an answer whose name is not UTF-8"));
+        };
+        if from.is_some_and(|before| before != of || self.name != name) {
+            return Err(self.fault(format!("a piece of `{name}` in the midst of `{}`", self.name)));
+        }
+        if self.answer.len() + json.len() > MAX_FILE_ANSWER {
+            return Err(self.fault(format!("`{name}` has more than {MAX_FILE_ANSWER} bytes")));
+        }
+        if from.is_none() {
+            name.clone_into(&mut self.name);
+        }
+        self.answer.extend_from_slice(json);
+        Ok((of, is_last == 1))
+    }
+
+    /// Reads the next frame; false at the end.
+    fn read_frame(&mut self) -> Result<bool, FileError> {
+        self.frame.clear();
+        if !self.read_to(4)? {
+            return Ok(false);
+        }
+        let length = self.frame.first_chunk().map_or(0, |length| u32::from_le_bytes(*length)) as usize;
+        if length == 0 || length > MAX_FRAME {
+            return Err(self.fault(format!("a frame of {length} bytes")));
+        }
+        if self.at + length as u64 > MAX_FILE {
+            return Err(self.fault(format!("the file has more than {MAX_FILE} bytes")));
+        }
+        if !self.read_to(4 + length)? {
+            return Err(self.fault(format!("a frame of {length} bytes is cut off")));
+        }
+        Ok(true)
+    }
+
+    /// Reads until the frame is that long; false if there was nothing more at all.
+    fn read_to(&mut self, length: usize) -> Result<bool, FileError> {
+        let begun = self.frame.len();
+        let wanted = (length - begun) as u64;
+        let read = Read::by_ref(&mut self.gzip).take(wanted).read_to_end(&mut self.frame);
+        self.at += (self.frame.len() - begun) as u64;
+        match read {
+            Ok(0) => Ok(false),
+            Ok(_) if self.frame.len() < length => Err(self.fault("the file is cut off")),
+            Ok(_) => Ok(true),
+            Err(why) => Err(self.fault(format!("cannot unpack: {why}"))),
+        }
+    }
+
+    fn fault(&self, what: impl Into<String>) -> FileError {
+        FileError { at: self.at, what: what.into() }
+    }
+}

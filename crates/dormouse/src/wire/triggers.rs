@@ -1,0 +1,53 @@
+//! Triggers: the rules by which a recorder's file is written, and why one has not been.
+
+use serde::{Deserialize, Serialize};
+
+/// Answer to `triggers`, `trigger-add` and `trigger-remove`: all triggers there are.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TriggersAnswer {
+    /// In order of their numbers.
+    pub triggers: Vec<TriggerRow>,
+    /// The directory of the files.
+    pub directory: String,
+    /// What our files take there, in bytes; absent: the directory cannot be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub used_bytes: Option<u64>,
+    /// What they may take, in bytes.
+    pub budget_bytes: u64,
+    /// Why no file can be written, if that is so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fault: Option<String>,
+}
+
+/// A trigger.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TriggerRow {
+    /// Its number; never reused in a process.
+    pub number: u64,
+    /// Its rule.
+    pub rule: String,
+    /// For how long it has been armed, in nanoseconds.
+    pub armed_for_ns: u64,
+    /// The least time between two of its files, in nanoseconds.
+    pub every_ns: u64,
+    /// How many files it has had written.
+    pub fired: u64,
+    /// When it last fired, in nanoseconds ago.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fired_ago_ns: Option<u64>,
+    /// What it saw then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seen: Option<String>,
+    /// The last file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file: Option<String>,
+    /// How often it has seen what it waits for, and there was no file: too soon after the last.
+    pub passed_over: u64,
+    /// Whether a file is being written, or about to be.
+    pub is_writing: bool,
+    /// How near it has come: the highest value since it was armed, and the one that it waits for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub highest: Option<String>,
+    /// Why it has not fired, or does not now.
+    pub why_not: String,
+}

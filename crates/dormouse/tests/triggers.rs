@@ -1,0 +1,377 @@
+//! Each trigger fires once, with what it saw in its file, and says why it does not before. Each test
+//! is a child: the directory of files is the process's.
+
+#![cfg(all(target_os = "linux", target_arch = "x86_64", not(dormouse_fallback)))]
+
+use std::fs::{self, File};
+use std::future::Future as _;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Waker};
+use std::thread;
+use std::time::Duration;
+
+use dormouse::record::Reader;
+use dormouse::triggers::{self, TriggerRow};
+use dormouse::wire::{FileHead, FileMissing, FilePart, FileReader, ProfilePart, Stat, TasksPart};
+use dormouse::{Group, probe};
+use dormouse_testkit::{StopOnDrop, eventually, fork, in_child, skip, spin_for};
+
+/// Runs a body in a child whose files go to a directory of its own.
+#[track_caller]
+fn with_directory<F: FnOnce(&Path)>(body: F) {
+    in_child(|| {
+        let directory = tempfile::tempdir().unwrap();
+        // SAFETY: nothing else runs in the child.
+        unsafe { std::env::set_var("DORMOUSE_RECORD_DIR", directory.path()) };
+        body(directory.path());
+    });
+}
+
+fn row(number: u64) -> TriggerRow {
+    let all = triggers::list().unwrap().triggers;
+    all.into_iter().find(|row| row.number == number).unwrap()
+}
+
+fn add(rule: &str) -> u64 {
+    let added = triggers::add(rule).unwrap();
+    assert_eq!(added.len(), 1);
+    added[0]
+}
+
+/// What a file has.
+#[derive(Debug, Default)]
+struct Content {
+    head: FileHead,
+    missing: Vec<FileMissing>,
+    tasks: usize,
+    stat: Option<Stat>,
+    samples: u64,
+    mappings: bool,
+    records: usize,
+}
+
+fn read(path: &Path) -> Content {
+    let mut reader = FileReader::new(File::open(path).unwrap()).unwrap();
+    let mut content = Content { head: reader.head().clone(), ..Content::default() };
+    while let Some(part) = reader.next().unwrap() {
+        match part {
+            FilePart::Answer { name: "missing", json, .. } => {
+                content.missing.push(serde_json::from_slice(json).unwrap());
+            }
+            FilePart::Answer { name: "tasks", json, .. } => {
+                let part: TasksPart = serde_json::from_slice(json).unwrap();
+                content.tasks += part.tasks.task.len();
+            }
+            FilePart::Answer { name: "stat", json, .. } => {
+                content.stat = Some(serde_json::from_slice(json).unwrap());
+            }
+            FilePart::Answer { name: "profile-report", json, .. } => {
+                let part: ProfilePart = serde_json::from_slice(json).unwrap();
+                content.samples += part.part.coverage.samples;
+            }
+            FilePart::Answer { name: "mappings", .. } => content.mappings = true,
+            // Length, kind, thread id, start number.
+            FilePart::Frame(frame) if frame[4] == 2 => {
+                content.records += Reader::new(&frame[17..]).map(Result::unwrap).count();
+            }
+            _ => {}
+        }
+    }
+    content
+}
+
+/// Waits for a trigger's file.
+fn file_of(number: u64) -> (TriggerRow, Content) {
+    eventually(|| row(number).file.is_some());
+    let row = row(number);
+    let content = read(Path::new(row.file.as_ref().unwrap()));
+    assert_eq!(content.head.pid, std::process::id());
+    assert_eq!(content.head.seen, row.seen.clone().unwrap());
+    assert!(content.mappings && content.stat.is_some());
+    (row, content)
+}
+
+/// A request of a group that takes so long.
+fn request(group: Group, length: Duration) {
+    let mut task = std::pin::pin!(group.instrument(async move {
+        let mut polled = false;
+        std::future::poll_fn(move |_| {
+            if std::mem::replace(&mut polled, true) { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+    }));
+    let mut context = Context::from_waker(Waker::noop());
+    assert!(task.as_mut().poll(&mut context).is_pending());
+    thread::sleep(length);
+    assert!(task.as_mut().poll(&mut context).is_ready());
+}
+
+#[test]
+fn a_slow_request_has_a_file_written() {
+    with_directory(|directory| {
+        let [orders, menu] = ["POST /orders", "GET /menu"].map(Group::new);
+        let number = add("request>100ms in POST *");
+        assert!(row(number).why_not.contains("no request has ended"), "{:?}", row(number));
+        request(orders, Duration::from_millis(20));
+        let near = row(number);
+        assert!(
+            near.why_not.starts_with("highest seen 2") && near.why_not.ends_with(" ms of 100 ms"),
+            "{near:?}"
+        );
+        request(menu, Duration::from_millis(150));
+        assert!(!row(number).is_writing, "another group's");
+        request(orders, Duration::from_millis(150));
+        let (fired, content) = file_of(number);
+        assert_eq!((fired.fired, fired.rule.as_str()), (1, "request>100ms in POST *"));
+        assert_eq!(content.head.rule.as_deref(), Some("request>100ms in POST *"));
+        assert!(
+            content.head.seen.starts_with("a request of 1")
+                && content.head.seen.ends_with(" of POST /orders")
+        );
+        assert_eq!(content.head.group, Some(orders.id()));
+        assert!(content.missing.iter().any(|missing| missing.what == "records"), "{:?}", content.missing);
+        let file = fs::metadata(fired.file.unwrap()).unwrap();
+        assert_eq!(file.mode() & 0o777, 0o600);
+        request(orders, Duration::from_millis(150));
+        eventually(|| row(number).passed_over == 1);
+        assert!(row(number).why_not.contains("at most each 60 s; seen once more"), "{:?}", row(number));
+        assert_eq!(fs::read_dir(directory).unwrap().count(), 1, "one file, and no part");
+        triggers::remove(number).unwrap();
+        assert!(triggers::remove(number).unwrap_err().to_string().contains("no trigger"));
+    });
+}
+
+#[test]
+fn a_request_that_never_ends_fires_once() {
+    with_directory(|_| {
+        let number = add("request>200ms every 1s");
+        let mut task = std::pin::pin!(Group::new("stuck").instrument(std::future::pending::<()>()));
+        assert!(task.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        let (_, content) = file_of(number);
+        assert!(content.tasks >= 1 && content.head.seen.contains("of stuck"), "{content:?}");
+        // A second one is another request.
+        let mut other = std::pin::pin!(Group::new("stuck").instrument(std::future::pending::<()>()));
+        assert!(other.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        eventually(|| row(number).fired == 2);
+        assert_eq!(row(number).passed_over, 0, "each once: {:?}", row(number));
+    });
+}
+
+#[test]
+fn a_long_poll_has_a_file_written() {
+    with_directory(|_| {
+        let number = add("long-poll>30ms");
+        assert!(row(number).why_not.contains("no poll of 30 ms"), "{:?}", row(number));
+        let mut task =
+            std::pin::pin!(Group::new("hog").instrument(async { spin_for(Duration::from_millis(300)) }));
+        assert!(task.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready());
+        let (_, content) = file_of(number);
+        assert!(content.head.seen.starts_with("a poll of "), "{:?}", content.head);
+    });
+}
+
+#[test]
+fn cpu_over_its_level_has_a_file_written() {
+    with_directory(|_| {
+        let group = Group::new("hog");
+        let numbers =
+            triggers::add("cpu>50% for 2s in hog; cpu>50% for 2s; cpu>900% for 1s; cpu>5% for 1s in idle")
+                .unwrap();
+        let stop = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let _end = StopOnDrop(&stop);
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    group.scope(|| spin_for(Duration::from_millis(5)));
+                }
+            });
+            let (_, content) = file_of(numbers[0]);
+            assert!(
+                content.head.seen.starts_with("over 50 % of a CPU for 2")
+                    && content.head.seen.ends_with(" of hog")
+            );
+            let (_, content) = file_of(numbers[1]);
+            assert!(content.head.seen.ends_with(" of the process"));
+            assert!(content.samples > 20, "{content:?}");
+        });
+        let never = row(numbers[2]);
+        assert!(never.fired == 0 && never.why_not.ends_with(" % of 900 %"), "{never:?}");
+        assert!(
+            row(numbers[3]).why_not.contains("no group matches `idle`: there are hog"),
+            "{:?}",
+            row(numbers[3])
+        );
+    });
+}
+
+#[test]
+fn a_field_has_a_file_written_with_records() {
+    with_directory(|_| {
+        fn brew(cups: u32, tea: &str) {
+            probe!("brew.step", cups, tea);
+        }
+        let recorder = dormouse::recorder::start("brew.*", 1 << 20).unwrap();
+        let numbers =
+            triggers::add("brew.step.cups>100; brew.step.tea==\"Earl Grey\"; brew.step.cups<=1").unwrap();
+        assert!(row(numbers[0]).why_not.contains("no record of brew.step.cups yet"), "{:?}", row(numbers[0]));
+        (2..=42).for_each(|cups| brew(cups, "green"));
+        eventually(|| row(numbers[0]).why_not == "highest seen 42 of 100");
+        eventually(|| row(numbers[2]).why_not == "lowest seen 2 of 1");
+        eventually(|| row(numbers[1]).why_not == "41 records, none with \"Earl Grey\"");
+        brew(101, "green");
+        let (_, content) = file_of(numbers[0]);
+        assert!(content.head.seen.starts_with("brew.step.cups is 101 in thread"), "{:?}", content.head);
+        assert_eq!(content.records, 42);
+        brew(7, "Earl Grey");
+        let (_, content) = file_of(numbers[1]);
+        assert_eq!(content.records, 43);
+        drop(recorder);
+        let wrong = triggers::add("brew.step.cup>1").unwrap_err().to_string();
+        assert!(wrong.contains("no probe has a field `brew.step.cup`, near: brew.step.cups"), "{wrong}");
+    });
+}
+
+#[test]
+fn a_panic_has_a_file_written() {
+    with_directory(|_| {
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            println!("the host's hook");
+            before(info);
+        }));
+        let number = add("panic every 1s");
+        assert_eq!(row(number).why_not, "no panic was seen");
+        let group = Group::new("fragile");
+        let panics = move || thread::spawn(move || group.scope(|| panic!("on purpose"))).join().unwrap_err();
+        panics();
+        let (_, content) = file_of(number);
+        assert!(
+            content.head.seen.starts_with("a panic in thread") && content.head.seen.ends_with(" of fragile")
+        );
+        triggers::remove(number).unwrap();
+        panics();
+        assert!(triggers::list().unwrap().triggers.is_empty());
+    });
+}
+
+#[test]
+fn a_command_has_a_file_written_at_once() {
+    with_directory(|_| {
+        let numbers = [triggers::save().unwrap(), triggers::save().unwrap()];
+        for number in numbers {
+            let (row, content) = file_of(number);
+            assert_eq!((row.rule.as_str(), content.head.rule), ("command", None));
+        }
+        let list = triggers::list().unwrap();
+        assert!(list.used_bytes.unwrap() > 0 && list.fault.is_none() && list.budget_bytes == 64 << 20);
+    });
+}
+
+#[test]
+fn foreign_files_and_links_are_left_alone() {
+    with_directory(|directory| {
+        let target = directory.join("target");
+        fs::write(&target, "the host's").unwrap();
+        fs::write(directory.join("not-ours.dormouse"), "the host's, too").unwrap();
+        symlink(&target, directory.join("link.dormouse")).unwrap();
+        fs::create_dir(directory.join("folder.dormouse")).unwrap();
+        // SAFETY: nothing else runs in the child.
+        unsafe { std::env::set_var("DORMOUSE_RECORD_DISK", "100KiB") };
+        let mut last = None;
+        for _ in 0..8 {
+            let number = triggers::save().unwrap();
+            last = Some(file_of(number).0.file.unwrap());
+            let used = triggers::list().unwrap().used_bytes.unwrap();
+            assert!(used <= 100 << 10, "{used}");
+        }
+        assert!(Path::new(&last.unwrap()).exists());
+        assert_eq!(fs::read_to_string(&target).unwrap(), "the host's");
+        assert_eq!(fs::read_to_string(directory.join("not-ours.dormouse")).unwrap(), "the host's, too");
+        assert!(directory.join("link.dormouse").is_symlink() && directory.join("folder.dormouse").is_dir());
+        let parts = fs::read_dir(directory).unwrap().flatten();
+        assert!(!parts.into_iter().any(|entry| entry.file_name().to_string_lossy().ends_with(".part")));
+    });
+}
+
+#[test]
+fn a_directory_that_will_not_do_is_told() {
+    with_directory(|directory| {
+        let told = |part: &str| {
+            let why = triggers::add("panic").unwrap_err().to_string();
+            assert!(why.contains(part) && why.contains("`panic` cannot be armed"), "{why}");
+        };
+        let number = add("panic every 1s");
+        fs::set_permissions(directory, fs::Permissions::from_mode(0o777)).unwrap();
+        told("is open to others");
+        fs::set_permissions(directory, fs::Permissions::from_mode(0o700)).unwrap();
+        // Gone, and a link in its place.
+        let elsewhere = tempfile::tempdir().unwrap();
+        fs::remove_dir(directory).unwrap();
+        symlink(elsewhere.path(), directory).unwrap();
+        told("is no directory");
+        let _ = thread::spawn(|| panic!("on purpose")).join();
+        eventually(|| row(number).why_not.contains("no file: "));
+        assert!(row(number).why_not.contains("is no directory"), "{:?}", row(number));
+        assert_eq!(fs::read_dir(elsewhere.path()).unwrap().count(), 0, "the link was followed");
+        fs::remove_file(directory).unwrap();
+        // It is made again.
+        eventually(|| {
+            let _ = thread::spawn(|| panic!("on purpose")).join();
+            row(number).file.is_some()
+        });
+    });
+}
+
+#[test]
+fn a_full_disk_is_told() {
+    with_directory(|directory| {
+        // SAFETY: a call with strings that are constants and a path.
+        let mounted = unsafe {
+            let path = std::ffi::CString::new(directory.to_str().unwrap()).unwrap();
+            let fs = c"tmpfs".as_ptr();
+            libc::unshare(libc::CLONE_NEWNS) == 0
+                && libc::mount(
+                    c"none".as_ptr(),
+                    c"/".as_ptr(),
+                    std::ptr::null(),
+                    libc::MS_REC | libc::MS_PRIVATE,
+                    std::ptr::null(),
+                ) == 0
+                && libc::mount(fs, path.as_ptr(), fs, 0, c"size=16k,mode=700".as_ptr().cast()) == 0
+        };
+        if !mounted {
+            return skip("no file system can be mounted here");
+        }
+        // Until nothing more fits.
+        fs::write(directory.join("big"), vec![1; 64 << 10]).unwrap_err();
+        let number = triggers::save().unwrap();
+        eventually(|| row(number).why_not.contains("No space left"));
+        assert_eq!(fs::read_dir(directory).unwrap().count(), 1, "no part is left");
+        fs::remove_file(directory.join("big")).unwrap();
+    });
+}
+
+#[test]
+fn a_forked_child_has_no_triggers() {
+    with_directory(|_| {
+        let number = add("request>50ms every 1s; ");
+        let child = fork(|| {
+            assert!(triggers::list().unwrap().triggers.is_empty());
+            request(Group::new("child"), Duration::from_millis(80));
+            let own = add("panic");
+            assert_eq!(triggers::list().unwrap().triggers.len(), 1);
+            let _ = thread::spawn(|| panic!("on purpose")).join();
+            file_of(own);
+        });
+        assert!(child.success(), "{child}");
+        assert_eq!(row(number).fired, 0);
+        request(Group::new("parent"), Duration::from_millis(80));
+        // In the midst of a file.
+        eventually(|| row(number).is_writing);
+        let child = fork(|| assert!(triggers::list().unwrap().triggers.is_empty()));
+        assert!(child.success(), "{child}");
+        file_of(number);
+    });
+}

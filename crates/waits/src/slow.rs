@@ -1,0 +1,163 @@
+//! The requests that took long, for somebody who waits for such.
+//!
+//! A request that ends compares its age with one word. The few that took longer go into a short
+//! list, from which one reader takes them; one that finds no room is counted.
+//!
+//! | an entry is | who does what | next |
+//! |---|---|---|
+//! | free | an ending request takes it | being written |
+//! | being written | that request has written it | full |
+//! | full | the reader has read it | free |
+//!
+//! # Async-signal-safety
+//!
+//! All of it. A handler that interrupts its thread in the middle of an entry takes another one.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use dormouse_clock::{point, ticks_to_ns};
+
+/// Nobody waits for any.
+const NONE: u64 = u64::MAX;
+
+/// Entries: more than requests of one moment.
+const ENTRIES: usize = 64;
+
+const FREE: u32 = 0;
+const WRITTEN: u32 = 1;
+const FULL: u32 = 2;
+
+/// In ticks of the stamp.
+static THRESHOLD: AtomicU64 = AtomicU64::new(NONE);
+static MISSED: AtomicU64 = AtomicU64::new(0);
+static LIST: [Entry; ENTRIES] = [const { Entry::new() }; ENTRIES];
+
+struct Entry {
+    state: AtomicU32,
+    group: AtomicU32,
+    task: AtomicU64,
+    ticks: AtomicU64,
+}
+
+/// A request that took long.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SlowRequest {
+    /// Its task.
+    pub task: u64,
+    /// The number of its group.
+    pub group: u32,
+    /// Its age at its end, in nanoseconds.
+    pub age_ns: u64,
+}
+
+impl Entry {
+    const fn new() -> Self {
+        Self {
+            state: AtomicU32::new(FREE),
+            group: AtomicU32::new(0),
+            task: AtomicU64::new(0),
+            ticks: AtomicU64::new(0),
+        }
+    }
+}
+
+/// From now on, notes requests that take longer than so many nanoseconds; `None`: no more.
+///
+/// Only requests of which times are taken ([`Waiting`](crate::Waiting)) are seen.
+pub fn note_slow(threshold_ns: Option<u64>) {
+    let ticks = |ns: u64| (ns as f64 * point().hz / 1e9) as u64;
+    THRESHOLD.store(threshold_ns.map_or(NONE, ticks), Ordering::Relaxed);
+}
+
+/// Takes those that were noted since the last call; how many found no room.
+///
+/// One thread at a time.
+pub fn take_slow(mut each: impl FnMut(SlowRequest)) -> u64 {
+    for entry in &LIST {
+        // Acquire: pairs with the last store in `note`.
+        if entry.state.load(Ordering::Acquire) != FULL {
+            continue;
+        }
+        let request = SlowRequest {
+            task: entry.task.load(Ordering::Relaxed),
+            group: entry.group.load(Ordering::Relaxed),
+            age_ns: ticks_to_ns(entry.ticks.load(Ordering::Relaxed)),
+        };
+        // Release: pairs with the exchange in `note`, which is after these loads.
+        entry.state.store(FREE, Ordering::Release);
+        each(request);
+    }
+    MISSED.swap(0, Ordering::Relaxed)
+}
+
+/// A forked child notes nothing, and has nothing of its parent's.
+pub(crate) fn forget() {
+    THRESHOLD.store(NONE, Ordering::Relaxed);
+    for entry in &LIST {
+        entry.state.store(FREE, Ordering::Relaxed);
+    }
+}
+
+/// A request ends at this age, in ticks.
+#[inline]
+pub(crate) fn ends(task: u64, group: u32, ticks: u64) {
+    if ticks > THRESHOLD.load(Ordering::Relaxed) {
+        note(task, group, ticks);
+    }
+}
+
+#[cold]
+fn note(task: u64, group: u32, ticks: u64) {
+    // Requests that end together begin to look in different places.
+    let first = task as usize / 2 % ENTRIES;
+    for at in (first..ENTRIES).chain(0..first) {
+        let entry = &LIST[at];
+        // Acquire: pairs with the store in `take_slow`.
+        if entry.state.compare_exchange(FREE, WRITTEN, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+            entry.task.store(task, Ordering::Relaxed);
+            entry.group.store(group, Ordering::Relaxed);
+            entry.ticks.store(ticks, Ordering::Relaxed);
+            // Release: who finds it full finds the rest.
+            entry.state.store(FULL, Ordering::Release);
+            return;
+        }
+    }
+    MISSED.fetch_add(1, Ordering::Relaxed);
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::thread;
+
+    use super::*;
+
+    fn taken() -> (Vec<SlowRequest>, u64) {
+        let mut all = Vec::new();
+        let missed = take_slow(|request| all.push(request));
+        (all, missed)
+    }
+
+    #[test]
+    fn slow_requests_are_noted_once() {
+        note_slow(Some(1_000_000));
+        let millisecond = (point().hz / 1e3) as u64;
+        ends(1, 7, millisecond / 2);
+        assert_eq!(taken(), (vec![], 0));
+        ends(3, 7, 2 * millisecond);
+        let (all, missed) = taken();
+        assert_eq!((all.len(), missed), (1, 0));
+        assert_eq!((all[0].task, all[0].group, all[0].age_ns / 100_000), (3, 7, 20));
+        assert_eq!(taken(), (vec![], 0));
+        // More than there is room for, of several threads.
+        thread::scope(|scope| {
+            for n in 0..4 {
+                scope.spawn(move || (0..ENTRIES as u64).for_each(|at| ends(at * 8 + n, 7, u64::MAX - 1)));
+            }
+        });
+        let (all, missed) = taken();
+        assert_eq!((all.len(), missed), (ENTRIES, 3 * ENTRIES as u64));
+        note_slow(None);
+        ends(5, 7, u64::MAX - 1);
+        assert_eq!(taken(), (vec![], 0));
+    }
+}
