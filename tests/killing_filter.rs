@@ -10,6 +10,7 @@ use std::future::Future as _;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::pin::pin;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Waker};
 use std::time::Duration;
 
@@ -95,6 +96,14 @@ fn surface(round: u32) {
     trace.poll(|_, _, _| records += 1);
     assert!(records > 0);
     drop(trace);
+    // Between two of the commands the service has another one.
+    if dormouse::recorder::stat().is_none() {
+        let recorder = dormouse::recorder::start("filter.probe", 1 << 20).expect("a recorder");
+        dormouse::probe!("filter.probe", round);
+        records = 0;
+        recorder.each(|_, _, _| records += 1).expect("its records");
+        assert_eq!(records, 1);
+    }
     let space = dormouse_maps::AddressSpace::own().expect("the process's mappings");
     let cache = dormouse_maps::Cache::new();
     assert!(space.resolve(&cache, surface as *const () as u64).expect("a look-up").is_some());
@@ -111,6 +120,31 @@ fn surface(round: u32) {
         .expect("a thread that ends");
     assert!(run.read().coverage.total >= 50_000_000);
     drop(run);
+    // The thread that looks has the filter of this one.
+    let polls = dormouse::long_polls(Duration::from_millis(2)).expect("a lookout");
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for waits in [Duration::from_millis(1), Duration::ZERO] {
+            let is_over = &is_over;
+            scope.spawn(move || {
+                let blocks = async {
+                    while !is_over.load(Ordering::Relaxed) {
+                        std::thread::sleep(waits);
+                    }
+                };
+                let mut future = pin!(known.instrument(blocks));
+                assert!(future.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready());
+            });
+        }
+        let mut stacks = std::collections::BTreeSet::new();
+        while stacks.len() < 2 {
+            let seen = polls.take().into_iter().filter(|poll| poll.stack.is_some());
+            stacks.extend(seen.map(|poll| poll.tid));
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+    drop(polls);
     // The clock's checks come due now and then.
     spin(Duration::from_millis(20));
 }
@@ -139,6 +173,10 @@ fn service() {
         "threads that are sampled",
         // It has the filter of the thread that begins the profile.
         "the sampler of profiles",
+        // As the sampler.
+        "the lookout",
+        "the lookout, for long polls",
+        "the lookout, for triggers",
         "threads of dormouse",
         "start",
     ];
@@ -148,8 +186,8 @@ fn service() {
     dormouse::init().expect("an agent");
     match &*kind {
         "before init" => {}
-        "after init, this thread" => apply_filter(&filter(&all[..4])).expect("a filter"),
-        "after init, all threads" => apply_filter_all_threads(&filter(&all[..5])).expect("a filter"),
+        "after init, this thread" => apply_filter(&filter(&all[..7])).expect("a filter"),
+        "after init, all threads" => apply_filter_all_threads(&filter(&all[..8])).expect("a filter"),
         other => panic!("{other}"),
     }
     println!("ready");
@@ -208,7 +246,7 @@ fn everything_works_under(kind: &str) {
     service.round("its own surface");
     let pid = service.child.id().to_string();
     let address = format!("{:x}", everything_works_under as *const () as usize);
-    let verbs: [&[&str]; 16] = [
+    let verbs: [&[&str]; 19] = [
         &["ps"],
         &["keys", &pid],
         &["doctor", &pid],
@@ -222,6 +260,9 @@ fn everything_works_under(kind: &str) {
         &["stat", &pid, "--for", "100ms"],
         &["stat", &pid, "--for", "100ms", "--waits"],
         &["stat", &pid, "--for", "100ms", "-e", "task-clock,context-switches,page-faults,cpu-migrations"],
+        &["record", &pid, "filter.*"],
+        &["record", &pid],
+        &["record", &pid, "--off"],
         &["reset", &pid, "filter.*"],
         &["profile", &pid, "--for", "300ms"],
         &["maps", &pid, &address],

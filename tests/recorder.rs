@@ -10,7 +10,7 @@ fn a_recorder_outlives_the_command_that_started_it() {
     let service = Service::busy();
     let target = service.target();
     let none = run(["record", &target]);
-    none.assert_fails(1, &["has no recorder", "record GLOB"]);
+    none.assert_fails(1, &["has no recorder", " GLOB` starts one"]);
 
     let begun = run(["--json", "record", &target, "menu.*", "--memory", "512KiB"]);
     assert_eq!(begun.code, Some(0), "{begun:?}");
@@ -86,7 +86,6 @@ fn a_service_may_record_from_its_start() {
     });
     let doctor = run(["doctor", &wrong.target()]);
     assert!(doctor.stdout.contains("DORMOUSE_RECORD has recorded nothing"), "{doctor:?}");
-    assert!(wrong.complaint.contains("DORMOUSE_RECORD"), "{}", wrong.complaint);
 }
 
 #[test]

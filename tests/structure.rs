@@ -9,7 +9,7 @@ const TESTKIT: &str = "dormouse-testkit";
 
 /// The dependencies that each crate may have, of ours. A crate that is not here has no place in the
 /// plan yet.
-const PLAN: [(&str, &[&str]); 15] = [
+const PLAN: [(&str, &[&str]); 16] = [
     (TESTKIT, &[]),
     ("dormouse-sys", &[]),
     ("dormouse-keys", &["dormouse-sys", "dormouse-maps"]),
@@ -37,6 +37,7 @@ const PLAN: [(&str, &[&str]); 15] = [
     ),
     ("dormouse-capi", &["dormouse"]),
     ("dormouse-teaparty", &["dormouse"]),
+    ("dormouse-timeline", &["dormouse", "dormouse-profile"]),
     (
         "dormouse-bench",
         &[
@@ -60,6 +61,7 @@ const PLAN: [(&str, &[&str]); 15] = [
             "dormouse-maps",
             "dormouse-profile",
             "dormouse-teaparty",
+            "dormouse-timeline",
             "dormouse-bench",
         ],
     ),

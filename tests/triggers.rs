@@ -36,15 +36,20 @@ fn triggers_are_armed_listed_and_removed() {
     let service = service(directory.path());
     let target = service.target();
     assert!(triggers(&target, &[]).stdout.contains("no trigger is armed"));
-    triggers(&target, &["--add", "request>5"]).assert_fails(2, &["the time `5` has no unit", "request>500ms"]);
-    triggers(&target, &["--add", "steep.begin.mss>5"]).assert_fails(1, &["steep.begin.mss", "steep.begin.ms"]);
+    triggers(&target, &["--add", "request>5"])
+        .assert_fails(2, &["the time `5` has no unit", "request>500ms"]);
+    triggers(&target, &["--add", "steep.begin.mss>5"])
+        .assert_fails(1, &["steep.begin.mss", "steep.begin.ms"]);
     triggers(&target, &["--remove", "7"]).assert_fails(1, &["no trigger 7"]);
     let added = triggers(&target, &["--add", "request>1h; steep.begin.ms>=0; cpu>1% for 1s in nobody"]);
     assert_eq!(added.code, Some(0), "{added:?}");
     eventually(|| rows(&target)[1]["file"].is_string());
     let all = rows(&target);
     let why = |at: usize| all[at]["why_not"].as_str().unwrap();
-    assert!(why(0).starts_with("highest seen ") && why(0).ends_with(" of 3600 s") || why(0).ends_with(" of 60 min"));
+    assert!(
+        why(0).starts_with("highest seen ") && why(0).ends_with(" of 3600 s")
+            || why(0).ends_with(" of 60 min")
+    );
     assert!(why(1).starts_with("fired ") && why(1).contains("at most each 60 s"), "{}", why(1));
     assert!(why(2).starts_with("no group matches `nobody`: there are "), "{}", why(2));
     let text = triggers(&target, &["--remove", "1"]).stdout;

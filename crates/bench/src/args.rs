@@ -16,7 +16,7 @@ use crate::table::Table;
 use crate::workloads::breakpoint::BreakpointArgs;
 use crate::workloads::maps::Recorded;
 use crate::workloads::{
-    alloc, breakpoint, clock, groups, keys, maps, poll, pound, profile, switch, teaparty, waits,
+    alloc, breakpoint, clock, groups, keys, maps, poll, pound, profile, record, switch, teaparty, waits,
 };
 
 /// Run a benchmark: our rows and those of peers, interleaved in one run.
@@ -82,6 +82,8 @@ pub enum Workload {
     Switch,
     /// The price of a profile: of a sample, of a thread, of a service; and its error.
     Profile,
+    /// The price of an awake probe, and of the flight recorder that keeps its records.
+    Record,
     /// The price of taking times of tasks: of a poll with its wake, and of reading them.
     Waits,
     /// The demo service under load, built with and without dormouse.
@@ -95,7 +97,7 @@ type Entry = (Workload, &'static str, fn(&mut Bench, &BenchArgs, Option<&Recorde
 
 /// In the order of `all`. Keys are first: a peer's rows need a process that has started no thread
 /// yet.
-const ENTRIES: [Entry; 12] = [
+const ENTRIES: [Entry; 13] = [
     (Workload::Keys, "keys", |bench, _, _| keys::run(bench)),
     (Workload::Poll, "poll", |bench, _, _| poll::run(bench)),
     (Workload::Clock, "clock", |bench, _, _| clock::run(bench)),
@@ -106,6 +108,7 @@ const ENTRIES: [Entry; 12] = [
     (Workload::Switch, "switch", |bench, _, _| switch::run(bench)),
     (Workload::Groups, "groups", |bench, _, _| groups::run(bench)),
     (Workload::Profile, "profile", |bench, _, _| profile::run(bench)),
+    (Workload::Record, "record", |bench, _, _| record::run(bench)),
     (Workload::Waits, "waits", |bench, _, _| waits::run(bench)),
     (Workload::Teaparty, "teaparty", |bench, _, _| teaparty::run(bench)),
 ];

@@ -27,6 +27,16 @@ pub(crate) fn thread_cpu_ns() -> u64 {
     kernel_ns(ClockId::ThreadCPUTime)
 }
 
+/// CPU time of the first thread of this process whose name begins so.
+pub(crate) fn thread_cpu_by_name(name: &str) -> Option<Duration> {
+    let threads = std::fs::read_dir("/proc/self/task").ok()?;
+    let mut named = threads.flatten().filter(|thread| {
+        std::fs::read(thread.path().join("comm")).is_ok_and(|comm| comm.starts_with(name.as_bytes()))
+    });
+    let tid = named.next()?.file_name().to_str()?.parse().ok()?;
+    dormouse::clock::thread_cpu_ns_of(tid).map(Duration::from_nanos)
+}
+
 /// A clock of the kernel, in nanoseconds.
 pub(crate) fn kernel_ns(clock: ClockId) -> u64 {
     let time = clock_gettime(clock);

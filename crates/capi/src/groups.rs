@@ -113,7 +113,8 @@ extern "C" fn dormouse_group_leave(entered: EnteredId) -> bool {
         if task.number == 0 {
             return true;
         }
-        let left = leave(Mark { place, task: task.number });
+        let mark = Mark { place, task: task.number };
+        let left = task.group.group().map_or_else(|| leave(mark), |group| group.leave_task(mark));
         if left && task.group.flags & ENDS != 0 {
             task.end();
         }

@@ -15,6 +15,7 @@ mod cmd;
 mod duration;
 mod exit;
 mod live;
+mod new_file;
 mod output;
 mod prologues;
 mod render;

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use dormouse_events::{Context, Count, Counting, Error, Event, Mode, Totals};
 
+use crate::own_probes;
 use crate::record::floor_char_boundary;
 use crate::registry::{Inner, Registry};
 use crate::tasks::{self, Origin, TaskTotals};
@@ -188,13 +189,20 @@ impl Group {
     pub fn begin_task(self, is_part: bool) -> u64 {
         let is_part = is_part || dormouse_events::current_context() == self.id();
         let number = tasks::number(if is_part { Origin::Part } else { Origin::Request });
-        self.0.tasks.start(number);
+        self.begin_numbered(number, !is_part);
         number
+    }
+
+    /// Begins a task that has its number from elsewhere.
+    pub(crate) fn begin_numbered(self, number: u64, is_request: bool) {
+        self.0.tasks.start(number);
+        own_probes::task_begins(number, self.id(), is_request);
     }
 
     /// Ends a task that is a number. Told twice of one, the group has one task less than there are.
     #[doc(hidden)]
     pub fn end_task(self, number: u64) {
+        own_probes::task_ends(number, self.id());
         self.0.tasks.finish(number);
     }
 

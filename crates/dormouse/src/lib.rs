@@ -68,6 +68,7 @@ mod group;
 mod long_polls;
 mod lookout;
 mod memory;
+mod own_probes;
 mod panics;
 mod probe;
 pub mod profile;
@@ -144,6 +145,11 @@ struct Profiles;
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/guide/waits.md")]
 struct Waits;
+
+/// And that of the page on the flight recorder.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guide/record.md")]
+struct Recorded;
 
 /// And that of the page on watches.
 #[cfg(all(doctest, feature = "symbols"))]

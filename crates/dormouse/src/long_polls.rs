@@ -53,7 +53,8 @@ pub enum LongPollsError {
 ///
 /// # Cost
 ///
-/// None for polls. A thread of dormouse's looks at all threads twice in a threshold, a hundred to a
+/// None for polls. It returns before the first look ([`LongPolls::between`]), which reads the tables
+/// of callers (feature `unwind`): some milliseconds. A thread of dormouse's looks at all threads twice in a threshold, a hundred to a
 /// thousand times a second; a long poll's thread that runs is interrupted once for its stack.
 ///
 /// # Errors
@@ -91,6 +92,19 @@ impl LongPolls {
         if self.process == identity::id() { self.reports.take(most) } else { Vec::new() }
     }
 
+    /// Whether nobody looks any more, because the thread that does was killed, as by a filter of
+    /// system calls.
+    pub fn is_over(&self) -> bool {
+        self.process != identity::id() || self.reports.is_over()
+    }
+
+    /// The time between two looks: half of the threshold and 10 ms at most, but for processes with
+    /// very many threads in tasks, where looks take a twentieth of a processor, 200 ms at most. Zero before the
+    /// first.
+    pub fn between(&self) -> Duration {
+        self.reports.between()
+    }
+
     /// How many were lost: 256 wait at most, the newest ones.
     pub fn lost(&self) -> u64 {
         self.reports.lost()
@@ -102,5 +116,28 @@ impl Drop for LongPolls {
         if self.process == identity::id() {
             LOOKOUT.end(Watched::LongPolls(self.number));
         }
+    }
+}
+
+#[cfg(all(test, target_os = "linux", target_arch = "x86_64", not(any(dormouse_fallback, miri))))]
+#[allow(unsafe_code, reason = "a thread that ends in the midst")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_killed_lookout_is_told() {
+        dormouse_testkit::in_child(|| {
+            let polls = long_polls(SHORTEST).unwrap();
+            assert!(!polls.is_over());
+            // SAFETY: ends the lookout's thread alone, as a filter would.
+            let killed = LOOKOUT.ask(|_| unsafe { libc::syscall(libc::SYS_exit, 0) });
+            assert!(killed.is_err(), "{killed:?}");
+            dormouse_testkit::eventually(|| polls.is_over());
+            let again = long_polls(SHORTEST).unwrap();
+            assert!(!again.is_over() && again.number != polls.number);
+            drop(polls);
+            let watches = LOOKOUT.ask(|watchman| watchman.long_polls.is_empty()).unwrap();
+            assert!(!watches, "the end of the first is not that of the second");
+        });
     }
 }

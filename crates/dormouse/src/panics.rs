@@ -10,7 +10,7 @@
 //! waits for the lookout: one in a destructor while another unwinds, or in a program that is built
 //! with `panic = "abort"`.
 
-use std::panic::PanicHookInfo;
+use std::panic::{Location, PanicHookInfo};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use dormouse_sys::process::identity;
@@ -59,7 +59,7 @@ impl PanicWait {
     }
 
     /// What was seen so far.
-    pub(crate) fn seen(&self) -> SeenPanics {
+    pub(crate) fn seen() -> SeenPanics {
         SeenPanics {
             // Acquire: pairs with the addition in `note`.
             count: COUNT.load(Ordering::Acquire),
@@ -84,7 +84,7 @@ fn note(info: &PanicHookInfo<'_>, wake: fn()) {
     TASK.store(dormouse_events::current_task(), Ordering::Relaxed);
     GROUP.store(dormouse_events::current_context(), Ordering::Relaxed);
     THREAD.store(identity::tid(), Ordering::Relaxed);
-    LINE.store(info.location().map_or(0, |place| place.line()), Ordering::Relaxed);
+    LINE.store(info.location().map_or(0, Location::line), Ordering::Relaxed);
     // Release: who sees it sees the rest, or that of a later one.
     COUNT.fetch_add(1, Ordering::Release);
     wake();

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use dormouse_clock::stamp;
 use dormouse_keys::{Attachment, Text};
+use dormouse_sys::thread::Current;
 use dormouse_sys::{records, rendezvous};
 
 use crate::record::{RecordKind, Writer};
@@ -103,8 +104,19 @@ fn field_name(item: &'static str) -> &'static str {
 /// drops its own.
 #[inline]
 fn record(probe: &Probe, phase: RecordKind, tsc: u64, fill: impl FnOnce(&mut Writer)) {
-    let current = records::current_task();
-    let mut writer = Writer::new(phase, probe.id(), tsc, current.task, current.group);
+    record_of(probe, phase, tsc, records::current_task(), fill);
+}
+
+/// As [`record`], of a task that need not be the thread's.
+#[inline]
+pub(crate) fn record_of(
+    probe: &Probe,
+    phase: RecordKind,
+    tsc: u64,
+    whose: Current,
+    fill: impl FnOnce(&mut Writer),
+) {
+    let mut writer = Writer::new(phase, probe.id(), tsc, whose.task, whose.group);
     fill(&mut writer);
     records::push(writer.finish());
 }

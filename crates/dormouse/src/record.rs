@@ -45,7 +45,7 @@ pub enum RecordKind {
     Point = 0,
     /// The beginning of a function or scope.
     Enter = 1,
-    /// Its end; one value, the nanoseconds since the beginning.
+    /// Its end; one value, the nanoseconds since the beginning. Ends of polls and tasks have none.
     Exit = 2,
 }
 
@@ -287,6 +287,11 @@ impl<'a> Reader<'a> {
     /// Reads from the beginning of `bytes`.
     pub fn new(bytes: &'a [u8]) -> Self {
         Self { bytes, at: 0 }
+    }
+
+    /// Where the next record begins.
+    pub fn position(&self) -> usize {
+        self.at
     }
 
     /// The next record whole: its probe and its bytes.

@@ -13,13 +13,14 @@
 //! # }
 //! ```
 //!
-//! There is one in a process: `DORMOUSE_RECORD` starts it at [`init`](crate::init), `dormouse record`
-//! at any time. A forked child has none.
+//! There is one in a process: `DORMOUSE_RECORD` starts it at [`init`](crate::init), `dormouse
+//! record` at any time. A forked child has none.
 //!
 //! # Cost
 //!
-//! The records' own: see [`probe!`](crate::probe). Beside that a thread of dormouse's copies them out
-//! of the rings, up to a thousand times a second where they fill, ten times where nothing comes.
+//! The records' own: see [`probe!`](crate::probe). Beside that a thread of dormouse's copies them
+//! out of the rings, up to a thousand times a second where they fill, ten times where nothing
+//! comes.
 
 use dormouse_keys::{Key, Selector};
 use dormouse_sys::process::identity;

@@ -11,6 +11,7 @@ use dormouse_waits::{Stretch, TaskWaits, Who};
 use pin_project_lite::pin_project;
 
 use crate::group::Group;
+use crate::own_probes::{PollMark, poll_enters, poll_leaves};
 use crate::tasks::is_request;
 
 impl Group {
@@ -78,8 +79,24 @@ impl Group {
     /// deep a nesting.
     #[doc(hidden)]
     pub fn enter_task(self, number: u64) -> Option<Mark> {
+        self.enter_numbered(number, Kind::Scope)
+    }
+
+    pub(crate) fn enter_numbered(self, number: u64, kind: Kind) -> Option<Mark> {
         let mut task = dormouse_events::Task::new(self.0.context, number);
-        dormouse_events::enter(&mut task, Kind::Scope).into_mark(number)
+        let mark = dormouse_events::enter(&mut task, kind).into_mark(number)?;
+        poll_enters(number, self.id());
+        Some(mark)
+    }
+
+    /// Leaves a task that is a number; false where it is not there to be left.
+    #[doc(hidden)]
+    pub fn leave_task(self, mark: Mark) -> bool {
+        let has_left = dormouse_events::leave(mark);
+        if has_left {
+            poll_leaves(mark.task, self.id());
+        }
+        has_left
     }
 }
 
@@ -222,13 +239,17 @@ impl Task {
         let who = self.who();
         let enter = || dormouse_events::enter(&mut self.inner, Kind::Poll);
         // The time of the poll is that for which the group is charged.
-        self.waits.poll_inside(who, cx, enter, poll)
+        self.waits.poll_inside(who, cx, enter, |cx| {
+            let _seen = PollMark::begin();
+            poll(cx)
+        })
     }
 
     #[inline]
     fn enter(&mut self, kind: Kind) -> Inside {
         let stretch = self.waits.run(self.who());
-        Inside { _switch: dormouse_events::enter(&mut self.inner, kind), _stretch: stretch }
+        let switch = dormouse_events::enter(&mut self.inner, kind);
+        Inside { _seen: PollMark::begin(), _switch: switch, _stretch: stretch }
     }
 
     fn who(&self) -> Who {
@@ -283,6 +304,7 @@ pub struct Entered {
 /// A thread is in a task. In this order: the time of a stretch holds that of its switches.
 #[derive(Debug)]
 struct Inside {
+    _seen: PollMark,
     _switch: dormouse_events::TaskGuard,
     _stretch: Option<Stretch>,
 }

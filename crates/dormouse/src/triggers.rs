@@ -182,20 +182,15 @@ fn arm(rule: &Rule) -> Result<u64, TriggerError> {
     let unavailable = |why: String| TriggerError::Unavailable { rule: rule.to_string(), why };
     // Here, on the caller's thread: keys are switched, and counters begun.
     let waiting = Waiting::start().map_err(|why| unavailable(why.to_string()))?;
-    let mut leases = Leases { _waiting: Some(waiting), ..Leases::default() };
-    let mut count = || {
-        let counting = crate::start_counting(&[Event::TASK_CLOCK]);
-        leases._counting = Some(counting.map_err(|why| unavailable(why.to_string()))?);
-        Ok::<_, TriggerError>(())
-    };
+    let (mut placing, mut counting) = (None, None);
     let globs = rule.groups.as_deref().map(Selector::parse).transpose();
     let groups = globs.map(Groups).map_err(|why| unavailable(why.to_string()))?;
     let sight = match &rule.wanted {
         Wanted::Request(threshold) => {
             // Without memory for places there are times.
-            leases._placing = Placing::start().ok();
+            placing = Placing::start().ok();
             let before = requests(&groups).unwrap_or_default();
-            Sight::Request(RequestSight { threshold: *threshold, groups, before, highest_ns: 0 })
+            Sight::Request(RequestSight { threshold: *threshold, groups, before, highest_ns: 0, last: 0 })
         }
         Wanted::LongPoll(threshold) => {
             let (threshold, highest) = (*threshold, Duration::ZERO);
@@ -203,7 +198,8 @@ fn arm(rule: &Rule) -> Result<u64, TriggerError> {
         }
         Wanted::Cpu { percent, length } => {
             if rule.groups.is_some() {
-                count()?;
+                let begun = crate::start_counting(&[Event::TASK_CLOCK]);
+                counting = Some(begun.map_err(|why| unavailable(why.to_string()))?);
             }
             let over = HashMap::new();
             Sight::Cpu(CpuSight { percent: *percent, length: *length, groups, over, highest: 0 })
@@ -216,10 +212,10 @@ fn arm(rule: &Rule) -> Result<u64, TriggerError> {
         }
         Wanted::Panic => {
             let wait = PanicWait::begin(|| LOOKOUT.wake());
-            let count = wait.seen().count;
-            Sight::Panic { wait, count }
+            Sight::Panic { _wait: wait, count: PanicWait::seen().count }
         }
     };
+    let leases = Leases { _waiting: Some(waiting), _placing: placing, _counting: counting };
     let own = Some(rule.clone());
     let begun = LOOKOUT.begin(move |watchman| {
         let Watchman { triggers, long_polls, .. } = watchman;
@@ -230,7 +226,7 @@ fn arm(rule: &Rule) -> Result<u64, TriggerError> {
 
 /// The probes that have a field of that path, and which of their values it is.
 fn probes(path: &str) -> Result<(Vec<KeyUse>, HashMap<u32, usize>), TriggerError> {
-    let all = Selector::parse("*,dormouse.*").and_then(|all| Ok(all.keys()));
+    let all = Selector::parse("*,dormouse.*").map(|all| all.keys());
     let (mut keys, mut places, mut paths) = (Vec::new(), HashMap::new(), Vec::new());
     for used in all.unwrap_or_default() {
         let Some(probe) = used.key.attached::<Probe>() else { continue };

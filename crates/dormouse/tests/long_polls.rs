@@ -22,7 +22,10 @@ const THRESHOLD: Duration = Duration::from_millis(10);
 const LONG: Duration = Duration::from_millis(100);
 
 fn watch() -> LongPolls {
-    long_polls(THRESHOLD).unwrap()
+    let polls = long_polls(THRESHOLD).unwrap();
+    // The first look reads the tables of callers, which takes long in a build for tests.
+    eventually(|| polls.between() > Duration::ZERO);
+    polls
 }
 
 /// Polls a future of a group once.
@@ -254,6 +257,22 @@ fn each_watch_has_its_threshold() {
 }
 
 #[test]
+fn numbers_are_given_once() {
+    in_child(|| {
+        let polls = watch();
+        assert!(!polls.is_over());
+        let _ = poll_once("before", async { naps() });
+        let number = until_over(&polls, "before")[0].number;
+        // The lookout ends, and begins again.
+        drop(polls);
+        let again = watch();
+        let _ = poll_once("again", async { naps() });
+        assert!(until_over(&again, "again")[0].number > number);
+        assert!(!again.is_over() && again.between() > Duration::ZERO);
+    });
+}
+
+#[test]
 fn threads_end_in_the_midst() {
     in_child(|| {
         let polls = watch();
@@ -291,7 +310,8 @@ fn a_child_has_no_reports_and_may_ask() {
             let status = fork(|| {
                 assert!(polls.take().is_empty());
                 let own = watch();
-                let _ = poll_once("child", async { naps() });
+                let poll = || _ = poll_once("child", async { naps() });
+                thread::spawn(poll).join().unwrap();
                 until_over(&own, "child");
             });
             assert!(status.success(), "{status:?}");

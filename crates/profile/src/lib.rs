@@ -32,6 +32,7 @@ mod outside;
 mod pprof;
 mod profile;
 mod profiling;
+pub mod protobuf;
 pub mod symbols;
 mod tables;
 mod thread_stack;

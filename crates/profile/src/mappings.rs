@@ -102,6 +102,13 @@ impl Mappings {
         &self.stack
     }
 
+    /// The first address behind one up to which everything can be read.
+    pub(crate) fn readable_to(&self, address: u64) -> Option<u64> {
+        let behind = self.readable.partition_point(|&(start, _)| start <= address);
+        let &(_, last) = self.readable.get(behind.checked_sub(1)?)?;
+        (address <= last).then(|| last.saturating_add(1))
+    }
+
     /// The first address from which on everything up to this one can be read.
     pub(crate) fn readable_from(&self, address: u64) -> Option<u64> {
         let behind = self.readable.partition_point(|&(start, _)| start <= address);

@@ -44,8 +44,8 @@ pub enum NoStack {
     Ended,
     /// It ran, and blocks the signal by which it would be asked.
     Blocked,
-    /// It was to run, and did not answer in time: it got no processor, or went to and fro between
-    /// running and sleeping.
+    /// It was to run, and did not answer in time: it got no processor, was busy in the kernel (with
+    /// a large write, or memory that it gave back), or went to and fro between running and sleeping.
     Silent,
     /// Another thread is being asked.
     Busy,
@@ -58,7 +58,7 @@ impl fmt::Display for NoStack {
         f.write_str(match self {
             Self::Ended => "the thread has ended",
             Self::Blocked => "the thread runs, and blocks the signal by which it would be asked",
-            Self::Silent => "the thread was to run, and did not answer in time",
+            Self::Silent => "the thread did not answer in time: no processor for it, or busy in the kernel",
             Self::Busy => "another thread was being asked for its stack",
             Self::Refused(why) => why,
         })

@@ -112,6 +112,56 @@ fn a_thread_that_runs_is_asked() {
 }
 
 #[test]
+fn readers_take_turns() {
+    in_child(|| {
+        let over = Arc::new(AtomicBool::new(false));
+        let spin = || {
+            let (tell, told) = mpsc::channel();
+            let ends = Arc::clone(&over);
+            thread::spawn(move || {
+                tell.send(identity::tid()).unwrap();
+                spins_on(&ends);
+            });
+            told.recv().unwrap()
+        };
+        let tid = spin();
+        let begun = Instant::now();
+        let (mut found, mut busy) = (0, 0);
+        thread::scope(|scope| {
+            let readers: Vec<_> = (0..3)
+                .map(|_| {
+                    scope.spawn(|| {
+                        let (mut reader, mut found, mut busy) = (StackReader::new().unwrap(), 0, 0);
+                        while begun.elapsed() < Duration::from_secs(2) || found == 0 {
+                            match reader.read(tid) {
+                                Ok(stack) => {
+                                    assert!(names(&stack).iter().any(|name| name.contains("spins_on")));
+                                    found += 1;
+                                }
+                                Err(NoStack::Busy) => {
+                                    busy += 1;
+                                    thread::sleep(Duration::from_millis(1));
+                                }
+                                Err(NoStack::Silent) => {}
+                                Err(other) => panic!("{other:?}"),
+                            }
+                        }
+                        (found, busy)
+                    })
+                })
+                .collect();
+            for reader in readers {
+                let (ours, waited) = reader.join().unwrap();
+                found += ours;
+                busy += waited;
+            }
+        });
+        assert!(found >= 3 && busy > 0, "{found} {busy}");
+        over.store(true, Ordering::Relaxed);
+    });
+}
+
+#[test]
 fn locks_reads_and_waits_are_seen() {
     let lock = Arc::new(Mutex::new(0));
     let held = lock.lock().unwrap();
@@ -242,6 +292,41 @@ fn sleeping_threads_are_read_under_a_filter() {
         eventually(|| {
             reader.read(tid).is_ok_and(|stack| names(&stack).iter().any(|name| name.contains("sleeps_long")))
         });
+    });
+}
+
+#[test]
+fn threads_that_run_are_asked_under_a_filter() {
+    in_child(|| {
+        let over = Arc::new(AtomicBool::new(false));
+        let ends = Arc::clone(&over);
+        let (tell, told) = mpsc::channel();
+        // The handler makes no call but its return.
+        let filtered = move || {
+            Filter::kill(&[
+                libc::SYS_process_vm_readv,
+                libc::SYS_prctl,
+                libc::SYS_clock_gettime,
+                libc::SYS_getpid,
+                libc::SYS_gettid,
+                libc::SYS_rt_sigprocmask,
+            ])
+            .install();
+            tell.send(()).unwrap();
+            spins_on(&ends);
+        };
+        let (tell_tid, told_tid) = mpsc::channel();
+        thread::spawn(move || {
+            tell_tid.send(identity::tid()).unwrap();
+            filtered();
+        });
+        let tid = told_tid.recv().unwrap();
+        told.recv().unwrap();
+        let mut reader = StackReader::new().unwrap();
+        eventually(|| {
+            reader.read(tid).is_ok_and(|stack| names(&stack).iter().any(|name| name.contains("spins_on")))
+        });
+        // The thread spins on: to end it takes calls that it may not make.
     });
 }
 

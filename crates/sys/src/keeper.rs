@@ -46,10 +46,10 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// The memory that an errand and the start of the thread take on the asker's side, amply.
 const ASKING: usize = 16 * 1024;
 
-/// What a keeper does. All of it is the keeper's thread's own; other threads send errands. A new
+/// The work of a keeper. All of it is the keeper's thread's own; other threads send errands. A new
 /// one has nothing to do.
 pub trait Duty: Default + 'static {
-    /// What [`Keeper::end`] names a thing by.
+    /// The name of a thing that [`Keeper::end`] ends.
     type Id: Send;
 
     /// Whether there is nothing to do: then the thread ends.

@@ -72,6 +72,16 @@ pub fn is_blocking(tid: u32, signal: libc::c_int) -> bool {
     blocked(&String::from_utf8_lossy(&status)).is_some_and(|mask| is_for_long(mask, signal))
 }
 
+/// Whether a thread of this process is under a filter of system calls. True where that is not known.
+///
+/// # Cost
+///
+/// Reads a file of `/proc`.
+pub fn is_filtered(tid: u32) -> bool {
+    let status = std::fs::read(format!("/proc/self/task/{tid}/status")).unwrap_or_default();
+    field(&String::from_utf8_lossy(&status), "Seccomp:") != Some("0")
+}
+
 /// Whether the calling thread blocks a signal, and not for a moment inside of the C library.
 ///
 /// # Async-signal-safety

@@ -3,8 +3,8 @@
 //! The writer never waits. A full ring keeps the newest records: the writer discards the oldest, as
 //! many as begin in the same eighth of the ring, and counts them as dropped. An empty pool, and a
 //! signal handler in the middle of its thread's write, drop the record and count it. One reader at
-//! a time drains a ring; a bit of `tail` keeps two apart, and neither waits. A handler that leaves a
-//! write by `siglongjmp` loses that record and no other: see [`crate::underway`].
+//! a time drains a ring; a bit of `tail` keeps two apart, and neither waits. A handler that leaves
+//! a write by `siglongjmp` loses that record and no other: see [`crate::underway`].
 //!
 //! # Discarding
 //!
@@ -32,9 +32,10 @@
 //!
 //! 1. `head` is at most [`RING_BYTES`] ahead of `tail` in the stream; a position modulo
 //!    `RING_BYTES` is the index of a byte.
-//! 2. The owner alone moves `head`. The reader that has set [`HELD`] in `tail` alone moves it; while
-//!    nobody has, the owner may move it forward, by an exchange.
-//! 3. A ring changes its owner only while it is `CLAIMED` by the new owner, which also holds `tail`.
+//! 2. The owner alone moves `head`. The reader that has set [`HELD`] in `tail` alone moves it;
+//!    while nobody has, the owner may move it forward, by an exchange.
+//! 3. A ring changes its owner only while it is `CLAIMED` by the new owner, which also holds
+//!    `tail`.
 //! 4. All zeros is the pool's initial state: it lies in `.bss`, and pages that no ring uses cost
 //!    nothing.
 //! 5. `firsts` of an eighth in which a record between `tail` and `head` begins is the first such
@@ -273,8 +274,8 @@ impl Ring {
             // Else a handler has written here because it took a write for one that was left.
             let is_between = (1..=used).contains(&first.bytes_since(tail));
             let oldest = if is_between { first } else { head };
-            // Pairs with the acquire exchange in `begin_draining`: a reader that sees this tail sees
-            // no older head.
+            // Pairs with the acquire exchange in `begin_draining`: a reader that sees this tail
+            // sees no older head.
             let moved = self.tail.compare_exchange(tail.0, oldest.0, Ordering::Release, Ordering::Relaxed);
             if moved.is_ok() {
                 self.dropped.fetch_add(oldest.records_since(tail), Ordering::Relaxed);

@@ -8,6 +8,7 @@
 //! - [`eventually`] waits for a condition, [`HANG`] at most; [`StopOnDrop`] ends the work of
 //!   others.
 //! - [`c`] compiles C and C++ against the installed library.
+//! - [`viewers`] are other people's readers of our files.
 //! - [`spin_for`] uses CPU time, and [`assert_about`] looks for it.
 //!
 //! The crate is a dev-dependency only, and depends on no other crate of the project: each of them
@@ -20,6 +21,7 @@ mod child;
 mod fork;
 mod seccomp;
 mod skip;
+pub mod viewers;
 mod wait;
 mod work;
 

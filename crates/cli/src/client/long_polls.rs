@@ -21,14 +21,14 @@ pub(crate) fn begin(client: &mut Client, hello: &Hello, threshold: Duration) -> 
     Ok(())
 }
 
-/// The reports that have come, and how many were lost so far.
-pub(crate) fn take(client: &mut Client) -> Outcome<(Vec<LongPollRow>, u64)> {
+/// The reports that have come, how many were lost so far, and the time between two looks.
+pub(crate) fn take(client: &mut Client) -> Outcome<(Vec<LongPollRow>, u64, Duration)> {
     let mut all = Vec::new();
     for _ in 0..MAX_PARTS {
         let part: LongPollsPart = client.call(Op::LongPollReports)?;
         all.extend(part.reports);
         if !part.more {
-            return Ok((all, part.lost));
+            return Ok((all, part.lost, Duration::from_micros(part.look_us)));
         }
     }
     Err(client.nonsense("reports on long polls without an end"))

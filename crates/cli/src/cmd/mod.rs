@@ -46,6 +46,8 @@ Examples:
   dormouse list teaparty                 the events that its groups can count
   dormouse keys teaparty 'db.*'          keys and whether they are on
   dormouse trace teaparty 'db.*,!db.row' switch probes on and watch what they record
+  dormouse trace teaparty 'dormouse.poll,dormouse.task,db.*' -o tea.json.gz
+                                         a timeline of threads and requests, for viewers
   dormouse on teaparty 'menu.*' --for 30s
   dormouse reset teaparty '*'            every key as the service started with it
   dormouse record teaparty 'db.*'        keep their last records in the service, for when they count

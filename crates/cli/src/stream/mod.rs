@@ -1,29 +1,31 @@
-//! Records on their way from an agent to standard output, for `trace` and `demo`.
+//! Records on their way from an agent to standard output or into a timeline, for `trace` and
+//! `demo`.
 
+mod lines;
 mod merge;
 mod names;
+mod timed;
 
 use std::fmt::Write as _;
 use std::num::NonZero;
 use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
 
-use dormouse::record::Reader;
-use dormouse::wire::{Note, Tracing};
+use dormouse::record::Malformed;
+use dormouse::wire::Note;
 use serde::Serialize;
 
 use crate::client::Client;
 use crate::client::frames::{self, Frame};
 use crate::duration::short;
-use crate::exit::Outcome;
-use crate::output::{Context, FAIR};
+use crate::exit::{Failure, Outcome};
+use crate::output::FAIR;
 use crate::render::leases::say_ended;
-use crate::sample::tasks::Numbers;
 use crate::signals::{Signals, wait};
-use crate::target::Proc;
 use crate::text::count;
-use merge::Merge;
-use names::Names;
+
+pub(crate) use lines::Lines;
+pub(crate) use timed::Timed;
 
 /// How long records are held so that those of several threads come out in order: more than the
 /// agent lets pass between two looks at a thread's ring.
@@ -62,59 +64,69 @@ pub(crate) fn summary(tally: Tally, elapsed_ns: u64) -> String {
     text
 }
 
-/// Records on their way from an agent to standard output.
-pub(crate) struct Stream {
+/// The place that records go to.
+pub(crate) trait Sink {
+    /// Takes in what a note says.
+    fn learn(&mut self, note: Note);
+
+    /// Takes in records of one thread.
+    fn take(&mut self, tid: u32, start: u64, records: &[u8]) -> Result<(), Malformed>;
+
+    /// Lets go of what need not be held any longer, or of everything. The number of all records
+    /// that went so far is at most `most`.
+    fn emit(&mut self, all: bool, most: u64) -> Outcome<u64>;
+
+    /// Whether something is held.
+    fn is_holding(&self) -> bool;
+
+    /// Whether there is no room for more.
+    fn is_full(&self) -> bool {
+        false
+    }
+}
+
+/// Records on their way from an agent to a sink.
+pub(crate) struct Stream<S> {
     client: Client,
-    names: Names,
-    held: Merge<String>,
+    pub(crate) sink: S,
     patience: Duration,
     pub(crate) tally: Tally,
 }
 
-impl Stream {
-    /// The stream that `tracing` announced.
-    pub(crate) fn new(client: Client, tracing: Tracing, patience: Duration) -> Stream {
-        let hold_ticks = (HOLD.as_secs_f64() * tracing.clock.tsc_hz) as u64;
-        let numbers = Numbers::of(Proc::system(), client.pid);
-        Stream {
-            client,
-            names: Names::new(tracing, numbers),
-            held: Merge::new(hold_ticks),
-            patience,
-            tally: Tally::default(),
-        }
+impl<S: Sink> Stream<S> {
+    /// The stream that a trace has announced to `client`.
+    pub(crate) fn new(client: Client, sink: S, patience: Duration) -> Self {
+        Self { client, sink, patience, tally: Tally::default() }
     }
 
-    /// Prints records until a limit, a signal, or the end of the service, which is a failure.
-    pub(crate) fn print(&mut self, limits: &Limits, signals: &Signals, context: &mut Context) -> Outcome<()> {
+    /// Takes records until a limit, a signal, a full sink, or the end: of a file, or of the
+    /// service, which is a failure.
+    pub(crate) fn run(&mut self, limits: &Limits, signals: &Signals) -> Outcome<()> {
         let end = limits.length.map(|length| Instant::now() + length);
         let most = limits.records.map_or(u64::MAX, NonZero::get);
-        let result = self.print_until(end, most, signals, context);
+        let result = match self.run_until(end, most, signals) {
+            Err(Failure::Said(report)) if report.has_hung_up && self.client.file().is_some() => Ok(()),
+            result => result,
+        };
         // Also after a failure: what came before it may be why, or all that was wanted.
-        self.emit(most, true, context)?;
+        self.emit(most, true)?;
         if self.tally.records == most { Ok(()) } else { result }
     }
 
-    fn print_until(
-        &mut self,
-        end: Option<Instant>,
-        most: u64,
-        signals: &Signals,
-        context: &mut Context,
-    ) -> Outcome<()> {
+    fn run_until(&mut self, end: Option<Instant>, most: u64, signals: &Signals) -> Outcome<()> {
         // Frames may have come together with the answer that announced them.
-        self.take(context.json)?;
+        self.take()?;
         // The agent gives the time about once a second: an agent that says nothing for long is no
         // more.
         let mut heard = Instant::now();
         let mut is_idle = false;
         loop {
-            self.emit(most, is_idle, context)?;
-            if self.tally.records == most {
+            self.emit(most, is_idle)?;
+            if self.tally.records == most || self.sink.is_full() {
                 return Ok(());
             }
             let silence = heard + self.patience;
-            let hold = (!self.held.is_empty()).then(|| Instant::now() + HOLD);
+            let hold = self.sink.is_holding().then(|| Instant::now() + HOLD);
             let until = [Some(silence), end, hold].into_iter().flatten().min();
             let [readable, signalled] = wait([self.client.as_fd(), signals.as_fd()], until)?;
             let now = Instant::now();
@@ -124,7 +136,7 @@ impl Stream {
             is_idle = !readable;
             if readable {
                 heard = now;
-                self.take(context.json)?;
+                self.take()?;
             } else if now >= silence {
                 return Err(self.client.silent("sent nothing"));
             }
@@ -132,39 +144,27 @@ impl Stream {
     }
 
     /// Reads what has come.
-    fn take(&mut self, json: bool) -> Outcome<()> {
-        let Stream { client, names, held, tally, .. } = self;
+    fn take(&mut self) -> Outcome<()> {
+        let Stream { client, sink, tally, .. } = self;
         let mut malformed = None;
         frames::read(client, |frame| match frame {
             Frame::Note(Note::Dropped { rings, client }) => {
                 tally.rings = tally.rings.saturating_add(rings);
                 tally.client = tally.client.saturating_add(client);
+                sink.learn(Note::Dropped { rings, client });
             }
             Frame::Note(Note::Ended(ended)) => say_ended(&ended),
-            Frame::Note(note) => names.learn(note),
+            Frame::Note(note) => sink.learn(note),
             Frame::Records { tid, start, bytes } => {
-                for record in Reader::new(bytes) {
-                    match record {
-                        Ok(record) => {
-                            let line = names.line(tid, start, &record, json);
-                            held.push(record.tsc, line.len(), line);
-                        }
-                        Err(error) => malformed = Some(error),
-                    }
-                }
+                malformed = sink.take(tid, start, bytes).err().or(malformed);
             }
         })?;
         malformed.map_or(Ok(()), |error| Err(self.client.nonsense(&error.to_string())))
     }
 
-    /// Prints what need not be held any longer, or everything.
-    fn emit(&mut self, most: u64, all: bool, context: &mut Context) -> Outcome<()> {
-        while self.tally.records < most {
-            let Some(line) = self.held.pop(all) else { break };
-            context.line(line)?;
-            self.tally.records += 1;
-        }
-        context.flush()
+    fn emit(&mut self, most: u64, all: bool) -> Outcome<()> {
+        self.tally.records = self.sink.emit(all, most)?;
+        Ok(())
     }
 }
 

@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
 use ::tokio::runtime::{Builder, Handle, RuntimeFlavor, TaskMeta};
 use ::tokio::task::Id;
-use dormouse_events::{Kind, Mark, leave, park};
+use dormouse_events::{Kind, Mark, park};
 
 use super::hooks::{is_ours_now, number, others_task_begins, task_begins};
 use crate::group::{Group, MAX_NAME};
@@ -57,7 +57,7 @@ thread_local! {
     /// How many polls of tasks by their place the thread is in, one inside the other; and what the
     /// outermost has to leave. Those inside are charged to its group: a runtime that is run to its
     /// end inside of a task of another one.
-    static INSIDE: Cell<(u32, Option<Mark>)> = const { Cell::new((0, None)) };
+    static INSIDE: Cell<(u32, Option<(Group, Mark)>)> = const { Cell::new((0, None)) };
 }
 
 /// Charges each task that is spawned outside of any group, by whatever library, to a group that is
@@ -85,7 +85,7 @@ pub fn group_spawns(builder: &mut Builder) -> &mut Builder {
         .on_thread_park(park)
         .on_task_spawn(|task| {
             if let Some(group) = decide(task.spawned_at()) {
-                group.0.tasks.start(task_number(task.id()));
+                group.begin_numbered(task_number(task.id()), true);
             }
         })
         .on_before_task_poll(move |task| {
@@ -111,22 +111,19 @@ pub fn group_spawns(builder: &mut Builder) -> &mut Builder {
 }
 
 fn enter(group: Group, number: u64) {
-    let (depth, mark) = INSIDE.get();
-    let entered = || {
-        let mut task = dormouse_events::Task::new(group.0.context, number);
-        dormouse_events::enter(&mut task, Kind::Poll).into_mark(number)
-    };
-    INSIDE.set((depth + 1, if depth == 0 { entered() } else { mark }));
+    let (depth, inside) = INSIDE.get();
+    let entered = || Some((group, group.enter_numbered(number, Kind::Poll)?));
+    INSIDE.set((depth + 1, if depth == 0 { entered() } else { inside }));
 }
 
 fn exit() {
-    let (depth, mark) = INSIDE.get();
+    let (depth, inside) = INSIDE.get();
     if depth > 1 {
-        INSIDE.set((depth - 1, mark));
+        INSIDE.set((depth - 1, inside));
         return;
     }
     INSIDE.set((0, None));
-    mark.map(leave);
+    inside.map(|(group, mark)| group.leave_task(mark));
 }
 
 /// The group of a spawn at `location`; `None` where tasks bring their own.

@@ -53,7 +53,6 @@ pub(super) fn names<'a>(keys: impl IntoIterator<Item = &'a KeyUse>) -> Vec<Strin
     names
 }
 
-#[expect(clippy::needless_pass_by_value, reason = "for map_err")]
 pub(super) fn untraced(why: TraceError) -> WireError {
     match why {
         TraceError::Keys(why) => refused(why),

@@ -14,7 +14,7 @@ const ROWS: usize = 64;
 /// The memory of an answer, first as structures and then as text: 130 addresses in each report.
 pub(super) const MEMORY: usize = 1024 * 1024;
 
-/// The tables of callers, that the lookout reads for the first wish, ask for their own.
+/// Has long polls reported.
 pub(super) fn begin(polls: &mut Option<LongPolls>, wish: LongPollsWish) -> Result<LongPollsBegun, WireError> {
     let begun = long_polls(Duration::from_micros(wish.threshold_us)).map_err(|why| {
         let code = match why {
@@ -33,6 +33,10 @@ pub(super) fn report(polls: Option<&LongPolls>) -> Result<LongPollsPart, WireErr
     let none =
         || WireError::new(Code::BadRequest, "this connection has not asked for long polls: `long-polls`");
     let polls = polls.ok_or_else(none)?;
+    if polls.is_over() {
+        return Err(WireError::new(Code::NoLook, "the thread that looks for long polls was killed"));
+    }
+    let look_us = u64::try_from(polls.between().as_micros()).unwrap_or(u64::MAX);
     let reports: Vec<_> = polls.take_some(ROWS).into_iter().map(Into::into).collect();
-    Ok(LongPollsPart { more: reports.len() == ROWS, lost: polls.lost(), reports })
+    Ok(LongPollsPart { more: reports.len() == ROWS, lost: polls.lost(), look_us, reports })
 }

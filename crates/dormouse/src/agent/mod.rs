@@ -62,8 +62,9 @@ impl Agent {
     }
 
     /// The faults of settings that the environment gives (`DORMOUSE_RUNTIME_DIR`, `DORMOUSE_KEYS`,
-    /// `DORMOUSE_CLOCK`, `DORMOUSE_ON`, `DORMOUSE_COUNT`, `DORMOUSE_WAITS`, `DORMOUSE_RECORD`), one sentence each: the
-    /// default is used instead. For the service's log; `dormouse doctor` says the same.
+    /// `DORMOUSE_CLOCK`, `DORMOUSE_ON`, `DORMOUSE_COUNT`, `DORMOUSE_WAITS`, `DORMOUSE_RECORD`), one
+    /// sentence each: the default is used instead. For the service's log; `dormouse doctor` says
+    /// the same.
     pub fn warnings(&self) -> Vec<String> {
         let keys = dormouse_keys::Protocol::complaint();
         let clock = dormouse_clock::complaint().map(str::to_owned);

@@ -10,7 +10,7 @@ use crate::wire::{Code, TriggersAnswer, WireError};
 pub(super) const MEMORY: usize = memory::MUCH;
 
 /// How long the agent waits for the lookout, which may be waiting for a disk.
-const PATIENCE: Duration = Duration::from_secs(1);
+const PATIENCE: Duration = Duration::from_secs(3);
 
 pub(super) fn list() -> Result<TriggersAnswer, WireError> {
     triggers::list_within(PATIENCE).map_err(refusal)

@@ -6,21 +6,31 @@
 //! last one when it is over. A look comes twice in a threshold, and at the moment when a poll that
 //! is known becomes a long one.
 //!
-//! Nothing is added to a poll for that: the looks find what the thread has written for itself.
+//! Nothing is added to a poll for that: the looks find what the thread has written for itself. They
+//! take a system call for each thread with a task, so with very many threads they are rarer.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 use std::time::{Duration, Instant, SystemTime};
 
+use dormouse_clock::thread_cpu_ns_of;
 use dormouse_events::{PollLooker, SeenPoll};
 use dormouse_profile::{NoStack, StackReader, ThreadStack};
+use dormouse_sys::process::identity;
 use dormouse_waits::{is_on, polled};
 
 use crate::group::Group;
 
 /// The shortest and the longest time between two looks.
 const LOOKS: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(10)];
+
+/// A look comes after so many times of the CPU time that the last one took, but for stacks: at most
+/// a twentieth of a processor goes to looks.
+const RARELY: u32 = 20;
+
+/// The longest time between two looks, however many threads there are.
+const LONGEST: Duration = Duration::from_millis(200);
 
 /// Watches at once.
 const MAX_WATCHES: usize = 64;
@@ -62,15 +72,47 @@ pub struct LongPoll {
     pub is_over: bool,
 }
 
+/// The numbers of watches and of long polls, which no two have, also of two lookouts.
+static LAST_WATCH: AtomicU64 = AtomicU64::new(0);
+static LAST_POLL: AtomicU64 = AtomicU64::new(0);
+
 /// The reports of a watch, on their way to their taker.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Reports {
+    /// The thread that makes them.
+    lookout: u32,
+    /// Nobody makes reports any more.
+    is_over: AtomicBool,
+    /// The time between two looks, in nanoseconds.
+    between_ns: AtomicU64,
     /// Held for moments, and never over a fork: a child does not touch it.
     waiting: Mutex<VecDeque<LongPoll>>,
     lost: AtomicU64,
 }
 
 impl Reports {
+    fn new() -> Self {
+        Self {
+            lookout: identity::tid(),
+            is_over: AtomicBool::new(false),
+            between_ns: AtomicU64::new(0),
+            waiting: Mutex::default(),
+            lost: AtomicU64::new(0),
+        }
+    }
+
+    /// Whether nobody makes reports any more: the lookout has panicked, or was killed.
+    pub(crate) fn is_over(&self) -> bool {
+        let comm = || std::fs::read(format!("/proc/self/task/{}/comm", self.lookout)).unwrap_or_default();
+        // The number of a thread that was killed may be another one's.
+        self.is_over.load(Ordering::Relaxed) || !comm().starts_with(super::NAME.as_bytes())
+    }
+
+    /// The time between two looks.
+    pub(crate) fn between(&self) -> Duration {
+        Duration::from_nanos(self.between_ns.load(Ordering::Relaxed))
+    }
+
     /// Takes the reports that have come, at most so many.
     pub(crate) fn take(&self, most: usize) -> Vec<LongPoll> {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
@@ -117,6 +159,12 @@ struct PollWatch {
     reports: Arc<Reports>,
 }
 
+impl Drop for PollWatch {
+    fn drop(&mut self) {
+        self.reports.is_over.store(true, Ordering::Relaxed);
+    }
+}
+
 /// A poll that looks have found.
 #[derive(Debug)]
 struct KnownPoll {
@@ -132,15 +180,14 @@ struct KnownPoll {
 #[derive(Debug)]
 struct Eyes {
     looker: PollLooker,
-    stacks: Result<StackReader, NoStack>,
+    /// Made at the first look: to read tables may take long, and somebody waits for a watch.
+    stacks: Option<Result<StackReader, NoStack>>,
 }
 
 /// The watches for long polls.
 #[derive(Debug, Default)]
 pub(crate) struct LongPollWatches {
     watches: Vec<PollWatch>,
-    last_watch: u64,
-    last_poll: u64,
     eyes: Option<Eyes>,
     /// By the index of the thread's block.
     known: HashMap<usize, KnownPoll>,
@@ -148,7 +195,7 @@ pub(crate) struct LongPollWatches {
 }
 
 impl LongPollWatches {
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.watches.is_empty()
     }
 
@@ -160,10 +207,10 @@ impl LongPollWatches {
         if self.eyes.is_none() {
             let looker =
                 PollLooker::new().map_err(|error| format!("threads cannot be looked at: {error}"))?;
-            self.eyes = Some(Eyes { looker, stacks: StackReader::new() });
+            self.eyes = Some(Eyes { looker, stacks: None });
         }
-        self.last_watch += 1;
-        let (number, reports) = (self.last_watch, Arc::<Reports>::default());
+        let number = LAST_WATCH.fetch_add(1, Ordering::Relaxed) + 1;
+        let reports = Arc::new(Reports::new());
         self.watches.push(PollWatch { number, threshold, reports: Arc::clone(&reports) });
         self.next = None;
         Ok((number, reports))
@@ -173,7 +220,7 @@ impl LongPollWatches {
         self.watches.retain(|watch| watch.number != number);
         self.known.values_mut().for_each(|poll| poll.due.retain(|(of, _)| *of != number));
         if self.watches.is_empty() {
-            *self = Self { last_watch: self.last_watch, last_poll: self.last_poll, ..Self::default() };
+            *self = Self::default();
         }
     }
 
@@ -181,19 +228,37 @@ impl LongPollWatches {
     pub(super) fn step(&mut self, now: Instant) -> Option<Instant> {
         let between = self.watches.iter().map(|watch| watch.threshold / 2).min()?;
         if self.next.is_none_or(|next| next <= now) {
-            self.look(now);
-            let between = between.clamp(LOOKS[0], LOOKS[1]);
-            let due = self.known.values().flat_map(|poll| poll.due.iter().map(|(_, due)| poll.since + *due));
-            self.next = due.chain([now + between]).min().map(|next| next.max(now + LOOKS[0]));
+            let took = self.look(now);
+            let least = (took * RARELY).clamp(LOOKS[0], LONGEST);
+            let between = between.clamp(LOOKS[0], LOOKS[1]).max(least);
+            for watch in &self.watches {
+                watch.reports.between_ns.store(between.as_nanos() as u64, Ordering::Relaxed);
+            }
+            let due = self
+                .known
+                .values()
+                .flat_map(|poll| self.watches.iter().map(|watch| poll.since + poll.due(watch)));
+            let now = Instant::now();
+            self.next = due.chain([now + between]).min().map(|next| next.max(now + least));
         }
         self.next
     }
 
-    fn look(&mut self, now: Instant) {
-        let Some(Eyes { looker, .. }) = &self.eyes else { return };
-        let polls: Vec<SeenPoll> = looker.polls().collect();
+    /// Looks at the threads, and reads stacks: the CPU time of the former.
+    fn look(&mut self, now: Instant) -> Duration {
+        let Some(Eyes { looker, stacks }) = &mut self.eyes else { return Duration::ZERO };
+        stacks.get_or_insert_with(StackReader::new);
+        let began = own_cpu();
+        let mut polls: Vec<SeenPoll> = Vec::new();
+        for seen in looker.polls() {
+            if polls.try_reserve(1).is_err() {
+                break;
+            }
+            polls.push(seen);
+        }
+        let took = own_cpu().saturating_sub(began);
         if self.known.try_reserve(polls.len()).is_err() {
-            return;
+            return took;
         }
         let mut before = std::mem::take(&mut self.known);
         for seen in polls {
@@ -206,13 +271,16 @@ impl LongPollWatches {
             };
             self.known.insert(seen.block(), known);
         }
-        before.into_values().for_each(|gone| self.tell_end(Some(gone), now));
+        for gone in before.into_values() {
+            self.tell_end(Some(gone), now);
+        }
         let due: Vec<usize> = self.known.keys().copied().filter(|at| self.is_due(*at, now)).collect();
         for (done, at) in due.into_iter().enumerate() {
             if done == 0 || now.elapsed() < STACKS {
                 self.tell(at);
             }
         }
+        took
     }
 
     /// Whether a report on the poll is due.
@@ -226,14 +294,14 @@ impl LongPollWatches {
     fn tell(&mut self, at: usize) {
         let (Some(eyes), Some(poll)) = (&mut self.eyes, self.known.get_mut(&at)) else { return };
         let stack = match &mut eyes.stacks {
-            Ok(stacks) => stacks.read(poll.seen.tid),
-            Err(why) => Err(why.clone()),
+            Some(Ok(stacks)) => stacks.read(poll.seen.tid),
+            Some(Err(why)) => Err(why.clone()),
+            None => return,
         };
         // A stack is that of the poll only if the poll is still there.
         let again = eyes.looker.again(&poll.seen);
         if poll.number == 0 {
-            self.last_poll += 1;
-            poll.number = self.last_poll;
+            poll.number = LAST_POLL.fetch_add(1, Ordering::Relaxed) + 1;
         }
         let Some(seen) = again else { return };
         poll.seen = seen;
@@ -270,6 +338,11 @@ impl LongPollWatches {
             }
         }
     }
+}
+
+/// CPU time of the lookout; none where the kernel refuses to tell.
+fn own_cpu() -> Duration {
+    Duration::from_nanos(thread_cpu_ns_of(identity::tid()).unwrap_or(0))
 }
 
 impl KnownPoll {

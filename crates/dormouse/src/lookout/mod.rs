@@ -25,6 +25,9 @@ use self::long_polls::LongPollWatches;
 use self::recording::Recording;
 use self::triggers::Triggers;
 
+/// The name of the thread.
+const NAME: &str = "dormouse-look";
+
 /// The thread lists `/proc`, and writes files.
 const STACK: usize = 256 * 1024;
 
@@ -35,7 +38,7 @@ const STEP: usize = 512 * 1024;
 const ASLEEP: Duration = Duration::from_secs(10);
 
 /// The lookout of this process.
-pub(crate) static LOOKOUT: Keeper<Watchman> = Keeper::new(Phase::Lookout, "dormouse-look", STACK, STEP);
+pub(crate) static LOOKOUT: Keeper<Watchman> = Keeper::new(Phase::Lookout, NAME, STACK, STEP);
 
 /// The duty of the lookout: all that somebody wants looked at.
 #[derive(Debug, Default)]

@@ -15,8 +15,8 @@
 //!
 //! # Locking
 //!
-//! `RUNNING`, for moments, and while `off --force` switches its keys. A fork waits for it. The child
-//! forgets what it holds, and frees nothing.
+//! `RUNNING`, for moments, and while `off --force` switches its keys. A fork waits for it. The
+//! child forgets what it holds, and frees nothing.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -374,7 +374,10 @@ impl Run {
         if let Ok(mut running) = running()
             && let Some(held) = running.held.as_mut().filter(|held| held.stat.number == self.stat.number)
         {
-            held.stat.clone_from(&self.stat);
+            // The glob list is there, and allocates nothing.
+            let (own, glob) = (std::mem::take(&mut self.stat.glob), std::mem::take(&mut held.stat.glob));
+            held.stat = RecorderStat { glob, ..self.stat.clone() };
+            self.stat.glob = own;
         }
     }
 
@@ -407,8 +410,38 @@ impl Run {
 }
 
 #[cfg(test)]
+#[allow(unsafe_code, reason = "a thread that ends in the midst")]
 mod tests {
+    use dormouse_keys::Selector;
+    use dormouse_testkit::in_child;
+
     use super::*;
+
+    dormouse_keys::static_key! { static AWAKE: "recording.awake" = false; }
+
+    fn begin() -> Result<(u64, BatchReport), RecorderError> {
+        let keys = || Ok(Selector::parse("recording.awake")?.try_keys()?);
+        start("recording.awake", keys, LEAST_MEMORY, None)
+    }
+
+    #[test]
+    fn a_killed_lookout_leaves_no_key_on() {
+        in_child(|| {
+            let is_on = || dormouse_keys::unlikely!(AWAKE);
+            let (first, _) = begin().unwrap();
+            let refused = begin();
+            assert!(is_on() && matches!(refused, Err(RecorderError::Running { .. })), "{refused:?}");
+            // SAFETY: ends the lookout's thread alone, as a filter would.
+            let killed = LOOKOUT.ask(|_| unsafe { libc::syscall(libc::SYS_exit, 0) });
+            assert!(killed.is_err(), "{killed:?}");
+            assert!(stat().is_none() && !is_on());
+            assert!(stop(Some(first)).is_none());
+            let (second, _) = begin().unwrap();
+            assert!(second != first && is_on() && stat().is_some());
+            assert_eq!(stop(None).map(|stat| stat.number), Some(second));
+            assert!(!is_on());
+        });
+    }
 
     #[test]
     fn looks_follow_the_fullest_ring() {

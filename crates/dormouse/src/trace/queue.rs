@@ -42,7 +42,7 @@ pub(crate) struct Chunk<'a> {
     pub(crate) records: u32,
 }
 
-/// What was in a queue, the oldest first.
+/// The records that were in a queue, the oldest first.
 #[derive(Debug, Default)]
 pub(crate) struct Queued(Vec<u8>);
 

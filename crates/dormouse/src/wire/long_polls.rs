@@ -26,6 +26,9 @@ pub struct LongPollsPart {
     /// Reports that were lost so far, because there was no room for them.
     #[serde(default)]
     pub lost: u64,
+    /// The time between two looks: more than usual, where very many threads are in tasks.
+    #[serde(default)]
+    pub look_us: u64,
 }
 
 /// A report on a long poll.

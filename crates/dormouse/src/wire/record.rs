@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::keys::BatchStat;
 
-/// What is to become of the recorder. Without `glob` and `off` the answer tells of it, no more.
+/// A wish about the recorder. Without `glob` and `off` the answer tells of it, no more.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct RecordWish {

@@ -19,6 +19,7 @@ use std::mem::offset_of;
 use std::os::unix::fs::FileExt as _;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use dormouse_sys::process::identity;
 use dormouse_sys::thread::{self, MAX_THREADS, ThreadBlock};
 
 use super::stack::{Frame, Stack};
@@ -45,8 +46,13 @@ pub(super) fn withdraw(block: &ThreadBlock) {
 /// Looks at the polls that the threads of this process are in.
 #[derive(Debug)]
 pub struct PollLooker {
+    /// The process whose memory that is: not a child's.
+    process: u64,
     memory: File,
 }
+
+/// The thread has gone on to another task during the look.
+struct GoneOn;
 
 /// A poll that a thread was in a moment ago: the outermost one, if there are polls in it. Work that
 /// is entered by hand (scopes, threads, runs) is no poll, but a poll inside of it is one.
@@ -73,10 +79,11 @@ impl PollLooker {
     ///
     /// Those of `/proc`.
     pub fn new() -> io::Result<Self> {
-        Ok(Self { memory: File::open("/proc/self/mem")? })
+        Ok(Self { process: identity::id(), memory: File::open("/proc/self/mem")? })
     }
 
-    /// The polls that threads are in, at most one for each thread.
+    /// The polls that threads are in, at most one for each thread. None, in a child of a fork of the
+    /// process that made this.
     ///
     /// # Cost
     ///
@@ -92,20 +99,20 @@ impl PollLooker {
     }
 
     fn of(&self, block: &'static ThreadBlock) -> Option<SeenPoll> {
-        (0..PATIENCE).find_map(|_| self.try_of(block))?
+        (0..PATIENCE).find_map(|_| self.try_of(block).ok())?
     }
 
-    /// The poll of a thread, if there is one; `None`: it has gone on meanwhile.
-    fn try_of(&self, block: &'static ThreadBlock) -> Option<Option<SeenPoll>> {
+    /// The poll of a thread, if there is one.
+    fn try_of(&self, block: &'static ThreadBlock) -> Result<Option<SeenPoll>, GoneOn> {
         let start = block.start();
         let current = block.seen_current();
         let stack = STACKS[block.index()].load(Ordering::Relaxed);
-        if current.task == 0 || stack == 0 {
-            return Some(None);
+        if current.task == 0 || stack == 0 || self.process != identity::id() {
+            return Ok(None);
         }
         let at_top = stack + offset_of!(Stack, top);
         // A thread that has ended has no memory.
-        let Some(top) = self.word(at_top).map(Token) else { return Some(None) };
+        let Some(top) = self.word(at_top).map(Token) else { return Ok(None) };
         let found = match top.depth() {
             0 => None,
             1 => top.is_poll().then_some((top, current.task)),
@@ -113,16 +120,16 @@ impl PollLooker {
                 let mut bytes = [0; MAX_DEPTH * FRAME];
                 let bytes = &mut bytes[..depth.min(MAX_DEPTH) * FRAME];
                 if self.memory.read_exact_at(bytes, (stack + offset_of!(Stack, frames)) as u64).is_err() {
-                    return Some(None);
+                    return Ok(None);
                 }
                 if self.word(at_top) != Some(top.0) {
-                    return None;
+                    return Err(GoneOn);
                 }
                 outermost(bytes, top)
             }
         };
         if block.start() != start || STACKS[block.index()].load(Ordering::Relaxed) != stack {
-            return Some(None);
+            return Ok(None);
         }
         let (tid, group, task) = (block.tid(), current.group, current.task);
         let of = |(token, polled): (Token, u64)| SeenPoll {
@@ -134,7 +141,7 @@ impl PollLooker {
             task,
             group,
         };
-        Some(found.map(of))
+        Ok(found.map(of))
     }
 
     fn word(&self, at: usize) -> Option<u64> {

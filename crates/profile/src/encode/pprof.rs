@@ -18,6 +18,7 @@ use flate2::write::GzEncoder;
 use crate::pprof::{comments, label, mapping, profile as field, sample, value_type};
 use crate::pprof::{function, line, location};
 use crate::profile::{Column, MappedRange, Profile, Sample, Thread};
+use crate::protobuf::Message;
 use crate::symbols::{SourceFrame, Symbols, WallState, missing};
 
 /// A profile as a `.pb.gz` file.
@@ -31,10 +32,10 @@ pub fn pprof(profile: &Profile, symbols: &Symbols) -> Vec<u8> {
     for it in &profile.samples {
         samples.message(field::SAMPLE, &writer.sample(it));
     }
-    let body = writer.finish(samples);
+    let body = writer.finish(&samples);
     // Nothing that is written to memory fails.
-    let mut gzip = GzEncoder::new(Vec::with_capacity(body.0.len() / 4), Compression::default());
-    gzip.write_all(&body.0).and_then(|()| gzip.finish()).unwrap_or_default()
+    let mut gzip = GzEncoder::new(Vec::with_capacity(body.as_bytes().len() / 4), Compression::default());
+    gzip.write_all(body.as_bytes()).and_then(|()| gzip.finish()).unwrap_or_default()
 }
 
 struct Writer<'a> {
@@ -185,13 +186,13 @@ impl<'a> Writer<'a> {
         })
     }
 
-    fn finish(mut self, samples: Message) -> Message {
+    fn finish(mut self, samples: &Message) -> Message {
         let profile = self.profile;
         let mut out = Message::default();
         for column in profile.kind.columns() {
             out.message(field::SAMPLE_TYPE, &self.value_type(*column));
         }
-        out.0.extend(samples.0);
+        out.append(samples);
         for (index, (it, found)) in std::mem::take(&mut self.mappings).into_iter().enumerate() {
             let mut message = Message::default();
             message.number(mapping::ID, index as u64 + 1);
@@ -214,9 +215,9 @@ impl<'a> Writer<'a> {
         let comments: Vec<u64> = comments(&profile.coverage).iter().map(|it| self.string(it)).collect();
         out.packed(field::COMMENT, &comments);
         out.number(field::DEFAULT_SAMPLE_TYPE, self.string(main.name));
-        out.0.extend(self.location_table.0);
-        out.0.extend(self.function_table.0);
-        out.0.extend(self.string_table.0);
+        out.append(&self.location_table);
+        out.append(&self.function_table);
+        out.append(&self.string_table);
         out
     }
 
@@ -231,44 +232,4 @@ impl<'a> Writer<'a> {
 /// The format's numbers are signed.
 fn signed(value: u64) -> u64 {
     value.min(i64::MAX as u64)
-}
-
-/// A message as it is written.
-#[derive(Debug, Default)]
-struct Message(Vec<u8>);
-
-impl Message {
-    fn varint(&mut self, mut value: u64) {
-        while value >= 0x80 {
-            self.0.push(value as u8 | 0x80);
-            value >>= 7;
-        }
-        self.0.push(value as u8);
-    }
-
-    /// A number; 0 is what is not there.
-    fn number(&mut self, field: u32, value: u64) {
-        if value != 0 {
-            self.varint(u64::from(field) << 3);
-            self.varint(value);
-        }
-    }
-
-    fn bytes(&mut self, field: u32, bytes: &[u8]) {
-        self.varint(u64::from(field) << 3 | 2);
-        self.varint(bytes.len() as u64);
-        self.0.extend(bytes);
-    }
-
-    fn message(&mut self, field: u32, message: &Message) {
-        self.bytes(field, &message.0);
-    }
-
-    fn packed(&mut self, field: u32, values: &[u64]) {
-        let mut packed = Message::default();
-        for &value in values {
-            packed.varint(value);
-        }
-        self.message(field, &packed);
-    }
 }

@@ -24,7 +24,8 @@ pub(super) enum Doing {
     Sleeps(Asleep),
 }
 
-/// A thread that sleeps. Two that are equal are, as far as anybody can see, one sleep.
+/// A thread that sleeps. Two that are equal are one sleep, where the kernel counts how often threads
+/// run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Asleep {
     /// The address to which the kernel returns, and its stack pointer.
@@ -32,10 +33,14 @@ pub(super) struct Asleep {
     pub(super) stack: u64,
     /// All that the kernel says: the call with its arguments, too.
     text: Vec<u8>,
+    /// For how long and how often it has run.
+    ran: Vec<u8>,
 }
 
 /// What a thread of this process does.
 pub(super) fn doing(tid: u32) -> Result<Doing, NoStack> {
+    // First: a thread that has run since is seen by the second look.
+    let ran = fs::read(format!("/proc/self/task/{tid}/schedstat")).unwrap_or_default();
     let text = match fs::read(format!("/proc/self/task/{tid}/syscall")) {
         Ok(text) => text,
         Err(error) if is_gone(&error) && has_task(tid) => {
@@ -50,7 +55,7 @@ pub(super) fn doing(tid: u32) -> Result<Doing, NoStack> {
     if text.starts_with(b"running") {
         return Ok(Doing::Runs);
     }
-    parse(text).map(Doing::Sleeps).ok_or(NoStack::Ended)
+    parse(text, ran).map(Doing::Sleeps).ok_or(NoStack::Ended)
 }
 
 fn is_gone(error: &io::Error) -> bool {
@@ -64,23 +69,24 @@ fn has_task(tid: u32) -> bool {
 
 /// The last two of the numbers are the stack pointer and the instruction. A thread that has no
 /// memory any more has none.
-fn parse(text: Vec<u8>) -> Option<Asleep> {
+fn parse(text: Vec<u8>, ran: Vec<u8>) -> Option<Asleep> {
     let words = std::str::from_utf8(&text).ok()?.trim_end();
     let number = |word: &str| u64::from_str_radix(word.strip_prefix("0x")?, 16).ok();
     let mut last = words.rsplit(' ').map_while(number);
     let (instruction, stack) = (last.next()?, last.next()?);
-    (stack != 0).then_some(Asleep { instruction, stack, text })
+    (stack != 0).then_some(Asleep { instruction, stack, text, ran })
 }
 
-/// A copy of the stack of a thread that sleeps. `None`: it does not sleep there any more.
-pub(super) fn stack(tid: u32, asleep: &Asleep, memory: &File) -> Result<Option<Vec<u8>>, NoStack> {
+/// A copy of the stack of a thread that sleeps, which ends there at most. `None`: it does not sleep
+/// any more, or has run meanwhile.
+pub(super) fn stack(tid: u32, asleep: &Asleep, memory: &File, end: u64) -> Result<Option<Vec<u8>>, NoStack> {
     let refused = |why: &str| NoStack::Refused(format!("the thread's stack cannot be read: {why}"));
     let mut bytes = Vec::new();
-    bytes.try_reserve_exact(MOST).map_err(|_| refused("there is no memory for a copy"))?;
-    bytes.resize(MOST, 0);
+    let length = usize::try_from(end.saturating_sub(asleep.stack)).unwrap_or(MOST).min(MOST);
+    bytes.try_reserve_exact(length).map_err(|_| refused("there is no memory for a copy"))?;
+    bytes.resize(length, 0);
     let mut filled = 0;
-    // The kernel stops where memory ends.
-    while filled < MOST {
+    while filled < length {
         match memory.read_at(&mut bytes[filled..], asleep.stack + filled as u64) {
             Ok(0) => break,
             Ok(read) => filled += read,
@@ -104,10 +110,10 @@ mod tests {
     #[test]
     fn the_kernels_line_is_read() {
         let line = b"230 0x0 0x0 0x7ffe1 0x0 0x0 0x0 0x7ffd0 0x7f01\n";
-        let asleep = parse(line.to_vec()).unwrap();
+        let asleep = parse(line.to_vec(), Vec::new()).unwrap();
         assert_eq!((asleep.stack, asleep.instruction), (0x7ffd0, 0x7f01));
-        assert_eq!(parse(b"-1 0x7ffd0 0x7f01\n".to_vec()).unwrap().stack, 0x7ffd0);
-        assert_eq!(parse(b"0 0x0\n".to_vec()), None);
-        assert_eq!(parse(b"".to_vec()), None);
+        assert_eq!(parse(b"-1 0x7ffd0 0x7f01\n".to_vec(), Vec::new()).unwrap().stack, 0x7ffd0);
+        assert_eq!(parse(b"0 0x0\n".to_vec(), Vec::new()), None);
+        assert_eq!(parse(b"".to_vec(), Vec::new()), None);
     }
 }

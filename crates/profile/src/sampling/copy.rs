@@ -41,6 +41,16 @@ impl StackCopy {
         &self.bytes[..(self.length as usize).min(COPY)]
     }
 
+    /// Fills in a copy without a byte.
+    ///
+    /// # Safety
+    ///
+    /// `into` is a place for a copy.
+    pub(super) unsafe fn leave_out(into: *mut Self, from: Registers) {
+        // SAFETY: a place of the caller's.
+        unsafe { ((*into).registers, (*into).length, (*into).is_cut) = (from, 0, true) };
+    }
+
     /// Fills in a copy of the stack from these registers on.
     ///
     /// # Safety

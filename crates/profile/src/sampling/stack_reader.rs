@@ -10,6 +10,7 @@
 //! from below, until the tables lead to the end of the stack.
 
 use std::fs::File;
+use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
 use std::time::{Duration, Instant};
 
@@ -32,10 +33,15 @@ const LOOK: Duration = Duration::from_millis(1);
 const REFRESH: Duration = Duration::from_secs(1);
 /// The bytes of the longest call.
 const CALL: usize = 7;
+/// The most bytes of a stack whose bounds are not known.
+const UNBOUNDED: u64 = 16 * 1024;
+
 /// Reads the stacks of threads of this process, one after the other, on a thread that may wait for
 /// them.
 #[derive(Debug)]
 pub struct StackReader {
+    /// The process whose memory that is: not a child's.
+    process: u64,
     memory: File,
     mappings: Mappings,
     refreshed: Instant,
@@ -64,7 +70,8 @@ impl StackReader {
         let tables = memory::is_there(code as usize).then(|| Tables::of(identity::pid()));
         let tables =
             tables.and_then(Result::ok).filter(|tables| tables.is_code(Self::new as *const () as u64));
-        Ok(Self { memory, mappings, refreshed: Instant::now(), blocks: Blocks::find(), tables })
+        let process = identity::id();
+        Ok(Self { process, memory, mappings, refreshed: Instant::now(), blocks: Blocks::find(), tables })
     }
 
     /// The stack of a thread of this process other than the caller.
@@ -78,13 +85,19 @@ impl StackReader {
     /// Some ten to some hundred microseconds for a thread that sleeps. One that runs has to come to
     /// the kernel's next tick; the caller waits for that, 40 ms at most.
     pub fn read(&mut self, tid: u32) -> Result<ThreadStack, NoStack> {
+        if self.process != identity::id() {
+            return Err(NoStack::Refused("the process has forked since its stacks were first read".into()));
+        }
         let end = Instant::now() + PATIENCE;
         loop {
             match asleep::doing(tid)? {
                 Doing::Sleeps(asleep) => {
-                    if let Some(bytes) = asleep::stack(tid, &asleep, &self.memory)? {
+                    let bound = self.bound(tid, asleep.stack);
+                    if let Some(bytes) = asleep::stack(tid, &asleep, &self.memory, bound)? {
                         return Ok(self.of_sleeping(&asleep, &bytes));
                     }
+                    // It goes to and fro.
+                    std::thread::sleep(LOOK);
                 }
                 Doing::Runs => {
                     if let Some(stack) = self.ask(tid, end)? {
@@ -103,12 +116,7 @@ impl StackReader {
         if !Asking::is_prepared() {
             KEEPER.ask(|_| Asking::prepare()).map_err(|error| NoStack::Refused(error.to_string()))??;
         }
-        let own = match self.blocks.bounds(tid, &self.mappings) {
-            // The thread is newer than the list.
-            None if self.refresh() => self.blocks.bounds(tid, &self.mappings),
-            known => known,
-        };
-        let asking = Asking::begin(tid, &own.unwrap_or(0..0))?;
+        let asking = Asking::begin(tid, &self.own_stack(tid).unwrap_or(0..0))?;
         loop {
             std::thread::sleep(LOOK);
             if let Some(stack) = asking.answer(self.tables.as_mut()) {
@@ -121,6 +129,23 @@ impl StackReader {
                 return Err(NoStack::Silent);
             }
         }
+    }
+
+    /// The bounds of a thread's own stack, if they are known.
+    fn own_stack(&mut self, tid: u32) -> Option<Range<usize>> {
+        match self.blocks.bounds(tid, &self.mappings) {
+            // The thread is newer than the list.
+            None if self.refresh() => self.blocks.bounds(tid, &self.mappings),
+            known => known,
+        }
+    }
+
+    /// The address behind the stack whose pointer that is. What follows is no stack: that of the
+    /// next thread, or a file on a disk that does not answer.
+    fn bound(&mut self, tid: u32, stack: u64) -> u64 {
+        let own = self.own_stack(tid).filter(|own| own.contains(&(stack as usize)));
+        let end = own.map(|own| own.end as u64).or_else(|| self.mappings.readable_to(stack));
+        end.unwrap_or_else(|| stack.saturating_add(UNBOUNDED))
     }
 
     /// The stack of a thread that sleeps with this copy of it.

@@ -3,18 +3,15 @@
 //! `.ci/run` installs what npm has of them into `target/consumers`.
 
 use std::collections::BTreeMap;
-use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
 
 use dormouse_profile::{MappedRange, Node, Profile, ProfileGroup, Sample, Symbols, Thread, encode};
-use dormouse_testkit::{eventually, skip};
+use dormouse_testkit::skip;
+use dormouse_testkit::viewers::{Pq, node_package, printed};
 use serde_json::Value;
 
 use crate::known::{self, BLEND, MIX, POLL, SHARES, STEEP};
-
-/// The oldest node that runs them.
-const NODE: u32 = 20;
 
 /// Functions with their own and their whole share.
 pub(crate) type Shares = BTreeMap<String, (f64, f64)>;
@@ -33,38 +30,15 @@ fn assert_shares(read: &Shares, expected: &Shares) {
     }
 }
 
-fn text(output: Output) -> String {
-    let text = String::from_utf8(output.stdout).unwrap();
-    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
-    text
-}
-
 fn has(program: &str, argument: &str) -> bool {
     let mut command = Command::new(program);
     command.arg(argument).stdout(Stdio::null()).stderr(Stdio::null());
     command.status().is_ok_and(|it| it.success())
 }
 
-/// A package that npm has installed.
-fn package(name: &str) -> Option<PathBuf> {
-    let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/consumers/node_modules"));
-    let root = std::env::var_os("DORMOUSE_CONSUMERS").map_or(root.to_owned(), PathBuf::from);
-    let there = root.join(name);
-    let node = Command::new("node").arg("--version").output().map(text).unwrap_or_default();
-    let version = node.trim_start_matches('v').split('.').next().and_then(|it| it.parse().ok());
-    if !there.is_dir() {
-        skip(format!("{name} is not installed"));
-    } else if version.is_none_or(|it: u32| it < NODE) {
-        skip(format!("node is older than {NODE} or not installed"));
-    } else {
-        return Some(there);
-    }
-    None
-}
-
 pub(crate) struct File {
     directory: tempfile::TempDir,
-    path: PathBuf,
+    pub(crate) path: PathBuf,
 }
 
 pub(crate) fn file(name: &str, bytes: impl AsRef<[u8]>) -> File {
@@ -84,7 +58,7 @@ pub(crate) fn go(file: &File, options: &[&str]) -> Option<String> {
     command.args(["tool", "pprof"]).args(options).arg(&file.path);
     // It keeps what it fetches; and there are no binaries of the known profile, wherever it looks.
     command.env("PPROF_TMPDIR", file.directory.path()).env("PPROF_BINARY_PATH", file.directory.path());
-    Some(text(command.output().unwrap()))
+    Some(printed(command.output().unwrap()))
 }
 
 /// The table of `go tool pprof -top`: flat, flat%, sum%, cum, cum%, name.
@@ -218,9 +192,9 @@ fn go_finds_lines_of_addresses_by_itself() {
 
 /// speedscope's importer on a file: the unit and the functions of each profile in it.
 pub(crate) fn speedscope(file: &File) -> Option<Vec<(String, Shares)>> {
-    let release = package("speedscope")?.join("dist/release");
+    let release = node_package("speedscope")?.join("dist/release");
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/formats/speedscope.mjs");
-    let said = text(Command::new("node").arg(script).arg(release).arg(&file.path).output().unwrap());
+    let said = printed(Command::new("node").arg(script).arg(release).arg(&file.path).output().unwrap());
     let profiles: Value = serde_json::from_str(&said).unwrap();
     let shares = |profile: &Value| {
         let total = profile["total"].as_f64().unwrap();
@@ -262,73 +236,23 @@ fn speedscope_reads_folded_stacks() {
     assert_shares(&read[0].1, &with_groups);
 }
 
-/// The daemon of `pq` that has a file. It runs here, because the command that starts one gives it
-/// half a second.
-pub(crate) struct Pq {
-    script: PathBuf,
-    file: File,
-    daemon: Child,
-}
-
-impl Pq {
-    pub(crate) fn load(file: File) -> Option<Self> {
-        let script = package("@firefox-devtools/profiler-cli")?.join("dist/profiler-cli.js");
-        let path = file.path.to_str().unwrap().to_owned();
-        let daemon = pq(&script, &file, &["--daemon", &path]).stdout(Stdio::null()).spawn().unwrap();
-        let mut pq = Self { script, file, daemon };
-        // A client that comes before the daemon listens clears away what it finds of it.
-        let socket = pq.file.directory.path().join("known.sock");
-        eventually(|| UnixStream::connect(&socket).is_ok());
-        eventually(|| {
-            assert!(pq.daemon.try_wait().unwrap().is_none(), "pq's daemon ended");
-            pq.command(&["thread", "list"]).stderr(Stdio::null()).output().unwrap().status.success()
-        });
-        Some(pq)
-    }
-
-    fn command(&self, words: &[&str]) -> Command {
-        pq(&self.script, &self.file, words)
-    }
-
-    fn json(&self, words: &[&str]) -> Value {
-        let said = text(self.command(words).arg("--json").output().unwrap());
-        serde_json::from_str(&said).unwrap_or_else(|error| panic!("{error}: {said}"))
-    }
-
-    /// The functions of the thread with this name.
-    pub(crate) fn functions(&self, thread: &str) -> Shares {
-        let threads = self.json(&["thread", "list"]);
-        let named = threads["threads"].as_array().and_then(|it| it.iter().find(|it| it["name"] == thread));
-        let thread = named.and_then(|it| it["threadHandle"].as_str()).unwrap_or_else(|| panic!("{threads}"));
-        let said = self.json(&["thread", "functions", "--thread", thread, "--limit", "0"]);
-        let functions = said["functions"].as_array().unwrap_or_else(|| panic!("{said}"));
-        let share = |it: &Value| it.as_f64().unwrap_or_else(|| panic!("{said}"));
-        let row = |it: &Value| {
-            let name = it["name"].as_str().unwrap().to_owned();
-            (name, (share(&it["selfPercentage"]), share(&it["totalPercentage"])))
-        };
-        functions.iter().map(row).collect()
-    }
-}
-
-impl Drop for Pq {
-    fn drop(&mut self) {
-        let _ = self.daemon.kill();
-        let _ = self.daemon.wait();
-    }
-}
-
-fn pq(script: &Path, file: &File, words: &[&str]) -> Command {
-    let mut command = Command::new("node");
-    command.arg(script).args(words).args(["--session", "known"]);
-    command.env("PROFILER_CLI_SESSION_DIR", file.directory.path());
-    command
+/// The functions of the thread with this name, as `pq` has them.
+pub(crate) fn functions(pq: &Pq, thread: &str) -> Shares {
+    let said = pq.json(&["thread", "functions", "--thread", &pq.thread(thread), "--limit", "0"]);
+    let functions = said["functions"].as_array().unwrap_or_else(|| panic!("{said}"));
+    let share = |it: &Value| it.as_f64().unwrap_or_else(|| panic!("{said}"));
+    let row = |it: &Value| {
+        let name = it["name"].as_str().unwrap().to_owned();
+        (name, (share(&it["selfPercentage"]), share(&it["totalPercentage"])))
+    };
+    functions.iter().map(row).collect()
 }
 
 #[test]
 fn firefox_reads_threads_groups_and_weights() {
     let bytes = encode::firefox(&known::profile(), &known::symbols());
-    let Some(pq) = Pq::load(file("known.json.gz", bytes)) else { return };
+    let file = file("known.json.gz", bytes);
+    let Some(pq) = Pq::load(&file.path) else { return };
     let of = |rows: &[(&str, f64, f64)]| -> Shares {
         rows.iter().map(|&(name, own, whole)| (name.to_owned(), (own, whole))).collect()
     };
@@ -354,6 +278,6 @@ fn firefox_reads_threads_groups_and_weights() {
         ("(no group)", 0.0, 20.0),
         (POLL, 20.0, 20.0),
     ]);
-    assert_shares(&pq.functions("worker-0"), &first);
-    assert_shares(&pq.functions("worker-1"), &second);
+    assert_shares(&functions(&pq, "worker-0"), &first);
+    assert_shares(&functions(&pq, "worker-1"), &second);
 }

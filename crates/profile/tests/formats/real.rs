@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use dormouse_profile::{NameFinder, Options, Profile, Profiling, Symbols, encode};
+use dormouse_testkit::viewers::Pq;
 use dormouse_testkit::{in_child, thread_cpu};
 
-use crate::consumers::{Pq, Shares, file, go, speedscope, top};
+use crate::consumers::{Shares, file, functions, go, speedscope, top};
 
 // Two functions that use CPU time and call nobody, however the test was compiled.
 
@@ -99,7 +100,7 @@ fn all_formats_have_the_shares_of_a_program() {
         read.extend(go(&pprof, &["-top", "-nodecount=999"]).map(|text| both(&top(&text))));
         read.extend(speedscope(&pprof).map(|it| both(&it[0].1)));
         read.extend(speedscope(&folded).map(|it| both(&it[0].1)));
-        read.extend(Pq::load(firefox).map(|pq| both(&pq.functions("teapot"))));
+        read.extend(Pq::load(&firefox.path).map(|pq| both(&functions(&pq, "teapot"))));
         for theirs in read {
             let differ = ours.iter().zip(theirs).any(|(ours, theirs)| (ours - theirs).abs() > 0.2);
             assert!(!differ, "{theirs:?}, not {ours:?}");

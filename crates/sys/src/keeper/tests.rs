@@ -122,7 +122,7 @@ fn askers_outlive_the_thread() {
         begin(1);
         kill();
         assert!(!KEEPER.is_there());
-        // What had begun is over, and its end hurts nobody.
+        // The thing that had begun is over, and its end hurts nobody.
         assert!(KEEPER.ask(|duty| duty.is_empty()).unwrap());
         KEEPER.end(1);
         begin(2);

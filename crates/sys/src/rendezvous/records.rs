@@ -38,6 +38,13 @@ pub fn current_task() -> Current {
     current
 }
 
+/// Whether this copy's account is what records show: groups and tasks of another copy have numbers
+/// of their own.
+#[inline]
+pub fn is_account_shown() -> bool {
+    followed().is_none()
+}
+
 /// Empties every ring: `sink` is called with the ring's index, the thread that wrote it, and its
 /// records, one behind the other. A ring that has changed hands since the last call has another
 /// writer.

@@ -17,6 +17,7 @@ use dormouse_profile::{Options, Profiling};
 
 use super::frames::{CALLS, EmptyHandler, TimerSignal, take};
 use crate::bench::Bench;
+use crate::clocks::thread_cpu_by_name;
 use crate::row::Spec;
 use crate::runner::Failure;
 use crate::workloads::teaparty::program_of;
@@ -167,10 +168,5 @@ fn deep_enough(deepest: Option<usize>) -> Result<(), Failure> {
 
 /// CPU time of the thread that takes samples in.
 pub(super) fn sampler_cpu() -> Option<Duration> {
-    let threads = std::fs::read_dir("/proc/self/task").ok()?;
-    let mut named = threads.flatten().filter(|thread| {
-        std::fs::read(thread.path().join("comm")).is_ok_and(|name| name.starts_with(b"dormouse-profil"))
-    });
-    let tid = named.next()?.file_name().to_str()?.parse().ok()?;
-    dormouse::clock::thread_cpu_ns_of(tid).map(Duration::from_nanos)
+    thread_cpu_by_name("dormouse-profil")
 }

@@ -6,6 +6,7 @@
 //! There is no origin.
 
 mod listing;
+mod long_polls;
 mod passers;
 mod placing;
 mod reading;
@@ -24,13 +25,18 @@ pub(crate) fn run(bench: &mut Bench) {
     reading::rows(bench);
     listing::rows(bench);
     bench.measure("readings", bench.plan(20, 3));
+    bench.say("long polls");
+    long_polls::rows(bench);
+    bench.measure("long_polls", bench.plan(50, 3));
 
     bench.added("wake", "bare", &["asleep", "times", "tokio-metrics", "await-tree"]);
-    bench.added("wake", "account", &["account-times"]);
+    bench.added("wake", "account", &["account-times", "account-watched"]);
     bench.at_most("times add at most 40 ns to a poll of the account", "wake-added/account-times", 40.0);
     bench.added("place", "untaken", &["taken"]);
     bench.at_most("a place of 16 frames at most 400 ns", "place-added/taken", 400.0);
     bench.at_most("asleep, nothing measurable", "wake-added/asleep", 2.0);
     bench.at_most("all tasks are listed within a second", listing::ALL, 1000.0);
+    bench.at_most("looks for long polls add nothing to a poll", "wake-added/account-watched", 2.0);
+    long_polls::compare(bench);
     bench.explain(include_str!("notes.txt"));
 }

@@ -36,6 +36,8 @@ pub(crate) fn rows(bench: &mut Bench) {
     row(bench, "account", counting, move |_, task| group.instrument(task));
     let both = move || Ok((counting()?, Waiting::start()?));
     row(bench, "account-times", both, move |_, task| group.instrument(task));
+    let watched = move || Ok((counting()?, dormouse::long_polls(Duration::from_millis(10))?));
+    row(bench, "account-watched", watched, move |_, task| group.instrument(task));
     let monitor = TaskMonitor::new();
     row(bench, "tokio-metrics", || Ok(()), move |_, task| monitor.instrument(task));
     let registry = Registry::new(Config::default());

@@ -15,7 +15,7 @@ use crate::output::{Context, HEAD};
 use crate::render::watch::Watch;
 use crate::sample::source::Source;
 use crate::signals::Signals;
-use crate::stream::{Limits, Stream};
+use crate::stream::{Limits, Lines, Stream};
 use crate::target::Target;
 use crate::text::count;
 
@@ -68,8 +68,10 @@ pub(super) fn play(
     let start = Instant::now();
     let (mut tracer, _) = Client::open(target, context.patience)?;
     let tracing: Tracing = tracer.call(Op::Trace { glob: "*".into() })?;
-    let mut stream = Stream::new(tracer, tracing, context.patience);
-    stream.print(&Limits { length: Some(part), records: Some(RECORDS) }, signals, context)?;
+    let patience = context.patience;
+    let lines = Lines::new(&tracer, tracing, context);
+    let mut stream = Stream::new(tracer, lines, patience);
+    stream.run(&Limits { length: Some(part), records: Some(RECORDS) }, signals)?;
     let records = stream.tally.records;
     // Its probes stay on by the lease of `on`.
     drop(stream);

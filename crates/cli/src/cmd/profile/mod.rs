@@ -8,7 +8,7 @@ mod take;
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::Read as _;
+use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ use crate::render::profile::text;
 use crate::target::Target;
 use crate::text::{clean, count};
 
-use file::{Form, NewFile, Place};
+use file::{Form, Place};
 use take::{Taken, of_command, of_target};
 
 /// How long a process is profiled that was not started for it.
@@ -152,7 +152,7 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
     // Before anything is sampled or run: what cannot be read or written costs nobody time.
     args.check()?;
     let old = args.diff.as_deref().map(|path| earlier(path, args.kind.into())).transpose()?;
-    let file = args.output.as_ref().map(NewFile::create).transpose()?;
+    let file = args.output.as_ref().map(Place::create).transpose()?;
     let taken = match (&args.target, args.command.as_slice()) {
         (Some(target), _) => {
             of_target(target, &args.wish(), args.length.unwrap_or(LENGTH), context.patience)?
@@ -174,7 +174,8 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
     let (new, old) = ((profile, &symbols), old.as_ref().map(|(old, names)| (old, names)));
     let diff = old.map(|old| between(old, new)).transpose()?;
     if let (Some(file), Some(form)) = (file, args.form()) {
-        file.finish(&content(form, new, old, diff.as_ref())?)?;
+        let content = content(form, new, old, diff.as_ref())?;
+        file.finish(|file| file.write_all(&content))?;
     }
     let shown = Shown { args, who: &who, profile, symbols: &symbols, diff: diff.as_ref() };
     let circumstances = Circumstances {

@@ -9,6 +9,7 @@ use dormouse_maps::faults::{self, FaultOp as Op, FaultWriteError as WriteError, 
 use tempfile::NamedTempFile;
 
 use crate::exit::{Failure, Outcome};
+use crate::new_file::cannot_write;
 
 /// A trace being written beside the place where it will be.
 #[derive(Debug)]
@@ -70,10 +71,6 @@ fn refuse_another(path: &Path) -> Outcome<()> {
         }
         Err(error) => Err(cannot_write(path, &error)),
     }
-}
-
-fn cannot_write(path: &Path, error: &io::Error) -> Failure {
-    Failure::failed(format!("cannot write {}, which -o asks for: {error}", path.display()))
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use crate::text::{Clean, count};
 #[derive(Serialize)]
 struct Told<'a> {
     pid: u32,
-    /// What became of it: `on`, `off`, or `none` where there is none.
+    /// `on`, `off` where the command has ended it, or `none` where there is none.
     state: &'static str,
     #[serde(flatten)]
     answer: &'a RecordAnswer,

@@ -9,6 +9,7 @@ use dormouse_profile::NameFinder;
 use super::Args;
 use super::choice::Choice;
 use crate::client::{Client, long_polls};
+use crate::duration::short_of;
 use crate::exit::{Exit, Outcome};
 use crate::output::{Context, FAIR, say};
 use crate::render::tasks::long_poll::{LongPollDocument, report};
@@ -20,6 +21,9 @@ use crate::text::{clean, count};
 
 /// The time between two questions for reports.
 const LOOK: Duration = Duration::from_millis(50);
+
+/// The longest time between two looks of a service, but for one with very many threads.
+const USUAL: Duration = Duration::from_millis(10);
 
 pub(super) fn run(args: &Args, threshold: Duration, choice: &Choice, context: &mut Context) -> Outcome {
     let (mut client, hello) = Client::open(&args.target, context.patience)?;
@@ -35,7 +39,7 @@ pub(super) fn run(args: &Args, threshold: Duration, choice: &Choice, context: &m
         let due = Instant::now() + LOOK;
         let is_over = signals.came_before(end.map_or(due, |end| end.min(due)))?
             || end.is_some_and(|end| Instant::now() >= end);
-        let (reports, lost) = long_polls::take(&mut client)?;
+        let (reports, lost, between) = long_polls::take(&mut client)?;
         for row in reports.into_iter().filter(|row| choice.has_group(&row.group)) {
             polls.insert(row.number);
             let row = outside(row, &mut numbers);
@@ -48,6 +52,10 @@ pub(super) fn run(args: &Args, threshold: Duration, choice: &Choice, context: &m
         }
         context.flush()?;
         if is_over {
+            if between > USUAL {
+                let between = short_of(between);
+                say(format_args!("{FAIR}looked every {between} only:{FAIR:#} so many threads are in tasks"));
+            }
             if lost > 0 {
                 say(format_args!("{FAIR}{} lost:{FAIR:#} too many came at once", count(lost, "report")));
             }

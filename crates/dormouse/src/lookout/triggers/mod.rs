@@ -104,7 +104,7 @@ impl Triggers {
         if self.armed.len() >= MOST {
             return Err(format!("there are {MOST} triggers already: remove one of them"));
         }
-        self.check()?;
+        Self::check()?;
         if let Sight::LongPoll(sight) = &mut sight {
             sight.watch = Some(long_polls.start(sight.threshold)?);
         }
@@ -146,7 +146,7 @@ impl Triggers {
 
     /// Sees that files can be written, before one has to be: a filter of system calls that kills
     /// for that does so now, while somebody asks.
-    fn check(&self) -> Result<(), String> {
+    fn check() -> Result<(), String> {
         let settings = StoreSettings::own();
         let store = Rc::new(Store::open(&settings)?);
         let name = file_name("check", SystemTime::now());

@@ -106,7 +106,7 @@ pub(crate) enum Sight {
     Cpu(CpuSight),
     Field(FieldSight),
     Panic {
-        wait: PanicWait,
+        _wait: PanicWait,
         count: u64,
     },
     /// The command, which has seen enough.
@@ -120,6 +120,8 @@ pub(crate) struct RequestSight {
     /// The requests that had ended when the trigger was armed.
     pub(crate) before: Box<Histogram>,
     pub(crate) highest_ns: u64,
+    /// The task that was seen last.
+    pub(crate) last: u64,
 }
 
 #[derive(Debug)]
@@ -164,8 +166,8 @@ impl Sight {
             Self::LongPoll(sight) => sight.look(),
             Self::Cpu(sight) => sight.look(scene.cpu.as_ref()?),
             Self::Field(sight) => sight.look(),
-            Self::Panic { wait, count } => {
-                let seen = wait.seen();
+            Self::Panic { count, .. } => {
+                let seen = PanicWait::seen();
                 let is_new = seen.count != std::mem::replace(count, seen.count);
                 is_new.then(|| Sighting {
                     words: format!(
@@ -230,11 +232,14 @@ impl RequestSight {
             let over = request.age_ns.saturating_sub(threshold);
             // One that was over it when the trigger fired last is in that file.
             let is_new = fired.is_none_or(|fired| u128::from(over) < fired.as_nanos());
+            let is_new = is_new && request.task != self.last;
             if over > 0 && is_new && longest.is_none_or(|longest| longest.age_ns < request.age_ns) {
                 longest = Some(request);
             }
         }
-        longest.map(|request| Sighting {
+        let request = longest?;
+        self.last = request.task;
+        Some(Sighting {
             words: format!(
                 "a request of {}, task {}{}",
                 Span(Duration::from_nanos(request.age_ns)),

@@ -145,6 +145,7 @@ fn arm_with(tid: u32, period: u64, claimed: impl FnOnce(&slots::Slot)) -> Result
 /// slot.
 pub(super) fn make_asking(index: u32, tid: u32) -> Result<SlotId, Refused> {
     let id = slots::next_id(index);
+    // The sampler's are as many; this one is one more.
     if TIMERS.load(Ordering::Relaxed) >= timer::limit() {
         return Err(Refused::Limit);
     }

@@ -5,13 +5,14 @@
 //! sleeps. The handler leaves a record in a queue of its own, with a copy of the stack; else it is
 //! that of samples.
 //!
-//! One thread is asked at a time.
+//! One thread is asked at a time: the slot, the queue and its reading are the thread's that holds
+//! [`ASKER`]. One that was killed meanwhile, or is a parent's in a child of a fork, holds it no more.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use dormouse_sys::masks;
-use dormouse_sys::process::identity;
+use dormouse_sys::process::{identity, threads};
 
 use super::handler::{self, Copied};
 use super::slots::{self, SlotId};
@@ -20,14 +21,48 @@ use crate::sampling::queue::Queue;
 use crate::tables::Tables;
 use crate::thread_stack::{NoStack, StackWay, ThreadStack};
 
-/// The process whose threads are asked: a child of a fork finds the parent's slot.
-static PROCESS: AtomicU64 = AtomicU64::new(0);
+/// The thread that asks, and its process, 32 bits each; 0: none.
+static ASKER: AtomicU64 = AtomicU64::new(0);
 
 /// A thread that is asked, until this is dropped.
 #[derive(Debug)]
 pub(in crate::sampling) struct Asking {
     id: SlotId,
     queue: &'static Queue<Copied>,
+    /// The last field: the next asker begins when the rest is given back.
+    _turn: Turn,
+}
+
+/// The calling thread holds [`ASKER`].
+#[derive(Debug)]
+struct Turn;
+
+impl Turn {
+    fn take() -> Option<Self> {
+        let own = u64::from(identity::pid()) << 32 | u64::from(identity::tid());
+        // Acquire: pairs with the store in `drop`.
+        let Err(there) = ASKER.compare_exchange(0, own, Ordering::Acquire, Ordering::Relaxed) else {
+            return Some(Self);
+        };
+        let is_parents = there >> 32 != own >> 32;
+        if !is_parents && threads::is_alive(there as u32) {
+            return None;
+        }
+        ASKER.compare_exchange(there, own, Ordering::Acquire, Ordering::Relaxed).ok()?;
+        // That one has given nothing back. Timers stay with the process that made them.
+        let (index, slot) = slots::asked();
+        let made = slot.present(index).and_then(|id| slot.end(id));
+        made.filter(|_| !is_parents).into_iter().for_each(timer::delete);
+        slot.free();
+        Some(Self)
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        // Release: pairs with the exchange in `take`.
+        ASKER.store(0, Ordering::Release);
+    }
 }
 
 impl Asking {
@@ -47,14 +82,11 @@ impl Asking {
         if masks::is_blocking(tid, signal::number()) {
             return Err(NoStack::Blocked);
         }
-        let process = identity::id();
-        if PROCESS.swap(process, Ordering::Relaxed) != process {
-            slots::forget_asked();
-        }
+        let turn = Turn::take().ok_or(NoStack::Busy)?;
         let queue = handler::begin_to_ask()
             .map_err(|error| NoStack::Refused(format!("there is no memory for its stack: {error}")))?;
-        let index = slots::claim_asked(tid).ok_or(NoStack::Busy)?;
-        let slot = slots::at(index);
+        let (index, slot) = slots::asked();
+        slot.begin_to_ask(tid, masks::is_filtered(tid));
         slot.set_bounds(own.start, own.end);
         let id = match arm::make_asking(index, tid) {
             Ok(id) => id,
@@ -63,7 +95,7 @@ impl Asking {
                 return Err(NoStack::Refused(why.to_string()));
             }
         };
-        let asking = Self { id, queue };
+        let asking = Self { id, queue, _turn: turn };
         // It expires at the next tick that finds the thread running.
         timer::set(slot.timer(), 1, 0).map_err(|error| NoStack::Refused(error.to_string()))?;
         Ok(asking)
@@ -94,10 +126,32 @@ impl Asking {
 
 impl Drop for Asking {
     fn drop(&mut self) {
-        let slot = slots::at(self.id.index);
-        if let Some(made) = slot.end(self.id) {
-            timer::delete(made);
-            slot.free();
-        }
+        let (_, slot) = slots::asked();
+        slot.end(self.id).into_iter().for_each(timer::delete);
+        slot.free();
+    }
+}
+
+#[cfg(test)]
+#[allow(unsafe_code, reason = "a thread that ends in the midst")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_killed_asker_loses_its_turn() {
+        dormouse_testkit::in_child(|| {
+            let killed = std::thread::spawn(|| {
+                let turn = Turn::take().unwrap();
+                std::mem::forget(turn);
+            });
+            killed.join().unwrap();
+            dormouse_testkit::eventually(|| Turn::take().is_some());
+            let held = Turn::take().unwrap();
+            let other = std::thread::spawn(|| Turn::take().is_none());
+            assert!(other.join().unwrap(), "one at a time");
+            let status = dormouse_testkit::fork(|| drop(Turn::take().unwrap()));
+            assert!(status.success(), "{status:?}");
+            drop(held);
+        });
     }
 }

@@ -152,8 +152,15 @@ unsafe fn sample(slot: &Slot, value: u64, overruns: u32, context: *mut c_void) {
     if !own.contains(&registers.stack) {
         slot.stray();
     }
-    // Before there is a record to be left unfinished: a filter may end the thread for it.
-    let (cpu_ns, at_ns) = (ask(libc::CLOCK_THREAD_CPUTIME_ID), ask(libc::CLOCK_MONOTONIC_COARSE));
+    // Before there is a record to be left unfinished: a filter may end the thread for it. A thread
+    // that is asked for its stack weighs nothing.
+    let (cpu_ns, at_ns) = match asked {
+        Some(_) => (0, 0),
+        None => (ask(libc::CLOCK_THREAD_CPUTIME_ID), ask(libc::CLOCK_MONOTONIC_COARSE)),
+    };
+    // On a stack that is not the thread's own the kernel would have to read.
+    let is_alone = slot.is_filtered() && !own.contains(&registers.stack);
+    let registers = if is_alone { Registers { frame: 0, ..registers } } else { registers };
     let seen = Seen { registers, own, group, at_ns };
     let tick = Tick { value, cpu_ns, overruns, is_uncopied: false };
     let copies = asked.or_else(|| COPIES.get().filter(|_| COPYING.load(Ordering::Relaxed)));
@@ -161,7 +168,12 @@ unsafe fn sample(slot: &Slot, value: u64, overruns: u32, context: *mut c_void) {
         // SAFETY: a place for a record, in which every byte is a number.
         unsafe {
             (*record).of_kind.tick = tick;
-            StackCopy::fill(&raw mut (*record).of_kind.stack, registers, &seen.own);
+            let copy = &raw mut (*record).of_kind.stack;
+            if is_alone {
+                StackCopy::leave_out(copy, registers);
+            } else {
+                StackCopy::fill(copy, registers, &seen.own);
+            }
             seen.fill(record);
         }
     };

@@ -41,7 +41,7 @@ use dormouse_sys::thread::{self, Current, ThreadBlock};
 /// The threads that can have a timer at once.
 pub(super) const SLOTS: usize = 16 * 1024;
 
-/// The index of one slot more: that of the thread which is asked for its stack ([`claim_asked`]).
+/// The index of one slot more: that of the thread which is asked for its stack ([`asked`]).
 const ASKED: usize = SLOTS;
 
 /// How many slots a thread may have to choose from.
@@ -68,6 +68,8 @@ pub(super) struct Slot {
     strayed: AtomicBool,
     /// Whether its thread arms itself, and [`announced`] has not given it yet.
     is_new: AtomicBool,
+    /// Whether the handler shall make no system call: a filter may end the thread for it.
+    is_filtered: AtomicBool,
 }
 
 const _: () = assert!(size_of::<Slot>() == 64);
@@ -144,18 +146,10 @@ pub(super) fn claim(tid: u32) -> Claim {
     Claim::Full
 }
 
-/// Takes the slot for a thread that is asked for its stack: its index. `None`: another one is being
-/// asked.
-pub(super) fn claim_asked(tid: u32) -> Option<u32> {
-    // Acquire: pairs with the store in `free`.
-    let claimed = TABLE[ASKED].tid.compare_exchange(0, tid, Ordering::Acquire, Ordering::Relaxed);
-    claimed.is_ok().then_some(ASKED as u32)
-}
-
-/// In a child of a fork: its parent's thread is not asked.
-pub(super) fn forget_asked() {
-    TABLE[ASKED].generation.store(0, Ordering::Relaxed);
-    TABLE[ASKED].free();
+/// The slot of the thread that is asked for its stack, and its index. It is the asker's, one at a
+/// time, and none of those that the sampler knows.
+pub(super) fn asked() -> (u32, &'static Slot) {
+    (ASKED as u32, &TABLE[ASKED])
 }
 
 /// The slot of this index.
@@ -211,7 +205,7 @@ pub(super) fn abandoned() -> impl Iterator<Item = SlotId> {
 /// In a child of a fork, where no timer is: all slots are free. The first use there calls it.
 pub(super) fn begin_again() {
     NEW.store(0, Ordering::Relaxed);
-    for slot in TABLE.iter().filter(|slot| slot.tid.load(Ordering::Relaxed) != 0) {
+    for slot in TABLE[..SLOTS].iter().filter(|slot| slot.tid.load(Ordering::Relaxed) != 0) {
         slot.generation.store(0, Ordering::Relaxed);
         slot.free();
     }
@@ -230,12 +224,30 @@ impl Slot {
             claims: AtomicU64::new(0),
             strayed: AtomicBool::new(false),
             is_new: AtomicBool::new(false),
+            is_filtered: AtomicBool::new(false),
         }
     }
 
     /// The thread of a claimed slot arms itself, and will announce it.
     pub(super) fn will_announce(&self) {
         self.is_new.store(true, Ordering::Relaxed);
+    }
+
+    /// The slot is that of this thread, which is asked for its stack.
+    pub(super) fn begin_to_ask(&self, tid: u32, is_filtered: bool) {
+        self.is_filtered.store(is_filtered, Ordering::Relaxed);
+        self.tid.store(tid, Ordering::Relaxed);
+    }
+
+    /// Whether the handler shall make no system call.
+    pub(super) fn is_filtered(&self) -> bool {
+        self.is_filtered.load(Ordering::Relaxed)
+    }
+
+    /// The id of the slot's present use, if it has a timer.
+    pub(super) fn present(&self, index: u32) -> Option<SlotId> {
+        let generation = self.generation.load(Ordering::Relaxed);
+        (generation != 0).then_some(SlotId { index, generation })
     }
 
     /// The timer of a claimed slot is made, and not yet set.
@@ -262,6 +274,7 @@ impl Slot {
         self.claims.store(0, Ordering::Relaxed);
         self.strayed.store(false, Ordering::Relaxed);
         self.is_new.store(false, Ordering::Relaxed);
+        self.is_filtered.store(false, Ordering::Relaxed);
         // Release: pairs with the exchange in `claim`.
         self.tid.store(0, Ordering::Release);
     }

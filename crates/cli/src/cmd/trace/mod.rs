@@ -1,0 +1,224 @@
+//! `dormouse trace`: switches probes on, prints what they record or writes it as a timeline, and
+//! switches them off by going away.
+//!
+//! The end of the connection is what switches the probes off, so it does not matter whether this
+//! command ends by Ctrl-C, by its own limits, by a closed pipe or by SIGKILL.
+//!
+//! A recorder's file in place of a service has its own probes and an end.
+
+mod viewer;
+
+use std::num::NonZero;
+use std::time::{Duration, Instant};
+
+use dormouse::wire::{BatchStat, Hello, Op, ProbeInfo, Tracing};
+use dormouse_timeline::POLL;
+use serde::Serialize;
+
+use crate::args::help;
+use crate::client::Client;
+use crate::duration::{parse_positive, short};
+use crate::exit::{Exit, Failure, Outcome};
+use crate::new_file::NewFile;
+use crate::output::{Context, FAIR, say};
+use crate::signals::Signals;
+use crate::stream::{Limits, Lines, Sink, Stream, Tally, Timed, summary};
+use crate::target::Target;
+use crate::text::{count, list};
+use viewer::TimelinePlace;
+
+/// Switch probes on and print what they record, until Ctrl-C
+///
+/// With -o nothing is printed: the records become a timeline, for viewers. Beside the probes of the
+/// service it has polls and tasks, if they are named: 'dormouse.poll,dormouse.task,db.*'.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[arg(help = help::TARGET_OR_FILE)]
+    target: Target,
+    #[arg(help = help::GLOB)]
+    glob: Option<String>,
+    /// Write a timeline to this file, in the form of its ending: .json.gz (Firefox Profiler),
+    /// .pftrace or .perfetto-trace (Perfetto)
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<TimelinePlace>,
+    /// End after this time
+    #[arg(long = "for", value_name = "DURATION", value_parser = parse_positive)]
+    length: Option<Duration>,
+    /// End after so many records
+    #[arg(short = 'n', long, value_name = "N")]
+    count: Option<NonZero<u64>>,
+}
+
+#[derive(Serialize)]
+#[serde(tag = "type", rename_all = "kebab-case")]
+enum Document<'a> {
+    Start {
+        pid: u32,
+        matched: &'a [String],
+        probes: &'a [ProbeInfo],
+        batch: &'a BatchStat,
+    },
+    End {
+        elapsed_ns: u64,
+        tally: Tally,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        timeline: Option<Written>,
+    },
+}
+
+/// A timeline in its file.
+#[derive(Debug, Serialize)]
+struct Written {
+    file: String,
+    duration_ns: u64,
+    threads: usize,
+    tasks: usize,
+    /// Marks on threads, and tasks.
+    events: usize,
+    /// Whether it ended because no more fitted.
+    is_full: bool,
+}
+
+impl Args {
+    fn limits(&self) -> Limits {
+        Limits { length: self.length, records: self.count }
+    }
+
+    /// The keys to switch on; a file has none.
+    fn glob(&self) -> Outcome<String> {
+        let usage = |what: &str, hint: &str| Err(Failure::new(Exit::Usage, what).hint(hint));
+        match (&self.target, &self.glob) {
+            (Target::File(_), Some(_)) => usage("a file has the probes that it has", "leave GLOB out"),
+            (Target::File(_), None) if self.length.is_some() => {
+                usage("a file is read to its end", "leave --for out; -n ends after so many records")
+            }
+            (Target::File(_), None) => Ok(String::new()),
+            (_, Some(glob)) => Ok(glob.clone()),
+            (_, None) => usage("no keys are named", "give names as in 'db.*'; dormouse keys lists them"),
+        }
+    }
+}
+
+pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
+    let glob = args.glob()?;
+    // A place that cannot be written is refused before anything is switched on.
+    let file = args.output.as_ref().map(|place| NewFile::create(&place.path)).transpose()?;
+    let (mut client, hello) = Client::open(&args.target, context.patience)?;
+    // A file that was begun is put in its place, or removed.
+    let signals = if file.is_some() { Signals::to_leave() } else { Signals::to_end() }?;
+    let tracing: Tracing = client.call(Op::Trace { glob })?;
+    if context.json {
+        let Tracing { matched, probes, batch, .. } = &tracing;
+        context.document(&Document::Start { pid: client.pid, matched, probes, batch })?;
+        context.flush()?;
+    } else if client.file().is_none() {
+        announce(&tracing, &client.who);
+    }
+    match (file, &args.output) {
+        (Some(file), Some(place)) => write(args, client, &hello, &tracing, &signals, (file, place), context),
+        _ => print(args, client, tracing, &signals, context),
+    }
+}
+
+fn print(args: &Args, client: Client, tracing: Tracing, signals: &Signals, context: &mut Context) -> Outcome {
+    let (start, patience, json) = (Instant::now(), context.patience, context.json);
+    let lines = Lines::new(&client, tracing, context);
+    let mut stream = Stream::new(client, lines, patience);
+    let result = stream.run(&args.limits(), signals);
+    if matches!(result, Err(Failure::StdoutClosed)) {
+        return Err(Failure::StdoutClosed);
+    }
+    let (elapsed_ns, tally) = (elapsed_ns(start), stream.tally);
+    // Its sink has the standard output.
+    drop(stream);
+    if json {
+        context.document(&Document::End { elapsed_ns, tally, timeline: None })?;
+    }
+    context.flush()?;
+    if !json && (result.is_ok() || tally != Tally::default()) {
+        say(summary(tally, elapsed_ns));
+    }
+    result.map(|()| Exit::Ok)
+}
+
+fn write(
+    args: &Args,
+    client: Client,
+    hello: &Hello,
+    tracing: &Tracing,
+    signals: &Signals,
+    (file, place): (NewFile, &TimelinePlace),
+    context: &mut Context,
+) -> Outcome {
+    let start = Instant::now();
+    let limits = args.limits();
+    let most = limits.records.map_or(u64::MAX, NonZero::get);
+    let timed = Timed::new(&hello.name, client.pid, tracing, most);
+    let mut stream = Stream::new(client, timed, context.patience);
+    let result = stream.run(&limits, signals);
+    let (elapsed_ns, tally, is_full) = (elapsed_ns(start), stream.tally, stream.sink.is_full());
+    // A service that ended leaves a timeline; of nothing there is none.
+    if tally.records == 0 {
+        result?;
+        say(summary(tally, elapsed_ns));
+        return Err(Failure::failed(format!("nothing was recorded: {place} is not written")));
+    }
+    let timeline = stream.sink.finish();
+    let written = Written {
+        file: place.to_string(),
+        duration_ns: timeline.duration_ns,
+        threads: timeline.threads.iter().filter(|thread| !thread.events.is_empty()).count(),
+        tasks: timeline.tasks.len(),
+        events: timeline.events(),
+        is_full,
+    };
+    file.finish(|out| place.viewer.write(timeline, out))?;
+    if context.json {
+        context.document(&Document::End { elapsed_ns, tally, timeline: Some(written) })?;
+        context.flush()?;
+    } else {
+        say(format_args!(
+            "{}\n{place}: {} on {} and {} in {}, for {}",
+            summary(tally, elapsed_ns),
+            count((written.events - written.tasks) as u64, "mark"),
+            count(written.threads as u64, "thread"),
+            count(written.tasks as u64, "task"),
+            short(written.duration_ns),
+            place.viewer.address(),
+        ));
+        if is_full {
+            say(format_args!("{FAIR}warning:{FAIR:#} no more fit into a timeline: trace for a shorter time"));
+        }
+        if !tracing.probes.iter().any(|probe| probe.name == POLL) {
+            say("  it has no polls and tasks: name 'dormouse.poll,dormouse.task', too");
+        }
+    }
+    result.map(|()| Exit::Ok)
+}
+
+fn elapsed_ns(since: Instant) -> u64 {
+    u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn announce(tracing: &Tracing, who: &str) {
+    let mut names: Vec<&str> = tracing.probes.iter().map(|probe| probe.name.as_str()).collect();
+    let probes = names.len();
+    // Several keys may have the same name; an agent of an earlier version counts names.
+    let keys = tracing.keys.max(tracing.matched.len());
+    let others = keys.saturating_sub(probes);
+    names.dedup();
+    if names.is_empty() {
+        say(format_args!(
+            "{FAIR}warning:{FAIR:#} none of the {} is a probe: they are on in {who}, but record nothing here",
+            count(keys as u64, "matched key"),
+        ));
+        return;
+    }
+    let beside =
+        if others == 0 { String::new() } else { format!(" and {}", count(others as u64, "other key")) };
+    say(format_args!(
+        "tracing {}{beside} in {who}: {}; Ctrl-C ends it",
+        count(probes as u64, "probe"),
+        list(&names, 6),
+    ));
+}

@@ -1,0 +1,333 @@
+//! Records as they come, put together to a timeline.
+//!
+//! The records of one thread come in order, those of several do not. A span's place among the
+//! events of its thread is taken at its enter and filled in at its exit, so most threads need no
+//! sorting.
+//!
+//! | record | what is open on the thread | so |
+//! |---|---|---|
+//! | enter | any | opened |
+//! | exit | an enter of the same probe and task | ends it; what was entered since has lost its exit, and ends with it |
+//! | exit | none | its begin is the exit's less the time that it tells of; else the thread's exit before; else the timeline's |
+//! | none more | an enter | it ends with the timeline |
+//! | point | any | a moment |
+//!
+//! Begins and ends of tasks are matched by the task's number, on whatever threads they come.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+
+use dormouse::record::{Field, Malformed, Reader, Record, RecordKind};
+use dormouse::wire::{ClockPoint, Note, ProbeInfo};
+
+use crate::timeline::{
+    Edges, NO_RECORD, POLL, TASK, Timeline, TimelineEvent, TimelineProbe, TimelineTask, TimelineThread,
+};
+
+/// Bytes that a timeline takes at most before it is encoded.
+const MOST_BYTES: usize = 64 << 20;
+/// Bytes that an event takes with what is kept beside it.
+const EVENT_BYTES: usize = size_of::<TimelineEvent>();
+/// The same of a task, in a table that is half empty.
+const TASK_BYTES: usize = 3 * (size_of::<TimelineTask>() + 8);
+/// Names that are kept of threads, and of groups.
+const MOST_NAMES: usize = 1 << 16;
+/// Bytes of a name that are kept; a group has no more.
+const LONGEST_NAME: usize = 128;
+/// Spans of a thread that are open at once. What is entered further inside has no end.
+const DEEPEST: usize = 1 << 9;
+
+/// A begin that nobody knows: the timeline's.
+const UNKNOWN: u64 = 0;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Own {
+    Poll,
+    Task,
+}
+
+/// Puts records together. Moments are ticks of the counter until the end.
+#[derive(Debug)]
+pub struct TimelineBuilder {
+    timeline: Timeline,
+    clock: ClockPoint,
+    /// Probes of dormouse's own; each copy in the process has some.
+    own: HashMap<u32, Own>,
+    by_start: HashMap<(u32, u64), usize>,
+    /// The events that each thread has entered and not left, by index.
+    open: Vec<Vec<u32>>,
+    /// The last exit of each thread.
+    exits: Vec<u64>,
+    tasks: HashMap<u64, TimelineTask>,
+    first: u64,
+    last: u64,
+    bytes: usize,
+    most: usize,
+}
+
+impl TimelineBuilder {
+    /// Of that process, whose probes and clock a trace has announced.
+    pub fn new(program: &str, pid: u32, probes: &[ProbeInfo], clock: ClockPoint) -> Self {
+        let mut timeline = Timeline { program: program.to_owned(), pid, ..Timeline::default() };
+        let of = |probe: &ProbeInfo| TimelineProbe {
+            name: probe.name.clone(),
+            fields: probe.fields.clone(),
+            place: format!("{}:{}", probe.file, probe.line),
+        };
+        timeline.probes = probes.iter().map(|probe| (probe.id, of(probe))).collect();
+        let own = |probe: &ProbeInfo| {
+            let own = match &*probe.name {
+                POLL => Own::Poll,
+                TASK => Own::Task,
+                _ => return None,
+            };
+            Some((probe.id, own))
+        };
+        Self {
+            own: probes.iter().filter_map(own).collect(),
+            timeline,
+            clock,
+            by_start: HashMap::new(),
+            open: Vec::new(),
+            exits: Vec::new(),
+            tasks: HashMap::new(),
+            first: u64::MAX,
+            last: 0,
+            bytes: 0,
+            most: MOST_BYTES,
+        }
+    }
+
+    /// Takes in what is told beside records.
+    pub fn learn(&mut self, note: Note) {
+        match note {
+            Note::Clock(clock) => self.clock = clock,
+            Note::Thread { tid, start, name } => {
+                if let Some(index) = self.thread(tid, start) {
+                    self.timeline.threads[index].name = cut(name);
+                }
+            }
+            Note::Group { id, name } if self.timeline.groups.len() < MOST_NAMES => {
+                self.timeline.groups.insert(id, cut(name));
+            }
+            Note::Dropped { rings, client } => {
+                self.timeline.lost = self.timeline.lost.saturating_add(rings).saturating_add(client);
+            }
+            _ => {}
+        }
+    }
+
+    /// Takes in records of one thread, one behind the other, and says how many it took. A full
+    /// timeline takes no more.
+    ///
+    /// # Errors
+    ///
+    /// The first one that is none; those before it are taken in.
+    pub fn add(&mut self, tid: u32, start: u64, records: &[u8], most: u64) -> Result<u64, Malformed> {
+        let Some(thread) = self.thread(tid, start) else {
+            self.timeline.lost = self.timeline.lost.saturating_add(Reader::new(records).count() as u64);
+            return Ok(0);
+        };
+        let mut reader = Reader::new(records);
+        let mut taken = 0;
+        while taken < most && !self.is_full() {
+            let from = reader.position();
+            let Some(record) = reader.next() else { break };
+            let record = record?;
+            let bytes = records.get(from..reader.position()).unwrap_or_default();
+            self.take(thread, &record, bytes);
+            taken += 1;
+        }
+        Ok(taken)
+    }
+
+    /// Whether the timeline has as many events as it may.
+    pub fn is_full(&self) -> bool {
+        self.bytes >= self.most
+    }
+
+    fn thread(&mut self, tid: u32, start: u64) -> Option<usize> {
+        if let Some(&index) = self.by_start.get(&(tid, start)) {
+            return Some(index);
+        }
+        let index = self.timeline.threads.len();
+        (index < MOST_NAMES).then(|| {
+            self.by_start.insert((tid, start), index);
+            self.timeline.threads.push(TimelineThread { tid, start, ..TimelineThread::default() });
+            self.open.push(Vec::new());
+            self.exits.push(UNKNOWN);
+            index
+        })
+    }
+
+    fn take(&mut self, thread: usize, record: &Record<'_>, bytes: &[u8]) {
+        self.first = self.first.min(record.tsc);
+        self.last = self.last.max(record.tsc);
+        let is_task = self.own.get(&record.probe) == Some(&Own::Task);
+        match record.phase {
+            RecordKind::Enter if is_task => self.task_begins(thread, record),
+            RecordKind::Exit if is_task => self.task_ends(thread, record),
+            RecordKind::Enter => {
+                let index = self.push(thread, record, bytes, Edges::Begin);
+                if self.open[thread].len() < DEEPEST {
+                    self.open[thread].push(index);
+                }
+            }
+            RecordKind::Exit => {
+                self.exit(thread, record);
+                self.exits[thread] = record.tsc;
+            }
+            RecordKind::Point => {
+                self.push(thread, record, bytes, Edges::Point);
+            }
+        }
+    }
+
+    fn push(&mut self, thread: usize, record: &Record<'_>, bytes: &[u8], edges: Edges) -> u32 {
+        let kept = &mut self.timeline.records;
+        let at = if record.values.is_empty() || edges == Edges::End { NO_RECORD } else { kept.len() as u32 };
+        if at != NO_RECORD {
+            kept.extend_from_slice(bytes);
+            self.bytes += bytes.len();
+        }
+        self.bytes += EVENT_BYTES;
+        let events = &mut self.timeline.threads[thread].events;
+        let (begin_ns, end_ns) = (record.tsc, record.tsc);
+        let Record { task, group, probe, .. } = *record;
+        events.push(TimelineEvent { begin_ns, end_ns, task, group, probe, edges, record: at });
+        (events.len() - 1) as u32
+    }
+
+    fn exit(&mut self, thread: usize, record: &Record<'_>) {
+        let events = &mut self.timeline.threads[thread].events;
+        // A span of a function may be left in the middle of another task; a poll is of its own.
+        let is_poll = self.own.get(&record.probe) == Some(&Own::Poll);
+        let is_its = |&index: &u32| {
+            let it = &events[index as usize];
+            it.probe == record.probe && (!is_poll || it.task == record.task)
+        };
+        if let Some(at) = self.open[thread].iter().rposition(is_its) {
+            let own = self.open[thread][at];
+            for index in self.open[thread].drain(at..) {
+                events[index as usize].end_ns = record.tsc;
+            }
+            events[own as usize].edges = Edges::Both;
+            return;
+        }
+        let index = self.push(thread, record, &[], Edges::End);
+        let begin = match record.values.first() {
+            Some(Field::Unsigned(ns)) => {
+                record.tsc.saturating_sub((*ns as f64 * self.clock.tsc_hz / 1e9) as u64)
+            }
+            _ => self.exits[thread],
+        };
+        self.timeline.threads[thread].events[index as usize].begin_ns = begin;
+        if begin != UNKNOWN {
+            self.first = self.first.min(begin);
+        }
+    }
+
+    /// The task of a record, which is new.
+    fn task(&mut self, thread: usize, record: &Record<'_>) -> &mut TimelineTask {
+        self.bytes += TASK_BYTES;
+        let (begin_ns, end_ns) = (UNKNOWN, record.tsc);
+        let Record { task, group, .. } = *record;
+        self.tasks.entry(task).or_insert(TimelineTask {
+            task,
+            group,
+            parent: 0,
+            is_request: false,
+            thread: thread as u32,
+            begin_ns,
+            end_ns,
+            edges: Edges::End,
+        })
+    }
+
+    fn task_begins(&mut self, thread: usize, record: &Record<'_>) {
+        // Its end may have come first, from another thread.
+        let is_over = self.tasks.contains_key(&record.task);
+        let it = self.task(thread, record);
+        it.thread = thread as u32;
+        it.begin_ns = record.tsc;
+        it.edges = if is_over { Edges::Both } else { Edges::Begin };
+        if let [Field::Unsigned(parent), Field::Boolean(is_request), ..] = record.values[..] {
+            (it.parent, it.is_request) = (parent, is_request);
+        }
+    }
+
+    fn task_ends(&mut self, thread: usize, record: &Record<'_>) {
+        let it = self.task(thread, record);
+        it.end_ns = record.tsc;
+        if it.edges == Edges::Begin {
+            it.edges = Edges::Both;
+        }
+    }
+
+    /// The timeline, whose moments are nanoseconds since its first record.
+    pub fn finish(self) -> Timeline {
+        let Self { mut timeline, clock, open, tasks, mut first, mut last, .. } = self;
+        if first > last {
+            (first, last) = (clock.tsc, clock.tsc);
+        }
+        let ns_of = |ticks: u64| (ticks as f64 * 1e9 / clock.tsc_hz) as u64;
+        let ns = |tsc: u64| ns_of(tsc.saturating_sub(first));
+        let ends = |begin: u64, end: u64| (ns(begin), ns(end.max(begin)));
+        for (thread, open) in timeline.threads.iter_mut().zip(open) {
+            for index in open {
+                thread.events[index as usize].end_ns = last;
+            }
+            for event in &mut thread.events {
+                (event.begin_ns, event.end_ns) = ends(event.begin_ns, event.end_ns);
+            }
+            thread.events.sort_by_key(|event| (event.begin_ns, Reverse(event.end_ns)));
+        }
+        timeline.roots = roots(&tasks);
+        timeline.tasks = tasks.into_values().collect();
+        for task in &mut timeline.tasks {
+            let end = if task.edges == Edges::Begin { last } else { task.end_ns };
+            (task.begin_ns, task.end_ns) = ends(task.begin_ns, end);
+        }
+        timeline.tasks.sort_by_key(|task| (task.begin_ns, task.task));
+        timeline.duration_ns = ns(last);
+        // Of stamps before the point, too.
+        let at = |point_ns: u64| {
+            let later = point_ns.saturating_add(ns_of(first.saturating_sub(clock.tsc)));
+            later.saturating_sub(ns_of(clock.tsc.saturating_sub(first)))
+        };
+        (timeline.unix_ns, timeline.mono_ns) = (at(clock.real_ns), at(clock.mono_ns));
+        timeline
+    }
+}
+
+/// The part of a name that is kept.
+fn cut(mut name: String) -> String {
+    let end = (0..=LONGEST_NAME.min(name.len())).rev().find(|&end| name.is_char_boundary(end));
+    name.truncate(end.unwrap_or_default());
+    name
+}
+
+/// For each task that is a part of another, the outermost: of those whose begins were seen.
+fn roots(tasks: &HashMap<u64, TimelineTask>) -> HashMap<u64, u64> {
+    let mut roots = HashMap::new();
+    let mut way = Vec::new();
+    for &task in tasks.keys() {
+        let mut top = task;
+        // What lies above is looked for once. A damaged file may have parents in a circle.
+        while way.len() <= tasks.len() {
+            if let Some(&known) = roots.get(&top) {
+                top = known;
+                break;
+            }
+            way.push(top);
+            let parent = tasks.get(&top).map_or(0, |it| it.parent);
+            match tasks.get(&parent) {
+                Some(it) if it.edges != Edges::End => top = parent,
+                _ => break,
+            }
+        }
+        roots.extend(way.drain(..).map(|below| (below, top)));
+    }
+    roots.retain(|task, root| task != root);
+    roots
+}

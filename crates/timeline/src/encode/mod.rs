@@ -1,0 +1,12 @@
+//! The formats that viewers read.
+//!
+//! | format | is read by |
+//! |---|---|
+//! | [`firefox`] | the Firefox Profiler |
+//! | [`perfetto()`] | Perfetto |
+
+mod firefox;
+mod perfetto;
+
+pub use firefox::firefox;
+pub use perfetto::perfetto;

@@ -1,0 +1,18 @@
+//! Timelines: what the threads and tasks of a service did when, from the records of its probes.
+//!
+//! Each line relies on those above it alone.
+//!
+//! | module | is |
+//! |---|---|
+//! | [`Timeline`] | threads with spans and points, tasks with their requests |
+//! | [`TimelineBuilder`] | records as they come, and what is missing among them |
+//! | [`encode`] | the formats that viewers read |
+
+#![forbid(unsafe_code)]
+
+mod builder;
+pub mod encode;
+mod timeline;
+
+pub use builder::TimelineBuilder;
+pub use timeline::{Edges, POLL, TASK, Timeline, TimelineEvent, TimelineProbe, TimelineTask, TimelineThread};
