@@ -18,6 +18,7 @@ mod stat;
 mod support;
 mod tasks;
 mod terminal;
+mod threads;
 mod timeline;
 mod triggers;
 mod watch;

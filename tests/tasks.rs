@@ -244,6 +244,22 @@ fn places_from_before_are_known_by_a_wake() {
 }
 
 #[test]
+fn tasks_have_their_cpu_time_if_asked() {
+    let service = TaskService::start(1, true);
+    let document = service.json(&["--cpu", "--for", "300ms"]);
+    // Polled all the time, never, and since before.
+    let cpu = |group: &str| of_group(&document, group)[0]["cpu_ns"].as_u64();
+    assert!(cpu("often") > Some(0), "{document}");
+    assert_eq!((cpu("parked"), cpu("stuck")), (Some(0), None), "{document}");
+    let text = service.tasks(&["--cpu", "--sort", "cpu", "--for", "100ms"]);
+    let lines: Vec<&str> = text.stdout.lines().collect();
+    assert!(lines[1].contains("BUSY") && lines[1].contains("CPU"), "{text:?}");
+    let without = service.json(&["--for", "0s"]);
+    assert_eq!(of_group(&without, "often")[0].get("cpu_ns"), None, "{without}");
+    service.tasks(&["--sort", "cpu"]).assert_fails(2, &["--cpu"]);
+}
+
+#[test]
 fn very_many_tasks_are_all_listed() {
     let service = TaskService::start(100_000, true);
     let document = service.json(&["--for", "0s", "--group", "parked", "--timeout", "60s"]);

@@ -30,5 +30,5 @@ pub use slots::oracle;
 pub use slots::{Reservation, Slots};
 pub use watch::{
     Access, Coverage, Watch, WatchHit, WatchReport, WatchSite, WatchSpec, WatchState, held, on_hit, on_stray,
-    sched_in, sched_out, switches,
+    refusal, sched_in, sched_out, switches,
 };

@@ -46,7 +46,7 @@ const PART: u32 = 1;
 const ENDS: u32 = 2;
 
 impl GroupId {
-    fn group(self) -> Option<Group> {
+    pub(crate) fn group(self) -> Option<Group> {
         Group::by_id(self.number)
     }
 

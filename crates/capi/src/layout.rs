@@ -13,6 +13,7 @@ use crate::groups::{EnteredId, GroupId, TaskId};
 use crate::list::KeyInfo;
 use crate::probe::{Value, kind};
 use crate::profile::{KINDS, LIVE, UNWIND, Wanted};
+use crate::waits::{Durations, Times};
 use crate::watch::{ACCESSES, Counts, Place, Spec, State, flag};
 
 /// C's name of a structure, its size, and its fields with their offsets.
@@ -122,6 +123,25 @@ fn layouts() -> Vec<Layout> {
     ]
 }
 
+fn layouts_of_waits() -> Vec<Layout> {
+    vec![
+        layout!("struct dormouse_durations", Durations, count, p50_ns, p90_ns, p99_ns, max_ns, max_task),
+        layout!(
+            "struct dormouse_group_waits",
+            Times,
+            size,
+            reserved,
+            poll_ns,
+            runnable_ns,
+            await_ns,
+            requests,
+            polls,
+            delays,
+            awaits
+        ),
+    ]
+}
+
 fn constants() -> Vec<(&'static str, u32)> {
     [
         ("OK", Code::Ok),
@@ -163,6 +183,7 @@ fn constants() -> Vec<(&'static str, u32)> {
         ("PROFILE_CPU", KINDS[0].0),
         ("PROFILE_ALLOC", KINDS[1].0),
         ("PROFILE_FAULTS", KINDS[2].0),
+        ("PROFILE_WALL", KINDS[3].0),
         ("PROFILE_LIVE", LIVE),
         ("PROFILE_UNWIND", UNWIND),
     ])
@@ -193,7 +214,7 @@ fn assertion(what: &str, value: usize) -> String {
 #[test]
 fn the_headers_lay_out_what_rust_does() {
     let mut all = String::new();
-    for (name, size, fields) in layouts() {
+    for (name, size, fields) in layouts().into_iter().chain(layouts_of_waits()) {
         all += &assertion(&format!("sizeof({name})"), size);
         for (field, offset) in fields {
             all += &assertion(&format!("offsetof({name}, {field})"), offset);

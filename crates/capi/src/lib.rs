@@ -15,8 +15,9 @@
 //! 1. A pointer is NULL or leads to what its type says, for the time of the call.
 //! 2. Keys and probes are static (the header's macros lay them down).
 //! 3. A structure that the caller provides begins with its size (GROWTH).
-//! 4. A batch, a list, a lease, a watch or a profile is NULL or comes from the function that begins
-//!    it. One thread at a time uses it (THREADS), and none after the function that ends it.
+//! 4. A batch, a list, a lease, a watch, a profile or waits are NULL or come from the function that
+//!    begins them. One thread at a time uses them (THREADS), and none after the function that ends
+//!    them. (Any number of threads may read waits.)
 //! 5. A string ends with a NUL. An array has as many elements as the count beside it.
 //! 6. An object is registered by the header's macros, and stays until it is unregistered.
 //!
@@ -36,4 +37,5 @@ mod layout;
 mod list;
 mod probe;
 mod profile;
+mod waits;
 mod watch;

@@ -28,8 +28,8 @@ pub(crate) struct Wanted {
 }
 
 /// `enum dormouse_profile_kind`.
-pub(crate) const KINDS: [(u32, ProfileKind); 3] =
-    [(1, ProfileKind::Cpu), (2, ProfileKind::Alloc), (3, ProfileKind::Faults)];
+pub(crate) const KINDS: [(u32, ProfileKind); 4] =
+    [(1, ProfileKind::Cpu), (2, ProfileKind::Alloc), (3, ProfileKind::Faults), (4, ProfileKind::Wall)];
 
 /// `enum dormouse_profile_flags`.
 pub(crate) const LIVE: u32 = 1;

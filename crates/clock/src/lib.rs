@@ -76,9 +76,6 @@ pub use group::{GroupTime, Member, Refresh, ThreadGroup};
 pub use kernel::{process_cpu_ns, process_cpu_ns_of, thread_cpu_ns_of};
 pub use point::{Point, point, ticks_to_ns};
 pub use process::process_exact;
-pub use stamp::stamp;
-pub use thread::{
-    CpuTime, EPOCH_NS, begin_sharing, capability, force, prepare, shared_stamp, thread_cpu_ns,
-    thread_cpu_time, tier,
-};
+pub use stamp::{begin_sharing, shared_stamp, stamp};
+pub use thread::{CpuTime, EPOCH_NS, capability, force, prepare, thread_cpu_ns, thread_cpu_time, tier};
 pub use tier::{Tier, complaint};

@@ -1,5 +1,6 @@
 //! Time stamps: the counter where it may be read, and one source for the whole life of the process.
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use crate::arch::{rdtsc, tsc_faults};
@@ -17,6 +18,34 @@ pub fn stamp() -> u64 {
         COUNTER => rdtsc(),
         CLOCK => monotonic_ns(),
         _ => choose_source(),
+    }
+}
+
+thread_local! {
+    /// The counter at the last read of the thread's clock that did not ask the kernel, if it came
+    /// since [`begin_sharing`]; else 0.
+    static SHARED: Cell<u64> = const { Cell::new(0) };
+}
+
+/// From here on the thread's reads of its clock are remembered for [`shared_stamp`].
+#[inline]
+pub fn begin_sharing() {
+    SHARED.set(0);
+}
+
+/// The thread's clock was read at this stamp.
+#[inline]
+pub(crate) fn share(stamp: u64) {
+    SHARED.set(stamp);
+}
+
+/// A stamp of the thread's last read of its clock since [`begin_sharing`], or of now if there was
+/// none: two that measure the same moment need not both read the counter.
+#[inline]
+pub fn shared_stamp() -> u64 {
+    match SHARED.get() {
+        0 => stamp(),
+        shared => shared,
     }
 }
 

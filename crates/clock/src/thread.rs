@@ -33,7 +33,7 @@ use dormouse_sys::underway::Underway;
 use crate::arch::{advance, rdtsc};
 use crate::error::Error;
 use crate::point::{ns_to_ticks, ticks_to_ns};
-use crate::stamp::stamp;
+use crate::stamp::{share, stamp};
 use crate::tier::{self, Proofs, Tier};
 use crate::tsc::Reference;
 use crate::{kernel, tsc};
@@ -85,8 +85,6 @@ struct Clock {
     limit: Cell<u64>,
     width: Cell<u64>,
     last: Cell<u64>,
-    /// The counter at the last read that did not ask, if it came since [`begin_sharing`].
-    read_at: Cell<u64>,
     proofs: Proofs,
     tier: Cell<Tier>,
     /// [`tier::generation`] when the thread got its tier, 0: it has none.
@@ -108,7 +106,6 @@ thread_local! {
             limit: Cell::new(0),
             width: Cell::new(0),
             last: Cell::new(0),
-            read_at: Cell::new(0),
             proofs: Proofs::new(end),
             tier: Cell::new(Tier::Syscall),
             attached: Cell::new(0),
@@ -153,22 +150,6 @@ pub(crate) fn thread_cpu_ns_at() -> (u64, u64) {
         let now = stamp();
         (clock.slow().ns, now)
     })
-}
-
-/// From here on the thread's reads of its clock are remembered for [`shared_stamp`].
-#[inline]
-pub fn begin_sharing() {
-    with(|clock| clock.read_at.set(0));
-}
-
-/// A stamp of the thread's last read of its clock since [`begin_sharing`], or of now if there was
-/// none: two that measure the same moment need not both read the counter.
-#[inline]
-pub fn shared_stamp() -> u64 {
-    match with(|clock| clock.read_at.get()) {
-        0 => stamp(),
-        read_at => read_at,
-    }
 }
 
 /// CPU time of the calling thread with the bound of its error.
@@ -268,7 +249,7 @@ impl Clock {
             return None;
         }
         // No overflow: at most EPOCH_NS.
-        self.read_at.set(now);
+        share(now);
         let true_ns = base_ns + ((age * tsc::rate()) >> 32);
         let ns = true_ns.max(last);
         advance(&self.last, last, ns).then(|| (Reading { ns, true_ns, age, width: self.width.get() }, now))

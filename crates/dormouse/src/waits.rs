@@ -29,8 +29,8 @@
 //! ```
 
 pub use dormouse_waits::{
-    GroupWaits, Histogram, LivingTask, PlaceTime, Placing, TaskState, Waiting, buckets, is_on, living,
-    places, read, times_by_place, wake_unplaced,
+    CpuTaking, GroupWaits, Histogram, LivingTask, PlaceTime, Placing, TaskState, Waiting, buckets, is_on,
+    living, places, read, times_by_place, wake_unplaced,
 };
 
 use dormouse_waits::read_group;

@@ -7,7 +7,7 @@ use std::hint::black_box;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use dormouse::{Alloc, Group, ProfileRun, ProfileSpec};
+use dormouse::{Alloc, Group, ProfileError, ProfileRun, ProfileSpec};
 use dormouse_profile::{Options, Profile, ProfileKind, Profiling, Values};
 use dormouse_testkit::{fork, in_child, skip};
 
@@ -278,6 +278,19 @@ fn a_process_without_the_allocator_is_told_so() {
     options.heap = None;
     let refused = Profiling::start(&options).unwrap_err().to_string();
     assert!(refused.contains("dormouse::Alloc"), "{refused}");
+}
+
+#[test]
+fn kinds_that_follow_no_tables_refuse_them() {
+    for spec in [ProfileSpec::alloc(), ProfileSpec::faults()] {
+        let kind = spec.kind();
+        let refused = ProfileRun::start(&spec.unwind()).unwrap_err();
+        assert!(matches!(refused, ProfileError::Unwind { .. }), "{refused}");
+        assert!(refused.to_string().contains(kind.name()), "{refused}");
+        let mut options = options(1024, false);
+        (options.kind, options.unwind) = (kind, true);
+        assert!(Profiling::start(&options).is_err(), "{kind:?}");
+    }
 }
 
 #[test]

@@ -150,7 +150,7 @@ fn parts_beyond_the_end_are_empty() {
 fn places_come_with_the_next_wait() {
     in_child(|| {
         let mut client = client();
-        let begun: WaitsBegun = client.ask(Op::Waits(WaitsWish { places: false }));
+        let begun: WaitsBegun = client.ask(Op::Waits(WaitsWish::default()));
         assert!(!begun.places);
         let mut kept: Option<Waker> = None;
         let mut task = Box::pin(Group::new("kept").instrument(poll_fn(|cx: &mut Context<'_>| {
@@ -162,7 +162,7 @@ fn places_come_with_the_next_wait() {
         let mut cx = Context::from_waker(Waker::noop());
         assert!(task.as_mut().poll(&mut cx).is_pending());
         let _nothing_wakes_it = park(Group::new("parked"), 1);
-        let begun: WaitsBegun = client.ask(Op::Waits(WaitsWish { places: true }));
+        let begun: WaitsBegun = client.ask(Op::Waits(WaitsWish { places: true, ..WaitsWish::default() }));
         assert!(begun.places);
         let places = |client: &mut Client| {
             let mut seen: Vec<(String, Vec<u32>)> = Vec::new();

@@ -40,7 +40,7 @@ use dormouse_maps::{AddressSpace, Perms};
 use dormouse_sys::perf::{
     Attr, Buffer, Error as Refusal, KernelEvent, OpenEvent, Sampling, Subject, UserStack, What, online_cpus,
 };
-use dormouse_sys::process::threads::list_of;
+use dormouse_sys::process::{schedstat::Schedstat, threads::list_of};
 use rustix::process::{Resource, getrlimit};
 
 use crate::aggregate::Aggregate;
@@ -383,7 +383,7 @@ fn descriptors() -> usize {
 /// CPU time of a thread.
 fn thread_cpu(pid: u32, tid: u32) -> Option<u64> {
     let said = fs::read_to_string(format!("/proc/{pid}/task/{tid}/schedstat")).ok()?;
-    said.split(' ').next()?.parse().ok()
+    Some(Schedstat::parse(&said)?.run_ns)
 }
 
 /// The mappings of a space that have code.

@@ -12,6 +12,7 @@
 //! | [`take_slow`] | the requests that took long |
 //! | `slot`, `slab` | what is known of one task; all tasks |
 //! | `rows` | what each thread has added up for each group |
+//! | [`CpuTaking`] | the CPU time of single tasks, while somebody asks |
 //! | [`Waiting`] | times are taken as long as one lives |
 //! | [`places`] | the stacks at which leaves take wakers |
 //! | `waker` | the waker around the runtime's |
@@ -34,6 +35,7 @@
 
 pub mod buckets;
 mod counts;
+mod cpu;
 mod living;
 mod memory;
 mod place_times;
@@ -52,6 +54,7 @@ mod waiting;
 mod waker;
 
 pub use buckets::Histogram;
+pub use cpu::CpuTaking;
 pub use living::{
     LivingPart, LivingTask, PolledTask, TaskState, WokenPart, living, living_part, polled, wake_unplaced,
     wake_unplaced_part,

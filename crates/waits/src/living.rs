@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use dormouse_clock::{stamp, ticks_to_ns};
 
+use crate::cpu;
 use crate::places;
 use crate::rows::{self, Going, Wait};
 use crate::slab;
@@ -43,6 +44,9 @@ pub struct LivingTask {
     pub runnable_ns: u64,
     /// Its time without either so far.
     pub await_ns: u64,
+    /// Its CPU time since somebody asks for it ([`CpuTaking`](crate::CpuTaking)). `None`: nobody
+    /// does, or it is in a poll since before.
+    pub cpu_ns: Option<u64>,
     /// Polls that have ended.
     pub polls: u64,
     /// Wakes that made it runnable.
@@ -243,6 +247,7 @@ pub(crate) fn look(slot: &'static Slot, run: u64) -> Option<LivingTask> {
         poll_ns,
         runnable_ns,
         await_ns,
+        cpu_ns: cpu::used(slot, state == TaskState::Polled),
         polls: stamps.polls,
         wakes: stamps.wakes + u64::from(is_woken),
         places: stamps.places.into_iter().filter(|place| *place != 0).collect(),

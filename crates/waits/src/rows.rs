@@ -44,7 +44,7 @@ use dormouse_sys::thread::{self, MAX_THREADS};
 use crate::counts::{Counts, MOST, Time, add};
 use crate::memory::{self, Zeroed};
 use crate::sequence::Sequence;
-use crate::slot::{Slot, at};
+use crate::slot::{CpuTime, Slot, at};
 
 /// The groups that have rows of their own, by number. Further ones share the first row.
 pub(crate) const GROUPS: usize = 1025;
@@ -128,6 +128,8 @@ pub(crate) struct Shelf {
     begins: AtomicU64,
     /// The row that is charged with that; null: none is.
     charged: AtomicPtr<Row>,
+    /// The thread's clock when the innermost task changed last, while somebody asks.
+    pub(crate) cpu: CpuTime,
     /// By row: null, if it was never used.
     counts: [AtomicPtr<Counts>; GROUPS],
     rows: [Row; GROUPS],

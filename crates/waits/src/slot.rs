@@ -74,6 +74,8 @@ pub(crate) struct Slot {
     /// When the poll of `outer` began, and the begin of the poll of which that is true.
     pub(crate) outer_begins: AtomicU64,
     pub(crate) outer_of: AtomicU64,
+    /// The CPU time of the task, while somebody asks. The thread's that polls it.
+    pub(crate) cpu: CpuTime,
     /// When the task began, as a stamp; 0: before times were taken.
     pub(crate) begun: AtomicU64,
     /// The slab's: its number, the list where it belongs, and the next free slot's number and one.
@@ -87,6 +89,27 @@ const _: () = assert!(std::mem::offset_of!(Slot, outer_begins) == 3 * 64);
 
 // SAFETY: atomics alone, of which zero is a value.
 unsafe impl Zeroed for Slot {}
+
+/// A CPU time, and the number of the run of [`crate::cpu`] to which it belongs.
+#[derive(Debug)]
+pub(crate) struct CpuTime {
+    run: AtomicU64,
+    ns: AtomicU64,
+}
+
+impl CpuTime {
+    /// The time, if it is of that run.
+    #[inline]
+    pub(crate) fn of(&self, run: u64) -> Option<u64> {
+        (self.run.load(Ordering::Relaxed) == run).then(|| self.ns.load(Ordering::Relaxed))
+    }
+
+    #[inline]
+    pub(crate) fn set(&self, run: u64, ns: u64) {
+        self.ns.store(ns, Ordering::Relaxed);
+        self.run.store(run, Ordering::Relaxed);
+    }
+}
 
 /// The slot at `place`, if there is one.
 #[inline]

@@ -146,7 +146,7 @@ mod tests {
         ends(3, 7, 2 * millisecond);
         let (all, missed) = taken();
         assert_eq!((all.len(), missed), (1, 0));
-        assert_eq!((all[0].task, all[0].group, all[0].age_ns / 100_000), (3, 7, 20));
+        assert_eq!((all[0].task, all[0].group, (all[0].age_ns + 50_000) / 100_000), (3, 7, 20));
         assert_eq!(taken(), (vec![], 0));
         // More than there is room for, of several threads.
         thread::scope(|scope| {

@@ -3,8 +3,8 @@
 //! Stretches of one thread are nested: each slot knows the one outside of it, the thread's shelf
 //! the innermost. Rows are charged with the innermost alone. A guard that is dropped in another
 //! order ends the times of its task; the thread leaves the stretch with those inside of it. One
-//! that is forgotten lasts until the task is polled again or ends, and its thread is charged with it
-//! until it polls another task, or ends.
+//! that is forgotten lasts until the task is polled again or ends, and its thread is charged with
+//! it until it polls another task, or ends.
 
 use std::marker::PhantomData;
 use std::sync::atomic::Ordering;
@@ -12,6 +12,7 @@ use std::sync::atomic::Ordering;
 use dormouse_clock::{shared_stamp, stamp};
 
 use crate::counts::{Time, add};
+use crate::cpu;
 use crate::places;
 use crate::rows::{Account, Going, Shelf, Wait};
 use crate::slot::Slot;
@@ -67,6 +68,7 @@ impl Stretch {
         slot.taken.store(0, Ordering::Relaxed);
         let going = Going { slot, begins: wait.ends };
         going.set_outer(shelf.polled());
+        cpu::turn(shelf);
         shelf.polls(Some(going), Some(account.row));
         Self { going, shelf, account, is_poll, _here: PhantomData }
     }
@@ -118,6 +120,7 @@ impl Drop for Stretch {
         let is_innermost = self.shelf.polled().is_some_and(|innermost| innermost.is(self.going));
         self.account.row.poll_ends(run, now, is_innermost);
         if is_innermost {
+            cpu::turn(self.shelf);
             leave(self.shelf, self.going.outer(), now);
         }
         if self.is_poll {

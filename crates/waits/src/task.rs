@@ -57,8 +57,8 @@ struct Polling {
     stretch: Stretch,
 }
 
-/// The place of a [`Polling`], which is written where it stays: to copy words that were just written
-/// would wait for them, twice as long as they took.
+/// The place of a [`Polling`], which is written where it stays: a copy of words that were just
+/// written would wait until they are in the cache.
 struct Place {
     is_filled: bool,
     polling: MaybeUninit<Polling>,
@@ -270,6 +270,7 @@ fn restart(slot: &Slot, account: Account, run: u64, is_new: bool) {
     for place in &slot.places {
         place.store(0, Ordering::Relaxed);
     }
+    slot.cpu.set(0, 0);
     account.row.task_begins(run, now);
 }
 

@@ -8,6 +8,7 @@ use dormouse_keys::{Error, Lease, static_key};
 use dormouse_sys::process::fork::{Phase, Reset};
 use dormouse_sys::process::identity;
 
+use crate::cpu;
 use crate::rows;
 use crate::slow;
 
@@ -97,6 +98,7 @@ pub(crate) fn run() -> u64 {
 
 fn forget() {
     rows::forget();
+    cpu::forget();
     HOLDERS.store(0, Ordering::SeqCst);
     slow::forget();
     next_run();

@@ -67,8 +67,8 @@ fn cell_of(main: &'static Slot) -> &'static Slot {
     at(&main.cell).unwrap_or(main)
 }
 
-/// The waker for a poll on the thread with that start number: that of `main`'s task around `runtime`'s. `None`:
-/// there is no slot for another cell.
+/// The waker for a poll on the thread with that start number: that of `main`'s task around
+/// `runtime`'s. `None`: there is no slot for another cell.
 #[inline]
 pub(crate) fn lend(main: &'static Slot, start: u64, runtime: &Waker) -> Option<Lent> {
     let cell = cell_of(main);

@@ -1,6 +1,6 @@
 //! The place of a wait is the function that awaits, for each kind of leaf.
 
-mod wrapped;
+mod support;
 
 use std::future::{Future, pending, poll_fn};
 use std::pin::{Pin, pin};
@@ -15,10 +15,10 @@ use dormouse_waits::{
 };
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
+use support::{Timed, living_task, number};
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
-use wrapped::{Wrapped, task};
 
 /// Longer than a test.
 const LONG: Duration = Duration::from_secs(1000);
@@ -36,14 +36,14 @@ fn stack(number: u32) -> Vec<SourceFrame> {
 }
 
 /// A task that has been polled once, and waits; what it is then, and the stacks of its places.
-async fn waiting<F: Future>(number: u64, future: F) -> (LivingTask, Vec<Vec<SourceFrame>>) {
-    let mut future = pin!(Wrapped::new(number, 3, future));
+async fn waiting<F: Future>(future: F) -> (LivingTask, Vec<Vec<SourceFrame>>) {
+    let mut future = pin!(Timed::new(3, future));
     poll_fn(|cx| {
         assert!(future.as_mut().poll(cx).is_pending());
         Poll::Ready(())
     })
     .await;
-    let task = task(number);
+    let task = living_task(future.who.task);
     let stacks = task.places.iter().map(|&place| stack(place)).collect();
     (task, stacks)
 }
@@ -119,7 +119,7 @@ async fn channels_are_places() {
     let _alone = ALONE.lock().await;
     let Some(_on) = on_with_stacks() else { return };
     let (_to, mut from) = mpsc::channel(1);
-    let (task, stacks) = waiting(1, receiver(&mut from)).await;
+    let (task, stacks) = waiting(receiver(&mut from)).await;
     assert_one(&stacks, "receiver", "mpsc");
     assert!(task.has_waker);
 }
@@ -128,7 +128,7 @@ async fn channels_are_places() {
 async fn sleeps_are_places() {
     let _alone = ALONE.lock().await;
     let Some(_on) = on_with_stacks() else { return };
-    assert_one(&waiting(2, sleeper()).await.1, "sleeper", "tokio::time::sleep");
+    assert_one(&waiting(sleeper()).await.1, "sleeper", "tokio::time::sleep");
 }
 
 #[tokio::test]
@@ -137,7 +137,7 @@ async fn locks_are_places() {
     let Some(_on) = on_with_stacks() else { return };
     let lock = tokio::sync::Mutex::new(());
     let _held = lock.lock().await;
-    assert_one(&waiting(3, locker(&lock)).await.1, "locker", "semaphore");
+    assert_one(&waiting(locker(&lock)).await.1, "locker", "semaphore");
 }
 
 #[tokio::test]
@@ -147,18 +147,18 @@ async fn sockets_are_places() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let mut stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
     let _peer = listener.accept().await.unwrap();
-    assert_one(&waiting(4, reader(&mut stream)).await.1, "reader", "tokio::");
+    assert_one(&waiting(reader(&mut stream)).await.1, "reader", "tokio::");
 }
 
 #[tokio::test]
 async fn branches_have_their_places() {
     let _alone = ALONE.lock().await;
     let Some(_on) = on_with_stacks() else { return };
-    let (_, stacks) = waiting(5, async { tokio::join!(sleeper(), napper()) }).await;
+    let (_, stacks) = waiting(async { tokio::join!(sleeper(), napper()) }).await;
     let [first, second] = &stacks[..] else { panic!("{stacks:#?}") };
     assert!(has(first, "sleeper") && !has(first, "napper"), "{first:#?}");
     assert!(has(second, "napper") && !has(second, "sleeper"), "{second:#?}");
-    let (_, stacks) = waiting(6, async {
+    let (_, stacks) = waiting(async {
         tokio::select! {
             biased;
             () = pending() => {}
@@ -174,13 +174,14 @@ async fn wrapped_children_have_their_places() {
     let _alone = ALONE.lock().await;
     let Some(_on) = on_with_stacks() else { return };
     let mut children: FuturesUnordered<_> = (0..3).map(|_| napper()).collect();
-    let (_, stacks) = waiting(7, children.next()).await;
+    let (_, stacks) = waiting(children.next()).await;
     let [stack] = &stacks[..] else { panic!("{stacks:#?}") };
     assert!(!has(stack, "napper") && is_of(stack, "FuturesUnordered"), "{stack:#?}");
-    let mut children: FuturesUnordered<_> = (0..3).map(|n| Wrapped::new(20 + n, 3, napper())).collect();
-    waiting(8, children.next()).await;
-    for child in 20..23 {
-        let child = task(child);
+    let mut children: FuturesUnordered<_> = (0..3).map(|_| Timed::new(3, napper())).collect();
+    let numbers: Vec<u64> = children.iter().map(|child| child.who.task).collect();
+    waiting(children.next()).await;
+    for number in numbers {
+        let child = living_task(number);
         assert_eq!(child.places.len(), 1, "{child:?}");
         assert!(has(&stack_of(&child), "napper"));
     }
@@ -194,7 +195,7 @@ fn stack_of(task: &LivingTask) -> Vec<SourceFrame> {
 async fn what_takes_no_waker_waits_for_nothing() {
     let _alone = ALONE.lock().await;
     let _on = on();
-    let (task, _) = waiting(9, pending::<()>()).await;
+    let (task, _) = waiting(pending::<()>()).await;
     assert!(!task.has_waker && task.places.is_empty(), "{task:?}");
     assert_eq!(wake_unplaced(), 0, "nothing can wake it");
 }
@@ -216,21 +217,22 @@ async fn a_leaf_that_stays_keeps_its_place() {
     let _alone = ALONE.lock().await;
     let Some(on) = on_with_stacks() else { return };
     let kept = Mutex::new(None);
-    let mut future = pin!(Wrapped::new(10, 3, loyal(&kept)));
+    let mut future = pin!(Timed::new(3, loyal(&kept)));
+    let task = future.who.task;
     let mut cx = Context::from_waker(Waker::noop());
     assert!(future.as_mut().poll(&mut cx).is_pending());
-    let first = task(10).places;
+    let first = living_task(task).places;
     assert!(has(&stack(first[0]), "loyal"));
     assert!(future.as_mut().poll(&mut cx).is_pending());
-    assert_eq!(task(10).places, first);
+    assert_eq!(living_task(task).places, first);
     // And while nobody asks.
     drop(on.1);
     assert!(future.as_mut().poll(&mut cx).is_pending());
-    assert_eq!(task(10).places, first);
+    assert_eq!(living_task(task).places, first);
     // But it goes with its leaf.
     *kept.lock().unwrap() = None;
     assert!(future.as_mut().poll(&mut cx).is_pending());
-    assert!(task(10).places.is_empty() && task(10).has_waker);
+    assert!(living_task(task).places.is_empty() && living_task(task).has_waker);
 }
 
 /// Counts wakes.
@@ -251,13 +253,14 @@ async fn tasks_from_before_are_woken_once() {
     let waker = Waker::from(runtime.clone());
     let mut cx = Context::from_waker(&waker);
     let kept = Mutex::new(None);
-    let mut future = pin!(Wrapped::new(11, 3, loyal(&kept)));
+    let mut future = pin!(Timed::new(3, loyal(&kept)));
+    let task = future.who.task;
     assert!(future.as_mut().poll(&mut cx).is_pending());
     let _placing = Placing::start().unwrap();
-    assert!(task(11).places.is_empty());
+    assert!(living_task(task).places.is_empty());
     let wakers = Arc::strong_count(&runtime);
     assert_eq!(wake_unplaced(), 1);
-    assert_eq!(task(11).state, TaskState::Runnable);
+    assert_eq!(living_task(task).state, TaskState::Runnable);
     assert_eq!(wake_unplaced(), 0, "it is runnable already");
     assert_eq!(
         (runtime.0.load(std::sync::atomic::Ordering::Relaxed), Arc::strong_count(&runtime)),
@@ -265,7 +268,7 @@ async fn tasks_from_before_are_woken_once() {
     );
     // A leaf that has a waker takes the one of this poll.
     assert!(future.as_mut().poll(&mut cx).is_pending());
-    let task = task(11);
+    let task = living_task(task);
     assert!(task.state == TaskState::Awaiting && has(&stack_of(&task), "loyal"), "{task:?}");
     assert_eq!(Arc::strong_count(&runtime), wakers);
     assert_eq!(wake_unplaced(), 0, "its place is known");
@@ -277,7 +280,7 @@ async fn a_renewal_ends_with_the_wakers() {
     let Some((_waiting, placing)) = on_with_stacks() else { return };
     drop(placing);
     let kept = Mutex::new(None);
-    let mut future = pin!(Wrapped::new(30, 3, loyal(&kept)));
+    let mut future = pin!(Timed::new(3, loyal(&kept)));
     let mut cx = Context::from_waker(Waker::noop());
     assert!(future.as_mut().poll(&mut cx).is_pending());
     let placing = Placing::start().unwrap();
@@ -296,7 +299,7 @@ async fn nobody_is_woken_for_no_places() {
     let _alone = ALONE.lock().await;
     let _waiting = Waiting::start().unwrap();
     let kept = Mutex::new(None);
-    let futures: [_; 3] = std::array::from_fn(|n| Wrapped::new(31 + n as u64, 3, loyal(&kept)));
+    let futures: [_; 3] = std::array::from_fn(|_| Timed::new(3, loyal(&kept)));
     let mut futures = futures.map(Box::pin);
     let mut cx = Context::from_waker(Waker::noop());
     for future in &mut futures {
@@ -342,7 +345,7 @@ fn clone_on_another_stack() {
 }
 
 #[tokio::test]
-async fn a_clone_on_another_threads_fiber_is_no_place() {
+async fn a_clone_on_anothers_fiber_is_no_place() {
     let _alone = ALONE.lock().await;
     let Some(_on) = on_with_stacks() else { return };
     let future = poll_fn(|cx| {
@@ -350,7 +353,7 @@ async fn a_clone_on_another_threads_fiber_is_no_place() {
         std::thread::scope(|scope| scope.spawn(clone_on_another_stack).join().unwrap());
         Poll::<()>::Pending
     });
-    let (task, stacks) = waiting(34, future).await;
+    let (task, stacks) = waiting(future).await;
     assert_eq!(stacks.len(), 1, "{task:?}");
     assert_eq!(CLONES.lock().unwrap().len(), 1);
     *THERE.lock().unwrap() = None;
@@ -362,14 +365,15 @@ async fn a_clone_elsewhere_is_no_place() {
     let _alone = ALONE.lock().await;
     let Some(_on) = on_with_stacks() else { return };
     let kept = Mutex::new(None);
-    let mut future = pin!(Wrapped::new(12, 3, loyal(&kept)));
+    let mut future = pin!(Timed::new(3, loyal(&kept)));
+    let task = future.who.task;
     let mut cx = Context::from_waker(Waker::noop());
     assert!(future.as_mut().poll(&mut cx).is_pending());
-    let before = (task(12).places, place_coverage());
+    let before = (living_task(task).places, place_coverage());
     let clone = || kept.lock().unwrap().clone().unwrap();
     // Between polls, here and on another thread.
     let clones = [clone(), std::thread::scope(|scope| scope.spawn(clone).join().unwrap())];
-    assert_eq!((task(12).places, place_coverage()), before);
+    assert_eq!((living_task(task).places, place_coverage()), before);
     drop(clones);
 }
 
@@ -378,11 +382,12 @@ async fn waits_add_up_by_place() {
     let _alone = ALONE.lock().await;
     let _on = on();
     let mut before = None;
-    Wrapped::new(13, 17, async {
+    let own = number();
+    Timed::numbered(own, 17, async {
         for _ in 0..3 {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        before = Some(task(13));
+        before = Some(living_task(own));
     })
     .await;
     let times: Vec<_> = times_by_place().into_iter().filter(|time| time.group == 17).collect();
@@ -398,7 +403,7 @@ async fn stacks_that_are_unknown_are_counted() {
     let _on = on();
     let before = place_coverage();
     let kept = Mutex::new(None);
-    let (task, _) = waiting(14, loyal(&kept)).await;
+    let (task, _) = waiting(loyal(&kept)).await;
     let is_unknown = task.places == [UNKNOWN_PLACE];
     assert_eq!(is_unknown, !keeps_frame_pointers(), "{task:?}");
     assert_eq!(place_coverage().unknown - before.unknown, u64::from(is_unknown));

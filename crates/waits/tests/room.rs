@@ -45,7 +45,9 @@ fn very_many_rows_share_their_percentiles() {
             }
         };
         let threads: Vec<_> = (0..THREADS).map(|_| thread::spawn(poll_all())).collect();
-        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        for thread in threads {
+            thread.join().unwrap();
+        }
         let seen = read();
         let polls: u64 = seen.iter().map(|of| of.polls.count()).sum();
         assert_eq!(polls, THREADS as u64 * u64::from(GROUPS), "each is counted somewhere");

@@ -9,14 +9,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use dormouse_testkit::{fork, in_child};
-use dormouse_waits::{GroupWaits, LivingTask, TaskState, TaskWaits, Waiting, Who, living, polled, read};
-use support::{Counting, Timed, number};
+use dormouse_waits::{GroupWaits, TaskState, TaskWaits, Waiting, Who, living, polled, read};
+use support::{Counting, Timed, living_task as task, number};
 
 const PART: Duration = Duration::from_millis(30);
-
-fn task(number: u64) -> LivingTask {
-    living().find(|task| task.task == number).unwrap()
-}
 
 fn group(number: u32) -> GroupWaits {
     read().into_iter().find(|of| of.group == number).unwrap_or_default()

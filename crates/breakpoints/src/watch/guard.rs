@@ -257,22 +257,34 @@ fn take_signal() -> Result<u64, Error> {
     let patching = table.patch.lock().map_err(|_| Error::Reentrant)?;
     let copy = trap::watch(entry::on_trap);
     drop(patching);
-    let refuse = |reason: String| Err(Error::Signal(reason));
-    let copy = match copy {
-        Ok(copy) => copy,
-        Err(error) => return refuse(error.to_string()),
-    };
-    match trap::disposition() {
-        Ok(Disposition::Ours) => Ok(copy),
+    let copy = copy.map_err(|error| Error::Signal(error.to_string()))?;
+    lost_signal().map_or(Ok(copy), Err)
+}
+
+/// Why SIGTRAP is not ours, which it was made; `None` if it is.
+fn lost_signal() -> Option<Error> {
+    let why = match trap::disposition() {
+        Ok(Disposition::Ours) => return None,
         Ok(Disposition::Other(address)) => {
             let object = loader::object_of(address);
-            refuse(format!("{object} has installed another one, at {address:#x}"))
+            format!("{object} has installed another one, at {address:#x}")
         }
         Ok(Disposition::Default | Disposition::Ignored) => {
-            refuse("the program has taken the signal back since".to_owned())
+            "the program has taken the signal back since".to_owned()
         }
-        Err(error) => refuse(error.to_string()),
+        Err(error) => error.to_string(),
+    };
+    Some(Error::Signal(why))
+}
+
+/// Why a watch of this process would be refused before anything is armed: by a filter, or because
+/// SIGTRAP, which was dormouse's once, has another action by now. `None`: nothing is known.
+pub fn refusal() -> Option<Error> {
+    if perf::is_filtered() {
+        return Some(Error::Filtered);
     }
+    // The first watch takes the signal from anybody.
+    trap::is_used().then(lost_signal).flatten()
 }
 
 /// 0 under a filter, which may end the process for the question.

@@ -21,7 +21,7 @@ mod turns;
 mod wake;
 
 pub use dormouse_sys::perf::Access;
-pub use guard::{Watch, held};
+pub use guard::{Watch, held, refusal};
 pub use hook::{on_hit, on_stray};
 pub use report::{Coverage, WatchHit, WatchReport, WatchSite, WatchState};
 pub use sched::{sched_in, sched_out, switches};

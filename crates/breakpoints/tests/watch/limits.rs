@@ -8,7 +8,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use dormouse_breakpoints::{Coverage, Error, Watch, WatchState, held};
+use dormouse_breakpoints::{Coverage, Error, Watch, WatchState, held, refusal};
 use dormouse_sys::perf::Error as Refusal;
 use dormouse_testkit::{Child, Filter, eventually, skip};
 
@@ -190,12 +190,14 @@ fn a_hosts_handler_keeps_its_traps() {
             std::arch::asm!("int3");
         }
         write(2);
+        assert!(refusal().is_none(), "it passes on what is not its own");
         assert_eq!((watch.report().delivered, TAKEN.load(Ordering::Relaxed)), (2, 2));
         // A handler that comes later has the signal, so no other watch is armed.
         // SAFETY: as above.
         unsafe { libc::signal(libc::SIGTRAP, libc::SIG_IGN) };
         let refused = of_value().arm().unwrap_err();
         assert!(matches!(refused, Error::Signal(_)), "{refused}");
+        assert_eq!(refusal().map(|why| why.to_string()), Some(refused.to_string()));
     });
 }
 

@@ -1,7 +1,7 @@
 /*
  * dormouse/dormouse.h: the agent that answers the `dormouse` command, and probes, named places with fields that
  * sleep behind static keys. Brings along dormouse/keys.h, which says what holds for all functions,
- * dormouse/groups.h, dormouse/profile.h and dormouse/watch.h.
+ * dormouse/groups.h, dormouse/profile.h, dormouse/waits.h and dormouse/watch.h.
  *
  *     #include <dormouse/dormouse.h>
  *
@@ -25,6 +25,7 @@
 #include <dormouse/groups.h>
 #include <dormouse/keys.h>
 #include <dormouse/profile.h>
+#include <dormouse/waits.h>
 #include <dormouse/watch.h>
 
 #ifdef __cplusplus

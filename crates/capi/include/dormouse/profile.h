@@ -44,12 +44,13 @@ extern "C" {
 enum dormouse_profile_kind {
 	DORMOUSE_PROFILE_CPU = 1,   /* CPU time */
 	DORMOUSE_PROFILE_ALLOC = 2, /* allocations of the Rust allocator dormouse::Alloc, if the program has it */
-	DORMOUSE_PROFILE_FAULTS = 3 /* page faults */
+	DORMOUSE_PROFILE_FAULTS = 3, /* page faults */
+	DORMOUSE_PROFILE_WALL = 4   /* wall time of futures: on a CPU, stalled in a poll, runnable, awaiting at a place */
 };
 
 enum dormouse_profile_flags {
 	DORMOUSE_PROFILE_LIVE = 1,  /* of DORMOUSE_PROFILE_ALLOC: tells apart the allocations that are still there */
-	DORMOUSE_PROFILE_UNWIND = 2 /* of DORMOUSE_PROFILE_CPU: finds callers in code without frame pointers, too */
+	DORMOUSE_PROFILE_UNWIND = 2 /* of DORMOUSE_PROFILE_CPU and _WALL: finds callers in code without frame pointers, too */
 };
 
 /* What to profile, and how often. What is zero behind the kind says nothing. */

@@ -95,6 +95,11 @@ fn profiles_are_read_and_written() {
 }
 
 #[test]
+fn waits_of_groups_are_read() {
+    says("waits.c", "-O1", "waited");
+}
+
+#[test]
 fn without_memory_functions_refuse_and_nothing_aborts() {
     says("memory.c", "-O2", "refused");
 }

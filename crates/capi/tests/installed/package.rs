@@ -30,6 +30,7 @@ fn uninstall_removes_all_that_install_put() {
             "usr/include/dormouse/groups.h".to_owned(),
             "usr/include/dormouse/keys.h".to_owned(),
             "usr/include/dormouse/profile.h".to_owned(),
+            "usr/include/dormouse/waits.h".to_owned(),
             "usr/include/dormouse/watch.h".to_owned(),
             format!("{library}/libdormouse.a"),
             format!("{library}/libdormouse.so"),
@@ -72,7 +73,8 @@ fn exported_names_are_ours_and_versioned() {
     let (symbols, names) = (symbols(), exported());
     // The names that the headers declare, and no other.
     let header = |name| std::fs::read_to_string(prefix().join("include/dormouse").join(name)).unwrap();
-    let headers = ["keys.h", "groups.h", "profile.h", "watch.h", "dormouse.h"].map(header).concat();
+    let headers =
+        ["keys.h", "groups.h", "profile.h", "waits.h", "watch.h", "dormouse.h"].map(header).concat();
     assert_eq!(names.len(), symbols.len() - 1, "{symbols:?}");
     for name in &names {
         assert!(name.starts_with("dormouse_") && headers.contains(&format!("{name}(")), "{name}");

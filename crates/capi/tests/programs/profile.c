@@ -53,6 +53,11 @@ static void read_and_written(void)
 	int descriptor = mkstemp(path);
 	CHECK(descriptor >= 0);
 	CHECK(dormouse_profile_begin(&spec, &profile, NULL) == DORMOUSE_OK);
+	spec.kind = DORMOUSE_PROFILE_WALL;
+	CHECK(dormouse_profile_begin(&spec, &other, NULL) == DORMOUSE_OK);
+	CHECK(dormouse_profile_read(other, &bytes, &length, NULL) == DORMOUSE_OK && is_gzip(bytes, length));
+	dormouse_profile_end(other);
+	spec.kind = DORMOUSE_PROFILE_CPU;
 	spec.groups = "boi?";
 	spec.hz = 19;
 	CHECK(dormouse_profile_begin(&spec, &other, NULL) == DORMOUSE_OK);
@@ -84,6 +89,11 @@ static void refused(void)
 	spec.kind = 7;
 	CHECK(dormouse_profile_begin(&spec, &profile, &error) == DORMOUSE_INVALID);
 	CHECK(strstr(error.message, "kind"));
+	spec = plain();
+	spec.kind = DORMOUSE_PROFILE_FAULTS;
+	spec.flags = DORMOUSE_PROFILE_UNWIND;
+	CHECK(dormouse_profile_begin(&spec, &profile, &error) == DORMOUSE_INVALID);
+	CHECK(strstr(error.message, "unwind"));
 	spec = plain();
 	spec.flags = 8;
 	CHECK(dormouse_profile_begin(&spec, &profile, &error) == DORMOUSE_INVALID);

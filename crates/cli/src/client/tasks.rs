@@ -22,13 +22,18 @@ pub(crate) struct TaskList {
     pub(crate) groups: BTreeMap<u32, TaskGroup>,
 }
 
-/// Has times and places taken from now on, as long as the connection lasts.
-pub(crate) fn begin(client: &mut Client, hello: &Hello) -> Outcome<()> {
+/// Has times and places taken from now on, as long as the connection lasts; with `cpu` the CPU time
+/// of each task, too.
+pub(crate) fn begin(client: &mut Client, hello: &Hello, cpu: bool) -> Outcome<()> {
     if !["tasks", "waits"].iter().all(|wanted| hello.ops.iter().any(|op| op == wanted)) {
         let message = format!("its dormouse ({}) does not list tasks", hello.version);
         return Err(Failure::new(Exit::Unsupported, message).hint("build the service with a newer dormouse"));
     }
-    let _begun: WaitsBegun = client.call(Op::Waits(WaitsWish { places: true }))?;
+    let begun: WaitsBegun = client.call(Op::Waits(WaitsWish { places: true, cpu }))?;
+    if cpu && !begun.cpu {
+        let message = format!("its dormouse ({}) takes no CPU time of single tasks", hello.version);
+        return Err(Failure::new(Exit::Unsupported, message).hint("leave out --cpu"));
+    }
     Ok(())
 }
 

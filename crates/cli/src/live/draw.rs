@@ -226,9 +226,9 @@ idle                                       0.0 0.000   0.0             0.0     1
 (process)                                100.0 0.500
 (before)                                       0.100
 ────────────────────────────────────────────────────────────────────────────────
-THREAD                                                          TID ▼CPU % CPU s
-main                                                             10   82.0 0.410
-worker                                                           11    0.0 0.000
+THREAD                                               TID ▼CPU % RUNNABLE % CPU s
+main                                                  10   82.0        8.2 0.410
+worker                                                11    0.0            0.000
 
 q leave  ? help  Enter functions  / filter  s sort  Tab groups/threads
 "

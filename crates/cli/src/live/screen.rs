@@ -43,7 +43,7 @@ impl Pane {
         let (first, events_from, then): (&[usize], usize, &[usize]) = match self {
             Pane::Groups if shows_waits => (&[6, 2, 3, 8, 5, 11, 7, 9, 10, 4], 12, &[1]),
             Pane::Groups => (&[6, 5, 4, 2, 3], 7, &[1]),
-            Pane::Threads => (&[3], 4, &[1, 2]),
+            Pane::Threads => (&[4, 3], 5, &[1, 2]),
         };
         first.iter().copied().chain((events_from..columns).rev()).chain(then.iter().copied()).collect()
     }

@@ -60,6 +60,7 @@ impl Row {
     /// A thread: since counting began, and in the last `interval_ns`.
     pub(crate) fn thread(total: &Thread, recent: &Thread, has_ended: bool, interval_ns: u64) -> Row {
         let mut row = Row::of(total, &total.name, total.cpu_ns, recent.cpu_ns, interval_ns);
+        row.set("runnable_percent", recent.runnable_ns.map(|ns| ratio(ns, interval_ns) * 100.0));
         row.set("ended", has_ended);
         if total.inner_tid == total.tid {
             row.fields.remove("inner_tid");

@@ -40,16 +40,17 @@ const WAIT_COLUMNS: [(&str, &str, Unit); 12] = [
     ("RUNNABLE", "waits.runnable_percent", Unit::Percent),
     ("AWAITING", "waits.await_percent", Unit::Percent),
 ];
-const THREAD_COLUMNS: [(&str, &str, Unit); 4] = [
+const THREAD_COLUMNS: [(&str, &str, Unit); 5] = [
     ("THREAD", "name", Unit::Name),
     ("TID", "tid", Unit::Tid),
     ("CPU %", "cpu_percent", Unit::Percent),
+    ("RUNNABLE %", "runnable_percent", Unit::Percent),
     ("CPU s", "cpu_ns", Unit::Seconds),
 ];
 
 const CPU_FIELDS: &str = "cpu_percent cpu_ns";
 const GROUP_FIELDS: &str = "id name cpu_percent cpu_ns requests_per_s cpu_ns_per_request polls_per_s requests polls alive started finished waits slowest_ns slowest_task";
-const THREAD_FIELDS: &str = "tid inner_tid name cpu_percent cpu_ns";
+const THREAD_FIELDS: &str = "tid inner_tid name cpu_percent cpu_ns runnable_percent runnable_ns";
 
 /// A process between two samples. CPU time is since the first sample, percentages and rates are
 /// of the last interval, and `requests`, `polls` and tasks of groups are since the service began.

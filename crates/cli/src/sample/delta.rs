@@ -33,6 +33,13 @@ impl Delta {
             let usage = before.and_then(|before| before.usage).unwrap_or_default();
             Thread {
                 cpu_ns: thread.cpu_ns - before.map_or(0, |before| before.cpu_ns),
+                // Unless it was known before, what it waited since is not known either.
+                runnable_ns: match before {
+                    Some(before) => {
+                        thread.runnable_ns.zip(before.runnable_ns).map(|(now, b)| now.saturating_sub(b))
+                    }
+                    None => thread.runnable_ns,
+                },
                 usage: thread.usage.map(|now| now.since(usage)),
                 ..thread.clone()
             }
@@ -57,6 +64,11 @@ impl Delta {
             ended,
             inside: last.inside.as_ref().map(|inside| inside_since(inside, first.inside.as_ref())),
         }
+    }
+
+    /// For how long threads waited for a CPU, in all; `None` where the kernel said it of none.
+    pub(crate) fn runnable_ns(&self) -> Option<u64> {
+        self.threads.iter().chain(&self.ended).filter_map(|thread| thread.runnable_ns).reduce(|a, b| a + b)
     }
 
     /// CPU time of threads that no sample shows at both ends of their lives.
@@ -151,7 +163,8 @@ mod tests {
 
     fn thread(tid: u32, start_ticks: u64, cpu_ns: u64, voluntary: u64) -> Thread {
         let usage = Some(Usage { voluntary_switches: voluntary, ..Usage::default() });
-        Thread { tid, inner_tid: tid, start_ticks, name: format!("t{start_ticks}"), cpu_ns, usage }
+        let (name, runnable_ns) = (format!("t{start_ticks}"), Some(2 * cpu_ns));
+        Thread { tid, inner_tid: tid, start_ticks, name, cpu_ns, runnable_ns, usage }
     }
 
     fn sample(seconds: u64, cpu_ns: u64, threads: Vec<Thread>) -> Sample {
@@ -178,6 +191,7 @@ mod tests {
         let delta = window.delta();
         assert_eq!(cpu(&delta), [("t10", 15, false), ("t11", 30, true)]);
         assert_eq!((delta.elapsed_ns, delta.cpu_ns, delta.others_ns()), (2_000_000_000, 50, 5));
+        assert_eq!(delta.runnable_ns(), Some(2 * (15 + 30)));
         // Switches go with their threads: the process's own account has lost those of the second.
         assert_eq!(delta.usage.map(|usage| usage.voluntary_switches), Some(2 + 7));
     }

@@ -16,6 +16,8 @@ use std::collections::HashMap;
 use std::io;
 use std::path::PathBuf;
 
+use dormouse_sys::process::schedstat::Schedstat;
+
 use super::totals::{Sample, Thread, Usage, mono_ns};
 use crate::target::process::{line, read_text, stat_fields};
 use crate::target::{Proc, Process};
@@ -116,8 +118,7 @@ fn thread(path: &std::path::Path) -> Option<Thread> {
         involuntary_switches: number("nonvoluntary_ctxt_switches").unwrap_or(0),
         ..fields.usage
     };
-    let run_ns = read_text(&file("schedstat")).ok();
-    let run_ns = run_ns.as_deref().and_then(|text| text.split_ascii_whitespace().next()?.parse().ok());
+    let account = read_text(&file("schedstat")).ok().as_deref().and_then(Schedstat::parse);
     let own = path.file_name()?.to_str()?.parse().ok()?;
     Some(Thread {
         tid: own,
@@ -125,7 +126,8 @@ fn thread(path: &std::path::Path) -> Option<Thread> {
         start_ticks: fields.start_ticks,
         name: fields.name.to_owned(),
         // 0 where the kernel was built without it.
-        cpu_ns: run_ns.filter(|&ns| ns > 0).unwrap_or(usage.user_ns + usage.system_ns),
+        cpu_ns: account.map(|of| of.run_ns).filter(|&ns| ns > 0).unwrap_or(usage.user_ns + usage.system_ns),
+        runnable_ns: account.and_then(|of| of.runnable_ns),
         usage: Some(usage),
     })
 }

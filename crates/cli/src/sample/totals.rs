@@ -31,6 +31,8 @@ pub(crate) struct Thread {
     pub(crate) start_ticks: u64,
     pub(crate) name: String,
     pub(crate) cpu_ns: u64,
+    /// For how long it waited for a CPU; `None` where the kernel does not say.
+    pub(crate) runnable_ns: Option<u64>,
     /// Absent where `/proc` does not show it.
     #[serde(flatten)]
     pub(crate) usage: Option<Usage>,
@@ -80,6 +82,7 @@ impl Sample {
             start_ticks: 0,
             name: t.name,
             cpu_ns: t.cpu_ns,
+            runnable_ns: t.runnable_ns,
             usage: None,
         };
         Sample {
@@ -98,16 +101,21 @@ impl Sample {
         }
     }
 
-    /// Adds the kernel's part. The agent's CPU times are the better ones; a thread that the agent
-    /// saw and the kernel does not has ended in between.
+    /// Adds the kernel's part. The agent's times are the better ones; a thread that the agent saw
+    /// and the kernel does not has ended in between.
     pub(crate) fn join(&mut self, kernel: Sample) {
         self.usage = kernel.usage;
         self.max_rss_bytes = kernel.max_rss_bytes;
-        let told: HashMap<u32, u64> =
-            self.threads.iter().map(|thread| (thread.inner_tid, thread.cpu_ns)).collect();
-        let best = |thread: Thread| Thread {
-            cpu_ns: told.get(&thread.inner_tid).copied().unwrap_or(thread.cpu_ns),
-            ..thread
+        let told: HashMap<u32, &Thread> =
+            self.threads.iter().map(|thread| (thread.inner_tid, thread)).collect();
+        let best = |thread: Thread| match told.get(&thread.inner_tid) {
+            Some(told) => Thread {
+                cpu_ns: told.cpu_ns,
+                // An older agent tells none.
+                runnable_ns: told.runnable_ns.or(thread.runnable_ns),
+                ..thread
+            },
+            None => thread,
         };
         self.threads = kernel.threads.into_iter().map(best).collect();
     }
@@ -175,7 +183,7 @@ mod tests {
 
     #[test]
     fn agents_threads_go_by_their_inner_number() {
-        let thread = |tid, cpu_ns| ThreadStat { tid, name: String::new(), cpu_ns };
+        let thread = |tid, cpu_ns| ThreadStat { tid, name: String::new(), cpu_ns, runnable_ns: None };
         let mut sample = Sample::of_agent(Stat {
             mono_ns: 1,
             took_ns: 0,
@@ -187,10 +195,18 @@ mod tests {
             dropped: 0,
             clock: None,
         });
-        let thread =
-            Thread { tid: 6114, inner_tid: 3, start_ticks: 1, name: "brew".into(), cpu_ns: 5, usage: None };
+        let thread = Thread {
+            tid: 6114,
+            inner_tid: 3,
+            start_ticks: 1,
+            name: "brew".into(),
+            cpu_ns: 5,
+            runnable_ns: Some(2),
+            usage: None,
+        };
         sample.join(Sample { cpu_ns: 9, threads: vec![thread], ..Sample::default() });
         let [thread] = &sample.threads[..] else { panic!("one thread is seen: {sample:?}") };
         assert_eq!((thread.tid, thread.inner_tid, thread.cpu_ns), (6114, 3, 7));
+        assert_eq!(thread.runnable_ns, Some(2), "the agent did not tell");
     }
 }

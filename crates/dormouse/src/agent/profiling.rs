@@ -109,7 +109,7 @@ fn refusal(why: ProfileError) -> WireError {
     let code = match why {
         ProfileError::Globs(_) => Code::BadGlob,
         ProfileError::NoGroup { .. } => Code::NoGroup,
-        ProfileError::Rate { .. } => Code::BadRequest,
+        ProfileError::Rate { .. } | ProfileError::Unwind { .. } => Code::BadRequest,
         ProfileError::Unavailable(_) => Code::NoProfile,
     };
     let near = match &why {

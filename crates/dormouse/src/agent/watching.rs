@@ -14,7 +14,7 @@
 use std::collections::VecDeque;
 
 use dormouse_breakpoints::{Error, WatchHit};
-use dormouse_sys::{Capability, perf};
+use dormouse_sys::Capability;
 
 use crate::group::Group;
 use crate::watch::Watch;
@@ -75,10 +75,14 @@ pub(super) fn group_name(id: u32) -> Option<String> {
 pub(super) fn capability() -> Capability {
     const NAME: &str = "watch.inside";
     let outside = "have root of the host watch it from outside, by the same `dormouse watch`";
-    // Under a filter the question itself may end the process.
-    if perf::is_filtered() {
-        let detail = "system calls pass a filter, which may end the process for perf_event_open";
-        return Capability::unavailable(NAME, detail).with_fix(outside);
+    // Before the registers: under a filter that question itself may end the process.
+    match dormouse_breakpoints::refusal() {
+        Some(why @ Error::Signal(_)) => {
+            let fix = "install other handlers of SIGTRAP before the first watch and none after it, or watch from outside";
+            return Capability::unavailable(NAME, why.to_string()).with_fix(fix);
+        }
+        Some(why) => return Capability::unavailable(NAME, why.to_string()).with_fix(outside),
+        None => {}
     }
     match dormouse_breakpoints::free_registers(rustix::thread::gettid().as_raw_pid().cast_unsigned()) {
         Ok(free) if free > SPARE as usize => {

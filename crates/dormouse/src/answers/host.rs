@@ -1,6 +1,7 @@
 //! The process that the agent serves: its identity, its threads and groups, and the checks of
 //! `doctor`.
 
+use dormouse_sys::process::{identity, schedstat::Schedstat};
 use dormouse_sys::{Capability, State, records, thread};
 use dormouse_waits::GroupWaits;
 
@@ -96,7 +97,9 @@ pub(crate) fn stat(counting: Option<&ClientEvents>, waits: Option<&mut ClientWai
     if let Some(waits) = waits {
         waits.tell(&mut best.groups, &times, counting.is_some_and(ClientEvents::is_counting));
     }
+    // Outside of the snapshot, which is to be quick: files, each read once.
     for thread in &mut best.threads {
+        thread.runnable_ns = Schedstat::of_own(thread.tid).and_then(|said| said.runnable_ns);
         thread.name = crate::trace::thread_name(thread.tid);
     }
     best.keys_on = dormouse_keys::list(|k| k.key.is_enabled()).into_iter().filter(|&on| on).count();
@@ -121,7 +124,7 @@ fn snapshot(counting: Option<&ClientEvents>, has_times: bool) -> (Stat, Vec<Grou
         .into_iter()
         .filter_map(|tid| {
             let cpu_ns = dormouse_clock::thread_cpu_ns_of(tid)?;
-            Some(ThreadStat { tid, name: String::new(), cpu_ns })
+            Some(ThreadStat { tid, name: String::new(), cpu_ns, runnable_ns: None })
         })
         .collect();
     let process_cpu_ns = dormouse_clock::process_cpu_ns();
@@ -215,6 +218,22 @@ fn proc_check() -> Option<Capability> {
     Some(Capability::unavailable("host.proc", detail).with_fix("mount /proc where the service runs"))
 }
 
+/// Whether the kernel says for how long threads wait for a CPU. Of this thread, which has run.
+fn runnable_check() -> Capability {
+    const NAME: &str = "host.schedstat";
+    match Schedstat::of_own(identity::tid()) {
+        Some(Schedstat { runnable_ns: Some(_), .. }) => {
+            Capability::ok(NAME, "the kernel tells how long each thread waited for a CPU")
+        }
+        Some(_) => Capability::limited(NAME, "the kernel does not count how long threads wait for a CPU")
+            .with_fix("boot it with `delayacct`, or with CONFIG_SCHEDSTATS"),
+        None => {
+            Capability::limited(NAME, "/proc has no schedstat: how long threads wait for a CPU is not known")
+                .with_fix("mount /proc where the service runs, on a kernel with CONFIG_SCHED_INFO")
+        }
+    }
+}
+
 /// All checks, with those of what the agent has: watches, and its place.
 pub(crate) fn doctor(watches: Capability, place: Option<Capability>) -> Doctor {
     let rings = match records::dropped() {
@@ -229,6 +248,7 @@ pub(crate) fn doctor(watches: Capability, place: Option<Capability>) -> Doctor {
         .chain(crate::environment::capabilities())
         .chain(dormouse_clock::capability())
         .chain([watches, dormouse_profile::capability(), clock_cost(), rings, threads_check()])
+        .chain([runnable_check()])
         .chain(dormouse_waits::capability())
         .chain(proc_check())
         .chain(place)

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use dormouse_waits::{GroupWaits, Placing, Waiting};
+use dormouse_waits::{CpuTaking, GroupWaits, Placing, Waiting};
 
 use crate::registry::MAX_GROUPS;
 use crate::wire::{GroupRow, WaitsBegun, WaitsRow, WaitsWish};
@@ -24,6 +24,7 @@ pub(crate) fn memory() -> usize {
 pub(crate) struct ClientWaits {
     _waiting: Waiting,
     _placing: Option<Placing>,
+    _cpu: Option<CpuTaking>,
     /// The sums of each group that the client has been told. A look at waits that go on is wrong by
     /// less than it takes; the next one shall not be behind it.
     told: HashMap<u32, [u64; 3]>,
@@ -35,8 +36,9 @@ impl ClientWaits {
         let waiting = Waiting::start()?;
         // Without memory for places there are times.
         let placing = wish.places.then(Placing::start).and_then(Result::ok);
-        let begun = WaitsBegun { places: placing.is_some() };
-        Ok((Self { _waiting: waiting, _placing: placing, told: HashMap::new() }, begun))
+        let cpu = wish.cpu.then(CpuTaking::start);
+        let begun = WaitsBegun { places: placing.is_some(), cpu: cpu.is_some() };
+        Ok((Self { _waiting: waiting, _placing: placing, _cpu: cpu, told: HashMap::new() }, begun))
     }
 
     /// Tells the times of these groups. `has_cpu`: the groups' CPU time is counted.

@@ -61,8 +61,8 @@ impl ProfileSpec {
     }
 
     /// Finds callers in code without frame pointers, too, by copies of stacks and the tables of
-    /// exceptions (feature `unwind`): of CPU time. The process keeps the tables of all its code in
-    /// memory meanwhile.
+    /// exceptions (feature `unwind`): of CPU time, and of the part of wall time on a CPU. The
+    /// process keeps the tables of all its code in memory meanwhile.
     pub fn unwind(mut self) -> Self {
         self.options.unwind = true;
         self

@@ -127,6 +127,10 @@ pub struct ThreadStat {
     pub name: String,
     /// CPU time.
     pub cpu_ns: u64,
+    /// For how long it was runnable and waited for a CPU, in nanoseconds, without a wait that goes
+    /// on. Absent where the kernel does not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub runnable_ns: Option<u64>,
 }
 
 /// Answer to `events`.

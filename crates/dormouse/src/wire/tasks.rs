@@ -65,6 +65,10 @@ pub struct TaskColumns {
     pub wakes: Vec<u64>,
     /// Whether something has a waker of the task.
     pub has_waker: Vec<bool>,
+    /// Their CPU times since somebody asks for them, null for a task whose poll goes on since
+    /// before; empty if nobody does.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cpu_ns: Vec<Option<u64>>,
     /// The numbers of the places where they wait; empty if no task has one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub places: Vec<Vec<u32>>,
@@ -112,6 +116,7 @@ pub struct TaskRow {
     pub polls: u64,
     pub wakes: u64,
     pub has_waker: bool,
+    pub cpu_ns: Option<u64>,
     pub places: Vec<u32>,
 }
 
@@ -120,6 +125,7 @@ impl TaskColumns {
     pub fn of(tasks: Vec<LivingTask>) -> Self {
         let mut all = Self::default();
         let have_places = tasks.iter().any(|task| !task.places.is_empty());
+        let have_cpu = tasks.iter().any(|task| task.cpu_ns.is_some());
         for task in tasks {
             all.task.push(task.task);
             all.group.push(task.group);
@@ -132,6 +138,9 @@ impl TaskColumns {
             all.polls.push(task.polls);
             all.wakes.push(task.wakes);
             all.has_waker.push(task.has_waker);
+            if have_cpu {
+                all.cpu_ns.push(task.cpu_ns);
+            }
             if have_places {
                 all.places.push(task.places);
             }
@@ -145,6 +154,9 @@ impl TaskColumns {
         if self.places.is_empty() {
             self.places.resize_with(count, Vec::new);
         }
+        if self.cpu_ns.is_empty() {
+            self.cpu_ns.resize(count, None);
+        }
         let lengths = [
             self.group.len(),
             self.age_ns.len(),
@@ -156,9 +168,10 @@ impl TaskColumns {
             self.polls.len(),
             self.wakes.len(),
             self.has_waker.len(),
+            self.cpu_ns.len(),
             self.places.len(),
         ];
-        if lengths != [count; 11] {
+        if lengths != [count; 12] {
             return None;
         }
         let mut places = self.places.into_iter();
@@ -174,6 +187,7 @@ impl TaskColumns {
             polls: self.polls[at],
             wakes: self.wakes[at],
             has_waker: self.has_waker[at],
+            cpu_ns: self.cpu_ns[at],
             places: places.next().unwrap_or_default(),
         }))
     }
@@ -196,6 +210,7 @@ mod tests {
             polls: 4,
             wakes: 5,
             has_waker: task > 1,
+            cpu_ns: (task > 1).then_some(places.len() as u64).filter(|&ns| ns > 0),
             places,
         }
     }
@@ -211,6 +226,8 @@ mod tests {
             assert_eq!((rows[0].task, rows[0].age_ns, rows[0].has_waker), (1, None, false));
             let second = (rows[1].age_ns, rows[1].state, rows[1].await_ns, rows[1].wakes, &rows[1].places);
             assert_eq!(second, (Some(100), WireTaskState::Runnable, 50, 5, &places));
+            assert_eq!(text.contains("cpu_ns"), !places.is_empty(), "a column only where there is one");
+            assert_eq!((rows[0].cpu_ns, rows[1].cpu_ns.is_some()), (None, !places.is_empty()));
         }
     }
 

@@ -11,6 +11,10 @@ pub struct WaitsWish {
     /// that a leaf takes.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub places: bool,
+    /// Whether the CPU time of each task is taken, too: two reads of the thread's clock for each
+    /// poll.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub cpu: bool,
 }
 
 /// Answer to `waits`.
@@ -19,6 +23,9 @@ pub struct WaitsBegun {
     /// Whether places are taken: a service may not know how.
     #[serde(default)]
     pub places: bool,
+    /// Whether the CPU time of each task is: likewise.
+    #[serde(default)]
+    pub cpu: bool,
 }
 
 /// The times of one group, in nanoseconds, since anybody had them taken. No number goes back from

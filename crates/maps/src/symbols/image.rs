@@ -123,8 +123,12 @@ impl Readable {
 /// Whether `symbol` is the name, with its path, of the function that debug information calls
 /// `outer`. They begin at the same address; several functions with the same code may do that.
 fn is_path_of(symbol: &Frame, outer: &Frame) -> bool {
-    let own = outer.function.trim_start_matches('{');
-    let own = own.split(['<', '#', '}', '(']).next().unwrap_or_default();
+    let own = match outer.function.strip_prefix('{') {
+        // The bodies of async functions and blocks have names of their own there, `{async_fn#0}`;
+        // in symbols they are closures, as `{{closure}}` or `{closure#0}`.
+        Some(_) => "{closure",
+        None => outer.function.split(['<', '(']).next().unwrap_or_default(),
+    };
     symbol.offset == outer.offset && symbol.function.contains(own)
 }
 
@@ -151,4 +155,29 @@ fn vdso(pid: u32, mapping: &Mapping<Region>) -> io::Result<File> {
     let mut file = memory()?;
     file.write_all(&code)?;
     Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_symbol_has_the_path_of_its_function() {
+        let frame = |function: &str| Frame { function: function.into(), offset: Some(4), source: None };
+        let pours = ["tea::pour::{{closure}}", "tea::pour::{closure#0}"];
+        for (own, symbols, is_its) in [
+            ("{async_fn#0}", &pours[..], true),
+            ("{async_block#1}<u64>", &pours, true),
+            ("{closure#0}", &pours, true),
+            ("pour", &["tea::pour", "tea::pour<u8>"], true),
+            ("pour<u8>", &["tea::pour"], true),
+            ("brew", &pours, false),
+            ("{async_fn#0}", &["tea::pour"], false),
+        ] {
+            for symbol in symbols {
+                assert_eq!(is_path_of(&frame(symbol), &frame(own)), is_its, "{own} {symbol}");
+                assert!(!is_path_of(&Frame { offset: Some(5), ..frame(symbol) }, &frame(own)), "{own}");
+            }
+        }
+    }
 }

@@ -20,6 +20,10 @@ pub(super) struct Duty {
 impl Duty {
     /// Begins a profile.
     pub(super) fn start(&mut self, number: u64, options: &Options) -> Result<(), Error> {
+        if options.unwind && options.kind != ProfileKind::Cpu {
+            let why = "stacks without frame pointers are followed in profiles of CPU time alone";
+            return Err(Error::Unavailable(why.into()));
+        }
         match options.kind {
             ProfileKind::Cpu => {
                 let mut sampler = self.cpu.take().map_or_else(cpu::Sampler::new, Ok)?;

@@ -1,9 +1,11 @@
 //! The process as a whole: its identity, its locks, the handlers of a fork, and its
 //! threads.
 //!
-//! Each file relies on those before it: `identity`, `lock`, `fork`, `threads`.
+//! Each file relies on those before it: `identity`, `lock`, `fork`, `schedstat`,
+//! `threads`.
 
 pub mod fork;
 pub mod identity;
 pub mod lock;
+pub mod schedstat;
 pub mod threads;

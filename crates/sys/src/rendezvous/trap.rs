@@ -105,6 +105,11 @@ extern "C" fn tell_sampler(trap: &PerfTrap) {
     watcher(trap);
 }
 
+/// Whether this copy has made the signal ours, with [`install`], [`watch`] or [`sample`].
+pub fn is_used() -> bool {
+    [&RESOLVER, &WATCHER, &SAMPLER].into_iter().any(|of| !of.load(Ordering::Relaxed).is_null())
+}
+
 /// The present action of the signal.
 pub fn disposition() -> io::Result<Disposition> {
     Ok(match present()?.sa_sigaction {

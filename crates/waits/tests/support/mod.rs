@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::task::{Context, Poll, RawWaker, RawWakerVTable, Waker};
 
-use dormouse_waits::{TaskWaits, Who};
+use dormouse_waits::{LivingTask, TaskWaits, Who, living};
 
 /// A number that no other task of the process has.
 pub(crate) fn number() -> u64 {
@@ -27,7 +27,12 @@ pub(crate) struct Timed<F> {
 
 impl<F> Timed<F> {
     pub(crate) fn new(group: u32, future: F) -> Self {
-        let who = Who { task: number(), group };
+        Self::numbered(number(), group, future)
+    }
+
+    /// With a number that [`number`] gave.
+    pub(crate) fn numbered(task: u64, group: u32, future: F) -> Self {
+        let who = Who { task, group };
         Self { future: Box::pin(future), who, waits: TaskWaits::begun(who) }
     }
 }
@@ -44,6 +49,11 @@ impl<F: Future> Future for Timed<F> {
 /// A future as a task of a group of its own.
 pub(crate) fn timed<F: Future>(future: F) -> Timed<F> {
     Timed::new(3, future)
+}
+
+/// The task of that number, which is there.
+pub(crate) fn living_task(number: u64) -> LivingTask {
+    living().find(|task| task.task == number).unwrap()
 }
 
 /// A runtime's task that counts its wakers, and how often they wake it.

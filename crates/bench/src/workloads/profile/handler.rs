@@ -37,13 +37,18 @@ pub(super) fn rows(bench: &mut Bench) {
         on_a_thread(move || all(PROF, bursts, |_| Ok(())))
     });
     let drained = Spec::new("sample/drain", "ns").per("sample").with("of", "dormouse");
-    bench.sample([spec("dormouse"), drained], move || {
-        let [took, drained, _] = ours(bursts, false)?;
-        Ok([took, drained])
+    let start = |name: &str| Spec::new(format!("start/{name}"), "us").wall().with("threads", 1);
+    bench.sample([spec("dormouse"), drained, start("plain")], move || {
+        let Sampled { took, drained, started, .. } = ours(bursts, false)?;
+        Ok([took, drained, started])
     });
     let drained = Spec::new("sample/drain-unwind", "ns").per("sample").with("of", "dormouse");
     let copied = Spec::new("sample/copied", "bytes").per("sample").with("of", "dormouse");
-    bench.sample([spec("dormouse-unwind"), drained, copied], move || ours(bursts, true));
+    let callers = Spec::new("sample/callers", "frames").per("sample").with("of", "dormouse-unwind");
+    bench.sample([spec("dormouse-unwind"), drained, copied, callers, start("unwind")], move || {
+        let Sampled { took, drained, copied, callers, started } = ours(bursts, true)?;
+        Ok([took, drained, copied, callers, started])
+    });
     bench.sample(spec("pprof-frame-pointer"), move || {
         let guard = pprof::ProfilerGuard::new(PEERS_HZ)?;
         let took = on_a_thread(move || all(PROF, bursts, |_| Ok(())))?;
@@ -74,6 +79,7 @@ pub(super) fn compare(bench: &mut Bench) {
         "handler/pprof-tables",
     );
     bench.minus("sample/unwind", "sample/drain-unwind", "sample/drain");
+    bench.minus("start/tables", "start/unwind", "start/plain");
     bench.at_most("a sample of 32 calls in at most 0.5 us", "handler/dormouse", 500.0);
     bench.at_most(
         "at most a tenth of pprof-rs by frame pointers",
@@ -104,23 +110,43 @@ fn on_a_thread<T: Send>(work: impl FnOnce() -> Result<T, Failure> + Send) -> Res
     })
 }
 
-/// A sample for us, its part of what our thread used, and the bytes of the stack above this.
-fn ours(bursts: u64, unwind: bool) -> Result<[f64; 3], Failure> {
+/// A sample of ours.
+struct Sampled {
+    /// Nanoseconds of its signal, and its part of what our thread used.
+    took: f64,
+    drained: f64,
+    /// The bytes of the stack above this, and the frames that were found.
+    copied: f64,
+    callers: f64,
+    /// Microseconds for the begin of the profile.
+    started: f64,
+}
+
+fn ours(bursts: u64, unwind: bool) -> Result<Sampled, Failure> {
     on_a_thread(move || {
         let here = 0_u64;
         let bytes = (dormouse_sys::rseq::thread_pointer() as usize).saturating_sub((&raw const here).addr());
         let mut options = Options::default();
         options.hz = PEERS_HZ.unsigned_abs();
         options.unwind = unwind;
+        let begun = Instant::now();
         let profiling = Profiling::start(&options)?;
+        let started = begun.elapsed().as_nanos() as f64 / 1e3;
         let signal = TimerSignal::of_this_thread()?;
         let used = || sampler_cpu().ok_or_else(|| Failure::from("no thread named dormouse-profile"));
         let before = used()?;
         let took = all(signal, bursts, |sent| received(&profiling, sent))?;
         let drained = used()?.saturating_sub(before);
         let profile = profiling.read();
-        deep_enough(profile.samples.iter().map(|sample| profile.stack(sample.stack).count()).max())?;
-        Ok([took, drained.as_nanos() as f64 / (bursts * BURST) as f64, bytes as f64])
+        let deepest = profile.samples.iter().map(|sample| profile.stack(sample.stack).count()).max();
+        deep_enough(deepest)?;
+        Ok(Sampled {
+            took,
+            drained: drained.as_nanos() as f64 / (bursts * BURST) as f64,
+            copied: bytes as f64,
+            callers: deepest.unwrap_or(0) as f64,
+            started,
+        })
     })
 }
 

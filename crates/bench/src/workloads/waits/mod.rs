@@ -5,6 +5,7 @@
 //! `tokio-console` needs a runtime that is built with `tokio_unstable`, so it is none of this run.)
 //! There is no origin.
 
+mod contention;
 mod listing;
 mod long_polls;
 mod passers;
@@ -24,6 +25,7 @@ pub(crate) fn run(bench: &mut Bench) {
     bench.measure("reps", bench.plan(100, 6));
     reading::rows(bench);
     listing::rows(bench);
+    contention::rows(bench);
     bench.measure("readings", bench.plan(20, 3));
     bench.say("long polls");
     long_polls::rows(bench);
@@ -38,5 +40,6 @@ pub(crate) fn run(bench: &mut Bench) {
     bench.at_most("all tasks are listed within a second", listing::ALL, 1000.0);
     bench.at_most("looks for long polls add nothing to a poll", "wake-added/account-watched", 2.0);
     long_polls::compare(bench);
+    bench.at_most("a thread runs or is runnable, to 2 %", contention::APART, 2.0);
     bench.explain(include_str!("notes.txt"));
 }

@@ -1,12 +1,11 @@
 //! The file that a trace goes to: whole or not at all, and never in the place of something else.
 
-use std::fs::{self, File, Permissions};
+use std::fs::{self, File};
 use std::io::{self, BufWriter};
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use dormouse_maps::faults::{self, FaultOp as Op, FaultWriteError as WriteError, FaultWriter as Writer};
-use tempfile::NamedTempFile;
+use tempfile::TempPath;
 
 use crate::exit::{Failure, Outcome};
 use crate::new_file::cannot_write;
@@ -15,7 +14,8 @@ use crate::new_file::cannot_write;
 #[derive(Debug)]
 pub(super) struct TraceFile {
     path: PathBuf,
-    writer: Writer<BufWriter<NamedTempFile>>,
+    beside: TempPath,
+    writer: Writer<BufWriter<File>>,
 }
 
 impl TraceFile {
@@ -24,13 +24,14 @@ impl TraceFile {
         refuse_another(path)?;
         let directory =
             path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let file = tempfile::Builder::new()
+        // Opened here, and written as a plain file, because the errors of a `NamedTempFile` name
+        // our own file, which means nothing to the person.
+        let (file, beside) = tempfile::Builder::new()
             .prefix(".dormouse-record-")
-            // As of any file that a program makes, less what the user's mask takes away.
-            .permissions(Permissions::from_mode(0o666))
-            .tempfile_in(directory)
-            .map_err(|error| cannot_write(path, &error))?;
-        Ok(Self { path: path.to_owned(), writer: Writer::new(BufWriter::new(file)) })
+            .make_in(directory, |beside| File::options().write(true).create_new(true).open(beside))
+            .map_err(|error| cannot_write(path, &error))?
+            .into_parts();
+        Ok(Self { path: path.to_owned(), beside, writer: Writer::new(BufWriter::new(file)) })
     }
 
     /// Adds `op`; whether there is room for more.
@@ -47,10 +48,10 @@ impl TraceFile {
     pub(super) fn finish(self) -> Outcome<()> {
         let fails = |error: &io::Error| cannot_write(&self.path, error);
         let buffer = self.writer.finish().map_err(|error| fails(&error))?;
-        let file = buffer.into_inner().map_err(|error| fails(error.error()))?;
+        drop(buffer.into_inner().map_err(|error| fails(error.error()))?);
         // Much may have happened to the place since.
         refuse_another(&self.path)?;
-        file.persist(&self.path).map(drop).map_err(|error| fails(&error.error))
+        self.beside.persist(&self.path).map(drop).map_err(|error| fails(&error.error))
     }
 }
 
@@ -121,6 +122,7 @@ mod tests {
         for place in ["/proc/self/x", "/nowhere/x"] {
             let said = message(TraceFile::create(Path::new(place)));
             assert!(said.contains(place) && said.contains("-o"), "{said}");
+            assert!(!said.contains(".dormouse-record"), "our own file is nobody's concern: {said}");
         }
     }
 }

@@ -14,7 +14,7 @@ use crate::sample::totals::{Inside, Usage};
 
 const GROUP_FIELDS: &str =
     "id name cpu_ns cpu_percent requests cpu_ns_per_request polls entries alive started finished waits";
-const THREAD_FIELDS: &str = "tid inner_tid name ended cpu_ns cpu_percent user_ns system_ns voluntary_switches involuntary_switches minor_faults major_faults";
+const THREAD_FIELDS: &str = "tid inner_tid name ended cpu_ns cpu_percent runnable_ns runnable_percent user_ns system_ns voluntary_switches involuntary_switches minor_faults major_faults";
 
 /// One interval, or the total.
 #[derive(Serialize)]
@@ -67,6 +67,8 @@ struct Bounds<'a> {
 struct Process<'a> {
     cpu_ns: u64,
     cpus_used: f64,
+    /// For how long its threads waited for a CPU, in all; null where the kernel does not say.
+    runnable_ns: Option<u64>,
     #[serde(flatten)]
     usage: Option<Usage>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -125,6 +127,7 @@ impl<'a> Figures<'a> {
             process: Process {
                 cpu_ns: delta.cpu_ns,
                 cpus_used: ratio(delta.cpu_ns, delta.elapsed_ns),
+                runnable_ns: delta.runnable_ns(),
                 usage: delta.usage,
                 max_rss_bytes: delta.max_rss_bytes,
                 counts: counts(source, &account.process, OF_GROUPS),

@@ -19,6 +19,10 @@ use crate::text::clean;
 const WAITS: &str = "times of tasks are known from their first poll on, latencies of requests that began since; \
                      P50, P90 and P99 are within 19 %";
 
+/// The bound of the times that threads wait for a CPU.
+const RUNNABLE: &str = "threads are runnable while they wait for a CPU, by the kernel's account: a wait that goes on \
+                        is not in it yet";
+
 /// The time between the readings of groups and of the process that needs no word.
 const NOTABLE_SKEW_NS: u64 = 1_000_000;
 
@@ -48,11 +52,13 @@ const WAIT_COLUMNS: [(&str, &str, Unit); 15] = [
     ("AWAITING", "waits.await_ns", Unit::Time),
     ("%", "waits.await_percent", Unit::Percent),
 ];
-const THREAD_COLUMNS: [(&str, &str, Unit); 9] = [
+const THREAD_COLUMNS: [(&str, &str, Unit); 11] = [
     ("THREAD", "name", Unit::Name),
     ("TID", "tid", Unit::Tid),
     ("CPU ms", "cpu_ns", Unit::Ms),
     ("CPU %", "cpu_percent", Unit::Percent),
+    ("RUNNABLE ms", "runnable_ns", Unit::Ms),
+    ("%", "runnable_percent", Unit::Percent),
     ("USER ms", "user_ns", Unit::Ms),
     ("KERNEL ms", "system_ns", Unit::Ms),
     ("SWITCHES", "switches", Unit::Whole),
@@ -104,6 +110,9 @@ fn process(delta: &Delta) -> Table {
     if let Some(percent) = delta.inside.as_ref().and_then(Inside::coverage_percent) {
         figure(&mut table, Digits::All.percent(percent), "%", "CPU time in groups", "");
     }
+    if let Some(ns) = delta.runnable_ns() {
+        figure(&mut table, ms(ns), "ms", "runnable", "its threads waited for a CPU");
+    }
     usage_figures(&mut table, delta.usage.as_ref());
     if let Some(bytes) = delta.max_rss_bytes {
         figure(&mut table, mib(bytes), "MiB", "maximum resident size", "since its start");
@@ -143,6 +152,10 @@ fn bounds(account: &Account<'_>) -> Vec<String> {
             short(TICK_NS)
         )
     }];
+    lines.push(match delta.runnable_ns() {
+        Some(_) => RUNNABLE.to_owned(),
+        None => "this kernel does not say how long threads wait for a CPU".to_owned(),
+    });
     if delta.usage.is_some() {
         lines.push(format!("user and kernel mode are counted in ticks of {}", short(TICK_NS)));
     }

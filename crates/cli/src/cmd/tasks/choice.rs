@@ -19,6 +19,7 @@ pub(super) enum Sort {
     Polls,
     Wakes,
     Busy,
+    Cpu,
     Group,
 }
 
@@ -44,6 +45,9 @@ impl Choice {
         let ns = |length: Option<Duration>| {
             length.map_or(0, |length| u64::try_from(length.as_nanos()).unwrap_or(u64::MAX))
         };
+        if args.sort == Sort::Cpu && !args.cpu {
+            return Err(Failure::new(Exit::Usage, "CPU time is sorted by where it is taken: add --cpu"));
+        }
         Ok(Choice {
             groups: args.group.as_ref().map(parse).transpose()?,
             states: args.state.iter().map(|&state| state.into()).collect(),
@@ -92,6 +96,7 @@ impl Choice {
             Sort::Polls => task.polls,
             Sort::Wakes => task.wakes,
             Sort::Busy => task.poll_ns,
+            Sort::Cpu => task.cpu_ns.unwrap_or(0),
         }
     }
 }

@@ -61,7 +61,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DURATION", value_parser = parse_positive)]
     waiting: Option<Duration>,
     /// The first ones: the longest in their state (for), the oldest (age), those with most polls,
-    /// wakes or time in polls (busy), or by group
+    /// wakes, time in polls (busy) or CPU time (cpu, with --cpu), or by group
     #[arg(long, value_name = "BY", default_value = "for", hide_possible_values = true)]
     sort: Sort,
     /// At most so many tasks
@@ -71,6 +71,10 @@ pub(crate) struct Args {
     /// nothing, as any runtime may do, and its place is known then
     #[arg(long)]
     wake: bool,
+    /// Also show the CPU time of each task since the command began: CPU. To take it costs two reads
+    /// of the thread's clock for each poll
+    #[arg(long)]
+    cpu: bool,
     /// Show how many tasks wait at which place instead, by group
     #[arg(long, conflicts_with_all = ["sort", "limit"])]
     tree: bool,
@@ -106,15 +110,13 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
         return long_polls::run(args, threshold, &choice, context);
     }
     let (mut client, hello) = Client::open(&args.target, context.patience)?;
-    tasks::begin(&mut client, &hello)?;
-    let known_ns = if args.wake {
+    tasks::begin(&mut client, &hello, args.cpu)?;
+    if args.wake {
         let woken = tasks::wake(&mut client, &hello)?;
         say(format_args!("{DIM}{} woken{DIM:#}", count(woken, "task")));
-        // They are to be polled first.
-        0
-    } else {
-        tasks::taken_ns(&mut client)?
-    };
+    }
+    // Those that were woken are to be polled first, and CPU time is taken from now on.
+    let known_ns = if args.wake || args.cpu { 0 } else { tasks::taken_ns(&mut client)? };
     // A file's have been taken.
     let length = if client.file().is_some() { Duration::ZERO } else { args.length.unwrap_or(LENGTH) };
     await_times(&mut client, length.saturating_sub(Duration::from_nanos(known_ns)))?;
@@ -188,7 +190,7 @@ mod tests {
         let mut busy = task(2, 1, WireTaskState::Runnable, 2_000_000_000);
         (busy.poll_ns, busy.wakes, busy.polls) = (9_000, 7, 2);
         let mut polled = task(3, 2, WireTaskState::Polled, 7_000_000_000);
-        polled.age_ns = Some(8_000_000_000);
+        (polled.age_ns, polled.cpu_ns) = (Some(8_000_000_000), Some(1));
         let list = list(vec![old, busy, polled]);
         let choice = Choice::new(&args(line).unwrap()).unwrap();
         let mut listing = Listing::new((7, "tea".into()), 1, Duration::ZERO, &list);
@@ -204,6 +206,7 @@ mod tests {
             ("tasks tea --sort polls", &[3, 2, 1]),
             ("tasks tea --sort wakes", &[2, 3, 1]),
             ("tasks tea --sort busy", &[2, 3, 1]),
+            ("tasks tea --cpu --sort cpu", &[3, 1, 2]),
             ("tasks tea --sort group", &[3, 1, 2]),
             ("tasks tea --state awaiting", &[1]),
             ("tasks tea --state polled,runnable", &[3, 2]),
@@ -235,6 +238,7 @@ mod tests {
             assert!(args(&format!("tasks {wrong}")).is_err(), "{wrong}");
         }
         assert!(Choice::new(&args("tasks tea --group a{").unwrap()).is_err());
+        assert!(Choice::new(&args("tasks tea --sort cpu").unwrap()).is_err());
         assert_eq!(args("tasks tea --for 0s").unwrap().length, Some(Duration::ZERO));
     }
 }

@@ -36,6 +36,10 @@ struct TaskDocument<'a> {
     await_ns: u64,
     polls: u64,
     wakes: u64,
+    /// CPU time since somebody asked for it; absent where nobody did, or the poll goes on since
+    /// before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cpu_ns: Option<u64>,
     /// False for one that awaits: nothing can wake it.
     has_waker: bool,
     /// Where its leaves have taken wakers: where it waits, or has waited before this poll.
@@ -79,6 +83,7 @@ impl<'a> TaskDocument<'a> {
             await_ns: of.await_ns,
             polls: of.polls,
             wakes: of.wakes,
+            cpu_ns: of.cpu_ns,
             has_waker: of.has_waker,
             places: &of.places,
         }

@@ -136,6 +136,7 @@ pub(crate) mod tests {
             for_ns,
             poll_ns: 1_000,
             runnable_ns: 0,
+            cpu_ns: None,
             await_ns: for_ns,
             polls: 3,
             wakes: 2,

@@ -33,14 +33,18 @@ fn table(listing: &Listing<'_>) -> Table {
     // A column only where it says something.
     let places: Vec<String> = listing.tasks.iter().map(|task| place(listing, task)).collect();
     let has_places = places.iter().any(|place| !place.is_empty());
+    let has_cpu = listing.tasks.iter().any(|task| task.cpu_ns.is_some());
     let titles = [">TASK", "GROUP", ">AGE", "STATE", ">FOR", ">POLLS", ">WAKES", ">BUSY"];
-    let mut table = Table::new(titles.into_iter().chain(has_places.then_some("PLACE")));
+    let more = has_cpu.then_some(">CPU").into_iter().chain(has_places.then_some("PLACE"));
+    let mut table = Table::new(titles.into_iter().chain(more));
     for (task, place) in listing.tasks.iter().zip(places) {
         let age = match task.age_ns {
             Some(age) => short(age),
             None => format!(">{}", short(listing.taken_ns.max(task.for_ns))),
         };
-        table.row([
+        // Empty: its poll goes on since before.
+        let cpu = has_cpu.then(|| task.cpu_ns.map(short).unwrap_or_default());
+        let cells = [
             task.task.to_string(),
             name(listing.group(task)),
             age,
@@ -49,8 +53,8 @@ fn table(listing: &Listing<'_>) -> Table {
             task.polls.to_string(),
             task.wakes.to_string(),
             short(task.poll_ns),
-            place,
-        ]);
+        ];
+        table.row(cells.into_iter().chain(cpu).chain([place]).collect::<Vec<_>>());
     }
     table
 }

@@ -11,7 +11,9 @@ fn group(id: u32, name: &str, cpu_ns: u64, entries: u64) -> GroupRow {
 }
 
 fn thread(tid: u32, name: &str, cpu_ns: u64) -> ThreadStat {
-    ThreadStat { tid, name: name.into(), cpu_ns }
+    // The first thread alone has an account of its waits.
+    let runnable_ns = (tid == 10).then_some(cpu_ns / 10);
+    ThreadStat { tid, name: name.into(), cpu_ns, runnable_ns }
 }
 
 /// CPU percent and nanoseconds.
@@ -144,9 +146,9 @@ idle              0.0  0.000    0.0               0.0      1
 (process)       100.0  0.500
 (before)               0.100
 
-THREAD  TID  CPU %  CPU s
-main     10   82.0  0.410
-worker   11    0.0  0.000
+THREAD  TID  CPU %  RUNNABLE %  CPU s
+main     10   82.0         8.2  0.410
+worker   11    0.0              0.000
 "
     );
 }
@@ -166,6 +168,8 @@ fn json_has_units_in_key_names() {
     assert_eq!(json["groups"][1]["polls_per_s"], 2000.0);
     assert_eq!(json["groups"][1]["cpu_percent"], 20.0);
     assert_eq!(json["threads"][0]["cpu_ns"], 410_000_000);
+    assert_eq!(json["threads"][0]["runnable_ns"], 41_000_000);
+    assert!(json["threads"][1]["runnable_ns"].is_null(), "not known is not zero");
     assert_eq!(json["records_dropped"], 4);
 }
 

@@ -190,7 +190,7 @@ fn write_stat(writer: &mut FileWriter<PartFile>) -> io::Result<()> {
     if !host::has_memory_for_threads() || !memory::is_there(waiting::memory()) {
         return writer.missing("stat", NO_MEMORY);
     }
-    let waits = dormouse_waits::is_on().then(|| ClientWaits::begin(WaitsWish { places: false }).ok());
+    let waits = dormouse_waits::is_on().then(|| ClientWaits::begin(WaitsWish::default()).ok());
     let mut waits = waits.flatten().map(|(waits, _)| waits);
     writer.answer("stat", 0, &host::stat(None, waits.as_mut()))
 }

@@ -1,0 +1,84 @@
+/*
+ * dormouse/waits.h: where the tasks of a group spend their time. dormouse/keys.h says what holds for all functions.
+ *
+ *     #include <dormouse/waits.h>
+ *
+ *     struct dormouse_group_waits times = DORMOUSE_GROUP_WAITS_INIT;
+ *     struct dormouse_waits *waits;
+ *
+ *     if (dormouse_waits_begin(&waits, &error) != DORMOUSE_OK)
+ *             fprintf(stderr, "%s\n", error.message);
+ *     sleep(10);
+ *     dormouse_waits_read(waits, orders, &times, NULL);
+ *     printf("99 of 100 requests within %" PRIu64 " ns\n", times.requests.p99_ns);
+ *     dormouse_waits_end(waits);
+ *
+ * A task is in a poll, runnable (woken, and not polled yet) or awaiting (neither). These are times of futures, which a
+ * program has that is written in Rust in part. Tasks that C begins have no polls, and no times: `dormouse stat` shows
+ * for how long their threads ran, and waited for a CPU.
+ *
+ * COST. Nothing while nobody has times taken; then some tens of nanoseconds for each poll of a task of a group. To read
+ * takes a look at each thread and each living task.
+ *
+ * SIGNALS. None of these functions is async-signal-safe.
+ *
+ * A forked child has no times of its parent's: what its parent has begun tells none, and can be ended.
+ */
+#ifndef DORMOUSE_WAITS_H
+#define DORMOUSE_WAITS_H
+
+#include <dormouse/groups.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Durations of one kind. The quantiles are within 19 %. All zeroes: there were none. */
+struct dormouse_durations {
+	uint64_t count;
+	uint64_t p50_ns;
+	uint64_t p90_ns;
+	uint64_t p99_ns;
+	uint64_t max_ns;
+	uint64_t max_task; /* the task of the longest; 0: it is not known */
+};
+
+/* The times of a group's tasks: sums, and how long each lasted. */
+struct dormouse_group_waits {
+	uint32_t size;
+	uint32_t reserved;
+	uint64_t poll_ns;                   /* in polls, on a CPU or not */
+	uint64_t runnable_ns;               /* from a wake to the poll that follows */
+	uint64_t await_ns;                  /* from the end of a poll to the wake that follows */
+	struct dormouse_durations requests; /* from the begin of a request to its end */
+	struct dormouse_durations polls;
+	struct dormouse_durations delays;   /* each time that a task was runnable */
+	struct dormouse_durations awaits;
+};
+
+#define DORMOUSE_DURATIONS_INIT_ { 0, 0, 0, 0, 0, 0 }
+#define DORMOUSE_GROUP_WAITS_INIT \
+	{ sizeof(struct dormouse_group_waits), 0, 0, 0, 0, DORMOUSE_DURATIONS_INIT_, DORMOUSE_DURATIONS_INIT_, \
+	  DORMOUSE_DURATIONS_INIT_, DORMOUSE_DURATIONS_INIT_ }
+
+/* Times that are taken, of all groups. Any thread may read them. */
+struct dormouse_waits;
+
+/* Has times taken from now on. */
+enum dormouse_code dormouse_waits_begin(struct dormouse_waits **waits, struct dormouse_error *error);
+
+/* The times of a group since then; for those of an interval, begin again. */
+enum dormouse_code dormouse_waits_read(const struct dormouse_waits *waits, struct dormouse_group group,
+				       struct dormouse_group_waits *times, struct dormouse_error *error);
+
+/* Ends it: times are taken as long as anybody has begun and not ended. NULL is none. */
+void dormouse_waits_end(struct dormouse_waits *waits);
+
+/* The layout is an ABI. */
+DORMOUSE_ASSERT_(sizeof(struct dormouse_group_waits) == 224);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

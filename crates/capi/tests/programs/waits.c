@@ -1,0 +1,84 @@
+/* Times of tasks: begun, read, refused, over a fork. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include <dormouse/dormouse.h>
+
+#include <errno.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "check.h"
+
+static const struct dormouse_group none = { 0, 0 };
+
+static void read_of_a_group(struct dormouse_group group)
+{
+	struct dormouse_group_waits times = DORMOUSE_GROUP_WAITS_INIT;
+	struct dormouse_waits *waits = NULL, *other = NULL;
+	CHECK(dormouse_waits_begin(&waits, NULL) == DORMOUSE_OK && waits);
+	CHECK(dormouse_waits_begin(&other, NULL) == DORMOUSE_OK && other != waits);
+	CHECK(dormouse_group_leave(dormouse_group_enter(group)));
+	memset(&times.poll_ns, 0xff, sizeof(times) - offsetof(struct dormouse_group_waits, poll_ns));
+	CHECK(dormouse_waits_read(waits, group, &times, NULL) == DORMOUSE_OK);
+	/* A task of C's has no polls. */
+	CHECK(times.size == sizeof(times) && times.poll_ns == 0 && times.await_ns == 0);
+	CHECK(times.requests.count == 0 && times.requests.p99_ns == 0 && times.awaits.max_task == 0);
+	dormouse_waits_end(waits);
+	CHECK(dormouse_waits_read(other, group, &times, NULL) == DORMOUSE_OK);
+	dormouse_waits_end(other);
+	dormouse_waits_end(NULL);
+}
+
+static void refused(struct dormouse_group group)
+{
+	struct dormouse_error error = DORMOUSE_ERROR_INIT;
+	struct dormouse_group_waits times = DORMOUSE_GROUP_WAITS_INIT;
+	struct dormouse_group made_up = { 77777, 0 };
+	struct dormouse_waits *waits = NULL;
+	CHECK(dormouse_waits_begin(NULL, &error) == DORMOUSE_INVALID);
+	CHECK(dormouse_waits_read(NULL, group, &times, &error) == DORMOUSE_INVALID);
+	CHECK(dormouse_waits_begin(&waits, &error) == DORMOUSE_OK);
+	CHECK(dormouse_waits_read(waits, group, NULL, &error) == DORMOUSE_INVALID);
+	CHECK(dormouse_waits_read(waits, none, &times, &error) == DORMOUSE_INVALID);
+	CHECK(strstr(error.message, "no group"));
+	CHECK(dormouse_waits_read(waits, made_up, &times, &error) == DORMOUSE_INVALID);
+	times.size = 8;
+	CHECK(dormouse_waits_read(waits, group, &times, &error) == DORMOUSE_INVALID);
+	CHECK(strstr(error.message, "DORMOUSE_GROUP_WAITS_INIT"));
+	dormouse_waits_end(waits);
+}
+
+static void over_a_fork(struct dormouse_group group)
+{
+	struct dormouse_group_waits times = DORMOUSE_GROUP_WAITS_INIT;
+	struct dormouse_waits *waits = NULL;
+	int status;
+	pid_t child;
+	CHECK(dormouse_waits_begin(&waits, NULL) == DORMOUSE_OK);
+	child = fork();
+	if (child == 0) {
+		CHECK(dormouse_waits_read(waits, group, &times, NULL) == DORMOUSE_OK);
+		CHECK(times.poll_ns == 0 && times.polls.count == 0);
+		dormouse_waits_end(waits);
+		CHECK(dormouse_waits_begin(&waits, NULL) == DORMOUSE_OK);
+		dormouse_waits_end(waits);
+		_exit(0);
+	}
+	CHECK(waitpid(child, &status, 0) == child && status == 0);
+	dormouse_waits_end(waits);
+}
+
+int main(void)
+{
+	struct dormouse_group group;
+	errno = 77;
+	group = dormouse_group_new("brew");
+	read_of_a_group(group);
+	refused(group);
+	CHECK(errno == 77);
+	over_a_fork(group);
+	puts("waited");
+	return 0;
+}
