@@ -64,7 +64,7 @@ impl Mappings {
                 continue;
             }
             let (end, path) = (last.saturating_add(1), String::from_utf8_lossy(name).into_owned());
-            let known = self.code.iter().find(|known| {
+            let known = self.of(start).filter(|known| {
                 (known.start, known.end, known.offset) == (start, end, offset) && known.path == path
             });
             let build_id = match (known, &head) {
@@ -76,11 +76,11 @@ impl Mappings {
             };
             now.push(MappedRange { start, end, offset, path, build_id });
         }
-        let gone = self
-            .code
-            .drain(..)
-            .filter(|old| !now.iter().any(|new| new.start < old.end && old.start < new.end));
-        let gone: Vec<_> = gone.collect();
+        let has_come = |old: &MappedRange| {
+            let behind = now.partition_point(|new| new.end <= old.start);
+            now.get(behind).is_some_and(|new| new.start < old.end)
+        };
+        let gone: Vec<_> = self.code.drain(..).filter(|old| !has_come(old)).collect();
         now.extend(gone);
         now.sort_by_key(|mapping| mapping.start);
         self.code = now;

@@ -197,7 +197,8 @@ pub struct ProfileCoverage {
     pub blocking: u64,
     /// Samples taken.
     pub samples: u64,
-    /// Samples for which there was no room. Their weight is in their thread's next.
+    /// Samples for which there was no room, or that came behind a later one of their thread. Their
+    /// weight is in their thread's next.
     pub dropped: u64,
     /// Expiries of timers that were merged with others. Their weight is in the sample.
     pub overruns: u64,

@@ -4,16 +4,25 @@
 //! `framehop` reads the tables; a function without one is taken to have a frame pointer. The tables
 //! are those of the files that are mapped (`files.rs`), copied into memory of ours. A file may say
 //! anything: the reader may give nonsense then, or panic, and is not asked again; it cannot go
-//! beyond the copied stack and [`MOST_CALLERS`].
+//! beyond the copied stack and [`MOST_CALLERS`], and tables that could hold it are not used
+//! (`tables.rs`).
+//!
+//! FIXME: the reader subtracts 8 from addresses that a table computes, unchecked. In a program that
+//! checks overflows *and* aborts when it panics, a table that computes an address below 8 ends the
+//! program. No compiler writes such a table.
 
+mod tables;
+
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use framehop::{ExplicitModuleSectionInfo, Module, Unwinder as _};
+use framehop::{Module, Unwinder as _};
 
-use super::elf::{Elf, Load};
+use super::elf::Elf;
 use super::files::mapped;
-use crate::{AddressSpace, Mapping, Perms, Region};
+use crate::{AddressSpace, Mapping, ObjectId, Perms, Region};
+use tables::{FrameTables, TableBytes};
 
 #[cfg(target_arch = "aarch64")]
 use framehop::aarch64::{CacheAarch64 as Rules, UnwindRegsAarch64, UnwinderAarch64 as Reader};
@@ -22,17 +31,20 @@ use framehop::x86_64::{CacheX86_64 as Rules, UnwindRegsX86_64, UnwinderX86_64 as
 
 /// The most callers of one stack.
 const MOST_CALLERS: usize = 128;
-/// The most bytes of one table.
-const MOST_TABLE: u64 = 256 << 20;
+/// The most bytes of all tables: those of the largest programs have a hundred megabytes.
+const MOST_TABLES: usize = 512 << 20;
 
 /// The tables of a program.
 pub struct StackUnwinder {
     /// None after it has panicked.
-    reader: Option<Reader<Vec<u8>>>,
+    reader: Option<Reader<TableBytes>>,
     /// Some ten thousand bytes.
     rules: Box<Rules>,
     /// The code that was mapped at the last look, by address.
     code: Vec<Mapping<Region>>,
+    /// The tables of the files behind it; none of a file that has none. A file may have many
+    /// mappings: a page that was written to is one for itself.
+    files: HashMap<ObjectId, Option<FrameTables>>,
 }
 
 /// How the callers in a copied stack came to an end.
@@ -59,8 +71,8 @@ impl StackUnwinder {
     ///
     /// The tables' bytes are read: some tens of milliseconds for a large program.
     pub fn new(space: &AddressSpace) -> Self {
-        let mut unwinder =
-            Self { reader: Some(Reader::new()), rules: Box::new(Rules::new()), code: Vec::new() };
+        let (reader, rules) = (Some(Reader::new()), Box::new(Rules::new()));
+        let mut unwinder = Self { reader, rules, code: Vec::new(), files: HashMap::new() };
         unwinder.update(space);
         unwinder
     }
@@ -72,11 +84,24 @@ impl StackUnwinder {
         // Without an answer everything stays as it is.
         let Ok(mut now) = space.mappings() else { return };
         now.retain(|mapping| mapping.value.perms.contains(Perms::EXECUTE));
-        for gone in self.code.iter().filter(|old| !now.contains(old)) {
+        let is_in = |list: &[Mapping<Region>], one: &Mapping<Region>| {
+            list.binary_search_by_key(&one.start, |mapping| mapping.start).is_ok_and(|at| list[at] == *one)
+        };
+        for gone in self.code.iter().filter(|old| !is_in(&now, old)) {
             reader.remove_module(gone.start);
         }
-        for new in now.iter().filter(|new| !self.code.contains(new)) {
-            if let Some(module) = module(space, new) {
+        let used: HashSet<ObjectId> = now.iter().map(|mapping| mapping.value.object).collect();
+        self.files.retain(|id, _| used.contains(id));
+        let mut size: usize = self.files.values().flatten().map(FrameTables::size).sum();
+        for new in now.iter().filter(|new| !is_in(&self.code, new)) {
+            let tables = self.files.entry(new.value.object).or_insert_with(|| {
+                let read = tables_of(space, new).filter(|read| size + read.size() <= MOST_TABLES);
+                size += read.as_ref().map_or(0, FrameTables::size);
+                read
+            });
+            if let Some(tables) = tables
+                && let Some(module) = module(new, tables)
+            {
                 reader.add_module(module);
             }
         }
@@ -103,6 +128,10 @@ impl StackUnwinder {
     pub fn unwind(&mut self, registers: [u64; 4], stack: &[u8], into: &mut Vec<u64>) -> UnwindEnd {
         let Self { reader, rules, .. } = self;
         let Some(tables) = reader else { return UnwindEnd::Lost };
+        // No stack is there, and the reader looks at the word below a frame.
+        if registers[1] < 8 {
+            return UnwindEnd::Lost;
+        }
         let before = into.len();
         let found = catch_unwind(AssertUnwindSafe(|| {
             let [ip, sp, fp, _link] = registers;
@@ -140,31 +169,15 @@ impl StackUnwinder {
     }
 }
 
-/// The tables of the file behind a mapping.
-fn module(space: &AddressSpace, mapping: &Mapping<Region>) -> Option<Module<Vec<u8>>> {
+/// The tables of the file behind a mapping, while there is room for them.
+fn tables_of(space: &AddressSpace, mapping: &Mapping<Region>) -> Option<FrameTables> {
     let object = space.object(mapping.value.object)?;
     let file = mapped(space, mapping, &object, object.file()?)?;
-    let elf = Elf::read(&file).ok()?;
-    let section = |name: &[u8]| {
-        let section = elf.find(name).filter(|section| section.size <= MOST_TABLE)?;
-        let bytes = elf.bytes(section.offset, section.size).ok()?;
-        Some((section.addr..section.addr.checked_add(section.size)?, bytes))
-    };
-    let (eh_frame_svma, eh_frame) = section(b".eh_frame").unzip();
-    let (eh_frame_hdr_svma, eh_frame_hdr) = section(b".eh_frame_hdr").unzip();
-    // The address in the file of the mapping's first byte.
-    let offset = mapping.value.offset;
-    let holds = |load: &Load| (load.offset & !0xfff..load.offset.saturating_add(load.size)).contains(&offset);
-    // The last: the data before the code may end in the same page.
-    let load = elf.loads().into_iter().rfind(holds)?;
-    let first = load.addr.wrapping_add(offset.wrapping_sub(load.offset));
-    let sections = ExplicitModuleSectionInfo {
-        eh_frame_svma,
-        eh_frame,
-        eh_frame_hdr_svma,
-        eh_frame_hdr,
-        ..ExplicitModuleSectionInfo::default()
-    };
+    Some(FrameTables::read(&Elf::read(&file).ok()?))
+}
+
+fn module(mapping: &Mapping<Region>, tables: &FrameTables) -> Option<Module<TableBytes>> {
+    let first = tables.addr(mapping.value.offset)?;
     let range = mapping.start..mapping.last.checked_add(1)?;
-    Some(Module::new(object.short_name().into_owned(), range, mapping.start.wrapping_sub(first), sections))
+    Some(Module::new(String::new(), range, mapping.start.wrapping_sub(first), tables.sections()))
 }

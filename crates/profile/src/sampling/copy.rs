@@ -51,6 +51,11 @@ impl StackCopy {
         unsafe { ((*into).registers, (*into).length, (*into).is_cut) = (from, 0, true) };
     }
 
+    /// Forgets the memory.
+    pub(super) fn wipe(&mut self) {
+        self.bytes[..(self.length as usize).min(COPY)].fill(0);
+    }
+
     /// Fills in a copy of the stack from these registers on.
     ///
     /// # Safety

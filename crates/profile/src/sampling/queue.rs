@@ -7,13 +7,13 @@
 //!
 //! Each cell has a turn, which counts up: even when it is free for the record of its lap, odd when
 //! it holds that. A handler takes a position by an exchange, writes, and makes the turn odd. The
-//! sampler reads in order, and makes it even. Memory that is all zero is an empty queue, so one is
-//! mapped without a touch. A position that was taken is always filled, because the handler is
+//! sampler reads in order, and makes it even. Memory that is all zero is an empty queue. A position that was taken is always filled, because the handler is
 //! interrupted by no handler that could leave it: signals are blocked. (A filter of system calls
 //! may end a thread there all the same. Then what comes behind is lost, and the next profile has
 //! another queue: [`Queue::is_whole`].)
 //!
-//! It is mapped once and stays: a handler may come late.
+//! It is mapped once and stays: a handler may come late. Core dumps leave it out, because a copy of
+//! a stack may have what its thread has wiped since.
 //!
 //! # Invariants
 //!
@@ -74,21 +74,20 @@ unsafe impl<T: Copy + Send> Send for Queue<T> {}
 unsafe impl<T: Copy + Send> Sync for Queue<T> {}
 
 impl<T: Copy> Queue<T> {
-    /// Maps one for at least so many records, for ever.
+    /// Maps one for at least so many records, for ever, and with all its memory: a thread that
+    /// leaves a record takes no page fault.
     pub(super) fn map(records: usize) -> io::Result<&'static Self> {
-        Self::map_with(records, 0)
-    }
-
-    fn map_with(records: usize, flags: libc::c_int) -> io::Result<&'static Self> {
         let capacity = records.next_power_of_two();
         let length = size_of::<Self>() + capacity * size_of::<Cell<T>>();
         let read_write = libc::PROT_READ | libc::PROT_WRITE;
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | flags;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_POPULATE;
         // SAFETY: a new mapping, wherever the kernel likes.
         let start = unsafe { libc::mmap(ptr::null_mut(), length, read_write, flags, -1, 0) };
         if start == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
+        // SAFETY: a hint about the mapping. A kernel that knows none refuses it.
+        unsafe { libc::madvise(start, length, libc::MADV_DONTDUMP) };
         let queue = start.cast::<Self>();
         // SAFETY: the mapping is long enough, aligned to pages, and nobody else's.
         unsafe {
@@ -179,8 +178,8 @@ impl<T: Copy> Queue<T> {
         self.head.load(Ordering::Relaxed) == self.tail.load(Ordering::Relaxed)
     }
 
-    /// Reads the next record, if it is there. The sampler alone calls it.
-    pub(super) fn pop<R>(&self, read: impl FnOnce(&Record<T>) -> R) -> Option<R> {
+    /// Reads the next record, if it is there; `read` may wipe it. The sampler alone calls it.
+    pub(super) fn pop<R>(&self, read: impl FnOnce(&mut Record<T>) -> R) -> Option<R> {
         let head = self.head.load(Ordering::Relaxed);
         let (cell, full) = (self.cell(head), self.free_turn(head) + 1);
         // Acquire: pairs with the store in `push`.
@@ -188,7 +187,7 @@ impl<T: Copy> Queue<T> {
             return None;
         }
         // SAFETY: invariant 1. Frames behind the depth are zero, or of an earlier record.
-        let answer = read(unsafe { &*cell.record.get() });
+        let answer = read(unsafe { &mut *cell.record.get() });
         // Release: pairs with the load in `push`.
         cell.turn.store(full + 1, Ordering::Release);
         self.head.store(head + 1, Ordering::Relaxed);
@@ -216,15 +215,15 @@ impl<T: Copy> QueueOf<T> {
         unsafe { self.queue.load(Ordering::Acquire).as_ref() }
     }
 
-    /// The process's queue, empty of what came late for profiles that have ended, and with all its
-    /// memory: a thread that leaves a record takes no page fault. The sampler alone calls it.
+    /// The process's queue, empty of what came late for profiles that have ended. One that is not
+    /// whole stays mapped beside the next one: a handler may be in it. The sampler alone calls it.
     pub(super) fn begin(&self, records: usize) -> io::Result<&'static Queue<T>> {
         let process = identity::id();
         let is_own = self.process.load(Ordering::Relaxed) == process;
         if let Some(queue) = self.get().filter(|queue| is_own && queue.is_whole()) {
             return Ok(queue);
         }
-        let queue = Queue::map_with(records, libc::MAP_POPULATE)?;
+        let queue = Queue::map(records)?;
         self.process.store(process, Ordering::Relaxed);
         // Release: pairs with the load in `get`.
         self.queue.store(ptr::from_ref(queue).cast_mut(), Ordering::Release);

@@ -4,12 +4,17 @@ use std::time::{Duration, Instant};
 
 use dormouse_maps::AddressSpace;
 use dormouse_maps::symbols::{StackUnwinder, UnwindEnd};
+use dormouse_sys::memory;
 
 use super::Reach;
 use crate::Error;
 
 /// The shortest time between two looks for new code.
 const LOOK: Duration = Duration::from_secs(1);
+
+/// The memory that a look at the mappings may take: all that a kernel allows by default (65,530),
+/// as text and as tables. The tables of callers ask by themselves.
+const ROOM: usize = 24 << 20;
 
 /// The tables of a process.
 #[derive(Debug)]
@@ -76,7 +81,7 @@ impl Tables {
         let is_due = self.looked.elapsed() >= LOOK;
         if is_due {
             self.looked = Instant::now();
-            if self.space.refresh().is_ok() {
+            if memory::is_there(ROOM) && self.space.refresh().is_ok() {
                 self.unwinder.update(&self.space);
             }
         }

@@ -39,6 +39,25 @@ fn refused_timers_are_told() {
 }
 
 #[test]
+fn threads_that_arm_themselves_keep_errno() {
+    in_child(|| {
+        let _profiling = Profiling::start(&options(99)).unwrap();
+        let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: a valid place.
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_SIGPENDING, &raw const none) }, 0);
+        let errno = || {
+            // SAFETY: the thread's own.
+            unsafe {
+                *libc::__errno_location() = 77;
+                dormouse_sys::thread::current();
+                *libc::__errno_location()
+            }
+        };
+        assert_eq!(thread::spawn(errno).join().unwrap(), 77);
+    });
+}
+
+#[test]
 fn filters_that_refuse_timers_are_told() {
     in_child(|| {
         Filter::answer(Answer::Errno(libc::EPERM), &[libc::SYS_timer_create]).install_on_all_threads();

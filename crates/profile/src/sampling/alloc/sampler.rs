@@ -158,7 +158,7 @@ impl Sampler {
         let Some(awake) = &self.awake else { return };
         let takes = &mut self.takes;
         let mut add = |record: &Record| takes.iter_mut().for_each(|(_, take)| take.add(record));
-        while awake.queue.pop(&mut add).is_some() {}
+        while awake.queue.pop(|record| add(record)).is_some() {}
     }
 }
 

@@ -6,7 +6,13 @@
 //!
 //! # Async-signal-safety
 //!
-//! A thread arms itself by signal-safe steps alone: it may claim its block in a signal handler.
+//! A thread arms itself by signal-safe steps alone, and leaves `errno` as it was: it may claim its
+//! block in a signal handler.
+//!
+//! # Safety
+//!
+//! The unsafe code is `errno`.
+#![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::{fmt, io};
@@ -91,18 +97,17 @@ pub(super) fn end_abandoned() {
     slots::abandoned().for_each(disarm);
 }
 
-/// Forgets the timers of another process, if this is a child of a fork: whether it is. The sampler
-/// calls it before everything else.
-pub(super) fn begin_in_child() -> bool {
+/// Forgets the timers of another process, if this is a child of a fork. The sampler calls it before
+/// everything else.
+pub(super) fn begin_in_child() {
     let (owner, own) = (OWNER.load(Ordering::Relaxed), identity::id());
     if owner == own {
-        return false;
+        return;
     }
     PERIOD.store(0, Ordering::SeqCst);
     TIMERS.store(0, Ordering::Relaxed);
     slots::begin_again();
     OWNER.store(own, Ordering::Relaxed);
-    owner != 0
 }
 
 /// Arms a thread; `None`: it is armed already. The sampler alone calls it.
@@ -190,6 +195,15 @@ fn arm_self(block: &'static ThreadBlock) {
     if signals::is_ours(tid) || is_filtered() || masks::is_blocked_here(signal::number()) {
         return;
     }
+    // SAFETY: the thread's own errno. It may be in the midst of the host's code, which has it yet to
+    // read.
+    let errno = unsafe { &mut *libc::__errno_location() };
+    let before = *errno;
+    arm_here(tid, period, block);
+    *errno = before;
+}
+
+fn arm_here(tid: u32, period: u64, block: &'static ThreadBlock) {
     // The sampler is refused the same, and counts it.
     let Ok(Some(id)) = arm_with(tid, period, |slot| {
         slot.will_announce();

@@ -115,6 +115,7 @@ impl Asking {
                 }
                 None => ThreadStack { frames: of(record.frames()), way: StackWay::FramePointers },
             };
+            record.of_kind.stack.wipe();
             is_it.then_some(stack)
         }) {
             // One that came too late for its asker is thrown away.

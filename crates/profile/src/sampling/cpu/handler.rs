@@ -18,8 +18,7 @@ use std::ffi::c_void;
 use std::io;
 use std::mem::offset_of;
 use std::ops::Range;
-use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::signal;
 use super::slots::{Slot, SlotId};
@@ -51,14 +50,8 @@ pub(super) struct Copied {
     pub(super) stack: StackCopy,
 }
 
-/// Where records go; null before the first profile.
-static QUEUE: AtomicPtr<Queue<Tick>> = AtomicPtr::new(ptr::null_mut());
-
-/// The queue, if there is one.
-pub(super) fn queue() -> Option<&'static Queue<Tick>> {
-    // SAFETY: null, or of a static's lifetime. Acquire: pairs with the store in `write_to`.
-    unsafe { QUEUE.load(Ordering::Acquire).as_ref() }
-}
+/// Where records go.
+pub(super) static QUEUE: QueueOf<Tick> = QueueOf::new();
 
 /// Where records with a copy go, while stacks are copied.
 static COPIES: QueueOf<Copied> = QueueOf::new();
@@ -86,12 +79,6 @@ pub(super) fn begin_to_copy(copies: usize) -> io::Result<&'static Queue<Copied>>
 /// Has handlers copy no stack any more.
 pub(super) fn end_to_copy() {
     COPYING.store(false, Ordering::Relaxed);
-}
-
-/// Has records go to this queue.
-pub(super) fn write_to(queue: &'static Queue<Tick>) {
-    // Release: pairs with the load in `queue`.
-    QUEUE.store(ptr::from_ref(queue).cast_mut(), Ordering::Release);
 }
 
 /// `siginfo_t` of a timer's signal, on systems of 64 bits.
@@ -141,9 +128,12 @@ pub(super) unsafe extern "C-unwind" fn handle(
 unsafe fn sample(slot: &Slot, value: u64, overruns: u32, context: *mut c_void) {
     // The stack that somebody has asked for is no sample.
     let asked = if SlotId::from_value(value).is_asked() { ASKED.get() } else { None };
-    let queue = if asked.is_some() { None } else { queue() };
-    // It comes while the kernel says the time.
-    queue.inspect(|queue| queue.prefetch());
+    let copies = asked.or_else(|| COPIES.get().filter(|_| COPYING.load(Ordering::Relaxed)));
+    let queue = if asked.is_some() { None } else { QUEUE.get() };
+    if let (Some(queue), None) = (queue, copies) {
+        // It comes while the kernel says the time.
+        queue.prefetch();
+    }
     // SAFETY: the context is the kernel's.
     let registers = unsafe { registers::interrupted(context) };
     let group = slot.current(slot.tid()).group;
@@ -163,7 +153,6 @@ unsafe fn sample(slot: &Slot, value: u64, overruns: u32, context: *mut c_void) {
     let registers = if is_alone { Registers { frame: 0, ..registers } } else { registers };
     let seen = Seen { registers, own, group, at_ns };
     let tick = Tick { value, cpu_ns, overruns, is_uncopied: false };
-    let copies = asked.or_else(|| COPIES.get().filter(|_| COPYING.load(Ordering::Relaxed)));
     let copied = |record: *mut queue::Record<Copied>| {
         // SAFETY: a place for a record, in which every byte is a number.
         unsafe {

@@ -93,17 +93,9 @@ impl Armed {
 impl Sampler {
     /// Prepares what stays: the signal's handler, and the queue.
     pub(in crate::sampling) fn new() -> Result<Self, Error> {
-        let is_child = arm::begin_in_child();
+        arm::begin_in_child();
         signal::take(handler::handle).map_err(|error| unavailable(&format!("no signal is free: {error}")))?;
-        let queue = match handler::queue() {
-            // The parent's has records of the parent.
-            Some(queue) if !is_child && queue.is_whole() => queue,
-            _ => {
-                let queue = Queue::map(records()).map_err(|error| unavailable(&error.to_string()))?;
-                handler::write_to(queue);
-                queue
-            }
-        };
+        let queue = handler::QUEUE.begin(records()).map_err(|error| unavailable(&error.to_string()))?;
         // The last sampler may have been killed, or is a parent's.
         arm::end_abandoned();
         handler::end_to_copy();
@@ -191,12 +183,12 @@ impl Sampler {
     /// the next step.
     pub(in crate::sampling) fn step(&mut self) -> Duration {
         self.adopt();
-        self.drain();
+        let copies = self.drain();
         if self.next_scan <= Instant::now() && !self.takes.is_empty() {
             self.scan();
         }
         // Copies are long, and there is room for few.
-        if self.unwinding.is_some() { DRAIN / 2 } else { DRAIN }
+        self.unwinding.as_mut().map_or(DRAIN, |unwinding| unwinding.pause_after(copies))
     }
 
     /// The shortest period that a profile has.
@@ -365,7 +357,8 @@ impl Sampler {
         }
     }
 
-    fn drain(&mut self) {
+    /// Reads what handlers have left: how many copies of stacks.
+    fn drain(&mut self) -> u64 {
         let period = arm::period();
         let Self { takes, library, unwinding, armed, .. } = self;
         let mut give = |walked: &Record, unwound: &Record| {
@@ -389,8 +382,12 @@ impl Sampler {
         // No more than there is room for: samples may come as fast as stacks are unwound, and
         // errands wait.
         let room = self.queue.capacity();
-        let _ = (0..room).all(|_| unwinding.as_mut().is_some_and(|unwinding| unwinding.pop(&mut give)));
+        let mut copies = 0;
+        while copies < room && unwinding.as_mut().is_some_and(|unwinding| unwinding.pop(&mut give)) {
+            copies += 1;
+        }
         let _ = (0..room).all(|_| self.queue.pop(|record| give(record, record)).is_some());
+        copies
     }
 
     fn refresh_mappings(&mut self) {

@@ -48,6 +48,8 @@ pub(super) struct Take {
     /// The process's CPU time then.
     process_ns: u64,
     dropped: u64,
+    /// Records that came behind later ones of their thread.
+    late: u64,
     threads: HashMap<SlotId, Sampled>,
     seen: u64,
     armed: u64,
@@ -73,6 +75,7 @@ impl Take {
             unix_ns: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos() as u64),
             process_ns,
             dropped,
+            late: 0,
             threads: HashMap::new(),
             seen: 0,
             armed: 0,
@@ -195,6 +198,7 @@ impl Take {
         let is_due = self.period <= timer_period || cpu_ns >= thread.due;
         let last = thread.last.unwrap_or_else(|| cpu_ns.saturating_sub(timer_period));
         if !is_due || cpu_ns < last {
+            self.late += u64::from(cpu_ns < last);
             return;
         }
         let weight = cpu_ns - last;
@@ -259,7 +263,7 @@ impl Take {
             armed: self.armed,
             refused: self.refused.len() as u64,
             blocking: self.blocking.len() as u64,
-            dropped: dropped - self.dropped,
+            dropped: dropped - self.dropped + self.late,
             merged: self.aggregate.merged(),
             notes: self.coverage.notes.iter().cloned().chain(self.over.map(str::to_owned)).collect(),
             ..self.coverage.clone()
@@ -329,6 +333,22 @@ mod tests {
                 assert!(weight.abs_diff(10_000_000_000) <= most, "{weight}");
             }
         }
+    }
+
+    #[test]
+    fn late_samples_are_counted() {
+        let mut take = Take::new(&Options { hz: 1000, ..Options::default() }, 0, 0);
+        let id = SlotId { index: 3, generation: 4 };
+        take.add_thread(id, 7, Some(0));
+        for cpu_ns in [9_000_000, 5_000_000, 12_000_000] {
+            let of_kind = Tick { value: id.to_value(), cpu_ns, overruns: 0, is_uncopied: false };
+            let frames = [0x1000; DEPTH];
+            let record = Record { of_kind, at_ns: 0, group: 0, depth: 1, end: WalkEnd::Last, frames };
+            take.add(&record, cpu_ns, 1_000_000, &(0..0), String::new);
+        }
+        let profile = take.read(0, 0, &Mappings::default());
+        assert_eq!((profile.coverage.samples, profile.coverage.dropped), (2, 1));
+        assert_eq!(profile.samples.iter().map(|row| row.values[1]).sum::<u64>(), 12_000_000);
     }
 
     fn options_period(hz: u32) -> u64 {

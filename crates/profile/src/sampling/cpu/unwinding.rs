@@ -4,6 +4,8 @@
 //! longest copy. A handler that finds it full leaves a sample without a copy. So a thread's samples
 //! may come out of order, but only then, and whoever takes them in leaves out those that come late.
 
+use std::time::Duration;
+
 use dormouse_sys::own_stack::WalkEnd;
 use dormouse_sys::process::identity;
 use dormouse_sys::{memory, perf};
@@ -21,11 +23,16 @@ const COPIES: usize = 32;
 /// The most copies that there is room for: 8 MB.
 const MOST_COPIES: usize = 256;
 
+/// The times between two looks at the queue: the longest, and the shortest.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(2));
+
 /// While it lives, handlers copy stacks.
 #[derive(Debug)]
 pub(super) struct Unwinding {
     queue: &'static Queue<Copied>,
     tables: Tables,
+    /// The time until the next look.
+    pause: Duration,
 }
 
 impl Unwinding {
@@ -45,13 +52,19 @@ impl Unwinding {
         let queue = handler::begin_to_copy(copies).map_err(|error| {
             Error::Unavailable(format!("there is no memory for copies of stacks: {error}"))
         })?;
-        Ok(Self { queue, tables })
+        Ok(Self { queue, tables, pause: PAUSES.0 })
+    }
+
+    /// A look has found so many copies: the time until the next one.
+    pub(super) fn pause_after(&mut self, found: u64) -> Duration {
+        self.pause = next_pause(self.pause, found, self.queue.capacity());
+        self.pause
     }
 
     /// Gives the next sample that has a copy, as its frame pointers show it and as its copy does,
     /// or the former twice if that has more; false: there is none.
     pub(super) fn pop(&mut self, give: impl FnOnce(&Record, &Record)) -> bool {
-        let Self { queue, tables } = self;
+        let Self { queue, tables, .. } = self;
         let found = queue.pop(|record| {
             let queue::Record { of_kind: Copied { tick, .. }, at_ns, group, depth, end, frames } = record;
             let walked = Record {
@@ -66,6 +79,7 @@ impl Unwinding {
                 Some((frames, depth, end)) => Record { depth: depth as u32, end, frames, ..walked },
                 None => walked,
             };
+            record.of_kind.stack.wipe();
             give(&walked, &unwound);
         });
         found.is_some()
@@ -81,6 +95,14 @@ pub(super) fn unwound(
     let mut frames = record.frames;
     let (depth, end) = follow(tables, &record.of_kind.stack, &mut frames);
     (end == WalkEnd::Last || depth > record.frames().len()).then_some((frames, depth, end))
+}
+
+/// The time in which as many copies come as fill a quarter of the queue, if so many came in this
+/// one.
+fn next_pause(pause: Duration, found: u64, capacity: u64) -> Duration {
+    let (longest, shortest) = PAUSES;
+    let quarter = pause.as_nanos() as u64 * (capacity / 4) / found.max(1);
+    Duration::from_nanos(quarter).clamp(shortest, longest)
 }
 
 impl Drop for Unwinding {
@@ -104,5 +126,24 @@ fn follow(tables: &mut Tables, copy: &StackCopy, into: &mut [usize; DEPTH]) -> (
         Reach::Outermost => (depth, WalkEnd::Last),
         Reach::Copy if copy.is_cut => (depth, WalkEnd::Cut),
         Reach::Copy | Reach::Lost => (depth, WalkEnd::Lost),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn looks_follow_the_rate_of_copies() {
+        // 64 processors, 250 copies a second of each, and room for 256: a full queue drops.
+        let come = |pause: Duration| (16_000 * pause.as_micros() as u64 / 1_000_000).min(256);
+        let mut pause = PAUSES.0;
+        assert_eq!(come(pause), 256);
+        for _ in 0..10 {
+            pause = next_pause(pause, come(pause), 256);
+        }
+        assert!((32..=96).contains(&come(pause)), "{pause:?}");
+        // Nobody runs any more.
+        assert_eq!(next_pause(pause, 0, 256), PAUSES.0);
     }
 }

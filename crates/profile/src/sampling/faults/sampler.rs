@@ -204,7 +204,7 @@ impl Sampler {
                 take.sum.add(tid, record, [1, faults.into(), 0, 0]);
             }
         };
-        while armed.queue.pop(&mut add).is_some() {}
+        while armed.queue.pop(|record| add(record)).is_some() {}
     }
 }
 
