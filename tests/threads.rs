@@ -131,7 +131,7 @@ fn contending_threads_run_or_are_runnable() {
     let crowd = Crowd::start();
     // One look may be disturbed: the machine has other work.
     eventually(|| {
-        let total = run(["--json", "stat", "-p", &crowd.child.id().to_string(), "--for", "2s"]).json();
+        let total = run(["--json", "stat", "-p", &crowd.child.id().to_string(), "--for", "3s"]).json();
         let elapsed = ns(&total["elapsed_ns"]);
         let spinners = named(&total, "spins");
         assert_eq!(spinners.len(), SPINNERS, "{total}");

@@ -137,8 +137,11 @@ fn a_recorded_file_is_read_or_refused() {
 
 #[test]
 fn a_rule_is_armed_as_understood() {
-    drive(rule::check, &[
-        b"request>500ms in POST *,!POST /health every 10m; panic",
-        b"cpu>90% for 10s; brew.step.cups>=-1.5; db.query.sql==\"tea\"",
-    ]);
+    drive(
+        rule::check,
+        &[
+            b"request>500ms in POST *,!POST /health every 10m; panic",
+            b"cpu>90% for 10s; brew.step.cups>=-1.5; db.query.sql==\"tea\"",
+        ],
+    );
 }

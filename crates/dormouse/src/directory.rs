@@ -1,5 +1,5 @@
-//! Directories that are the user's own: nobody else can put a file into one, or another directory in
-//! its place.
+//! Directories that are the user's own: nobody else can put a file into one, or another directory
+//! in its place.
 
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -17,8 +17,8 @@ pub(crate) fn own_uid() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// Makes the directory, or sees that an existing one is the user's own, and that others have none of
-/// these rights to it. The path comes back without links: nobody else can change where it leads.
+/// Makes the directory, or sees that an existing one is the user's own, and that others have none
+/// of these rights to it. The path comes back without links: nobody else can change where it leads.
 pub(crate) fn prepare(directory: &Path, closed: u32) -> Result<PathBuf, String> {
     let (Some(parent), Some(name)) = (directory.parent(), directory.file_name()) else {
         return Err("is no directory of that kind".into());

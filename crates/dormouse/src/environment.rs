@@ -12,9 +12,9 @@
 //!
 //! [`Agent::warnings`](crate::Agent::warnings) and `dormouse doctor` tell a name that stands for
 //! nothing, with the names near it; the others count. Keys are switched on as by
-//! `dormouse on --keep`; keys of objects that are opened later sleep. A forked child counts nothing,
-//! takes no times, records nothing and has no triggers until it calls `init`, and has the keys as
-//! its parent left them.
+//! `dormouse on --keep`; keys of objects that are opened later sleep. A forked child counts
+//! nothing, takes no times, records nothing and has no triggers until it calls `init`, and has the
+//! keys as its parent left them.
 //!
 //! # Locking
 //!

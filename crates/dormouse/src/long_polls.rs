@@ -17,8 +17,9 @@
 //!
 //! Polls of futures count, their destructors, and the stretches between two
 //! [switches](crate::Task::switch_to) of fibers. Work that is entered by hand does not:
-//! [scopes](crate::Group::scope), [runs](crate::Task::run), whole [threads](crate::Group::spawn_thread),
-//! what is handed to threads for blocking work. A poll inside of such work does.
+//! [scopes](crate::Group::scope), [runs](crate::Task::run), whole
+//! [threads](crate::Group::spawn_thread), what is handed to threads for blocking work. A poll
+//! inside of such work does.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -53,9 +54,10 @@ pub enum LongPollsError {
 ///
 /// # Cost
 ///
-/// None for polls. It returns before the first look ([`LongPolls::between`]), which reads the tables
-/// of callers (feature `unwind`): some milliseconds. A thread of dormouse's looks at all threads twice in a threshold, a hundred to a
-/// thousand times a second; a long poll's thread that runs is interrupted once for its stack.
+/// None for polls. It returns before the first look ([`LongPolls::between`]), which reads the
+/// tables of callers (feature `unwind`): some milliseconds. A thread of dormouse's looks at all
+/// threads twice in a threshold, a hundred to a thousand times a second; a long poll's thread that
+/// runs is interrupted once for its stack.
 ///
 /// # Errors
 ///
@@ -80,8 +82,8 @@ pub struct LongPolls {
 }
 
 impl LongPolls {
-    /// Takes the reports that have come: of each long poll one when it has lasted for the threshold,
-    /// one each time that this has doubled, and one when it is over.
+    /// Takes the reports that have come: of each long poll one when it has lasted for the
+    /// threshold, one each time that this has doubled, and one when it is over.
     pub fn take(&self) -> Vec<LongPoll> {
         self.take_some(usize::MAX)
     }
@@ -99,8 +101,8 @@ impl LongPolls {
     }
 
     /// The time between two looks: half of the threshold and 10 ms at most, but for processes with
-    /// very many threads in tasks, where looks take a twentieth of a processor, 200 ms at most. Zero before the
-    /// first.
+    /// very many threads in tasks, where looks take a twentieth of a processor, 200 ms at most.
+    /// Zero before the first.
     pub fn between(&self) -> Duration {
         self.reports.between()
     }

@@ -7,12 +7,14 @@
 //!
 //! The hook allocates nothing, takes no lock and waits for nobody: a panic may come anywhere, over
 //! the allocator too. Of a panic that ends the process at once there is no file, because nothing
-//! waits for the lookout: one in a destructor while another unwinds, or in a program that is built
-//! with `panic = "abort"`.
+//! waits for the lookout: one in a destructor while another unwinds, in a program that is built
+//! with `panic = "abort"`, or on the main thread, if the process ends by it sooner than the file is
+//! written.
 
 use std::panic::{Location, PanicHookInfo};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
+use dormouse_sys::loader::PinError;
 use dormouse_sys::process::identity;
 
 /// How many triggers wait for one.
@@ -45,8 +47,13 @@ impl PanicWait {
     /// Begins. `wake` is called at each panic, under the same rules as the hook.
     ///
     /// Between taking the host's hook and setting ours there is a moment in which the process has
-    /// std's.
-    pub(crate) fn begin(wake: fn()) -> Self {
+    /// std's, and in which a hook that another thread sets is lost.
+    ///
+    /// # Errors
+    ///
+    /// When this object is being unloaded: the hook stays, and its code has to.
+    pub(crate) fn begin(wake: fn()) -> Result<Self, PinError> {
+        dormouse_sys::loader::pin_self()?;
         if !std::thread::panicking() && !IS_INSTALLED.swap(true, Ordering::AcqRel) {
             let hosts = std::panic::take_hook();
             std::panic::set_hook(Box::new(move |info| {
@@ -55,10 +62,10 @@ impl PanicWait {
             }));
         }
         WAITING.fetch_add(1, Ordering::Relaxed);
-        Self(())
+        Ok(Self(()))
     }
 
-    /// What was seen so far.
+    /// The panics that were seen so far.
     pub(crate) fn seen() -> SeenPanics {
         SeenPanics {
             // Acquire: pairs with the addition in `note`.

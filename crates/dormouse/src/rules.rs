@@ -35,7 +35,7 @@ const LONGEST_TIME: Duration = Duration::from_secs(24 * 3600);
 /// The whats there are, for messages.
 const WHATS: &str = "`request>500ms`, `long-poll>20ms`, `cpu>90% for 10s`, `brew.step.cups>100` or `panic`";
 
-/// What has to be seen.
+/// A thing that has to be seen.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Wanted {
     /// A request that takes longer.
@@ -86,7 +86,7 @@ pub struct RuleError {
     pub rule: String,
     /// The fault.
     pub what: String,
-    /// What to write instead.
+    /// The text to write instead.
     pub instead: String,
 }
 

@@ -30,10 +30,12 @@ use dormouse_keys::{KeyUse, Selector};
 use dormouse_sys::keeper::KeeperError;
 use dormouse_waits::{Placing, Waiting};
 
+use crate::long_polls::long_polls;
 use crate::lookout::triggers::{
-    CpuSight, FieldSight, Groups, Leases, LongPollSight, RequestSight, Sight, StoreSettings, requests,
+    CpuSight, FieldSight, Groups, Leases, LongPollSight, Polls, RequestSight, Sight, StoreSettings, Triggers,
+    requests,
 };
-use crate::lookout::{LOOKOUT, Watched, Watchman};
+use crate::lookout::{LOOKOUT, Watched};
 use crate::panics::PanicWait;
 use crate::probe::Probe;
 use crate::rules::{self, Rule, Wanted};
@@ -43,6 +45,9 @@ pub(crate) use crate::rules::split;
 
 pub use crate::rules::RuleError;
 pub use crate::wire::{TriggerRow, TriggersAnswer};
+
+/// How long a thread waits for a directory that does not answer.
+const PATIENCE: Duration = Duration::from_secs(3);
 
 /// How many near names an error has.
 const NEAR: usize = 5;
@@ -68,7 +73,7 @@ pub enum TriggerError {
         /// Its number.
         number: u64,
     },
-    /// What the trigger looks at cannot be had, or no file can be written.
+    /// The process has not what the trigger looks at, or can write no file.
     #[error("`{rule}` cannot be armed: {why}")]
     Unavailable {
         /// The rule.
@@ -76,7 +81,8 @@ pub enum TriggerError {
         /// The reason, and what to change.
         why: String,
     },
-    /// The thread that looks is not there. A filter of system calls that kills it ends all triggers.
+    /// The thread that looks is not there, or busy. A filter of system calls that kills it ends all
+    /// triggers.
     #[error("the thread that looks after triggers: {0}")]
     Lookout(#[from] KeeperError),
 }
@@ -96,11 +102,15 @@ fn near_text(near: &[String]) -> String {
 /// # Cost
 ///
 /// A rule on requests has times and places of tasks taken as long as it lives ([`crate::waits`]),
-/// the others the times. A rule on CPU of groups has CPU time counted, a rule on a field keeps its
-/// probe awake. The first trigger starts a thread. Then a file is written and removed to see that
-/// that can be done.
+/// one on long polls the times, one on CPU of groups has CPU time counted, one on a field keeps its
+/// probe awake. The first trigger starts a thread. A file is begun, renamed and removed, to see
+/// that files can be written.
 pub fn add(list: &str) -> Result<Vec<u64>, TriggerError> {
     let rules = rules::rules(list)?;
+    // Before one has to be written: a filter that kills for that does so now, while somebody
+    // asks.
+    let checked = LOOKOUT.ask_for(PATIENCE, |_| Triggers::check())?;
+    checked.map_err(|why| TriggerError::Unavailable { rule: list.to_owned(), why })?;
     let mut numbers = Vec::new();
     for rule in rules {
         match arm(&rule) {
@@ -141,7 +151,7 @@ pub(crate) fn list_within(longest: Duration) -> Result<TriggersAnswer, TriggerEr
 ///
 /// When there is none of that number.
 pub fn remove(number: u64) -> Result<(), TriggerError> {
-    let there = LOOKOUT.ask(move |watchman| !watchman.triggers.list(Some(number)).triggers.is_empty())?;
+    let there = LOOKOUT.ask_for(PATIENCE, move |watchman| watchman.triggers.has(number))?;
     if !there {
         return Err(TriggerError::NoTrigger { number });
     }
@@ -150,16 +160,13 @@ pub fn remove(number: u64) -> Result<(), TriggerError> {
 }
 
 /// Has a file written now. The trigger that does so stays in the list, with what came of it, until
-/// it is removed; its number.
+/// it is removed, or another one is armed; its number.
 ///
 /// # Errors
 ///
 /// Those of the thread that looks.
 pub fn save() -> Result<u64, TriggerError> {
-    let begun = LOOKOUT.begin(|watchman| {
-        let Watchman { triggers, long_polls, .. } = watchman;
-        triggers.arm(None, Sight::Command, Leases::default(), long_polls)
-    })?;
+    let begun = LOOKOUT.begin(|watchman| watchman.triggers.arm(None, Sight::Command, Leases::default()))?;
     begun.map_err(|why| TriggerError::Unavailable { rule: "command".to_owned(), why })
 }
 
@@ -172,29 +179,33 @@ pub fn check_rules(list: &str) -> Result<Vec<String>, RuleError> {
     Ok(rules::rules(list)?.iter().map(Rule::to_string).collect())
 }
 
-/// What is wrong with the setting of the room for files.
+/// The fault in the setting of the room for files.
 pub(crate) fn store_complaint() -> Option<String> {
-    StoreSettings::own().complaint
+    StoreSettings::own().complaint.clone()
 }
 
 /// Arms one.
 fn arm(rule: &Rule) -> Result<u64, TriggerError> {
     let unavailable = |why: String| TriggerError::Unavailable { rule: rule.to_string(), why };
     // Here, on the caller's thread: keys are switched, and counters begun.
-    let waiting = Waiting::start().map_err(|why| unavailable(why.to_string()))?;
-    let (mut placing, mut counting) = (None, None);
+    let start = || Waiting::start().map_err(|why| unavailable(why.to_string()));
+    let (mut waiting, mut placing, mut counting) = (None, None, None);
     let globs = rule.groups.as_deref().map(Selector::parse).transpose();
     let groups = globs.map(Groups).map_err(|why| unavailable(why.to_string()))?;
     let sight = match &rule.wanted {
         Wanted::Request(threshold) => {
+            waiting = Some(start()?);
             // Without memory for places there are times.
             placing = Placing::start().ok();
             let before = requests(&groups).unwrap_or_default();
             Sight::Request(RequestSight { threshold: *threshold, groups, before, highest_ns: 0, last: 0 })
         }
         Wanted::LongPoll(threshold) => {
+            waiting = Some(start()?);
+            let reports = long_polls(*threshold).map_err(|why| unavailable(why.to_string()))?;
+            let polls = Polls(Box::new(move |most| reports.take_some(most)));
             let (threshold, highest) = (*threshold, Duration::ZERO);
-            Sight::LongPoll(LongPollSight { threshold, groups, watch: None, last: 0, highest })
+            Sight::LongPoll(LongPollSight { threshold, groups, polls, last: 0, highest })
         }
         Wanted::Cpu { percent, length } => {
             if rule.groups.is_some() {
@@ -208,19 +219,25 @@ fn arm(rule: &Rule) -> Result<u64, TriggerError> {
             let (keys, places) = probes(path)?;
             let trace = Trace::of(keys).map_err(|why| unavailable(why.to_string()))?;
             let (path, comparison, limit) = (path.clone(), *comparison, value.clone());
-            Sight::Field(FieldSight { path, comparison, limit, trace, places, records: 0, nearest: None })
+            Sight::Field(FieldSight {
+                path,
+                comparison,
+                limit,
+                trace,
+                places,
+                records: 0,
+                lost: 0,
+                nearest: None,
+            })
         }
         Wanted::Panic => {
-            let wait = PanicWait::begin(|| LOOKOUT.wake());
+            let wait = PanicWait::begin(|| LOOKOUT.wake()).map_err(|why| unavailable(why.to_string()))?;
             Sight::Panic { _wait: wait, count: PanicWait::seen().count }
         }
     };
-    let leases = Leases { _waiting: Some(waiting), _placing: placing, _counting: counting };
+    let leases = Leases { _waiting: waiting, _placing: placing, _counting: counting };
     let own = Some(rule.clone());
-    let begun = LOOKOUT.begin(move |watchman| {
-        let Watchman { triggers, long_polls, .. } = watchman;
-        triggers.arm(own, sight, leases, long_polls)
-    })?;
+    let begun = LOOKOUT.begin(move |watchman| watchman.triggers.arm(own, sight, leases))?;
     begun.map_err(unavailable)
 }
 

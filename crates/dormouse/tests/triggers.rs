@@ -1,5 +1,5 @@
-//! Each trigger fires once, with what it saw in its file, and says why it does not before. Each test
-//! is a child: the directory of files is the process's.
+//! Each trigger fires once, with what it saw in its file, and says why it does not before. Each
+//! test is a child: the directory of files is the process's.
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64", not(dormouse_fallback)))]
 
@@ -7,7 +7,7 @@ use std::fs::{self, File};
 use std::future::Future as _;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Duration;
@@ -40,7 +40,7 @@ fn add(rule: &str) -> u64 {
     added[0]
 }
 
-/// What a file has.
+/// The content of a file.
 #[derive(Debug, Default)]
 struct Content {
     head: FileHead,
@@ -114,10 +114,10 @@ fn a_slow_request_has_a_file_written() {
         let [orders, menu] = ["POST /orders", "GET /menu"].map(Group::new);
         let number = add("request>100ms in POST *");
         assert!(row(number).why_not.contains("no request has ended"), "{:?}", row(number));
-        request(orders, Duration::from_millis(20));
+        request(orders, Duration::from_millis(5));
         let near = row(number);
         assert!(
-            near.why_not.starts_with("highest seen 2") && near.why_not.ends_with(" ms of 100 ms"),
+            near.why_not.starts_with("highest seen ") && near.why_not.ends_with(" of 100 ms"),
             "{near:?}"
         );
         request(menu, Duration::from_millis(150));
@@ -189,7 +189,7 @@ fn cpu_over_its_level_has_a_file_written() {
             });
             let (_, content) = file_of(numbers[0]);
             assert!(
-                content.head.seen.starts_with("over 50 % of a CPU for 2")
+                content.head.seen.starts_with("over 50 % of a CPU for ")
                     && content.head.seen.ends_with(" of hog")
             );
             let (_, content) = file_of(numbers[1]);
@@ -236,11 +236,8 @@ fn a_field_has_a_file_written_with_records() {
 #[test]
 fn a_panic_has_a_file_written() {
     with_directory(|_| {
-        let before = std::panic::take_hook();
-        std::panic::set_hook(Box::new(move |info| {
-            println!("the host's hook");
-            before(info);
-        }));
+        static CALLS: AtomicU32 = AtomicU32::new(0);
+        std::panic::set_hook(Box::new(|_| _ = CALLS.fetch_add(1, Ordering::Relaxed)));
         let number = add("panic every 1s");
         assert_eq!(row(number).why_not, "no panic was seen");
         let group = Group::new("fragile");
@@ -250,8 +247,11 @@ fn a_panic_has_a_file_written() {
         assert!(
             content.head.seen.starts_with("a panic in thread") && content.head.seen.ends_with(" of fragile")
         );
+        assert_eq!(CALLS.load(Ordering::Relaxed), 1, "the host's hook");
+        assert!(content.missing.iter().any(|missing| missing.what == "profile-report"));
         triggers::remove(number).unwrap();
         panics();
+        assert_eq!(CALLS.load(Ordering::Relaxed), 2, "the host's hook");
         assert!(triggers::list().unwrap().triggers.is_empty());
     });
 }
@@ -270,7 +270,7 @@ fn a_command_has_a_file_written_at_once() {
 }
 
 #[test]
-fn foreign_files_and_links_are_left_alone() {
+fn the_oldest_file_goes_and_foreign_ones_stay() {
     with_directory(|directory| {
         let target = directory.join("target");
         fs::write(&target, "the host's").unwrap();
@@ -278,20 +278,58 @@ fn foreign_files_and_links_are_left_alone() {
         symlink(&target, directory.join("link.dormouse")).unwrap();
         fs::create_dir(directory.join("folder.dormouse")).unwrap();
         // SAFETY: nothing else runs in the child.
-        unsafe { std::env::set_var("DORMOUSE_RECORD_DISK", "100KiB") };
-        let mut last = None;
-        for _ in 0..8 {
-            let number = triggers::save().unwrap();
-            last = Some(file_of(number).0.file.unwrap());
-            let used = triggers::list().unwrap().used_bytes.unwrap();
-            assert!(used <= 100 << 10, "{used}");
-        }
-        assert!(Path::new(&last.unwrap()).exists());
+        unsafe { std::env::set_var("DORMOUSE_RECORD_DISK", "64KiB") };
+        let save = || file_of(triggers::save().unwrap()).0.file.unwrap();
+        let used = || triggers::list().unwrap().used_bytes.unwrap();
+        let first = save();
+        assert!(used() > 0);
+        let mut last = first.clone();
+        eventually(|| {
+            last = save();
+            assert!(used() <= 64 << 10, "{}", used());
+            !Path::new(&first).exists()
+        });
+        assert!(Path::new(&last).exists());
         assert_eq!(fs::read_to_string(&target).unwrap(), "the host's");
         assert_eq!(fs::read_to_string(directory.join("not-ours.dormouse")).unwrap(), "the host's, too");
         assert!(directory.join("link.dormouse").is_symlink() && directory.join("folder.dormouse").is_dir());
-        let parts = fs::read_dir(directory).unwrap().flatten();
-        assert!(!parts.into_iter().any(|entry| entry.file_name().to_string_lossy().ends_with(".part")));
+        let mut parts = fs::read_dir(directory).unwrap().flatten();
+        assert!(!parts.any(|entry| entry.file_name().to_string_lossy().ends_with(".part")));
+    });
+}
+
+#[test]
+fn a_file_too_large_removes_no_other() {
+    with_directory(|directory| {
+        fn noise(text: &str) {
+            probe!("noise.made", text);
+        }
+        // SAFETY: nothing else runs in the child.
+        unsafe { std::env::set_var("DORMOUSE_RECORD_DISK", "64KiB") };
+        let first = file_of(triggers::save().unwrap()).0.file.unwrap();
+        let recorder = dormouse::recorder::start("noise.*", 4 << 20).unwrap();
+        let mut state = 1_u64;
+        // The lookout may be late, and rings lose what it does not take out in time.
+        eventually(|| {
+            for _ in 0..200 {
+                let text: String = (0..100)
+                    .map(|_| {
+                        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                        char::from(b'!' + (state >> 33) as u8 % 90)
+                    })
+                    .collect();
+                noise(&text);
+            }
+            dormouse::recorder::stat().is_some_and(|stat| stat.held >= 256 * 1024)
+        });
+        let number = triggers::save().unwrap();
+        eventually(|| !row(number).is_writing);
+        // Cut to what the budget may hold unpacked, it is still more than half of it.
+        let saved = row(number);
+        assert!(saved.why_not.contains("larger than half"), "{saved:?}");
+        assert!(Path::new(&first).exists(), "another file went for it");
+        drop(recorder);
+        assert_eq!(fs::read_dir(directory).unwrap().count(), 1, "no part is left");
     });
 }
 

@@ -33,6 +33,7 @@ mod pprof;
 mod profile;
 mod profiling;
 pub mod protobuf;
+mod stack_reader;
 pub mod symbols;
 mod tables;
 mod thread_stack;
@@ -55,6 +56,6 @@ pub use profile::{
     Thread, Values,
 };
 pub use profiling::{Profiling, capability};
-pub use sampling::StackReader;
+pub use stack_reader::StackReader;
 pub use symbols::{Named, SourceFrame, Symbols, WallState};
 pub use thread_stack::{NoStack, StackWay, ThreadStack};

@@ -2,7 +2,8 @@
 
 use dormouse_sys::Capability;
 
-use crate::{Error, NoStack, Options, Profile, ThreadStack};
+use crate::thread_stack::{NoStack, ThreadStack};
+use crate::{Error, Options, Profile};
 
 /// The reason.
 const WHY: &str = "profiles are taken on x86-64 Linux only";
@@ -27,24 +28,14 @@ impl Session {
 
 /// None is ever made.
 #[derive(Debug)]
-pub enum StackReader {}
+pub(crate) enum StackSource {}
 
-impl StackReader {
-    /// There is none here.
-    ///
-    /// # Errors
-    ///
-    /// [`NoStack::Refused`].
-    pub fn new() -> Result<Self, NoStack> {
+impl StackSource {
+    pub(crate) fn new() -> Result<Self, NoStack> {
         Err(NoStack::Refused("stacks of threads are read on x86-64 Linux only".into()))
     }
 
-    /// None is ever read.
-    ///
-    /// # Errors
-    ///
-    /// None.
-    pub fn read(&mut self, _: u32) -> Result<ThreadStack, NoStack> {
+    pub(crate) fn read(&mut self, _: u32) -> Result<ThreadStack, NoStack> {
         match *self {}
     }
 }

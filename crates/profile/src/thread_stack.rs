@@ -45,7 +45,8 @@ pub enum NoStack {
     /// It ran, and blocks the signal by which it would be asked.
     Blocked,
     /// It was to run, and did not answer in time: it got no processor, was busy in the kernel (with
-    /// a large write, or memory that it gave back), or went to and fro between running and sleeping.
+    /// a large write, or memory that it gave back), or went to and fro between running and
+    /// sleeping.
     Silent,
     /// Another thread is being asked.
     Busy,

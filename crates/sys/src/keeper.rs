@@ -29,6 +29,7 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
@@ -42,6 +43,9 @@ use crate::{memory, signals};
 
 /// How long an asker waits before it looks whether the keeper lives.
 const PATIENCE: Duration = Duration::from_secs(1);
+
+/// How long an asker waits for what the thread does before its errand, as for a disk.
+const LONGEST: Duration = Duration::from_secs(10);
 
 /// The memory that an errand and the start of the thread take on the asker's side, amply.
 const ASKING: usize = 16 * 1024;
@@ -215,20 +219,20 @@ impl<D: Duty> Keeper<D> {
     ///
     /// # Errors
     ///
-    /// Those of [`KeeperError`].
+    /// Those of [`KeeperError`]; [`KeeperError::Busy`] after ten seconds.
     pub fn ask<T: Send + 'static>(
         &'static self,
         errand: impl FnOnce(&mut D) -> T + Send + 'static,
     ) -> Result<T, KeeperError> {
-        self.ask_for(Duration::MAX, errand)
+        self.ask_for(LONGEST, errand)
     }
 
-    /// As [`Keeper::ask`], but waits for so long at most, to a second. The thread runs the errand
-    /// later, and nobody gets the answer.
+    /// As [`Keeper::ask`], but waits for so long at most, to a second, until the thread begins with
+    /// the errand. An errand that nobody waits for any more is not run.
     ///
     /// # Errors
     ///
-    /// As [`Keeper::ask`]'s, and [`KeeperError::Busy`].
+    /// As [`Keeper::ask`]'s.
     pub fn ask_for<T: Send + 'static>(
         &'static self,
         longest: Duration,
@@ -239,7 +243,14 @@ impl<D: Duty> Keeper<D> {
         }
         let (tell, told) = mpsc::sync_channel(1);
         let (process, begun) = (identity::id(), Instant::now());
-        self.leave(move |duty| _ = tell.send(errand(duty)))?;
+        // One side takes the errand: the thread that runs it, or its asker, who waits no more.
+        let taken = Arc::new(AtomicBool::new(false));
+        let by_thread = Arc::clone(&taken);
+        self.leave(move |duty| {
+            if !by_thread.swap(true, Ordering::Relaxed) {
+                let _ = tell.send(errand(duty));
+            }
+        })?;
         loop {
             match told.recv_timeout(PATIENCE.min(longest)) {
                 Ok(answer) => return Ok(answer),
@@ -260,7 +271,7 @@ impl<D: Duty> Keeper<D> {
                 self.give_up(tid);
                 return Err(KeeperError::Killed);
             }
-            if begun.elapsed() >= longest {
+            if begun.elapsed() >= longest && !taken.swap(true, Ordering::Relaxed) {
                 return Err(KeeperError::Busy);
             }
         }

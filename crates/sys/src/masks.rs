@@ -72,7 +72,8 @@ pub fn is_blocking(tid: u32, signal: libc::c_int) -> bool {
     blocked(&String::from_utf8_lossy(&status)).is_some_and(|mask| is_for_long(mask, signal))
 }
 
-/// Whether a thread of this process is under a filter of system calls. True where that is not known.
+/// Whether a thread of this process is under a filter of system calls. True where that is not
+/// known.
 ///
 /// # Cost
 ///

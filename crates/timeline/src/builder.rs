@@ -34,7 +34,7 @@ const TASK_BYTES: usize = 3 * (size_of::<TimelineTask>() + 8);
 const MOST_NAMES: usize = 1 << 16;
 /// Bytes of a name that are kept; a group has no more.
 const LONGEST_NAME: usize = 128;
-/// Spans of a thread that are open at once. What is entered further inside has no end.
+/// Spans of a thread that are open at once. Those further inside have no end.
 const DEEPEST: usize = 1 << 9;
 
 /// A begin that nobody knows: the timeline's.
@@ -313,7 +313,7 @@ fn roots(tasks: &HashMap<u64, TimelineTask>) -> HashMap<u64, u64> {
     let mut way = Vec::new();
     for &task in tasks.keys() {
         let mut top = task;
-        // What lies above is looked for once. A damaged file may have parents in a circle.
+        // Each task's way is gone once. A damaged file may have parents in a circle.
         while way.len() <= tasks.len() {
             if let Some(&known) = roots.get(&top) {
                 top = known;

@@ -27,10 +27,13 @@ const FREE: u32 = 0;
 const WRITTEN: u32 = 1;
 const FULL: u32 = 2;
 
-/// In ticks of the stamp.
-static THRESHOLD: AtomicU64 = AtomicU64::new(NONE);
+/// In ticks of the stamp. Alone in its lines: each request that ends reads it.
+static THRESHOLD: Alone = Alone(AtomicU64::new(NONE));
 static MISSED: AtomicU64 = AtomicU64::new(0);
 static LIST: [Entry; ENTRIES] = [const { Entry::new() }; ENTRIES];
+
+#[repr(align(128))]
+struct Alone(AtomicU64);
 
 struct Entry {
     state: AtomicU32,
@@ -66,7 +69,7 @@ impl Entry {
 /// Only requests of which times are taken ([`Waiting`](crate::Waiting)) are seen.
 pub fn note_slow(threshold_ns: Option<u64>) {
     let ticks = |ns: u64| (ns as f64 * point().hz / 1e9) as u64;
-    THRESHOLD.store(threshold_ns.map_or(NONE, ticks), Ordering::Relaxed);
+    THRESHOLD.0.store(threshold_ns.map_or(NONE, ticks), Ordering::Relaxed);
 }
 
 /// Takes those that were noted since the last call; how many found no room.
@@ -92,7 +95,7 @@ pub fn take_slow(mut each: impl FnMut(SlowRequest)) -> u64 {
 
 /// A forked child notes nothing, and has nothing of its parent's.
 pub(crate) fn forget() {
-    THRESHOLD.store(NONE, Ordering::Relaxed);
+    THRESHOLD.0.store(NONE, Ordering::Relaxed);
     for entry in &LIST {
         entry.state.store(FREE, Ordering::Relaxed);
     }
@@ -101,7 +104,7 @@ pub(crate) fn forget() {
 /// A request ends at this age, in ticks.
 #[inline]
 pub(crate) fn ends(task: u64, group: u32, ticks: u64) {
-    if ticks > THRESHOLD.load(Ordering::Relaxed) {
+    if ticks > THRESHOLD.0.load(Ordering::Relaxed) {
         note(task, group, ticks);
     }
 }
@@ -112,6 +115,10 @@ fn note(task: u64, group: u32, ticks: u64) {
     let first = task as usize / 2 % ENTRIES;
     for at in (first..ENTRIES).chain(0..first) {
         let entry = &LIST[at];
+        // A look first: while all are full, requests of all processors come here.
+        if entry.state.load(Ordering::Relaxed) != FREE {
+            continue;
+        }
         // Acquire: pairs with the store in `take_slow`.
         if entry.state.compare_exchange(FREE, WRITTEN, Ordering::Acquire, Ordering::Relaxed).is_ok() {
             entry.task.store(task, Ordering::Relaxed);

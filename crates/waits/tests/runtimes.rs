@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-use dormouse_waits::Waiting;
+use dormouse_waits::{Placing, Waiting};
 use futures_util::future::{join_all, select};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use support::timed;
@@ -19,9 +19,9 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{Mutex as AsyncMutex, Notify, Semaphore, mpsc, oneshot};
 use tokio::task::{JoinSet, LocalSet, yield_now};
 
-/// Runs `program` on a runtime of one thread, and of three, as a task with times.
+/// Runs `program` on a runtime of one thread, and of three, as a task with times and places.
 fn run<F: Future<Output = ()> + Send + 'static>(program: impl Fn() -> F) {
-    let _waiting = Waiting::start().unwrap();
+    let (_waiting, _placing) = (Waiting::start().unwrap(), Placing::start().unwrap());
     for threads in [0, 3] {
         let runtime = runtime(threads);
         runtime.block_on(async { tokio::spawn(timed(program())).await.unwrap() });

@@ -126,6 +126,16 @@ static void call_profile(void)
 	dormouse_profile_end(profile);
 }
 
+static void call_waits(void)
+{
+	struct dormouse_group_waits times = DORMOUSE_GROUP_WAITS_INIT;
+	struct dormouse_waits *waits = NULL;
+	struct dormouse_group group = dormouse_group_new("cancelled");
+	CHECK(dormouse_waits_begin(&waits, NULL) == DORMOUSE_OK);
+	CHECK(dormouse_waits_read(waits, group, &times, NULL) == DORMOUSE_OK);
+	dormouse_waits_end(waits);
+}
+
 static const struct {
 	const char *names;
 	void (*call)(void);
@@ -143,6 +153,7 @@ static const struct {
 	  call_groups },
 	{ "dormouse_watch_begin dormouse_watch_read dormouse_watch_next dormouse_watch_end", call_watch },
 	{ "dormouse_profile_begin dormouse_profile_read dormouse_profile_write dormouse_profile_end", call_profile },
+	{ "dormouse_waits_begin dormouse_waits_read dormouse_waits_end", call_waits },
 	{ "dormouse_record", call_record },
 	{ "dormouse_register_v1 dormouse_unregister_v1", call_register },
 };

@@ -28,6 +28,9 @@ use crate::text::clean;
 /// The most bytes of answers that are held of a file.
 const MOST: usize = 256 << 20;
 
+/// The memory of an answer beside its bytes.
+const ENTRY: usize = 256;
+
 /// Bytes of frames that are read at once.
 const READ: usize = 64 * 1024;
 
@@ -88,7 +91,7 @@ impl Recorded {
         let (mut answers, mut bytes) = (BTreeMap::new(), 0);
         while let Some(part) = frames.next().map_err(|why| cannot(&why))? {
             if let FilePart::Answer { name, from, json } = part {
-                bytes += name.len() + json.len();
+                bytes += ENTRY + name.len() + json.len();
                 if bytes > MOST {
                     return Err(cannot(&format_args!("its answers are longer than {MOST} bytes")));
                 }
@@ -108,13 +111,13 @@ impl Recorded {
         }
     }
 
-    /// What is not in the file, and why.
+    /// The answers that the file lacks, and why.
     fn missing(&self) -> Vec<FileMissing> {
         let all = self.answers.range(("missing".to_owned(), 0)..=("missing".to_owned(), u64::MAX));
         all.filter_map(|(_, json)| serde_json::from_slice(json).ok()).collect()
     }
 
-    /// What was answered to a request then.
+    /// The answer that a request had then.
     pub(super) fn call<T: DeserializeOwned>(&mut self, op: &Op) -> Outcome<T> {
         match op {
             Op::Hello { .. } => self.parse("hello", 0),

@@ -52,7 +52,7 @@ pub(crate) struct Client {
     inbox: Vec<u8>,
 }
 
-/// What answers.
+/// The other side of a conversation.
 #[derive(Debug)]
 enum Source {
     /// An agent.

@@ -31,7 +31,10 @@ pub(crate) fn begin(client: &mut Client, hello: &Hello, cpu: bool) -> Outcome<()
     }
     let begun: WaitsBegun = client.call(Op::Waits(WaitsWish { places: true, cpu }))?;
     if cpu && !begun.cpu {
-        let message = format!("its dormouse ({}) takes no CPU time of single tasks", hello.version);
+        let message = format!(
+            "its dormouse ({}) takes no CPU time of single tasks: it is older, or behind a filter of system calls",
+            hello.version
+        );
         return Err(Failure::new(Exit::Unsupported, message).hint("leave out --cpu"));
     }
     Ok(())

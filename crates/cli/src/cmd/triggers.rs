@@ -1,5 +1,5 @@
-//! `dormouse triggers`: the rules by which a service writes a recorder's file, when each fired last,
-//! and why it did not since.
+//! `dormouse triggers`: the rules by which a service writes a file of what led to something, when
+//! each fired last, and why it did not since.
 
 use dormouse::wire::{Op, TriggerRow, TriggersAnswer};
 use serde::Serialize;
@@ -15,12 +15,9 @@ use crate::text::clean;
 
 /// List the triggers of a service, and why each has not fired; arm and remove them
 ///
-/// A rule is one of request>500ms, long-poll>20ms, cpu>90% for 10s, a probe's field as in
-/// brew.step.cups>100 (also >=, <, <=, == and text in quotes), or panic. The first three may look at
-/// groups alone that match (request>500ms in POST *), and each may say how often it has a file
-/// written at most (panic every 10m; each minute by default). A trigger stays when this command
-/// ends. DORMOUSE_TRIGGERS has them from a service's start. The files are read by dormouse tasks,
-/// profile and trace.
+/// A rule is request>500ms, long-poll>20ms, cpu>90% for 10s, a probe's field as in
+/// brew.step.cups>100, or panic; the guide has all of them (docs/guide/triggers.md). A trigger
+/// stays when this command ends. The tasks, profile and trace commands read the files.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[arg(help = help::TARGET)]

@@ -5,8 +5,8 @@
 
 use std::time::Duration;
 
-use crate::long_polls::{LongPolls, LongPollsError, long_polls};
-use crate::wire::{Code, LongPollsBegun, LongPollsPart, LongPollsWish, WireError};
+use crate::long_polls::{LongPoll, LongPolls, LongPollsError, long_polls};
+use crate::wire::{Code, LongPollRow, LongPollsBegun, LongPollsPart, LongPollsWish, WireError};
 
 /// Reports in one answer.
 const ROWS: usize = 64;
@@ -37,6 +37,26 @@ pub(super) fn report(polls: Option<&LongPolls>) -> Result<LongPollsPart, WireErr
         return Err(WireError::new(Code::NoLook, "the thread that looks for long polls was killed"));
     }
     let look_us = u64::try_from(polls.between().as_micros()).unwrap_or(u64::MAX);
-    let reports: Vec<_> = polls.take_some(ROWS).into_iter().map(Into::into).collect();
+    let reports: Vec<_> = polls.take_some(ROWS).into_iter().map(row).collect();
     Ok(LongPollsPart { more: reports.len() == ROWS, lost: polls.lost(), look_us, reports })
+}
+
+/// A report as it is sent.
+fn row(of: LongPoll) -> LongPollRow {
+    let since_1970 = of.at.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    let (stack, way) = of.stack.map(|stack| (stack.frames, stack.way.name().to_owned())).unwrap_or_default();
+    LongPollRow {
+        number: of.number,
+        at_unix_ns: u64::try_from(since_1970.as_nanos()).unwrap_or(u64::MAX),
+        tid: of.tid,
+        thread: of.thread,
+        task: of.task,
+        group: of.group.map_or_else(String::new, |group| group.name().to_owned()),
+        lasted_ns: u64::try_from(of.lasted.as_nanos()).unwrap_or(u64::MAX),
+        exact: of.is_exact,
+        stack,
+        way,
+        no_stack: of.no_stack.map(|why| why.to_string()),
+        over: of.is_over,
+    }
 }

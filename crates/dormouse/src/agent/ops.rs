@@ -169,7 +169,10 @@ impl Asked<'_> {
             Op::Events => Answer::Events(Events { events: counting::available() }),
             Op::Count { events } => Answer::Count(self.count(&events)?),
             Op::Waits(wish) => Answer::Waits(self.wait(wish)?),
-            Op::Doctor => Answer::Doctor(host::doctor(watching::capability(), place.check())),
+            Op::Doctor => {
+                let settings = crate::environment::capabilities();
+                Answer::Doctor(host::doctor(settings, watching::capability(), place.check()))
+            }
             Op::Watch(wish) => Answer::Watching(registers::watch(self.clients, self.at, &wish)?),
             Op::WatchReport { number } => Answer::Watch(self.report(number)?),
             Op::Slots => Answer::Slots(registers::slots(self.clients)),
@@ -280,8 +283,8 @@ impl Asked<'_> {
         let addresses: HashSet<*const Key> = selected.iter().map(|k| std::ptr::from_ref(k.key)).collect();
         let whose = self.clients.iter_mut().enumerate().filter(|(other, _)| force || *other == self.at);
         let mut leases: Vec<&mut Lease> = whose.flat_map(|(_, client)| client.leases_mut()).collect();
-        let mut recorder = if force { lookout::recording::lock() } else { None };
-        leases.extend(recorder.as_mut().and_then(|running| running.lease_mut()));
+        let mut recorder = force.then(lookout::recording::lend).flatten();
+        leases.extend(recorder.as_mut().and_then(|lent| lent.lease_mut()));
         let report = batch
             .apply_releasing(&mut leases, |key| addresses.contains(&std::ptr::from_ref(key)))
             .map_err(refused)?;

@@ -234,8 +234,8 @@ fn runnable_check() -> Capability {
     }
 }
 
-/// All checks, with those of what the agent has: watches, and its place.
-pub(crate) fn doctor(watches: Capability, place: Option<Capability>) -> Doctor {
+/// All checks, with those of the settings, of watches, and of the agent's place.
+pub(crate) fn doctor(settings: Vec<Capability>, watches: Capability, place: Option<Capability>) -> Doctor {
     let rings = match records::dropped() {
         0 => Capability::ok(
             "records.rings",
@@ -245,7 +245,7 @@ pub(crate) fn doctor(watches: Capability, place: Option<Capability>) -> Doctor {
     };
     let checks = dormouse_keys::capability()
         .into_iter()
-        .chain(crate::environment::capabilities())
+        .chain(settings)
         .chain(dormouse_clock::capability())
         .chain([watches, dormouse_profile::capability(), clock_cost(), rings, threads_check()])
         .chain([runnable_check()])

@@ -1,5 +1,5 @@
-//! What the service tells of itself, as the protocol has it: the agent sends it to clients, and the
-//! lookout writes it into files.
+//! The answers of the service about itself, as the protocol has them: the agent sends them to
+//! clients, and the lookout writes them into files.
 
 pub(crate) mod counting;
 pub(crate) mod host;

@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 
+use dormouse_sys::perf;
 use dormouse_waits::{CpuTaking, GroupWaits, Placing, Waiting};
 
 use crate::registry::MAX_GROUPS;
@@ -36,7 +37,8 @@ impl ClientWaits {
         let waiting = Waiting::start()?;
         // Without memory for places there are times.
         let placing = wish.places.then(Placing::start).and_then(Result::ok);
-        let cpu = wish.cpu.then(CpuTaking::start);
+        // Under a filter a thread's first look at its clock might end the process.
+        let cpu = (wish.cpu && !perf::is_filtered()).then(CpuTaking::start);
         let begun = WaitsBegun { places: placing.is_some(), cpu: cpu.is_some() };
         Ok((Self { _waiting: waiting, _placing: placing, _cpu: cpu, told: HashMap::new() }, begun))
     }

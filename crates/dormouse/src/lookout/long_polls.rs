@@ -176,7 +176,7 @@ struct KnownPoll {
     due: Vec<(u64, Duration)>,
 }
 
-/// What looks and stacks take.
+/// The means of looks and stacks.
 #[derive(Debug)]
 struct Eyes {
     looker: PollLooker,

@@ -68,7 +68,7 @@ impl Duty for Watchman {
         let now = Instant::now();
         let looks = [long_polls.step(now), recording.step(now)];
         // Last: it judges what the others have just seen.
-        let next = looks.into_iter().chain([triggers.step(now, long_polls, recording)]).flatten().min();
+        let next = looks.into_iter().chain([triggers.step(now, recording)]).flatten().min();
         next.map_or(ASLEEP, |next| next.saturating_duration_since(Instant::now()).min(ASLEEP))
     }
 
@@ -76,11 +76,7 @@ impl Duty for Watchman {
         match watched {
             Watched::LongPolls(number) => self.long_polls.end(number),
             Watched::Recorder(number) => self.recording.end(number),
-            Watched::Trigger(number) => {
-                if let Some(watch) = self.triggers.end(number) {
-                    self.long_polls.end(watch);
-                }
-            }
+            Watched::Trigger(number) => self.triggers.end(number),
         }
     }
 }

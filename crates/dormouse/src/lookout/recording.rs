@@ -15,8 +15,8 @@
 //!
 //! # Locking
 //!
-//! `RUNNING`, for moments, and while `off --force` switches its keys. A fork waits for it. The
-//! child forgets what it holds, and frees nothing.
+//! `RUNNING`, for moments. No key is switched under it. A fork waits for it. The child forgets what
+//! it holds, and frees nothing.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -58,14 +58,15 @@ static RUNNING: Mutex<Running> = Mutex::with_child(
 
 /// The recorder as all threads see it.
 #[derive(Debug)]
-pub(crate) struct Running {
+struct Running {
     held: Option<Held>,
     is_parents: bool,
 }
 
 #[derive(Debug)]
 struct Held {
-    lease: Lease,
+    /// `None` while [`lend`] has lent it.
+    lease: Option<Lease>,
     /// Whether the lookout has its errand.
     is_begun: bool,
     until: Option<Instant>,
@@ -184,7 +185,7 @@ pub(crate) fn start(
             drop(running);
             return Err(RecorderError::Running { glob });
         }
-        running.held = Some(Held { lease, is_begun: false, until, stat: stat.clone() });
+        running.held = Some(Held { lease: Some(lease), is_begun: false, until, stat: stat.clone() });
     }
     let run = Run::new(trace, queue, until, stat);
     let begun = LOOKOUT.begin_later(move |watchman| watchman.recording.begin(run));
@@ -236,26 +237,54 @@ pub(crate) fn stat() -> Option<RecorderStat> {
 /// The keys that the recorder holds, and how long it does.
 pub(crate) fn held_keys() -> (Vec<&'static Key>, Option<Duration>) {
     let Some(RecorderStat { left, .. }) = stat() else { return Default::default() };
-    let keys = running().ok().and_then(|running| Some(running.held.as_ref()?.lease.keys().to_vec()));
+    let keys = running().ok().and_then(|it| Some(it.held.as_ref()?.lease.as_ref()?.keys().to_vec()));
     (keys.unwrap_or_default(), left)
 }
 
-/// Its lease, for a batch that ends leases by force. Held, nothing changes about the recorder.
-pub(crate) fn lock() -> Option<MutexGuard<Running>> {
-    running().ok()
+/// The recorder's lease, for a batch that ends leases by force. It is not lent under the lock: a
+/// thread that has a lock of an early phase may not wait for the patch lock, or a fork that another
+/// copy of dormouse takes part in never ends.
+#[derive(Debug)]
+pub(crate) struct LentLease {
+    number: u64,
+    lease: Option<Lease>,
 }
 
-impl Running {
-    /// The lease of the recorder, if there is one.
+/// Lends the lease, if there is a recorder. Dropped, it goes back, or ends with the recorder that
+/// has ended meanwhile.
+pub(crate) fn lend() -> Option<LentLease> {
+    let mut running = running().ok()?;
+    let held = running.held.as_mut()?;
+    Some(LentLease { number: held.stat.number, lease: held.lease.take() })
+}
+
+impl LentLease {
     pub(crate) fn lease_mut(&mut self) -> Option<&mut Lease> {
-        self.held.as_mut().map(|held| &mut held.lease)
+        self.lease.as_mut()
+    }
+
+    fn give_back(&mut self) -> Option<Lease> {
+        let lease = self.lease.take()?;
+        let Ok(mut running) = running() else { return Some(lease) };
+        match running.held.as_mut().filter(|held| held.stat.number == self.number) {
+            Some(held) => held.lease.replace(lease),
+            None => Some(lease),
+        }
+    }
+}
+
+impl Drop for LentLease {
+    fn drop(&mut self) {
+        // Not under the lock, either.
+        drop(self.give_back());
     }
 }
 
 impl Held {
     fn now(&self) -> RecorderStat {
         let left = self.until.map(|until| until.saturating_duration_since(Instant::now()));
-        RecorderStat { left, keys: self.lease.keys().len(), ..self.stat.clone() }
+        let keys = self.lease.as_ref().map_or(self.stat.keys, |lease| lease.keys().len());
+        RecorderStat { keys, left, ..self.stat.clone() }
     }
 }
 
@@ -410,57 +439,4 @@ impl Run {
 }
 
 #[cfg(test)]
-#[allow(unsafe_code, reason = "a thread that ends in the midst")]
-mod tests {
-    use dormouse_keys::Selector;
-    use dormouse_testkit::in_child;
-
-    use super::*;
-
-    dormouse_keys::static_key! { static AWAKE: "recording.awake" = false; }
-
-    fn begin() -> Result<(u64, BatchReport), RecorderError> {
-        let keys = || Ok(Selector::parse("recording.awake")?.try_keys()?);
-        start("recording.awake", keys, LEAST_MEMORY, None)
-    }
-
-    #[test]
-    fn a_killed_lookout_leaves_no_key_on() {
-        in_child(|| {
-            let is_on = || dormouse_keys::unlikely!(AWAKE);
-            let (first, _) = begin().unwrap();
-            let refused = begin();
-            assert!(is_on() && matches!(refused, Err(RecorderError::Running { .. })), "{refused:?}");
-            // SAFETY: ends the lookout's thread alone, as a filter would.
-            let killed = LOOKOUT.ask(|_| unsafe { libc::syscall(libc::SYS_exit, 0) });
-            assert!(killed.is_err(), "{killed:?}");
-            assert!(stat().is_none() && !is_on());
-            assert!(stop(Some(first)).is_none());
-            let (second, _) = begin().unwrap();
-            assert!(second != first && is_on() && stat().is_some());
-            assert_eq!(stop(None).map(|stat| stat.number), Some(second));
-            assert!(!is_on());
-        });
-    }
-
-    #[test]
-    fn looks_follow_the_fullest_ring() {
-        // Nothing comes: as seldom as it may, but not at once.
-        let mut tick = OFTEN;
-        for _ in 0..20 {
-            let next = next_tick(tick, 0);
-            assert!(next <= 2 * tick && next <= SELDOM);
-            tick = next;
-        }
-        assert_eq!(tick, SELDOM);
-        // A full ring may have lost more than it holds.
-        assert_eq!(next_tick(SELDOM, RING_BYTES), SELDOM / 4);
-        let mut tick = SELDOM;
-        for _ in 0..10 {
-            tick = next_tick(tick, RING_BYTES);
-        }
-        assert_eq!(tick, OFTEN);
-        // As full as it is meant to be.
-        assert_eq!(next_tick(10 * OFTEN, AIM), 10 * OFTEN);
-    }
-}
+mod tests;

@@ -65,7 +65,7 @@ pub struct FileHead {
     /// The rule that fired, as it was given; absent: a command asked for the file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rule: Option<String>,
-    /// What was seen, in words.
+    /// The thing that was seen, in words.
     pub seen: String,
     /// The task that was seen, if it was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -107,7 +107,7 @@ pub struct FileWriter<W: Write> {
 }
 
 impl<W: Write> FileWriter<W> {
-    /// Begins a file. What the writer holds by itself is a third of a megabyte, of gzip.
+    /// Begins a file. The writer holds a third of a megabyte by itself, of gzip.
     pub fn new(to: W, head: &FileHead) -> io::Result<Self> {
         let gzip = GzBuilder::new().extra(EXTRA).write(to, Compression::fast());
         let mut writer = Self { gzip, missing: 0 };

@@ -2,8 +2,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::long_polls::LongPoll;
-
 /// The polls that a client wants to know of.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LongPollsWish {
@@ -63,26 +61,4 @@ pub struct LongPollRow {
     /// Whether the poll is over.
     #[serde(default)]
     pub over: bool,
-}
-
-impl From<LongPoll> for LongPollRow {
-    fn from(of: LongPoll) -> Self {
-        let since_1970 = of.at.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-        let (stack, way) =
-            of.stack.map(|stack| (stack.frames, stack.way.name().to_owned())).unwrap_or_default();
-        Self {
-            number: of.number,
-            at_unix_ns: u64::try_from(since_1970.as_nanos()).unwrap_or(u64::MAX),
-            tid: of.tid,
-            thread: of.thread,
-            task: of.task,
-            group: of.group.map_or_else(String::new, |group| group.name().to_owned()),
-            lasted_ns: u64::try_from(of.lasted.as_nanos()).unwrap_or(u64::MAX),
-            exact: of.is_exact,
-            stack,
-            way,
-            no_stack: of.no_stack.map(|why| why.to_string()),
-            over: of.is_over,
-        }
-    }
 }

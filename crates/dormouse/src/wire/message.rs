@@ -156,8 +156,8 @@ pub enum Op {
     /// Has a file written now: a trigger that fires at once, and is listed until somebody removes
     /// it. [`TriggersAnswer`](super::TriggersAnswer) answers, with it as the only one.
     RecordSave,
-    /// Reports polls that last, as long as the connection lasts, in place of those that it asked for
-    /// before; [`LongPollsBegun`](super::LongPollsBegun) answers.
+    /// Reports polls that last, as long as the connection lasts, in place of those that it asked
+    /// for before; [`LongPollsBegun`](super::LongPollsBegun) answers.
     LongPolls(LongPollsWish),
     /// Asks for the reports on long polls that have come since the last time;
     /// [`LongPollsPart`](super::LongPollsPart) answers.

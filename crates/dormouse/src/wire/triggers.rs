@@ -9,10 +9,10 @@ pub struct TriggersAnswer {
     pub triggers: Vec<TriggerRow>,
     /// The directory of the files.
     pub directory: String,
-    /// What our files take there, in bytes; absent: the directory cannot be read.
+    /// The bytes that our files take there; absent: the directory cannot be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub used_bytes: Option<u64>,
-    /// What they may take, in bytes.
+    /// The bytes that they may take.
     pub budget_bytes: u64,
     /// Why no file can be written, if that is so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -35,7 +35,7 @@ pub struct TriggerRow {
     /// When it last fired, in nanoseconds ago.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fired_ago_ns: Option<u64>,
-    /// What it saw then.
+    /// The thing that it saw then, in words.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seen: Option<String>,
     /// The last file.

@@ -82,8 +82,8 @@ impl PollLooker {
         Ok(Self { process: identity::id(), memory: File::open("/proc/self/mem")? })
     }
 
-    /// The polls that threads are in, at most one for each thread. None, in a child of a fork of the
-    /// process that made this.
+    /// The polls that threads are in, at most one for each thread. None, in a child of a fork of
+    /// the process that made this.
     ///
     /// # Cost
     ///

@@ -1,6 +1,6 @@
-//! A thread that sleeps in the kernel, as another one sees it: where it has gone into the kernel, and
-//! its stack. It is not woken, and knows nothing of that; a signal would end calls that the kernel
-//! does not begin again (`poll`, `epoll_wait`, `nanosleep`: signal(7)).
+//! A thread that sleeps in the kernel, as another one sees it: where it has gone into the kernel,
+//! and its stack. It is not woken, and knows nothing of that; a signal would end calls that the
+//! kernel does not begin again (`poll`, `epoll_wait`, `nanosleep`: signal(7)).
 //!
 //! # References
 //!
@@ -15,7 +15,7 @@ use crate::thread_stack::NoStack;
 /// The most bytes of a stack.
 const MOST: usize = 256 * 1024;
 
-/// What a thread does, as far as others see.
+/// The doing of a thread, as far as others see.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Doing {
     /// It runs, or is to run.
@@ -24,8 +24,8 @@ pub(super) enum Doing {
     Sleeps(Asleep),
 }
 
-/// A thread that sleeps. Two that are equal are one sleep, where the kernel counts how often threads
-/// run.
+/// A thread that sleeps. Two that are equal are one sleep, where the kernel counts how often
+/// threads run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Asleep {
     /// The address to which the kernel returns, and its stack pointer.
@@ -37,7 +37,7 @@ pub(super) struct Asleep {
     ran: Vec<u8>,
 }
 
-/// What a thread of this process does.
+/// The doing of a thread of this process.
 pub(super) fn doing(tid: u32) -> Result<Doing, NoStack> {
     // First: a thread that has run since is seen by the second look.
     let ran = fs::read(format!("/proc/self/task/{tid}/schedstat")).unwrap_or_default();

@@ -1,10 +1,10 @@
 //! Callers in a copy of a stack of which only the stack pointer is known.
 //!
-//! A call leaves its return address on the stack: an address in code, right behind a call. Code that
-//! keeps frame pointers leaves its caller's below that, so both together are a *link*: it points to
-//! the next link, further up. Memory that was not written since an earlier call may look the same;
-//! so a link counts only if the one that it points to does, too, up to the end of the stack or of
-//! the copy.
+//! A call leaves its return address on the stack: an address in code, right behind a call. Code
+//! that keeps frame pointers leaves its caller's below that, so both together are a *link*: it
+//! points to the next link, further up. Memory that was not written since an earlier call may look
+//! the same; so a link counts only if the one that it points to does, too, up to the end of the
+//! stack or of the copy.
 //!
 //! Return addresses below the first link belong to code without frame pointers, as that of the C
 //! library is, or to calls that are over. The former lie there in nearly all cases: code that has

@@ -11,7 +11,7 @@
 //! | `cpu`, `alloc`, `faults` | the kinds |
 //! | `duty`, `keeper` | the samplers of all kinds, and their thread |
 //! | `asleep`, `chain` | a thread that sleeps, and the callers on its stack |
-//! | [`StackReader`] | the stack of one thread |
+//! | `stack_reader` | the stack of one thread |
 
 mod alloc;
 mod asleep;
@@ -36,7 +36,7 @@ use crate::profile::ProfileKind;
 use crate::{Error, Profile};
 
 pub(crate) use cpu::capability;
-pub use stack_reader::StackReader;
+pub(crate) use stack_reader::StackSource;
 
 /// A profile that is being taken. Ends when it is dropped.
 #[derive(Debug)]

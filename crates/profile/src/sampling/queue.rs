@@ -7,10 +7,10 @@
 //!
 //! Each cell has a turn, which counts up: even when it is free for the record of its lap, odd when
 //! it holds that. A handler takes a position by an exchange, writes, and makes the turn odd. The
-//! sampler reads in order, and makes it even. Memory that is all zero is an empty queue. A position that was taken is always filled, because the handler is
-//! interrupted by no handler that could leave it: signals are blocked. (A filter of system calls
-//! may end a thread there all the same. Then what comes behind is lost, and the next profile has
-//! another queue: [`Queue::is_whole`].)
+//! sampler reads in order, and makes it even. Memory that is all zero is an empty queue. A position
+//! that was taken is always filled, because the handler is interrupted by no handler that could
+//! leave it: signals are blocked. (A filter of system calls may end a thread there all the same.
+//! Then what comes behind is lost, and the next profile has another queue: [`Queue::is_whole`].)
 //!
 //! It is mapped once and stays: a handler may come late. Core dumps leave it out, because a copy of
 //! a stack may have what its thread has wiped since.

@@ -36,10 +36,9 @@ const CALL: usize = 7;
 /// The most bytes of a stack whose bounds are not known.
 const UNBOUNDED: u64 = 16 * 1024;
 
-/// Reads the stacks of threads of this process, one after the other, on a thread that may wait for
-/// them.
+/// A reader of stacks.
 #[derive(Debug)]
-pub struct StackReader {
+pub(crate) struct StackSource {
     /// The process whose memory that is: not a child's.
     process: u64,
     memory: File,
@@ -50,17 +49,9 @@ pub struct StackReader {
     tables: Option<Tables>,
 }
 
-impl StackReader {
+impl StackSource {
     /// Prepares what all stacks take.
-    ///
-    /// # Errors
-    ///
-    /// [`NoStack::Refused`] without `/proc`.
-    ///
-    /// # Cost
-    ///
-    /// Reads the list of mappings, and with the feature `unwind` the tables of all code.
-    pub fn new() -> Result<Self, NoStack> {
+    pub(crate) fn new() -> Result<Self, NoStack> {
         let memory = File::open("/proc/self/mem")
             .map_err(|error| NoStack::Refused(format!("the process's memory file: {error}")))?;
         let mut mappings = Mappings::default();
@@ -74,17 +65,8 @@ impl StackReader {
         Ok(Self { process, memory, mappings, refreshed: Instant::now(), blocks: Blocks::find(), tables })
     }
 
-    /// The stack of a thread of this process other than the caller.
-    ///
-    /// # Errors
-    ///
-    /// See [`NoStack`].
-    ///
-    /// # Cost
-    ///
-    /// Some ten to some hundred microseconds for a thread that sleeps. One that runs has to come to
-    /// the kernel's next tick; the caller waits for that, 40 ms at most.
-    pub fn read(&mut self, tid: u32) -> Result<ThreadStack, NoStack> {
+    /// The stack of a thread.
+    pub(crate) fn read(&mut self, tid: u32) -> Result<ThreadStack, NoStack> {
         if self.process != identity::id() {
             return Err(NoStack::Refused("the process has forked since its stacks were first read".into()));
         }
@@ -140,8 +122,8 @@ impl StackReader {
         }
     }
 
-    /// The address behind the stack whose pointer that is. What follows is no stack: that of the
-    /// next thread, or a file on a disk that does not answer.
+    /// The address behind the stack whose pointer that is. The memory behind it may be the next
+    /// thread's, or a file on a disk that does not answer.
     fn bound(&mut self, tid: u32, stack: u64) -> u64 {
         let own = self.own_stack(tid).filter(|own| own.contains(&(stack as usize)));
         let end = own.map(|own| own.end as u64).or_else(|| self.mappings.readable_to(stack));

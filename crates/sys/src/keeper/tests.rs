@@ -156,3 +156,25 @@ fn a_child_has_a_thread_of_its_own() {
         });
     });
 }
+
+#[test]
+fn errands_that_nobody_awaits_are_not_run() {
+    static BUSY: Keeper<Numbers> = Keeper::new(Phase::Profiles, "busy", 256 * 1024, 0);
+    in_child(|| {
+        let (go_on, waits) = mpsc::channel::<()>();
+        BUSY.begin_later(move |numbers| {
+            numbers.there.insert(1);
+            let _ = waits.recv();
+        })
+        .unwrap();
+        let run = Arc::new(AtomicBool::new(false));
+        let by_errand = Arc::clone(&run);
+        let late = BUSY.ask_for(Duration::from_millis(1), move |_| by_errand.store(true, Ordering::Relaxed));
+        assert!(matches!(late, Err(KeeperError::Busy)), "{late:?}");
+        go_on.send(()).unwrap();
+        // In order: the errand before this one is over.
+        BUSY.ask(|_| ()).unwrap();
+        assert!(!run.load(Ordering::Relaxed));
+        BUSY.end(1);
+    });
+}

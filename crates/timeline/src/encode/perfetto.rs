@@ -1,8 +1,8 @@
 //! Perfetto's `TrackEvent`s.
 //!
 //! A thread is a track with its spans as slices. A group is a track with its tasks as slices; tasks
-//! at the same time lie on tracks of the same name, which the viewer shows as one. All events of one
-//! request have one flow.
+//! at the same time lie on tracks of the same name, which the viewer shows as one. All events of
+//! one request have one flow.
 //!
 //! The packets of a track are in the order of their moments, and slices nest: one that would end
 //! after the slice around it ends with it.

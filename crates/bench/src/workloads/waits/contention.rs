@@ -37,7 +37,8 @@ pub(super) fn rows(bench: &mut Bench) {
         }
         Ok(took as f64 / 1e3 / MANY as f64)
     });
-    let length = bench.pick(Duration::from_secs(2), Duration::from_millis(500));
+    // Long beside the waits that go on at either end, which the kernel has not added yet.
+    let length = bench.pick(Duration::from_secs(5), Duration::from_secs(3));
     let spec = Spec::new(APART, "%").wall().with("threads", SPINNERS as u64).with("processors", 1);
     bench.sample(spec, move || Halves::of_this_thread().on_last(|| apart(length))?);
 }

@@ -96,7 +96,7 @@ fn idle_cpu() -> Result<f64, Failure> {
     let used = || thread_cpu_by_name("dormouse-look").ok_or("there is no lookout");
     let (before, begun) = (used()?, Instant::now());
     thread::sleep(IDLE);
-    Ok((used()? - before).as_secs_f64() / begun.elapsed().as_secs_f64() * 100.0)
+    Ok(used()?.saturating_sub(before).as_secs_f64() / begun.elapsed().as_secs_f64() * 100.0)
 }
 
 #[cfg(test)]

@@ -131,8 +131,8 @@ impl Args {
         if self.live && self.kind != KindArg::Alloc {
             return usage("--live is for --kind alloc: nothing else is given back");
         }
-        if self.unwind && self.kind != KindArg::Cpu {
-            return usage("--unwind is for --kind cpu: other stacks are followed by frame pointers");
+        if self.unwind && !matches!(self.kind, KindArg::Cpu | KindArg::Wall) {
+            return usage("--unwind is for --kind cpu and wall: other stacks are followed by frame pointers");
         }
         if self.diff.is_some() && !matches!(self.form(), None | Some(Form::Html | Form::Folded)) {
             return usage("--diff goes to .html or .folded: the other forms have no room for two profiles");
@@ -318,5 +318,6 @@ mod tests {
             assert!(args(&format!("profile tea {wrong}")).unwrap().check().is_err(), "{wrong}");
         }
         assert!(args("profile tea --diff a -o b.html").unwrap().check().is_ok());
+        assert!(args("profile tea --kind wall --unwind").unwrap().check().is_ok());
     }
 }

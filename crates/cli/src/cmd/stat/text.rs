@@ -152,9 +152,12 @@ fn bounds(account: &Account<'_>) -> Vec<String> {
             short(TICK_NS)
         )
     }];
-    lines.push(match delta.runnable_ns() {
-        Some(_) => RUNNABLE.to_owned(),
-        None => "this kernel does not say how long threads wait for a CPU".to_owned(),
+    lines.extend(match delta.runnable_ns() {
+        Some(_) => Some(RUNNABLE.to_owned()),
+        None if account.threads.is_empty() => None,
+        None => {
+            Some("for how long threads waited for a CPU is not known: dormouse doctor says why".to_owned())
+        }
     });
     if delta.usage.is_some() {
         lines.push(format!("user and kernel mode are counted in ticks of {}", short(TICK_NS)));

@@ -1,9 +1,17 @@
-//! A file that is being written.
+//! A file that is being written, one part in a step of the lookout, which looks at everything else
+//! in between.
 //!
-//! What passes goes first: the newest records, the tasks with their places, groups and threads. The
-//! profile takes a second, in which the lookout goes on looking; then the file is put into its
-//! place. Everything is streamed into the file, part by part.
+//! | stage | writes | next |
+//! |---|---|---|
+//! | begun | head, `hello`, probes; the profile begins | records |
+//! | records | half a megabyte of the newest records | records, then tasks |
+//! | tasks, places | a part of them | the same, then figures |
+//! | figures | groups, threads, mappings | profile |
+//! | profile | it, a second after the file was begun | over: the file is in its place |
+//!
+//! Everything is streamed into the file.
 
+use std::collections::HashSet;
 use std::fmt::Display;
 use std::io;
 use std::path::PathBuf;
@@ -39,32 +47,65 @@ const PROFILE_MEMORY: usize = 16 * 1024 * 1024;
 /// Rows of a profile in one part.
 const ROWS: usize = 4096;
 
+/// Bytes of records that a step writes; of very many, a part of them.
+const RECORDS: usize = 512 * 1024;
+const SHARE: usize = 64;
+
+/// The part of a file that is written next.
+#[derive(Debug, Clone, Copy)]
+enum Stage {
+    /// From the record with that number on, and not that one: numbers count from the recorder's
+    /// first record.
+    Records {
+        recorder: u64,
+        from: u64,
+        to: u64,
+    },
+    Tasks(u64),
+    Places(u32),
+    Figures,
+    Profile,
+}
+
 /// A file on its way.
 #[derive(Debug)]
 pub(crate) struct Firing {
     /// Of the trigger.
     pub(crate) number: u64,
+    /// When the next step is due.
     pub(crate) until: Instant,
-    writer: FileWriter<PartFile>,
+    stage: Stage,
+    /// The threads whose names are written.
+    named: HashSet<(u32, u64)>,
+    /// `None`: it is in its place.
+    writer: Option<FileWriter<PartFile>>,
     profile: Result<ProfileRun, String>,
+    begun: Instant,
 }
 
 impl Firing {
-    /// Begins a file, and writes all but the profile.
+    /// Begins a file.
     pub(crate) fn begin(
         number: u64,
         rule: Option<String>,
         seen: &Sighting,
+        has_profile: bool,
         recording: &mut Recording,
     ) -> Result<Self, String> {
         if !memory::is_there(MEMORY) {
             return Err(NO_MEMORY.into());
         }
-        let settings = StoreSettings::own();
-        let store = Rc::new(Store::open(&settings)?);
-        let fail = |why: io::Error| fault(&settings, &why);
+        let begun = Instant::now();
+        let profile = if !has_profile {
+            Err("the process may end by the panic: its file does not wait for a profile".to_owned())
+        } else if memory::is_there(PROFILE_MEMORY) {
+            let spec = ProfileSpec::new(ProfileKind::Cpu).hz(HZ);
+            ProfileRun::start(&spec).map_err(|why| why.to_string())
+        } else {
+            Err(NO_MEMORY.to_owned())
+        };
+        let store = Rc::new(Store::open(StoreSettings::own())?);
         let hello = host::hello();
-        let name = file_name(&hello.name, SystemTime::now());
         let clock = ClockPoint::now();
         let head = FileHead {
             version: FILE_VERSION,
@@ -77,43 +118,57 @@ impl Firing {
             pid: hello.pid,
             program: hello.exe.clone(),
         };
-        let part = store.begin(&name).map_err(fail)?;
-        let mut writer = FileWriter::new(part, &head).map_err(fail)?;
-        writer.answer("hello", 0, &hello).map_err(fail)?;
-        write_records(&mut writer, recording).map_err(fail)?;
-        write_tasks(&mut writer).map_err(fail)?;
-        write_stat(&mut writer).map_err(fail)?;
-        let mappings = FileMappings { mappings: own_mappings() };
-        writer.answer("mappings", 0, &mappings).map_err(fail)?;
-        let profile = if memory::is_there(PROFILE_MEMORY) {
-            let spec = ProfileSpec::new(ProfileKind::Cpu).hz(HZ);
-            ProfileRun::start(&spec).map_err(|why| why.to_string())
-        } else {
-            Err(NO_MEMORY.into())
-        };
-        let length = if profile.is_ok() { PROFILE } else { Duration::ZERO };
-        Ok(Self { number, until: Instant::now() + length, writer, profile })
+        let most = store.budget();
+        let part = store.begin(&file_name(&hello.name, SystemTime::now())).map_err(fault)?;
+        let mut writer = FileWriter::new(part, &head).map_err(fault)?;
+        writer.answer("hello", 0, &hello).map_err(fault)?;
+        let stage = write_probes(&mut writer, recording, most).map_err(fault)?;
+        let named = HashSet::new();
+        Ok(Self { number, until: begun, stage, named, writer: Some(writer), profile, begun })
     }
 
-    /// Writes the profile, and puts the file into its place.
-    pub(crate) fn finish(self) -> Result<PathBuf, String> {
-        let Self { mut writer, profile, .. } = self;
-        let fail = |why: io::Error| fault(&StoreSettings::own(), &why);
-        let written = match profile {
-            Ok(run) if memory::is_there(PROFILE_MEMORY) => write_profile(&mut writer, &run),
-            Ok(_) => writer.missing("profile-report", NO_MEMORY),
-            Err(why) => writer.missing("profile-report", why),
+    /// Writes the next part; the path, once the file is in its place.
+    pub(crate) fn step(&mut self, recording: &mut Recording) -> Result<Option<PathBuf>, String> {
+        let Some(writer) = &mut self.writer else { return Ok(None) };
+        let next = match self.stage {
+            Stage::Records { recorder, from, to } => {
+                write_records(writer, recording, &mut self.named, (recorder, from, to)).map_err(fault)?
+            }
+            Stage::Tasks(from) => write_tasks(writer, from).map_err(fault)?,
+            Stage::Places(from) => write_places(writer, from).map_err(fault)?,
+            Stage::Figures => {
+                write_stat(writer).map_err(fault)?;
+                let mappings = FileMappings { mappings: own_mappings() };
+                writer.answer("mappings", 0, &mappings).map_err(fault)?;
+                if self.profile.is_ok() {
+                    self.until = self.begun + PROFILE;
+                }
+                Stage::Profile
+            }
+            Stage::Profile => {
+                match &self.profile {
+                    Ok(run) if memory::is_there(PROFILE_MEMORY) => write_profile(writer, run),
+                    Ok(_) => writer.missing("profile-report", NO_MEMORY),
+                    Err(why) => writer.missing("profile-report", why.as_str()),
+                }
+                .map_err(fault)?;
+                let writer = self.writer.take();
+                return writer
+                    .map(|writer| writer.finish().and_then(PartFile::finish).map_err(fault))
+                    .transpose();
+            }
         };
-        written.map_err(fail)?;
-        writer.finish().and_then(PartFile::finish).map_err(fail)
+        self.stage = next;
+        Ok(None)
     }
 }
 
 /// Why there is none of a thing that takes memory.
 pub(crate) const NO_MEMORY: &str = "there is no memory for it";
 
-fn fault(settings: &StoreSettings, why: &dyn Display) -> String {
-    format!("cannot write to {}: {why}", settings.directory.display())
+#[expect(clippy::needless_pass_by_value, reason = "for map_err")]
+fn fault(why: io::Error) -> String {
+    format!("cannot write to {}: {}", StoreSettings::own().directory.display(), &why as &dyn Display)
 }
 
 fn write_profile(writer: &mut FileWriter<PartFile>, run: &ProfileRun) -> io::Result<()> {
@@ -129,13 +184,19 @@ fn write_profile(writer: &mut FileWriter<PartFile>, run: &ProfileRun) -> io::Res
     }
 }
 
-/// The newest records, with the probes that they are of.
-fn write_records(writer: &mut FileWriter<PartFile>, recording: &mut Recording) -> io::Result<()> {
+/// The probes of the recorder, and which of its records are to be written: as many of the newest as
+/// fit into `most` bytes unpacked, since nobody knows how small they get.
+fn write_probes(
+    writer: &mut FileWriter<PartFile>,
+    recording: &mut Recording,
+    most: u64,
+) -> io::Result<Stage> {
     let clock = ClockPoint::now();
     let Some(run) = recording.newest() else {
         let (matched, probes, batch) = (Vec::new(), Vec::new(), BatchStat::default());
         writer.answer("trace", 0, &Tracing { matched, keys: 0, probes, batch, clock })?;
-        return writer.missing("records", "nothing is recorded: `dormouse record`, or DORMOUSE_RECORD");
+        writer.missing("records", "nothing is recorded: `dormouse record`, or DORMOUSE_RECORD")?;
+        return Ok(Stage::Tasks(0));
     };
     let keys = run.trace().keys();
     let tracing = Tracing {
@@ -149,41 +210,87 @@ fn write_records(writer: &mut FileWriter<PartFile>, recording: &mut Recording) -
     for group in Group::all() {
         writer.note(&Note::Group { id: group.id(), name: group.name().to_owned() })?;
     }
-    let mut threads: Vec<RingOwner> = Vec::new();
+    let (recorder, first, held) = (run.stat().number, run.stat().aged, run.stat().held as u64);
+    let (mut from, mut left) = (first, held);
     for chunk in run.chunks() {
-        if !threads.contains(&chunk.writer) {
-            threads.push(chunk.writer);
+        if left <= most {
+            break;
+        }
+        left = left.saturating_sub(chunk.bytes.len() as u64);
+        from += u64::from(chunk.records);
+    }
+    if from > first {
+        let why = format!("{} of the oldest were left out, for DORMOUSE_RECORD_DISK", from - first);
+        writer.missing("records", why)?;
+    }
+    Ok(Stage::Records { recorder, from, to: first + run.stat().records })
+}
+
+/// Records of that recorder with these numbers: those that fit into a step.
+fn write_records(
+    writer: &mut FileWriter<PartFile>,
+    recording: &mut Recording,
+    named: &mut HashSet<(u32, u64)>,
+    (recorder, from, to): (u64, u64, u64),
+) -> io::Result<Stage> {
+    let next = Stage::Tasks(0);
+    let Some(run) = recording.newest().filter(|run| run.stat().number == recorder) else { return Ok(next) };
+    // Chunks go whole, so those that are left have the same numbers as before.
+    let first = run.stat().aged;
+    let most = RECORDS.max(run.stat().held / SHARE);
+    let (mut at, mut bytes, mut behind, mut fresh) = (first, 0, to, Vec::new());
+    for chunk in run.chunks() {
+        let own = at;
+        at += u64::from(chunk.records);
+        if own < from {
+            continue;
+        }
+        if own >= to || bytes >= most {
+            behind = own;
+            break;
+        }
+        bytes += chunk.bytes.len();
+        if named.insert((chunk.writer.tid, chunk.writer.start)) {
+            fresh.push(chunk.writer);
         }
     }
-    for of in threads {
+    for of in fresh {
         let RingOwner { tid, start } = of;
         writer.note(&Note::Thread { tid, start, name: run.name_of(of) })?;
     }
-    let mut chunks = run.chunks();
-    chunks.try_for_each(|chunk| writer.records(chunk.writer.tid, chunk.writer.start, chunk.bytes))
+    at = first;
+    for chunk in run.chunks() {
+        let own = at;
+        at += u64::from(chunk.records);
+        if own >= behind {
+            break;
+        }
+        if own >= from {
+            writer.records(chunk.writer.tid, chunk.writer.start, chunk.bytes)?;
+        }
+    }
+    Ok(if behind < to { Stage::Records { recorder, from: behind, to } } else { next })
 }
 
-fn write_tasks(writer: &mut FileWriter<PartFile>) -> io::Result<()> {
+fn write_tasks(writer: &mut FileWriter<PartFile>, from: u64) -> io::Result<Stage> {
     if !dormouse_waits::is_on() {
         let why = "nobody has times of tasks taken: set DORMOUSE_WAITS=1, or arm a rule on requests";
-        return writer.missing("tasks", why);
+        writer.missing("tasks", why)?;
+        return Ok(Stage::Figures);
     }
     if !memory::is_there(tasks::MEMORY) {
-        return writer.missing("tasks", NO_MEMORY);
+        writer.missing("tasks", NO_MEMORY)?;
+        return Ok(Stage::Figures);
     }
-    let mut from = Some(0);
-    while let Some(at) = from {
-        let part = tasks::part(at);
-        from = part.next;
-        writer.answer("tasks", at, &part)?;
-    }
-    let mut from = Some(0);
-    while let Some(at) = from {
-        let part = places::part(at);
-        from = part.next;
-        writer.answer("places", u64::from(at), &part)?;
-    }
-    Ok(())
+    let part = tasks::part(from);
+    writer.answer("tasks", from, &part)?;
+    Ok(part.next.map_or(Stage::Places(0), Stage::Tasks))
+}
+
+fn write_places(writer: &mut FileWriter<PartFile>, from: u32) -> io::Result<Stage> {
+    let part = places::part(from);
+    writer.answer("places", u64::from(from), &part)?;
+    Ok(part.next.map_or(Stage::Figures, Stage::Places))
 }
 
 fn write_stat(writer: &mut FileWriter<PartFile>) -> io::Result<()> {

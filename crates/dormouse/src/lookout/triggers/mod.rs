@@ -31,7 +31,6 @@ use std::time::{Duration, Instant, SystemTime};
 
 use dormouse_waits::{SlowRequest, living, note_slow, take_slow};
 
-use super::long_polls::LongPollWatches;
 use super::recording::Recording;
 use crate::group::Group;
 use crate::rules::Rule;
@@ -39,10 +38,12 @@ use crate::tasks::is_request;
 use crate::wire::{TriggerRow, TriggersAnswer};
 
 use firing::Firing;
-use sight::{CpuLook, SECOND, Scene, Sighting, Span, since, threshold_ns};
+use sight::{CpuLook, SECOND, Scene, Sighting, Span, threshold_ns};
 use store::{Store, file_name};
 
-pub(crate) use sight::{CpuSight, FieldSight, Groups, Leases, LongPollSight, RequestSight, Sight, requests};
+pub(crate) use sight::{
+    CpuSight, FieldSight, Groups, Leases, LongPollSight, Polls, RequestSight, Sight, requests,
+};
 pub(crate) use store::StoreSettings;
 
 /// The least time between the beginnings of two files, whatever their rules.
@@ -94,19 +95,13 @@ impl Triggers {
     }
 
     /// Arms a trigger; its number. Without a rule it fires at once.
-    pub(crate) fn arm(
-        &mut self,
-        rule: Option<Rule>,
-        mut sight: Sight,
-        leases: Leases,
-        long_polls: &mut LongPollWatches,
-    ) -> Result<u64, String> {
+    pub(crate) fn arm(&mut self, rule: Option<Rule>, sight: Sight, leases: Leases) -> Result<u64, String> {
+        // Commands that are done make way.
+        self.armed.retain(|armed| {
+            armed.rule.is_some() || armed.due.is_some() || armed.fault.is_none() && armed.file.is_none()
+        });
         if self.armed.len() >= MOST {
             return Err(format!("there are {MOST} triggers already: remove one of them"));
-        }
-        Self::check()?;
-        if let Sight::LongPoll(sight) = &mut sight {
-            sight.watch = Some(long_polls.start(sight.threshold)?);
         }
         let seen = Sighting { words: "a command".to_owned(), ..Sighting::default() };
         let (now, due) = (Instant::now(), rule.is_none().then_some(seen));
@@ -130,25 +125,25 @@ impl Triggers {
         Ok(self.last)
     }
 
-    /// Ends a trigger; the number of its watch for long polls, if it has one.
-    pub(super) fn end(&mut self, number: u64) -> Option<u64> {
-        let at = self.armed.iter().position(|armed| armed.number == number)?;
-        let gone = self.armed.remove(at);
+    /// Whether there is a trigger of that number.
+    pub(crate) fn has(&self, number: u64) -> bool {
+        self.armed.iter().any(|armed| armed.number == number)
+    }
+
+    /// Ends a trigger.
+    pub(super) fn end(&mut self, number: u64) {
+        self.armed.retain(|armed| armed.number != number);
         if self.firing.as_ref().is_some_and(|firing| firing.number == number) {
             self.firing = None;
         }
         self.note_slow();
-        match gone.sight {
-            Sight::LongPoll(sight) => sight.watch.map(|(watch, _)| watch),
-            _ => None,
-        }
     }
 
     /// Sees that files can be written, before one has to be: a filter of system calls that kills
     /// for that does so now, while somebody asks.
-    fn check() -> Result<(), String> {
+    pub(crate) fn check() -> Result<(), String> {
         let settings = StoreSettings::own();
-        let store = Rc::new(Store::open(&settings)?);
+        let store = Rc::new(Store::open(settings)?);
         let name = file_name("check", SystemTime::now());
         store.check(&name).map_err(|why| format!("cannot write to {}: {why}", settings.directory.display()))
     }
@@ -158,12 +153,7 @@ impl Triggers {
     }
 
     /// Judges what has been seen, and writes files.
-    pub(super) fn step(
-        &mut self,
-        now: Instant,
-        _long_polls: &LongPollWatches,
-        recording: &mut Recording,
-    ) -> Option<Instant> {
+    pub(super) fn step(&mut self, now: Instant, recording: &mut Recording) -> Option<Instant> {
         if self.armed.is_empty() {
             return None;
         }
@@ -222,11 +212,12 @@ impl Triggers {
 
     /// Begins the next file, or ends the one that is being written, if it is time.
     fn fire(&mut self, now: Instant, recording: &mut Recording) {
-        if let Some(firing) = self.firing.take_if(|firing| firing.until <= now) {
-            let number = firing.number;
-            let file = firing.finish();
-            if let Some(armed) = self.armed.iter_mut().find(|armed| armed.number == number) {
-                armed.written(file.map(|path| path.display().to_string()));
+        if let Some(mut firing) = self.firing.take_if(|firing| firing.until <= now) {
+            // One part in a step: the lookout looks at everything else in between.
+            match firing.step(recording) {
+                Ok(None) => self.firing = Some(firing),
+                Ok(Some(path)) => self.written(firing.number, Ok(path.display().to_string())),
+                Err(why) => self.written(firing.number, Err(why)),
             }
         }
         let is_apart = self.begun.is_none_or(|begun| now.saturating_duration_since(begun) >= APART);
@@ -241,9 +232,17 @@ impl Triggers {
         armed.fired_at = Some(now);
         armed.seen = Some(seen.words.clone());
         let rule = armed.rule.as_ref().map(Rule::to_string);
-        match Firing::begin(armed.number, rule, &seen, recording) {
+        let has_profile = !matches!(armed.sight, Sight::Panic { .. });
+        match Firing::begin(armed.number, rule, &seen, has_profile, recording) {
             Ok(firing) => self.firing = Some(firing),
             Err(why) => armed.written(Err(why)),
+        }
+    }
+
+    /// The file of that trigger is in its place, or is not to come.
+    fn written(&mut self, number: u64, file: Result<String, String>) {
+        if let Some(armed) = self.armed.iter_mut().find(|armed| armed.number == number) {
+            armed.written(file);
         }
     }
 
@@ -252,7 +251,7 @@ impl Triggers {
         let firing = self.firing.as_ref().map(|firing| firing.number);
         let wanted = self.armed.iter().filter(|armed| only.is_none_or(|number| armed.number == number));
         let settings = StoreSettings::own();
-        let store = Store::open(&settings);
+        let store = Store::open(settings);
         let used = store.as_ref().ok().and_then(|store| store.used().ok());
         TriggersAnswer {
             triggers: wanted.map(|armed| armed.row(firing == Some(armed.number))).collect(),
@@ -267,16 +266,16 @@ impl Triggers {
 impl ArmedTrigger {
     fn look(&mut self, now: Instant, scene: &Scene) {
         if let Some(every) = self.sight.every() {
-            // What all look at is there for all; the rest by its own time.
+            // A scene that several look at is for all of them; the rest goes by its own time.
             if self.next > now && scene.slow.is_empty() && scene.cpu.is_none() {
                 return;
             }
             self.next = now + every;
         }
-        let fired = since(self.fired_at, now);
-        let Some(seen) = self.sight.look(scene, fired) else { return };
+        let since = now.saturating_duration_since(self.fired_at.unwrap_or(self.armed));
+        let Some(seen) = self.sight.look(scene, since) else { return };
         let every = self.rule.as_ref().map_or(Duration::ZERO, |rule| rule.every);
-        if self.due.is_some() || fired.is_some_and(|fired| fired < every) {
+        if self.due.is_some() || self.fired_at.is_some() && since < every {
             self.passed_over += 1;
         } else {
             self.due = Some(seen);

@@ -1,16 +1,15 @@
-//! What a trigger looks at, and how near that has come.
+//! The sights of triggers, and how near each has come.
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use dormouse_events::Counting;
 use dormouse_keys::Selector;
 use dormouse_waits::{Histogram, Placing, SlowRequest, Waiting, read};
 
 use crate::group::Group;
-use crate::lookout::long_polls::Reports;
+use crate::lookout::long_polls::LongPoll;
 use crate::memory;
 use crate::panics::PanicWait;
 use crate::record::RecordKind;
@@ -26,7 +25,7 @@ const REPORTS: usize = 64;
 /// How many names of groups a sentence has.
 const NAMED: usize = 5;
 
-/// What was seen, when it was what a trigger waits for.
+/// A thing that was seen, and that a trigger waits for.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Sighting {
     pub(crate) words: String,
@@ -34,7 +33,7 @@ pub(crate) struct Sighting {
     pub(crate) group: Option<u32>,
 }
 
-/// What all triggers look at together.
+/// The things that all triggers look at together.
 #[derive(Debug, Default)]
 pub(crate) struct Scene {
     /// Requests that took long, or have by now.
@@ -53,7 +52,7 @@ pub(crate) struct CpuLook {
 }
 
 impl CpuLook {
-    /// What was used between two looks at all CPU time so far.
+    /// The CPU time between two looks at all of it so far.
     pub(crate) fn since(&self, before: &Self, length: Duration) -> Self {
         let of = |(group, ns): (&u32, &u64)| {
             (*group, ns.saturating_sub(before.groups.get(group).copied().unwrap_or(0)))
@@ -90,7 +89,7 @@ impl Groups {
     }
 }
 
-/// What a trigger has had begun, and has as long as it lives.
+/// The takings and counts that a trigger has as long as it lives.
 #[derive(Debug, Default)]
 pub(crate) struct Leases {
     pub(crate) _waiting: Option<Waiting>,
@@ -98,7 +97,7 @@ pub(crate) struct Leases {
     pub(crate) _counting: Option<Counting>,
 }
 
-/// What a trigger looks at.
+/// A thing that a trigger looks at.
 #[derive(Debug)]
 pub(crate) enum Sight {
     Request(RequestSight),
@@ -124,12 +123,20 @@ pub(crate) struct RequestSight {
     pub(crate) last: u64,
 }
 
+/// Reports on long polls as they come, at most so many at once. Its drop ends them.
+pub(crate) struct Polls(pub(crate) Box<dyn FnMut(usize) -> Vec<LongPoll> + Send>);
+
+impl fmt::Debug for Polls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Polls")
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct LongPollSight {
     pub(crate) threshold: Duration,
     pub(crate) groups: Groups,
-    /// The number of the watch, and its reports, once there is one.
-    pub(crate) watch: Option<(u64, Arc<Reports>)>,
+    pub(crate) polls: Polls,
     /// The number of the last poll that was seen.
     pub(crate) last: u64,
     pub(crate) highest: Duration,
@@ -154,15 +161,17 @@ pub(crate) struct FieldSight {
     /// By the number of a probe, which of its values it is.
     pub(crate) places: HashMap<u32, usize>,
     pub(crate) records: u64,
+    /// Records of any probe that were lost in rings and in the queue.
+    pub(crate) lost: u64,
     /// The nearest value.
     pub(crate) nearest: Option<f64>,
 }
 
 impl Sight {
-    /// Looks; `fired`: for how long it has been since the trigger fired.
-    pub(crate) fn look(&mut self, scene: &Scene, fired: Option<Duration>) -> Option<Sighting> {
+    /// Looks; `since`: for how long it has been since the trigger fired last, or was armed.
+    pub(crate) fn look(&mut self, scene: &Scene, since: Duration) -> Option<Sighting> {
         match self {
-            Self::Request(sight) => sight.look(&scene.slow, fired),
+            Self::Request(sight) => sight.look(&scene.slow, since),
             Self::LongPoll(sight) => sight.look(),
             Self::Cpu(sight) => sight.look(scene.cpu.as_ref()?),
             Self::Field(sight) => sight.look(),
@@ -224,15 +233,15 @@ impl Sight {
 }
 
 impl RequestSight {
-    fn look(&mut self, slow: &[SlowRequest], fired: Option<Duration>) -> Option<Sighting> {
+    fn look(&mut self, slow: &[SlowRequest], since: Duration) -> Option<Sighting> {
         let threshold = self.threshold.as_nanos() as u64;
         let mut longest: Option<&SlowRequest> = None;
         for request in slow.iter().filter(|request| self.groups.has(request.group)) {
             self.highest_ns = self.highest_ns.max(request.age_ns);
             let over = request.age_ns.saturating_sub(threshold);
-            // One that was over it when the trigger fired last is in that file.
-            let is_new = fired.is_none_or(|fired| u128::from(over) < fired.as_nanos());
-            let is_new = is_new && request.task != self.last;
+            // One that was over it when the trigger fired last is in that file; one that was when
+            // it was armed is an old one.
+            let is_new = u128::from(over) < since.as_nanos() && request.task != self.last;
             if over > 0 && is_new && longest.is_none_or(|longest| longest.age_ns < request.age_ns) {
                 longest = Some(request);
             }
@@ -276,9 +285,8 @@ pub(crate) fn requests(groups: &Groups) -> Option<Box<Histogram>> {
 
 impl LongPollSight {
     fn look(&mut self) -> Option<Sighting> {
-        let (_, reports) = self.watch.as_ref()?;
         let mut seen = None;
-        for report in reports.take(REPORTS) {
+        for report in (self.polls.0)(REPORTS) {
             let group = report.group.map_or(0, Group::id);
             if !self.groups.has(group) {
                 continue;
@@ -338,7 +346,9 @@ impl CpuSight {
 
 impl FieldSight {
     fn look(&mut self) -> Option<Sighting> {
-        let Self { path, comparison, limit, trace, places, records, nearest } = self;
+        let Self { path, comparison, limit, trace, places, records, lost, nearest } = self;
+        let dropped = trace.dropped();
+        *lost += dropped.rings + dropped.trace;
         let mut seen = None;
         trace.poll(|_, thread, record| {
             let place = places.get(&record.probe).filter(|_| record.phase != RecordKind::Exit);
@@ -374,10 +384,14 @@ impl FieldSight {
             Comparison::Less | Comparison::LessOrEqual => "lowest",
             _ => "highest",
         };
+        let lost = match self.lost {
+            0 => String::new(),
+            lost => format!("; {lost} records were lost, perhaps of this probe"),
+        };
         match (self.records, self.nearest) {
-            (0, _) => format!("no record of {} yet", self.path),
-            (_, Some(value)) => format!("{nearest} seen {value} of {}", self.limit),
-            (records, None) => format!("{records} records, none with {}", self.limit),
+            (0, _) => format!("no record of {} yet{lost}", self.path),
+            (_, Some(value)) => format!("{nearest} seen {value} of {}{lost}", self.limit),
+            (records, None) => format!("{records} records, none with {}{lost}", self.limit),
         }
     }
 }
@@ -427,9 +441,4 @@ pub(crate) fn threshold_ns<'a>(sights: impl Iterator<Item = &'a Sight>) -> Optio
         _ => None,
     });
     thresholds.min()
-}
-
-/// How long ago that was.
-pub(crate) fn since(at: Option<Instant>, now: Instant) -> Option<Duration> {
-    at.map(|at| now.saturating_duration_since(at))
 }

@@ -10,8 +10,10 @@
 //!    ([`crate::directory`]). It is opened once for each file, and everything happens below that
 //!    descriptor, without following links.
 //! 2. A file is ours if its name, its owner and its first bytes say so. No other is ever removed.
-//! 3. The bytes of our files do not exceed the budget, the one that is being written included: the
-//!    oldest goes first. A file that is larger than the budget by itself is not written.
+//! 3. The bytes of our files do not exceed the budget, those that are being written included: the
+//!    oldest goes first. (Of two processes that write at once neither sees the other's grow.) A
+//!    file that is larger than half of the budget is not written, so that one is never there alone.
+//! 4. A part that may be somebody's is counted, and never removed.
 
 use std::collections::VecDeque;
 use std::ffi::CString;
@@ -24,6 +26,7 @@ use std::rc::Rc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use dormouse_sys::environment;
+use once_cell::race::OnceBox;
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, openat, renameat, unlinkat};
 
 use crate::directory::{READABLE, own_uid, prepare};
@@ -42,7 +45,7 @@ const LEFT_BEHIND: Duration = Duration::from_secs(600);
 /// The most entries of the directory that are looked at.
 const ENTRIES: usize = 64 * 1024;
 
-/// What the environment says of the directory and its room, and the fault in it.
+/// The settings of the directory and its room, and the fault in them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct StoreSettings {
     pub(crate) directory: PathBuf,
@@ -51,8 +54,13 @@ pub(crate) struct StoreSettings {
 }
 
 impl StoreSettings {
-    /// Those of this process.
-    pub(crate) fn own() -> Self {
+    /// Those of this process, as they were when somebody first asked: it may change its directory.
+    pub(crate) fn own() -> &'static Self {
+        static OWN: OnceBox<StoreSettings> = OnceBox::new();
+        OWN.get_or_init(|| Box::new(Self::read()))
+    }
+
+    fn read() -> Self {
         let variables = environment::variables();
         let directory = variables.record_dir.as_ref().map(PathBuf::from);
         let directory = directory.map(|named| std::path::absolute(&named).unwrap_or(named));
@@ -95,6 +103,8 @@ struct OwnFile {
     changed: (i64, i64),
     name: CString,
     bytes: u64,
+    /// Whether somebody may be writing it.
+    is_part: bool,
 }
 
 impl Store {
@@ -114,13 +124,19 @@ impl Store {
         Ok(self.files()?.iter().map(|file| file.bytes).sum())
     }
 
+    /// The room that all files may take.
+    pub(crate) fn budget(&self) -> u64 {
+        self.budget
+    }
+
     /// Begins a file.
     pub(crate) fn begin(self: Rc<Self>, name: &str) -> io::Result<PartFile> {
-        let others: VecDeque<OwnFile> = self.files()?.into();
+        let all = self.files()?;
+        let taken = all.iter().map(|file| file.bytes).sum();
+        let others: VecDeque<OwnFile> = all.into_iter().filter(|file| !file.is_part).collect();
         let (part, whole) = (format!("{name}{PART}"), format!("{name}{ENDING}"));
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::WRONLY;
         let file = openat(&self.directory, &*part, flags, Mode::RUSR | Mode::WUSR)?;
-        let taken = others.iter().map(|file| file.bytes).sum();
         Ok(PartFile {
             store: self,
             file: File::from(file),
@@ -153,7 +169,7 @@ impl Store {
             if !is_likely || !matches!(entry.file_type(), FileType::RegularFile | FileType::Unknown) {
                 continue;
             }
-            let Some(file) = self.own(name) else { continue };
+            let Some(file) = self.own(name, is_part) else { continue };
             let changed = UNIX_EPOCH.checked_add(Duration::from_secs(file.changed.0.max(0).cast_unsigned()));
             let age = changed.and_then(|at| SystemTime::now().duration_since(at).ok()).unwrap_or_default();
             if is_part && age >= LEFT_BEHIND {
@@ -167,19 +183,21 @@ impl Store {
     }
 
     /// The file of that name, if it is ours.
-    fn own(&self, name: &std::ffi::CStr) -> Option<OwnFile> {
+    fn own(&self, name: &std::ffi::CStr, is_part: bool) -> Option<OwnFile> {
         // Not waited for, should it be a pipe.
         let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::RDONLY;
         let file = File::from(openat(&self.directory, name, flags, Mode::empty()).ok()?);
         let data = file.metadata().ok()?;
+        // A part may have died before its first bytes.
         let is_ours = || {
             let mut magic = [0; FILE_MAGIC];
             (&file).read_exact(&mut magic).is_ok() && is_file(&magic)
         };
-        (data.is_file() && data.uid() == own_uid() && is_ours()).then(|| OwnFile {
+        (data.is_file() && data.uid() == own_uid() && (is_part || is_ours())).then(|| OwnFile {
             changed: (data.mtime(), data.mtime_nsec()),
             name: name.to_owned(),
             bytes: data.len(),
+            is_part,
         })
     }
 }
@@ -193,7 +211,7 @@ pub(crate) struct PartFile {
     /// `None`: it has its place.
     whole: Option<String>,
     others: VecDeque<OwnFile>,
-    /// What the others take.
+    /// The bytes that the others take.
     taken: u64,
     written: u64,
 }
@@ -213,11 +231,16 @@ impl PartFile {
     /// Makes room for so many bytes more.
     fn make_room(&mut self, more: u64) -> io::Result<()> {
         let wanted = self.written + more;
+        if wanted > self.store.budget / 2 {
+            let budget = self.store.budget;
+            let why = format!(
+                "it is larger than half of what all may take ({budget} bytes, by DORMOUSE_RECORD_DISK)"
+            );
+            return Err(io::Error::new(io::ErrorKind::QuotaExceeded, why));
+        }
         while self.taken + wanted > self.store.budget {
             let Some(oldest) = self.others.pop_front() else {
-                let budget = self.store.budget;
-                let why =
-                    format!("it is larger than all files may be ({budget} bytes, by DORMOUSE_RECORD_DISK)");
+                let why = "others are writing files, too, and there is no room (DORMOUSE_RECORD_DISK)";
                 return Err(io::Error::new(io::ErrorKind::QuotaExceeded, why));
             };
             // Another process may have been quicker.

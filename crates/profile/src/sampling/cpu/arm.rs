@@ -195,8 +195,8 @@ fn arm_self(block: &'static ThreadBlock) {
     if signals::is_ours(tid) || is_filtered() || masks::is_blocked_here(signal::number()) {
         return;
     }
-    // SAFETY: the thread's own errno. It may be in the midst of the host's code, which has it yet to
-    // read.
+    // SAFETY: the thread's own errno. It may be in the midst of the host's code, which has yet to
+    // read it.
     let errno = unsafe { &mut *libc::__errno_location() };
     let before = *errno;
     arm_here(tid, period, block);

@@ -6,7 +6,8 @@
 //! that of samples.
 //!
 //! One thread is asked at a time: the slot, the queue and its reading are the thread's that holds
-//! [`ASKER`]. One that was killed meanwhile, or is a parent's in a child of a fork, holds it no more.
+//! [`ASKER`]. One that was killed meanwhile, or is a parent's in a child of a fork, holds it no
+//! more.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,0 +1,38 @@
+//! The stack of one thread, for another one that asks.
+
+use crate::sampling::StackSource;
+use crate::thread_stack::{NoStack, ThreadStack};
+
+/// Reads the stacks of threads of this process, one after the other, on a thread that may wait for
+/// them.
+#[derive(Debug)]
+pub struct StackReader(StackSource);
+
+impl StackReader {
+    /// Prepares what all stacks take.
+    ///
+    /// # Errors
+    ///
+    /// [`NoStack::Refused`] without `/proc`, and on other systems and processors.
+    ///
+    /// # Cost
+    ///
+    /// Reads the list of mappings, and with the feature `unwind` the tables of all code.
+    pub fn new() -> Result<Self, NoStack> {
+        StackSource::new().map(Self)
+    }
+
+    /// The stack of a thread of this process other than the caller.
+    ///
+    /// # Errors
+    ///
+    /// See [`NoStack`].
+    ///
+    /// # Cost
+    ///
+    /// Some ten to some hundred microseconds for a thread that sleeps. One that runs has to come to
+    /// the kernel's next tick; the caller waits for that, 40 ms at most.
+    pub fn read(&mut self, tid: u32) -> Result<ThreadStack, NoStack> {
+        self.0.read(tid)
+    }
+}
