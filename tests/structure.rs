@@ -9,7 +9,7 @@ const TESTKIT: &str = "dormouse-testkit";
 
 /// The dependencies that each crate may have, of ours. A crate that is not here has no place in the
 /// plan yet.
-const PLAN: [(&str, &[&str]); 16] = [
+const PLAN: [(&str, &[&str]); 17] = [
     (TESTKIT, &[]),
     ("dormouse-sys", &[]),
     ("dormouse-keys", &["dormouse-sys", "dormouse-maps"]),
@@ -21,6 +21,7 @@ const PLAN: [(&str, &[&str]); 16] = [
     // The profile, for its tests: it finds the names of functions.
     ("dormouse-waits", &["dormouse-sys", "dormouse-keys", "dormouse-clock", "dormouse-profile"]),
     ("dormouse-macros", &[]),
+    ("dormouse-metrics", &["dormouse-sys"]),
     (
         "dormouse",
         &[
@@ -31,13 +32,14 @@ const PLAN: [(&str, &[&str]); 16] = [
             "dormouse-events",
             "dormouse-macros",
             "dormouse-maps",
+            "dormouse-metrics",
             "dormouse-profile",
             "dormouse-waits",
         ],
     ),
     ("dormouse-capi", &["dormouse"]),
     ("dormouse-teaparty", &["dormouse"]),
-    ("dormouse-timeline", &["dormouse", "dormouse-profile"]),
+    ("dormouse-timeline", &["dormouse", "dormouse-profile", "dormouse-sys"]),
     (
         "dormouse-bench",
         &[

@@ -32,7 +32,6 @@ mod outside;
 mod pprof;
 mod profile;
 mod profiling;
-pub mod protobuf;
 mod stack_reader;
 pub mod symbols;
 mod tables;

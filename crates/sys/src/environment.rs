@@ -55,6 +55,12 @@ variables! {
     perf = "DORMOUSE_PERF",
     /// Whether times of tasks are taken from the start on.
     waits = "DORMOUSE_WAITS",
+    /// Whether the current group is published from the start on.
+    publish = "DORMOUSE_PUBLISH",
+    /// The name of the service, for OpenTelemetry.
+    otel_service_name = "OTEL_SERVICE_NAME",
+    /// Attributes of the service, for OpenTelemetry.
+    otel_resource_attributes = "OTEL_RESOURCE_ATTRIBUTES",
     /// The rules by which a recorder's file is written.
     triggers = "DORMOUSE_TRIGGERS",
     /// The directory of recorders' files.

@@ -6,7 +6,9 @@
 //! |---|---|
 //! | [`Capability`] | one line of the report on the capabilities of the process |
 //! | [`barrier`] | memory barriers of which one side costs nothing |
+//! | [`protobuf`] | messages of protocol buffers, as they are written |
 //! | [`environment`] | the variables that dormouse looks at, read once |
+//! | [`directory`] | directories that nobody else can change |
 //! | [`descriptors`] | a table of descriptors of a thread's own |
 //! | [`memory`] | whether there is memory for the next step |
 //! | [`readable`] | whether memory can be read, without a fault |
@@ -20,6 +22,7 @@
 //! | [`own_stack`] | the bounds of the calling thread's stack, and its callers |
 //! | [`heap`] | the seam between an allocator and those who sample its allocations |
 //! | [`loader`] | the loaded objects, and keeping one of them |
+//! | [`otel`] | the contexts of threads and of the process that OpenTelemetry has standardised |
 //! | `ring` | a byte ring that a thread and its signal handlers write without ever blocking |
 //! | [`thread`] | the per-thread block: an identity that is never reused, the current task, hooks at the end |
 //! | [`masks`], `sigtrap`, `debug_trap` | the threads that block a signal; the handler of SIGTRAP |
@@ -39,16 +42,19 @@ mod capability;
 #[cfg(target_arch = "x86_64")]
 mod debug_trap;
 pub mod descriptors;
+pub mod directory;
 pub mod environment;
 pub mod heap;
 pub mod keeper;
 pub mod loader;
 pub mod masks;
 pub mod memory;
+pub mod otel;
 pub mod own_stack;
 pub mod peek;
 pub mod perf;
 pub mod process;
+pub mod protobuf;
 pub mod readable;
 pub mod rendezvous;
 mod ring;

@@ -18,8 +18,8 @@ use flate2::write::GzEncoder;
 use crate::pprof::{comments, label, mapping, profile as field, sample, value_type};
 use crate::pprof::{function, line, location};
 use crate::profile::{Column, MappedRange, Profile, Sample, Thread};
-use crate::protobuf::Message;
 use crate::symbols::{SourceFrame, Symbols, WallState, missing};
+use dormouse_sys::protobuf::Message;
 
 /// A profile as a `.pb.gz` file.
 ///

@@ -28,7 +28,10 @@ use libc::Elf64_Phdr as Header;
 use self::inside::Inside;
 use crate::readable::is_readable;
 
+mod exports;
 mod inside;
+
+pub(crate) use self::exports::{exports, other_exporter};
 
 /// The loader's knowledge of an object.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -20,6 +20,8 @@ use crate::process::lock::Lock;
 pub enum Phase {
     /// Lock: the counts that the environment asked for.
     Environment,
+    /// Lock: what is published for readers outside of the process.
+    Publishing,
     /// Lock: the events that are counted, and their changes.
     Countings,
     /// Stage: the lock of changes of what is counted, for which a fork does not wait, and the
@@ -47,6 +49,8 @@ pub enum Phase {
     Profiles,
     /// Lock: errands for the lookout; for moments.
     Lookout,
+    /// Lock: what readings of the process have seen earlier; for moments.
+    Readings,
     /// Reset: the files through which text is written.
     Text,
     /// Reset: the kernel's events of each thread.

@@ -1,0 +1,301 @@
+//! The two texts: `OpenMetrics` 1.0, and Prometheus's text 0.0.4.
+//!
+//! They differ in the names of counters' families, in units and exemplars, which `OpenMetrics`
+//! alone has, in the numbers of buckets, and in the end.
+//!
+//! # References
+//!
+//! <https://github.com/prometheus/OpenMetrics/blob/main/specification/OpenMetrics.md>,
+//! <https://prometheus.io/docs/instrumenting/exposition_formats/>
+
+use std::io::Write;
+use std::ops::Range;
+
+use crate::exposition::{ExposedProcess, Exposition, LabelSet, MetricPoint, MetricValue};
+use crate::family::{MetricFamily, MetricKind};
+use crate::histogram::{ExponentialHistogram, hexadecimal};
+
+/// About as long as a line is.
+const LINE: usize = 80;
+
+pub(crate) fn openmetrics(of: &Exposition) -> Vec<u8> {
+    let mut text = Writer::new(of, true).write(of);
+    text.extend(b"# EOF\n");
+    text
+}
+
+pub(crate) fn prometheus(of: &Exposition) -> Vec<u8> {
+    Writer::new(of, false).write(of)
+}
+
+/// Labels as they stand in a line, without braces: each set of the exposition, escaped once.
+struct Labels {
+    text: Vec<u8>,
+    sets: Vec<Range<usize>>,
+    processes: Vec<Range<usize>>,
+}
+
+impl Labels {
+    fn of(of: &Exposition) -> Self {
+        let mut labels = Self { text: Vec::new(), sets: Vec::new(), processes: Vec::new() };
+        for set in &of.labels {
+            let range = labels.add(set.iter().map(|(name, value)| (*name, &**value)));
+            labels.sets.push(range);
+        }
+        for ExposedProcess { name, pid, .. } in &of.processes {
+            let pid = pid.to_string();
+            let own = [("process", &**name), ("pid", &pid)].into_iter().filter(|_| of.is_of_several);
+            let range = labels.add(own);
+            labels.processes.push(range);
+        }
+        labels
+    }
+
+    fn add<'a>(&mut self, labels: impl Iterator<Item = (&'a str, &'a str)>) -> Range<usize> {
+        let start = self.text.len();
+        for (name, value) in labels {
+            if self.text.len() > start {
+                self.text.push(b',');
+            }
+            self.text.extend(name.as_bytes());
+            self.text.extend(b"=\"");
+            escape(&mut self.text, value);
+            self.text.push(b'"');
+        }
+        start..self.text.len()
+    }
+
+    fn set(&self, set: LabelSet) -> &[u8] {
+        self.sets.get(set.0 as usize).map_or(&[], |range| &self.text[range.clone()])
+    }
+}
+
+fn escape(to: &mut Vec<u8>, value: &str) {
+    for &byte in value.as_bytes() {
+        match byte {
+            b'\\' => to.extend(b"\\\\"),
+            b'"' => to.extend(b"\\\""),
+            b'\n' => to.extend(b"\\n"),
+            // Prometheus reads no text that has it.
+            0 => to.extend("\u{fffd}".as_bytes()),
+            _ => to.push(byte),
+        }
+    }
+}
+
+struct Writer {
+    text: Vec<u8>,
+    labels: Labels,
+    is_open: bool,
+}
+
+impl Writer {
+    fn new(of: &Exposition, is_open: bool) -> Self {
+        Self { text: Vec::with_capacity(of.points() * LINE), labels: Labels::of(of), is_open }
+    }
+
+    fn write(mut self, of: &Exposition) -> Vec<u8> {
+        for of in &of.families {
+            let name = of.family.prometheus_name();
+            match of.family.kind {
+                MetricKind::Histogram([]) => {}
+                MetricKind::Histogram(powers) => {
+                    self.head(of.family);
+                    let lines = HistogramLines::of(&name, powers, self.is_open);
+                    of.points.iter().for_each(|point| self.histogram(&lines, point));
+                }
+                _ => {
+                    self.head(of.family);
+                    of.points.iter().for_each(|point| self.point(&name, point));
+                }
+            }
+        }
+        self.text
+    }
+
+    fn head(&mut self, family: &MetricFamily) {
+        let kind = match family.kind {
+            MetricKind::Counter => "counter",
+            MetricKind::Info if self.is_open => "info",
+            MetricKind::Gauge | MetricKind::Info => "gauge",
+            MetricKind::Histogram(_) => "histogram",
+        };
+        // A text in memory takes everything.
+        if self.is_open {
+            let base = family.base();
+            let _ = writeln!(self.text, "# TYPE {base} {kind}");
+            if let Some(unit) = family.unit.word() {
+                let _ = writeln!(self.text, "# UNIT {base} {unit}");
+            }
+            let _ = writeln!(self.text, "# HELP {base} {}", family.help);
+        } else {
+            let name = family.prometheus_name();
+            let _ = writeln!(self.text, "# HELP {name} {}\n# TYPE {name} {kind}", family.help);
+        }
+    }
+
+    /// The beginning of a line: the name, the labels of the point, and one more.
+    fn begin(&mut self, name: &str, point: &MetricPoint, more: &[u8]) {
+        self.text.extend(name.as_bytes());
+        let process = self.labels.processes.get(point.process as usize);
+        let process = process.map_or(&[][..], |range| &self.labels.text[range.clone()]);
+        let parts = [process, self.labels.set(point.labels[0]), self.labels.set(point.labels[1]), more];
+        let mut before = b'{';
+        for part in parts.into_iter().filter(|part| !part.is_empty()) {
+            self.text.push(before);
+            self.text.extend(part);
+            before = b',';
+        }
+        self.text.extend(if before == b'{' { &b" "[..] } else { b"} " });
+    }
+
+    fn point(&mut self, name: &str, point: &MetricPoint) {
+        self.begin(name, point, b"");
+        match point.value {
+            MetricValue::Count(n) => decimal(&mut self.text, n),
+            MetricValue::Nanoseconds(ns) => seconds(&mut self.text, ns),
+            MetricValue::Number(number) => float(&mut self.text, number),
+            MetricValue::Histogram(ref of) => decimal(&mut self.text, of.count()),
+        }
+        self.text.push(b'\n');
+    }
+
+    fn histogram(&mut self, lines: &HistogramLines, point: &MetricPoint) {
+        let MetricValue::Histogram(of) = &point.value else { return };
+        let mut above = f64::NEG_INFINITY;
+        let ends = lines.powers.iter().map(|&power| (of.up_to_power(power), f64::from(power).exp2()));
+        let ends = ends.chain([(of.count(), f64::INFINITY)]);
+        for ((count, end), label) in ends.zip(&lines.labels) {
+            self.begin(&lines.bucket, point, label);
+            decimal(&mut self.text, count);
+            if self.is_open {
+                self.exemplar(of, above, end);
+            }
+            self.text.push(b'\n');
+            above = end;
+        }
+        if let Some(sum) = of.sum {
+            self.begin(&lines.sum, point, b"");
+            float(&mut self.text, sum);
+            self.text.push(b'\n');
+        }
+        self.begin(&lines.count, point, b"");
+        decimal(&mut self.text, of.count());
+        self.text.push(b'\n');
+    }
+
+    /// The last exemplar of a bucket, if there is any.
+    fn exemplar(&mut self, of: &ExponentialHistogram, above: f64, end: f64) {
+        let Some(one) = of.exemplar(above, end) else { return };
+        self.text.extend(b" # {");
+        if let Some((trace, span)) = one.trace {
+            self.text.extend(b"trace_id=\"");
+            self.text.extend(hexadecimal(&trace).as_bytes());
+            self.text.extend(b"\",span_id=\"");
+            self.text.extend(hexadecimal(&span).as_bytes());
+            self.text.push(b'"');
+        }
+        if one.task != 0 {
+            let comma = if one.trace.is_some() { "," } else { "" };
+            let _ = write!(self.text, "{comma}task=\"{}\"", one.task);
+        }
+        self.text.extend(b"} ");
+        float(&mut self.text, one.value);
+        if let Some(ns) = one.unix_ns {
+            self.text.push(b' ');
+            seconds(&mut self.text, ns);
+        }
+    }
+}
+
+/// The names of a histogram's lines, and the labels of its buckets.
+struct HistogramLines {
+    bucket: String,
+    sum: String,
+    count: String,
+    powers: &'static [i32],
+    labels: Vec<Vec<u8>>,
+}
+
+impl HistogramLines {
+    fn of(name: &str, powers: &'static [i32], is_open: bool) -> Self {
+        let label = |&power: &i32| {
+            let end = f64::from(power).exp2();
+            // `OpenMetrics` has whole numbers with a point.
+            let end = if is_open { format!("{end:?}") } else { end.to_string() };
+            format!("le=\"{end}\"").into_bytes()
+        };
+        let labels = powers.iter().map(label).chain([b"le=\"+Inf\"".to_vec()]).collect();
+        let line = |suffix| format!("{name}{suffix}");
+        Self { bucket: line("_bucket"), sum: line("_sum"), count: line("_count"), powers, labels }
+    }
+}
+
+fn decimal(to: &mut Vec<u8>, mut n: u64) {
+    let mut digits = [0; 20];
+    let mut at = digits.len();
+    loop {
+        at -= 1;
+        digits[at] = b'0' + (n % 10) as u8;
+        n /= 10;
+        if n == 0 {
+            break;
+        }
+    }
+    to.extend(&digits[at..]);
+}
+
+/// Nanoseconds as seconds, without a rounding.
+fn seconds(to: &mut Vec<u8>, ns: u64) {
+    const SECOND: u64 = 1_000_000_000;
+    decimal(to, ns / SECOND);
+    let mut rest = ns % SECOND;
+    if rest == 0 {
+        return;
+    }
+    to.push(b'.');
+    let mut place = SECOND / 10;
+    while rest > 0 {
+        to.push(b'0' + (rest / place) as u8);
+        (rest, place) = (rest % place, place / 10);
+    }
+}
+
+fn float(to: &mut Vec<u8>, number: f64) {
+    // A text in memory takes everything.
+    let _ = if number.is_infinite() {
+        write!(to, "{}Inf", if number > 0.0 { '+' } else { '-' })
+    } else {
+        write!(to, "{number}")
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(write: impl FnOnce(&mut Vec<u8>)) -> String {
+        let mut text = Vec::new();
+        write(&mut text);
+        String::from_utf8(text).unwrap()
+    }
+
+    #[test]
+    fn nanoseconds_are_exact_seconds() {
+        let cases = [
+            (0, "0"),
+            (1, "0.000000001"),
+            (1_000_000_000, "1"),
+            (12_340_000_000, "12.34"),
+            (u64::MAX, "18446744073.709551615"),
+        ];
+        for (ns, shown) in cases {
+            assert_eq!(written(|to| seconds(to, ns)), shown);
+        }
+    }
+
+    #[test]
+    fn values_of_labels_are_escaped() {
+        assert_eq!(written(|to| escape(to, "a\\b\"c\nd ä\0")), "a\\\\b\\\"c\\nd ä\u{fffd}");
+    }
+}

@@ -1,0 +1,111 @@
+//! Families: points of one name, unit and kind.
+
+/// Points of one name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MetricFamily {
+    /// The name, with dots, without the unit.
+    pub name: &'static str,
+    /// One sentence for people.
+    pub help: &'static str,
+    /// The unit of its values.
+    pub unit: MetricUnit,
+    /// The kind of its values.
+    pub kind: MetricKind,
+}
+
+/// The unit of a family.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MetricUnit {
+    /// Seconds.
+    Seconds,
+    /// Bytes.
+    Bytes,
+    /// A share of a whole, from 0 to 1.
+    Ratio,
+    /// Things, by OpenTelemetry's annotation for them, as `{request}`.
+    Things(&'static str),
+    /// No number: a family whose labels tell.
+    Nothing,
+}
+
+impl MetricUnit {
+    /// The unit in a name of Prometheus, if it stands there.
+    pub(crate) fn word(self) -> Option<&'static str> {
+        match self {
+            Self::Seconds => Some("seconds"),
+            Self::Bytes => Some("bytes"),
+            Self::Ratio => Some("ratio"),
+            Self::Things(_) | Self::Nothing => None,
+        }
+    }
+
+    /// The unit by the code of units (UCUM), as OpenTelemetry has it.
+    pub fn code(self) -> &'static str {
+        match self {
+            Self::Seconds => "s",
+            Self::Bytes => "By",
+            Self::Ratio => "1",
+            Self::Things(thing) => thing,
+            Self::Nothing => "",
+        }
+    }
+}
+
+/// The kind of a family.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MetricKind {
+    /// A sum since the start of the process, which never goes back.
+    Counter,
+    /// A value of this moment.
+    Gauge,
+    /// Always 1: the labels tell. Its name ends in `info`.
+    Info,
+    /// A distribution since the start of the process. In texts its buckets end at 2 to the power of
+    /// these, in the family's unit; without any, texts do not have it.
+    Histogram(&'static [i32]),
+}
+
+impl MetricFamily {
+    /// The name as Prometheus has it, without the suffixes of its samples.
+    pub(crate) fn base(&self) -> String {
+        let name = match self.kind {
+            MetricKind::Info => self.name.strip_suffix(".info").unwrap_or(self.name),
+            _ => self.name,
+        };
+        let mut base = name.replace('.', "_");
+        if let Some(unit) = self.unit.word() {
+            base.push('_');
+            base.push_str(unit);
+        }
+        base
+    }
+
+    /// The name of its samples, as Prometheus has it.
+    pub(crate) fn prometheus_name(&self) -> String {
+        let suffix = match self.kind {
+            MetricKind::Counter => "_total",
+            MetricKind::Info => "_info",
+            MetricKind::Gauge | MetricKind::Histogram(_) => "",
+        };
+        self.base() + suffix
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_have_unit_and_kind() {
+        let name = |name, unit, kind| MetricFamily { name, help: "", unit, kind }.prometheus_name();
+        let seconds = MetricUnit::Seconds;
+        assert_eq!(
+            name("dormouse.cpu.time", seconds, MetricKind::Counter),
+            "dormouse_cpu_time_seconds_total"
+        );
+        assert_eq!(name("a.b", seconds, MetricKind::Histogram(&[])), "a_b_seconds");
+        assert_eq!(name("a.tasks", MetricUnit::Things("{task}"), MetricKind::Gauge), "a_tasks");
+        assert_eq!(name("a.agent.info", MetricUnit::Nothing, MetricKind::Info), "a_agent_info");
+        assert_eq!(name("a.share", MetricUnit::Ratio, MetricKind::Gauge), "a_share_ratio");
+    }
+}

@@ -1,0 +1,37 @@
+//! Metrics of services, and the formats that scrapers and collectors read.
+//!
+//! An [`Exposition`] has families of points, of one process or of several. It knows nothing of the
+//! services: `dormouse::metrics` fills it.
+//!
+//! | encoder | writes |
+//! |---|---|
+//! | [`MetricsFormat::Text`] | Prometheus's text, 0.0.4 |
+//! | [`MetricsFormat::OpenMetrics`] | `OpenMetrics` 1.0, with exemplars |
+//! | [`MetricsFormat::Protobuf`] | Prometheus's protocol buffers, with native histograms |
+//! | [`Exposition::otlp`] | OpenTelemetry's `ExportMetricsServiceRequest` |
+//!
+//! # Names
+//!
+//! A family has one name, with dots, as OpenTelemetry wants it. Prometheus has the same words with
+//! underscores, then the unit, then `total` if the family counts. So a collector that translates
+//! the one gives the other.
+//!
+//! # Histograms
+//!
+//! All formats with exponential histograms put their bounds at powers of 2 in the unit of the
+//! family, and so do these: nothing is moved from one bucket to another. The texts have no such
+//! histograms. Their buckets end at whole powers of two, which are bounds of exponential buckets at
+//! any scale that is not negative: these counts are exact, too.
+
+#![deny(unsafe_code)]
+
+mod encode;
+mod exposition;
+mod family;
+mod format;
+mod histogram;
+
+pub use exposition::{ExposedProcess, Exposition, LabelSet, MetricValue, ProcessPart};
+pub use family::{MetricFamily, MetricKind, MetricUnit};
+pub use format::MetricsFormat;
+pub use histogram::{ExponentialHistogram, MetricExemplar};
