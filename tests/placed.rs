@@ -1,10 +1,12 @@
 //! The place of a wait by name, end to end: the tea house waits, and the command says in which
 //! function and line, and through which callers.
 //!
-//! The service and the command are one program, built as this test is: with frame pointers where
-//! `RUSTFLAGS` asks for them, and else there is nothing to see.
+//! Only a service with frame pointers shows them, and so do the libraries below it alone if they
+//! are built so, too. `.ci/run` builds such a tea house, and names it in `DORMOUSE_TEST_PLACED`.
 
 mod support;
+
+use std::process::Command;
 
 use dormouse_testkit::eventually;
 use rustix::process::Signal;
@@ -19,17 +21,16 @@ fn line(source: &str, text: &str) -> usize {
     number
 }
 
-/// The libraries below this program have them only where all is built so.
-fn keeps_frame_pointers() -> bool {
-    std::env::var("RUSTFLAGS").is_ok_and(|flags| flags.contains("force-frame-pointers=yes"))
-}
-
 #[test]
 fn a_tree_names_the_lines_that_await() {
-    if !keeps_frame_pointers() {
-        return skip("RUSTFLAGS asks for no frame pointers");
-    }
-    let service = Service::busy();
+    let Some(program) = std::env::var_os("DORMOUSE_TEST_PLACED") else {
+        return skip("DORMOUSE_TEST_PLACED names no tea house with frame pointers");
+    };
+    let runtime = tempfile::tempdir().expect("a directory");
+    let load = |command: &mut Command| {
+        command.args(["--load", "300", "--for", "10m"]);
+    };
+    let service = Service::start_as(&program, runtime, load).expect("the service starts");
     // Has places taken all the time.
     let asking = Running::start(["tasks", &service.target(), "--for", "10m"]);
     let own = |file: &str, source: &str, text: &str| format!("({file}:{})", line(source, text));

@@ -355,7 +355,7 @@ fn stat_shows_where_tasks_spend_their_time() {
         let buckets = of["positive"].as_array().expect("buckets").iter();
         let filled: u64 = buckets.map(|bucket| ns(&bucket[1])).sum();
         assert_eq!(ns(&of["count"]), ns(&of["zero_count"]) + filled, "{name}: {of}");
-        assert_eq!((&of["scale"], &of["zero_threshold_ns"]), (&2.into(), &64.into()));
+        assert_eq!((&of["scale"], &of["zero_threshold_ns"]), (&2.into(), &59.into()));
     }
     assert!(ns(&waits["latency"]["max_task"]) > 0, "{waits}");
     let plain = run(["--json", "stat", &service.target(), "--for", "100ms"]).json();

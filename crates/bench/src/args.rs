@@ -16,7 +16,8 @@ use crate::table::Table;
 use crate::workloads::breakpoint::BreakpointArgs;
 use crate::workloads::maps::Recorded;
 use crate::workloads::{
-    alloc, breakpoint, clock, groups, keys, maps, poll, pound, profile, record, switch, teaparty, waits,
+    alloc, breakpoint, clock, groups, keys, maps, metrics, poll, pound, profile, record, switch, teaparty,
+    waits,
 };
 
 /// Run a benchmark: our rows and those of peers, interleaved in one run.
@@ -86,6 +87,8 @@ pub enum Workload {
     Record,
     /// The price of taking times of tasks: of a poll with its wake, and of reading them.
     Waits,
+    /// The price of metrics: of an exposition, and of a scrape through `dormouse serve`.
+    Metrics,
     /// The demo service under load, built with and without dormouse.
     Teaparty,
     /// All of them, one after the other.
@@ -97,7 +100,7 @@ type Entry = (Workload, &'static str, fn(&mut Bench, &BenchArgs, Option<&Recorde
 
 /// In the order of `all`. Keys are first: a peer's rows need a process that has started no thread
 /// yet.
-const ENTRIES: [Entry; 13] = [
+const ENTRIES: [Entry; 14] = [
     (Workload::Keys, "keys", |bench, _, _| keys::run(bench)),
     (Workload::Poll, "poll", |bench, _, _| poll::run(bench)),
     (Workload::Clock, "clock", |bench, _, _| clock::run(bench)),
@@ -110,6 +113,7 @@ const ENTRIES: [Entry; 13] = [
     (Workload::Profile, "profile", |bench, _, _| profile::run(bench)),
     (Workload::Record, "record", |bench, _, _| record::run(bench)),
     (Workload::Waits, "waits", |bench, _, _| waits::run(bench)),
+    (Workload::Metrics, "metrics", |bench, _, _| metrics::run(bench)),
     (Workload::Teaparty, "teaparty", |bench, _, _| teaparty::run(bench)),
 ];
 

@@ -10,7 +10,7 @@
 //! - `table`, `stats`, `row`: numbers and text; `figures`: tables beside an origin's; `clocks`,
 //!   `progress`;
 //! - `runner`: cases, interleaved rounds; `affinity`, `neighbour`: processors and the thread
-//!   beside;
+//!   beside; `apart`: forked children;
 //! - `bench`: the run of one workload, from its cases to comparisons, goals and notes;
 //! - `yardsticks`: rows that several workloads hold their own against;
 //! - `workloads`: a folder each, whose `mod.rs` names the question, the peers and the origin;
@@ -19,6 +19,7 @@
 //! A new workload is one folder in `workloads/`, one line in its `mod.rs` and one in `args.rs`.
 
 mod affinity;
+mod apart;
 mod args;
 mod bench;
 mod clocks;

@@ -1,5 +1,6 @@
 /*
- * A service of C: a key that it branches on, a probe, and a group that pays for its requests.
+ * A service of C: a key that it branches on, a probe, a group that pays for its requests, and the metrics that a server
+ * of its own would answer with.
  *
  *     make -C crates/capi install PREFIX=/tmp/dormouse
  *     export PKG_CONFIG_PATH=/tmp/dormouse/lib/pkgconfig
@@ -40,7 +41,13 @@ int main(void)
 	struct dormouse_key *keys[] = { &with_milk.key };
 	struct dormouse_lease *lease;
 	struct dormouse_list *list;
+	struct dormouse_metrics_spec spec = DORMOUSE_METRICS_SPEC_INIT;
+	struct dormouse_metrics *metrics;
+	const void *text;
+	size_t length;
 
+	/* Groups are counted from here on. */
+	check(dormouse_metrics_begin(&spec, &metrics, &error), &error);
 	/* A service starts the agent here, so that the `dormouse` command can look in: dormouse_init(&error) */
 	orders = dormouse_group_new("POST /orders");
 	printf("tea %s\n", order(1));
@@ -55,5 +62,10 @@ int main(void)
 	while (dormouse_list_next(list, &info))
 		printf("%s: %s, %d site\n", info.name, info.on ? "on" : "off", (int)info.sites);
 	dormouse_list_end(list);
+
+	/* The answer at /metrics; dormouse_metrics_accepted has the format for a request's header. */
+	check(dormouse_metrics_read(metrics, DORMOUSE_METRICS_TEXT, &text, &length, &error), &error);
+	fwrite(text, 1, length, stdout);
+	dormouse_metrics_end(metrics);
 	return 0;
 }

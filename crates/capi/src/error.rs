@@ -7,7 +7,8 @@ use std::io;
 
 use dormouse::breakpoints::{Error as BreakpointsError, PerfError};
 use dormouse::keys::{Error as KeysError, SelectorError};
-use dormouse::{BatchReport, InitError, ProfileError, WatchError};
+use dormouse::metrics::MetricsError;
+use dormouse::{BatchReport, InitError, ProfileError, PublishError, WatchError};
 
 /// `enum dormouse_code`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,6 +86,8 @@ pub(crate) enum Refusal {
     Agent(InitError),
     Watch(WatchError),
     Profile(ProfileError),
+    Metrics(MetricsError),
+    Publish(PublishError),
     /// A file that cannot be written.
     File(io::Error),
     NoMemory,
@@ -110,6 +113,15 @@ impl From<ProfileError> for Refusal {
     }
 }
 
+impl From<MetricsError> for Refusal {
+    fn from(error: MetricsError) -> Self {
+        match error {
+            MetricsError::Untimed(error) => Self::Keys(error),
+            error => Self::Metrics(error),
+        }
+    }
+}
+
 impl From<TryReserveError> for Refusal {
     fn from(_: TryReserveError) -> Self {
         Self::NoMemory
@@ -131,9 +143,11 @@ impl Refusal {
             Self::Profile(ProfileError::Unavailable(_)) => return (Code::NoProfile, 0, None),
             Self::Invalid(_) | Self::Profile(_) => return (Code::Invalid, 0, None),
             Self::File(error) => return (Code::Other, 0, Some(error)),
+            Self::Keys(error) | Self::Publish(PublishError::Key(error)) => error,
+            Self::Publish(PublishError::Reentrant) => return (Code::Reentrant, 0, None),
+            Self::Metrics(_) | Self::Publish(_) => return (Code::Other, 0, None),
             Self::NoMemory => return (Code::NoMemory, 0, None),
             Self::Bug(_) => return (Code::Bug, 0, None),
-            Self::Keys(error) => error,
         };
         // The first failure, also where putting back failed after it. The message tells both.
         while let KeysError::HalfWritten { source, .. } = error {
@@ -184,6 +198,8 @@ impl fmt::Display for Refusal {
             Self::Agent(error) => error.fmt(f),
             Self::Watch(error) => error.fmt(f),
             Self::Profile(error) => error.fmt(f),
+            Self::Metrics(error) => error.fmt(f),
+            Self::Publish(error) => error.fmt(f),
             Self::File(error) => write!(f, "cannot write the file: {error}"),
             Self::NoMemory => f.write_str("not enough memory: nothing was done"),
             Self::Bug(panic) => {

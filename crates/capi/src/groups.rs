@@ -10,8 +10,8 @@
 
 use std::ffi::{CStr, c_char};
 
-use dormouse::Group;
 use dormouse::events::{Mark, leave};
+use dormouse::{Group, TraceContext, set_trace_context};
 
 use crate::call::{contained, memory_for};
 
@@ -144,4 +144,14 @@ unsafe extern "C" fn dormouse_task_end(task: *mut TaskId) {
         // SAFETY: promise 1.
         unsafe { task.replace(TaskId::default()) }.end();
     });
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn dormouse_set_trace_context(trace_id: *const [u8; 16], span_id: *const [u8; 8]) -> bool {
+    contained(false, || {
+        // SAFETY: promise 1: so many bytes, or NULL.
+        let (trace_id, span_id) = unsafe { (trace_id.as_ref(), span_id.as_ref()) };
+        let context = trace_id.and_then(|id| TraceContext::new(*id, span_id.copied().unwrap_or_default()));
+        context.is_some_and(set_trace_context)
+    })
 }

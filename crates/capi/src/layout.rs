@@ -11,6 +11,7 @@ use dormouse::{Key, Probe};
 use crate::error::{Code, Error, Report};
 use crate::groups::{EnteredId, GroupId, TaskId};
 use crate::list::KeyInfo;
+use crate::metrics::{FORMATS, Measured, WAITS};
 use crate::probe::{Value, kind};
 use crate::profile::{KINDS, LIVE, UNWIND, Wanted};
 use crate::waits::{Durations, Times};
@@ -125,6 +126,7 @@ fn layouts() -> Vec<Layout> {
 
 fn layouts_of_waits() -> Vec<Layout> {
     vec![
+        layout!("struct dormouse_metrics_spec", Measured, size, flags),
         layout!("struct dormouse_durations", Durations, count, p50_ns, p90_ns, p99_ns, max_ns, max_task),
         layout!(
             "struct dormouse_group_waits",
@@ -186,6 +188,10 @@ fn constants() -> Vec<(&'static str, u32)> {
         ("PROFILE_WALL", KINDS[3].0),
         ("PROFILE_LIVE", LIVE),
         ("PROFILE_UNWIND", UNWIND),
+        ("METRICS_OPENMETRICS", FORMATS[0].0),
+        ("METRICS_TEXT", FORMATS[1].0),
+        ("METRICS_PROTOBUF", FORMATS[2].0),
+        ("METRICS_WAITS", WAITS),
     ])
     .collect()
 }

@@ -6,7 +6,8 @@
 //! function keeps `errno`, no panic leaves one, and no thread is cancelled inside of one
 //! (`call.rs`).
 //!
-//! Exported are the names that begin with `dormouse_`, of the version in `dormouse.map`.
+//! Exported are the names that begin with `dormouse_`, of the version in `dormouse.map`, and the
+//! thread-local `otel_thread_ctx_v1`.
 //!
 //! # Safety
 //!
@@ -15,9 +16,9 @@
 //! 1. A pointer is NULL or leads to what its type says, for the time of the call.
 //! 2. Keys and probes are static (the header's macros lay them down).
 //! 3. A structure that the caller provides begins with its size (GROWTH).
-//! 4. A batch, a list, a lease, a watch, a profile or waits are NULL or come from the function that
-//!    begins them. One thread at a time uses them (THREADS), and none after the function that ends
-//!    them. (Any number of threads may read waits.)
+//! 4. A batch, a list, a lease, a watch, a profile, waits, metrics or a publishing are NULL or come
+//!    from the function that begins them. One thread at a time uses them (THREADS), and none after
+//!    the function that ends them. (Any number of threads may read waits.)
 //! 5. A string ends with a NUL. An array has as many elements as the count beside it.
 //! 6. An object is registered by the header's macros, and stays until it is unregistered.
 //!
@@ -35,7 +36,9 @@ mod keys;
 #[cfg(test)]
 mod layout;
 mod list;
+mod metrics;
 mod probe;
 mod profile;
+mod publish;
 mod waits;
 mod watch;

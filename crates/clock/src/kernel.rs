@@ -66,7 +66,7 @@ pub(crate) fn raw_ns() -> u64 {
 }
 
 /// `CLOCK_REALTIME`, in nanoseconds since 1970; 0 where a filter refuses it.
-pub(crate) fn realtime_ns() -> u64 {
+pub fn realtime_ns() -> u64 {
     ask(libc::CLOCK_REALTIME).unwrap_or(0)
 }
 

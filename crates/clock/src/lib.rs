@@ -73,7 +73,7 @@ pub use budget::{Budget, BudgetEnd, CpuMeter, ProcessMeter, ThreadMeter, sleep_u
 pub use error::Error;
 pub use estimate::process_estimate;
 pub use group::{GroupTime, Member, Refresh, ThreadGroup};
-pub use kernel::{process_cpu_ns, process_cpu_ns_of, thread_cpu_ns_of};
+pub use kernel::{process_cpu_ns, process_cpu_ns_of, realtime_ns, thread_cpu_ns_of};
 pub use point::{Point, point, ticks_to_ns};
 pub use process::process_exact;
 pub use stamp::{begin_sharing, shared_stamp, stamp};

@@ -1,13 +1,18 @@
-//! A web service whose routes are groups: it serves requests of its own, and says what each route
-//! cost.
+//! A web service whose routes are groups, with metrics and profiles on routes of its own. It serves
+//! requests of its own and ends; with an address it serves until it is killed.
 //!
 //! ```sh
-//! cargo run -p dormouse --example axum --features tokio,tower
+//! cargo run -p dormouse --example axum --features axum,tower
+//! cargo run -p dormouse --example axum --features axum,tower -- 127.0.0.1:8080
+//! curl http://127.0.0.1:8080/metrics
+//! go tool pprof 'http://127.0.0.1:8080/debug/pprof/profile?seconds=5'
 //! ```
 
+use axum::body::Body;
 use axum::extract::{MatchedPath, Path, Request};
 use axum::{Router, routing::get};
-use dormouse::{Event, Group, tower::GroupLayer};
+use dormouse::metrics::{Metrics, MetricsSpec};
+use dormouse::tower::{GroupLayer, MetricsService};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -27,32 +32,55 @@ async fn order(Path(cups): Path<u64>) -> String {
     brewed.map_or_else(|why| why.to_string(), |tea| tea.to_string())
 }
 
-#[tokio::main]
-async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    // A service starts the agent, so that the `dormouse` command can look in: dormouse::init()
-    let _counting = dormouse::start_counting(&[Event::TASK_CLOCK])?;
+/// The routes of the service, and those that tell of them. The latter come behind the layer, so
+/// they are in no group; a service keeps them where strangers do not come.
+fn router(metrics: Metrics) -> Router {
     let groups = GroupLayer::new(|request: &Request| {
         request.extensions().get().map_or("unmatched", MatchedPath::as_str).to_owned().into()
     });
-    let router =
-        Router::new().route("/menu", get(menu)).route("/orders/{cups}", get(order)).route_layer(groups);
-    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let routes = Router::new().route("/menu", get(menu)).route("/orders/{cups}", get(order));
+    let metrics = MetricsService::<Body>::new(metrics);
+    routes.route_layer(groups).merge(dormouse::axum::pprof()).route_service("/metrics", metrics)
+}
+
+/// The body of an answer of this service.
+async fn fetch(address: std::net::SocketAddr, path: &str) -> std::io::Result<Vec<u8>> {
+    let mut guest = TcpStream::connect(address).await?;
+    let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+    guest.write_all(request.as_bytes()).await?;
+    let mut answer = Vec::new();
+    guest.read_to_end(&mut answer).await?;
+    let head = answer.windows(4).position(|part| part == b"\r\n\r\n").unwrap_or_default();
+    assert!(answer.starts_with(b"HTTP/1.1 200"), "{path}: {}", answer[..head].escape_ascii());
+    Ok(answer.split_off(head + 4))
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    // So that the `dormouse` command can look in. A service goes on without.
+    if let Err(why) = dormouse::init() {
+        eprintln!("dormouse is off: {why}");
+    }
+    // Groups are counted as long as this lives, and times of tasks are taken.
+    let metrics = Metrics::start(&MetricsSpec::new().waits())?;
+    let wanted = std::env::args().nth(1);
+    let listener = TcpListener::bind(wanted.as_deref().unwrap_or("127.0.0.1:0")).await?;
     let address = listener.local_addr()?;
-    dormouse::tokio::spawn(async move { axum::serve(listener, router).await });
+    println!("listening on http://{address}");
+    let server = tokio::spawn(axum::serve(listener, router(metrics)).into_future());
+    if wanted.is_some() {
+        server.await??;
+        return Ok(());
+    }
 
     for n in 0..12 {
-        let path = if n % 3 == 0 { "orders/2" } else { "menu" };
-        let mut guest = TcpStream::connect(address).await?;
-        let request = format!("GET /{path} HTTP/1.1\r\nHost: tea\r\nConnection: close\r\n\r\n");
-        guest.write_all(request.as_bytes()).await?;
-        let mut response = String::new();
-        guest.read_to_string(&mut response).await?;
-        assert!(response.starts_with("HTTP/1.1 200"), "{response}");
+        fetch(address, if n % 3 == 0 { "/orders/2" } else { "/menu" }).await?;
     }
-
-    println!("{:<15} {:>8} {:>10}", "GROUP", "REQUESTS", "CPU µs");
-    for stat in Group::all().into_iter().map(Group::read) {
-        println!("{:<15} {:>8} {:>10}", stat.name, stat.requests, stat.cpu.as_micros());
+    let text = String::from_utf8(fetch(address, "/metrics").await?)?;
+    for line in text.lines().filter(|line| line.contains("{group=\"/") && !line.contains("_bucket{")) {
+        println!("{line}");
     }
+    let profile = fetch(address, "/debug/pprof/wall?seconds=1").await?;
+    println!("a profile of {} bytes", profile.len());
     Ok(())
 }

@@ -6,6 +6,7 @@
 //! |---|---|
 //! | `DORMOUSE_COUNT=task-clock,page-faults` | counts these events for all groups |
 //! | `DORMOUSE_WAITS=1` | has the times of their tasks taken ([`waits`](crate::waits)) |
+//! | `DORMOUSE_PUBLISH=1` | publishes the current group of each thread ([`publish`]) |
 //! | `DORMOUSE_ON=shopd::*,db.query` | wakes these keys |
 //! | `DORMOUSE_RECORD=shopd.*` | has their last records kept ([`recorder`]) |
 //! | `DORMOUSE_TRIGGERS='request>500ms; panic'` | arms these triggers ([`triggers`]) |
@@ -28,7 +29,7 @@ use dormouse_sys::process::fork::{Mutex, Phase};
 use dormouse_sys::process::identity;
 use dormouse_sys::{Capability, State, environment};
 
-use crate::{recorder, triggers};
+use crate::{publish, recorder, triggers};
 
 static SETTINGS: Mutex<Settings> = Mutex::new(
     Phase::Environment,
@@ -38,6 +39,7 @@ static SETTINGS: Mutex<Settings> = Mutex::new(
         on: None,
         count: None,
         waits: None,
+        publish: None,
         record: None,
         triggers: None,
     },
@@ -52,6 +54,7 @@ struct Settings {
     on: Option<Capability>,
     count: Option<Capability>,
     waits: Option<Capability>,
+    publish: Option<Capability>,
     record: Option<Capability>,
     triggers: Option<Capability>,
 }
@@ -65,7 +68,7 @@ pub(crate) fn begin() {
             return;
         }
         (settings.process, settings.count, settings.waits) = (process, None, None);
-        (settings.record, settings.triggers) = (None, None);
+        (settings.publish, settings.record, settings.triggers) = (None, None, None);
         std::mem::replace(&mut settings.has_begun, true)
     };
     // Not under the lock: keys are switched, and the fork of another copy takes their lock before
@@ -73,13 +76,14 @@ pub(crate) fn begin() {
     let variables = environment::variables();
     let count = variables.count.as_deref().and_then(|names| count(&names.to_string_lossy()));
     let waits = variables.waits.as_deref().and_then(|setting| wait(&setting.to_string_lossy()));
+    let publish = variables.publish.as_deref().and_then(|setting| publish(&setting.to_string_lossy()));
     let record = variables.record.as_deref().map(|globs| record(&globs.to_string_lossy()));
     // They look at what the others have begun.
     let triggers = variables.triggers.as_deref().map(|rules| arm(&rules.to_string_lossy()));
     let on = variables.on.as_deref().filter(|_| !has_woken).map(|globs| wake(&globs.to_string_lossy()));
     if let Ok(mut settings) = SETTINGS.lock() {
         settings.count = count;
-        settings.waits = waits;
+        (settings.waits, settings.publish) = (waits, publish);
         (settings.record, settings.triggers) = (record, triggers);
         settings.on = on.or(settings.on.take());
     }
@@ -91,7 +95,8 @@ pub(crate) fn capabilities() -> Vec<Capability> {
     settings
         .iter()
         .flat_map(|settings| {
-            [&settings.on, &settings.count, &settings.waits, &settings.record, &settings.triggers]
+            let Settings { on, count, waits, publish, record, triggers, .. } = &**settings;
+            [on, count, waits, publish, record, triggers]
         })
         .flatten()
         .cloned()
@@ -154,6 +159,25 @@ fn wait(setting: &str) -> Option<Capability> {
             format!("DORMOUSE_WAITS has had no times of tasks taken: {why}"),
         )
         .with_fix("set DORMOUSE_WAITS to 1 or 0"),
+    })
+}
+
+/// Publishes groups for good.
+fn publish(setting: &str) -> Option<Capability> {
+    let begun = match setting.trim() {
+        "" | "0" => return None,
+        "1" => publish::Publishing::start().map_err(|why| why.to_string()),
+        other => Err(format!("it is {other:?}")),
+    };
+    Some(match begun {
+        Ok(publishing) => {
+            publishing.keep();
+            Capability::ok("groups.published", "DORMOUSE_PUBLISH has published groups from the start")
+        }
+        Err(why) => {
+            Capability::limited("groups.published", format!("DORMOUSE_PUBLISH has published no group: {why}"))
+                .with_fix("see `groups.publish`, or set DORMOUSE_PUBLISH to 1 or 0")
+        }
     })
 }
 

@@ -34,9 +34,13 @@
 //!   after;
 //! - [`mod@profile`]: which function uses the CPU time of a group, allocates, or faults; as pprof,
 //!   and at `/debug/pprof/` of the host's own server;
+//! - [`mod@metrics`]: all of this for Prometheus and OpenTelemetry, on a route of the host's own;
 //! - [`mod@recorder`]: the last records of probes that are awake for good;
 //! - [`mod@waits`]: where the tasks of a group spend their time: on a CPU, stalled, runnable,
 //!   awaiting; with histograms of latencies, polls, delays and waits;
+//! - [`set_trace_context`]: the distributed trace of a request, for exemplars, files and
+//!   timelines; `dormouse::opentelemetry` (features `opentelemetry`, `opentelemetry-context`) takes
+//!   it from the service's own tracer, and shows groups to its meter;
 //! - [`long_polls`]: polls that keep a worker, while they last, with the stack of their thread;
 //! - [`static_key!`], [`likely!`], [`unlikely!`]: branches of the service's own (see [`keys`]);
 //! - [`Alloc`]: the global allocator, with a counter that sleeps;
@@ -62,16 +66,19 @@ mod adapt;
 mod agent;
 mod answers;
 mod budget;
-mod directory;
 mod environment;
 mod group;
 mod long_polls;
 mod lookout;
 mod memory;
+pub mod metrics;
+#[cfg(feature = "opentelemetry")]
+pub mod opentelemetry;
 mod own_probes;
 mod panics;
 mod probe;
 pub mod profile;
+pub mod publish;
 pub mod record;
 pub mod recorder;
 mod registry;
@@ -79,12 +86,14 @@ mod rules;
 mod task;
 mod tasks;
 mod trace;
+mod trace_context;
 #[cfg(feature = "tracing")]
 pub mod tracing;
 pub mod triggers;
 mod value;
 pub mod waits;
 mod watch;
+mod web;
 pub mod wire;
 
 #[cfg(feature = "axum")]
@@ -113,10 +122,12 @@ pub use group::{Group, GroupStat, MAX_NAME, start_counting};
 pub use long_polls::{LongPoll, LongPolls, LongPollsError, long_polls};
 pub use probe::Probe;
 pub use profile::{ProfileError, ProfileRun, ProfileSpec};
+pub use publish::{PublishError, Publishing};
 pub use recorder::{Recorder, RecorderError};
 pub use registry::MAX_GROUPS;
 pub use task::{Entered, Instrumented, Task, idle};
 pub use trace::{Trace, TraceError, trace};
+pub use trace_context::{TraceContext, set_trace_context};
 pub use value::Value;
 pub use waits::Waiting;
 pub use watch::{Watch, WatchError};
@@ -151,15 +162,25 @@ struct Waits;
 #[doc = include_str!("../../../docs/guide/record.md")]
 struct Recorded;
 
+/// And that of the page on publishing.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guide/publish.md")]
+struct Published;
+
 /// And that of the page on watches.
 #[cfg(all(doctest, feature = "symbols"))]
 #[doc = include_str!("../../../docs/guide/watch.md")]
 struct Watching;
 
-/// And those of the page on deployment.
+/// And those of the page on metrics.
+#[cfg(all(doctest, feature = "axum", feature = "tower"))]
+#[doc = include_str!("../../../docs/guide/metrics.md")]
+struct Measured;
+
+/// And those of the page on production.
 #[cfg(doctest)]
-#[doc = include_str!("../../../docs/guide/deploy.md")]
-struct Deploy;
+#[doc = include_str!("../../../docs/guide/production.md")]
+struct Production;
 
 /// The macros expand to these; not for use by hand.
 #[doc(hidden)]

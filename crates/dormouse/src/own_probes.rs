@@ -5,7 +5,9 @@
 //! | `dormouse.poll` | a thread is in the task from now on | no longer |
 //! | `dormouse.task` | the task begins: `parent` is the task that it began in, 0 if in none | it ends |
 //!
-//! Both are records of the task itself. The polls of a thread are nested and balanced, also over
+//! `dormouse.trace_context` is a point: the trace of the task is known from now on.
+//!
+//! All are records of the task itself. The polls of a thread are nested and balanced, also over
 //! panics; a key that is switched in the midst of a poll leaves its enter away, or its exit. A task
 //! may begin and end on different threads.
 //!
@@ -19,6 +21,7 @@ use dormouse_clock::stamp;
 use dormouse_keys::unlikely;
 use dormouse_sys::records;
 use dormouse_sys::thread::Current;
+use dormouse_waits::TraceContext;
 
 use crate::StaticKey;
 use crate::probe::{Probe, record_of};
@@ -28,6 +31,9 @@ static POLL_PROBE: Probe = Probe::new("");
 static POLL: StaticKey<false> = StaticKey::new("dormouse.poll", file!(), line!()).with(&POLL_PROBE);
 static TASK_PROBE: Probe = Probe::new(",parent,is_request");
 static TASK: StaticKey<false> = StaticKey::new("dormouse.task", file!(), line!()).with(&TASK_PROBE);
+static TRACED_PROBE: Probe = Probe::new(",trace_id,span_id");
+static TRACED: StaticKey<false> =
+    StaticKey::new("dormouse.trace_context", file!(), line!()).with(&TRACED_PROBE);
 
 /// The thread is in the task that is current, until it is dropped. It holds nothing, so that asleep
 /// a poll passes two sites and no more.
@@ -84,6 +90,38 @@ pub(crate) fn task_begins(task: u64, group: u32, is_request: bool) {
 pub(crate) fn task_ends(task: u64, group: u32) {
     if unlikely!(TASK) {
         ends(task, group);
+    }
+}
+
+/// The task belongs to that trace.
+#[inline]
+pub(crate) fn task_traced(task: u64, group: u32, context: impl FnOnce() -> Option<TraceContext>) {
+    if unlikely!(TRACED)
+        && let Some(context) = context()
+    {
+        traced(Current { task, group }, context);
+    }
+}
+
+/// The task that is current does.
+#[inline]
+pub(crate) fn current_traced(context: TraceContext) {
+    if unlikely!(TRACED) {
+        traced(records::current_task(), context);
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn traced(whose: Current, context: TraceContext) {
+    if records::is_account_shown() && whose.task != 0 {
+        record_of(&TRACED_PROBE, RecordKind::Point, stamp(), whose, |writer| {
+            writer.formatted(format_args!("{:032x}", u128::from_be_bytes(context.trace_id())));
+            match context.span_id() {
+                Some(id) => writer.formatted(format_args!("{:016x}", u64::from_be_bytes(id))),
+                None => writer.nothing(),
+            }
+        });
     }
 }
 

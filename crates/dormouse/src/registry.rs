@@ -27,6 +27,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 use dormouse_events::Context;
+use dormouse_sys::otel::ThreadContext;
 use once_cell::race::OnceRef;
 
 use crate::tasks::Tasks;
@@ -46,6 +47,8 @@ pub(crate) struct Inner {
     pub(crate) name: &'static str,
     pub(crate) context: &'static Context,
     pub(crate) tasks: Tasks,
+    /// The bytes that threads publish while the group is current.
+    published: ThreadContext,
 }
 
 /// A place for a group that comes later.
@@ -106,14 +109,18 @@ impl Registry {
         let own_name = Box::into_raw(Box::<str>::from(name));
         let context = self.context();
         // SAFETY: just made, and freed below only, where no other thread has seen it.
-        let inner = Inner { name: unsafe { &*own_name }, context, tasks: Tasks::new() };
+        let own_name_of = unsafe { &*own_name };
+        let (tasks, published) = (Tasks::new(), ThreadContext::of(name));
+        let inner = Inner { name: own_name_of, context, tasks, published };
         let own = Box::into_raw(Box::new(inner));
         // SAFETY: as above.
         let shown: &'static Inner = unsafe { &*own };
+        context.set_shown(Some(&shown.published));
         let there = self.way(name).map(|place| place.get_or_init(|| shown)).find(|there| there.name == name);
         // There are more places than groups, so the way does not end before.
         let there = there.unwrap_or(shown);
         if !ptr::eq(there, shown) {
+            context.set_shown(None);
             self.spare(context);
             // SAFETY: both are from `into_raw`, and no other thread has them.
             unsafe {

@@ -7,11 +7,11 @@ use std::task::{Context, Poll};
 use std::thread::JoinHandle;
 
 use dormouse_events::{Event, Kind, Mark, Switched, TaskCounts};
-use dormouse_waits::{Stretch, TaskWaits, Who};
+use dormouse_waits::{Stretch, TaskWaits, TraceContext, Who};
 use pin_project_lite::pin_project;
 
 use crate::group::Group;
-use crate::own_probes::{PollMark, poll_enters, poll_leaves};
+use crate::own_probes::{PollMark, poll_enters, poll_leaves, task_traced};
 use crate::tasks::is_request;
 
 impl Group {
@@ -117,6 +117,8 @@ impl Task {
 
     fn begun(group: Group, number: u64) -> Self {
         let waits = TaskWaits::begun(Who { task: number, group: group.id() });
+        // Of the span, or the task, in which it begins.
+        task_traced(number, group.id(), || waits.trace());
         Self { group, inner: dormouse_events::Task::new(group.0.context, number), waits }
     }
 
@@ -216,6 +218,16 @@ impl Task {
     pub(crate) fn drop_future<F>(&mut self, mut future: Pin<&mut Option<F>>) {
         if future.is_some() {
             self.run_drop(|| future.set(None));
+        }
+    }
+
+    /// The task was called from outside, and belongs to its caller's trace: not asked for while
+    /// nobody takes times.
+    #[cfg_attr(not(feature = "tower"), expect(dead_code, reason = "for layers"))]
+    #[inline]
+    pub(crate) fn call(&mut self, context: impl FnOnce() -> Option<TraceContext>) {
+        if let Some(context) = self.waits.call(context) {
+            task_traced(self.id(), self.group.id(), || Some(context));
         }
     }
 

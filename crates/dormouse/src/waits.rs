@@ -29,11 +29,11 @@
 //! ```
 
 pub use dormouse_waits::{
-    CpuTaking, GroupWaits, Histogram, LivingTask, PlaceTime, Placing, TaskState, Waiting, buckets, is_on,
-    living, places, read, times_by_place, wake_unplaced,
+    CpuTaking, Exemplar, GroupWaits, Histogram, LivingTask, PlaceTime, Placing, TaskState, Waiting, buckets,
+    is_on, living, places, read, times_by_place, wake_unplaced,
 };
 
-use dormouse_waits::read_group;
+use dormouse_waits::{exemplars, read_group};
 
 use crate::group::Group;
 
@@ -47,5 +47,15 @@ impl Group {
     pub fn read_waits(self) -> GroupWaits {
         let none = GroupWaits { group: self.id(), ..GroupWaits::default() };
         read_group(self.id()).unwrap_or(none)
+    }
+
+    /// Reads one of the last requests of each bucket of [`GroupWaits::requests`], in the order of
+    /// buckets: for exemplars. Groups past the 1,024th have none.
+    ///
+    /// # Cost
+    ///
+    /// A look at 64 bytes for each bucket that has held any.
+    pub fn read_exemplars(self) -> Vec<Exemplar> {
+        exemplars(self.id())
     }
 }

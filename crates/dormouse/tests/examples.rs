@@ -1,5 +1,7 @@
 //! The examples do what they say, and end by themselves.
 
+#![expect(clippy::float_cmp, reason = "they are whole numbers, written and read")]
+
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -8,7 +10,7 @@ fn output_of(name: &str) -> String {
     let tests = std::env::current_exe().unwrap();
     let program: PathBuf = tests.parent().unwrap().parent().unwrap().join("examples").join(name);
     let output = Command::new(&program).output().unwrap_or_else(|why| {
-        panic!("{}: {why}; build it: cargo build --examples --features tokio,tower", program.display())
+        panic!("{}: {why}; build it: cargo build --examples --features axum,tower", program.display())
     });
     assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
@@ -21,13 +23,25 @@ fn numbers(output: &str, line: &str) -> Vec<u64> {
     rest.split(|c: char| !c.is_ascii_digit()).filter_map(|number| number.parse().ok()).collect()
 }
 
-#[cfg(all(feature = "tokio", feature = "tower"))]
+/// The value of a metric of a group.
+fn metric(output: &str, name: &str, group: &str) -> f64 {
+    let line = format!("{name}{{group=\"{group}\"}} ");
+    let found = output.lines().find_map(|it| it.strip_prefix(&line)?.parse().ok());
+    found.unwrap_or_else(|| panic!("no {line:?} in {output}"))
+}
+
+#[cfg(all(feature = "axum", feature = "tower"))]
 #[test]
-fn routes_of_the_axum_example_pay() {
+fn axum_example_tells_metrics_and_a_profile() {
     let output = output_of("axum");
-    let (menu, orders) = (numbers(&output, "/menu"), numbers(&output, "/orders/{cups}"));
-    assert_eq!((menu[0], orders[0]), (8, 4), "{output}");
-    assert!(menu[1] > 0 && orders[1] > menu[1], "{output}");
+    let [menu, orders] = ["/menu", "/orders/{cups}"].map(|group| {
+        let of = |name| metric(&output, name, group);
+        assert_eq!(of("dormouse_request_duration_seconds_count"), of("dormouse_requests_total"));
+        (of("dormouse_requests_total") as u64, of("dormouse_cpu_time_seconds_total"))
+    });
+    assert_eq!((menu.0, orders.0), (8, 4), "{output}");
+    assert!(menu.1 > 0.0 && orders.1 > menu.1, "{output}");
+    assert!(numbers(&output, "a profile of ")[0] > 100, "{output}");
 }
 
 #[test]
@@ -35,8 +49,8 @@ fn threads_of_the_example_are_the_jobs() {
     let output = output_of("threads");
     assert_eq!(numbers(&output, "17984 primes below"), [200_002, 168, 1000], "{output}");
     assert!(output.contains("over its budget of 5 ms: true"), "{output}");
-    assert_eq!(numbers(&output, "count primes: ").last(), Some(&5), "{output}");
-    assert!(numbers(&output, "task-clock: ")[0] > 5_000_000, "{output}");
+    assert_eq!(metric(&output, "dormouse_tasks_finished_total", "count primes") as u64, 5, "{output}");
+    assert!(metric(&output, "dormouse_cpu_time_seconds_total", "count primes") > 0.005, "{output}");
 }
 
 #[test]

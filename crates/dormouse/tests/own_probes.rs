@@ -8,7 +8,7 @@ use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};
 
 use dormouse::record::{Field, RecordKind};
-use dormouse::{Group, Trace, trace};
+use dormouse::{Group, Trace, TraceContext, Waiting, trace};
 use dormouse_testkit::in_child;
 
 /// A record of a probe of dormouse's own.
@@ -111,6 +111,29 @@ fn nested_polls_on_several_threads_are_balanced() {
         let mut both = [id, inner];
         both.sort_unstable();
         assert_eq!(ended, both);
+    });
+}
+
+#[test]
+fn a_tasks_trace_is_recorded_when_known() {
+    in_child(|| {
+        let mut trace = trace("dormouse.trace_context").unwrap();
+        let context = |span| TraceContext::new([0xab; 16], [span; 8]).unwrap();
+        let (route, database) = (Group::new("route"), Group::new("database"));
+        dormouse::set_trace_context(context(1));
+        // Nobody takes times: the record tells it all the same.
+        route.scope(|| assert!(!dormouse::set_trace_context(context(2))));
+        let _waiting = Waiting::start().unwrap();
+        route.scope(|| {
+            assert!(dormouse::set_trace_context(context(3)));
+            database.scope(|| ());
+        });
+        let seen = seen(&mut trace);
+        assert!(seen.iter().all(|it| it.kind == RecordKind::Point), "{seen:?}");
+        let of =
+            |group: Group, span: u8| (group.id(), vec!["ab".repeat(16), format!("{span:02x}").repeat(8)]);
+        let all: Vec<_> = seen.into_iter().map(|it| (it.group, it.values)).collect();
+        assert_eq!(all, [of(route, 2), of(route, 3), of(database, 3)]);
     });
 }
 

@@ -73,6 +73,41 @@ fn requests_of_axum_are_charged_to_routes() {
 }
 
 #[test]
+fn a_header_gives_the_trace_if_asked() {
+    const HEADER: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+    let _waiting = dormouse::Waiting::start().unwrap();
+    let of = |name: &'static str, headers: &[&str]| {
+        let mut request = Request::get("/").body(Body::empty()).unwrap();
+        for header in headers {
+            request.headers_mut().append("traceparent", header.parse().unwrap());
+        }
+        (name, request)
+    };
+    let answer = async |_: Request| Ok::<_, Infallible>(Response::new(Body::empty()));
+    let trace = |(name, request): (&'static str, Request), believes: bool| {
+        let layer = GroupLayer::new(move |_: &Request| name.into());
+        let call = async {
+            let response = if believes {
+                layer.with_trace_context().layer(service_fn(answer)).oneshot(request).await
+            } else {
+                layer.layer(service_fn(answer)).oneshot(request).await
+            };
+            drop(response.unwrap());
+        };
+        block_on(call);
+        match Group::new(name).read_exemplars()[..] {
+            [only] => only.trace.map(|trace| trace.to_string()),
+            ref all => panic!("{all:?}"),
+        }
+    };
+    assert_eq!(trace(of("believed", &[HEADER]), true).as_deref(), Some(HEADER));
+    assert_eq!(trace(of("not asked", &[HEADER]), false), None);
+    assert_eq!(trace(of("none", &[]), true), None);
+    assert_eq!(trace(of("two", &[HEADER, HEADER]), true), None, "the standard has it restarted");
+    assert_eq!(trace(of("broken", &["00-4bf9"]), true), None);
+}
+
+#[test]
 fn handed_on_work_makes_no_further_request() {
     counting();
     let layer = GroupLayer::new(|name: &&'static str| (*name).into()).without_bodies();

@@ -14,7 +14,7 @@ use dormouse::waits::{GroupWaits, Waiting, is_on};
 use dormouse::wire::{
     Code, GroupRow, Op, PROTOCOL, Request, Response, Stat, WaitsBegun, WaitsRow, WaitsWish, WireError,
 };
-use dormouse::{Event, Group};
+use dormouse::{Event, Group, TraceContext};
 use dormouse_testkit::{Filter, HANG, eventually, in_child, spin_for, thread_cpu};
 use serde::de::DeserializeOwned;
 use tokio::sync::{Mutex, Notify};
@@ -263,6 +263,32 @@ fn only_who_asks_is_told_times() {
         // A client that counts nothing does not know what was on a CPU.
         let _: serde_json::Value = asks.ask(Op::Count { events: Vec::new() }).unwrap();
         assert_eq!(asks.row(group).unwrap().on_cpu_ns, None);
+    });
+}
+
+#[test]
+fn who_asks_is_told_exemplars() {
+    in_child(|| {
+        let (group, socket) = (Group::new("tea"), init());
+        let (mut asks, mut looks) = (Client::connect(&socket), Client::connect(&socket));
+        let wish = WaitsWish { exemplars: true, ..WaitsWish::default() };
+        let _: WaitsBegun = asks.ask(Op::Waits(wish)).unwrap();
+        looks.begin().unwrap();
+        let trace = TraceContext::new([0xab; 16], [0xcd; 8]).unwrap();
+        let mut task = 0;
+        group.scope(|| {
+            task = dormouse::events::current_task();
+            assert!(dormouse::set_trace_context(trace));
+            spin_for(Duration::from_millis(1));
+        });
+        let requests = asks.row(group).unwrap().requests;
+        let [it] = &requests.exemplars[..] else { panic!("{requests:?}") };
+        assert_eq!(requests.positive, [(it.index, 1)], "of the same bucket");
+        assert_eq!((it.task, it.duration_ns), (task, requests.max_ns));
+        assert_eq!(it.trace_id, Some("ab".repeat(16)));
+        assert_eq!(it.span_id, Some("cd".repeat(8)));
+        assert_eq!(asks.row(group).unwrap().requests.exemplars, requests.exemplars, "also its time");
+        assert_eq!(looks.row(group).unwrap().requests.exemplars, []);
     });
 }
 

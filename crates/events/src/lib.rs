@@ -24,9 +24,9 @@
 //! # Layers
 //!
 //! Each calls only those before it: `pmu` (what counts), `event_set` (what is counted together),
-//! `span` (what one thread charges since when), `ledger` (what was charged), `thread` (the stack of
-//! tasks and the switch), `control` (beginning and ending to count), `reading` (what contexts have
-//! counted).
+//! `span` (what one thread charges since when), `ledger` (what was charged), `publishing` (whether
+//! threads show their contexts to other processes), `thread` (the stack of tasks and the switch),
+//! `control` (beginning and ending to count), `reading` (what contexts have counted).
 
 #![deny(unsafe_code)]
 #![cfg_attr(
@@ -45,6 +45,8 @@ mod ledger;
 pub mod pmu;
 mod primitive;
 #[cfg(not(all(test, loom)))]
+mod publishing;
+#[cfg(not(all(test, loom)))]
 mod reading;
 mod span;
 #[cfg(not(all(test, loom)))]
@@ -56,7 +58,7 @@ pub use pmu::alloc::{Alloc, heap};
 pub use pmu::{Availability, Event, Pmu, Times, Unit, available, capability, user::Counter};
 #[cfg(not(all(test, loom)))]
 pub use {
-    control::{Counting, Mode},
+    control::{ContextPublishing, Counting, Mode},
     ledger::Context,
     reading::{Count, Totals},
     thread::{

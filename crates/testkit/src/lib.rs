@@ -8,6 +8,8 @@
 //! - [`eventually`] waits for a condition, [`HANG`] at most; [`StopOnDrop`] ends the work of
 //!   others.
 //! - [`c`] compiles C and C++ against the installed library.
+//! - [`Browser`] shows a page, and tells what happens in it.
+//! - `otel` reads what a process publishes for profilers, as OpenTelemetry's standards say.
 //! - [`viewers`] are other people's readers of our files.
 //! - [`spin_for`] uses CPU time, and [`assert_about`] looks for it.
 //!
@@ -16,15 +18,19 @@
 
 #![deny(unsafe_code)]
 
+mod browser;
 pub mod c;
 mod child;
 mod fork;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+pub mod otel;
 mod seccomp;
 mod skip;
 pub mod viewers;
 mod wait;
 mod work;
 
+pub use browser::Browser;
 pub use child::{Child, Environment, in_child};
 pub use fork::{fork, join};
 pub use seccomp::{Answer, Filter};

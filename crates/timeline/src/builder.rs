@@ -12,7 +12,8 @@
 //! | none more | an enter | it ends with the timeline |
 //! | point | any | a moment |
 //!
-//! Begins and ends of tasks are matched by the task's number, on whatever threads they come.
+//! Begins and ends of tasks are matched by the task's number, on whatever threads they come, and so
+//! are traces.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -21,7 +22,8 @@ use dormouse::record::{Field, Malformed, Reader, Record, RecordKind};
 use dormouse::wire::{ClockPoint, Note, ProbeInfo};
 
 use crate::timeline::{
-    Edges, NO_RECORD, POLL, TASK, Timeline, TimelineEvent, TimelineProbe, TimelineTask, TimelineThread,
+    Edges, NO_RECORD, POLL, TASK, TRACE_CONTEXT, Timeline, TimelineEvent, TimelineProbe, TimelineTask,
+    TimelineThread,
 };
 
 /// Bytes that a timeline takes at most before it is encoded.
@@ -30,6 +32,8 @@ const MOST_BYTES: usize = 64 << 20;
 const EVENT_BYTES: usize = size_of::<TimelineEvent>();
 /// The same of a task, in a table that is half empty.
 const TASK_BYTES: usize = 3 * (size_of::<TimelineTask>() + 8);
+/// The same of a trace.
+const TRACE_BYTES: usize = 3 * (size_of::<(u64, u128)>() + 8);
 /// Names that are kept of threads, and of groups.
 const MOST_NAMES: usize = 1 << 16;
 /// Bytes of a name that are kept; a group has no more.
@@ -44,6 +48,7 @@ const UNKNOWN: u64 = 0;
 enum Own {
     Poll,
     Task,
+    TraceContext,
 }
 
 /// Puts records together. Moments are ticks of the counter until the end.
@@ -59,6 +64,8 @@ pub struct TimelineBuilder {
     /// The last exit of each thread.
     exits: Vec<u64>,
     tasks: HashMap<u64, TimelineTask>,
+    /// The traces of tasks.
+    traces: HashMap<u64, u128>,
     first: u64,
     last: u64,
     bytes: usize,
@@ -79,6 +86,7 @@ impl TimelineBuilder {
             let own = match &*probe.name {
                 POLL => Own::Poll,
                 TASK => Own::Task,
+                TRACE_CONTEXT => Own::TraceContext,
                 _ => return None,
             };
             Some((probe.id, own))
@@ -91,6 +99,7 @@ impl TimelineBuilder {
             open: Vec::new(),
             exits: Vec::new(),
             tasks: HashMap::new(),
+            traces: HashMap::new(),
             first: u64::MAX,
             last: 0,
             bytes: 0,
@@ -179,6 +188,9 @@ impl TimelineBuilder {
             }
             RecordKind::Point => {
                 self.push(thread, record, bytes, Edges::Point);
+                if self.own.get(&record.probe) == Some(&Own::TraceContext) {
+                    self.learn_trace(record);
+                }
             }
         }
     }
@@ -241,7 +253,18 @@ impl TimelineBuilder {
             begin_ns,
             end_ns,
             edges: Edges::End,
+            trace_id: None,
         })
+    }
+
+    /// The last one counts.
+    fn learn_trace(&mut self, record: &Record<'_>) {
+        let Some(Field::Text(digits) | Field::Formatted(digits)) = record.values.first() else { return };
+        if let Ok(id) = u128::from_str_radix(digits, 16)
+            && self.traces.insert(record.task, id).is_none()
+        {
+            self.bytes += TRACE_BYTES;
+        }
     }
 
     fn task_begins(&mut self, thread: usize, record: &Record<'_>) {
@@ -266,7 +289,7 @@ impl TimelineBuilder {
 
     /// The timeline, whose moments are nanoseconds since its first record.
     pub fn finish(self) -> Timeline {
-        let Self { mut timeline, clock, open, tasks, mut first, mut last, .. } = self;
+        let Self { mut timeline, clock, open, tasks, traces, mut first, mut last, .. } = self;
         if first > last {
             (first, last) = (clock.tsc, clock.tsc);
         }
@@ -287,6 +310,7 @@ impl TimelineBuilder {
         for task in &mut timeline.tasks {
             let end = if task.edges == Edges::Begin { last } else { task.end_ns };
             (task.begin_ns, task.end_ns) = ends(task.begin_ns, end);
+            task.trace_id = traces.get(&task.task).copied();
         }
         timeline.tasks.sort_by_key(|task| (task.begin_ns, task.task));
         timeline.duration_ns = ns(last);

@@ -15,4 +15,6 @@ pub mod encode;
 mod timeline;
 
 pub use builder::TimelineBuilder;
-pub use timeline::{Edges, POLL, TASK, Timeline, TimelineEvent, TimelineProbe, TimelineTask, TimelineThread};
+pub use timeline::{
+    Edges, POLL, TASK, TRACE_CONTEXT, Timeline, TimelineEvent, TimelineProbe, TimelineTask, TimelineThread,
+};

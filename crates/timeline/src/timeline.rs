@@ -8,6 +8,8 @@ use dormouse::record::{Field, Reader};
 pub const POLL: &str = "dormouse.poll";
 /// The one whose spans are tasks, from begin to end.
 pub const TASK: &str = "dormouse.task";
+/// The one whose points tell to which trace a task belongs.
+pub const TRACE_CONTEXT: &str = "dormouse.trace_context";
 
 /// No record is kept for an event: it has no values.
 pub(crate) const NO_RECORD: u32 = u32::MAX;
@@ -134,6 +136,15 @@ pub struct TimelineTask {
     pub end_ns: u64,
     /// Which of them were seen.
     pub edges: Edges,
+    /// The id of the trace to which it belongs, if that was recorded.
+    pub trace_id: Option<u128>,
+}
+
+impl TimelineTask {
+    /// The 32 digits of the trace's id, as backends and logs show them.
+    pub fn trace_digits(&self) -> Option<String> {
+        self.trace_id.map(|id| format!("{id:032x}"))
+    }
 }
 
 impl Timeline {

@@ -1,27 +1,38 @@
 //! Durations in exponential buckets.
 //!
-//! The buckets are those of OpenTelemetry's exponential histogram at scale 2: the upper bound of
-//! each is 2^(1/4) times that of the one before, so a bucket is 19 % wide. Durations up to
+//! The buckets are those of OpenTelemetry's exponential histogram at scale 2, in seconds: the upper
+//! bound of each is 2^(1/4) times that of the one before, so a bucket is 19 % wide. Durations up to
 //! [`ZERO_THRESHOLD_NS`] are in the zero bucket, those beyond the last bound in the last bucket.
+//!
+//! Bounds are powers of 2 in seconds, not in nanoseconds, because metrics are in seconds: a second
+//! is no power of 2 in nanoseconds, so buckets of the one would have to be cut for the other.
 //!
 //! # References
 //!
-//! OpenTelemetry, Metrics Data Model, `ExponentialHistogram`.
+//! OpenTelemetry, Metrics Data Model, `ExponentialHistogram`. Prometheus, "Native Histograms".
 
 /// The scale, as OpenTelemetry defines it.
 pub const SCALE: i32 = 2;
 
-/// Durations up to this many nanoseconds are in the zero bucket.
-pub const ZERO_THRESHOLD_NS: u64 = 64;
+/// The unit of bounds, in nanoseconds: a second.
+pub const UNIT_NS: u64 = 1_000_000_000;
+
+/// Durations up to this many nanoseconds are in the zero bucket: it ends at 2^-24 seconds, which
+/// are 59.6 ns.
+pub const ZERO_THRESHOLD_NS: u64 = 59;
 
 /// The index, as OpenTelemetry counts, of the first bucket after the zero bucket.
-pub const OFFSET: i32 = 24;
+pub const OFFSET: i32 = -24 * 4;
 
-/// The buckets, the zero bucket included: durations up to 73 minutes.
+/// The buckets, the zero bucket included: durations up to 68 minutes.
 pub const BUCKETS: usize = 1 + 36 * 4;
 
-/// 2^(1/4), 2^(2/4), 2^(3/4), in 2^-63.
-const STEPS: [u64; 3] = [0x9837_F051_8DB8_A96F, 0xB504_F333_F9DE_6484, 0xD744_FCCA_D69D_6AF4];
+/// The bounds between 2^29 and 2^30 nanoseconds, in 2^-34 nanoseconds: a second times 2^(-3/4),
+/// 2^(-2/4), 2^(-1/4), and a second. Those of other powers of two have the same digits.
+const STEPS: [u64; 4] = [0x8DC3_B896_0164_A7D9, 0xA896_5F74_BF06_5071, 0xC87C_3E7D_03CD_BEC3, UNIT_NS << 34];
+
+/// The bounds below 2^6 nanoseconds that belong to the zero bucket.
+const SKIPPED: usize = 23;
 
 /// The place of a duration in [`Histogram::buckets`].
 #[inline]
@@ -31,16 +42,14 @@ pub(crate) fn place(ns: u64) -> usize {
     }
     let power = 63 - ns.leading_zeros() as usize;
     let mantissa = ns << ns.leading_zeros();
-    let steps: usize = STEPS.iter().map(|&step| usize::from(mantissa >= step)).sum();
-    // Upper bounds belong to their buckets; of all bounds the powers of two alone are whole
-    // numbers.
-    let is_bound = usize::from(ns.is_power_of_two());
-    (1 + (power - 6) * 4 + steps - is_bound).min(BUCKETS - 1)
+    // Upper bounds belong to their buckets. Those that were rounded down lie between two durations.
+    let steps: usize = STEPS.iter().map(|&step| usize::from(mantissa > step)).sum();
+    (power * 4 + steps - SKIPPED).min(BUCKETS - 1)
 }
 
 /// The upper bound of a bucket, in nanoseconds.
 pub fn upper_bound_ns(place: usize) -> f64 {
-    ZERO_THRESHOLD_NS as f64 * (place as f64 / 4.0).exp2()
+    UNIT_NS as f64 * ((place as f64 + f64::from(OFFSET)) / 4.0).exp2()
 }
 
 /// How many durations fell into each bucket.
@@ -48,6 +57,8 @@ pub fn upper_bound_ns(place: usize) -> f64 {
 pub struct Histogram {
     /// The zero bucket, and those after it.
     pub buckets: [u64; BUCKETS],
+    /// Their sum, in nanoseconds.
+    pub sum_ns: u64,
     /// The longest duration, in nanoseconds.
     pub max_ns: u64,
     /// The task that it was of; 0 if there is none.
@@ -58,7 +69,7 @@ pub struct Histogram {
 
 impl Default for Histogram {
     fn default() -> Self {
-        Self { buckets: [0; BUCKETS], max_ns: 0, max_task: 0, tasks: [0; BUCKETS] }
+        Self { buckets: [0; BUCKETS], sum_ns: 0, max_ns: 0, max_task: 0, tasks: [0; BUCKETS] }
     }
 }
 
@@ -77,12 +88,13 @@ impl Histogram {
         let buckets = std::array::from_fn(|at| self.buckets[at].saturating_sub(before.buckets[at]));
         let is_new = |at: usize| buckets[at] > 0 && self.tasks[at] != before.tasks[at];
         let tasks = std::array::from_fn(|at| if is_new(at) { self.tasks[at] } else { 0 });
+        let sum_ns = self.sum_ns.saturating_sub(before.sum_ns);
         if self.max_ns > before.max_ns {
-            return Self { buckets, tasks, ..*self };
+            return Self { buckets, sum_ns, tasks, ..*self };
         }
         let last = buckets.iter().rposition(|&n| n > 0);
         let (bound, max_task) = last.map_or((0, 0), |last| (upper_bound_ns(last) as u64, tasks[last]));
-        Self { buckets, max_ns: self.max_ns.min(bound), max_task, tasks }
+        Self { buckets, sum_ns, max_ns: self.max_ns.min(bound), max_task, tasks }
     }
 
     /// The duration that the share `share` of all does not exceed, in nanoseconds; `None` if there
@@ -114,13 +126,16 @@ mod tests {
             assert_eq!(place(bound.floor() as u64), at, "{bound}");
             assert_eq!(place(bound.floor() as u64 + 1), at + 1, "{bound}");
         }
-        assert_eq!((place(0), place(64), place(u64::MAX)), (0, 0, BUCKETS - 1));
+        assert_eq!((place(0), place(59), place(60), place(u64::MAX)), (0, 0, 1, BUCKETS - 1));
+        let seconds = |n| place(n * UNIT_NS);
+        assert_eq!((seconds(1), seconds(2), seconds(4)), (96, 100, 104), "a second is a bound");
     }
 
     fn of(durations: &[u64]) -> Histogram {
         let mut histogram = Histogram::default();
         for (&ns, task) in durations.iter().zip(1..) {
             histogram.buckets[place(ns)] += 1;
+            histogram.sum_ns += ns;
             histogram.tasks[place(ns)] = task;
             if ns > histogram.max_ns {
                 (histogram.max_ns, histogram.max_task) = (ns, task);
@@ -134,7 +149,7 @@ mod tests {
         let all = [70, 5_000, 1_000_000, 80, 90_000];
         let (before, now) = (of(&all[..3]), of(&all));
         let since = now.since(&before);
-        assert_eq!(since.buckets, of(&all[3..]).buckets);
+        assert_eq!((since.buckets, since.sum_ns), (of(&all[3..]).buckets, 90_080));
         assert_eq!(since.max_task, 5, "of the longest bucket that is new");
         assert!((90_000..=90_000 * 6 / 5).contains(&since.max_ns), "{}", since.max_ns);
         let slow = of(&[70, 5_000, 1_000_000, 80, 90_000, 2_000_000]).since(&now);

@@ -40,6 +40,7 @@ const TIMES: usize = 4;
 #[repr(C, align(64))]
 pub(crate) struct Counts {
     sequence: Sequence,
+    sum_ns: [AtomicU64; TIMES],
     max_ns: [AtomicU64; TIMES],
     max_task: [AtomicU64; TIMES],
     buckets: [[AtomicU64; BUCKETS]; TIMES],
@@ -55,18 +56,21 @@ pub(crate) fn add(to: &AtomicU64, more: u64) {
 }
 
 impl Counts {
-    /// Counts a time of a task that is over.
+    /// Counts a time of a task that is over. Whether it is the longest so far.
     #[inline]
-    pub(crate) fn count(&self, time: Time, ticks: u64, task: u64) {
+    pub(crate) fn count(&self, time: Time, ticks: u64, task: u64) -> bool {
         let (ns, at) = (ticks_to_ns(ticks), time as usize);
         let bucket = buckets::place(ns);
         add(&self.buckets[at][bucket], 1);
+        add(&self.sum_ns[at], ns);
         if time == Time::Request {
             self.requests[bucket].store(task, Ordering::Relaxed);
         }
-        if ns > self.max_ns[at].load(Ordering::Relaxed) {
+        let is_longest = ns > self.max_ns[at].load(Ordering::Relaxed);
+        if is_longest {
             self.exceed(at, ns, task);
         }
+        is_longest
     }
 
     #[cold]
@@ -83,6 +87,7 @@ impl Counts {
         for (to, from) in histogram.buckets.iter_mut().zip(&self.buckets[at]) {
             *to += from.load(Ordering::Relaxed);
         }
+        histogram.sum_ns = histogram.sum_ns.wrapping_add(self.sum_ns[at].load(Ordering::Relaxed));
         let max = || (self.max_ns[at].load(Ordering::Relaxed), self.max_task[at].load(Ordering::Relaxed));
         let ((ns, task), _) = self.sequence.read(max);
         if ns > histogram.max_ns {

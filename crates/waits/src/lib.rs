@@ -9,13 +9,17 @@
 //! | `sequence` | words of one writer, which readers see whole |
 //! | [`buckets`], `counts` | durations in exponential buckets, and how many of each |
 //! | `share` | who uses a slot, and the runtime's waker in it |
+//! | [`TraceContext`], `traced` | a trace and a span; how a task comes to one |
 //! | [`take_slow`] | the requests that took long |
 //! | `slot`, `slab` | what is known of one task; all tasks |
 //! | `rows` | what each thread has added up for each group |
+//! | `told` | the sums that readers were told |
+//! | [`exemplars`] | one of the last requests of each bucket of a group |
 //! | [`CpuTaking`] | the CPU time of single tasks, while somebody asks |
 //! | [`Waiting`] | times are taken as long as one lives |
 //! | [`places`] | the stacks at which leaves take wakers |
 //! | `waker` | the waker around the runtime's |
+//! | [`observe`], [`set_trace_context`] | the traces to which tasks belong |
 //! | [`Stretch`] | a thread is in a task |
 //! | [`TaskWaits`] | a task's part: its polls, and its end |
 //! | [`living`], [`polled`] | the tasks that are, and those that threads poll |
@@ -36,6 +40,7 @@
 pub mod buckets;
 mod counts;
 mod cpu;
+mod exemplars;
 mod living;
 mod memory;
 mod place_times;
@@ -50,11 +55,16 @@ mod slot;
 mod slow;
 mod stretch;
 mod task;
+mod told;
+mod trace_context;
+mod traced;
+mod traces;
 mod waiting;
 mod waker;
 
 pub use buckets::Histogram;
 pub use cpu::CpuTaking;
+pub use exemplars::{Exemplar, exemplars};
 pub use living::{
     LivingPart, LivingTask, PolledTask, TaskState, WokenPart, living, living_part, polled, wake_unplaced,
     wake_unplaced_part,
@@ -67,4 +77,7 @@ pub use slab::refused;
 pub use slow::{SlowRequest, note_slow, take_slow};
 pub use stretch::Stretch;
 pub use task::{TaskWaits, Who};
+pub use trace_context::TraceContext;
+pub use traced::ActiveSpan;
+pub use traces::{Nesting, SpanSwitch, observe, set_trace_context};
 pub use waiting::{Waiting, is_on, taken_for};

@@ -11,6 +11,7 @@ use crate::rows::{self, Going, Wait};
 use crate::slab;
 use crate::slot::{PLACES, Slot};
 use crate::stretch::DEPTH;
+use crate::trace_context::TraceContext;
 use crate::waiting::{is_on, run};
 use crate::waker;
 
@@ -57,6 +58,8 @@ pub struct LivingTask {
     /// Whether something has a waker of it. A task that awaits, and has none out, waits for nothing
     /// that could wake it.
     pub has_waker: bool,
+    /// The trace to which it belongs, if that is known.
+    pub trace: Option<TraceContext>,
 }
 
 /// All tasks that have been polled, or have begun, while times were taken.
@@ -140,6 +143,7 @@ pub(crate) struct Stamps {
     pub(crate) ticks: [u64; 3],
     pub(crate) polls: u64,
     pub(crate) wakes: u64,
+    pub(crate) trace: Option<TraceContext>,
     /// Whether that is so: a task that never stops writing is taken as it is seen.
     pub(crate) is_whole: bool,
 }
@@ -163,6 +167,7 @@ pub(crate) fn stamps(slot: &Slot, run: u64) -> Option<(Stamps, u64)> {
         ticks: slot.ticks.each_ref().map(load),
         polls: load(&slot.polls),
         wakes: load(&slot.wakes),
+        trace: slot.traced.get(),
         is_whole: true,
     });
     let stamps = Stamps { is_whole, ..stamps };
@@ -252,6 +257,7 @@ pub(crate) fn look(slot: &'static Slot, run: u64) -> Option<LivingTask> {
         wakes: stamps.wakes + u64::from(is_woken),
         places: stamps.places.into_iter().filter(|place| *place != 0).collect(),
         has_waker: waker::is_awaited(slot),
+        trace: stamps.trace,
     })
 }
 

@@ -11,10 +11,11 @@ use crate::living::{TaskState, stamps};
 use crate::rows::{self, GROUPS, Shelf, row_of};
 use crate::slab;
 use crate::slot::Slot;
+use crate::told::told;
 use crate::waiting::run;
 
 /// The times of a group since the first [`crate::Waiting`], in nanoseconds. Those of the present
-/// waits of living tasks are included in the sums.
+/// waits of living tasks are included in the sums, which never go back from one read to the next.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct GroupWaits {
     /// The number of the group.
@@ -37,11 +38,11 @@ pub struct GroupWaits {
 
 impl GroupWaits {
     /// So many ticks of the present waits are of tasks that are runnable: they were counted with
-    /// those that await.
+    /// those that await. No sum is less than an earlier read has told.
     fn split(&mut self, runnable: u64) {
         let ns = ticks_to_ns(runnable).min(self.await_ns);
-        self.await_ns -= ns;
-        self.runnable_ns += ns;
+        let sums = [self.poll_ns, self.runnable_ns + ns, self.await_ns - ns];
+        [self.poll_ns, self.runnable_ns, self.await_ns] = told(self.group as usize, sums);
     }
 
     /// The times since `before`, an earlier look at the group.

@@ -1,7 +1,8 @@
-//! Several words of one writer, which readers see whole.
+//! Several words, of one writer or of one at a time, which readers see whole.
 //!
-//! The writer makes the number odd, writes, and makes it even. It executes no barrier on x86. A
-//! reader that finds the number even, and the same before and after, has words of one moment.
+//! A writer makes the number odd, writes, and makes it even. It executes no barrier on x86, unless
+//! there are others. A reader that finds the number even, and the same before and after, has words
+//! of one moment.
 
 use std::sync::atomic::Ordering;
 
@@ -32,6 +33,23 @@ impl Sequence {
         // Pairs with the load in `read`: who sees the even number sees all words.
         self.0.store(odd.wrapping_add(1), Ordering::Release);
         result
+    }
+
+    /// Writes, as one of several threads; `None`: another one does, or the caller is a handler that
+    /// has interrupted one.
+    #[inline]
+    pub(crate) fn try_write<T>(&self, write: impl FnOnce() -> T) -> Option<T> {
+        let even = self.0.load(Ordering::Relaxed);
+        if !even.is_multiple_of(2) {
+            return None;
+        }
+        // Acquire: pairs with the last store of the writer before, whose words are older than ours.
+        self.0.compare_exchange(even, even.wrapping_add(1), Ordering::Acquire, Ordering::Relaxed).ok()?;
+        // As in `write`.
+        fence(Ordering::Release);
+        let result = write();
+        self.0.store(even.wrapping_add(2), Ordering::Release);
+        Some(result)
     }
 
     /// The result of `read`, and whether it is of one moment: a writer that is always about to

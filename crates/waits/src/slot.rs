@@ -23,6 +23,7 @@ use std::task::Waker;
 use crate::memory::Zeroed;
 use crate::sequence::Sequence;
 use crate::share::Share;
+use crate::traced::Traced;
 
 /// The places of one wait: a task may wait for several things at once.
 pub(crate) const PLACES: usize = 4;
@@ -78,6 +79,7 @@ pub(crate) struct Slot {
     pub(crate) cpu: CpuTime,
     /// When the task began, as a stamp; 0: before times were taken.
     pub(crate) begun: AtomicU64,
+    pub(crate) traced: Traced,
     /// The slab's: its number, the list where it belongs, and the next free slot's number and one.
     pub(crate) index: AtomicU32,
     pub(crate) home: AtomicU32,

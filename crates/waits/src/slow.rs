@@ -13,9 +13,11 @@
 //!
 //! All of it. A handler that interrupts its thread in the middle of an entry takes another one.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use dormouse_clock::{point, ticks_to_ns};
+
+use crate::trace_context::TraceContext;
 
 /// Nobody waits for any.
 const NONE: u64 = u64::MAX;
@@ -40,6 +42,8 @@ struct Entry {
     group: AtomicU32,
     task: AtomicU64,
     ticks: AtomicU64,
+    trace: [AtomicU64; 3],
+    is_sampled: AtomicBool,
 }
 
 /// A request that took long.
@@ -51,6 +55,8 @@ pub struct SlowRequest {
     pub group: u32,
     /// Its age at its end, in nanoseconds.
     pub age_ns: u64,
+    /// Its trace, if that is known.
+    pub trace: Option<TraceContext>,
 }
 
 impl Entry {
@@ -60,6 +66,8 @@ impl Entry {
             group: AtomicU32::new(0),
             task: AtomicU64::new(0),
             ticks: AtomicU64::new(0),
+            trace: [const { AtomicU64::new(0) }; 3],
+            is_sampled: AtomicBool::new(false),
         }
     }
 }
@@ -85,6 +93,10 @@ pub fn take_slow(mut each: impl FnMut(SlowRequest)) -> u64 {
             task: entry.task.load(Ordering::Relaxed),
             group: entry.group.load(Ordering::Relaxed),
             age_ns: ticks_to_ns(entry.ticks.load(Ordering::Relaxed)),
+            trace: TraceContext::from_words(
+                entry.trace.each_ref().map(|word| word.load(Ordering::Relaxed)),
+                entry.is_sampled.load(Ordering::Relaxed),
+            ),
         };
         // Release: pairs with the exchange in `note`, which is after these loads.
         entry.state.store(FREE, Ordering::Release);
@@ -103,14 +115,14 @@ pub(crate) fn forget() {
 
 /// A request ends at this age, in ticks.
 #[inline]
-pub(crate) fn ends(task: u64, group: u32, ticks: u64) {
+pub(crate) fn ends(task: u64, group: u32, ticks: u64, trace: Option<TraceContext>) {
     if ticks > THRESHOLD.0.load(Ordering::Relaxed) {
-        note(task, group, ticks);
+        note(task, group, ticks, trace);
     }
 }
 
 #[cold]
-fn note(task: u64, group: u32, ticks: u64) {
+fn note(task: u64, group: u32, ticks: u64, trace: Option<TraceContext>) {
     // Requests that end together begin to look in different places.
     let first = task as usize / 2 % ENTRIES;
     for at in (first..ENTRIES).chain(0..first) {
@@ -124,6 +136,10 @@ fn note(task: u64, group: u32, ticks: u64) {
             entry.task.store(task, Ordering::Relaxed);
             entry.group.store(group, Ordering::Relaxed);
             entry.ticks.store(ticks, Ordering::Relaxed);
+            for (to, from) in entry.trace.iter().zip(trace.map_or([0; 3], TraceContext::words)) {
+                to.store(from, Ordering::Relaxed);
+            }
+            entry.is_sampled.store(trace.is_some_and(TraceContext::is_sampled), Ordering::Relaxed);
             // Release: who finds it full finds the rest.
             entry.state.store(FULL, Ordering::Release);
             return;
@@ -148,23 +164,27 @@ mod tests {
     fn slow_requests_are_noted_once() {
         note_slow(Some(1_000_000));
         let millisecond = (point().hz / 1e3) as u64;
-        ends(1, 7, millisecond / 2);
+        let trace = TraceContext::new([4; 16], [2; 8]).map(|trace| trace.sampled(false));
+        ends(1, 7, millisecond / 2, trace);
         assert_eq!(taken(), (vec![], 0));
-        ends(3, 7, 2 * millisecond);
+        ends(3, 7, 2 * millisecond, trace);
         let (all, missed) = taken();
         assert_eq!((all.len(), missed), (1, 0));
         assert_eq!((all[0].task, all[0].group, (all[0].age_ns + 50_000) / 100_000), (3, 7, 20));
+        assert_eq!(all[0].trace, trace);
         assert_eq!(taken(), (vec![], 0));
         // More than there is room for, of several threads.
         thread::scope(|scope| {
             for n in 0..4 {
-                scope.spawn(move || (0..ENTRIES as u64).for_each(|at| ends(at * 8 + n, 7, u64::MAX - 1)));
+                scope.spawn(move || {
+                    (0..ENTRIES as u64).for_each(|at| ends(at * 8 + n, 7, u64::MAX - 1, None));
+                });
             }
         });
         let (all, missed) = taken();
         assert_eq!((all.len(), missed), (ENTRIES, 3 * ENTRIES as u64));
         note_slow(None);
-        ends(5, 7, u64::MAX - 1);
+        ends(5, 7, u64::MAX - 1, None);
         assert_eq!(taken(), (vec![], 0));
     }
 }

@@ -22,11 +22,14 @@ use dormouse_clock::{begin_sharing, shared_stamp, stamp};
 use dormouse_keys::unlikely;
 
 use crate::counts::Time;
+use crate::exemplars::{self, Ended};
 use crate::rows::{self, Account, Going, Shelf, Wait};
 use crate::slab;
 use crate::slot::Slot;
 use crate::slow;
 use crate::stretch::{Stretch, leave};
+use crate::trace_context::TraceContext;
+use crate::traces;
 use crate::waiting::{WAITS, run};
 use crate::waker::{self, Lent};
 
@@ -159,6 +162,26 @@ impl TaskWaits {
         if unlikely!(WAITS) { self.begin_run(who) } else { None }
     }
 
+    /// The trace of the task's caller, which `context` tells; not asked while nobody takes times. A
+    /// span of this process that becomes current in the task takes its place. Whether the task has
+    /// it from now on.
+    #[inline]
+    pub fn call(&mut self, context: impl FnOnce() -> Option<TraceContext>) -> Option<TraceContext> {
+        if !unlikely!(WAITS) {
+            return None;
+        }
+        // SAFETY: a slot stays.
+        let slot = unsafe { self.0?.as_ref() };
+        let context = context()?;
+        slot.sequence.write(|| slot.traced.call(context)).then_some(context)
+    }
+
+    /// The trace to which the task belongs, if that is known.
+    pub fn trace(&self) -> Option<TraceContext> {
+        // SAFETY: a slot stays.
+        self.0.and_then(|slot| unsafe { slot.as_ref() }.traced.get())
+    }
+
     /// The task has no times: somebody switches to it by hand.
     #[inline]
     pub fn forget(&mut self) {
@@ -200,7 +223,7 @@ impl TaskWaits {
         slot.task.store(who.task, Ordering::Relaxed);
         slot.group.store(who.group, Ordering::Relaxed);
         slot.renew.store(false, Ordering::Relaxed);
-        restart(slot, account, run, is_new);
+        restart(slot, shelf, account, run, is_new);
         // Release: who finds it odd finds the rest.
         slot.life.fetch_add(1, Ordering::Release);
         self.0 = Some(NonNull::from(slot));
@@ -218,7 +241,7 @@ impl TaskWaits {
         if slot.run.load(Ordering::Relaxed) != run || begins != 0 {
             // In a poll: somebody has forgotten a stretch.
             end_forgotten(Going { slot, begins }, shelf);
-            restart(slot, account, run, false);
+            restart(slot, shelf, account, run, false);
         }
         Some(slot)
     }
@@ -253,7 +276,7 @@ impl Drop for TaskWaits {
 
 /// Times begin now: with the task, or in its midst.
 #[cold]
-fn restart(slot: &Slot, account: Account, run: u64, is_new: bool) {
+fn restart(slot: &Slot, shelf: &Shelf, account: Account, run: u64, is_new: bool) {
     let now = stamp();
     let store = |word: &std::sync::atomic::AtomicU64, value| word.store(value, Ordering::Relaxed);
     slot.sequence.write(|| {
@@ -264,6 +287,7 @@ fn restart(slot: &Slot, account: Account, run: u64, is_new: bool) {
         for word in slot.ticks.iter().chain([&slot.polls, &slot.wakes]) {
             store(word, 0);
         }
+        traces::begin(slot, shelf, run);
     });
     // A new task is to be polled.
     store(&slot.woken, if is_new { now } else { 0 });
@@ -316,7 +340,9 @@ fn end_times(slot: &'static Slot, shelf: &'static Shelf, account: Account, is_re
     let begun = slot.begun.load(Ordering::Relaxed);
     if begun != 0 && is_request {
         let (task, group) = (slot.task.load(Ordering::Relaxed), slot.group.load(Ordering::Relaxed));
-        account.counts.count(Time::Request, wait.ends - begun, task);
-        slow::ends(task, group, wait.ends - begun);
+        let (lasted, ends, trace) = (wait.ends - begun, wait.ends, slot.traced.get());
+        let is_longest = account.counts.count(Time::Request, lasted, task);
+        exemplars::ended(Ended { task, group, lasted, ends, trace, is_longest });
+        slow::ends(task, group, lasted, trace);
     }
 }

@@ -9,8 +9,10 @@ use dormouse_sys::process::fork::{Phase, Reset};
 use dormouse_sys::process::identity;
 
 use crate::cpu;
+use crate::exemplars;
 use crate::rows;
 use crate::slow;
+use crate::told;
 
 static_key! {
     /// Somebody wants to know where tasks wait.
@@ -98,7 +100,9 @@ pub(crate) fn run() -> u64 {
 
 fn forget() {
     rows::forget();
+    told::forget();
     cpu::forget();
+    exemplars::forget();
     HOLDERS.store(0, Ordering::SeqCst);
     slow::forget();
     next_run();

@@ -12,20 +12,15 @@ fn place(ns: u64) -> usize {
     if ns <= ZERO_THRESHOLD_NS {
         return 0;
     }
-    // The least upper bound that is not below it, with the bounds in twice the precision of doubles
-    // where they are whole numbers.
-    let above = |place: usize| {
-        let power = place / 4;
-        let exact = ZERO_THRESHOLD_NS << power;
-        if place.is_multiple_of(4) { exact >= ns } else { upper_bound_ns(place) >= ns as f64 }
-    };
-    (1..BUCKETS - 1).find(|&place| above(place)).unwrap_or(BUCKETS - 1)
+    // The least upper bound that is not below it. Bounds that are whole numbers are exact.
+    (1..BUCKETS - 1).find(|&place| upper_bound_ns(place) >= ns as f64).unwrap_or(BUCKETS - 1)
 }
 
 fn histogram(durations: &[u64]) -> Histogram {
     let mut histogram = Histogram::default();
     for &ns in durations {
         histogram.buckets[place(ns)] += 1;
+        histogram.sum_ns += ns;
         histogram.max_ns = histogram.max_ns.max(ns);
     }
     histogram
@@ -36,7 +31,7 @@ fn bounds_are_opentelemetrys() {
     let base = f64::from(SCALE).exp2().recip().exp2();
     for place in 0..BUCKETS {
         // The zero bucket ends where the bucket of index OFFSET begins.
-        let bound = base.powi(OFFSET + place as i32);
+        let bound = 1e9 * base.powi(OFFSET + place as i32);
         assert!((upper_bound_ns(place) / bound - 1.0).abs() < 1e-9, "{place}");
     }
 }
@@ -74,5 +69,8 @@ fn rows_of_threads_are_merged() {
     let of = read().into_iter().find(|of| of.group == 30).unwrap();
     assert_eq!((of.polls.count(), of.requests.count()), (30, 3));
     assert!((1..4).contains(&of.requests.max_task) && of.requests.max_ns >= of.polls.max_ns, "{of:?}");
+    // The three lived one after another, or at once: the longest is a part of the sum.
+    assert!((of.requests.max_ns..=3 * of.requests.max_ns).contains(&of.requests.sum_ns), "{of:?}");
+    assert!(of.polls.sum_ns.abs_diff(of.poll_ns) < 3 * 10, "less than a nanosecond is lost a poll");
     assert!(of.requests.buckets[..place(of.requests.max_ns)].iter().sum::<u64>() <= 2);
 }

@@ -7,6 +7,7 @@ pub(crate) mod clock;
 pub(crate) mod groups;
 pub(crate) mod keys;
 pub(crate) mod maps;
+pub(crate) mod metrics;
 pub(crate) mod poll;
 pub(crate) mod pound;
 pub(crate) mod profile;

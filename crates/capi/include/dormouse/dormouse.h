@@ -1,7 +1,8 @@
 /*
  * dormouse/dormouse.h: the agent that answers the `dormouse` command, and probes, named places with fields that
  * sleep behind static keys. Brings along dormouse/keys.h, which says what holds for all functions,
- * dormouse/groups.h, dormouse/profile.h, dormouse/waits.h and dormouse/watch.h.
+ * dormouse/groups.h, dormouse/metrics.h, dormouse/profile.h, dormouse/publish.h, dormouse/waits.h and
+ * dormouse/watch.h.
  *
  *     #include <dormouse/dormouse.h>
  *
@@ -24,7 +25,9 @@
 
 #include <dormouse/groups.h>
 #include <dormouse/keys.h>
+#include <dormouse/metrics.h>
 #include <dormouse/profile.h>
+#include <dormouse/publish.h>
 #include <dormouse/waits.h>
 #include <dormouse/watch.h>
 

@@ -102,6 +102,15 @@ struct dormouse_task dormouse_task_begin(struct dormouse_group group);
 struct dormouse_entered dormouse_task_enter(struct dormouse_task task);
 void dormouse_task_end(struct dormouse_task *task);
 
+/*
+ * Says to which distributed trace the task belongs that is entered on this thread, for timelines with the records of
+ * `dormouse.trace_context`; and, of a task that Rust polls, for files of slow requests, exemplars of latencies and
+ * `dormouse tasks`, while somebody has times taken (dormouse/waits.h). True if it is kept for those: of a task of C's,
+ * which has no times, never. The ids are those of W3C's Trace Context, 16 and 8 bytes; a span that is not known is NULL or
+ * all zeroes.
+ */
+bool dormouse_set_trace_context(const uint8_t trace_id[16], const uint8_t span_id[8]);
+
 static inline void dormouse_leave_(const struct dormouse_entered *entered)
 {
 	dormouse_group_leave(*entered);

@@ -26,7 +26,7 @@
  * no thread runs on the old branch.
  *
  * THREADS. Every function may be called from any thread at any time; batches wait for one another. A batch, a
- * list, a lease, a watch and a profile belong to one thread at a time.
+ * list, a lease, a watch, a profile and metrics belong to one thread at a time.
  *
  * SIGNALS. Sites and dormouse_is_enabled are async-signal-safe. No other function here is: a handler that
  * interrupts a batch of its own thread gets DORMOUSE_REENTRANT.

@@ -4,6 +4,7 @@
 mod codegen;
 mod layout;
 mod package;
+mod publish;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -50,7 +51,15 @@ fn the_example_says_what_it_does() {
     let said = "tea as it is\ntea with milk: 1 site written\ntea as it is\n\
                 tea.milk: off, 1 site\ntea.order: off, 1 site\n";
     for link in [Link::Shared, Link::Static] {
-        assert_eq!(run(&build.link("tea", std::slice::from_ref(&object), link, &[])), said);
+        let all = run(&build.link("tea", std::slice::from_ref(&object), link, &[]));
+        let metrics = all.strip_prefix(said).unwrap_or_else(|| panic!("{all}"));
+        let of_orders = |name: &str| {
+            let line = format!("\n{name}{{group=\"POST /orders\"}} ");
+            let (_, rest) = metrics.split_once(&line)?;
+            rest.lines().next()?.parse::<f64>().ok()
+        };
+        assert_eq!(of_orders("dormouse_requests_total"), Some(3.0), "{metrics}");
+        assert!(of_orders("dormouse_cpu_time_seconds_total") > Some(0.0), "{metrics}");
     }
 }
 
@@ -97,6 +106,11 @@ fn profiles_are_read_and_written() {
 #[test]
 fn waits_of_groups_are_read() {
     says("waits.c", "-O1", "waited");
+}
+
+#[test]
+fn metrics_are_read_in_each_format() {
+    says("metrics.c", "-O1", "told");
 }
 
 #[test]

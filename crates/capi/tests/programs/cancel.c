@@ -92,6 +92,7 @@ static void call_groups(void)
 	struct dormouse_task task = dormouse_task_begin(group);
 	struct dormouse_entered entered = dormouse_group_enter(group), inside = dormouse_task_enter(task);
 	CHECK(dormouse_group_current().number == group.number);
+	CHECK(!dormouse_set_trace_context((const uint8_t *)"0123456789abcde", (const uint8_t *)"0123456"));
 	CHECK(dormouse_group_leave(inside) && dormouse_group_leave(entered));
 	dormouse_task_end(&task);
 }
@@ -126,6 +127,14 @@ static void call_profile(void)
 	dormouse_profile_end(profile);
 }
 
+static void call_publish(void)
+{
+	struct dormouse_publishing *publishing = NULL;
+
+	CHECK(dormouse_publish_begin(&publishing, NULL) == DORMOUSE_OK);
+	dormouse_publish_end(publishing);
+}
+
 static void call_waits(void)
 {
 	struct dormouse_group_waits times = DORMOUSE_GROUP_WAITS_INIT;
@@ -134,6 +143,19 @@ static void call_waits(void)
 	CHECK(dormouse_waits_begin(&waits, NULL) == DORMOUSE_OK);
 	CHECK(dormouse_waits_read(waits, group, &times, NULL) == DORMOUSE_OK);
 	dormouse_waits_end(waits);
+}
+
+static void call_metrics(void)
+{
+	struct dormouse_metrics_spec spec = DORMOUSE_METRICS_SPEC_INIT;
+	struct dormouse_metrics *metrics = NULL;
+	uint32_t format = dormouse_metrics_accepted(NULL);
+	const void *bytes;
+	size_t length;
+	CHECK(dormouse_metrics_begin(&spec, &metrics, NULL) == DORMOUSE_OK);
+	CHECK(dormouse_metrics_content_type(format));
+	CHECK(dormouse_metrics_read(metrics, format, &bytes, &length, NULL) == DORMOUSE_OK && length > 0);
+	dormouse_metrics_end(metrics);
 }
 
 static const struct {
@@ -149,11 +171,15 @@ static const struct {
 	  call_batch },
 	{ "dormouse_list_begin dormouse_list_next dormouse_list_end", call_list },
 	{ "dormouse_group_new dormouse_group_current dormouse_group_enter dormouse_group_leave dormouse_task_begin "
-	  "dormouse_task_enter dormouse_task_end",
+	  "dormouse_task_enter dormouse_task_end dormouse_set_trace_context",
 	  call_groups },
 	{ "dormouse_watch_begin dormouse_watch_read dormouse_watch_next dormouse_watch_end", call_watch },
 	{ "dormouse_profile_begin dormouse_profile_read dormouse_profile_write dormouse_profile_end", call_profile },
 	{ "dormouse_waits_begin dormouse_waits_read dormouse_waits_end", call_waits },
+	{ "dormouse_metrics_begin dormouse_metrics_read dormouse_metrics_accepted dormouse_metrics_content_type "
+	  "dormouse_metrics_end",
+	  call_metrics },
+	{ "dormouse_publish_begin dormouse_publish_end", call_publish },
 	{ "dormouse_record", call_record },
 	{ "dormouse_register_v1 dormouse_unregister_v1", call_register },
 };

@@ -68,15 +68,18 @@ int main(void)
 	struct dormouse_watch *watch = NULL;
 	struct dormouse_profile_spec profiled = DORMOUSE_PROFILE_SPEC_INIT;
 	struct dormouse_profile *profile = NULL, *running = NULL;
+	struct dormouse_metrics_spec measured = DORMOUSE_METRICS_SPEC_INIT;
+	struct dormouse_metrics *metrics = NULL, *counted = NULL;
 	const void *bytes;
 	size_t length;
-	enum dormouse_code refusals[8], refused, unprofiled, unread;
+	enum dormouse_code refusals[8], refused, unprofiled, unread, uncounted, untold;
 	struct block *all;
 	bool left;
 
 	CHECK(batch && group.number && dormouse_group_leave(entered));
 	CHECK(dormouse_acquire(keys, 1, &held, NULL, NULL) == DORMOUSE_OK);
 	CHECK(dormouse_profile_begin(&profiled, &running, NULL) == DORMOUSE_OK);
+	CHECK(dormouse_metrics_begin(&measured, &counted, NULL) == DORMOUSE_OK);
 	all = take_all();
 	errno = 77;
 	none = dormouse_batch_begin();
@@ -93,6 +96,8 @@ int main(void)
 	refused = dormouse_watch_begin(&spec, &watch, NULL);
 	unprofiled = dormouse_profile_begin(&profiled, &profile, NULL);
 	unread = dormouse_profile_read(running, &bytes, &length, NULL);
+	uncounted = dormouse_metrics_begin(&measured, &metrics, NULL);
+	untold = dormouse_metrics_read(counted, DORMOUSE_METRICS_TEXT, &bytes, &length, NULL);
 	other = dormouse_group_new("another");
 	entered = dormouse_group_enter(group);
 	current = dormouse_group_current();
@@ -104,7 +109,10 @@ int main(void)
 		CHECK(refusals[i] == DORMOUSE_NO_MEMORY);
 	CHECK(refused == DORMOUSE_NO_MEMORY && !watch);
 	CHECK(unprofiled == DORMOUSE_NO_MEMORY && !profile && unread == DORMOUSE_NO_MEMORY);
+	CHECK(uncounted == DORMOUSE_NO_MEMORY && !metrics && untold == DORMOUSE_NO_MEMORY);
 	dormouse_profile_end(running);
+	CHECK(dormouse_metrics_read(counted, DORMOUSE_METRICS_TEXT, &bytes, &length, NULL) == DORMOUSE_OK);
+	dormouse_metrics_end(counted);
 	CHECK(current.number == group.number && left && !other.number);
 	CHECK(!none && refusals[7] == DORMOUSE_INVALID && !lease && !list);
 	CHECK(error.code == DORMOUSE_NO_MEMORY && strstr(error.message, "memory"));

@@ -50,6 +50,20 @@ static void refused(struct dormouse_group group)
 	dormouse_waits_end(waits);
 }
 
+/* Tasks of C's have no times, so nobody keeps their traces; the ids are looked at all the same. */
+static void of_a_trace(struct dormouse_group group)
+{
+	static const uint8_t trace_id[16] = { 0x4b, 0xf9 }, span_id[8] = { 0xf0 }, zeroes[16] = { 0 };
+	struct dormouse_entered entered = dormouse_group_enter(group);
+	struct dormouse_waits *waits = NULL;
+	CHECK(!dormouse_set_trace_context(trace_id, span_id));
+	CHECK(dormouse_waits_begin(&waits, NULL) == DORMOUSE_OK);
+	CHECK(!dormouse_set_trace_context(trace_id, span_id) && !dormouse_set_trace_context(trace_id, NULL));
+	CHECK(!dormouse_set_trace_context(NULL, span_id) && !dormouse_set_trace_context(zeroes, span_id));
+	dormouse_waits_end(waits);
+	CHECK(dormouse_group_leave(entered));
+}
+
 static void over_a_fork(struct dormouse_group group)
 {
 	struct dormouse_group_waits times = DORMOUSE_GROUP_WAITS_INIT;
@@ -77,6 +91,7 @@ int main(void)
 	group = dormouse_group_new("brew");
 	read_of_a_group(group);
 	refused(group);
+	of_a_trace(group);
 	CHECK(errno == 77);
 	over_a_fork(group);
 	puts("waited");

@@ -29,7 +29,8 @@ pub(crate) fn begin(client: &mut Client, hello: &Hello, cpu: bool) -> Outcome<()
         let message = format!("its dormouse ({}) does not list tasks", hello.version);
         return Err(Failure::new(Exit::Unsupported, message).hint("build the service with a newer dormouse"));
     }
-    let begun: WaitsBegun = client.call(Op::Waits(WaitsWish { places: true, cpu }))?;
+    let begun: WaitsBegun =
+        client.call(Op::Waits(WaitsWish { places: true, cpu, ..WaitsWish::default() }))?;
     if cpu && !begun.cpu {
         let message = format!(
             "its dormouse ({}) takes no CPU time of single tasks: it is older, or behind a filter of system calls",

@@ -9,7 +9,7 @@ use dormouse::wire::{CountRow, GroupRow};
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
 
-use super::waits::WaitFigures;
+use super::waits::{WaitFigures, slowest_trace};
 use crate::sample::totals::Thread;
 
 /// The figures of one group, thread or sum.
@@ -53,6 +53,9 @@ impl Row {
         if let Some(requests) = total.waits.as_ref().map(|waits| &waits.requests).filter(|of| of.max_ns > 0) {
             row.set("slowest_ns", requests.max_ns);
             row.set("slowest_task", requests.max_task);
+            if let Some(trace) = slowest_trace(requests) {
+                row.set("slowest_trace_id", trace);
+            }
         }
         Row { counts: recent.counts.clone(), ..row }
     }

@@ -1,7 +1,7 @@
 //! Where the tasks of a group spend their time, as figures.
 
 use dormouse::waits::Histogram;
-use dormouse::wire::{HistogramRow, WaitsRow};
+use dormouse::wire::{ExemplarRow, HistogramRow, WaitsRow};
 use serde::Serialize;
 
 /// The figures of some time.
@@ -42,11 +42,21 @@ struct Durations {
     max_ns: Option<u64>,
     /// The task that the longest was of, where that is known.
     max_task: Option<u64>,
+    /// Its trace, likewise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_trace_id: Option<String>,
+    /// Of requests, one of the last of each bucket.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    exemplars: Vec<ExemplarRow>,
     /// The buckets, as OpenTelemetry's data model has them.
     scale: i32,
+    /// The unit of their bounds.
+    unit_ns: u64,
     zero_threshold_ns: u64,
     zero_count: u64,
     positive: Vec<(i32, u64)>,
+    /// Null where the agent does not know it.
+    sum_ns: Option<u64>,
 }
 
 impl WaitFigures {
@@ -86,12 +96,22 @@ impl Durations {
             p99_ns,
             max_ns: (count > 0).then_some(row.max_ns),
             max_task: row.max_task,
+            max_trace_id: slowest_trace(row),
+            exemplars: row.exemplars.clone(),
             scale: row.scale,
+            unit_ns: row.unit_ns,
             zero_threshold_ns: row.zero_threshold_ns,
             zero_count: row.zero_count,
             positive: row.positive.clone(),
+            sum_ns: row.sum_ns,
         }
     }
+}
+
+/// The trace of the longest request.
+pub(crate) fn slowest_trace(row: &HistogramRow) -> Option<String> {
+    let is_its = |it: &&ExemplarRow| Some(it.task) == row.max_task;
+    row.exemplars.iter().rev().find(is_its).and_then(|it| it.trace_id.clone())
 }
 
 #[cfg(test)]

@@ -83,7 +83,8 @@ impl Source {
             let message = format!("{} has no dormouse in it, which could take times of tasks", self.who);
             return Err(Failure::new(Exit::Unsupported, message).hint("call dormouse::init() at its start"));
         };
-        waits::begin(client, hello, WaitsWish::default()).map(drop)
+        let wish = WaitsWish { exemplars: true, ..WaitsWish::default() };
+        waits::begin(client, hello, wish).map(drop)
     }
 
     /// The events that have a column of their own: the CPU time has one anyway.

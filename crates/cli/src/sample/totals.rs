@@ -191,6 +191,8 @@ mod tests {
             unattributed_cpu_ns: 0,
             groups: Vec::new(),
             threads: vec![thread(3, 7), thread(6114, 1)],
+            runnable_ns: None,
+            counted: None,
             keys_on: 0,
             dropped: 0,
             clock: None,

@@ -30,21 +30,35 @@
 //! Then `go tool pprof http://HOST:PORT/debug/pprof/profile?seconds=10` shows which function uses
 //! the CPU time of which group; [`profile::web`](crate::profile::web) has the other paths, and who
 //! should not come there.
+//!
+//! # Metrics
+//!
+//! ```no_run
+//! use dormouse::metrics::{Metrics, MetricsSpec};
+//! # let app = axum::Router::<()>::new();
+//! let app = app.merge(dormouse::axum::metrics(Metrics::start(&MetricsSpec::new().waits())?));
+//! # let _ = app;
+//! # Ok::<(), dormouse::metrics::MetricsError>(())
+//! ```
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use ::axum::Router;
-use ::axum::http::{HeaderName, HeaderValue, StatusCode, Uri};
+use ::axum::http::header::ACCEPT;
+use ::axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri};
 use ::axum::response::{IntoResponse, Response};
 use ::axum::routing::get;
 use ::axum::serve::{Listener, ListenerExt, TapIo};
 use ::tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::group::Group;
-use crate::profile::web::{WebAnswer, respond};
+use crate::metrics::Metrics;
+use crate::profile::web::respond;
 use crate::task::Task;
+use crate::web::WebAnswer;
 
 /// A listener whose connections are in a group; what [`listener`] returns. By axum's own wrapper
 /// around it, handlers have `ConnectInfo` of the address as before.
@@ -145,6 +159,18 @@ pub fn pprof<S: Clone + Send + Sync + 'static>() -> Router<S> {
         .route("/debug/pprof/{*profile}", get(answer))
 }
 
+/// The route `/metrics`, to be merged into a program's own; see the [module](self). Figures are
+/// counted as long as the router lives.
+pub fn metrics<S: Clone + Send + Sync + 'static>(metrics: Metrics) -> Router<S> {
+    let metrics = Arc::new(metrics);
+    let answer = async move |headers: HeaderMap| {
+        let accept = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
+        let accept = accept.collect::<Vec<_>>().join(",");
+        Metrics::respond(Arc::clone(&metrics), Some(&accept)).await
+    };
+    Router::new().route("/metrics", get(answer))
+}
+
 /// If the client hangs up, this is dropped, and the profile ends.
 async fn answer(uri: Uri) -> WebAnswer {
     respond(uri.path_and_query().map_or(uri.path(), |all| all.as_str())).await
@@ -152,14 +178,13 @@ async fn answer(uri: Uri) -> WebAnswer {
 
 impl IntoResponse for WebAnswer {
     fn into_response(self) -> Response {
-        let headers = self.headers.into_iter();
-        let headers: Vec<_> = headers
-            .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)))
-            .collect();
         // Ours are all valid.
         let status = StatusCode::from_u16(self.status).unwrap_or_default();
         let mut response = (status, self.body).into_response();
-        response.headers_mut().extend(headers);
+        // In place of the type that bytes have.
+        for (name, value) in self.headers {
+            response.headers_mut().insert(HeaderName::from_static(name), HeaderValue::from_static(value));
+        }
         response
     }
 }

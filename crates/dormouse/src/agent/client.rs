@@ -25,6 +25,7 @@ use crate::answers::counting::ClientEvents;
 use crate::answers::waiting::ClientWaits;
 use crate::long_polls::LongPolls;
 use crate::memory;
+use crate::publish::Publishing;
 use crate::wire::{Ended, MAX_LINE, Note, Notice, PROTOCOL, Response, WireError};
 
 /// The time for the rest of a request, and for the client to take an answer. After it the agent
@@ -56,6 +57,7 @@ pub(super) struct Client {
     /// Since when a request is incomplete or an answer is not taken.
     waiting: Option<Instant>,
     pub(super) leases: Vec<Lease>,
+    pub(super) publishing: Option<Publishing>,
     pub(super) counting: Option<ClientEvents>,
     pub(super) waits: Option<ClientWaits>,
     pub(super) long_polls: Option<LongPolls>,
@@ -87,6 +89,7 @@ impl Client {
             // Until it has said hello.
             waiting: Some(now),
             leases: Vec::new(),
+            publishing: None,
             counting: None,
             waits: None,
             long_polls: None,
@@ -111,6 +114,7 @@ impl Client {
         self.socket = None;
         self.watches.clear();
         self.profiles.clear();
+        self.publishing = None;
         self.long_polls = None;
     }
 

@@ -20,6 +20,7 @@ use crate::answers::counting::{self, ClientEvents};
 use crate::answers::waiting::{self, ClientWaits};
 use crate::answers::{host, places, tasks};
 use crate::probe::Probe;
+use crate::publish::{self, Publishing};
 use crate::trace::Trace;
 use crate::wire::{
     BatchStat, Changed, ClockPoint, Code, CountAnswer, Doctor, Ended, Events, HeldBy, Hello, KeyInfo, Keys,
@@ -164,7 +165,7 @@ impl Asked<'_> {
                 if counting.is_none() {
                     *counting = ClientEvents::start_counting(&[TASK_CLOCK.to_owned()]).ok().map(|(c, _)| c);
                 }
-                Answer::Stat(host::stat(counting.as_ref(), waits.as_mut()))
+                Answer::Stat(host::stat(counting.as_ref(), waits.as_ref().map(ClientWaits::told)))
             }
             Op::Events => Answer::Events(Events { events: counting::available() }),
             Op::Count { events } => Answer::Count(self.count(&events)?),
@@ -217,7 +218,15 @@ impl Asked<'_> {
             return Err(bad("`for_ms`, `dwell_ms` and `keep` exclude each other"));
         }
         let (length, dwell) = (time("for_ms", for_ms)?, time("dwell_ms", dwell_ms)?);
-        let selected = chosen(&parse(glob)?)?;
+        let selector = parse(glob)?;
+        let selected = chosen(&selector)?;
+        let publishes = publish::is_named(&selector, &selected);
+        if publishes && (keep || length.is_some()) {
+            return Err(bad(
+                "groups are published as long as a client is connected: leave out `keep` and `for`, or start \
+                 the service with DORMOUSE_PUBLISH=1",
+            ));
+        }
         let keys = || selected.iter().map(|k| k.key);
         let before = Before::of(&selected);
         if keep {
@@ -239,6 +248,11 @@ impl Asked<'_> {
             let message = format!("{MAX_LEASES} leases are held: switch some off first");
             return Err(WireError::new(Code::Busy, message));
         }
+        if publishes && client.publishing.is_none() {
+            let publishing =
+                Publishing::for_client().map_err(|why| WireError::new(Code::Keys, why.to_string()))?;
+            client.publishing = Some(publishing);
+        }
         let lease = Lease::of(keys()).and_then(|lease| lease.dwell(dwell.unwrap_or_default()));
         let lease = lease.map_err(refused)?;
         let report = lease.report();
@@ -250,6 +264,11 @@ impl Asked<'_> {
         let dwell = time("dwell_ms", dwell_ms)?;
         let selector = parse(glob)?;
         let selected = chosen(&selector)?;
+        if publish::is_named(&selector, &selected) {
+            let at = self.at;
+            let whose = self.clients.iter_mut().enumerate().filter(|(other, _)| force || *other == at);
+            whose.for_each(|(_, client)| client.publishing = None);
+        }
         let keys = || selected.iter().map(|k| k.key);
         // A glob does not switch off features that the service starts with.
         let (named, start_on): (Vec<_>, Vec<_>) =

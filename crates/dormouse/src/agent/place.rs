@@ -23,14 +23,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::time::Duration;
 
-use dormouse_sys::{Capability, environment};
+use dormouse_sys::Capability;
+use dormouse_sys::directory::{CLOSED, of_runtime, own_uid, prepare};
 use rustix::fs::{Mode, fchmod};
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use super::InitError;
 use super::descriptors::{Socket, Sockets};
-use crate::directory::{CLOSED, own_uid, prepare};
 
 /// From this age on, a socket that nobody listens on was left behind.
 const LEFT_BEHIND: Duration = Duration::from_secs(10);
@@ -54,7 +54,7 @@ impl Place {
     /// Makes the directory and the socket.
     pub(super) fn open(sockets: &Arc<Sockets>) -> Result<(Self, Socket), InitError> {
         let mut refused = Vec::new();
-        for (directory, origin) in candidates() {
+        for (directory, origin) in of_runtime() {
             match listen_in(&directory, sockets) {
                 Ok((name, inode, listener)) => {
                     let inode = AtomicU64::new(inode);
@@ -156,24 +156,6 @@ fn bind(address: &SocketAddrUnix, file: Option<&Path>) -> Result<OwnedFd, Errno>
     }
     net::listen(&socket, BACKLOG)?;
     Ok(socket)
-}
-
-/// Directories for the socket, the best first, each with the variable that names it. One that was
-/// asked for by name is not replaced by another.
-fn candidates() -> Vec<(PathBuf, &'static str)> {
-    let variables = environment::variables();
-    // Absolute, because that is how the command finds it in the kernel's list of sockets.
-    if let Some(directory) = variables.runtime_dir.as_ref().map(PathBuf::from) {
-        let directory = std::path::absolute(&directory).unwrap_or(directory);
-        return vec![(directory.join("dormouse"), " (by DORMOUSE_RUNTIME_DIR)")];
-    }
-    let temporary = PathBuf::from(format!("/tmp/dormouse-{}", own_uid()));
-    let given = variables.xdg_runtime_dir.as_ref().map(Path::new).filter(|d| d.is_absolute());
-    given
-        .map(|d| (d.join("dormouse"), " (by XDG_RUNTIME_DIR)"))
-        .into_iter()
-        .chain([(temporary, "")])
-        .collect()
 }
 
 /// Whether a socket file is there that nobody listens on.

@@ -5,7 +5,9 @@
 
 use dormouse_events::{Count, Counting, Event};
 
-use crate::wire::{Code, CountAnswer, CountRow, EventInfo, WireError};
+use super::history;
+use crate::group::Group;
+use crate::wire::{Code, CountAnswer, CountRow, CountedCpu, EventInfo, WireError};
 
 /// One client's events, counted as long as this lives, and CPU time with them: each answer to
 /// `stat` has it, whatever else the client asked for.
@@ -14,6 +16,8 @@ pub(crate) struct ClientEvents {
     events: Vec<Event>,
     /// `None`: it wants nothing counted.
     counting: Option<Counting>,
+    /// CPU time when that began.
+    before: CountedCpu,
 }
 
 /// Everything that has a name, with its reason where this process cannot count it.
@@ -26,6 +30,7 @@ impl ClientEvents {
     pub(crate) fn start_counting(names: &[String]) -> Result<(Self, CountAnswer), WireError> {
         let known = available();
         let find = |name: &String| known.iter().find(|event| event.name == *name).cloned();
+        history::begin();
         let asked: Result<Vec<EventInfo>, WireError> =
             names.iter().map(|name| find(name).ok_or_else(|| unknown(name))).collect();
         let (counted, refused): (Vec<_>, Vec<_>) = asked?.into_iter().partition(|e| e.unavailable.is_none());
@@ -42,7 +47,17 @@ impl ClientEvents {
             }
             Some(crate::start_counting(&all).map_err(refusal)?)
         };
-        Ok((Self { events, counting }, CountAnswer { counted, refused }))
+        let before = if counting.is_some() { cpu() } else { CountedCpu::default() };
+        Ok((Self { events, counting, before }, CountAnswer { counted, refused }))
+    }
+
+    /// The part of that CPU time that was used since it is counted for the client.
+    pub(crate) fn since(&self, now: CountedCpu) -> Option<CountedCpu> {
+        self.counting.as_ref()?;
+        let process_ns = now.process_ns.saturating_sub(self.before.process_ns);
+        // The two were not read at the same moment.
+        let groups_ns = now.groups_ns.saturating_sub(self.before.groups_ns).min(process_ns);
+        Some(CountedCpu { process_ns, groups_ns })
     }
 
     /// Whether the client has named an event that is counted. Task-clock is one, too: an answer has
@@ -61,6 +76,12 @@ impl ClientEvents {
         let of = |event| counts.iter().find(|count| count.event == event).map(CountRow::from);
         self.events.iter().copied().filter_map(of).collect()
     }
+}
+
+/// CPU time so far.
+fn cpu() -> CountedCpu {
+    let groups_ns = Group::read_all(false).iter().map(|(stat, _)| stat.cpu.as_nanos() as u64).sum();
+    CountedCpu { process_ns: dormouse_clock::process_cpu_ns(), groups_ns }
 }
 
 fn unknown(name: &str) -> WireError {

@@ -1,15 +1,20 @@
 //! The process that the agent serves: its identity, its threads and groups, and the checks of
 //! `doctor`.
 
+use std::ops::Range;
+
 use dormouse_sys::process::{identity, schedstat::Schedstat};
 use dormouse_sys::{Capability, State, records, thread};
 use dormouse_waits::GroupWaits;
 
 use super::counting::ClientEvents;
-use super::waiting::ClientWaits;
+use super::history;
+use super::waiting::Telling;
 use crate::group::Group;
 use crate::memory;
-use crate::wire::{Check, CheckState, Clock, Doctor, GroupRow, Hello, PROTOCOL, Stat, ThreadStat};
+use crate::wire::{
+    Check, CheckState, Clock, CountedCpu, Doctor, GroupRow, Hello, PROTOCOL, Stat, ThreadStat,
+};
 
 /// The operations since `hello` says which there are.
 const OPS: [&str; 21] = [
@@ -83,32 +88,37 @@ pub(crate) fn has_memory_for_threads() -> bool {
 /// Groups with what `counting` counts and the times of `waits`, threads, and the process. Counts
 /// go on meanwhile, and this thread may have to wait for a processor in the middle: of a few
 /// snapshots the quickest is the truest. With many threads none is quick, and the first one does.
-pub(crate) fn stat(counting: Option<&ClientEvents>, waits: Option<&mut ClientWaits>) -> Stat {
-    let (mut best, mut times) = snapshot(counting, waits.is_some());
+pub(crate) fn stat(counting: Option<&ClientEvents>, waits: Option<Telling>) -> Stat {
+    history::begin();
+    let (mut best, mut times, mut listed) = snapshot(counting, waits.is_some());
     for _ in 1..SNAPSHOTS {
         if best.took_ns <= QUICK_NS || best.took_ns > SLOW_NS {
             break;
         }
-        let (again, times_again) = snapshot(counting, waits.is_some());
+        let (again, times_again, listed_again) = snapshot(counting, waits.is_some());
         if again.took_ns < best.took_ns {
-            (best, times) = (again, times_again);
+            (best, times, listed) = (again, times_again, listed_again);
         }
-    }
-    if let Some(waits) = waits {
-        waits.tell(&mut best.groups, &times, counting.is_some_and(ClientEvents::is_counting));
     }
     // Outside of the snapshot, which is to be quick: files, each read once.
     for thread in &mut best.threads {
         thread.runnable_ns = Schedstat::of_own(thread.tid).and_then(|said| said.runnable_ns);
         thread.name = crate::trace::thread_name(thread.tid);
     }
+    history::settle(&mut best, &listed);
+    if let Some(waits) = waits {
+        waits.tell(&mut best.groups, &times, counting.is_some_and(ClientEvents::is_counting));
+    }
     best.keys_on = dormouse_keys::list(|k| k.key.is_enabled()).into_iter().filter(|&on| on).count();
     best
 }
 
-/// All that changes while one looks, in an order that keeps it consistent.
-fn snapshot(counting: Option<&ClientEvents>, has_times: bool) -> (Stat, Vec<GroupWaits>) {
+/// All that changes while one looks, in an order that keeps it consistent; and when the threads
+/// were listed.
+fn snapshot(counting: Option<&ClientEvents>, has_times: bool) -> (Stat, Vec<GroupWaits>, Range<u64>) {
+    let lists_ns = dormouse_clock::point().monotonic_ns;
     let tids = tids();
+    let listed = lists_ns..dormouse_clock::point().monotonic_ns;
     // Before the clocks, as close to them as can be.
     let times = if has_times { dormouse_waits::read() } else { Vec::new() };
     let begun_ns = dormouse_clock::point().monotonic_ns;
@@ -135,13 +145,17 @@ fn snapshot(counting: Option<&ClientEvents>, has_times: bool) -> (Stat, Vec<Grou
         took_ns: mono_ns.saturating_sub(begun_ns),
         process_cpu_ns,
         unattributed_cpu_ns: process_cpu_ns.saturating_sub(attributed),
+        runnable_ns: None,
+        counted: counting.and_then(|counting| {
+            counting.since(CountedCpu { process_ns: process_cpu_ns, groups_ns: attributed })
+        }),
         groups,
         threads,
         keys_on: 0,
         dropped: records::dropped(),
         clock: Some(clock()),
     };
-    (stat, times)
+    (stat, times, listed)
 }
 
 /// The clock that charges groups: this thread has the tier that threads begin with.
@@ -250,6 +264,7 @@ pub(crate) fn doctor(settings: Vec<Capability>, watches: Capability, place: Opti
         .chain([watches, dormouse_profile::capability(), clock_cost(), rings, threads_check()])
         .chain([runnable_check()])
         .chain(dormouse_waits::capability())
+        .chain([crate::publish::capability()])
         .chain(proc_check())
         .chain(place)
         .map(|c| Check {

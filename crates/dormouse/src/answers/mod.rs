@@ -2,6 +2,7 @@
 //! clients, and the lookout writes them into files.
 
 pub(crate) mod counting;
+mod history;
 pub(crate) mod host;
 pub(crate) mod places;
 pub(crate) mod tasks;

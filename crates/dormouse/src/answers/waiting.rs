@@ -6,14 +6,15 @@
 use std::collections::HashMap;
 
 use dormouse_sys::perf;
-use dormouse_waits::{CpuTaking, GroupWaits, Placing, Waiting};
+use dormouse_waits::buckets::SCALE;
+use dormouse_waits::{CpuTaking, Exemplar, GroupWaits, Placing, Waiting, exemplars};
 
 use crate::registry::MAX_GROUPS;
-use crate::wire::{GroupRow, WaitsBegun, WaitsRow, WaitsWish};
+use crate::wire::{ExemplarRow, GroupRow, WaitsBegun, WaitsRow, WaitsWish};
 
-/// That of one group: four histograms of some hundred buckets, as numbers, as
-/// rows, and as text.
-const EACH: usize = 32 * 1024;
+/// That of one group: four histograms of some hundred buckets and an exemplar for each of one, as
+/// numbers, as rows, and as text.
+const EACH: usize = 64 * 1024;
 
 /// The memory of the times of all groups.
 pub(crate) fn memory() -> usize {
@@ -26,9 +27,14 @@ pub(crate) struct ClientWaits {
     _waiting: Waiting,
     _placing: Option<Placing>,
     _cpu: Option<CpuTaking>,
-    /// The sums of each group that the client has been told. A look at waits that go on is wrong by
-    /// less than it takes; the next one shall not be behind it.
-    told: HashMap<u32, [u64; 3]>,
+    told: Telling,
+}
+
+/// How times are told.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Telling {
+    /// Whether with exemplars of requests.
+    pub(crate) exemplars: bool,
 }
 
 impl ClientWaits {
@@ -40,22 +46,71 @@ impl ClientWaits {
         // Under a filter a thread's first look at its clock might end the process.
         let cpu = (wish.cpu && !perf::is_filtered()).then(CpuTaking::start);
         let begun = WaitsBegun { places: placing.is_some(), cpu: cpu.is_some() };
-        Ok((Self { _waiting: waiting, _placing: placing, _cpu: cpu, told: HashMap::new() }, begun))
+        let told = Telling { exemplars: wish.exemplars };
+        Ok((Self { _waiting: waiting, _placing: placing, _cpu: cpu, told }, begun))
     }
 
+    /// How the client wants them told.
+    pub(crate) fn told(&self) -> Telling {
+        self.told
+    }
+}
+
+impl Telling {
     /// Tells the times of these groups. `has_cpu`: the groups' CPU time is counted.
-    pub(crate) fn tell(&mut self, groups: &mut [GroupRow], waits: &[GroupWaits], has_cpu: bool) {
+    pub(crate) fn tell(self, groups: &mut [GroupRow], waits: &[GroupWaits], has_cpu: bool) {
         let waits: HashMap<u32, &GroupWaits> = waits.iter().map(|of| (of.group, of)).collect();
         // Groups with greater numbers share a row.
         for group in groups.iter_mut().filter(|group| group.id as usize <= MAX_GROUPS) {
             let mut row = waits.get(&group.id).copied().map(WaitsRow::from).unwrap_or_default();
-            let sums = [&mut row.poll_ns, &mut row.runnable_ns, &mut row.await_ns];
-            for (sum, told) in sums.into_iter().zip(self.told.entry(group.id).or_default()) {
-                *sum = (*sum).max(*told);
-                *told = *sum;
+            if self.exemplars {
+                row.requests.exemplars = exemplar_rows(&exemplars(group.id));
             }
             row.on_cpu_ns = has_cpu.then_some(group.cpu_ns);
             group.waits = Some(row);
         }
+    }
+}
+
+/// One exemplar for each power of two, of the buckets within: as many as a scraper takes, and a
+/// thousand groups have a thousand times as much text. One with a trace is of more use, then the
+/// longest.
+fn exemplar_rows(all: &[Exemplar]) -> Vec<ExemplarRow> {
+    // The zero bucket has no index.
+    let rows: Vec<_> = all.iter().filter(|it| it.bucket > 0).map(ExemplarRow::from).collect();
+    let power = |row: &ExemplarRow| row.index >> SCALE;
+    rows.chunk_by(|one, other| power(one) == power(other))
+        .filter_map(|within| within.iter().max_by_key(|row| (row.trace_id.is_some(), row.duration_ns)))
+        .cloned()
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use dormouse_waits::TraceContext;
+
+    use super::*;
+
+    #[test]
+    fn each_power_of_two_has_one_exemplar() {
+        let trace = TraceContext::new([1; 16], [2; 8]);
+        let of = |bucket: usize, trace| Exemplar {
+            bucket,
+            task: bucket as u64,
+            duration_ns: bucket as u64 * 100,
+            unix_ns: 1,
+            trace,
+        };
+        let all = [of(0, None), of(41, None), of(42, trace), of(43, trace), of(44, None), of(45, None)];
+        let first = ExemplarRow::from(&all[1]).index;
+        let rows = exemplar_rows(&all);
+        let powers: Vec<_> = rows.iter().map(|row| row.index >> SCALE).collect();
+        assert!(powers.is_sorted() && powers.windows(2).all(|pair| pair[0] != pair[1]), "{rows:?}");
+        assert!((2..=3).contains(&rows.len()), "{rows:?}");
+        let of_first = rows.iter().find(|row| row.index >> SCALE == first >> SCALE).unwrap();
+        let longest = all[1..].iter().map(ExemplarRow::from).filter(|row| {
+            row.index >> SCALE == first >> SCALE && row.trace_id.is_some() == of_first.trace_id.is_some()
+        });
+        assert_eq!(Some(of_first.task), longest.map(|row| row.task).max(), "{rows:?}");
     }
 }

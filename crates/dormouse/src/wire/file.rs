@@ -73,6 +73,12 @@ pub struct FileHead {
     /// The group that was seen, if it was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<u32>,
+    /// The trace to which that task belongs, as 32 digits, if it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trace_id: Option<String>,
+    /// The span of the request, or of its caller, as 16 digits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub span_id: Option<String>,
     /// When, in nanoseconds since 1970.
     pub real_ns: u64,
     /// `CLOCK_MONOTONIC` at that time, in nanoseconds.

@@ -23,6 +23,13 @@ pub struct Stat {
     pub groups: Vec<GroupRow>,
     /// All threads.
     pub threads: Vec<ThreadStat>,
+    /// For how long all threads were runnable and waited for a CPU, also those that have ended, as
+    /// far as a reading has seen them. Absent where the kernel does not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub runnable_ns: Option<u64>,
+    /// CPU time since it is counted for this client; absent if it is not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub counted: Option<CountedCpu>,
     /// How many keys are on.
     pub keys_on: usize,
     /// Records lost in rings since the start.
@@ -30,6 +37,15 @@ pub struct Stat {
     /// The clock that charges groups.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clock: Option<Clock>,
+}
+
+/// CPU time since a moment: the share of it that is in groups is the coverage of their figures.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CountedCpu {
+    /// Of the process.
+    pub process_ns: u64,
+    /// Of its groups.
+    pub groups_ns: u64,
 }
 
 /// The clock that charges groups. (CPU time of the process and of threads is the kernel's own.)

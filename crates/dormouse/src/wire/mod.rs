@@ -27,7 +27,7 @@ pub use file::{
     FILE_MAGIC, FILE_VERSION, FileError, FileHead, FileMappings, FileMissing, FilePart, FileReader,
     FileWriter, MAX_FILE_ANSWER, is_file,
 };
-pub use groups::{Clock, CountAnswer, CountRow, EventInfo, Events, GroupRow, Stat, ThreadStat};
+pub use groups::{Clock, CountAnswer, CountRow, CountedCpu, EventInfo, Events, GroupRow, Stat, ThreadStat};
 pub use keys::{BatchStat, Changed, HeldBy, HeldKeys, KeyHolder, KeyInfo, Keys, LeaseHolder};
 pub use long_polls::{LongPollRow, LongPollsBegun, LongPollsPart, LongPollsWish};
 pub use message::{Code, Op, Request, Response, WireError};
@@ -38,7 +38,7 @@ pub use service::{Check, CheckState, Doctor, Hello};
 pub use tasks::{TaskColumns, TaskGroup, TaskRow, TasksPart, WireTaskState};
 pub use trace::{ClockPoint, Ended, FrameKind, Note, Notice, ProbeInfo, Tracing};
 pub use triggers::{TriggerRow, TriggersAnswer};
-pub use waits::{HistogramRow, WaitsBegun, WaitsRow, WaitsWish};
+pub use waits::{ExemplarRow, HistogramRow, WaitsBegun, WaitsRow, WaitsWish};
 pub use watch::{
     CoverageRow, HitRow, SiteRow, SlotOwner, SlotRow, SlotsAnswer, WatchRow, WatchWish, Watching, WireAccess,
     WireState,

@@ -8,7 +8,7 @@
 //! A part has a column of numbers for each thing that is told of a task, so that it is short, and
 //! later versions may add some.
 
-use dormouse_waits::{LivingTask, TaskState};
+use dormouse_waits::{LivingTask, TaskState, TraceContext};
 use serde::{Deserialize, Serialize};
 
 /// Answer to `tasks`: some of the tasks.
@@ -72,6 +72,9 @@ pub struct TaskColumns {
     /// The numbers of the places where they wait; empty if no task has one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub places: Vec<Vec<u32>>,
+    /// The traces to which they belong, as 32 digits; empty if none is known of any task.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub trace_id: Vec<Option<String>>,
 }
 
 /// A state of a task, by its first letter.
@@ -118,6 +121,7 @@ pub struct TaskRow {
     pub has_waker: bool,
     pub cpu_ns: Option<u64>,
     pub places: Vec<u32>,
+    pub trace_id: Option<String>,
 }
 
 impl TaskColumns {
@@ -126,6 +130,7 @@ impl TaskColumns {
         let mut all = Self::default();
         let have_places = tasks.iter().any(|task| !task.places.is_empty());
         let have_cpu = tasks.iter().any(|task| task.cpu_ns.is_some());
+        let have_traces = tasks.iter().any(|task| task.trace.is_some());
         for task in tasks {
             all.task.push(task.task);
             all.group.push(task.group);
@@ -144,6 +149,9 @@ impl TaskColumns {
             if have_places {
                 all.places.push(task.places);
             }
+            if have_traces {
+                all.trace_id.push(task.trace.map(TraceContext::trace_digits));
+            }
         }
         all
     }
@@ -156,6 +164,9 @@ impl TaskColumns {
         }
         if self.cpu_ns.is_empty() {
             self.cpu_ns.resize(count, None);
+        }
+        if self.trace_id.is_empty() {
+            self.trace_id.resize(count, None);
         }
         let lengths = [
             self.group.len(),
@@ -170,11 +181,12 @@ impl TaskColumns {
             self.has_waker.len(),
             self.cpu_ns.len(),
             self.places.len(),
+            self.trace_id.len(),
         ];
-        if lengths != [count; 12] {
+        if lengths != [count; 13] {
             return None;
         }
-        let mut places = self.places.into_iter();
+        let (mut places, mut traces) = (self.places.into_iter(), self.trace_id.into_iter());
         Some((0..count).map(move |at| TaskRow {
             task: self.task[at],
             group: self.group[at],
@@ -189,6 +201,7 @@ impl TaskColumns {
             has_waker: self.has_waker[at],
             cpu_ns: self.cpu_ns[at],
             places: places.next().unwrap_or_default(),
+            trace_id: traces.next().flatten(),
         }))
     }
 }
@@ -210,6 +223,7 @@ mod tests {
             polls: 4,
             wakes: 5,
             has_waker: task > 1,
+            trace: TraceContext::new([7; 16], [1; 8]).filter(|_| !places.is_empty()),
             cpu_ns: (task > 1).then_some(places.len() as u64).filter(|&ns| ns > 0),
             places,
         }
@@ -227,6 +241,8 @@ mod tests {
             let second = (rows[1].age_ns, rows[1].state, rows[1].await_ns, rows[1].wakes, &rows[1].places);
             assert_eq!(second, (Some(100), WireTaskState::Runnable, 50, 5, &places));
             assert_eq!(text.contains("cpu_ns"), !places.is_empty(), "a column only where there is one");
+            assert_eq!(rows[0].trace_id, None);
+            assert_eq!(rows[1].trace_id, (!places.is_empty()).then(|| "07".repeat(16)));
             assert_eq!((rows[0].cpu_ns, rows[1].cpu_ns.is_some()), (None, !places.is_empty()));
         }
     }

@@ -1,7 +1,7 @@
 //! Where the tasks of a group spend their time.
 
-use dormouse_waits::buckets::{BUCKETS, OFFSET, SCALE, ZERO_THRESHOLD_NS};
-use dormouse_waits::{GroupWaits, Histogram};
+use dormouse_waits::buckets::{BUCKETS, OFFSET, SCALE, UNIT_NS, ZERO_THRESHOLD_NS};
+use dormouse_waits::{Exemplar, GroupWaits, Histogram, TraceContext};
 use serde::{Deserialize, Serialize};
 
 /// The arguments of `waits`.
@@ -15,6 +15,9 @@ pub struct WaitsWish {
     /// poll.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub cpu: bool,
+    /// Whether answers to `stat` have exemplars of requests, too.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub exemplars: bool,
 }
 
 /// Answer to `waits`.
@@ -54,18 +57,25 @@ pub struct WaitsRow {
 }
 
 /// Durations in exponential buckets, named as in OpenTelemetry's data model: the bucket with index
-/// `i` holds durations in nanoseconds that are greater than `b^i` and at most `b^(i+1)`, where `b`
+/// `i` holds durations that are greater than `b^i` and at most `b^(i+1)` times `unit_ns`, where `b`
 /// is 2^(2^-`scale`).
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HistogramRow {
     /// See above.
     pub scale: i32,
+    /// The unit of bounds, in nanoseconds: a second. Absent, it is one nanosecond, as agents before
+    /// `sum_ns` had it.
+    #[serde(default = "nanosecond")]
+    pub unit_ns: u64,
     /// Durations up to this one are in the zero bucket.
     pub zero_threshold_ns: u64,
     /// How many of them there are.
     pub zero_count: u64,
     /// Index and count of each bucket that holds any, in the order of indices.
     pub positive: Vec<(i32, u64)>,
+    /// The sum of all durations, where the agent knows it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sum_ns: Option<u64>,
     /// The longest duration.
     pub max_ns: u64,
     /// The task that it was of.
@@ -74,6 +84,29 @@ pub struct HistogramRow {
     /// Of requests, index and task of each bucket of which one is known: one of the last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tasks: Vec<(i32, u64)>,
+    /// Of requests, one for each power of two of the unit, of the buckets within; in the order of
+    /// indices; for a client that has asked for them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub exemplars: Vec<ExemplarRow>,
+}
+
+/// A request that stands for its bucket.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExemplarRow {
+    /// The index of the bucket.
+    pub index: i32,
+    /// The task of the request.
+    pub task: u64,
+    /// Its latency.
+    pub duration_ns: u64,
+    /// When it ended, in nanoseconds since 1970: of one request always the same number.
+    pub unix_ns: u64,
+    /// The trace to which it belongs, as 32 digits, if that is known, and is sampled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trace_id: Option<String>,
+    /// The span of the request, or of its caller, as 16 digits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub span_id: Option<String>,
 }
 
 impl From<&GroupWaits> for WaitsRow {
@@ -100,21 +133,42 @@ impl From<&Histogram> for HistogramRow {
         let [zero_count, positive @ ..] = &of.buckets;
         Self {
             scale: SCALE,
+            unit_ns: UNIT_NS,
             zero_threshold_ns: ZERO_THRESHOLD_NS,
             zero_count: *zero_count,
             positive: filled(positive),
+            sum_ns: Some(of.sum_ns),
             max_ns: of.max_ns,
             max_task: Some(of.max_task).filter(|&task| task != 0),
             tasks: filled(&of.tasks[1..]),
+            exemplars: Vec::new(),
+        }
+    }
+}
+
+impl From<&Exemplar> for ExemplarRow {
+    fn from(of: &Exemplar) -> Self {
+        Self {
+            index: OFFSET + of.bucket as i32 - 1,
+            task: of.task,
+            duration_ns: of.duration_ns,
+            unix_ns: of.unix_ns,
+            trace_id: of.trace.map(TraceContext::trace_digits),
+            span_id: of.trace.and_then(TraceContext::span_digits),
         }
     }
 }
 
 /// A histogram of any peer: buckets that are finer become one, and those beyond the last are in the
-/// last. Coarser ones stand at their upper ends.
+/// last. Coarser ones, and those of another unit, stand at their upper ends.
 impl From<&HistogramRow> for Histogram {
     fn from(row: &HistogramRow) -> Self {
-        let mut of = Histogram { max_ns: row.max_ns, max_task: row.max_task.unwrap_or(0), ..Self::default() };
+        let mut of = Histogram {
+            sum_ns: row.sum_ns.unwrap_or(0),
+            max_ns: row.max_ns,
+            max_task: row.max_task.unwrap_or(0),
+            ..Self::default()
+        };
         of.buckets[0] = row.zero_count;
         for &(index, n) in &row.positive {
             let bucket = &mut of.buckets[row.place(index)];
@@ -135,8 +189,14 @@ impl HistogramRow {
             finer @ 0.. => index >> finer.min(63),
             coarser => ((index + 1) << coarser.unsigned_abs().min(30)) - 1,
         };
+        let units = UNIT_NS as f64 / self.unit_ns.max(1) as f64;
+        let index = index - (units.log2() * f64::from(1 << SCALE)).floor() as i64;
         (index - i64::from(OFFSET) + 1).clamp(0, BUCKETS as i64 - 1) as usize
     }
+}
+
+fn nanosecond() -> u64 {
+    1
 }
 
 impl WaitsRow {
@@ -154,10 +214,13 @@ impl WaitsRow {
             requests: (&row.requests).into(),
         };
         let on_cpu = self.on_cpu_ns.zip(before.on_cpu_ns);
-        Self {
+        let mut since = Self {
             on_cpu_ns: on_cpu.map(|(now, before)| now.saturating_sub(before)),
             ..(&whole(self).since(&whole(before))).into()
-        }
+        };
+        let is_new = |of: &&ExemplarRow| !before.requests.exemplars.contains(of);
+        since.requests.exemplars = self.requests.exemplars.iter().filter(is_new).cloned().collect();
+        since
     }
 }
 
@@ -179,18 +242,23 @@ mod tests {
 
     #[test]
     fn other_scales_keep_all_counts() {
-        let at = |scale, index| {
-            let row = HistogramRow { scale, positive: vec![(index, 1)], ..HistogramRow::default() };
+        let at = |unit_ns, scale, index| {
+            let row = HistogramRow { scale, unit_ns, positive: vec![(index, 1)], ..HistogramRow::default() };
             let of = Histogram::from(&row);
-            assert_eq!(of.count(), 1, "{scale} {index}");
+            assert_eq!(of.count(), 1, "{unit_ns} {scale} {index}");
             of.buckets.iter().position(|&n| n == 1).unwrap()
         };
-        // The second half of 128..256 in halves, in quarters, and in eighths.
-        let bounds = [at(1, 15), at(2, 31), at(3, 63), at(3, 62)];
-        assert_eq!(bounds, [8; 4]);
+        // The second half of 0.5..1 in halves, in quarters, and in eighths of seconds.
+        let second = 1_000_000_000;
+        let bounds = [at(second, 1, -1), at(second, 2, -1), at(second, 3, -1), at(second, 3, -2)];
+        assert_eq!(bounds, [96; 4]);
+        // An older agent's: up to 128 ns and 181 ns, which are in 119.2..141.8 and 168.6..200.5.
+        assert_eq!([at(1, 2, 27), at(1, 2, 29)], [5, 7]);
         for scale in [i32::MIN, -40, 0, 20, i32::MAX] {
             for index in [i32::MIN, -1, 0, 1, i32::MAX] {
-                at(scale, index);
+                for unit_ns in [0, 1, second, u64::MAX] {
+                    at(unit_ns, scale, index);
+                }
             }
         }
     }
@@ -199,6 +267,7 @@ mod tests {
     fn any_counts_may_be_subtracted() {
         let wild = HistogramRow {
             scale: SCALE,
+            unit_ns: UNIT_NS,
             zero_count: u64::MAX,
             positive: vec![(30, u64::MAX); 9],
             ..HistogramRow::default()

@@ -40,7 +40,7 @@ use super::flush::flush_remote_all;
 use super::wanted::{self, Events, Wanted, Wish};
 use crate::error::Error;
 use crate::event_set::{EventSet, MAX_SETS, events, mask_of};
-use crate::generation::SWITCH;
+use crate::generation::{Generation, SWITCH};
 use crate::ledger::Context;
 use crate::pmu::{self, Event};
 
@@ -195,6 +195,18 @@ fn change(alter: impl FnOnce(&mut Wanted), undo: impl FnOnce(&mut Wanted)) -> Re
         // Step 3.
         flush_remote_all(generation);
     }
+    Ok(())
+}
+
+/// Moves the generation on, and changes nothing else: each thread takes the long way at its next
+/// event.
+pub(super) fn move_on() -> Result<(), Error> {
+    FORKS.join();
+    let _alone = CHANGING.lock().map_err(|_| Error::Reentrant)?;
+    let generation = Generation::advance(Generation::current().counts());
+    // As in `change`.
+    let _ = barrier::heavy();
+    flush_remote_all(generation);
     Ok(())
 }
 

@@ -3,7 +3,9 @@
 
 mod counting;
 mod flush;
+mod publishing;
 mod wanted;
 
 pub use self::counting::{Counting, Mode};
+pub use self::publishing::ContextPublishing;
 pub(crate) use self::wanted::{EventTime, times};

@@ -13,11 +13,13 @@
 //!
 //! # Safety
 //!
-//! The unsafe code reads a clock.
+//! The unsafe code reads a clock, and makes a reference of a pointer that was one.
 #![allow(unsafe_code)]
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
+use dormouse_sys::otel::ThreadContext;
 use once_cell::race::OnceBox;
 
 use crate::event_set::{CLOCK, EventSet, MAX_EVENTS, SetCell};
@@ -66,6 +68,8 @@ pub struct Context {
     set: SetCell,
     /// When it came into being, by [`now_ns`].
     born_ns: u64,
+    /// The bytes that a thread shows while one of its tasks is current.
+    shown: AtomicPtr<ThreadContext>,
     near: Rows<NEAR_COLUMNS>,
     /// Empty until somebody counts an event past [`NEAR`].
     further: OnceBox<Rows<FURTHER>>,
@@ -78,6 +82,7 @@ impl Context {
             exact: AtomicBool::new(false),
             set: SetCell::empty(),
             born_ns: now_ns(),
+            shown: AtomicPtr::new(ptr::null_mut()),
             near: Rows::new(),
             further: OnceBox::new(),
         }
@@ -87,6 +92,22 @@ impl Context {
     /// tasks is current.
     pub fn id(&self) -> u32 {
         self.id
+    }
+
+    /// The bytes that threads show to readers outside of the process while one of its tasks is
+    /// current, as long as contexts are published
+    /// ([`ContextPublishing`](crate::ContextPublishing)).
+    pub fn set_shown(&self, shown: Option<&'static ThreadContext>) {
+        let shown = shown.map_or(ptr::null_mut(), |shown| ptr::from_ref(shown).cast_mut());
+        // Pairs with the load in `shown`: a thread that finds the bytes finds them written.
+        self.shown.store(shown, Ordering::Release);
+    }
+
+    #[inline]
+    pub(crate) fn shown(&self) -> Option<&'static ThreadContext> {
+        // SAFETY: null, or what `set_shown` was given, which is never written. Pairs with the store
+        // there.
+        unsafe { self.shown.load(Ordering::Acquire).as_ref() }
     }
 
     pub(crate) fn born_ns(&self) -> u64 {

@@ -8,6 +8,8 @@
 use std::marker::PhantomData;
 use std::sync::atomic::Ordering;
 
+use dormouse_keys::unlikely;
+
 use super::charge::Switched;
 use super::stack::{Stack, with};
 use super::state::State;
@@ -15,6 +17,7 @@ use super::switch::OVERFLOWS;
 use super::task::Task;
 use super::token::{Kind, Token};
 use crate::ledger::Context;
+use crate::publishing::PUBLISH;
 
 /// Makes a task current as long as it lives.
 #[derive(Debug)]
@@ -51,7 +54,11 @@ pub struct Mark {
 /// first entry allocates. Over a switch of the same thread the guard does nothing.
 #[inline]
 pub fn enter(task: &mut Task, kind: Kind) -> TaskGuard {
-    TaskGuard { token: with(|stack| stack.enter(task, kind)), not_send: PhantomData }
+    let token = with(|stack| stack.enter(task, kind));
+    if unlikely!(PUBLISH) {
+        with(Stack::show_top);
+    }
+    TaskGuard { token, not_send: PhantomData }
 }
 
 /// This thread goes on with `to`, or with nothing, whatever was current: the primitive for a caller
@@ -68,6 +75,9 @@ pub fn enter(task: &mut Task, kind: Kind) -> TaskGuard {
 /// Not for handlers: it ends the tasks that they have interrupted.
 #[inline]
 pub fn switch(to: Option<&mut Task>) -> Switched {
+    if unlikely!(PUBLISH) {
+        return with(|stack| stack.switch_shown(to));
+    }
     with(|stack| stack.switch(to))
 }
 
@@ -128,7 +138,7 @@ pub fn leave(mark: Mark) -> bool {
         let is_there =
             there.is_some_and(|frame| frame.task.get() == mark.task && frame.context.get().is_some());
         if is_there {
-            stack.leave(token);
+            leave_frame(stack, token);
         }
         is_there
     })
@@ -147,6 +157,15 @@ impl TaskGuard {
 impl Drop for TaskGuard {
     #[inline]
     fn drop(&mut self) {
-        with(|stack| stack.leave(self.token));
+        with(|stack| leave_frame(stack, self.token));
     }
+}
+
+/// The hook comes first, not last; see [`crate::publishing`].
+#[inline]
+fn leave_frame(stack: &Stack, token: Token) {
+    if unlikely!(PUBLISH) {
+        return stack.leave_shown(token);
+    }
+    stack.leave(token);
 }

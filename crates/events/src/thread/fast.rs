@@ -107,6 +107,23 @@ impl Stack {
         self.switch_slowly(here, task)
     }
 
+    /// [`Stack::leave`], in the hook.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn leave_shown(&self, token: Token) {
+        self.leave(token);
+        self.show_top();
+    }
+
+    /// [`Stack::switch`], in the hook.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn switch_shown(&self, to: Option<&mut Task>) -> Switched {
+        let did = self.switch(to);
+        self.show_top();
+        did
+    }
+
     /// Case 5.
     #[inline]
     fn go_on(&self, context: &'static Context, id: u64, kind: Kind) -> Option<Token> {
@@ -157,6 +174,7 @@ impl Stack {
     #[cold]
     #[inline(never)]
     fn stop_late(&self) {
+        self.withdraw();
         let Some(here) = self.here.get() else { return };
         if !(self.lazy.get() && self.end_lazily(here)) {
             self.park();

@@ -9,6 +9,7 @@ use super::outside;
 use super::stack::{Here, Stack, with};
 use super::state::State;
 use crate::pmu;
+use crate::publishing;
 use crate::span::{self, Pending};
 
 static BEGIN_IN_CHILD: Reset = Reset::new(Phase::Spans, begin_in_child);
@@ -73,7 +74,10 @@ fn end_of_thread() {
 
 /// Case 10. The counters of a child's thread begin again at zero.
 fn begin_in_child() {
+    // The lease of the key has gone.
+    publishing::set_on(false);
     with(|stack| {
+        stack.withdraw();
         if let Some(here) = stack.here.get() {
             stack.state.set(State::Closed);
             // Its PMUs forget what they had in the parent.

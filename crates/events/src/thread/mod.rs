@@ -1,7 +1,7 @@
 //! The stack of the tasks that a thread runs, and the switch from one to the next.
 //!
 //! Each file calls only those before it, from the bottom up: `token`, `task`, `state`; `stack`;
-//! `outside`; `charge`; `switch`; `life`; `fast` and `customize`; `api`.
+//! `outside`, `shown`; `charge`; `switch`; `life`; `fast` and `customize`; `api`.
 
 mod api;
 mod charge;
@@ -9,6 +9,7 @@ mod customize;
 mod fast;
 mod life;
 mod outside;
+mod shown;
 mod stack;
 mod state;
 mod switch;

@@ -24,6 +24,7 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, compiler_fence};
 
+use dormouse_sys::otel::Slot;
 use dormouse_sys::thread::ThreadBlock;
 
 use super::state::{State, StateCell};
@@ -75,6 +76,8 @@ pub(super) struct Stack {
     pub(super) charged_own: Cell<*const Customization>,
     /// The set that its PMUs were told of last, if it wants that, until another set comes.
     pub(super) scheduled: Cell<Option<&'static EventSet>>,
+    /// The thread's pointer, once it has led to a context.
+    pub(super) slot: Cell<Option<Slot>>,
     pub(super) frames: [Frame; MAX_DEPTH],
 }
 
@@ -94,6 +97,7 @@ thread_local! {
             charged: Cell::new(None),
             charged_own: Cell::new(ptr::null()),
             scheduled: Cell::new(None),
+            slot: Cell::new(None),
             frames: [const {
                 Frame {
                     context: Cell::new(None),

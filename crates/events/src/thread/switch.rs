@@ -40,6 +40,7 @@ impl Stack {
         own: Option<&Arc<Customization>>,
         kind: Kind,
     ) -> Token {
+        self.withdraw();
         let depth = self.depth();
         let Some(frame) = self.frames.get(depth) else {
             OVERFLOWS.fetch_add(1, Ordering::Relaxed);
@@ -71,6 +72,7 @@ impl Stack {
     /// The frame of `token`, and what it says of the frames above it, are left: case 1 or 2.
     #[inline]
     pub(super) fn leave_slowly(&self, token: Token) {
+        self.withdraw();
         let Some(frame) = self.frame(token) else { return };
         if token.is_scope() && token.depth() < self.depth() {
             // The frames above go on, and this one is passed over when they are gone. So far they
@@ -121,6 +123,7 @@ impl Stack {
     /// Case 7(b).
     #[inline(never)]
     pub(super) fn switch_slowly(&self, here: Here, task: &mut Task) -> Switched {
+        self.withdraw();
         if here.span.is_in_edit() {
             return Switched::Asleep;
         }
@@ -150,6 +153,7 @@ impl Stack {
 
     /// Switches to no task.
     pub(super) fn switch_to_none(&self) -> Switched {
+        self.withdraw();
         let top = self.top_frame().and_then(|top| top.context.get());
         if self.depth() > 0 {
             self.pop_to(0);

@@ -2,7 +2,6 @@
 //!
 //! `DORMOUSE_SCREENSHOTS=directory` keeps pictures of what is tested, for people to look at.
 
-mod browser;
 mod looks;
 mod safety;
 mod sample;
@@ -10,10 +9,9 @@ mod views;
 
 use std::collections::HashMap;
 
-use browser::Browser;
 use dormouse_profile::encode::{HtmlOptions, html};
 use dormouse_profile::{Profile, Symbols};
-use dormouse_testkit::skip;
+use dormouse_testkit::Browser;
 
 type Named = (Profile, Symbols);
 
@@ -23,13 +21,15 @@ fn page(profile: &Named, old: Option<&Named>) -> String {
 }
 
 fn open(page: &str, hash: &str) -> Option<Browser> {
-    let Some(mut browser) = Browser::start() else {
-        skip("no Chromium is installed");
-        return None;
-    };
-    let path = browser.save(page);
-    browser.open(&path, hash);
+    let mut browser = Browser::start()?;
+    let url = browser.save(page);
+    browser.open(&format!("{url}{hash}"));
     Some(browser)
+}
+
+/// The one request that a page makes: for itself.
+fn is_page(kind: &str, url: &str) -> bool {
+    kind == "Document" && url.starts_with("file://")
 }
 
 /// The functions of each sample, the innermost first, with the sample's group and main value.

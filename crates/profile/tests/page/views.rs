@@ -5,7 +5,7 @@ use dormouse_profile::ProfileKind;
 use serde_json::{Value, json};
 
 use crate::sample::service;
-use crate::{click, found, functions, open, page, stacks, total};
+use crate::{click, found, functions, is_page, open, page, stacks, total};
 
 const EVEN: [u64; 3] = [100; 3];
 
@@ -81,7 +81,7 @@ fn search_says_the_share_of_what_it_finds() {
     assert!(near(&browser.value("flame.state.share"), share(&|name| name.starts_with("__mem"))));
     browser.value("look('(')");
     assert_eq!(browser.text("$('query').getAttribute('aria-invalid')"), "true");
-    assert_eq!(browser.complaints(), Vec::<String>::new());
+    assert_eq!(browser.complaints(is_page), Vec::<String>::new());
 }
 
 #[test]
@@ -232,12 +232,12 @@ fn address_shows_the_same_again() {
         assert!(hash.contains(part), "{part} in {hash}");
     }
     let file = browser.save(&page(&profile, None));
-    browser.open(&file, &hash);
+    browser.open(&format!("{file}{hash}"));
     assert_eq!(browser.text(shown), before);
     // An address that was written by hand, or for another profile, shows what it can.
-    browser.open(&file, "#show=group:99&value=tea&zoom=1.2.x&sort=constructor&view=%00");
+    browser.open(&format!("{file}#show=group:99&value=tea&zoom=1.2.x&sort=constructor&view=%00"));
     assert_eq!(browser.text("flame.state.show"), "by-group");
-    assert_eq!(browser.complaints(), Vec::<String>::new());
+    assert_eq!(browser.complaints(is_page), Vec::<String>::new());
 }
 
 #[test]
@@ -279,7 +279,7 @@ fn two_profiles_compare_by_the_second() {
     // Twice the time with the same samples: all grew, and all would be red by less.
     old.0.duration_ns /= 2;
     let file = browser.save(&page(&new, Some(&old)));
-    browser.open(&file, "");
+    browser.open(&file);
     let hue = |browser: &mut crate::Browser, name: &str| {
         let colour =
             found(browser, &format!("box.label === '{name}'"))["colour"].as_str().unwrap().to_owned();
@@ -295,9 +295,9 @@ fn two_profiles_compare_by_the_second() {
     let now = browser.value(wide).as_f64().unwrap();
     browser.press("o");
     assert!(browser.value(wide).as_f64().unwrap() > now * 1.2, "widths of before");
-    browser.open(&file, "#view=table&sort=totalChange");
+    browser.open(&format!("{file}#view=table&sort=totalChange"));
     let shown = browser.text("document.querySelector('tbody tr').textContent");
     assert!(shown.contains("teaparty::routes::blend::{{closure}}"), "{shown}");
     browser.picture("diff-table");
-    assert_eq!(browser.complaints(), Vec::<String>::new());
+    assert_eq!(browser.complaints(is_page), Vec::<String>::new());
 }

@@ -239,6 +239,7 @@ impl<'a> Encoder<'a> {
         let own = vec![
             field("kind", "kind", fx::MarkerFieldFormat::String),
             field("parent", "parent", fx::MarkerFieldFormat::Integer),
+            field("trace_id", "trace id", fx::MarkerFieldFormat::String),
         ];
         self.register(TASK.to_owned(), None, own)
     }
@@ -326,6 +327,8 @@ impl<'a> Encoder<'a> {
         };
         self.values.push(MarkerValue::Text(self.out.intern_string(kind)));
         self.values.push(MarkerValue::Number(it.parent as f64));
+        let trace = it.trace_digits().map_or(self.nothing, |digits| self.out.intern_string(&digits));
+        self.values.push(MarkerValue::Text(trace));
         let marker = Marker { of, name, category, values: &self.values };
         self.out.add_marker(thread, timing(it.edges, it.begin_ns, it.end_ns), marker);
     }

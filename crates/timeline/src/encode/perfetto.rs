@@ -273,6 +273,9 @@ impl<W: Write> Writer<'_, W> {
         if it.parent != 0 {
             self.annotate(&mut message, "parent", Field::Unsigned(it.parent));
         }
+        if let Some(trace) = it.trace_digits() {
+            self.annotate(&mut message, "trace_id", Field::Text(&trace));
+        }
         if let Some(note) = it.edges.note() {
             self.annotate(&mut message, "note", Field::Text(note));
         }

@@ -2,12 +2,13 @@
 
 use dormouse::record::{Field, RecordKind, VERSION};
 use dormouse::wire::{ClockPoint, Note, ProbeInfo};
-use dormouse_timeline::{POLL, TASK, Timeline, TimelineBuilder};
+use dormouse_timeline::{POLL, TASK, TRACE_CONTEXT, Timeline, TimelineBuilder};
 
 pub(crate) const POLLS: u32 = 1;
 pub(crate) const TASKS: u32 = 2;
 pub(crate) const STEPS: u32 = 3;
 pub(crate) const BREW: u32 = 4;
+pub(crate) const TRACES: u32 = 5;
 
 /// Ticks of the known clock in a microsecond.
 const MICROSECOND: u64 = 2_000;
@@ -41,6 +42,9 @@ pub(crate) fn record(
             Field::Text(it) => {
                 bytes.extend([&[5][..], &(it.len() as u16).to_le_bytes(), it.as_bytes()].concat());
             }
+            Field::Formatted(it) => {
+                bytes.extend([&[6][..], &(it.len() as u16).to_le_bytes(), it.as_bytes()].concat());
+            }
             _ => bytes.push(0),
         }
     }
@@ -67,6 +71,11 @@ pub(crate) fn end(at_us: u64, of: (u64, u32)) -> Vec<u8> {
     record(RecordKind::Exit, TASKS, at_us, of, &[])
 }
 
+pub(crate) fn traced(at_us: u64, of: (u64, u32), trace_id: &str) -> Vec<u8> {
+    let values = [Field::Formatted(trace_id), Field::Formatted("00f067aa0ba902b7")];
+    record(RecordKind::Point, TRACES, at_us, of, &values)
+}
+
 pub(crate) fn step(at_us: u64, of: (u64, u32), cups: u64, kind: &str) -> Vec<u8> {
     record(RecordKind::Point, STEPS, at_us, of, &[Field::Unsigned(cups), Field::Text(kind)])
 }
@@ -85,6 +94,7 @@ pub(crate) fn builder() -> TimelineBuilder {
         probe(TASKS, TASK, &["parent", "is_request"]),
         probe(STEPS, "brew.step", &["cups", "kind"]),
         probe(BREW, "brew", &[]),
+        probe(TRACES, TRACE_CONTEXT, &["trace_id", "span_id"]),
     ];
     let mut builder = TimelineBuilder::new("teaparty", 4000, &probes, CLOCK);
     for (id, name) in [(5, "GET /tea"), (6, "database")] {

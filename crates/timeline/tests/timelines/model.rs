@@ -4,7 +4,7 @@ use dormouse::record::{Field, RecordKind};
 use dormouse::wire::Note;
 use dormouse_timeline::{Edges, Timeline, TimelineEvent};
 
-use crate::known::{BREW, CLOCK, add, begin, builder, end, enter, exit, record, step, timeline};
+use crate::known::{BREW, CLOCK, add, begin, builder, end, enter, exit, record, step, timeline, traced};
 
 /// The events of a thread: begin and end in microseconds, task, what was seen.
 fn events(timeline: &Timeline, tid: u32) -> Vec<(u64, u64, u64, Edges)> {
@@ -58,6 +58,19 @@ fn tasks_have_ages_parents_and_requests() {
         .collect();
     assert_eq!(rows, [(11, 0, true, 110, 720, Edges::Both), (21, 11, true, 130, 620, Edges::Both)]);
     assert_eq!([11, 21, 33].map(|task| timeline.request_of(task)), [11, 11, 33]);
+}
+
+#[test]
+fn a_task_has_the_trace_that_was_recorded() {
+    const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
+    let mut builder = builder();
+    // From another thread, and first.
+    add(&mut builder, 4002, &[traced(20, (11, 5), &"0".repeat(31)), traced(30, (11, 5), TRACE)]);
+    add(&mut builder, 4001, &[begin(10, (11, 5), 0, true), begin(20, (21, 6), 0, true)]);
+    add(&mut builder, 4001, &[traced(40, (21, 6), "no digits"), traced(50, (41, 6), TRACE)]);
+    let timeline = builder.finish();
+    let traces: Vec<_> = timeline.tasks.iter().map(|it| (it.task, it.trace_digits())).collect();
+    assert_eq!(traces, [(11, Some(TRACE.to_owned())), (21, None)]);
 }
 
 #[test]

@@ -7,9 +7,9 @@ use dormouse_sys::perf::{OpenEvent, Subject};
 use dormouse_sys::process::threads;
 use rustix::time::ClockId;
 
-use super::apart::{apart, beside_sleepers};
 use super::watched;
 use crate::affinity::Halves;
+use crate::apart::{apart, beside_sleepers};
 use crate::bench::Bench;
 use crate::clocks::{kernel_ns, wall};
 use crate::row::Spec;

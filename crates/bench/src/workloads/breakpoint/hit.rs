@@ -11,8 +11,8 @@ use std::time::Duration;
 use dormouse_breakpoints::WatchSpec;
 use dormouse_sys::perf::{Buffer, OpenEvent, Sampling, Subject};
 
-use super::apart::apart;
 use super::watched;
+use crate::apart::apart;
 use crate::bench::Bench;
 use crate::clocks::cpu;
 use crate::row::Spec;

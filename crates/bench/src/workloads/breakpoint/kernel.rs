@@ -3,9 +3,9 @@
 
 use dormouse_sys::perf::{Access, Attr, Breakpoint, OpenEvent, Subject, WatchLen};
 
-use super::apart::beside_sleepers;
 use super::params::BreakpointArgs;
 use super::threads;
+use crate::apart::beside_sleepers;
 use crate::bench::Bench;
 use crate::clocks::wall;
 use crate::row::Spec;

@@ -9,7 +9,6 @@
 //! Watches have no origin. Their peers are the kernel's events without us, gdb and perf stat.
 
 mod accounting;
-mod apart;
 mod arm;
 mod book;
 mod hit;

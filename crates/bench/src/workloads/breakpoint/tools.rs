@@ -5,8 +5,8 @@ use std::process::{self, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::apart::Child;
 use super::watched;
+use crate::apart::Child;
 use crate::bench::Bench;
 use crate::clocks::wall;
 use crate::row::Spec;

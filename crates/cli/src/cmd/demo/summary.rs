@@ -222,6 +222,8 @@ mod tests {
             unattributed_cpu_ns: 500_000_000,
             groups: vec![group("load", 1_000_000_000, 0), group("GET /menu", 2_000_000_000, 1_000)],
             threads: Vec::new(),
+            runnable_ns: None,
+            counted: None,
             keys_on: 0,
             dropped: 0,
             clock: None,

@@ -44,6 +44,9 @@ struct TaskDocument<'a> {
     has_waker: bool,
     /// Where its leaves have taken wakers: where it waits, or has waited before this poll.
     places: &'a [u32],
+    /// Absent where none is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    trace_id: Option<&'a str>,
 }
 
 #[derive(Debug, Serialize)]
@@ -86,6 +89,7 @@ impl<'a> TaskDocument<'a> {
             cpu_ns: of.cpu_ns,
             has_waker: of.has_waker,
             places: &of.places,
+            trace_id: of.trace_id.as_deref(),
         }
     }
 }
@@ -102,7 +106,8 @@ mod tests {
     fn names_have_their_units_and_places_stand_once() {
         let mut first = task(1, 1, WireTaskState::Runnable, 10);
         (first.age_ns, first.places) = (None, vec![4, 6]);
-        let second = TaskRow { places: vec![4], ..task(2, 1, WireTaskState::Awaiting, 10) };
+        let trace_id = Some("4bf92f".to_owned());
+        let second = TaskRow { places: vec![4], trace_id, ..task(2, 1, WireTaskState::Awaiting, 10) };
         let list = list(vec![first, second]);
         let places = PlaceNames([(4, vec![frame("a::b", "/a.rs", 1)])].into());
         let json = serde_json::to_value(TasksDocument::new(&listing(&list, places))).unwrap();
@@ -112,6 +117,7 @@ mod tests {
             "places": [4, 6],
         });
         assert_eq!(json["tasks"][0], right);
+        assert_eq!(json["tasks"][1]["trace_id"], "4bf92f");
         assert_eq!(json["unlisted"][0], serde_json::json!({ "group": "GET /tea", "tasks": 3 }));
         let frames =
             serde_json::json!([{ "function": "a::b", "inlined": false, "file": "/a.rs", "line": 1 }]);

@@ -142,6 +142,7 @@ pub(crate) mod tests {
             wakes: 2,
             has_waker: true,
             places: Vec::new(),
+            trace_id: None,
         }
     }
 

@@ -34,8 +34,10 @@ fn table(listing: &Listing<'_>) -> Table {
     let places: Vec<String> = listing.tasks.iter().map(|task| place(listing, task)).collect();
     let has_places = places.iter().any(|place| !place.is_empty());
     let has_cpu = listing.tasks.iter().any(|task| task.cpu_ns.is_some());
+    let has_traces = listing.tasks.iter().any(|task| task.trace_id.is_some());
     let titles = [">TASK", "GROUP", ">AGE", "STATE", ">FOR", ">POLLS", ">WAKES", ">BUSY"];
-    let more = has_cpu.then_some(">CPU").into_iter().chain(has_places.then_some("PLACE"));
+    let more = [(has_cpu, ">CPU"), (has_traces, "TRACE"), (has_places, "PLACE")];
+    let more = more.into_iter().filter_map(|(has, title)| has.then_some(title));
     let mut table = Table::new(titles.into_iter().chain(more));
     for (task, place) in listing.tasks.iter().zip(places) {
         let age = match task.age_ns {
@@ -54,7 +56,8 @@ fn table(listing: &Listing<'_>) -> Table {
             task.wakes.to_string(),
             short(task.poll_ns),
         ];
-        table.row(cells.into_iter().chain(cpu).chain([place]).collect::<Vec<_>>());
+        let trace = has_traces.then(|| clean(task.trace_id.as_deref().unwrap_or_default()));
+        table.row(cells.into_iter().chain(cpu).chain(trace).chain([place]).collect::<Vec<_>>());
     }
     table
 }
@@ -105,6 +108,7 @@ mod tests {
         (waits.age_ns, waits.places) = (None, vec![4]);
         let mut polled = task(12, 1, WireTaskState::Polled, 5_000);
         polled.places = vec![4];
+        polled.trace_id = Some("4bf92f3577b34da6a3ce929d0e0e4736".to_owned());
         let list = list(vec![waits, polled]);
         let places = PlaceNames([(4, vec![frame("shop::brew", "/a/brew.rs", 7)])].into());
         let mut listing = listing(&list, places);
@@ -115,6 +119,7 @@ mod tests {
         assert!(lines[1].ends_with("PLACE"), "{text}");
         assert!(lines[2].contains(">3.00 s") && lines[2].ends_with("shop::brew (brew.rs:7)"), "{text}");
         assert!(lines[3].contains("polled") && !lines[3].contains("brew"), "{text}");
+        assert!(lines[3].ends_with("4bf92f3577b34da6a3ce929d0e0e4736"), "{text}");
         assert_eq!(lines[4], "and 1 more task");
         assert!(lines[5].starts_with("3 tasks of GET /tea are not known"), "{text}");
     }

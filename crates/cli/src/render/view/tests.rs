@@ -31,6 +31,8 @@ pub(crate) fn pair() -> (Sample, Sample) {
         unattributed_cpu_ns: 30_000_000,
         groups: vec![group(1, "GET /menu", 50_000_000, 100), group(2, "idle", 20_000_000, 7)],
         threads: vec![thread(10, "main", 90_000_000), thread(11, "reused", 80_000_000)],
+        runnable_ns: None,
+        counted: None,
         keys_on: 2,
         dropped: 0,
         clock: None,
@@ -46,6 +48,8 @@ pub(crate) fn pair() -> (Sample, Sample) {
             group(3, "POST /brew", 401_000_000, 50),
         ],
         threads: vec![thread(10, "main", 500_000_000), thread(11, "worker", 100_000)],
+        runnable_ns: None,
+        counted: None,
         keys_on: 3,
         dropped: 4,
         clock: None,
@@ -195,16 +199,22 @@ fn events_of_groups_alone_are_named() {
 
 /// The samples of [`pair`] with times, of which those before began long ago.
 fn pair_with_waits() -> (Sample, Sample) {
-    use dormouse::wire::{HistogramRow, WaitsRow};
+    use dormouse::wire::{ExemplarRow, HistogramRow, WaitsRow};
     let (mut before, mut after) = pair();
     let requests = |positive, max_ns, task| HistogramRow {
         scale: 2,
-        zero_threshold_ns: 64,
+        unit_ns: 1_000_000_000,
+        zero_threshold_ns: 59,
         zero_count: 0,
         positive,
         max_ns,
         max_task: Some(task),
-        tasks: Vec::new(),
+        exemplars: vec![ExemplarRow {
+            task,
+            trace_id: Some(format!("trace {task}")),
+            ..ExemplarRow::default()
+        }],
+        ..HistogramRow::default()
     };
     let row = |[on_cpu, poll_ns, runnable_ns, await_ns]: [u64; 4], requests| {
         let on_cpu_ns = Some(on_cpu);
@@ -212,9 +222,9 @@ fn pair_with_waits() -> (Sample, Sample) {
     };
     let groups = |sample: &mut Sample| sample.inside.take().unwrap();
     let (mut old, mut new) = (groups(&mut before), groups(&mut after));
-    old.groups[0].waits = row([5, 9, 1_000, 77], requests(vec![(80, 5)], 1_100_000, 3));
+    old.groups[0].waits = row([5, 9, 1_000, 77], requests(vec![(-40, 5)], 1_100_000, 3));
     new.groups[0].waits =
-        row([105, 209, 1_300, 477], requests(vec![(80, 5), (90, 99), (100, 1)], 40_000_000, 9));
+        row([105, 209, 1_300, 477], requests(vec![(-40, 5), (-30, 99), (-20, 1)], 40_000_000, 9));
     (before.inside, after.inside) = (Some(old), Some(new));
     (before, after)
 }
@@ -229,12 +239,15 @@ fn times_are_of_the_interval_alone() {
     let waits = &menu["waits"];
     let times = ["on_cpu_ns", "stalled_ns", "runnable_ns", "await_ns"].map(|name| waits[name].as_u64());
     assert_eq!(times, [100, 100, 300, 400].map(Some));
-    let (latency, bound) = (&waits["latency"], |index: i32| (f64::from(index + 1) / 4.0).exp2() as u64);
-    assert_eq!(latency["positive"], serde_json::json!([[90, 99], [100, 1]]));
+    let (latency, bound) =
+        (&waits["latency"], |index: i32| ((f64::from(index + 1) / 4.0).exp2() * 1e9) as u64);
+    assert_eq!(latency["positive"], serde_json::json!([[-30, 99], [-20, 1]]));
     let (p50, p99) = (latency["p50_ns"].as_u64().unwrap(), latency["p99_ns"].as_u64().unwrap());
-    assert!((bound(89)..=bound(90)).contains(&p50) && (p50..=bound(90)).contains(&p99), "{latency}");
+    assert!((bound(-31)..=bound(-30)).contains(&p50) && (p50..=bound(-30)).contains(&p99), "{latency}");
     assert_eq!((&latency["count"], &latency["max_task"]), (&100.into(), &9.into()));
     assert_eq!((&menu["slowest_ns"], &menu["slowest_task"]), (&40_000_000.into(), &9.into()));
+    assert_eq!((&menu["slowest_trace_id"], &latency["max_trace_id"]), (&"trace 9".into(), &"trace 9".into()));
+    assert_eq!(latency["exemplars"].as_array().map(Vec::len), Some(1), "those of the interval");
     let idle = groups.iter().find(|group| group["name"] == "idle").unwrap();
     assert!(idle.get("waits").is_none(), "they were not told");
     let text = anstream::adapter::strip_str(&view.text("tea")).to_string();

@@ -25,8 +25,11 @@
 //! # let _ = router;
 //! ```
 
+mod answered;
 mod body;
+mod caller;
 mod groups;
+mod metrics;
 mod pprof;
 
 use std::borrow::Cow;
@@ -38,11 +41,15 @@ use http::Response;
 use tower_layer::Layer;
 use tower_service::Service;
 
+use self::caller::Caller;
 use self::groups::Groups;
 use crate::task::{Instrumented, Task};
 
+pub use self::answered::Answered;
 pub use self::body::{GroupBody, GroupResponse};
-pub use self::pprof::{PprofResponse, PprofService};
+pub use self::caller::{Traceparent, Untraced};
+pub use self::metrics::MetricsService;
+pub use self::pprof::PprofService;
 
 /// How many groups a layer makes unless told otherwise.
 pub const DEFAULT_BOUND: usize = 64;
@@ -50,9 +57,10 @@ pub const DEFAULT_BOUND: usize = 64;
 /// Charges each request to the group that a function names, with the body of its response; see the
 /// [module](self).
 #[derive(Clone)]
-pub struct GroupLayer<N> {
+pub struct GroupLayer<N, C = Untraced> {
     name: N,
     groups: Arc<Groups>,
+    caller: C,
 }
 
 impl<N> GroupLayer<N> {
@@ -69,9 +77,29 @@ impl<N> GroupLayer<N> {
     where
         N: Fn(&R) -> Cow<'_, str>,
     {
-        Self { name, groups: Arc::new(Groups::new(bound)) }
+        Self { name, groups: Arc::new(Groups::new(bound)), caller: Untraced }
     }
 
+    /// Believes the `traceparent` header of a request, so that exemplars, files of triggers and
+    /// timelines have its trace. A span of the service's own takes its place
+    /// (`dormouse::opentelemetry`). Leave it out where clients may send any.
+    ///
+    /// ```
+    /// # use axum::{Router, extract::Request};
+    /// # use dormouse::tower::GroupLayer;
+    /// let layer = GroupLayer::new(|_: &Request| "tea".into()).with_trace_context();
+    /// # let _: Router = Router::new().layer(layer);
+    /// ```
+    ///
+    /// # Cost
+    ///
+    /// A sleeping instruction while nobody takes times; else a look at the headers.
+    pub fn with_trace_context(self) -> GroupLayer<N, Traceparent> {
+        GroupLayer { name: self.name, groups: self.groups, caller: Traceparent }
+    }
+}
+
+impl<N, C> GroupLayer<N, C> {
     /// The same for a service of any protocol: it passes responses on as they are, and a request
     /// ends with the future of its response.
     ///
@@ -83,7 +111,7 @@ impl<N> GroupLayer<N> {
     /// let service = layer.layer(service_fn(async |table: &str| Ok::<_, ()>(table.len())));
     /// # let _ = service;
     /// ```
-    pub fn without_bodies(self) -> CallLayer<N> {
+    pub fn without_bodies(self) -> CallLayer<N, C> {
         CallLayer(self)
     }
 
@@ -91,19 +119,22 @@ impl<N> GroupLayer<N> {
     fn task<R>(&self, request: &R) -> Task
     where
         N: Fn(&R) -> Cow<'_, str>,
+        C: Caller<R>,
     {
-        self.groups.named(&(self.name)(request)).task()
+        let mut task = self.groups.named(&(self.name)(request)).task();
+        task.call(|| self.caller.context(request));
+        task
     }
 }
 
-impl<N> fmt::Debug for GroupLayer<N> {
+impl<N, C> fmt::Debug for GroupLayer<N, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("GroupLayer").field("groups", &self.groups).finish_non_exhaustive()
     }
 }
 
-impl<S, N: Clone> Layer<S> for GroupLayer<N> {
-    type Service = GroupService<S, N>;
+impl<S, N: Clone, C: Clone> Layer<S> for GroupLayer<N, C> {
+    type Service = GroupService<S, N, C>;
 
     fn layer(&self, inner: S) -> Self::Service {
         GroupService { inner, layer: self.clone() }
@@ -112,15 +143,16 @@ impl<S, N: Clone> Layer<S> for GroupLayer<N> {
 
 /// The service that [`GroupLayer`] makes.
 #[derive(Debug, Clone)]
-pub struct GroupService<S, N> {
+pub struct GroupService<S, N, C = Untraced> {
     inner: S,
-    layer: GroupLayer<N>,
+    layer: GroupLayer<N, C>,
 }
 
-impl<S, N, R, B> Service<R> for GroupService<S, N>
+impl<S, N, C, R, B> Service<R> for GroupService<S, N, C>
 where
     S: Service<R, Response = Response<B>>,
     N: Fn(&R) -> Cow<'_, str>,
+    C: Caller<R>,
 {
     type Response = Response<GroupBody<B>>;
     type Error = S::Error;
@@ -140,10 +172,10 @@ where
 /// Charges each request to the group that a function names, up to the response; see
 /// [`GroupLayer::without_bodies`].
 #[derive(Debug, Clone)]
-pub struct CallLayer<N>(GroupLayer<N>);
+pub struct CallLayer<N, C = Untraced>(GroupLayer<N, C>);
 
-impl<S, N: Clone> Layer<S> for CallLayer<N> {
-    type Service = CallService<S, N>;
+impl<S, N: Clone, C: Clone> Layer<S> for CallLayer<N, C> {
+    type Service = CallService<S, N, C>;
 
     fn layer(&self, inner: S) -> Self::Service {
         CallService(self.0.layer(inner))
@@ -152,12 +184,13 @@ impl<S, N: Clone> Layer<S> for CallLayer<N> {
 
 /// The service that [`CallLayer`] makes.
 #[derive(Debug, Clone)]
-pub struct CallService<S, N>(GroupService<S, N>);
+pub struct CallService<S, N, C = Untraced>(GroupService<S, N, C>);
 
-impl<S, N, R> Service<R> for CallService<S, N>
+impl<S, N, C, R> Service<R> for CallService<S, N, C>
 where
     S: Service<R>,
     N: Fn(&R) -> Cow<'_, str>,
+    C: Caller<R>,
 {
     type Response = S::Response;
     type Error = S::Error;

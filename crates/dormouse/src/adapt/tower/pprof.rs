@@ -2,15 +2,15 @@
 
 use std::convert::Infallible;
 use std::fmt;
-use std::future::Future;
 use std::marker::PhantomData;
-use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
-use http::{Method, Request, Response, StatusCode};
+use http::{Method, Request, Response};
 use tower_service::Service;
 
-use crate::profile::web::{Responding, WebAnswer, respond};
+use super::answered::Answered;
+use crate::profile::web::respond;
+use crate::web::WebAnswer;
 
 /// Answers with profiles, whatever the body of the request; `B` is the body of the response. See
 /// [`profile::web`](crate::profile::web) for paths and queries.
@@ -51,13 +51,13 @@ impl<B> fmt::Debug for PprofService<B> {
 impl<R, B: From<Vec<u8>>> Service<Request<R>> for PprofService<B> {
     type Response = Response<B>;
     type Error = Infallible;
-    type Future = PprofResponse<B>;
+    type Future = Answered<B>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: Request<R>) -> PprofResponse<B> {
+    fn call(&mut self, request: Request<R>) -> Answered<B> {
         let uri = request.uri();
         let is_got = request.method() == Method::GET
             || request.method() == Method::POST && uri.path().ends_with("/symbol");
@@ -67,34 +67,6 @@ impl<R, B: From<Vec<u8>>> Service<Request<R>> for PprofService<B> {
             // It would take a profile for nobody.
             WebAnswer::text(405, "profiles are got by GET").into()
         };
-        PprofResponse { answer, body: PhantomData }
-    }
-}
-
-/// The response of [`PprofService`]. If it is dropped before its end, the profile ends.
-#[must_use = "a future does nothing unless it is polled"]
-pub struct PprofResponse<B> {
-    answer: Responding,
-    body: PhantomData<fn() -> B>,
-}
-
-impl<B> fmt::Debug for PprofResponse<B> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PprofResponse").field("answer", &self.answer).finish()
-    }
-}
-
-impl<B: From<Vec<u8>>> Future for PprofResponse<B> {
-    type Output = Result<Response<B>, Infallible>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let answer = ready!(Pin::new(&mut self.answer).poll(cx));
-        let mut response = Response::new(B::from(answer.body));
-        // Ours are all valid.
-        *response.status_mut() = StatusCode::from_u16(answer.status).unwrap_or_default();
-        for (name, value) in answer.headers {
-            response.headers_mut().insert(name, http::HeaderValue::from_static(value));
-        }
-        Poll::Ready(Ok(response))
+        Answered::new(answer)
     }
 }

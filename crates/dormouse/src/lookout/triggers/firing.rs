@@ -20,10 +20,11 @@ use std::time::{Duration, Instant, SystemTime};
 
 use dormouse_profile::{ProfileKind, own_mappings};
 use dormouse_sys::records::RingOwner;
+use dormouse_waits::TraceContext;
 
 use super::sight::Sighting;
 use super::store::{PartFile, Store, StoreSettings, file_name};
-use crate::answers::waiting::ClientWaits;
+use crate::answers::waiting::Telling;
 use crate::answers::{host, places, tasks, waiting};
 use crate::group::Group;
 use crate::lookout::recording::Recording;
@@ -31,7 +32,7 @@ use crate::memory;
 use crate::profile::{ProfileRun, ProfileSpec};
 use crate::wire::{
     BatchStat, ClockPoint, FILE_VERSION, FileHead, FileMappings, FileWriter, Note, ProbeInfo, ProfilePart,
-    Tracing, WaitsWish,
+    Tracing,
 };
 
 /// How long the profile takes, and how often it samples.
@@ -113,6 +114,8 @@ impl Firing {
             seen: seen.words.clone(),
             task: seen.task,
             group: seen.group,
+            trace_id: seen.trace.map(TraceContext::trace_digits),
+            span_id: seen.trace.and_then(TraceContext::span_digits),
             real_ns: clock.real_ns,
             mono_ns: clock.mono_ns,
             pid: hello.pid,
@@ -297,7 +300,6 @@ fn write_stat(writer: &mut FileWriter<PartFile>) -> io::Result<()> {
     if !host::has_memory_for_threads() || !memory::is_there(waiting::memory()) {
         return writer.missing("stat", NO_MEMORY);
     }
-    let waits = dormouse_waits::is_on().then(|| ClientWaits::begin(WaitsWish::default()).ok());
-    let mut waits = waits.flatten().map(|(waits, _)| waits);
-    writer.answer("stat", 0, &host::stat(None, waits.as_mut()))
+    let waits = dormouse_waits::is_on().then_some(Telling { exemplars: true });
+    writer.answer("stat", 0, &host::stat(None, waits))
 }

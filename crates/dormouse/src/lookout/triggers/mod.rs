@@ -29,7 +29,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::{Duration, Instant, SystemTime};
 
-use dormouse_waits::{SlowRequest, living, note_slow, take_slow};
+use dormouse_waits::{LivingTask, SlowRequest, living, note_slow, take_slow};
 
 use super::recording::Recording;
 use crate::group::Group;
@@ -195,7 +195,8 @@ impl Triggers {
         if let Some(threshold) = threshold {
             let lasting = living().filter(|task| is_request(task.task)).filter_map(|task| {
                 let age_ns = task.age_ns.filter(|age| *age > threshold)?;
-                Some(SlowRequest { task: task.task, group: task.group, age_ns })
+                let LivingTask { task, group, trace, .. } = task;
+                Some(SlowRequest { task, group, age_ns, trace })
             });
             let room = SLOW - scene.slow.len();
             scene.slow.extend(lasting.take(room));
@@ -227,7 +228,8 @@ impl Triggers {
         // The one that has not had a file for the longest.
         let due = self.armed.iter_mut().filter(|armed| armed.due.is_some());
         let Some(armed) = due.min_by_key(|armed| armed.fired_at) else { return };
-        let Some(seen) = armed.due.take() else { return };
+        let Some(mut seen) = armed.due.take() else { return };
+        seen.add_trace();
         self.begun = Some(now);
         armed.fired_at = Some(now);
         armed.seen = Some(seen.words.clone());

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use dormouse_events::Counting;
 use dormouse_keys::Selector;
-use dormouse_waits::{Histogram, Placing, SlowRequest, Waiting, read};
+use dormouse_waits::{Histogram, Placing, SlowRequest, TraceContext, Waiting, living, read};
 
 use crate::group::Group;
 use crate::lookout::long_polls::LongPoll;
@@ -31,6 +31,19 @@ pub(crate) struct Sighting {
     pub(crate) words: String,
     pub(crate) task: Option<u64>,
     pub(crate) group: Option<u32>,
+    /// Of the task.
+    pub(crate) trace: Option<TraceContext>,
+}
+
+impl Sighting {
+    /// Adds the trace of the task, if it is known.
+    pub(crate) fn add_trace(&mut self) {
+        let of = |task| living().find(|it| it.task == task).and_then(|it| it.trace);
+        self.trace = self.trace.or_else(|| self.task.and_then(of));
+        if let Some(trace) = self.trace {
+            self.words = format!("{}, trace {}", self.words, trace.trace_digits());
+        }
+    }
 }
 
 /// The things that all triggers look at together.
@@ -188,6 +201,7 @@ impl Sight {
                     ),
                     task: Some(seen.task).filter(|task| *task != 0),
                     group: Some(seen.group).filter(|group| *group != 0),
+                    trace: None,
                 })
             }
             Self::Command => None,
@@ -257,6 +271,7 @@ impl RequestSight {
             ),
             task: Some(request.task),
             group: Some(request.group),
+            trace: request.trace,
         })
     }
 
@@ -301,7 +316,7 @@ impl LongPollSight {
                     "a poll of {lasted} so far in thread {tid} ({thread}), task {}{whose}",
                     report.task
                 );
-                seen = Some(Sighting { words, task: Some(report.task), group: Some(group) });
+                seen = Some(Sighting { words, task: Some(report.task), group: Some(group), trace: None });
             }
         }
         seen
@@ -328,7 +343,8 @@ impl CpuSight {
                 let (over, what) =
                     (Span(*over), if group == 0 { " of the process".to_owned() } else { of(group) });
                 let words = format!("over {} % of a CPU for {over}, {percent} % at last{what}", self.percent);
-                seen = Some(Sighting { words, task: None, group: Some(group).filter(|group| *group != 0) });
+                let group = Some(group).filter(|group| *group != 0);
+                seen = Some(Sighting { words, task: None, group, trace: None });
             }
         }
         if seen.is_some() {
@@ -373,6 +389,7 @@ impl FieldSight {
                     ),
                     task: Some(record.task).filter(|task| *task != 0),
                     group: Some(record.group).filter(|group| *group != 0),
+                    trace: None,
                 });
             }
         });

@@ -25,11 +25,11 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use dormouse_sys::directory::{READABLE, own_uid, prepare};
 use dormouse_sys::environment;
 use once_cell::race::OnceBox;
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, openat, renameat, unlinkat};
 
-use crate::directory::{READABLE, own_uid, prepare};
 use crate::wire::{FILE_MAGIC, is_file};
 
 /// The room that files may take, if nobody says another.

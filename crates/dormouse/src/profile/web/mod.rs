@@ -43,8 +43,8 @@ mod page;
 mod query;
 mod respond;
 
-pub use answer::WebAnswer;
-pub use respond::{Responding, respond, respond_blocking};
+pub use crate::web::{Responding, WebAnswer};
+pub use respond::{respond, respond_blocking};
 
 /// Names for the addresses of a profile of this process; none where its mappings cannot be read.
 #[cfg(feature = "symbols")]

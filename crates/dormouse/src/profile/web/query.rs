@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use super::answer::WebAnswer;
+use super::answer::bad;
 use crate::profile::spec::ProfileSpec;
+use crate::web::WebAnswer;
 
 /// The length of a profile if nothing else is said, as Go's programs have it; and the longest.
 const SECONDS: u64 = 30;
@@ -50,7 +51,7 @@ impl Asked {
         let mut groups = Vec::new();
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-            let value = decode(value).map_err(|why| WebAnswer::bad(&format!("`{name}`: {why}")))?;
+            let value = decode(value).map_err(|why| bad(&format!("`{name}`: {why}")))?;
             match name {
                 "seconds" => taking.length = Duration::from_secs(seconds(&value)?),
                 "hz" => taking.spec = taking.spec.hz(number(name, &value)?),
@@ -63,11 +64,11 @@ impl Asked {
                 "debug" if value == "0" => {}
                 "debug" => {
                     let message = "`debug` is 0 here: the answer has the format of pprof";
-                    return Err(WebAnswer::bad(message));
+                    return Err(bad(message));
                 }
                 other => {
                     let known = "seconds, hz, bytes, group, unwind, symbols";
-                    return Err(WebAnswer::bad(&format!("`{other}` means nothing here: {known} do")));
+                    return Err(bad(&format!("`{other}` means nothing here: {known} do")));
                 }
             }
         }
@@ -76,7 +77,7 @@ impl Asked {
         }
         if taking.symbols && !cfg!(feature = "symbols") {
             let message = "`symbols`: this program was built without dormouse's feature `symbols`";
-            return Err(WebAnswer::bad(message));
+            return Err(bad(message));
         }
         Ok(Self::Profile(taking))
     }
@@ -87,20 +88,20 @@ fn seconds(value: &str) -> Result<u64, WebAnswer> {
         seconds @ 1..=MAX_SECONDS => Ok(seconds),
         other => {
             let message = format!("`seconds` is {other}, and must be from 1 to {MAX_SECONDS}");
-            Err(WebAnswer::bad(&message))
+            Err(bad(&message))
         }
     }
 }
 
 fn number<T: std::str::FromStr>(name: &str, value: &str) -> Result<T, WebAnswer> {
-    value.parse().map_err(|_| WebAnswer::bad(&format!("`{name}` is {value:?}, and must be a whole number")))
+    value.parse().map_err(|_| bad(&format!("`{name}` is {value:?}, and must be a whole number")))
 }
 
 fn flag(name: &str, value: &str) -> Result<bool, WebAnswer> {
     match value {
         "1" | "true" => Ok(true),
         "0" | "false" => Ok(false),
-        _ => Err(WebAnswer::bad(&format!("`{name}` is {value:?}, and must be 0 or 1"))),
+        _ => Err(bad(&format!("`{name}` is {value:?}, and must be 0 or 1"))),
     }
 }
 

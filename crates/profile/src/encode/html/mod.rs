@@ -16,15 +16,13 @@ use crate::{Profile, Symbols};
 
 const PAGE: &str = include_str!("flame.html");
 const STYLE: &str = include_str!("flame.css");
-/// In this order: each uses those before it.
-const SCRIPTS: [&str; 6] = [
-    include_str!("words.js"),
-    include_str!("model.js"),
-    include_str!("flame.js"),
-    include_str!("table.js"),
-    include_str!("page.js"),
-    include_str!("shell.js"),
-];
+/// The scripts of the flame graph itself, for pages that have one among other things: numbers,
+/// names and colours, the model of the data, and the picture on a canvas. Each uses those before
+/// it.
+pub const FLAME_SCRIPTS: [&str; 3] =
+    [include_str!("words.js"), include_str!("model.js"), include_str!("flame.js")];
+/// The scripts that this page alone has. Each uses those before it.
+const SCRIPTS: [&str; 3] = [include_str!("table.js"), include_str!("page.js"), include_str!("shell.js")];
 
 /// Words of the page that [`html`] makes.
 #[derive(Debug, Clone, Default)]
@@ -50,7 +48,7 @@ pub fn html(
     let mut hash = DefaultHasher::new();
     (&data, &title).hash(&mut hash);
     let nonce = format!("{:016x}", hash.finish());
-    let script = SCRIPTS.concat();
+    let script = [FLAME_SCRIPTS, SCRIPTS].concat().concat();
     fill(PAGE, |name| match name {
         "title" => &title,
         "nonce" => &nonce,
@@ -59,6 +57,12 @@ pub fn html(
         "data" => &data,
         _ => "",
     })
+}
+
+/// The data of [`html`]'s page alone, as JSON that can stand between tags: for a page that brings
+/// scripts of its own.
+pub fn html_data(profile: &Profile, symbols: &Symbols) -> String {
+    as_text(&data::of(profile, symbols, None))
 }
 
 /// JSON that can stand between tags.
@@ -116,12 +120,12 @@ mod tests {
 
     #[test]
     fn scripts_and_style_stay_short() {
-        for text in [&SCRIPTS[..], &[PAGE, STYLE]].concat() {
+        for text in [&FLAME_SCRIPTS[..], &SCRIPTS, &[PAGE, STYLE]].concat() {
             assert!(text.lines().count() <= 500, "{}", text.lines().nth(1).unwrap_or_default());
             assert!(!text.contains("</script><"), "a script that ends early");
         }
         // The page is built from its own parts: nothing is fetched.
-        for text in SCRIPTS.iter().chain([&STYLE]) {
+        for text in FLAME_SCRIPTS.iter().chain(&SCRIPTS).chain([&STYLE]) {
             for word in ["fetch(", "XMLHttpRequest", "WebSocket", "innerHTML", "eval(", "@import", "url("] {
                 assert!(!text.contains(word), "{word}");
             }

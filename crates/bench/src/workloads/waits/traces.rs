@@ -1,0 +1,57 @@
+//! `end/NAME`: a task from its begin to its end, with one stretch in between, while times are
+//! taken.
+
+use std::hint::black_box;
+use std::time::Duration;
+
+use dormouse_waits::{TaskWaits, TraceContext, Waiting, Who, set_trace_context};
+
+use crate::bench::Bench;
+use crate::clocks::thread_cpu_ns;
+use crate::row::Spec;
+use crate::runner::Failure;
+
+/// A group that no other row has.
+const GROUP: u32 = 1_000;
+
+/// Adds the rows.
+pub(crate) fn rows(bench: &mut Bench) {
+    row(bench, "part", Waiting::start, |who| once(who, false, || ()));
+    row(bench, "request", Waiting::start, |who| once(who, true, || ()));
+    row(bench, "traced", Waiting::start, |who| once(who, true, || _ = set_trace_context(trace(who.task))));
+    let spec = Spec::new("trace/asleep", "ns").per("call").cpu();
+    bench.per_iteration(spec, |calls| {
+        let began = thread_cpu_ns();
+        (0..calls).for_each(|call| _ = black_box(set_trace_context(trace(call))));
+        Ok(Duration::from_nanos(thread_cpu_ns() - began))
+    });
+}
+
+fn row<H, E: Into<Failure>>(
+    bench: &mut Bench,
+    name: &str,
+    ready: impl Fn() -> Result<H, E> + 'static,
+    task: impl Fn(Who) + 'static,
+) {
+    let spec = Spec::new(format!("end/{name}"), "ns").per("task").cpu();
+    bench.per_iteration(spec, move |tasks| {
+        let _held = ready().map_err(Into::into)?;
+        let began = thread_cpu_ns();
+        (0..tasks).for_each(|task_number| task(Who { task: task_number * 2 + 1, group: GROUP }));
+        Ok(Duration::from_nanos(thread_cpu_ns() - began))
+    });
+}
+
+fn once(who: Who, is_request: bool, inside: impl FnOnce()) {
+    let mut waits = TaskWaits::begun(who);
+    let stretch = waits.run(who);
+    inside();
+    drop(stretch);
+    waits.end(is_request);
+}
+
+/// A trace of its own for each.
+fn trace(task: u64) -> TraceContext {
+    let id = (u128::from(task) << 64 | 1).to_be_bytes();
+    TraceContext::new(id, (task | 1).to_be_bytes()).expect("the id is not zero")
+}

@@ -1,0 +1,39 @@
+//! The trace of a request's caller, as its header tells.
+
+use http::Request;
+
+use crate::TraceContext;
+
+/// The header, as W3C's Trace Context names it.
+const TRACEPARENT: &str = "traceparent";
+
+/// Nobody looks at headers for a trace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Untraced;
+
+/// The `traceparent` header is believed;
+/// see [`GroupLayer::with_trace_context`](super::GroupLayer::with_trace_context).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Traceparent;
+
+/// A way to find the trace of a request's caller.
+pub trait Caller<R> {
+    /// The trace, if the request tells it.
+    fn context(&self, request: &R) -> Option<TraceContext>;
+}
+
+impl<R> Caller<R> for Untraced {
+    #[inline]
+    fn context(&self, _: &R) -> Option<TraceContext> {
+        None
+    }
+}
+
+impl<B> Caller<Request<B>> for Traceparent {
+    fn context(&self, request: &Request<B>) -> Option<TraceContext> {
+        let mut all = request.headers().get_all(TRACEPARENT).iter();
+        // Two of them are none: the standard wants the trace to be restarted then.
+        let only = all.next().filter(|_| all.next().is_none());
+        only.and_then(|value| TraceContext::parse(value.as_bytes()))
+    }
+}

@@ -1,0 +1,174 @@
+//! The way from a reading of a process to points.
+
+use std::collections::HashSet;
+
+use dormouse_metrics::{
+    ExponentialHistogram, ExposedProcess, Exposition, LabelSet, MetricExemplar, MetricFamily, MetricValue,
+    ProcessPart,
+};
+use dormouse_waits::Histogram;
+use dormouse_waits::buckets::UNIT_NS;
+
+use super::families as of;
+use super::origin::{Origin, unix_ns};
+use crate::wire::{CountRow, CountedCpu, ExemplarRow, GroupRow, HistogramRow, Stat, WaitsRow};
+
+/// A family, and the way to its value.
+type Of<Value> = (&'static MetricFamily, Value);
+type OfGroup = Of<fn(&GroupRow) -> MetricValue>;
+type OfWaits = Of<fn(&WaitsRow) -> &HistogramRow>;
+
+/// The greatest scale that formats have.
+const MAX_SCALE: i32 = 8;
+
+/// The states of tasks, as the label `state` has them.
+const STATES: [&str; 3] = ["poll", "runnable", "await"];
+
+/// Adds what `stat` says of the process `origin`. Of one process, once in an exposition.
+pub fn add(to: &mut Exposition, origin: &Origin, stat: &Stat) {
+    let mut part = to.process(ExposedProcess {
+        name: origin.name.clone(),
+        pid: origin.pid,
+        instance: origin.instance.clone(),
+        version: origin.version.clone(),
+        start_unix_ns: origin.start_unix_ns,
+        read_unix_ns: read_unix_ns(stat),
+    });
+    add_process(&mut part, origin, stat);
+    // A process of anybody may say anything: for one point twice a scraper refuses all points.
+    let mut names = HashSet::new();
+    let rows: Vec<&GroupRow> = stat.groups.iter().filter(|group| names.insert(&*group.name)).collect();
+    let labels: Vec<LabelSet> = rows.iter().map(|group| part.labels(&[("group", &group.name)])).collect();
+    let groups = || rows.iter().copied().zip(&labels);
+    let counts: [OfGroup; 6] = [
+        (&of::CPU, |group| MetricValue::Nanoseconds(group.cpu_ns)),
+        (&of::REQUESTS, |group| MetricValue::Count(group.requests)),
+        (&of::POLLS, |group| MetricValue::Count(group.polls)),
+        (&of::STARTED, |group| MetricValue::Count(group.started)),
+        (&of::FINISHED, |group| MetricValue::Count(group.finished)),
+        (&of::ALIVE, |group| MetricValue::Count(group.alive)),
+    ];
+    for (family, value) in counts {
+        groups().for_each(|(group, own)| part.add(family, [*own, LabelSet::NONE], value(group)));
+    }
+    add_waits(&mut part, || groups().filter_map(|(group, own)| Some((group.waits.as_ref()?, *own))));
+    for (group, own) in groups() {
+        let mut events = HashSet::new();
+        let once = group.counts.iter().filter(|count| events.insert(&*count.event));
+        once.for_each(|count| add_count(&mut part, *own, count));
+    }
+}
+
+/// The moment of the reading.
+fn read_unix_ns(stat: &Stat) -> u64 {
+    let now = dormouse_clock::point();
+    now.realtime_ns.saturating_sub(now.monotonic_ns.saturating_sub(stat.mono_ns)).min(unix_ns())
+}
+
+fn add_process(part: &mut ProcessPart<'_>, origin: &Origin, stat: &Stat) {
+    const NONE: [LabelSet; 2] = [LabelSet::NONE; 2];
+    let version = part.labels(&[("version", &origin.version)]);
+    part.add(&of::AGENT, [version, LabelSet::NONE], MetricValue::Count(1));
+    part.add(&of::PROCESS_START, NONE, MetricValue::Nanoseconds(origin.start_unix_ns));
+    part.add(&of::PROCESS_CPU, NONE, MetricValue::Nanoseconds(stat.process_cpu_ns));
+    let attributed = stat.groups.iter().fold(0_u64, |sum, group| sum.saturating_add(group.cpu_ns));
+    part.add(&of::PROCESS_ATTRIBUTED, NONE, MetricValue::Nanoseconds(attributed));
+    if let Some(ns) = stat.runnable_ns {
+        part.add(&of::PROCESS_RUNNABLE, NONE, MetricValue::Nanoseconds(ns));
+    }
+    if let Some(CountedCpu { process_ns, groups_ns }) = stat.counted
+        && process_ns > 0
+    {
+        let share = groups_ns as f64 / process_ns as f64;
+        part.add(&of::CPU_COVERAGE, NONE, MetricValue::Number(share.min(1.0)));
+    }
+    part.add(&of::PROCESS_THREADS, NONE, MetricValue::Count(stat.threads.len() as u64));
+    part.add(&of::KEYS_ON, NONE, MetricValue::Count(stat.keys_on as u64));
+    part.add(&of::RECORDS_DROPPED, NONE, MetricValue::Count(stat.dropped));
+}
+
+fn add_waits<'a, I: Iterator<Item = (&'a WaitsRow, LabelSet)>>(
+    part: &mut ProcessPart<'_>,
+    groups: impl Fn() -> I,
+) {
+    if groups().next().is_none() {
+        return;
+    }
+    let states = STATES.map(|state| part.labels(&[("state", state)]));
+    for (waits, own) in groups() {
+        for (state, ns) in states.into_iter().zip([waits.poll_ns, waits.runnable_ns, waits.await_ns]) {
+            part.add(&of::TASK_TIME, [own, state], MetricValue::Nanoseconds(ns));
+        }
+    }
+    let histograms: [OfWaits; 4] = [
+        (&of::REQUEST_DURATION, |waits| &waits.requests),
+        (&of::POLL_DURATION, |waits| &waits.polls),
+        (&of::POLL_DELAY, |waits| &waits.delays),
+        (&of::AWAIT_DURATION, |waits| &waits.awaits),
+    ];
+    for (family, row) in histograms {
+        for (waits, own) in groups() {
+            let value = MetricValue::Histogram(Box::new(histogram(row(waits))));
+            part.add(family, [own, LabelSet::NONE], value);
+        }
+    }
+}
+
+/// The histogram in seconds.
+fn histogram(row: &HistogramRow) -> ExponentialHistogram {
+    if row.unit_ns != UNIT_NS || !(0..=MAX_SCALE).contains(&row.scale) {
+        // An older agent's: its buckets end elsewhere, and its exemplars are of those.
+        let converted = HistogramRow::from(&Histogram::from(row));
+        return histogram(&HistogramRow { sum_ns: row.sum_ns, exemplars: Vec::new(), ..converted });
+    }
+    ExponentialHistogram {
+        scale: row.scale,
+        zero_threshold: zero_threshold(row),
+        zero_count: row.zero_count,
+        positive: row.positive.clone(),
+        sum: row.sum_ns.map(|ns| ns as f64 / 1e9),
+        exemplars: row.exemplars.iter().map(exemplar).collect(),
+    }
+}
+
+/// The end of the zero bucket, in seconds: that of a bucket, at or beyond the whole nanoseconds of
+/// the row.
+fn zero_threshold(row: &HistogramRow) -> f64 {
+    let buckets = f64::from(row.scale).exp2();
+    let seconds = row.zero_threshold_ns as f64 / 1e9;
+    if seconds > 0.0 { ((seconds.log2() * buckets).ceil() / buckets).exp2() } else { 0.0 }
+}
+
+fn exemplar(row: &ExemplarRow) -> MetricExemplar {
+    let trace = row.trace_id.as_deref().zip(row.span_id.as_deref());
+    MetricExemplar {
+        value: row.duration_ns as f64 / 1e9,
+        task: row.task,
+        trace: trace.and_then(|(trace, span)| Some((bytes(trace)?, bytes(span)?))),
+        unix_ns: Some(row.unix_ns),
+    }
+}
+
+/// An id, from its digits.
+fn bytes<const N: usize>(digits: &str) -> Option<[u8; N]> {
+    let mut id = [0; N];
+    if digits.len() != 2 * N || !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+        return None;
+    }
+    for (at, byte) in id.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(digits.get(2 * at..2 * at + 2)?, 16).ok()?;
+    }
+    Some(id)
+}
+
+fn add_count(part: &mut ProcessPart<'_>, own: LabelSet, count: &CountRow) {
+    match of::EVENTS.iter().find(|(event, _)| *event == count.event) {
+        Some((_, family)) => part.add(family, [own, LabelSet::NONE], MetricValue::Count(count.value)),
+        // CPU time has a family of its own.
+        None if count.event == "task-clock" => {}
+        None => {
+            let event = part.labels(&[("event", &count.event)]);
+            part.add(&of::OTHER_EVENTS, [own, event], MetricValue::Count(count.value));
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! The current group of each thread, published in OpenTelemetry's standard thread-local record
+//! (OTEP 4947), so that a profiler that follows the standard shows CPU by group.
+//!
+//! ```no_run
+//! let _publishing = dormouse::Publishing::start()?;
+//! # Ok::<(), dormouse::PublishError>(())
+//! ```
+//!
+//! `DORMOUSE_PUBLISH=1` does it from [`init`](crate::init) on, and so does `dormouse on TARGET
+//! dormouse.publish` as long as it runs. A reader finds the attribute `dormouse.group` ([`KEY`]).
+//!
+//! An *executable* shows the thread-local if it is linked with one more argument; a `build.rs` of
+//! its package may say so:
+//!
+//! ```
+//! println!("cargo:rustc-link-arg-bins=-Wl,--export-dynamic-symbol=otel_thread_ctx_v1");
+//! ```
+//!
+//! A shared library needs nothing. `dormouse doctor` tells whether readers find it.
+//!
+//! Another library's context stays: where a process has one, or where another library's
+//! thread-local has that name, nothing is published ([`PublishError`]).
+//!
+//! In a forked child nothing is published until it asks.
+//!
+//! # Cost
+//!
+//! Nothing but two sleeping instructions a poll, until somebody publishes. Then the end and the
+//! beginning of a poll each store one pointer.
+//!
+//! # Locking
+//!
+//! One lock, held while the page of the process comes or goes. No key is patched and no object
+//! looked at under it.
+
+mod context;
+
+use dormouse_events::ContextPublishing;
+use dormouse_keys::{KeyUse, Selector};
+use dormouse_sys::Capability;
+use dormouse_sys::otel::{ContextMapping, MappingError, Visibility, published_by_others, visibility};
+use dormouse_sys::process::fork::{Mutex, Phase};
+use dormouse_sys::process::identity;
+
+pub use context::KEY;
+
+/// The name of the static key behind which threads publish.
+const KEY_NAME: &str = "dormouse.publish";
+
+const CHECK: &str = "groups.publish";
+
+static PUBLISHED: Mutex<Published> =
+    Mutex::with_child(Phase::Publishing, Published { holders: 0, context: None }, |published| {
+        published.holders = 0;
+        // The child has no such mapping.
+        std::mem::forget(published.context.take());
+    });
+
+/// The key and the process context, for all that hold them.
+#[derive(Debug)]
+struct Published {
+    holders: usize,
+    /// There while anybody holds it.
+    context: Option<ContextMapping>,
+}
+
+/// The reason why nothing is published.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PublishError {
+    /// Readers do not find the thread-local.
+    #[error(
+        "readers would not find the thread-local `otel_thread_ctx_v1` in {object}: link it with \
+         -Wl,--export-dynamic-symbol=otel_thread_ctx_v1"
+    )]
+    Hidden {
+        /// The object that this copy of dormouse is in.
+        object: String,
+    },
+    /// Another library has a thread-local of that name.
+    #[error("{object} publishes its own `otel_thread_ctx_v1`")]
+    Foreign {
+        /// Its object.
+        object: String,
+    },
+    /// Another library, or another copy of dormouse, has published the context of the process.
+    #[error("the process has a context of OpenTelemetry's already (`OTEL_CTX` in its mappings)")]
+    Taken,
+    /// Nothing is published on this architecture.
+    #[error("contexts are published on x86-64 Linux alone")]
+    Unsupported,
+    /// The process context could not be written.
+    #[error(transparent)]
+    Mapping(#[from] MappingError),
+    /// `/proc` does not say whether there is a context already.
+    #[error("the mappings of the process cannot be read: {0}")]
+    Mappings(#[source] std::io::Error),
+    /// The static key cannot be switched.
+    #[error(transparent)]
+    Key(#[from] dormouse_keys::Error),
+    /// The thread is beginning or ending to publish just now.
+    #[error("the thread is changing what is published already")]
+    Reentrant,
+}
+
+/// Publishes the current group of each thread as long as it lives. Several count.
+///
+/// In a forked child it publishes nothing.
+#[derive(Debug)]
+#[must_use = "groups are published as long as it lives"]
+pub struct Publishing {
+    process: u64,
+    _awake: ContextPublishing,
+}
+
+impl Publishing {
+    /// Begins. A thread in the midst of a poll publishes from its next one on.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`PublishError`]. Then nothing has changed.
+    ///
+    /// # Cost
+    ///
+    /// A look at the mappings and the loaded objects of the process, a page, and a batch of one
+    /// static key.
+    pub fn start() -> Result<Self, PublishError> {
+        Self::begin(true)
+    }
+
+    /// At a client's wish: under a filter of system calls, which may kill, no call is made that
+    /// only the host can ask for.
+    pub(crate) fn for_client() -> Result<Self, PublishError> {
+        Self::begin(!dormouse_sys::perf::is_filtered())
+    }
+
+    fn begin(with_file: bool) -> Result<Self, PublishError> {
+        // Not under the lock: these take the loader's lock, and that of text.
+        is_possible(visibility())?;
+        let awake = ContextPublishing::start()?;
+        let message = context::message();
+        let is_taken = published_by_others().map_err(PublishError::Mappings)?;
+        let mut published = PUBLISHED.lock().map_err(|_| PublishError::Reentrant)?;
+        if published.context.is_none() {
+            if is_taken {
+                return Err(PublishError::Taken);
+            }
+            published.context = Some(ContextMapping::publish(message.as_bytes(), with_file)?);
+            ContextPublishing::set_on(true);
+        }
+        published.holders += 1;
+        Ok(Self { process: identity::id(), _awake: awake })
+    }
+
+    /// Publishes to the end of the process.
+    pub fn keep(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Publishing {
+    fn drop(&mut self) {
+        if self.process != identity::id() {
+            return;
+        }
+        // A handler over a start or an end on this thread: the hook goes on with what is published.
+        let Ok(mut published) = PUBLISHED.lock() else { return };
+        published.holders = published.holders.saturating_sub(1);
+        if published.holders == 0 {
+            // A reader knows that there is nothing to read before pointers go.
+            published.context = None;
+            ContextPublishing::set_on(false);
+        }
+        // The lock is free before the key is patched.
+    }
+}
+
+fn is_possible(visibility: Visibility) -> Result<String, PublishError> {
+    match visibility {
+        Visibility::Visible(object) => Ok(object),
+        Visibility::Hidden(object) => Err(PublishError::Hidden { object }),
+        Visibility::Foreign(object) => Err(PublishError::Foreign { object }),
+        _ => Err(PublishError::Unsupported),
+    }
+}
+
+/// Whether the selector names the key behind which threads publish, which by itself does nothing.
+pub(crate) fn is_named(selector: &Selector, selected: &[KeyUse]) -> bool {
+    selected.iter().any(|used| used.key.name() == KEY_NAME && selector.names(used.key))
+}
+
+/// Whether groups are published, or can be.
+pub(crate) fn capability() -> Capability {
+    if PUBLISHED.try_lock().is_some_and(|published| published.context.is_some()) {
+        return Capability::ok(CHECK, "the current group of each thread is published (OTEP 4947)");
+    }
+    let taken = || published_by_others().is_ok_and(|taken| taken).then_some(PublishError::Taken);
+    match is_possible(visibility()).map_or_else(Err, |object| taken().map_or(Ok(object), Err)) {
+        Ok(object) => {
+            Capability::ok(CHECK, format!("not published; readers find `otel_thread_ctx_v1` in {object}"))
+        }
+        // Nobody misses anything yet. A start in vain says so itself.
+        Err(PublishError::Hidden { object }) => Capability::ok(
+            CHECK,
+            format!(
+                "not published, and readers would not find `otel_thread_ctx_v1` in {object}: put \
+                 println!(\"cargo:rustc-link-arg-bins=-Wl,--export-dynamic-symbol=otel_thread_ctx_v1\") into \
+                 the build.rs of the executable's package"
+            ),
+        ),
+        Err(why) => Capability::unavailable(CHECK, why.to_string()),
+    }
+}

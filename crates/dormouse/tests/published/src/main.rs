@@ -1,0 +1,5 @@
+//! The service as an executable.
+
+fn main() {
+    published_service::serve();
+}

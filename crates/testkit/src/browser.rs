@@ -1,0 +1,298 @@
+//! A headless Chromium, driven by its debugging protocol over a pair of pipes.
+//!
+//! `DORMOUSE_SCREENSHOTS=directory` keeps pictures of what is tested, for people to look at.
+
+use std::collections::VecDeque;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::Path;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use serde_json::{Value, json};
+
+use crate::{HANG, skip};
+
+/// One browser at a time: this machine may be small.
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// A browser with one page, until it is dropped.
+#[derive(Debug)]
+pub struct Browser {
+    child: Child,
+    requests: ChildStdin,
+    messages: Receiver<Value>,
+    events: VecDeque<Value>,
+    session: Option<String>,
+    number: u64,
+    profile: tempfile::TempDir,
+    _alone: MutexGuard<'static, ()>,
+}
+
+/// Keys that a browser itself acts on, by their numbers in the protocol.
+const CODES: [(&str, u32); 10] = [
+    ("Tab", 9),
+    ("Enter", 13),
+    ("Escape", 27),
+    (" ", 32),
+    ("End", 35),
+    ("Home", 36),
+    ("ArrowLeft", 37),
+    ("ArrowUp", 38),
+    ("ArrowRight", 39),
+    ("ArrowDown", 40),
+];
+
+fn installed() -> Option<&'static str> {
+    ["chromium", "chromium-browser", "google-chrome"].into_iter().find(|name| {
+        let said = Command::new(name).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+        said.is_ok_and(|status| status.success())
+    })
+}
+
+impl Browser {
+    /// A browser with an empty page; none, and a skip, where none is installed.
+    #[track_caller]
+    pub fn start() -> Option<Self> {
+        let Some(name) = installed() else {
+            skip("no Chromium is installed");
+            return None;
+        };
+        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let profile = tempfile::tempdir().unwrap();
+        // The protocol's pipes are descriptors 3 and 4.
+        let mut child = Command::new("sh")
+            .args(["-c", "exec \"$0\" \"$@\" 3<&0 4>&1 </dev/null >/dev/null 2>&1", name])
+            .args([
+                "--headless",
+                "--no-sandbox",
+                "--disable-gpu",
+                "--disable-dev-shm-usage",
+                "--no-first-run",
+            ])
+            .args(["--disable-background-networking", "--disable-component-update", "--disable-sync"])
+            .args(["--remote-debugging-pipe", "--window-size=1280,800"])
+            .arg(format!("--user-data-dir={}", profile.path().display()))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let requests = child.stdin.take().unwrap();
+        let answers = BufReader::new(child.stdout.take().unwrap());
+        let (send, messages) = channel();
+        std::thread::spawn(move || {
+            for message in answers.split(0).map_while(Result::ok) {
+                let _ = send.send(serde_json::from_slice(&message).unwrap());
+            }
+        });
+        let mut browser = Self {
+            child,
+            requests,
+            messages,
+            events: VecDeque::new(),
+            session: None,
+            number: 0,
+            profile,
+            _alone: alone,
+        };
+        let target = browser.ask("Target.createTarget", &json!({ "url": "about:blank" }))["targetId"].clone();
+        let attached = browser.ask("Target.attachToTarget", &json!({ "targetId": target, "flatten": true }));
+        browser.session = Some(attached["sessionId"].as_str().unwrap().to_owned());
+        for domain in ["Page", "Runtime", "Network", "Log"] {
+            browser.ask(&format!("{domain}.enable"), &json!({}));
+        }
+        Some(browser)
+    }
+
+    /// One request, and its answer.
+    pub fn ask(&mut self, method: &str, parameters: &Value) -> Value {
+        self.number += 1;
+        let mut request = json!({ "id": self.number, "method": method, "params": parameters });
+        if let Some(session) = &self.session {
+            request["sessionId"] = json!(session);
+        }
+        self.requests.write_all(format!("{request}\0").as_bytes()).unwrap();
+        loop {
+            let mut message = self.message(method);
+            if message["id"] == self.number {
+                assert!(message["error"].is_null(), "{method}: {}", message["error"]);
+                return message["result"].take();
+            }
+            self.events.push_back(message);
+        }
+    }
+
+    fn message(&mut self, wanted: &str) -> Value {
+        self.messages.recv_timeout(HANG).unwrap_or_else(|error| panic!("{wanted}: the browser: {error}"))
+    }
+
+    /// Opens a page anew, and waits until it has run its scripts.
+    pub fn open(&mut self, url: &str) {
+        self.events.clear();
+        // The same page with another hash would not be loaded anew.
+        for url in ["about:blank", url] {
+            self.ask("Page.navigate", &json!({ "url": url }));
+            self.until("Page.loadEventFired");
+        }
+    }
+
+    /// Waits until an expression in the page is true.
+    #[track_caller]
+    pub fn await_true(&mut self, expression: &str) {
+        let begun = Instant::now();
+        while self.value(expression) != true {
+            assert!(begun.elapsed() < HANG, "{expression}: {}", self.text("document.body.innerText"));
+            self.settle();
+        }
+    }
+
+    fn until(&mut self, method: &str) {
+        loop {
+            let at = self.events.iter().position(|event| event["method"] == method);
+            if let Some(at) = at {
+                self.events.remove(at);
+                return;
+            }
+            let event = self.message(method);
+            self.events.push_back(event);
+        }
+    }
+
+    /// The value of an expression in the page.
+    pub fn value(&mut self, expression: &str) -> Value {
+        let wanted = json!({ "expression": expression, "returnByValue": true, "awaitPromise": true });
+        let mut answer = self.ask("Runtime.evaluate", &wanted);
+        assert!(answer["exceptionDetails"].is_null(), "{expression}: {}", answer["exceptionDetails"]);
+        answer["result"]["value"].take()
+    }
+
+    /// The value of an expression that is text.
+    pub fn text(&mut self, expression: &str) -> String {
+        let value = self.value(expression);
+        value.as_str().unwrap_or_else(|| panic!("{expression}: {value}")).to_owned()
+    }
+
+    /// Presses a key as a hand does: where the focus is.
+    pub fn press(&mut self, key: &str) {
+        let text = match key {
+            "Enter" => "\r",
+            one if one.chars().count() == 1 => one,
+            _ => "",
+        };
+        let code = CODES.iter().find(|(name, _)| *name == key).map_or(0, |(_, code)| *code);
+        let mut down = json!({ "type": "keyDown", "key": key, "code": key, "windowsVirtualKeyCode": code });
+        if !text.is_empty() {
+            down["text"] = json!(text);
+        }
+        self.ask("Input.dispatchKeyEvent", &down);
+        self.ask("Input.dispatchKeyEvent", &json!({ "type": "keyUp", "key": key, "code": key }));
+    }
+
+    /// Types text where the focus is, letter by letter.
+    pub fn write(&mut self, text: &str) {
+        text.chars().for_each(|letter| self.press(letter.encode_utf8(&mut [0; 4])));
+    }
+
+    /// Moves the mouse to a point, and clicks there if asked to.
+    pub fn mouse(&mut self, x: f64, y: f64, click: bool) {
+        let event = |kind: &str, buttons: u32| {
+            json!({ "type": kind, "x": x, "y": y, "button": if kind == "mouseMoved" { "none" } else { "left" },
+                    "buttons": buttons, "clickCount": 1 })
+        };
+        self.ask("Input.dispatchMouseEvent", &event("mouseMoved", 0));
+        if click {
+            self.ask("Input.dispatchMouseEvent", &event("mousePressed", 1));
+            self.ask("Input.dispatchMouseEvent", &event("mouseReleased", 0));
+        }
+    }
+
+    /// Drags what lies at a point sideways.
+    pub fn drag(&mut self, x: f64, y: f64, by: f64) {
+        for (kind, x, buttons) in [
+            ("mousePressed", x, 1),
+            ("mouseMoved", x + by / 2.0, 1),
+            ("mouseMoved", x + by, 1),
+            ("mouseReleased", x + by, 0),
+        ] {
+            let event = json!({ "type": kind, "x": x, "y": y, "button": "left", "buttons": buttons, "clickCount": 1 });
+            self.ask("Input.dispatchMouseEvent", &event);
+        }
+    }
+
+    /// Gives the page another size, in pixels of the page, each of `scale` pixels of the screen.
+    pub fn size(&mut self, width: u32, height: u32, scale: f64, mobile: bool) {
+        let metrics =
+            json!({ "width": width, "height": height, "deviceScaleFactor": scale, "mobile": mobile });
+        self.ask("Emulation.setDeviceMetricsOverride", &metrics);
+        self.settle();
+    }
+
+    /// Prefers a scheme of colours: `light` or `dark`.
+    pub fn prefer(&mut self, scheme: &str) {
+        let features = json!([{ "name": "prefers-color-scheme", "value": scheme }]);
+        self.ask("Emulation.setEmulatedMedia", &json!({ "features": features }));
+        self.settle();
+    }
+
+    /// Waits until what was changed is on the screen.
+    pub fn settle(&mut self) {
+        let frame = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))";
+        self.value(&format!("{frame}.then(() => 0)"));
+    }
+
+    /// Requests that are not `ours` by their kind and address, errors and dialogs: things that
+    /// should not happen.
+    pub fn complaints(&mut self, ours: impl Fn(&str, &str) -> bool) -> Vec<String> {
+        // All that was before this answer has come.
+        self.settle();
+        let bad = |event: &Value| match event["method"].as_str()? {
+            "Network.requestWillBeSent" => {
+                let url = event["params"]["request"]["url"].as_str().unwrap_or_default();
+                let kind = event["params"]["type"].as_str().unwrap_or_default();
+                (!ours(kind, url) && url != "about:blank").then(|| format!("{kind}: {url}"))
+            }
+            "Runtime.exceptionThrown" | "Log.entryAdded" | "Page.javascriptDialogOpening" => {
+                Some(event.to_string())
+            }
+            _ => None,
+        };
+        self.events.iter().filter_map(bad).collect()
+    }
+
+    /// Saves a picture of the page where `DORMOUSE_SCREENSHOTS` says, for people to look at.
+    pub fn picture(&mut self, name: &str) {
+        let Some(directory) = std::env::var_os("DORMOUSE_SCREENSHOTS") else { return };
+        self.settle();
+        let picture = self.ask("Page.captureScreenshot", &json!({ "format": "png" }));
+        let file = std::fs::File::create(Path::new(&directory).join(format!("{name}.png"))).unwrap();
+        let mut decode = Command::new("base64").arg("-d").stdin(Stdio::piped()).stdout(file).spawn().unwrap();
+        decode.stdin.take().unwrap().write_all(picture["data"].as_str().unwrap().as_bytes()).unwrap();
+        assert!(decode.wait().unwrap().success());
+    }
+
+    /// The address of a file with this text, beside the browser's own files.
+    pub fn save(&self, page: &str) -> String {
+        let path = self.profile.path().join("page.html");
+        std::fs::write(&path, page).unwrap();
+        format!("file://{}", path.display())
+    }
+}
+
+impl Drop for Browser {
+    fn drop(&mut self) {
+        // A browser that is told to leave ends its children before its own directory goes.
+        let asked = self.requests.write_all(b"{\"id\":0,\"method\":\"Browser.close\"}\0");
+        let left = asked.is_ok()
+            && loop {
+                match self.messages.recv_timeout(HANG) {
+                    Ok(_) => {}
+                    Err(error) => break error == RecvTimeoutError::Disconnected,
+                }
+            };
+        if !left {
+            let _ = self.child.kill();
+        }
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,306 @@
+//! One of the last requests of each bucket, whole: its task, its latency, its end, and its trace.
+//!
+//! The rows of threads have the number of a task for each bucket, and no more, so that they stay
+//! small. Here a group has one entry for each bucket, which all threads share. So that they do not
+//! fight for its line, an entry stays for [`STAYS_NS`]: then a request that ends looks, and passes.
+//!
+//! A trace is of use if somebody has kept it, and of a hundred requests one may be. So an entry
+//! with a sampled trace makes way for a request without one only after [`TRACED_STAYS_NS`], when
+//! a scrape has seen it. A request that is the longest of its thread so far takes the entry at
+//! once.
+//!
+//! # Invariants
+//!
+//! 1. A thread that is about to write an entry finds it free, or passes: nobody waits.
+//! 2. An entry that is read was written by one thread, of one request.
+//!
+//! # Async-signal-safety
+//!
+//! A request may end in a handler. An entry that its thread is about to write is not free.
+//!
+//! # Safety
+//!
+//! The unsafe code makes references to mappings that stay.
+#![allow(unsafe_code)]
+
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+
+use dormouse_clock::{realtime_ns, ticks_to_ns};
+
+use crate::buckets::{self, BUCKETS};
+use crate::memory::{self, Zeroed};
+use crate::rows::{GROUPS, row_of};
+use crate::sequence::Sequence;
+use crate::trace_context::TraceContext;
+
+/// For so long an entry stays.
+const STAYS_NS: u64 = 10_000_000;
+
+/// For so long one with a trace stays, where requests without one end: a scrape comes each minute.
+const TRACED_STAYS_NS: u64 = 60_000_000_000;
+
+/// A request that stands for its bucket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Exemplar {
+    /// The bucket's place in [`Histogram::buckets`](crate::Histogram).
+    pub bucket: usize,
+    /// The request's task.
+    pub task: u64,
+    /// Its age at its end.
+    pub duration_ns: u64,
+    /// When that was, in nanoseconds since 1970.
+    pub unix_ns: u64,
+    /// Its trace, if that is known and sampled.
+    pub trace: Option<TraceContext>,
+}
+
+/// A line of the cache.
+#[derive(Debug)]
+#[repr(C, align(64))]
+struct Entry {
+    sequence: Sequence,
+    /// The request's end, as a stamp; 0: nobody has written it.
+    ends: AtomicU64,
+    unix_ns: AtomicU64,
+    duration_ns: AtomicU64,
+    task: AtomicU64,
+    trace: [AtomicU64; 3],
+}
+
+/// The entries of a group.
+#[derive(Debug)]
+#[repr(C)]
+struct Entries {
+    /// The buckets whose entries were written, by bits: a reader passes the others by.
+    used: [AtomicU64; BUCKETS.div_ceil(64)],
+    by_bucket: [Entry; BUCKETS],
+}
+
+// SAFETY: atomics alone, of which zero is a value.
+unsafe impl Zeroed for Entries {}
+
+/// In place of a row's entries: there was no memory for them.
+const NO_MEMORY: *mut Entries = ptr::dangling_mut();
+
+static ROWS: [AtomicPtr<Entries>; GROUPS] = [const { AtomicPtr::new(ptr::null_mut()) }; GROUPS];
+
+/// A request that has ended.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Ended {
+    pub(crate) task: u64,
+    pub(crate) group: u32,
+    /// In ticks.
+    pub(crate) lasted: u64,
+    /// A stamp.
+    pub(crate) ends: u64,
+    pub(crate) trace: Option<TraceContext>,
+    /// Whether its thread has counted no longer one.
+    pub(crate) is_longest: bool,
+}
+
+/// A request has ended.
+#[inline]
+pub(crate) fn ended(of: Ended) {
+    let row = &ROWS[row_of(of.group)];
+    match entries(row) {
+        Some(entries) => entries.take(of),
+        None if row.load(Ordering::Relaxed).is_null() => begin(row, of),
+        None => {}
+    }
+}
+
+/// The entries of a row, if it has some.
+#[inline]
+fn entries(row: &AtomicPtr<Entries>) -> Option<&'static Entries> {
+    // Acquire: pairs with the exchange in `put`.
+    let entries = row.load(Ordering::Acquire);
+    // SAFETY: neither null nor the sign of no memory: a mapping that stays.
+    (!entries.is_null() && entries != NO_MEMORY).then(|| unsafe { &*entries })
+}
+
+/// A group's first request.
+#[cold]
+fn begin(row: &AtomicPtr<Entries>, of: Ended) {
+    match memory::map::<Entries>(1) {
+        Some(made) => _ = memory::put(row, made),
+        // No request asks the kernel again.
+        None => {
+            let _put = row.compare_exchange(ptr::null_mut(), NO_MEMORY, Ordering::Relaxed, Ordering::Relaxed);
+        }
+    }
+    if let Some(entries) = entries(row) {
+        entries.take(of);
+    }
+}
+
+impl Entries {
+    #[inline]
+    fn take(&self, of: Ended) {
+        let bucket = buckets::place(ticks_to_ns(of.lasted));
+        if self.by_bucket[bucket].take(of) {
+            self.used[bucket / 64].fetch_or(1 << (bucket % 64), Ordering::Relaxed);
+        }
+    }
+
+    /// The buckets whose entries were written.
+    fn used(&self) -> impl Iterator<Item = usize> {
+        self.used.iter().enumerate().flat_map(|(at, word)| {
+            let word = word.load(Ordering::Relaxed);
+            (0..64).filter(move |bit| word >> bit & 1 != 0).map(move |bit| at * 64 + bit)
+        })
+    }
+}
+
+impl Entry {
+    /// Whether it is the entry's first.
+    #[inline]
+    fn take(&self, of: Ended) -> bool {
+        let trace = of.trace.filter(|trace| trace.is_sampled());
+        let ends = self.ends.load(Ordering::Relaxed);
+        if ends != 0 && !of.is_longest {
+            let is_traced = self.trace[..2].iter().any(|word| word.load(Ordering::Relaxed) != 0);
+            let stays_ns = if is_traced && trace.is_none() { TRACED_STAYS_NS } else { STAYS_NS };
+            if ticks_to_ns(of.ends.saturating_sub(ends)) < stays_ns {
+                return false;
+            }
+        }
+        self.write(of, trace);
+        ends == 0
+    }
+
+    #[cold]
+    fn write(&self, of: Ended, trace: Option<TraceContext>) {
+        let unix_ns = realtime_ns();
+        let words = trace.map_or([0; 3], TraceContext::words);
+        // Not written: another thread has just written a request of the same bucket.
+        let _written = self.sequence.try_write(|| {
+            self.ends.store(of.ends.max(1), Ordering::Relaxed);
+            self.unix_ns.store(unix_ns, Ordering::Relaxed);
+            self.duration_ns.store(ticks_to_ns(of.lasted), Ordering::Relaxed);
+            self.task.store(of.task, Ordering::Relaxed);
+            for (to, from) in self.trace.iter().zip(words) {
+                to.store(from, Ordering::Relaxed);
+            }
+        });
+    }
+
+    /// `None`: nobody has written it, or somebody is always about to.
+    fn read(&self, bucket: usize) -> Option<Exemplar> {
+        let load = |word: &AtomicU64| word.load(Ordering::Relaxed);
+        let read = || {
+            let exemplar = Exemplar {
+                bucket,
+                task: load(&self.task),
+                duration_ns: load(&self.duration_ns),
+                unix_ns: load(&self.unix_ns),
+                trace: TraceContext::from_words(self.trace.each_ref().map(load), true),
+            };
+            (load(&self.ends) != 0).then_some(exemplar)
+        };
+        let (exemplar, is_whole) = self.sequence.read(read);
+        exemplar.filter(|_| is_whole)
+    }
+}
+
+/// The requests that stand for the buckets of a group, in the order of buckets. Groups whose
+/// numbers are past the table's have none.
+///
+/// # Cost
+///
+/// A look at 64 bytes for each bucket that has held any. Nobody is stopped.
+pub fn exemplars(group: u32) -> Vec<Exemplar> {
+    let Some(entries) = ROWS.get(group as usize).and_then(entries) else { return Vec::new() };
+    entries.used().filter_map(|bucket| entries.by_bucket[bucket].read(bucket)).collect()
+}
+
+/// In a forked child: another thread of the parent may have been about to write.
+pub(crate) fn forget() {
+    // Looked at first: what is written to is copied.
+    for row in ROWS.iter().filter(|row| !row.load(Ordering::Relaxed).is_null()) {
+        row.store(ptr::null_mut(), Ordering::Relaxed);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+    use std::thread;
+
+    use dormouse_clock::{point, stamp};
+
+    use super::*;
+
+    fn request(group: u32, task: u64, trace: Option<TraceContext>) -> Ended {
+        let lasted = (point().hz / 1e3) as u64;
+        Ended { task, group, lasted, ends: stamp(), trace, is_longest: false }
+    }
+
+    fn traced(byte: u8) -> Option<TraceContext> {
+        TraceContext::new([byte; 16], [byte; 8])
+    }
+
+    fn only(group: u32) -> Exemplar {
+        match exemplars(group)[..] {
+            [only] => only,
+            ref all => panic!("{all:?}"),
+        }
+    }
+
+    #[test]
+    fn an_entry_stays_until_it_is_due() {
+        let ticks = |ns: u64| (ns as f64 * point().hz / 1e9) as u64;
+        let first = request(501, 1, None);
+        ended(first);
+        let seen = only(501);
+        assert_eq!((seen.task, seen.trace, seen.duration_ns / 100_000), (1, None, 10));
+        assert_eq!(seen.bucket, buckets::place(seen.duration_ns));
+        let at = |ns: u64, task, trace| Ended { ends: first.ends + ticks(ns), task, trace, ..first };
+        ended(at(STAYS_NS / 2, 3, traced(3)));
+        assert_eq!(only(501), seen, "the same at each look, to the nanosecond");
+        ended(at(STAYS_NS * 2, 5, traced(5)));
+        assert_eq!((only(501).task, only(501).trace), (5, traced(5)));
+        ended(at(TRACED_STAYS_NS / 2, 7, None));
+        let unsampled = traced(9).map(|trace| trace.sampled(false));
+        ended(at(TRACED_STAYS_NS / 2, 9, unsampled));
+        assert_eq!(only(501).task, 5, "a trace is kept for a scrape");
+        ended(Ended { is_longest: true, ..at(TRACED_STAYS_NS / 2, 11, unsampled) });
+        assert_eq!((only(501).task, only(501).trace), (11, None), "the longest comes at once");
+        ended(at(TRACED_STAYS_NS, 13, traced(13)));
+        ended(at(3 * TRACED_STAYS_NS, 15, None));
+        assert_eq!(only(501).task, 15);
+    }
+
+    #[test]
+    fn each_bucket_has_its_own() {
+        let hz = point().hz;
+        for (task, seconds) in [(1, 1e-6), (3, 1e-3), (5, 1.0)] {
+            ended(Ended { lasted: (hz * seconds) as u64, ..request(502, task, None) });
+        }
+        assert_eq!(exemplars(502).iter().map(|it| it.task).collect::<Vec<_>>(), [1, 3, 5]);
+        assert_eq!((exemplars(503), exemplars(u32::MAX)), (vec![], vec![]));
+    }
+
+    #[test]
+    fn an_entry_is_of_one_request() {
+        let stop = &AtomicBool::new(false);
+        thread::scope(|scope| {
+            for writer in 1..4_u8 {
+                scope.spawn(move || {
+                    while !stop.load(Ordering::Relaxed) {
+                        let of = request(504, writer.into(), traced(writer));
+                        ended(Ended { is_longest: true, ..of });
+                    }
+                });
+            }
+            let mut seen = 0;
+            while seen < 2_000 {
+                for it in exemplars(504) {
+                    assert_eq!(it.trace, traced(it.task as u8), "{it:?}");
+                    seen += 1;
+                }
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+    }
+}

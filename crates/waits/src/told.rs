@@ -1,0 +1,28 @@
+//! The largest sums that a reader has been told of each row.
+//!
+//! A look at waits that go on is wrong by less than it takes, so the next look could find less. For
+//! a counter that would be a beginning from zero, so no reader of the process is told less than an
+//! earlier one.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::rows::GROUPS;
+
+static TOLD: [[AtomicU64; 3]; GROUPS] = [const { [const { AtomicU64::new(0) }; 3] }; GROUPS];
+
+/// The sums of a row, or those that somebody was told before where they are larger.
+pub(crate) fn told(row: usize, sums: [u64; 3]) -> [u64; 3] {
+    let mut sums = sums;
+    for (sum, told) in sums.iter_mut().zip(TOLD.get(row).into_iter().flatten()) {
+        *sum = told.fetch_max(*sum, Ordering::Relaxed).max(*sum);
+    }
+    sums
+}
+
+/// In a forked child: sums begin at zero.
+pub(crate) fn forget() {
+    // Looked at first: what is written to is copied.
+    for told in TOLD.iter().flatten().filter(|told| told.load(Ordering::Relaxed) != 0) {
+        told.store(0, Ordering::Relaxed);
+    }
+}
