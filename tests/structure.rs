@@ -61,6 +61,7 @@ const PLAN: [(&str, &[&str]); 17] = [
             "dormouse-sys",
             "dormouse-breakpoints",
             "dormouse-maps",
+            "dormouse-metrics",
             "dormouse-profile",
             "dormouse-teaparty",
             "dormouse-timeline",

@@ -66,7 +66,11 @@ impl Service {
         change: impl FnOnce(&mut Command),
     ) -> std::io::Result<Service> {
         let mut command = Command::new(program);
-        command.args(["teaparty", "--exit-with-parent", "--workers", "2"]);
+        // A tea house that is a program of its own has no subcommands.
+        if !Path::new(program).ends_with("dormouse-teaparty") {
+            command.arg("teaparty");
+        }
+        command.args(["--exit-with-parent", "--workers", "2"]);
         for variable in RUNTIME_VARIABLES {
             command.env_remove(variable);
         }
@@ -96,8 +100,13 @@ impl Service {
         self.pid().to_string()
     }
 
+    /// The directory below which its socket is.
+    pub(crate) fn runtime(&self) -> &Path {
+        self.runtime.path()
+    }
+
     pub(crate) fn socket(&self) -> PathBuf {
-        self.runtime.path().join(format!("dormouse/{}.sock", self.pid()))
+        self.runtime().join(format!("dormouse/{}.sock", self.pid()))
     }
 
     /// Sends it a signal.
@@ -109,6 +118,11 @@ impl Service {
     pub(crate) fn kill(&mut self) {
         self.child.kill().expect("a service to kill");
         self.child.wait().expect("the end of the service");
+    }
+
+    /// Gives its directory to the next service, which outlives it.
+    pub(crate) fn take_runtime(&mut self) -> TempDir {
+        std::mem::replace(&mut self.runtime, tempfile::tempdir().expect("a temporary directory"))
     }
 
     /// A connection of our own to its agent, greeted.

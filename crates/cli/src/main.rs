@@ -8,6 +8,7 @@
 #![deny(unsafe_code)]
 
 mod args;
+mod audience;
 mod bytes;
 mod child;
 mod client;
@@ -20,6 +21,8 @@ mod output;
 mod prologues;
 mod render;
 mod sample;
+#[cfg(feature = "serve")]
+mod serve;
 mod signals;
 mod stream;
 mod target;
@@ -31,7 +34,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory as _, Parser as _};
 
 use crate::cmd::Cli;
-use crate::exit::{Exit, Report};
+use crate::exit::Exit;
 use crate::output::Context;
 
 /// The tea house of `demo` runs in this program, too.
@@ -78,17 +81,7 @@ fn not_understood(error: &clap::Error) -> Exit {
             Exit::Ok
         }
         _ if json => {
-            let text = error.render().to_string();
-            let message = text.strip_prefix("error: ").unwrap_or(&text);
-            let message = message.split("\n\nUsage:").next().unwrap_or(message).trim_end();
-            let report = Report {
-                exit: Exit::Usage,
-                message: message.to_owned(),
-                near: Vec::new(),
-                hint: None,
-                has_hung_up: false,
-            };
-            output::tell(&report, true);
+            output::tell(&cmd::misread(error), true);
             Exit::Usage
         }
         _ => {

@@ -16,6 +16,7 @@ use clap::ColorChoice as Color;
 use clap::builder::styling::{AnsiColor, Style};
 use serde::Serialize;
 
+use crate::audience;
 use crate::exit::{Exit, Failure, Outcome, Report};
 use crate::text::{self, Clean, list};
 
@@ -83,6 +84,19 @@ impl Context {
         Context { json, patience, out, place: "standard output".into() }
     }
 
+    /// For somebody elsewhere, who reads JSON.
+    #[cfg(feature = "serve")]
+    pub(crate) fn elsewhere(out: impl Write + 'static, patience: Duration) -> Context {
+        let out = BufWriter::new(Box::new(out) as Box<dyn Write>);
+        Context { json: true, patience, out, place: "the client".into() }
+    }
+
+    /// Writes bytes, as they are.
+    #[cfg(feature = "serve")]
+    pub(crate) fn bytes(&mut self, bytes: &[u8]) -> Outcome<()> {
+        self.out.write_all(bytes).map_err(|error| self.failure(&error))
+    }
+
     /// Has the data go to a file instead of standard output.
     pub(crate) fn write_to(&mut self, path: &Path) -> Outcome<()> {
         let file = File::create(path)
@@ -137,6 +151,10 @@ impl Context {
 
 /// A message to the person, beside the data; whether anybody reads it is not this run's concern.
 pub(crate) fn say(text: impl fmt::Display) {
+    if audience::is_elsewhere() {
+        audience::say(&anstream::adapter::strip_str(&text.to_string()).to_string());
+        return;
+    }
     let _ = writeln!(AutoStream::auto(io::stderr().lock()), "{text}");
 }
 
@@ -144,9 +162,7 @@ pub(crate) fn say(text: impl fmt::Display) {
 pub(crate) fn tell(report: &Report, json: bool) {
     let near = list(&report.near, 8);
     if json {
-        let error = ErrorText { kind: report.exit.word(), exit: report.exit.code(), report };
-        let document = Document { schema: SCHEMA, body: &ErrorBody { error } };
-        say(text::json(&document).unwrap_or_else(|error| error.to_string()));
+        say(error_document(report));
         return;
     }
     say(format_args!("{BAD}error:{BAD:#} {}", Clean(&report.message)));
@@ -158,6 +174,17 @@ pub(crate) fn tell(report: &Report, json: bool) {
     }
 }
 
+/// A report as JSON.
+pub(crate) fn error_document(report: &Report) -> String {
+    let error = ErrorText { kind: report.exit.word(), exit: report.exit.code(), report };
+    as_document(&ErrorBody { error })
+}
+
+/// One JSON document, with its schema version in front.
+pub(crate) fn as_document<T: Serialize>(body: &T) -> String {
+    text::json(&Document { schema: SCHEMA, body }).unwrap_or_else(|error| error.to_string())
+}
+
 /// Whether both ends of the conversation with a person are a terminal that can be drawn on.
 pub(crate) fn is_interactive() -> bool {
     io::stdin().is_terminal() && is_drawable(&io::stdout())
@@ -165,7 +192,7 @@ pub(crate) fn is_interactive() -> bool {
 
 /// Whether a stream is a terminal that can be drawn on.
 pub(crate) fn is_drawable(stream: &impl io::IsTerminal) -> bool {
-    stream.is_terminal() && !is_dumb()
+    stream.is_terminal() && !is_dumb() && !audience::is_elsewhere()
 }
 
 /// Whether the terminal can do no more than print.

@@ -3,6 +3,8 @@
 //! A handler writes a byte into a socket pair, so a wait for the service, for time and for the
 //! person at the keyboard is one `poll`. A second signal does not wait for anything: it ends the
 //! process at once, which helps when the first came while a write to a full pipe was stuck.
+//!
+//! On a thread that works for somebody elsewhere ([`audience`]) they are what ends that work.
 
 use std::io::{self, Read as _};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -15,6 +17,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 
+use crate::audience;
 use crate::exit::{Failure, Outcome};
 
 /// Signals that arrived and were not yet looked at.
@@ -41,6 +44,10 @@ impl Signals {
 
     fn of(signals: &[i32], ends_at_second: bool) -> Outcome<Signals> {
         let catch = || {
+            // A client elsewhere asked for this, and its end is the end of this.
+            if let Some(pipe) = audience::end() {
+                return Ok(Signals { pipe: pipe? });
+            }
             let (pipe, writer) = UnixStream::pair()?;
             pipe.set_nonblocking(true)?;
             writer.set_nonblocking(true)?;

@@ -10,9 +10,9 @@
  *             fprintf(stderr, "%s\n", error.message);
  *
  * A reader finds the thread-local otel_thread_ctx_v1 among the dynamic symbols of libdormouse.so. A program that is
- * linked with libdormouse.a shows it by -Wl,--export-dynamic-symbol=otel_thread_ctx_v1, which pkg-config says for
- * dormouse-static; a static program must be position-independent (-static-pie). DORMOUSE_PUBLISH=1 publishes from
- * dormouse_init on.
+ * linked with libdormouse.a shows it by -Wl,--export-dynamic-symbol=otel_thread_ctx_v1. A program without shared
+ * libraries cannot, and must not be linked so: glibc ends a -static-pie with it at its start. DORMOUSE_PUBLISH=1
+ * publishes from dormouse_init on.
  *
  * Where another library has published a context of the process, or a thread-local of that name, nothing is published.
  *

@@ -14,6 +14,7 @@ use rustix::system::sysinfo;
 use serde::Serialize;
 
 use crate::args::help;
+use crate::audience;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{BAD, Context, DIM, GOOD, HEAD};
 use crate::render::table::Table;
@@ -48,6 +49,8 @@ impl FromStr for Wanted {
 
     fn from_str(text: &str) -> Result<Wanted, String> {
         match text {
+            // Of a server, nobody's.
+            "-" if audience::is_elsewhere() => Err("there is no standard input here".into()),
             "-" => Ok(Wanted::Stdin),
             _ => address(text).map(Wanted::Addr),
         }

@@ -15,6 +15,8 @@ mod profile;
 mod ps;
 mod record;
 mod reset;
+#[cfg(feature = "serve")]
+mod serve;
 mod slots;
 mod stat;
 mod tasks;
@@ -27,7 +29,7 @@ use clap::builder::styling::{AnsiColor, Styles};
 use clap::{CommandFactory as _, Parser, Subcommand};
 
 use crate::args::Common;
-use crate::exit::Outcome;
+use crate::exit::{Exit, Outcome, Report};
 use crate::output::Context;
 
 const STYLES: Styles = Styles::styled()
@@ -58,6 +60,7 @@ Examples:
   dormouse triggers teaparty --add 'request>500ms'  a file of what led to it
   dormouse watch teaparty TALLY --for 1m  who writes a variable, from which line and group
   dormouse maps 1234 55d0c0a01234        function, line and mapping of an address of any process
+  dormouse serve                         all services of this host, over HTTP: metrics, profiles
   dormouse demo                          all of it, on a service of its own
 
 A TARGET is a process id or a process name. A GLOB is a list as in 'db.*,!db.noisy'.
@@ -100,6 +103,8 @@ pub(crate) enum Command {
     Slots(slots::Args),
     Maps(maps::Args),
     Doctor(doctor::Args),
+    #[cfg(feature = "serve")]
+    Serve(serve::Args),
     #[cfg(feature = "demo")]
     Demo(demo::Args),
     #[cfg(feature = "bench")]
@@ -131,6 +136,8 @@ pub(crate) fn run(command: Command, context: &mut Context) -> Outcome {
         Command::Slots(args) => slots::run(&args, context),
         Command::Maps(args) => maps::run(&args, context),
         Command::Doctor(args) => doctor::run(&args, context),
+        #[cfg(feature = "serve")]
+        Command::Serve(args) => serve::run(&args, profile::encoded, context),
         #[cfg(feature = "demo")]
         Command::Demo(args) => demo::run(&args, context),
         #[cfg(feature = "bench")]
@@ -138,6 +145,20 @@ pub(crate) fn run(command: Command, context: &mut Context) -> Outcome {
         Command::Generate(args) => generate::run(&args, Cli::command(), context),
         #[cfg(feature = "demo")]
         Command::Teaparty(args) => demo::teaparty(&args, context),
+    }
+}
+
+/// Why a command line says nothing that this command knows.
+pub(crate) fn misread(error: &clap::Error) -> Report {
+    let text = error.render().to_string();
+    let message = text.strip_prefix("error: ").unwrap_or(&text);
+    let message = message.split("\n\nUsage:").next().unwrap_or(message).trim_end();
+    Report {
+        exit: Exit::Usage,
+        message: message.to_owned(),
+        near: Vec::new(),
+        hint: None,
+        has_hung_up: false,
     }
 }
 

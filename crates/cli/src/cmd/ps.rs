@@ -7,11 +7,11 @@ use std::thread;
 use std::time::Duration;
 
 use dormouse::wire::Hello;
-use serde::Serialize;
 
 use crate::client::Client;
 use crate::exit::{Exit, Failure, Outcome, Report};
 use crate::output::{Context, FAIR, HEAD, say};
+use crate::render::processes::{Listing, Refused, Row};
 use crate::render::table::Table;
 use crate::target::{Finder, Found};
 use crate::text::clean;
@@ -19,28 +19,6 @@ use crate::text::clean;
 /// List the processes with dormouse in them
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {}
-
-#[derive(Serialize)]
-struct Listing<'a> {
-    processes: Vec<Row<'a>>,
-}
-
-#[derive(Serialize)]
-struct Row<'a> {
-    pid: u32,
-    name: &'a str,
-    uid: u32,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    agent: Option<&'a Hello>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    refused: Option<Refused<'a>>,
-}
-
-#[derive(Serialize)]
-struct Refused<'a> {
-    kind: &'static str,
-    message: &'a str,
-}
 
 pub(crate) fn run(_: &Args, context: &mut Context) -> Outcome {
     let finder = Finder::new();
@@ -54,10 +32,7 @@ pub(crate) fn run(_: &Args, context: &mut Context) -> Outcome {
                 name: answer.as_ref().map_or(found.process.name(), |hello| &hello.name),
                 uid: found.process.uid,
                 agent: answer.as_ref().ok(),
-                refused: answer
-                    .as_ref()
-                    .err()
-                    .map(|report| Refused { kind: report.exit.word(), message: &report.message }),
+                refused: answer.as_ref().err().map(Refused::of),
             })
             .collect();
         context.document(&Listing { processes })?;

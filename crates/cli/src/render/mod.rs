@@ -3,6 +3,7 @@
 pub(crate) mod column;
 pub(crate) mod hits;
 pub(crate) mod leases;
+pub(crate) mod processes;
 pub(crate) mod profile;
 pub(crate) mod row;
 pub(crate) mod table;

@@ -15,8 +15,8 @@
 //! |---|---|
 //! | shared library of Rust (`cdylib`, `dylib`) | always: `EXPORT` |
 //! | `libdormouse.so` | always: `capi/dormouse.map` |
-//! | executable, position-independent, static or not | if linked with [`SYMBOL`]'s option |
-//! | static executable at a fixed place | never: it has no dynamic symbols |
+//! | executable | if linked with [`SYMBOL`]'s option |
+//! | executable without shared libraries | never: it has no dynamic symbols, or cannot start with it |
 //!
 //! # References
 //!

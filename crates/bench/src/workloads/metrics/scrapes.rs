@@ -36,6 +36,8 @@ const MANY_PROCESSES: usize = 100;
 const FEW_GROUPS: usize = 10;
 /// Longer than a look is shared: each sample is of a new one.
 const APART: Duration = Duration::from_millis(1100);
+/// Scrapes before all services must have answered.
+const TRIES: usize = 20;
 
 /// Adds the rows.
 pub(super) fn rows(bench: &mut Bench) {
@@ -97,11 +99,16 @@ fn begin(processes: usize, groups: usize) -> Result<(Services, Server), Failure>
     command()?;
     let services = Services::start(processes, groups)?;
     let server = Server::start(services.pids())?;
-    let (_, body) = server.scrape("")?;
-    let text = String::from_utf8_lossy(&body);
-    let told = text.lines().filter(|line| line.starts_with("dormouse_requests_total{")).count();
-    if told == processes * groups {
-        return Ok((services, server));
+    let mut told = 0;
+    // A busy machine may take longer than a scrape waits for a service.
+    for _ in 0..TRIES {
+        let (_, body) = server.scrape("")?;
+        let text = String::from_utf8_lossy(&body);
+        told = text.lines().filter(|line| line.starts_with("dormouse_requests_total{")).count();
+        if told == processes * groups {
+            return Ok((services, server));
+        }
+        std::thread::sleep(APART);
     }
     Err(Failure::wrong(format!("{told} of {} groups are told", processes * groups)))
 }

@@ -192,6 +192,22 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
     }
 }
 
+/// Takes a profile until its time is over or Ctrl-C, and gives it in some form.
+#[cfg(feature = "serve")]
+pub(crate) fn encoded(
+    (target, wish): (&Target, &ProfileWish),
+    (length, patience): (Duration, Duration),
+    encode: fn(&Profile, &Symbols) -> Vec<u8>,
+) -> Outcome<Vec<u8>> {
+    let Taken { mut profiled, failure, .. } = of_target(target, wish, length, patience)?;
+    let who = profiled.who.clone();
+    let (profile, symbols) = profiled.named().ok_or_else(|| {
+        let none = || Failure::failed(format!("{who} has ended before the profile was read once"));
+        failure.unwrap_or_else(none)
+    })?;
+    Ok(encode(profile, &symbols))
+}
+
 /// A profile to show.
 struct Shown<'a> {
     args: &'a Args,

@@ -1,0 +1,72 @@
+//! `dormouse serve`: the command line of the server in [`crate::serve`], and the verbs that it
+//! serves.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::Parser as _;
+
+use super::{Cli, misread};
+use crate::exit::{Failure, Outcome};
+use crate::output::Context;
+use crate::sample::events::Wish;
+use crate::serve::{self, Settings, TakeProfile, Verbs};
+use crate::target::Target;
+
+/// Serve metrics, profiles, every reading verb and a page over HTTP, for all services of this host
+///
+/// The services count while this runs, and switch back by themselves when it ends. All but the page
+/// without data needs the token, which a file holds that its user alone can read:
+/// `Authorization: Bearer TOKEN`, or TOKEN as the password of any user. Nobody else comes in from
+/// other machines unless --listen says so.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Only these processes, by id or name; without any all that have dormouse in them
+    #[arg(value_name = "TARGET", value_parser = process)]
+    targets: Vec<Target>,
+    /// Where to listen
+    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:9464")]
+    listen: SocketAddr,
+    /// Take the token from this file; if it is not there, it is written, and stays
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+    /// Answer /metrics without the token
+    #[arg(long)]
+    public_metrics: bool,
+    /// Events that groups are to count beside CPU time, as `dormouse list` has them
+    #[arg(short, long = "event", value_name = "EVENTS", default_value = "task-clock")]
+    events: Wish,
+    /// Take no times of tasks, which cost the services a little of each poll
+    #[arg(long)]
+    no_waits: bool,
+    /// Answer to this name, too, as a proxy or a cluster may call this machine
+    #[arg(long, value_name = "NAME")]
+    allow_host: Vec<String>,
+}
+
+fn process(text: &str) -> Result<Target, String> {
+    match text.parse()? {
+        Target::File(_) => Err("it is a file: name a process or give its id".into()),
+        target => Ok(target),
+    }
+}
+
+/// Serves; `profile` takes profiles.
+pub(crate) fn run(args: &Args, profile: TakeProfile, context: &mut Context) -> Outcome {
+    let settings = Settings {
+        targets: args.targets.clone(),
+        listen: args.listen,
+        token_file: args.token_file.clone(),
+        public_metrics: args.public_metrics,
+        events: args.events.clone(),
+        waits: !args.no_waits,
+        names: args.allow_host.iter().map(|name| name.to_ascii_lowercase()).collect(),
+    };
+    serve::run(settings, Verbs { run: verb, profile }, context)
+}
+
+/// Runs a verb, whose command line was put together from a request.
+fn verb(line: &[String], context: &mut Context) -> Outcome {
+    let cli = Cli::try_parse_from(line).map_err(|error| Failure::Said(Box::new(misread(&error))))?;
+    super::run(cli.command, context).and_then(|exit| context.flush().map(|()| exit))
+}

@@ -1,0 +1,38 @@
+//! Processes with dormouse in them, as JSON.
+
+use dormouse::wire::Hello;
+use serde::Serialize;
+
+use crate::exit::Report;
+
+/// A list of them.
+#[derive(Serialize)]
+pub(crate) struct Listing<'a> {
+    pub(crate) processes: Vec<Row<'a>>,
+}
+
+/// One of them, and what its agent says of itself.
+#[derive(Serialize)]
+pub(crate) struct Row<'a> {
+    pub(crate) pid: u32,
+    pub(crate) name: &'a str,
+    pub(crate) uid: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) agent: Option<&'a Hello>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) refused: Option<Refused<'a>>,
+}
+
+/// Why an agent says nothing.
+#[derive(Serialize)]
+pub(crate) struct Refused<'a> {
+    pub(crate) kind: &'static str,
+    pub(crate) message: &'a str,
+}
+
+impl<'a> Refused<'a> {
+    /// For that reason.
+    pub(crate) fn of(report: &'a Report) -> Refused<'a> {
+        Refused { kind: report.exit.word(), message: &report.message }
+    }
+}

@@ -1,0 +1,128 @@
+//! Answers: documents, and refusals in the form that `--json` gives them.
+
+use axum::body::Body;
+use axum::http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::Response;
+use serde::Serialize;
+
+use crate::exit::{Exit, Failure, Report};
+use crate::output::{as_document, error_document};
+
+/// JSON.
+pub(super) const JSON: HeaderValue = HeaderValue::from_static("application/json");
+
+/// Server-sent events.
+pub(super) const EVENTS: HeaderValue = HeaderValue::from_static("text/event-stream");
+
+/// Text for people.
+const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
+
+#[derive(Serialize)]
+struct RefusalBody<'a> {
+    error: RefusalText<'a>,
+}
+
+#[derive(Serialize)]
+struct RefusalText<'a> {
+    kind: &'static str,
+    message: &'a str,
+}
+
+/// Bytes of some type.
+pub(super) fn bytes(kind: HeaderValue, body: impl Into<Body>) -> Response {
+    let mut response = Response::new(body.into());
+    response.headers_mut().insert(CONTENT_TYPE, kind);
+    response
+}
+
+/// A document, with its schema version in front.
+pub(super) fn document<T: Serialize>(body: &T) -> Response {
+    bytes(JSON, as_document(body) + "\n")
+}
+
+/// A line of text.
+pub(super) fn text(line: &'static str) -> Response {
+    bytes(TEXT, line)
+}
+
+/// Why a request is not answered, where no verb says it.
+pub(super) fn refusal(status: StatusCode, kind: &'static str, message: &str) -> Response {
+    let mut response = document(&RefusalBody { error: RefusalText { kind, message } });
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    if [StatusCode::TOO_MANY_REQUESTS, StatusCode::SERVICE_UNAVAILABLE].contains(&status) {
+        headers.insert(RETRY_AFTER, HeaderValue::from_static("5"));
+    }
+    response
+}
+
+/// That the request says nothing that is known.
+pub(super) fn bad(message: &str) -> Response {
+    refusal(StatusCode::BAD_REQUEST, "usage", message)
+}
+
+/// That as much is going on as may.
+pub(super) fn busy(what: &str) -> Response {
+    refusal(StatusCode::SERVICE_UNAVAILABLE, "busy", what)
+}
+
+/// That the address is of nothing.
+pub(super) fn nothing() -> Response {
+    refusal(StatusCode::NOT_FOUND, "not-found", "nothing is at this address")
+}
+
+/// That the address is not for that method.
+pub(super) fn wrong_method(allowed: &'static str) -> Response {
+    let message = format!("this address is for {allowed}");
+    let mut response = refusal(StatusCode::METHOD_NOT_ALLOWED, "method-not-allowed", &message);
+    response.headers_mut().insert(ALLOW, HeaderValue::from_static(allowed));
+    response
+}
+
+/// That the token is missing or wrong. A browser asks its user for a password where `asks` says so.
+pub(super) fn unauthorized(asks: bool) -> Response {
+    let message = "the token is missing or wrong: send it as Authorization: Bearer, or as the \
+                   password of Basic";
+    let mut response = refusal(StatusCode::UNAUTHORIZED, "unauthorized", message);
+    let how = if asks { "Basic realm=\"dormouse\", charset=\"UTF-8\"" } else { "Bearer realm=\"dormouse\"" };
+    response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static(how));
+    response
+}
+
+/// The failure of a verb.
+pub(super) fn failed(failure: &Failure) -> Response {
+    match failure {
+        Failure::Said(report) => report_of(report),
+        Failure::StdoutClosed => refusal(StatusCode::BAD_GATEWAY, "failed", "it was ended"),
+    }
+}
+
+/// The report of a verb.
+pub(super) fn report_of(report: &Report) -> Response {
+    let mut response = bytes(JSON, error_document(report) + "\n");
+    *response.status_mut() = match report.exit {
+        Exit::Usage => StatusCode::BAD_REQUEST,
+        Exit::NoTarget => StatusCode::NOT_FOUND,
+        Exit::Denied => StatusCode::FORBIDDEN,
+        Exit::Unsupported => StatusCode::NOT_IMPLEMENTED,
+        _ => StatusCode::BAD_GATEWAY,
+    };
+    response
+}
+
+/// Headers of every answer: nobody keeps it, frames it, or takes it for another type than it says.
+pub(super) fn seal(response: &mut Response) {
+    let headers = response.headers_mut();
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    for (name, value) in [
+        ("x-content-type-options", "nosniff"),
+        ("x-frame-options", "DENY"),
+        ("referrer-policy", "no-referrer"),
+        ("cross-origin-resource-policy", "same-origin"),
+    ] {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
+    let policy = HeaderValue::from_static("default-src 'none'; frame-ancestors 'none'");
+    headers.entry("content-security-policy").or_insert(policy);
+}

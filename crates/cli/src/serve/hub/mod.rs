@@ -1,0 +1,212 @@
+//! The services of this host, and the last look at each.
+//!
+//! Each has a *seat*: a thread with a conversation of its own ([`seat`]), so a service that is
+//! stopped holds up nobody but its own thread. A look is taken when somebody wants one and the last
+//! is old; all who want one meanwhile share it. Nobody looks: no look is taken, and the services
+//! count on, so that their counters have no holes.
+//!
+//! Services come and go: [`Hub::refresh`] reads the kernel's list, about once a second at most.
+
+mod seat;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::exit::{Exit, Failure, Outcome, Report};
+use crate::sample::events::Wish;
+use crate::target::{Finder, Found, Target, describe};
+
+pub(super) use seat::{Look, Seat, Standing};
+
+/// The list of services is read at most so often, and at least so often.
+const SCAN: Duration = Duration::from_secs(1);
+const IDLE_SCAN: Duration = Duration::from_secs(3);
+
+/// A look that is younger than this is shared: a little less than a second, so that who looks once
+/// a second gets a new one each time.
+const FRESH: Duration = Duration::from_millis(900);
+
+/// How long a look is waited for. After that the service is not there, for now.
+pub(super) const WITHIN: Duration = Duration::from_secs(1);
+
+/// The most services; each takes a thread and a connection.
+const MOST: usize = 1024;
+
+/// A process, and the number of its start, so that no later process is taken for it.
+type Identity = (u32, u64);
+
+/// The services.
+#[derive(Debug, Clone)]
+pub(super) struct Hub {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    targets: Vec<Target>,
+    events: Wish,
+    waits: bool,
+    seats: Mutex<BTreeMap<Identity, Arc<Seat>>>,
+    /// When the list was read last; held while it is being read.
+    scanned: tokio::sync::Mutex<Option<Instant>>,
+}
+
+/// A service, and the look at it: `None` if it does not answer.
+#[derive(Debug, Clone)]
+pub(super) struct Sight {
+    pub(super) seat: Arc<Seat>,
+    pub(super) look: Option<Arc<Look>>,
+}
+
+impl Hub {
+    /// Of these services; without any of all. Their groups count these events; times of tasks are
+    /// taken if `waits` says so.
+    pub(super) fn new(targets: Vec<Target>, events: Wish, waits: bool) -> Hub {
+        let (seats, scanned) = Default::default();
+        Hub { inner: Arc::new(Inner { targets, events, waits, seats, scanned }) }
+    }
+
+    /// Reads the list of services again and again, for as long as the server runs.
+    pub(super) async fn keep(self) {
+        loop {
+            // That there is no list is told to who asks.
+            let _ = self.refresh(IDLE_SCAN).await;
+            tokio::time::sleep(IDLE_SCAN).await;
+        }
+    }
+
+    /// Reads the list of services if it is older than that.
+    async fn refresh(&self, age: Duration) -> Outcome<()> {
+        let mut scanned = self.inner.scanned.lock().await;
+        if scanned.is_some_and(|at| at.elapsed() < age) {
+            return Ok(());
+        }
+        let found = tokio::task::spawn_blocking(|| Finder::new().all()).await;
+        let found =
+            found.map_err(|error| Failure::failed(format!("cannot look for services: {error}")))??;
+        self.take(found);
+        *scanned = Some(Instant::now());
+        Ok(())
+    }
+
+    /// Seats who came, and lets go who left.
+    fn take(&self, found: Vec<Found>) {
+        let me = std::process::id();
+        let wanted = found.into_iter().filter(|found| found.process.pid != me && self.is_wanted(found));
+        let mut here: BTreeMap<Identity, Found> =
+            wanted.map(|found| ((found.process.pid, found.process.start_ticks), found)).collect();
+        let mut seats = self.inner.seats.lock().unwrap_or_else(PoisonError::into_inner);
+        seats.retain(|identity, seat| here.remove(identity).is_some() && !seat.has_ended());
+        for (identity, found) in here {
+            if seats.len() < MOST
+                && let Ok(seat) = Seat::start(found, self.inner.events.clone(), self.inner.waits)
+            {
+                seats.insert(identity, seat);
+            }
+        }
+    }
+
+    fn is_wanted(&self, found: &Found) -> bool {
+        let process = &found.process;
+        let is_meant = |target: &Target| match target {
+            Target::Pid(pid) => *pid == process.pid,
+            Target::Name(name) => process.is_named(name),
+            Target::Exact(pid, start) => (*pid, *start) == (process.pid, process.start_ticks),
+            Target::File(_) => false,
+        };
+        self.inner.targets.is_empty() || self.inner.targets.iter().any(is_meant)
+    }
+
+    fn seats(&self) -> Vec<Arc<Seat>> {
+        let seats = self.inner.seats.lock().unwrap_or_else(PoisonError::into_inner);
+        seats.values().filter(|seat| !seat.has_ended()).cloned().collect()
+    }
+
+    /// All services, by process id. Those that came just now have said who they are, or that they
+    /// do not answer.
+    pub(super) async fn services(&self) -> Outcome<Vec<Arc<Seat>>> {
+        self.refresh(SCAN).await?;
+        let seats = self.seats();
+        let all = seats.iter().map(|seat| {
+            let seat = Arc::clone(seat);
+            tokio::spawn(async move { seat.introduced(WITHIN).await })
+        });
+        for introduced in all.collect::<Vec<_>>() {
+            let _ = introduced.await;
+        }
+        Ok(seats.into_iter().filter(|seat| !seat.has_ended()).collect())
+    }
+
+    /// All services with a look that is less than a second old, in a second at most.
+    pub(super) async fn looks(&self) -> Outcome<Vec<Sight>> {
+        self.refresh(SCAN).await?;
+        let asked = self.seats().into_iter().map(|seat| {
+            tokio::spawn(async move {
+                let look = seat.look(FRESH, WITHIN).await;
+                Sight { seat, look }
+            })
+        });
+        let mut sights = Vec::new();
+        // All have begun before the first is waited for.
+        for sight in asked.collect::<Vec<_>>() {
+            sights.extend(sight.await);
+        }
+        sights.retain(|sight| !sight.seat.has_ended());
+        Ok(sights)
+    }
+
+    /// A look at one service.
+    pub(super) async fn look(&self, seat: &Arc<Seat>) -> Option<Arc<Look>> {
+        seat.look(FRESH, WITHIN).await
+    }
+
+    /// The service of that id or name.
+    pub(super) async fn find(&self, name: &str) -> Outcome<Arc<Seat>> {
+        let mut found = self.named(name);
+        if found.is_empty() {
+            // It may have come since.
+            self.refresh(Duration::from_millis(50)).await?;
+            found = self.named(name);
+        }
+        one_of(found, || format!("no service here is {name:?}"))
+    }
+
+    /// The only service.
+    pub(super) async fn only(&self) -> Outcome<Arc<Seat>> {
+        self.refresh(SCAN).await?;
+        one_of(self.seats(), || "no process with dormouse in it is here".into())
+    }
+
+    fn named(&self, name: &str) -> Vec<Arc<Seat>> {
+        let seats = self.seats().into_iter();
+        match name.parse() {
+            Ok(Target::Pid(pid)) => seats.filter(|seat| seat.process().pid == pid).collect(),
+            _ => seats.filter(|seat| seat.process().is_named(name)).collect(),
+        }
+    }
+}
+
+fn one_of(mut found: Vec<Arc<Seat>>, none: impl FnOnce() -> String) -> Outcome<Arc<Seat>> {
+    let list: Vec<String> = found.iter().take(8).map(|seat| describe(seat.process())).collect();
+    match (found.len(), found.pop()) {
+        (1, Some(seat)) => Ok(seat),
+        (0, _) => Err(Failure::new(Exit::NoTarget, none()).hint("/api/processes lists the services")),
+        (n, _) => Err(Failure::new(Exit::Usage, format!("{n} services are meant: {}", list.join(", ")))
+            .hint("give the id of the one that is meant: pid=…")),
+    }
+}
+
+/// The report of a failure that has one.
+pub(super) fn report_of(failure: Failure) -> Report {
+    match failure {
+        Failure::Said(report) => *report,
+        Failure::StdoutClosed => Report {
+            exit: Exit::Failed,
+            message: "it was closed".into(),
+            near: Vec::new(),
+            hint: None,
+            has_hung_up: true,
+        },
+    }
+}

@@ -1,0 +1,323 @@
+//! One service: a thread that talks to its agent, and the last look that it took.
+//!
+//! | standing | a look is wanted | the thread |
+//! |---|---|---|
+//! | coming: nobody has heard of it yet | waits for it | connects, has the service count, looks |
+//! | answers | looks | waits for the next wish |
+//! | refused | connects again, if that was not tried just now | waits for the next wish |
+//! | ended | there is none | is gone |
+//!
+//! The thread waits for an answer for as long as the service may be stopped; who wants the look
+//! waits a second from when it was asked for. So a stopped service costs a second once, keeps its
+//! counts, and is there again as soon as it goes on.
+
+use std::io;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use axum::body::Bytes;
+use dormouse::metrics::Origin;
+use dormouse::wire::{Hello, Op, Stat, WaitsWish};
+use tokio::sync::watch;
+
+use super::report_of;
+use crate::client::{Client, waits};
+use crate::exit::{Exit, Failure, Outcome, Report};
+use crate::sample::events::Wish;
+use crate::target::{Finder, Found, Process, Target};
+
+/// How long the thread waits for an answer: a service may be stopped for long.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+/// How soon a service that refused is asked again.
+const AGAIN: Duration = Duration::from_secs(5);
+
+/// How often the thread sees whether anybody is left to look.
+const CHECK: Duration = Duration::from_secs(10);
+
+/// The stack of the thread: it reads JSON, and nothing else.
+const STACK: usize = 512 * 1024;
+
+/// The words of a service about itself at some moment.
+#[derive(Debug)]
+pub(in crate::serve) struct Look {
+    pub(in crate::serve) hello: Arc<Hello>,
+    pub(in crate::serve) stat: Stat,
+    pub(in crate::serve) at: Instant,
+    /// The same moment, since 1970.
+    pub(in crate::serve) unix_ms: u64,
+    /// All of it as an event, and what has changed since the look before: made once for all who
+    /// read.
+    pub(in crate::serve) whole: OnceLock<Bytes>,
+    pub(in crate::serve) news: OnceLock<(Instant, Bytes)>,
+}
+
+/// How a service stands.
+#[derive(Debug, Clone)]
+pub(in crate::serve) enum Standing {
+    Coming,
+    Answers(Arc<Hello>),
+    Refused(Arc<Report>),
+    Ended,
+}
+
+#[derive(Debug, Clone)]
+struct State {
+    standing: Standing,
+    look: Option<Arc<Look>>,
+    /// When it refused.
+    refused: Option<Instant>,
+}
+
+/// A service.
+#[derive(Debug)]
+pub(in crate::serve) struct Seat {
+    process: Process,
+    state: watch::Sender<State>,
+    wishes: SyncSender<()>,
+    /// Its name for metrics: not made anew in each conversation, since the beginning of a counter
+    /// must not move.
+    origin: Mutex<Option<Arc<Origin>>>,
+    /// Since when a look is wanted that has not come.
+    wanted: Mutex<Option<Instant>>,
+}
+
+impl Seat {
+    /// Begins to talk to a service.
+    pub(super) fn start(found: Found, events: Wish, waits: bool) -> io::Result<Arc<Seat>> {
+        let (wishes, wished) = sync_channel(1);
+        let state = State { standing: Standing::Coming, look: None, refused: None };
+        let seat = Arc::new(Seat {
+            process: found.process.clone(),
+            state: watch::Sender::new(state),
+            wishes,
+            origin: Mutex::new(None),
+            // The first look is taken unasked.
+            wanted: Mutex::new(Some(Instant::now())),
+        });
+        let talk = Talk { seat: Arc::downgrade(&seat), found, events, waits, wished };
+        thread::Builder::new().name("serve-seat".into()).stack_size(STACK).spawn(move || talk.run())?;
+        Ok(seat)
+    }
+
+    pub(in crate::serve) fn process(&self) -> &Process {
+        &self.process
+    }
+
+    /// As a verb's target: this process, and no later one of its number.
+    pub(in crate::serve) fn target(&self) -> String {
+        format!("{}@{}", self.process.pid, self.process.start_ticks)
+    }
+
+    /// Its name for metrics, once it has said who it is.
+    pub(in crate::serve) fn origin(&self) -> Option<Arc<Origin>> {
+        self.origin.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Learns its name. A process may become another program.
+    fn name(&self, hello: &Hello) {
+        let mut origin = self.origin.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_same = |origin: &Arc<Origin>| origin.name == hello.name && origin.version == hello.version;
+        if !origin.as_ref().is_some_and(is_same) {
+            *origin = Some(Arc::new(Origin { pid: self.process.pid, ..Origin::of(hello) }));
+        }
+    }
+
+    pub(in crate::serve) fn standing(&self) -> Standing {
+        self.state.borrow().standing.clone()
+    }
+
+    pub(in crate::serve) fn has_ended(&self) -> bool {
+        matches!(self.state.borrow().standing, Standing::Ended)
+    }
+
+    /// For how long a look has been waited for in vain.
+    pub(in crate::serve) fn silent_for(&self) -> Option<Duration> {
+        self.wanted().as_ref().map(Instant::elapsed)
+    }
+
+    /// Waits until it has said who it is, or has refused to; so long from its coming.
+    pub(super) async fn introduced(&self, within: Duration) {
+        let mut states = self.state.subscribe();
+        let since = self.wanted().unwrap_or_else(Instant::now);
+        let has_come = states.wait_for(|state| !matches!(state.standing, Standing::Coming));
+        let _ = tokio::time::timeout_at((since + within).into(), has_come).await;
+    }
+
+    /// A look of that age at most; `None` if none has come in time, counted from when somebody
+    /// wanted it first.
+    pub(super) async fn look(&self, age: Duration, within: Duration) -> Option<Arc<Look>> {
+        let mut states = self.state.subscribe();
+        let asked = Instant::now();
+        let mut since = None;
+        loop {
+            {
+                let state = states.borrow_and_update();
+                let is_young = |look: &&Arc<Look>| look.at >= asked || asked - look.at < age;
+                if let Some(look) = state.look.as_ref().filter(is_young) {
+                    return Some(Arc::clone(look));
+                }
+                match state.standing {
+                    Standing::Ended => return None,
+                    Standing::Refused(_) if since.is_some() => return None,
+                    Standing::Refused(_) if state.refused.is_some_and(|at| at.elapsed() < AGAIN) => {
+                        return None;
+                    }
+                    _ => {}
+                }
+            }
+            let since = *since.get_or_insert_with(|| self.want());
+            let changed = tokio::time::timeout_at((since + within).into(), states.changed()).await;
+            if !matches!(changed, Ok(Ok(()))) {
+                return None;
+            }
+        }
+    }
+
+    /// Wants a look, and says since when somebody has.
+    fn want(&self) -> Instant {
+        let mut wanted = self.wanted();
+        let since = *wanted.get_or_insert_with(Instant::now);
+        // Full: the thread has not yet seen an earlier wish.
+        let _ = self.wishes.try_send(());
+        since
+    }
+
+    fn wanted(&self) -> std::sync::MutexGuard<'_, Option<Instant>> {
+        self.wanted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn stand(&self, standing: Standing) {
+        let is_refusal = matches!(standing, Standing::Refused(_));
+        if is_refusal || matches!(standing, Standing::Ended) {
+            *self.wanted() = None;
+        }
+        self.state.send_modify(|state| {
+            state.refused = is_refusal.then(Instant::now);
+            state.standing = standing;
+        });
+    }
+
+    fn show(&self, look: Look) {
+        *self.wanted() = None;
+        self.state.send_modify(|state| state.look = Some(Arc::new(look)));
+    }
+}
+
+/// The thread's part.
+struct Talk {
+    seat: std::sync::Weak<Seat>,
+    found: Found,
+    events: Wish,
+    waits: bool,
+    wished: Receiver<()>,
+}
+
+impl Talk {
+    fn run(self) {
+        let finder = Finder::new();
+        while self.converse(&finder) {}
+    }
+
+    /// Talks until the conversation ends; false: nobody is left to talk to, or for.
+    fn converse(&self, finder: &Finder) -> bool {
+        let begun = self.begin(finder);
+        let Some(seat) = self.seat.upgrade() else { return false };
+        let mut failure = match begun {
+            Ok((mut client, hello)) => {
+                seat.name(&hello);
+                seat.stand(Standing::Answers(Arc::clone(&hello)));
+                drop(seat);
+                match self.look_on(&mut client, &hello) {
+                    Some(failure) => failure,
+                    None => return false,
+                }
+            }
+            Err(failure) => failure,
+        };
+        let Some(seat) = self.seat.upgrade() else { return false };
+        if !self.is_there(finder) {
+            seat.stand(Standing::Ended);
+            return false;
+        }
+        if let Failure::Said(report) = &mut failure
+            && report.exit == Exit::NoTarget
+        {
+            seat.stand(Standing::Ended);
+            return false;
+        }
+        seat.stand(Standing::Refused(Arc::new(report_of(failure))));
+        drop(seat);
+        self.next_wish()
+    }
+
+    fn begin(&self, finder: &Finder) -> Outcome<(Client, Arc<Hello>)> {
+        let (mut client, hello) = Client::reach(finder, &self.found, PATIENCE)?;
+        let counted = self.events.ask(&mut client, &hello).map(drop);
+        counted.or_else(|failure| match failure {
+            // It does not know one of them.
+            Failure::Said(report) if report.exit == Exit::Usage => {
+                Wish::default().ask(&mut client, &hello).map(drop)
+            }
+            failure => Err(failure),
+        })?;
+        if self.waits {
+            // Not every service can, and the rest is worth having.
+            let wish = WaitsWish { exemplars: true, ..WaitsWish::default() };
+            let begun = waits::begin(&mut client, &hello, wish);
+            begun.map(drop).or_else(|failure| match failure {
+                Failure::Said(report) if !report.has_hung_up => Ok(()),
+                failure => Err(failure),
+            })?;
+        }
+        Ok((client, Arc::new(hello)))
+    }
+
+    /// Looks as often as somebody wishes; a failure ends it, `None`: nobody is left.
+    fn look_on(&self, client: &mut Client, hello: &Arc<Hello>) -> Option<Failure> {
+        loop {
+            match client.call::<Stat>(Op::Stat) {
+                Ok(stat) => {
+                    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+                    let (hello, unix_ms) = (Arc::clone(hello), now.as_millis() as u64);
+                    self.seat.upgrade()?.show(Look {
+                        hello,
+                        stat,
+                        at: Instant::now(),
+                        unix_ms,
+                        whole: OnceLock::new(),
+                        news: OnceLock::new(),
+                    });
+                }
+                Err(failure) => return Some(failure),
+            }
+            if !self.next_wish() {
+                return None;
+            }
+        }
+    }
+
+    /// Waits until somebody wants a look; false: nobody will.
+    fn next_wish(&self) -> bool {
+        loop {
+            match self.wished.recv_timeout(CHECK) {
+                Ok(()) => return true,
+                Err(RecvTimeoutError::Timeout) => {
+                    if self.seat.strong_count() == 0 {
+                        return false;
+                    }
+                }
+                Err(RecvTimeoutError::Disconnected) => return false,
+            }
+        }
+    }
+
+    /// Whether the process that was found is still there.
+    fn is_there(&self, finder: &Finder) -> bool {
+        let process = &self.found.process;
+        let now = finder.process(&Target::Pid(process.pid));
+        now.is_ok_and(|now| now.start_ticks == process.start_ticks)
+    }
+}

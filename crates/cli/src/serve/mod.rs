@@ -1,0 +1,226 @@
+//! The server of `dormouse serve`: what agents say, over HTTP.
+//!
+//! | part | does |
+//! |---|---|
+//! | [`connections`] | accepts, and bounds what a connection may take |
+//! | [`guard`], [`token`] | who may ask |
+//! | [`routes`] | which address is what |
+//! | [`hub`] | the services, one conversation each, and the last look at each |
+//! | [`metrics`] | a scrape of all of them |
+//! | [`push`] | the same for a collector that does not scrape |
+//! | [`live`] | one of them, once a second |
+//! | [`served`], [`verb`] | reading verbs, as they are at a terminal |
+//! | [`switch`] | what changes something, for a time |
+//! | [`pprof`] | profiles |
+//! | [`page`] | all of it, for people |
+//!
+//! # Threads
+//!
+//! Two serve connections and never wait for a service. Each service has one that does, each verb
+//! that runs has one, and the list of services is read on another. Pushes have one.
+
+#![allow(clippy::result_large_err, reason = "an answer that says why there is none is still an answer")]
+
+mod answers;
+mod connections;
+mod flow;
+mod guard;
+mod hub;
+mod live;
+mod metrics;
+mod packed;
+mod page;
+mod pprof;
+mod push;
+mod routes;
+mod served;
+mod switch;
+mod token;
+mod verb;
+
+use std::io::{self, IsTerminal as _};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use dormouse::wire::ProfileWish;
+use dormouse_profile::{Profile, Symbols};
+use rustix::process::{Resource, getrlimit, setrlimit};
+use serde::Serialize;
+use tokio::net::TcpListener;
+use tokio::runtime::{Builder, Runtime};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+
+use crate::exit::{Exit, Failure, Outcome};
+use crate::output::{Context, FAIR, say};
+use crate::sample::events::Wish;
+use crate::target::Target;
+use guard::Guard;
+use hub::Hub;
+use live::Gallery;
+use routes::{App, Front};
+use served::Stage;
+use switch::Me;
+use token::Token;
+
+/// How long answers may take to end once the server ends.
+const ENDING: Duration = Duration::from_secs(1);
+
+/// The command line.
+#[derive(Debug)]
+pub(crate) struct Settings {
+    /// These services; none: all.
+    pub(crate) targets: Vec<Target>,
+    pub(crate) listen: SocketAddr,
+    pub(crate) token_file: Option<PathBuf>,
+    pub(crate) public_metrics: bool,
+    /// The events that groups count.
+    pub(crate) events: Wish,
+    /// Whether times of tasks are taken.
+    pub(crate) waits: bool,
+    /// Names that this machine is called by, in small letters.
+    pub(crate) names: Vec<String>,
+}
+
+/// Takes a profile of a process for so long, with so much patience, and gives it in a form.
+pub(crate) type TakeProfile =
+    fn((&Target, &ProfileWish), (Duration, Duration), fn(&Profile, &Symbols) -> Vec<u8>) -> Outcome<Vec<u8>>;
+
+/// The subcommands, which lie above this.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Verbs {
+    /// Runs a command line.
+    pub(crate) run: fn(&[String], &mut Context) -> Outcome,
+    pub(crate) profile: TakeProfile,
+}
+
+#[derive(Serialize)]
+#[serde(tag = "type", rename_all = "kebab-case")]
+enum Event<'a> {
+    Start { pid: u32, url: &'a str, token_file: String },
+}
+
+/// Serves until a signal.
+pub(crate) fn run(settings: Settings, verbs: Verbs, context: &mut Context) -> Outcome {
+    let runtime = Builder::new_multi_thread()
+        .worker_threads(2)
+        .thread_name("serve")
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::failed(format!("cannot start threads: {error}")))?;
+    let result = serve(&runtime, settings, verbs, context);
+    // Work that still runs ends with the process, and so do its leases.
+    runtime.shutdown_background();
+    result
+}
+
+fn serve(runtime: &Runtime, settings: Settings, verbs: Verbs, context: &mut Context) -> Outcome {
+    raise_descriptors();
+    let cannot = |error: io::Error| cannot_listen(settings.listen, &error);
+    let listener = runtime.block_on(TcpListener::bind(settings.listen)).map_err(cannot)?;
+    let address = listener.local_addr().map_err(cannot)?;
+    let token = match &settings.token_file {
+        Some(path) => Token::of_file(path)?,
+        None => Token::of_port(address.port())?,
+    };
+    announce(address, &token, context)?;
+    let Settings { targets, public_metrics, events, waits, names, .. } = settings;
+    let app = Arc::new(App {
+        guard: Guard { token, names, public_metrics },
+        front: Front::new()?,
+        hub: Hub::new(targets, events, waits),
+        stage: Stage::new(),
+        gallery: Gallery::new(),
+        me: Me::new(),
+        verbs,
+    });
+    let pusher = push::start(&app.hub, runtime.handle());
+    let served = runtime.block_on(async {
+        tokio::spawn(app.hub.clone().keep());
+        let (end, ended) = watch::channel(false);
+        let accepting = tokio::spawn(connections::accept(listener, routes::all(&app), ended));
+        let caught = signalled().await;
+        let _ = end.send(true);
+        // A stream has no end of its own: it breaks off.
+        let _ = tokio::time::timeout(ENDING, accepting).await;
+        caught
+    });
+    app.guard.token.remove();
+    if let Some(pusher) = pusher {
+        pusher.close();
+    }
+    served.map(|()| Exit::Ok)
+}
+
+/// Waits for a signal that asks to end.
+async fn signalled() -> Outcome<()> {
+    let cannot = |error: io::Error| Failure::failed(format!("cannot catch signals: {error}"));
+    let mut signals = Vec::new();
+    // Of `nohup`, the end of the terminal is not the end.
+    let hangup = (!is_hangup_ignored()).then(SignalKind::hangup);
+    for kind in [SignalKind::interrupt(), SignalKind::terminate()].into_iter().chain(hangup) {
+        signals.push(signal(kind).map_err(cannot)?);
+    }
+    std::future::poll_fn(|cx| {
+        let came = signals.iter_mut().any(|signal| signal.poll_recv(cx).is_ready());
+        if came { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
+    })
+    .await;
+    Ok(())
+}
+
+fn is_hangup_ignored() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    ignored.unwrap_or(0) & 1 != 0
+}
+
+/// Each service, connection and verb takes descriptors: as many as this process may have.
+fn raise_descriptors() {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    // With less, less is served.
+    let _ = setrlimit(Resource::Nofile, limit);
+}
+
+/// Says where the server is, and where the token; the token itself to a terminal alone.
+fn announce(address: SocketAddr, token: &Token, context: &mut Context) -> Outcome<()> {
+    let host = if address.ip().is_unspecified() { "localhost".into() } else { url_host(address) };
+    let url = format!("http://{host}:{}/", address.port());
+    let (pid, path) = (std::process::id(), token.path().display().to_string());
+    if context.json {
+        context.document(&Event::Start { pid, url: &url, token_file: path })?;
+        context.flush()?;
+    } else if io::stderr().is_terminal() {
+        say(format_args!("{url}#token={}", token.secret()));
+        say(format_args!("the token is in {path}; Ctrl-C ends it"));
+    } else {
+        say(format_args!("listening on {url}, token in {path}"));
+    }
+    if !address.ip().is_loopback() {
+        let others = "others can reach this, and the token comes over the network as it is";
+        say(format_args!("{FAIR}warning:{FAIR:#} {others}: put a proxy with TLS before it"));
+    }
+    Ok(())
+}
+
+fn url_host(address: SocketAddr) -> String {
+    match address {
+        SocketAddr::V4(address) => address.ip().to_string(),
+        SocketAddr::V6(address) => format!("[{}]", address.ip()),
+    }
+}
+
+fn cannot_listen(address: SocketAddr, error: &io::Error) -> Failure {
+    let failure = Failure::failed(format!("cannot listen on {address}: {error}"));
+    match error.kind() {
+        io::ErrorKind::AddrInUse => failure.hint("--listen names another address, as in 127.0.0.1:0"),
+        io::ErrorKind::PermissionDenied => {
+            failure.hint("--listen names another address: ports below 1024 are root's")
+        }
+        _ => failure.hint("--listen names an address of this machine"),
+    }
+}

@@ -1,0 +1,216 @@
+'use strict';
+// The tasks of a process: what each does, since when, and where it waits. To look costs the service more
+// than its groups do: for a second of each five it takes the place of each wait.
+
+const STATES = { awaiting: 'awaiting', runnable: 'runnable', polled: 'in a poll' };
+
+class TasksView {
+  constructor(panel, pid) {
+    Object.assign(this, { pid, tasks: [], places: new Map() });
+    this.filter = filterBox('Filter tasks', route.now.find, (find) => {
+      route.change({ find });
+      this.draw();
+    });
+    this.group = choice('Group', [['', 'all groups']], '', (group) => {
+      route.change({ group });
+      this.draw();
+    });
+    this.state = choice(
+      'State',
+      [['', 'any state'], ...Object.entries(STATES)],
+      route.now.state || '',
+      (state) => {
+        route.change({ state });
+        this.draw();
+      },
+    );
+    this.pause = button('Pause', () => this.toggle(), { 'aria-pressed': false, title: 'Pause (Space)' });
+    this.told = make(
+      'p.facts',
+      { role: 'status' },
+      'Times and places of all tasks are taken for a second …',
+    );
+    this.grid = new Grid({
+      label: 'Tasks',
+      sort: 'for',
+      key: (row) => row.task,
+      empty: 'No task.',
+      onsort: (sort) => route.change({ sort }),
+      tip: (row, column) =>
+        column === 'place' &&
+        this.frames(row).map(
+          ({ function: name, file, line }) =>
+            name + (file ? `  ${file.split('/').slice(-2).join('/')}:${line}` : ''),
+        ),
+      columns: [
+        {
+          id: 'task',
+          label: 'Task',
+          width: '84px',
+          narrowWidth: '64px',
+          number: true,
+          narrow: true,
+          value: (row) => row.task,
+          text: (row) => String(row.task),
+        },
+        {
+          id: 'group',
+          label: 'Group',
+          width: 'minmax(120px, 1fr)',
+          narrow: true,
+          value: (row) => row.group,
+          text: (row) => clean(row.group || 'in no group'),
+        },
+        {
+          id: 'state',
+          label: 'State',
+          width: '92px',
+          narrowWidth: '76px',
+          narrow: true,
+          value: (row) => row.state,
+          fill: (cell, row) => {
+            setText(cell, STATES[row.state] || clean(row.state));
+            cell.dataset.state = row.state;
+          },
+        },
+        {
+          id: 'for',
+          label: 'For',
+          title: 'Time in this state',
+          width: '88px',
+          narrowWidth: '72px',
+          number: true,
+          narrow: true,
+          value: (row) => row.for_ns,
+          text: (row) => time(row.for_ns),
+        },
+        {
+          id: 'age',
+          label: 'Age',
+          width: '88px',
+          number: true,
+          roomy: true,
+          value: (row) => row.age_ns ?? Infinity,
+          text: (row) => (row.age_ns === null ? '> ' + time(row.for_ns) : time(row.age_ns)),
+        },
+        {
+          id: 'busy',
+          label: 'Busy',
+          title: 'Time in polls',
+          width: '88px',
+          number: true,
+          value: (row) => row.poll_ns,
+          text: (row) => time(row.poll_ns),
+        },
+        {
+          id: 'polls',
+          label: 'Polls',
+          width: '72px',
+          number: true,
+          roomy: true,
+          value: (row) => row.polls,
+          text: (row) => whole(row.polls),
+        },
+        {
+          id: 'wakes',
+          label: 'Wakes',
+          width: '72px',
+          number: true,
+          roomy: true,
+          value: (row) => row.wakes,
+          text: (row) => whole(row.wakes),
+        },
+        {
+          id: 'place',
+          label: 'Waits at',
+          width: 'minmax(150px, 2fr)',
+          value: (row) => row.place,
+          text: (row) => row.place,
+        },
+      ],
+    });
+    if (route.now.sort) this.grid.setSort(route.now.sort);
+    panel.append(
+      make('div.bar', {}, this.filter, this.group, this.state, this.pause),
+      this.told,
+      this.grid.element,
+    );
+    this.grid.answered = false;
+    this.draw();
+    this.poll = new Poll(
+      5000,
+      () => processPath(pid, 'tasks'),
+      (answer) => this.take(answer),
+      (error) => page.complain(error),
+    );
+  }
+
+  frames(row) {
+    return (row.places || []).flatMap((place) => this.places.get(place) || []);
+  }
+
+  // The place where a task waits, in words.
+  place(row) {
+    const frames = this.frames(row);
+    if (!frames.length) return row.state !== 'awaiting' ? '' : row.has_waker ? NO : 'nothing can wake it';
+    return placeOf(frames);
+  }
+
+  take(answer) {
+    page.complain(null);
+    this.grid.answered = true;
+    if (this.paused) return;
+    this.places = new Map((answer.places || []).map(({ place, frames }) => [place, frames]));
+    this.tasks = answer.tasks;
+    for (const row of this.tasks) row.place = this.place(row);
+    const unlisted = (answer.unlisted || []).reduce((sum, one) => sum + one.tasks, 0);
+    const rest = `; ${whole(unlisted)} began before times were taken and have not been polled since`;
+    const known = `${plural(answer.known, 'task')} known; times and places were taken for a second`;
+    setText(this.told, known + (unlisted ? rest : '') + '.');
+    const groups = [...new Set(this.tasks.map(({ group }) => group))].sort();
+    const wanted = route.now.group || '';
+    if (wanted && !groups.includes(wanted)) groups.push(wanted);
+    const list = groups.join('\n');
+    if (list !== this.list) {
+      this.list = list;
+      this.group.replaceChildren(
+        ...[['', 'all groups'], ...groups.map((group) => [group, group || 'in no group'])].map(
+          ([key, text]) => make('option', { value: key }, clean(text)),
+        ),
+      );
+      this.group.value = wanted;
+    }
+    this.draw();
+  }
+
+  draw() {
+    const { find, group, state } = { find: '', ...route.now };
+    const low = find.toLowerCase();
+    this.grid.show(
+      this.tasks.filter(
+        (row) =>
+          (!group || row.group === group) &&
+          (!state || row.state === state) &&
+          (!low || `${row.task} ${row.group} ${row.place}`.toLowerCase().includes(low)),
+      ),
+    );
+  }
+
+  toggle() {
+    this.paused = this.poll.paused = !this.paused;
+    this.pause.setAttribute('aria-pressed', Boolean(this.paused));
+    setText(this.pause, this.paused ? 'Go on' : 'Pause');
+    if (!this.paused) this.poll.run();
+  }
+
+  onKey({ key }) {
+    if (key !== ' ') return false;
+    this.toggle();
+    return true;
+  }
+
+  close() {
+    this.poll.close();
+    this.grid.close();
+  }
+}

@@ -1,0 +1,126 @@
+//! A collector's answer to a push: the points that it has refused, and why.
+//!
+//! `ExportMetricsServiceResponse` is one message in one message, so this reads just that. A
+//! collector that sends something else has still taken the push: the status says so.
+//!
+//! # References
+//!
+//! opentelemetry-proto, `collector/metrics/v1/metrics_service.proto`; the protobuf encoding guide.
+
+/// A push that was taken in part, or with a warning.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct PartialSuccess {
+    /// Points that were refused.
+    pub(super) rejected: u64,
+    /// The reason, or the warning.
+    pub(super) message: String,
+}
+
+/// The remark in an answer that takes a push; none as a rule.
+pub(super) fn partial_success(answer: &[u8]) -> Option<PartialSuccess> {
+    let partial = fields(answer)?.into_iter().rev().find_map(|(number, value)| match value {
+        Field::Bytes(bytes) if number == 1 => Some(bytes),
+        _ => None,
+    })?;
+    let mut found = PartialSuccess { rejected: 0, message: String::new() };
+    for (number, value) in fields(partial)? {
+        match (number, value) {
+            // A number with a sign, of which nobody sends a negative one.
+            (1, Field::Number(rejected)) => found.rejected = u64::try_from(rejected as i64).unwrap_or(0),
+            (2, Field::Bytes(text)) => found.message = String::from_utf8_lossy(text).into_owned(),
+            _ => {}
+        }
+    }
+    (found.rejected > 0 || !found.message.is_empty()).then_some(found)
+}
+
+enum Field<'a> {
+    Number(u64),
+    Bytes(&'a [u8]),
+    /// Of a size that is known, and of no interest.
+    Fixed,
+}
+
+/// The fields of a message, as long as it is one.
+fn fields(mut message: &[u8]) -> Option<Vec<(u64, Field<'_>)>> {
+    let mut all = Vec::new();
+    while !message.is_empty() {
+        let tag = varint(&mut message)?;
+        let value = match tag & 7 {
+            0 => Field::Number(varint(&mut message)?),
+            1 => take(&mut message, 8).map(|_| Field::Fixed)?,
+            2 => {
+                let length = varint(&mut message)?;
+                Field::Bytes(take(&mut message, usize::try_from(length).ok()?)?)
+            }
+            5 => take(&mut message, 4).map(|_| Field::Fixed)?,
+            _ => return None,
+        };
+        all.push((tag >> 3, value));
+    }
+    Some(all)
+}
+
+fn take<'a>(message: &mut &'a [u8], length: usize) -> Option<&'a [u8]> {
+    let (taken, rest) = message.split_at_checked(length)?;
+    *message = rest;
+    Some(taken)
+}
+
+fn varint(message: &mut &[u8]) -> Option<u64> {
+    let mut value = 0;
+    for shift in (0..64).step_by(7) {
+        let byte = take(message, 1)?[0];
+        value |= u64::from(byte & 0x7f) << shift;
+        if byte < 0x80 {
+            return Some(value);
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use opentelemetry_proto::tonic::collector::metrics::v1::{
+        ExportMetricsPartialSuccess, ExportMetricsServiceResponse,
+    };
+    use prost::Message as _;
+
+    use super::{PartialSuccess, partial_success};
+
+    fn answer(partial_success: Option<ExportMetricsPartialSuccess>) -> Vec<u8> {
+        ExportMetricsServiceResponse { partial_success }.encode_to_vec()
+    }
+
+    #[test]
+    fn refused_points_and_warnings_are_found() {
+        for (rejected, message) in [(3, "too old"), (0, "use less"), (300, "")] {
+            let sent = ExportMetricsPartialSuccess {
+                rejected_data_points: rejected as i64,
+                error_message: message.to_owned(),
+            };
+            let wanted = PartialSuccess { rejected, message: message.to_owned() };
+            assert_eq!(partial_success(&answer(Some(sent))), Some(wanted));
+        }
+    }
+
+    #[test]
+    fn a_full_success_says_nothing() {
+        let negative = ExportMetricsPartialSuccess { rejected_data_points: -1, error_message: String::new() };
+        assert_eq!(partial_success(&answer(Some(negative))), None);
+        assert_eq!(partial_success(&answer(None)), None);
+        assert_eq!(partial_success(&answer(Some(ExportMetricsPartialSuccess::default()))), None);
+    }
+
+    #[test]
+    fn any_bytes_are_an_answer() {
+        let sent = ExportMetricsPartialSuccess { rejected_data_points: 3, error_message: "too old".into() };
+        let whole = answer(Some(sent));
+        for length in 1..whole.len() {
+            assert_eq!(partial_success(&whole[..length]), None, "{length} bytes");
+        }
+        for junk in [&b"{}"[..], b"<html>", &[0xff; 40], &[0x0a, 0xff, 0xff, 0xff, 0xff, 0x7f], &[0x0f]] {
+            assert_eq!(partial_success(junk), None, "{junk:?}");
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! Pushes to a collector that answers as a test likes.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::mpsc::{self, Receiver};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use dormouse_testkit::{HANG, eventually};
+
+use super::Pusher;
+use super::answer::PartialSuccess;
+use super::post::{NotTaken, Pauses, Post};
+use super::settings::PushSettings;
+
+/// Pauses that no test waits for.
+const SHORT: Pauses = Pauses { first: Duration::from_millis(1), most: Duration::from_millis(2) };
+const TAKEN: &str = "200 OK\r\nContent-Length: 0";
+const BUSY: &str = "503 Service Unavailable\r\nContent-Length: 0";
+
+/// A request as the collector got it.
+struct Got {
+    head: String,
+    body: Vec<u8>,
+}
+
+impl Got {
+    fn header(&self, name: &str) -> Option<&str> {
+        let mut lines = self.head.lines().filter_map(|line| line.split_once(':'));
+        lines.find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value.trim())
+    }
+}
+
+/// A collector that gives these answers, one to a connection, and the last of them for ever.
+fn collector(answers: &'static [&'static str]) -> (PushSettings, Receiver<Got>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let settings = settings(listener.local_addr().unwrap());
+    let (sender, got) = mpsc::channel();
+    std::thread::spawn(move || {
+        for (connection, stream) in listener.incoming().enumerate() {
+            let answer = answers[connection.min(answers.len() - 1)];
+            if sender.send(receive(stream.unwrap(), answer)).is_err() {
+                return;
+            }
+        }
+    });
+    (settings, got)
+}
+
+fn receive(mut stream: TcpStream, answer: &str) -> Got {
+    let mut reader = BufReader::new(stream.try_clone().unwrap());
+    let mut head = String::new();
+    while !head.ends_with("\r\n\r\n") && reader.read_line(&mut head).unwrap() > 0 {}
+    let mut got = Got { head, body: Vec::new() };
+    let length = got.header("content-length").map_or(0, |length| length.parse().unwrap());
+    got.body.resize(length, 0);
+    reader.read_exact(&mut got.body).unwrap();
+    let (status, body) = answer.split_once("\n\n").unwrap_or((answer, ""));
+    write!(stream, "HTTP/1.1 {status}\r\nConnection: close\r\n\r\n{body}").unwrap();
+    got
+}
+
+fn settings(address: SocketAddr) -> PushSettings {
+    PushSettings {
+        url: format!("http://{address}/v1/metrics"),
+        headers: Vec::new(),
+        timeout: HANG,
+        gzip: false,
+        certificate: None,
+        interval: HANG,
+        attributes: Vec::new(),
+    }
+}
+
+fn deliver(settings: &PushSettings) -> Result<Option<PartialSuccess>, NotTaken> {
+    let post = Post::new(settings.clone(), SHORT).unwrap();
+    post.deliver(b"metrics", Instant::now() + settings.timeout, |_| true)
+}
+
+#[test]
+fn bytes_arrive_as_they_are() {
+    let (mut settings, got) = collector(&[TAKEN]);
+    settings.headers.push(("x-tenant".parse().unwrap(), "tea".parse().unwrap()));
+    assert_eq!(deliver(&settings), Ok(None));
+    let got = got.recv().unwrap();
+    assert!(got.head.starts_with("POST /v1/metrics HTTP/1.1\r\n"), "{}", got.head);
+    assert_eq!(got.header("content-type"), Some("application/x-protobuf"));
+    assert_eq!(got.header("user-agent"), Some(concat!("dormouse/", env!("CARGO_PKG_VERSION"))));
+    assert_eq!((got.header("x-tenant"), got.header("content-encoding")), (Some("tea"), None));
+    assert_eq!(got.body, b"metrics");
+}
+
+#[test]
+fn bytes_arrive_zipped() {
+    let (mut settings, got) = collector(&[TAKEN]);
+    settings.gzip = true;
+    assert_eq!(deliver(&settings), Ok(None));
+    let got = got.recv().unwrap();
+    assert_eq!(got.header("content-encoding"), Some("gzip"));
+    let mut plain = Vec::new();
+    flate2::read::GzDecoder::new(&got.body[..]).read_to_end(&mut plain).unwrap();
+    assert_eq!(plain, b"metrics");
+}
+
+#[test]
+fn a_busy_collector_is_tried_again() {
+    let busy = [
+        BUSY,
+        "429 Too Many Requests\r\nRetry-After: 0\r\nContent-Length: 0",
+        "502 Bad Gateway\r\nRetry-After: Mon, 23 Nov 2026 08:00:00 GMT\r\nContent-Length: 0",
+        "504 Gateway Timeout\r\nContent-Length: 0",
+        TAKEN,
+    ];
+    let (settings, got) = collector(Box::leak(Box::new(busy)));
+    assert_eq!(deliver(&settings), Ok(None));
+    assert_eq!(got.try_iter().map(|got| got.body).filter(|body| body == b"metrics").count(), 5);
+}
+
+#[test]
+fn a_refusal_is_final() {
+    for status in ["400 Bad Request", "401 Unauthorized", "404 Not Found", "307 Temporary Redirect", "500 No"]
+    {
+        let answer = format!("{status}\r\nLocation: /other\r\nContent-Length: 0").leak();
+        let (settings, got) = collector(Box::leak(Box::new([&*answer])));
+        let missed = deliver(&settings).unwrap_err();
+        assert!(missed.reason.contains(&status[..3]) && missed.quiet.is_none(), "{missed:?}");
+        assert_eq!(got.try_iter().count(), 1, "{status}");
+    }
+}
+
+#[test]
+fn a_named_time_is_not_waited_out() {
+    let (settings, got) = collector(&["503 Busy\r\nRetry-After: 3600\r\nContent-Length: 0"]);
+    let missed = deliver(&settings).unwrap_err();
+    assert_eq!(missed.quiet, Some(Duration::from_secs(3600)));
+    assert_eq!(got.try_iter().count(), 1);
+}
+
+#[test]
+fn a_partial_success_is_reported() {
+    // Field 1: a message of which field 1 is 7 and field 2 "old".
+    let (settings, _got) = collector(&["200 OK\r\nContent-Length: 9\n\n\x0a\x07\x08\x07\x12\x03old"]);
+    assert_eq!(deliver(&settings), Ok(Some(PartialSuccess { rejected: 7, message: "old".into() })));
+}
+
+#[test]
+fn a_collector_that_is_gone_is_missed() {
+    // A port that was free a moment ago.
+    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let mut settings = settings(address);
+    settings.timeout = Duration::from_millis(50);
+    let missed = deliver(&settings).unwrap_err();
+    assert_eq!(missed.quiet, None);
+}
+
+#[test]
+fn a_collector_that_says_nothing_is_left() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut settings = settings(listener.local_addr().unwrap());
+    settings.timeout = Duration::from_millis(50);
+    let start = Instant::now();
+    assert!(deliver(&settings).is_err());
+    assert!(start.elapsed() < HANG);
+}
+
+#[test]
+fn certificates_come_from_the_file() {
+    let mut settings = settings(([127, 0, 0, 1], 1).into());
+    let file = tempfile::NamedTempFile::new().unwrap();
+    settings.certificate = Some(file.path().to_owned());
+    let path = file.path().to_str().unwrap();
+    let none = Post::new(settings.clone(), SHORT).err().unwrap();
+    assert!(none.contains(path) && none.contains("no certificate"), "{none}");
+    settings.certificate = Some("/nonexistent/ca.pem".into());
+    let missing = Post::new(settings, SHORT).err().unwrap();
+    assert!(missing.contains("/nonexistent/ca.pem"), "{missing}");
+}
+
+/// A pusher whose pushes are numbered, and what it tells.
+fn pusher(settings: PushSettings) -> (Pusher, Arc<Mutex<Vec<String>>>) {
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let mut pushes = 0;
+    let source = move || {
+        pushes += 1;
+        Ok(format!("{pushes}").into_bytes())
+    };
+    let tell = {
+        let told = Arc::clone(&told);
+        move |text: &str| told.lock().unwrap().push(text.to_owned())
+    };
+    (Pusher::start_with(settings, SHORT, source, tell).unwrap(), told)
+}
+
+#[test]
+fn the_end_is_one_more_push() {
+    let (settings, got) = collector(&[TAKEN]);
+    let (pusher, told) = pusher(settings);
+    pusher.close();
+    assert_eq!(got.recv().unwrap().body, b"1");
+    assert!(told.lock().unwrap().is_empty());
+}
+
+#[test]
+fn each_interval_brings_a_push() {
+    let (mut settings, got) = collector(&[TAKEN]);
+    settings.interval = Duration::from_millis(5);
+    let (pusher, _) = pusher(settings);
+    let first: Vec<_> = got.iter().take(3).map(|got| got.body).collect();
+    assert_eq!(first, [b"1", b"2", b"3"]);
+    pusher.close();
+}
+
+#[test]
+fn failures_are_told_when_they_begin_and_end() {
+    let refused = "400 Bad Request\r\nContent-Length: 0";
+    let (mut settings, got) = collector(Box::leak(Box::new([refused, refused, refused, TAKEN])));
+    settings.interval = Duration::from_millis(5);
+    let (pusher, told) = pusher(settings);
+    eventually(|| told.lock().unwrap().len() == 2);
+    pusher.close();
+    assert!(got.try_iter().count() >= 4);
+    let told = told.lock().unwrap();
+    assert!(told[0].contains("400") && told[1].contains("3 pushes have failed"), "{told:?}");
+}
+
+#[test]
+fn the_end_waits_for_no_dead_collector() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut settings = settings(listener.local_addr().unwrap());
+    settings.interval = Duration::from_millis(1);
+    let (pusher, _) = pusher(settings);
+    // An attempt is under way, and nothing will come of it.
+    let _stuck = listener.accept().unwrap();
+    let start = Instant::now();
+    pusher.close();
+    assert!(start.elapsed() < HANG / 2, "{:?}", start.elapsed());
+}

@@ -1,0 +1,274 @@
+//! Verbs that run for a client over HTTP.
+//!
+//! A verb runs as it does at a terminal: on a thread of its own, where it may wait, with a
+//! [`Context`] whose output is the answer. The client that hangs up is its Ctrl-C, and so is the
+//! end of the longest time that it may take.
+//!
+//! | it writes | the answer is |
+//! |---|---|
+//! | a document | that, once it is whole or longer than [`HELD`]; a failure before has its status |
+//! | lines | server-sent events, from the first on |
+
+use std::io::{self, Write};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use axum::response::Response;
+use serde::Serialize;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::time::{Instant, sleep_until, timeout};
+
+use super::answers::{EVENTS, JSON, busy, bytes, failed};
+use super::flow::{self, Gone, HEARTBEAT, Pen};
+use crate::audience::{HangUp, Line};
+use crate::exit::{Exit, Failure, Outcome};
+use crate::output::{Context, as_document, error_document};
+
+/// Verbs that run at once.
+const MOST: usize = 32;
+
+/// How long a service may take to answer one.
+pub(super) const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The longest document that is held until it is known how its verb ends.
+const HELD: usize = 1 << 20;
+
+/// Bytes that a verb writes at once.
+const PIECE: usize = 64 * 1024;
+
+/// Pieces that wait for the client.
+const PIECES: usize = 4;
+
+/// The stack of a thread: what reads debug information goes deep.
+const STACK: usize = 8 << 20;
+
+/// How long a verb may take to end once it shall.
+const ENDING: Duration = Duration::from_secs(10);
+
+/// The form of what a verb writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Shape {
+    Document,
+    Lines,
+    /// A document that is no JSON.
+    Bytes,
+}
+
+/// The part of a run that came next.
+#[derive(Debug)]
+enum Part {
+    Data(Vec<u8>),
+    Said(String),
+    End(Outcome),
+}
+
+/// The places for runs.
+#[derive(Debug, Clone)]
+pub(super) struct Stage {
+    places: Arc<Semaphore>,
+}
+
+/// A run; dropped, it ends.
+#[derive(Debug)]
+struct Run {
+    parts: mpsc::Receiver<Part>,
+    hang_up: HangUp,
+    due: Instant,
+    /// The place that it takes is free when it has ended.
+    over: bool,
+}
+
+/// The way of a run's output to the client.
+struct Outlet(mpsc::Sender<Part>);
+
+#[derive(Serialize)]
+struct Said<'a> {
+    message: &'a str,
+}
+
+#[derive(Serialize)]
+struct Ended {
+    exit: u8,
+}
+
+impl Write for Outlet {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let piece = &bytes[..bytes.len().min(PIECE)];
+        self.0.blocking_send(Part::Data(piece.to_vec())).map_err(|_| io::ErrorKind::BrokenPipe)?;
+        Ok(piece.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Stage {
+    pub(super) fn new() -> Stage {
+        Stage { places: Arc::new(Semaphore::new(MOST)) }
+    }
+
+    /// Runs `work`, for that long at most, and answers with what it writes.
+    pub(super) async fn answer(
+        &self,
+        shape: Shape,
+        longest: Duration,
+        work: impl FnOnce(&mut Context) -> Outcome + Send + 'static,
+    ) -> Response {
+        let Ok(place) = Arc::clone(&self.places).try_acquire_owned() else {
+            return busy(&format!("{MOST} requests like this are being answered"));
+        };
+        match Run::start(place, longest, work) {
+            Ok(run) if shape == Shape::Lines => run.lines().await,
+            Ok(run) => run.document(shape).await,
+            Err(error) => busy(&format!("cannot begin: {error}")),
+        }
+    }
+}
+
+impl Run {
+    fn start(
+        place: OwnedSemaphorePermit,
+        longest: Duration,
+        work: impl FnOnce(&mut Context) -> Outcome + Send + 'static,
+    ) -> io::Result<Run> {
+        let (line, hang_up) = Line::new()?;
+        let (sender, parts) = mpsc::channel(PIECES);
+        let body = move || {
+            let _place = place;
+            let said = sender.clone();
+            let hear = move |text: &str| drop(said.try_send(Part::Said(text.to_owned())));
+            let result = line.serve(hear, || {
+                let mut context = Context::elsewhere(Outlet(sender.clone()), PATIENCE);
+                let result = work(&mut context);
+                // Data from before a failure is still worth having.
+                context.flush().and(result)
+            });
+            let _ = sender.blocking_send(Part::End(result));
+        };
+        thread::Builder::new().name("serve-verb".into()).stack_size(STACK).spawn(body)?;
+        Ok(Run { parts, hang_up, due: Instant::now() + longest, over: false })
+    }
+
+    /// The next part; the end of a run that came to none.
+    async fn next(&mut self) -> Part {
+        let broken = || Part::End(Err(Failure::failed("it broke off")));
+        if !self.over {
+            tokio::select! {
+                part = self.parts.recv() => return part.unwrap_or_else(broken),
+                () = sleep_until(self.due) => {}
+            }
+            self.over = true;
+            self.hang_up.hang_up();
+            self.due = Instant::now() + ENDING;
+        }
+        tokio::select! {
+            part = self.parts.recv() => part.unwrap_or_else(broken),
+            () = sleep_until(self.due) => Part::End(Err(Failure::failed("it took too long"))),
+        }
+    }
+
+    async fn document(mut self, shape: Shape) -> Response {
+        let kind = if shape == Shape::Bytes { "application/octet-stream" } else { "" };
+        let kind = if kind.is_empty() { JSON } else { axum::http::HeaderValue::from_static(kind) };
+        let mut held = Vec::new();
+        while held.len() <= HELD {
+            match self.next().await {
+                Part::Data(piece) => held.extend_from_slice(&piece),
+                Part::Said(_) => {}
+                Part::End(Ok(_)) => return bytes(kind, held),
+                Part::End(Err(failure)) => return failed(&failure),
+            }
+        }
+        let (pen, body) = flow::body();
+        tokio::spawn(async move {
+            if pen.write(held).await.is_ok() {
+                let _ = self.rest(&pen).await;
+            }
+        });
+        bytes(kind, body)
+    }
+
+    /// The rest of a document that is too long to be held.
+    async fn rest(&mut self, pen: &Pen) -> Result<(), Gone> {
+        loop {
+            match self.next().await {
+                Part::Data(piece) => pen.write(piece).await?,
+                Part::Said(_) => {}
+                Part::End(Ok(_)) => return Ok(()),
+                Part::End(Err(_)) => {
+                    pen.break_off().await;
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    async fn lines(mut self) -> Response {
+        // A run that fails at once has a status that says so.
+        let mut first = vec![self.next().await];
+        while let Some(Part::Said(_)) = first.last() {
+            first.push(self.next().await);
+        }
+        if let Some(Part::End(Err(failure @ Failure::Said(_)))) = first.last() {
+            return failed(failure);
+        }
+        let (pen, body) = flow::body();
+        tokio::spawn(async move {
+            let _ = self.events(first, &pen).await;
+        });
+        bytes(EVENTS, body)
+    }
+
+    async fn events(&mut self, first: Vec<Part>, pen: &Pen) -> Result<(), Gone> {
+        let (mut first, mut line) = (first.into_iter(), Vec::new());
+        loop {
+            let part = if let Some(part) = first.next() {
+                part
+            } else {
+                let part = tokio::select! {
+                    part = timeout(HEARTBEAT, self.next()) => part.ok(),
+                    () = pen.left() => return Err(Gone),
+                };
+                let Some(part) = part else {
+                    pen.beat().await?;
+                    continue;
+                };
+                part
+            };
+            match part {
+                Part::Data(piece) => {
+                    line.extend_from_slice(&piece);
+                    if let Some(end) = line.iter().rposition(|&byte| byte == b'\n') {
+                        pen.write(events_of(&line[..end])).await?;
+                        line.drain(..=end);
+                    }
+                }
+                Part::Said(message) => {
+                    pen.event("message", &as_document(&Said { message: &message })).await?;
+                }
+                Part::End(Ok(exit)) => return pen.event("end", &ended(exit)).await,
+                Part::End(Err(Failure::StdoutClosed)) => return Err(Gone),
+                Part::End(Err(Failure::Said(report))) => {
+                    return pen.event("error", &error_document(&report)).await;
+                }
+            }
+        }
+    }
+}
+
+/// Each line as an event.
+fn events_of(lines: &[u8]) -> Vec<u8> {
+    let mut events = Vec::with_capacity(lines.len() + 64);
+    for line in lines.split(|&byte| byte == b'\n').filter(|line| !line.is_empty()) {
+        events.extend_from_slice(b"data: ");
+        events.extend_from_slice(line);
+        events.extend_from_slice(b"\n\n");
+    }
+    events
+}
+
+fn ended(exit: Exit) -> String {
+    as_document(&Ended { exit: exit.code() })
+}

@@ -1,0 +1,189 @@
+//! A push through an OpenTelemetry Collector: what it passes on is compared number by number with
+//! what the agent says.
+
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::daemon::{Daemon, cached};
+use crate::serving::Serving;
+use crate::sink::Sink;
+use crate::support::{Service, skip};
+
+/// The version that `.ci/fleet` builds.
+const BUILT: &str = "otelcol-0.155.0/otelcol";
+
+/// The requests that are made, and how often.
+const ROUTES: [(&str, u32); 2] = [("/menu", 17), ("/blend", 5)];
+
+/// A Collector that takes OTLP over HTTP and passes it on as JSON.
+#[track_caller]
+fn collector(sink: &Sink) -> Option<Daemon> {
+    let Some(program) = cached(BUILT) else {
+        skip("the Collector is not built; .ci/fleet does it");
+        return None;
+    };
+    let directory = tempfile::tempdir().expect("a directory");
+    let config = format!(
+        "receivers: {{otlp: {{protocols: {{http: {{endpoint: '127.0.0.1:0'}}}}}}}}
+exporters: {{otlp_http: {{endpoint: 'http://127.0.0.1:{}', encoding: json, compression: none}}}}
+service:
+  telemetry: {{metrics: {{level: none}}}}
+  pipelines: {{metrics: {{receivers: [otlp], exporters: [otlp_http]}}}}
+",
+        sink.port()
+    );
+    let file = directory.path().join("collector.yml");
+    std::fs::write(&file, config).expect("a file");
+    let mut command = Command::new(program);
+    command.arg("--config").arg(file);
+    Some(Daemon::start(command, directory))
+}
+
+/// The metrics of a resource.
+fn metrics(resource: &Value) -> impl Iterator<Item = &Value> {
+    let scopes = resource["scopeMetrics"].as_array().into_iter().flatten();
+    scopes.flat_map(|scope| scope["metrics"].as_array().into_iter().flatten())
+}
+
+/// The points of a metric, whatever its type.
+fn points<'a>(resource: &'a Value, name: &str) -> Vec<&'a Value> {
+    let named = metrics(resource).filter(|metric| metric["name"] == name);
+    let data = |metric: &'a Value| {
+        let types = ["sum", "gauge", "histogram", "exponentialHistogram"];
+        types.iter().find_map(|data| metric[data]["dataPoints"].as_array())
+    };
+    named.filter_map(data).flatten().collect()
+}
+
+/// An attribute of a point or a resource, as text.
+fn attribute(of: &Value, key: &str) -> Option<String> {
+    let attribute = of["attributes"].as_array()?.iter().find(|attribute| attribute["key"] == key)?;
+    let value = attribute["value"].as_object()?.values().next()?;
+    Some(value.as_str().map_or_else(|| value.to_string(), str::to_owned))
+}
+
+/// The point of a group.
+#[track_caller]
+fn of_group<'a>(resource: &'a Value, name: &str, group: &str) -> &'a Value {
+    let mut found =
+        points(resource, name).into_iter().filter(|it| attribute(it, "group").as_deref() == Some(group));
+    found.next().unwrap_or_else(|| panic!("no {name} of {group} in {resource}"))
+}
+
+/// A number in JSON: 64 bits of them are text there.
+#[track_caller]
+fn number(value: &Value) -> f64 {
+    let text = value.as_str().and_then(|text| text.parse().ok());
+    text.or(value.as_f64()).unwrap_or_else(|| panic!("no number: {value}"))
+}
+
+#[track_caller]
+fn of_point(point: &Value) -> f64 {
+    number(point.get("asInt").or(point.get("asDouble")).unwrap_or_else(|| panic!("{point}")))
+}
+
+#[test]
+fn the_collector_gets_the_agents_numbers() {
+    let sink = Sink::open();
+    let Some(collector) = collector(&sink) else { return };
+    let service = Service::idle();
+    let serving = Serving::with(
+        &service,
+        &[
+            ("OTEL_EXPORTER_OTLP_ENDPOINT", &collector.url("")),
+            ("OTEL_EXPORTER_OTLP_COMPRESSION", "gzip"),
+            ("OTEL_METRIC_EXPORT_INTERVAL", "300"),
+        ],
+    );
+    // The conversation with the agent is there: what happens now is counted.
+    serving.totals(service.pid());
+    for (path, times) in ROUTES {
+        for _ in 0..times {
+            assert!(service.get(path).starts_with("HTTP/1.1 200"));
+        }
+    }
+    // Nothing happens any more: the next look of both is the same.
+    let resource = sink.await_some(|document| {
+        let resources = document["resourceMetrics"].as_array()?;
+        let resource = resources.first()?;
+        let counted = points(resource, "dormouse.requests");
+        let of = |group: &str| {
+            counted
+                .iter()
+                .find(|it| attribute(it, "group").as_deref() == Some(group))
+                .map_or(0.0, |it| of_point(it))
+        };
+        ROUTES
+            .iter()
+            .all(|(path, times)| of(&format!("GET {path}")).to_bits() == f64::from(*times).to_bits())
+            .then(|| resource.clone())
+    });
+    let own = serving.totals(service.pid());
+    for (path, _) in ROUTES {
+        compare(&resource, &own, &format!("GET {path}"));
+    }
+}
+
+/// All that both say of a group is the same.
+#[track_caller]
+fn compare(resource: &Value, own: &Value, group: &str) {
+    let groups = own["groups"].as_array().expect("groups");
+    let row = groups.iter().find(|row| row["name"] == group).unwrap_or_else(|| panic!("{own}"));
+    let seconds = |ns: &Value| number(ns) / 1e9;
+    let counts = [
+        ("dormouse.cpu.time", seconds(&row["cpu_ns"])),
+        ("dormouse.requests", number(&row["requests"])),
+        ("dormouse.polls", number(&row["polls"])),
+        ("dormouse.tasks.started", number(&row["started"])),
+        ("dormouse.tasks.finished", number(&row["finished"])),
+        ("dormouse.tasks.alive", number(&row["alive"])),
+    ];
+    for (name, wanted) in counts {
+        let point = of_group(resource, name, group);
+        assert_same(of_point(point), wanted, name);
+        let [start, time] = ["startTimeUnixNano", "timeUnixNano"].map(|field| number(&point[field]));
+        assert!(0.0 < start && start <= time, "{name}: {point}");
+    }
+    for metric in metrics(resource).filter(|metric| metric["sum"].is_object()) {
+        let sum = &metric["sum"];
+        assert_eq!(
+            (&sum["aggregationTemporality"], &sum["isMonotonic"]),
+            (&2.into(), &true.into()),
+            "{metric}"
+        );
+    }
+    let waits = &row["waits"];
+    let histograms = [
+        ("dormouse.request.duration", "requests"),
+        ("dormouse.poll.duration", "polls"),
+        ("dormouse.poll.delay", "delays"),
+        ("dormouse.await.duration", "awaits"),
+    ];
+    for (name, field) in histograms {
+        let (point, row) = (of_group(resource, name, group), &waits[field]);
+        assert_same(number(&point["sum"]), seconds(&row["sum_ns"]), name);
+        assert_same(point["scale"].as_f64().unwrap_or_default(), number(&row["scale"]), name);
+        assert_same(point.get("zeroCount").map_or(0.0, number), number(&row["zero_count"]), name);
+        assert_eq!(buckets(point), filled(row), "{name}: {point} and {row}");
+    }
+}
+
+#[track_caller]
+fn assert_same(is: f64, should: f64, what: &str) {
+    // The same nanoseconds, as text and as a fraction of a second.
+    assert!((is - should).abs() <= 1e-9 * should.abs(), "{what} is {is} instead of {should}");
+}
+
+/// Index and count of the buckets of a point that hold any.
+fn buckets(point: &Value) -> Vec<(i64, u64)> {
+    let positive = &point["positive"];
+    let counts = positive["bucketCounts"].as_array().into_iter().flatten().map(|count| number(count) as u64);
+    (positive["offset"].as_i64().unwrap_or_default()..).zip(counts).filter(|(_, count)| *count > 0).collect()
+}
+
+/// The same of the agent's row.
+fn filled(row: &Value) -> Vec<(i64, u64)> {
+    let pairs = row["positive"].as_array().into_iter().flatten();
+    pairs.filter_map(|pair| Some((pair[0].as_i64()?, pair[1].as_u64()?))).collect()
+}

@@ -1,0 +1,30 @@
+//! Go's own client of profiles against `dormouse serve`.
+
+use std::process::Command;
+
+use dormouse_testkit::c::have;
+
+use crate::serving::{Serving, TOKEN};
+use crate::support::Service;
+
+#[test]
+fn go_finds_the_busy_function() {
+    if !have(&["go"]) {
+        return;
+    }
+    let service = Service::busy();
+    let serving = Serving::of(&service);
+    let home = tempfile::tempdir().expect("a directory");
+    let profile =
+        format!("http://any:{TOKEN}@127.0.0.1:{}/debug/pprof/profile?seconds=1", serving.daemon.port());
+    let top = Command::new("go")
+        // It gives up after six seconds, in which this build may not have found all names.
+        .args(["tool", "pprof", "-top", "-timeout", "60", &profile])
+        .env("PPROF_TMPDIR", home.path())
+        .output()
+        .expect("go");
+    let (said, remarks) = (String::from_utf8_lossy(&top.stdout), String::from_utf8_lossy(&top.stderr));
+    assert!(top.status.success(), "{said}{remarks}{}", serving.daemon.log());
+    assert!(said.contains("Type: cpu") && said.contains("blend"), "{said}{remarks}");
+    service.assert_alive();
+}

@@ -1,0 +1,9 @@
+//! The page of `dormouse serve`, in a real browser, with a real server and real services.
+
+mod keyboard;
+mod looks;
+mod safety;
+mod stand;
+mod strange;
+mod switching;
+mod views;

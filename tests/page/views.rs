@@ -1,0 +1,188 @@
+//! Every view shows what its process does.
+
+use rustix::process::Signal;
+
+use super::stand::{Server, Visit};
+use crate::support::{Service, skip};
+
+fn busy() -> (Service, Server) {
+    let service = Service::busy();
+    let server = Server::of(service.runtime(), service.pid());
+    (service, server)
+}
+
+#[test]
+fn groups_show_what_the_service_does() {
+    let (service, server) = busy();
+    let Some(mut visit) = Visit::start(&server, "") else { return };
+    visit.shows(".sizer", &[&service.target(), "teaparty"]);
+    visit.browser.picture("processes");
+    visit.click(".sizer a");
+    visit.shows(".sizer", &["GET /menu", "POST /orders", "connections"]);
+    visit.shows("#status", &["live"]);
+    visit.shows("#coverage", &["of it in groups", "threads", "keys on", "no record dropped"]);
+    visit.until(
+        "page.live.rows(10).some(({ name, requests, cpu, p50, p99 }) => \
+         name === 'GET /menu' && requests > 0 && cpu > 0 && p50 > 0 && p99 >= p50)",
+    );
+    visit.until(
+        "page.live.rows(10).find(({ name }) => name === 'GET /menu').spent.every((part) => part >= 0)",
+    );
+    visit.browser.picture("groups");
+    visit.go(&format!("p={}&v=groups&group=GET+/menu", service.pid()));
+    visit.shows(".detail", &["GET /menu", "requests ended", "Latency", "Await"]);
+    visit.until("document.querySelectorAll('.detail .uplot canvas').length === 2");
+    visit.until("page.view.detail.heat.columns?.filter(({ counts }) => counts.size).length > 2");
+    visit.until("Number(document.querySelector('.waits tbody td').textContent.replace(/,/g, '')) > 0");
+    visit.browser.picture("group");
+    // One step back is the table alone.
+    visit.browser.value("void history.back()");
+    visit.until("document.querySelector('.detail').hidden");
+    visit.browser.value("void history.forward()");
+    visit.shows(".detail", &["GET /menu"]);
+    visit.assert_calm();
+}
+
+/// The page's figures are those of the command.
+#[test]
+fn totals_agree_with_the_service() {
+    let (service, server) = busy();
+    let Some(mut visit) = Visit::start(&server, &format!("p={}", service.pid())) else { return };
+    visit.until("page.live?.ticks.length > 4");
+    let agree = "(() => {
+        const { live } = page;
+        const sum = live.ticks.reduce((all, tick) => all + tick.cpu, 0);
+        const groups = [...live.window(600).groups.values()].reduce((all, { cpu }) => all + cpu, 0);
+        const rest = live.window(600).unattributed;
+        return { sum, parts: groups + rest };
+    })()";
+    let seen = visit.browser.value(agree);
+    let [sum, parts] = ["sum", "parts"].map(|name| seen[name].as_f64().unwrap());
+    assert!(sum > 0.0 && (parts - sum).abs() < 0.1 * sum, "{seen}");
+    visit.assert_calm();
+}
+
+#[test]
+fn trace_shows_records_while_it_runs() {
+    let (service, server) = busy();
+    let place = format!("p={}&v=trace&glob=menu.read", service.pid());
+    let Some(mut visit) = Visit::start(&server, &place) else { return };
+    // A link alone traces nothing.
+    visit.shows("main", &["A trace switches its probes on"]);
+    assert_eq!(service.keys_on("menu.read"), 0);
+    visit.click("button.main");
+    visit.shows(".sizer", &["menu.read", "GET /menu", "items="]);
+    visit.shows("main .facts", &["1 key on"]);
+    visit.browser.press("Escape");
+    visit.browser.picture("trace");
+    visit.go(&format!("p={}&v=groups", service.pid()));
+    visit.until("page.name === 'groups'");
+    service.await_keys_on("menu.read", |on| on == 0);
+    visit.assert_calm();
+}
+
+#[test]
+fn other_views_show_their_documents() {
+    let (service, server) = busy();
+    let pid = service.pid();
+    let Some(mut visit) = Visit::start(&server, &format!("p={pid}&v=tasks")) else { return };
+    visit.shows(".sizer", &["connections", "awaiting"]);
+    visit.shows("main .facts", &["tasks known"]);
+    visit.browser.picture("tasks");
+    visit.go(&format!("p={pid}&v=flame&s=1"));
+    visit.until("page.name === 'flame'");
+    visit.click("button.main");
+    visit.until("page.view.graph?.tree.whole > 0");
+    visit.shows("main .facts", &["samples in"]);
+    visit.until("[...page.view.group.options].some(({ text }) => text === 'GET /blend')");
+    visit.browser.picture("flame");
+    visit.go(&format!("p={pid}&v=watches"));
+    visit.shows(".slots", &["debug register"]);
+    visit.browser.picture("watches");
+    visit.go(&format!("p={pid}&v=doctor"));
+    visit.shows(".checks", &["keys.sites", "sites of"]);
+    visit.browser.picture("doctor");
+    visit.assert_calm();
+}
+
+#[test]
+fn watch_shows_hits_and_their_places() {
+    let (service, server) = busy();
+    let place = format!("p={}&v=watches&what=dormouse_teaparty::tally::TALLY:8", service.pid());
+    let Some(mut visit) = Visit::start(&server, &place) else { return };
+    visit.shows(".slots", &["debug register"]);
+    visit.click("button.main");
+    visit.until("page.view.seen > 3 || !page.view.stream.running");
+    if visit.browser.value("page.view.seen") == 0 {
+        return skip(visit.browser.text("page.view.told.textContent"));
+    }
+    visit.shows(".halves", &["POST /orders", "→", "atomic"]);
+    visit.shows("main .facts", &["is watched"]);
+    visit.browser.picture("watch");
+    visit.click("button.main");
+    visit.shows("main .facts", &["Stopped"]);
+    visit.shows(".slots", &["debug register"]);
+    visit.assert_calm();
+}
+
+#[test]
+fn ended_process_is_marked_and_kept() {
+    let (mut service, server) = busy();
+    let Some(mut visit) = Visit::start(&server, &format!("p={}", service.pid())) else { return };
+    visit.shows(".sizer", &["GET /menu"]);
+    visit.until("page.live.ticks.length > 1");
+    service.kill();
+    visit.shows("#status", &["ended"]);
+    visit.shows("#notice", &["the last that came"]);
+    visit.shows(".sizer", &["GET /menu"]);
+    visit.browser.picture("ended");
+    visit.browser.press("Escape");
+    visit.until("page.name === 'processes'");
+}
+
+#[test]
+fn stopped_process_is_told_and_found_again() {
+    let (service, server) = busy();
+    let Some(mut visit) = Visit::start(&server, &format!("p={}", service.pid())) else { return };
+    visit.until("page.live?.ticks.length > 1");
+    service.signal(Signal::STOP);
+    visit.shows("#status", &["silent"]);
+    visit.shows("#notice", &["does not answer"]);
+    service.signal(Signal::CONT);
+    visit.shows("#status", &["live"]);
+    visit.until("document.getElementById('notice').hidden");
+    visit.assert_calm();
+}
+
+#[test]
+fn page_finds_its_server_again() {
+    let (service, mut server) = busy();
+    let Some(mut visit) = Visit::start(&server, &format!("p={}", service.pid())) else { return };
+    visit.until("page.live?.ticks.length > 1");
+    server.end();
+    visit.shows("#status", &["disconnected"]);
+    visit.shows(".sizer", &["GET /menu"]);
+    let again = Server::at(service.runtime(), service.pid(), server.address());
+    visit.shows("#status", &["live"]);
+    visit.until("document.getElementById('notice').hidden");
+    drop(again);
+}
+
+#[test]
+fn hidden_page_asks_for_nothing() {
+    let (service, server) = busy();
+    let Some(mut visit) = Visit::start(&server, &format!("p={}", service.pid())) else { return };
+    visit.until("page.live?.ticks.length > 1");
+    let hide = |hidden: bool| {
+        format!(
+            "void (Object.defineProperty(document, 'hidden', {{ value: {hidden}, configurable: true }}), \
+             document.dispatchEvent(new Event('visibilitychange')))"
+        )
+    };
+    visit.browser.value(&hide(true));
+    assert_eq!(visit.browser.value("page.live.controller.signal.aborted"), true);
+    let before = visit.browser.value("page.live.ticks.length");
+    visit.browser.value(&hide(false));
+    visit.until(&format!("page.live.ticks.length > {before}"));
+    visit.assert_calm();
+}

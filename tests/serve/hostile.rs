@@ -1,0 +1,192 @@
+//! Clients that mean harm, and those that do not read.
+
+use std::io::Read as _;
+
+use super::asking::{Answer, Serving};
+use crate::support::{DORMOUSE, HANG, Service, run};
+
+/// The answer to a request whose head is given line by line.
+fn raw(serving: &Serving, lines: &[&str]) -> Option<Answer> {
+    serving.ask(lines.join("\r\n") + "\r\nConnection: close\r\n\r\n")
+}
+
+#[test]
+fn requests_of_strangers_are_refused() {
+    let service = Service::idle();
+    let serving = Serving::of([service.pid()]);
+    let (host, token) =
+        (format!("Host: {}", serving.host), format!("Authorization: Bearer {}", serving.token));
+    let wrong = format!("Authorization: Bearer {}", "0".repeat(64));
+    let keys = format!("GET /api/processes/{}/keys HTTP/1.1", service.pid());
+    let (long, get) = (format!("GET /{} HTTP/1.1", "x".repeat(9000)), "GET /api/me HTTP/1.1");
+    let cases: &[(&[&str], u16)] = &[
+        (&[get, &host, &token], 200),
+        (&[get, &host], 401),
+        (&[get, &host, &wrong], 401),
+        (&[get, &host, "Authorization: Basic eDp5"], 401),
+        (&[&keys, &host], 401),
+        (&["GET /no/such HTTP/1.1", &host], 401),
+        (&["GET /no/such HTTP/1.1", &host, &token], 404),
+        (&["GET /../../etc/passwd HTTP/1.1", &host, &token], 404),
+        (&["GET /api/processes/..%2f..%2fetc/keys HTTP/1.1", &host, &token], 404),
+        (&[get, "Host: evil.example", &token], 403),
+        (&[get, "Host: 127.0.0.1.evil.example", &token], 403),
+        (&[get, &token], 400),
+        (&[get, &host, &token, "Origin: http://evil.example"], 403),
+        (&[get, &host, &token, "Origin: null"], 403),
+        (&[get, &host, &token, "Sec-Fetch-Site: cross-site"], 403),
+        (&["POST /api/me HTTP/1.1", &host, &token, "Content-Length: 0"], 405),
+        (&["HEAD / HTTP/1.1", &host], 200),
+        (&["OPTIONS /api/me HTTP/1.1", &host, &token], 204),
+        (&[&long, &host, &token], 414),
+        (&["GET / HTTP/1.1", &host], 200),
+        (&["GET /-/healthy HTTP/1.1", "Host: any"], 200),
+        (&["nonsense"], 400),
+    ];
+    for (lines, status) in cases {
+        let answer = raw(&serving, lines).unwrap_or_else(|| panic!("no answer to {lines:?}"));
+        assert_eq!(answer.status, *status, "{lines:?}: {answer:?}");
+    }
+    let huge = format!("X: {}", "y".repeat(100_000));
+    let huge = raw(&serving, &[get, &host, &token, &huge]);
+    assert!(huge.is_none_or(|answer| answer.status == 431));
+    let many: Vec<String> = (0..200).map(|n| format!("X-{n}: y")).collect();
+    let many: Vec<&str> = [get, &host, &token].into_iter().chain(many.iter().map(String::as_str)).collect();
+    assert!(raw(&serving, &many).is_none_or(|answer| answer.status == 431));
+    service.assert_alive();
+}
+
+#[test]
+fn requests_write_no_file_and_run_nothing() {
+    let service = Service::idle();
+    let serving = Serving::of([service.pid()]);
+    let place = serving.runtime().path().join("smuggled");
+    let file = place.display();
+    for (verb, query) in [
+        ("profile", format!("o={file}.html")),
+        ("profile", format!("output={file}.html")),
+        ("profile", format!("for=10ms&hz=1%20-o%20{file}.html")),
+        ("stat", format!("output={file}")),
+        ("stat", format!("--output={file}")),
+        ("stat", format!("command=touch&command={file}")),
+        ("stat", format!("for=1s&--&touch&{file}")),
+        ("tasks", "wake=1".into()),
+        ("triggers", "add=request%3E1ms".into()),
+        ("maps", "addr=-".into()),
+        ("keys", "json=0".into()),
+        ("keys", "timeout=9d".into()),
+    ] {
+        let answer = serving.get(&format!("/api/processes/{}/{verb}?{query}", service.pid()));
+        assert_eq!(answer.status, 400, "{verb}?{query}: {answer:?}");
+    }
+    for verb in ["on", "off", "reset", "record", "bench", "demo", "serve", "generate", "trace", "watch", "ps"]
+    {
+        let answer = serving.get(&format!("/api/processes/{}/{verb}", service.pid()));
+        assert!([404, 405].contains(&answer.status), "{verb}: {answer:?}");
+    }
+    let path = format!("/api/processes/{}/trace", service.pid());
+    for body in [
+        format!(r#"{{"glob":"*","output":"{file}.pftrace"}}"#),
+        format!(r#"{{"glob":"*","o":"{file}.pftrace"}}"#),
+        r#"{"glob":["*"]}"#.into(),
+        "[]".into(),
+        "{".into(),
+    ] {
+        assert_eq!(serving.post(&path, &body).status, 400, "{body}");
+    }
+    let long = format!(r#"{{"glob":"{}"}}"#, "x".repeat(70_000));
+    assert_eq!(serving.post(&path, &long).status, 413);
+    let form =
+        serving.head("POST", &path, "Content-Length: 2\r\nContent-Type: text/plain\r\nConnection: close\r\n");
+    assert_eq!(serving.ask(form + "{}").expect("an answer").status, 415);
+    // A file of this user's that a verb would take for its target.
+    let name = format!("/api/processes/{}/keys", DORMOUSE.replace('/', "%2F"));
+    assert_eq!(serving.get(&name).status, 404);
+    let beside: Vec<_> = std::fs::read_dir(serving.runtime().path()).expect("a directory").collect();
+    assert_eq!(beside.len(), 1, "its own directory alone: {beside:?}");
+    service.assert_alive();
+}
+
+#[test]
+fn the_page_has_a_strict_policy() {
+    let service = Service::idle();
+    let serving = Serving::of([service.pid()]);
+    let page = raw(&serving, &["GET / HTTP/1.1", &format!("Host: {}", serving.host)]).expect("the page");
+    let policy = page.header("content-security-policy").expect("a policy");
+    let nonce = policy.split("script-src 'nonce-").nth(1).and_then(|rest| rest.split('\'').next());
+    assert!(
+        policy.starts_with("default-src 'none'") && policy.contains("frame-ancestors 'none'"),
+        "{policy}"
+    );
+    assert!(!policy.contains("unsafe"), "{policy}");
+    assert!(page.text().contains(&format!("nonce=\"{}\"", nonce.expect("a number"))));
+    assert!(!page.text().contains("teaparty") && !page.text().contains(&serving.token));
+    for (name, value) in [
+        ("cache-control", "no-store"),
+        ("x-content-type-options", "nosniff"),
+        ("referrer-policy", "no-referrer"),
+    ] {
+        assert_eq!(page.header(name), Some(value), "{name}");
+    }
+}
+
+#[test]
+fn streams_that_do_not_read_harm_nobody() {
+    let service = Service::busy();
+    let serving = Serving::of([service.pid()]);
+    let path = format!("/api/processes/{}/live", service.pid());
+    let mut first = serving.stream(&path);
+    first.await_event("sample");
+    let (descriptors, memory) = serving.takes();
+    let held: Vec<_> = (0..100).map(|_| serving.send(serving.head("GET", &path, ""))).collect();
+    // Beyond the bound each is told so at once; of the others nothing is read but that.
+    let refused = held.iter().filter(|stream| {
+        let (mut stream, mut status) = (*stream, [0; 12]);
+        stream.read_exact(&mut status).expect("an answer");
+        &status == b"HTTP/1.1 503"
+    });
+    assert_eq!(refused.count(), 101 - 64);
+    // The others go on while the first has ten samples.
+    for _ in 0..10 {
+        first.await_event("sample");
+    }
+    assert_eq!(serving.get("/api/me").status, 200);
+    assert_eq!(serving.get("/metrics").status, 200);
+    let (now, grown) = serving.takes();
+    assert!(now <= descriptors + 110, "{descriptors} descriptors became {now}");
+    assert!(grown < memory + 48 * 1024, "{memory} kB became {grown}");
+    drop(held);
+    drop(first);
+    let start = std::time::Instant::now();
+    while serving.takes().0 > descriptors + 4 {
+        assert!(start.elapsed() < HANG, "{:?}", serving.takes());
+        std::thread::yield_now();
+    }
+    assert_eq!(serving.stream(&path).status, 200, "their places are free");
+    service.assert_alive();
+}
+
+#[test]
+fn slow_heads_and_crowds_are_closed() {
+    let service = Service::idle();
+    let serving = Serving::of([service.pid()]);
+    let mut slow = serving.send("GET / HTTP/1.1\r\nHost:");
+    let crowd: Vec<_> = (0..300).map(|_| serving.send("")).collect();
+    let mut all = Vec::new();
+    // Closed by the server, with or without a word.
+    let _ = slow.read_to_end(&mut all);
+    drop(crowd);
+    let start = std::time::Instant::now();
+    let bare = format!("GET /-/healthy HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", serving.host);
+    while serving.ask(&bare).is_none_or(|answer| answer.status != 200) {
+        assert!(start.elapsed() < HANG, "it serves again");
+    }
+}
+
+#[test]
+fn a_taken_port_is_named() {
+    let service = Service::idle();
+    let serving = Serving::of([service.pid()]);
+    run(["serve", "--listen", &serving.host])
+        .assert_fails(1, &["cannot listen on", &serving.host, "--listen"]);
+}
