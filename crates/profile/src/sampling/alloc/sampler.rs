@@ -157,8 +157,7 @@ impl Sampler {
     fn drain(&mut self) {
         let Some(awake) = &self.awake else { return };
         let takes = &mut self.takes;
-        let mut add = |record: &Record| takes.iter_mut().for_each(|(_, take)| take.add(record));
-        while awake.queue.pop(|record| add(record)).is_some() {}
+        awake.queue.drain(|record| takes.iter_mut().for_each(|(_, take)| take.add(record)));
     }
 }
 

@@ -386,7 +386,7 @@ impl Sampler {
         while copies < room && unwinding.as_mut().is_some_and(|unwinding| unwinding.pop(&mut give)) {
             copies += 1;
         }
-        let _ = (0..room).all(|_| self.queue.pop(|record| give(record, record)).is_some());
+        self.queue.drain(|record| give(record, record));
         copies
     }
 

@@ -13,7 +13,7 @@ use dormouse_sys::process::threads;
 use dormouse_sys::signals;
 
 use super::event::{self, SIGNAL_TAKEN};
-use super::handler::{Fault, QUEUE, Record};
+use super::handler::{Fault, QUEUE};
 use crate::Error;
 use crate::mappings::Mappings;
 use crate::options::Options;
@@ -198,13 +198,12 @@ impl Sampler {
     fn drain(&mut self) {
         let Some(armed) = &self.armed else { return };
         let takes = &mut self.takes;
-        let mut add = |record: &Record| {
+        armed.queue.drain(|record| {
             let Fault { tid, faults } = record.of_kind;
             for (_, take) in &mut *takes {
                 take.sum.add(tid, record, [1, faults.into(), 0, 0]);
             }
-        };
-        while armed.queue.pop(|record| add(record)).is_some() {}
+        });
     }
 }
 
