@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use dormouse::{Alloc, Group, ProfileError, ProfileRun, ProfileSpec};
 use dormouse_profile::{Options, Profile, ProfileKind, Profiling, Values};
-use dormouse_testkit::{fork, in_child, skip};
+use dormouse_testkit::{StopOnDrop, fork, in_child, skip};
 
 #[global_allocator]
 static ALLOC: Alloc = Alloc::new();
@@ -245,6 +245,7 @@ fn profiles_come_and_go_under_allocating_threads() {
     in_child(|| {
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
+            let _stop = StopOnDrop(&stop);
             for thread in 0..4 {
                 let stop = &stop;
                 scope.spawn(move || {
@@ -267,7 +268,6 @@ fn profiles_come_and_go_under_allocating_threads() {
                 drop(profiling);
                 other.read();
             }
-            stop.store(true, Ordering::Relaxed);
         });
     });
 }

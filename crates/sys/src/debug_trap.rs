@@ -14,8 +14,8 @@
 //! cause, takes the exception for the instruction `int1`, and sends a SIGTRAP that no program
 //! expects; or it finds a register that it has given up meanwhile. (Seen under KVM, with threads
 //! that start, end and hit all the time; the hypervisor is the likely cause.) By default that ends
-//! the process. So from the first watch on such a signal is swallowed, unless the byte before is an
-//! `int1`. The kernel has not counted the hit; [`unexplained`] has.
+//! the process. So from the first watch on such a signal is swallowed, unless there is an `int1`.
+//! The kernel has not counted the hit; [`unexplained`] has.
 //!
 //! One case stays fatal: the kernel forces this signal, so a thread that blocks SIGTRAP at that
 //! moment ends with its process. No handler can prevent that.
@@ -138,7 +138,9 @@ fn is_unexplained(ip: usize) -> bool {
     const INT1: u64 = 0xf1;
     // Relaxed: only whether there is one.
     let is_watched = !WATCHERS[0].load(Ordering::Relaxed).is_null();
-    let is_unexplained = is_watched && peek::value(ip.wrapping_sub(1), 1) != Some(INT1);
+    // Behind it; hypervisors that emulate it may stay before it.
+    let is_int1 = |at| peek::value(at, 1) == Some(INT1);
+    let is_unexplained = is_watched && !is_int1(ip.wrapping_sub(1)) && !is_int1(ip);
     UNEXPLAINED.fetch_add(is_unexplained.into(), Ordering::Relaxed);
     is_unexplained
 }

@@ -36,4 +36,4 @@ pub use fork::{fork, join};
 pub use seccomp::{Answer, Filter};
 pub use skip::skip;
 pub use wait::{HANG, StopOnDrop, eventually};
-pub use work::{assert_about, spin_for, thread_cpu};
+pub use work::{assert_about, process_cpu_ns, spin_for, thread_cpu};

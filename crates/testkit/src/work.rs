@@ -13,6 +13,12 @@ pub fn thread_cpu() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
+/// The CPU time of this process, in nanoseconds.
+pub fn process_cpu_ns() -> u64 {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
 /// Uses this CPU time on the calling thread.
 pub fn spin_for(time: Duration) {
     let end = thread_cpu() + time;

@@ -253,7 +253,7 @@ mod tests {
         let first = request(501, 1, None);
         ended(first);
         let seen = only(501);
-        assert_eq!((seen.task, seen.trace, seen.duration_ns / 100_000), (1, None, 10));
+        assert_eq!((seen.task, seen.trace, seen.duration_ns), (1, None, ticks_to_ns(first.lasted)));
         assert_eq!(seen.bucket, buckets::place(seen.duration_ns));
         let at = |ns: u64, task, trace| Ended { ends: first.ends + ticks(ns), task, trace, ..first };
         ended(at(STAYS_NS / 2, 3, traced(3)));

@@ -49,7 +49,7 @@ const THREAD_COLUMNS: [(&str, &str, Unit); 5] = [
 ];
 
 const CPU_FIELDS: &str = "cpu_percent cpu_ns";
-const GROUP_FIELDS: &str = "id name cpu_percent cpu_ns requests_per_s cpu_ns_per_request polls_per_s requests polls alive started finished waits slowest_ns slowest_task";
+const GROUP_FIELDS: &str = "id name cpu_percent cpu_ns requests_per_s cpu_ns_per_request polls_per_s requests polls alive started finished waits slowest_ns slowest_task slowest_trace_id";
 const THREAD_FIELDS: &str = "tid inner_tid name cpu_percent cpu_ns runnable_percent runnable_ns";
 
 /// A process between two samples. CPU time is since the first sample, percentages and rates are
