@@ -14,7 +14,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-use dormouse::{Event, Group, ProfileRun, ProfileSpec, static_key, unlikely};
+use dormouse::metrics::{Metrics, MetricsSpec};
+use dormouse::{Event, Group, ProfileRun, ProfileSpec, Publishing, static_key, unlikely};
 use seccompiler::{BpfProgram, apply_filter, apply_filter_all_threads};
 
 mod support;
@@ -104,6 +105,13 @@ fn surface(round: u32) {
         recorder.each(|_, _, _| records += 1).expect("its records");
         assert_eq!(records, 1);
     }
+    let publishing = Publishing::start();
+    known.scope(|| spin(Duration::from_micros(100)));
+    // A kernel or a filter may refuse it.
+    drop(publishing);
+    let metrics = Metrics::start(&MetricsSpec::new().waits()).expect("metrics");
+    assert_eq!(metrics.answer(None).status, 200);
+    drop(metrics);
     let space = dormouse_maps::AddressSpace::own().expect("the process's mappings");
     let cache = dormouse_maps::Cache::new();
     assert!(space.resolve(&cache, surface as *const () as u64).expect("a look-up").is_some());
@@ -177,6 +185,8 @@ fn service() {
         "the lookout",
         "the lookout, for long polls",
         "the lookout, for triggers",
+        "threads that begin or end to publish",
+        "threads that read metrics",
         "threads of dormouse",
         "start",
     ];
@@ -186,8 +196,8 @@ fn service() {
     dormouse::init().expect("an agent");
     match &*kind {
         "before init" => {}
-        "after init, this thread" => apply_filter(&filter(&all[..7])).expect("a filter"),
-        "after init, all threads" => apply_filter_all_threads(&filter(&all[..8])).expect("a filter"),
+        "after init, this thread" => apply_filter(&filter(&all[..9])).expect("a filter"),
+        "after init, all threads" => apply_filter_all_threads(&filter(&all[..10])).expect("a filter"),
         other => panic!("{other}"),
     }
     println!("ready");
@@ -246,7 +256,7 @@ fn everything_works_under(kind: &str) {
     service.round("its own surface");
     let pid = service.child.id().to_string();
     let address = format!("{:x}", everything_works_under as *const () as usize);
-    let verbs: [&[&str]; 19] = [
+    let verbs: [&[&str]; 20] = [
         &["ps"],
         &["keys", &pid],
         &["doctor", &pid],
@@ -254,6 +264,7 @@ fn everything_works_under(kind: &str) {
         &["on", &pid, "filter.fast", "--for", "50ms"],
         &["on", &pid, "filter.*", "--keep"],
         &["off", &pid, "filter.*"],
+        &["on", &pid, "dormouse.publish", "--for", "50ms"],
         &["trace", &pid, "filter.*", "--for", "100ms"],
         &["top", &pid, "--once"],
         &["top", &pid, "--once", "-e", "task-clock,page-faults,alloc-count"],

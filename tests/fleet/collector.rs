@@ -1,6 +1,7 @@
 //! A push through an OpenTelemetry Collector: what it passes on is compared number by number with
 //! what the agent says.
 
+use std::collections::BTreeSet;
 use std::process::Command;
 
 use serde_json::Value;
@@ -88,14 +89,13 @@ fn the_collector_gets_the_agents_numbers() {
     let sink = Sink::open();
     let Some(collector) = collector(&sink) else { return };
     let service = Service::idle();
-    let serving = Serving::with(
-        &service,
-        &[
-            ("OTEL_EXPORTER_OTLP_ENDPOINT", &collector.url("")),
-            ("OTEL_EXPORTER_OTLP_COMPRESSION", "gzip"),
-            ("OTEL_METRIC_EXPORT_INTERVAL", "300"),
-        ],
-    );
+    let url = collector.url("");
+    let variables = [
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", url.as_str()),
+        ("OTEL_EXPORTER_OTLP_COMPRESSION", "gzip"),
+        ("OTEL_METRIC_EXPORT_INTERVAL", "300"),
+    ];
+    let serving = Serving::with(&service, &variables);
     // The conversation with the agent is there: what happens now is counted.
     serving.totals(service.pid());
     for (path, times) in ROUTES {
@@ -104,24 +104,61 @@ fn the_collector_gets_the_agents_numbers() {
         }
     }
     // Nothing happens any more: the next look of both is the same.
-    let resource = sink.await_some(|document| {
-        let resources = document["resourceMetrics"].as_array()?;
-        let resource = resources.first()?;
-        let counted = points(resource, "dormouse.requests");
-        let of = |group: &str| {
-            counted
-                .iter()
-                .find(|it| attribute(it, "group").as_deref() == Some(group))
-                .map_or(0.0, |it| of_point(it))
-        };
-        ROUTES
-            .iter()
-            .all(|(path, times)| of(&format!("GET {path}")).to_bits() == f64::from(*times).to_bits())
-            .then(|| resource.clone())
-    });
+    let resource = sink.await_some(|document| with_all_requests(document).cloned());
     let own = serving.totals(service.pid());
-    for (path, _) in ROUTES {
+    for (path, times) in ROUTES {
         compare(&resource, &own, &format!("GET {path}"));
+        exemplars_are_of(&resource, &format!("GET {path}"), times);
+    }
+    // The next server's points go on with these: their start is the process's.
+    let start = starts(&resource);
+    assert_eq!(start.len(), 1, "{resource}");
+    serving.daemon.end();
+    let named = [&variables[..], &[("OTEL_RESOURCE_ATTRIBUTES", "server=next")]].concat();
+    let _next = Serving::with(&service, &named);
+    let next = sink.await_some(|document| {
+        let resource = with_all_requests(document)?;
+        (attribute(&resource["resource"], "server")? == "next").then(|| resource.clone())
+    });
+    assert_eq!(starts(&next), start);
+}
+
+/// The resource of a document, if it has all requests that were made.
+fn with_all_requests(document: &Value) -> Option<&Value> {
+    let resource = document["resourceMetrics"].as_array()?.first()?;
+    let counted = points(resource, "dormouse.requests");
+    let of = |group: &str| {
+        let mut found = counted.iter().filter(|it| attribute(it, "group").as_deref() == Some(group));
+        found.next().map_or(0.0, |it| of_point(it))
+    };
+    let has_all =
+        |(path, times): &(&str, u32)| of(&format!("GET {path}")).to_bits() == f64::from(*times).to_bits();
+    ROUTES.iter().all(has_all).then_some(resource)
+}
+
+/// When the points of counters and histograms begin, in nanoseconds.
+fn starts(resource: &Value) -> BTreeSet<&str> {
+    let counted = metrics(resource).filter(|metric| metric["gauge"].is_null());
+    let points = counted.flat_map(|metric| points(resource, metric["name"].as_str().expect("a name")));
+    points.map(|point| point["startTimeUnixNano"].as_str().expect("a start")).collect()
+}
+
+/// Requests of a group are exemplars of their latencies: each has a time, a length that is in the
+/// sum, and the number of its task or a trace.
+#[track_caller]
+fn exemplars_are_of(resource: &Value, group: &str, most: u32) {
+    let point = of_group(resource, "dormouse.request.duration", group);
+    let exemplars = point["exemplars"].as_array().unwrap_or_else(|| panic!("no exemplars: {point}"));
+    assert!((1..=most as usize).contains(&exemplars.len()), "{point}");
+    for one in exemplars {
+        let [at, start, time] =
+            [&one["timeUnixNano"], &point["startTimeUnixNano"], &point["timeUnixNano"]].map(number);
+        assert!(start <= at && at <= time, "{point}");
+        let length = number(&one["asDouble"]);
+        assert!(length > 0.0 && length <= number(&point["sum"]) * 1.000_001, "{point}");
+        let tags = &serde_json::json!({ "attributes": one["filteredAttributes"] });
+        let has_trace = one["traceId"].as_str().is_some_and(|id| id.len() == 32);
+        assert!(has_trace != attribute(tags, "task").is_some(), "{point}");
     }
 }
 
@@ -145,13 +182,19 @@ fn compare(resource: &Value, own: &Value, group: &str) {
         let [start, time] = ["startTimeUnixNano", "timeUnixNano"].map(|field| number(&point[field]));
         assert!(0.0 < start && start <= time, "{name}: {point}");
     }
-    for metric in metrics(resource).filter(|metric| metric["sum"].is_object()) {
-        let sum = &metric["sum"];
-        assert_eq!(
-            (&sum["aggregationTemporality"], &sum["isMonotonic"]),
-            (&2.into(), &true.into()),
-            "{metric}"
-        );
+    for metric in metrics(resource) {
+        // Cumulative; and all sums are counters.
+        if let Some(sum) = metric["sum"].as_object() {
+            assert_eq!(
+                (&sum["aggregationTemporality"], &sum["isMonotonic"]),
+                (&2.into(), &true.into()),
+                "{metric}"
+            );
+        } else if let Some(histogram) = metric["exponentialHistogram"].as_object() {
+            assert_eq!(histogram["aggregationTemporality"], 2, "{metric}");
+        } else {
+            assert!(metric["gauge"].is_object(), "{metric}");
+        }
     }
     let waits = &row["waits"];
     let histograms = [
@@ -184,6 +227,6 @@ fn buckets(point: &Value) -> Vec<(i64, u64)> {
 
 /// The same of the agent's row.
 fn filled(row: &Value) -> Vec<(i64, u64)> {
-    let pairs = row["positive"].as_array().into_iter().flatten();
+    let pairs = row["buckets"].as_array().into_iter().flatten();
     pairs.filter_map(|pair| Some((pair[0].as_i64()?, pair[1].as_u64()?))).collect()
 }

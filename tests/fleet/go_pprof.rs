@@ -12,7 +12,7 @@ fn go_finds_the_busy_function() {
     if !have(&["go"]) {
         return;
     }
-    let service = Service::busy();
+    let service = Service::visited();
     let serving = Serving::of(&service);
     let home = tempfile::tempdir().expect("a directory");
     let profile =

@@ -87,7 +87,7 @@ impl Requests {
         let width = 2_f64.powf((-number(&row["scale"])).exp2());
         let zero = number(&row["zero_threshold_ns"]) / 1e9;
         let mut buckets = vec![([0.0, zero], number(&row["zero_count"]) as u64)];
-        for pair in row["positive"].as_array().expect("buckets") {
+        for pair in row["buckets"].as_array().expect("buckets") {
             let end = |index: f64| width.powf(index) * number(&row["unit_ns"]) / 1e9;
             let index = number(&pair[0]);
             buckets.push(([end(index), end(index + 1.0)], number(&pair[1]) as u64));
@@ -115,7 +115,7 @@ fn assert_near(is: f64, should: f64, part: f64) {
 
 #[test]
 fn a_query_gives_cpu_per_request() {
-    let service = Service::busy();
+    let service = Service::visited();
     let serving = Serving::of(&service);
     let Some(mut prometheus) = Prometheus::scraping(&serving, "") else { return };
     let scrapes = format!(r#"count_over_time(dormouse_requests_total{{group="{HOT}"}}[1m])"#);
@@ -173,7 +173,7 @@ fn native_histograms_have_our_buckets() {
 
 #[test]
 fn exemplars_are_stored() {
-    let service = Service::busy();
+    let service = Service::visited();
     let serving = Serving::of(&service);
     let Some(mut prometheus) = Prometheus::scraping(&serving, "exemplar-storage") else { return };
     let requests = "dormouse_request_duration_seconds_bucket";

@@ -46,7 +46,7 @@ fn hostile_names_are_fine_in_a_services_text() {
 
 #[test]
 fn the_checker_is_silent() {
-    let service = Service::busy();
+    let service = Service::visited();
     let serving = Serving::of(&service);
     let text = serving.metrics();
     assert!(text.contains("dormouse_cpu_time_seconds_total{"), "{text}");

@@ -67,7 +67,7 @@ fn is_busy(service: &Service) -> impl Fn(&str) -> bool {
 
 #[test]
 fn no_counter_goes_back_over_a_restart() {
-    let mut first = Service::busy();
+    let mut first = Service::visited();
     // By its name: the next process has another number.
     let serving = Serving::start(first.runtime(), &["teaparty"], &[]);
     let mut highest = Highest::default();
@@ -75,7 +75,7 @@ fn no_counter_goes_back_over_a_restart() {
     first.kill();
     let runtime = first.take_runtime();
     let second = Service::start_as(DORMOUSE.as_ref(), runtime, |command| {
-        command.args(["--load", "300", "--for", "10m"]);
+        command.args(["--load", "40", "--for", "10m"]);
     });
     let second = second.expect("the service starts again");
     highest.look_until(&serving, is_busy(&second));
@@ -83,11 +83,33 @@ fn no_counter_goes_back_over_a_restart() {
     highest.look_until(&serving, |text| !text.contains(&gone));
 }
 
-/// Each server counts what its own conversations with the agents have seen: scrapers tell them
-/// apart by their addresses. One that comes, or goes, is nothing to the other.
+/// Totals are the process's: a server that begins anew, with new conversations, goes on where the
+/// last one was.
+#[test]
+fn no_counter_goes_back_over_servers() {
+    let service = Service::visited();
+    let mut highest = Highest::default();
+    let first = Serving::of(&service);
+    highest.look_until(&first, is_busy(&service));
+    let start = start_of(&highest.look(&first));
+    first.daemon.end();
+    let (series, before) = (highest.0.clone(), highest.cpu());
+    let second = Serving::of(&service);
+    assert_eq!(start_of(&highest.look(&second)), start);
+    eventually(|| {
+        highest.look(&second);
+        highest.cpu() > before
+    });
+    let now = counters(&second.metrics());
+    let lost: Vec<_> = series.keys().filter(|series| !now.contains_key(*series)).collect();
+    assert!(lost.is_empty(), "the labels of these have changed: {lost:?}");
+}
+
+/// Scrapers tell two servers apart by their addresses. One that comes, or goes, is nothing to the
+/// other.
 #[test]
 fn no_counter_goes_back_for_another_server() {
-    let service = Service::busy();
+    let service = Service::visited();
     let [first, second] = [(); 2].map(|()| Serving::of(&service));
     let [mut of_first, mut of_second] = [(); 2].map(|()| Highest::default());
     of_first.look_until(&first, is_busy(&service));

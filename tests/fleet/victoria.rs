@@ -58,7 +58,7 @@ fn value(series: &Value) -> f64 {
 #[test]
 fn victoria_scrapes_what_is_served() {
     let Some(program) = found("victoria-metrics") else { return skip("victoria-metrics is not installed") };
-    let service = Service::busy();
+    let service = Service::visited();
     let serving = Serving::of(&service);
     let mut victoria = start(&program, Some(&serving));
     let per_request = "rate(dormouse_cpu_time_seconds_total{group='GET /blend'}[10s])
@@ -75,7 +75,7 @@ fn victoria_takes_what_is_pushed() {
         return skip("VictoriaMetrics with OTLP is not built; .ci/fleet does it");
     };
     let mut victoria = start(&program, None);
-    let service = Service::busy();
+    let service = Service::visited();
     let _serving = Serving::with(
         &service,
         &[

@@ -1,13 +1,16 @@
 //! The page with a keyboard alone.
 
+use dormouse_testkit::Browser;
+
 use super::stand::{Server, Visit};
 use crate::support::Service;
 
 #[test]
 fn keys_reach_every_view_and_switch() {
-    let service = Service::busy();
+    let Some(browser) = Browser::start() else { return };
+    let service = Service::visited();
     let server = Server::of(service.runtime(), service.pid());
-    let Some(mut visit) = Visit::start(&server, "") else { return };
+    let mut visit = Visit::start(browser, &server, "");
     visit.shows(".sizer", &["teaparty"]);
     visit.browser.press("j");
     visit.browser.press("Enter");
@@ -53,9 +56,10 @@ fn keys_reach_every_view_and_switch() {
 
 #[test]
 fn tab_reaches_all_controls() {
+    let Some(browser) = Browser::start() else { return };
     let service = Service::idle();
     let server = Server::of(service.runtime(), service.pid());
-    let Some(mut visit) = Visit::start(&server, &format!("p={}&v=keys", service.pid())) else { return };
+    let mut visit = Visit::start(browser, &server, &format!("p={}&v=keys", service.pid()));
     visit.until("page.view?.keys?.length > 0");
     let mut seen = Vec::new();
     for _ in 0..24 {
@@ -74,9 +78,10 @@ fn tab_reaches_all_controls() {
 
 #[test]
 fn rows_move_sort_and_open() {
-    let service = Service::busy();
+    let Some(browser) = Browser::start() else { return };
+    let service = Service::visited();
     let server = Server::of(service.runtime(), service.pid());
-    let Some(mut visit) = Visit::start(&server, &format!("p={}", service.pid())) else { return };
+    let mut visit = Visit::start(browser, &server, &format!("p={}", service.pid()));
     visit.shows(".sizer", &["GET /menu"]);
     visit.browser.press("j");
     visit.browser.press("j");

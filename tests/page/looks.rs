@@ -1,5 +1,7 @@
 //! The page on small screens, by day and by night.
 
+use dormouse_testkit::Browser;
+
 use super::stand::{Server, Visit};
 use crate::support::Service;
 
@@ -7,9 +9,10 @@ const VIEWS: [&str; 7] = ["groups", "keys", "trace", "tasks", "flame", "watches"
 
 #[test]
 fn a_phone_scrolls_down_alone() {
-    let service = Service::busy();
+    let Some(browser) = Browser::start() else { return };
+    let service = Service::visited();
     let server = Server::of(service.runtime(), service.pid());
-    let Some(mut visit) = Visit::start(&server, "") else { return };
+    let mut visit = Visit::start(browser, &server, "");
     visit.browser.size(360, 740, 2.0, true);
     visit.shows(".sizer", &["teaparty"]);
     let fits =
@@ -33,11 +36,10 @@ fn a_phone_scrolls_down_alone() {
 
 #[test]
 fn colours_follow_the_scheme_and_can_be_read() {
-    let service = Service::busy();
+    let Some(browser) = Browser::start() else { return };
+    let service = Service::visited();
     let server = Server::of(service.runtime(), service.pid());
-    let Some(mut visit) = Visit::start(&server, &format!("p={}&group=GET+/menu", service.pid())) else {
-        return;
-    };
+    let mut visit = Visit::start(browser, &server, &format!("p={}&group=GET+/menu", service.pid()));
     visit.shows(".detail", &["requests ended"]);
     // The least contrast of text with what lies behind it, as WCAG reckons it.
     let least = "(() => {

@@ -1,5 +1,6 @@
 //! Names of strangers stay text, and many tasks are few elements.
 
+use dormouse_testkit::Browser;
 use serde_json::Value;
 
 use super::stand::{Host, Server, TOKEN, Visit};
@@ -18,8 +19,9 @@ fn shown(name: &str) -> String {
 
 #[test]
 fn names_with_markup_stay_text() {
+    let Some(browser) = Browser::start() else { return };
     let (host, server) = strange();
-    let Some(mut visit) = Visit::start(&server, "") else { return };
+    let mut visit = Visit::start(browser, &server, "");
     let pid = host.pid();
     visit.shows(".sizer", &["<img src=x"]);
     visit.go(&format!("p={pid}&v=groups"));
@@ -66,12 +68,25 @@ fn names_with_markup_stay_text() {
         0
     );
     visit.assert_calm();
+    // Were one to become markup, the policy would not let it run.
+    visit.browser.value(
+        "for (const name of ['script', 'style']) {
+            const foreign = document.createElement(name);
+            foreign.textContent = name === 'script' ? 'window.hit = 1' : 'body { opacity: 0.5 }';
+            document.body.append(foreign);
+        }",
+    );
+    assert_eq!(
+        visit.browser.value("[window.hit ?? 0, getComputedStyle(document.body).opacity].join()"),
+        "0,1"
+    );
 }
 
 #[test]
 fn ten_thousand_tasks_are_few_elements() {
+    let Some(browser) = Browser::start() else { return };
     let (host, server) = strange();
-    let Some(mut visit) = Visit::start(&server, &format!("p={}&v=tasks", host.pid())) else { return };
+    let mut visit = Visit::start(browser, &server, &format!("p={}&v=tasks", host.pid()));
     visit.until(&format!("page.view?.tasks?.length >= {TASKS}"));
     visit.until("document.querySelectorAll('.sizer .line').length > 10");
     let scroll = "(async () => {
@@ -107,8 +122,9 @@ fn ten_thousand_tasks_are_few_elements() {
 
 #[test]
 fn token_is_asked_for_and_not_kept() {
+    let Some(browser) = Browser::start() else { return };
     let (host, server) = strange();
-    let Some(mut visit) = Visit::without_token(&server) else { return };
+    let mut visit = Visit::without_token(browser, &server);
     visit.shows("main", &["This page needs the token"]);
     visit.browser.write("wrong");
     visit.browser.press("Enter");

@@ -65,21 +65,21 @@ pub(super) struct Visit {
 }
 
 impl Visit {
-    /// Comes with the token, as the server's printed address does.
+    /// Comes with the token, as the server's printed address does. The browser is there before the
+    /// server and its service: there is one at a time, and a service that waits for it would take
+    /// the processor from the test that has it.
     #[track_caller]
-    pub(super) fn start(server: &Server, place: &str) -> Option<Visit> {
-        let mut browser = Browser::start()?;
+    pub(super) fn start(mut browser: Browser, server: &Server, place: &str) -> Visit {
         let url = server.url.clone();
         browser.open(&format!("{url}#token={TOKEN}&{place}"));
-        Some(Visit { browser, url })
+        Visit { browser, url }
     }
 
     /// Comes without it.
     #[track_caller]
-    pub(super) fn without_token(server: &Server) -> Option<Visit> {
-        let mut browser = Browser::start()?;
+    pub(super) fn without_token(mut browser: Browser, server: &Server) -> Visit {
         browser.open(&server.url);
-        Some(Visit { browser, url: server.url.clone() })
+        Visit { browser, url: server.url.clone() }
     }
 
     /// Goes to another place of the page.

@@ -1,20 +1,22 @@
 //! Every view shows what its process does.
 
+use dormouse_testkit::Browser;
 use rustix::process::Signal;
 
 use super::stand::{Server, Visit};
 use crate::support::{Service, skip};
 
 fn busy() -> (Service, Server) {
-    let service = Service::busy();
+    let service = Service::visited();
     let server = Server::of(service.runtime(), service.pid());
     (service, server)
 }
 
 #[test]
 fn groups_show_what_the_service_does() {
+    let Some(browser) = Browser::start() else { return };
     let (service, server) = busy();
-    let Some(mut visit) = Visit::start(&server, "") else { return };
+    let mut visit = Visit::start(browser, &server, "");
     visit.shows(".sizer", &[&service.target(), "teaparty"]);
     visit.browser.picture("processes");
     visit.click(".sizer a");
@@ -46,8 +48,9 @@ fn groups_show_what_the_service_does() {
 /// The page's figures are those of the command.
 #[test]
 fn totals_agree_with_the_service() {
+    let Some(browser) = Browser::start() else { return };
     let (service, server) = busy();
-    let Some(mut visit) = Visit::start(&server, &format!("p={}", service.pid())) else { return };
+    let mut visit = Visit::start(browser, &server, &format!("p={}", service.pid()));
     visit.until("page.live?.ticks.length > 4");
     let agree = "(() => {
         const { live } = page;
@@ -64,9 +67,10 @@ fn totals_agree_with_the_service() {
 
 #[test]
 fn trace_shows_records_while_it_runs() {
+    let Some(browser) = Browser::start() else { return };
     let (service, server) = busy();
     let place = format!("p={}&v=trace&glob=menu.read", service.pid());
-    let Some(mut visit) = Visit::start(&server, &place) else { return };
+    let mut visit = Visit::start(browser, &server, &place);
     // A link alone traces nothing.
     visit.shows("main", &["A trace switches its probes on"]);
     assert_eq!(service.keys_on("menu.read"), 0);
@@ -83,11 +87,12 @@ fn trace_shows_records_while_it_runs() {
 
 #[test]
 fn other_views_show_their_documents() {
+    let Some(browser) = Browser::start() else { return };
     let (service, server) = busy();
     let pid = service.pid();
-    let Some(mut visit) = Visit::start(&server, &format!("p={pid}&v=tasks")) else { return };
+    let mut visit = Visit::start(browser, &server, &format!("p={pid}&v=tasks"));
     visit.shows(".sizer", &["connections", "awaiting"]);
-    visit.shows("main .facts", &["tasks known"]);
+    visit.shows("main .facts", &["tasks known", "costs the service a stack at each wait"]);
     visit.browser.picture("tasks");
     visit.go(&format!("p={pid}&v=flame&s=1"));
     visit.until("page.name === 'flame'");
@@ -107,9 +112,10 @@ fn other_views_show_their_documents() {
 
 #[test]
 fn watch_shows_hits_and_their_places() {
+    let Some(browser) = Browser::start() else { return };
     let (service, server) = busy();
     let place = format!("p={}&v=watches&what=dormouse_teaparty::tally::TALLY:8", service.pid());
-    let Some(mut visit) = Visit::start(&server, &place) else { return };
+    let mut visit = Visit::start(browser, &server, &place);
     visit.shows(".slots", &["debug register"]);
     visit.click("button.main");
     visit.until("page.view.seen > 3 || !page.view.stream.running");
@@ -127,8 +133,9 @@ fn watch_shows_hits_and_their_places() {
 
 #[test]
 fn ended_process_is_marked_and_kept() {
+    let Some(browser) = Browser::start() else { return };
     let (mut service, server) = busy();
-    let Some(mut visit) = Visit::start(&server, &format!("p={}", service.pid())) else { return };
+    let mut visit = Visit::start(browser, &server, &format!("p={}", service.pid()));
     visit.shows(".sizer", &["GET /menu"]);
     visit.until("page.live.ticks.length > 1");
     service.kill();
@@ -142,8 +149,9 @@ fn ended_process_is_marked_and_kept() {
 
 #[test]
 fn stopped_process_is_told_and_found_again() {
+    let Some(browser) = Browser::start() else { return };
     let (service, server) = busy();
-    let Some(mut visit) = Visit::start(&server, &format!("p={}", service.pid())) else { return };
+    let mut visit = Visit::start(browser, &server, &format!("p={}", service.pid()));
     visit.until("page.live?.ticks.length > 1");
     service.signal(Signal::STOP);
     visit.shows("#status", &["silent"]);
@@ -156,8 +164,9 @@ fn stopped_process_is_told_and_found_again() {
 
 #[test]
 fn page_finds_its_server_again() {
+    let Some(browser) = Browser::start() else { return };
     let (service, mut server) = busy();
-    let Some(mut visit) = Visit::start(&server, &format!("p={}", service.pid())) else { return };
+    let mut visit = Visit::start(browser, &server, &format!("p={}", service.pid()));
     visit.until("page.live?.ticks.length > 1");
     server.end();
     visit.shows("#status", &["disconnected"]);
@@ -170,8 +179,9 @@ fn page_finds_its_server_again() {
 
 #[test]
 fn hidden_page_asks_for_nothing() {
+    let Some(browser) = Browser::start() else { return };
     let (service, server) = busy();
-    let Some(mut visit) = Visit::start(&server, &format!("p={}", service.pid())) else { return };
+    let mut visit = Visit::start(browser, &server, &format!("p={}", service.pid()));
     visit.until("page.live?.ticks.length > 1");
     let hide = |hidden: bool| {
         format!(

@@ -14,7 +14,7 @@ use crate::support::{DORMOUSE, HANG, RUNTIME_VARIABLES, Service};
 
 #[test]
 fn a_stopped_service_costs_a_second_once() {
-    let (stopped, fine) = (Service::busy(), Service::busy());
+    let (stopped, fine) = (Service::visited(), Service::visited());
     let serving = Serving::of([stopped.pid(), fine.pid()]);
     let up = |serving: &Serving, service: &Service, value: u8| {
         let wanted = format!("dormouse_up{{process=\"teaparty\",pid=\"{}\"}} {value}", service.pid());
@@ -38,7 +38,7 @@ fn a_stopped_service_costs_a_second_once() {
 
 #[test]
 fn the_end_of_a_service_ends_its_streams() {
-    let mut service = Service::busy();
+    let mut service = Service::visited();
     let serving = Serving::of([service.pid()]);
     let mut live = serving.stream(&format!("/api/processes/{}/live", service.pid()));
     let mut trace =
@@ -161,7 +161,7 @@ fn wild() {
             let most = u64::MAX;
             let wild = format!(
                 r#"{{"scale":99,"unit_ns":0,"zero_threshold_ns":{most},"zero_count":{most},
-                "positive":[[2147483647,{most}],[-2147483648,{most}],[3,{most}],[3,1]],"max_ns":{most}}}"#
+                "buckets":[[2147483647,{most}],[-2147483648,{most}],[3,{most}],[3,1]],"max_ns":{most}}}"#
             );
             let waits = format!(
                 r#"{{"poll_ns":{most},"runnable_ns":{most},"await_ns":{most},"polls":{wild},"delays":{wild},
@@ -193,7 +193,7 @@ fn wild() {
 
 #[test]
 fn a_wild_agent_harms_no_scrape_of_others() {
-    let (wild, fine) = (Odd::start("serve::lifetimes::wild"), Service::busy());
+    let (wild, fine) = (Odd::start("serve::lifetimes::wild"), Service::visited());
     let serving = Serving::of([wild.pid(), fine.pid()]);
     for accept in ["text/plain;version=0.0.4", "application/openmetrics-text;version=1.0.0"] {
         let more = format!("Accept: {accept}\r\nConnection: close\r\n");
@@ -213,7 +213,7 @@ fn a_wild_agent_harms_no_scrape_of_others() {
 
 #[test]
 fn slow_requests_are_exemplars() {
-    let service = Service::busy();
+    let service = Service::visited();
     let serving = Serving::of([service.pid()]);
     let more = "Accept: application/openmetrics-text;version=1.0.0\r\nConnection: close\r\n";
     let start = Instant::now();

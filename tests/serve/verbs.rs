@@ -7,7 +7,7 @@ use crate::support::{Service, run};
 
 #[test]
 fn reading_verbs_answer_as_the_command_does() {
-    let service = Service::busy();
+    let service = Service::visited();
     let pid = service.pid();
     let serving = Serving::of([pid]);
     for (path, args) in [
@@ -60,7 +60,7 @@ fn failures_have_the_commands_words() {
 
 #[test]
 fn metrics_have_all_services_of_the_server() {
-    let (one, two) = (Service::busy(), Service::busy());
+    let (one, two) = (Service::visited(), Service::visited());
     let serving = Serving::of([one.pid(), two.pid()]);
     let metrics = serving.get("/metrics").text();
     for pid in [one.pid(), two.pid()] {
@@ -82,7 +82,7 @@ fn metrics_have_all_services_of_the_server() {
 
 #[test]
 fn profiles_are_at_the_addresses_of_go() {
-    let service = Service::busy();
+    let service = Service::visited();
     let serving = Serving::of([service.pid()]);
     for path in [
         "/debug/pprof/profile?seconds=1",
@@ -115,7 +115,7 @@ fn a_key_goes_off_by_its_time() {
 
 #[test]
 fn hanging_up_ends_a_trace() {
-    let service = Service::busy();
+    let service = Service::visited();
     let serving = Serving::of([service.pid()]);
     let path = format!("/api/processes/{}/trace", service.pid());
     let mut trace = serving.posted_stream(&path, r#"{"glob":"menu.*"}"#);
@@ -140,7 +140,7 @@ fn hanging_up_ends_a_trace() {
 
 #[test]
 fn the_end_ends_leases_and_removes_the_token() {
-    let service = Service::busy();
+    let service = Service::visited();
     let mut serving = Serving::of([service.pid()]);
     let found = std::fs::metadata(&serving.token_file).expect("the token's file");
     assert_eq!((found.mode() & 0o777, serving.token.len()), (0o600, 64));

@@ -53,6 +53,14 @@ impl Service {
         })
     }
 
+    /// One with a few guests: each route shows in all figures, and the test has the processor. The
+    /// load of a busy one, whose blends are slow without optimization, takes two of them.
+    pub(crate) fn visited() -> Service {
+        Service::start(|command| {
+            command.args(["--load", "40", "--for", "10m"]);
+        })
+    }
+
     /// One that `change` has changed the start of.
     pub(crate) fn start(change: impl FnOnce(&mut Command)) -> Service {
         Service::start_as(DORMOUSE.as_ref(), tempfile::tempdir().expect("a temporary directory"), change)

@@ -181,8 +181,8 @@ fn an_older_agents_buckets_are_of_nanoseconds() {
 
 #[test]
 fn nobody_breaks_a_scrape_by_what_he_says() {
-    let positive = vec![(5, 1), (5, 1), (i32::MIN, u64::MAX)];
-    let wild = HistogramRow { scale: 2, unit_ns: 1_000_000_000, positive, ..HistogramRow::default() };
+    let buckets = vec![(5, 1), (5, 1), (i32::MIN, u64::MAX)];
+    let wild = HistogramRow { scale: 2, unit_ns: 1_000_000_000, buckets, ..HistogramRow::default() };
     let waits = Some(WaitsRow { requests: wild, ..WaitsRow::default() });
     let count = |event: &str| CountRow { event: event.to_owned(), value: 1, enabled_ns: 1, running_ns: 1 };
     let counts = vec![count("page-faults"), count("page-faults"), count("a\0b\n"), count("a\0b\n")];

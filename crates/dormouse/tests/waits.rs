@@ -258,7 +258,7 @@ fn only_who_asks_is_told_times() {
         runtime().block_on(async { group.instrument(sleep(LONG)).await });
         let row = asks.row(group).unwrap();
         assert!(row.await_ns + row.runnable_ns >= ns(LONG) && row.on_cpu_ns.is_some(), "{row:?}");
-        assert_eq!(row.requests.positive.iter().map(|(_, n)| n).sum::<u64>(), 1, "{row:?}");
+        assert_eq!(row.requests.buckets.iter().map(|(_, n)| n).sum::<u64>(), 1, "{row:?}");
         assert_eq!(looks.row(group), None);
         // A client that counts nothing does not know what was on a CPU.
         let _: serde_json::Value = asks.ask(Op::Count { events: Vec::new() }).unwrap();
@@ -283,7 +283,7 @@ fn who_asks_is_told_exemplars() {
         });
         let requests = asks.row(group).unwrap().requests;
         let [it] = &requests.exemplars[..] else { panic!("{requests:?}") };
-        assert_eq!(requests.positive, [(it.index, 1)], "of the same bucket");
+        assert_eq!(requests.buckets, [(it.index, 1)], "of the same bucket");
         assert_eq!((it.task, it.duration_ns), (task, requests.max_ns));
         assert_eq!(it.trace_id, Some("ab".repeat(16)));
         assert_eq!(it.span_id, Some("cd".repeat(8)));
@@ -328,7 +328,7 @@ fn no_number_goes_back() {
                 let count =
                     |n: u64, positive: &[(i32, u64)]| n + positive.iter().map(|(_, n)| n).sum::<u64>();
                 let of = [&row.polls, &row.delays, &row.awaits, &row.requests];
-                let [a, b, c, d] = of.map(|of| count(of.zero_count, &of.positive));
+                let [a, b, c, d] = of.map(|of| count(of.zero_count, &of.buckets));
                 [row.poll_ns, row.runnable_ns, row.await_ns, row.on_cpu_ns.unwrap(), a, b, c, d]
             };
             let mut before = numbers(&client.row(group).unwrap());

@@ -43,19 +43,46 @@ impl ExponentialHistogram {
             && self.count() < 1 << 53
     }
 
-    /// The last exemplar of the values beyond `above`, up to `end`.
-    pub(crate) fn exemplar(&self, above: f64, end: f64) -> Option<&MetricExemplar> {
-        self.exemplars.iter().rev().find(|one| one.value > above && one.value <= end)
+    /// Its values in classic buckets, which end at 2 to these powers, in their order, and at
+    /// infinity. Counts are exact if the scale is not negative, and the zero threshold is not beyond
+    /// the first end.
+    pub(crate) fn classic(&self, powers: &[i32]) -> impl Iterator<Item = ClassicBucket<'_>> {
+        let (mut rest, mut count, mut above) =
+            (self.positive.iter().peekable(), self.zero_count, f64::NEG_INFINITY);
+        powers.iter().map(|&power| Some(power)).chain([None]).map(move |power| {
+            // The bucket with index `i` ends at power `(i + 1) / 2^scale`.
+            let is_below = |index: i32| power.is_none_or(|power| index < power << self.scale);
+            while let Some((_, n)) = rest.next_if(|(index, _)| is_below(*index)) {
+                count += n;
+            }
+            let end = power.map_or(f64::INFINITY, |power| f64::from(power).exp2());
+            let is_in = |one: &&MetricExemplar| one.value > above && one.value <= end;
+            let exemplar = self.exemplars.iter().rev().find(is_in);
+            above = end;
+            ClassicBucket { end, count, exemplar }
+        })
     }
+}
 
-    /// How many values are at most 2 to this power; exact if the scale is not negative, and the
-    /// zero threshold is not beyond it.
-    pub(crate) fn up_to_power(&self, power: i32) -> u64 {
-        let buckets = i64::from(power) << self.scale.clamp(0, 30);
-        // The bucket with index `i` ends at power `(i + 1) / 2^scale`.
-        let below = self.positive.iter().take_while(|(index, _)| i64::from(*index) < buckets);
-        below.fold(self.zero_count, |count, (_, n)| count.saturating_add(*n))
-    }
+/// The counts from the first bucket to the last one, also of those between that hold nothing; of a
+/// valid histogram.
+pub(crate) fn counts(buckets: &[(i32, u64)]) -> impl Iterator<Item = u64> {
+    let mut next = buckets.first().map_or(0, |(index, _)| *index);
+    buckets.iter().flat_map(move |&(index, n)| {
+        let empty = index - next;
+        next = index + 1;
+        (0..empty).map(|_| 0).chain([n])
+    })
+}
+
+/// A bucket as classic histograms have it.
+pub(crate) struct ClassicBucket<'a> {
+    /// The end, which belongs to it.
+    pub(crate) end: f64,
+    /// How many values are in it and in those before.
+    pub(crate) count: u64,
+    /// The last exemplar of its values, without those of buckets before.
+    pub(crate) exemplar: Option<&'a MetricExemplar>,
 }
 
 /// The greatest index, and its negative the least: 2 to the power of 1,024 is no number any more.
@@ -77,12 +104,6 @@ pub struct MetricExemplar {
     pub unix_ns: Option<u64>,
 }
 
-/// An id as texts have it.
-pub(crate) fn hexadecimal(id: &[u8]) -> String {
-    let digit = |half: u8| char::from_digit(u32::from(half), 16).unwrap_or('0');
-    id.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -99,10 +120,13 @@ mod tests {
             }
         });
         let of = ExponentialHistogram { scale: 2, zero_count: 3, positive, ..Default::default() };
-        for power in -4..4 {
-            let exact = values.iter().filter(|value| **value <= f64::from(power).exp2()).count() as u64;
-            assert_eq!(of.up_to_power(power), exact + 3, "{power}");
+        let powers: Vec<i32> = (-4..4).collect();
+        let buckets: Vec<_> = of.classic(&powers).map(|bucket| (bucket.end, bucket.count)).collect();
+        for (power, &(end, count)) in powers.iter().zip(&buckets) {
+            let exact = values.iter().filter(|value| **value <= f64::from(*power).exp2()).count() as u64;
+            assert_eq!((end, count), (f64::from(*power).exp2(), exact + 3), "{power}");
         }
+        assert_eq!(buckets.last(), Some(&(f64::INFINITY, 12)));
         assert_eq!(of.count(), 12);
     }
 }

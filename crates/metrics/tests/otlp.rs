@@ -23,7 +23,10 @@ fn texts(attributes: &[KeyValue]) -> Vec<(String, String)> {
         other => panic!("{other:?}"),
     };
     let pair = |of: &KeyValue| (of.key.clone(), text(of.value.as_ref().unwrap().value.as_ref().unwrap()));
-    attributes.iter().map(pair).collect()
+    // They have no order.
+    let mut texts: Vec<_> = attributes.iter().map(pair).collect();
+    texts.sort();
+    texts
 }
 
 fn pair(name: &str, value: &str) -> (String, String) {
@@ -37,16 +40,16 @@ fn each_process_is_a_resource() {
         of.resource_metrics.iter().map(|of| texts(&of.resource.as_ref().unwrap().attributes)).collect();
     let own = |pid: &str| {
         vec![
-            pair("service.instance.id", &format!("host:{pid}")),
-            pair("process.pid", pid),
-            pair("service.name", "shop"),
             pair("deployment", "test"),
+            pair("process.pid", pid),
+            pair("service.instance.id", &format!("host:{pid}")),
+            pair("service.name", "shop"),
         ]
     };
     assert_eq!(resources, [own("7"), own("8")]);
     let plain = decoded(&[]);
     let names = texts(&plain.resource_metrics[1].resource.as_ref().unwrap().attributes);
-    assert_eq!(names[0], pair("service.name", "coffee"));
+    assert_eq!(names[2], pair("service.name", "coffee"));
     let scope = plain.resource_metrics[0].scope_metrics[0].scope.as_ref().unwrap();
     assert_eq!((&*scope.name, &*scope.version), ("dormouse", "1.2.3"));
 }

@@ -6,6 +6,7 @@
 //! |---|---|
 //! | [`Capability`] | one line of the report on the capabilities of the process |
 //! | [`barrier`] | memory barriers of which one side costs nothing |
+//! | [`digits`] | the digits of ids in texts |
 //! | [`protobuf`] | messages of protocol buffers, as they are written |
 //! | [`environment`] | the variables that dormouse looks at, read once |
 //! | [`directory`] | directories that nobody else can change |
@@ -42,6 +43,7 @@ mod capability;
 #[cfg(target_arch = "x86_64")]
 mod debug_trap;
 pub mod descriptors;
+pub mod digits;
 pub mod directory;
 pub mod environment;
 pub mod heap;

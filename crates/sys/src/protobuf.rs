@@ -5,7 +5,6 @@
 pub struct Message(Vec<u8>);
 
 /// A number in pieces of seven bits, and how many bytes that takes.
-#[inline]
 fn varint(mut value: u64) -> ([u8; 10], usize) {
     let (mut bytes, mut length) = ([0; 10], 0);
     for byte in &mut bytes {
@@ -36,6 +35,7 @@ impl Message {
         self.0.clear();
     }
 
+    /// In line: most numbers are short, and those of fields are known to the compiler.
     #[inline]
     fn varint(&mut self, value: u64) {
         if value < 0x80 {
@@ -49,6 +49,7 @@ impl Message {
     }
 
     /// A number; 0 is what is not there.
+    #[inline]
     pub fn number(&mut self, field: u32, value: u64) {
         if value != 0 {
             self.always(field, value);
@@ -56,18 +57,21 @@ impl Message {
     }
 
     /// A number, also 0: one of several fields of which one is there.
+    #[inline]
     pub fn always(&mut self, field: u32, value: u64) {
         self.varint(u64::from(field) << 3);
         self.varint(value);
     }
 
     /// A number of eight bytes: `fixed64`, or a `double`'s bits.
+    #[inline]
     pub fn fixed(&mut self, field: u32, value: u64) {
         self.varint(u64::from(field) << 3 | 1);
         self.0.extend_from_slice(&value.to_le_bytes());
     }
 
     /// Text, or bytes.
+    #[inline]
     pub fn bytes(&mut self, field: u32, bytes: &[u8]) {
         self.varint(u64::from(field) << 3 | 2);
         self.varint(bytes.len() as u64);
@@ -111,8 +115,9 @@ impl Message {
     }
 
     /// Numbers one behind the other.
-    pub fn packed(&mut self, field: u32, values: &[u64]) {
-        self.nest(field, |packed| values.iter().for_each(|&value| packed.varint(value)));
+    #[inline]
+    pub fn packed(&mut self, field: u32, values: impl IntoIterator<Item = u64>) {
+        self.nest(field, |packed| values.into_iter().for_each(|value| packed.varint(value)));
     }
 
     /// Further fields.

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -14,20 +14,28 @@ use serde_json::{Value, json};
 
 use crate::{HANG, skip};
 
-/// One browser at a time: this machine may be small.
-static ALONE: Mutex<()> = Mutex::new(());
+/// The browser of all tests of a program, who have it one after another: to start one takes longer
+/// than most of them.
+static CHROMIUM: Mutex<Option<Chromium>> = Mutex::new(None);
 
-/// A browser with one page, until it is dropped.
+/// A browser, which ends with the program that started it: as soon as its pipe is closed.
 #[derive(Debug)]
-pub struct Browser {
-    child: Child,
+struct Chromium {
+    _child: Child,
     requests: ChildStdin,
     messages: Receiver<Value>,
-    events: VecDeque<Value>,
-    session: Option<String>,
+    /// The number of the last request.
     number: u64,
-    profile: tempfile::TempDir,
-    _alone: MutexGuard<'static, ()>,
+}
+
+/// A page in a window of its own, which shares nothing with others, until it is dropped.
+#[derive(Debug)]
+pub struct Browser {
+    chromium: MutexGuard<'static, Option<Chromium>>,
+    context: Value,
+    session: Value,
+    events: VecDeque<Value>,
+    folder: tempfile::TempDir,
 }
 
 /// Keys that a browser itself acts on, by their numbers in the protocol.
@@ -51,19 +59,13 @@ fn installed() -> Option<&'static str> {
     })
 }
 
-impl Browser {
-    /// A browser with an empty page; none, and a skip, where none is installed.
-    #[track_caller]
-    pub fn start() -> Option<Self> {
-        let Some(name) = installed() else {
-            skip("no Chromium is installed");
-            return None;
-        };
-        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-        let profile = tempfile::tempdir().unwrap();
-        // The protocol's pipes are descriptors 3 and 4.
+impl Chromium {
+    fn start(name: &str) -> Self {
+        // The protocol's pipes are descriptors 3 and 4. What it has written goes when it has ended.
+        let script = "folder=$(mktemp -d); \"$0\" \"$@\" --user-data-dir=\"$folder\" 3<&0 4>&1 \
+                      </dev/null >/dev/null 2>&1; rm -rf \"$folder\" || { sleep 1; rm -rf \"$folder\"; }";
         let mut child = Command::new("sh")
-            .args(["-c", "exec \"$0\" \"$@\" 3<&0 4>&1 </dev/null >/dev/null 2>&1", name])
+            .args(["-c", script, name])
             .args([
                 "--headless",
                 "--no-sandbox",
@@ -73,7 +75,6 @@ impl Browser {
             ])
             .args(["--disable-background-networking", "--disable-component-update", "--disable-sync"])
             .args(["--remote-debugging-pipe", "--window-size=1280,800"])
-            .arg(format!("--user-data-dir={}", profile.path().display()))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -86,45 +87,68 @@ impl Browser {
                 let _ = send.send(serde_json::from_slice(&message).unwrap());
             }
         });
-        let mut browser = Self {
-            child,
-            requests,
-            messages,
-            events: VecDeque::new(),
-            session: None,
-            number: 0,
-            profile,
-            _alone: alone,
+        Self { _child: child, requests, messages, number: 0 }
+    }
+
+    /// Sends a request, and gives its number.
+    fn send(&mut self, method: &str, parameters: &Value, session: &Value) -> std::io::Result<u64> {
+        self.number += 1;
+        let mut request = json!({ "id": self.number, "method": method, "params": parameters });
+        if session.is_string() {
+            request["sessionId"] = session.clone();
+        }
+        self.requests.write_all(format!("{request}\0").as_bytes()).map(|()| self.number)
+    }
+}
+
+impl Browser {
+    /// An empty page; none, and a skip, where no browser is installed.
+    #[track_caller]
+    pub fn start() -> Option<Self> {
+        let Some(name) = installed() else {
+            skip("no Chromium is installed");
+            return None;
         };
-        let target = browser.ask("Target.createTarget", &json!({ "url": "about:blank" }))["targetId"].clone();
-        let attached = browser.ask("Target.attachToTarget", &json!({ "targetId": target, "flatten": true }));
-        browser.session = Some(attached["sessionId"].as_str().unwrap().to_owned());
+        let mut chromium = CHROMIUM.lock().unwrap_or_else(PoisonError::into_inner);
+        chromium.get_or_insert_with(|| Chromium::start(name));
+        let folder = tempfile::tempdir().unwrap();
+        let events = VecDeque::new();
+        let mut browser = Self { chromium, context: Value::Null, session: Value::Null, events, folder };
+        browser.context = browser.ask("Target.createBrowserContext", &json!({}))["browserContextId"].take();
+        let window = json!({ "url": "about:blank", "browserContextId": browser.context });
+        let target = browser.ask("Target.createTarget", &window)["targetId"].take();
+        let attach = json!({ "targetId": target, "flatten": true });
+        browser.session = browser.ask("Target.attachToTarget", &attach)["sessionId"].take();
         for domain in ["Page", "Runtime", "Network", "Log"] {
             browser.ask(&format!("{domain}.enable"), &json!({}));
         }
         Some(browser)
     }
 
+    fn chromium(&mut self) -> &mut Chromium {
+        self.chromium.as_mut().expect("a browser that was started")
+    }
+
     /// One request, and its answer.
     pub fn ask(&mut self, method: &str, parameters: &Value) -> Value {
-        self.number += 1;
-        let mut request = json!({ "id": self.number, "method": method, "params": parameters });
-        if let Some(session) = &self.session {
-            request["sessionId"] = json!(session);
-        }
-        self.requests.write_all(format!("{request}\0").as_bytes()).unwrap();
+        let session = self.session.clone();
+        let number = self.chromium().send(method, parameters, &session).unwrap();
         loop {
             let mut message = self.message(method);
-            if message["id"] == self.number {
+            if message["id"] == number {
                 assert!(message["error"].is_null(), "{method}: {}", message["error"]);
                 return message["result"].take();
             }
-            self.events.push_back(message);
+            // Others are of an earlier page, which is being closed.
+            if message["sessionId"] == self.session {
+                self.events.push_back(message);
+            }
         }
     }
 
     fn message(&mut self, wanted: &str) -> Value {
-        self.messages.recv_timeout(HANG).unwrap_or_else(|error| panic!("{wanted}: the browser: {error}"))
+        let message = self.chromium().messages.recv_timeout(HANG);
+        message.unwrap_or_else(|error| panic!("{wanted}: the browser: {error}"))
     }
 
     /// Opens a page anew, and waits until it has run its scripts.
@@ -155,7 +179,9 @@ impl Browser {
                 return;
             }
             let event = self.message(method);
-            self.events.push_back(event);
+            if event["sessionId"] == self.session {
+                self.events.push_back(event);
+            }
         }
     }
 
@@ -271,9 +297,9 @@ impl Browser {
         assert!(decode.wait().unwrap().success());
     }
 
-    /// The address of a file with this text, beside the browser's own files.
+    /// The address of a file with this text.
     pub fn save(&self, page: &str) -> String {
-        let path = self.profile.path().join("page.html");
+        let path = self.folder.path().join("page.html");
         std::fs::write(&path, page).unwrap();
         format!("file://{}", path.display())
     }
@@ -281,18 +307,11 @@ impl Browser {
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        // A browser that is told to leave ends its children before its own directory goes.
-        let asked = self.requests.write_all(b"{\"id\":0,\"method\":\"Browser.close\"}\0");
-        let left = asked.is_ok()
-            && loop {
-                match self.messages.recv_timeout(HANG) {
-                    Ok(_) => {}
-                    Err(error) => break error == RecvTimeoutError::Disconnected,
-                }
-            };
-        if !left {
-            let _ = self.child.kill();
+        let close = json!({ "browserContextId": self.context });
+        let is_closing = self.chromium().send("Target.disposeBrowserContext", &close, &Value::Null).is_ok();
+        // It may be the browser that has made a test fail: the next one gets another.
+        if !is_closing || std::thread::panicking() {
+            *self.chromium = None;
         }
-        let _ = self.child.wait();
     }
 }

@@ -37,14 +37,6 @@ pub struct GroupWaits {
 }
 
 impl GroupWaits {
-    /// So many ticks of the present waits are of tasks that are runnable: they were counted with
-    /// those that await. No sum is less than an earlier read has told.
-    fn split(&mut self, runnable: u64) {
-        let ns = ticks_to_ns(runnable).min(self.await_ns);
-        let sums = [self.poll_ns, self.runnable_ns + ns, self.await_ns - ns];
-        [self.poll_ns, self.runnable_ns, self.await_ns] = told(self.group as usize, sums);
-    }
-
     /// The times since `before`, an earlier look at the group.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
@@ -68,17 +60,27 @@ impl GroupWaits {
 ///
 /// A look at each thread's rows, and at each living task; 10 KB for each group. Nobody is stopped.
 pub fn read() -> Vec<GroupWaits> {
+    read_each().collect()
+}
+
+/// [`read`], for a caller that needs one group at a time: the sums of all groups are read now, the
+/// histograms of a group when it is its turn.
+///
+/// # Cost
+///
+/// That of [`read`], but 10 KB in all.
+pub fn read_each() -> impl Iterator<Item = GroupWaits> {
     let run = run();
     let shelves: Vec<_> = rows::shelves().map(|(_, shelf)| shelf).collect();
-    let mut groups: Vec<_> = (0..GROUPS).filter_map(|row| read_row(row, &shelves, run)).collect();
+    let groups: Vec<_> = (0..GROUPS).filter_map(|row| Some((row, read_sums(row, &shelves, run)?))).collect();
     let mut ticks = HashMap::new();
     for (row, lasting) in runnable(run, |_| true) {
-        *ticks.entry(row as u32).or_insert(0) += lasting;
+        *ticks.entry(row).or_insert(0) += lasting;
     }
-    for of in &mut groups {
-        of.split(ticks.get(&of.group).copied().unwrap_or_default());
-    }
-    groups
+    groups.into_iter().map(move |(row, sums)| {
+        let sums = told(row, split(sums, ticks.get(&row).copied().unwrap_or_default()));
+        read_counts(row, &shelves, sums)
+    })
 }
 
 /// Reads one group; `None` if it has no times. One whose number is past the table's has none of its
@@ -94,12 +96,13 @@ pub fn read_group(group: u32) -> Option<GroupWaits> {
     }
     let run = run();
     let shelves: Vec<_> = rows::shelves().map(|(_, shelf)| shelf).collect();
-    let mut of = read_row(row, &shelves, run)?;
-    of.split(runnable(run, |other| other == row).map(|(_, lasting)| lasting).sum());
-    Some(of)
+    let sums = read_sums(row, &shelves, run)?;
+    let lasting = runnable(run, |other| other == row).map(|(_, lasting)| lasting).sum();
+    Some(read_counts(row, &shelves, told(row, split(sums, lasting))))
 }
 
-fn read_row(number: usize, shelves: &[&Shelf], run: u64) -> Option<GroupWaits> {
+/// Time in polls, runnable, and in awaits, in nanoseconds. Waits that last are all with the awaits.
+fn read_sums(number: usize, shelves: &[&Shelf], run: u64) -> Option<[u64; 3]> {
     let rows = || shelves.iter().filter_map(|shelf| shelf.peek(number));
     rows().next()?;
     let mut ticks = [0_u64; 3];
@@ -119,15 +122,26 @@ fn read_row(number: usize, shelves: &[&Shelf], run: u64) -> Option<GroupWaits> {
     }
     let lasting = open.wrapping_mul(now).wrapping_sub(beginnings).cast_signed();
     ticks[Time::Await as usize] += lasting.max(0).cast_unsigned();
-    let [poll_ns, runnable_ns, await_ns] = ticks.map(ticks_to_ns);
+    Some(ticks.map(ticks_to_ns))
+}
+
+/// So many ticks of the waits that last are of tasks that are runnable.
+fn split([poll_ns, runnable_ns, await_ns]: [u64; 3], runnable: u64) -> [u64; 3] {
+    let ns = ticks_to_ns(runnable).min(await_ns);
+    [poll_ns, runnable_ns + ns, await_ns - ns]
+}
+
+/// A group with these sums, and with its histograms.
+fn read_counts(number: usize, shelves: &[&Shelf], [poll_ns, runnable_ns, await_ns]: [u64; 3]) -> GroupWaits {
     let mut of = GroupWaits { group: number as u32, poll_ns, runnable_ns, await_ns, ..GroupWaits::default() };
-    for counts in rows().filter_map(|(_, counts)| counts) {
+    for (_, counts) in shelves.iter().filter_map(|shelf| shelf.peek(number)) {
+        let Some(counts) = counts else { continue };
         counts.add_to(Time::Poll, &mut of.polls);
         counts.add_to(Time::Runnable, &mut of.delays);
         counts.add_to(Time::Await, &mut of.awaits);
         counts.add_to(Time::Request, &mut of.requests);
     }
-    Some(of)
+    of
 }
 
 /// The tasks that are runnable, by the numbers of their rows, and for how long they have been so;

@@ -6,6 +6,8 @@
 
 use std::fmt;
 
+use dormouse_sys::digits::{IdDigits, id};
+
 /// The least length of a `traceparent`: `00-<32 digits>-<16 digits>-<2 digits>`.
 const LENGTH: usize = 55;
 
@@ -46,7 +48,8 @@ impl TraceContext {
     /// ```
     pub fn parse(traceparent: &[u8]) -> Option<Self> {
         let (known, further) = traceparent.split_at_checked(LENGTH)?;
-        let [version] = digits(&known[..2])?;
+        // The standard allows no digits from `A` to `F`.
+        let [version] = id(&known[..2])?;
         // Later versions may have more behind a further dash; version 255 does not exist.
         let is_complete = match version {
             0 => further.is_empty(),
@@ -56,8 +59,8 @@ impl TraceContext {
         if !is_complete || [known[2], known[35], known[52]] != *b"---" {
             return None;
         }
-        let (trace_id, span_id) = (digits(&known[3..35])?, digits(&known[36..52])?);
-        let [flags] = digits(&known[53..])?;
+        let (trace_id, span_id) = (id(&known[3..35])?, id(&known[36..52])?);
+        let [flags] = id(&known[53..])?;
         if span_id == [0; 8] {
             return None;
         }
@@ -81,12 +84,12 @@ impl TraceContext {
 
     /// The 32 digits of the trace's id, as backends and logs show them.
     pub fn trace_digits(self) -> String {
-        Digits(&self.trace_id).to_string()
+        IdDigits::of(self.trace_id).as_str().to_owned()
     }
 
     /// The 16 digits of the span's id, if it is known.
     pub fn span_digits(self) -> Option<String> {
-        self.span_id().map(|id| Digits(&id).to_string())
+        self.span_id().map(|id| IdDigits::of(id).as_str().to_owned())
     }
 
     /// The two halves of the trace's id, and the span's.
@@ -108,30 +111,9 @@ impl TraceContext {
 impl fmt::Display for TraceContext {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let flags = if self.is_sampled { SAMPLED } else { 0 };
-        write!(f, "00-{}-{}-{flags:02x}", Digits(&self.trace_id), Digits(&self.span_id))
+        let (trace, span) = (IdDigits::of(self.trace_id), IdDigits::of(self.span_id));
+        write!(f, "00-{}-{}-{flags:02x}", trace.as_str(), span.as_str())
     }
-}
-
-struct Digits<'a>(&'a [u8]);
-
-impl fmt::Display for Digits<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
-    }
-}
-
-/// Two digits for each byte. The standard allows none of `A` to `F`.
-fn digits<const N: usize>(text: &[u8]) -> Option<[u8; N]> {
-    let digit = |of: u8| match of {
-        b'0'..=b'9' => Some(of - b'0'),
-        b'a'..=b'f' => Some(of - b'a' + 10),
-        _ => None,
-    };
-    let mut bytes = [0; N];
-    for (byte, pair) in bytes.iter_mut().zip(text.chunks_exact(2)) {
-        *byte = digit(pair[0])? << 4 | digit(pair[1])?;
-    }
-    Some(bytes)
 }
 
 #[cfg(test)]

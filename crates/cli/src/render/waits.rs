@@ -102,7 +102,7 @@ impl Durations {
             unit_ns: row.unit_ns,
             zero_threshold_ns: row.zero_threshold_ns,
             zero_count: row.zero_count,
-            positive: row.positive.clone(),
+            positive: row.buckets.clone(),
             sum_ns: row.sum_ns,
         }
     }

@@ -60,7 +60,8 @@ use crate::target::Target;
 use guard::Guard;
 use hub::Hub;
 use live::Gallery;
-use routes::{App, Front};
+use page::Front;
+use routes::App;
 use served::Stage;
 use switch::Me;
 use token::Token;
@@ -129,7 +130,7 @@ fn serve(runtime: &Runtime, settings: Settings, verbs: Verbs, context: &mut Cont
     let Settings { targets, public_metrics, events, waits, names, .. } = settings;
     let app = Arc::new(App {
         guard: Guard { token, names, public_metrics },
-        front: Front::new()?,
+        front: Front::new(),
         hub: Hub::new(targets, events, waits),
         stage: Stage::new(),
         gallery: Gallery::new(),

@@ -24,7 +24,7 @@ pub(super) struct Packed {
 
 impl Packed {
     pub(super) fn new(kind: HeaderValue, body: Vec<u8>) -> Packed {
-        let small = pack(&body).map(Bytes::from);
+        let small = pack(&body, Compression::default()).map(Bytes::from);
         Packed { kind, plain: body.into(), small }
     }
 
@@ -36,7 +36,9 @@ impl Packed {
 
 /// An answer, by gzip if the client takes that and it is worth it.
 pub(super) fn answer(kind: HeaderValue, body: Vec<u8>, headers: &HeaderMap) -> Response {
-    let packed = (is_taken(headers) && body.len() > WORTH_IT).then(|| pack(&body)).flatten();
+    // Fast rather than small: a scrape is packed each time anew.
+    let packed =
+        (is_taken(headers) && body.len() > WORTH_IT).then(|| pack(&body, Compression::fast())).flatten();
     respond(kind, body.into(), packed.map(Bytes::from))
 }
 
@@ -54,9 +56,8 @@ fn respond(kind: HeaderValue, plain: Bytes, packed: Option<Bytes>) -> Response {
     response
 }
 
-/// Fast rather than small: a scrape is packed each time anew.
-fn pack(body: &[u8]) -> Option<Vec<u8>> {
-    let mut packer = GzEncoder::new(Vec::with_capacity(body.len() / 4), Compression::fast());
+fn pack(body: &[u8], how: Compression) -> Option<Vec<u8>> {
+    let mut packer = GzEncoder::new(Vec::with_capacity(body.len() / 4), how);
     packer.write_all(body).ok()?;
     packer.finish().ok()
 }

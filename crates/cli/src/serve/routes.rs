@@ -6,7 +6,7 @@ use axum::Router;
 use axum::body::to_bytes;
 use axum::extract::{Path, Query, Request, State};
 use axum::http::header::CONTENT_TYPE;
-use axum::http::{HeaderValue, Method, StatusCode};
+use axum::http::{Method, StatusCode};
 use axum::response::Response;
 use axum::routing::{get, post};
 use hyper_util::service::TowerToHyperService;
@@ -17,30 +17,14 @@ use super::connections::Answer;
 use super::guard::{Guard, HEALTHY};
 use super::hub::{Hub, Seat, Standing};
 use super::live::Gallery;
-use super::packed::Packed;
+use super::metrics;
+use super::page::Front;
 use super::pprof::{self, Asked};
 use super::served::{Shape, Stage};
 use super::switch::{self, Me};
 use super::verb::{self, Call, Verb};
-use super::{metrics, page, token};
 use crate::exit::Outcome;
 use crate::render::processes::{Listing, Refused, Row};
-
-/// The page, of which each run of the server has one: it has no data, and so nothing in it that
-/// somebody could have put there to know its number.
-#[derive(Debug)]
-pub(super) struct Front {
-    nonce: String,
-    page: Packed,
-}
-
-impl Front {
-    pub(super) fn new() -> Outcome<Front> {
-        let nonce = token::hex(&token::random::<16>()?);
-        let html = page::html(&nonce).into_bytes();
-        Ok(Front { nonce, page: Packed::new(HeaderValue::from_static("text/html; charset=utf-8"), html) })
-    }
-}
 
 /// The server's parts.
 #[derive(Debug)]
@@ -118,16 +102,7 @@ fn misdirected(of: Response, is_options: bool) -> Response {
 }
 
 async fn page(State(app): Shared, request: Request) -> Response {
-    let Front { nonce, page } = &app.front;
-    let mut response = page.answer(request.headers());
-    let policy = format!(
-        "default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; connect-src 'self'; \
-         img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-    );
-    if let Ok(policy) = HeaderValue::from_str(&policy) {
-        response.headers_mut().insert("content-security-policy", policy);
-    }
-    response
+    app.front.answer(request.headers())
 }
 
 async fn scrape(State(app): Shared, request: Request) -> Response {

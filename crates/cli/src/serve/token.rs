@@ -80,9 +80,7 @@ impl Token {
         let difference = own.iter().zip(given).fold(0, |sum, (a, b)| std::hint::black_box(sum | (a ^ b)));
         own.len() == given.len() && difference == 0
     }
-}
 
-impl Token {
     /// Takes the file away, if it goes with this process.
     pub(super) fn remove(&self) {
         // Another server may have the port by now, on another address.
@@ -123,29 +121,19 @@ fn write_new(path: &Path, secret: &str) -> io::Result<()> {
     writeln!(file, "{secret}")
 }
 
+/// 32 bytes of the kernel's generator, in hex.
 fn new_secret() -> Outcome<String> {
-    Ok(hex(&random::<32>()?))
-}
-
-/// Random bytes, of the kernel's generator.
-pub(super) fn random<const N: usize>() -> Outcome<[u8; N]> {
-    let mut bytes = [0; N];
+    let mut bytes = [0; 32];
     let mut filled = 0;
-    while filled < N {
+    while filled < bytes.len() {
         match getrandom(&mut bytes[filled..], GetRandomFlags::empty()) {
             Ok(n) => filled += n,
             Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(Failure::failed(format!("cannot make a token: {error}"))),
         }
     }
-    Ok(bytes)
-}
-
-/// Bytes in hex.
-pub(super) fn hex(bytes: &[u8]) -> String {
-    let digits =
-        |byte: &u8| [byte >> 4, byte & 15].map(|digit| char::from_digit(digit.into(), 16).unwrap_or('0'));
-    bytes.iter().flat_map(digits).collect()
+    let digits = |byte| [byte >> 4, byte & 15].map(|digit: u8| char::from_digit(digit.into(), 16));
+    Ok(bytes.into_iter().flat_map(digits).flatten().collect())
 }
 
 fn warn_of_readers(path: &Path) {

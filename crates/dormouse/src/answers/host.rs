@@ -5,11 +5,10 @@ use std::ops::Range;
 
 use dormouse_sys::process::{identity, schedstat::Schedstat};
 use dormouse_sys::{Capability, State, records, thread};
-use dormouse_waits::GroupWaits;
 
 use super::counting::ClientEvents;
 use super::history;
-use super::waiting::Telling;
+use super::waiting::{self, GroupTimes, Telling};
 use crate::group::Group;
 use crate::memory;
 use crate::wire::{
@@ -107,7 +106,7 @@ pub(crate) fn stat(counting: Option<&ClientEvents>, waits: Option<Telling>) -> S
     }
     history::settle(&mut best, &listed);
     if let Some(waits) = waits {
-        waits.tell(&mut best.groups, &times, counting.is_some_and(ClientEvents::is_counting));
+        waits.tell(&mut best.groups, times, counting.is_some_and(ClientEvents::is_counting));
     }
     best.keys_on = dormouse_keys::list(|k| k.key.is_enabled()).into_iter().filter(|&on| on).count();
     best
@@ -115,12 +114,12 @@ pub(crate) fn stat(counting: Option<&ClientEvents>, waits: Option<Telling>) -> S
 
 /// All that changes while one looks, in an order that keeps it consistent; and when the threads
 /// were listed.
-fn snapshot(counting: Option<&ClientEvents>, has_times: bool) -> (Stat, Vec<GroupWaits>, Range<u64>) {
+fn snapshot(counting: Option<&ClientEvents>, has_times: bool) -> (Stat, GroupTimes, Range<u64>) {
     let lists_ns = dormouse_clock::point().monotonic_ns;
     let tids = tids();
     let listed = lists_ns..dormouse_clock::point().monotonic_ns;
     // Before the clocks, as close to them as can be.
-    let times = if has_times { dormouse_waits::read() } else { Vec::new() };
+    let times = if has_times { waiting::times() } else { GroupTimes::new() };
     let begun_ns = dormouse_clock::point().monotonic_ns;
     let row = |(stat, counts): (crate::GroupStat, Vec<_>)| {
         let counts = counting.map(|counting| counting.of(&counts)).unwrap_or_default();

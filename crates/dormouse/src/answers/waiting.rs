@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use dormouse_sys::perf;
 use dormouse_waits::buckets::SCALE;
-use dormouse_waits::{CpuTaking, Exemplar, GroupWaits, Placing, Waiting, exemplars};
+use dormouse_waits::{CpuTaking, Exemplar, Placing, Waiting, exemplars, read_each};
 
 use crate::registry::MAX_GROUPS;
 use crate::wire::{ExemplarRow, GroupRow, WaitsBegun, WaitsRow, WaitsWish};
@@ -28,6 +28,14 @@ pub(crate) struct ClientWaits {
     _placing: Option<Placing>,
     _cpu: Option<CpuTaking>,
     told: Telling,
+}
+
+/// The times of groups, by their numbers.
+pub(crate) type GroupTimes = HashMap<u32, WaitsRow>;
+
+/// The times of all groups that have any.
+pub(crate) fn times() -> GroupTimes {
+    read_each().map(|of| (of.group, WaitsRow::from(&of))).collect()
 }
 
 /// How times are told.
@@ -58,11 +66,10 @@ impl ClientWaits {
 
 impl Telling {
     /// Tells the times of these groups. `has_cpu`: the groups' CPU time is counted.
-    pub(crate) fn tell(self, groups: &mut [GroupRow], waits: &[GroupWaits], has_cpu: bool) {
-        let waits: HashMap<u32, &GroupWaits> = waits.iter().map(|of| (of.group, of)).collect();
+    pub(crate) fn tell(self, groups: &mut [GroupRow], mut waits: GroupTimes, has_cpu: bool) {
         // Groups with greater numbers share a row.
         for group in groups.iter_mut().filter(|group| group.id as usize <= MAX_GROUPS) {
-            let mut row = waits.get(&group.id).copied().map(WaitsRow::from).unwrap_or_default();
+            let mut row = waits.remove(&group.id).unwrap_or_default();
             if self.exemplars {
                 row.requests.exemplars = exemplar_rows(&exemplars(group.id));
             }

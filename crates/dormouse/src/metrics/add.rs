@@ -6,6 +6,7 @@ use dormouse_metrics::{
     ExponentialHistogram, ExposedProcess, Exposition, LabelSet, MetricExemplar, MetricFamily, MetricValue,
     ProcessPart,
 };
+use dormouse_sys::digits::id;
 use dormouse_waits::Histogram;
 use dormouse_waits::buckets::UNIT_NS;
 
@@ -125,7 +126,7 @@ fn histogram(row: &HistogramRow) -> ExponentialHistogram {
         scale: row.scale,
         zero_threshold: zero_threshold(row),
         zero_count: row.zero_count,
-        positive: row.positive.clone(),
+        positive: row.buckets.clone(),
         sum: row.sum_ns.map(|ns| ns as f64 / 1e9),
         exemplars: row.exemplars.iter().map(exemplar).collect(),
     }
@@ -144,21 +145,9 @@ fn exemplar(row: &ExemplarRow) -> MetricExemplar {
     MetricExemplar {
         value: row.duration_ns as f64 / 1e9,
         task: row.task,
-        trace: trace.and_then(|(trace, span)| Some((bytes(trace)?, bytes(span)?))),
+        trace: trace.and_then(|(trace, span)| Some((id(trace.as_bytes())?, id(span.as_bytes())?))),
         unix_ns: Some(row.unix_ns),
     }
-}
-
-/// An id, from its digits.
-fn bytes<const N: usize>(digits: &str) -> Option<[u8; N]> {
-    let mut id = [0; N];
-    if digits.len() != 2 * N || !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
-        return None;
-    }
-    for (at, byte) in id.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(digits.get(2 * at..2 * at + 2)?, 16).ok()?;
-    }
-    Some(id)
 }
 
 fn add_count(part: &mut ProcessPart<'_>, own: LabelSet, count: &CountRow) {

@@ -71,8 +71,11 @@ pub struct HistogramRow {
     pub zero_threshold_ns: u64,
     /// How many of them there are.
     pub zero_count: u64,
-    /// Index and count of each bucket that holds any, in the order of indices.
-    pub positive: Vec<(i32, u64)>,
+    /// Index and count of each bucket that holds any, in the order of indices. Agents before
+    /// `sum_ns` called them `positive`: a command that knows no `unit_ns` must not take these for
+    /// those.
+    #[serde(alias = "positive")]
+    pub buckets: Vec<(i32, u64)>,
     /// The sum of all durations, where the agent knows it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sum_ns: Option<u64>,
@@ -130,13 +133,13 @@ impl From<&Histogram> for HistogramRow {
             let buckets = (OFFSET..).zip(of).filter(|(_, n)| **n > 0);
             buckets.map(|(index, &n)| (index, n)).collect()
         };
-        let [zero_count, positive @ ..] = &of.buckets;
+        let [zero_count, buckets @ ..] = &of.buckets;
         Self {
             scale: SCALE,
             unit_ns: UNIT_NS,
             zero_threshold_ns: ZERO_THRESHOLD_NS,
             zero_count: *zero_count,
-            positive: filled(positive),
+            buckets: filled(buckets),
             sum_ns: Some(of.sum_ns),
             max_ns: of.max_ns,
             max_task: Some(of.max_task).filter(|&task| task != 0),
@@ -170,7 +173,7 @@ impl From<&HistogramRow> for Histogram {
             ..Self::default()
         };
         of.buckets[0] = row.zero_count;
-        for &(index, n) in &row.positive {
+        for &(index, n) in &row.buckets {
             let bucket = &mut of.buckets[row.place(index)];
             *bucket = bucket.saturating_add(n);
         }
@@ -236,14 +239,14 @@ mod tests {
         }
         of.tasks[9] = 77;
         let row = HistogramRow::from(&of);
-        assert!(row.positive.iter().all(|(_, n)| *n > 0));
+        assert!(row.buckets.iter().all(|(_, n)| *n > 0));
         assert_eq!(Histogram::from(&row), of);
     }
 
     #[test]
     fn other_scales_keep_all_counts() {
         let at = |unit_ns, scale, index| {
-            let row = HistogramRow { scale, unit_ns, positive: vec![(index, 1)], ..HistogramRow::default() };
+            let row = HistogramRow { scale, unit_ns, buckets: vec![(index, 1)], ..HistogramRow::default() };
             let of = Histogram::from(&row);
             assert_eq!(of.count(), 1, "{unit_ns} {scale} {index}");
             of.buckets.iter().position(|&n| n == 1).unwrap()
@@ -269,12 +272,12 @@ mod tests {
             scale: SCALE,
             unit_ns: UNIT_NS,
             zero_count: u64::MAX,
-            positive: vec![(30, u64::MAX); 9],
+            buckets: vec![(30, u64::MAX); 9],
             ..HistogramRow::default()
         };
         let row = WaitsRow { poll_ns: u64::MAX, requests: wild, ..WaitsRow::default() };
         let back = WaitsRow::default().since(&row);
-        assert_eq!((back.poll_ns, &back.requests.positive[..]), (0, &[][..]));
-        assert_eq!(row.since(&WaitsRow::default()).requests.positive, [(30, u64::MAX)]);
+        assert_eq!((back.poll_ns, &back.requests.buckets[..]), (0, &[][..]));
+        assert_eq!(row.since(&WaitsRow::default()).requests.buckets, [(30, u64::MAX)]);
     }
 }

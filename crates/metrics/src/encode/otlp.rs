@@ -7,8 +7,8 @@
 use dormouse_sys::protobuf::Message;
 
 use crate::exposition::{ExposedProcess, Exposition, FamilyPoints, MetricPoint, MetricValue};
-use crate::family::MetricKind;
-use crate::histogram::{ExponentialHistogram, MetricExemplar};
+use crate::family::{MetricFamily, MetricKind};
+use crate::histogram::{ExponentialHistogram, MetricExemplar, counts};
 
 /// The scope that the metrics are of.
 const SCOPE: &str = "dormouse";
@@ -88,83 +88,81 @@ pub(crate) fn encode(of: &Exposition, attributes: &[(String, String)]) -> Vec<u8
         .collect();
     let mut request = Message::default();
     for (process, number) in of.processes.iter().zip(0..) {
-        let mut metrics = scope(process);
-        for FamilyPoints { family, points } in &of.families {
-            // They were added process by process.
-            let end = |number| points.partition_point(|point| point.process < number);
-            let own = &points[end(number)..end(number + 1)];
-            if own.is_empty() {
-                continue;
-            }
-            let mut data = Message::default();
-            for point in own {
-                data.nest(metric::POINT, |message| data_point(message, process, &sets, point));
-            }
-            let mut message = Message::default();
-            message.bytes(metric::NAME, family.name.as_bytes());
-            message.bytes(metric::HELP, family.help.as_bytes());
-            message.bytes(metric::UNIT, family.unit.code().as_bytes());
-            let field = match family.kind {
-                MetricKind::Counter => metric::SUM,
-                MetricKind::Gauge | MetricKind::Info => metric::GAUGE,
-                MetricKind::Histogram(_) => metric::EXPONENTIAL,
-            };
-            if field != metric::GAUGE {
-                data.number(metric::TEMPORALITY, metric::CUMULATIVE);
-            }
-            if field == metric::SUM {
-                data.number(metric::MONOTONIC, 1);
-            }
-            message.message(field, &data);
-            metrics.message(request::METRIC, &message);
-        }
-        let mut all = Message::default();
-        all.message(request::RESOURCE, &resource(process, attributes));
-        all.message(request::SCOPE_METRICS, &metrics);
-        request.message(request::RESOURCE_METRICS, &all);
+        request.nest(request::RESOURCE_METRICS, |all| {
+            all.nest(request::RESOURCE, |of| resource(of, process, attributes));
+            all.nest(request::SCOPE_METRICS, |metrics| {
+                metrics.nest(request::SCOPE, |scope| {
+                    scope.bytes(request::SCOPE_NAME, SCOPE.as_bytes());
+                    scope.bytes(request::SCOPE_VERSION, process.version.as_bytes());
+                });
+                for FamilyPoints { family, points } in &of.families {
+                    // They were added process by process.
+                    let end = |number| points.partition_point(|point| point.process < number);
+                    let own = &points[end(number)..end(number + 1)];
+                    if !own.is_empty() {
+                        metrics.nest(request::METRIC, |of| metric_of(of, family, process, &sets, own));
+                    }
+                }
+            });
+        });
     }
     request.into_bytes()
 }
 
+/// The points of a family that are of this process.
+fn metric_of(
+    message: &mut Message,
+    family: &MetricFamily,
+    process: &ExposedProcess,
+    sets: &[Vec<Message>],
+    points: &[MetricPoint],
+) {
+    message.bytes(metric::NAME, family.name.as_bytes());
+    message.bytes(metric::HELP, family.help.as_bytes());
+    message.bytes(metric::UNIT, family.unit.code().as_bytes());
+    let field = match family.kind {
+        MetricKind::Counter => metric::SUM,
+        MetricKind::Gauge | MetricKind::Info => metric::GAUGE,
+        MetricKind::Histogram(_) => metric::EXPONENTIAL,
+    };
+    message.nest(field, |data| {
+        for point in points {
+            data.nest(metric::POINT, |message| data_point(message, process, sets, point));
+        }
+        if field != metric::GAUGE {
+            data.number(metric::TEMPORALITY, metric::CUMULATIVE);
+        }
+        if field == metric::SUM {
+            data.number(metric::MONOTONIC, 1);
+        }
+    });
+}
+
+/// A `KeyValue`.
 fn text_attribute(key: &str, value: &str) -> Message {
-    let [mut attribute, mut any] = [Message::default(), Message::default()];
+    let mut attribute = Message::default();
     attribute.bytes(attribute::KEY, key.as_bytes());
-    any.bytes(attribute::TEXT, value.as_bytes());
-    attribute.message(attribute::VALUE, &any);
+    attribute.nest(attribute::VALUE, |any| any.bytes(attribute::TEXT, value.as_bytes()));
     attribute
 }
 
-fn int_attribute(key: &str, value: u64) -> Message {
-    let [mut attribute, mut any] = [Message::default(), Message::default()];
+/// A `KeyValue` of a number.
+fn int_attribute(attribute: &mut Message, key: &str, value: u64) {
     attribute.bytes(attribute::KEY, key.as_bytes());
-    any.always(attribute::INT, value);
-    attribute.message(attribute::VALUE, &any);
-    attribute
+    attribute.nest(attribute::VALUE, |any| any.always(attribute::INT, value));
 }
 
-fn resource(process: &ExposedProcess, attributes: &[(String, String)]) -> Message {
-    let mut resource = Message::default();
+fn resource(resource: &mut Message, process: &ExposedProcess, attributes: &[(String, String)]) {
     let is_given = |key: &str| attributes.iter().any(|(given, _)| given == key);
-    let own = [
-        ("service.name", text_attribute("service.name", &process.name)),
-        ("service.instance.id", text_attribute("service.instance.id", &process.instance)),
-        ("process.pid", int_attribute("process.pid", u64::from(process.pid))),
-    ];
-    own.iter()
-        .filter(|(key, _)| !is_given(key))
-        .for_each(|(_, attribute)| resource.message(request::RESOURCE_ATTRIBUTE, attribute));
-    for (key, value) in attributes {
+    let own = [("service.name", &process.name), ("service.instance.id", &process.instance)];
+    let own = own.into_iter().filter(|(key, _)| !is_given(key));
+    for (key, value) in own.chain(attributes.iter().map(|(key, value)| (&**key, value))) {
         resource.message(request::RESOURCE_ATTRIBUTE, &text_attribute(key, value));
     }
-    resource
-}
-
-fn scope(process: &ExposedProcess) -> Message {
-    let [mut metrics, mut scope] = [Message::default(), Message::default()];
-    scope.bytes(request::SCOPE_NAME, SCOPE.as_bytes());
-    scope.bytes(request::SCOPE_VERSION, process.version.as_bytes());
-    metrics.message(request::SCOPE, &scope);
-    metrics
+    if !is_given("process.pid") {
+        let pid = u64::from(process.pid);
+        resource.nest(request::RESOURCE_ATTRIBUTE, |message| int_attribute(message, "process.pid", pid));
+    }
 }
 
 fn data_point(message: &mut Message, process: &ExposedProcess, sets: &[Vec<Message>], point: &MetricPoint) {
@@ -194,28 +192,21 @@ fn distribution(message: &mut Message, of: &ExponentialHistogram) {
     if let (Some((first, _)), Some((last, _))) = (of.positive.first(), of.positive.last())
         && last - first < MOST_BUCKETS
     {
-        let mut counts = vec![0; (last - first) as usize + 1];
-        for (index, n) in &of.positive {
-            if let Some(count) = counts.get_mut((index - first) as usize) {
-                *count = *n;
-            }
-        }
         message.nest(histogram::POSITIVE, |buckets| {
             buckets.number(histogram::OFFSET, Message::zigzag(i64::from(*first)));
-            buckets.packed(histogram::COUNTS, &counts);
+            buckets.packed(histogram::COUNTS, counts(&of.positive));
         });
     }
     // An exemplar without a time would be one of 1970.
     for one in &of.exemplars {
         if let Some(unix_ns) = one.unix_ns {
-            message.message(histogram::EXEMPLAR, &exemplar_of(one, unix_ns));
+            message.nest(histogram::EXEMPLAR, |message| exemplar_of(message, one, unix_ns));
         }
     }
     message.fixed(histogram::ZERO_THRESHOLD, of.zero_threshold.to_bits());
 }
 
-fn exemplar_of(of: &MetricExemplar, unix_ns: u64) -> Message {
-    let mut message = Message::default();
+fn exemplar_of(message: &mut Message, of: &MetricExemplar, unix_ns: u64) {
     message.fixed(exemplar::TIME, unix_ns);
     message.fixed(exemplar::DOUBLE, of.value.to_bits());
     if let Some((trace, span)) = of.trace {
@@ -223,7 +214,6 @@ fn exemplar_of(of: &MetricExemplar, unix_ns: u64) -> Message {
         message.bytes(exemplar::TRACE, &trace);
     }
     if of.task != 0 {
-        message.message(exemplar::ATTRIBUTE, &int_attribute("task", of.task));
+        message.nest(exemplar::ATTRIBUTE, |message| int_attribute(message, "task", of.task));
     }
-    message
 }

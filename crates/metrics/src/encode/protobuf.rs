@@ -4,11 +4,14 @@
 //!
 //! <https://github.com/prometheus/client_model/blob/master/io/prometheus/client/metrics.proto>
 
+use std::mem;
+
+use dormouse_sys::digits::IdDigits;
 use dormouse_sys::protobuf::Message;
 
 use crate::exposition::{ExposedProcess, Exposition, FamilyPoints, MetricPoint, MetricValue};
 use crate::family::MetricKind;
-use crate::histogram::{ExponentialHistogram, MetricExemplar, hexadecimal};
+use crate::histogram::{ClassicBucket, ExponentialHistogram, MetricExemplar, counts};
 
 mod family {
     pub(super) const NAME: u32 = 1;
@@ -116,18 +119,17 @@ fn family_of(
     }
 }
 
-fn pair(name: &str, value: &str) -> Message {
-    let mut pair = Message::default();
-    pair.bytes(label::NAME, name.as_bytes());
-    pair.bytes(label::VALUE, value.as_bytes());
-    pair
+/// A label of a metric or of an exemplar.
+fn pair(message: &mut Message, field: u32, name: &str, value: &[u8]) {
+    message.nest(field, |pair| {
+        pair.bytes(label::NAME, name.as_bytes());
+        pair.bytes(label::VALUE, value);
+    });
 }
 
 fn labels(set: &[(&'static str, String)]) -> Message {
     let mut labels = Message::default();
-    for (name, value) in set {
-        labels.message(metric::LABEL, &pair(name, value));
-    }
+    set.iter().for_each(|(name, value)| pair(&mut labels, metric::LABEL, name, value.as_bytes()));
     labels
 }
 
@@ -162,80 +164,62 @@ fn value(metric: &mut Message, kind: MetricKind, point: &MetricPoint, created: &
     });
 }
 
-/// A native histogram, and in it a classic one, if the family has bounds for it: a scraper that
+/// A native histogram (valid: an exposition has no other), and in it a classic one, if the family has bounds for it: a scraper that
 /// does not know the native one takes that.
 fn histogram_of(message: &mut Message, of: &ExponentialHistogram, powers: &[i32], created: &Message) {
     message.always(histogram::COUNT, of.count());
     message.fixed(histogram::SUM, of.sum.unwrap_or_default().to_bits());
-    let mut above = f64::NEG_INFINITY;
-    for &power in powers {
-        let end = f64::from(power).exp2();
+    // Without an end for any there is no classic one.
+    let classic = of.classic(powers).filter(|_| !powers.is_empty());
+    for ClassicBucket { end, count, exemplar } in classic {
         message.nest(histogram::BUCKET, |bucket| {
-            bucket.always(histogram::BUCKET_COUNT, of.up_to_power(power));
+            bucket.always(histogram::BUCKET_COUNT, count);
             bucket.fixed(histogram::BUCKET_END, end.to_bits());
-            if let Some(one) = of.exemplar(above, end) {
+            if let Some(one) = exemplar {
                 bucket.nest(histogram::BUCKET_EXEMPLAR, |message| exemplar_of(message, one));
             }
         });
-        above = end;
     }
     message.always(histogram::SCHEMA, Message::zigzag(i64::from(of.scale)));
     // Old Prometheus (2.42) takes a family for one of classic histograms if this is 0 in its first.
     message.fixed(histogram::ZERO_THRESHOLD, of.zero_threshold.max(LEAST_THRESHOLD).to_bits());
     message.always(histogram::ZERO_COUNT, of.zero_count);
-    let (spans, deltas) = spans(&of.positive);
-    for &(offset, length) in &spans {
-        message.nest(histogram::SPAN, |span| {
-            span.number(histogram::SPAN_OFFSET, Message::zigzag(i64::from(offset)));
-            span.number(histogram::SPAN_LENGTH, u64::from(length));
+    // Buckets that follow each other are a span. Indices are greater by one than OpenTelemetry's.
+    let spans = || of.positive.chunk_by(|(one, _), (next, _)| next - one <= GAP + 1);
+    let mut end = 0;
+    for span in spans() {
+        let ends = [span.first(), span.last()].map(|bucket| bucket.map_or(0, |(index, _)| index + 1));
+        message.nest(histogram::SPAN, |message| {
+            message.number(histogram::SPAN_OFFSET, Message::zigzag(i64::from(ends[0] - end)));
+            message.number(histogram::SPAN_LENGTH, (ends[1] - ends[0] + 1) as u64);
         });
+        end = ends[1] + 1;
     }
-    if spans.is_empty() {
+    if of.positive.is_empty() {
         // Without a span an empty histogram would be taken for a classic one.
         message.message(histogram::SPAN, &Message::default());
     } else {
-        message.packed(histogram::DELTA, &deltas);
+        let mut before = 0;
+        let delta = |n: u64| n.cast_signed() - mem::replace(&mut before, n).cast_signed();
+        let deltas = spans().flat_map(counts).map(delta);
+        message.packed(histogram::DELTA, deltas.map(Message::zigzag));
     }
     message.message(histogram::CREATED, created);
-    // Prometheus takes those that have a time.
-    for one in of.exemplars.iter().filter(|one| one.unix_ns.is_some()) {
-        message.nest(histogram::EXEMPLAR, |message| exemplar_of(message, one));
-    }
-}
-
-/// The spans of buckets that follow each other: each with its distance from the end of the one
-/// before, the first from index 0, and its length. With the counts as differences from the bucket
-/// before.
-fn spans(positive: &[(i32, u64)]) -> (Vec<(i32, u32)>, Vec<u64>) {
-    let (mut spans, mut deltas): (Vec<(i32, u32)>, _) = (Vec::new(), Vec::new());
-    // Indices are greater by one than OpenTelemetry's.
-    let (mut next, mut before) = (0_i32, 0_u64);
-    for &(index, n) in positive {
-        let index = index + 1;
-        let gap = index - next;
-        match spans.last_mut() {
-            Some((_, length)) if gap <= GAP => {
-                *length += gap.cast_unsigned() + 1;
-                for _ in 0..gap {
-                    deltas.push(Message::zigzag(0_u64.wrapping_sub(before).cast_signed()));
-                    before = 0;
-                }
-            }
-            _ => spans.push((gap, 1)),
+    // Of a classic histogram's exemplars Prometheus takes those with a time for the native one.
+    if powers.is_empty() {
+        for one in of.exemplars.iter().filter(|one| one.unix_ns.is_some()) {
+            message.nest(histogram::EXEMPLAR, |message| exemplar_of(message, one));
         }
-        deltas.push(Message::zigzag(n.wrapping_sub(before).cast_signed()));
-        (next, before) = (index + 1, n);
     }
-    (spans, deltas)
 }
 
 fn exemplar_of(message: &mut Message, of: &MetricExemplar) {
     if let Some((trace, span)) = of.trace {
-        message.message(exemplar::LABEL, &pair("trace_id", &hexadecimal(&trace)));
-        message.message(exemplar::LABEL, &pair("span_id", &hexadecimal(&span)));
+        pair(message, exemplar::LABEL, "trace_id", IdDigits::of(trace).as_bytes());
+        pair(message, exemplar::LABEL, "span_id", IdDigits::of(span).as_bytes());
     }
     if of.task != 0 {
-        message.message(exemplar::LABEL, &pair("task", &of.task.to_string()));
+        pair(message, exemplar::LABEL, "task", of.task.to_string().as_bytes());
     }
     message.fixed(exemplar::VALUE, of.value.to_bits());
     if let Some(unix_ns) = of.unix_ns {

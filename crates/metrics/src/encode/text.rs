@@ -11,9 +11,11 @@
 use std::io::Write;
 use std::ops::Range;
 
+use dormouse_sys::digits::IdDigits;
+
 use crate::exposition::{ExposedProcess, Exposition, LabelSet, MetricPoint, MetricValue};
 use crate::family::{MetricFamily, MetricKind};
-use crate::histogram::{ExponentialHistogram, hexadecimal};
+use crate::histogram::MetricExemplar;
 
 /// About as long as a line is.
 const LINE: usize = 80;
@@ -162,17 +164,13 @@ impl Writer {
 
     fn histogram(&mut self, lines: &HistogramLines, point: &MetricPoint) {
         let MetricValue::Histogram(of) = &point.value else { return };
-        let mut above = f64::NEG_INFINITY;
-        let ends = lines.powers.iter().map(|&power| (of.up_to_power(power), f64::from(power).exp2()));
-        let ends = ends.chain([(of.count(), f64::INFINITY)]);
-        for ((count, end), label) in ends.zip(&lines.labels) {
+        for (bucket, label) in of.classic(lines.powers).zip(&lines.labels) {
             self.begin(&lines.bucket, point, label);
-            decimal(&mut self.text, count);
-            if self.is_open {
-                self.exemplar(of, above, end);
+            decimal(&mut self.text, bucket.count);
+            if let Some(one) = bucket.exemplar.filter(|_| self.is_open) {
+                self.exemplar(one);
             }
             self.text.push(b'\n');
-            above = end;
         }
         if let Some(sum) = of.sum {
             self.begin(&lines.sum, point, b"");
@@ -184,15 +182,13 @@ impl Writer {
         self.text.push(b'\n');
     }
 
-    /// The last exemplar of a bucket, if there is any.
-    fn exemplar(&mut self, of: &ExponentialHistogram, above: f64, end: f64) {
-        let Some(one) = of.exemplar(above, end) else { return };
+    fn exemplar(&mut self, one: &MetricExemplar) {
         self.text.extend(b" # {");
         if let Some((trace, span)) = one.trace {
             self.text.extend(b"trace_id=\"");
-            self.text.extend(hexadecimal(&trace).as_bytes());
+            self.text.extend(IdDigits::of(trace).as_bytes());
             self.text.extend(b"\",span_id=\"");
-            self.text.extend(hexadecimal(&span).as_bytes());
+            self.text.extend(IdDigits::of(span).as_bytes());
             self.text.push(b'"');
         }
         if one.task != 0 {

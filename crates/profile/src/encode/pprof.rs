@@ -98,8 +98,8 @@ impl<'a> Writer<'a> {
         }
         let columns = self.profile.kind.columns().len();
         let mut message = Message::default();
-        message.packed(sample::LOCATION, &locations);
-        message.packed(sample::VALUE, &it.values[..columns].iter().map(|&it| signed(it)).collect::<Vec<_>>());
+        message.packed(sample::LOCATION, locations);
+        message.packed(sample::VALUE, it.values[..columns].iter().map(|&it| signed(it)));
         let group = self.profile.groups.get(it.group as usize);
         if let Some(group) = group.filter(|it| !it.name.is_empty()) {
             message.message(sample::LABEL, &self.text_label("group", &group.name));
@@ -213,7 +213,7 @@ impl<'a> Writer<'a> {
         out.message(field::PERIOD_TYPE, &period_type);
         out.number(field::PERIOD, signed(profile.period));
         let comments: Vec<u64> = comments(&profile.coverage).iter().map(|it| self.string(it)).collect();
-        out.packed(field::COMMENT, &comments);
+        out.packed(field::COMMENT, comments);
         out.number(field::DEFAULT_SAMPLE_TYPE, self.string(main.name));
         out.append(&self.location_table);
         out.append(&self.function_table);

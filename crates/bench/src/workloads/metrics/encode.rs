@@ -1,16 +1,18 @@
-//! `read/…`: the metrics of this process, with a thousand groups. `encode/…`: a thousand groups
-//! with times, in each format.
+//! `read/…`: the metrics of this process, with a thousand groups that have had requests.
+//! `encode/…`: a thousand groups with times, in each format.
 //!
-//! The groups to encode are made up, so that each histogram has forty buckets: ten powers of two.
+//! The groups to encode are made up, so that each histogram has forty buckets: ten powers of two,
+//! of which each has an exemplar.
 
 use std::hint::black_box;
 
+use dormouse::Event;
 use dormouse::metrics::{Exposition, Metrics, MetricsFormat, MetricsSpec, Origin, add};
-use dormouse::wire::{GroupRow, HistogramRow, Stat, WaitsRow};
-use dormouse::{Event, Group};
+use dormouse::wire::{ExemplarRow, GroupRow, HistogramRow, Stat, WaitsRow};
 
+use super::served::{ROUTE, have_requests};
 use crate::bench::Bench;
-use crate::clocks::wall;
+use crate::clocks::cpu;
 use crate::row::Spec;
 use crate::runner::Failure;
 
@@ -23,48 +25,59 @@ const FORMATS: [(&str, Option<MetricsFormat>); 4] = [
     ("otlp", None),
 ];
 
+/// The powers of two that have buckets.
+const POWERS: std::ops::Range<i32> = -15..-5;
+
 /// Adds the rows.
 pub(super) fn rows(bench: &mut Bench) {
     let with = |spec: Spec| spec.with("groups", u64::from(GROUPS));
-    bench.sample([with(Spec::new("read/groups", "ms"))], read);
+    let time = |name: &str| with(Spec::new(name, "ms").cpu());
+    let specs = ["read/groups", "read/answer"].map(time);
+    let mut metrics = None;
+    bench.sample(specs, move || {
+        let metrics = match &mut metrics {
+            Some(metrics) => metrics,
+            none @ None => none.insert(begin()?),
+        };
+        let (read, _) = cpu(|| black_box(metrics.exposition()));
+        let open = MetricsFormat::OpenMetrics.content_type();
+        let (answered, _) = cpu(|| black_box(metrics.answer(Some(open))));
+        Ok([read, answered].map(|took| took.as_secs_f64() * 1e3))
+    });
     let specs = FORMATS.map(|(name, _)| {
         let row = format!("encode/{name}");
-        [with(Spec::new(&row, "ms")), with(Spec::new(format!("{row}/length"), "KiB"))]
+        [time(&row), with(Spec::new(format!("{row}/length"), "KiB"))]
     });
-    let add = with(Spec::new("encode/points", "ms"));
-    bench.sample([vec![add], specs.concat()].concat(), || Ok(encode()));
+    bench.sample([vec![time("encode/points")], specs.concat()].concat(), || Ok(encode()));
 }
 
 pub(super) fn compare(bench: &mut Bench) {
     bench.at_most("to read 1,000 groups takes at most 5 ms", "read/groups", 5.0);
+    bench.at_most("a service's own scrape of 1,000 groups takes at most 5 ms", "read/answer", 5.0);
     for (name, _) in FORMATS {
         bench.at_most("to encode 1,000 groups takes at most 5 ms", &format!("encode/{name}"), 5.0);
     }
 }
 
-/// The groups of this process, which have never run.
-fn read() -> Result<[f64; 1], Failure> {
-    for n in 0..GROUPS {
-        Group::new(&format!("GET /orders/{n}"));
-    }
-    let metrics = Metrics::start(&MetricsSpec::new().waits().events(&[Event::PAGE_FAULTS]))
-        .map_err(|why| Failure::from(why.to_string()))?;
-    let (took, read) = wall(|| metrics.exposition());
-    black_box(read);
-    Ok([took.as_secs_f64() * 1e3])
+/// Has the groups of this process counted, and has them busy.
+fn begin() -> Result<Metrics, Failure> {
+    let spec = MetricsSpec::new().waits().events(&[Event::PAGE_FAULTS]);
+    let metrics = Metrics::start(&spec).map_err(|why| Failure::from(why.to_string()))?;
+    have_requests(GROUPS as usize)?;
+    Ok(metrics)
 }
 
 /// The time to make points of a reading; then for each format its time and its length.
 fn encode() -> Vec<f64> {
     let (origin, stat) = (Origin::own(), stat());
-    let (took, exposition) = wall(|| {
+    let (took, exposition) = cpu(|| {
         let mut exposition = Exposition::new();
         add(&mut exposition, &origin, &stat);
         exposition
     });
     let mut values = vec![took.as_secs_f64() * 1e3];
     for (_, format) in FORMATS {
-        let (took, bytes) = wall(|| match format {
+        let (took, bytes) = cpu(|| match format {
             Some(format) => exposition.encode(format),
             None => exposition.otlp(&[]),
         });
@@ -95,7 +108,9 @@ fn group(id: u32) -> GroupRow {
         unit_ns: 1_000_000_000,
         zero_threshold_ns: 59,
         zero_count: 3,
-        positive: (-60..-20_i32).map(|at| (at, 1_000 + u64::from((at * at).unsigned_abs()))).collect(),
+        buckets: (4 * POWERS.start..4 * POWERS.end)
+            .map(|at| (at, 1_000 + u64::from((at * at).unsigned_abs())))
+            .collect(),
         sum_ns: Some(123_456_789_012),
         ..HistogramRow::default()
     };
@@ -107,11 +122,11 @@ fn group(id: u32) -> GroupRow {
         polls: row(),
         delays: row(),
         awaits: row(),
-        requests: row(),
+        requests: HistogramRow { exemplars: POWERS.map(exemplar).collect(), ..row() },
     };
     GroupRow {
         id,
-        name: format!("GET /orders/{id}"),
+        name: format!("{ROUTE}{id}"),
         cpu_ns: u64::from(id) * 1_234_567_891,
         entries: 0,
         alive: 3,
@@ -121,5 +136,17 @@ fn group(id: u32) -> GroupRow {
         polls: 987_654,
         counts: Vec::new(),
         waits: Some(waits),
+    }
+}
+
+/// One in the middle of its power of two.
+fn exemplar(power: i32) -> ExemplarRow {
+    ExemplarRow {
+        index: 4 * power + 1,
+        task: 123_457,
+        duration_ns: (1.3e9 * f64::from(power).exp2()) as u64,
+        unix_ns: 1_700_000_000_123_456_789,
+        trace_id: Some("4bf92f3577b34da6a3ce929d0e0e4736".to_owned()),
+        span_id: Some("00f067aa0ba902b7".to_owned()),
     }
 }

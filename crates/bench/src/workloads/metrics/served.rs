@@ -15,6 +15,8 @@ use crate::runner::Failure;
 
 /// The longest wait for an answer.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// The names of groups, before their numbers.
+pub(super) const ROUTE: &str = "GET /routes/";
 /// Requests of each group, each twice as long as the one before.
 const REQUESTS: u32 = 10;
 const SHORTEST: Duration = Duration::from_micros(1);
@@ -49,9 +51,18 @@ impl Services {
 fn serve_nobody(groups: usize, mut tell: PipeWriter) -> Result<Vec<f64>, Failure> {
     dormouse::init()?;
     let _waiting = dormouse::Waiting::start()?;
+    have_requests(groups)?;
+    tell.write_all(&[1])?;
+    loop {
+        std::thread::park();
+    }
+}
+
+/// So many groups have requests.
+pub(super) fn have_requests(groups: usize) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().build()?;
     for n in 0..groups {
-        let group = Group::new(&format!("GET /routes/{n}"));
+        let group = Group::new(&format!("{ROUTE}{n}"));
         // In as many buckets as a route's requests are, each with a trace.
         for part in 0..REQUESTS {
             let trace = dormouse::TraceContext::parse(TRACE).ok_or("no trace")?;
@@ -64,10 +75,7 @@ fn serve_nobody(groups: usize, mut tell: PipeWriter) -> Result<Vec<f64>, Failure
             }));
         }
     }
-    tell.write_all(&[1])?;
-    loop {
-        std::thread::park();
-    }
+    Ok(())
 }
 
 /// `dormouse serve`, which ends when this is dropped.
@@ -122,7 +130,7 @@ impl Server {
         let end = answer.windows(4).position(|part| part == b"\r\n\r\n").ok_or("an answer without a head")?;
         let head = String::from_utf8_lossy(&answer[..end]).into_owned();
         if !head.starts_with("HTTP/1.1 200") {
-            return Err(Failure::wrong(head));
+            return Err(Failure::from(head));
         }
         Ok((took, answer.split_off(end + 4)))
     }

@@ -201,12 +201,12 @@ fn events_of_groups_alone_are_named() {
 fn pair_with_waits() -> (Sample, Sample) {
     use dormouse::wire::{ExemplarRow, HistogramRow, WaitsRow};
     let (mut before, mut after) = pair();
-    let requests = |positive, max_ns, task| HistogramRow {
+    let requests = |buckets, max_ns, task| HistogramRow {
         scale: 2,
         unit_ns: 1_000_000_000,
         zero_threshold_ns: 59,
         zero_count: 0,
-        positive,
+        buckets,
         max_ns,
         max_task: Some(task),
         exemplars: vec![ExemplarRow {

@@ -263,11 +263,11 @@ class KeysView {
   }
 
   async tried(act) {
+    page.complain(null, 'switch');
     try {
       await act();
-      page.complain(null);
     } catch (error) {
-      page.complain(error);
+      page.complain(error, 'switch');
       say(error.message);
     }
     this.poll.run();

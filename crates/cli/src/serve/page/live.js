@@ -56,9 +56,9 @@ const scaleOf = (row) => ({
 
 // The pairs that were added from one histogram to the next; null if it has gone back.
 function added(now, before) {
-  const had = new Map(before ? before.positive : []);
+  const had = new Map(before ? before.buckets : []);
   const pairs = [];
-  for (const [index, count] of now.positive) {
+  for (const [index, count] of now.buckets) {
     const by = count - (had.get(index) || 0);
     if (by < 0) return null;
     if (by) pairs.push(index, by);

@@ -5,7 +5,14 @@
 //! ([`dormouse_profile::encode::html()`]): a name that a service, a program or a user has given
 //! becomes text and nothing else.
 
+use axum::http::{HeaderMap, HeaderValue};
+use axum::response::Response;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use dormouse_profile::encode::FLAME_SCRIPTS;
+use ring::digest::{SHA256, digest};
+
+use super::packed::Packed;
 
 const PAGE: &str = include_str!("page.html");
 const STYLES: [&str; 2] = [include_str!("uplot/uPlot.min.css"), include_str!("page.css")];
@@ -32,24 +39,61 @@ const SCRIPTS: [&str; 15] = [
 /// It begins what the others have.
 const SHELL: &str = include_str!("shell.js");
 
-/// The page, whose script and style carry `nonce`: base64 or hexadecimal.
-pub(crate) fn html(nonce: &str) -> String {
-    let scripts = || FLAME_SCRIPTS.iter().chain(&SCRIPTS).chain([&SHELL]);
-    let mut page = String::with_capacity(200 << 10);
+/// The page with its policy.
+#[derive(Debug)]
+pub(super) struct Front {
+    page: Packed,
+    policy: String,
+}
+
+impl Front {
+    pub(super) fn new() -> Front {
+        let (style, script) = (STYLES.concat(), script());
+        let kind = HeaderValue::from_static("text/html; charset=utf-8");
+        Front { page: Packed::new(kind, html(&style, &script).into_bytes()), policy: policy(&style, &script) }
+    }
+
+    pub(super) fn answer(&self, headers: &HeaderMap) -> Response {
+        let mut response = self.page.answer(headers);
+        // Without one the policy of all answers holds, under which nothing runs.
+        if let Ok(policy) = HeaderValue::from_str(&self.policy) {
+            response.headers_mut().insert("content-security-policy", policy);
+        }
+        response
+    }
+}
+
+fn script() -> String {
+    let scripts = FLAME_SCRIPTS.iter().chain(&SCRIPTS).chain([&SHELL]).copied();
+    format!("/* uPlot:\n{} */\n{}", LICENCE.trim_end(), scripts.collect::<String>())
+}
+
+fn html(style: &str, script: &str) -> String {
+    let mut page = String::with_capacity(PAGE.len() + style.len() + script.len());
     let mut pieces = PAGE.split("{{");
     page.push_str(pieces.next().unwrap_or_default());
     for piece in pieces {
         let (name, rest) = piece.split_once("}}").unwrap_or(("", piece));
         match name {
-            "nonce" => page.push_str(nonce),
-            "style" => STYLES.iter().for_each(|style| page.push_str(style)),
-            "licence" => page.push_str(LICENCE.trim_end()),
-            "script" => scripts().for_each(|script| page.push_str(script)),
+            "style" => page.push_str(style),
+            "script" => page.push_str(script),
             _ => {}
         }
         page.push_str(rest);
     }
     page
+}
+
+/// All pages are the same, so the policy names the script and the style by their hashes: what
+/// somebody else brings into the page has another, and does not run.
+fn policy(style: &str, script: &str) -> String {
+    let hash = |text: &str| STANDARD.encode(digest(&SHA256, text.as_bytes()));
+    format!(
+        "default-src 'none'; script-src 'sha256-{}'; style-src 'sha256-{}'; connect-src 'self'; \
+         img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+        hash(script),
+        hash(style)
+    )
 }
 
 #[cfg(test)]
@@ -58,14 +102,29 @@ mod tests {
 
     #[test]
     fn page_is_small_and_whole() {
-        let page = html("4e6f6e6365");
+        let page = html(&STYLES.concat(), &script());
         assert!(!page.contains("{{"), "a place is left");
-        assert!(page.len() < 200 << 10, "{} bytes", page.len());
-        assert_eq!(page.matches("nonce=\"4e6f6e6365\"").count(), 2, "style and script");
+        assert!(page.len() < 210_000, "{} bytes", page.len());
+        assert!(page.contains(&format!("<style>{}</style>", STYLES.concat())));
+        assert!(page.contains(&format!("<script>{}</script>", script())));
         // Nothing in a script ends it, or begins one of the states that hide its end.
         assert_eq!(page.matches("</script").count(), 1);
         assert_eq!(page.matches("<script").count(), 1);
         assert!(!page.contains("<!--"));
+    }
+
+    #[test]
+    fn the_policy_has_hashes() {
+        let policy = policy("", "abc");
+        // Those of nothing and of these letters, as FIPS 180 has them.
+        assert!(
+            policy.contains("script-src 'sha256-ungWv48Bz+pBQUDeXa4iI7ADYaOWF3qctBD/YfIAFa0='"),
+            "{policy}"
+        );
+        assert!(
+            policy.contains("style-src 'sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU='"),
+            "{policy}"
+        );
     }
 
     #[test]

@@ -52,6 +52,7 @@ const page = {
     this.view = null;
     showTip(null);
     this.complain(null);
+    this.complain(null, 'switch');
     $('panel').replaceChildren();
   },
 
@@ -187,10 +188,11 @@ const page = {
     $('notice').hidden = !all;
   },
 
-  // Shows why a request of the view failed; null: it did not.
-  complain(error) {
+  // Shows why a request of the view failed; null: it did not. A poll that goes well takes nothing
+  // back of what is about a switch.
+  complain(error, about = 'view') {
     const known = error && this.live && ['lost', 'ended', 'silent'].includes(this.live.state);
-    this.warn('view', error && !known && error.status !== 401 ? error.message : '');
+    this.warn(about, error && !known && error.status !== 401 ? error.message : '');
   },
 
   async learnMe() {

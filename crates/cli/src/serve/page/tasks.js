@@ -166,7 +166,8 @@ class TasksView {
     const unlisted = (answer.unlisted || []).reduce((sum, one) => sum + one.tasks, 0);
     const rest = `; ${whole(unlisted)} began before times were taken and have not been polled since`;
     const known = `${plural(answer.known, 'task')} known; times and places were taken for a second`;
-    setText(this.told, known + (unlisted ? rest : '') + '.');
+    const cost = ' Each look, every 5 s, costs the service a stack at each wait; Pause ends that.';
+    setText(this.told, known + (unlisted ? rest : '') + '.' + cost);
     const groups = [...new Set(this.tasks.map(({ group }) => group))].sort();
     const wanted = route.now.group || '';
     if (wanted && !groups.includes(wanted)) groups.push(wanted);
