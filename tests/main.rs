@@ -4,6 +4,7 @@
 mod bench;
 mod c_service;
 mod commands;
+mod compare;
 mod demo;
 mod guides;
 mod half_dead;

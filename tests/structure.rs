@@ -9,7 +9,7 @@ const TESTKIT: &str = "dormouse-testkit";
 
 /// The dependencies that each crate may have, of ours. A crate that is not here has no place in the
 /// plan yet.
-const PLAN: [(&str, &[&str]); 17] = [
+const PLAN: [(&str, &[&str]); 18] = [
     (TESTKIT, &[]),
     ("dormouse-sys", &[]),
     ("dormouse-keys", &["dormouse-sys", "dormouse-maps"]),
@@ -21,6 +21,7 @@ const PLAN: [(&str, &[&str]); 17] = [
     // The profile, for its tests: it finds the names of functions.
     ("dormouse-waits", &["dormouse-sys", "dormouse-keys", "dormouse-clock", "dormouse-profile"]),
     ("dormouse-macros", &[]),
+    ("dormouse-statistics", &[]),
     ("dormouse-metrics", &["dormouse-sys"]),
     (
         "dormouse",
@@ -51,6 +52,7 @@ const PLAN: [(&str, &[&str]); 17] = [
             "dormouse-keys",
             "dormouse-maps",
             "dormouse-profile",
+            "dormouse-statistics",
             "dormouse-waits",
         ],
     ),
@@ -63,6 +65,7 @@ const PLAN: [(&str, &[&str]); 17] = [
             "dormouse-maps",
             "dormouse-metrics",
             "dormouse-profile",
+            "dormouse-statistics",
             "dormouse-teaparty",
             "dormouse-timeline",
             "dormouse-bench",

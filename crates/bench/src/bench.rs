@@ -8,10 +8,11 @@ use std::fmt::Display;
 use std::time::Duration;
 
 use crate::figures;
+use crate::injected;
 use crate::progress::Progress;
 use crate::row::{Params, Row, Spec, find};
 use crate::runner::{self, Case, Failure, Plan, Values};
-use crate::table::{Table, value};
+use crate::table::{Table, range, value};
 
 /// How thoroughly to run.
 #[derive(Debug, Clone, Copy)]
@@ -98,8 +99,14 @@ impl Bench {
     pub(crate) fn per_iteration(
         &mut self,
         spec: Spec,
-        run: impl FnMut(u64) -> Result<Duration, Failure> + 'static,
+        mut run: impl FnMut(u64) -> Result<Duration, Failure> + 'static,
     ) {
+        let mut added = 0;
+        if let Some((percent, note)) = injected::percent(&spec.name) {
+            self.notes.push(note);
+            added = percent;
+        }
+        let run = move |iterations: u64| run(iterations + iterations.saturating_mul(added).div_ceil(100));
         self.cases.push(Case::per_iteration(spec, self.target(), run));
     }
 
@@ -235,8 +242,10 @@ fn goal(text: &str, row: &Row, met: impl Fn(f64) -> bool) -> String {
         true => "met",
         false => "missed",
     };
-    let interval =
-        row.ci95_median.as_ref().map_or_else(String::new, |interval| format!(", 95 % interval {interval}"));
+    let interval = row
+        .ci95_median
+        .as_ref()
+        .map_or_else(String::new, |interval| format!(", 95 % interval {}", range(interval)));
     format!("goal, {text}: {verdict}; {}: median {} {}{interval}", row.name, value(Some(median)), row.unit)
 }
 

@@ -7,14 +7,16 @@
 //!
 //! The modules, each of which uses only those above it:
 //!
-//! - `table`, `stats`, `row`: numbers and text; `figures`: tables beside an origin's; `clocks`,
+//! - `table`, `row`: numbers and text; `figures`: tables beside an origin's; `clocks`,
 //!   `progress`;
 //! - `runner`: cases, interleaved rounds; `affinity`, `neighbour`: processors and the thread
 //!   beside; `apart`: forked children;
+//! - `injected`: work added on purpose;
 //! - `bench`: the run of one workload, from its cases to comparisons, goals and notes;
 //! - `yardsticks`: rows that several workloads hold their own against;
 //! - `workloads`: a folder each, whose `mod.rs` names the question, the peers and the origin;
-//! - `machine`, `report`, `output`, `args`: from arguments to printed and written reports.
+//! - `machine`, `report`, `output`, `args`: from arguments to printed and written reports;
+//! - `compare`: reports side by side.
 //!
 //! A new workload is one folder in `workloads/`, one line in its `mod.rs` and one in `args.rs`.
 
@@ -23,7 +25,9 @@ mod apart;
 mod args;
 mod bench;
 mod clocks;
+pub mod compare;
 mod figures;
+mod injected;
 pub mod interrupts;
 pub mod machine;
 mod neighbour;
@@ -32,7 +36,6 @@ mod progress;
 pub mod report;
 pub mod row;
 mod runner;
-pub mod stats;
 mod table;
 mod workloads;
 mod yardsticks;

@@ -6,12 +6,12 @@
 
 use std::io::{self, Write};
 
+use dormouse_statistics::Interval;
 use serde::{Deserialize, Serialize};
 
 use crate::machine::Machine;
 use crate::row::{Params, Row};
-use crate::stats::Interval;
-use crate::table::{Table, value, wrapped};
+use crate::table::{Table, range, value, wrapped};
 
 /// The version of the JSON.
 pub const SCHEMA: u32 = 1;
@@ -72,9 +72,8 @@ impl BenchReport {
     fn compared(&self) -> Table {
         let heading = ["row", "unit", "n", "median", "95 % of median", "mean", "95 % of mean"];
         self.table("Compared round by round", &heading, true, |row| {
-            let interval = |interval: &Option<Interval>| {
-                interval.as_ref().map_or_else(|| "-".to_owned(), Interval::to_string)
-            };
+            let interval =
+                |interval: &Option<Interval>| interval.as_ref().map_or_else(|| "-".to_owned(), range);
             vec![value(row.median), interval(&row.ci95_median), value(row.mean), interval(&row.ci95)]
         })
     }
@@ -135,10 +134,11 @@ mod tests {
             keys.join(" ")
         };
         assert_eq!(keys(&json), "bench machine notes params rows schema");
-        let plain = "max mean median min n name params stddev unit values";
+        let computed = "max mean median min n name params stddev unit values";
+        let plain = format!("better {computed}");
         assert_eq!(keys(&json["rows"][0]), plain);
         assert_eq!(keys(&json["rows"][2]), plain.replace("unit", "unavailable unit"));
-        assert_eq!(keys(&json["rows"][3]), format!("ci95 {plain}"));
+        assert_eq!(keys(&json["rows"][3]), format!("ci95 {computed}"));
         assert_eq!(json["schema"], 1);
         assert_eq!(json["rows"][2]["mean"], serde_json::Value::Null);
     }

@@ -1,8 +1,7 @@
 //! A row of the report, and its description before it has values.
 
+use dormouse_statistics::{Interval, Statistics, paired_interval, paired_median_interval};
 use serde::{Deserialize, Serialize};
-
-use crate::stats::{Interval, Statistics, paired_interval, paired_median_interval};
 
 /// Parameters of a run or a row.
 pub type Params = serde_json::Map<String, serde_json::Value>;
@@ -10,17 +9,46 @@ pub type Params = serde_json::Map<String, serde_json::Value>;
 /// The parameter of rows that were computed from others.
 const COMPUTED: &str = "computed";
 
+/// The way in which the numbers of a row get better.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Better {
+    /// The row is a price: of time, memory, interrupts, errors.
+    Lower,
+    /// The row is a yield.
+    Higher,
+}
+
+impl Better {
+    /// The direction that the unit gives. A share in percent may be either, and so may a number of things.
+    fn of_unit(unit: &str) -> Option<Self> {
+        match unit {
+            "ns" | "us" | "ms" | "s" | "us/s" | "cycles" | "TSC cycles" | "bytes" | "KiB" | "IPIs"
+            | "reads" | "traps" | "barriers" => Some(Self::Lower),
+            "1/s" | "requests/s" | "requests/CPU s" => Some(Self::Higher),
+            _ => None,
+        }
+    }
+}
+
 /// Name, unit and parameters of a row to be filled.
 #[derive(Debug, Clone)]
 pub(crate) struct Spec {
     pub(crate) name: String,
     pub(crate) unit: &'static str,
+    better: Option<Better>,
     pub(crate) params: Params,
 }
 
 impl Spec {
     pub(crate) fn new(name: impl Into<String>, unit: &'static str) -> Self {
-        Self { name: name.into(), unit, params: Params::new() }
+        Self { name: name.into(), unit, better: Better::of_unit(unit), params: Params::new() }
+    }
+
+    /// Says the way in which the row gets better, where the unit does not.
+    #[must_use]
+    pub(crate) fn better(self, better: Better) -> Self {
+        Self { better: Some(better), ..self }
     }
 
     #[must_use]
@@ -64,6 +92,9 @@ pub struct Row {
     pub params: Params,
     /// Unit of all numbers here.
     pub unit: String,
+    /// The way in which it gets better; none for rows that describe, or are computed from others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub better: Option<Better>,
     /// Values.
     pub n: usize,
     /// Arithmetic mean.
@@ -100,6 +131,7 @@ impl Row {
             name: spec.name.clone(),
             params: spec.params.clone(),
             unit: spec.unit.to_owned(),
+            better: spec.better.filter(|_| !spec.params.contains_key(COMPUTED)),
             ..Self::default()
         };
         match summarised {

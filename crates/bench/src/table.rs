@@ -2,6 +2,8 @@
 
 use std::io::{self, Write};
 
+use dormouse_statistics::Interval;
+
 /// A table with a heading line.
 #[derive(Debug, Clone)]
 pub(crate) struct Table {
@@ -86,6 +88,11 @@ pub(crate) fn value(number: Option<f64>) -> String {
         _ => 3,
     };
     format!("{number:.digits$}")
+}
+
+/// Both ends of an interval.
+pub(crate) fn range(interval: &Interval) -> String {
+    format!("{} .. {}", value(Some(interval.low)), value(Some(interval.high)))
 }
 
 /// `text` in lines of at most `width` characters, broken at spaces where there are any.

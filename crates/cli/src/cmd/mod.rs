@@ -2,6 +2,8 @@
 
 #[cfg(feature = "bench")]
 mod bench;
+#[cfg(feature = "bench")]
+mod compare;
 #[cfg(feature = "demo")]
 mod demo;
 mod doctor;
@@ -61,6 +63,7 @@ Examples:
   dormouse watch teaparty TALLY --for 1m  who writes a variable, from which line and group
   dormouse maps 1234 55d0c0a01234        function, line and mapping of an address of any process
   dormouse serve                         all services of this host, over HTTP: metrics, profiles
+  dormouse compare old/ new/             runs of `dormouse bench` side by side
   dormouse demo                          all of it, on a service of its own
 
 A TARGET is a process id or a process name. A GLOB is a list as in 'db.*,!db.noisy'.
@@ -109,6 +112,8 @@ pub(crate) enum Command {
     Demo(demo::Args),
     #[cfg(feature = "bench")]
     Bench(dormouse_bench::BenchArgs),
+    #[cfg(feature = "bench")]
+    Compare(compare::Args),
     Generate(generate::Args),
     /// Run the demo's service
     #[cfg(feature = "demo")]
@@ -142,6 +147,8 @@ pub(crate) fn run(command: Command, context: &mut Context) -> Outcome {
         Command::Demo(args) => demo::run(&args, context),
         #[cfg(feature = "bench")]
         Command::Bench(args) => bench::run(args, context),
+        #[cfg(feature = "bench")]
+        Command::Compare(args) => compare::run(&args, context),
         Command::Generate(args) => generate::run(&args, Cli::command(), context),
         #[cfg(feature = "demo")]
         Command::Teaparty(args) => demo::teaparty(&args, context),

@@ -11,7 +11,7 @@ use super::params::BreakpointArgs;
 use super::watched;
 use crate::bench::Bench;
 use crate::clocks::wall;
-use crate::row::Spec;
+use crate::row::{Better, Spec};
 use crate::runner::Failure;
 
 /// Sizes of the population.
@@ -70,6 +70,7 @@ pub(super) fn rows(
         }
     }
     let spec = Spec::new(format!("waiting/{}", orders[0].name), "%")
+        .better(Better::Lower)
         .with("of", "wall time of the threads")
         .with("threads", threads(alive))
         .with("tasks", alive.population());

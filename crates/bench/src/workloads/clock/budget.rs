@@ -13,6 +13,7 @@ use dormouse::clock::{
     Budget, BudgetEnd, CpuMeter, ProcessMeter, ThreadGroup, ThreadMeter, process_cpu_ns, process_exact,
     thread_cpu_ns_of,
 };
+use dormouse_statistics::quantiles;
 use dormouse_sys::process::identity;
 use rustix::thread::clock_nanosleep_absolute;
 use rustix::time::{ClockId, Timespec};
@@ -21,7 +22,6 @@ use crate::bench::Bench;
 use crate::clocks::cpu;
 use crate::row::Spec;
 use crate::runner::Failure;
-use crate::stats::quantiles;
 
 /// The budget of the `late` rows, in nanoseconds.
 const BUDGET: u64 = 3_000_000;

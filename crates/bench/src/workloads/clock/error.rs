@@ -8,6 +8,7 @@ use std::fs;
 use std::hint::{black_box, spin_loop};
 
 use dormouse::clock::{Tier, thread_cpu_ns as ours};
+use dormouse_statistics::quantiles;
 
 use super::tiers::{QUICK, only};
 use crate::affinity::Halves;
@@ -16,7 +17,6 @@ use crate::clocks::{error, thread_cpu_ns as kernels};
 use crate::neighbour::beside;
 use crate::row::Spec;
 use crate::runner::{Failure, SplitMix64};
-use crate::stats::quantiles;
 
 /// Idle, or beside a thread that spins on the same processor.
 pub(super) const LOADS: [&str; 2] = ["idle", "competitor"];

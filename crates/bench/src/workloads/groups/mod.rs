@@ -24,12 +24,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use dormouse::{Event, Group, MAX_GROUPS};
+use dormouse_statistics::quantiles;
 
 use crate::bench::Bench;
 use crate::clocks::wall;
 use crate::row::Spec;
 use crate::runner::{Failure, Plan};
-use crate::stats::quantiles;
 
 const THREADS: usize = 800;
 const BUSY: usize = 8;

@@ -13,12 +13,13 @@ use std::arch::asm;
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use dormouse_statistics::midmean;
+
 use super::sites::{self, Flag, KEYS, SITES, run_flags, run_sites};
 use crate::bench::Bench;
 use crate::clocks::wall;
 use crate::row::Spec;
 use crate::runner::{Failure, SplitMix64};
-use crate::stats::midmean;
 
 const LINE: usize = 64;
 

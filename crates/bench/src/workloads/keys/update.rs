@@ -11,6 +11,8 @@ use std::fs;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use dormouse_statistics::ratio_of_medians;
+
 use super::sites::{PEER, SITES, run_peer_sites, run_sites};
 use super::ways::{BUSY, NOT_PATCHED, WAYS, Way, check};
 use crate::affinity::Halves;
@@ -20,7 +22,6 @@ use crate::interrupts::Ipis;
 use crate::neighbour::Neighbour;
 use crate::row::Spec;
 use crate::runner::Failure;
-use crate::stats::ratio_of_medians;
 use crate::table::value;
 
 /// Updates that a value is the mean of. Under a compile, as many as last for several time slices:

@@ -12,7 +12,7 @@ use super::lookup::wrong;
 use super::replay::{Replayed, Script};
 use super::schemes::{Dormouse, Limit, Single, Vmacache};
 use crate::bench::Bench;
-use crate::row::Spec;
+use crate::row::{Better, Spec};
 
 /// A trace, and the origin's figures of the workload that it stands for: the hit rate in percent
 /// after its change, and the cycles' ratio in two digits, which are the goals.
@@ -116,7 +116,9 @@ fn rows_of(bench: &mut Bench, name: &str, ops: &[Op]) {
     };
     let percent = move |hits: u64| 100.0 * hits as f64 / lookups as f64;
     let limit = Rc::clone(&script);
-    bench.sample(spec("hit-rate", "limit", "%"), move || Ok(percent(limit.replay::<Limit, false>().hits)));
+    bench.sample(spec("hit-rate", "limit", "%").better(Better::Higher), move || {
+        Ok(percent(limit.replay::<Limit, false>().hits))
+    });
     // Every scheme must give these answers.
     let right = script.replay::<Single<false>, false>().answers;
     for (kind, scheme, has_hits, replay) in ROWS {
@@ -124,7 +126,7 @@ fn rows_of(bench: &mut Bench, name: &str, ops: &[Op]) {
             continue;
         }
         let mut specs = vec![spec(kind, scheme, "TSC cycles").per("look-up")];
-        specs.extend(has_hits.then(|| spec("hit-rate", scheme, "%")));
+        specs.extend(has_hits.then(|| spec("hit-rate", scheme, "%").better(Better::Higher)));
         let script = Rc::clone(&script);
         bench.sample(specs, move || {
             let Replayed { hits, cycles, answers } = replay(&script);

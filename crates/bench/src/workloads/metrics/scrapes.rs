@@ -8,7 +8,7 @@ use dormouse::clock::process_cpu_ns_of;
 
 use super::served::{ROUTE, Server, Services, command, own_threads_ns};
 use crate::bench::Bench;
-use crate::row::Spec;
+use crate::row::{Better, Spec};
 use crate::runner::Failure;
 
 /// Prometheus's headers, and those of one that takes native histograms.
@@ -51,7 +51,9 @@ pub(super) fn rows(bench: &mut Bench) {
     let specs = of(PROCESSES, processes, FEW_GROUPS);
     bench.sample(specs, scrapes(processes, FEW_GROUPS, &[PROMETHEUS]));
     let seconds = bench.pick(10, 2);
-    let spec = |name: &str| Spec::new(name, "%").with("of", "a processor").with("seconds", seconds);
+    let spec = |name: &str| {
+        Spec::new(name, "%").better(Better::Lower).with("of", "a processor").with("seconds", seconds)
+    };
     let specs = [UNSCRAPED, WHOLE_ALONE, SCRAPED, WHOLE].map(spec);
     bench.sample(specs, move || scraped(seconds));
 }

@@ -23,7 +23,7 @@ use tokio::task::JoinHandle;
 
 use crate::bench::Bench;
 use crate::clocks::thread_cpu_ns;
-use crate::row::Spec;
+use crate::row::{Better, Spec};
 use crate::runner::Failure;
 
 /// Instrumented tasks.
@@ -55,7 +55,7 @@ pub(crate) fn rows_by_thread(bench: &mut Bench) {
 
 fn row(bench: &mut Bench, name: &str, seat: Seat, lazy: bool) {
     let polls = bench.pick(6, 4);
-    let spec = Spec::new(name, "%").with("tasks", TASKS).with("polls", polls);
+    let spec = Spec::new(name, "%").better(Better::Lower).with("tasks", TASKS).with("polls", polls);
     let group = Group::new("bench attribution");
     bench.sample(spec.with("work_ns", WORK).with("hog_ns", HOG), move || {
         set_lazy(lazy);

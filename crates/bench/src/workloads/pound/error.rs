@@ -17,6 +17,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use dormouse::clock::{GroupTime, Refresh, ThreadGroup, process_cpu_ns, process_exact, thread_cpu_ns_of};
+use dormouse_statistics::Statistics;
 use rustix::time::{ClockId, clock_getres};
 
 use super::drive::{Call, with_threads};
@@ -24,7 +25,6 @@ use crate::bench::Bench;
 use crate::clocks::error;
 use crate::row::Spec;
 use crate::runner::Failure;
-use crate::stats::Statistics;
 
 /// The clock that is asked, and whether the threads ask too: a part of the rows' names.
 const NAMES: [&str; 5] = ["process", "process-silent", "group-stale", "group-stale-silent", "group-fresh"];

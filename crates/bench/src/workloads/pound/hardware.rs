@@ -13,7 +13,7 @@ use dormouse_sys::perf::{Attr, KernelEvent, OpenEvent, Subject};
 use super::drive::{Call, pound};
 use super::origin::CALLS;
 use crate::bench::Bench;
-use crate::row::Spec;
+use crate::row::{Better, Spec};
 use crate::runner::Failure;
 
 /// Conditions that all samples have in common.
@@ -56,7 +56,7 @@ pub(super) fn rows(bench: &mut Bench, call: Call, threads: usize, calls: usize, 
         Ok(cycles * scale)
     });
     let shared = Rc::clone(seen);
-    bench.sample(spec("l1-misses", "%"), move || {
+    bench.sample(spec("l1-misses", "%").better(Better::Lower), move || {
         let [loads, misses] = count([KernelEvent::L1Loads, KernelEvent::L1LoadMisses], work, &shared)?;
         Ok(100.0 * misses / loads)
     });

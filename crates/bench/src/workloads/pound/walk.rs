@@ -11,6 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use dormouse::clock::{Refresh, ThreadGroup};
+use dormouse_statistics::midmean;
 
 use super::drive::with_threads;
 use crate::affinity::Halves;
@@ -18,7 +19,6 @@ use crate::bench::Bench;
 use crate::clocks::cpu;
 use crate::row::Spec;
 use crate::runner::Failure;
-use crate::stats::midmean;
 
 /// Adds both rows of this number of members.
 pub(super) fn rows(bench: &mut Bench, threads: usize) {

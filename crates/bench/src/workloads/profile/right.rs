@@ -13,7 +13,7 @@ use rustix::time::ClockId;
 
 use crate::bench::Bench;
 use crate::clocks::{kernel_ns, wall};
-use crate::row::Spec;
+use crate::row::{Better, Spec};
 use crate::runner::Failure;
 
 /// The groups that work, with the number of threads of each.
@@ -25,7 +25,7 @@ pub(super) fn rows(bench: &mut Bench) {
     let specs = [
         percent("error/groups", "the account of groups"),
         percent("error/process", "the process's clock"),
-        Spec::new("cache/hit-rate", "%").per("address, in the order of samples"),
+        Spec::new("cache/hit-rate", "%").better(Better::Higher).per("address, in the order of samples"),
         Spec::new("cache/addresses", "addresses"),
         Spec::new("cache/lookup", "ns").per("address").wall(),
         Spec::new("symbols/addresses", "addresses"),

@@ -11,7 +11,7 @@ use rustix::time::ClockId;
 use super::handler::sampler_cpu;
 use crate::bench::Bench;
 use crate::clocks::{kernel_ns, thread_cpu_ns, wall};
-use crate::row::Spec;
+use crate::row::{Better, Spec};
 use crate::runner::Failure;
 
 /// Threads that are armed at once.
@@ -41,7 +41,7 @@ pub(super) fn rows(bench: &mut Bench) {
 
 /// Rows of few rounds, for each takes some seconds.
 pub(super) fn lossless(bench: &mut Bench) {
-    let spec = Spec::new("lost/1000-threads", "samples").with("of", "dormouse");
+    let spec = Spec::new("lost/1000-threads", "samples").better(Better::Lower).with("of", "dormouse");
     bench.sample(spec, || many(WORK_NS).map(|[_, dropped]| dropped));
 }
 

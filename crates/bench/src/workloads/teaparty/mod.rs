@@ -22,7 +22,7 @@ use tempfile::TempDir;
 
 use crate::affinity::Halves;
 use crate::bench::Bench;
-use crate::row::{Row, Spec, find};
+use crate::row::{Better, Row, Spec, find};
 use crate::runner::{Failure, Plan};
 pub(crate) use build::program_of;
 use load::{Ask, Clients, Load, MENU, MIX};
@@ -122,7 +122,7 @@ fn specs(bench: &Bench, halves: &Halves) -> Vec<Spec> {
             let cpu = spec(&format!("{prefix}-cpu"), "us").per("request");
             [spec(prefix, "requests/s").with("seconds", seconds), cpu]
         };
-        let refused = spec("teaparty-refused", "%").with("of", "requests");
+        let refused = spec("teaparty-refused", "%").better(Better::Lower).with("of", "requests");
         LOADS.into_iter().flat_map(of_load).chain([refused])
     };
     SIDES.into_iter().flat_map(of_side).collect()

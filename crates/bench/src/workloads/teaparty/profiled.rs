@@ -15,7 +15,7 @@ use super::server::Server;
 use super::{clients, slice};
 use crate::affinity::Halves;
 use crate::bench::Bench;
-use crate::row::Spec;
+use crate::row::{Better, Spec};
 use crate::runner::Failure;
 
 /// Samples a second; 0: nobody profiles.
@@ -31,7 +31,7 @@ pub(crate) fn rows(bench: &mut Bench) {
         let spec = |kind: &str, unit| Spec::new(format!("teaparty-{kind}/{hz}"), unit).with("hz", hz);
         [
             spec("requests", "requests/CPU s"),
-            spec("sampler", "%").with("of", "the service's CPU time"),
+            spec("sampler", "%").better(Better::Lower).with("of", "the service's CPU time"),
             spec("samples", "samples/CPU s"),
         ]
     });

@@ -11,7 +11,7 @@ use dormouse::{Group, LongPoll, long_polls};
 
 use crate::bench::Bench;
 use crate::clocks::thread_cpu_by_name;
-use crate::row::Spec;
+use crate::row::{Better, Spec};
 use crate::runner::Failure;
 
 /// The threshold, and how long each poll lasts.
@@ -41,8 +41,10 @@ pub(super) fn rows(bench: &mut Bench) {
             }
         })
     });
-    let idle =
-        Spec::new("long-poll/idle", "%").with("of", "a processor").with("clock", "CPU time of the lookout");
+    let idle = Spec::new("long-poll/idle", "%")
+        .better(Better::Lower)
+        .with("of", "a processor")
+        .with("clock", "CPU time of the lookout");
     bench.sample(idle, idle_cpu);
 }
 

@@ -1,0 +1,119 @@
+//! Whether sides can be compared at all: what differs beside the thing that is compared.
+//!
+//! Every report is held against the first one, those of the same side too. Another machine can be
+//! allowed; other parameters or another build profile cannot, because the rows mean something else
+//! then. The seed is only that of the order of rows.
+
+use anyhow::bail;
+
+use crate::machine::Machine;
+use crate::report::BenchReport;
+
+use super::side::{Found, Side};
+
+/// Refuses what cannot be compared. Returns what a reader should know of the rest.
+pub(super) fn check(sides: &[Side], across_machines: bool) -> anyhow::Result<Vec<String>> {
+    let all = || sides.iter().flat_map(|side| &side.reports);
+    let Some(first) = all().next() else { return Ok(Vec::new()) };
+    let mut notes = Vec::new();
+    for found in all().skip(1) {
+        let machines = differences(&machine(&first.report.machine), &machine(&found.report.machine));
+        if !machines.is_empty() && !across_machines {
+            bail!(
+                "{} and {} are of different machines: {machines}; say --across-machines to compare them \
+                 nevertheless",
+                first.place,
+                found.place
+            );
+        }
+        add(&mut notes, "different machines", &machines);
+        add(&mut notes, "different builds", &differences(&build(first), &build(found)));
+        let alike = all().find(|other| other.report.bench == found.report.bench).unwrap_or(found);
+        let parameters = differences(&params(&alike.report), &params(&found.report));
+        if !parameters.is_empty() {
+            bail!(
+                "{} and {} ran {} with other parameters: {parameters}",
+                alike.place,
+                found.place,
+                plain(&found.report.bench),
+            );
+        }
+    }
+    for side in sides {
+        let is_there = |other: &&Found| side.reports.iter().any(|it| it.report.bench == other.report.bench);
+        let mut missing: Vec<String> =
+            all().filter(|other| !is_there(other)).map(|other| plain(&other.report.bench)).collect();
+        missing.dedup();
+        if !missing.is_empty() {
+            notes.push(format!("{} has no {}", side.name, missing.join(", ")));
+        }
+    }
+    let has_all = |bench: &str| {
+        sides.iter().filter(|side| side.reports.iter().any(|it| it.report.bench == bench)).count() > 1
+    };
+    if !all().any(|found| has_all(&found.report.bench)) {
+        bail!("no workload is in two of these: {}", notes.join("; "));
+    }
+    Ok(notes)
+}
+
+fn add(notes: &mut Vec<String>, what: &str, differences: &str) {
+    let note = format!("{what}: {differences}");
+    if !differences.is_empty() && !notes.contains(&note) {
+        notes.push(note);
+    }
+}
+
+type Facts = Vec<(String, String)>;
+
+/// The facts that a comparison takes to be the same, unless it is told otherwise.
+fn machine(machine: &Machine) -> Facts {
+    let Machine { cpu, cpus, arch, hypervisor, governor, clocksource, kernel, clock_tier, .. } = machine;
+    let facts = [
+        ("cpu", shown(cpu.as_ref())),
+        ("cpus", cpus.to_string()),
+        ("arch", plain(arch)),
+        ("hypervisor", shown(hypervisor.as_ref())),
+        ("governor", shown(governor.as_ref())),
+        ("clocksource", shown(clocksource.as_ref())),
+        ("kernel", plain(kernel)),
+        ("clock_tier", plain(clock_tier)),
+    ];
+    facts.map(|(name, value)| (name.to_owned(), value)).into()
+}
+
+/// The facts in which two builds may differ.
+fn build(found: &Found) -> Facts {
+    let Machine { rustc, dormouse, .. } = &found.report.machine;
+    vec![("rustc".to_owned(), plain(rustc)), ("dormouse".to_owned(), plain(dormouse))]
+}
+
+fn params(report: &BenchReport) -> Facts {
+    let profile = ("profile".to_owned(), plain(&report.machine.profile));
+    let params = report.params.iter().filter(|(name, _)| *name != "seed");
+    params.map(|(name, value)| (plain(name), plain(&value.to_string()))).chain([profile]).collect()
+}
+
+fn shown(value: Option<&impl ToString>) -> String {
+    value.map_or_else(|| "unknown".to_owned(), |value| plain(&value.to_string()))
+}
+
+/// The text without anything that a terminal obeys, and not longer than a line.
+fn plain(text: &str) -> String {
+    text.chars().take(80).map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
+/// `name a, not b` for each fact that differs or is missing on one side.
+fn differences(a: &Facts, b: &Facts) -> String {
+    let find = |facts: &Facts, name: &str| {
+        facts.iter().find(|fact| fact.0 == name).map_or_else(|| "none".to_owned(), |fact| fact.1.clone())
+    };
+    let mut names: Vec<&String> = a.iter().chain(b).map(|(name, _)| name).collect();
+    names.sort();
+    names.dedup();
+    let differs = names.into_iter().filter_map(|name| {
+        let (a, b) = (find(a, name), find(b, name));
+        (a != b).then(|| format!("{name} {a}, not {b}"))
+    });
+    differs.collect::<Vec<_>>().join("; ")
+}

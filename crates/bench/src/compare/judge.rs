@@ -1,0 +1,312 @@
+//! The statistics of a comparison: for each row the medians, the change, and what is shown.
+//!
+//! # Method
+//!
+//! 1. A process gives one value a row: the median of its rounds. Layout, neighbours and frequency
+//!    differ between processes by more than the rounds of one differ, and fall on all of them; so
+//!    rounds are no sample of it. A side with one process alone shows its rounds, and nothing can
+//!    be found.
+//! 2. The change is the shift of Hodges and Lehmann between the values of the sides, in percent of
+//!    the first side's median, with its interval.
+//! 3. Mann and Whitney's test says whether there is a change at all. There are many rows, so its p
+//!    is corrected for all of them, after Benjamini and Hochberg. Rows without any difference in any
+//!    value are no tests.
+//! 4. A row got worse or better if the corrected p is at most [`RISK`], the interval leaves out
+//!    zero, and the change is past the threshold.
+
+use std::cmp::Ordering;
+use std::collections::HashMap;
+
+use dormouse_statistics::{benjamini_hochberg, geometric_mean, mann_whitney, median, shift};
+use serde::Serialize;
+
+use crate::row::{Better, Row};
+
+use super::side::Side;
+
+/// The chance to find anything where nothing differs; intervals leave out as much.
+pub(super) const RISK: f64 = 0.01;
+
+/// The verdict on a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Finding {
+    /// It got worse, past the threshold.
+    Worse,
+    /// It got better, past the threshold.
+    Better,
+    /// It changed past the threshold, and has no better and worse.
+    Changed,
+    /// It changed, within the threshold.
+    Small,
+    /// Nothing is shown.
+    Nothing,
+    /// The processes are too few to show anything.
+    Few,
+}
+
+/// The values of a row on one side.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Cell {
+    /// Processes that gave a value.
+    pub processes: usize,
+    /// Median of the processes; of the rounds, if there is one process.
+    pub median: Option<f64>,
+    /// Lower end of its interval.
+    pub low: Option<f64>,
+    /// Upper end of its interval.
+    pub high: Option<f64>,
+    /// Why there is no median.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unavailable: Option<String>,
+    #[serde(skip)]
+    values: Vec<f64>,
+}
+
+/// A row of another side against that of the first one.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Change {
+    /// In percent of the first side's median; none where that is zero.
+    pub percent: Option<f64>,
+    /// Lower end of its interval.
+    pub low_percent: Option<f64>,
+    /// Upper end of its interval.
+    pub high_percent: Option<f64>,
+    /// How likely such a change is if nothing differs.
+    pub p: Option<f64>,
+    /// The same, corrected for all rows.
+    pub p_corrected: Option<f64>,
+    /// The verdict.
+    pub finding: Finding,
+    /// In the unit of the row.
+    pub moved: f64,
+    #[serde(skip)]
+    leaves_out_zero: bool,
+}
+
+/// A row side by side.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ComparedRow {
+    /// Name, `kind/variant`.
+    pub name: String,
+    /// Unit of the medians.
+    pub unit: String,
+    /// The way in which it gets better.
+    pub better: Option<Better>,
+    /// One a side.
+    pub cells: Vec<Cell>,
+    /// One a side but the first; none where one of both has no value.
+    pub changes: Vec<Option<Change>>,
+}
+
+/// The geometric mean of the changes of rows of one kind and unit.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Family {
+    /// The kind: the names of its rows begin with it.
+    pub kind: String,
+    /// Unit of its rows.
+    pub unit: String,
+    /// Rows that have a median above zero on all sides.
+    pub rows: usize,
+    /// One a side but the first, of the medians.
+    pub percents: Vec<Option<f64>>,
+}
+
+/// A workload side by side.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Compared {
+    /// Name of the workload.
+    pub bench: String,
+    /// Its processes, one number a side.
+    pub processes: Vec<usize>,
+    /// Rows as measured; those computed from others say nothing new.
+    pub rows: Vec<ComparedRow>,
+    /// Kinds with at least two rows.
+    pub families: Vec<Family>,
+}
+
+/// Puts the sides beside each other, in the order of the first report that has a row.
+pub(super) fn judge(sides: &[Side], threshold_percent: f64) -> Vec<Compared> {
+    let mut benches: Vec<&str> = Vec::new();
+    for found in sides.iter().flat_map(|side| &side.reports) {
+        if !benches.contains(&&*found.report.bench) {
+            benches.push(&found.report.bench);
+        }
+    }
+    let mut compared: Vec<Compared> = benches.into_iter().map(|bench| beside(sides, bench)).collect();
+    for other in 0..sides.len().saturating_sub(1) {
+        let changes = compared.iter_mut().flat_map(|it| &mut it.rows).filter_map(|row| {
+            let better = row.better;
+            let few = few(row.cells[0].processes, row.cells[other + 1].processes);
+            row.changes[other].as_mut().map(|change| (change, better, few))
+        });
+        decide(changes.collect(), threshold_percent);
+    }
+    compared
+}
+
+impl Compared {
+    /// The sides but the first that lack what the first one has: all of the workload (`None`), or a
+    /// row. A side lacks a row that fewer than half of its processes could measure.
+    pub(super) fn lost(&self) -> Vec<(usize, Option<&ComparedRow>)> {
+        let has =
+            |row: &ComparedRow, side: usize| row.cells[side].processes * 2 >= self.processes[side].max(1);
+        let of_side = |side: usize| {
+            let is_whole = self.processes[0] > 0 && self.processes[side] == 0;
+            let rows = self.rows.iter().filter(move |row| !is_whole && has(row, 0) && !has(row, side));
+            is_whole.then_some((side, None)).into_iter().chain(rows.map(move |row| (side, Some(row))))
+        };
+        (1..self.processes.len()).flat_map(of_side).collect()
+    }
+
+    /// Whether a change is open because the side has too few processes, not the row alone.
+    pub(super) fn undecided(&self, rows: usize) -> usize {
+        let of_side = |side: usize| {
+            let is_few = few(self.processes[0], self.processes[side])(rows);
+            let changes = self.rows.iter().filter_map(move |row| row.changes[side - 1].as_ref());
+            changes.filter(|change| is_few && change.finding == Finding::Few).count()
+        };
+        (1..self.processes.len()).map(of_side).sum()
+    }
+}
+
+/// Whether not even sides without a common value would be a finding among so many rows.
+fn few(a: usize, b: usize) -> impl Fn(usize) -> bool {
+    move |rows| a < 2 || b < 2 || smallest_p(a, b) * rows as f64 > RISK
+}
+
+/// The p of sides of which one lies above the other: two of all ways to choose.
+fn smallest_p(a: usize, b: usize) -> f64 {
+    let ways = (1..=a.min(b)).fold(1.0, |ways, k| ways * (a.max(b) + k) as f64 / k as f64);
+    2.0 / ways
+}
+
+/// How many processes a side must have to find one change among so many rows.
+pub(super) fn needed(rows: usize) -> usize {
+    (2..100).find(|&n| smallest_p(n, n) * rows as f64 <= RISK).unwrap_or(100)
+}
+
+fn decide(changes: Vec<(&mut Change, Option<Better>, impl Fn(usize) -> bool)>, threshold_percent: f64) {
+    let tested: Vec<f64> = changes.iter().filter_map(|(change, ..)| change.p).collect();
+    let mut corrected = benjamini_hochberg(&tested).into_iter();
+    for (change, better, few) in changes {
+        change.p_corrected = change.p.and_then(|_| corrected.next());
+        let is_shown = change.p_corrected.is_some_and(|p| p <= RISK) && change.leaves_out_zero;
+        let is_past = change.percent.is_none_or(|percent| percent.abs() >= threshold_percent);
+        change.finding = match (is_shown, is_past, better) {
+            (true, false, _) => Finding::Small,
+            (true, true, None) => Finding::Changed,
+            (true, true, Some(better)) if (better == Better::Lower) == (change.moved < 0.0) => {
+                Finding::Better
+            }
+            (true, true, Some(_)) => Finding::Worse,
+            (false, ..) if change.p.is_some() && !few(tested.len()) => Finding::Nothing,
+            (false, ..) if change.moved == 0.0 => Finding::Nothing,
+            (false, ..) => Finding::Few,
+        };
+    }
+}
+
+/// One workload, not yet decided.
+fn beside(sides: &[Side], bench: &str) -> Compared {
+    // The rows of each side by name, one a process, and the names in their order.
+    let mut names: Vec<&str> = Vec::new();
+    let mut by_name: HashMap<&str, Vec<Vec<&Row>>> = HashMap::new();
+    for (number, side) in sides.iter().enumerate() {
+        for found in side.reports.iter().filter(|found| found.report.bench == bench) {
+            for row in found.report.rows.iter().filter(|row| !row.is_computed()) {
+                let rows = by_name.entry(&row.name).or_insert_with(|| {
+                    names.push(&row.name);
+                    vec![Vec::new(); sides.len()]
+                });
+                rows[number].push(row);
+            }
+        }
+    }
+    let rows: Vec<ComparedRow> = names.into_iter().map(|name| compare(name, &by_name[name])).collect();
+    let of_bench = |side: &Side| side.reports.iter().filter(|found| found.report.bench == bench).count();
+    let processes = sides.iter().map(of_bench).collect();
+    Compared { bench: bench.to_owned(), processes, families: families(&rows), rows }
+}
+
+fn compare(name: &str, sides: &[Vec<&Row>]) -> ComparedRow {
+    let all = || sides.iter().flatten();
+    let unit = all().find(|row| !row.values.is_empty()).map(|row| row.unit.clone()).unwrap_or_default();
+    let cells: Vec<Cell> = sides.iter().map(|rows| Cell::of(rows, &unit)).collect();
+    let changes = cells.iter().skip(1).map(|cell| Change::between(&cells[0], cell)).collect();
+    ComparedRow { name: name.to_owned(), unit, better: all().find_map(|row| row.better), cells, changes }
+}
+
+impl Cell {
+    fn of(rows: &[&Row], unit: &str) -> Self {
+        let measured: Vec<&Row> =
+            rows.iter().copied().filter(|row| row.unit == unit && !row.values.is_empty()).collect();
+        let values = match measured[..] {
+            [alone] => alone.values.clone(),
+            _ => measured.iter().filter_map(|row| median(&row.values, 0.0)).map(|it| it.value).collect(),
+        };
+        let estimate = median(&values, 1.0 - RISK);
+        let interval = estimate.as_ref().and_then(|estimate| estimate.interval.as_ref());
+        let reason = || match rows {
+            [] => "no such row".to_owned(),
+            [row, ..] if row.unit != unit => format!("in {:?} there", row.unit),
+            [row, ..] => row.unavailable.clone().unwrap_or_else(|| "it has no values".to_owned()),
+        };
+        Self {
+            processes: measured.len(),
+            median: estimate.as_ref().map(|estimate| estimate.value),
+            low: interval.map(|interval| interval.low),
+            high: interval.map(|interval| interval.high),
+            unavailable: estimate.is_none().then(reason),
+            values,
+        }
+    }
+}
+
+impl Change {
+    fn between(a: &Cell, b: &Cell) -> Option<Self> {
+        let moved = shift(&a.values, &b.values, 1.0 - RISK)?;
+        let base = a.median.map(f64::abs).filter(|&base| base > 0.0);
+        let percent = |moved: f64| base.map(|base| 100.0 * moved / base).filter(|it| it.is_finite());
+        let interval = moved.interval.as_ref();
+        let first = *a.values.first()?;
+        let varies =
+            a.values.iter().chain(&b.values).any(|value| value.partial_cmp(&first) != Some(Ordering::Equal));
+        let is_tested = a.processes > 1 && b.processes > 1 && varies;
+        Some(Self {
+            percent: percent(moved.value).or((!varies).then_some(0.0)),
+            low_percent: interval.and_then(|interval| percent(interval.low)),
+            high_percent: interval.and_then(|interval| percent(interval.high)),
+            p: is_tested.then(|| mann_whitney(&a.values, &b.values)).flatten().map(|test| test.p),
+            p_corrected: None,
+            finding: Finding::Nothing,
+            moved: moved.value,
+            leaves_out_zero: interval.is_some_and(|interval| !interval.contains(0.0)),
+        })
+    }
+}
+
+fn families(rows: &[ComparedRow]) -> Vec<Family> {
+    let mut kinds: Vec<(&str, &str)> = Vec::new();
+    for row in rows {
+        let kind = row.name.split_once('/').map(|(kind, _)| (kind, &*row.unit));
+        kinds.extend(kind.filter(|kind| !kinds.contains(kind)));
+    }
+    let family = |(kind, unit): (&str, &str)| {
+        let is_in = |row: &&ComparedRow| {
+            row.unit == unit && row.name.strip_prefix(kind).is_some_and(|rest| rest.starts_with('/'))
+        };
+        let is_above_zero =
+            |row: &&ComparedRow| row.cells.iter().all(|cell| cell.median.is_some_and(|median| median > 0.0));
+        let rows: Vec<&ComparedRow> = rows.iter().filter(is_in).filter(is_above_zero).collect();
+        let medians = |side: usize| rows.iter().filter_map(move |row| row.cells[side].median);
+        let percents = (1..rows.first()?.cells.len()).map(|side| {
+            let ratios: Vec<f64> =
+                medians(side).zip(medians(0)).map(|(other, first)| other / first).collect();
+            geometric_mean(&ratios).map(|mean| 100.0 * (mean - 1.0))
+        });
+        let (percents, kind, unit) = (percents.collect(), kind.to_owned(), unit.to_owned());
+        (rows.len() > 1).then_some(Family { kind, unit, rows: rows.len(), percents })
+    };
+    kinds.into_iter().filter_map(family).collect()
+}

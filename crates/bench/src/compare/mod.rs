@@ -1,0 +1,143 @@
+//! Runs of the bench side by side: what got worse, what got better, and what nobody can tell.
+//!
+//! - `side`: reports from files; `fit`: whether they can be compared; `judge`: the statistics;
+//! - `text`, `page`: the comparison for people.
+
+mod fit;
+mod judge;
+mod page;
+mod side;
+#[cfg(test)]
+mod tests;
+mod text;
+
+use std::path::PathBuf;
+
+use anyhow::ensure;
+use serde::Serialize;
+
+pub use judge::{Cell, Change, Compared, ComparedRow, Family, Finding};
+
+use crate::machine::Machine;
+use side::Side;
+
+/// Runs side by side.
+#[derive(Debug, Clone, Serialize)]
+pub struct Comparison {
+    /// The first is what the others are compared with.
+    pub sides: Vec<ComparedSide>,
+    /// Changes below it are small.
+    pub threshold_percent: f64,
+    /// The chance to find anything where nothing differs.
+    pub risk: f64,
+    /// The workloads of all sides.
+    pub workloads: Vec<Compared>,
+    /// Rows that got worse, once for each side where they did.
+    pub worse: usize,
+    /// Rows that got better.
+    pub better: usize,
+    /// Workloads and rows that the first side has and another one lacks, and why.
+    pub lost: Vec<String>,
+    /// Wrong answers on the sides but the first.
+    pub wrong: Vec<String>,
+    /// Changes that could not be decided, for want of processes.
+    pub undecided: usize,
+    /// Processes a side that are enough to decide them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub processes_needed: Option<usize>,
+    /// Differences of machines and builds, warnings.
+    pub notes: Vec<String>,
+}
+
+/// One side of a comparison.
+#[derive(Debug, Clone, Serialize)]
+pub struct ComparedSide {
+    /// The file or directory, as it was given.
+    pub path: String,
+    /// Its reports: processes of all workloads.
+    pub reports: usize,
+    /// The machine of the first.
+    pub machine: Machine,
+}
+
+impl Comparison {
+    /// Reads the reports at each of `paths`, and compares the first with all others.
+    ///
+    /// # Errors
+    ///
+    /// When something at these paths is no report (with file, line and reason), or when reports
+    /// cannot be compared (with the fact that differs).
+    pub fn of(paths: &[PathBuf], threshold_percent: f64, across_machines: bool) -> anyhow::Result<Self> {
+        ensure!(paths.len() > 1, "name two files or directories of reports at least");
+        let sides: Vec<Side> = paths.iter().map(|path| Side::read(path)).collect::<Result<_, _>>()?;
+        let mut notes = fit::check(&sides, across_machines)?;
+        notes.extend(said(&sides, "INJECTED"));
+        Ok(Self::between(&sides, threshold_percent, notes))
+    }
+
+    fn between(sides: &[Side], threshold_percent: f64, notes: Vec<String>) -> Self {
+        let workloads = judge::judge(sides, threshold_percent);
+        let changes = || workloads.iter().flat_map(|it| &it.rows).flat_map(|row| &row.changes).flatten();
+        let count = |finding| changes().filter(|change| change.finding == finding).count();
+        let rows = workloads.iter().map(|it| it.rows.len()).sum();
+        let undecided = workloads.iter().map(|it| it.undecided(rows)).sum();
+        let wrong = said(sides.get(1..).unwrap_or_default(), WRONG);
+        let side = |side: &Side| {
+            let machine = side.reports.first()?.report.machine.clone();
+            Some(ComparedSide { path: side.name.clone(), reports: side.reports.len(), machine })
+        };
+        Self {
+            sides: sides.iter().filter_map(side).collect(),
+            threshold_percent,
+            risk: judge::RISK,
+            worse: count(Finding::Worse),
+            better: count(Finding::Better),
+            lost: text::lost(&workloads),
+            wrong,
+            undecided,
+            processes_needed: (undecided > 0).then(|| judge::needed(rows)),
+            notes,
+            workloads,
+        }
+    }
+
+    /// The comparison as text for people.
+    #[must_use]
+    pub fn text(&self) -> String {
+        text::text(self)
+    }
+
+    /// The comparison as one page of HTML that needs nothing else.
+    #[must_use]
+    pub fn html(&self) -> String {
+        page::html(self)
+    }
+
+    /// Why a gate should be shut, in a few words: something got worse, is lost or wrong, or nobody
+    /// can tell.
+    #[must_use]
+    pub fn complaint(&self) -> Option<String> {
+        let number = |n: usize, what: &str| (n > 0).then(|| format!("{n} {what}"));
+        let complaints = [
+            number(self.worse, "worse"),
+            number(self.lost.len(), "lost"),
+            number(self.wrong.len(), "wrong"),
+            number(self.undecided, "undecided for want of processes"),
+        ];
+        let complaints: Vec<String> = complaints.into_iter().flatten().collect();
+        (!complaints.is_empty()).then(|| complaints.join(", "))
+    }
+}
+
+/// How the bench notes a wrong answer.
+const WRONG: &str = "WRONG ANSWER";
+
+/// The notes of reports that begin so, with their places.
+fn said(sides: &[Side], start: &str) -> Vec<String> {
+    let all = sides.iter().flat_map(|side| &side.reports);
+    let notes = all.flat_map(|found| found.report.notes.iter().map(move |note| (&found.place, note)));
+    notes
+        .filter(|(_, note)| note.starts_with(start))
+        .map(|(place, note)| format!("{place}: {note}"))
+        .collect()
+}

@@ -1,0 +1,128 @@
+//! One side of a comparison: the reports in a file or a directory, as `dormouse bench -o` writes
+//! them.
+//!
+//! A file holds JSON objects, one a line; of a directory, each `.json` and `.jsonl` file counts.
+//! Several reports of one workload are several processes of one side. All of it must be reports:
+//! nothing is skipped in silence.
+
+use std::collections::HashSet;
+use std::fs::{self, File};
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail, ensure};
+use serde::Deserialize;
+
+use crate::report::{BenchReport, SCHEMA};
+
+/// The most bytes that are read of a file.
+const MOST: u64 = 256 << 20;
+
+/// A report, and the file and line where it begins.
+#[derive(Debug)]
+pub(super) struct Found {
+    pub(super) report: BenchReport,
+    pub(super) place: String,
+}
+
+/// One side.
+#[derive(Debug)]
+pub(super) struct Side {
+    /// The path as it was given.
+    pub(super) name: String,
+    /// In the order of files and lines; there is at least one.
+    pub(super) reports: Vec<Found>,
+}
+
+impl Side {
+    pub(super) fn read(path: &Path) -> anyhow::Result<Self> {
+        let mut reports: Vec<Found> = Vec::new();
+        for file in files(path)? {
+            let found = parse(&text(&file)?, &file)?;
+            ensure!(!found.is_empty(), "{} holds no report", file.display());
+            reports.extend(found);
+        }
+        for (index, found) in reports.iter().enumerate() {
+            let same = reports[..index].iter().find(|other| other.report == found.report);
+            if let Some(same) = same {
+                bail!("{} holds the report of {} again: a process counts once", found.place, same.place);
+            }
+        }
+        let name = path.display().to_string().replace(char::is_control, "?");
+        Ok(Self { name, reports })
+    }
+}
+
+/// The file itself, or the files of a directory by name.
+fn files(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    if !path.is_dir() {
+        return Ok(vec![path.to_owned()]);
+    }
+    let unreadable = || format!("cannot read the directory {}", path.display());
+    let mut files = Vec::new();
+    for entry in fs::read_dir(path).with_context(unreadable)? {
+        let file = entry.with_context(unreadable)?.path();
+        files.extend(
+            file.extension().is_some_and(|end| end == "json" || end == "jsonl").then_some(file.clone()),
+        );
+    }
+    files.sort();
+    ensure!(!files.is_empty(), "{} has no .json file in it", path.display());
+    Ok(files)
+}
+
+fn text(path: &Path) -> anyhow::Result<String> {
+    let unreadable = || format!("cannot read {}", path.display());
+    let mut text = String::new();
+    let file = File::open(path).with_context(unreadable)?;
+    let read = file.take(MOST + 1).read_to_string(&mut text).with_context(unreadable)?;
+    ensure!(read as u64 <= MOST, "{} is larger than {} MiB", path.display(), MOST >> 20);
+    Ok(text)
+}
+
+fn parse(text: &str, path: &Path) -> anyhow::Result<Vec<Found>> {
+    let mut reports = Vec::new();
+    let mut stream = serde_json::Deserializer::from_str(text).into_iter::<BenchReport>();
+    let (mut line, mut counted) = (1, 0);
+    loop {
+        let rest = &text[stream.byte_offset()..];
+        let start = text.len() - rest.trim_start().len();
+        line += text[counted..start].matches('\n').count();
+        counted = start;
+        let Some(next) = stream.next() else { return Ok(reports) };
+        // A report of another version may look different: its version is what is wrong with it.
+        if let Some(schema) = schema(&text[start..]).filter(|&schema| schema != u64::from(SCHEMA)) {
+            bail!("{}, line {line}: schema {schema}, and only {SCHEMA} is known here", path.display());
+        }
+        let report = next.map_err(|error| {
+            // The error says its line and column.
+            anyhow::anyhow!("{}: no report of dormouse bench: {error}", path.display())
+        })?;
+        let place = format!("{}, line {line}", path.display());
+        check(&report).map_err(|reason| anyhow::anyhow!("{place}: {reason}"))?;
+        reports.push(Found { report, place });
+    }
+}
+
+fn schema(text: &str) -> Option<u64> {
+    #[derive(Deserialize)]
+    struct Head {
+        schema: u64,
+    }
+    let mut documents = serde_json::Deserializer::from_str(text).into_iter::<Head>();
+    Some(documents.next()?.ok()?.schema)
+}
+
+/// Whether names can be told apart and shown, and numbers be reckoned with.
+fn check(report: &BenchReport) -> Result<(), String> {
+    let mut names = HashSet::new();
+    for row in &report.rows {
+        if !names.insert(&row.name) {
+            return Err(format!("two rows are called {:?}", row.name));
+        }
+        if row.values.iter().any(|value| !value.is_finite()) {
+            return Err(format!("a value of the row {:?} is not finite", row.name));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,335 @@
+//! Comparisons of reports made up here: what is refused, what is found, and what is not.
+
+use std::fs;
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use super::judge::{RISK, needed};
+use super::side::{Found, Side};
+use super::{Comparison, Finding};
+use crate::machine::Machine;
+use crate::report::{BenchReport, SCHEMA};
+use crate::row::{Row, Spec};
+use crate::runner::SplitMix64;
+
+fn report(bench: &str, rows: Vec<Row>) -> BenchReport {
+    let params = Spec::new("", "").with("quick", true).with("seed", 1).params;
+    let machine = Machine::here();
+    BenchReport { schema: SCHEMA, bench: bench.to_owned(), machine, params, rows, notes: Vec::new() }
+}
+
+fn row(name: &str, unit: &'static str, values: &[f64]) -> Row {
+    Row::new(&Spec::new(name, unit), Ok(values.to_vec()))
+}
+
+/// A side of processes, each with these rows.
+fn side(name: &str, processes: Vec<Vec<Row>>) -> Side {
+    let reports = processes.into_iter().enumerate().map(|(number, rows)| {
+        let place = format!("{name}, line {}", number + 1);
+        Found { report: report("keys", rows), place }
+    });
+    Side { name: name.to_owned(), reports: reports.collect() }
+}
+
+/// A side of one row, with one value a process.
+fn one(name: &str, unit: &'static str, values: impl IntoIterator<Item = f64>) -> Side {
+    side("x", values.into_iter().map(|value| vec![row(name, unit, &[value; 3])]).collect())
+}
+
+fn compare(sides: &[Side]) -> Comparison {
+    Comparison::between(sides, 5.0, Vec::new())
+}
+
+fn finding(a: &Side, b: &Side) -> Finding {
+    let sides = [a, b].map(|side| Side {
+        name: side.name.clone(),
+        reports: side
+            .reports
+            .iter()
+            .map(|it| Found { report: it.report.clone(), place: String::new() })
+            .collect(),
+    });
+    let comparison = compare(&sides);
+    comparison.workloads[0].rows[0].changes[0].as_ref().expect("both have values").finding
+}
+
+/// Ten processes within 1 % of each other.
+fn about(middle: f64) -> impl Iterator<Item = f64> {
+    (0..10).map(move |process| middle * (1.0 + f64::from(process) / 1000.0))
+}
+
+#[test]
+fn rows_have_their_own_direction() {
+    let (ns, rate) = (|value| one("x/y", "ns", about(value)), |value| one("x/y", "requests/s", about(value)));
+    assert_eq!(finding(&ns(100.0), &ns(120.0)), Finding::Worse);
+    assert_eq!(finding(&ns(120.0), &ns(100.0)), Finding::Better);
+    assert_eq!(finding(&rate(100.0), &rate(120.0)), Finding::Better);
+    assert_eq!(finding(&rate(120.0), &rate(100.0)), Finding::Worse);
+    let share = |value| one("x/y", "%", about(value));
+    assert_eq!(finding(&share(100.0), &share(120.0)), Finding::Changed);
+}
+
+#[test]
+fn a_finding_needs_threshold_and_proof() {
+    let ns = |values: Vec<f64>| one("x/y", "ns", values);
+    let calm = || ns(about(100.0).collect());
+    assert_eq!(finding(&calm(), &ns(about(103.0).collect())), Finding::Small);
+    let wild = ns((0..10).map(|process| if process % 2 == 0 { 60.0 } else { 170.0 }).collect());
+    assert_eq!(finding(&calm(), &wild), Finding::Nothing);
+    assert_eq!(finding(&calm(), &ns(about(120.0).take(2).collect())), Finding::Few);
+    assert_eq!(finding(&ns(vec![100.0]), &ns(vec![200.0])), Finding::Few);
+    // What never varies needs no test to be the same.
+    assert_eq!(finding(&ns(vec![3.0; 2]), &ns(vec![3.0; 2])), Finding::Nothing);
+}
+
+#[test]
+fn a_price_of_nothing_can_get_worse() {
+    let counts = |value: f64| one("ipis/x", "IPIs", (0..10).map(move |_| value));
+    assert_eq!(finding(&counts(0.0), &counts(3.0)), Finding::Worse);
+    assert_eq!(finding(&counts(3.0), &counts(0.0)), Finding::Better);
+    assert_eq!(finding(&counts(0.0), &counts(0.0)), Finding::Nothing);
+    let comparison = compare(&[counts(0.0), counts(3.0)]);
+    assert!(comparison.text().contains("+3.000 IPIs"), "{}", comparison.text());
+}
+
+#[test]
+fn one_process_shows_rounds_and_finds_nothing() {
+    let of = |value: f64| {
+        side("x", vec![vec![row("x/y", "ns", &about(value).collect::<Vec<_>>()), row("x/z", "ns", &[1.0])]])
+    };
+    let comparison = compare(&[of(100.0), of(150.0)]);
+    let row = &comparison.workloads[0].rows[0];
+    assert_eq!((row.cells[0].processes, comparison.worse, comparison.undecided), (1, 0, 1));
+    assert!(row.cells[0].low.is_some());
+    let text = comparison.text();
+    assert!(text.contains("--runs 6") && text.contains("+50.0% ?"), "{text}");
+    assert_eq!(comparison.processes_needed, Some(needed(2)));
+}
+
+#[test]
+fn needed_processes_are_those_that_find() {
+    // Two of all ways to choose: 252 of five and five, 3432 of seven and seven.
+    assert_eq!(needed(1), 5);
+    assert_eq!(needed(17), 7);
+    assert_eq!(needed(18), 8);
+    assert_eq!(needed(900), 10);
+}
+
+#[test]
+fn families_have_geometric_means() {
+    let of = |x: f64, y: f64| {
+        side("s", vec![vec![row("k/x", "ns", &[x]), row("k/y", "ns", &[y]), row("l/x", "ns", &[1.0])]])
+    };
+    let comparison = compare(&[of(10.0, 1000.0), of(20.0, 500.0), of(20.0, 2000.0)]);
+    let [family] = &comparison.workloads[0].families[..] else { panic!("one kind has two rows") };
+    let percents: Vec<f64> = family.percents.iter().map(|percent| percent.unwrap()).collect();
+    assert!(percents[0].abs() < 1e-9 && (percents[1] - 100.0).abs() < 1e-9, "{percents:?}");
+}
+
+#[test]
+fn rows_of_one_side_are_named() {
+    let absent = Row::new(&Spec::new("k/b", "ns"), Err("no <clock>".to_owned()));
+    let a =
+        side("a", vec![vec![row("k/a", "ns", &[1.0]), row("k/b", "ns", &[1.0]), row("k/c", "ns", &[1.0])]]);
+    let b = side("b", vec![vec![row("k/a", "us", &[1.0]), absent]]);
+    let comparison = compare(&[a, b]);
+    let rows = &comparison.workloads[0].rows;
+    let reasons: Vec<_> = rows.iter().map(|row| row.cells[1].unavailable.as_deref()).collect();
+    assert_eq!(reasons, [Some("in \"us\" there"), Some("no <clock>"), Some("no such row")]);
+    assert!(rows.iter().all(|row| row.changes[0].is_none()));
+    assert_eq!(comparison.lost.len(), 3, "{:?}", comparison.lost);
+    assert_eq!(comparison.complaint().as_deref(), Some("3 lost"));
+    let html = comparison.html();
+    assert!(html.contains("no &lt;clock&gt;") && !html.contains("<clock>"), "{html}");
+}
+
+#[test]
+fn what_a_side_lost_is_a_complaint() {
+    let of = |bench: &str, rows: Vec<Row>| Found { report: report(bench, rows), place: String::new() };
+    let calm = || about(100.0).map(|value| vec![row("k/a", "ns", &[value])]);
+    let whole = |name: &str| side(name, calm().collect());
+    assert_eq!(compare(&[whole("a"), whole("b")]).complaint(), None);
+    let mut a = whole("a");
+    a.reports.push(of("poll", vec![row("p/a", "ns", &[1.0])]));
+    let comparison = compare(&[a, whole("b")]);
+    assert_eq!(comparison.lost, ["poll, all of it, in B"]);
+    assert_eq!(comparison.complaint().as_deref(), Some("1 lost"));
+
+    // A row that one process alone could measure is lost, and not undecided.
+    let b = side("b", calm().enumerate().map(|(n, rows)| if n == 0 { rows } else { Vec::new() }).collect());
+    let comparison = compare(&[whole("a"), b]);
+    assert_eq!(comparison.lost, ["keys k/a in B: measured by 1 of 10 processes"]);
+    assert_eq!(comparison.undecided, 0);
+
+    let mut b = whole("b");
+    b.reports[3].report.notes.push("WRONG ANSWER: 55 of 56".to_owned());
+    assert_eq!(compare(&[whole("a"), b]).complaint().as_deref(), Some("1 wrong"));
+}
+
+/// Files of reports, and what is said of them.
+struct Files(TempDir);
+
+impl Files {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn write(&self, name: &str, text: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.0.path().join(name);
+        fs::write(&path, text).unwrap();
+        path
+    }
+
+    fn refused(&self, a: impl AsRef<[u8]>, b: impl AsRef<[u8]>) -> String {
+        let paths = [self.write("a.json", a), self.write("b.json", b)];
+        format!("{:#}", Comparison::of(&paths, 5.0, false).unwrap_err())
+    }
+}
+
+fn good() -> Value {
+    serde_json::to_value(report("keys", vec![row("x/y", "ns", &[1.0, 2.0])])).unwrap()
+}
+
+fn changed(pointer: &str, value: Value) -> String {
+    let mut report = good();
+    *report.pointer_mut(pointer).unwrap() = value;
+    format!("{report}\n")
+}
+
+#[test]
+fn what_cannot_be_compared_is_refused_by_name() {
+    let files = Files::new();
+    for (b, named) in [
+        (changed("/machine/cpu", json!("another")), "cpu"),
+        (changed("/machine/kernel", json!("2.4")), "kernel"),
+        (changed("/machine/cpus", json!(64)), "--across-machines"),
+        (changed("/machine/profile", json!("other")), "profile"),
+        (changed("/params/quick", json!(false)), "quick true, not false"),
+        (changed("/bench", json!("poll")), "no workload is in two"),
+        (changed("/schema", json!(2)), "line 1: schema 2"),
+        (json!({"schema": 7, "of": "the future"}).to_string(), "line 1: schema 7"),
+    ] {
+        let said = files.refused(good().to_string(), &b);
+        assert!(said.contains(named) && said.contains("b.json"), "{named}: {said}");
+    }
+    let paths = [
+        files.write("a.json", good().to_string()),
+        files.write("b.json", changed("/machine/cpus", json!(64))),
+    ];
+    let comparison = Comparison::of(&paths, 5.0, true).unwrap();
+    assert!(comparison.notes.iter().any(|note| note.contains("cpus")), "{:?}", comparison.notes);
+    files.write("b.json", changed("/params/seed", json!(9)));
+    assert!(Comparison::of(&paths, 5.0, false).is_ok(), "the seed is that of the order");
+}
+
+#[test]
+fn bad_reports_are_named_with_line_and_reason() {
+    let files = Files::new();
+    let line = good().to_string();
+    for (b, named) in [
+        (String::new(), "holds no report"),
+        ("\n\n".to_owned(), "holds no report"),
+        (format!("{line}\n{}", &line[..line.len() / 2]), "line 2"),
+        (format!("{line}\n[]\n"), "line 2"),
+        (format!("{line}\n\n{line}"), "line 3 holds the report of"),
+        (line.replace("[1.0,2.0]", "[1e999]"), "line 1"),
+        (line.replace("[1.0,2.0]", "[NaN]"), "line 1"),
+        (line.replace("[1.0,2.0]", "[null]"), "line 1"),
+        (line.replace("\"values\":", "\"valves\":"), "values"),
+        (line.replace("\"lower\"", "\"sideways\""), "sideways"),
+        ("[".repeat(100_000), "line 1"),
+        (changed("/rows", json!([good()["rows"][0], good()["rows"][0]])), "two rows are called \"x/y\""),
+    ] {
+        let said = files.refused(&line, &b);
+        assert!(said.contains(named) && said.contains("b.json"), "{named}: {said}");
+    }
+    assert!(files.refused(&line, b"\xff\xfe").contains("b.json"));
+    let missing = [files.write("a.json", &line), files.0.path().join("nowhere")];
+    let said = format!("{:#}", Comparison::of(&missing, 5.0, false).unwrap_err());
+    assert!(said.contains("nowhere"), "{said}");
+}
+
+#[test]
+fn a_directory_is_a_side_of_processes() {
+    let files = Files::new();
+    for side in ["a", "b"] {
+        fs::create_dir(files.0.path().join(side)).unwrap();
+        for process in 0..3 {
+            let text = changed("/rows/0/values", json!([f64::from(process), 2.0, 3.0]));
+            files.write(&format!("{side}/{process}.json"), text);
+        }
+    }
+    files.write("a/report.html", "of the bench");
+    let paths = ["a", "b"].map(|side| files.0.path().join(side));
+    let comparison = Comparison::of(&paths, 5.0, false).unwrap();
+    assert_eq!(comparison.workloads[0].rows[0].cells[1].processes, 3);
+    files.write("a/other.json", "{\"not\": \"ours\"}");
+    let said = format!("{:#}", Comparison::of(&paths, 5.0, false).unwrap_err());
+    assert!(said.contains("other.json"), "{said}");
+}
+
+#[test]
+fn huge_numbers_do_no_harm() {
+    let huge = |value: f64| side("h", (0..10).map(|_| vec![row("x/y", "ns", &[value, -value])]).collect());
+    for (a, b) in [(f64::MAX, 1.0), (f64::MAX, f64::MIN), (f64::MIN_POSITIVE, f64::MAX), (1e-320, -0.0)] {
+        let of = |value| one("x/y", "ns", [value; 10]);
+        for sides in [[of(a), of(b)], [of(b), of(a)], [huge(a), of(b)]] {
+            let comparison = compare(&sides);
+            let json = serde_json::to_string(&comparison).unwrap();
+            assert!(!comparison.text().is_empty() && !comparison.html().is_empty() && !json.is_empty());
+        }
+    }
+}
+
+/// Runs as this machine gives them: rows whose processes differ more than their rounds, by a normal
+/// spread, by one of two layouts, and now and then by a neighbour that doubles everything.
+struct Machines(SplitMix64);
+
+impl Machines {
+    fn unit(&mut self) -> f64 {
+        (self.0.next() >> 11) as f64 / (1_u64 << 53) as f64
+    }
+
+    /// About normal, by the sum of twelve.
+    fn normal(&mut self) -> f64 {
+        (0..12).map(|_| self.unit()).sum::<f64>() - 6.0
+    }
+
+    fn rows(&mut self, slower: f64) -> Vec<Row> {
+        let common = 1.0 + 0.01 * self.normal();
+        let row = |machine: &mut Self, number: usize| {
+            let spread = [0.005, 0.01, 0.03][number % 3];
+            let layout = if number.is_multiple_of(5) && machine.unit() < 0.4 { 1.12 } else { 1.0 };
+            let neighbour = if machine.unit() < 0.04 { 1.0 + machine.unit() } else { 1.0 };
+            let middle = 10.0 * common * layout * neighbour * (1.0 + spread * machine.normal());
+            let values: Vec<f64> =
+                (0..5).map(|_| middle * slower * (1.0 + 0.01 * machine.normal().abs())).collect();
+            row(&format!("kind-{}/{number}", number % 4), "ns", &values)
+        };
+        (0..60).map(|number| row(self, number)).collect()
+    }
+
+    fn run(&mut self, slower: f64) -> Side {
+        side("simulated", (0..10).map(|_| self.rows(slower)).collect())
+    }
+}
+
+#[test]
+fn the_same_build_shows_no_regression() {
+    let mut machines = Machines(SplitMix64(18));
+    let alarms = (0..100).filter(|_| compare(&[machines.run(1.0), machines.run(1.0)]).worse > 0).count();
+    // The seed is fixed. Half of the risk is for what gets better, and a change must pass the
+    // threshold: at most half an alarm is expected.
+    assert!(alarms as f64 <= RISK * 100.0, "{alarms} false alarms of 100");
+}
+
+#[test]
+fn ten_percent_more_work_is_always_found() {
+    let mut machines = Machines(SplitMix64(19));
+    for _ in 0..20 {
+        let comparison = compare(&[machines.run(1.0), machines.run(1.1)]);
+        assert!(comparison.worse > 40, "{} of 60 rows", comparison.worse);
+    }
+}

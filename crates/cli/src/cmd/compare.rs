@@ -1,0 +1,90 @@
+//! `dormouse compare`: runs of the bench side by side; the comparing lives in the bench's crate.
+
+use std::io::Write as _;
+use std::path::PathBuf;
+
+use dormouse_bench::compare::Comparison;
+
+use crate::exit::{Exit, Failure, Outcome};
+use crate::new_file::NewFile;
+use crate::output::Context;
+use crate::text::clean;
+
+/// Compare runs of the bench: what got worse, what got better, and what nobody can tell
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  dormouse bench keys --quick --runs 10 -o old/
+  dormouse bench keys --quick --runs 10 -o new/     with the other build
+  dormouse compare old/ new/ --fail-on-regression
+
+A row got worse or better if a rank test over its processes says so at a risk of 1 %, corrected for
+all rows, and the change is past the threshold. One process a side shows nothing: what differs
+between processes is larger than what differs within one.")]
+pub(crate) struct Args {
+    /// Reports as `dormouse bench -o` writes them, files or directories: the first is compared with
+    /// each of the others
+    #[arg(value_name = "PATH", num_args = 2.., required = true)]
+    paths: Vec<PathBuf>,
+
+    /// Changes below it are no finding
+    #[arg(long, value_name = "PERCENT", default_value = "5%", value_parser = percent)]
+    threshold: f64,
+
+    /// End with 1 if a row got worse, is lost or wrong, or if too few processes ran to tell
+    #[arg(long)]
+    fail_on_regression: bool,
+
+    /// Compare runs of different machines or kernels, too
+    #[arg(long)]
+    across_machines: bool,
+
+    /// Also write a page of HTML
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+}
+
+pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
+    let page = args.html.as_deref().map(NewFile::create).transpose();
+    let page = page.map_err(|failure| failure.hint("name another file with --html"))?;
+    let comparison = Comparison::of(&args.paths, args.threshold, args.across_machines)
+        .map_err(|error| Failure::failed(clean(&format!("{error:#}"))))?;
+    if let Some(page) = page {
+        page.finish(|file| file.write_all(comparison.html().as_bytes()))?;
+    }
+    if context.json {
+        context.document(&comparison)?;
+    } else {
+        for line in comparison.text().lines() {
+            context.line(clean(line))?;
+        }
+    }
+    if !args.fail_on_regression {
+        return Ok(Exit::Ok);
+    }
+    context.flush()?;
+    let Some(complaint) = comparison.complaint() else { return Ok(Exit::Ok) };
+    let failure = Failure::failed(format!("compare: {complaint}"));
+    Err(match comparison.processes_needed {
+        Some(needed) => failure.hint(format!("dormouse bench --runs {needed} has processes enough")),
+        None => failure,
+    })
+}
+
+/// As in `5%` or `2.5`.
+fn percent(text: &str) -> Result<f64, String> {
+    let number = text.strip_suffix('%').unwrap_or(text).trim();
+    let percent = number.parse().ok().filter(|percent| (0.0..=1e6).contains(percent));
+    percent.ok_or_else(|| "say a number of percent, as in 5%".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thresholds_are_numbers_of_percent() {
+        assert_eq!(["5%", "2.5", "0"].map(|text| percent(text).ok()), [Some(5.0), Some(2.5), Some(0.0)]);
+        assert!(["", "%", "-1%", "NaN", "inf", "5 per cent"].iter().all(|text| percent(text).is_err()));
+    }
+}

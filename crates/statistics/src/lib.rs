@@ -1,0 +1,34 @@
+//! The statistics of reports, comparisons and experiments, each under its own name.
+//!
+//! Timings have long tails and more than one mode, so what decides here supposes no shape: medians
+//! with intervals by order statistics, the rank tests of Wilcoxon and of Mann and Whitney, and the
+//! shifts of Hodges and Lehmann, whose intervals hold just those shifts that these tests do not
+//! refuse. Only [`paired_interval`], the interval of a mean, supposes that the mean of the
+//! differences is about normal, which a dozen differences give unless single ones are wildly off.
+//!
+//! Every function says nothing ([`None`]) where there are too few values for an answer, or one of
+//! them is not a finite number. None of them panics.
+//!
+//! The modules, each of which uses only those above it:
+//!
+//! - `distributions`: the normal distribution, Student's t, and those of the rank sums;
+//! - `summary`: numbers that sum up values;
+//! - `interval`: intervals of means and medians;
+//! - `ranks`: rank tests; `many`: many of them at once;
+//! - `shifts`: the shift between two samples, and that of pairs.
+
+#![forbid(unsafe_code)]
+
+mod distributions;
+mod interval;
+mod many;
+mod ranks;
+mod shifts;
+mod summary;
+
+pub use distributions::{normal_cdf, normal_quantile, student_t_quantile};
+pub use interval::{Estimate, Interval, median, paired_interval, paired_median_interval};
+pub use many::benjamini_hochberg;
+pub use ranks::{RankTest, mann_whitney, signed_rank};
+pub use shifts::{shift, shift_of_pairs};
+pub use summary::{Statistics, geometric_mean, midmean, quantiles, ratio_of_medians};
