@@ -6,6 +6,7 @@ mod c_service;
 mod commands;
 mod compare;
 mod demo;
+mod experiment;
 mod guides;
 mod half_dead;
 mod keys;

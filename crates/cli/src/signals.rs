@@ -14,7 +14,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGTSTP};
 use signal_hook::flag;
 
 use crate::audience;
@@ -30,6 +30,11 @@ impl Signals {
     /// Catches the signals that ask a process to end; a second one of a kind ends it on the spot.
     pub(crate) fn to_end() -> Outcome<Signals> {
         Signals::of(&[SIGINT, SIGTERM], true)
+    }
+
+    /// As [`Signals::to_end`], by Ctrl-Z, too: for a state that nobody shall stop in.
+    pub(crate) fn to_end_or_stop() -> Outcome<Signals> {
+        Signals::of(&[SIGINT, SIGTERM, SIGTSTP], true)
     }
 
     /// Catches the same signals, all of them: there is something to put in order before the end.

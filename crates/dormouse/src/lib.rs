@@ -182,6 +182,11 @@ struct Measured;
 #[doc = include_str!("../../../docs/guide/production.md")]
 struct Production;
 
+/// And that of the page on experiments.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guide/experiment.md")]
+struct Experiments;
+
 /// The macros expand to these; not for use by hand.
 #[doc(hidden)]
 pub mod macros {

@@ -154,6 +154,7 @@ fn stat(groups: Vec<GroupRow>) -> Stat {
         runnable_ns: None,
         counted: None,
         keys_on: 0,
+        experiment: false,
         dropped: 0,
         clock: None,
     }

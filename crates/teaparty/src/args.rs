@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::value_parser;
 
-use crate::{Loopback, load::Limits};
+use crate::{Loopback, load::Limits, server::DEFAULT_TAX};
 
 /// The longest load.
 const DAY: Duration = Duration::from_secs(24 * 3600);
@@ -25,6 +25,11 @@ pub struct Args {
     /// the probe `http.over_budget`.
     #[arg(long, value_name = "DURATION", value_parser = budget, default_value = "50ms")]
     pub cpu_budget: Duration,
+
+    /// How much more CPU time a request uses while the key `teaparty.tax` is on, in percent.
+    #[arg(long, value_name = "PERCENT", default_value_t = DEFAULT_TAX)]
+    #[arg(value_parser = value_parser!(u16).range(1..=1000))]
+    pub tax: u16,
 
     /// Load the house with RATE requests a second, and close it after that.
     #[arg(long, value_name = "RATE", value_parser = value_parser!(u32).range(1..=100_000))]
@@ -105,13 +110,14 @@ mod tests {
 
     #[test]
     fn the_flags_are_understood() {
-        let flags = "--addr [::1]:8080 --workers 3 --load 50 --requests 7 --for 2m --clients 2 --log --cpu-budget 700us";
+        let flags = "--addr [::1]:8080 --workers 3 --load 50 --requests 7 --for 2m --clients 2 --log --cpu-budget 700us --tax 30";
         let args = parse(&flags.split(' ').collect::<Vec<_>>()).unwrap();
         assert_eq!(args.addr.to_string(), "[::1]:8080");
         assert_eq!(args.workers, Some(3));
         let limits = Limits { rate: 50, requests: 7, duration: Duration::from_secs(120), clients: 2 };
         assert_eq!(args.limits(), Some(limits));
         assert_eq!(args.cpu_budget, Duration::from_micros(700));
+        assert_eq!(args.tax, 30);
         assert!(args.log && !args.exit_with_parent);
     }
 
@@ -137,6 +143,7 @@ mod tests {
             (&["--load", "1", "--for", "10"], "--for", "ms, s, m or h"),
             (&["--cpu-budget", "9999999999999999h"], "--cpu-budget", "more than there"),
             (&["--cpu-budget", "50"], "--cpu-budget", "as 10s"),
+            (&["--tax", "0"], "--tax", "1..=1000"),
             (&["--load", "1", "--for", "1.5s"], "--for", "whole number"),
             (&["--load", "1", "--for", "99999999999999999h"], "--for", "may last from"),
         ] {

@@ -27,6 +27,12 @@ mod instrumented {
 
     pub(crate) use dormouse::{Group, probe, static_key, tracing, unlikely};
 
+    static_key! {
+        /// Requests use more CPU time than they need, by the percentage of `--tax`: what
+        /// `dormouse experiment dormouse-teaparty teaparty.tax` finds.
+        static TAX: "teaparty.tax" = false;
+    }
+
     tokio::task_local! {
         /// The CPU budget of the request that the task serves.
         static BUDGET: TaskBudget;
@@ -45,18 +51,24 @@ mod instrumented {
     }
 
     /// Runs each request of `route` in the group `name`, from its extractors to its response. One
-    /// that uses more than `budget` of CPU time leaves a record, if a client listens.
-    pub(crate) fn charged<S>(name: &'static str, budget: Duration, route: MethodRouter<S>) -> MethodRouter<S>
+    /// that uses more than `budget` of CPU time leaves a record, if a client listens. While the tax
+    /// is on, each uses so much more.
+    pub(crate) fn charged<S>(
+        name: &'static str,
+        budget: Duration,
+        tax_percent: u16,
+        route: MethodRouter<S>,
+    ) -> MethodRouter<S>
     where
         S: Clone + Send + Sync + 'static,
     {
         route
-            .layer::<_, Infallible>(middleware::from_fn_with_state((name, budget), watch))
+            .layer::<_, Infallible>(middleware::from_fn_with_state((name, budget, tax_percent), watch))
             .layer(GroupLayer::with_bound(1, move |_: &Request| name.into()))
     }
 
     async fn watch(
-        State((route, limit)): State<(&'static str, Duration)>,
+        State((route, limit, tax_percent)): State<(&'static str, Duration, u16)>,
         request: Request,
         next: Next,
     ) -> Response {
@@ -65,7 +77,19 @@ mod instrumented {
             probe!("http.over_budget", route, cpu_us, limit_us);
         });
         let served = budget.instrument(next.run(request));
-        BUDGET.scope(budget, served).await
+        let response = BUDGET.scope(budget.clone(), served).await;
+        if unlikely!(TAX) {
+            burn(budget.used() * u32::from(tax_percent) / 100);
+        }
+        response
+    }
+
+    /// Uses so much CPU time of this thread, to within a read of its clock.
+    fn burn(time: Duration) {
+        let end = dormouse::clock::thread_cpu_ns() + time.as_nanos() as u64;
+        while dormouse::clock::thread_cpu_ns() < end {
+            std::hint::spin_loop();
+        }
     }
 
     /// Runs `work` on the blocking pool, charged to the group and counted in the budget of the
@@ -118,7 +142,7 @@ mod bare {
         }
     }
 
-    pub(crate) fn charged<S>(_: &str, _: Duration, route: MethodRouter<S>) -> MethodRouter<S> {
+    pub(crate) fn charged<S>(_: &str, _: Duration, _: u16, route: MethodRouter<S>) -> MethodRouter<S> {
         route
     }
 

@@ -20,14 +20,27 @@ use axum::{
     routing::{get, post},
 };
 
-use crate::{instrument::charged, routes::refusal::Refusal, store::Store};
+use crate::{
+    instrument::{charged, static_key, unlikely},
+    routes::refusal::Refusal,
+    store::Store,
+};
 
 /// The longest body that a client may send.
 const MAX_BODY: usize = 4096;
 
-/// The tea house over `store`, in which a request may use `budget` of CPU time and not be noticed.
-pub(crate) fn router(store: Arc<Store>, budget: Duration) -> Router {
-    let charged = |name, route| charged(name, budget, route);
+static_key! {
+    /// Nothing depends on it: `dormouse experiment dormouse-teaparty teaparty.nothing` finds
+    /// nothing.
+    static NOTHING: "teaparty.nothing" = false;
+}
+
+/// The tea house over `store`, in which a request may use `budget` of CPU time and not be noticed,
+/// and uses so much more than it needs while it is taxed.
+pub(crate) fn router(store: Arc<Store>, budget: Duration, tax_percent: u16) -> Router {
+    // A key is known by the places that read it. This one is read once.
+    let _ = unlikely!(NOTHING);
+    let charged = |name, route| charged(name, budget, tax_percent, route);
     Router::new()
         .route("/menu", charged("GET /menu", get(menu::read)))
         .route("/orders", charged("POST /orders", post(orders::place)))

@@ -51,7 +51,7 @@ async fn serve(
     ready: impl FnOnce(&str),
 ) -> anyhow::Result<Summary> {
     stop.on_signals().context("cannot watch for signals")?;
-    let server = Server::bind(args.addr, workers).await?.with_cpu_budget(args.cpu_budget);
+    let server = Server::bind(args.addr, workers).await?.with_cpu_budget(args.cpu_budget).with_tax(args.tax);
     let addr = server.addr();
     ready(&format!("http://{addr}"));
     let Some(limits) = args.limits() else {

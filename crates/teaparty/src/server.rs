@@ -48,6 +48,9 @@ const BOUNDS: Bounds =
 /// CPU time that a request may use: far more than any route needs.
 pub(crate) const CPU_BUDGET: Duration = Duration::from_millis(50);
 
+/// How much more CPU time a request uses while it is taxed, in percent.
+pub(crate) const DEFAULT_TAX: u16 = 3;
+
 /// A tea house with a door, not yet open.
 #[derive(Debug)]
 pub struct Server {
@@ -55,6 +58,7 @@ pub struct Server {
     addr: Loopback,
     store: Arc<Store>,
     cpu_budget: Duration,
+    tax_percent: u16,
 }
 
 /// The connections of a server's life.
@@ -74,13 +78,19 @@ impl Server {
             .await
             .with_context(|| format!("cannot listen on {addr}; choose another with --addr"))?;
         let addr = listener.local_addr()?.try_into().map_err(anyhow::Error::msg)?;
-        Ok(Self { listener, addr, store, cpu_budget: CPU_BUDGET })
+        Ok(Self { listener, addr, store, cpu_budget: CPU_BUDGET, tax_percent: DEFAULT_TAX })
     }
 
     /// Has requests leave a record that use more CPU time than that, instead of 50 ms.
     #[must_use]
     pub fn with_cpu_budget(self, cpu_budget: Duration) -> Self {
         Self { cpu_budget, ..self }
+    }
+
+    /// Has requests use so much more CPU time while the key `teaparty.tax` is on, instead of 3 %.
+    #[must_use]
+    pub fn with_tax(self, tax_percent: u16) -> Self {
+        Self { tax_percent, ..self }
     }
 
     /// Where it listens.
@@ -91,7 +101,8 @@ impl Server {
     /// Serves until `end`; then accepts no more, lets requests in flight finish, and returns.
     pub async fn serve(self, end: impl Future<Output = ()>) -> anyhow::Result<Served> {
         let background = Background::start(&self.store).context("cannot start a thread")?;
-        let served = serve(self.listener, router(self.store, self.cpu_budget), end, BOUNDS).await;
+        let served =
+            serve(self.listener, router(self.store, self.cpu_budget, self.tax_percent), end, BOUNDS).await;
         background.stop().await;
         Ok(served)
     }

@@ -158,6 +158,14 @@ impl Client {
         Ok(notices.filter_map(|notice| Some(notice.ok()?.note)).collect())
     }
 
+    /// Ends the conversation, and with it all that the agent does for it.
+    pub(crate) fn close(&self) {
+        if let Source::Socket(stream) = &self.source {
+            // Fails where the other side has ended it.
+            let _ = stream.shutdown(std::net::Shutdown::Both);
+        }
+    }
+
     /// To wait for what the agent says, or for its end.
     pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
         match &self.source {

@@ -7,6 +7,7 @@ mod compare;
 #[cfg(feature = "demo")]
 mod demo;
 mod doctor;
+mod experiment;
 mod generate;
 mod keys;
 mod list;
@@ -61,6 +62,7 @@ Examples:
   dormouse tasks teaparty --waiting 5s   what hangs for five seconds or more, and where
   dormouse triggers teaparty --add 'request>500ms'  a file of what led to it
   dormouse watch teaparty TALLY --for 1m  who writes a variable, from which line and group
+  dormouse experiment teaparty menu.fancy  what a key's code costs, in CPU time per request
   dormouse maps 1234 55d0c0a01234        function, line and mapping of an address of any process
   dormouse serve                         all services of this host, over HTTP: metrics, profiles
   dormouse compare old/ new/             runs of `dormouse bench` side by side
@@ -103,6 +105,7 @@ pub(crate) enum Command {
     Tasks(tasks::Args),
     Triggers(triggers::Args),
     Watch(watch::Args),
+    Experiment(experiment::Args),
     Slots(slots::Args),
     Maps(maps::Args),
     Doctor(doctor::Args),
@@ -138,6 +141,7 @@ pub(crate) fn run(command: Command, context: &mut Context) -> Outcome {
         Command::Tasks(args) => tasks::run(&args, context),
         Command::Triggers(args) => triggers::run(&args, context),
         Command::Watch(args) => watch::run(&args, context),
+        Command::Experiment(args) => experiment::run(&args, context),
         Command::Slots(args) => slots::run(&args, context),
         Command::Maps(args) => maps::run(&args, context),
         Command::Doctor(args) => doctor::run(&args, context),

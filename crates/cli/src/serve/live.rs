@@ -192,6 +192,7 @@ mod tests {
             runnable_ns: None,
             counted: None,
             keys_on: 3,
+            experiment: false,
             dropped: 0,
             clock: None,
         }

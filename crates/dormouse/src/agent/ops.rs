@@ -156,7 +156,13 @@ impl Asked<'_> {
             Op::On { glob, for_ms, dwell_ms, keep } => {
                 Answer::Changed(self.on(&glob, for_ms, dwell_ms, keep)?)
             }
-            Op::Off { glob, dwell_ms, force } => Answer::Changed(self.off(&glob, dwell_ms, force)?),
+            Op::Off { glob, dwell_ms: None, force: false, release: true } => {
+                Answer::Changed(self.release(&glob)?)
+            }
+            Op::Off { release: true, .. } => {
+                return Err(bad("`release` excludes `dwell_ms` and `force`"));
+            }
+            Op::Off { glob, dwell_ms, force, .. } => Answer::Changed(self.off(&glob, dwell_ms, force)?),
             Op::Reset { glob } => Answer::Changed(self.reset(&glob)?),
             Op::Trace { glob } => Answer::Tracing(self.trace(&glob)?),
             Op::Stat => {
@@ -282,6 +288,16 @@ impl Asked<'_> {
         let start_on = start_on.into_iter().filter(|key| key.baseline()).count();
         let changed = self.switch_off(&selected, batch, force)?;
         Ok(Changed { start_on, ..changed })
+    }
+
+    /// Ends what `on` has begun for this connection, and nothing else.
+    fn release(&mut self, glob: &str) -> Result<Changed, WireError> {
+        let selector = parse(glob)?;
+        let selected = chosen(&selector)?;
+        if publish::is_named(&selector, &selected) {
+            self.client().publishing = None;
+        }
+        self.switch_off(&selected, Batch::new(), false)
     }
 
     fn reset(&mut self, glob: &str) -> Result<Changed, WireError> {

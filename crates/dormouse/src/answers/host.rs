@@ -15,8 +15,14 @@ use crate::wire::{
     Check, CheckState, Clock, CountedCpu, Doctor, GroupRow, Hello, PROTOCOL, Stat, ThreadStat,
 };
 
+dormouse_keys::static_key! {
+    /// On while a client experiments: it switches keys, and two at once would disturb each other. The
+    /// client whose `on` changes this key has the process for itself.
+    static EXPERIMENT: "dormouse.experiment" = false;
+}
+
 /// The operations since `hello` says which there are.
-const OPS: [&str; 21] = [
+const OPS: [&str; 22] = [
     "keys",
     "on",
     "off",
@@ -38,6 +44,7 @@ const OPS: [&str; 21] = [
     "triggers",
     "record-save",
     "record",
+    "release",
 ];
 
 /// How often a snapshot is taken, at most, until one is quick.
@@ -151,6 +158,7 @@ fn snapshot(counting: Option<&ClientEvents>, has_times: bool) -> (Stat, GroupTim
         groups,
         threads,
         keys_on: 0,
+        experiment: dormouse_keys::unlikely!(EXPERIMENT),
         dropped: records::dropped(),
         clock: Some(clock()),
     };

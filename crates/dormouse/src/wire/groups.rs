@@ -32,6 +32,9 @@ pub struct Stat {
     pub counted: Option<CountedCpu>,
     /// How many keys are on.
     pub keys_on: usize,
+    /// Whether a client experiments with keys: it switches them on and off.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub experiment: bool,
     /// Records lost in rings since the start.
     pub dropped: u64,
     /// The clock that charges groups.

@@ -68,6 +68,10 @@ pub enum Op {
         /// Also ends the leases of others.
         #[serde(default)]
         force: bool,
+        /// Ends the connection's own leases and nothing else: the inverse of `on` without `for_ms`
+        /// and `keep`.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        release: bool,
     },
     /// Restores the baselines with which keys started, and ends the caller's own leases;
     /// [`Changed`](super::Changed) answers.

@@ -97,6 +97,7 @@ fn stat() -> Stat {
         runnable_ns: None,
         counted: None,
         keys_on: 0,
+        experiment: false,
         dropped: 0,
         clock: None,
     }

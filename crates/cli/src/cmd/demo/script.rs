@@ -85,7 +85,8 @@ pub(super) fn play(
     }
 
     // By force, in case the agent has not yet seen that the trace is gone.
-    let off: Changed = client.call(Op::Off { glob: "*".into(), dwell_ms: None, force: true })?;
+    let off: Changed =
+        client.call(Op::Off { glob: "*".into(), dwell_ms: None, force: true, release: false })?;
     headline(format_args!("all off: {}", sites_in(&off.batch)), context)?;
     context.flush()?;
     Ok(Some(Batches { on: on.batch, off: off.batch, records }))

@@ -225,6 +225,7 @@ mod tests {
             runnable_ns: None,
             counted: None,
             keys_on: 0,
+            experiment: false,
             dropped: 0,
             clock: None,
         };

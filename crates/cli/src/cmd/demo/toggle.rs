@@ -49,7 +49,8 @@ pub(super) fn play(client: &mut Client, end: Instant, context: &mut Context) -> 
         while Instant::now() < due {
             let on: Changed =
                 client.call(Op::On { glob: "*".into(), for_ms: None, dwell_ms: None, keep: false })?;
-            let off: Changed = client.call(Op::Off { glob: "*".into(), dwell_ms: None, force: false })?;
+            let off: Changed =
+                client.call(Op::Off { glob: "*".into(), dwell_ms: None, force: false, release: false })?;
             batches.extend([on.batch, off.batch]);
             if signals.came_before(Instant::now())? {
                 return Ok(true);

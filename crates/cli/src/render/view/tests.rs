@@ -34,6 +34,7 @@ pub(crate) fn pair() -> (Sample, Sample) {
         runnable_ns: None,
         counted: None,
         keys_on: 2,
+        experiment: false,
         dropped: 0,
         clock: None,
     };
@@ -51,6 +52,7 @@ pub(crate) fn pair() -> (Sample, Sample) {
         runnable_ns: None,
         counted: None,
         keys_on: 3,
+        experiment: false,
         dropped: 4,
         clock: None,
     };

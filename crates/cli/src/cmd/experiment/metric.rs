@@ -1,0 +1,162 @@
+//! The measures of an experiment, and what groups did by them between two looks.
+
+use std::collections::HashMap;
+use std::str::FromStr;
+
+use dormouse::waits::Histogram;
+use dormouse::wire::{GroupRow, Stat};
+
+use crate::sample::events::Wish;
+
+/// The threads of dormouse in a service that work for an experiment, or for its keys.
+const OWN_THREADS: [&str; 5] =
+    ["dormouse", "dormouse-door", "dormouse-look", "dormouse-timer", "dormouse-budget"];
+
+/// What is measured of each request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Metric {
+    /// CPU time.
+    Cpu,
+    /// The time from its start to its end.
+    Latency,
+    /// Occurrences of an event.
+    Event(String),
+}
+
+impl FromStr for Metric {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Metric, String> {
+        match text {
+            "cpu-per-request" => Ok(Metric::Cpu),
+            "latency" => Ok(Metric::Latency),
+            event if event.is_empty() || event.contains(',') => {
+                Err("it is one of cpu-per-request, latency, and an event of `dormouse list`".into())
+            }
+            event => Ok(Metric::Event(event.to_owned())),
+        }
+    }
+}
+
+impl Metric {
+    /// The name as it is typed.
+    pub(super) fn name(&self) -> &str {
+        match self {
+            Metric::Cpu => "cpu-per-request",
+            Metric::Latency => "latency",
+            Metric::Event(event) => event,
+        }
+    }
+
+    /// The events that the service must count.
+    pub(super) fn wish(&self) -> Wish {
+        match self {
+            Metric::Event(event) => event.parse().unwrap_or_default(),
+            _ => Wish::default(),
+        }
+    }
+
+    /// The use of the time between two looks at the process whose first thread is `main`.
+    pub(super) fn between(&self, before: &Stat, now: &Stat, main: u32) -> Turn {
+        let earlier: HashMap<u32, &GroupRow> = before.groups.iter().map(|row| (row.id, row)).collect();
+        let mut groups = HashMap::new();
+        for row in &now.groups {
+            let used = Use { alive: row.alive, ..self.used(earlier.get(&row.id).copied(), row) };
+            if used != Use::default() {
+                groups.insert(row.id, used);
+            }
+        }
+        let own_ns = own_cpu_ns(now, main).saturating_sub(own_cpu_ns(before, main));
+        let whole = match self {
+            Metric::Cpu => {
+                let all_ns = now.process_cpu_ns.saturating_sub(before.process_cpu_ns);
+                all_ns.saturating_sub(own_ns) as f64
+            }
+            // Nobody counts these but groups.
+            _ => groups.values().map(|used| used.amount).sum(),
+        };
+        Turn { elapsed_ns: now.mono_ns.saturating_sub(before.mono_ns), own_ns, whole, groups }
+    }
+
+    fn used(&self, before: Option<&GroupRow>, now: &GroupRow) -> Use {
+        let requests = now.requests.saturating_sub(before.map_or(0, |row| row.requests));
+        match self {
+            Metric::Cpu => Use::of(requests, now.cpu_ns.saturating_sub(before.map_or(0, |row| row.cpu_ns))),
+            Metric::Event(event) => {
+                let count = |row: &GroupRow| {
+                    row.counts.iter().find(|count| count.event == *event).map_or(0, |count| count.value)
+                };
+                Use::of(requests, count(now).saturating_sub(before.map_or(0, count)))
+            }
+            Metric::Latency => {
+                let latencies =
+                    |row: &GroupRow| row.waits.as_ref().map(|waits| Histogram::from(&waits.requests));
+                let since = match (latencies(now), before.and_then(latencies)) {
+                    (Some(now), Some(before)) => now.since(&before),
+                    (Some(now), None) => now,
+                    (None, _) => Histogram::default(),
+                };
+                Use::of_latencies(&since)
+            }
+        }
+    }
+}
+
+/// CPU time of the threads of dormouse. (The first thread has the program's name.)
+fn own_cpu_ns(stat: &Stat, main: u32) -> u64 {
+    let is_own = |name: &str| OWN_THREADS.contains(&name);
+    let own = stat.threads.iter().filter(|thread| thread.tid != main && is_own(&thread.name));
+    own.map(|thread| thread.cpu_ns).sum()
+}
+
+/// What a process did in one turn.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Turn {
+    pub(super) elapsed_ns: u64,
+    /// CPU time of the threads of dormouse, which is in no other figure.
+    pub(super) own_ns: u64,
+    /// Of the process; of all groups, where only groups count.
+    pub(super) whole: f64,
+    /// By the group's number.
+    pub(super) groups: HashMap<u32, Use>,
+}
+
+/// What requests of one group used.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Use {
+    pub(super) requests: u64,
+    /// In all: nanoseconds, or occurrences.
+    pub(super) amount: f64,
+    /// Tasks that were there at the ends of turns.
+    pub(super) alive: u64,
+    /// Place and number of each bucket that holds any, where latencies are measured.
+    latencies: Vec<(usize, u64)>,
+}
+
+impl Use {
+    pub(super) fn of(requests: u64, amount: u64) -> Use {
+        Use { requests, amount: amount as f64, alive: 0, latencies: Vec::new() }
+    }
+
+    pub(super) fn of_latencies(all: &Histogram) -> Use {
+        let latencies = all.buckets.iter().enumerate().filter(|(_, n)| **n > 0).map(|(at, &n)| (at, n));
+        Use { requests: all.count(), amount: all.sum_ns as f64, alive: 0, latencies: latencies.collect() }
+    }
+
+    /// Adds what others used.
+    pub(super) fn add(&mut self, other: &Use) {
+        self.requests += other.requests;
+        self.amount += other.amount;
+        self.alive += other.alive;
+        self.latencies.extend_from_slice(&other.latencies);
+    }
+
+    /// The latency that 99 % do not exceed; 0 where there is none.
+    pub(super) fn p99_ns(&self) -> f64 {
+        let mut all = Histogram { max_ns: u64::MAX, ..Histogram::default() };
+        for &(at, n) in &self.latencies {
+            all.buckets[at] += n;
+        }
+        all.quantile_ns(0.99).unwrap_or(0) as f64
+    }
+}

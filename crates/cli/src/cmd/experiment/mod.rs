@@ -1,0 +1,99 @@
+//! `dormouse experiment`: how much CPU time, latency or occurrences of an event the code behind a key
+//! costs each request, found by switching the key on the live service.
+//!
+//! [`switch`] takes the keys and switches them, [`plan`] draws when, [`metric`] reads what requests
+//! used, [`pairs`] makes differences of it, and [`judge`] says what they show. [`trial`] is the
+//! course of all that.
+
+mod judge;
+mod metric;
+mod pairs;
+mod plan;
+mod report;
+mod switch;
+mod trial;
+
+#[cfg(test)]
+mod tests;
+
+use std::io::Write as _;
+use std::time::Duration;
+
+use crate::args::KeyArgs;
+use crate::client::Client;
+use crate::duration::{parse_hold, short_of};
+use crate::exit::{Exit, Failure, Outcome};
+use crate::output::{Context, FAIR, is_drawable, say};
+use crate::signals::Signals;
+use judge::Verdict;
+use metric::Metric;
+use report::{Document, so_far};
+use trial::{End, Trial};
+
+/// Find out how much the code behind a key costs each request, on the live service
+///
+/// The keys are switched on and off at random times; what requests use is compared between the two
+/// states, by group. The keys go off with the command, however it ends. CHANGE is how much more a
+/// request uses with the keys on, and lies between AT LEAST and AT MOST; `~` is no change that
+/// shows, and in brackets stands how large one would have shown. It is the change of usual requests:
+/// a large cost that falls on few of them shows in OFF and ON alone. With several keys it is the
+/// cost of all together. One experiment runs on a process at a time.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    keys: KeyArgs,
+    /// End after this time, or earlier if the answer is clear
+    #[arg(long = "for", value_name = "DURATION", value_parser = parse_hold, default_value = "60s")]
+    length: Duration,
+    /// The cost of a request: cpu-per-request, latency, or an event as `dormouse list` has them
+    #[arg(long, value_name = "METRIC", default_value = "cpu-per-request")]
+    metric: Metric,
+}
+
+pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
+    let KeyArgs { target, glob } = &args.keys;
+    let conversation = Client::open(target, context.patience)?;
+    // From here on a signal ends the turn, not the process in the middle of a line.
+    let signals = Signals::to_end_or_stop()?;
+    let mut trial = Trial::prepare(conversation, signals, args.metric.clone(), glob)?;
+    let is_drawn = !context.json && is_drawable(&std::io::stderr());
+    if !context.json {
+        say(format_args!(
+            "switching {} on and off in {} for {}; Ctrl-C ends it",
+            crate::text::list(&trial.switch.names, 4),
+            trial.who(),
+            short_of(args.length),
+        ));
+    }
+    let end = trial.run(args.length, |trial| {
+        if is_drawn {
+            let (elapsed, length) = (short_of(trial.elapsed), short_of(args.length));
+            let line = format!("{elapsed} of {length}, {} pairs: {}", trial.pairs.len(), so_far(trial));
+            let _ = write!(std::io::stderr(), "\r\x1b[K{line}");
+        }
+    });
+    if is_drawn {
+        let _ = write!(std::io::stderr(), "\r\x1b[K");
+    }
+    let has_requests = !trial.judge.findings.is_empty();
+    if has_requests || matches!(end, End::Asked) {
+        if context.json {
+            context.document(&Document::of(&trial, &end))?;
+        } else {
+            context.text(report::text(&trial, &end))?;
+        }
+    }
+    if let End::Broken(failure) = end {
+        if has_requests {
+            say(format_args!("{FAIR}it ended early:{FAIR:#} the figures are of the time until then"));
+        }
+        return Err(failure);
+    }
+    let is_judged = trial.judge.findings.iter().any(|finding| finding.verdict != Verdict::TooFew);
+    if is_judged || matches!(end, End::Asked) {
+        return Ok(Exit::Ok);
+    }
+    let enough = if has_requests { "enough requests" } else { "a request" };
+    Err(Failure::failed(format!("no group of {} has ended {enough}", trial.who()))
+        .hint("dormouse top TARGET shows requests by group; --for takes more time"))
+}

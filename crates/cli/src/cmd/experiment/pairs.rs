@@ -1,0 +1,182 @@
+//! Pairs of turns, and the differences in them that a test can use.
+//!
+//! A pair is one turn with the keys on and one with the keys off, in an order that was drawn. If the
+//! keys cost nothing, either order would have given the same two turns. So each difference is as
+//! likely as its opposite, whatever the service did meanwhile, and a test that needs no more than
+//! that is exact.
+//!
+//! # Invariants
+//!
+//! Nothing here but the sign of a block's difference depends on the states of its turns: with all
+//! states exchanged, the same pairs make the same blocks, and the same groups have enough requests.
+
+use std::collections::{BTreeSet, HashMap};
+
+use super::metric::{Turn, Use};
+
+/// Requests that one part of a block has at least: fewer are more of a lottery than of a mean.
+const LEAST: u64 = 8;
+/// As many for a 99th percentile: two are beyond it.
+const LEAST_P99: u64 = 200;
+/// Blocks that a group must have to be looked at: fewer cannot show anything at the level of an
+/// experiment.
+const FEWEST_BLOCKS: usize = 16;
+
+/// One turn of each state.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Pair {
+    pub(super) off: Turn,
+    pub(super) on: Turn,
+}
+
+/// The figure of a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) enum Statistic {
+    /// Amount by request.
+    Mean,
+    /// 99 % of the requests have no more.
+    P99,
+}
+
+/// The requests that a row is of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) enum Whose {
+    All,
+    Group(u32),
+}
+
+/// A row: its differences between on and off, one for each block, each as a part of the mean of both.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Contrast {
+    pub(super) whose: Whose,
+    pub(super) statistic: Statistic,
+    /// Requests with the keys off, and on.
+    pub(super) requests: [u64; 2],
+    /// The figure with the keys off, and on, over all turns.
+    pub(super) values: [f64; 2],
+    pub(super) differences: Vec<f64>,
+    /// Whether requests last longer than turns, so that both states are mixed in them.
+    pub(super) is_mixed: bool,
+}
+
+impl Contrast {
+    /// Whether there is enough of it to show anything.
+    pub(super) fn is_enough(&self) -> bool {
+        self.differences.len() >= FEWEST_BLOCKS
+    }
+
+    /// Of all pairs so far: one of each group with requests, and one of the whole.
+    pub(super) fn of(pairs: &[Pair], has_p99: bool) -> Vec<Contrast> {
+        let turns = || pairs.iter().flat_map(|pair| [&pair.off, &pair.on]);
+        let groups: BTreeSet<u32> = turns().flat_map(|turn| turn.groups.keys()).copied().collect();
+        let mut contrasts = Vec::new();
+        // The amount that a request of each group uses, whatever the state.
+        let mut usual = HashMap::new();
+        for id in groups {
+            let part = |turn: &Turn| {
+                let used = turn.groups.get(&id).cloned().unwrap_or_default();
+                Part { usual: used.requests as f64, used }
+            };
+            let mean = Blocks::of(pairs, LEAST, part);
+            let [off, on] = &mean.whole;
+            if off.used.requests + on.used.requests == 0 {
+                continue;
+            }
+            let contrast = mean.contrast(Whose::Group(id), Statistic::Mean);
+            if contrast.is_enough() {
+                usual.insert(id, (off.used.amount + on.used.amount) / (off.usual + on.usual));
+            }
+            contrasts.push(contrast);
+            if has_p99 {
+                let p99 = Blocks::of(pairs, LEAST_P99, part).contrast(Whose::Group(id), Statistic::P99);
+                contrasts.extend(Some(p99).filter(Contrast::is_enough));
+            }
+        }
+        let all = Blocks::of(pairs, LEAST, |turn| {
+            let known = || turn.groups.iter().filter_map(|(id, used)| Some((used.requests, usual.get(id)?)));
+            let requests = known().map(|(n, _)| n).sum();
+            // An expensive request more is no change of the code: requests are weighed.
+            let usual = known().map(|(n, each)| n as f64 * each).sum();
+            Part { used: Use::of(requests, turn.whole as u64), usual }
+        });
+        if !usual.is_empty() {
+            contrasts.push(all.contrast(Whose::All, Statistic::Mean));
+        }
+        contrasts.sort_by_key(|contrast| (contrast.whose, contrast.statistic));
+        contrasts
+    }
+}
+
+/// A part of a block: the use of its turns of one state, and the amount that its requests use
+/// usually, in any unit.
+#[derive(Debug, Clone, Default)]
+struct Part {
+    used: Use,
+    usual: f64,
+}
+
+impl Part {
+    fn add(&mut self, other: &Part) {
+        self.used.add(&other.used);
+        self.usual += other.usual;
+    }
+
+    fn value(&self, statistic: Statistic) -> f64 {
+        match statistic {
+            Statistic::Mean if self.usual > 0.0 => self.used.amount / self.usual,
+            Statistic::Mean => 0.0,
+            Statistic::P99 => self.used.p99_ns(),
+        }
+    }
+}
+
+/// Blocks of one pair or more, and all pairs together. The last pairs may be no whole block.
+struct Blocks {
+    blocks: Vec<[Part; 2]>,
+    whole: [Part; 2],
+}
+
+impl Blocks {
+    /// Each part has `least` requests or more.
+    fn of(pairs: &[Pair], least: u64, part: impl Fn(&Turn) -> Part) -> Blocks {
+        let mut all = Blocks { blocks: Vec::new(), whole: Default::default() };
+        let mut block: [Part; 2] = Default::default();
+        for pair in pairs {
+            let parts = [part(&pair.off), part(&pair.on)];
+            for (at, part) in parts.iter().enumerate() {
+                block[at].add(part);
+                all.whole[at].add(part);
+            }
+            if block.iter().all(|part| part.used.requests >= least) {
+                all.blocks.push(std::mem::take(&mut block));
+            }
+        }
+        all
+    }
+
+    fn contrast(&self, whose: Whose, statistic: Statistic) -> Contrast {
+        let by_request = |used: &Use| match statistic {
+            Statistic::Mean => used.amount / used.requests.max(1) as f64,
+            Statistic::P99 => used.p99_ns(),
+        };
+        let values = |block: &[Part; 2]| block.each_ref().map(|part| part.value(statistic));
+        Contrast {
+            whose,
+            statistic,
+            requests: self.whole.each_ref().map(|part| part.used.requests),
+            values: self.whole.each_ref().map(|part| by_request(&part.used)),
+            differences: self.blocks.iter().map(|block| difference(values(block))).collect(),
+            // Little's law: requests last for as many turns as are there at any time for each that ends
+            // in a turn.
+            is_mixed: self.whole.iter().map(|part| part.used.alive).sum::<u64>()
+                > self.whole.iter().map(|part| part.used.requests).sum(),
+        }
+    }
+}
+
+/// By how much the value with the keys on is larger, as a part of the mean of both.
+fn difference([off, on]: [f64; 2]) -> f64 {
+    let mean = f64::midpoint(off, on);
+    // Nothing happened in either.
+    if mean > 0.0 { (on - off) / mean } else { 0.0 }
+}

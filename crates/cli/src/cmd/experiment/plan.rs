@@ -1,0 +1,69 @@
+//! When the keys are switched.
+//!
+//! A pair is two turns of one length. Which of them has the keys on is drawn for each pair, and so
+//! is the length: nothing that the service does at regular times falls on one state more than on
+//! the other. A turn begins with a moment that is not looked at, in which most requests end that
+//! began in the other state.
+
+use std::time::Duration;
+
+use rustix::rand::{GetRandomFlags, getrandom};
+
+/// Pairs of an experiment, about, if it is no longer than an hour.
+const PAIRS: u32 = 200;
+/// The shortest mean length of a turn: looking takes a part of it.
+const SHORTEST: Duration = Duration::from_millis(20);
+/// The longest: a longer experiment has more pairs.
+const LONGEST: Duration = Duration::from_secs(10);
+/// The part of a turn before the first look is one in so many.
+const SETTLING: u32 = 10;
+
+/// The pairs to come.
+#[derive(Debug)]
+pub(super) struct Plan {
+    /// Of a turn, on average.
+    mean: Duration,
+    state: u64,
+}
+
+/// The turns of one pair.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Draw {
+    /// Whether the keys are on in the first turn.
+    pub(super) on_first: bool,
+    /// At the begin of each turn.
+    pub(super) settling: Duration,
+    /// After that.
+    pub(super) length: Duration,
+}
+
+impl Plan {
+    /// For an experiment of that length.
+    pub(super) fn new(length: Duration) -> Plan {
+        let mut seed = [0; 8];
+        // Without the kernel's numbers the clock's are random enough: nobody plays against us.
+        if !matches!(getrandom(&mut seed, GetRandomFlags::NONBLOCK), Ok(8)) {
+            seed = crate::sample::totals::mono_ns().to_ne_bytes();
+        }
+        Plan::seeded(length, u64::from_ne_bytes(seed))
+    }
+
+    pub(super) fn seeded(length: Duration, state: u64) -> Plan {
+        Plan { mean: (length / (2 * PAIRS)).clamp(SHORTEST, LONGEST), state }
+    }
+
+    /// The next pair: turns of half to one and a half of the mean.
+    pub(super) fn draw(&mut self) -> Draw {
+        let whole = self.mean.mul_f64(0.5 + self.next() as f64 / u64::MAX as f64);
+        let settling = whole / SETTLING;
+        Draw { on_first: self.next() >> 63 == 1, settling, length: whole.saturating_sub(settling) }
+    }
+
+    /// `splitmix64`.
+    fn next(&mut self) -> u64 {
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.state ^ (self.state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+}

@@ -1,0 +1,137 @@
+//! The keys of an experiment: whether it may have them, and the switching.
+//!
+//! All that it switches on is a lease of its connection. So the keys are as they were when the
+//! experiment ends, whichever way it ends: a lease needs nobody to give it back.
+
+use dormouse::wire::{Changed, HeldBy, Hello, KeyInfo, Keys, Op};
+
+use crate::client::Client;
+use crate::exit::{Exit, Failure, Outcome};
+use crate::render::leases::holder_text;
+use crate::sample::events::knows;
+use crate::text::{clean, count, list};
+
+/// The key that keeps experiments on one process apart: the client whose request switched it on is
+/// the only one.
+const EXPERIMENT: &str = "dormouse.experiment";
+
+/// Keys that nobody else keeps on.
+#[derive(Debug)]
+pub(super) struct Switch {
+    glob: String,
+    /// Their names, each once.
+    pub(super) names: Vec<String>,
+    /// How many they are.
+    keys: usize,
+    pub(super) is_on: bool,
+    /// How often they were switched, and how long that took in all.
+    pub(super) times: u64,
+    pub(super) took_ns: u64,
+}
+
+impl Switch {
+    /// Takes the process for this experiment alone, and sees that the keys are off and will stay
+    /// off while it leaves them alone.
+    pub(super) fn take(client: &mut Client, hello: &Hello, glob: &str) -> Outcome<Switch> {
+        if !knows(hello, "release") {
+            let message = format!("its dormouse ({}) cannot be experimented with", hello.version);
+            return Err(
+                Failure::new(Exit::Unsupported, message).hint("build the service with a newer dormouse")
+            );
+        }
+        begin_alone(client)?;
+        // Ends nothing, since nothing is held yet, and says which keys a request would switch.
+        let found: Changed = client.call(off(glob))?;
+        let mut names = found.matched;
+        names.sort_unstable();
+        names.dedup();
+        if names.iter().any(|name| name == EXPERIMENT) {
+            let message = format!("`{EXPERIMENT}` is on while any experiment lasts");
+            return Err(Failure::new(Exit::Usage, message)
+                .hint("leave it out: as in 'dormouse.*,!dormouse.experiment'"));
+        }
+        let Keys { mut keys } = client.call(Op::Keys { glob: Some(glob.to_owned()) })?;
+        keys.retain(|key| names.contains(&key.name));
+        if let Some(key) = keys.iter().find(|key| key.on) {
+            return Err(is_on(key, client));
+        }
+        Ok(Switch { glob: glob.to_owned(), names, keys: keys.len(), is_on: false, times: 0, took_ns: 0 })
+    }
+
+    /// Switches them, unless they are that way.
+    pub(super) fn set(&mut self, client: &mut Client, is_on: bool) -> Outcome<()> {
+        if self.is_on == is_on {
+            return Ok(());
+        }
+        let op = if is_on { on(&self.glob) } else { off(&self.glob) };
+        let changed: Changed = client.call(op)?;
+        self.is_on = is_on;
+        self.times += 1;
+        self.took_ns += changed.batch.elapsed_ns;
+        if changed.changed == self.keys {
+            return Ok(());
+        }
+        // The figures of an off that was no off are worth nothing.
+        let state = if is_on { "on" } else { "off" };
+        let who: Vec<String> = changed.held.iter().map(|held| holder_text(&held.holder)).collect();
+        let by = if is_on || who.is_empty() { String::new() } else { format!(": held by {}", list(&who, 4)) };
+        let message = format!(
+            "{} went {state}, and not {}: somebody else switches them, too{by}",
+            count(changed.changed as u64, "key"),
+            self.keys,
+        );
+        Err(Failure::failed(message).hint("dormouse keys TARGET GLOB shows who holds them"))
+    }
+
+    /// Gives all back: the keys, and the process for other experiments.
+    pub(super) fn end(&mut self, client: &mut Client) -> Outcome<()> {
+        self.set(client, false)?;
+        client.call(off(EXPERIMENT)).map(|_: Changed| ())
+    }
+}
+
+fn on(glob: &str) -> Op {
+    Op::On { glob: glob.to_owned(), for_ms: None, dwell_ms: None, keep: false }
+}
+
+fn off(glob: &str) -> Op {
+    Op::Off { glob: glob.to_owned(), dwell_ms: None, force: false, release: true }
+}
+
+/// Takes the process for this experiment alone.
+fn begin_alone(client: &mut Client) -> Outcome<()> {
+    let changed: Changed = client.call(on(EXPERIMENT))?;
+    if changed.changed == 1 {
+        return Ok(());
+    }
+    let Keys { keys } = client.call(Op::Keys { glob: Some(EXPERIMENT.into()) })?;
+    if let Some(key) = keys.iter().find(|key| key.baseline) {
+        return Err(is_on(key, client));
+    }
+    let own = std::process::id();
+    let held = keys.iter().flat_map(|key| &key.held).map(|held| &held.holder);
+    let others = held.filter(|holder| holder.by != HeldBy::Client || holder.pid != own);
+    let who: Vec<String> = others.map(holder_text).collect();
+    let by = if who.is_empty() { "somebody".to_owned() } else { list(&who, 4) };
+    let message = format!("an experiment is running on {} already, by {by}", client.who);
+    Err(Failure::failed(message).hint("two at once would each find what the other does: wait for its end"))
+}
+
+/// Why a key that is on cannot be experimented with.
+fn is_on(key: &KeyInfo, client: &Client) -> Failure {
+    let name = clean(&key.name);
+    let who: Vec<String> = key.held.iter().map(|held| holder_text(&held.holder)).collect();
+    if key.baseline && key.initial {
+        let hint =
+            format!("`dormouse off {} {name}` before, and `dormouse reset {0} {name}` after", client.pid);
+        return Failure::failed(format!("{name} is on: the service starts with it on")).hint(hint);
+    }
+    if key.baseline {
+        let hint =
+            format!("`dormouse off {} {name}` before, and `dormouse on {0} {name} --keep` after", client.pid);
+        return Failure::failed(format!("{name} is on: somebody has left it on for good")).hint(hint);
+    }
+    let message = format!("{name} is on: held by {}", list(&who, 4));
+    Failure::failed(message)
+        .hint("an experiment needs it off in between: wait for them, or `dormouse off --force`")
+}

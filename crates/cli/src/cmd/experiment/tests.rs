@@ -1,0 +1,227 @@
+//! Experiments on services that are simulated: with drift, periods, outliers, and an effect that is
+//! known.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use super::judge::{ERROR, Finding, Judge, Verdict};
+use super::metric::{Turn, Use};
+use super::pairs::{Contrast, Pair, Whose};
+use super::plan::Plan;
+
+const LENGTH: Duration = Duration::from_secs(60);
+/// Of an experiment with a third of the pairs.
+const SHORT: Duration = Duration::from_millis(2_700);
+
+/// A service with two routes, and the dice that its requests are thrown with.
+struct Simulated {
+    state: u64,
+    /// How much more a request of the first route costs with the key on, as a part.
+    effect: f64,
+    /// Of the experiment.
+    length: Duration,
+    /// Since the start.
+    ns: u64,
+}
+
+impl Simulated {
+    fn new(seed: u64, effect: f64) -> Simulated {
+        Simulated { state: seed, effect, length: LENGTH, ns: 0 }
+    }
+
+    /// From 0 to 1.
+    fn uniform(&mut self) -> f64 {
+        self.state =
+            self.state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.state >> 11) as f64 / (1_u64 << 53) as f64
+    }
+
+    /// About normal, with the deviation 1.
+    fn normal(&mut self) -> f64 {
+        (0..12).map(|_| self.uniform()).sum::<f64>() - 6.0
+    }
+
+    /// One turn: the machine gets slower by a third in all, does something else as often as there are
+    /// turns, and now and then has a bad moment.
+    fn turn(&mut self, is_on: bool, length: Duration) -> Turn {
+        let elapsed_ns = length.as_nanos() as u64;
+        self.ns += elapsed_ns;
+        let t = self.ns as f64 / self.length.as_nanos() as f64;
+        let drift = 1.0 + t / 3.0 + 0.03 * (400.0 * std::f64::consts::TAU * t).sin();
+        let mut groups = HashMap::new();
+        for (id, each_turn, cpu_ns) in [(1, 60.0, 40_000.0), (2, 9.0, 900_000.0)] {
+            let turns = 20_000_000_f64.max(self.length.as_nanos() as f64 / 400.0);
+            let requests = (each_turn * elapsed_ns as f64 / turns + self.normal()).max(0.0) as u64;
+            let outlier = if self.uniform() < 0.02 { 3.0 } else { 1.0 };
+            let effect = if is_on && id == 1 { 1.0 + self.effect } else { 1.0 };
+            let each = cpu_ns * drift * outlier * effect * (1.0 + 0.03 * self.normal());
+            groups.insert(id, Use::of(requests, (each * requests as f64) as u64));
+        }
+        let whole = groups.values().map(|used| used.amount).sum();
+        Turn { elapsed_ns, own_ns: 0, whole, groups }
+    }
+
+    /// A whole experiment, as judges with these errors see it; the part of the time after which all
+    /// found it clear.
+    fn experiment<const N: usize>(mut self, seed: u64, errors: [f64; N]) -> ([Judge; N], f64) {
+        let (mut plan, mut pairs) = (Plan::seeded(self.length, seed), Vec::new());
+        let mut judges = errors.map(|error| (Judge::new(error), false));
+        loop {
+            let draw = plan.draw();
+            let first = self.turn(draw.on_first, draw.length);
+            let second = self.turn(!draw.on_first, draw.length);
+            let (on, off) = if draw.on_first { (first, second) } else { (second, first) };
+            pairs.push(Pair { off, on });
+            let t = self.ns as f64 / self.length.as_nanos() as f64;
+            for (judge, is_clear) in judges.iter_mut().filter(|(_, is_clear)| !is_clear) {
+                *is_clear = judge.look(t, t >= 1.0, || Contrast::of(&pairs, false));
+            }
+            if t >= 1.0 || judges.iter().all(|(_, is_clear)| *is_clear) {
+                return (judges.map(|(judge, _)| judge), t);
+            }
+        }
+    }
+}
+
+fn shows(finding: &&Finding) -> bool {
+    matches!(finding.verdict, Verdict::More | Verdict::Less)
+}
+
+fn of_group(judge: &Judge, id: u32) -> &Finding {
+    judge.findings.iter().find(|finding| finding.contrast.whose == Whose::Group(id)).expect("a row")
+}
+
+#[test]
+fn nulls_stay_quiet_over_all_looks() {
+    // The level of experiments, and one at which errors can be counted.
+    let mut alarms = [0, 0];
+    for seed in 0..1000 {
+        let service = Simulated { length: SHORT, ..Simulated::new(seed, 0.0) };
+        for (alarms, judge) in alarms.iter_mut().zip(service.experiment(!seed, [ERROR, 0.2]).0) {
+            assert_eq!(judge.findings.len(), 3, "two groups and all");
+            *alarms += usize::from(judge.findings.iter().any(|finding| shows(&finding)));
+        }
+    }
+    assert!(alarms[0] <= 3, "{alarms:?}");
+    // Two hundred and three deviations at most. (Rows and looks are not independent: it is on the safe
+    // side.)
+    assert!((20..=238).contains(&alarms[1]), "{alarms:?}");
+}
+
+#[test]
+fn small_effects_are_found_with_their_size() {
+    for seed in 0..20 {
+        let ([judge], _) = Simulated::new(seed, 0.03).experiment(seed, [ERROR]);
+        let found = of_group(&judge, 1);
+        let [low, high] = found.interval.expect("an interval");
+        assert_eq!(found.verdict, Verdict::More, "{found:?}");
+        assert!((low..high).contains(&0.03), "{low} .. {high}");
+        assert_eq!(of_group(&judge, 2).verdict, Verdict::Nothing);
+    }
+}
+
+#[test]
+fn a_gain_is_less() {
+    let ([judge], _) = Simulated::new(1, -0.3).experiment(1, [ERROR]);
+    let found = of_group(&judge, 1);
+    assert_eq!(found.verdict, Verdict::Less);
+    assert!((found.change.expect("a change") + 0.3).abs() < 0.05, "{found:?}");
+}
+
+#[test]
+fn a_clear_answer_ends_it_early() {
+    for seed in 0..20 {
+        let ([judge], t) = Simulated::new(seed, 1.0).experiment(seed, [ERROR]);
+        let [low, high] = of_group(&judge, 1).interval.expect("an interval");
+        assert!(t < 0.6 && (low..high).contains(&1.0), "{t}: {low} .. {high}");
+    }
+    let (_, t) = Simulated::new(1, 0.0).experiment(1, [ERROR]);
+    assert!(t >= 1.0, "nothing is never clear");
+}
+
+#[test]
+fn the_visible_effect_is_mostly_found() {
+    let ([null], _) = Simulated::new(7, 0.0).experiment(7, [ERROR]);
+    let visible = of_group(&null, 1).visible.expect("a bound");
+    assert!((0.005..0.05).contains(&visible), "{visible}");
+    let found = (0..40).filter(|&seed| {
+        let ([judge], _) = Simulated::new(seed, visible).experiment(seed, [ERROR]);
+        shows(&of_group(&judge, 1))
+    });
+    assert!(found.count() >= 30);
+}
+
+/// Pairs in which a request uses so much off and on.
+fn pairs(n: usize, requests: u64, amounts: [u64; 2]) -> Vec<Pair> {
+    let turn = |amount| Turn {
+        groups: HashMap::from([(5, Use::of(requests, amount * requests))]),
+        whole: (amount * requests) as f64,
+        ..Turn::default()
+    };
+    vec![Pair { off: turn(amounts[0]), on: turn(amounts[1]) }; n]
+}
+
+fn judged(pairs: &[Pair]) -> Judge {
+    let mut judge = Judge::new(ERROR);
+    judge.look(1.0, true, || Contrast::of(pairs, false));
+    judge
+}
+
+#[test]
+fn an_event_that_begins_comes_from_nothing() {
+    let judge = judged(&pairs(40, 10, [0, 2]));
+    let found = of_group(&judge, 5);
+    assert_eq!((found.verdict, found.change), (Verdict::More, Some(f64::INFINITY)));
+    assert_eq!(found.contrast.values, [0.0, 2.0]);
+}
+
+#[test]
+fn an_event_that_never_happens_shows_nothing() {
+    let judge = judged(&pairs(40, 10, [0, 0]));
+    let found = of_group(&judge, 5);
+    assert_eq!((found.verdict, found.change, found.visible), (Verdict::Nothing, Some(0.0), Some(0.0)));
+}
+
+#[test]
+fn few_requests_are_pooled_or_left_out() {
+    // Two a turn: four pairs make a block.
+    let contrasts = Contrast::of(&pairs(80, 2, [100, 110]), false);
+    assert_eq!(contrasts.iter().map(|row| row.differences.len()).collect::<Vec<_>>(), [20, 20]);
+    let few = judged(&pairs(40, 2, [100, 110]));
+    let [finding] = &few.findings[..] else { panic!("one row: {:?}", few.findings) };
+    assert_eq!((finding.verdict, finding.contrast.requests), (Verdict::TooFew, [80, 80]));
+}
+
+#[test]
+fn requests_longer_than_turns_are_marked() {
+    let mut slow = pairs(40, 10, [100, 100]);
+    let alive = |pair: &mut Pair, alive| {
+        [&mut pair.off, &mut pair.on].map(|turn| turn.groups.get_mut(&5).expect("a group").alive = alive);
+    };
+    slow.iter_mut().for_each(|pair| alive(pair, 4));
+    assert!(!of_group(&judged(&slow), 5).contrast.is_mixed, "they last for less than half a turn");
+    slow.iter_mut().for_each(|pair| alive(pair, 40));
+    assert!(of_group(&judged(&slow), 5).contrast.is_mixed, "they last for four turns");
+}
+
+#[test]
+fn one_look_has_too_few_blocks_to_show_anything() {
+    let judge = judged(&pairs(16, 10, [100, 900]));
+    assert!(judge.findings.iter().all(|finding| finding.verdict != Verdict::Nothing));
+    let mut early = Judge::new(ERROR);
+    assert!(!early.look(0.125, false, || Contrast::of(&pairs(16, 10, [100, 900]), false)));
+    assert!(early.findings.iter().all(|finding| finding.verdict == Verdict::TooFew));
+}
+
+#[test]
+fn turns_are_drawn_evenly() {
+    let mut plan = Plan::seeded(LENGTH, 9);
+    let draws: Vec<_> = (0..1000).map(|_| plan.draw()).collect();
+    let on_first = draws.iter().filter(|draw| draw.on_first).count();
+    assert!((430..570).contains(&on_first), "{on_first}");
+    let whole = |draw: &super::plan::Draw| draw.settling + draw.length;
+    let ms = |ms| Duration::from_millis(ms);
+    assert!(draws.iter().all(|draw| (ms(75)..=ms(225)).contains(&whole(draw)) && draw.settling > ms(7)));
+    // However short: a turn is longer than a look.
+    assert!(whole(&Plan::seeded(ms(10), 9).draw()) >= ms(10));
+}

@@ -1,0 +1,160 @@
+//! One experiment: turns and looks, until the time is over, the answer is clear or somebody ends
+//! it.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use dormouse::wire::{Hello, Op, Stat, WaitsWish};
+
+use super::judge::{ERROR, Judge};
+use super::metric::{Metric, Turn};
+use super::pairs::{Contrast, Pair};
+use super::plan::{Draw, Plan};
+use super::switch::Switch;
+use crate::client::{Client, waits};
+use crate::exit::{Exit, Failure, Outcome};
+use crate::sample::events::refused;
+use crate::signals::Signals;
+
+/// How an experiment came to its end.
+#[derive(Debug)]
+pub(super) enum End {
+    /// The time was over.
+    Time,
+    /// More of it would have told little more.
+    Clear,
+    /// By the person.
+    Asked,
+    /// By something that went wrong; the figures until then are whole.
+    Broken(Failure),
+}
+
+/// An experiment and what it has seen.
+pub(super) struct Trial {
+    client: Client,
+    /// The number of the service's first thread, as the service has it.
+    main: u32,
+    signals: Signals,
+    pub(super) metric: Metric,
+    /// The unit of the metric: `ns`, `bytes`, or `1`.
+    pub(super) unit: String,
+    pub(super) switch: Switch,
+    pub(super) pairs: Vec<Pair>,
+    pub(super) judge: Judge,
+    /// Names of groups.
+    pub(super) names: HashMap<u32, String>,
+    pub(super) elapsed: Duration,
+}
+
+impl Trial {
+    /// Prepares it: what cannot be measured or switched is refused before anything changes.
+    pub(super) fn prepare(
+        (mut client, hello): (Client, Hello),
+        signals: Signals,
+        metric: Metric,
+        glob: &str,
+    ) -> Outcome<Trial> {
+        let counted = metric.wish().ask(&mut client, &hello)?;
+        if let Some(event) = counted.refused.first() {
+            let message = format!("{} cannot be counted: {}", event.name, refused(event));
+            return Err(Failure::new(Exit::Unsupported, message).hint("dormouse list TARGET lists what can"));
+        }
+        let unit = match &metric {
+            Metric::Event(name) => counted.counted.iter().find(|event| event.name == *name),
+            _ => None,
+        };
+        let unit = unit.map_or_else(|| "ns".to_owned(), |event| event.unit.clone());
+        if metric == Metric::Latency {
+            waits::begin(&mut client, &hello, WaitsWish::default())?;
+        }
+        let switch = Switch::take(&mut client, &hello, glob)?;
+        Ok(Trial {
+            client,
+            main: hello.pid,
+            signals,
+            metric,
+            unit,
+            switch,
+            pairs: Vec::new(),
+            judge: Judge::new(ERROR),
+            names: HashMap::new(),
+            elapsed: Duration::ZERO,
+        })
+    }
+
+    pub(super) fn pid(&self) -> u32 {
+        self.client.pid
+    }
+
+    /// The service, for messages.
+    pub(super) fn who(&self) -> &str {
+        &self.client.who
+    }
+
+    /// Goes through pairs for `length`, and tells `watch` after each. In the end the keys are as
+    /// they were.
+    pub(super) fn run(&mut self, length: Duration, mut watch: impl FnMut(&Trial)) -> End {
+        let begun = Instant::now();
+        let mut plan = Plan::new(length);
+        let end = loop {
+            match self.pair(plan.draw()) {
+                Ok(true) => {}
+                Ok(false) => break End::Asked,
+                Err(failure) => break End::Broken(failure),
+            }
+            self.elapsed = begun.elapsed();
+            if self.elapsed >= length {
+                break End::Time;
+            }
+            if self.look(self.elapsed.div_duration_f64(length), false) {
+                break End::Clear;
+            }
+            watch(self);
+        };
+        self.elapsed = begun.elapsed();
+        let end = match end {
+            End::Broken(_) => end,
+            end => self.switch.end(&mut self.client).map_or_else(End::Broken, |()| end),
+        };
+        // From here on nothing is held, however long the report takes.
+        self.client.close();
+        if matches!(end, End::Broken(_)) {
+            // The trouble may have been there before it was seen.
+            self.pairs.pop();
+        }
+        // A clear answer is that of the look before.
+        if !matches!(end, End::Clear) {
+            self.look(self.elapsed.div_duration_f64(length), true);
+        }
+        end
+    }
+
+    fn look(&mut self, t: f64, is_last: bool) -> bool {
+        let Trial { judge, pairs, metric, .. } = self;
+        judge.look(t, is_last, || Contrast::of(pairs, *metric == Metric::Latency))
+    }
+
+    /// Both turns of a pair; false if the person wants no more.
+    fn pair(&mut self, draw: Draw) -> Outcome<bool> {
+        let mut turns = [Turn::default(), Turn::default()];
+        let mut is_whole = true;
+        for is_on in [draw.on_first, !draw.on_first] {
+            self.switch.set(&mut self.client, is_on)?;
+            if self.signals.came_before(Instant::now() + draw.settling)? {
+                return Ok(false);
+            }
+            let before: Stat = self.client.call(Op::Stat)?;
+            if self.signals.came_before(Instant::now() + draw.length)? {
+                return Ok(false);
+            }
+            let now: Stat = self.client.call(Op::Stat)?;
+            // Somebody has switched a key in between, perhaps one of these.
+            is_whole &= before.keys_on == now.keys_on;
+            turns[usize::from(is_on)] = self.metric.between(&before, &now, self.main);
+            self.names.extend(now.groups.into_iter().map(|group| (group.id, group.name)));
+        }
+        let [off, on] = turns;
+        self.pairs.extend(is_whole.then_some(Pair { off, on }));
+        Ok(true)
+    }
+}
