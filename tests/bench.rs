@@ -2,8 +2,9 @@
 
 use std::fs;
 use std::path::Path;
+use std::time::Instant;
 
-use crate::support::{Running, command, finish, run};
+use crate::support::{HANG, Running, command, finish, run};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -53,6 +54,22 @@ fn an_unmeasurable_workload_is_exit_1() {
 }
 
 #[test]
+fn runs_of_one_workload_are_lines() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("of/alloc.json");
+    fs::create_dir(directory.path().join("of")).expect("a directory");
+    let bench =
+        run(["bench", "alloc", "--quick", "--reps", "2", "--runs", "2", "-o", path.to_str().expect("UTF-8")]);
+    assert_eq!(bench.code, Some(0), "{bench:?}");
+    assert_eq!(bench.stdout.matches("dormouse bench alloc\n").count(), 2, "{}", bench.stdout);
+    let lines = fs::read_to_string(path).expect("a file");
+    let reports: Vec<Value> =
+        lines.lines().map(|line| serde_json::from_str(line).expect("a report")).collect();
+    assert!(reports.len() == 2 && reports.iter().all(|report| report["bench"] == "alloc"));
+    assert_ne!(reports[0]["rows"], reports[1]["rows"]);
+}
+
+#[test]
 fn rows_before_ctrl_c_stay_whole() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().to_str().expect("UTF-8");
@@ -65,11 +82,31 @@ fn rows_before_ctrl_c_stay_whole() {
             _ => {}
         }
     }
+    let mark = format!("DORMOUSE_BENCH_RUN={}.", bench.pid());
     let ended = bench.end_by(Signal::INT);
     assert_eq!(ended.code, None, "ended by the signal, as a shell wants it: {ended:?}");
     assert_eq!(report(&directory.path().join("keys.json"))["bench"], "keys");
+    let page = fs::read_to_string(directory.path().join("report.html")).expect("a page");
+    assert!(page.ends_with("</html>\n") && page.contains("update/batch-flip"));
     for entry in fs::read_dir(directory.path()).expect("a directory") {
-        let entry = entry.expect("an entry");
-        assert_eq!(report(&entry.path())["schema"], 1);
+        let path = entry.expect("an entry").path();
+        if path.extension().is_some_and(|extension| extension == "json") {
+            assert_eq!(report(&path)["schema"], 1);
+        }
     }
+    // The workload that ran at that moment ends, too.
+    let start = Instant::now();
+    while is_somebody_marked(&mark) {
+        assert!(start.elapsed() < HANG, "a workload outlives its run");
+        std::thread::yield_now();
+    }
+}
+
+/// Whether a process has a variable that begins like this.
+fn is_somebody_marked(mark: &str) -> bool {
+    let processes = fs::read_dir("/proc").expect("processes");
+    processes.filter_map(Result::ok).any(|process| {
+        let environ = fs::read(process.path().join("environ")).unwrap_or_default();
+        environ.split(|&byte| byte == 0).any(|variable| variable.starts_with(mark.as_bytes()))
+    })
 }

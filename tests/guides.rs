@@ -84,6 +84,31 @@ fn systemd_accepts_the_units() {
     }
 }
 
+/// The guide's first page, on a tea house instead of its own service.
+#[test]
+fn lines_of_the_first_guide_answer() {
+    let service = Service::busy();
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let block = blocks("start.md", "sh").into_iter().find(|block| block.starts_with("dormouse doctor"));
+    let mut asked = 0;
+    for line in block.expect("the lines that look in").lines() {
+        let line = line.split(" #").next().unwrap_or_default().replace('\'', "");
+        let here = line.replace("CUPS:8", "TALLY:8").replace("flags.*", "menu.*");
+        let words = here.split_whitespace().skip(1);
+        let words = words.map(|word| if word == "tea" { service.target() } else { word.to_owned() });
+        let mut command = crate::support::command(words);
+        command.current_dir(folder.path());
+        let run = crate::support::finish(command);
+        // Where there are no debug registers, the command says so, and what to do.
+        let is_refused = line.contains("dormouse watch") && run.code == Some(5);
+        assert!(run.code == Some(0) || is_refused, "{line}: {run:?}");
+        assert!(is_refused || !run.stdout.is_empty() || !run.stderr.is_empty(), "{line}");
+        asked += 1;
+    }
+    assert!(asked >= 13, "{asked} lines");
+    assert!(folder.path().join("tea.html").is_file());
+}
+
 /// The lines of a block of the shell, each with those that go on with it.
 fn lines(block: &str) -> Vec<String> {
     block.replace("\\\n", " ").lines().map(str::to_owned).collect()

@@ -256,7 +256,7 @@ fn everything_works_under(kind: &str) {
     service.round("its own surface");
     let pid = service.child.id().to_string();
     let address = format!("{:x}", everything_works_under as *const () as usize);
-    let verbs: [&[&str]; 20] = [
+    let verbs: [&[&str]; 19] = [
         &["ps"],
         &["keys", &pid],
         &["doctor", &pid],
@@ -264,7 +264,6 @@ fn everything_works_under(kind: &str) {
         &["on", &pid, "filter.fast", "--for", "50ms"],
         &["on", &pid, "filter.*", "--keep"],
         &["off", &pid, "filter.*"],
-        &["on", &pid, "dormouse.publish", "--for", "50ms"],
         &["trace", &pid, "filter.*", "--for", "100ms"],
         &["top", &pid, "--once"],
         &["top", &pid, "--once", "-e", "task-clock,page-faults,alloc-count"],

@@ -115,15 +115,21 @@ fn sources(directory: &Path) -> Vec<PathBuf> {
     rust.filter(|path| !is_test(path)).chain(directories.iter().flat_map(|path| sources(path))).collect()
 }
 
-fn dependencies() -> BTreeMap<String, BTreeSet<String>> {
+/// The crates of the workspace, as their manifests describe them.
+fn packages() -> Vec<serde_json::Value> {
     let output = Command::new(env!("CARGO"))
         .args(["metadata", "--no-deps", "--format-version", "1", "--manifest-path"])
         .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"))
         .output()
         .unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let metadata: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    let packages = metadata["packages"].as_array().unwrap();
+    let mut metadata: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let serde_json::Value::Array(packages) = metadata["packages"].take() else { panic!("no packages") };
+    packages
+}
+
+fn dependencies() -> BTreeMap<String, BTreeSet<String>> {
+    let packages = packages();
     let name = |value: &serde_json::Value| value["name"].as_str().unwrap().to_owned();
     let is_for_tests = |d: &&serde_json::Value| d["name"] == TESTKIT && d["kind"] == "dev";
     let ours: BTreeSet<String> = packages.iter().map(name).collect();
@@ -137,6 +143,30 @@ fn dependencies() -> BTreeMap<String, BTreeSet<String>> {
             (package, others)
         })
         .collect()
+}
+
+/// A stranger finds each package by words, and has its licences in it.
+#[test]
+fn published_crates_describe_themselves() {
+    for package in packages() {
+        let name = package["name"].as_str().unwrap();
+        if name == TESTKIT {
+            assert_eq!(package["publish"], serde_json::json!([]), "{name} is for tests");
+            continue;
+        }
+        assert!(package["publish"].is_null(), "{name} cannot be published, but others need it");
+        for said in ["description", "license", "readme", "rust_version"] {
+            assert!(package[said].as_str().is_some_and(|it| !it.is_empty()), "{name} has no {said}");
+        }
+        for listed in ["keywords", "categories"] {
+            let count = package[listed].as_array().unwrap().len();
+            assert!((1..=5).contains(&count), "{name} has {count} {listed}");
+        }
+        let folder = Path::new(package["manifest_path"].as_str().unwrap()).parent().unwrap();
+        for licence in ["LICENSE-APACHE", "LICENSE-MIT"] {
+            assert!(folder.join(licence).is_file(), "{name}: ln -s ../../{licence} {}", folder.display());
+        }
+    }
 }
 
 #[test]

@@ -7,7 +7,11 @@
 #![deny(unsafe_code)]
 
 pub mod agent;
+pub mod answers;
 pub mod command_line;
+pub mod mappings;
+pub mod network;
+pub mod object_file;
 pub mod profile;
 pub mod range_map;
 pub mod recorded_file;

@@ -6,7 +6,8 @@ use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use dormouse_fuzz::{
-    agent, command_line, profile, range_map, recorded_file, records, request, rule, trace_file,
+    agent, answers, command_line, mappings, network, object_file, profile, range_map, recorded_file, records,
+    request, rule, trace_file,
 };
 use proptest::prelude::*;
 use proptest::sample::Index;
@@ -144,4 +145,50 @@ fn a_rule_is_armed_as_understood() {
             b"cpu>90% for 10s; brew.step.cups>=-1.5; db.query.sql==\"tea\"",
         ],
     );
+}
+
+#[test]
+fn an_answer_is_read_or_refused() {
+    drive(
+        answers::check,
+        &[
+            br#"{"protocol":1,"version":"0","pid":1,"start_ticks":1,"name":"hatter","exe":"/hatter","uid":0,"keys":1,"sites":1}"#,
+            br#"{"keys":[{"name":"a.b","file":"a.rs","line":1,"kind":"probe","on":true,"initial":false,"sites":2}]}"#,
+            br#"{"mono_ns":1,"process_cpu_ns":1,"unattributed_cpu_ns":0,"groups":[],"threads":[],"keys_on":0,"dropped":0}"#,
+            br#"{"matched":["a"],"probes":[{"id":7,"name":"a","file":"a.rs","line":1,"fields":["n"]}],"batch":{"keys":1,"sites":1,"pages":1,"barriers":1,"traps":0,"elapsed_ns":5},"clock":{"tsc":0,"tsc_hz":1e9,"mono_ns":0,"real_ns":0}}"#,
+            br#"{"dropped":{"rings":3,"client":4}}"#,
+            br#"{"reports":[],"more":true,"lost":2,"look_us":1000}"#,
+        ],
+    );
+}
+
+#[test]
+fn mappings_are_read_up_to_a_fault() {
+    drive(
+        mappings::check,
+        &[
+            b"1000-3000 r-xp 00002000 fe:01 12    /bin/tea\n7000-8000 rw-p 00000000 00:00 0 \n",
+            b"fffffffff000-ffffffffffff ---s 00000000 00:01 7   /memfd:a\\012b (deleted)\n",
+            b"7f00-7fff rw-p 00000000 00:00 0   [heap]\nffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0  [vsyscall]\n",
+        ],
+    );
+}
+
+#[test]
+fn texts_of_networks_are_read_or_refused() {
+    drive(
+        network::check,
+        &[
+            b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+            b"application/openmetrics-text;version=1.0.0;q=0.8,text/plain;version=0.0.4;q=0.3,*/*;q=0.1",
+            b"service.name=tea,deployment.environment=a%20b,x-y=%C3%A9",
+            b"\x0a\x0b\x08\x03\x12\x07too old",
+        ],
+    );
+}
+
+#[test]
+fn symbols_of_any_object_have_answers() {
+    // A word of the header, and places all over the file.
+    drive(object_file::check, &[b"", b"\x28\0\0\xff", b"\0\x10\0\x80\0\x20\0\x01\0\x30\0\xff"]);
 }

@@ -1,8 +1,10 @@
 //! The house's rules, checked on its sources: the order of modules inside each crate, names that
-//! are given once, and the form of files and sentences. `structure.rs` has the order of crates.
+//! are given once, the facade's examples, and the form of files and sentences. `structure.rs` has
+//! the order of crates.
 //!
 //! `HOUSE=events,keys` looks at these crates alone.
 
+mod examples;
 mod graph;
 mod names;
 mod source;

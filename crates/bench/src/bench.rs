@@ -1,5 +1,5 @@
 //! The run of one workload: the cases that it adds, their rows once they are measured, and the
-//! comparisons, goals, notes and tables made of them.
+//! comparisons, goals and notes made of them.
 //!
 //! A workload adds cases, has them measured ([`Bench::measure`]), and then compares rows by their
 //! names. A row that is computed can be compared and judged like a measured one.
@@ -7,12 +7,11 @@
 use std::fmt::Display;
 use std::time::Duration;
 
-use crate::figures;
 use crate::injected;
 use crate::progress::Progress;
 use crate::row::{Params, Row, Spec, find};
 use crate::runner::{self, Case, Failure, Plan, Values};
-use crate::table::{Table, range, value};
+use crate::table::{range, value};
 
 /// How thoroughly to run.
 #[derive(Debug, Clone, Copy)]
@@ -31,7 +30,6 @@ pub(crate) struct Bench {
     pub(crate) params: Params,
     pub(crate) rows: Vec<Row>,
     pub(crate) notes: Vec<String>,
-    pub(crate) tables: Vec<Table>,
     /// Wrong answers: each fails the run.
     pub(crate) wrong: Vec<String>,
 }
@@ -46,7 +44,6 @@ impl Bench {
             params: Params::new(),
             rows: Vec::new(),
             notes: Vec::new(),
-            tables: Vec::new(),
             wrong: Vec::new(),
         }
     }
@@ -224,11 +221,6 @@ impl Bench {
     pub(crate) fn explain(&mut self, text: &str) {
         let words = |paragraph: &str| paragraph.split_whitespace().collect::<Vec<_>>().join(" ");
         self.notes.extend(text.split("\n\n").map(words));
-    }
-
-    /// Adds the tables that stand in `text` (see [`figures`]).
-    pub(crate) fn show(&mut self, text: &str) {
-        self.tables.extend(figures::tables(text, &self.rows, &self.params));
     }
 }
 

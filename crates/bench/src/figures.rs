@@ -15,24 +15,41 @@
 //! | `{…:2}` | any of these with two digits after the point |
 //! | `{@PARAMETER}` | a parameter of the run |
 //!
-//! A cell with a number that this run does not have says `unavailable`; its row says why. In a
-//! build for debugging, a table that names a row which does not exist panics.
+//! A cell with a number that this run does not have says `unavailable`; its row says why.
+
+use std::cell::RefCell;
 
 use crate::row::{Params, Row, find};
 use crate::table::{Table, value};
 
 /// The tables of `text`, filled from these rows and parameters.
 pub(crate) fn tables(text: &str, rows: &[Row], params: &Params) -> Vec<Table> {
-    let figures = Figures { rows, params };
-    text.trim_end().split("\n\n").map(|block| figures.table(block)).collect()
+    Figures::new(rows, params).tables(text)
+}
+
+/// The rows that `text` names and that do not exist. Tables of a run are filled without them, since
+/// its report may come from another version.
+pub(crate) fn unknown(text: &str, rows: &[Row], params: &Params) -> Vec<String> {
+    let figures = Figures::new(rows, params);
+    figures.tables(text);
+    figures.unknown.into_inner()
 }
 
 struct Figures<'r> {
     rows: &'r [Row],
     params: &'r Params,
+    unknown: RefCell<Vec<String>>,
 }
 
-impl Figures<'_> {
+impl<'r> Figures<'r> {
+    fn new(rows: &'r [Row], params: &'r Params) -> Self {
+        Self { rows, params, unknown: RefCell::default() }
+    }
+
+    fn tables(&self, text: &str) -> Vec<Table> {
+        text.trim_end().split("\n\n").map(|block| self.table(block)).collect()
+    }
+
     fn table(&self, block: &str) -> Table {
         let (lines, title): (Vec<&str>, Vec<&str>) = block.lines().partition(|line| line.contains('|'));
         let headings: Vec<(&str, Option<&str>)> = split(lines.first().copied().unwrap_or_default())
@@ -87,7 +104,9 @@ impl Figures<'_> {
             both(a, b).map(|(a, b)| a - b)?
         } else {
             let (what, name) = term.split_once(' ').unwrap_or(("median", term));
-            debug_assert!(self.rows.iter().any(|row| row.name == name), "a table names no row {name}");
+            if !self.rows.iter().any(|row| row.name == name) {
+                self.unknown.borrow_mut().push(name.to_owned());
+            }
             let row = find(self.rows, name);
             match what {
                 "median" => row.median,
@@ -121,6 +140,14 @@ y | 20
 |all
 sum | {sum a/x:0}, {threads a/x} threads, {max a/x minus a/x}, {b/x gain a/x:0}%
 ";
+
+    #[test]
+    fn rows_that_no_run_has_are_named() {
+        let rows = [Row::new(&Spec::new("a/x", "us"), Ok(vec![1.0]))];
+        let text = "name | {a/x} | {b over a/x}\nmine | {max c} | 1";
+        assert_eq!(unknown(text, &rows, &Params::new()), ["c"]);
+        assert_eq!(unknown("x | y\n1 | {a/x} {b}", &rows, &Params::new()), ["b"]);
+    }
 
     #[test]
     fn ours_stand_beside_the_origins_figures() {

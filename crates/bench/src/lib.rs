@@ -15,30 +15,38 @@
 //! - `bench`: the run of one workload, from its cases to comparisons, goals and notes;
 //! - `yardsticks`: rows that several workloads hold their own against;
 //! - `workloads`: a folder each, whose `mod.rs` names the question, the peers and the origin;
-//! - `machine`, `report`, `output`, `args`: from arguments to printed and written reports;
+//! - `machine`, `report`, `output`: of a report, its parts and places;
+//! - `args`, `entry`: the list of workloads, one of which is measured;
+//! - `child`, `page`, `run`: a workload in a process of its own, the page with all, and the run;
 //! - `compare`: reports side by side.
 //!
-//! A new workload is one folder in `workloads/`, one line in its `mod.rs` and one in `args.rs`.
+//! A new workload is one folder in `workloads/`, one line in its `mod.rs`, one in `args.rs` and one
+//! in `entry.rs`; the page has a section for it in `page/sections.rs`.
 
 mod affinity;
 mod apart;
 mod args;
 mod bench;
+mod child;
 mod clocks;
 pub mod compare;
+mod entry;
 mod figures;
 mod injected;
 pub mod interrupts;
 pub mod machine;
 mod neighbour;
 mod output;
+mod page;
 mod progress;
 pub mod report;
 pub mod row;
+mod run;
 mod runner;
 mod table;
 mod workloads;
 mod yardsticks;
 
-pub use args::{BenchArgs, Workload, run, run_to};
+pub use args::{BenchArgs, Workload};
+pub use run::{run, run_to};
 pub use workloads::breakpoint::BreakpointArgs;

@@ -50,12 +50,17 @@ impl Machine {
             governor: line("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
             clocksource: line("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
             kernel: line("/proc/sys/kernel/osrelease").unwrap_or_else(|| "unknown".to_owned()),
-            load_1m: line("/proc/loadavg").and_then(|text| text.split(' ').next()?.parse().ok()),
+            load_1m: Self::load(),
             rustc: env!("DORMOUSE_BENCH_RUSTC").to_owned(),
             profile: env!("DORMOUSE_BENCH_PROFILE").to_owned(),
             dormouse: env!("CARGO_PKG_VERSION").to_owned(),
             clock_tier: format!("{:?}", dormouse::clock::tier()).to_lowercase(),
         }
+    }
+
+    /// The load average over the last minute.
+    pub(crate) fn load() -> Option<f64> {
+        line("/proc/loadavg")?.split(' ').next()?.parse().ok()
     }
 
     /// One line for people.

@@ -1,15 +1,17 @@
-//! Where the JSON goes beside standard output: a file, or a directory with a file a workload.
+//! Where reports go beside standard output: a file, or a directory with a file a workload, and a
+//! page.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 
-use crate::report::BenchReport;
-
 /// How each report begins.
 const REPORT: &[u8] = b"{\"schema\":";
+/// How the page begins.
+pub(crate) const PAGE: &str = "<!doctype html>\n<!-- dormouse bench -->\n";
 
 /// Written as the reports come, so that finished reports survive an interrupted run.
 #[derive(Debug)]
@@ -20,8 +22,8 @@ pub(crate) struct Output<'a> {
     directory: bool,
     /// Whether the name is that of a JSON file.
     is_json: bool,
-    /// Reports of this run so far; a single file holds one a line.
-    lines: String,
+    /// Reports of this run so far, by their file; each is a line.
+    lines: BTreeMap<PathBuf, String>,
 }
 
 impl<'a> Output<'a> {
@@ -32,7 +34,7 @@ impl<'a> Output<'a> {
         let directory = path.is_dir()
             || path.as_os_str().as_encoded_bytes().ends_with(b"/")
             || (names.len() > 1 && !is_json);
-        Self { path, names, directory, is_json, lines: String::new() }
+        Self { path, names, directory, is_json, lines: BTreeMap::new() }
     }
 
     /// Finds out before the measuring, not after it, whether every report can be written.
@@ -43,28 +45,36 @@ impl<'a> Output<'a> {
         } else if !self.is_json {
             bail!("-o {}: name a file that ends in .json, or a directory", self.path.display());
         }
-        for name in self.names {
-            let path = self.file_of(name);
-            try_to_write(&path)
+        let reports = self.names.iter().map(|name| (self.file_of(name), REPORT));
+        for (path, start) in reports.chain(self.page().map(|path| (path, PAGE.as_bytes()))) {
+            try_to_write(&path, start)
                 .with_context(|| format!("cannot write {}, which -o asks for", path.display()))?;
         }
         Ok(())
     }
 
-    pub(crate) fn write(&mut self, report: &BenchReport) -> anyhow::Result<()> {
-        let json = serde_json::to_string(report).context("cannot turn the report into JSON")?;
-        if self.directory {
-            self.lines.clear();
+    /// Writes the report of the workload `name`.
+    pub(crate) fn write(&mut self, name: &str, json: &str) -> anyhow::Result<()> {
+        let path = self.file_of(name);
+        let lines = self.lines.entry(path.clone()).or_default();
+        lines.push_str(json);
+        lines.push('\n');
+        replace(&path, lines)
+    }
+
+    /// Takes away the report of an earlier run, which would pass for one of this run, in which the
+    /// workload has none.
+    pub(crate) fn forget(&self, name: &str) {
+        let path = self.file_of(name);
+        if self.directory && !self.lines.contains_key(&path) {
+            // It may not be there.
+            let _ = fs::remove_file(path);
         }
-        self.lines.push_str(&json);
-        self.lines.push('\n');
-        let path = self.file_of(&report.bench);
-        // An interrupt may come at any time: the name stands for the old reports or for the new
-        // ones.
-        let unfinished = path.with_extension("unfinished");
-        fs::write(&unfinished, &self.lines)
-            .and_then(|()| fs::rename(&unfinished, &path))
-            .with_context(|| format!("cannot write {}", path.display()))
+    }
+
+    /// The place of the page: several workloads have one, in their directory.
+    pub(crate) fn page(&self) -> Option<PathBuf> {
+        (self.directory && self.names.len() > 1).then(|| self.path.join("report.html"))
     }
 
     fn file_of(&self, name: &str) -> PathBuf {
@@ -72,14 +82,27 @@ impl<'a> Output<'a> {
     }
 }
 
+/// Writes a whole file. An interrupt may come at any time: the name stands for the old text or for
+/// the new one.
+pub(crate) fn replace(path: &Path, text: &str) -> anyhow::Result<()> {
+    let unfinished = path.with_extension("unfinished");
+    fs::write(&unfinished, text)
+        .and_then(|()| fs::rename(&unfinished, path))
+        .inspect_err(|_| {
+            // It may not be there either.
+            let _ = fs::remove_file(&unfinished);
+        })
+        .with_context(|| format!("cannot write {}", path.display()))
+}
+
 /// Whether a report can be written to `path`; neither changes a file nor leaves a new one. A file
-/// that is no report is refused.
-fn try_to_write(path: &Path) -> io::Result<()> {
+/// that does not begin like a report is refused.
+fn try_to_write(path: &Path, begins: &[u8]) -> io::Result<()> {
     let is_new = !path.try_exists()?;
     if !is_new {
         let mut start = Vec::new();
-        File::open(path)?.take(REPORT.len() as u64).read_to_end(&mut start)?;
-        if !start.is_empty() && start != REPORT {
+        File::open(path)?.take(begins.len() as u64).read_to_end(&mut start)?;
+        if !start.is_empty() && start != begins {
             return Err(io::Error::new(
                 io::ErrorKind::AlreadyExists,
                 "what is there is no report of a bench",
@@ -93,20 +116,8 @@ fn try_to_write(path: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::Machine;
-    use crate::report::SCHEMA;
-    use crate::row::Params;
 
-    fn report(name: &str) -> BenchReport {
-        BenchReport {
-            schema: SCHEMA,
-            bench: name.to_owned(),
-            machine: Machine::here(),
-            params: Params::new(),
-            rows: Vec::new(),
-            notes: Vec::new(),
-        }
-    }
+    const JSON: &str = "{\"schema\":1}";
 
     const KEYS: &[&str] = &["keys"];
     const ALL: &[&str] = &["keys", "poll"];
@@ -122,16 +133,17 @@ mod tests {
         let mut many = Output::new(&base, ALL);
         many.prepare().unwrap();
         assert_eq!(fs::read_dir(&base).unwrap().count(), 0, "trying leaves nothing");
-        many.write(&report("keys")).unwrap();
-        many.write(&report("poll")).unwrap();
+        many.write("keys", JSON).unwrap();
+        many.write("poll", JSON).unwrap();
+        many.write("poll", JSON).unwrap();
         let one = base.join("all.json");
         let mut single = Output::new(&one, ALL);
         single.prepare().unwrap();
-        single.write(&report("keys")).unwrap();
-        single.write(&report("poll")).unwrap();
+        single.write("keys", JSON).unwrap();
+        single.write("poll", JSON).unwrap();
         let lines = |path: &Path| fs::read_to_string(path).unwrap().lines().count();
         assert_eq!(lines(&base.join("keys.json")), 1);
-        assert_eq!(lines(&base.join("poll.json")), 1);
+        assert_eq!(lines(&base.join("poll.json")), 2, "of two runs");
         assert_eq!(lines(&one), 2);
     }
 
@@ -139,10 +151,9 @@ mod tests {
     fn an_old_report_stays_until_replaced() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("keys.json");
-        let old = serde_json::to_string(&report("keys")).unwrap();
-        fs::write(&path, &old).unwrap();
+        fs::write(&path, JSON).unwrap();
         Output::new(directory.path(), KEYS).prepare().unwrap();
-        assert_eq!(fs::read_to_string(&path).unwrap(), old);
+        assert_eq!(fs::read_to_string(&path).unwrap(), JSON);
     }
 
     #[test]
@@ -154,6 +165,9 @@ mod tests {
             assert!(refused(path, KEYS).contains(reason));
             assert_eq!(fs::read_to_string(path).unwrap(), "of somebody else");
         }
+        let page = directory.path().join("report.html");
+        fs::write(&page, "<!doctype html>\n<p>of somebody else").unwrap();
+        assert!(refused(directory.path(), ALL).contains("report.html"));
     }
 
     #[test]

@@ -16,6 +16,9 @@ use crate::table::{Table, range, value, wrapped};
 /// The version of the JSON.
 pub const SCHEMA: u32 = 1;
 
+/// Notes about wrong answers begin with this.
+pub(crate) const WRONG: &str = "WRONG ANSWER: ";
+
 /// One run of one workload.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct BenchReport {
@@ -34,6 +37,18 @@ pub struct BenchReport {
 }
 
 impl BenchReport {
+    /// Why the workload failed: a wrong answer, or no row with a value.
+    pub(crate) fn failure(&self) -> Option<String> {
+        if let Some(first) = self.notes.iter().find_map(|note| note.strip_prefix(WRONG)) {
+            return Some(format!("wrong answer: {first}"));
+        }
+        if self.rows.iter().any(|row| row.n > 0) {
+            return None;
+        }
+        let reason = self.rows.iter().find_map(|row| row.unavailable.as_deref());
+        Some(format!("no row could be measured: {}", reason.unwrap_or("there is none")))
+    }
+
     /// Writes the report for people, with the workload's tables below the rows.
     pub(crate) fn write_text(&self, out: &mut dyn Write, tables: &[Table]) -> io::Result<()> {
         writeln!(out, "dormouse bench {}", self.bench)?;

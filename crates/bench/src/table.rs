@@ -7,12 +7,12 @@ use dormouse_statistics::Interval;
 /// A table with a heading line.
 #[derive(Debug, Clone)]
 pub(crate) struct Table {
-    title: String,
-    lines: Vec<Line>,
+    pub(crate) title: String,
+    pub(crate) lines: Vec<Line>,
 }
 
 #[derive(Debug, Clone)]
-enum Line {
+pub(crate) enum Line {
     Cells(Vec<String>),
     /// A name and a sentence that ignores the columns.
     Remark(String, String),

@@ -21,6 +21,15 @@ pub const MAX_NAME: usize = 128;
 /// kilobytes until the process counts its fifteenth different event, then more: name groups by kind
 /// of work, never by request. The first [`MAX_NAME`] bytes of a name count, without the piece of a
 /// character that does not fit. Names that differ later are one group.
+///
+/// ```
+/// use dormouse::Group;
+///
+/// let menu = Group::new("GET /menu");
+/// menu.scope(|| { /* charged to it */ });
+/// assert_eq!(Group::new("GET /menu"), menu);
+/// assert_eq!((menu.name(), menu.read().finished), ("GET /menu", 1));
+/// ```
 #[derive(Clone, Copy)]
 pub struct Group(pub(crate) &'static Inner);
 
@@ -252,6 +261,18 @@ impl Eq for Group {}
 /// ([`Counting::keep`] lets it go on to the end of the process.)
 ///
 /// Until somebody counts, a switch between tasks reads nothing.
+///
+/// ```
+/// use dormouse::{Event, Group};
+///
+/// let counting = dormouse::start_counting(&[Event::TASK_CLOCK, Event::PAGE_FAULTS])?;
+/// Group::new("GET /menu").scope(|| { /* … */ });
+/// for count in Group::new("GET /menu").read_counts() {
+///     println!("{:?} {}", count.event, count.value);
+/// }
+/// drop(counting);
+/// # Ok::<(), dormouse::events::Error>(())
+/// ```
 ///
 /// # Errors
 ///

@@ -139,47 +139,52 @@ pub use dormouse_keys as keys;
 
 /// The README's example compiles.
 #[cfg(all(doctest, feature = "tokio", feature = "tower", feature = "tracing"))]
-#[doc = include_str!("../../../README.md")]
+#[doc = include_str!("../README.md")]
 struct Readme;
 
-/// So do the guide's.
+/// So does that of the guide's first page.
+#[cfg(all(doctest, feature = "tokio", feature = "tower"))]
+#[doc = include_str!("../guide/start.md")]
+struct Start;
+
+/// So do those of the page on groups.
 #[cfg(all(doctest, feature = "axum", feature = "hyper", feature = "tokio", feature = "tower"))]
-#[doc = include_str!("../../../docs/guide/attribution.md")]
+#[doc = include_str!("../guide/attribution.md")]
 struct Attribution;
 
 /// And that of the page on profiles.
 #[cfg(doctest)]
-#[doc = include_str!("../../../docs/guide/profile.md")]
+#[doc = include_str!("../guide/profile.md")]
 struct Profiles;
 
 /// And that of the page on waits.
 #[cfg(doctest)]
-#[doc = include_str!("../../../docs/guide/waits.md")]
+#[doc = include_str!("../guide/waits.md")]
 struct Waits;
 
 /// And that of the page on the flight recorder.
 #[cfg(doctest)]
-#[doc = include_str!("../../../docs/guide/record.md")]
+#[doc = include_str!("../guide/record.md")]
 struct Recorded;
 
 /// And that of the page on publishing.
 #[cfg(doctest)]
-#[doc = include_str!("../../../docs/guide/publish.md")]
+#[doc = include_str!("../guide/publish.md")]
 struct Published;
 
 /// And that of the page on watches.
 #[cfg(all(doctest, feature = "symbols"))]
-#[doc = include_str!("../../../docs/guide/watch.md")]
+#[doc = include_str!("../guide/watch.md")]
 struct Watching;
 
 /// And those of the page on metrics.
 #[cfg(all(doctest, feature = "axum", feature = "tower"))]
-#[doc = include_str!("../../../docs/guide/metrics.md")]
+#[doc = include_str!("../guide/metrics.md")]
 struct Measured;
 
 /// And those of the page on production.
 #[cfg(doctest)]
-#[doc = include_str!("../../../docs/guide/production.md")]
+#[doc = include_str!("../guide/production.md")]
 struct Production;
 
 /// And that of the page on experiments.

@@ -52,6 +52,17 @@ pub enum LongPollsError {
 
 /// Looks for polls that last for the threshold and more, as long as the answer lives.
 ///
+/// ```no_run
+/// use std::time::Duration;
+///
+/// let polls = dormouse::long_polls(Duration::from_millis(10))?;
+/// // Later, and again and again:
+/// for poll in polls.take() {
+///     eprintln!("{poll:?}");
+/// }
+/// # Ok::<(), dormouse::LongPollsError>(())
+/// ```
+///
 /// # Cost
 ///
 /// None for polls. It returns before the first look ([`LongPolls::between`]), which reads the
@@ -73,6 +84,17 @@ pub fn long_polls(threshold: Duration) -> Result<LongPolls, LongPollsError> {
 }
 
 /// The reports on long polls, until it is dropped. In a child of a fork there are none.
+///
+/// ```no_run
+/// use std::time::Duration;
+///
+/// let polls = dormouse::long_polls(Duration::from_millis(10))?;
+/// // Later, and again and again:
+/// for poll in polls.take() {
+///     eprintln!("{poll:?}");
+/// }
+/// # Ok::<(), dormouse::LongPollsError>(())
+/// ```
 #[derive(Debug)]
 #[must_use = "nobody looks for long polls any more when it is dropped"]
 pub struct LongPolls {

@@ -15,6 +15,20 @@ use crate::record::{RecordKind, Writer};
 ///
 /// The layout is an ABI: C lays probes down too (`struct dormouse_probe`). It grows at its end
 /// only.
+///
+/// ```
+/// fn brew(cups: u32) {
+///     dormouse::probe!("brew.start", cups, kind = "green");
+/// }
+/// # brew(2);
+///
+/// for found in dormouse::keys::all() {
+///     let key = found.key;
+///     if let Some(probe) = key.attached::<dormouse::Probe>() {
+///         println!("{}({})", key.name(), probe.fields().collect::<Vec<_>>().join(", "));
+///     }
+/// }
+/// ```
 #[derive(Debug)]
 #[repr(C)]
 pub struct Probe {

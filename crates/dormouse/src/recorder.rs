@@ -33,6 +33,13 @@ use crate::record::{Reader, Record};
 use crate::trace::TraceError;
 
 /// The recorder that this program has started. It ends when this is dropped.
+///
+/// ```no_run
+/// let recorder = dormouse::recorder::start("order.*", dormouse::recorder::DEFAULT_MEMORY)?;
+/// // Later, when something has gone wrong:
+/// recorder.each(|key, _thread, record| println!("{} {:?}", key.name(), record.values))?;
+/// # Ok::<(), dormouse::RecorderError>(())
+/// ```
 #[derive(Debug)]
 #[must_use = "the recorder ends when this is dropped"]
 pub struct Recorder {
@@ -43,6 +50,13 @@ pub struct Recorder {
 
 /// Starts the recorder of the probes that a glob list selects (see [`Selector`]), in so many bytes
 /// of memory: from 256 KiB to 1 GiB. Memory is taken now, and used as records come.
+///
+/// ```no_run
+/// let recorder = dormouse::recorder::start("order.*", dormouse::recorder::DEFAULT_MEMORY)?;
+/// // Later, when something has gone wrong:
+/// recorder.each(|key, _thread, record| println!("{} {:?}", key.name(), record.values))?;
+/// # Ok::<(), dormouse::RecorderError>(())
+/// ```
 ///
 /// # Errors
 ///
@@ -57,6 +71,10 @@ pub fn start(glob: &str, memory: usize) -> Result<Recorder, RecorderError> {
 }
 
 /// The recorder of this process, by whomever it was started.
+///
+/// ```
+/// assert_eq!(dormouse::recorder::stat().is_some(), false, "nobody has started one");
+/// ```
 pub fn stat() -> Option<RecorderStat> {
     recording::stat()
 }

@@ -101,6 +101,14 @@ impl Group {
 }
 
 /// One task of a group, counted from its start to its drop; see [`Group::task`].
+///
+/// ```
+/// use dormouse::Group;
+///
+/// let mut task = Group::new("fibers").task();
+/// // Each stretch from one suspension to the next, on any thread:
+/// task.run(|| assert_eq!(Group::current(), Some(Group::new("fibers"))));
+/// ```
 #[derive(Debug)]
 #[must_use = "the task ends when it is dropped"]
 pub struct Task {
@@ -293,6 +301,16 @@ pub(crate) fn poll_to_its_end<F: Future>(
 
 /// This thread runs no task from now on, and the one that it has run is charged. It ends what
 /// [`Task::switch_to`] begins.
+///
+/// ```
+/// use dormouse::{Group, idle};
+///
+/// let mut fibers = [Group::new("fibers").task(), Group::new("fibers").task()];
+/// for fiber in &mut fibers {
+///     fiber.switch_to(); // and resume it until it suspends
+/// }
+/// idle(); // before the thread sleeps, or does anything else
+/// ```
 pub fn idle() -> Switched {
     dormouse_events::switch(None)
 }

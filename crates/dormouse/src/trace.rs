@@ -90,6 +90,13 @@ pub enum TraceError {
 }
 
 /// A running trace: its probes are awake until it is dropped.
+///
+/// ```no_run
+/// let mut trace = dormouse::trace("order.*,!*.row")?;
+/// // As long as it lives, and often enough:
+/// trace.poll(|key, _thread, record| println!("{} {:?}", key.name(), record.values));
+/// # Ok::<(), dormouse::TraceError>(())
+/// ```
 #[derive(Debug)]
 pub struct Trace {
     keys: Vec<KeyUse>,

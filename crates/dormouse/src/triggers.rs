@@ -95,6 +95,19 @@ fn near_text(near: &[String]) -> String {
 ///
 /// They stay until they are removed, or the process ends.
 ///
+/// ```no_run
+/// use dormouse::triggers;
+///
+/// for number in triggers::add("request>500ms in POST *; panic")? {
+///     println!("trigger {number} is armed");
+/// }
+/// for trigger in triggers::list()?.triggers {
+///     println!("{trigger:?}");
+/// }
+/// triggers::remove(1)?;
+/// # Ok::<(), triggers::TriggerError>(())
+/// ```
+///
 /// # Errors
 ///
 /// The first rule that makes no sense, or that cannot be armed; those before it are removed again.
@@ -128,6 +141,19 @@ pub fn add(list: &str) -> Result<Vec<u64>, TriggerError> {
 
 /// All triggers, with when they fired last, and why they do not.
 ///
+/// ```no_run
+/// use dormouse::triggers;
+///
+/// for number in triggers::add("request>500ms in POST *; panic")? {
+///     println!("trigger {number} is armed");
+/// }
+/// for trigger in triggers::list()?.triggers {
+///     println!("{trigger:?}");
+/// }
+/// triggers::remove(1)?;
+/// # Ok::<(), triggers::TriggerError>(())
+/// ```
+///
 /// # Errors
 ///
 /// Those of the thread that looks.
@@ -147,6 +173,19 @@ pub(crate) fn list_within(longest: Duration) -> Result<TriggersAnswer, TriggerEr
 
 /// Ends a trigger.
 ///
+/// ```no_run
+/// use dormouse::triggers;
+///
+/// for number in triggers::add("request>500ms in POST *; panic")? {
+///     println!("trigger {number} is armed");
+/// }
+/// for trigger in triggers::list()?.triggers {
+///     println!("{trigger:?}");
+/// }
+/// triggers::remove(1)?;
+/// # Ok::<(), triggers::TriggerError>(())
+/// ```
+///
 /// # Errors
 ///
 /// When there is none of that number.
@@ -162,6 +201,13 @@ pub fn remove(number: u64) -> Result<(), TriggerError> {
 /// Has a file written now. The trigger that does so stays in the list, with what came of it, until
 /// it is removed, or another one is armed; its number.
 ///
+/// ```no_run
+/// // The file is written by a thread of dormouse's own.
+/// let number = dormouse::triggers::save()?;
+/// println!("file {number}");
+/// # Ok::<(), dormouse::triggers::TriggerError>(())
+/// ```
+///
 /// # Errors
 ///
 /// Those of the thread that looks.
@@ -171,6 +217,13 @@ pub fn save() -> Result<u64, TriggerError> {
 }
 
 /// The rules of a list, each as it was understood; arms none of them.
+///
+/// ```
+/// use dormouse::triggers::check_rules;
+///
+/// assert_eq!(check_rules("request>500ms; panic").unwrap().len(), 2);
+/// assert!(check_rules("request>5").is_err(), "a duration has a unit");
+/// ```
 ///
 /// # Errors
 ///

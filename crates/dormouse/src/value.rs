@@ -6,6 +6,23 @@ use std::time::Duration;
 use crate::record::Writer;
 
 /// A type that a probe can record. Other types go by `?value` (`Debug`) or `%value` (`Display`).
+///
+/// ```
+/// use dormouse::Value;
+/// use dormouse::record::Writer;
+///
+/// struct Tea {
+///     cups: u32,
+/// }
+///
+/// impl Value for Tea {
+///     fn record(&self, into: &mut Writer) {
+///         into.unsigned(self.cups.into());
+///     }
+/// }
+///
+/// dormouse::probe!("tea.poured", tea = Tea { cups: 2 });
+/// ```
 pub trait Value {
     /// Appends the value to a record. Must not allocate, lock or block.
     fn record(&self, into: &mut Writer);

@@ -61,7 +61,8 @@ fn installed() -> Option<&'static str> {
 
 impl Chromium {
     fn start(name: &str) -> Self {
-        // The protocol's pipes are descriptors 3 and 4. What it has written goes when it has ended.
+        // The protocol's pipes are descriptors 3 and 4. The shell takes the profile away when the
+        // browser has ended; a shell that is killed leaves it.
         let script = "folder=$(mktemp -d); \"$0\" \"$@\" --user-data-dir=\"$folder\" 3<&0 4>&1 \
                       </dev/null >/dev/null 2>&1; rm -rf \"$folder\" || { sleep 1; rm -rf \"$folder\"; }";
         let mut child = Command::new("sh")
@@ -288,9 +289,24 @@ impl Browser {
 
     /// Saves a picture of the page where `DORMOUSE_SCREENSHOTS` says, for people to look at.
     pub fn picture(&mut self, name: &str) {
+        self.draw(name, false);
+    }
+
+    /// [`Browser::picture`] of the whole page, as far as it goes down.
+    pub fn whole_picture(&mut self, name: &str) {
+        self.draw(name, true);
+    }
+
+    fn draw(&mut self, name: &str, beyond: bool) {
         let Some(directory) = std::env::var_os("DORMOUSE_SCREENSHOTS") else { return };
         self.settle();
-        let picture = self.ask("Page.captureScreenshot", &json!({ "format": "png" }));
+        let mut wanted = json!({ "format": "png", "captureBeyondViewport": beyond });
+        if beyond {
+            let mut size = self.ask("Page.getLayoutMetrics", &json!({}))["cssContentSize"].take();
+            size["scale"] = json!(1);
+            wanted["clip"] = size;
+        }
+        let picture = self.ask("Page.captureScreenshot", &wanted);
         let file = std::fs::File::create(Path::new(&directory).join(format!("{name}.png"))).unwrap();
         let mut decode = Command::new("base64").arg("-d").stdin(Stdio::piped()).stdout(file).spawn().unwrap();
         decode.stdin.take().unwrap().write_all(picture["data"].as_str().unwrap().as_bytes()).unwrap();

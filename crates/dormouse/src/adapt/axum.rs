@@ -65,6 +65,13 @@ use crate::web::WebAnswer;
 pub type Connections<L> = TapIo<GroupListener<L>, fn(&mut GroupIo<<L as Listener>::Io>)>;
 
 /// Charges what the connections of `listener` read and write to `group`; see the [module](self).
+///
+/// ```no_run
+/// # async fn serve(app: axum::Router) -> std::io::Result<()> {
+/// let listener = tokio::net::TcpListener::bind("127.0.0.1:8080").await?;
+/// axum::serve(dormouse::axum::listener(listener, dormouse::Group::new("connections")), app).await
+/// # }
+/// ```
 pub fn listener<L: Listener>(listener: L, group: Group) -> Connections<L> {
     GroupListener { listener, group }.tap_io(|_| ())
 }
@@ -152,6 +159,12 @@ impl<I: AsyncWrite + Unpin> AsyncWrite for GroupIo<I> {
 }
 
 /// The routes below `/debug/pprof/`, to be merged into a program's own; see the [module](self).
+///
+/// ```
+/// let app: axum::Router = axum::Router::new().merge(dormouse::axum::pprof());
+/// // go tool pprof http://127.0.0.1:8080/debug/pprof/profile?seconds=5
+/// # let _ = app;
+/// ```
 pub fn pprof<S: Clone + Send + Sync + 'static>() -> Router<S> {
     Router::new()
         .route("/debug/pprof/", get(answer))
@@ -161,6 +174,15 @@ pub fn pprof<S: Clone + Send + Sync + 'static>() -> Router<S> {
 
 /// The route `/metrics`, to be merged into a program's own; see the [module](self). Figures are
 /// counted as long as the router lives.
+///
+/// ```
+/// use dormouse::metrics::{Metrics, MetricsSpec};
+///
+/// let metrics = Metrics::start(&MetricsSpec::new())?;
+/// let app: axum::Router = axum::Router::new().merge(dormouse::axum::metrics(metrics));
+/// # let _ = app;
+/// # Ok::<(), dormouse::metrics::MetricsError>(())
+/// ```
 pub fn metrics<S: Clone + Send + Sync + 'static>(metrics: Metrics) -> Router<S> {
     let metrics = Arc::new(metrics);
     let answer = async move |headers: HeaderMap| {

@@ -55,6 +55,12 @@ thread_local! {
 /// A `block_in_place` within a task of ours goes through [`in_place`](super::lazy::in_place). Else
 /// the thread may go on to other blocking work, and the group is charged for that until a task of
 /// ours comes.
+///
+/// ```ignore
+/// let mut builder = tokio::runtime::Builder::new_multi_thread();
+/// let runtime = dormouse::tokio::poll_hooks(&mut builder).build()?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub fn poll_hooks(builder: &mut Builder) -> &mut Builder {
     let has_workers = OnceLock::new();
     builder.on_thread_park(park).on_before_task_poll(move |task| {
@@ -66,6 +72,13 @@ pub fn poll_hooks(builder: &mut Builder) -> &mut Builder {
 }
 
 /// A worker of a multi-thread runtime is about to poll this task.
+///
+/// ```ignore
+/// builder.on_before_task_poll(|task| {
+///     // … the program's own hook, and then:
+///     dormouse::tokio::task_begins(task.id());
+/// });
+/// ```
 pub fn task_begins(task: Id) {
     let number = number(task);
     begins(number, place(number).load(Ordering::Relaxed) == number);

@@ -117,6 +117,14 @@ impl<F> Drop for Work<F> {
 
 /// The group that was current where [`carry`] was called, or none. Closures take it along that run
 /// many times, on many threads, or with arguments.
+///
+/// ```
+/// use dormouse::{Group, carry};
+///
+/// let carried = Group::new("report").scope(carry);
+/// // On any thread, any number of times:
+/// assert_eq!(carried.run(Group::current), Some(Group::new("report")));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Carried(Option<Group>);
 

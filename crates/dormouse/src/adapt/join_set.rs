@@ -13,6 +13,21 @@ use super::inherit::{inherit, inherit_fn};
 ///
 /// Everything else is as tokio has it; a set that is dropped aborts its tasks. It does not
 /// dereference to tokio's, so that no helper spawns a task into it that is in no group.
+///
+/// ```
+/// use dormouse::{Group, tokio::JoinSet};
+///
+/// # let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+/// # runtime.block_on(Group::new("report").instrument(async {
+/// let mut parts = JoinSet::new();
+/// for part in 0..3 {
+///     parts.spawn(async move { (part, Group::current()) }); // of the group that is current here
+/// }
+/// let report = Some(Group::new("report"));
+/// assert!(parts.join_all().await.iter().all(|(_, group)| *group == report));
+/// # }));
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct JoinSet<T>(task::JoinSet<T>);
 

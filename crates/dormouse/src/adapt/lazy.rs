@@ -19,16 +19,52 @@ use super::inherit::inherit;
 /// It sets `on_thread_park` and `on_thread_unpark`, of which tokio keeps one each. A program with
 /// hooks of its own sets those instead, with [`thread_parks`] as the first thing in the one and
 /// [`thread_unparks`] as the last in the other.
+///
+/// ```
+/// use dormouse::tokio::{all_instrumented, block_on};
+///
+/// let runtime = all_instrumented(&mut tokio::runtime::Builder::new_current_thread()).build()?;
+/// assert_eq!(block_on(&runtime, async { 2 + 2 }), 4);
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub fn all_instrumented(builder: &mut Builder) -> &mut Builder {
     builder.on_thread_park(thread_parks).on_thread_unpark(thread_unparks)
 }
 
 /// A thread of an [all-instrumented](all_instrumented) runtime is about to park.
+///
+/// ```
+/// use dormouse::tokio::{thread_parks, thread_unparks};
+///
+/// let mut builder = tokio::runtime::Builder::new_current_thread();
+/// builder.on_thread_park(|| {
+///     thread_parks();
+///     // … the program's own hook
+/// });
+/// builder.on_thread_unpark(|| {
+///     // … the program's own hook
+///     thread_unparks();
+/// });
+/// ```
 pub fn thread_parks() {
     park();
 }
 
 /// A thread of an [all-instrumented](all_instrumented) runtime has parked and is back.
+///
+/// ```
+/// use dormouse::tokio::{thread_parks, thread_unparks};
+///
+/// let mut builder = tokio::runtime::Builder::new_current_thread();
+/// builder.on_thread_park(|| {
+///     thread_parks();
+///     // … the program's own hook
+/// });
+/// builder.on_thread_unpark(|| {
+///     // … the program's own hook
+///     thread_unparks();
+/// });
+/// ```
 pub fn thread_unparks() {
     if Handle::try_current().is_ok_and(|handle| handle.runtime_flavor() != RuntimeFlavor::CurrentThread) {
         set_lazy(true);
@@ -37,6 +73,14 @@ pub fn thread_unparks() {
 
 /// `Runtime::block_on` for a runtime that is [`all_instrumented`]: the thread is lazy meanwhile if
 /// it runs the tasks. The root future is of the group that is current here, or of none.
+///
+/// ```
+/// use dormouse::tokio::{all_instrumented, block_on};
+///
+/// let runtime = all_instrumented(&mut tokio::runtime::Builder::new_current_thread()).build()?;
+/// assert_eq!(block_on(&runtime, async { 2 + 2 }), 4);
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[track_caller]
 pub fn block_on<F: Future>(runtime: &Runtime, root: F) -> F::Output {
     let root = inherit(root);
@@ -47,6 +91,14 @@ pub fn block_on<F: Future>(runtime: &Runtime, root: F) -> F::Output {
 /// The closure for `tokio::task::block_in_place` on a runtime that is [`all_instrumented`]:
 /// `block_in_place(in_place(|| …))`. The thread may come back from there as a thread for blocking
 /// work, so it is not lazy until it has been idle.
+///
+/// ```
+/// use dormouse::tokio::in_place;
+///
+/// # async fn handler() -> usize {
+/// tokio::task::block_in_place(in_place(|| { /* blocks this thread */ 7 }))
+/// # }
+/// ```
 pub fn in_place<T>(f: impl FnOnce() -> T) -> impl FnOnce() -> T {
     move || {
         set_lazy(false);

@@ -20,6 +20,14 @@ use super::inherit::inherit_fn;
 
 /// [`std::thread::spawn`], in the current group.
 ///
+/// ```
+/// use dormouse::{Group, thread};
+///
+/// let import = Group::new("import");
+/// let worker = import.scope(|| thread::spawn(Group::current));
+/// assert_eq!(worker.join().unwrap(), Some(import));
+/// ```
+///
 /// # Panics
 ///
 /// As std's, if the system has no more threads.
@@ -32,6 +40,14 @@ where
 }
 
 /// [`std::thread::Builder`], whose threads are in the group current at their spawn.
+///
+/// ```
+/// use dormouse::thread::Builder;
+///
+/// let worker = Builder::new().name("importer".to_owned()).spawn(|| { /* … */ })?;
+/// worker.join().unwrap();
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Debug)]
 #[must_use = "nothing happens until spawned"]
 pub struct Builder(std::thread::Builder);
@@ -85,6 +101,19 @@ impl Builder {
 }
 
 /// [`std::thread::Scope`], whose threads are in the group current at their spawn; see [`scope`].
+///
+/// ```
+/// use dormouse::{Group, thread};
+///
+/// let (mut left, mut right) = ([3, 1, 2], [9, 7, 8]);
+/// Group::new("sort").scope(|| {
+///     thread::scope(|scope| {
+///         scope.spawn(|| left.sort_unstable()); // charged to `sort`, too
+///         right.sort_unstable();
+///     });
+/// });
+/// assert_eq!((left, right), ([1, 2, 3], [7, 8, 9]));
+/// ```
 #[derive(Debug, Clone, Copy)]
 pub struct Scope<'scope, 'env: 'scope>(&'scope std::thread::Scope<'scope, 'env>);
 
@@ -104,6 +133,19 @@ impl<'scope> Scope<'scope, '_> {
 }
 
 /// [`std::thread::scope`]: threads that may borrow, and have ended when it returns.
+///
+/// ```
+/// use dormouse::{Group, thread};
+///
+/// let (mut left, mut right) = ([3, 1, 2], [9, 7, 8]);
+/// Group::new("sort").scope(|| {
+///     thread::scope(|scope| {
+///         scope.spawn(|| left.sort_unstable()); // charged to `sort`, too
+///         right.sort_unstable();
+///     });
+/// });
+/// assert_eq!((left, right), ([1, 2, 3], [7, 8, 9]));
+/// ```
 pub fn scope<'env, F, T>(f: F) -> T
 where
     F: for<'scope> FnOnce(Scope<'scope, 'env>) -> T,

@@ -83,6 +83,18 @@ pub use super::spawns::group_spawns;
 
 /// `tokio::spawn`, in the current group.
 ///
+/// ```
+/// use dormouse::Group;
+///
+/// # let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+/// let import = Group::new("import");
+/// # runtime.block_on(import.instrument(async move {
+/// let task = dormouse::tokio::spawn(async { Group::current() });
+/// assert_eq!(task.await.unwrap(), Some(import));
+/// # }));
+/// # Ok::<(), std::io::Error>(())
+/// ```
+///
 /// # Panics
 ///
 /// As tokio's, outside a runtime.
@@ -93,6 +105,17 @@ pub fn spawn<F: Future<Output: Send + 'static> + Send + 'static>(future: F) -> J
 }
 
 /// `Handle::spawn`, in the current group.
+///
+/// ```
+/// use dormouse::Group;
+///
+/// # let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+/// let import = Group::new("import");
+/// let handle = runtime.handle();
+/// let task = import.scope(|| dormouse::tokio::spawn_on(async { Group::current() }, handle));
+/// assert_eq!(runtime.block_on(task).unwrap(), Some(import));
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[track_caller]
 pub fn spawn_on<F: Future<Output: Send + 'static> + Send + 'static>(
     future: F,
@@ -104,6 +127,18 @@ pub fn spawn_on<F: Future<Output: Send + 'static> + Send + 'static>(
 
 /// `tokio::task::spawn_local`, in the current group.
 ///
+/// ```
+/// use dormouse::Group;
+///
+/// # let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+/// let import = Group::new("import");
+/// # runtime.block_on(tokio::task::LocalSet::new().run_until(import.instrument(async move {
+/// let task = dormouse::tokio::spawn_local(async { Group::current() });
+/// assert_eq!(task.await.unwrap(), Some(import));
+/// # })));
+/// # Ok::<(), std::io::Error>(())
+/// ```
+///
 /// # Panics
 ///
 /// As tokio's, outside a `LocalSet`.
@@ -113,6 +148,17 @@ pub fn spawn_local<F: Future<Output: 'static> + 'static>(future: F) -> JoinHandl
 }
 
 /// `LocalSet::spawn_local`, in the current group.
+///
+/// ```
+/// use dormouse::Group;
+///
+/// # let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+/// let import = Group::new("import");
+/// let set = tokio::task::LocalSet::new();
+/// let task = import.scope(|| dormouse::tokio::spawn_local_on(async { Group::current() }, &set));
+/// assert_eq!(runtime.block_on(set.run_until(task)).unwrap(), Some(import));
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[track_caller]
 pub fn spawn_local_on<F: Future<Output: 'static> + 'static>(
     future: F,
@@ -122,6 +168,18 @@ pub fn spawn_local_on<F: Future<Output: 'static> + 'static>(
 }
 
 /// `tokio::task::spawn_blocking`, in the current group.
+///
+/// ```
+/// use dormouse::Group;
+///
+/// # let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+/// let import = Group::new("import");
+/// # runtime.block_on(import.instrument(async move {
+/// let task = dormouse::tokio::spawn_blocking(Group::current);
+/// assert_eq!(task.await.unwrap(), Some(import));
+/// # }));
+/// # Ok::<(), std::io::Error>(())
+/// ```
 ///
 /// # Panics
 ///
@@ -136,6 +194,17 @@ where
 }
 
 /// `Handle::spawn_blocking`, in the current group.
+///
+/// ```
+/// use dormouse::Group;
+///
+/// # let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+/// let import = Group::new("import");
+/// let handle = runtime.handle();
+/// let task = import.scope(|| dormouse::tokio::spawn_blocking_on(Group::current, handle));
+/// assert_eq!(runtime.block_on(task).unwrap(), Some(import));
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[track_caller]
 pub fn spawn_blocking_on<F, T>(f: F, runtime: &Handle) -> JoinHandle<T>
 where

@@ -48,6 +48,17 @@ use self::server::Server;
 const STACK: usize = 512 * 1024;
 
 /// A running agent. It runs as long as the process does: dropping this stops nothing.
+///
+/// ```no_run
+/// match dormouse::init() {
+///     Ok(agent) => {
+///         eprintln!("dormouse listens on {}", agent.path().display());
+///         agent.warnings().iter().for_each(|warning| eprintln!("{warning}"));
+///     }
+///     // The service goes on.
+///     Err(why) => eprintln!("dormouse is off: {why}"),
+/// }
+/// ```
 #[derive(Debug, Clone)]
 pub struct Agent {
     path: PathBuf,
@@ -115,6 +126,17 @@ pub enum InitError {
 /// all groups from here on; `dormouse doctor` tells what came of it. Where it has
 /// `DORMOUSE_ON=db.*,shopd::orders:*`, the keys of these names are switched on, as by
 /// `dormouse on --keep`.
+///
+/// ```no_run
+/// match dormouse::init() {
+///     Ok(agent) => {
+///         eprintln!("dormouse listens on {}", agent.path().display());
+///         agent.warnings().iter().for_each(|warning| eprintln!("{warning}"));
+///     }
+///     // The service goes on.
+///     Err(why) => eprintln!("dormouse is off: {why}"),
+/// }
+/// ```
 ///
 /// # Cost
 ///

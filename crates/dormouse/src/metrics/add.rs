@@ -26,6 +26,20 @@ const MAX_SCALE: i32 = 8;
 const STATES: [&str; 3] = ["poll", "runnable", "await"];
 
 /// Adds what `stat` says of the process `origin`. Of one process, once in an exposition.
+///
+/// ```
+/// use dormouse::metrics::{Exposition, Origin};
+/// use dormouse::wire::{Hello, Stat};
+///
+/// /// The figures of processes, as their agents have told them.
+/// fn all(told: &[(Hello, Stat)]) -> Exposition {
+///     let mut all = Exposition::of_processes();
+///     for (hello, stat) in told {
+///         dormouse::metrics::add(&mut all, &Origin::of(hello), stat);
+///     }
+///     all
+/// }
+/// ```
 pub fn add(to: &mut Exposition, origin: &Origin, stat: &Stat) {
     let mut part = to.process(ExposedProcess {
         name: origin.name.clone(),

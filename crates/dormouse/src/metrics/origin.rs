@@ -12,6 +12,11 @@ const NANOSECONDS: u128 = 1_000_000_000;
 ///
 /// Made once for each process: counters with another start are other counters, and a later one has
 /// another start if somebody has set the clock meanwhile.
+///
+/// ```
+/// let own = dormouse::metrics::Origin::own();
+/// assert_eq!(own.pid, std::process::id());
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Origin {
     /// The process's name.

@@ -26,6 +26,16 @@ const AT_ONCE: u64 = 4;
 static TURNS: Turns = Turns::new();
 
 /// The figures that a service counts for its metrics, beside CPU time.
+///
+/// ```
+/// use dormouse::Event;
+/// use dormouse::metrics::{Metrics, MetricsSpec};
+///
+/// let spec = MetricsSpec::new().waits().events(&[Event::TASK_CLOCK, Event::PAGE_FAULTS]);
+/// let metrics = Metrics::start(&spec)?;
+/// assert_eq!(metrics.answer(None).status, 200);
+/// # Ok::<(), dormouse::metrics::MetricsError>(())
+/// ```
 #[derive(Debug, Clone, Default)]
 pub struct MetricsSpec {
     waits: bool,
@@ -72,6 +82,16 @@ pub enum MetricsError {
 /// Counters are totals since the start of the process, and stay when it is dropped: a later one
 /// goes on from there. In a forked child it counts nothing, and tells the child's own figures,
 /// which begin at zero; the child starts another one.
+///
+/// ```
+/// use dormouse::Event;
+/// use dormouse::metrics::{Metrics, MetricsSpec};
+///
+/// let spec = MetricsSpec::new().waits().events(&[Event::TASK_CLOCK, Event::PAGE_FAULTS]);
+/// let metrics = Metrics::start(&spec)?;
+/// assert_eq!(metrics.answer(None).status, 200);
+/// # Ok::<(), dormouse::metrics::MetricsError>(())
+/// ```
 #[derive(Debug)]
 #[must_use = "figures are counted as long as it lives"]
 pub struct Metrics {
@@ -161,12 +181,22 @@ impl Metrics {
 
 /// The figures of this moment, as far as anybody has them counted: `DORMOUSE_COUNT`,
 /// `DORMOUSE_WAITS`, a [`Metrics`] elsewhere.
+///
+/// ```
+/// dormouse::Group::new("GET /menu").scope(|| { /* … */ });
+/// assert!(dormouse::metrics::exposition().points() > 0);
+/// ```
 pub fn exposition() -> Exposition {
     let times = dormouse_waits::is_on().then_some(Telling { exemplars: true });
     exposition_of(&Origin::own(), &host::stat(None, times))
 }
 
 /// [`exposition`] as Prometheus's text.
+///
+/// ```
+/// dormouse::Group::new("GET /menu").scope(|| { /* … */ });
+/// assert!(dormouse::metrics::text().contains("group=\"GET /menu\""));
+/// ```
 pub fn text() -> String {
     String::from_utf8(exposition().encode(MetricsFormat::Text)).unwrap_or_default()
 }

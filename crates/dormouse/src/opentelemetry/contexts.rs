@@ -21,6 +21,11 @@ use crate::trace_context::switched;
 ///
 /// Spans of `tracing` are seen where `tracing-opentelemetry` activates their contexts.
 ///
+/// ```
+/// // Once, before the first request:
+/// dormouse::opentelemetry::observe_contexts();
+/// ```
+///
 /// # Cost
 ///
 /// A context that is attached, and one that is left, take a call and a sleeping instruction while

@@ -25,6 +25,16 @@ const COLLECTION: Duration = Duration::from_millis(200);
 ///
 /// Once for each provider of meters: a second time there would be two of each.
 ///
+/// ```
+/// use std::sync::Arc;
+///
+/// use dormouse::metrics::{Metrics, MetricsSpec};
+///
+/// let metrics = Arc::new(Metrics::start(&MetricsSpec::new())?);
+/// dormouse::opentelemetry::instruments(&opentelemetry::global::meter("dormouse"), &metrics);
+/// # Ok::<(), dormouse::metrics::MetricsError>(())
+/// ```
+///
 /// # Cost
 ///
 /// For each collection that of [`Metrics::exposition`], on the thread of the meter's reader.

@@ -59,6 +59,17 @@ pub enum ProfileError {
 /// A profile that is being taken; see the [module](super). It ends when this is dropped.
 ///
 /// Any number of them may run at once, each with its own rate and groups.
+///
+/// ```no_run
+/// use std::time::Duration;
+///
+/// use dormouse::profile::{ProfileRun, ProfileSpec};
+///
+/// let run = ProfileRun::start(&ProfileSpec::cpu().groups("GET *"))?;
+/// std::thread::sleep(Duration::from_secs(5)); // meanwhile others work
+/// println!("{} stacks", run.read().samples.len());
+/// # Ok::<(), dormouse::ProfileError>(())
+/// ```
 #[derive(Debug)]
 #[must_use = "the profile ends when this is dropped"]
 pub struct ProfileRun {

@@ -3,6 +3,13 @@
 use dormouse_profile::{Options, ProfileKind};
 
 /// The choice of what to profile, and how often.
+///
+/// ```
+/// use dormouse::profile::{ProfileKind, ProfileSpec};
+///
+/// let spec = ProfileSpec::alloc().bytes(64 * 1024).live().groups("GET *,!GET /health");
+/// assert_eq!(spec.kind(), ProfileKind::Alloc);
+/// ```
 #[derive(Debug, Clone)]
 #[must_use]
 pub struct ProfileSpec {

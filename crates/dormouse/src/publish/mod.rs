@@ -106,6 +106,13 @@ pub enum PublishError {
 /// Publishes the current group of each thread as long as it lives. Several count.
 ///
 /// In a forked child it publishes nothing.
+///
+/// ```no_run
+/// match dormouse::Publishing::start() {
+///     Ok(publishing) => publishing.keep(),
+///     Err(why) => eprintln!("groups are not published: {why}"),
+/// }
+/// ```
 #[derive(Debug)]
 #[must_use = "groups are published as long as it lives"]
 pub struct Publishing {

@@ -7,6 +7,27 @@
 //!
 //! A frame is a `u32` length (of the rest), a `u8` [`FrameKind`], and the payload. Integers are
 //! little-endian.
+//!
+//! ```no_run
+//! use std::io::{BufRead as _, BufReader, Write as _};
+//! use std::os::unix::net::UnixStream;
+//!
+//! use dormouse::wire::{Op, PROTOCOL, Request};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let mut stream = BufReader::new(UnixStream::connect("/run/user/1000/dormouse/4711.sock")?);
+//! let hello = Op::Hello { client: "an example".to_owned(), notices: false };
+//! for (id, op) in (1..).zip([hello, Op::Keys { glob: None }]) {
+//!     let request = serde_json::to_string(&Request { v: PROTOCOL, id, op })?;
+//!     writeln!(stream.get_mut(), "{request}")?;
+//! }
+//! let (mut hello, mut keys) = (String::new(), String::new());
+//! stream.read_line(&mut hello)?;
+//! stream.read_line(&mut keys)?;
+//! println!("{hello}{keys}");
+//! # Ok(())
+//! # }
+//! ```
 
 mod file;
 mod groups;

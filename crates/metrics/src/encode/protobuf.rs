@@ -129,7 +129,9 @@ fn pair(message: &mut Message, field: u32, name: &str, value: &[u8]) {
 
 fn labels(set: &[(&'static str, String)]) -> Message {
     let mut labels = Message::default();
-    set.iter().for_each(|(name, value)| pair(&mut labels, metric::LABEL, name, value.as_bytes()));
+    for (name, value) in set {
+        pair(&mut labels, metric::LABEL, name, value.as_bytes());
+    }
     labels
 }
 

@@ -29,6 +29,9 @@ pub use params::BreakpointArgs;
 /// minute at full size.
 const DIVISORS: [u32; 3] = [16, 8, 1];
 
+/// The origin's figures, with ours in their columns.
+pub(crate) const ORIGIN: &str = include_str!("origin.txt");
+
 pub(crate) fn run(bench: &mut Bench, args: &BreakpointArgs) {
     let &BreakpointArgs { repeat, breakpoints, parallelism, threads, cpus } = args;
     // First: a child of a process with a large population would take long to fork.
@@ -86,7 +89,6 @@ pub(crate) fn run(bench: &mut Bench, args: &BreakpointArgs) {
         bench.param(name, size);
     }
     compare(bench);
-    bench.show(include_str!("origin.txt"));
 }
 
 /// Adds `thread/NAME` and its columns, as the origin printed them.

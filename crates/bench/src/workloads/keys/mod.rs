@@ -26,6 +26,9 @@ use compile::Compile;
 use sites::SITES;
 use ways::BUSY;
 
+/// The origin's figures, with ours in their columns.
+pub(crate) const ORIGIN: &str = include_str!("origin.txt");
+
 pub(crate) fn run(bench: &mut Bench) {
     static_keys::global_init();
     let filter = filter::install();
@@ -57,7 +60,6 @@ pub(crate) fn run(bench: &mut Bench) {
     scale::compare(bench);
     bench.explain(include_str!("notes.txt"));
     bench.notes.extend(load);
-    bench.show(include_str!("origin.txt"));
 }
 
 /// The rows that the origin measured, under the load that it had; returns a note about the load.

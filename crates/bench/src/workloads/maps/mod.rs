@@ -19,6 +19,9 @@ mod tree;
 use crate::bench::Bench;
 pub(crate) use traces::Recorded;
 
+/// The origin's figures, with ours in their columns.
+pub(crate) const ORIGIN: &str = include_str!("origin.txt");
+
 /// Runs the workload; or replays one trace, of which the origin says nothing.
 pub(crate) fn run(bench: &mut Bench, trace: Option<&Recorded>) {
     bench.say("reading traces");
@@ -38,7 +41,6 @@ pub(crate) fn run(bench: &mut Bench, trace: Option<&Recorded>) {
     lookup::compare(bench);
     contended::compare(bench);
     resolve::compare(bench);
-    bench.show(include_str!("origin.txt"));
     bench.explain(include_str!("traces.txt"));
     bench.explain(include_str!("notes.txt"));
 }

@@ -23,6 +23,9 @@ use crate::runner::Plan;
 use drive::{Call, TURNS, in_turns, pound};
 use origin::{CALLS, THREADS, gain};
 
+/// The origin's figures, with ours in their columns.
+pub(crate) const ORIGIN: &str = include_str!("origin.txt");
+
 pub(crate) fn run(bench: &mut Bench) {
     for threads in THREADS {
         for call in Call::ALL {
@@ -64,7 +67,6 @@ pub(crate) fn run(bench: &mut Bench) {
     bench.param("scaled_to_calls", CALLS);
     compare(bench);
     goals(bench);
-    bench.show(include_str!("origin.txt"));
     let [asking, stale] = [Call::ClockGettime, Call::GroupStale].map(|call| calls(bench, call, 2));
     bench.notes.push(format!(
         "calls: the origin's programs make {CALLS}. group-stale makes {stale}, clock_gettime, times and process \
@@ -162,7 +164,7 @@ mod tests {
         });
         let names = |of: &Bench| of.rows.iter().map(|row| row.name.clone()).collect::<Vec<_>>();
         assert_eq!(names(&quick), names(&full));
-        assert!(full.wrong.is_empty() && full.tables.len() == quick.tables.len());
+        assert!(full.wrong.is_empty());
         for call in Call::ALL {
             assert!(THREADS.iter().all(|n| names(&full).contains(&format!("pound/{}/{n}", call.name()))));
         }

@@ -11,6 +11,7 @@
 //! waits a second from when it was asked for. So a stopped service costs a second once, keeps its
 //! counts, and is there again as soon as it goes on.
 
+use std::cell::Cell;
 use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -25,8 +26,9 @@ use tokio::sync::watch;
 use super::report_of;
 use crate::client::{Client, waits};
 use crate::exit::{Exit, Failure, Outcome, Report};
+use crate::output::{FAIR, say};
 use crate::sample::events::Wish;
-use crate::target::{Finder, Found, Process, Target};
+use crate::target::{Finder, Found, Process, Target, describe};
 
 /// How long the thread waits for an answer: a service may be stopped for long.
 const PATIENCE: Duration = Duration::from_secs(600);
@@ -97,7 +99,8 @@ impl Seat {
             // The first look is taken unasked.
             wanted: Mutex::new(Some(Instant::now())),
         });
-        let talk = Talk { seat: Arc::downgrade(&seat), found, events, waits, wished };
+        let told = Cell::new(false);
+        let talk = Talk { seat: Arc::downgrade(&seat), found, events, waits, wished, told };
         thread::Builder::new().name("serve-seat".into()).stack_size(STACK).spawn(move || talk.run())?;
         Ok(seat)
     }
@@ -213,6 +216,8 @@ struct Talk {
     events: Wish,
     waits: bool,
     wished: Receiver<()>,
+    /// Whether it was told that the service does not know an event.
+    told: Cell<bool>,
 }
 
 impl Talk {
@@ -259,6 +264,13 @@ impl Talk {
         counted.or_else(|failure| match failure {
             // It does not know one of them.
             Failure::Said(report) if report.exit == Exit::Usage => {
+                if !self.told.replace(true) {
+                    let who = describe(&self.found.process);
+                    say(format_args!(
+                        "{FAIR}warning:{FAIR:#} {who} counts CPU time alone: {}",
+                        report.message
+                    ));
+                }
                 Wish::default().ask(&mut client, &hello).map(drop)
             }
             failure => Err(failure),

@@ -17,6 +17,13 @@ pub struct Untraced;
 pub struct Traceparent;
 
 /// A way to find the trace of a request's caller.
+///
+/// ```
+/// use dormouse::tower::GroupLayer;
+///
+/// let layer = GroupLayer::new(|_: &http::Request<()>| "all".into()).with_trace_context();
+/// # let _ = layer;
+/// ```
 pub trait Caller<R> {
     /// The trace, if the request tells it.
     fn context(&self, request: &R) -> Option<TraceContext>;

@@ -56,6 +56,17 @@ pub const DEFAULT_BOUND: usize = 64;
 
 /// Charges each request to the group that a function names, with the body of its response; see the
 /// [module](self).
+///
+/// ```
+/// use axum::{Router, extract::{MatchedPath, Request}, routing::get};
+/// use dormouse::tower::GroupLayer;
+///
+/// let groups = GroupLayer::new(|request: &Request| {
+///     request.extensions().get().map_or("unmatched", MatchedPath::as_str).to_owned().into()
+/// });
+/// let app: Router = Router::new().route("/menu", get(async || "tea")).route_layer(groups);
+/// # let _ = app;
+/// ```
 #[derive(Clone)]
 pub struct GroupLayer<N, C = Untraced> {
     name: N,

@@ -25,6 +25,13 @@ static TURNS: Turns = Turns::new();
 
 /// Answers a request for a path and, behind a question mark, a query; see the [module](super).
 ///
+/// ```
+/// # async fn handler(path_and_query: &str) {
+/// let answer = dormouse::profile::web::respond(path_and_query).await;
+/// println!("{} with {} bytes", answer.status, answer.body.len());
+/// # }
+/// ```
+///
 /// # Cost
 ///
 /// Starts a thread, which ends with the answer.
@@ -41,6 +48,11 @@ pub fn respond(path_and_query: &str) -> Responding {
 }
 
 /// [`respond`] on the calling thread, which sleeps until the profile is taken.
+///
+/// ```
+/// let answer = dormouse::profile::web::respond_blocking("/debug/pprof/no-such-profile");
+/// assert_eq!(answer.status, 404);
+/// ```
 pub fn respond_blocking(path_and_query: &str) -> WebAnswer {
     let (taking, _turn) = match begin(path_and_query) {
         Ok(begun) => begun,

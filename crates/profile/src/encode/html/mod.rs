@@ -15,7 +15,17 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use crate::{Profile, Symbols};
 
 const PAGE: &str = include_str!("flame.html");
-const STYLE: &str = include_str!("flame.css");
+const STYLE: &str = concat!(
+    ":root {\n",
+    include_str!("light.css"),
+    "}\n:root[data-theme=\"dark\"] {\n",
+    include_str!("dark.css"),
+    "}\n",
+    include_str!("flame.css"),
+);
+/// The colours and letters of the page by day and by night, as declarations of CSS: for other pages
+/// that shall look like it.
+pub const FLAME_COLOURS: [&str; 2] = [include_str!("light.css"), include_str!("dark.css")];
 /// The scripts of the flame graph itself, for pages that have one among other things: numbers,
 /// names and colours, the model of the data, and the picture on a canvas. Each uses those before
 /// it.

@@ -1,0 +1,95 @@
+//! An agent that nobody asks anything costs no wake-up, before its first client and after its last.
+//!
+//! The window is 2 s; `DORMOUSE_IDLE_SECONDS` gives it another length.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use dormouse_testkit::{HANG, in_child};
+
+/// How often each thread but the calling one has begun to run: by id and name.
+fn switches() -> BTreeMap<(i32, String), u64> {
+    let own = rustix::thread::gettid().as_raw_nonzero().get();
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+    let others = tasks.filter_map(|task| {
+        let id = task.file_name().to_str()?.parse().ok().filter(|&id| id != own)?;
+        // A thread may end meanwhile.
+        let status = std::fs::read_to_string(task.path().join("status")).ok()?;
+        let lines = status.lines().filter(|line| line.contains("voluntary_ctxt_switches:"));
+        let count = lines.filter_map(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok()).sum();
+        let name = status.lines().next()?.split_whitespace().nth(1)?.to_owned();
+        Some(((id, name), count))
+    });
+    others.collect()
+}
+
+/// Waits until no thread has run for a quarter of a second: what was begun is done then.
+fn await_rest() -> BTreeMap<(i32, String), u64> {
+    let start = Instant::now();
+    loop {
+        let before = switches();
+        std::thread::sleep(Duration::from_millis(250));
+        let after = switches();
+        if before == after {
+            return after;
+        }
+        assert!(start.elapsed() < HANG, "{after:?}");
+    }
+}
+
+/// Asserts that no thread but this one runs within the window.
+fn assert_rests() {
+    let seconds = std::env::var("DORMOUSE_IDLE_SECONDS").ok().and_then(|text| text.parse().ok());
+    let before = await_rest();
+    assert!(before.keys().any(|(_, name)| name == "dormouse"), "the agent's thread: {before:?}");
+    std::thread::sleep(Duration::from_secs(seconds.unwrap_or(2)));
+    // A thread that has ended was none of those that wait for clients, and had nothing to do.
+    for (thread, count) in switches() {
+        assert_eq!(before.get(&thread), Some(&count), "{thread:?} has run");
+    }
+}
+
+/// A client that has this done, and goes when its first answer is here.
+fn visit(socket: &Path, request: &str) {
+    let mut stream = BufReader::new(UnixStream::connect(socket).unwrap());
+    stream.get_ref().set_read_timeout(Some(HANG)).unwrap();
+    let hello = r#"{"v":1,"id":1,"op":"hello","client":"a test"}"#;
+    write!(stream.get_mut(), "{hello}\n{request}\n").unwrap();
+    for id in 1..=2 {
+        let mut answer = String::new();
+        stream.read_line(&mut answer).unwrap();
+        assert!(answer.contains(&format!("\"id\":{id},\"ok\"")), "{request}: {answer}");
+    }
+}
+
+#[test]
+fn an_idle_agent_wakes_nobody() {
+    in_child(|| {
+        let place = tempfile::tempdir().unwrap();
+        // SAFETY: the child has one thread.
+        #[expect(unsafe_code, reason = "only so an agent is told where its socket goes")]
+        unsafe {
+            std::env::set_var("DORMOUSE_RUNTIME_DIR", place.path());
+        }
+        let agent = dormouse::init().unwrap();
+        let group = dormouse::Group::new("work");
+        group.scope(|| dormouse::probe!("work.done", count = 1));
+        assert_rests();
+        for request in [
+            r#"{"v":1,"id":2,"op":"on","glob":"work.*","for_ms":200}"#,
+            r#"{"v":1,"id":2,"op":"stat"}"#,
+            r#"{"v":1,"id":2,"op":"count","events":["task-clock"]}"#,
+            r#"{"v":1,"id":2,"op":"trace","glob":"work.*"}"#,
+            r#"{"v":1,"id":2,"op":"waits"}"#,
+            r#"{"v":1,"id":2,"op":"tasks"}"#,
+            r#"{"v":1,"id":2,"op":"long-polls","threshold_us":10000}"#,
+            r#"{"v":1,"id":2,"op":"profile","kind":"cpu"}"#,
+        ] {
+            visit(agent.path(), request);
+        }
+        assert_rests();
+    });
+}
