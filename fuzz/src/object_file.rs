@@ -51,8 +51,11 @@ pub fn check(bytes: &[u8]) {
     let good = &*GOOD;
     let mut object = good.bytes.clone();
     for change in bytes.chunks_exact(4) {
-        let place = u32::from_le_bytes([change[0], change[1], change[2], 0]) as usize % object.len();
-        object[place] = change[3];
+        // Each second change is in the end of the file, which has the debug information.
+        let room = if change[2] % 2 == 0 { object.len() } else { object.len().min(4096) };
+        let place = u32::from_le_bytes([change[0], change[1], change[2], 0]) as usize % room;
+        let start = object.len() - room;
+        object[start + place] = change[3];
     }
     let is_good = object == good.bytes;
     let (space, path) = mapped(&good.folder, &object);

@@ -190,5 +190,5 @@ fn texts_of_networks_are_read_or_refused() {
 #[test]
 fn symbols_of_any_object_have_answers() {
     // A word of the header, and places all over the file.
-    drive(object_file::check, &[b"", b"\x28\0\0\xff", b"\0\x10\0\x80\0\x20\0\x01\0\x30\0\xff"]);
+    drive(object_file::check, &[b"\0", b"\x28\0\0\xff", b"\0\x10\0\x80\0\x20\0\x01\0\x30\0\xff"]);
 }

@@ -2,6 +2,8 @@
 
 use std::os::unix::fs::MetadataExt as _;
 
+use dormouse_testkit::eventually;
+
 use super::asking::Serving;
 use crate::support::{Service, run};
 
@@ -17,11 +19,15 @@ fn reading_verbs_answer_as_the_command_does() {
         ("triggers", &["triggers", "{}"]),
         ("maps?addr=0x1", &["maps", "{}", "0x1"]),
     ] {
-        let answer = serving.get(&format!("/api/processes/{pid}/{path}"));
-        let target = service.target();
-        let args = args.iter().map(|&arg| if arg == "{}" { target.as_str() } else { arg });
-        let told = run(["--json"].into_iter().chain(args));
-        assert_eq!((answer.status, answer.json()), (200, told.json()), "{path}");
+        // Threads begin, and have their names, between the two.
+        eventually(|| {
+            let answer = serving.get(&format!("/api/processes/{pid}/{path}"));
+            let target = service.target();
+            let args = args.iter().map(|&arg| if arg == "{}" { target.as_str() } else { arg });
+            let told = run(["--json"].into_iter().chain(args));
+            assert_eq!(answer.status, 200, "{path}: {answer:?}");
+            answer.json() == told.json()
+        });
     }
     for (path, field) in [
         ("stat?for=20ms&waits=1", "groups"),

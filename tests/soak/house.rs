@@ -23,10 +23,10 @@ use tempfile::TempDir;
 use crate::chance::Chance;
 use crate::support::{RUNTIME_VARIABLES, signal_to};
 
-/// Requests a second.
-pub(crate) const RATE: &str = "300";
+/// Requests a second: so few that a debug build keeps up beside the visitors.
+pub(crate) const RATE: &str = "40";
 
-/// What can happen inside.
+/// The things that can happen inside.
 const HAPPENINGS: [&str; 5] = ["object", "call", "fork", "groups", "threads"];
 
 /// Groups that come up again and again: a name is for good.
@@ -181,7 +181,7 @@ struct Program {
     args: dormouse_teaparty::Args,
 }
 
-/// What happens inside; see [`House`].
+/// The things that happen inside; see [`House`].
 #[derive(Debug, Default)]
 struct Inside {
     object: Option<*mut c_void>,
@@ -229,7 +229,9 @@ impl Inside {
         let threads: Vec<_> = (0..8_u32)
             .map(|n| group.spawn_thread(move || dormouse::probe!("soak.thread", n)).expect("a thread"))
             .collect();
-        threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
+        for thread in threads {
+            thread.join().expect("no panic");
+        }
     }
 
     fn fork() {

@@ -82,7 +82,7 @@ impl Residue {
         last
     }
 
-    /// What there is more than before.
+    /// The things of which there are more than before.
     pub(crate) fn beyond(&self, before: &Residue, requests: u64) -> Vec<String> {
         let more = self.counts.iter().filter_map(|(name, &now)| {
             let then = before.counts.get(name).copied().unwrap_or_default();

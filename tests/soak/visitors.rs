@@ -16,7 +16,7 @@ use crate::support::{HANG, command, signal_to};
 /// The most that are there at a time.
 const CROWD: usize = 5;
 
-/// What they do; `{}` is the house.
+/// Their commands; `{}` is the house.
 const VISITS: [&str; 31] = [
     "on {} * --for 200ms",
     "on {} menu.*,soak.* --for 1s",

@@ -5,9 +5,9 @@
 //!
 //! 1. The process ends with the run: the kernel kills it when the thread that started it ends.
 //! 2. It ends after a time that it is given, at the latest.
-//! 3. Nothing of it outlives it. What it starts inherits a mark in its environment, and all that
-//!    has the mark is killed: it would be in the way of the next workload, and may hold the output
-//!    open.
+//! 3. Nothing of it outlives it. Its own children inherit a mark in their environment, and all
+//!    that has the mark is killed: it would be in the way of the next workload, and may hold the
+//!    output open.
 //!
 //! # Safety
 //!
@@ -107,7 +107,7 @@ fn read(mut pipe: impl Read + Send + 'static) -> Receiver<Vec<u8>> {
     let (send, receive) = channel();
     std::thread::spawn(move || {
         let mut bytes = Vec::new();
-        // What came before an error may be a report; without one, the reason is said.
+        // The bytes before an error may be a report; without one, the reason is said.
         let _ = pipe.read_to_end(&mut bytes);
         // Nobody may be there to hear it.
         let _ = send.send(bytes);
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_is_not_there_is_a_reason() {
+    fn a_missing_program_is_a_reason() {
         let ended = run(Command::new("/nowhere/dormouse"), LONG, || {});
         assert!(ended.failure.unwrap().starts_with("cannot run it: "));
     }

@@ -20,7 +20,8 @@ pub enum Better {
 }
 
 impl Better {
-    /// The direction that the unit gives. A share in percent may be either, and so may a number of things.
+    /// The direction that the unit gives. A share in percent may be either, and so may a number of
+    /// things.
     fn of_unit(unit: &str) -> Option<Self> {
         match unit {
             "ns" | "us" | "ms" | "s" | "us/s" | "cycles" | "TSC cycles" | "bytes" | "KiB" | "IPIs"

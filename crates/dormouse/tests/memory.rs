@@ -15,8 +15,7 @@ use dormouse_testkit::HANG;
 /// The variable that makes this process the host.
 const HOST: &str = "DORMOUSE_TEST_HOST";
 
-/// The memory that a host may have more with an idle agent: pages of its own, and those of files,
-/// which are the agent's code.
+/// How much of a host's memory an idle agent may have.
 const IDLE_KIB: u64 = 2048;
 
 static_key! {
@@ -82,7 +81,7 @@ mod host {
             let mut word = || words.next().unwrap();
             match word() {
                 "init" => println!("{}", dormouse::init().unwrap().path().display()),
-                "rss" => println!("{}", status("VmRSS")),
+                "rss" => println!("{}", status("RssAnon")),
                 "idle" => {
                     await_idle();
                     println!("idle");
@@ -168,7 +167,7 @@ fn an_idle_agent_takes_little(host: &mut Host) {
     host.ask("idle");
     let idle = rss(host).saturating_sub(before);
     println!("    an idle agent: {idle} KiB");
-    assert!(idle <= IDLE_KIB, "{idle} KiB of resident memory are the agent's");
+    assert!(idle <= IDLE_KIB, "{idle} KiB of anonymous memory are the agent's");
 }
 
 fn starve(host: &mut Host, resource: &str, headroom: u64) {

@@ -226,7 +226,7 @@ fn many() -> Vec<GroupRow> {
         unit_ns: 1_000_000_000,
         zero_threshold_ns: 59,
         zero_count: 3,
-        positive: (-60..-20).map(|at| (at, 1_000 + (at * at) as u64)).collect(),
+        buckets: (-60..-20).map(|at| (at, 1_000 + (at * at) as u64)).collect(),
         sum_ns: Some(123_456_789_012),
         ..HistogramRow::default()
     };

@@ -44,8 +44,8 @@ impl ExponentialHistogram {
     }
 
     /// Its values in classic buckets, which end at 2 to these powers, in their order, and at
-    /// infinity. Counts are exact if the scale is not negative, and the zero threshold is not beyond
-    /// the first end.
+    /// infinity. Counts are exact if the scale is not negative, and the zero threshold is not
+    /// beyond the first end.
     pub(crate) fn classic(&self, powers: &[i32]) -> impl Iterator<Item = ClassicBucket<'_>> {
         let (mut rest, mut count, mut above) =
             (self.positive.iter().peekable(), self.zero_count, f64::NEG_INFINITY);

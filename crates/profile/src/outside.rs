@@ -88,6 +88,7 @@ pub struct OutsideProfiling {
 /// A thread of the process.
 #[derive(Debug)]
 struct Sampled {
+    name: String,
     /// Its place in the aggregate.
     index: u32,
     /// Its CPU time when it was found, and at the last pass that saw it.
@@ -164,14 +165,9 @@ impl OutsideProfiling {
         }
         let (groups, mut threads, stacks, mut samples) = self.aggregate.parts();
         let mut known = 0;
-        for (&tid, thread) in &self.threads {
+        for thread in self.threads.values() {
             known += self.scale(thread, &mut samples);
-            // One that was seen at its very beginning had no name of its own yet.
-            if thread.is_alive
-                && let Some(name) = name_of(self.pid, tid)
-            {
-                threads[thread.index as usize].name = name;
-            }
+            threads[thread.index as usize].name.clone_from(&thread.name);
         }
         let total = self.cpu[1].zip(self.cpu[0]).map_or(0, |(now, then)| now.saturating_sub(then));
         if total > known {
@@ -247,7 +243,11 @@ impl OutsideProfiling {
             let Some(used) = thread_cpu(self.pid, tid) else { continue };
             // A number that came back with less time is another thread's.
             match self.threads.get_mut(&tid) {
-                Some(known) if known.is_alive && used >= known.used => known.used = used,
+                Some(known) if known.is_alive && used >= known.used => {
+                    known.used = used;
+                    // One that was seen at its very beginning had no name of its own yet.
+                    known.name = name_of(self.pid, tid).unwrap_or_else(|| std::mem::take(&mut known.name));
+                }
                 _ => self.arm(tid, used, if first { used } else { 0 }),
             }
         }
@@ -279,9 +279,9 @@ impl OutsideProfiling {
         });
         self.coverage.armed += u64::from(!events.is_empty());
         let name = name_of(self.pid, tid).unwrap_or_default();
-        let index = self.aggregate.add_thread(Thread { tid, name });
+        let index = self.aggregate.add_thread(Thread { tid, name: name.clone() });
         // One whose number came back keeps its row; its predecessor's is told apart by the index.
-        self.threads.insert(tid, Sampled { index, base, used, events, is_alive: true });
+        self.threads.insert(tid, Sampled { index, name, base, used, events, is_alive: true });
     }
 
     fn drain(&mut self) {

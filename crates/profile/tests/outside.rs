@@ -70,7 +70,10 @@ fn threads_have_their_time_and_stacks() {
         assert!(stacks().all(|row| profile.stack(row.stack).next().is_some_and(is_code)));
         // A thread that has ended keeps its time.
         profiling.pass();
-        assert!(HOGS.iter().all(|hog| time_of(&profiling.read(), hog) >= WORK));
+        let profile = profiling.read();
+        let kept = HOGS.map(|hog| time_of(&profile, hog));
+        // Samples are made to add up to what the process used, so a thread's may give a little.
+        assert!(kept.iter().all(|&kept| kept >= WORK * 9 / 10), "{kept:?} {:?}", profile.threads);
     });
 }
 

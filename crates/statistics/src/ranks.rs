@@ -119,7 +119,8 @@ mod tests {
 
     #[test]
     fn separated_samples_agree_with_the_published_table() {
-        // Mann and Whitney 1947, table I: of n = m values, the chance of U = 0 is one in the ways to
+        // Mann and Whitney 1947, table I: of n = m values, the chance of U = 0 is one in the ways
+        // to
         // choose; both tails are twice that.
         for (n, p) in [(3_u32, 0.1), (4, 2.0 / 70.0), (5, 2.0 / 252.0), (8, 2.0 / 12_870.0)] {
             let a: Vec<f64> = (0..n).map(f64::from).collect();

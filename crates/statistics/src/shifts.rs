@@ -147,7 +147,8 @@ mod tests {
     const TERM: [f64; 10] = [0.80, 0.83, 1.89, 1.04, 1.45, 1.38, 1.91, 1.64, 0.73, 1.46];
     const EARLY: [f64; 5] = [1.15, 0.88, 0.90, 0.74, 1.21];
 
-    /// Hamilton's depression factor after a tranquillizer, less that before it: Hollander and Wolfe,
+    /// Hamilton's depression factor after a tranquillizer, less that before it: Hollander and
+    /// Wolfe,
     /// table 3.1 and example 3.1.
     const AFTER_LESS_BEFORE: [f64; 9] =
         [-0.952, 0.147, -1.022, -0.430, -0.620, -0.590, -0.490, 0.080, -0.010];

@@ -9,8 +9,8 @@
 //! 2. The change is the shift of Hodges and Lehmann between the values of the sides, in percent of
 //!    the first side's median, with its interval.
 //! 3. Mann and Whitney's test says whether there is a change at all. There are many rows, so its p
-//!    is corrected for all of them, after Benjamini and Hochberg. Rows without any difference in any
-//!    value are no tests.
+//!    is corrected for all of them, after Benjamini and Hochberg. Rows whose values are all equal
+//!    are no tests.
 //! 4. A row got worse or better if the corrected p is at most [`RISK`], the interval leaves out
 //!    zero, and the change is past the threshold.
 

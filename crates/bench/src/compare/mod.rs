@@ -19,6 +19,7 @@ use serde::Serialize;
 pub use judge::{Cell, Change, Compared, ComparedRow, Family, Finding};
 
 use crate::machine::Machine;
+use crate::report::WRONG;
 use side::Side;
 
 /// Runs side by side.
@@ -71,7 +72,12 @@ impl Comparison {
         ensure!(paths.len() > 1, "name two files or directories of reports at least");
         let sides: Vec<Side> = paths.iter().map(|path| Side::read(path)).collect::<Result<_, _>>()?;
         let mut notes = fit::check(&sides, across_machines)?;
-        notes.extend(said(&sides, "INJECTED"));
+        for side in &sides {
+            let mut injected: Vec<String> = side.notes("INJECTED").map(|(_, note)| note.clone()).collect();
+            injected.sort();
+            injected.dedup();
+            notes.extend(injected.iter().map(|note| format!("{}: {note}", side.name)));
+        }
         Ok(Self::between(&sides, threshold_percent, notes))
     }
 
@@ -81,7 +87,8 @@ impl Comparison {
         let count = |finding| changes().filter(|change| change.finding == finding).count();
         let rows = workloads.iter().map(|it| it.rows.len()).sum();
         let undecided = workloads.iter().map(|it| it.undecided(rows)).sum();
-        let wrong = said(sides.get(1..).unwrap_or_default(), WRONG);
+        let wrong = sides.iter().skip(1).flat_map(|side| side.notes(WRONG));
+        let wrong = wrong.map(|(place, note)| format!("{place}: {note}")).collect();
         let side = |side: &Side| {
             let machine = side.reports.first()?.report.machine.clone();
             Some(ComparedSide { path: side.name.clone(), reports: side.reports.len(), machine })
@@ -127,17 +134,4 @@ impl Comparison {
         let complaints: Vec<String> = complaints.into_iter().flatten().collect();
         (!complaints.is_empty()).then(|| complaints.join(", "))
     }
-}
-
-/// How the bench notes a wrong answer.
-const WRONG: &str = "WRONG ANSWER";
-
-/// The notes of reports that begin so, with their places.
-fn said(sides: &[Side], start: &str) -> Vec<String> {
-    let all = sides.iter().flat_map(|side| &side.reports);
-    let notes = all.flat_map(|found| found.report.notes.iter().map(move |note| (&found.place, note)));
-    notes
-        .filter(|(_, note)| note.starts_with(start))
-        .map(|(place, note)| format!("{place}: {note}"))
-        .collect()
 }

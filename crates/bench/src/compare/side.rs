@@ -51,6 +51,13 @@ impl Side {
         let name = path.display().to_string().replace(char::is_control, "?");
         Ok(Self { name, reports })
     }
+
+    /// The notes that begin so, with the places of their reports.
+    pub(super) fn notes<'s>(&'s self, start: &'s str) -> impl Iterator<Item = (&'s str, &'s String)> {
+        let all =
+            self.reports.iter().flat_map(|found| found.report.notes.iter().map(|note| (&*found.place, note)));
+        all.filter(move |(_, note)| note.starts_with(start))
+    }
 }
 
 /// The file itself, or the files of a directory by name.

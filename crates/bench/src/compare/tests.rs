@@ -80,7 +80,7 @@ fn a_finding_needs_threshold_and_proof() {
     assert_eq!(finding(&calm(), &wild), Finding::Nothing);
     assert_eq!(finding(&calm(), &ns(about(120.0).take(2).collect())), Finding::Few);
     assert_eq!(finding(&ns(vec![100.0]), &ns(vec![200.0])), Finding::Few);
-    // What never varies needs no test to be the same.
+    // Values that never vary need no test to be the same.
     assert_eq!(finding(&ns(vec![3.0; 2]), &ns(vec![3.0; 2])), Finding::Nothing);
 }
 

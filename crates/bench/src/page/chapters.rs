@@ -1,4 +1,4 @@
-//! What stands on the page, from top to bottom.
+//! The chapters of the page, from top to bottom.
 
 use std::collections::BTreeMap;
 

@@ -106,7 +106,7 @@ pub(super) fn dots(html: &mut Html, id: &str, dots: &Dots, rows: &[Row]) {
         dots.lines.iter().map(|[_, texts @ ..]| texts.map(|text| Figure::of(text, rows))).collect();
     // An origin's figures alone are no picture of this machine.
     let is_ours = |text: &&str| !is_given(text) && Figure::of(text, rows).is_some();
-    if !dots.lines.iter().any(|line| line[1..].iter().any(|text| is_ours(&text))) {
+    if !dots.lines.iter().any(|line| line[1..].iter().any(&is_ours)) {
         return;
     }
     let Some(axis) = Axis::of(dots.scale, figures.iter().flatten().flatten()) else { return };

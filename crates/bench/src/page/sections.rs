@@ -24,7 +24,7 @@ pub(super) fn names(section: &Section) -> Vec<String> {
     let points = section.dots.iter().flat_map(|dots| dots.lines).flat_map(|line| &line[1..]);
     let points = points.filter_map(|text| scale::name_of(text)).map(str::to_owned);
     let curves = section.curves.iter().flat_map(|curves| {
-        let measured = curves.each.iter().filter_map(|curve| curve.row());
+        let measured = curves.each.iter().filter_map(Curve::row);
         measured.flat_map(|name| curves.at.iter().map(move |at| name.replace('#', &at.to_string())))
     });
     points.chain(curves).collect()
@@ -453,7 +453,8 @@ pub(super) const SECTIONS: [Section; 15] = [
     },
 ];
 
-/// What a machine may have, and the row that cannot be measured without it: name, workload, row.
+/// Abilities that a machine may have, and the row that is not measured without it: name, workload,
+/// row.
 pub(super) const NEEDS: [[&str; 3]; 12] = [
     ["Hardware counters (cycles)", "switch", "kernel/2hw/2"],
     ["Software counters of the kernel", "switch", "kernel/8/2"],

@@ -2,9 +2,9 @@
 //!
 //! # Invariants
 //!
-//! What is not part of this program (names, reasons, notes, the machine) goes in by
-//! [`Html::text`] alone, which leaves nothing that ends a text or an attribute, and shows letters
-//! that are not seen, or that turn the order of others, as their numbers.
+//! Text from elsewhere (names, reasons, notes, the machine) goes in by [`Html::text`] alone, which
+//! leaves nothing that ends a text or an attribute, and shows letters that are not seen, or that
+//! turn the order of others, as their numbers.
 
 use std::fmt::{Display, Write as _};
 

@@ -16,8 +16,8 @@ use crate::wire::{
 };
 
 dormouse_keys::static_key! {
-    /// On while a client experiments: it switches keys, and two at once would disturb each other. The
-    /// client whose `on` changes this key has the process for itself.
+    /// On while a client experiments: it switches keys, and two at once would disturb each other.
+    /// The client whose `on` changes this key has the process for itself.
     static EXPERIMENT: "dormouse.experiment" = false;
 }
 
@@ -52,6 +52,9 @@ const SNAPSHOTS: u32 = 3;
 
 /// A snapshot that takes no longer is good enough: as good as the clock that groups are charged by.
 const QUICK_NS: u64 = dormouse_clock::EPOCH_NS;
+
+/// Each group takes less than this.
+const GROUP_NS: u64 = 2_000;
 
 /// A snapshot that takes longer does so because of the number of threads.
 const SLOW_NS: u64 = 10 * QUICK_NS;
@@ -97,8 +100,9 @@ pub(crate) fn has_memory_for_threads() -> bool {
 pub(crate) fn stat(counting: Option<&ClientEvents>, waits: Option<Telling>) -> Stat {
     history::begin();
     let (mut best, mut times, mut listed) = snapshot(counting, waits.is_some());
+    let quick_ns = QUICK_NS + best.groups.len() as u64 * GROUP_NS;
     for _ in 1..SNAPSHOTS {
-        if best.took_ns <= QUICK_NS || best.took_ns > SLOW_NS {
+        if best.took_ns <= quick_ns || best.took_ns > SLOW_NS {
             break;
         }
         let (again, times_again, listed_again) = snapshot(counting, waits.is_some());

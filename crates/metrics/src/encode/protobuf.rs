@@ -166,8 +166,8 @@ fn value(metric: &mut Message, kind: MetricKind, point: &MetricPoint, created: &
     });
 }
 
-/// A native histogram (valid: an exposition has no other), and in it a classic one, if the family has bounds for it: a scraper that
-/// does not know the native one takes that.
+/// A native histogram (valid: an exposition has no other), and in it a classic one, if the family
+/// has bounds for it: a scraper that does not know the native one takes that.
 fn histogram_of(message: &mut Message, of: &ExponentialHistogram, powers: &[i32], created: &Message) {
     message.always(histogram::COUNT, of.count());
     message.fixed(histogram::SUM, of.sum.unwrap_or_default().to_bits());

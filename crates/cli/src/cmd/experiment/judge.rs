@@ -2,9 +2,9 @@
 //! together.
 //!
 //! Each look has a part of the error that is allowed in all (a *spending function* of Lan and
-//! `DeMets`: `t²` of it is spent when the part `t` of the time is over), divided among the rows of the
-//! look. So many groups, early looks and an end at will add no error. The interval of a row is what
-//! the intervals of all its looks have in common.
+//! `DeMets`: `t²` of it is spent when the part `t` of the time is over), divided among the rows of
+//! the look. So many groups, early looks and an end at will add no error. The interval of a row is
+//! what the intervals of all its looks have in common.
 //!
 //! # References
 //!
@@ -58,7 +58,7 @@ pub(super) struct Judge {
     error: f64,
     looks: usize,
     spent: f64,
-    /// What the intervals of each row have in common so far.
+    /// The part that the intervals of each row have in common so far.
     common: BTreeMap<(Whose, Statistic), [f64; 2]>,
     pub(super) findings: Vec<Finding>,
 }
@@ -113,15 +113,16 @@ impl Judge {
             Some([_, high]) if high < 0.0 => Verdict::Less,
             Some(_) => Verdict::Nothing,
         };
-        // Half of an interval is so many standard errors, and an effect must be some more away from zero.
+        // Half of an interval is so many standard errors, and an effect must be some more away from
+        // zero.
         let errors = -normal_quantile(error / 2.0);
         let further = 1.0 + normal_quantile(POWER) / errors;
         let visible = seen.map(|[low, high]| (high - low) / 2.0 * further);
         Finding { contrast, verdict, change: estimate, interval, visible }
     }
 
-    /// Whether an effect is known to within half of it, and every other row that has enough requests
-    /// as well.
+    /// Whether an effect is known to within half of it, and every other row that has enough
+    /// requests as well.
     fn is_clear(&self) -> bool {
         let shown = |finding: &&Finding| matches!(finding.verdict, Verdict::More | Verdict::Less);
         let largest = self.findings.iter().filter(shown).filter_map(|finding| finding.change);

@@ -12,7 +12,7 @@ use crate::sample::events::Wish;
 const OWN_THREADS: [&str; 5] =
     ["dormouse", "dormouse-door", "dormouse-look", "dormouse-timer", "dormouse-budget"];
 
-/// What is measured of each request.
+/// The quantity that is measured of each request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Metric {
     /// CPU time.
@@ -109,7 +109,7 @@ fn own_cpu_ns(stat: &Stat, main: u32) -> u64 {
     own.map(|thread| thread.cpu_ns).sum()
 }
 
-/// What a process did in one turn.
+/// The work of a process in one turn.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Turn {
     pub(super) elapsed_ns: u64,
@@ -121,7 +121,7 @@ pub(super) struct Turn {
     pub(super) groups: HashMap<u32, Use>,
 }
 
-/// What requests of one group used.
+/// The use of one group's requests.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Use {
     pub(super) requests: u64,

@@ -1,5 +1,5 @@
-//! `dormouse experiment`: how much CPU time, latency or occurrences of an event the code behind a key
-//! costs each request, found by switching the key on the live service.
+//! `dormouse experiment`: how much CPU time, latency or occurrences of an event the code behind a
+//! key costs each request, found by switching the key on the live service.
 //!
 //! [`switch`] takes the keys and switches them, [`plan`] draws when, [`metric`] reads what requests
 //! used, [`pairs`] makes differences of it, and [`judge`] says what they show. [`trial`] is the
@@ -35,9 +35,9 @@ use trial::{End, Trial};
 /// The keys are switched on and off at random times; what requests use is compared between the two
 /// states, by group. The keys go off with the command, however it ends. CHANGE is how much more a
 /// request uses with the keys on, and lies between AT LEAST and AT MOST; `~` is no change that
-/// shows, and in brackets stands how large one would have shown. It is the change of usual requests:
-/// a large cost that falls on few of them shows in OFF and ON alone. With several keys it is the
-/// cost of all together. One experiment runs on a process at a time.
+/// shows, and in brackets stands how large one would have shown. It is the change of usual
+/// requests: a large cost that falls on few of them shows in OFF and ON alone. With several keys it
+/// is the cost of all together. One experiment runs on a process at a time.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]

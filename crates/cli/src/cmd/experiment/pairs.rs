@@ -1,9 +1,9 @@
 //! Pairs of turns, and the differences in them that a test can use.
 //!
-//! A pair is one turn with the keys on and one with the keys off, in an order that was drawn. If the
-//! keys cost nothing, either order would have given the same two turns. So each difference is as
-//! likely as its opposite, whatever the service did meanwhile, and a test that needs no more than
-//! that is exact.
+//! A pair is one turn with the keys on and one with the keys off, in an order that was drawn. If
+//! the keys cost nothing, either order would have given the same two turns. So each difference is
+//! as likely as its opposite, whatever the service did meanwhile, and a test that needs no more
+//! than that is exact.
 //!
 //! # Invariants
 //!
@@ -45,7 +45,8 @@ pub(super) enum Whose {
     Group(u32),
 }
 
-/// A row: its differences between on and off, one for each block, each as a part of the mean of both.
+/// A row: its differences between on and off, one for each block, each as a part of the mean of
+/// both.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Contrast {
     pub(super) whose: Whose,
@@ -166,8 +167,8 @@ impl Blocks {
             requests: self.whole.each_ref().map(|part| part.used.requests),
             values: self.whole.each_ref().map(|part| by_request(&part.used)),
             differences: self.blocks.iter().map(|block| difference(values(block))).collect(),
-            // Little's law: requests last for as many turns as are there at any time for each that ends
-            // in a turn.
+            // Little's law: requests last for as many turns as are there at any time for each that
+            // ends in a turn.
             is_mixed: self.whole.iter().map(|part| part.used.alive).sum::<u64>()
                 > self.whole.iter().map(|part| part.used.requests).sum(),
         }

@@ -41,8 +41,8 @@ impl Simulated {
         (0..12).map(|_| self.uniform()).sum::<f64>() - 6.0
     }
 
-    /// One turn: the machine gets slower by a third in all, does something else as often as there are
-    /// turns, and now and then has a bad moment.
+    /// One turn: the machine gets slower by a third in all, does something else as often as there
+    /// are turns, and now and then has a bad moment.
     fn turn(&mut self, is_on: bool, length: Duration) -> Turn {
         let elapsed_ns = length.as_nanos() as u64;
         self.ns += elapsed_ns;
@@ -103,8 +103,8 @@ fn nulls_stay_quiet_over_all_looks() {
         }
     }
     assert!(alarms[0] <= 3, "{alarms:?}");
-    // Two hundred and three deviations at most. (Rows and looks are not independent: it is on the safe
-    // side.)
+    // Two hundred and three deviations at most. (Rows and looks are not independent: it is on the
+    // safe side.)
     assert!((20..=238).contains(&alarms[1]), "{alarms:?}");
 }
 
@@ -206,7 +206,7 @@ fn requests_longer_than_turns_are_marked() {
 }
 
 #[test]
-fn one_look_has_too_few_blocks_to_show_anything() {
+fn one_look_has_too_few_blocks() {
     let judge = judged(&pairs(16, 10, [100, 900]));
     assert!(judge.findings.iter().all(|finding| finding.verdict != Verdict::Nothing));
     let mut early = Judge::new(ERROR);
