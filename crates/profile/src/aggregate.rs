@@ -59,6 +59,13 @@ impl Aggregate {
         (self.threads.len() - 1) as u32
     }
 
+    /// Gives a thread another name, if it has a place of its own.
+    pub(crate) fn name_thread(&mut self, index: u32, thread: Thread) {
+        if let Some(known) = self.threads.get_mut(index as usize).filter(|known| known.tid == thread.tid) {
+            *known = thread;
+        }
+    }
+
     /// Adds a sample: the group's number, the thread's index, the frames with the innermost first.
     /// Gives the index of its row.
     pub(crate) fn add(

@@ -88,7 +88,6 @@ pub struct OutsideProfiling {
 /// A thread of the process.
 #[derive(Debug)]
 struct Sampled {
-    name: String,
     /// Its place in the aggregate.
     index: u32,
     /// Its CPU time when it was found, and at the last pass that saw it.
@@ -163,11 +162,16 @@ impl OutsideProfiling {
         if self.space.refresh().is_ok() {
             self.mappings = code(&self.space);
         }
+        for (&tid, thread) in self.threads.iter().filter(|(_, thread)| thread.is_alive) {
+            // One that was seen at its very beginning had no name of its own yet.
+            if let Some(name) = name_of(self.pid, tid) {
+                self.aggregate.name_thread(thread.index, Thread { tid, name });
+            }
+        }
         let (groups, mut threads, stacks, mut samples) = self.aggregate.parts();
         let mut known = 0;
         for thread in self.threads.values() {
             known += self.scale(thread, &mut samples);
-            threads[thread.index as usize].name.clone_from(&thread.name);
         }
         let total = self.cpu[1].zip(self.cpu[0]).map_or(0, |(now, then)| now.saturating_sub(then));
         if total > known {
@@ -243,11 +247,7 @@ impl OutsideProfiling {
             let Some(used) = thread_cpu(self.pid, tid) else { continue };
             // A number that came back with less time is another thread's.
             match self.threads.get_mut(&tid) {
-                Some(known) if known.is_alive && used >= known.used => {
-                    known.used = used;
-                    // One that was seen at its very beginning had no name of its own yet.
-                    known.name = name_of(self.pid, tid).unwrap_or_else(|| std::mem::take(&mut known.name));
-                }
+                Some(known) if known.is_alive && used >= known.used => known.used = used,
                 _ => self.arm(tid, used, if first { used } else { 0 }),
             }
         }
@@ -279,9 +279,9 @@ impl OutsideProfiling {
         });
         self.coverage.armed += u64::from(!events.is_empty());
         let name = name_of(self.pid, tid).unwrap_or_default();
-        let index = self.aggregate.add_thread(Thread { tid, name: name.clone() });
+        let index = self.aggregate.add_thread(Thread { tid, name });
         // One whose number came back keeps its row; its predecessor's is told apart by the index.
-        self.threads.insert(tid, Sampled { index, name, base, used, events, is_alive: true });
+        self.threads.insert(tid, Sampled { index, base, used, events, is_alive: true });
     }
 
     fn drain(&mut self) {
