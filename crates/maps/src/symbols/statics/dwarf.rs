@@ -38,7 +38,7 @@ const LONGEST_UNIT: u64 = 256 << 20;
 const MOST_KEPT: u64 = 512 << 20;
 const MOST_ABBREVIATIONS: u64 = 128 << 20;
 /// Attributes that are looked at, and bytes of abbreviations.
-const MOST_WORK: u64 = 1 << 28;
+const MOST_WORK: u64 = 1 << 26;
 /// Members of a type.
 const MOST_CHILDREN: usize = 1 << 16;
 /// How much of a table is searched at a time.
