@@ -24,9 +24,16 @@ fn proc(pid: u32, file: &str) -> PathBuf {
     format!("/proc/{pid}/{file}").into()
 }
 
-/// `socket:[123]` without the number.
-fn kind(name: &str) -> &str {
-    name.split_once(":[").map_or(name, |(kind, _)| kind)
+/// `socket:[123]` and `/proc/12/task/34/mem` without numbers: which thread was the first to need a
+/// file is by chance.
+fn kind(name: &str) -> String {
+    let name = name.split_once(":[").map_or(name, |(kind, _)| kind);
+    let is_number = |part: &&str| part.bytes().all(|digit| digit.is_ascii_digit());
+    if name.starts_with("/proc/") {
+        name.split('/').filter(|part| part.is_empty() || !is_number(part)).collect::<Vec<_>>().join("/")
+    } else {
+        name.to_owned()
+    }
 }
 
 impl Residue {
@@ -39,7 +46,7 @@ impl Residue {
             // Connections to its database open this when they first have to; a batch opens the list
             // of mappings when it first has to.
             if !target.contains("/teaparty.db") && !target.ends_with("/maps") {
-                count("descriptor", kind(&target));
+                count("descriptor", &kind(&target));
             }
         }
         for task in fs::read_dir(proc(pid, "task")).expect("threads").flatten() {
