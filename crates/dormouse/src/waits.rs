@@ -49,12 +49,12 @@ impl Group {
         read_group(self.id()).unwrap_or(none)
     }
 
-    /// Reads one of the last requests of each bucket of [`GroupWaits::requests`], in the order of
-    /// buckets: for exemplars. Groups past the 1,024th have none.
+    /// Reads one of the last requests for each power of two of [`GroupWaits::requests`], in the order
+    /// of buckets: one with a trace, or the longest. Groups past the 1,024th have none.
     ///
     /// # Cost
     ///
-    /// A look at 64 bytes for each bucket that has held any.
+    /// A look at 64 bytes for each, and for each longer one without a trace.
     pub fn read_exemplars(self) -> Vec<Exemplar> {
         exemplars(self.id())
     }

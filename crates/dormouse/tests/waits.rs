@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use dormouse::clock::EPOCH_NS;
 use dormouse::waits::{GroupWaits, Waiting, is_on};
 use dormouse::wire::{
-    Code, GroupRow, Op, PROTOCOL, Request, Response, Stat, WaitsBegun, WaitsRow, WaitsWish, WireError,
+    Code, GroupRow, Op, PROTOCOL, Request, Response, Stat, WaitsBegun, WaitsRow, WaitsWish, WireError, WireId,
 };
 use dormouse::{Event, Group, TraceContext};
 use dormouse_testkit::{Filter, HANG, eventually, in_child, spin_for, thread_cpu};
@@ -285,8 +285,8 @@ fn who_asks_is_told_exemplars() {
         let [it] = &requests.exemplars[..] else { panic!("{requests:?}") };
         assert_eq!(requests.buckets, [(it.index, 1)], "of the same bucket");
         assert_eq!((it.task, it.duration_ns), (task, requests.max_ns));
-        assert_eq!(it.trace_id, Some("ab".repeat(16)));
-        assert_eq!(it.span_id, Some("cd".repeat(8)));
+        assert_eq!(it.trace_id, Some(WireId([0xab; 16])));
+        assert_eq!(it.span_id, Some(WireId([0xcd; 8])));
         assert_eq!(asks.row(group).unwrap().requests.exemplars, requests.exemplars, "also its time");
         assert_eq!(looks.row(group).unwrap().requests.exemplars, []);
     });

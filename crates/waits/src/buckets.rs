@@ -24,8 +24,11 @@ pub const ZERO_THRESHOLD_NS: u64 = 59;
 /// The index, as OpenTelemetry counts, of the first bucket after the zero bucket.
 pub const OFFSET: i32 = -24 * 4;
 
-/// The buckets, the zero bucket included: durations up to 68 minutes.
-pub const BUCKETS: usize = 1 + 36 * 4;
+/// The powers of two that have four buckets each: durations up to 68 minutes.
+pub const POWERS: usize = 36;
+
+/// The buckets, the zero bucket included.
+pub const BUCKETS: usize = 1 + POWERS * 4;
 
 /// The bounds between 2^29 and 2^30 nanoseconds, in 2^-34 nanoseconds: a second times 2^(-3/4),
 /// 2^(-2/4), 2^(-1/4), and a second. Those of other powers of two have the same digits.
@@ -45,6 +48,11 @@ pub(crate) fn place(ns: u64) -> usize {
     // Upper bounds belong to their buckets. Those that were rounded down lie between two durations.
     let steps: usize = STEPS.iter().map(|&step| usize::from(mantissa > step)).sum();
     (power * 4 + steps - SKIPPED).min(BUCKETS - 1)
+}
+
+/// The places of the buckets up to a power of two.
+pub(crate) fn of_power(power: usize) -> std::ops::Range<usize> {
+    1 + power * 4..5 + power * 4
 }
 
 /// The upper bound of a bucket, in nanoseconds.

@@ -143,12 +143,18 @@ impl Entries {
         }
     }
 
-    /// The buckets whose entries were written.
-    fn used(&self) -> impl Iterator<Item = usize> {
-        self.used.iter().enumerate().flat_map(|(at, word)| {
-            let word = word.load(Ordering::Relaxed);
-            (0..64).filter(move |bit| word >> bit & 1 != 0).map(move |bit| at * 64 + bit)
-        })
+    /// Of the buckets of a power of two, the longest request with a trace, or the longest.
+    fn read(&self, power: usize) -> Option<Exemplar> {
+        let is_used = |at: &usize| self.used[at / 64].load(Ordering::Relaxed) >> (at % 64) & 1 != 0;
+        let mut longest = None;
+        for bucket in buckets::of_power(power).rev().filter(is_used) {
+            let read = self.by_bucket[bucket].read(bucket);
+            if read.is_some_and(|it| it.trace.is_some()) {
+                return read;
+            }
+            longest = longest.or(read);
+        }
+        longest
     }
 }
 
@@ -203,15 +209,18 @@ impl Entry {
     }
 }
 
-/// The requests that stand for the buckets of a group, in the order of buckets. Groups whose
-/// numbers are past the table's have none.
+/// The requests that stand for a group's, in the order of buckets: one for each power of two, of the
+/// buckets within. One with a trace is of more use, then the longest. Groups whose numbers are past
+/// the table's have none.
+///
+/// More of them nobody takes: a thousand groups have a thousand times as much text.
 ///
 /// # Cost
 ///
-/// A look at 64 bytes for each bucket that has held any. Nobody is stopped.
+/// A look at 64 bytes for each, and for each longer one without a trace. Nobody is stopped.
 pub fn exemplars(group: u32) -> Vec<Exemplar> {
     let Some(entries) = ROWS.get(group as usize).and_then(entries) else { return Vec::new() };
-    entries.used().filter_map(|bucket| entries.by_bucket[bucket].read(bucket)).collect()
+    (0..buckets::POWERS).filter_map(|power| entries.read(power)).collect()
 }
 
 /// In a forked child: another thread of the parent may have been about to write.
@@ -279,6 +288,22 @@ mod tests {
         }
         assert_eq!(exemplars(502).iter().map(|it| it.task).collect::<Vec<_>>(), [1, 3, 5]);
         assert_eq!((exemplars(503), exemplars(u32::MAX)), (vec![], vec![]));
+    }
+
+    #[test]
+    fn each_power_of_two_has_one() {
+        let of = |bucket: usize, task, trace| {
+            let seconds = buckets::upper_bound_ns(bucket) / 1e9;
+            ended(Ended { lasted: (point().hz * seconds * 0.95) as u64, ..request(505, task, trace) });
+        };
+        // The buckets 41 to 44 end with a power of two.
+        for (bucket, task) in [(40, 1), (41, 2), (43, 3), (44, 4), (45, 5)] {
+            of(bucket, task, None);
+        }
+        let seen = || exemplars(505).iter().map(|it| (it.bucket, it.task)).collect::<Vec<_>>();
+        assert_eq!(seen(), [(40, 1), (44, 4), (45, 5)], "the longest of each");
+        of(42, 6, traced(6));
+        assert_eq!(seen(), [(40, 1), (42, 6), (45, 5)], "one with a trace is of more use");
     }
 
     #[test]

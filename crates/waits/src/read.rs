@@ -60,7 +60,9 @@ impl GroupWaits {
 ///
 /// A look at each thread's rows, and at each living task; 10 KB for each group. Nobody is stopped.
 pub fn read() -> Vec<GroupWaits> {
-    read_each().collect()
+    let mut all = Vec::new();
+    read_each(|of| all.push(of.clone()));
+    all
 }
 
 /// [`read`], for a caller that needs one group at a time: the sums of all groups are read now, the
@@ -69,7 +71,7 @@ pub fn read() -> Vec<GroupWaits> {
 /// # Cost
 ///
 /// That of [`read`], but 10 KB in all.
-pub fn read_each() -> impl Iterator<Item = GroupWaits> {
+pub fn read_each(mut tell: impl FnMut(&GroupWaits)) {
     let run = run();
     let shelves: Vec<_> = rows::shelves().map(|(_, shelf)| shelf).collect();
     let groups: Vec<_> = (0..GROUPS).filter_map(|row| Some((row, read_sums(row, &shelves, run)?))).collect();
@@ -77,10 +79,13 @@ pub fn read_each() -> impl Iterator<Item = GroupWaits> {
     for (row, lasting) in runnable(run, |_| true) {
         *ticks.entry(row).or_insert(0) += lasting;
     }
-    groups.into_iter().map(move |(row, sums)| {
+    // One for all: to move it costs more than to clear it.
+    let mut of = GroupWaits::default();
+    for (row, sums) in groups {
         let sums = told(row, split(sums, ticks.get(&row).copied().unwrap_or_default()));
-        read_counts(row, &shelves, sums)
-    })
+        read_counts(row, &shelves, sums, &mut of);
+        tell(&of);
+    }
 }
 
 /// Reads one group; `None` if it has no times. One whose number is past the table's has none of its
@@ -98,7 +103,9 @@ pub fn read_group(group: u32) -> Option<GroupWaits> {
     let shelves: Vec<_> = rows::shelves().map(|(_, shelf)| shelf).collect();
     let sums = read_sums(row, &shelves, run)?;
     let lasting = runnable(run, |other| other == row).map(|(_, lasting)| lasting).sum();
-    Some(read_counts(row, &shelves, told(row, split(sums, lasting))))
+    let mut of = GroupWaits::default();
+    read_counts(row, &shelves, told(row, split(sums, lasting)), &mut of);
+    Some(of)
 }
 
 /// Time in polls, runnable, and in awaits, in nanoseconds. Waits that last are all with the awaits.
@@ -131,9 +138,14 @@ fn split([poll_ns, runnable_ns, await_ns]: [u64; 3], runnable: u64) -> [u64; 3] 
     [poll_ns, runnable_ns + ns, await_ns - ns]
 }
 
-/// A group with these sums, and with its histograms.
-fn read_counts(number: usize, shelves: &[&Shelf], [poll_ns, runnable_ns, await_ns]: [u64; 3]) -> GroupWaits {
-    let mut of = GroupWaits { group: number as u32, poll_ns, runnable_ns, await_ns, ..GroupWaits::default() };
+/// Makes `of` a group with these sums, and with its histograms.
+fn read_counts(
+    number: usize,
+    shelves: &[&Shelf],
+    [poll_ns, runnable_ns, await_ns]: [u64; 3],
+    of: &mut GroupWaits,
+) {
+    *of = GroupWaits { group: number as u32, poll_ns, runnable_ns, await_ns, ..GroupWaits::default() };
     for (_, counts) in shelves.iter().filter_map(|shelf| shelf.peek(number)) {
         let Some(counts) = counts else { continue };
         counts.add_to(Time::Poll, &mut of.polls);
@@ -141,7 +153,6 @@ fn read_counts(number: usize, shelves: &[&Shelf], [poll_ns, runnable_ns, await_n
         counts.add_to(Time::Await, &mut of.awaits);
         counts.add_to(Time::Request, &mut of.requests);
     }
-    of
 }
 
 /// The tasks that are runnable, by the numbers of their rows, and for how long they have been so;

@@ -54,7 +54,7 @@ impl Row {
             row.set("slowest_ns", requests.max_ns);
             row.set("slowest_task", requests.max_task);
             if let Some(trace) = slowest_trace(requests) {
-                row.set("slowest_trace_id", trace);
+                row.set("slowest_trace_id", trace.to_string());
             }
         }
         Row { counts: recent.counts.clone(), ..row }

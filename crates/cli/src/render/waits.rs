@@ -1,7 +1,7 @@
 //! Where the tasks of a group spend their time, as figures.
 
 use dormouse::waits::Histogram;
-use dormouse::wire::{ExemplarRow, HistogramRow, WaitsRow};
+use dormouse::wire::{ExemplarRow, HistogramRow, WaitsRow, WireId};
 use serde::Serialize;
 
 /// The figures of some time.
@@ -44,7 +44,7 @@ struct Durations {
     max_task: Option<u64>,
     /// Its trace, likewise.
     #[serde(skip_serializing_if = "Option::is_none")]
-    max_trace_id: Option<String>,
+    max_trace_id: Option<WireId<16>>,
     /// Of requests, one of the last of each bucket.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     exemplars: Vec<ExemplarRow>,
@@ -109,9 +109,9 @@ impl Durations {
 }
 
 /// The trace of the longest request.
-pub(crate) fn slowest_trace(row: &HistogramRow) -> Option<String> {
+pub(crate) fn slowest_trace(row: &HistogramRow) -> Option<WireId<16>> {
     let is_its = |it: &&ExemplarRow| Some(it.task) == row.max_task;
-    row.exemplars.iter().rev().find(is_its).and_then(|it| it.trace_id.clone())
+    row.exemplars.iter().rev().find(is_its).and_then(|it| it.trace_id)
 }
 
 #[cfg(test)]

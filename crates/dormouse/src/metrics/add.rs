@@ -6,7 +6,6 @@ use dormouse_metrics::{
     ExponentialHistogram, ExposedProcess, Exposition, LabelSet, MetricExemplar, MetricFamily, MetricValue,
     ProcessPart,
 };
-use dormouse_sys::digits::id;
 use dormouse_waits::Histogram;
 use dormouse_waits::buckets::UNIT_NS;
 
@@ -155,11 +154,10 @@ fn zero_threshold(row: &HistogramRow) -> f64 {
 }
 
 fn exemplar(row: &ExemplarRow) -> MetricExemplar {
-    let trace = row.trace_id.as_deref().zip(row.span_id.as_deref());
     MetricExemplar {
         value: row.duration_ns as f64 / 1e9,
         task: row.task,
-        trace: trace.and_then(|(trace, span)| Some((id(trace.as_bytes())?, id(span.as_bytes())?))),
+        trace: row.trace_id.zip(row.span_id).map(|(trace, span)| (trace.0, span.0)),
         unix_ns: Some(row.unix_ns),
     }
 }

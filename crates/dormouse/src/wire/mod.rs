@@ -31,6 +31,7 @@
 
 mod file;
 mod groups;
+mod id;
 mod keys;
 mod long_polls;
 mod message;
@@ -49,6 +50,7 @@ pub use file::{
     FileWriter, MAX_FILE_ANSWER, is_file,
 };
 pub use groups::{Clock, CountAnswer, CountRow, CountedCpu, EventInfo, Events, GroupRow, Stat, ThreadStat};
+pub use id::WireId;
 pub use keys::{BatchStat, Changed, HeldBy, HeldKeys, KeyHolder, KeyInfo, Keys, LeaseHolder};
 pub use long_polls::{LongPollRow, LongPollsBegun, LongPollsPart, LongPollsWish};
 pub use message::{Code, Op, Request, Response, WireError};

@@ -4,6 +4,8 @@ use dormouse_waits::buckets::{BUCKETS, OFFSET, SCALE, UNIT_NS, ZERO_THRESHOLD_NS
 use dormouse_waits::{Exemplar, GroupWaits, Histogram, TraceContext};
 use serde::{Deserialize, Serialize};
 
+use super::id::WireId;
+
 /// The arguments of `waits`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WaitsWish {
@@ -104,12 +106,12 @@ pub struct ExemplarRow {
     pub duration_ns: u64,
     /// When it ended, in nanoseconds since 1970: of one request always the same number.
     pub unix_ns: u64,
-    /// The trace to which it belongs, as 32 digits, if that is known, and is sampled.
+    /// The trace to which it belongs, if that is known, and is sampled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub trace_id: Option<String>,
-    /// The span of the request, or of its caller, as 16 digits.
+    pub trace_id: Option<WireId<16>>,
+    /// The span of the request, or of its caller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub span_id: Option<String>,
+    pub span_id: Option<WireId<8>>,
 }
 
 impl From<&GroupWaits> for WaitsRow {
@@ -129,9 +131,13 @@ impl From<&GroupWaits> for WaitsRow {
 
 impl From<&Histogram> for HistogramRow {
     fn from(of: &Histogram) -> Self {
+        // Counted first: most are empty, and a scrape of many groups is to allocate each once.
         let filled = |of: &[u64]| {
-            let buckets = (OFFSET..).zip(of).filter(|(_, n)| **n > 0);
-            buckets.map(|(index, &n)| (index, n)).collect()
+            let count = of.iter().filter(|&&n| n > 0).count();
+            let mut buckets = Vec::with_capacity(count);
+            let filled = (OFFSET..).zip(of).filter(|&(_, &n)| n > 0).take(count);
+            buckets.extend(filled.map(|(index, &n)| (index, n)));
+            buckets
         };
         let [zero_count, buckets @ ..] = &of.buckets;
         Self {
@@ -156,8 +162,8 @@ impl From<&Exemplar> for ExemplarRow {
             task: of.task,
             duration_ns: of.duration_ns,
             unix_ns: of.unix_ns,
-            trace_id: of.trace.map(TraceContext::trace_digits),
-            span_id: of.trace.and_then(TraceContext::span_digits),
+            trace_id: of.trace.map(|trace| WireId(trace.trace_id())),
+            span_id: of.trace.and_then(TraceContext::span_id).map(WireId),
         }
     }
 }

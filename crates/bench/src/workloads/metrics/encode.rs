@@ -8,7 +8,7 @@ use std::hint::black_box;
 
 use dormouse::Event;
 use dormouse::metrics::{Exposition, Metrics, MetricsFormat, MetricsSpec, Origin, add};
-use dormouse::wire::{ExemplarRow, GroupRow, HistogramRow, Stat, WaitsRow};
+use dormouse::wire::{ExemplarRow, GroupRow, HistogramRow, Stat, WaitsRow, WireId};
 
 use super::served::{ROUTE, have_requests};
 use crate::bench::Bench;
@@ -147,7 +147,7 @@ fn exemplar(power: i32) -> ExemplarRow {
         task: 123_457,
         duration_ns: (1.3e9 * f64::from(power).exp2()) as u64,
         unix_ns: 1_700_000_000_123_456_789,
-        trace_id: Some("4bf92f3577b34da6a3ce929d0e0e4736".to_owned()),
-        span_id: Some("00f067aa0ba902b7".to_owned()),
+        trace_id: Some(WireId([0x4b; 16])),
+        span_id: Some(WireId([0xf0; 8])),
     }
 }

@@ -201,7 +201,7 @@ fn events_of_groups_alone_are_named() {
 
 /// The samples of [`pair`] with times, of which those before began long ago.
 fn pair_with_waits() -> (Sample, Sample) {
-    use dormouse::wire::{ExemplarRow, HistogramRow, WaitsRow};
+    use dormouse::wire::{ExemplarRow, HistogramRow, WaitsRow, WireId};
     let (mut before, mut after) = pair();
     let requests = |buckets, max_ns, task| HistogramRow {
         scale: 2,
@@ -213,7 +213,7 @@ fn pair_with_waits() -> (Sample, Sample) {
         max_task: Some(task),
         exemplars: vec![ExemplarRow {
             task,
-            trace_id: Some(format!("trace {task}")),
+            trace_id: Some(WireId([task as u8; 16])),
             ..ExemplarRow::default()
         }],
         ..HistogramRow::default()
@@ -248,7 +248,8 @@ fn times_are_of_the_interval_alone() {
     assert!((bound(-31)..=bound(-30)).contains(&p50) && (p50..=bound(-30)).contains(&p99), "{latency}");
     assert_eq!((&latency["count"], &latency["max_task"]), (&100.into(), &9.into()));
     assert_eq!((&menu["slowest_ns"], &menu["slowest_task"]), (&40_000_000.into(), &9.into()));
-    assert_eq!((&menu["slowest_trace_id"], &latency["max_trace_id"]), (&"trace 9".into(), &"trace 9".into()));
+    let trace = "09".repeat(16).into();
+    assert_eq!((&menu["slowest_trace_id"], &latency["max_trace_id"]), (&trace, &trace));
     assert_eq!(latency["exemplars"].as_array().map(Vec::len), Some(1), "those of the interval");
     let idle = groups.iter().find(|group| group["name"] == "idle").unwrap();
     assert!(idle.get("waits").is_none(), "they were not told");
