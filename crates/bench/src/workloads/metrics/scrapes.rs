@@ -6,10 +6,11 @@ use std::time::{Duration, Instant};
 
 use dormouse::clock::process_cpu_ns_of;
 
-use super::served::{ROUTE, Server, Services, command, own_threads_ns};
+use super::served::{ROUTE, Server, Services, own_threads_ns};
 use crate::bench::Bench;
 use crate::row::{Better, Spec};
 use crate::runner::Failure;
+use crate::workloads::command;
 
 /// Prometheus's headers, and those of one that takes native histograms.
 const PROMETHEUS: &str = "accept: application/openmetrics-text;version=1.0.0\r\naccept-encoding: gzip\r\n";

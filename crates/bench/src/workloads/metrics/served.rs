@@ -4,7 +4,7 @@
 use std::fs;
 use std::io::{BufRead as _, BufReader, PipeWriter, Read as _, Write as _, pipe};
 use std::net::{SocketAddr, TcpStream};
-use std::process::{Child as Process, Command, Stdio};
+use std::process::{Child as Process, Stdio};
 use std::time::{Duration, Instant};
 
 use dormouse::Group;
@@ -12,6 +12,7 @@ use tempfile::TempDir;
 
 use crate::apart::Child;
 use crate::runner::Failure;
+use crate::workloads::command;
 
 /// The longest wait for an answer.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -147,15 +148,6 @@ impl Drop for Server {
 fn address(line: &str) -> Option<SocketAddr> {
     let rest = &line[line.find("http://")? + "http://".len()..];
     rest.split('/').next()?.parse().ok()
-}
-
-/// This program, if it is the command.
-pub(super) fn command() -> Result<Command, Failure> {
-    let program = std::env::current_exe()?;
-    if program.file_name().is_none_or(|name| name != "dormouse") {
-        return Err(Failure::from("this program has no `serve`: run `dormouse bench metrics`"));
-    }
-    Ok(Command::new(program))
 }
 
 /// CPU time of the threads of a process that are dormouse's, in nanoseconds.

@@ -151,9 +151,10 @@ fn ours(bursts: u64, unwind: bool) -> Result<Sampled, Failure> {
 }
 
 /// Builds the program of the peer that goes by tables. Two versions of `pprof` define one symbol,
-/// so no program can have both.
+/// so no program can have both. With the command's package the libraries have the features that
+/// they have in it, and are built already.
 fn by_tables() -> Result<PathBuf, String> {
-    program_of("dormouse-bench", &["--bin", "dormouse-bench-by-tables"])
+    program_of("dormouse-bench", &["--package", "dormouse-cli", "--bin", "dormouse-bench-by-tables"])
 }
 
 /// A sample of the peer that goes by tables, from its own program.

@@ -16,6 +16,7 @@ mod server;
 
 use std::fs;
 use std::path::PathBuf;
+use std::process::Command;
 use std::time::Duration;
 
 use tempfile::TempDir;
@@ -136,7 +137,8 @@ fn rows(bench: &mut Bench, binaries: [PathBuf; 2], halves: &Halves, directory: T
     let mut round = 0;
     bench.sample(specs, move || {
         let start = |side: usize| {
-            halves.on_first(|| Server::start(&binaries[side], SIDES[side] == "with", directory.path()))
+            let program = Command::new(&binaries[side]);
+            halves.on_first(|| Server::start(program, SIDES[side] == "with", directory.path()))
         };
         let mut servers = [start(0)??, start(1)??];
         let load =

@@ -9,7 +9,6 @@ use std::time::Duration;
 use dormouse::clock::process_cpu_ns_of;
 use tempfile::TempDir;
 
-use super::build;
 use super::load::{Clients, Load, MIX};
 use super::server::Server;
 use super::{clients, slice};
@@ -17,6 +16,7 @@ use crate::affinity::Halves;
 use crate::bench::Bench;
 use crate::row::{Better, Spec};
 use crate::runner::Failure;
+use crate::workloads::command;
 
 /// Samples a second; 0: nobody profiles.
 const RATES: [u32; 3] = [0, 19, 99];
@@ -25,7 +25,6 @@ const TURN: [usize; 6] = [0, 1, 2, 2, 1, 0];
 
 /// Adds `teaparty-profiled/…`.
 pub(crate) fn rows(bench: &mut Bench) {
-    bench.say("building the tea house");
     let halves = Halves::of_this_thread();
     let each = RATES.map(|hz| {
         let spec = |kind: &str, unit| Spec::new(format!("teaparty-{kind}/{hz}"), unit).with("hz", hz);
@@ -38,11 +37,13 @@ pub(crate) fn rows(bench: &mut Bench) {
     let specs = each.concat();
     let made = TempDir::with_prefix("dormouse-bench-")
         .map_err(|error| format!("cannot create a directory for the service: {error}"))
-        .and_then(|directory| Ok((build::program_of("dormouse-teaparty", &[])?, directory)));
-    let Some((binary, directory)) = bench.need(specs.clone(), made) else { return };
+        .and_then(|directory| Ok((command()?, directory)));
+    let Some((_, directory)) = bench.need(specs.clone(), made) else { return };
     let (slice, count) = (slice(bench) * 2, clients(&halves));
     bench.sample(specs, move || {
-        let server = halves.on_first(|| Server::start(&binary, true, directory.path()))??;
+        let mut tea = command()?;
+        tea.arg("teaparty");
+        let server = halves.on_first(|| Server::start(tea, true, directory.path()))??;
         let mut clients = Clients::connect(server.addr, count)?;
         let mut run = |span: Duration| Ok::<Load, Failure>(halves.on_second(|| clients.run(&MIX, span))??);
         run(slice)?;

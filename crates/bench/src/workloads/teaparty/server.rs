@@ -30,8 +30,10 @@ pub(super) struct Server {
 
 impl Server {
     /// Starts a service and waits until it listens; connects to its agent if it has one.
-    pub(super) fn start(binary: &Path, has_agent: bool, runtime_dir: &Path) -> anyhow::Result<Self> {
-        let mut child = Command::new(binary)
+    pub(super) fn start(mut program: Command, has_agent: bool, runtime_dir: &Path) -> anyhow::Result<Self> {
+        let name = program.get_program().to_owned();
+        let name = Path::new(&name).display();
+        let mut child = program
             // The end of its standard input ends it, should we die before we can.
             .args(["--json", "--exit-with-parent"])
             .env("XDG_RUNTIME_DIR", runtime_dir)
@@ -40,15 +42,14 @@ impl Server {
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
-            .with_context(|| format!("cannot start {}", binary.display()))?;
+            .with_context(|| format!("cannot start {name}"))?;
         let mut line = String::new();
         if let Some(stdout) = child.stdout.take() {
             // Dropped after the line: the summary at the service's end is not read.
             BufReader::new(stdout).read_line(&mut line)?;
         }
         let mut server = Self { child, addr: ([127, 0, 0, 1], 0).into(), agent: None };
-        server.addr =
-            listening(&line).with_context(|| format!("{} did not say where it listens", binary.display()))?;
+        server.addr = listening(&line).with_context(|| format!("{name} did not say where it listens"))?;
         if has_agent {
             server.agent = Some(greet(runtime_dir, server.pid())?);
         }
@@ -199,7 +200,7 @@ mod tests {
     #[test]
     fn a_missing_program_is_named() {
         let missing = Path::new("/nowhere/teaparty");
-        let error = Server::start(missing, false, Path::new("/tmp")).unwrap_err();
+        let error = Server::start(Command::new(missing), false, Path::new("/tmp")).unwrap_err();
         assert!(format!("{error:#}").contains("/nowhere/teaparty"), "{error:#}");
     }
 }
