@@ -3,8 +3,9 @@
 //!
 //! Each look has a part of the error that is allowed in all (a *spending function* of Lan and
 //! `DeMets`: `t²` of it is spent when the part `t` of the time is over), divided among the rows of
-//! the look. So many groups, early looks and an end at will add no error. The interval of a row is
-//! what the intervals of all its looks have in common.
+//! the look: half of it is for what groups have in common, where a small effect of all of them shows
+//! first. So many groups, early looks and an end at will add no error. The interval of a row is what
+//! the intervals of all its looks have in common.
 //!
 //! # References
 //!
@@ -18,7 +19,7 @@ use dormouse_statistics::{normal_quantile, shift_of_pairs};
 use super::pairs::{Contrast, Statistic, Whose};
 
 /// The probability that any row of an experiment shows what is not there.
-pub(super) const ERROR: f64 = 0.001;
+pub(super) const ERROR: f64 = 0.002;
 
 /// The parts of the time after which there is a look.
 const LOOKS: [f64; 5] = [0.125, 0.25, 0.5, 0.75, 1.0];
@@ -80,8 +81,19 @@ impl Judge {
         let spends = if is_last { self.error } else { self.error * t.min(1.0).powi(2) };
         let error = spends - std::mem::replace(&mut self.spent, spends);
         let contrasts = contrasts();
-        let each = error / contrasts.iter().filter(|contrast| contrast.is_enough()).count().max(1) as f64;
-        self.findings = contrasts.into_iter().map(|contrast| self.judge(contrast, each)).collect();
+        let count = |is_common| {
+            let is_meant = |row: &&Contrast| row.is_enough() && (row.whose == Whose::Common) == is_common;
+            contrasts.iter().filter(is_meant).count()
+        };
+        let (common, others) = (count(true), count(false));
+        let share = |row: &Contrast| match (row.whose, common) {
+            (_, 0) => error / others.max(1) as f64,
+            (Whose::Common, _) => error / 2.0,
+            _ => error / 2.0 / others.max(1) as f64,
+        };
+        let shares: Vec<f64> = contrasts.iter().map(share).collect();
+        self.findings =
+            contrasts.into_iter().zip(shares).map(|(row, share)| self.judge(row, share)).collect();
         self.is_clear()
     }
 

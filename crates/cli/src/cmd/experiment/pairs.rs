@@ -41,7 +41,10 @@ pub(super) enum Statistic {
 /// The requests that a row is of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum Whose {
+    /// All of the process, by what they use together.
     All,
+    /// Those of all groups, by the part of its usual amount that each uses more.
+    Common,
     Group(u32),
 }
 
@@ -53,8 +56,8 @@ pub(super) struct Contrast {
     pub(super) statistic: Statistic,
     /// Requests with the keys off, and on.
     pub(super) requests: [u64; 2],
-    /// The figure with the keys off, and on, over all turns.
-    pub(super) values: [f64; 2],
+    /// The figure with the keys off, and on, over all turns; what groups have in common has none.
+    pub(super) values: Option<[f64; 2]>,
     pub(super) differences: Vec<f64>,
     /// Whether requests last longer than turns, so that both states are mixed in them.
     pub(super) is_mixed: bool,
@@ -66,7 +69,8 @@ impl Contrast {
         self.differences.len() >= FEWEST_BLOCKS
     }
 
-    /// Of all pairs so far: one of each group with requests, and one of the whole.
+    /// Of all pairs so far: one of each group with requests, one of the whole, and where there are
+    /// several groups, one of what they have in common.
     pub(super) fn of(pairs: &[Pair], has_p99: bool) -> Vec<Contrast> {
         let turns = || pairs.iter().flat_map(|pair| [&pair.off, &pair.on]);
         let groups: BTreeSet<u32> = turns().flat_map(|turn| turn.groups.keys()).copied().collect();
@@ -85,7 +89,11 @@ impl Contrast {
             }
             let contrast = mean.contrast(Whose::Group(id), Statistic::Mean);
             if contrast.is_enough() {
-                usual.insert(id, (off.used.amount + on.used.amount) / (off.usual + on.usual));
+                let each = (off.used.amount + on.used.amount) / (off.usual + on.usual);
+                usual.insert(
+                    id,
+                    Usual { each, weight: weight(each, turns().filter_map(|turn| turn.groups.get(&id))) },
+                );
             }
             contrasts.push(contrast);
             if has_p99 {
@@ -93,19 +101,64 @@ impl Contrast {
                 contrasts.extend(Some(p99).filter(Contrast::is_enough));
             }
         }
+        let known = |turn: &Turn| {
+            let known = turn.groups.iter().filter_map(|(id, used)| Some((used, usual.get(id)?)));
+            known.map(|(used, usual)| (used.clone(), *usual)).collect::<Vec<_>>()
+        };
         let all = Blocks::of(pairs, LEAST, |turn| {
-            let known = || turn.groups.iter().filter_map(|(id, used)| Some((used.requests, usual.get(id)?)));
-            let requests = known().map(|(n, _)| n).sum();
+            let known = known(turn);
+            let requests = known.iter().map(|(used, _)| used.requests).sum();
             // An expensive request more is no change of the code: requests are weighed.
-            let usual = known().map(|(n, each)| n as f64 * each).sum();
+            let usual = known.iter().map(|(used, usual)| used.requests as f64 * usual.each).sum();
             Part { used: Use::of(requests, turn.whole as u64), usual }
         });
         if !usual.is_empty() {
             contrasts.push(all.contrast(Whose::All, Statistic::Mean));
         }
+        if usual.values().filter(|usual| usual.weight > 0.0).count() > 1 {
+            let common = Blocks::of(pairs, LEAST, |turn| {
+                let mut part = Part::default();
+                for (used, Usual { each, weight }) in known(turn) {
+                    if weight > 0.0 {
+                        part.used.requests += used.requests;
+                        part.used.alive += used.alive;
+                        part.used.amount += weight * used.amount / each;
+                        part.usual += weight * used.requests as f64;
+                    }
+                }
+                part
+            });
+            let contrast = common.contrast(Whose::Common, Statistic::Mean);
+            contrasts.push(Contrast { values: None, ..contrast });
+        }
         contrasts.sort_by_key(|contrast| (contrast.whose, contrast.statistic));
         contrasts
     }
+}
+
+/// A request of a group, whatever the state.
+#[derive(Debug, Clone, Copy)]
+struct Usual {
+    /// The amount that it uses.
+    each: f64,
+    weight: f64,
+}
+
+/// The weight of a group's requests where groups are put together: one by the variance of a
+/// request's amount, as a part of the mean. It follows from all turns, whatever their states. Half
+/// of the turns may be anything.
+fn weight<'a>(each: f64, turns: impl Iterator<Item = &'a Use>) -> f64 {
+    let mut squares: Vec<f64> = turns
+        .filter(|used| used.requests > 0)
+        .map(|used| (used.amount / used.requests as f64 / each - 1.0).powi(2) * used.requests as f64)
+        .collect();
+    let middle = squares.len() / 2;
+    if squares.is_empty() {
+        return 0.0;
+    }
+    let variance = *squares.select_nth_unstable_by(middle, f64::total_cmp).1;
+    // Without any variance, or any amount, it says nothing of other groups.
+    if variance > 0.0 && variance.is_finite() { 1.0 / variance } else { 0.0 }
 }
 
 /// A part of a block: the use of its turns of one state, and the amount that its requests use
@@ -165,7 +218,7 @@ impl Blocks {
             whose,
             statistic,
             requests: self.whole.each_ref().map(|part| part.used.requests),
-            values: self.whole.each_ref().map(|part| by_request(&part.used)),
+            values: Some(self.whole.each_ref().map(|part| by_request(&part.used))),
             differences: self.blocks.iter().map(|block| difference(values(block))).collect(),
             // Little's law: requests last for as many turns as are there at any time for each that
             // ends in a turn.

@@ -9,8 +9,13 @@ use std::time::Duration;
 
 use rustix::rand::{GetRandomFlags, getrandom};
 
-/// Pairs of an experiment, about, if it is no longer than an hour.
-const PAIRS: u32 = 200;
+/// Pairs of an experiment, about, if its requests are short: what else the machine does differs less
+/// between two turns the shorter they are.
+const MOST_PAIRS: u32 = 600;
+/// Pairs if requests are long. (Of a very long experiment there are more.)
+const FEWEST_PAIRS: u32 = 200;
+/// Where it can, a turn is so many times as long as its requests.
+const REQUESTS: u32 = 8;
 /// The shortest mean length of a turn: looking takes a part of it.
 const SHORTEST: Duration = Duration::from_millis(20);
 /// The longest: a longer experiment has more pairs.
@@ -21,7 +26,7 @@ const SETTLING: u32 = 10;
 /// The pairs to come.
 #[derive(Debug)]
 pub(super) struct Plan {
-    /// Of a turn, on average.
+    /// The mean length of a turn.
     mean: Duration,
     state: u64,
 }
@@ -38,18 +43,20 @@ pub(super) struct Draw {
 }
 
 impl Plan {
-    /// For an experiment of that length.
-    pub(super) fn new(length: Duration) -> Plan {
+    /// For an experiment of that length, on requests of this length.
+    pub(super) fn new(length: Duration, request: Duration) -> Plan {
         let mut seed = [0; 8];
         // Without the kernel's numbers the clock's are random enough: nobody plays against us.
         if !matches!(getrandom(&mut seed, GetRandomFlags::NONBLOCK), Ok(8)) {
             seed = crate::sample::totals::mono_ns().to_ne_bytes();
         }
-        Plan::seeded(length, u64::from_ne_bytes(seed))
+        Plan::seeded(length, request, u64::from_ne_bytes(seed))
     }
 
-    pub(super) fn seeded(length: Duration, state: u64) -> Plan {
-        Plan { mean: (length / (2 * PAIRS)).clamp(SHORTEST, LONGEST), state }
+    pub(super) fn seeded(length: Duration, request: Duration, state: u64) -> Plan {
+        let [short, long] = [MOST_PAIRS, FEWEST_PAIRS].map(|pairs| length / (2 * pairs));
+        let mean = request.saturating_mul(REQUESTS).clamp(short, long);
+        Plan { mean: mean.clamp(SHORTEST, LONGEST), state }
     }
 
     /// The next pair: turns of half to one and a half of the mean.

@@ -39,15 +39,18 @@ pub(super) struct Document<'a> {
 
 #[derive(Debug, Serialize)]
 struct RowDocument<'a> {
-    /// Null for the process; where only groups count, for all of them.
+    /// `process`, where only groups count `groups`; `common`: what requests of all groups have in
+    /// common; `group`.
+    of: &'static str,
+    /// Null but for a group.
     group: Option<&'a str>,
     group_id: Option<u32>,
     statistic: &'static str,
     requests_off: u64,
     requests_on: u64,
-    /// By request.
-    off: f64,
-    on: f64,
+    /// By request; null for what groups have in common.
+    off: Option<f64>,
+    on: Option<f64>,
     /// Of `off`. Null where that is nothing, or too little was seen; likewise the others.
     change_percent: Option<f64>,
     low_percent: Option<f64>,
@@ -65,17 +68,23 @@ impl<'a> Document<'a> {
         let row = |finding: &'a Finding| {
             let contrast = &finding.contrast;
             let id = match contrast.whose {
-                Whose::All => None,
+                Whose::All | Whose::Common => None,
                 Whose::Group(id) => Some(id),
             };
             RowDocument {
+                of: match contrast.whose {
+                    Whose::All if trial.metric == Metric::Cpu => "process",
+                    Whose::All => "groups",
+                    Whose::Common => "common",
+                    Whose::Group(_) => "group",
+                },
                 group: id.map(|id| name(trial, id)),
                 group_id: id,
                 statistic: statistic(contrast.statistic),
                 requests_off: contrast.requests[0],
                 requests_on: contrast.requests[1],
-                off: contrast.values[0],
-                on: contrast.values[1],
+                off: contrast.values.map(|[off, _]| off),
+                on: contrast.values.map(|[_, on]| on),
                 change_percent: finding.change.and_then(finite_percent),
                 low_percent: finding.interval.and_then(|[low, _]| finite_percent(low)),
                 high_percent: finding.interval.and_then(|[_, high]| finite_percent(high)),
@@ -131,15 +140,18 @@ pub(super) fn text(trial: &Trial, end: &End) -> String {
         let group = match contrast.whose {
             Whose::All if trial.metric == Metric::Cpu => "(process)".to_owned(),
             Whose::All => "(all groups)".to_owned(),
+            Whose::Common => "(in common)".to_owned(),
             Whose::Group(id) => clean(name(trial, id)),
         };
-        let part = |part: Option<f64>| part.map_or_else(|| "?".to_owned(), percent);
+        // Both states are mixed in them: there is a change, but this is not its size.
+        let part =
+            |part: Option<f64>| part.filter(|_| !contrast.is_mixed).map_or_else(|| "?".to_owned(), percent);
         table.row([
             group,
             if has_p99 { statistic(contrast.statistic).to_owned() } else { String::new() },
             (contrast.requests[0] + contrast.requests[1]).to_string(),
-            figure(contrast.values[0], &trial.unit),
-            figure(contrast.values[1], &trial.unit),
+            contrast.values.map_or_else(String::new, |[off, _]| figure(off, &trial.unit)),
+            contrast.values.map_or_else(String::new, |[_, on]| figure(on, &trial.unit)),
             part(finding.change),
             part(finding.interval.map(|[low, _]| low)),
             part(finding.interval.map(|[_, high]| high)),
@@ -197,6 +209,7 @@ pub(super) fn so_far(trial: &Trial) -> String {
         Some(finding) => {
             let whose = match finding.contrast.whose {
                 Whose::All => "in all".to_owned(),
+                Whose::Common => "in common".to_owned(),
                 Whose::Group(id) => clean(name(trial, id)),
             };
             format!("{} {whose}", percent(finding.change.unwrap_or(0.0)))

@@ -10,6 +10,9 @@ use super::pairs::{Contrast, Pair, Whose};
 use super::plan::Plan;
 
 const LENGTH: Duration = Duration::from_secs(60);
+/// Requests of that length have long turns, and so few pairs that a test can make a thousand times as
+/// many.
+const LONG: Duration = Duration::from_secs(1);
 /// Of an experiment with a third of the pairs.
 const SHORT: Duration = Duration::from_millis(2_700);
 
@@ -64,7 +67,7 @@ impl Simulated {
     /// A whole experiment, as judges with these errors see it; the part of the time after which all
     /// found it clear.
     fn experiment<const N: usize>(mut self, seed: u64, errors: [f64; N]) -> ([Judge; N], f64) {
-        let (mut plan, mut pairs) = (Plan::seeded(self.length, seed), Vec::new());
+        let (mut plan, mut pairs) = (Plan::seeded(self.length, LONG, seed), Vec::new());
         let mut judges = errors.map(|error| (Judge::new(error), false));
         loop {
             let draw = plan.draw();
@@ -98,7 +101,7 @@ fn nulls_stay_quiet_over_all_looks() {
     for seed in 0..1000 {
         let service = Simulated { length: SHORT, ..Simulated::new(seed, 0.0) };
         for (alarms, judge) in alarms.iter_mut().zip(service.experiment(!seed, [ERROR, 0.2]).0) {
-            assert_eq!(judge.findings.len(), 3, "two groups and all");
+            assert_eq!(judge.findings.len(), 4, "two groups, all, and what they have in common");
             *alarms += usize::from(judge.findings.iter().any(shows));
         }
     }
@@ -118,6 +121,31 @@ fn small_effects_are_found_with_their_size() {
         assert!((low..high).contains(&0.03), "{low} .. {high}");
         assert_eq!(of_group(&judge, 2).verdict, Verdict::Nothing);
     }
+}
+
+/// Where no group shows it, all together do.
+#[test]
+fn a_common_effect_shows_first() {
+    let of = |effect: f64| {
+        let mut dice = Simulated::new(3, 0.0);
+        let mut turn = |effect: f64| {
+            let used = |id: u32| {
+                let each = 1e6 * (1.0 + effect) * (1.0 + 0.1 * dice.normal());
+                (id, Use::of(20, (each * 20.0) as u64))
+            };
+            Turn { groups: (1..=12).map(used).collect(), ..Turn::default() }
+        };
+        let pairs: Vec<_> = (0..200).map(|_| Pair { off: turn(0.0), on: turn(effect) }).collect();
+        judged(&pairs).findings
+    };
+    let whose = |finding: &Finding| finding.contrast.whose;
+    let shown = |findings: &[Finding]| findings.iter().filter(|it| shows(it)).map(whose).collect::<Vec<_>>();
+    let found = of(0.02);
+    assert_eq!(shown(&found), [Whose::Common]);
+    let common = found.iter().find(|it| whose(it) == Whose::Common).expect("a row");
+    let [low, high] = common.interval.expect("an interval");
+    assert!((low..high).contains(&0.02) && common.contrast.values.is_none(), "{common:?}");
+    assert_eq!(shown(&of(0.0)), []);
 }
 
 #[test]
@@ -172,7 +200,7 @@ fn an_event_that_begins_comes_from_nothing() {
     let judge = judged(&pairs(40, 10, [0, 2]));
     let found = of_group(&judge, 5);
     assert_eq!((found.verdict, found.change), (Verdict::More, Some(f64::INFINITY)));
-    assert_eq!(found.contrast.values.map(|value| value as u64), [0, 2]);
+    assert_eq!(found.contrast.values.unwrap().map(|value| value as u64), [0, 2]);
 }
 
 #[test]
@@ -216,13 +244,22 @@ fn one_look_has_too_few_blocks() {
 
 #[test]
 fn turns_are_drawn_evenly() {
-    let mut plan = Plan::seeded(LENGTH, 9);
+    let mut plan = Plan::seeded(LENGTH, LONG, 9);
     let draws: Vec<_> = (0..1000).map(|_| plan.draw()).collect();
     let on_first = draws.iter().filter(|draw| draw.on_first).count();
     assert!((430..570).contains(&on_first), "{on_first}");
     let whole = |draw: &super::plan::Draw| draw.settling + draw.length;
     let ms = |ms| Duration::from_millis(ms);
     assert!(draws.iter().all(|draw| (ms(75)..=ms(225)).contains(&whole(draw)) && draw.settling > ms(7)));
+    // As short as requests allow.
+    let mean = |request| {
+        let mut plan = Plan::seeded(LENGTH, request, 9);
+        (0..1000).map(|_| whole(&plan.draw())).sum::<Duration>() / 1000
+    };
+    for (request, least, most) in [(0, 45, 55), (12, 90, 102), (400, 140, 160)] {
+        let mean = mean(ms(request));
+        assert!((ms(least)..ms(most)).contains(&mean), "{request}: {mean:?}");
+    }
     // However short: a turn is longer than a look.
-    assert!(whole(&Plan::seeded(ms(10), 9).draw()) >= ms(10));
+    assert!(whole(&Plan::seeded(ms(10), LONG, 9).draw()) >= ms(10));
 }

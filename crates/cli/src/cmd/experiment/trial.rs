@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use dormouse::wire::{Hello, Op, Stat, WaitsWish};
 
 use super::judge::{ERROR, Judge};
-use super::metric::{Metric, Turn};
+use super::metric::{Metric, Turn, Use};
 use super::pairs::{Contrast, Pair};
 use super::plan::{Draw, Plan};
 use super::switch::Switch;
@@ -15,6 +15,14 @@ use crate::client::{Client, waits};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::sample::events::refused;
 use crate::signals::Signals;
+
+/// Looks at the length of requests before the first pair, and the time that they take: a part of the
+/// experiment's, or this.
+const BEFORE: u32 = 20;
+const BEFORE_PART: u32 = 60;
+const BEFORE_MOST: Duration = Duration::from_secs(1);
+/// A route that has no more of all requests than one in so many is rare.
+const RARE: u64 = 50;
 
 /// How an experiment came to its end.
 #[derive(Debug)]
@@ -93,24 +101,9 @@ impl Trial {
 
     /// Goes through pairs for `length`, and tells `watch` after each. In the end the keys are as
     /// they were.
-    pub(super) fn run(&mut self, length: Duration, mut watch: impl FnMut(&Trial)) -> End {
+    pub(super) fn run(&mut self, length: Duration, watch: impl FnMut(&Trial)) -> End {
         let begun = Instant::now();
-        let mut plan = Plan::new(length);
-        let end = loop {
-            match self.pair(plan.draw()) {
-                Ok(true) => {}
-                Ok(false) => break End::Asked,
-                Err(failure) => break End::Broken(failure),
-            }
-            self.elapsed = begun.elapsed();
-            if self.elapsed >= length {
-                break End::Time;
-            }
-            if self.look(self.elapsed.div_duration_f64(length), false) {
-                break End::Clear;
-            }
-            watch(self);
-        };
+        let end = self.course(begun, length, watch).unwrap_or_else(End::Broken);
         self.elapsed = begun.elapsed();
         let end = match end {
             End::Broken(_) => end,
@@ -129,9 +122,53 @@ impl Trial {
         end
     }
 
+    fn course(&mut self, begun: Instant, length: Duration, mut watch: impl FnMut(&Trial)) -> Outcome<End> {
+        let before = (length / BEFORE_PART).min(BEFORE_MOST);
+        let Some(request) = self.request(before)? else { return Ok(End::Asked) };
+        let mut plan = Plan::new(length, request);
+        loop {
+            if !self.pair(plan.draw())? {
+                return Ok(End::Asked);
+            }
+            self.elapsed = begun.elapsed();
+            if self.elapsed >= length {
+                return Ok(End::Time);
+            }
+            if self.look(self.elapsed.div_duration_f64(length), false) {
+                return Ok(End::Clear);
+            }
+            watch(self);
+        }
+    }
+
     fn look(&mut self, t: f64, is_last: bool) -> bool {
         let Trial { judge, pairs, metric, .. } = self;
         judge.look(t, is_last, || Contrast::of(pairs, *metric == Metric::Latency))
+    }
+
+    /// The length of a request, from a time before anything is switched; `None` if the person wants
+    /// no more.
+    fn request(&mut self, length: Duration) -> Outcome<Option<Duration>> {
+        let mut groups: HashMap<u32, Use> = HashMap::new();
+        let mut before: Stat = self.client.call(Op::Stat)?;
+        let begun_ns = before.mono_ns;
+        for _ in 0..BEFORE {
+            if self.signals.came_before(Instant::now() + length / BEFORE)? {
+                return Ok(None);
+            }
+            let now = self.client.call(Op::Stat)?;
+            for (id, used) in self.metric.between(&before, &now, self.main).groups {
+                groups.entry(id).or_default().add(&used);
+            }
+            before = now;
+        }
+        // Little's law: as many tasks are there as end while one lasts. Routes that few ask for say
+        // little.
+        let each = before.mono_ns.saturating_sub(begun_ns) as f64 / f64::from(BEFORE);
+        let all: u64 = groups.values().map(|used| used.requests).sum();
+        let lasting = groups.values().filter(|used| used.requests > all / RARE);
+        let lasting = lasting.map(|used| each * used.alive as f64 / used.requests as f64);
+        Ok(Some(Duration::from_nanos(lasting.fold(0.0, f64::max) as u64)))
     }
 
     /// Both turns of a pair; false if the person wants no more.
