@@ -93,8 +93,9 @@ fn warm(addrs: &[u64], new: New) -> Result<Ask, Failure> {
 }
 
 /// The last part of a function's path, without generic arguments: debug information may tell that
-/// part alone. A closure is `{closure#0}` in one kind of name and `{{closure}}` in another. C's
-/// compilers end the symbol of a copy that they have changed in `.isra.0` and the like.
+/// part alone. A closure is `{closure#0}` in one kind of name and `{{closure}}` in another, and so
+/// is what `async` makes: `{async_block#0}`. C's compilers end the symbol of a copy that they have
+/// changed in `.isra.0` and the like.
 fn last_part(path: &str) -> String {
     let (mut depth, mut before, mut plain) = (0, ' ', String::new());
     for letter in path.chars() {
@@ -108,7 +109,8 @@ fn last_part(path: &str) -> String {
         before = letter;
     }
     let last = plain.rsplit("::").find(|part| !part.is_empty()).unwrap_or_default();
-    if last.trim_start_matches('{').starts_with("closure") {
+    let kind = last.trim_start_matches('{');
+    if last.starts_with('{') && ["closure", "async_"].iter().any(|made| kind.starts_with(made)) {
         return "{closure}".to_owned();
     }
     last.split('.').next().unwrap_or_default().to_owned()
@@ -186,6 +188,8 @@ mod tests {
             ("core::ptr::drop_in_place<alloc::string::String>", "drop_in_place"),
             ("a::b::{{closure}}", "{closure}"),
             ("{closure#0}<u8>", "{closure}"),
+            ("a::{async_block#1}", "{closure}"),
+            ("async_search", "async_search"),
             ("cellArea.isra.0", "cellArea"),
             ("", ""),
         ] {
