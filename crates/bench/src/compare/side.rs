@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail, ensure};
 use serde::Deserialize;
+use serde_json::Value;
 
 use crate::report::{BenchReport, SCHEMA};
 
@@ -131,5 +132,24 @@ fn check(report: &BenchReport) -> Result<(), String> {
             return Err(format!("a value of the row {:?} is not finite", row.name));
         }
     }
-    Ok(())
+    let document = serde_json::to_value(report).map_err(|error| error.to_string())?;
+    hidden(&document)
+        .map_or(Ok(()), |hidden| Err(format!("a text has {hidden:?} in it, which no text shows")))
+}
+
+/// A character of the document that would do something to a terminal, or to the order of what it
+/// shows.
+fn hidden(document: &Value) -> Option<char> {
+    let is_hidden = |it: &char| {
+        let turns = matches!(it, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+        turns || it.is_control() && *it != '\n'
+    };
+    match document {
+        Value::String(text) => text.chars().find(is_hidden),
+        Value::Array(items) => items.iter().find_map(hidden),
+        Value::Object(fields) => {
+            fields.iter().find_map(|(name, field)| name.chars().find(is_hidden).or_else(|| hidden(field)))
+        }
+        _ => None,
+    }
 }

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -240,6 +241,7 @@ fn bad_reports_are_named_with_line_and_reason() {
         (line.replace("\"values\":", "\"valves\":"), "values"),
         (line.replace("\"lower\"", "\"sideways\""), "sideways"),
         ("[".repeat(100_000), "line 1"),
+        (changed("/machine/kernel", json!("6.1\u{1b}[2J")), "'\\u{1b}' in it"),
         (changed("/rows", json!([good()["rows"][0], good()["rows"][0]])), "two rows are called \"x/y\""),
     ] {
         let said = files.refused(&line, &b);
@@ -280,6 +282,78 @@ fn huge_numbers_do_no_harm() {
             let json = serde_json::to_string(&comparison).unwrap();
             assert!(!comparison.text().is_empty() && !comparison.html().is_empty() && !json.is_empty());
         }
+    }
+}
+
+/// Any bytes, and any report with a value where another was: compared, or refused by name. It takes
+/// as many seconds as `DORMOUSE_STRESS_SECONDS` says.
+#[test]
+fn any_report_is_compared_or_refused() {
+    let seconds = std::env::var("DORMOUSE_STRESS_SECONDS").map_or(1, |text| text.parse().unwrap());
+    let until = Instant::now() + Duration::from_secs(seconds);
+    let files = Files::new();
+    let mut dice = SplitMix64(seconds);
+    let mut below = move |bound: usize| (dice.next() % bound as u64) as usize;
+    let values = [
+        json!(null),
+        json!(true),
+        json!(-1),
+        json!(u64::MAX),
+        json!(1e308),
+        json!(-0.0),
+        json!(""),
+        json!([]),
+        json!({}),
+        json!([1e-308, 1e308]),
+        json!("<script>alert(1)</script>"),
+        json!("\u{202e}\u{0}/{}"),
+    ];
+    let (mut compared, mut refused) = (0, 0);
+    while Instant::now() < until {
+        let mut report = good();
+        for _ in 0..below(3) {
+            let mut places = Vec::new();
+            pointers(&report, &mut String::new(), &mut places);
+            let place = &places[below(places.len())];
+            *report.pointer_mut(place).unwrap() = values[below(values.len())].clone();
+        }
+        let mut bytes = report.to_string().into_bytes();
+        for _ in 0..below(3).saturating_sub(1) {
+            let at = below(bytes.len());
+            bytes[at] = below(256) as u8;
+        }
+        let paths = [files.write("a.json", good().to_string()), files.write("b.json", &bytes)];
+        match Comparison::of(&paths, 5.0, below(2) == 0) {
+            Ok(comparison) => {
+                let (text, html) = (comparison.text(), comparison.html());
+                assert!(!text.contains(|it: char| it.is_control() && it != '\n'), "{text:?}");
+                assert!(!html.contains("<script>alert"), "{html}");
+                compared += 1;
+            }
+            Err(error) => {
+                let error = format!("{error:#}");
+                assert!(error.contains("b.json") || error.contains("no workload is in two"), "{error}");
+                refused += 1;
+            }
+        }
+    }
+    assert!(compared > 10 && refused > 10, "{compared} compared, {refused} refused");
+}
+
+/// Where each value of a document stands.
+fn pointers(value: &Value, at: &mut String, places: &mut Vec<String>) {
+    let length = at.len();
+    let parts: Vec<(String, &Value)> = match value {
+        Value::Object(fields) => fields.iter().map(|(name, field)| (name.clone(), field)).collect(),
+        Value::Array(items) => items.iter().enumerate().map(|(n, item)| (n.to_string(), item)).collect(),
+        _ => Vec::new(),
+    };
+    for (name, part) in parts {
+        at.push('/');
+        at.push_str(&name);
+        places.push(at.clone());
+        pointers(part, at, places);
+        at.truncate(length);
     }
 }
 

@@ -272,4 +272,43 @@ mod tests {
         assert_eq!(shape("tasks", &[("long_poll", "1s")]).0, Shape::Lines);
         assert_eq!(shape("top", &[]).0, Shape::Lines);
     }
+
+    /// Words that want to be more than a value, put together by chance.
+    #[test]
+    fn any_query_gives_values_alone() {
+        let words = ["--output=/tmp/x", "--", "-", "", "=", "keep", " ", "\0", "1", "*", "\n--wake", "ö"];
+        let mut state = 1_u64;
+        let mut below = |bound: usize| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state % bound as u64) as usize
+        };
+        let (mut read, mut refused) = (0, 0);
+        for _ in 0..20_000 {
+            let verb = &READING[below(READING.len())];
+            let names: Vec<_> = verb.flags.iter().map(|(name, _)| *name).chain(verb.operand).collect();
+            let mut query = Vec::new();
+            for _ in 0..below(4) {
+                let is_known = below(8) > 0 && !names.is_empty();
+                let name = if is_known { names[below(names.len())] } else { words[below(words.len())] };
+                query.push((name.to_owned(), [(); 2].map(|()| words[below(words.len())]).concat()));
+            }
+            let Ok(call) = verb.call("7", &query) else {
+                refused += 1;
+                continue;
+            };
+            read += 1;
+            assert_eq!(call.line[..4], ["dormouse", verb.name, "7", "--json"]);
+            let mut rest = call.line[4..].iter();
+            for word in rest.by_ref().take_while(|word| *word != "--") {
+                let name = word.split('=').next().unwrap_or(word);
+                let is_flag = |flag: &str| name.strip_prefix("--") == Some(flag);
+                let is_always = verb.always.iter().any(|flag| flag.split('=').next() == Some(name));
+                assert!(is_always || verb.flags.iter().any(|(flag, _)| is_flag(flag)), "{:?}", call.line);
+            }
+            assert!(verb.operand.is_some() || rest.next().is_none(), "{:?}", call.line);
+        }
+        assert!(read > 1_000 && refused > 1_000, "{read} read, {refused} refused");
+    }
 }
