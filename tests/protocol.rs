@@ -3,6 +3,7 @@
 
 use std::os::unix::fs::chown;
 use std::os::unix::process::CommandExt as _;
+use std::sync::mpsc;
 use std::thread;
 
 use crate::support::{DORMOUSE, NOBODY, Service, Wire, run};
@@ -192,7 +193,9 @@ fn clients_with_leases_stay_connected() {
         result => result.expect("a service of another user"),
     };
     let socket = service.socket();
-    let held = thread::spawn(move || {
+    let (hold, holds) = mpsc::channel();
+    let (going_on, go_on) = mpsc::channel();
+    let other = thread::spawn(move || {
         // This thread is another user; the C library would have all threads be.
         // SAFETY: one system call.
         assert_eq!(unsafe { libc::syscall(libc::SYS_setresuid, -1, NOBODY, -1) }, 0);
@@ -207,9 +210,18 @@ fn clients_with_leases_stay_connected() {
         let refusal = another.ask(HELLO);
         assert_eq!(code(&refusal), "busy", "all of them hold a key");
         assert!(refusal["error"]["message"].as_str().expect("words").contains("none is idle"), "{refusal}");
-        clients
+        hold.send(clients).expect("the test waits");
+        // Root's client is there, and idle: its place is no user's.
+        go_on.recv().expect("root's client");
+        let refusal = Wire::open(&socket).ask(HELLO);
+        assert_eq!(code(&refusal), "busy", "{refusal}");
     });
-    let held = held.join().expect("32 clients");
+    let held = holds.recv().expect("32 clients");
+    let mut root = service.wire();
+    going_on.send(()).expect("the thread waits");
+    other.join().expect("a refusal");
+    assert!(root.ask(r#"{"v":1,"id":2,"op":"keys"}"#)["ok"].is_object(), "root has stayed");
+    drop(root);
     assert_eq!(run(["off", &service.target(), "*", "--force"]).code, Some(0), "root has a place");
     assert_eq!(service.keys_on("*"), 0);
     drop(held);

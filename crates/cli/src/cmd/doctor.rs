@@ -21,6 +21,8 @@ use crate::text::clean;
 
 /// The first process, which is somebody else's for all but root.
 const FIRST: u32 = 1;
+/// A program that is larger is not read: a target may have made it so.
+const LARGEST: u64 = 1 << 30;
 
 dormouse::static_key! {
     /// Gives this process a site to try patching on.
@@ -154,6 +156,10 @@ fn outside(pid: u32) -> Check {
 fn frame_pointers(pid: u32) -> Option<Check> {
     const NAME: &str = "profile.frame-pointers";
     let program = File::open(format!("/proc/{pid}/exe")).ok()?;
+    if program.metadata().is_ok_and(|file| file.len() > LARGEST) {
+        let detail = format!("its file is larger than {} MiB, and is not read for that", LARGEST >> 20);
+        return Some(check(NAME, CheckState::Limited, detail));
+    }
     let Some(functions) = Prologues::read(program) else {
         let detail = "its file has no symbols, which would tell them and name a profile's functions";
         let fix = Some("build it without strip = true, or with strip = \"debuginfo\"".to_owned());

@@ -254,14 +254,16 @@ impl Asked<'_> {
             let message = format!("{MAX_LEASES} leases are held: switch some off first");
             return Err(WireError::new(Code::Busy, message));
         }
-        // Before publishing, which holds the key, too: this batch is to be the one that switches it.
-        let lease = Lease::of(keys()).and_then(|lease| lease.dwell(dwell.unwrap_or_default()));
-        let lease = lease.map_err(refused)?;
+        // Before publishing, which holds the key, too: this batch is to be the one that switches
+        // it.
+        let lease = Lease::of(keys()).map_err(refused)?;
         if publishes && client.publishing.is_none() {
             let publishing =
                 Publishing::for_client().map_err(|why| WireError::new(Code::Keys, why.to_string()))?;
             client.publishing = Some(publishing);
         }
+        // After it: were publishing refused, nothing would linger.
+        let lease = lease.dwell(dwell.unwrap_or_default()).map_err(refused)?;
         let report = lease.report();
         client.leases.push(lease);
         Ok(before.changed(report))

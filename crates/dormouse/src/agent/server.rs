@@ -196,7 +196,9 @@ impl Server {
         // A request may just have come.
         self.clients.iter_mut().for_each(Client::receive);
         let idle = self.clients.iter().enumerate();
-        // A client that never said a word comes before one that did.
+        // No user takes a place of root's, nor the one that is kept for root. A client that never
+        // said a word comes before one that did.
+        let idle = idle.filter(|(_, client)| uid == 0 || client.peer.uid != 0);
         let idle =
             idle.filter_map(|(at, client)| Some((!client.is_silent(), client.idle_since()?, at))).min();
         if let Some((.., at)) = idle {
