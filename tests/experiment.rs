@@ -75,8 +75,8 @@ fn a_large_cost_is_found_by_group() {
         let [change, low, high] =
             ["change_percent", "low_percent", "high_percent"].map(|key| row[key].as_f64());
         assert!(low <= change && low > Some(0.0) && high > Some(0.0), "{row}");
-        // What groups have in common has no figures.
-        assert!(row["of"] == "common" || row["on"].as_f64() > row["off"].as_f64(), "{row}");
+        // The average of groups has no figures.
+        assert!(row["of"] == "average" || row["on"].as_f64() > row["off"].as_f64(), "{row}");
     }
     assert!(found["switches"].as_u64() > Some(10) && found["switch_ns"].as_u64() > Some(0), "{found}");
     // Its last request gave all back, before the command returned.
@@ -84,7 +84,7 @@ fn a_large_cost_is_found_by_group() {
     service.assert_alive();
 }
 
-/// Once in a thousand times it would be wrong.
+/// Twice in a thousand times it would be wrong.
 #[test]
 fn a_key_that_nothing_reads_costs_nothing() {
     let service = Service::idle();
@@ -108,7 +108,7 @@ fn a_glob_is_one_experiment() {
     assert!(menu["off"].as_f64() > Some(1.0) && menu["on"].as_f64() > Some(1.0), "{menu}");
 }
 
-/// Who publishes holds this key, too: the experiment switches it all the same.
+/// A client that publishes holds this key, too: the experiment switches it all the same.
 #[test]
 fn publishing_can_be_experimented_with() {
     let service = Service::idle();

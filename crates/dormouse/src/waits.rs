@@ -49,12 +49,14 @@ impl Group {
         read_group(self.id()).unwrap_or(none)
     }
 
-    /// Reads one of the last requests for each power of two of [`GroupWaits::requests`], in the order
-    /// of buckets: one with a trace, or the longest. Groups past the 1,024th have none.
+    /// Reads one of the last requests for each power of two of [`GroupWaits::requests`], in the
+    /// order of buckets: one with a trace, or the longest. Those of the zero bucket have none, nor
+    /// have groups past the 1,024th.
     ///
     /// # Cost
     ///
-    /// A look at 64 bytes for each, and for each longer one without a trace.
+    /// A look at 64 bytes for each, and for each other bucket of its power of two if none has a
+    /// trace.
     pub fn read_exemplars(self) -> Vec<Exemplar> {
         exemplars(self.id())
     }

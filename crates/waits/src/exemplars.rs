@@ -209,15 +209,16 @@ impl Entry {
     }
 }
 
-/// The requests that stand for a group's, in the order of buckets: one for each power of two, of the
-/// buckets within. One with a trace is of more use, then the longest. Groups whose numbers are past
-/// the table's have none.
+/// The requests that stand for a group's, in the order of buckets: one for each power of two, of
+/// the buckets within. One with a trace is of more use, then the longest. Groups whose numbers are
+/// past the table's have none.
 ///
 /// More of them nobody takes: a thousand groups have a thousand times as much text.
 ///
 /// # Cost
 ///
-/// A look at 64 bytes for each, and for each longer one without a trace. Nobody is stopped.
+/// A look at 64 bytes for each, and for each other bucket of its power of two if none has a trace.
+/// Nobody is stopped.
 pub fn exemplars(group: u32) -> Vec<Exemplar> {
     let Some(entries) = ROWS.get(group as usize).and_then(entries) else { return Vec::new() };
     (0..buckets::POWERS).filter_map(|power| entries.read(power)).collect()

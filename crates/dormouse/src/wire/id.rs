@@ -3,8 +3,7 @@
 use std::fmt;
 
 use dormouse_sys::digits::{IdDigits, id};
-use serde::de::{Deserialize, Deserializer, Error, Unexpected, Visitor};
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// An id of `N` bytes, on the wire as text of two digits for each: an answer may have ten thousand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,37 +21,30 @@ impl<const N: usize> Serialize for WireId<N> {
     }
 }
 
-impl<'de, const N: usize> Deserialize<'de> for WireId<N> {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        struct Digits<const N: usize>;
-        impl<const N: usize> Visitor<'_> for Digits<N> {
-            type Value = WireId<N>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write!(f, "an id of {} digits", 2 * N)
-            }
-
-            fn visit_str<E: Error>(self, text: &str) -> Result<WireId<N>, E> {
-                id(text.as_bytes()).map(WireId).ok_or_else(|| E::invalid_value(Unexpected::Str(text), &self))
-            }
-        }
-        from.deserialize_str(Digits::<N>)
-    }
+/// An id, or `None` where the text is none: an answer is not refused for one of them.
+pub(super) fn known<'de, D, const N: usize>(from: D) -> Result<Option<WireId<N>>, D::Error>
+where
+    D: Deserializer<'de>,
+{
+    let text = Option::<String>::deserialize(from)?;
+    Ok(text.and_then(|text| id(text.as_bytes())).map(WireId))
 }
 
 #[cfg(test)]
 mod tests {
+    use crate::wire::ExemplarRow;
+
     use super::*;
 
     #[test]
     fn ids_are_digits_on_the_wire() {
-        let of = WireId([0x4b, 0xf9, 0x00, 0x0a]);
-        assert_eq!(serde_json::to_string(&of).unwrap(), "\"4bf9000a\"");
-        assert_eq!(of.to_string(), "4bf9000a");
-        assert_eq!(serde_json::from_str::<WireId<4>>("\"4bf9000a\"").unwrap(), of);
-        for wrong in ["\"4bf9000\"", "\"4bf9000g\"", "\"\"", "4"] {
-            let error = serde_json::from_str::<WireId<4>>(wrong).unwrap_err().to_string();
-            assert!(error.contains("an id of 8 digits"), "{error}");
+        let of = ExemplarRow { span_id: Some(WireId([0x4b; 8])), ..ExemplarRow::default() };
+        let json = serde_json::to_string(&of).unwrap();
+        assert!(json.contains(r#""span_id":"4b4b4b4b4b4b4b4b""#) && !json.contains("trace_id"), "{json}");
+        assert_eq!(serde_json::from_str::<ExemplarRow>(&json).unwrap(), of);
+        for wrong in ["4b4b", "4b4b4b4b4b4b4b4g", ""] {
+            let read: ExemplarRow = serde_json::from_str(&json.replace("4b4b4b4b4b4b4b4b", wrong)).unwrap();
+            assert_eq!(read, ExemplarRow { span_id: None, ..of }, "{wrong}");
         }
     }
 }

@@ -4,7 +4,7 @@ use dormouse_waits::buckets::{BUCKETS, OFFSET, SCALE, UNIT_NS, ZERO_THRESHOLD_NS
 use dormouse_waits::{Exemplar, GroupWaits, Histogram, TraceContext};
 use serde::{Deserialize, Serialize};
 
-use super::id::WireId;
+use super::id::{WireId, known};
 
 /// The arguments of `waits`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -107,10 +107,10 @@ pub struct ExemplarRow {
     /// When it ended, in nanoseconds since 1970: of one request always the same number.
     pub unix_ns: u64,
     /// The trace to which it belongs, if that is known, and is sampled.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "known", skip_serializing_if = "Option::is_none")]
     pub trace_id: Option<WireId<16>>,
     /// The span of the request, or of its caller.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "known", skip_serializing_if = "Option::is_none")]
     pub span_id: Option<WireId<8>>,
 }
 
@@ -131,7 +131,8 @@ impl From<&GroupWaits> for WaitsRow {
 
 impl From<&Histogram> for HistogramRow {
     fn from(of: &Histogram) -> Self {
-        // Counted first: most are empty, and a scrape of many groups is to allocate each once.
+        // Counted first: a scrape of many groups is to allocate each once, and to end with the
+        // last.
         let filled = |of: &[u64]| {
             let count = of.iter().filter(|&&n| n > 0).count();
             let mut buckets = Vec::with_capacity(count);

@@ -3,14 +3,14 @@
 //!
 //! Each look has a part of the error that is allowed in all (a *spending function* of Lan and
 //! `DeMets`: `t²` of it is spent when the part `t` of the time is over), divided among the rows of
-//! the look: half of it is for what groups have in common, where a small effect of all of them shows
-//! first. So many groups, early looks and an end at will add no error. The interval of a row is what
-//! the intervals of all its looks have in common.
+//! the look: half of it is for the average of groups, where a small effect on all of them shows
+//! first. So many groups, early looks and an end at will add no error. The interval of a row is
+//! what the intervals of all its looks have in common.
 //!
 //! # References
 //!
-//! Lan, `DeMets`: Discrete sequential boundaries for clinical trials, Biometrika 70 (1983).
-//! Hodges, Lehmann: Estimates of location based on rank tests, Ann. Math. Statist. 34 (1963).
+//! Lan, `DeMets`: Discrete sequential boundaries for clinical trials, Biometrika 70 (1983). Hodges,
+//! Lehmann: Estimates of location based on rank tests, Ann. Math. Statist. 34 (1963).
 
 use std::collections::BTreeMap;
 
@@ -81,14 +81,14 @@ impl Judge {
         let spends = if is_last { self.error } else { self.error * t.min(1.0).powi(2) };
         let error = spends - std::mem::replace(&mut self.spent, spends);
         let contrasts = contrasts();
-        let count = |is_common| {
-            let is_meant = |row: &&Contrast| row.is_enough() && (row.whose == Whose::Common) == is_common;
+        let count = |is_average| {
+            let is_meant = |row: &&Contrast| row.is_enough() && (row.whose == Whose::Average) == is_average;
             contrasts.iter().filter(is_meant).count()
         };
-        let (common, others) = (count(true), count(false));
-        let share = |row: &Contrast| match (row.whose, common) {
+        let (average, others) = (count(true), count(false));
+        let share = |row: &Contrast| match (row.whose, average) {
             (_, 0) => error / others.max(1) as f64,
-            (Whose::Common, _) => error / 2.0,
+            (Whose::Average, _) => error / 2.0,
             _ => error / 2.0 / others.max(1) as f64,
         };
         let shares: Vec<f64> = contrasts.iter().map(share).collect();
@@ -136,7 +136,10 @@ impl Judge {
     /// Whether an effect is known to within half of it, and every other row that has enough
     /// requests as well.
     fn is_clear(&self) -> bool {
-        let shown = |finding: &&Finding| matches!(finding.verdict, Verdict::More | Verdict::Less);
+        // Sizes of groups that mix both states are no good.
+        let shown = |finding: &&Finding| {
+            matches!(finding.verdict, Verdict::More | Verdict::Less) && !finding.contrast.is_mixed
+        };
         let largest = self.findings.iter().filter(shown).filter_map(|finding| finding.change);
         let largest = largest.fold(0.0, |most: f64, change| most.max(change.abs()));
         let known = |finding: &Finding| match finding.interval {

@@ -43,8 +43,8 @@ pub(super) enum Statistic {
 pub(super) enum Whose {
     /// All of the process, by what they use together.
     All,
-    /// Those of all groups, by the part of its usual amount that each uses more.
-    Common,
+    /// Those of all groups: the average of their changes, each weighed by how steady it is.
+    Average,
     Group(u32),
 }
 
@@ -56,7 +56,7 @@ pub(super) struct Contrast {
     pub(super) statistic: Statistic,
     /// Requests with the keys off, and on.
     pub(super) requests: [u64; 2],
-    /// The figure with the keys off, and on, over all turns; what groups have in common has none.
+    /// The figure with the keys off, and on, over all turns; the average of groups has none.
     pub(super) values: Option<[f64; 2]>,
     pub(super) differences: Vec<f64>,
     /// Whether requests last longer than turns, so that both states are mixed in them.
@@ -70,7 +70,7 @@ impl Contrast {
     }
 
     /// Of all pairs so far: one of each group with requests, one of the whole, and where there are
-    /// several groups, one of what they have in common.
+    /// several groups, one of their average.
     pub(super) fn of(pairs: &[Pair], has_p99: bool) -> Vec<Contrast> {
         let turns = || pairs.iter().flat_map(|pair| [&pair.off, &pair.on]);
         let groups: BTreeSet<u32> = turns().flat_map(|turn| turn.groups.keys()).copied().collect();
@@ -90,10 +90,9 @@ impl Contrast {
             let contrast = mean.contrast(Whose::Group(id), Statistic::Mean);
             if contrast.is_enough() {
                 let each = (off.used.amount + on.used.amount) / (off.usual + on.usual);
-                usual.insert(
-                    id,
-                    Usual { each, weight: weight(each, turns().filter_map(|turn| turn.groups.get(&id))) },
-                );
+                // Of a group whose requests mix both states, the size of a change is no good.
+                let weight = if contrast.is_mixed { 0.0 } else { weight(id, each, pairs) };
+                usual.insert(id, Usual { each, weight });
             }
             contrasts.push(contrast);
             if has_p99 {
@@ -101,34 +100,33 @@ impl Contrast {
                 contrasts.extend(Some(p99).filter(Contrast::is_enough));
             }
         }
-        let known = |turn: &Turn| {
-            let known = turn.groups.iter().filter_map(|(id, used)| Some((used, usual.get(id)?)));
-            known.map(|(used, usual)| (used.clone(), *usual)).collect::<Vec<_>>()
-        };
         let all = Blocks::of(pairs, LEAST, |turn| {
-            let known = known(turn);
-            let requests = known.iter().map(|(used, _)| used.requests).sum();
-            // An expensive request more is no change of the code: requests are weighed.
-            let usual = known.iter().map(|(used, usual)| used.requests as f64 * usual.each).sum();
-            Part { used: Use::of(requests, turn.whole as u64), usual }
+            let (mut part, mut used) = (Part::default(), Use::default());
+            for (of, Usual { each, .. }) in known(turn, &usual) {
+                used.requests += of.requests;
+                used.alive += of.alive;
+                // An expensive request more is no change of the code: requests are weighed.
+                part.usual += of.requests as f64 * each;
+            }
+            used.amount = turn.whole;
+            part.used = used;
+            part
         });
         if !usual.is_empty() {
             contrasts.push(all.contrast(Whose::All, Statistic::Mean));
         }
         if usual.values().filter(|usual| usual.weight > 0.0).count() > 1 {
-            let common = Blocks::of(pairs, LEAST, |turn| {
+            let average = Blocks::of(pairs, LEAST, |turn| {
                 let mut part = Part::default();
-                for (used, Usual { each, weight }) in known(turn) {
-                    if weight > 0.0 {
-                        part.used.requests += used.requests;
-                        part.used.alive += used.alive;
-                        part.used.amount += weight * used.amount / each;
-                        part.usual += weight * used.requests as f64;
-                    }
+                for (of, Usual { each, weight }) in known(turn, &usual).filter(|(_, it)| it.weight > 0.0) {
+                    part.used.requests += of.requests;
+                    part.used.alive += of.alive;
+                    part.used.amount += weight * of.amount / each;
+                    part.usual += weight * of.requests as f64;
                 }
                 part
             });
-            let contrast = common.contrast(Whose::Common, Statistic::Mean);
+            let contrast = average.contrast(Whose::Average, Statistic::Mean);
             contrasts.push(Contrast { values: None, ..contrast });
         }
         contrasts.sort_by_key(|contrast| (contrast.whose, contrast.statistic));
@@ -144,14 +142,26 @@ struct Usual {
     weight: f64,
 }
 
+/// The groups of a turn whose requests are known.
+fn known<'a>(turn: &'a Turn, usual: &'a HashMap<u32, Usual>) -> impl Iterator<Item = (&'a Use, Usual)> {
+    turn.groups.iter().filter_map(|(id, used)| Some((used, *usual.get(id)?)))
+}
+
 /// The weight of a group's requests where groups are put together: one by the variance of a
-/// request's amount, as a part of the mean. It follows from all turns, whatever their states. Half
-/// of the turns may be anything.
-fn weight<'a>(each: f64, turns: impl Iterator<Item = &'a Use>) -> f64 {
-    let mut squares: Vec<f64> = turns
-        .filter(|used| used.requests > 0)
-        .map(|used| (used.amount / used.requests as f64 / each - 1.0).powi(2) * used.requests as f64)
-        .collect();
+/// request's amount, as a part of the mean. It is that of the changes from one pair to the next, in
+/// which both states are added up: so it does not depend on the states, and neither an effect nor a
+/// slow change of the machine is in it. The median, since a turn may be anything.
+fn weight(id: u32, each: f64, pairs: &[Pair]) -> f64 {
+    let of = |pair: &Pair| {
+        let both = [&pair.off, &pair.on].map(|turn| turn.groups.get(&id));
+        let both = both.into_iter().flatten();
+        both.fold((0.0, 0.0), |(n, amount), used| (n + used.requests as f64, amount + used.amount))
+    };
+    let all: Vec<(f64, f64)> = pairs.iter().map(of).filter(|(n, _)| *n > 0.0).collect();
+    let square = |[(n, before), (m, after)]: [(f64, f64); 2]| {
+        ((after / m - before / n) / each).powi(2) / (1.0 / n + 1.0 / m)
+    };
+    let mut squares: Vec<f64> = all.windows(2).map(|two| square([two[0], two[1]])).collect();
     let middle = squares.len() / 2;
     if squares.is_empty() {
         return 0.0;

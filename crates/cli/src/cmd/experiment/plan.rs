@@ -2,15 +2,15 @@
 //!
 //! A pair is two turns of one length. Which of them has the keys on is drawn for each pair, and so
 //! is the length: nothing that the service does at regular times falls on one state more than on
-//! the other. A turn begins with a moment that is not looked at, in which most requests end that
-//! began in the other state.
+//! the other. A turn begins with a moment that is not looked at, as long as a request, in which
+//! most of those end that began in the other state.
 
 use std::time::Duration;
 
 use rustix::rand::{GetRandomFlags, getrandom};
 
-/// Pairs of an experiment, about, if its requests are short: what else the machine does differs less
-/// between two turns the shorter they are.
+/// Pairs of an experiment, about, if its requests are short: what else the machine does differs
+/// less between two turns the shorter they are.
 const MOST_PAIRS: u32 = 600;
 /// Pairs if requests are long. (Of a very long experiment there are more.)
 const FEWEST_PAIRS: u32 = 200;
@@ -20,14 +20,16 @@ const REQUESTS: u32 = 8;
 const SHORTEST: Duration = Duration::from_millis(20);
 /// The longest: a longer experiment has more pairs.
 const LONGEST: Duration = Duration::from_secs(10);
-/// The part of a turn before the first look is one in so many.
-const SETTLING: u32 = 10;
+/// The part of a turn before the first look is one in so many, at least and at most.
+const LEAST_SETTLING: u32 = 10;
+const MOST_SETTLING: u32 = 3;
 
 /// The pairs to come.
 #[derive(Debug)]
 pub(super) struct Plan {
     /// The mean length of a turn.
     mean: Duration,
+    request: Duration,
     state: u64,
 }
 
@@ -56,13 +58,13 @@ impl Plan {
     pub(super) fn seeded(length: Duration, request: Duration, state: u64) -> Plan {
         let [short, long] = [MOST_PAIRS, FEWEST_PAIRS].map(|pairs| length / (2 * pairs));
         let mean = request.saturating_mul(REQUESTS).clamp(short, long);
-        Plan { mean: mean.clamp(SHORTEST, LONGEST), state }
+        Plan { mean: mean.clamp(SHORTEST, LONGEST), request, state }
     }
 
     /// The next pair: turns of half to one and a half of the mean.
     pub(super) fn draw(&mut self) -> Draw {
         let whole = self.mean.mul_f64(0.5 + self.next() as f64 / u64::MAX as f64);
-        let settling = whole / SETTLING;
+        let settling = self.request.clamp(whole / LEAST_SETTLING, whole / MOST_SETTLING);
         Draw { on_first: self.next() >> 63 == 1, settling, length: whole.saturating_sub(settling) }
     }
 

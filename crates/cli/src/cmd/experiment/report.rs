@@ -39,8 +39,8 @@ pub(super) struct Document<'a> {
 
 #[derive(Debug, Serialize)]
 struct RowDocument<'a> {
-    /// `process`, where only groups count `groups`; `common`: what requests of all groups have in
-    /// common; `group`.
+    /// `process`, where only groups count `groups`; `average`: of the groups' changes, each weighed
+    /// by how steady it is; `group`.
     of: &'static str,
     /// Null but for a group.
     group: Option<&'a str>,
@@ -48,7 +48,7 @@ struct RowDocument<'a> {
     statistic: &'static str,
     requests_off: u64,
     requests_on: u64,
-    /// By request; null for what groups have in common.
+    /// By request; null for the average.
     off: Option<f64>,
     on: Option<f64>,
     /// Of `off`. Null where that is nothing, or too little was seen; likewise the others.
@@ -68,14 +68,14 @@ impl<'a> Document<'a> {
         let row = |finding: &'a Finding| {
             let contrast = &finding.contrast;
             let id = match contrast.whose {
-                Whose::All | Whose::Common => None,
+                Whose::All | Whose::Average => None,
                 Whose::Group(id) => Some(id),
             };
             RowDocument {
                 of: match contrast.whose {
                     Whose::All if trial.metric == Metric::Cpu => "process",
                     Whose::All => "groups",
-                    Whose::Common => "common",
+                    Whose::Average => "average",
                     Whose::Group(_) => "group",
                 },
                 group: id.map(|id| name(trial, id)),
@@ -140,10 +140,10 @@ pub(super) fn text(trial: &Trial, end: &End) -> String {
         let group = match contrast.whose {
             Whose::All if trial.metric == Metric::Cpu => "(process)".to_owned(),
             Whose::All => "(all groups)".to_owned(),
-            Whose::Common => "(in common)".to_owned(),
+            Whose::Average => "(average)".to_owned(),
             Whose::Group(id) => clean(name(trial, id)),
         };
-        // Both states are mixed in them: there is a change, but this is not its size.
+        // Where both states are mixed, the size of a change is no good.
         let part =
             |part: Option<f64>| part.filter(|_| !contrast.is_mixed).map_or_else(|| "?".to_owned(), percent);
         table.row([
@@ -202,14 +202,15 @@ pub(super) fn so_far(trial: &Trial) -> String {
         .judge
         .findings
         .iter()
-        .filter(|finding| matches!(finding.verdict, Verdict::More | Verdict::Less));
+        .filter(|finding| matches!(finding.verdict, Verdict::More | Verdict::Less))
+        .filter(|finding| !finding.contrast.is_mixed);
     let largest = shown.max_by(|a, b| f64::total_cmp(&size(a), &size(b)));
     match largest {
         None => "nothing shown yet".to_owned(),
         Some(finding) => {
             let whose = match finding.contrast.whose {
                 Whose::All => "in all".to_owned(),
-                Whose::Common => "in common".to_owned(),
+                Whose::Average => "on average".to_owned(),
                 Whose::Group(id) => clean(name(trial, id)),
             };
             format!("{} {whose}", percent(finding.change.unwrap_or(0.0)))
@@ -240,8 +241,8 @@ fn verdict(finding: &Finding) -> String {
         Verdict::Less => format!("{GOOD}less{GOOD:#}{mark}"),
         Verdict::TooFew => "too few requests".to_owned(),
         Verdict::Nothing => match finding.visible {
-            Some(visible) if visible > 0.0 => {
-                format!("~ ({}){mark}", percent(visible).trim_start_matches('+'))
+            Some(visible) if visible > 0.0 && !finding.contrast.is_mixed => {
+                format!("~ ({})", percent(visible).trim_start_matches('+'))
             }
             _ => format!("~{mark}"),
         },

@@ -10,8 +10,8 @@ use super::pairs::{Contrast, Pair, Whose};
 use super::plan::Plan;
 
 const LENGTH: Duration = Duration::from_secs(60);
-/// Requests of that length have long turns, and so few pairs that a test can make a thousand times as
-/// many.
+/// Requests of that length have long turns, and so few pairs that a test can make a thousand times
+/// as many.
 const LONG: Duration = Duration::from_secs(1);
 /// Of an experiment with a third of the pairs.
 const SHORT: Duration = Duration::from_millis(2_700);
@@ -123,29 +123,61 @@ fn small_effects_are_found_with_their_size() {
     }
 }
 
-/// Where no group shows it, all together do.
+/// Where neither a group nor the process shows it, the average does: two routes are dear, rare and
+/// anything, ten are cheap, often and steady; and the machine gets slower.
 #[test]
-fn a_common_effect_shows_first() {
+fn a_common_effect_shows_first_on_average() {
     let of = |effect: f64| {
         let mut dice = Simulated::new(3, 0.0);
-        let mut turn = |effect: f64| {
+        let mut turn = |n: u32, effect: f64| {
+            let drift = 1.0 + f64::from(n) / 200.0;
             let used = |id: u32| {
-                let each = 1e6 * (1.0 + effect) * (1.0 + 0.1 * dice.normal());
-                (id, Use::of(20, (each * 20.0) as u64))
+                let (requests, cpu_ns, noise) = if id > 10 { (9, 5e6, 0.9) } else { (20, 1e5, 0.45) };
+                let each = cpu_ns * drift * (1.0 + effect) * (1.0 + noise / 4.0 * dice.normal());
+                (id, Use::of(requests, (each.max(0.0) * requests as f64) as u64))
             };
-            Turn { groups: (1..=12).map(used).collect(), ..Turn::default() }
+            let groups: HashMap<u32, Use> = (1..=12).map(used).collect();
+            Turn { whole: groups.values().map(|used| used.amount).sum(), groups, ..Turn::default() }
         };
-        let pairs: Vec<_> = (0..200).map(|_| Pair { off: turn(0.0), on: turn(effect) }).collect();
+        let pairs: Vec<_> = (0..200).map(|n| Pair { off: turn(n, 0.0), on: turn(n, effect) }).collect();
         judged(&pairs).findings
     };
     let whose = |finding: &Finding| finding.contrast.whose;
     let shown = |findings: &[Finding]| findings.iter().filter(|it| shows(it)).map(whose).collect::<Vec<_>>();
     let found = of(0.02);
-    assert_eq!(shown(&found), [Whose::Common]);
-    let common = found.iter().find(|it| whose(it) == Whose::Common).expect("a row");
-    let [low, high] = common.interval.expect("an interval");
-    assert!((low..high).contains(&0.02) && common.contrast.values.is_none(), "{common:?}");
+    assert_eq!(shown(&found), [Whose::Average]);
+    let average = found.iter().find(|it| whose(it) == Whose::Average).expect("a row");
+    let [low, high] = average.interval.expect("an interval");
+    assert!((low..high).contains(&0.02) && average.contrast.values.is_none(), "{average:?}");
     assert_eq!(shown(&of(0.0)), []);
+}
+
+#[test]
+fn groups_that_mix_states_are_in_no_average() {
+    let with = |alive: u64| {
+        let group = |at: u64| {
+            let mut used = Use::of(10, 1_000 + at % 7);
+            used.alive = alive;
+            used
+        };
+        let turn = |at: u64| Turn {
+            groups: HashMap::from([
+                (1, group(at)),
+                (2, Use::of(10, 900 + at % 5)),
+                (3, Use::of(10, 90 + at % 3)),
+            ]),
+            whole: 2_000.0,
+            ..Turn::default()
+        };
+        let pairs: Vec<_> = (0..40).map(|n| Pair { off: turn(n), on: turn(3 * n + 1) }).collect();
+        let of =
+            |whose| judged(&pairs).findings.into_iter().find(|it| it.contrast.whose == whose).expect("a row");
+        (of(Whose::Average).contrast, of(Whose::All).contrast)
+    };
+    let (average, all) = with(0);
+    assert_eq!((average.requests, average.is_mixed, all.is_mixed), ([1_200, 1_200], false, false));
+    let (average, all) = with(5_000);
+    assert_eq!((average.requests, average.is_mixed, all.is_mixed), ([800, 800], false, true));
 }
 
 #[test]

@@ -16,8 +16,8 @@ use crate::exit::{Exit, Failure, Outcome};
 use crate::sample::events::refused;
 use crate::signals::Signals;
 
-/// Looks at the length of requests before the first pair, and the time that they take: a part of the
-/// experiment's, or this.
+/// Looks at the length of requests before the first pair, and the time that they take: a part of
+/// the experiment's, or this.
 const BEFORE: u32 = 20;
 const BEFORE_PART: u32 = 60;
 const BEFORE_MOST: Duration = Duration::from_secs(1);
