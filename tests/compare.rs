@@ -97,12 +97,16 @@ fn runs_that_differ_are_refused() {
     let report = measured(directory);
     let old = side(directory, "old.json", &report, 1.0, 1);
     let mut other = report.clone();
+    other["machine"]["cpu"] = json!("another");
+    let path = side(directory, "other.json", &other, 1.0, 1);
+    compare(&[&old, &path], &[]).assert_fails(1, &["other.json", "cpu", "--across-machines"]);
+    assert_eq!(compare(&[&old, &path], &["--across-machines"]).code, Some(0));
+
     other["machine"]["cpu"] = json!("another \u{1b}[31m");
-    let other = side(directory, "other.json", &other, 1.0, 1);
-    let refused = compare(&[&old, &other], &[]);
-    refused.assert_fails(1, &["other.json", "cpu", "--across-machines"]);
+    let coloured = side(directory, "coloured.json", &other, 1.0, 1);
+    let refused = compare(&[&old, &coloured], &["--across-machines"]);
+    refused.assert_fails(1, &["coloured.json", "line 1", "u{1b}"]);
     assert!(!refused.stderr.contains('\u{1b}'), "{:?}", refused.stderr);
-    assert_eq!(compare(&[&old, &other], &["--across-machines"]).code, Some(0));
 
     let broken = directory.join("broken.json");
     fs::write(&broken, "{\"schema\":1,\"bench\":\"keys\"\n").expect("a file");

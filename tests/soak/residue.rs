@@ -24,16 +24,9 @@ fn proc(pid: u32, file: &str) -> PathBuf {
     format!("/proc/{pid}/{file}").into()
 }
 
-/// `socket:[123]` and `/proc/12/task/34/mem` without numbers: which thread was the first to need a
-/// file is by chance.
-fn kind(name: &str) -> String {
-    let name = name.split_once(":[").map_or(name, |(kind, _)| kind);
-    let is_number = |part: &&str| part.bytes().all(|digit| digit.is_ascii_digit());
-    if name.starts_with("/proc/") {
-        name.split('/').filter(|part| part.is_empty() || !is_number(part)).collect::<Vec<_>>().join("/")
-    } else {
-        name.to_owned()
-    }
+/// `socket:[123]` without the number.
+fn kind(name: &str) -> &str {
+    name.split_once(":[").map_or(name, |(kind, _)| kind)
 }
 
 impl Residue {
@@ -44,9 +37,10 @@ impl Residue {
             let Ok(target) = fs::read_link(file.path()) else { continue };
             let target = target.to_string_lossy();
             // Connections to its database open this when they first have to; a batch opens the list
-            // of mappings when it first has to.
-            if !target.contains("/teaparty.db") && !target.ends_with("/maps") {
-                count("descriptor", &kind(&target));
+            // of mappings, or the memory, when it first has to, in each copy of dormouse.
+            let is_kept = target.ends_with("/maps") || target.ends_with("/mem");
+            if !target.contains("/teaparty.db") && !is_kept {
+                count("descriptor", kind(&target));
             }
         }
         for task in fs::read_dir(proc(pid, "task")).expect("threads").flatten() {
