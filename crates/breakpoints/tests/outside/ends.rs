@@ -123,18 +123,25 @@ fn a_storm_rests_and_a_maximum_ends() {
             }
         });
         let mut outside = open(&process, &[spec().rate(1000)]);
-        let mut rested = 0;
-        pass_until(&mut outside, |_| {
-            rested += 1;
-            rested > 300
-        });
-        let stormy = report(&mut outside);
-        let coverage = stormy.watch.coverage;
-        assert!(coverage.rests > 0 && coverage.armed_ns < coverage.wall_ns / 2, "{coverage:?}");
-        // Twice the rate, and what came before the first pass saw it.
-        let most = coverage.wall_ns / 1_000_000 * 2 + 5000;
-        assert!(stormy.watch.hits < most, "{} of {most}", stormy.watch.hits);
-        assert!(shared.writes.load(SeqCst) > 10 * stormy.watch.hits, "the process runs on");
+        // A machine that is busy lets the program go on before a pass sees it: that is a part of
+        // less and less.
+        for round in 1.. {
+            let mut rested = 0;
+            pass_until(&mut outside, |_| {
+                rested += 1;
+                rested > 300
+            });
+            let stormy = report(&mut outside).watch;
+            let coverage = stormy.coverage;
+            // Twice the rate, and what came before the first pass saw it.
+            let most = coverage.wall_ns / 1_000_000 * 2 + 5000;
+            let is_seldom = coverage.rests > 0 && coverage.armed_ns < coverage.wall_ns / 2;
+            let runs_on = shared.writes.load(SeqCst) > 10 * stormy.hits;
+            if is_seldom && stormy.hits < most && runs_on {
+                break;
+            }
+            assert!(round < 20, "{} of {most}: {:?}", stormy.hits, stormy.coverage);
+        }
         drop(outside);
 
         let mut outside = open(&process, &[spec().max_hits(100)]);
