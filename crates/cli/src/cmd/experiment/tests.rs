@@ -101,7 +101,7 @@ fn nulls_stay_quiet_over_all_looks() {
     for seed in 0..1000 {
         let service = Simulated { length: SHORT, ..Simulated::new(seed, 0.0) };
         for (alarms, judge) in alarms.iter_mut().zip(service.experiment(!seed, [ERROR, 0.2]).0) {
-            assert_eq!(judge.findings.len(), 4, "two groups, all, and what they have in common");
+            assert_eq!(judge.findings.len(), 4, "two groups, all, and the average");
             *alarms += usize::from(judge.findings.iter().any(shows));
         }
     }
