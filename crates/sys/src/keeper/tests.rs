@@ -119,6 +119,8 @@ fn askers_outlive_the_thread() {
         std::panic::set_hook(Box::new(|_| {}));
         let failed = KEEPER.ask(|_| -> u32 { panic!() });
         assert!(matches!(failed, Err(KeeperError::Ended)), "{failed:?}");
+        // An errand that is left until then ends with the thread, too.
+        eventually(|| !KEEPER.is_there());
         begin(1);
         kill();
         assert!(!KEEPER.is_there());
