@@ -1,24 +1,15 @@
-//! Builds the tea house both ways, from the sources of this workspace.
+//! Builds programs for a bench, from the sources of this workspace.
 //!
-//! The builds share the workspace's target directory, and so all dependencies that a release build
-//! of the command has left there; the programs are copied away, because the second replaces the
-//! first.
+//! They share the workspace's target directory, and so the dependencies that a release build of the
+//! command has left there with the same features.
 
 use std::env;
 use std::ffi::OsString;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The sources in a workspace.
 const MANIFEST: &str = "crates/teaparty/Cargo.toml";
-
-/// Builds both, with and without, into `directory`, or says why that cannot be done.
-pub(super) fn both(directory: &Path) -> Result<[PathBuf; 2], String> {
-    let root = root()?;
-    let with = build(&root, directory, "with", &[])?;
-    Ok([with, build(&root, directory, "without", &["--no-default-features"])?])
-}
 
 /// The workspace: that of this build, else the one above the working directory.
 fn root() -> Result<PathBuf, String> {
@@ -30,15 +21,6 @@ fn root() -> Result<PathBuf, String> {
         .find(|root| root.join(MANIFEST).is_file())
         .map(Path::to_owned)
         .ok_or_else(|| format!("no sources: {MANIFEST} is neither here nor where this was built"))
-}
-
-fn build(root: &Path, directory: &Path, name: &str, flags: &[&str]) -> Result<PathBuf, String> {
-    let failed = |why: &str| format!("building the tea house {name} dormouse failed: {why}");
-    let built = cargo_build(root, "dormouse-teaparty", flags).map_err(|why| failed(&why))?;
-    let program = directory.join(name);
-    fs::copy(&built, &program)
-        .map_err(|error| failed(&format!("cannot copy {}: {error}", built.display())))?;
-    Ok(program)
 }
 
 /// Builds a program of this workspace for release, and says where it is.

@@ -1,10 +1,11 @@
 //! `bench teaparty`: a whole service, built with dormouse and without, under load.
 //!
-//! Both builds are made from this workspace when the bench runs. A round starts a fresh process of
-//! each and loads them in turn, for half a second at a time, A B B A, B A A B: other work of the
-//! machine falls on both. Clients are in this process, the services in others, each party on its
-//! half of the processors where there are two. The build with dormouse has its agent running and a
-//! client connected that has said hello; all its keys are off, and that is checked.
+//! The command has the tea house with dormouse; the one without is built from this workspace when
+//! the bench runs. A round starts a fresh process of each and loads them in turn, for half a second
+//! at a time, A B B A, B A A B: other work of the machine falls on both. Clients are in this
+//! process, the services in others, each party on its half of the processors where there are two.
+//! The one with dormouse has its agent running and a client connected that has said hello; all its
+//! keys are off, and that is checked.
 //!
 //! The run ends by itself when the 95 % interval of the difference lies within ±3 %. The peer is
 //! the same service without dormouse; there is no origin.
@@ -25,6 +26,7 @@ use crate::affinity::Halves;
 use crate::bench::Bench;
 use crate::row::{Better, Row, Spec, find};
 use crate::runner::{Failure, Plan};
+use crate::workloads::command;
 pub(crate) use build::program_of;
 use load::{Ask, Clients, Load, MENU, MIX};
 use server::{SIDES, Server, cpu_time_of};
@@ -48,14 +50,16 @@ const TURNS: usize = 2;
 const TURN: [usize; 4] = [0, 1, 1, 0];
 
 pub(crate) fn run(bench: &mut Bench) {
-    eprintln!("building the tea house with and without dormouse");
-    bench.say("building the tea house twice");
     let halves = Halves::of_this_thread();
-    let made = TempDir::with_prefix("dormouse-bench-")
-        .map_err(|error| format!("cannot create a directory for the services: {error}"))
-        .and_then(|directory| Ok((build::both(directory.path())?, directory)));
-    if let Some((binaries, directory)) = bench.need(specs(bench, &halves), made) {
-        rows(bench, binaries, &halves, directory);
+    let made = tea_house().and_then(|_| {
+        eprintln!("building the tea house without dormouse");
+        bench.say("building the tea house without dormouse");
+        let directory = TempDir::with_prefix("dormouse-bench-")
+            .map_err(|error| format!("cannot create a directory for the services: {error}"))?;
+        Ok((program_of("dormouse-teaparty", &["--no-default-features"])?, directory))
+    });
+    if let Some((without, directory)) = bench.need(specs(bench, &halves), made) {
+        rows(bench, without, &halves, directory);
     }
     let plan = Plan { warmup: bench.pick(1, 0), ..bench.plan(60, 3) };
     bench.measure_until("reps", plan, |rows| {
@@ -103,6 +107,18 @@ fn compare(bench: &mut Bench, halves: &Halves) {
     });
 }
 
+/// The tea house with dormouse, if this program is the command and was built with it.
+fn tea_house() -> Result<Command, String> {
+    const VERB: &str = "teaparty";
+    let asked = command()?.args([VERB, "--help"]).output();
+    if !asked.is_ok_and(|output| output.status.success()) {
+        return Err("the command was built without its feature `demo`".to_owned());
+    }
+    let mut tea_house = command()?;
+    tea_house.arg(VERB);
+    Ok(tea_house)
+}
+
 /// How long one side is loaded before it is the other's turn.
 fn slice(bench: &Bench) -> Duration {
     Duration::from_millis(bench.pick(500, 150))
@@ -131,16 +147,16 @@ fn specs(bench: &Bench, halves: &Halves) -> Vec<Spec> {
 
 /// Adds the rows. A sample starts both services and, for each load, warms them up and loads them in
 /// turn.
-fn rows(bench: &mut Bench, binaries: [PathBuf; 2], halves: &Halves, directory: TempDir) {
+fn rows(bench: &mut Bench, without: PathBuf, halves: &Halves, directory: TempDir) {
     let (slice, count, specs) = (slice(bench), clients(halves), specs(bench, halves));
     let halves = halves.clone();
     let mut round = 0;
     bench.sample(specs, move || {
-        let start = |side: usize| {
-            let program = Command::new(&binaries[side]);
-            halves.on_first(|| Server::start(program, SIDES[side] == "with", directory.path()))
+        let start = |program: Command, has_agent: bool| {
+            halves.on_first(|| Server::start(program, has_agent, directory.path()))
         };
-        let mut servers = [start(0)??, start(1)??];
+        // In the order of `SIDES`.
+        let mut servers = [start(tea_house()?, true)??, start(Command::new(&without), false)??];
         let load =
             |clients: &mut Clients, asks| Ok::<_, Failure>(halves.on_second(|| clients.run(asks, slice))??);
         let used = |server: &Server| cpu_time_of(server.pid());

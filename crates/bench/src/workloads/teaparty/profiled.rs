@@ -11,17 +11,14 @@ use tempfile::TempDir;
 
 use super::load::{Clients, Load, MIX};
 use super::server::Server;
-use super::{clients, slice};
+use super::{clients, slice, tea_house};
 use crate::affinity::Halves;
 use crate::bench::Bench;
 use crate::row::{Better, Spec};
 use crate::runner::Failure;
-use crate::workloads::command;
 
 /// Samples a second; 0: nobody profiles.
 const RATES: [u32; 3] = [0, 19, 99];
-/// The verb of the command.
-const TEA_HOUSE: &str = "teaparty";
 /// The rate of each slice, in one round.
 const TURN: [usize; 6] = [0, 1, 2, 2, 1, 0];
 
@@ -39,12 +36,11 @@ pub(crate) fn rows(bench: &mut Bench) {
     let specs = each.concat();
     let made = TempDir::with_prefix("dormouse-bench-")
         .map_err(|error| format!("cannot create a directory for the service: {error}"))
-        .and_then(|directory| has_tea_house().map(|()| directory));
+        .and_then(|directory| tea_house().map(|_| directory));
     let Some(directory) = bench.need(specs.clone(), made) else { return };
     let (slice, count) = (slice(bench) * 2, clients(&halves));
     bench.sample(specs, move || {
-        let mut tea = command()?;
-        tea.arg(TEA_HOUSE);
+        let tea = tea_house()?;
         let server = halves.on_first(|| Server::start(tea, true, directory.path()))??;
         let mut clients = Clients::connect(server.addr, count)?;
         let mut run = |span: Duration| Ok::<Load, Failure>(halves.on_second(|| clients.run(&MIX, span))??);
@@ -73,13 +69,6 @@ pub(crate) fn rows(bench: &mut Bench) {
         };
         Ok([of(0), of(1), of(2)].concat())
     });
-}
-
-/// Whether the command was built with the tea house in it.
-fn has_tea_house() -> Result<(), String> {
-    let asked = command()?.args([TEA_HOUSE, "--help"]).output();
-    let is_there = asked.is_ok_and(|output| output.status.success());
-    if is_there { Ok(()) } else { Err("the command was built without its feature `demo`".to_owned()) }
 }
 
 /// Compares them; `per_sample` is the row with the price of a sample, the signal included.

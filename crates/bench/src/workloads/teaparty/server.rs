@@ -15,7 +15,7 @@ use serde::de::DeserializeOwned;
 /// Longest wait for an answer of the agent.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The builds.
+/// The service with dormouse, and without.
 pub(super) const SIDES: [&str; 2] = ["with", "without"];
 
 /// A running service; dropping it ends it.
