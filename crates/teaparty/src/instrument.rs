@@ -62,9 +62,10 @@ mod instrumented {
     where
         S: Clone + Send + Sync + 'static,
     {
-        route
-            .layer::<_, Infallible>(middleware::from_fn_with_state((name, budget, tax_percent), watch))
-            .layer(GroupLayer::with_bound(1, move |_: &Request| name.into()))
+        let group = GroupLayer::with_bound(1, move |_: &Request| name.into());
+        let watched = middleware::from_fn_with_state((name, budget, tax_percent), watch);
+        // As one: of each layer axum makes boxes for each request.
+        route.layer::<_, Infallible>((group, watched))
     }
 
     async fn watch(
