@@ -26,4 +26,5 @@ mod terminal;
 mod threads;
 mod timeline;
 mod triggers;
+mod valgrind;
 mod watch;
