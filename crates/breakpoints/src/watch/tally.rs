@@ -79,7 +79,7 @@ impl Tally {
             over_because: OnceBox::new(),
             is_following: false,
         };
-        // The clock finds its function here, and not in a handler.
+        // The clock finds its function here, by `dlsym`, which a handler must not call.
         now();
         tally.look();
         tally
