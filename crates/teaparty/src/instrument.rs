@@ -2,9 +2,9 @@
 //!
 //! Without the cargo feature `dormouse` every name below means nothing and costs nothing: a group
 //! is an empty struct, a probe no code, its arguments not evaluated, a static key the constant it
-//! starts as, and no crate of dormouse or `tracing` is compiled. The bench builds the service both
-//! ways and compares them. A service that is not a bench needs no such file: it uses `dormouse`
-//! directly.
+//! starts as, and no crate of dormouse or `tracing` is compiled. The bench compares it
+//! with the service that the command has. A service that is not a bench needs no such file: it uses
+//! `dormouse` directly.
 
 #[cfg(not(feature = "dormouse"))]
 pub(crate) use bare::*;

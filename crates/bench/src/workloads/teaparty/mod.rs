@@ -51,15 +51,13 @@ const TURN: [usize; 4] = [0, 1, 1, 0];
 
 pub(crate) fn run(bench: &mut Bench) {
     let halves = Halves::of_this_thread();
-    let made = tea_house().and_then(|_| {
+    let made = has_tea_house().and_then(|()| {
         eprintln!("building the tea house without dormouse");
         bench.say("building the tea house without dormouse");
-        let directory = TempDir::with_prefix("dormouse-bench-")
-            .map_err(|error| format!("cannot create a directory for the services: {error}"))?;
-        Ok((program_of("dormouse-teaparty", &["--no-default-features"])?, directory))
+        without_dormouse()
     });
-    if let Some((without, directory)) = bench.need(specs(bench, &halves), made) {
-        rows(bench, without, &halves, directory);
+    if let Some(without) = bench.need(specs(bench, &halves), made) {
+        rows(bench, without, &halves);
     }
     let plan = Plan { warmup: bench.pick(1, 0), ..bench.plan(60, 3) };
     bench.measure_until("reps", plan, |rows| {
@@ -107,16 +105,31 @@ fn compare(bench: &mut Bench, halves: &Halves) {
     });
 }
 
-/// The tea house with dormouse, if this program is the command and was built with it.
+/// The verb of the command.
+const TEA_HOUSE: &str = "teaparty";
+
+/// Whether this program is the command, and was built with the tea house in it.
+fn has_tea_house() -> Result<(), String> {
+    let asked = command()?.args([TEA_HOUSE, "--help"]).output();
+    let is_there = asked.is_ok_and(|output| output.status.success());
+    if is_there { Ok(()) } else { Err("the command was built without its feature `demo`".to_owned()) }
+}
+
+/// The tea house with dormouse.
 fn tea_house() -> Result<Command, String> {
-    const VERB: &str = "teaparty";
-    let asked = command()?.args([VERB, "--help"]).output();
-    if !asked.is_ok_and(|output| output.status.success()) {
-        return Err("the command was built without its feature `demo`".to_owned());
-    }
     let mut tea_house = command()?;
-    tea_house.arg(VERB);
+    tea_house.arg(TEA_HOUSE);
     Ok(tea_house)
+}
+
+/// The one without, in a directory of its own: a build of the workspace may replace it meanwhile.
+fn without_dormouse() -> Result<(PathBuf, TempDir), String> {
+    let directory = TempDir::with_prefix("dormouse-bench-")
+        .map_err(|error| format!("cannot create a directory for the services: {error}"))?;
+    let built = program_of("dormouse-teaparty", &["--no-default-features"])?;
+    let program = directory.path().join("without");
+    fs::copy(&built, &program).map_err(|error| format!("cannot copy {}: {error}", built.display()))?;
+    Ok((program, directory))
 }
 
 /// How long one side is loaded before it is the other's turn.
@@ -147,7 +160,7 @@ fn specs(bench: &Bench, halves: &Halves) -> Vec<Spec> {
 
 /// Adds the rows. A sample starts both services and, for each load, warms them up and loads them in
 /// turn.
-fn rows(bench: &mut Bench, without: PathBuf, halves: &Halves, directory: TempDir) {
+fn rows(bench: &mut Bench, (without, directory): (PathBuf, TempDir), halves: &Halves) {
     let (slice, count, specs) = (slice(bench), clients(halves), specs(bench, halves));
     let halves = halves.clone();
     let mut round = 0;

@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use super::load::{Clients, Load, MIX};
 use super::server::Server;
-use super::{clients, slice, tea_house};
+use super::{clients, has_tea_house, slice, tea_house};
 use crate::affinity::Halves;
 use crate::bench::Bench;
 use crate::row::{Better, Spec};
@@ -36,7 +36,7 @@ pub(crate) fn rows(bench: &mut Bench) {
     let specs = each.concat();
     let made = TempDir::with_prefix("dormouse-bench-")
         .map_err(|error| format!("cannot create a directory for the service: {error}"))
-        .and_then(|directory| tea_house().map(|_| directory));
+        .and_then(|directory| has_tea_house().map(|()| directory));
     let Some(directory) = bench.need(specs.clone(), made) else { return };
     let (slice, count) = (slice(bench) * 2, clients(&halves));
     bench.sample(specs, move || {
