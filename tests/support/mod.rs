@@ -78,6 +78,15 @@ impl Service {
         if !Path::new(program).ends_with("dormouse-teaparty") {
             command.arg("teaparty");
         }
+        Service::start_by(command, runtime, change)
+    }
+
+    /// One that this command starts, up to the flags of the tea house.
+    pub(crate) fn start_by(
+        mut command: Command,
+        runtime: TempDir,
+        change: impl FnOnce(&mut Command),
+    ) -> std::io::Result<Service> {
         command.args(["--exit-with-parent", "--workers", "2"]);
         for variable in RUNTIME_VARIABLES {
             command.env_remove(variable);

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use dormouse_profile::{NameFinder, NoStack, Node, Profile, StackReader, StackWay, ThreadStack};
 use dormouse_sys::process::identity;
-use dormouse_testkit::{Filter, eventually, fork, in_child};
+use dormouse_testkit::{Filter, HANG, eventually, fork, in_child};
 
 /// The functions of a stack, the innermost first.
 fn names(stack: &ThreadStack) -> Vec<String> {
@@ -126,12 +126,13 @@ fn readers_take_turns() {
         };
         let tid = spin();
         // Until each reader has found it, and one has met another.
-        let busy = AtomicU32::new(0);
+        let (busy, begun) = (AtomicU32::new(0), Instant::now());
         thread::scope(|scope| {
             for _ in 0..3 {
                 scope.spawn(|| {
                     let (mut reader, mut found) = (StackReader::new().unwrap(), 0);
                     while found == 0 || busy.load(Ordering::Relaxed) == 0 {
+                        assert!(begun.elapsed() < HANG, "{found} stacks, and nobody was busy");
                         match reader.read(tid) {
                             Ok(stack) => {
                                 assert!(names(&stack).iter().any(|name| name.contains("spins_on")));
