@@ -14,6 +14,8 @@ use std::collections::{TryReserveError, VecDeque};
 
 use dormouse_sys::records::RingOwner;
 
+use crate::record::Reader;
+
 /// Bytes before the records of a chunk.
 const HEAD: usize = 24;
 
@@ -40,6 +42,19 @@ pub(crate) struct Chunk<'a> {
     pub(crate) bytes: &'a [u8],
     /// How many they are.
     pub(crate) records: u32,
+}
+
+impl Chunk<'_> {
+    /// Without its oldest records, as long as it `is_too_long`.
+    pub(crate) fn cut_while(mut self, is_too_long: impl Fn(&Self) -> bool) -> Self {
+        while is_too_long(&self)
+            && let Some(Ok((_, oldest))) = Reader::new(self.bytes).next_raw()
+        {
+            self.bytes = &self.bytes[oldest.len()..];
+            self.records -= 1;
+        }
+        self
+    }
 }
 
 /// The records that were in a queue, the oldest first.
@@ -200,6 +215,19 @@ mod tests {
         }
         assert_eq!(queue.take().chunks().count(), kept.len());
         assert_eq!((queue.size(), queue.take_dropped()), ((0, 0), 0));
+    }
+
+    #[test]
+    fn a_chunk_is_cut_between_records() {
+        // A record's length is its first two bytes.
+        let record = |length: u16| [length.to_le_bytes().to_vec(), vec![0; usize::from(length) - 2]].concat();
+        let bytes = [record(32), record(48), record(40)].concat();
+        let chunk = Chunk { ring: 0, writer: owner(1), bytes: &bytes, records: 3 };
+        let kept = |most: usize| {
+            let cut = chunk.cut_while(|rest| rest.bytes.len() > most);
+            (cut.records, cut.bytes.len())
+        };
+        assert_eq!([200, 119, 88, 87, 0].map(kept), [(3, 120), (2, 88), (2, 88), (1, 40), (0, 0)]);
     }
 
     #[test]

@@ -213,14 +213,17 @@ fn write_probes(
     for group in Group::all() {
         writer.note(&Note::Group { id: group.id(), name: group.name().to_owned() })?;
     }
-    let (recorder, first, held) = (run.stat().number, run.stat().aged, run.stat().held as u64);
-    let (mut from, mut left) = (first, held);
+    let (recorder, first) = (run.stat().number, run.stat().aged);
+    let held: u64 = run.chunks().map(|chunk| chunk.bytes.len() as u64).sum();
+    let (mut from, mut beyond) = (first, held.saturating_sub(most));
     for chunk in run.chunks() {
-        if left <= most {
+        let length = chunk.bytes.len();
+        let kept = chunk.cut_while(|rest| ((length - rest.bytes.len()) as u64) < beyond);
+        beyond = beyond.saturating_sub((length - kept.bytes.len()) as u64);
+        from += u64::from(chunk.records - kept.records);
+        if beyond == 0 {
             break;
         }
-        left = left.saturating_sub(chunk.bytes.len() as u64);
-        from += u64::from(chunk.records);
     }
     if from > first {
         let why = format!("{} of the oldest were left out, for DORMOUSE_RECORD_DISK", from - first);
@@ -238,14 +241,14 @@ fn write_records(
 ) -> io::Result<Stage> {
     let next = Stage::Tasks(0);
     let Some(run) = recording.newest().filter(|run| run.stat().number == recorder) else { return Ok(next) };
-    // Chunks go whole, so those that are left have the same numbers as before.
+    // Memory gives up whole chunks, so those that are left have the same numbers as before.
     let first = run.stat().aged;
     let most = RECORDS.max(run.stat().held / SHARE);
     let (mut at, mut bytes, mut behind, mut fresh) = (first, 0, to, Vec::new());
     for chunk in run.chunks() {
         let own = at;
         at += u64::from(chunk.records);
-        if own < from {
+        if at <= from {
             continue;
         }
         if own >= to || bytes >= most {
@@ -268,8 +271,9 @@ fn write_records(
         if own >= behind {
             break;
         }
-        if own >= from {
-            writer.records(chunk.writer.tid, chunk.writer.start, chunk.bytes)?;
+        if at > from {
+            let wanted = chunk.cut_while(|rest| at - u64::from(rest.records) < from);
+            writer.records(chunk.writer.tid, chunk.writer.start, wanted.bytes)?;
         }
     }
     Ok(if behind < to { Stage::Records { recorder, from: behind, to } } else { next })
