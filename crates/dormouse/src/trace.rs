@@ -75,6 +75,9 @@ pub enum TraceError {
         /// The list.
         glob: String,
     },
+    /// It matches keys, but no probe.
+    #[error("none of the keys that match is a probe, and only probes have records: `on` switches keys")]
+    NoProbe,
     /// The keys could not be switched on.
     #[error(transparent)]
     Keys(#[from] dormouse_keys::Error),
@@ -146,7 +149,13 @@ fn hub() -> Result<MutexGuard<Hub>, Reentrant> {
 }
 
 impl Trace {
-    pub(crate) fn of(keys: Vec<KeyUse>) -> Result<Self, TraceError> {
+    /// Of the probes among these keys. Another key may be a flag of the service's, which does
+    /// something else while it is on: it is left as it is.
+    pub(crate) fn of(mut keys: Vec<KeyUse>) -> Result<Self, TraceError> {
+        keys.retain(|k| k.key.attached::<Probe>().is_some());
+        if keys.is_empty() {
+            return Err(TraceError::NoProbe);
+        }
         dormouse_sys::loader::pin_self()?;
         rendezvous::read_rings().map_err(|object| TraceError::Elsewhere { object })?;
         // Measures the counter, by which the ends of scopes tell how long they took.
@@ -171,7 +180,7 @@ impl Trace {
         Ok(trace)
     }
 
-    /// The keys that the glob list selected.
+    /// The probes that the glob list selected.
     pub fn keys(&self) -> &[KeyUse] {
         &self.keys
     }

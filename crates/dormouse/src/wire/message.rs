@@ -82,8 +82,7 @@ pub enum Op {
     /// Switches probes on and streams their records: [`Tracing`](super::Tracing) answers, then
     /// frames follow until the client closes the connection.
     Trace {
-        /// A glob list. It also matches keys that are no probes: the agent switches them, and they
-        /// record nothing here.
+        /// A glob list. Of the keys that it matches only probes are switched.
         glob: String,
     },
     /// Takes a snapshot of groups and threads; [`Stat`](super::Stat) answers. The first one starts

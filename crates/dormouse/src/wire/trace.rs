@@ -9,7 +9,8 @@ use crate::probe::Probe;
 /// Answer to `trace`; frames follow.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Tracing {
-    /// Names of the keys that the glob list matched.
+    /// Names of the keys that are switched on: probes. An earlier agent switches all keys that the
+    /// glob list matches.
     pub matched: Vec<String>,
     /// The number of those keys, of which several may have the same name.
     #[serde(default)]

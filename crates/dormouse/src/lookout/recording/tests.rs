@@ -6,17 +6,41 @@ use dormouse_testkit::in_child;
 
 use super::*;
 
-dormouse_keys::static_key! { static AWAKE: "recording.awake" = false; }
+dormouse_keys::static_key! { static FLAG: "recording.flag" = false; }
+
+/// The probe that is recorded.
+fn awake() {
+    crate::probe!("recording.awake");
+}
+
+fn keys(glob: &str) -> Result<Vec<KeyUse>, TraceError> {
+    awake();
+    Ok(Selector::parse(glob)?.try_keys()?)
+}
+
+fn is_on() -> bool {
+    keys("recording.awake").is_ok_and(|keys| keys.iter().all(|used| used.key.is_enabled()))
+}
 
 fn begin() -> Result<(u64, BatchReport), RecorderError> {
-    let keys = || Ok(Selector::parse("recording.awake")?.try_keys()?);
-    start("recording.awake", keys, LEAST_MEMORY, None)
+    start("recording.*", || keys("recording.*"), LEAST_MEMORY, None)
+}
+
+#[test]
+fn flags_of_the_service_stay_as_they_are() {
+    in_child(|| {
+        begin().unwrap();
+        assert!(is_on() && !dormouse_keys::unlikely!(FLAG));
+        assert_eq!(stat().map(|stat| stat.keys), Some(1));
+        assert!(stop(None).is_some());
+        let refused = start("recording.flag", || keys("recording.flag"), LEAST_MEMORY, None);
+        assert!(matches!(refused, Err(RecorderError::Trace(TraceError::NoProbe))), "{refused:?}");
+    });
 }
 
 #[test]
 fn a_killed_lookout_leaves_no_key_on() {
     in_child(|| {
-        let is_on = || dormouse_keys::unlikely!(AWAKE);
         let (first, _) = begin().unwrap();
         let refused = begin();
         assert!(is_on() && matches!(refused, Err(RecorderError::Running { .. })), "{refused:?}");
@@ -35,7 +59,6 @@ fn a_killed_lookout_leaves_no_key_on() {
 #[test]
 fn lent_keys_go_off_with_their_recorder() {
     in_child(|| {
-        let is_on = || dormouse_keys::unlikely!(AWAKE);
         begin().unwrap();
         drop(lend());
         assert!(is_on() && held_keys().0.len() == 1, "it has gone back");
