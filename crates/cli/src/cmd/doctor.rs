@@ -131,7 +131,7 @@ fn platform() -> Check {
 }
 
 fn no_agent() -> Check {
-    let detail = "it has no dormouse in it, so only `dormouse watch` and `dormouse maps` see it";
+    let detail = "it has no dormouse in it, so it is seen from outside: by threads, without groups and keys";
     let fix = Some("call dormouse::init() at its start".to_owned());
     Check { fix, ..check("agent.reach", CheckState::Limited, detail) }
 }
