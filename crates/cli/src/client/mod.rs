@@ -74,7 +74,8 @@ enum Filled {
 #[derive(Deserialize)]
 struct Head {
     v: u32,
-    id: u64,
+    #[serde(rename = "id")]
+    _id: u64,
 }
 
 impl Client {
@@ -134,10 +135,9 @@ impl Client {
         let deadline = Instant::now() + self.patience;
         self.send(&line, deadline)?;
         loop {
-            let answer = self.line(deadline, most)?;
-            // Notices are for a client that waits for nothing else.
-            if serde_json::from_slice::<Notice>(&answer).is_err() {
-                return self.understand(&answer, id);
+            let line = self.line(deadline, most)?;
+            if let Some(answer) = self.understand(&line, id)? {
+                return Ok(answer);
             }
         }
     }
@@ -209,11 +209,11 @@ impl Client {
     fn line(&mut self, deadline: Instant, most: usize) -> Outcome<Vec<u8>> {
         let mut searched = 0;
         loop {
-            if let Some(end) = self.inbox[searched..].iter().position(|&byte| byte == b'\n') {
+            if let Some(end) = memchr::memchr(b'\n', &self.inbox[searched..]) {
                 let rest = self.inbox.split_off(searched + end + 1);
                 let mut line = std::mem::replace(&mut self.inbox, rest);
                 line.pop();
-                if line.iter().fold(0, |n, &byte| n + usize::from(byte == b',')) > MAX_PARTS {
+                if memchr::memchr_iter(b',', &line).count() > MAX_PARTS {
                     return Err(self.nonsense(&format!("its answer has more than {MAX_PARTS} values")));
                 }
                 return Ok(line);
@@ -264,21 +264,34 @@ impl Client {
         Err(self.silent(omission))
     }
 
-    fn understand<T: DeserializeOwned>(&self, line: &[u8], id: u64) -> Outcome<T> {
-        let head: Head =
-            serde_json::from_slice(line).map_err(|_| self.nonsense(&format!("it said {}", excerpt(line))))?;
-        if head.v != PROTOCOL {
-            return Err(self.other_version(&format!("protocol {}", head.v)));
+    /// The answer of a line; `None` if that is a notice, which is for a client that waits for
+    /// nothing else.
+    fn understand<T: DeserializeOwned>(&self, line: &[u8], id: u64) -> Outcome<Option<T>> {
+        // Read as an answer before anything else: it may have megabytes, and is read once.
+        let answer: Response<T> = match serde_json::from_slice(line) {
+            Ok(answer) => answer,
+            Err(_) if serde_json::from_slice::<Notice>(line).is_ok() => return Ok(None),
+            Err(error) => return Err(self.misunderstood(line, &error)),
+        };
+        if answer.v != PROTOCOL {
+            return Err(self.other_version(&format!("protocol {}", answer.v)));
         }
-        let answer: Response<T> = serde_json::from_slice(line)
-            .map_err(|error| self.nonsense(&format!("{error} in {}", excerpt(line))))?;
         match (answer.ok, answer.error) {
-            (None, Some(error)) if head.id == id || head.id == 0 => Err(self.refusal(error)),
-            (Some(answer), None) if head.id == id => Ok(answer),
+            (None, Some(error)) if answer.id == id || answer.id == 0 => Err(self.refusal(error)),
+            (Some(it), None) if answer.id == id => Ok(Some(it)),
             (Some(_), None) | (None, Some(_)) => {
-                Err(self.nonsense(&format!("it answered request {} when {id} was asked", head.id)))
+                Err(self.nonsense(&format!("it answered request {} when {id} was asked", answer.id)))
             }
             _ => Err(self.nonsense(&format!("neither an answer nor an error alone: {}", excerpt(line)))),
+        }
+    }
+
+    /// The failure that a line means which is no answer of this version.
+    fn misunderstood(&self, line: &[u8], error: &serde_json::Error) -> Failure {
+        match serde_json::from_slice(line) {
+            Ok(Head { v, .. }) if v != PROTOCOL => self.other_version(&format!("protocol {v}")),
+            Ok(_) => self.nonsense(&format!("{error} in {}", excerpt(line))),
+            Err(_) => self.nonsense(&format!("it said {}", excerpt(line))),
         }
     }
 

@@ -3,7 +3,8 @@
 use std::fmt;
 
 use dormouse_sys::digits::{IdDigits, id};
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::de::{Deserializer, Visitor};
+use serde::{Serialize, Serializer};
 
 /// An id of `N` bytes, on the wire as text of two digits for each: an answer may have ten thousand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,8 +27,30 @@ pub(super) fn known<'de, D, const N: usize>(from: D) -> Result<Option<WireId<N>>
 where
     D: Deserializer<'de>,
 {
-    let text = Option::<String>::deserialize(from)?;
-    Ok(text.and_then(|text| id(text.as_bytes())).map(WireId))
+    struct Text<const N: usize>;
+
+    impl<'de, const N: usize> Visitor<'de> for Text<N> {
+        type Value = Option<WireId<N>>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write!(f, "{} digits", 2 * N)
+        }
+
+        fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
+            Ok(id(text.as_bytes()).map(WireId))
+        }
+
+        fn visit_some<D: Deserializer<'de>>(self, from: D) -> Result<Self::Value, D::Error> {
+            from.deserialize_str(self)
+        }
+
+        fn visit_none<E>(self) -> Result<Self::Value, E> {
+            Ok(None)
+        }
+    }
+
+    // Looked at where it is: an answer may have twenty thousand.
+    from.deserialize_option(Text)
 }
 
 #[cfg(test)]

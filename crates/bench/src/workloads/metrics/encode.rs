@@ -72,7 +72,7 @@ fn encode() -> Vec<f64> {
     let (origin, stat) = (Origin::own(), stat());
     let (took, exposition) = cpu(|| {
         let mut exposition = Exposition::new();
-        add(&mut exposition, &origin, &stat);
+        add(&mut exposition, &origin, stat);
         exposition
     });
     let mut values = vec![took.as_secs_f64() * 1e3];
@@ -136,7 +136,7 @@ fn group(id: u32) -> GroupRow {
         requests: 120_000,
         polls: 987_654,
         counts: Vec::new(),
-        waits: Some(waits),
+        waits: Some(Box::new(waits)),
     }
 }
 
