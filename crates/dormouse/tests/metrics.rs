@@ -162,7 +162,7 @@ fn stat(groups: Vec<GroupRow>) -> Stat {
 
 fn exposition(groups: Vec<GroupRow>) -> Exposition {
     let mut exposition = Exposition::new();
-    add(&mut exposition, &Origin::own(), &stat(groups));
+    add(&mut exposition, &Origin::own(), stat(groups));
     exposition
 }
 
@@ -172,7 +172,7 @@ fn an_older_agents_buckets_are_of_nanoseconds() {
     // 1.074.
     let row = r#"{"scale":2,"zero_threshold_ns":64,"zero_count":0,"positive":[[119,5]],"max_ns":1000000000}"#;
     let requests: HistogramRow = serde_json::from_str(row).unwrap();
-    let waits = Some(WaitsRow { requests, ..WaitsRow::default() });
+    let waits = Some(Box::new(WaitsRow { requests, ..WaitsRow::default() }));
     let text = text(&exposition(vec![GroupRow { waits, ..group(1, "old") }]));
     let bucket = |le: &str| {
         value(&text, &format!("dormouse_request_duration_seconds_bucket{{group=\"old\",le=\"{le}\"}}"))
@@ -184,8 +184,9 @@ fn an_older_agents_buckets_are_of_nanoseconds() {
 fn nobody_breaks_a_scrape_by_what_he_says() {
     let buckets = vec![(5, 1), (5, 1), (i32::MIN, u64::MAX)];
     let wild = HistogramRow { scale: 2, unit_ns: 1_000_000_000, buckets, ..HistogramRow::default() };
-    let waits = Some(WaitsRow { requests: wild, ..WaitsRow::default() });
-    let count = |event: &str| CountRow { event: event.to_owned(), value: 1, enabled_ns: 1, running_ns: 1 };
+    let waits = Some(Box::new(WaitsRow { requests: wild, ..WaitsRow::default() }));
+    let count =
+        |event: &str| CountRow { event: event.to_owned().into(), value: 1, enabled_ns: 1, running_ns: 1 };
     let counts = vec![count("page-faults"), count("page-faults"), count("a\0b\n"), count("a\0b\n")];
     let wild = GroupRow { waits, counts, ..group(1, "a\0\"b") };
     let text = text(&exposition(vec![wild.clone(), GroupRow { id: 2, ..wild }]));
@@ -204,7 +205,7 @@ fn the_page_names_all_families() {
     let mut exposition = Exposition::new();
     let groups = many().into_iter().take(1).collect();
     let counted = Some(CountedCpu { process_ns: 2, groups_ns: 1 });
-    add(&mut exposition, &Origin::own(), &Stat { runnable_ns: Some(1), counted, ..stat(groups) });
+    add(&mut exposition, &Origin::own(), Stat { runnable_ns: Some(1), counted, ..stat(groups) });
     let has = |bytes: &[u8], name: &str| bytes.windows(name.len()).any(|at| at == name.as_bytes());
     let [protobuf, otlp] = [exposition.encode(MetricsFormat::Protobuf), exposition.otlp(&[])];
     let page = include_str!("../src/metrics/mod.rs");
@@ -241,7 +242,7 @@ fn many() -> Vec<GroupRow> {
         on_cpu_ns: None,
     };
     let name = |id: u32| format!("GET /orders/{id}");
-    (0..1000).map(|id| GroupRow { waits: Some(waits()), ..group(id, &name(id)) }).collect()
+    (0..1000).map(|id| GroupRow { waits: Some(Box::new(waits())), ..group(id, &name(id)) }).collect()
 }
 
 /// As servers send it to scrapers, all of which accept it.

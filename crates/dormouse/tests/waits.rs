@@ -232,7 +232,7 @@ impl Client {
         self.ask(Op::Waits(WaitsWish::default()))
     }
 
-    fn row(&mut self, group: Group) -> Option<WaitsRow> {
+    fn row(&mut self, group: Group) -> Option<Box<WaitsRow>> {
         let stat: Stat = self.ask(Op::Stat).unwrap();
         let find = |row: GroupRow| (row.id == group.id()).then_some(row.waits);
         stat.groups.into_iter().find_map(find).unwrap()

@@ -205,9 +205,11 @@ impl<'a> Request<'a> {
     }
 
     fn charged(&self) -> Vec<u64> {
-        let columns =
-            |context: &&Context| self.columns.iter().map(|&c| context.charged(c)).collect::<Vec<_>>();
-        self.contexts.iter().flat_map(columns).collect()
+        let mut sums = Vec::with_capacity(self.contexts.len() * self.columns.len());
+        for context in self.contexts {
+            sums.extend(self.columns.iter().map(|&column| context.charged(column)));
+        }
+        sums
     }
 
     fn totals(&self, context: &Context, sums: &[u64], times: Option<&Vec<EventTime>>) -> Totals {

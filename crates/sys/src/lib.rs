@@ -12,6 +12,7 @@
 //! | [`directory`] | directories that nobody else can change |
 //! | [`descriptors`] | a table of descriptors of a thread's own |
 //! | [`memory`] | whether there is memory for the next step |
+//! | [`prefetch()`] | a hint that memory is about to be read |
 //! | [`readable`] | whether memory can be read, without a fault |
 //! | [`rseq`] | a flag that the kernel clears when it deschedules a thread |
 //! | [`underway`] | a mark for code that a signal handler may interrupt and never return to |
@@ -55,6 +56,7 @@ pub mod otel;
 pub mod own_stack;
 pub mod peek;
 pub mod perf;
+mod prefetch;
 pub mod process;
 pub mod protobuf;
 pub mod readable;
@@ -69,6 +71,7 @@ pub mod thread;
 pub mod underway;
 
 pub use capability::{Capability, State};
+pub use prefetch::prefetch;
 pub use rendezvous::records;
 #[cfg(target_arch = "x86_64")]
 pub use rendezvous::trap;

@@ -50,10 +50,8 @@ pub(crate) fn place(ns: u64) -> usize {
     (power * 4 + steps - SKIPPED).min(BUCKETS - 1)
 }
 
-/// The places of the buckets up to a power of two.
-pub(crate) fn of_power(power: usize) -> std::ops::Range<usize> {
-    1 + power * 4..5 + power * 4
-}
+/// The buckets up to a power of two.
+pub(crate) const OF_POWER: usize = 4;
 
 /// The upper bound of a bucket, in nanoseconds.
 pub fn upper_bound_ns(place: usize) -> f64 {
@@ -82,6 +80,13 @@ impl Default for Histogram {
 }
 
 impl Histogram {
+    /// Forgets all durations, where it is.
+    pub(crate) fn clear(&mut self) {
+        self.buckets.fill(0);
+        self.tasks.fill(0);
+        (self.sum_ns, self.max_ns, self.max_task) = (0, 0, 0);
+    }
+
     /// How many durations there are.
     pub fn count(&self) -> u64 {
         // Counts of another process may be any numbers.

@@ -7,10 +7,12 @@
 //! # Invariants
 //!
 //! 1. The thread that has the block alone writes them.
+//! 2. A bucket that holds any has its bit in `used`, for good: a reader passes the others by.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use dormouse_clock::ticks_to_ns;
+use dormouse_sys::prefetch;
 
 use crate::buckets::{self, BUCKETS, Histogram};
 use crate::sequence::Sequence;
@@ -43,9 +45,19 @@ pub(crate) struct Counts {
     sum_ns: [AtomicU64; TIMES],
     max_ns: [AtomicU64; TIMES],
     max_task: [AtomicU64; TIMES],
-    buckets: [[AtomicU64; BUCKETS]; TIMES],
-    /// The last request of each bucket.
-    requests: [AtomicU64; BUCKETS],
+    /// The buckets that hold any, by bits.
+    used: [[AtomicU64; BUCKETS.div_ceil(64)]; TIMES],
+    buckets: [[AtomicU64; BUCKETS]; TIMES - 1],
+    requests: [Requests; BUCKETS],
+}
+
+/// The requests of a bucket: both words in a line of the cache.
+#[derive(Debug)]
+#[repr(C, align(16))]
+struct Requests {
+    count: AtomicU64,
+    /// The task of the last one.
+    task: AtomicU64,
 }
 
 /// Adds, for the only writer of `to`.
@@ -56,21 +68,39 @@ pub(crate) fn add(to: &AtomicU64, more: u64) {
 }
 
 impl Counts {
+    #[inline]
+    fn bucket(&self, time: Time, bucket: usize) -> &AtomicU64 {
+        match time {
+            Time::Request => &self.requests[bucket].count,
+            _ => &self.buckets[time as usize][bucket],
+        }
+    }
+
     /// Counts a time of a task that is over. Whether it is the longest so far.
     #[inline]
     pub(crate) fn count(&self, time: Time, ticks: u64, task: u64) -> bool {
         let (ns, at) = (ticks_to_ns(ticks), time as usize);
         let bucket = buckets::place(ns);
-        add(&self.buckets[at][bucket], 1);
+        let counted = self.bucket(time, bucket);
+        if counted.load(Ordering::Relaxed) == 0 {
+            self.begin(at, bucket);
+        }
+        add(counted, 1);
         add(&self.sum_ns[at], ns);
         if time == Time::Request {
-            self.requests[bucket].store(task, Ordering::Relaxed);
+            self.requests[bucket].task.store(task, Ordering::Relaxed);
         }
         let is_longest = ns > self.max_ns[at].load(Ordering::Relaxed);
         if is_longest {
             self.exceed(at, ns, task);
         }
         is_longest
+    }
+
+    #[cold]
+    fn begin(&self, at: usize, bucket: usize) {
+        // By an exchange: a handler of the thread may set another bit meanwhile.
+        self.used[at][bucket / 64].fetch_or(1 << (bucket % 64), Ordering::Relaxed);
     }
 
     #[cold]
@@ -81,23 +111,34 @@ impl Counts {
         });
     }
 
+    /// Has fetched what a reader looks at first.
+    pub(crate) fn fetch(&self) {
+        prefetch(&self.sequence);
+        self.sum_ns.iter().for_each(prefetch);
+        self.used.iter().for_each(prefetch);
+    }
+
     /// Adds them to a histogram.
     pub(crate) fn add_to(&self, time: Time, histogram: &mut Histogram) {
         let at = time as usize;
-        for (to, from) in histogram.buckets.iter_mut().zip(&self.buckets[at]) {
-            *to += from.load(Ordering::Relaxed);
+        for (word, used) in self.used[at].iter().enumerate() {
+            let mut used = used.load(Ordering::Relaxed);
+            while used != 0 {
+                let bucket = 64 * word + used.trailing_zeros() as usize;
+                used &= used - 1;
+                histogram.buckets[bucket] += self.bucket(time, bucket).load(Ordering::Relaxed);
+                if time == Time::Request {
+                    let task = self.requests[bucket].task.load(Ordering::Relaxed);
+                    // Of those of several threads it is one.
+                    histogram.tasks[bucket] = histogram.tasks[bucket].max(task);
+                }
+            }
         }
         histogram.sum_ns = histogram.sum_ns.wrapping_add(self.sum_ns[at].load(Ordering::Relaxed));
         let max = || (self.max_ns[at].load(Ordering::Relaxed), self.max_task[at].load(Ordering::Relaxed));
         let ((ns, task), _) = self.sequence.read(max);
         if ns > histogram.max_ns {
             (histogram.max_ns, histogram.max_task) = (ns, task);
-        }
-        if time == Time::Request {
-            for (to, from) in histogram.tasks.iter_mut().zip(&self.requests) {
-                // Of those of several threads it is one.
-                *to = (*to).max(from.load(Ordering::Relaxed));
-            }
         }
     }
 }

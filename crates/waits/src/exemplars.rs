@@ -27,8 +27,9 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use dormouse_clock::{realtime_ns, ticks_to_ns};
+use dormouse_sys::prefetch;
 
-use crate::buckets::{self, BUCKETS};
+use crate::buckets::{self, BUCKETS, OF_POWER};
 use crate::memory::{self, Zeroed};
 use crate::rows::{GROUPS, row_of};
 use crate::sequence::Sequence;
@@ -72,8 +73,9 @@ struct Entry {
 #[derive(Debug)]
 #[repr(C)]
 struct Entries {
-    /// The buckets whose entries were written, by bits: a reader passes the others by.
-    used: [AtomicU64; BUCKETS.div_ceil(64)],
+    /// The buckets whose entries were written, by bits: a reader passes the others by. The zero
+    /// bucket belongs to no power of two and has no bit, so that those of one are in one word.
+    used: [AtomicU64; (BUCKETS - 1).div_ceil(64)],
     by_bucket: [Entry; BUCKETS],
 }
 
@@ -138,16 +140,50 @@ impl Entries {
     #[inline]
     fn take(&self, of: Ended) {
         let bucket = buckets::place(ticks_to_ns(of.lasted));
-        if self.by_bucket[bucket].take(of) {
-            self.used[bucket / 64].fetch_or(1 << (bucket % 64), Ordering::Relaxed);
+        if self.by_bucket[bucket].take(of)
+            && let Some(bit) = bucket.checked_sub(1)
+        {
+            self.used[bit / 64].fetch_or(1 << (bit % 64), Ordering::Relaxed);
         }
     }
 
-    /// Of the buckets of a power of two, the longest request with a trace, or the longest.
-    fn read(&self, power: usize) -> Option<Exemplar> {
-        let is_used = |at: &usize| self.used[at / 64].load(Ordering::Relaxed) >> (at % 64) & 1 != 0;
+    /// The powers of two of which an entry was written, each with its buckets' bits.
+    fn used(&self) -> impl Iterator<Item = (usize, u64)> {
+        const ALL: u64 = (1 << OF_POWER) - 1;
+        self.used.iter().enumerate().flat_map(|(word, used)| {
+            let mut used = used.load(Ordering::Relaxed);
+            std::iter::from_fn(move || {
+                if used == 0 {
+                    return None;
+                }
+                let lowest = used.trailing_zeros() as usize / OF_POWER;
+                let bits = used >> (lowest * OF_POWER) & ALL;
+                used &= !(ALL << (lowest * OF_POWER));
+                Some((word * (64 / OF_POWER) + lowest, bits))
+            })
+        })
+    }
+
+    /// All exemplars. Each entry is a line that other threads write: all are fetched at once, and
+    /// not one after the other.
+    fn read_all(&self) -> Vec<Exemplar> {
+        let mut count = 0;
+        for (power, used) in self.used() {
+            count += 1;
+            for at in (0..OF_POWER).filter(|at| used >> at & 1 != 0) {
+                prefetch(&self.by_bucket[1 + power * OF_POWER + at]);
+            }
+        }
+        let mut all = Vec::with_capacity(count);
+        all.extend(self.used().filter_map(|(power, used)| self.read(power, used)).take(count));
+        all
+    }
+
+    /// Of those buckets of a power of two, the longest request with a trace, or the longest.
+    fn read(&self, power: usize, used: u64) -> Option<Exemplar> {
         let mut longest = None;
-        for bucket in buckets::of_power(power).rev().filter(is_used) {
+        for at in (0..OF_POWER).rev().filter(|at| used >> at & 1 != 0) {
+            let bucket = 1 + power * OF_POWER + at;
             let read = self.by_bucket[bucket].read(bucket);
             if read.is_some_and(|it| it.trace.is_some()) {
                 return read;
@@ -220,8 +256,12 @@ impl Entry {
 /// A look at 64 bytes for each, and for each other bucket of its power of two if none has a trace.
 /// Nobody is stopped.
 pub fn exemplars(group: u32) -> Vec<Exemplar> {
-    let Some(entries) = ROWS.get(group as usize).and_then(entries) else { return Vec::new() };
-    (0..buckets::POWERS).filter_map(|power| entries.read(power)).collect()
+    let Some(of_group) = ROWS.get(group as usize).and_then(entries) else { return Vec::new() };
+    // Callers go from group to group.
+    if let Some(next) = ROWS.get(group as usize + 1).and_then(entries) {
+        prefetch(&next.used);
+    }
+    of_group.read_all()
 }
 
 /// In a forked child: another thread of the parent may have been about to write.

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use dormouse_clock::{stamp, ticks_to_ns};
 
 use crate::buckets::Histogram;
-use crate::counts::Time;
+use crate::counts::{Counts, Time};
 use crate::living::{TaskState, stamps};
 use crate::rows::{self, GROUPS, Shelf, row_of};
 use crate::slab;
@@ -81,7 +81,11 @@ pub fn read_each(mut tell: impl FnMut(&GroupWaits)) {
     }
     // One for all: to move it costs more than to clear it.
     let mut of = GroupWaits::default();
-    for (row, sums) in groups {
+    for (at, &(row, sums)) in groups.iter().enumerate() {
+        if let Some(&(next, _)) = groups.get(at + 1) {
+            let counts = shelves.iter().filter_map(|shelf| shelf.peek(next)?.1);
+            counts.for_each(Counts::fetch);
+        }
         let sums = told(row, split(sums, ticks.get(&row).copied().unwrap_or_default()));
         read_counts(row, &shelves, sums, &mut of);
         tell(&of);
@@ -145,7 +149,11 @@ fn read_counts(
     [poll_ns, runnable_ns, await_ns]: [u64; 3],
     of: &mut GroupWaits,
 ) {
-    *of = GroupWaits { group: number as u32, poll_ns, runnable_ns, await_ns, ..GroupWaits::default() };
+    // Each by itself: a new group would be made elsewhere, and moved.
+    (of.group, of.poll_ns, of.runnable_ns, of.await_ns) = (number as u32, poll_ns, runnable_ns, await_ns);
+    for histogram in [&mut of.polls, &mut of.delays, &mut of.awaits, &mut of.requests] {
+        histogram.clear();
+    }
     for (_, counts) in shelves.iter().filter_map(|shelf| shelf.peek(number)) {
         let Some(counts) = counts else { continue };
         counts.add_to(Time::Poll, &mut of.polls);

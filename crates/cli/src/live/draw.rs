@@ -252,7 +252,7 @@ q leave  ? help  Enter functions  / filter  s sort  Tab groups/threads
             group.counts = (1..)
                 .zip(&events)
                 .map(|(n, event)| CountRow {
-                    event: event.clone(),
+                    event: event.clone().into(),
                     value: 20_430_333 / n * times,
                     enabled_ns: 1,
                     running_ns: 1,

@@ -45,7 +45,7 @@ impl Row {
         row.set("requests_per_s", row.per_s(recent.requests));
         row.set("polls_per_s", row.per_s(recent.polls));
         row.fields.remove("waits");
-        if let Some(waits) = recent.waits.as_ref().map(WaitFigures::of)
+        if let Some(waits) = recent.waits.as_deref().map(WaitFigures::of)
             && let Ok(waits) = serde_json::to_value(waits)
         {
             row.set("waits", waits);

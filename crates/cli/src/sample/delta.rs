@@ -96,7 +96,7 @@ fn inside_since(now: &Inside, before: Option<&Inside>) -> Inside {
 }
 
 fn group_since(now: &GroupRow, before: &GroupRow) -> GroupRow {
-    let zero = CountRow { event: String::new(), value: 0, enabled_ns: 0, running_ns: 0 };
+    let zero = CountRow { event: "".into(), value: 0, enabled_ns: 0, running_ns: 0 };
     let count = |count: &CountRow| {
         // An event that the service scales up may shrink a little; then it did not happen.
         let before = before.counts.iter().find(|before| before.event == count.event).unwrap_or(&zero);
@@ -116,7 +116,7 @@ fn group_since(now: &GroupRow, before: &GroupRow) -> GroupRow {
         polls: now.polls.saturating_sub(before.polls),
         counts: now.counts.iter().map(count).collect(),
         // Times that were not taken before have no difference.
-        waits: now.waits.as_ref().zip(before.waits.as_ref()).map(|(now, before)| now.since(before)),
+        waits: now.waits.as_ref().zip(before.waits.as_ref()).map(|(now, before)| Box::new(now.since(before))),
         ..now.clone()
     }
 }

@@ -168,7 +168,7 @@ impl Usage {
 
 /// `value` as a count that was taken all the time.
 pub(crate) fn whole(event: &str, value: u64, elapsed_ns: u64) -> CountRow {
-    CountRow { event: event.to_owned(), value, enabled_ns: elapsed_ns, running_ns: elapsed_ns }
+    CountRow { event: event.to_owned().into(), value, enabled_ns: elapsed_ns, running_ns: elapsed_ns }
 }
 
 /// `CLOCK_MONOTONIC`, now.

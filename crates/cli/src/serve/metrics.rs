@@ -24,7 +24,7 @@ pub(super) fn exposition(sights: &[Sight]) -> Exposition {
     let mut exposition = Exposition::of_processes();
     for Sight { seat, look } in sights {
         if let (Some(origin), Some(look)) = (seat.origin(), look) {
-            add(&mut exposition, &origin, &look.stat);
+            add(&mut exposition, &origin, look.stat.clone());
         }
     }
     exposition

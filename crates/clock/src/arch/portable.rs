@@ -22,6 +22,3 @@ pub(crate) fn advance(cell: &Cell<u64>, old: u64, new: u64) -> bool {
     }
     same
 }
-
-/// Nothing: a walk is right without it.
-pub(crate) fn prefetch<T>(_line: &T) {}

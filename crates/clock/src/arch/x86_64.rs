@@ -58,11 +58,3 @@ pub(crate) fn advance(cell: &Cell<u64>, old: u64, new: u64) -> bool {
     }
     stored != 0
 }
-
-/// Has the line of `line` fetched into all caches, without waiting for it.
-#[inline(always)]
-pub(crate) fn prefetch<T>(line: &T) {
-    use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-    // SAFETY: a hint; nothing is accessed, and SSE is part of x86-64.
-    unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(line).cast()) }
-}

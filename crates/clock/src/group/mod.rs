@@ -22,15 +22,16 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use dormouse_sys::prefetch;
 use dormouse_sys::process::identity;
 
 use self::membership::{Membership, Shared};
 use self::record::{Occupant, Record, Records, Total};
 use crate::error::Error;
+use crate::kernel;
 use crate::point::{ns_to_ticks, ticks_to_ns};
 use crate::stamp::stamp;
 use crate::thread::thread_cpu_ns_at;
-use crate::{arch, kernel};
 
 mod membership;
 mod record;
@@ -276,7 +277,7 @@ impl Shared {
             if self.refresh.prefetch
                 && let Some(next) = self.records.get(if place + 1 < length { place + 1 } else { 0 })
             {
-                arch::prefetch(next);
+                prefetch(next);
             }
             let Some(record) = self.records.get(place) else { continue };
             // Signed: a record that was published after we began is fresh.

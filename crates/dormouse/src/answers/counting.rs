@@ -60,6 +60,12 @@ impl ClientEvents {
         Some(CountedCpu { process_ns, groups_ns })
     }
 
+    /// The same, without what CPU time says already.
+    pub(crate) fn without_clock(mut self) -> Self {
+        self.events.retain(|event| *event != Event::TASK_CLOCK);
+        self
+    }
+
     /// Whether the client has named an event that is counted. Task-clock is one, too: an answer has
     /// its count beside the CPU time, with the time for which it was counted.
     pub(crate) fn has_events(&self) -> bool {

@@ -28,12 +28,12 @@ pub(crate) struct ClientWaits {
 }
 
 /// The times of groups, in the order of their numbers.
-pub(crate) type GroupTimes = Vec<(u32, WaitsRow)>;
+pub(crate) type GroupTimes = Vec<(u32, Box<WaitsRow>)>;
 
 /// The times of all groups that have any.
 pub(crate) fn times() -> GroupTimes {
     let mut times = GroupTimes::with_capacity(dormouse_waits::groups());
-    read_each(|of| times.push((of.group, WaitsRow::from(of))));
+    read_each(|of| times.push((of.group, Box::new(WaitsRow::from(of)))));
     times
 }
 
@@ -69,9 +69,9 @@ impl Telling {
         // Groups with greater numbers share a row.
         for group in groups.iter_mut().filter(|group| group.id as usize <= MAX_GROUPS) {
             let its = waits.binary_search_by_key(&group.id, |(of, _)| *of);
-            let mut row = its.map_or_else(|_| WaitsRow::default(), |at| std::mem::take(&mut waits[at].1));
+            let mut row = its.map(|at| std::mem::take(&mut waits[at].1)).unwrap_or_default();
             if self.exemplars {
-                row.requests.exemplars = exemplars(group.id).iter().map(ExemplarRow::from).collect();
+                row.requests.exemplars = exemplars(group.id).into_iter().map(ExemplarRow::from).collect();
             }
             row.on_cpu_ns = has_cpu.then_some(group.cpu_ns);
             group.waits = Some(row);

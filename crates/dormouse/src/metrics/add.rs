@@ -16,7 +16,7 @@ use crate::wire::{CountRow, CountedCpu, ExemplarRow, GroupRow, HistogramRow, Sta
 /// A family, and the way to its value.
 type Of<Value> = (&'static MetricFamily, Value);
 type OfGroup = Of<fn(&GroupRow) -> MetricValue>;
-type OfWaits = Of<fn(&WaitsRow) -> &HistogramRow>;
+type OfWaits = Of<fn(&mut WaitsRow) -> &mut HistogramRow>;
 
 /// The greatest scale that formats have.
 const MAX_SCALE: i32 = 8;
@@ -24,36 +24,39 @@ const MAX_SCALE: i32 = 8;
 /// The states of tasks, as the label `state` has them.
 const STATES: [&str; 3] = ["poll", "runnable", "await"];
 
-/// Adds what `stat` says of the process `origin`. Of one process, once in an exposition.
+/// Adds what `stat` says of the process `origin`, whose histograms become points as they are. Of
+/// one process, once in an exposition.
 ///
 /// ```
 /// use dormouse::metrics::{Exposition, Origin};
 /// use dormouse::wire::{Hello, Stat};
 ///
 /// /// The figures of processes, as their agents have told them.
-/// fn all(told: &[(Hello, Stat)]) -> Exposition {
+/// fn all(told: Vec<(Hello, Stat)>) -> Exposition {
 ///     let mut all = Exposition::of_processes();
 ///     for (hello, stat) in told {
-///         dormouse::metrics::add(&mut all, &Origin::of(hello), stat);
+///         dormouse::metrics::add(&mut all, &Origin::of(&hello), stat);
 ///     }
 ///     all
 /// }
 /// ```
-pub fn add(to: &mut Exposition, origin: &Origin, stat: &Stat) {
+pub fn add(to: &mut Exposition, origin: &Origin, mut stat: Stat) {
     let mut part = to.process(ExposedProcess {
         name: origin.name.clone(),
         pid: origin.pid,
         instance: origin.instance.clone(),
         version: origin.version.clone(),
         start_unix_ns: origin.start_unix_ns,
-        read_unix_ns: read_unix_ns(stat),
+        read_unix_ns: read_unix_ns(&stat),
     });
-    add_process(&mut part, origin, stat);
+    add_process(&mut part, origin, &stat);
     // A process of anybody may say anything: for one point twice a scraper refuses all points.
     let mut names = HashSet::new();
-    let rows: Vec<&GroupRow> = stat.groups.iter().filter(|group| names.insert(&*group.name)).collect();
-    let labels: Vec<LabelSet> = rows.iter().map(|group| part.labels(&[("group", &group.name)])).collect();
-    let groups = || rows.iter().copied().zip(&labels);
+    let is_first: Vec<bool> = stat.groups.iter().map(|group| names.insert(&*group.name)).collect();
+    let mut is_first = is_first.into_iter();
+    stat.groups.retain(|_| is_first.next().unwrap_or_default());
+    let labels: Vec<LabelSet> =
+        stat.groups.iter().map(|group| part.labels(&[("group", &group.name)])).collect();
     let counts: [OfGroup; 6] = [
         (&of::CPU, |group| MetricValue::Nanoseconds(group.cpu_ns)),
         (&of::REQUESTS, |group| MetricValue::Count(group.requests)),
@@ -63,13 +66,16 @@ pub fn add(to: &mut Exposition, origin: &Origin, stat: &Stat) {
         (&of::ALIVE, |group| MetricValue::Count(group.alive)),
     ];
     for (family, value) in counts {
-        groups().for_each(|(group, own)| part.add(family, [*own, LabelSet::NONE], value(group)));
+        for (group, own) in stat.groups.iter().zip(&labels) {
+            part.add(family, [*own, LabelSet::NONE], value(group));
+        }
     }
-    add_waits(&mut part, || groups().filter_map(|(group, own)| Some((group.waits.as_ref()?, *own))));
-    for (group, own) in groups() {
-        let mut events = HashSet::new();
+    add_waits(&mut part, &mut stat.groups, &labels);
+    let mut events = HashSet::new();
+    for (group, own) in stat.groups.iter().zip(labels) {
+        events.clear();
         let once = group.counts.iter().filter(|count| events.insert(&*count.event));
-        once.for_each(|count| add_count(&mut part, *own, count));
+        once.for_each(|count| add_count(&mut part, own, count));
     }
 }
 
@@ -101,45 +107,48 @@ fn add_process(part: &mut ProcessPart<'_>, origin: &Origin, stat: &Stat) {
     part.add(&of::RECORDS_DROPPED, NONE, MetricValue::Count(stat.dropped));
 }
 
-fn add_waits<'a, I: Iterator<Item = (&'a WaitsRow, LabelSet)>>(
-    part: &mut ProcessPart<'_>,
-    groups: impl Fn() -> I,
-) {
-    if groups().next().is_none() {
+/// Adds the times of groups, and takes their histograms.
+fn add_waits(part: &mut ProcessPart<'_>, groups: &mut [GroupRow], labels: &[LabelSet]) {
+    if groups.iter().all(|group| group.waits.is_none()) {
         return;
     }
+    let mut timed: Vec<(&mut WaitsRow, LabelSet)> = groups
+        .iter_mut()
+        .zip(labels)
+        .filter_map(|(group, own)| Some((&mut **group.waits.as_mut()?, *own)))
+        .collect();
     let states = STATES.map(|state| part.labels(&[("state", state)]));
-    for (waits, own) in groups() {
+    for (waits, own) in &timed {
         for (state, ns) in states.into_iter().zip([waits.poll_ns, waits.runnable_ns, waits.await_ns]) {
-            part.add(&of::TASK_TIME, [own, state], MetricValue::Nanoseconds(ns));
+            part.add(&of::TASK_TIME, [*own, state], MetricValue::Nanoseconds(ns));
         }
     }
     let histograms: [OfWaits; 4] = [
-        (&of::REQUEST_DURATION, |waits| &waits.requests),
-        (&of::POLL_DURATION, |waits| &waits.polls),
-        (&of::POLL_DELAY, |waits| &waits.delays),
-        (&of::AWAIT_DURATION, |waits| &waits.awaits),
+        (&of::REQUEST_DURATION, |waits| &mut waits.requests),
+        (&of::POLL_DURATION, |waits| &mut waits.polls),
+        (&of::POLL_DELAY, |waits| &mut waits.delays),
+        (&of::AWAIT_DURATION, |waits| &mut waits.awaits),
     ];
     for (family, row) in histograms {
-        for (waits, own) in groups() {
-            let value = MetricValue::Histogram(Box::new(histogram(row(waits))));
-            part.add(family, [own, LabelSet::NONE], value);
+        for (waits, own) in &mut timed {
+            let value = MetricValue::Histogram(Box::new(histogram(std::mem::take(row(waits)))));
+            part.add(family, [*own, LabelSet::NONE], value);
         }
     }
 }
 
 /// The histogram in seconds.
-fn histogram(row: &HistogramRow) -> ExponentialHistogram {
+fn histogram(row: HistogramRow) -> ExponentialHistogram {
     if row.unit_ns != UNIT_NS || !(0..=MAX_SCALE).contains(&row.scale) {
         // An older agent's: its buckets end elsewhere, and its exemplars are of those.
-        let converted = HistogramRow::from(&Histogram::from(row));
-        return histogram(&HistogramRow { sum_ns: row.sum_ns, exemplars: Vec::new(), ..converted });
+        let converted = HistogramRow::from(&Histogram::from(&row));
+        return histogram(HistogramRow { sum_ns: row.sum_ns, exemplars: Vec::new(), ..converted });
     }
     ExponentialHistogram {
         scale: row.scale,
-        zero_threshold: zero_threshold(row),
+        zero_threshold: zero_threshold(&row),
         zero_count: row.zero_count,
-        positive: row.buckets.clone(),
+        positive: row.buckets,
         sum: row.sum_ns.map(|ns| ns as f64 / 1e9),
         exemplars: row.exemplars.iter().map(exemplar).collect(),
     }

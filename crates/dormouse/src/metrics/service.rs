@@ -124,7 +124,8 @@ impl Metrics {
             ClientEvents::start_counting(&names).map_err(|why| MetricsError::Uncounted(why.message))?;
         let wish = WaitsWish { exemplars: true, ..WaitsWish::default() };
         let waits = spec.waits.then(|| ClientWaits::begin(wish)).transpose()?.map(|(waits, _)| waits);
-        Ok(Self { origin: Origin::own(), process: identity::id(), events, refused: answer.refused, waits })
+        let (origin, refused) = (Origin::own(), answer.refused);
+        Ok(Self { origin, process: identity::id(), events: events.without_clock(), refused, waits })
     }
 
     /// The events that this process cannot count, each with its reason.
@@ -141,7 +142,7 @@ impl Metrics {
     pub fn exposition(&self) -> Exposition {
         if self.process == identity::id() {
             let stat = host::stat(Some(&self.events), self.waits.as_ref().map(ClientWaits::told));
-            exposition_of(&self.origin, &stat)
+            exposition_of(&self.origin, stat)
         } else {
             exposition()
         }
@@ -188,7 +189,7 @@ impl Metrics {
 /// ```
 pub fn exposition() -> Exposition {
     let times = dormouse_waits::is_on().then_some(Telling { exemplars: true });
-    exposition_of(&Origin::own(), &host::stat(None, times))
+    exposition_of(&Origin::own(), host::stat(None, times))
 }
 
 /// [`exposition`] as Prometheus's text.
@@ -201,7 +202,7 @@ pub fn text() -> String {
     String::from_utf8(exposition().encode(MetricsFormat::Text)).unwrap_or_default()
 }
 
-fn exposition_of(origin: &Origin, stat: &Stat) -> Exposition {
+fn exposition_of(origin: &Origin, stat: Stat) -> Exposition {
     let mut exposition = Exposition::new();
     add(&mut exposition, origin, stat);
     exposition

@@ -1,5 +1,7 @@
 //! Groups, threads, and what the service counts for them.
 
+use std::borrow::Cow;
+
 use dormouse_events::{Availability, Unit};
 use serde::{Deserialize, Serialize};
 
@@ -91,7 +93,7 @@ pub struct GroupRow {
     /// Where its tasks spend their time, for a client that has sent `waits`. Absent for a group
     /// whose number is past those that have times of their own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub waits: Option<WaitsRow>,
+    pub waits: Option<Box<WaitsRow>>,
 }
 
 /// Without counts of events and times, which are for one client each.
@@ -117,7 +119,7 @@ impl From<GroupStat> for GroupRow {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CountRow {
     /// The event's name.
-    pub event: String,
+    pub event: Cow<'static, str>,
     /// How often, in the event's unit; scaled up where the counter had to share its unit.
     pub value: u64,
     /// How long somebody wanted it counted, in nanoseconds.
@@ -129,7 +131,7 @@ pub struct CountRow {
 impl From<&dormouse_events::Count> for CountRow {
     fn from(of: &dormouse_events::Count) -> Self {
         Self {
-            event: of.event.name().to_owned(),
+            event: of.event.name().into(),
             value: of.value,
             enabled_ns: of.enabled_ns,
             running_ns: of.running_ns,

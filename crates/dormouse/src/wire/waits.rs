@@ -131,35 +131,46 @@ impl From<&GroupWaits> for WaitsRow {
 
 impl From<&Histogram> for HistogramRow {
     fn from(of: &Histogram) -> Self {
-        // Counted first: a scrape of many groups is to allocate each once, and to end with the
-        // last.
-        let filled = |of: &[u64]| {
-            let count = of.iter().filter(|&&n| n > 0).count();
-            let mut buckets = Vec::with_capacity(count);
-            let filled = (OFFSET..).zip(of).filter(|&(_, &n)| n > 0).take(count);
-            buckets.extend(filled.map(|(index, &n)| (index, n)));
-            buckets
-        };
-        let [zero_count, buckets @ ..] = &of.buckets;
+        let (mut places, mut count) = ([0; BUCKETS], 0);
+        // Most buckets hold none, and are passed in eights.
+        for (eight, counts) in of.buckets.chunks(8).enumerate() {
+            if counts.iter().fold(0, |any, n| any | n) != 0 {
+                for (at, _) in counts.iter().enumerate().filter(|(_, n)| **n != 0) {
+                    places[count] = 8 * eight + at;
+                    count += 1;
+                }
+            }
+        }
+        // A list takes the memory that it needs, and no more: a scrape has some of each group.
+        let places = places[..count].strip_prefix(&[0]).unwrap_or(&places[..count]);
+        let known = || places.iter().filter(|place| of.tasks[**place] != 0);
+        let mut tasks = Vec::with_capacity(known().count());
+        tasks.extend(known().map(|&place| (index(place), of.tasks[place])));
+        let buckets = places.iter().map(|&place| (index(place), of.buckets[place])).collect();
         Self {
             scale: SCALE,
             unit_ns: UNIT_NS,
             zero_threshold_ns: ZERO_THRESHOLD_NS,
-            zero_count: *zero_count,
-            buckets: filled(buckets),
+            zero_count: of.buckets[0],
+            buckets,
             sum_ns: Some(of.sum_ns),
             max_ns: of.max_ns,
             max_task: Some(of.max_task).filter(|&task| task != 0),
-            tasks: filled(&of.tasks[1..]),
+            tasks,
             exemplars: Vec::new(),
         }
     }
 }
 
-impl From<&Exemplar> for ExemplarRow {
-    fn from(of: &Exemplar) -> Self {
+/// The index of the bucket at that place.
+fn index(place: usize) -> i32 {
+    OFFSET + place as i32 - 1
+}
+
+impl From<Exemplar> for ExemplarRow {
+    fn from(of: Exemplar) -> Self {
         Self {
-            index: OFFSET + of.bucket as i32 - 1,
+            index: index(of.bucket),
             task: of.task,
             duration_ns: of.duration_ns,
             unix_ns: of.unix_ns,
@@ -244,7 +255,7 @@ mod tests {
         for (at, bucket) in of.buckets.iter_mut().enumerate() {
             *bucket = at as u64 % 3;
         }
-        of.tasks[9] = 77;
+        of.tasks[10] = 77;
         let row = HistogramRow::from(&of);
         assert!(row.buckets.iter().all(|(_, n)| *n > 0));
         assert_eq!(Histogram::from(&row), of);

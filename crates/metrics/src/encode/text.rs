@@ -85,15 +85,39 @@ fn escape(to: &mut Vec<u8>, value: &str) {
     }
 }
 
+/// Adds labels, of which there may be none, to those that begin at `start`.
+fn add_label(to: &mut Vec<u8>, start: usize, labels: &[u8]) {
+    if !labels.is_empty() {
+        to.push(if to.len() == start { b'{' } else { b',' });
+        to.extend(labels);
+    }
+}
+
 struct Writer {
     text: Vec<u8>,
     labels: Labels,
+    /// The labels of the point whose lines are written, behind a brace: a histogram has a dozen.
+    own: Vec<u8>,
     is_open: bool,
 }
 
 impl Writer {
     fn new(of: &Exposition, is_open: bool) -> Self {
-        Self { text: Vec::with_capacity(of.points() * LINE), labels: Labels::of(of), is_open }
+        let lines = of.families.iter().map(|of| {
+            let each = match of.family.kind {
+                MetricKind::Histogram([]) => 0,
+                // Beside these buckets one without an end, the sum, and the count.
+                MetricKind::Histogram(powers) => powers.len() + 3,
+                _ => 1,
+            };
+            of.points.len() * each
+        });
+        Self {
+            text: Vec::with_capacity(lines.sum::<usize>() * LINE),
+            labels: Labels::of(of),
+            own: Vec::new(),
+            is_open,
+        }
     }
 
     fn write(mut self, of: &Exposition) -> Vec<u8> {
@@ -136,23 +160,28 @@ impl Writer {
         }
     }
 
-    /// The beginning of a line: the name, the labels of the point, and one more.
-    fn begin(&mut self, name: &str, point: &MetricPoint, more: &[u8]) {
-        self.text.extend(name.as_bytes());
+    /// The lines that follow are of this point.
+    fn begin(&mut self, point: &MetricPoint) {
         let process = self.labels.processes.get(point.process as usize);
         let process = process.map_or(&[][..], |range| &self.labels.text[range.clone()]);
-        let parts = [process, self.labels.set(point.labels[0]), self.labels.set(point.labels[1]), more];
-        let mut before = b'{';
-        for part in parts.into_iter().filter(|part| !part.is_empty()) {
-            self.text.push(before);
-            self.text.extend(part);
-            before = b',';
+        self.own.clear();
+        for part in [process, self.labels.set(point.labels[0]), self.labels.set(point.labels[1])] {
+            add_label(&mut self.own, 0, part);
         }
-        self.text.extend(if before == b'{' { &b" "[..] } else { b"} " });
+    }
+
+    /// The beginning of a line: the name, the labels of the point, and one more.
+    fn name(&mut self, name: &str, more: &[u8]) {
+        self.text.extend(name.as_bytes());
+        let labels = self.text.len();
+        self.text.extend(&self.own);
+        add_label(&mut self.text, labels, more);
+        self.text.extend(if self.text.len() == labels { &b" "[..] } else { b"} " });
     }
 
     fn point(&mut self, name: &str, point: &MetricPoint) {
-        self.begin(name, point, b"");
+        self.begin(point);
+        self.name(name, b"");
         match point.value {
             MetricValue::Count(n) => decimal(&mut self.text, n),
             MetricValue::Nanoseconds(ns) => seconds(&mut self.text, ns),
@@ -164,8 +193,9 @@ impl Writer {
 
     fn histogram(&mut self, lines: &HistogramLines, point: &MetricPoint) {
         let MetricValue::Histogram(of) = &point.value else { return };
+        self.begin(point);
         for (bucket, label) in of.classic(lines.powers).zip(&lines.labels) {
-            self.begin(&lines.bucket, point, label);
+            self.name(&lines.bucket, label);
             decimal(&mut self.text, bucket.count);
             if let Some(one) = bucket.exemplar.filter(|_| self.is_open) {
                 self.exemplar(one);
@@ -173,11 +203,11 @@ impl Writer {
             self.text.push(b'\n');
         }
         if let Some(sum) = of.sum {
-            self.begin(&lines.sum, point, b"");
+            self.name(&lines.sum, b"");
             float(&mut self.text, sum);
             self.text.push(b'\n');
         }
-        self.begin(&lines.count, point, b"");
+        self.name(&lines.count, b"");
         decimal(&mut self.text, of.count());
         self.text.push(b'\n');
     }

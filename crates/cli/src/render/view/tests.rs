@@ -220,7 +220,14 @@ fn pair_with_waits() -> (Sample, Sample) {
     };
     let row = |[on_cpu, poll_ns, runnable_ns, await_ns]: [u64; 4], requests| {
         let on_cpu_ns = Some(on_cpu);
-        Some(WaitsRow { on_cpu_ns, poll_ns, runnable_ns, await_ns, requests, ..WaitsRow::default() })
+        Some(Box::new(WaitsRow {
+            on_cpu_ns,
+            poll_ns,
+            runnable_ns,
+            await_ns,
+            requests,
+            ..WaitsRow::default()
+        }))
     };
     let groups = |sample: &mut Sample| sample.inside.take().unwrap();
     let (mut old, mut new) = (groups(&mut before), groups(&mut after));
