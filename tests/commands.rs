@@ -108,13 +108,24 @@ fn a_request_over_budget_shows_in_trace() {
 }
 
 #[test]
-fn a_trace_without_probes_warns() {
+fn a_trace_leaves_flags_of_the_service_alone() {
     let service = Service::idle();
-    let trace = run(["trace", &service.target(), "menu.fancy", "--for", "100ms"]);
-    assert!(
-        trace.code == Some(0) && trace.stderr.contains("none of the 1 matched key is a probe"),
-        "{trace:?}"
+    for verb in ["trace", "record"] {
+        run([verb, &service.target(), "menu.fancy"]).assert_fails(1, &["is a probe", "dormouse keys"]);
+    }
+    // Beside a probe: that alone is on.
+    let mut trace = Running::start(["trace", &service.target(), "menu.*", "--json"]);
+    let start: Value = serde_json::from_str(&trace.line()).expect("a line of JSON");
+    assert_eq!(
+        (&start["type"], &start["matched"]),
+        (&"start".into(), &serde_json::json!(["menu.read"])),
+        "{start}"
     );
+    let keys = run(["keys", &service.target(), "menu.*", "--json"]);
+    let keys: Value = serde_json::from_str(&keys.stdout).expect("one document");
+    let on = keys["keys"].as_array().expect("keys").iter().filter(|key| key["on"] == true);
+    assert_eq!(on.map(|key| &key["name"]).collect::<Vec<_>>(), ["menu.read"], "{keys}");
+    trace.end_by(Signal::INT);
 }
 
 #[test]

@@ -60,7 +60,7 @@ pub struct Recorder {
 ///
 /// # Errors
 ///
-/// Where one runs already, no key matches or can be switched, or there is no memory or no thread.
+/// Where one runs already, no probe matches or can be switched, or there is no memory or no thread.
 pub fn start(glob: &str, memory: usize) -> Result<Recorder, RecorderError> {
     let keys = || {
         let keys = Selector::parse(glob)?.try_keys()?;

@@ -4,6 +4,7 @@ use dormouse_keys::KeyUse;
 
 use super::chosen::{bad, chosen, names, parse, time, untraced};
 use crate::lookout::recording::{self, DEFAULT_MEMORY, RecorderError, RecorderStat};
+use crate::probe::Probe;
 use crate::wire::{Code, RecordAnswer, RecordWish, RecorderRow, WireError};
 
 /// Does what a client wishes for, and tells of the recorder.
@@ -26,7 +27,8 @@ pub(super) fn answer(wish: &RecordWish) -> Result<RecordAnswer, WireError> {
     let memory = wish.memory_bytes.map_or(Ok(DEFAULT_MEMORY), usize::try_from);
     let memory = memory.map_err(|_| bad("`memory_bytes` is more than there is"))?;
     let keys: Vec<KeyUse> = chosen(&parse(glob)?)?;
-    let matched = names(&keys);
+    let probes = keys.iter().filter(|used| used.key.attached::<Probe>().is_some());
+    let matched = names(probes);
     let (_, report) = recording::start(glob, || Ok(keys), memory, length).map_err(refusal)?;
     Ok(RecordAnswer { matched, batch: Some(report.into()), ..told(recording::stat()) })
 }

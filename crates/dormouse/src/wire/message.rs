@@ -216,7 +216,7 @@ pub enum Code {
     BadRequest,
     /// A glob list that does not parse.
     BadGlob,
-    /// A glob list that matches no key.
+    /// A glob list that matches no key, or where probes are wanted, no probe.
     NoMatch,
     /// A name that is no event.
     NoEvent,

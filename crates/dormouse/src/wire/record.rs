@@ -27,7 +27,7 @@ pub struct RecordWish {
 pub struct RecordAnswer {
     /// The recorder; after `off`, as it was at its end.
     pub recorder: Option<RecorderRow>,
-    /// Names of the keys that the glob list matched, where it was started.
+    /// Names of the probes that the glob list matched, where it was started.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub matched: Vec<String>,
     /// The batch that switched them on.

@@ -203,7 +203,8 @@ fn elapsed_ns(since: Instant) -> u64 {
 fn announce(tracing: &Tracing, who: &str) {
     let mut names: Vec<&str> = tracing.probes.iter().map(|probe| probe.name.as_str()).collect();
     let probes = names.len();
-    // Several keys may have the same name; an agent of an earlier version counts names.
+    // Several keys may have the same name. An agent of an earlier version counts names, and
+    // switches keys that are no probes, too.
     let keys = tracing.keys.max(tracing.matched.len());
     let others = keys.saturating_sub(probes);
     names.dedup();
