@@ -50,6 +50,7 @@ struct Content {
     samples: u64,
     mappings: bool,
     records: usize,
+    record_bytes: usize,
 }
 
 fn read(path: &Path) -> Content {
@@ -75,6 +76,7 @@ fn read(path: &Path) -> Content {
             // Length, kind, thread id, start number.
             FilePart::Frame(frame) if frame[4] == 2 => {
                 content.records += Reader::new(&frame[17..]).map(Result::unwrap).count();
+                content.record_bytes += frame[17..].len();
             }
             _ => {}
         }
@@ -295,6 +297,32 @@ fn the_oldest_file_goes_and_foreign_ones_stay() {
         assert!(directory.join("link.dormouse").is_symlink() && directory.join("folder.dormouse").is_dir());
         let mut parts = fs::read_dir(directory).unwrap().flatten();
         assert!(!parts.any(|entry| entry.file_name().to_string_lossy().ends_with(".part")));
+    });
+}
+
+#[test]
+fn a_file_has_as_many_records_as_fit() {
+    with_directory(|_| {
+        const BUDGET: usize = 256 * 1024;
+        fn step(text: &str) {
+            probe!("step.made", text);
+        }
+        // SAFETY: nothing else runs in the child.
+        unsafe { std::env::set_var("DORMOUSE_RECORD_DISK", BUDGET.to_string()) };
+        let recorder = dormouse::recorder::start("step.*", 4 << 20).unwrap();
+        let text = "x".repeat(100);
+        eventually(|| {
+            (0..200).for_each(|_| step(&text));
+            dormouse::recorder::stat().is_some_and(|stat| stat.held >= 4 * BUDGET)
+        });
+        let (_, content) = file_of(triggers::save().unwrap());
+        let all = dormouse::recorder::stat().unwrap().records;
+        let missing = content.missing.iter().find(|missing| missing.what == "records").unwrap();
+        let left_out: u64 = missing.why.split(' ').next().unwrap().parse().unwrap();
+        assert_eq!(content.records as u64 + left_out, all, "{missing:?}");
+        let each = content.record_bytes / content.records;
+        assert!((BUDGET - each + 1..=BUDGET).contains(&content.record_bytes), "{}", content.record_bytes);
+        drop(recorder);
     });
 }
 

@@ -217,13 +217,15 @@ fn write_probes(
     let held: u64 = run.chunks().map(|chunk| chunk.bytes.len() as u64).sum();
     let (mut from, mut beyond) = (first, held.saturating_sub(most));
     for chunk in run.chunks() {
-        let length = chunk.bytes.len();
-        let kept = chunk.cut_while(|rest| ((length - rest.bytes.len()) as u64) < beyond);
-        beyond = beyond.saturating_sub((length - kept.bytes.len()) as u64);
-        from += u64::from(chunk.records - kept.records);
-        if beyond == 0 {
+        let length = chunk.bytes.len() as u64;
+        if length > beyond {
+            // The last one that goes, in part: the rest of it is kept.
+            let kept = chunk.cut_while(|rest| length - (rest.bytes.len() as u64) < beyond);
+            from += u64::from(chunk.records - kept.records);
             break;
         }
+        beyond -= length;
+        from += u64::from(chunk.records);
     }
     if from > first {
         let why = format!("{} of the oldest were left out, for DORMOUSE_RECORD_DISK", from - first);
