@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use dormouse::wire::{Hello, Keys, Op};
+use dormouse::wire::{Ended, Hello, Keys, Note, Notice, Op};
 
 use super::Client;
 use crate::exit::{Exit, Failure, Report};
@@ -72,6 +72,14 @@ fn an_answer_in_small_pieces_is_put_together() {
         holds(stream);
     });
     assert_eq!(greeted.expect("a greeting").1.version, "9.9");
+}
+
+#[test]
+fn notices_before_an_answer_are_passed_over() {
+    let note = Note::Ended(Ended { keys: 1, left: 0, uid: 0, pid: 2 });
+    let notice = serde_json::to_string(&Notice { v: 1, note }).expect("JSON");
+    let said = format!("{notice}\n{notice}\n{}", hello(1));
+    assert_eq!(greet(LONG, says(said)).expect("a greeting").1.version, "9.9");
 }
 
 #[test]

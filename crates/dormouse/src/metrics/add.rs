@@ -24,8 +24,9 @@ const MAX_SCALE: i32 = 8;
 /// The states of tasks, as the label `state` has them.
 const STATES: [&str; 3] = ["poll", "runnable", "await"];
 
-/// Adds what `stat` says of the process `origin`, whose histograms become points as they are. Of
-/// one process, once in an exposition.
+/// Adds what `stat` says of the process `origin`. Of one process, once in an exposition.
+///
+/// The histograms of `stat` become points as they are, without a copy.
 ///
 /// ```
 /// use dormouse::metrics::{Exposition, Origin};

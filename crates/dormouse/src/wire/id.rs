@@ -47,9 +47,13 @@ where
         fn visit_none<E>(self) -> Result<Self::Value, E> {
             Ok(None)
         }
+
+        fn visit_unit<E>(self) -> Result<Self::Value, E> {
+            Ok(None)
+        }
     }
 
-    // Looked at where it is: an answer may have twenty thousand.
+    // Looked at where it is: an answer may have ten thousand.
     from.deserialize_option(Text)
 }
 
