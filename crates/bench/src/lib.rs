@@ -37,6 +37,7 @@ pub mod interrupts;
 pub mod machine;
 mod neighbour;
 mod output;
+mod pace;
 mod page;
 mod progress;
 pub mod report;

@@ -110,6 +110,10 @@ pub struct Row {
     pub median: Option<f64>,
     /// One value a round.
     pub values: Vec<f64>,
+    /// The pace of the machine just before each value: the CPU time of some calls of the kernel, in
+    /// nanoseconds.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pace: Vec<f64>,
     /// The 95 % interval of the mean, on rows that compare two others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ci95: Option<Interval>,
@@ -148,6 +152,14 @@ impl Row {
             },
             Err(reason) => Self { unavailable: Some(reason), ..row },
         }
+    }
+
+    /// The row, whose values were measured at this pace of the machine.
+    pub(crate) fn at(self, pace: &[f64]) -> Self {
+        // A clock of coarse ticks may say nothing of it.
+        let is_known = self.unavailable.is_none() && pace.iter().all(|pace| *pace > 0.0);
+        let pace = if is_known { pace.to_vec() } else { Vec::new() };
+        Self { pace, ..self }
     }
 
     /// A row computed pairwise from the values of two others, with its intervals.

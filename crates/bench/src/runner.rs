@@ -13,6 +13,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use crate::pace::pace;
 use crate::progress::Progress;
 use crate::row::{Row, Spec};
 
@@ -69,6 +70,8 @@ pub(crate) struct Case<'a> {
     /// Or why there are no more samples.
     sample: Result<Sample<'a>, String>,
     values: Vec<Vec<f64>>,
+    /// The machine's before each of them.
+    pace: Vec<f64>,
 }
 
 impl fmt::Debug for Case<'_> {
@@ -84,12 +87,14 @@ impl<'a> Case<'a> {
         mut sample: impl FnMut() -> Result<V, Failure> + 'a,
     ) -> Self {
         let values = vec![Vec::new(); specs.len()];
-        Self { specs, values, sample: Ok(Box::new(move || sample().map(Values::into_vec))) }
+        let sample: Sample<'a> = Box::new(move || sample().map(Values::into_vec));
+        Self { specs, values, sample: Ok(sample), pace: Vec::new() }
     }
 
     /// A case that cannot be measured here.
     pub(crate) fn unavailable(specs: Vec<Spec>, reason: impl Into<String>) -> Self {
-        Self { values: vec![Vec::new(); specs.len()], specs, sample: Err(reason.into()) }
+        let values = vec![Vec::new(); specs.len()];
+        Self { specs, values, sample: Err(reason.into()), pace: Vec::new() }
     }
 
     /// The case, whose samples are only taken while `check` allows it.
@@ -125,6 +130,7 @@ impl<'a> Case<'a> {
     /// Takes a sample, unless the case has already failed.
     fn take(&mut self, counted: bool, wrong: &mut Vec<String>) {
         let Ok(sample) = &mut self.sample else { return };
+        let pace = pace();
         let reason = match sample() {
             Ok(values) if values.len() != self.specs.len() => {
                 format!("gave {} values for {} rows", values.len(), self.specs.len())
@@ -132,6 +138,7 @@ impl<'a> Case<'a> {
             Ok(values) => {
                 if counted {
                     self.values.iter_mut().zip(values).for_each(|(column, value)| column.push(value));
+                    self.pace.push(pace);
                 }
                 return;
             }
@@ -146,7 +153,7 @@ impl<'a> Case<'a> {
 
     fn rows(&self) -> impl Iterator<Item = Row> {
         self.specs.iter().zip(&self.values).map(|(spec, values)| {
-            Row::new(spec, self.sample.as_ref().map(|_| values.clone()).map_err(Clone::clone))
+            Row::new(spec, self.sample.as_ref().map(|_| values.clone()).map_err(Clone::clone)).at(&self.pace)
         })
     }
 }

@@ -1,10 +1,11 @@
 //! The statistics of reports, comparisons and experiments, each under its own name.
 //!
 //! Timings have long tails and more than one mode, so what decides here supposes no shape: medians
-//! with intervals by order statistics, the rank tests of Wilcoxon and of Mann and Whitney, and the
+//! with intervals by order statistics, the rank tests of Wilcoxon and of Mann and Whitney, the
 //! shifts of Hodges and Lehmann, whose intervals hold just those shifts that these tests do not
-//! refuse. Only [`paired_interval`], the interval of a mean, supposes that the mean of the
-//! differences is about normal, which a dozen differences give unless single ones are wildly off.
+//! refuse, and the slopes of Theil and Sen. Only [`paired_interval`], the interval of a mean,
+//! supposes that the mean of the differences is about normal, which a dozen differences give unless
+//! single ones are wildly off.
 //!
 //! Every function says nothing ([`None`]) where there are too few values for an answer, or one of
 //! them is not a finite number. None of them panics.
@@ -15,7 +16,8 @@
 //! - `summary`: numbers that sum up values;
 //! - `interval`: intervals of means and medians;
 //! - `ranks`: rank tests; `many`: many of them at once;
-//! - `shifts`: the shift between two samples, and that of pairs.
+//! - `shifts`: the shift between two samples, and that of pairs;
+//! - `slopes`: how much one number grows with another.
 
 #![forbid(unsafe_code)]
 
@@ -24,6 +26,7 @@ mod interval;
 mod many;
 mod ranks;
 mod shifts;
+mod slopes;
 mod summary;
 
 pub use distributions::{normal_cdf, normal_quantile, student_t_quantile};
@@ -31,4 +34,5 @@ pub use interval::{Estimate, Interval, median, paired_interval, paired_median_in
 pub use many::benjamini_hochberg;
 pub use ranks::{RankTest, mann_whitney, signed_rank};
 pub use shifts::{shift, shift_of_pairs};
+pub use slopes::slope;
 pub use summary::{Statistics, geometric_mean, midmean, quantiles, ratio_of_medians};

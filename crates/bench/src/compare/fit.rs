@@ -5,11 +5,15 @@
 //! then. The seed is only that of the order of rows.
 
 use anyhow::bail;
+use dormouse_statistics::median;
 
 use crate::machine::Machine;
 use crate::report::BenchReport;
 
 use super::side::{Found, Side};
+
+/// Paces of sides that run in turn differ by less.
+const NOTED_PERCENT: f64 = 5.0;
 
 /// Refuses what cannot be compared. Returns what a reader should know of the rest.
 pub(super) fn check(sides: &[Side], across_machines: bool) -> anyhow::Result<Vec<String>> {
@@ -55,6 +59,39 @@ pub(super) fn check(sides: &[Side], across_machines: bool) -> anyhow::Result<Vec
         bail!("no workload is in two of these: {}", notes.join("; "));
     }
     Ok(notes)
+}
+
+/// Whether all reports are of the first one's machine.
+pub(super) fn is_one_machine(sides: &[Side]) -> bool {
+    let mut machines =
+        sides.iter().flat_map(|side| &side.reports).map(|found| machine(&found.report.machine));
+    let first = machines.next();
+    machines.all(|other| Some(other) == first)
+}
+
+/// How much slower the machine was for a side than for the first, where that is much.
+pub(super) fn paces(sides: &[Side]) -> Vec<String> {
+    let pace = |side: &Side| {
+        let rows = side.reports.iter().flat_map(|found| &found.report.rows);
+        median(&rows.flat_map(|row| row.pace.iter().copied()).collect::<Vec<_>>(), 0.0).map(|it| it.value)
+    };
+    let Some((first, usual)) = sides.first().and_then(|side| Some((side, pace(side)?))) else {
+        return Vec::new();
+    };
+    let slower = |side: &Side| {
+        let percent = 100.0 * (pace(side)? / usual - 1.0);
+        let word = if percent > 0.0 { "slower" } else { "faster" };
+        (percent.abs() >= NOTED_PERCENT).then(|| {
+            format!(
+                "{}: the machine was {:.0} % {word} than for {}: that is taken out of times, and hides \
+                 changes; run the sides in turn",
+                side.name,
+                percent.abs(),
+                first.name
+            )
+        })
+    };
+    sides.iter().skip(1).filter_map(slower).collect()
 }
 
 fn add(notes: &mut Vec<String>, what: &str, differences: &str) {

@@ -6,18 +6,24 @@
 //!    differ between processes by more than the rounds of one differ, and fall on all of them; so
 //!    rounds are no sample of it. A side with one process alone shows its rounds, and nothing can
 //!    be found.
-//! 2. The change is the shift of Hodges and Lehmann between the values of the sides, in percent of
+//! 2. On a shared machine all code takes more CPU time for a while. How much a row does with the
+//!    pace of the machine ([`crate::pace`]) is found in the processes of both sides as if they were
+//!    one, and taken out of their values (Quade's analysis of covariance by ranks). Where nothing
+//!    differs but chance, which process is of which side is chance still, so the test keeps its
+//!    risk. Where one side met another pace than the other, a change may be taken for the pace's,
+//!    and is not found. Rows in units of time alone are treated so.
+//! 3. The change is the shift of Hodges and Lehmann between the values of the sides, in percent of
 //!    the first side's median, with its interval.
-//! 3. Mann and Whitney's test says whether there is a change at all. There are many rows, so its p
+//! 4. Mann and Whitney's test says whether there is a change at all. There are many rows, so its p
 //!    is corrected for all of them, after Benjamini and Hochberg. Rows whose values are all equal
 //!    are no tests.
-//! 4. A row got worse or better if the corrected p is at most [`RISK`], the interval leaves out
+//! 5. A row got worse or better if the corrected p is at most [`RISK`], the interval leaves out
 //!    zero, and the change is past the threshold.
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
 
-use dormouse_statistics::{benjamini_hochberg, geometric_mean, mann_whitney, median, shift};
+use dormouse_statistics::{benjamini_hochberg, geometric_mean, mann_whitney, median, shift, slope};
 use serde::Serialize;
 
 use crate::row::{Better, Row};
@@ -26,6 +32,12 @@ use super::side::Side;
 
 /// The chance to find anything where nothing differs; intervals leave out as much.
 pub(super) const RISK: f64 = 0.01;
+
+/// Units of rows that follow the pace of the machine.
+const TIMES: [&str; 4] = ["ns", "us", "ms", "s"];
+
+/// No row follows it further: what is more is chance.
+const STEEPEST: f64 = 2.0;
 
 /// The verdict on a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -61,11 +73,18 @@ pub struct Cell {
     pub unavailable: Option<String>,
     #[serde(skip)]
     values: Vec<f64>,
+    /// The values and paces of each process, in the order of `values`, where all have paces.
+    #[serde(skip)]
+    rounds: Vec<Vec<(f64, f64)>>,
 }
 
 /// A row of another side against that of the first one.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Change {
+    /// How much the row's time grows with the pace of the machine, 1 for as much, if that was taken
+    /// out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pace_slope: Option<f64>,
     /// In percent of the first side's median; none where that is zero.
     pub percent: Option<f64>,
     /// Lower end of its interval.
@@ -108,7 +127,7 @@ pub struct Family {
     pub unit: String,
     /// Rows that have a median above zero on all sides.
     pub rows: usize,
-    /// One a side but the first, of the medians.
+    /// One a side but the first.
     pub percents: Vec<Option<f64>>,
 }
 
@@ -258,26 +277,62 @@ impl Cell {
             low: interval.map(|interval| interval.low),
             high: interval.map(|interval| interval.high),
             unavailable: estimate.is_none().then(reason),
+            rounds: rounds(&measured),
             values,
         }
     }
 }
 
+/// The values and paces of each process; none where one has no paces, or is the only one.
+fn rounds(rows: &[&Row]) -> Vec<Vec<(f64, f64)>> {
+    let has_pace = |row: &&Row| !row.pace.is_empty() && row.values.iter().all(|value| *value > 0.0);
+    let of = |row: &&Row| row.values.iter().copied().zip(row.pace.iter().copied()).collect();
+    let is_paced = rows.len() > 1 && TIMES.contains(&&*rows[0].unit) && rows.iter().all(has_pace);
+    if is_paced { rows.iter().map(of).collect() } else { Vec::new() }
+}
+
+/// The values of two sides as they were at one pace of the machine, and the slope of that.
+fn at_one_pace(sides: [&Cell; 2]) -> Option<([Vec<f64>; 2], f64)> {
+    let middle =
+        |values: &mut dyn Iterator<Item = f64>| Some(median(&values.collect::<Vec<_>>(), 0.0)?.value);
+    let point = |rounds: &Vec<(f64, f64)>| {
+        let pace = middle(&mut rounds.iter().map(|(_, pace)| pace.ln()))?;
+        Some((pace, middle(&mut rounds.iter().map(|(value, _)| value.ln()))?))
+    };
+    let points: Vec<(f64, f64)> = sides.iter().flat_map(|side| &side.rounds).filter_map(point).collect();
+    let slope = slope(&points)?.clamp(0.0, STEEPEST);
+    let usual = middle(&mut points.iter().map(|(pace, _)| *pace))?;
+    let settled = |rounds: &Vec<(f64, f64)>| {
+        middle(&mut rounds.iter().map(|(value, pace)| value * (slope * (usual - pace.ln())).exp()))
+    };
+    let values = sides.map(|side| side.rounds.iter().filter_map(settled).collect::<Vec<_>>());
+    let is_whole = values.iter().zip(sides).all(|(values, side)| values.len() == side.values.len());
+    is_whole.then_some((values, slope))
+}
+
 impl Change {
     fn between(a: &Cell, b: &Cell) -> Option<Self> {
-        let moved = shift(&a.values, &b.values, 1.0 - RISK)?;
-        let base = a.median.map(f64::abs).filter(|&base| base > 0.0);
+        let (pace_slope, first, second, middle) = match at_one_pace([a, b]) {
+            Some(([first, second], slope)) => {
+                let middle = median(&first, 0.0).map(|it| it.value);
+                (Some(slope), first, second, middle)
+            }
+            None => (None, a.values.clone(), b.values.clone(), a.median),
+        };
+        let moved = shift(&first, &second, 1.0 - RISK)?;
+        let base = middle.map(f64::abs).filter(|&base| base > 0.0);
         let percent = |moved: f64| base.map(|base| 100.0 * moved / base).filter(|it| it.is_finite());
         let interval = moved.interval.as_ref();
-        let first = *a.values.first()?;
+        let any = *first.first()?;
         let varies =
-            a.values.iter().chain(&b.values).any(|value| value.partial_cmp(&first) != Some(Ordering::Equal));
+            first.iter().chain(&second).any(|value| value.partial_cmp(&any) != Some(Ordering::Equal));
         let is_tested = a.processes > 1 && b.processes > 1 && varies;
         Some(Self {
+            pace_slope,
             percent: percent(moved.value).or((!varies).then_some(0.0)),
             low_percent: interval.and_then(|interval| percent(interval.low)),
             high_percent: interval.and_then(|interval| percent(interval.high)),
-            p: is_tested.then(|| mann_whitney(&a.values, &b.values)).flatten().map(|test| test.p),
+            p: is_tested.then(|| mann_whitney(&first, &second)).flatten().map(|test| test.p),
             p_corrected: None,
             finding: Finding::Nothing,
             moved: moved.value,
@@ -299,10 +354,9 @@ fn families(rows: &[ComparedRow]) -> Vec<Family> {
         let is_above_zero =
             |row: &&ComparedRow| row.cells.iter().all(|cell| cell.median.is_some_and(|median| median > 0.0));
         let rows: Vec<&ComparedRow> = rows.iter().filter(is_in).filter(is_above_zero).collect();
-        let medians = |side: usize| rows.iter().filter_map(move |row| row.cells[side].median);
-        let percents = (1..rows.first()?.cells.len()).map(|side| {
-            let ratios: Vec<f64> =
-                medians(side).zip(medians(0)).map(|(other, first)| other / first).collect();
+        let percents = (0..rows.first()?.changes.len()).map(|other| {
+            let percent = |row: &&ComparedRow| row.changes[other].as_ref()?.percent;
+            let ratios: Vec<f64> = rows.iter().filter_map(percent).map(|it| 1.0 + it / 100.0).collect();
             geometric_mean(&ratios).map(|mean| 100.0 * (mean - 1.0))
         });
         let (percents, kind, unit) = (percents.collect(), kind.to_owned(), unit.to_owned());

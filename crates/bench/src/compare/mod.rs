@@ -70,8 +70,15 @@ impl Comparison {
     /// cannot be compared (with the fact that differs).
     pub fn of(paths: &[PathBuf], threshold_percent: f64, across_machines: bool) -> anyhow::Result<Self> {
         ensure!(paths.len() > 1, "name two files or directories of reports at least");
-        let sides: Vec<Side> = paths.iter().map(|path| Side::read(path)).collect::<Result<_, _>>()?;
+        let mut sides: Vec<Side> = paths.iter().map(|path| Side::read(path)).collect::<Result<_, _>>()?;
         let mut notes = fit::check(&sides, across_machines)?;
+        if fit::is_one_machine(&sides) {
+            notes.extend(fit::paces(&sides));
+        } else {
+            // Another kernel has another pace at all times.
+            let reports = sides.iter_mut().flat_map(|side| &mut side.reports);
+            reports.flat_map(|found| &mut found.report.rows).for_each(|row| row.pace.clear());
+        }
         for side in &sides {
             let mut injected: Vec<String> = side.notes("INJECTED").map(|(_, note)| note.clone()).collect();
             injected.sort();

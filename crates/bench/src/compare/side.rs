@@ -76,6 +76,9 @@ fn files(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
     }
     files.sort();
     ensure!(!files.is_empty(), "{} has no .json file in it", path.display());
+    // To open a pipe would wait for its other end.
+    let odd = files.iter().find(|file| file.exists() && !file.is_file());
+    ensure!(odd.is_none(), "{} is no file", odd.map(|odd| odd.display().to_string()).unwrap_or_default());
     Ok(files)
 }
 
@@ -130,6 +133,10 @@ fn check(report: &BenchReport) -> Result<(), String> {
         }
         if row.values.iter().any(|value| !value.is_finite()) {
             return Err(format!("a value of the row {:?} is not finite", row.name));
+        }
+        let is_pace = row.pace.iter().all(|pace| pace.is_finite() && *pace > 0.0);
+        if !is_pace || !row.pace.is_empty() && row.pace.len() != row.values.len() {
+            return Err(format!("the row {:?} has no pace for each value", row.name));
         }
     }
     let document = serde_json::to_value(report).map_err(|error| error.to_string())?;

@@ -190,7 +190,8 @@ impl Files {
 }
 
 fn good() -> Value {
-    serde_json::to_value(report("keys", vec![row("x/y", "ns", &[1.0, 2.0])])).unwrap()
+    let row = row("x/y", "ns", &[1.0, 2.0]).at(&[90_000.0, 95_000.0]);
+    serde_json::to_value(report("keys", vec![row])).unwrap()
 }
 
 fn changed(pointer: &str, value: Value) -> String {
@@ -240,6 +241,8 @@ fn bad_reports_are_named_with_line_and_reason() {
         (line.replace("[1.0,2.0]", "[null]"), "line 1"),
         (line.replace("\"values\":", "\"valves\":"), "values"),
         (line.replace("\"lower\"", "\"sideways\""), "sideways"),
+        (line.replace("[90000.0,95000.0]", "[90000.0]"), "\"x/y\" has no pace for each value"),
+        (line.replace("[90000.0,95000.0]", "[90000.0,0.0]"), "\"x/y\" has no pace for each value"),
         ("[".repeat(100_000), "line 1"),
         (changed("/machine/kernel", json!("6.1\u{1b}[2J")), "'\\u{1b}' in it"),
         (changed("/rows", json!([good()["rows"][0], good()["rows"][0]])), "two rows are called \"x/y\""),
@@ -259,7 +262,7 @@ fn a_directory_is_a_side_of_processes() {
     for side in ["a", "b"] {
         fs::create_dir(files.0.path().join(side)).unwrap();
         for process in 0..3 {
-            let text = changed("/rows/0/values", json!([f64::from(process), 2.0, 3.0]));
+            let text = changed("/rows/0/values", json!([f64::from(process), 2.0]));
             files.write(&format!("{side}/{process}.json"), text);
         }
     }
@@ -270,6 +273,10 @@ fn a_directory_is_a_side_of_processes() {
     files.write("a/other.json", "{\"not\": \"ours\"}");
     let said = format!("{:#}", Comparison::of(&paths, 5.0, false).unwrap_err());
     assert!(said.contains("other.json"), "{said}");
+    // As a pipe would be, for which to open means to wait.
+    fs::create_dir(files.0.path().join("a/odd.json")).unwrap();
+    let said = format!("{:#}", Comparison::of(&paths, 5.0, false).unwrap_err());
+    assert!(said.contains("odd.json is no file"), "{said}");
 }
 
 #[test]
@@ -385,6 +392,25 @@ impl Machines {
         (0..60).map(|number| row(self, number)).collect()
     }
 
+    /// A process on a machine whose pace changes by 12 % from process to process: nine rows that
+    /// follow it, each in its own way, four of which are slower.
+    fn paced(&mut self, slower: f64) -> Vec<Row> {
+        let common = 1.0 + 0.12 * self.normal().clamp(-2.5, 2.5);
+        let row = |machine: &mut Self, number: usize| {
+            let slope = [0.1, 0.5, 1.0][number % 3];
+            let own = 10.0 * (1.0 + 0.04 * machine.normal()) * if number < 4 { slower } else { 1.0 };
+            let rounds: Vec<(f64, f64)> = (0..6)
+                .map(|_| {
+                    let pace = common * (1.0 + 0.05 * machine.normal());
+                    (own * pace.powf(slope) * (1.0 + 0.02 * machine.normal()), 1e5 * pace)
+                })
+                .collect();
+            let (values, pace): (Vec<f64>, Vec<f64>) = rounds.into_iter().unzip();
+            row(&format!("kind/{number}"), "ns", &values).at(&pace)
+        };
+        (0..9).map(|number| row(self, number)).collect()
+    }
+
     fn run(&mut self, slower: f64) -> Side {
         side("simulated", (0..10).map(|_| self.rows(slower)).collect())
     }
@@ -406,4 +432,57 @@ fn ten_percent_more_work_is_always_found() {
         let comparison = compare(&[machines.run(1.0), machines.run(1.1)]);
         assert!(comparison.worse > 40, "{} of 60 rows", comparison.worse);
     }
+}
+
+#[test]
+fn the_pace_of_the_machine_is_no_change() {
+    let mut machines = Machines(SplitMix64(20));
+    let mut run = |slower: f64| side("paced", (0..15).map(|_| machines.paced(slower)).collect());
+    let found = (0..20).filter(|_| compare(&[run(1.0), run(1.1)]).worse > 0).count();
+    assert_eq!(found, 20, "10 % more work is found");
+    let alarms = (0..100).filter(|_| compare(&[run(1.0), run(1.0)]).worse > 0).count();
+    assert!(alarms as f64 <= RISK * 100.0, "{alarms} false alarms of 100");
+}
+
+#[test]
+fn a_slower_machine_is_no_slower_build() {
+    // All of one side ran while the machine was 15 % slower, and of one side its pace hardly varies:
+    // how much the rows do with it is known badly.
+    let mut machines = Machines(SplitMix64(21));
+    let mut side = |slower: f64| {
+        let mut process = || {
+            let rows = (0..20).map(|number| {
+                let pace = slower * (1.0 + 0.02 * machines.normal());
+                let value = 10.0 * pace.powf([0.0, 0.5, 1.0][number % 3]) * (1.0 + 0.04 * machines.normal());
+                row(&format!("kind/{number}"), "ns", &[value; 3]).at(&[1e5 * pace; 3])
+            });
+            rows.collect()
+        };
+        self::side("x", (0..10).map(|_| process()).collect())
+    };
+    let alarms = (0..100).filter(|_| {
+        let comparison = compare(&[side(1.0), side(1.15)]);
+        comparison.worse + comparison.better > 0
+    });
+    let alarms = alarms.count();
+    assert!(alarms as f64 <= 2.0 * RISK * 100.0, "{alarms} false alarms of 100");
+}
+
+#[test]
+fn paces_that_differ_are_noted() {
+    let files = Files::new();
+    let paths = ["a.json", "b.json"].map(|name| {
+        let pace = if name == "b.json" { json!([110_000.0, 116_000.0]) } else { json!([90_000.0, 95_000.0]) };
+        files.write(name, changed("/rows/0/pace", pace))
+    });
+    let noted = |across: bool| Comparison::of(&paths, 5.0, across).unwrap().notes;
+    assert!(noted(false).iter().any(|note| note.contains("b.json: the machine was 22 % slower")));
+    // Of another kernel it is no pace, but another machine.
+    let mut other = good();
+    other["rows"][0]["pace"] = json!([200_000.0, 210_000.0]);
+    other["machine"]["kernel"] = json!("2.4");
+    files.write("b.json", other.to_string());
+    let notes = noted(true);
+    assert!(notes.iter().any(|note| note.contains("kernel")), "{notes:?}");
+    assert!(!notes.iter().any(|note| note.contains("slower")), "{notes:?}");
 }

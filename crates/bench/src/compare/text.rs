@@ -9,8 +9,8 @@ use super::{Cell, Change, Compared, ComparedRow, Comparison, Family, Finding};
 
 /// The explanation below the tables.
 pub(super) const LEGEND: &str = "\
-    A value is the median of its processes, ± its interval. A change is the shift of Hodges and Lehmann, \
-    p that of Mann and Whitney's test, corrected for all rows. ~: nothing is shown. small: shown, below \
+    A value is the median of its processes, ± its interval. A change is the shift of Hodges and \
+    Lehmann, of times as they were at one pace of the machine, p that of Mann and Whitney's test, corrected for all rows. ~: nothing is shown. small: shown, below \
     the threshold. ?: too few processes to show anything.";
 
 /// The letter of a side.
