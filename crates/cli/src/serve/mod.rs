@@ -124,7 +124,7 @@ fn serve(runtime: &Runtime, settings: Settings, verbs: Verbs, context: &mut Cont
     let address = listener.local_addr().map_err(cannot)?;
     let token = match &settings.token_file {
         Some(path) => Token::of_file(path)?,
-        None => Token::of_port(address.port())?,
+        None => Token::of_listener(address)?,
     };
     announce(address, &token, context)?;
     let Settings { targets, public_metrics, events, waits, names, .. } = settings;

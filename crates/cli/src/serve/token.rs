@@ -5,6 +5,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
@@ -47,13 +48,13 @@ impl Token {
         }
     }
 
-    /// A new one for the listener of a port, in the user's runtime directory.
-    pub(super) fn of_port(port: u16) -> Outcome<Token> {
+    /// A new one for the listener of an address, in the user's runtime directory.
+    pub(super) fn of_listener(address: SocketAddr) -> Outcome<Token> {
         let mut refused = Vec::new();
         for (directory, origin) in of_runtime() {
             match prepare(&directory, CLOSED) {
                 Ok(directory) => {
-                    let (secret, path) = (new_secret()?, directory.join(format!("serve-{port}.token")));
+                    let (secret, path) = (new_secret()?, directory.join(file_name(address)));
                     // Of a server that was killed: nobody else can have put it here.
                     let _ = fs::remove_file(&path);
                     write_new(&path, &secret).map_err(|error| unwritable(&path, &error))?;
@@ -83,7 +84,7 @@ impl Token {
 
     /// Takes the file away, if it goes with this process.
     pub(super) fn remove(&self) {
-        // Another server may have the port by now, on another address.
+        // A later server of this address may have written its own.
         if self.is_ours && read(&self.path).is_ok_and(|secret| secret == self.secret) {
             let _ = fs::remove_file(&self.path);
         }
@@ -93,6 +94,14 @@ impl Token {
 impl Drop for Token {
     fn drop(&mut self) {
         self.remove();
+    }
+}
+
+/// The port alone where that says all: servers of one port may have different addresses.
+fn file_name(address: SocketAddr) -> String {
+    match address.ip() {
+        IpAddr::V4(Ipv4Addr::LOCALHOST) => format!("serve-{}.token", address.port()),
+        ip => format!("serve-{ip}-{}.token", address.port()),
     }
 }
 
@@ -170,6 +179,14 @@ mod tests {
         }
         drop(token);
         assert!(file.exists(), "it was there before");
+    }
+
+    #[test]
+    fn each_address_has_its_file() {
+        let name = |address: &str| file_name(address.parse().unwrap());
+        assert_eq!(name("127.0.0.1:9464"), "serve-9464.token");
+        assert_eq!(name("127.0.0.2:9464"), "serve-127.0.0.2-9464.token");
+        assert_eq!(name("[::1]:9464"), "serve-::1-9464.token");
     }
 
     #[test]
