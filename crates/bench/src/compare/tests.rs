@@ -446,8 +446,8 @@ fn the_pace_of_the_machine_is_no_change() {
 
 #[test]
 fn a_slower_machine_is_no_slower_build() {
-    // All of one side ran while the machine was 15 % slower, and of one side its pace hardly varies:
-    // how much the rows do with it is known badly.
+    // All of one side ran while the machine was 15 % slower, and of one side its pace hardly
+    // varies: how much the rows do with it is known badly.
     let mut machines = Machines(SplitMix64(21));
     let mut side = |slower: f64| {
         let mut process = || {
