@@ -129,6 +129,25 @@ fn long_breakpoint() -> u64 {
 
 const SI_KERNEL: libc::c_int = 0x80;
 
+/// The kernel's frame and another one do not fit into std's alternate stacks.
+#[test]
+fn samples_wait_for_the_handler() {
+    in_child(|| {
+        handle(with_info as *const () as usize, libc::SA_SIGINFO);
+        install_ours();
+        // SAFETY: a fresh place, which the call fills.
+        let ours = unsafe {
+            let mut there: libc::sigaction = std::mem::zeroed();
+            assert_eq!(libc::sigaction(libc::SIGTRAP, std::ptr::null(), &raw mut there), 0);
+            there
+        };
+        // SAFETY: a whole set.
+        let waits = |signal| unsafe { libc::sigismember(&raw const ours.sa_mask, signal) == 1 };
+        assert!((libc::SIGRTMIN()..=libc::SIGRTMAX()).all(waits));
+        assert!(waits(libc::SIGUSR1) && !waits(libc::SIGTERM), "the host's mask");
+    });
+}
+
 #[test]
 fn a_foreign_trap_goes_to_the_earlier_handler() {
     in_child(|| {

@@ -12,8 +12,8 @@
 //!
 //! - A handler gets the signal with the arguments that its `SA_SIGINFO` asks for. Ours is installed
 //!   with its `sa_mask`, its `SA_NODEFER` and its `SA_RESTART`, so the kernel has blocked for ours
-//!   the signals that it would have blocked for it. `SA_RESETHAND` is counted: the second trap
-//!   finds the default action.
+//!   the signals that it would have blocked for it, and real-time signals. `SA_RESETHAND` is
+//!   counted: the second trap finds the default action.
 //! - The default action ends the process by SIGTRAP: it is put back, and the same signal sent
 //!   again, with the same description, to the same thread, which takes it where it was interrupted.
 //!   So the core is of that place, not of ours.
@@ -212,6 +212,12 @@ fn in_place_of(before: &libc::sigaction) -> libc::sigaction {
         action.sa_flags |= libc::SA_RESTART | libc::SA_NODEFER;
         // SAFETY: a local set.
         unsafe { libc::sigemptyset(&raw mut action.sa_mask) };
+    }
+    // A profile's signal waits. The kernel's frame takes some 3 KiB, and std's alternate stacks
+    // have 8: a sample in the midst of this handler would overflow them, which ends the process.
+    for signal in libc::SIGRTMIN()..=libc::SIGRTMAX() {
+        // SAFETY: a local set, and a signal that there is.
+        unsafe { libc::sigaddset(&raw mut action.sa_mask, signal) };
     }
     action
 }
