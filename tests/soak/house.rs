@@ -78,6 +78,8 @@ impl House {
         for variable in RUNTIME_VARIABLES {
             command.env_remove(variable);
         }
+        // Sixteen heaps keep what they once had: megabytes, as chance has it.
+        command.env("MALLOC_ARENA_MAX", "1");
         command.env("DORMOUSE_RUNTIME_DIR", place.path()).env("DORMOUSE_COUNT", "task-clock");
         command.env("DORMOUSE_RECORD_DIR", place.path()).env(OBJECT, object(place.path()));
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("a house");
@@ -130,7 +132,7 @@ impl House {
         self.ask(chance.of(&HAPPENINGS));
     }
 
-    /// Has the object go.
+    /// Has the object go, and the allocator give back what is free.
     pub(crate) fn settle(&mut self) {
         self.ask("settle");
     }
@@ -242,6 +244,14 @@ impl Inside {
         assert!(ended.success(), "{ended}");
     }
 
+    fn settle(&mut self) {
+        if self.object.is_some() {
+            self.object();
+        }
+        // SAFETY: it takes the heap's lock, as an allocation does.
+        unsafe { libc::malloc_trim(0) };
+    }
+
     fn happen(&mut self, what: &str) {
         self.happened += 1;
         match what {
@@ -250,7 +260,7 @@ impl Inside {
             "fork" => Self::fork(),
             "groups" => self.groups(),
             "threads" => Self::threads(),
-            "settle" if self.object.is_some() => self.object(),
+            "settle" => self.settle(),
             _ => {}
         }
     }

@@ -48,6 +48,7 @@ fn a_house_is_after_visitors_as_before() {
     scraper.scrape();
     scraper.leave();
     tidy(&house);
+    house.settle();
     let before = Residue::at_rest(house.pid());
     scraper.start();
     let start = Instant::now();
@@ -63,8 +64,8 @@ fn a_house_is_after_visitors_as_before() {
     visitors.leave();
     scraper.leave();
     let requests = start.elapsed().as_secs() * house::RATE.parse::<u64>().expect("a number");
-    house.settle();
     tidy(&house);
+    house.settle();
     let start = Instant::now();
     let after = loop {
         let after = Residue::of(house.pid());
