@@ -1,6 +1,6 @@
 //! Clients that mean harm, and those that do not read.
 
-use std::io::Read as _;
+use std::io::{ErrorKind, Read as _};
 
 use super::asking::{Answer, Serving};
 use crate::support::{DORMOUSE, HANG, Service, run};
@@ -184,6 +184,24 @@ fn slow_heads_and_crowds_are_closed() {
     while serving.ask(&bare).is_none_or(|answer| answer.status != 200) {
         assert!(start.elapsed() < HANG, "it serves again");
     }
+}
+
+#[test]
+fn crowds_take_no_place_of_others() {
+    let service = Service::idle();
+    let serving = Serving::of([service.pid()]);
+    let mut known = serving.stream(&format!("/api/processes/{}/live", service.pid()));
+    known.await_event("sample");
+    let mut crowd: Vec<_> = (0..300).map(|_| serving.send("GET / HTTP/1.1\r\nHost:")).collect();
+    assert_eq!(serving.get("/api/me").status, 200, "beside 300 that ask for nothing");
+    let mut oldest = crowd.swap_remove(0);
+    let closed = oldest.read(&mut [0]).map_err(|error| error.kind());
+    assert!(matches!(closed, Ok(0) | Err(ErrorKind::ConnectionReset)), "{closed:?}");
+    // One that was there with the token before them is there still.
+    for _ in 0..2 {
+        known.await_event("sample");
+    }
+    service.assert_alive();
 }
 
 #[test]

@@ -94,10 +94,15 @@ impl Guard {
         digits.parse::<IpAddr>().is_ok() || name == "localhost" || self.names.contains(&name)
     }
 
+    /// Whether a request has the token.
+    pub(super) fn knows(&self, headers: &HeaderMap) -> bool {
+        let given = headers.get(AUTHORIZATION).and_then(|value| password(value.as_bytes()));
+        given.is_some_and(|given| self.token.is(&given))
+    }
+
     fn without_token(&self, path: &str, headers: &HeaderMap, is_safe: bool) -> Option<Response> {
         let is_public = path == "/" || path == "/metrics" && self.public_metrics;
-        let given = headers.get(AUTHORIZATION).and_then(|value| password(value.as_bytes()));
-        if is_public && is_safe || given.is_some_and(|given| self.token.is(&given)) {
+        if is_public && is_safe || self.knows(headers) {
             return None;
         }
         // A browser that has asked for a password sends it along for any page: it shall ask for
