@@ -347,3 +347,25 @@ fn page_faults_have_their_function_and_group() {
         drop(profiling);
     });
 }
+
+/// Each thread's first sample is a fault on its alternate stack, too, where one frame of the
+/// kernel's fits in, and not two.
+#[test]
+fn each_fault_of_new_threads_is_a_sample() {
+    in_child(|| {
+        let mut options = Options::default();
+        (options.kind, options.faults) = (ProfileKind::Faults, 1);
+        let profiling = match Profiling::start(&options) {
+            Ok(profiling) => profiling,
+            Err(error) => return skip(error),
+        };
+        for _ in 0..50 {
+            let touch = || std::thread::spawn(|| black_box(vec![1_u8; 1 << 20]).len());
+            for thread in [(); 8].map(|()| touch()) {
+                thread.join().unwrap();
+            }
+            profiling.read();
+        }
+        assert!(profiling.read().coverage.armed > 0);
+    });
+}

@@ -9,9 +9,11 @@ use dormouse_sys::loader;
 
 use crate::Error;
 
-/// How often a batch by int3 is tried again, a millisecond apart, while threads block SIGTRAP
-/// inside of the C library.
+/// How often a batch by int3 is tried again while threads block SIGTRAP for a moment.
 const RETRIES: u32 = 100;
+
+/// The first pause between two tries, and the longest: each is twice as long as the one before.
+const PAUSES: [Duration; 2] = [Duration::from_micros(20), Duration::from_millis(2)];
 
 /// The protocol by which a batch changes the text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -57,18 +59,20 @@ impl Protocol {
     /// Carries out `change`, which takes the patch lock and gives it up again.
     ///
     /// By int3 threads come back into this copy's code long after a batch, so its object is pinned
-    /// before. And a thread that is just being made, or that makes a process, blocks every signal
-    /// inside of the C library for a moment; so a change that is refused for that is tried again,
-    /// without the patch lock meanwhile, because forks and other batches wait for it.
+    /// before. And a thread that is just being made, that makes a process, or that is in a handler
+    /// of ours, blocks every signal for a moment; so a change that is refused for that is tried
+    /// again, without the patch lock meanwhile, because forks and other batches wait for it.
     pub(crate) fn carry_out<T>(self, mut change: impl FnMut() -> Result<T, Error>) -> Result<T, Error> {
         if self == Self::Flip {
             return change();
         }
         loader::pin_self()?;
+        let [mut pause, longest] = PAUSES;
         for _ in 0..RETRIES {
             match change() {
-                Err(Error::TrapsBlocked { threads }) if threads.iter().all(|thread| thread.in_library) => {
-                    std::thread::sleep(Duration::from_millis(1));
+                Err(Error::TrapsBlocked { threads }) if threads.iter().all(|thread| thread.for_a_moment) => {
+                    std::thread::sleep(pause);
+                    pause = longest.min(2 * pause);
                 }
                 done => return done,
             }

@@ -6,6 +6,7 @@ use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use dormouse_keys::{Batch, Error, Protocol, static_key, unlikely};
+use dormouse_sys::signals::SYNCHRONOUS;
 use dormouse_sys::trap::{self, Disposition, Verdict};
 use dormouse_testkit::{fork, in_child, skip};
 use std::os::unix::process::ExitStatusExt as _;
@@ -27,8 +28,8 @@ fn install_ours() {
     assert_eq!(trap::disposition().unwrap(), Disposition::Ours);
 }
 
-/// The last sight of a handler: description, number of calls, address, and whether SIGUSR1 and
-/// SIGTRAP were blocked.
+/// The last sight of a handler: description, number of calls, address, and whether SIGUSR1,
+/// SIGTRAP and a real-time signal were blocked.
 static CODE: AtomicI32 = AtomicI32::new(0);
 static CALLS: AtomicU32 = AtomicU32::new(0);
 static RIP: AtomicU64 = AtomicU64::new(0);
@@ -39,9 +40,10 @@ fn note_call() {
     let blocks = unsafe {
         let mut mask = std::mem::zeroed();
         libc::pthread_sigmask(libc::SIG_BLOCK, std::ptr::null(), &raw mut mask);
-        [libc::SIGUSR1, libc::SIGTRAP].map(|signal| libc::sigismember(&raw const mask, signal) as u32)
+        let signals = [libc::SIGUSR1, libc::SIGTRAP, libc::SIGRTMAX()];
+        signals.map(|signal| libc::sigismember(&raw const mask, signal) as u32)
     };
-    BLOCKED.store(blocks[0] | blocks[1] << 1, Ordering::Relaxed);
+    BLOCKED.store(blocks[0] | blocks[1] << 1 | blocks[2] << 2, Ordering::Relaxed);
     CALLS.fetch_add(1, Ordering::Relaxed);
 }
 
@@ -129,23 +131,41 @@ fn long_breakpoint() -> u64 {
 
 const SI_KERNEL: libc::c_int = 0x80;
 
-/// The kernel's frame and another one do not fit into std's alternate stacks.
+/// Two of the kernel's frames do not fit into std's alternate stacks.
 #[test]
-fn samples_wait_for_the_handler() {
+fn other_signals_wait_for_the_handler() {
     in_child(|| {
-        handle(with_info as *const () as usize, libc::SA_SIGINFO);
-        install_ours();
-        // SAFETY: a fresh place, which the call fills.
-        let ours = unsafe {
-            let mut there: libc::sigaction = std::mem::zeroed();
-            assert_eq!(libc::sigaction(libc::SIGTRAP, std::ptr::null(), &raw mut there), 0);
-            there
+        let is_alone = || {
+            let ours = present();
+            // SAFETY: a whole set.
+            let waits = |signal| unsafe { libc::sigismember(&raw const ours.sa_mask, signal) == 1 };
+            for signal in 1..=64 {
+                // The kernel lets nobody block two.
+                let is_open = SYNCHRONOUS.contains(&signal) && signal != libc::SIGTRAP
+                    || [libc::SIGKILL, libc::SIGSTOP].contains(&signal);
+                assert_eq!(waits(signal), !is_open, "{signal}");
+            }
+            assert_eq!(ours.sa_flags & libc::SA_NODEFER, 0);
         };
-        // SAFETY: a whole set.
-        let waits = |signal| unsafe { libc::sigismember(&raw const ours.sa_mask, signal) == 1 };
-        assert!((libc::SIGRTMIN()..=libc::SIGRTMAX()).all(waits));
-        assert!(waits(libc::SIGUSR1) && !waits(libc::SIGTERM), "the host's mask");
+        let without_handler = fork(|| {
+            install_ours();
+            is_alone();
+        });
+        assert!(without_handler.success(), "{without_handler}");
+        handle(with_info as *const () as usize, libc::SA_SIGINFO | libc::SA_NODEFER);
+        install_ours();
+        is_alone();
     });
+}
+
+/// The action of SIGTRAP.
+fn present() -> libc::sigaction {
+    // SAFETY: a fresh place, which the call fills.
+    unsafe {
+        let mut there: libc::sigaction = std::mem::zeroed();
+        assert_eq!(libc::sigaction(libc::SIGTRAP, std::ptr::null(), &raw mut there), 0);
+        there
+    }
 }
 
 #[test]

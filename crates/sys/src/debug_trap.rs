@@ -3,10 +3,8 @@
 //!
 //! # Hits in the handler
 //!
-//! The handler may itself touch memory that is watched. So it blocks SIGTRAP before it calls a
-//! watcher: such a hit comes when the handler returns, as a late one. (The few instructions before
-//! that touch some bytes of the stack, elsewhere at each depth, so they hit twice at most.) The
-//! kernel restores the thread's mask when the handler returns.
+//! The handler may itself touch memory that is watched, `errno` too. It blocks SIGTRAP, so such a
+//! hit comes when it returns, as a late one.
 //!
 //! # Exceptions without a cause
 //!
@@ -22,9 +20,8 @@
 //!
 //! # Async-signal-safety
 //!
-//! No lock, no allocation, no thread-local but `errno`, which stays as it was. A hit is one system
-//! call (`rt_sigprocmask`) before the watcher's own; an exception without a cause has those of
-//! [`peek`].
+//! No lock, no allocation, no thread-local but `errno`, which stays as it was. The system calls of
+//! a hit are the watcher's own; an exception without a cause has those of [`peek`].
 //!
 //! # References
 //!
@@ -33,8 +30,8 @@
 //!
 //! # Safety
 //!
-//! The unsafe code reads the structure that the kernel hands to a handler, blocks the signal, and
-//! makes functions of the pointers that [`add`] has stored.
+//! The unsafe code reads the structure that the kernel hands to a handler, and makes functions of
+//! the pointers that [`add`] has stored.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
@@ -60,8 +57,8 @@ pub struct PerfTrap {
     pub is_late: u32,
 }
 
-/// Told of hits. It must not allocate, lock, unwind or branch on a static key, and SIGTRAP is
-/// blocked; it may change `errno`.
+/// Told of hits, with the signals blocked of [`all_but_faults`](crate::signals::all_but_faults). It
+/// must not allocate, lock, unwind or branch on a static key; it may change `errno`.
 pub type Watcher = fn(&PerfTrap);
 
 /// The same between copies.
@@ -119,8 +116,6 @@ pub(crate) unsafe fn take(info: *const libc::siginfo_t, registers: &libc::mconte
     // SAFETY: the kernel has filled it in.
     match unsafe { (*info).si_code } {
         TRAP_PERF => {
-            // First: all that comes behind it may be watched, `errno` too.
-            block_traps();
             // SAFETY: the kernel has filled these in for this code.
             let (data, flags) = unsafe {
                 let info = info.cast::<PerfInfo>();
@@ -168,27 +163,6 @@ fn keeping_errno<T>(run: impl FnOnce() -> T) -> T {
     // SAFETY: as above.
     unsafe { *libc::__errno_location() = before };
     result
-}
-
-/// Blocks SIGTRAP until the handler returns.
-fn block_traps() {
-    let only = 1_u64 << (libc::SIGTRAP - 1);
-    // SAFETY: the call reads eight bytes of a local, and changes the thread's mask, which the
-    // kernel restores when the handler returns. The instruction changes the registers that are
-    // named here.
-    unsafe {
-        std::arch::asm!(
-            "syscall",
-            inlateout("rax") libc::SYS_rt_sigprocmask as isize => _,
-            in("rdi") libc::SIG_BLOCK as isize,
-            in("rsi") &raw const only,
-            in("rdx") 0_usize,
-            in("r10") size_of::<u64>(),
-            lateout("rcx") _,
-            lateout("r11") _,
-            options(nostack),
-        );
-    }
 }
 
 /// `siginfo_t` of a `TRAP_PERF`, as far as it is needed.

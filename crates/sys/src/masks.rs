@@ -1,9 +1,10 @@
 //! Which threads block a signal, as `/proc` has it.
 //!
 //! The C library blocks every signal for a moment in the thread that starts another one
-//! (`pthread_create`, `posix_spawn`, `fork`). Such a thread runs library code alone and unblocks by
-//! itself, so a caller may look again. Its mask tells it apart: it has a signal which the library
-//! keeps for itself, and which no set that a program fills by `sigfillset` has.
+//! (`pthread_create`, `posix_spawn`, `fork`), and so does each handler of dormouse's in the thread
+//! that it interrupts. Such a thread unblocks by itself, so a caller may look again. Its mask tells
+//! it apart: it has a signal which the library keeps for itself, and which no set that a program
+//! fills by `sigfillset` has.
 //!
 //! # Safety
 //!
@@ -22,8 +23,8 @@ pub struct Blocking {
     pub tid: u32,
     /// Its name.
     pub name: String,
-    /// Whether it does so inside of the C library, for a moment only.
-    pub in_library: bool,
+    /// Whether it does so for a moment only: inside of the C library, or of a handler of ours.
+    pub for_a_moment: bool,
 }
 
 /// The threads of this process that block `signal` now.
@@ -50,7 +51,7 @@ pub fn blocking(signal: libc::c_int) -> io::Result<Vec<Blocking>> {
         let mask = blocked(&status).ok_or(io::ErrorKind::InvalidData)?;
         if has(mask, signal) {
             let name = field(&status, "Name:").unwrap_or_default().to_owned();
-            blocking.push(Blocking { tid, name, in_library: mask & OF_THE_LIBRARY != 0 });
+            blocking.push(Blocking { tid, name, for_a_moment: mask & OF_THE_LIBRARY != 0 });
         }
     }
     Ok(blocking)
@@ -61,8 +62,8 @@ pub fn of_first_thread() -> Option<u64> {
     blocked(&String::from_utf8_lossy(&std::fs::read("/proc/self/status").ok()?))
 }
 
-/// Whether a thread of this process blocks a signal, and not for a moment inside of the C library.
-/// False for a thread that has ended.
+/// Whether a thread of this process blocks a signal, and not for a moment only. False for a thread
+/// that has ended.
 ///
 /// # Cost
 ///
@@ -83,7 +84,7 @@ pub fn is_filtered(tid: u32) -> bool {
     field(&String::from_utf8_lossy(&status), "Seccomp:") != Some("0")
 }
 
-/// Whether the calling thread blocks a signal, and not for a moment inside of the C library.
+/// Whether the calling thread blocks a signal, and not for a moment only.
 ///
 /// # Async-signal-safety
 ///
@@ -157,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn thread_that_starts_another_is_in_library() {
+    fn starters_of_threads_block_for_a_moment() {
         let over = std::sync::atomic::AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -168,7 +169,7 @@ mod tests {
             let seen: Vec<_> = (0..2000).flat_map(|_| blocking(libc::SIGWINCH).unwrap()).collect();
             over.store(true, std::sync::atomic::Ordering::Relaxed);
             assert!(!seen.is_empty(), "no thread was seen while it started another");
-            assert!(seen.iter().all(|thread| thread.in_library), "{seen:?}");
+            assert!(seen.iter().all(|thread| thread.for_a_moment), "{seen:?}");
         });
     }
 

@@ -5,9 +5,10 @@
 //! # Safety
 //!
 //! Plain calls of `sigfillset`, `sigdelset` and `pthread_sigmask` on local sets,
-//! `rt_sigprocmask`, and `clock_gettime`.
+//! `rt_sigprocmask`, and `clock_gettime`; the mask in what the kernel gives to a handler.
 #![allow(unsafe_code)]
 
+use std::ffi::c_void;
 use std::io;
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -78,12 +79,57 @@ pub fn blocked<T>(run: impl FnOnce() -> T) -> T {
     let call = |how: libc::c_int, set: *const u64, old: *mut u64| unsafe {
         libc::syscall(libc::SYS_rt_sigprocmask, how, set, old, size)
     };
-    let is_blocked = call(libc::SIG_SETMASK, &raw const all, &raw mut before) == 0;
+    // Not set: what is blocked already stays so.
+    let is_blocked = call(libc::SIG_BLOCK, &raw const all, &raw mut before) == 0;
     let result = run();
     if is_blocked {
         call(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut());
     }
     result
+}
+
+/// The signals that wait while a handler of ours runs: all but those of a thread's own faults.
+///
+/// SIGTRAP is among them, which the kernel allows for events of its own (perf, from 5.19 on). The
+/// kernel's frame takes some 3 KiB, and std's alternate stacks have 8: a second handler in the
+/// midst of the first, for a page fault of it that is a sample, or a hit, would overflow them, and
+/// that ends the process. So nothing that a handler calls may branch on a static key.
+///
+/// Those of the C library are among them, too, for the cancellation of a thread unwinds. By these
+/// [`crate::masks`] knows that the thread blocks nothing for long.
+pub fn all_but_faults() -> libc::sigset_t {
+    // SAFETY: a set is bits; `sigfillset` would leave out those of the C library.
+    unsafe {
+        let mut set = MaybeUninit::<libc::sigset_t>::uninit();
+        set.as_mut_ptr().write_bytes(0xff, 1);
+        let mut set = set.assume_init();
+        for signal in SYNCHRONOUS.into_iter().filter(|signal| *signal != libc::SIGTRAP) {
+            libc::sigdelset(&raw mut set, signal);
+        }
+        set
+    }
+}
+
+/// In a handler: blocks what the kernel would have blocked for the handler of `action`, which is to
+/// be called in its place.
+///
+/// # Safety
+///
+/// `context` is what the kernel has given to the handler.
+///
+/// # Async-signal-safety
+///
+/// One system call, which changes `errno` where a filter refuses it; then the mask stays.
+pub unsafe fn block_as_for(action: &libc::sigaction, signal: libc::c_int, context: *const c_void) {
+    // SAFETY: the kernel writes and reads sets of 64 bits, with which these begin.
+    unsafe {
+        let first = |set: *const libc::sigset_t| *set.cast::<u64>();
+        let interrupted = first(&raw const (*context.cast::<libc::ucontext_t>()).uc_sigmask);
+        let itself = if action.sa_flags & libc::SA_NODEFER == 0 { 1 << (signal - 1) } else { 0 };
+        let mask: u64 = interrupted | first(&raw const action.sa_mask) | itself;
+        let (none, size) = (std::ptr::null_mut::<u64>(), size_of::<u64>());
+        libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const mask, none, size);
+    }
 }
 
 /// Whether dormouse has started the thread with this id, which runs. False for one that found no

@@ -10,10 +10,10 @@
 //!
 //! As the kernel would have done without us, as far as a handler can:
 //!
-//! - A handler gets the signal with the arguments that its `SA_SIGINFO` asks for. Ours is installed
-//!   with its `sa_mask`, its `SA_NODEFER` and its `SA_RESTART`, so the kernel has blocked for ours
-//!   the signals that it would have blocked for it, and real-time signals. `SA_RESETHAND` is
-//!   counted: the second trap finds the default action.
+//! - A handler gets the signal with the arguments that its `SA_SIGINFO` asks for, and with the
+//!   signals blocked that its `sa_mask` and its `SA_NODEFER` ask for: ours blocks more, and takes
+//!   that back before the call. Ours has its `SA_RESTART`, too. `SA_RESETHAND` is counted: the
+//!   second trap finds the default action.
 //! - The default action ends the process by SIGTRAP: it is put back, and the same signal sent
 //!   again, with the same description, to the same thread, which takes it where it was interrupted.
 //!   So the core is of that place, not of ours.
@@ -34,10 +34,9 @@
 //! earlier look:
 //!
 //! 1. look at the present action, and make it the one to pass on to;
-//! 2. set ours, which has the mask and the flags that the present one needs; the kernel says what
-//!    it was;
+//! 2. set ours, which restarts calls if the present one does; the kernel says what it was;
 //! 3. if that is another one, it has come since the look, and could not know of ours: make it the
-//!    one to pass on to. If it needs other flags, set ours once more, with them. If the action that
+//!    one to pass on to. If it differs in that, set ours once more. If the action that
 //!    this replaces is not ours, another thread has taken the signal from us meanwhile: it gets the
 //!    signal back, and keeps it.
 //!
@@ -62,6 +61,7 @@ use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering, fence};
 
 use crate::debug_trap::{self, MOST_COPIES, SharedWatcher};
+use crate::signals;
 
 /// The owner of an `int3`, as a resolver knows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -198,27 +198,13 @@ fn pass_on_to(action: &libc::sigaction) -> *mut libc::sigaction {
     kept
 }
 
-/// Our action, which takes the place of another, with the mask and the flags that that one asks
-/// for.
+/// Our action, which takes the place of another, and restarts calls if that one does.
 fn in_place_of(before: &libc::sigaction) -> libc::sigaction {
     let mut action = *before;
     action.sa_sigaction = handle as *const () as usize;
-    action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
-    if is_handler(before) {
-        action.sa_flags |= before.sa_flags & (libc::SA_NODEFER | libc::SA_RESTART);
-    } else {
-        // A thread in our handler may be kept from running for long, and must not count as one that
-        // blocks the signal.
-        action.sa_flags |= libc::SA_RESTART | libc::SA_NODEFER;
-        // SAFETY: a local set.
-        unsafe { libc::sigemptyset(&raw mut action.sa_mask) };
-    }
-    // A profile's signal waits. The kernel's frame takes some 3 KiB, and std's alternate stacks
-    // have 8: a sample in the midst of this handler would overflow them, which ends the process.
-    for signal in libc::SIGRTMIN()..=libc::SIGRTMAX() {
-        // SAFETY: a local set, and a signal that there is.
-        unsafe { libc::sigaddset(&raw mut action.sa_mask, signal) };
-    }
+    let restart = if is_handler(before) { before.sa_flags & libc::SA_RESTART } else { libc::SA_RESTART };
+    action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | restart;
+    action.sa_mask = signals::all_but_faults();
     action
 }
 
@@ -332,11 +318,16 @@ unsafe fn pass_on(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut
             // SAFETY: SA_SIGINFO says that it is such a function.
             let handler = unsafe { std::mem::transmute::<usize, Handler>(handler) };
             // SAFETY: the arguments are the kernel's.
-            unsafe { handler(signal, info, context) };
+            unsafe {
+                signals::block_as_for(previous, signal, context);
+                handler(signal, info, context);
+            }
         }
         handler => {
             // SAFETY: without SA_SIGINFO it is such a function.
             let handler = unsafe { std::mem::transmute::<usize, extern "C-unwind" fn(libc::c_int)>(handler) };
+            // SAFETY: the context is the kernel's.
+            unsafe { signals::block_as_for(previous, signal, context) };
             handler(signal);
         }
     }

@@ -1,7 +1,10 @@
-//! SIGTRAPs that are no hits.
+//! SIGTRAPs that are no hits, and signals that come amid hits.
 
 use std::arch::asm;
 use std::os::unix::process::ExitStatusExt as _;
+use std::os::unix::thread::JoinHandleExt as _;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
 
 use dormouse_sys::trap;
 use dormouse_testkit::{Child, fork, skip};
@@ -61,4 +64,34 @@ fn send_here(code: libc::c_int) {
         let sent = libc::syscall(libc::SYS_rt_tgsigqueueinfo, pid, tid, libc::SIGTRAP, &raw const info);
         assert_eq!(sent, 0, "{}", std::io::Error::last_os_error());
     }
+}
+
+/// The signals that came.
+static CAME: AtomicU32 = AtomicU32::new(0);
+
+extern "C" fn note(_: libc::c_int) {
+    CAME.fetch_add(1, Ordering::Relaxed);
+}
+
+/// A thread of std's has an alternate stack of 8 KiB, where one frame of the kernel fits in, and
+/// not two. A handler that did not ask for that stack has it all the same, if it comes amid ours.
+#[test]
+fn signals_of_the_host_find_room() {
+    const SIGNALS: u32 = 20_000;
+    in_child(|| {
+        // SAFETY: the handler adds to an atomic.
+        unsafe { libc::signal(libc::SIGUSR1, note as *const () as usize) };
+        let watch = of_value().arm().unwrap();
+        let writer = thread::spawn(|| {
+            while CAME.load(Ordering::Relaxed) < SIGNALS {
+                write(1);
+            }
+        });
+        while CAME.load(Ordering::Relaxed) < SIGNALS {
+            // SAFETY: a thread that is joined below.
+            unsafe { libc::pthread_kill(writer.as_pthread_t(), libc::SIGUSR1) };
+        }
+        writer.join().unwrap();
+        assert!(watch.report().hits > 0);
+    });
 }

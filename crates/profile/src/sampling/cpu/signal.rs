@@ -13,7 +13,7 @@
 //!
 //! # Async-signal-safety
 //!
-//! [`pass_on`] calls the handler that was there, and nothing else.
+//! [`pass_on`] unblocks what the handler that was there expects, and calls it.
 //!
 //! # Safety
 //!
@@ -27,7 +27,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
 
 use dormouse_sys::loader;
-use dormouse_sys::signals::SYNCHRONOUS;
+use dormouse_sys::signals::{all_but_faults, block_as_for};
 
 /// A handler, as `SA_SIGINFO` has it. One that is passed on to may unwind.
 pub(super) type Handler = unsafe extern "C-unwind" fn(libc::c_int, *mut libc::siginfo_t, *mut c_void);
@@ -97,11 +97,16 @@ pub(super) unsafe fn pass_on(signal: libc::c_int, info: *mut libc::siginfo_t, co
         libc::SIG_DFL | libc::SIG_IGN => {}
         handler if previous.sa_flags & libc::SA_SIGINFO != 0 => {
             // SAFETY: SA_SIGINFO says that it is such a function; the arguments are the kernel's.
-            unsafe { std::mem::transmute::<usize, Handler>(handler)(signal, info, context) };
+            unsafe {
+                block_as_for(previous, signal, context);
+                std::mem::transmute::<usize, Handler>(handler)(signal, info, context);
+            }
         }
         handler => {
             // SAFETY: without SA_SIGINFO it is such a function.
             let handler = unsafe { std::mem::transmute::<usize, extern "C-unwind" fn(libc::c_int)>(handler) };
+            // SAFETY: the context is the kernel's.
+            unsafe { block_as_for(previous, signal, context) };
             handler(signal);
         }
     }
@@ -109,24 +114,13 @@ pub(super) unsafe fn pass_on(signal: libc::c_int, info: *mut libc::siginfo_t, co
 
 /// While it runs, no handler of the host's may come and leave it by a jump: a record would stay
 /// half written.
-///
-/// SIGTRAP waits, too, which the kernel allows for events of its own (perf, from 5.19 on): page
-/// faults of the handler may be sampled, and a second frame does not fit into std's alternate
-/// stacks of 8 KiB. Nothing that the handler calls branches on a static key.
 fn our_action(handler: Handler) -> libc::sigaction {
-    // SAFETY: plain numbers, for which zero is a value; then a set is filled, which is bits.
-    unsafe {
-        let mut action: libc::sigaction = std::mem::zeroed();
-        action.sa_sigaction = handler as usize;
-        action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART | libc::SA_ONSTACK;
-        // All bits: `sigfillset` leaves out those of the C library, and the cancellation of a
-        // thread unwinds.
-        (&raw mut action.sa_mask).write_bytes(0xff, 1);
-        for signal in SYNCHRONOUS.into_iter().filter(|signal| *signal != libc::SIGTRAP) {
-            libc::sigdelset(&raw mut action.sa_mask, signal);
-        }
-        action
-    }
+    // SAFETY: plain numbers, for which zero is a value.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = handler as usize;
+    action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART | libc::SA_ONSTACK;
+    action.sa_mask = all_but_faults();
+    action
 }
 
 fn action(signal: libc::c_int) -> io::Result<libc::sigaction> {
@@ -148,6 +142,8 @@ fn exchange(signal: libc::c_int, action: Option<&libc::sigaction>) -> io::Result
 
 #[cfg(test)]
 mod tests {
+    use dormouse_sys::signals::SYNCHRONOUS;
+
     use super::*;
 
     #[test]

@@ -3,8 +3,9 @@
 //! # Async-signal-safety
 //!
 //! It takes no lock, allocates nothing, and touches no thread-local but `errno`, which its caller
-//! keeps. Its system calls block signals, so that no handler of the host's jumps out of a record
-//! that is half written, ask for the thread's id, and read the stack ([`dormouse_sys::stack`]).
+//! keeps. Signals are blocked, so no handler of the host's jumps out of a record that is half
+//! written. Its system calls ask for the thread's id, and read the stack
+//! ([`dormouse_sys::stack`]).
 //!
 //! # Safety
 //!
@@ -13,7 +14,6 @@
 
 use dormouse_sys::own_stack::WalkEnd;
 use dormouse_sys::process::identity;
-use dormouse_sys::signals;
 use dormouse_sys::thread::{self, ThreadBlock};
 use dormouse_sys::trap::PerfTrap;
 
@@ -38,7 +38,7 @@ pub(super) static QUEUE: QueueOf<Fault> = QueueOf::new();
 /// The watcher of this kind's traps. Their data ends with the number of faults.
 pub(super) fn on_trap(trap: &PerfTrap) {
     if let Some(queue) = QUEUE.get() {
-        signals::blocked(|| record(queue, trap));
+        record(queue, trap);
     }
 }
 
