@@ -207,13 +207,10 @@ fn record(globs: &str) -> Capability {
             recorder.keep();
             Capability::ok("keys.record", format!("DORMOUSE_RECORD has recorded from the start: {globs}"))
         }
-        Err(why) => Capability::limited(
-            "keys.record",
-            format!("DORMOUSE_RECORD has recorded nothing: {why}"),
-        )
-        .with_fix(
-            "set DORMOUSE_RECORD to names or globs that `dormouse keys` shows, with commas between them",
-        ),
+        Err(why) => {
+            Capability::limited("keys.record", format!("DORMOUSE_RECORD has recorded nothing: {why}"))
+                .with_fix("set DORMOUSE_RECORD to names or globs of probes, with commas between them")
+        }
     }
 }
 

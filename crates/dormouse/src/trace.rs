@@ -76,8 +76,11 @@ pub enum TraceError {
         glob: String,
     },
     /// It matches keys, but no probe.
-    #[error("none of the keys that match is a probe, and only probes have records: `on` switches keys")]
-    NoProbe,
+    #[error("no probe matches, but keys that have no records, as `{key}`")]
+    NoProbe {
+        /// The first of them.
+        key: &'static str,
+    },
     /// The keys could not be switched on.
     #[error(transparent)]
     Keys(#[from] dormouse_keys::Error),
@@ -152,9 +155,10 @@ impl Trace {
     /// Of the probes among these keys. Another key may be a flag of the service's, which does
     /// something else while it is on: it is left as it is.
     pub(crate) fn of(mut keys: Vec<KeyUse>) -> Result<Self, TraceError> {
+        let first = keys.first().map_or("", |k| k.key.name());
         keys.retain(|k| k.key.attached::<Probe>().is_some());
         if keys.is_empty() {
-            return Err(TraceError::NoProbe);
+            return Err(TraceError::NoProbe { key: first });
         }
         dormouse_sys::loader::pin_self()?;
         rendezvous::read_rings().map_err(|object| TraceError::Elsewhere { object })?;

@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use super::text::{LEGEND, better, family, interval, letter, mean, median, p, shown, summary, title, word};
+use super::text::{better, family, interval, legend, letter, mean, median, p, shown, summary, title, word};
 use super::{Change, Compared, ComparedRow, Comparison, Finding};
 
 const STYLE: &str = include_str!("page.css");
@@ -30,7 +30,11 @@ pub(super) fn html(comparison: &Comparison) -> String {
     for compared in &comparison.workloads {
         workload(&mut html, compared, comparison);
     }
-    _ = writeln!(html, "<p>{LEGEND} A line in the picture is the interval of the change, up to {PERCENT} %.");
+    _ = writeln!(
+        html,
+        "<p>{} A line in the picture is the interval of the change, up to {PERCENT} %.",
+        legend(comparison)
+    );
     for note in &comparison.notes {
         _ = writeln!(html, "<p>{}", escaped(note));
     }

@@ -8,10 +8,20 @@ use crate::table::{Table, value, wrapped};
 use super::{Cell, Change, Compared, ComparedRow, Comparison, Family, Finding};
 
 /// The explanation below the tables.
-pub(super) const LEGEND: &str = "\
-    A value is the median of its processes, ± its interval. A change is the shift of Hodges and \
-    Lehmann, of times as they were at one pace of the machine, p that of Mann and Whitney's test, corrected for all rows. ~: nothing is shown. small: shown, below \
-    the threshold. ?: too few processes to show anything.";
+pub(super) fn legend(comparison: &Comparison) -> String {
+    let mut changes =
+        comparison.workloads.iter().flat_map(|it| &it.rows).flat_map(|row| &row.changes).flatten();
+    let pace = if changes.any(|change| change.pace_slope.is_some()) {
+        "of times as they were at one pace of the machine"
+    } else {
+        "at whatever pace the machine had, which is not known of all processes"
+    };
+    format!(
+        "A value is the median of its processes, ± its interval. A change is the shift of Hodges and Lehmann, \
+         {pace}, p that of Mann and Whitney's test, corrected for all rows. ~: nothing is shown. small: shown, \
+         below the threshold. ?: too few processes to show anything.",
+    )
+}
 
 /// The letter of a side.
 pub(super) fn letter(side: usize) -> String {
@@ -30,7 +40,7 @@ pub(super) fn text(comparison: &Comparison) -> String {
         _ = writeln!(text);
         text += &table(compared, comparison.sides.len());
     }
-    let mut paragraphs = vec![LEGEND.to_owned()];
+    let mut paragraphs = vec![legend(comparison)];
     paragraphs.extend(comparison.notes.iter().cloned());
     paragraphs.extend(summary(comparison));
     for paragraph in paragraphs {

@@ -57,7 +57,7 @@ pub(super) fn untraced(why: TraceError) -> WireError {
     match why {
         TraceError::Keys(why) => refused(why),
         TraceError::Elsewhere { .. } | TraceError::Leaving(_) => WireError::new(Code::Keys, why.to_string()),
-        TraceError::NoProbe => WireError::new(Code::NoMatch, why.to_string()),
+        TraceError::NoProbe { .. } => WireError::new(Code::NoMatch, why.to_string()),
         other => WireError::new(Code::BadGlob, other.to_string()),
     }
 }

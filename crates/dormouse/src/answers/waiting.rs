@@ -27,13 +27,13 @@ pub(crate) struct ClientWaits {
     told: Telling,
 }
 
-/// The times of groups, in the order of their numbers.
-pub(crate) type GroupTimes = Vec<(u32, Box<WaitsRow>)>;
+/// The times of groups, in the order of their numbers, until they are told.
+pub(crate) type GroupTimes = Vec<(u32, Option<Box<WaitsRow>>)>;
 
 /// The times of all groups that have any.
 pub(crate) fn times() -> GroupTimes {
     let mut times = GroupTimes::with_capacity(dormouse_waits::groups());
-    read_each(|of| times.push((of.group, Box::new(WaitsRow::from(of)))));
+    read_each(|of| times.push((of.group, Some(Box::new(WaitsRow::from(of))))));
     times
 }
 
@@ -69,7 +69,7 @@ impl Telling {
         // Groups with greater numbers share a row.
         for group in groups.iter_mut().filter(|group| group.id as usize <= MAX_GROUPS) {
             let its = waits.binary_search_by_key(&group.id, |(of, _)| *of);
-            let mut row = its.map(|at| std::mem::take(&mut waits[at].1)).unwrap_or_default();
+            let mut row = its.ok().and_then(|at| waits[at].1.take()).unwrap_or_default();
             if self.exemplars {
                 row.requests.exemplars = exemplars(group.id).into_iter().map(ExemplarRow::from).collect();
             }

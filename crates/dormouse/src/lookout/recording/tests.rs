@@ -34,7 +34,7 @@ fn flags_of_the_service_stay_as_they_are() {
         assert_eq!(stat().map(|stat| stat.keys), Some(1));
         assert!(stop(None).is_some());
         let refused = start("recording.flag", || keys("recording.flag"), LEAST_MEMORY, None);
-        assert!(matches!(refused, Err(RecorderError::Trace(TraceError::NoProbe))), "{refused:?}");
+        assert!(matches!(refused, Err(RecorderError::Trace(TraceError::NoProbe { .. }))), "{refused:?}");
     });
 }
 
