@@ -47,7 +47,8 @@
 //!
 //! The handler takes no lock, allocates nothing and touches no thread-local but `errno`, which it
 //! leaves as it was: it may come at any instruction, on a thread that dormouse has never seen. For
-//! an `int3` it makes no system call. (The handler that it passes on to may do anything.)
+//! an `int3` of ours it makes no system call, to pass a trap on to a handler one
+//! (`rt_sigprocmask`). (That handler may do anything.)
 //!
 //! # Safety
 //!

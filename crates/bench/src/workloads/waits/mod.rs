@@ -10,6 +10,7 @@ mod listing;
 mod long_polls;
 mod passers;
 mod placing;
+mod publishing;
 mod reading;
 mod traces;
 
@@ -23,6 +24,7 @@ pub(crate) fn run(bench: &mut Bench) {
     passers::rows(bench);
     placing::rows(bench);
     traces::rows(bench);
+    publishing::rows(bench);
     yardsticks::rdtsc(bench);
     bench.measure("reps", bench.plan(100, 6));
     reading::rows(bench);
@@ -34,17 +36,18 @@ pub(crate) fn run(bench: &mut Bench) {
     bench.measure("long_polls", bench.plan(50, 3));
 
     bench.added("wake", "bare", &["asleep", "times", "tokio-metrics", "await-tree"]);
-    bench.added("wake", "account", &["account-times", "account-watched", "account-published"]);
+    bench.added("wake", "account", &["account-times", "account-watched"]);
     bench.added("end", "part", &["request"]);
     bench.added("end", "request", &["traced"]);
     bench.at_most("times add at most 40 ns to a poll of the account", "wake-added/account-times", 40.0);
+    bench.added("direct", "account", &["published"]);
     bench.added("place", "untaken", &["taken"]);
     bench.at_most("a place of 16 frames at most 400 ns", "place-added/taken", 400.0);
     bench.at_most("asleep, nothing measurable", "wake-added/asleep", 2.0);
     bench.at_most("a request's trace adds at most 20 ns", "end-added/traced", 20.0);
     bench.at_most("all tasks are listed within a second", listing::ALL, 1000.0);
     bench.at_most("looks for long polls add nothing to a poll", "wake-added/account-watched", 2.0);
-    bench.at_most("to publish the group adds at most 2 ns to a poll", "wake-added/account-published", 2.0);
+    bench.at_most("to publish the group adds at most 2 ns to a poll", "direct-added/published", 2.0);
     long_polls::compare(bench);
     bench.at_most("a thread runs or is runnable, to 2 %", contention::APART, 2.0);
     bench.explain(include_str!("notes.txt"));

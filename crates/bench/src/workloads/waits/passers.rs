@@ -38,8 +38,6 @@ pub(crate) fn rows(bench: &mut Bench) {
     row(bench, "account-times", both, move |_, task| group.instrument(task));
     let watched = move || Ok((counting()?, dormouse::long_polls(Duration::from_millis(10))?));
     row(bench, "account-watched", watched, move |_, task| group.instrument(task));
-    let published = move || Ok((counting()?, dormouse::Publishing::start()?));
-    row(bench, "account-published", published, move |_, task| group.instrument(task));
     let monitor = TaskMonitor::new();
     row(bench, "tokio-metrics", || Ok(()), move |_, task| monitor.instrument(task));
     let registry = Registry::new(Config::default());
