@@ -151,7 +151,8 @@ fn wild() {
     let pid = std::process::id();
     let listener = UnixListener::bind(directory.join(format!("{pid}.sock"))).expect("a socket");
     println!("ready");
-    let name = r#"a\u0000b\"\\\n</script>\u2028"#;
+    // Too long for each line of a scrape.
+    let name = format!(r#"a\u0000b\"\\\n</script>\u2028{}"#, "a".repeat(100_000));
     for stream in listener.incoming() {
         let mut stream = BufReader::new(stream.expect("a client"));
         let mut line = String::new();
@@ -201,6 +202,7 @@ fn a_wild_agent_harms_no_scrape_of_others() {
         assert_eq!(scrape.status, 200, "{scrape:?}");
         let text = String::from_utf8(scrape.body).expect("UTF-8");
         assert!(text.contains(&format!("dormouse_up{{process=\"teaparty\",pid=\"{}\"}} 1", fine.pid())));
+        assert!(text.len() < 200_000, "{}", text.len());
         for line in text.lines().filter(|line| !line.starts_with('#')) {
             assert!(!line.contains('\0') && line.starts_with("dormouse_"), "{line:?}");
             let value = line.rsplit("} ").next().expect("a value").split(' ').next();

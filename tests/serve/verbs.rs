@@ -55,9 +55,11 @@ fn failures_have_the_commands_words() {
     let pid = service.pid();
     let serving = Serving::of([pid]);
     let unknown = serving.get(&format!("/api/processes/{pid}/keys?glob=no.such.key"));
-    assert_eq!((unknown.status, &unknown.json()["error"]["kind"]), (502, &"failed".into()));
+    assert_eq!((unknown.status, &unknown.json()["error"]["kind"]), (404, &"failed".into()));
     let wrong = serving.get(&format!("/api/processes/{pid}/keys?glob=%7B"));
     assert_eq!((wrong.status, &wrong.json()["error"]["kind"]), (400, &"usage".into()));
+    let few = serving.get(&format!("/processes/{pid}/debug/pprof/allocs?bytes=1"));
+    assert_eq!(few.status, 400, "{few:?}");
     let odd = serving.get(&format!("/api/processes/{pid}/stat?for=banana"));
     assert_eq!(odd.status, 400, "{odd:?}");
     let gone = serving.get("/api/processes/no-such-service/keys");

@@ -6,6 +6,7 @@
 use std::fmt;
 use std::process::ExitCode;
 
+use dormouse::wire::Code;
 use dormouse_maps::SpaceError;
 use serde::Serialize;
 
@@ -89,6 +90,9 @@ pub(crate) struct Report {
     /// Whether the other side of a conversation has closed it.
     #[serde(skip)]
     pub(crate) has_hung_up: bool,
+    /// The code of an agent that has refused it.
+    #[serde(skip)]
+    pub(crate) code: Option<Code>,
 }
 
 /// The result of a command.
@@ -98,12 +102,20 @@ impl Failure {
     /// A failure that ends with `exit`.
     pub(crate) fn new(exit: Exit, message: impl Into<String>) -> Failure {
         let (message, near) = (message.into(), Vec::new());
-        Failure::Said(Box::new(Report { exit, message, near, hint: None, has_hung_up: false }))
+        Failure::Said(Box::new(Report { exit, message, near, hint: None, has_hung_up: false, code: None }))
     }
 
     /// A failure that no other code names.
     pub(crate) fn failed(message: impl Into<String>) -> Failure {
         Failure::new(Exit::Failed, message)
+    }
+
+    /// The same failure, refused by an agent.
+    pub(crate) fn by_agent(mut self, code: Code) -> Failure {
+        if let Failure::Said(report) = &mut self {
+            report.code = Some(code);
+        }
+        self
     }
 
     /// The same failure, with what to change.

@@ -70,6 +70,11 @@ impl Comparison {
     /// cannot be compared (with the fact that differs).
     pub fn of(paths: &[PathBuf], threshold_percent: f64, across_machines: bool) -> anyhow::Result<Self> {
         ensure!(paths.len() > 1, "name two files or directories of reports at least");
+        let places: Vec<_> = paths.iter().map(|path| path.canonicalize().ok()).collect();
+        for (index, place) in places.iter().enumerate() {
+            let is_named = place.is_some() && places[..index].contains(place);
+            ensure!(!is_named, "{} is named twice: it is no other run than itself", paths[index].display());
+        }
         let mut sides: Vec<Side> = paths.iter().map(|path| Side::read(path)).collect::<Result<_, _>>()?;
         let mut notes = fit::check(&sides, across_machines)?;
         if fit::is_one_machine(&sides) {
@@ -132,6 +137,7 @@ impl Comparison {
     #[must_use]
     pub fn complaint(&self) -> Option<String> {
         let number = |n: usize, what: &str| (n > 0).then(|| format!("{n} {what}"));
+        let changes = self.workloads.iter().flat_map(|it| &it.rows).flat_map(|row| &row.changes);
         let complaints = [
             number(self.worse, "worse"),
             number(self.lost.len(), "lost"),
@@ -139,6 +145,7 @@ impl Comparison {
             number(self.undecided, "undecided for want of processes"),
         ];
         let complaints: Vec<String> = complaints.into_iter().flatten().collect();
-        (!complaints.is_empty()).then(|| complaints.join(", "))
+        let none = (changes.flatten().count() == 0).then(|| "no row could be compared".to_owned());
+        if complaints.is_empty() { none } else { Some(complaints.join(", ")) }
     }
 }

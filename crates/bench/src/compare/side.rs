@@ -19,6 +19,12 @@ use crate::report::{BenchReport, SCHEMA};
 /// The most bytes that are read of a file.
 const MOST: u64 = 256 << 20;
 
+/// The longest name or unit, in characters.
+const LONGEST: usize = 200;
+
+/// No value is larger: differences and sums of two are finite.
+const LARGEST: f64 = 1e100;
+
 /// A report, and the file and line where it begins.
 #[derive(Debug)]
 pub(super) struct Found {
@@ -127,12 +133,19 @@ fn schema(text: &str) -> Option<u64> {
 /// Whether names can be told apart and shown, and numbers be reckoned with.
 fn check(report: &BenchReport) -> Result<(), String> {
     let mut names = HashSet::new();
+    let words = report.rows.iter().flat_map(|row| [&row.name, &row.unit]).chain([&report.bench]);
+    for word in words {
+        if word.chars().count() > LONGEST || word.contains('\n') {
+            let start: String = word.chars().take(20).collect();
+            return Err(format!("the name {start:?}… is longer than {LONGEST} characters, or than a line"));
+        }
+    }
     for row in &report.rows {
         if !names.insert(&row.name) {
             return Err(format!("two rows are called {:?}", row.name));
         }
-        if row.values.iter().any(|value| !value.is_finite()) {
-            return Err(format!("a value of the row {:?} is not finite", row.name));
+        if row.values.iter().any(|value| !value.is_finite() || value.abs() > LARGEST) {
+            return Err(format!("a value of the row {:?} is not finite, or beyond {LARGEST:e}", row.name));
         }
         let is_pace = row.pace.iter().all(|pace| pace.is_finite() && *pace > 0.0);
         if !is_pace || !row.pace.is_empty() && row.pace.len() != row.values.len() {

@@ -244,6 +244,9 @@ fn bad_reports_are_named_with_line_and_reason() {
         (line.replace("[90000.0,95000.0]", "[90000.0]"), "\"x/y\" has no pace for each value"),
         (line.replace("[90000.0,95000.0]", "[90000.0,0.0]"), "\"x/y\" has no pace for each value"),
         ("[".repeat(100_000), "line 1"),
+        (line.replace("[1.0,2.0]", "[1.7e308,2.0]"), "beyond 1e100"),
+        (changed("/rows/0/name", json!("x/".repeat(101))), "longer than 200 characters"),
+        (changed("/rows/0/name", json!("x/a\nB  faked")), "than a line"),
         (changed("/machine/kernel", json!("6.1\u{1b}[2J")), "'\\u{1b}' in it"),
         (changed("/rows", json!([good()["rows"][0], good()["rows"][0]])), "two rows are called \"x/y\""),
     ] {
@@ -251,6 +254,9 @@ fn bad_reports_are_named_with_line_and_reason() {
         assert!(said.contains(named) && said.contains("b.json"), "{named}: {said}");
     }
     assert!(files.refused(&line, b"\xff\xfe").contains("b.json"));
+    let same = [files.write("a.json", &line), files.0.path().join("./a.json")];
+    let said = format!("{:#}", Comparison::of(&same, 5.0, false).unwrap_err());
+    assert!(said.contains("named twice"), "{said}");
     let missing = [files.write("a.json", &line), files.0.path().join("nowhere")];
     let said = format!("{:#}", Comparison::of(&missing, 5.0, false).unwrap_err());
     assert!(said.contains("nowhere"), "{said}");

@@ -305,7 +305,7 @@ impl Client {
             Code::Version => return self.other_version(&message),
             _ => Exit::Failed,
         };
-        let failure = Failure::new(exit, message).near(error.near);
+        let failure = Failure::new(exit, message).near(error.near).by_agent(error.code);
         match error.code {
             Code::BadGlob => failure.hint("globs are as in \"db.*,!db.noisy\"; quote them from the shell"),
             Code::NoMatch => failure.hint("dormouse keys TARGET lists what there is"),

@@ -1,7 +1,7 @@
 //! `dormouse compare`: runs of the bench side by side; the comparing lives in the bench's crate.
 
 use std::io::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use dormouse_bench::compare::Comparison;
 
@@ -45,6 +45,12 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
+    if let Some(html) = &args.html
+        && args.paths.iter().any(|path| is_in(html, path))
+    {
+        let message = format!("{} is one of the reports: it is not replaced", html.display());
+        return Err(Failure::new(Exit::Usage, message).hint("name another file with --html"));
+    }
     let page = args.html.as_deref().map(NewFile::create).transpose();
     let page = page.map_err(|failure| failure.hint("name another file with --html"))?;
     let comparison = Comparison::of(&args.paths, args.threshold, args.across_machines)
@@ -69,6 +75,15 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
         Some(needed) => failure.hint(format!("dormouse bench --runs {needed} has processes enough")),
         None => failure,
     })
+}
+
+/// Whether a file is that one, or would be read as one of that directory.
+fn is_in(file: &Path, path: &Path) -> bool {
+    let place = |path: &Path| path.canonicalize().ok();
+    let is_report = file.extension().is_some_and(|end| end == "json" || end == "jsonl");
+    let parent = file.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let is_there = is_report && place(parent).is_some_and(|parent| place(path) == Some(parent));
+    is_there || place(file).is_some_and(|file| place(path) == Some(file))
 }
 
 /// As in `5%` or `2.5`.

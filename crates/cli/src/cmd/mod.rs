@@ -170,6 +170,7 @@ pub(crate) fn misread(error: &clap::Error) -> Report {
         near: Vec::new(),
         hint: None,
         has_hung_up: false,
+        code: None,
     }
 }
 

@@ -25,7 +25,7 @@ pub(crate) struct Args {
     #[arg(value_name = "TARGET", value_parser = process)]
     targets: Vec<Target>,
     /// Where to listen
-    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:9464")]
+    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:9464", value_parser = address)]
     listen: SocketAddr,
     /// Take the token from this file; if it is not there, it is written, and stays
     #[arg(long, value_name = "FILE")]
@@ -40,7 +40,7 @@ pub(crate) struct Args {
     #[arg(long)]
     no_waits: bool,
     /// Answer to this name, too, as a proxy or a cluster may call this machine
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = host)]
     allow_host: Vec<String>,
 }
 
@@ -49,6 +49,19 @@ fn process(text: &str) -> Result<Target, String> {
         Target::File(_) => Err("it is a file: name a process or give its id".into()),
         target => Ok(target),
     }
+}
+
+fn address(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| "it is no address with a port, as 127.0.0.1:9464 or [::1]:9464".into())
+}
+
+/// A name in small letters, without scheme, port and path.
+fn host(text: &str) -> Result<String, String> {
+    let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
+    if text.is_empty() || !text.bytes().all(is_name) {
+        return Err("it is no name alone, as tea.example: say it without http:// and port".into());
+    }
+    Ok(text.to_ascii_lowercase())
 }
 
 /// Serves; `profile` takes profiles.
@@ -60,7 +73,7 @@ pub(crate) fn run(args: &Args, profile: TakeProfile, context: &mut Context) -> O
         public_metrics: args.public_metrics,
         events: args.events.clone(),
         waits: !args.no_waits,
-        names: args.allow_host.iter().map(|name| name.to_ascii_lowercase()).collect(),
+        names: args.allow_host.clone(),
     };
     serve::run(settings, Verbs { run: verb, profile }, context)
 }

@@ -4,6 +4,7 @@ use axum::body::Body;
 use axum::http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::Response;
+use dormouse::wire::Code;
 use serde::Serialize;
 
 use crate::exit::{Exit, Failure, Report};
@@ -48,7 +49,11 @@ pub(super) fn text(line: &'static str) -> Response {
 
 /// Why a request is not answered, where no verb says it.
 pub(super) fn refusal(status: StatusCode, kind: &'static str, message: &str) -> Response {
-    let mut response = document(&RefusalBody { error: RefusalText { kind, message } });
+    with_status(document(&RefusalBody { error: RefusalText { kind, message } }), status)
+}
+
+/// With the time after which a client that found it busy may ask again.
+fn with_status(mut response: Response, status: StatusCode) -> Response {
     *response.status_mut() = status;
     let headers = response.headers_mut();
     if [StatusCode::TOO_MANY_REQUESTS, StatusCode::SERVICE_UNAVAILABLE].contains(&status) {
@@ -100,15 +105,16 @@ pub(super) fn failed(failure: &Failure) -> Response {
 
 /// The report of a verb.
 pub(super) fn report_of(report: &Report) -> Response {
-    let mut response = bytes(JSON, error_document(report) + "\n");
-    *response.status_mut() = match report.exit {
-        Exit::Usage => StatusCode::BAD_REQUEST,
-        Exit::NoTarget => StatusCode::NOT_FOUND,
-        Exit::Denied => StatusCode::FORBIDDEN,
-        Exit::Unsupported => StatusCode::NOT_IMPLEMENTED,
+    let response = bytes(JSON, error_document(report) + "\n");
+    let status = match (report.code, report.exit) {
+        (Some(Code::Busy | Code::NoSlot), _) => StatusCode::SERVICE_UNAVAILABLE,
+        (Some(Code::NoMatch | Code::NoGroup), _) | (_, Exit::NoTarget) => StatusCode::NOT_FOUND,
+        (Some(Code::BadRequest | Code::NoEvent), _) | (_, Exit::Usage) => StatusCode::BAD_REQUEST,
+        (_, Exit::Denied) => StatusCode::FORBIDDEN,
+        (_, Exit::Unsupported) => StatusCode::NOT_IMPLEMENTED,
         _ => StatusCode::BAD_GATEWAY,
     };
-    response
+    with_status(response, status)
 }
 
 /// Headers of every answer: nobody keeps it, frames it, or takes it for another type than it says.

@@ -107,6 +107,10 @@ fn file_name(address: SocketAddr) -> String {
 
 /// Follows links: a cluster's secrets are such.
 fn read(path: &Path) -> io::Result<String> {
+    // To open a pipe would wait for its other end.
+    if !fs::metadata(path)?.is_file() {
+        return Err(io::Error::other("it is no file"));
+    }
     let mut text = String::new();
     File::open(path)?.take(LONGEST as u64 + 2).read_to_string(&mut text)?;
     Ok(text.trim().to_owned())
@@ -147,7 +151,7 @@ fn new_secret() -> Outcome<String> {
 
 fn warn_of_readers(path: &Path) {
     if let Ok(found) = fs::metadata(path)
-        && found.mode() & 0o007 != 0
+        && found.mode() & 0o004 != 0
     {
         let (path, mode) = (path.display(), found.mode() & 0o777);
         say(format_args!("{FAIR}everybody can read the token:{FAIR:#} {path} has mode {mode:o}"));

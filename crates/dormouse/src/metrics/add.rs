@@ -11,12 +11,17 @@ use dormouse_waits::buckets::UNIT_NS;
 
 use super::families as of;
 use super::origin::{Origin, unix_ns};
+use crate::group::cut;
+use crate::registry::MAX_GROUPS;
 use crate::wire::{CountRow, CountedCpu, ExemplarRow, GroupRow, HistogramRow, Stat, WaitsRow};
 
 /// A family, and the way to its value.
 type Of<Value> = (&'static MetricFamily, Value);
 type OfGroup = Of<fn(&GroupRow) -> MetricValue>;
 type OfWaits = Of<fn(&mut WaitsRow) -> &mut HistogramRow>;
+
+/// The events of a group that are told: more than anybody counts at once.
+const MAX_EVENTS: usize = 64;
 
 /// The greatest scale that formats have.
 const MAX_SCALE: i32 = 8;
@@ -51,13 +56,15 @@ pub fn add(to: &mut Exposition, origin: &Origin, mut stat: Stat) {
         read_unix_ns: read_unix_ns(&stat),
     });
     add_process(&mut part, origin, &stat);
-    // A process of anybody may say anything: for one point twice a scraper refuses all points.
+    // A process of anybody may say anything: for one point twice a scraper refuses all points, and
+    // a long name is in many lines.
+    stat.groups.truncate(MAX_GROUPS);
     let mut names = HashSet::new();
-    let is_first: Vec<bool> = stat.groups.iter().map(|group| names.insert(&*group.name)).collect();
+    let is_first: Vec<bool> = stat.groups.iter().map(|group| names.insert(cut(&group.name))).collect();
     let mut is_first = is_first.into_iter();
     stat.groups.retain(|_| is_first.next().unwrap_or_default());
     let labels: Vec<LabelSet> =
-        stat.groups.iter().map(|group| part.labels(&[("group", &group.name)])).collect();
+        stat.groups.iter().map(|group| part.labels(&[("group", cut(&group.name))])).collect();
     let counts: [OfGroup; 6] = [
         (&of::CPU, |group| MetricValue::Nanoseconds(group.cpu_ns)),
         (&of::REQUESTS, |group| MetricValue::Count(group.requests)),
@@ -75,7 +82,7 @@ pub fn add(to: &mut Exposition, origin: &Origin, mut stat: Stat) {
     let mut events = HashSet::new();
     for (group, own) in stat.groups.iter().zip(labels) {
         events.clear();
-        let once = group.counts.iter().filter(|count| events.insert(&*count.event));
+        let once = group.counts.iter().take(MAX_EVENTS).filter(|count| events.insert(cut(&count.event)));
         once.for_each(|count| add_count(&mut part, own, count));
     }
 }
@@ -178,7 +185,7 @@ fn add_count(part: &mut ProcessPart<'_>, own: LabelSet, count: &CountRow) {
         // CPU time has a family of its own.
         None if count.event == "task-clock" => {}
         None => {
-            let event = part.labels(&[("event", &count.event)]);
+            let event = part.labels(&[("event", cut(&count.event))]);
             part.add(&of::OTHER_EVENTS, [own, event], MetricValue::Count(count.value));
         }
     }

@@ -3,6 +3,7 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::answers::host;
+use crate::group::cut;
 use crate::wire::Hello;
 
 /// A second.
@@ -37,17 +38,23 @@ impl Origin {
         Self::of(&host::hello())
     }
 
-    /// The process that has said this, of the same host.
+    /// The process that has said this, of the same host. Of its name 128 bytes count: each of its
+    /// points has it.
     pub fn of(hello: &Hello) -> Self {
         let host = std::fs::read("/proc/sys/kernel/hostname").unwrap_or_default();
         let host = String::from_utf8_lossy(&host);
         Self {
-            name: hello.name.clone(),
+            name: cut(&hello.name).to_owned(),
             pid: hello.pid,
-            version: hello.version.clone(),
+            version: cut(&hello.version).to_owned(),
             start_unix_ns: start_unix_ns(hello.start_ticks),
             instance: format!("{}:{}:{}", host.trim_end(), hello.pid, hello.start_ticks),
         }
+    }
+
+    /// Whether that has been said by a process of its name and version.
+    pub fn is_of(&self, hello: &Hello) -> bool {
+        self.name == cut(&hello.name) && self.version == cut(&hello.version)
     }
 }
 

@@ -86,7 +86,7 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
         }
     }
     if let End::Broken(failure) = end {
-        if has_requests {
+        if has_requests && !context.json {
             say(format_args!("{FAIR}it ended early:{FAIR:#} the figures are of the time until then"));
         }
         return Err(failure);

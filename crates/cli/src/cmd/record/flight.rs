@@ -56,7 +56,7 @@ pub(super) fn run(args: &Args, target: &Target, context: &mut Context) -> Outcom
             count(row.dropped, "record")
         ));
     }
-    if args.glob.is_some() {
+    if args.glob.is_some() && row.left_ms.is_none() {
         say(format_args!("it stays in the service; `dormouse record {target} --off` ends it"));
     }
     Ok(Exit::Ok)

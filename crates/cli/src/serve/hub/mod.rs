@@ -207,6 +207,7 @@ pub(super) fn report_of(failure: Failure) -> Report {
             near: Vec::new(),
             hint: None,
             has_hung_up: true,
+            code: None,
         },
     }
 }

@@ -122,14 +122,18 @@ impl Seat {
     /// Learns its name. A process may become another program.
     fn name(&self, hello: &Hello) {
         let mut origin = self.origin.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_same = |origin: &Arc<Origin>| origin.name == hello.name && origin.version == hello.version;
-        if !origin.as_ref().is_some_and(is_same) {
+        if !origin.as_ref().is_some_and(|origin| origin.is_of(hello)) {
             *origin = Some(Arc::new(Origin { pid: self.process.pid, ..Origin::of(hello) }));
         }
     }
 
     pub(in crate::serve) fn standing(&self) -> Standing {
         self.state.borrow().standing.clone()
+    }
+
+    /// Whether it is not this user's to look into.
+    pub(in crate::serve) fn is_denied(&self) -> bool {
+        matches!(&self.state.borrow().standing, Standing::Refused(report) if report.exit == Exit::Denied)
     }
 
     pub(in crate::serve) fn has_ended(&self) -> bool {
