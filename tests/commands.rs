@@ -111,7 +111,8 @@ fn a_request_over_budget_shows_in_trace() {
 fn a_trace_leaves_flags_of_the_service_alone() {
     let service = Service::idle();
     for verb in ["trace", "record"] {
-        run([verb, &service.target(), "menu.fancy"]).assert_fails(1, &["is a probe", "dormouse keys"]);
+        run([verb, &service.target(), "menu.fancy"])
+            .assert_fails(1, &["no probe matches", "`menu.fancy`", "dormouse keys"]);
     }
     // Beside a probe: that alone is on.
     let mut trace = Running::start(["trace", &service.target(), "menu.*", "--json"]);
