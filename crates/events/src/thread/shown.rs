@@ -11,7 +11,6 @@ use std::sync::atomic::{Ordering, compiler_fence};
 use dormouse_sys::otel::Slot;
 
 use super::stack::Stack;
-use super::token::Token;
 use crate::ledger::Context;
 use crate::publishing;
 
@@ -19,23 +18,9 @@ impl Stack {
     /// Shows the context that is current, in the hook.
     #[inline]
     pub(super) fn show_top(&self) {
-        self.show(self.top_frame().and_then(|top| top.context.get()));
-    }
-
-    /// [`Stack::show_top`] behind an entry: of a task of `context`, unless the token is inert.
-    #[inline]
-    pub(super) fn show_entered(&self, token: Token, context: &Context) {
-        if token != Token::NONE {
-            self.show(Some(context));
-        }
-    }
-
-    #[inline(always)]
-    fn show(&self, context: Option<&Context>) {
         let Some(slot) = self.slot.get().or_else(|| self.find_slot()) else { return };
-        // None is what the end wants, too.
-        let Some(context) = context else { return slot.show(None) };
-        slot.show(context.shown());
+        let context = self.top_frame().and_then(|top| top.context.get());
+        slot.show(context.and_then(Context::shown));
         compiler_fence(Ordering::SeqCst);
         // After the store: step 1 of the end.
         if !publishing::is_on() {
