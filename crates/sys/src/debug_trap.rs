@@ -156,7 +156,7 @@ fn tell(trap: &PerfTrap) -> bool {
     true
 }
 
-fn keeping_errno<T>(run: impl FnOnce() -> T) -> T {
+pub(crate) fn keeping_errno<T>(run: impl FnOnce() -> T) -> T {
     // SAFETY: the C library's place of this thread.
     let before = unsafe { *libc::__errno_location() };
     let result = run();

@@ -16,6 +16,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
+use crate::debug_trap::keeping_errno;
 use crate::process::identity;
 
 /// Signals that a thread raises by its own instructions; blocked, they would kill the process all
@@ -119,7 +120,7 @@ pub fn all_but_faults() -> libc::sigset_t {
 ///
 /// # Async-signal-safety
 ///
-/// One system call, which changes `errno` where a filter refuses it; then the mask stays.
+/// One system call, which leaves `errno` as it is; where a filter refuses it the mask stays.
 pub unsafe fn block_as_for(action: &libc::sigaction, signal: libc::c_int, context: *const c_void) {
     // SAFETY: the kernel writes and reads sets of 64 bits, with which these begin.
     unsafe {
@@ -128,7 +129,9 @@ pub unsafe fn block_as_for(action: &libc::sigaction, signal: libc::c_int, contex
         let itself = if action.sa_flags & libc::SA_NODEFER == 0 { 1 << (signal - 1) } else { 0 };
         let mask: u64 = interrupted | first(&raw const action.sa_mask) | itself;
         let (none, size) = (std::ptr::null_mut::<u64>(), size_of::<u64>());
-        libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const mask, none, size);
+        keeping_errno(|| {
+            libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const mask, none, size)
+        });
     }
 }
 

@@ -14,7 +14,7 @@ pub(super) fn legend(comparison: &Comparison) -> String {
     let pace = if changes.any(|change| change.pace_slope.is_some()) {
         "of times as they were at one pace of the machine"
     } else {
-        "at whatever pace the machine had, which is not known of all processes"
+        "at whatever pace the machine had"
     };
     format!(
         "A value is the median of its processes, ± its interval. A change is the shift of Hodges and Lehmann, \
