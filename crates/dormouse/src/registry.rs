@@ -156,6 +156,11 @@ impl Registry {
         }
     }
 
+    /// How many there are at most.
+    pub(crate) fn most(&self) -> usize {
+        self.taken.load(Ordering::Relaxed) + 1
+    }
+
     /// All of them, in order of creation.
     pub(crate) fn all(&self) -> Vec<&'static Inner> {
         let mut all: Vec<_> = self.by_name.iter().filter_map(Place::get).collect();

@@ -58,6 +58,6 @@ impl Group {
     /// A look at 64 bytes for each, and for each other bucket of its power of two if none has a
     /// trace.
     pub fn read_exemplars(self) -> Vec<Exemplar> {
-        exemplars(self.id())
+        exemplars(self.id(), |exemplar| exemplar)
     }
 }

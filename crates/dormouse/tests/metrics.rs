@@ -130,7 +130,7 @@ fn a_route_and_a_service_answer() {
 fn group(id: u32, name: &str) -> GroupRow {
     GroupRow {
         id,
-        name: name.to_owned(),
+        name: name.to_owned().into(),
         cpu_ns: u64::from(id) * 1_234_567_891,
         entries: 0,
         alive: 3,
@@ -198,6 +198,25 @@ fn nobody_breaks_a_scrape_by_what_he_says() {
     names.dedup();
     assert_eq!(names.len(), all, "{text}");
     assert!(!text.contains("request_duration_seconds_bucket"), "it is no histogram: {text}");
+}
+
+#[test]
+fn nobody_makes_a_scrape_long_by_what_he_says() {
+    let long = "ä".repeat(1000);
+    let count = |n: usize| {
+        let event = format!("{n}{long}").into();
+        CountRow { event, value: 1, enabled_ns: 1, running_ns: 1 }
+    };
+    let many = |id: u32| {
+        let counts = (0..if id == 0 { 1000 } else { 0 }).map(count).collect();
+        GroupRow { counts, ..group(id, &format!("{id}{long}")) }
+    };
+    let text = text(&exposition((0..2000).map(many).collect()));
+    let count = |start: &str| text.lines().filter(|line| line.starts_with(start)).count();
+    assert_eq!(count("dormouse_cpu_time_seconds_total{"), dormouse::MAX_GROUPS);
+    assert_eq!(count("dormouse_events_total{"), dormouse::events::MAX_EVENTS);
+    let longest = text.lines().map(str::len).max();
+    assert!(longest < Some(400), "names are cut: {longest:?}");
 }
 
 #[test]

@@ -5,6 +5,8 @@
 
 use crate::family::MetricFamily;
 use crate::histogram::ExponentialHistogram;
+use crate::labels::{LabelSet, Labels};
+use crate::value::MetricValue;
 
 /// Families of points.
 #[derive(Debug, Clone, Default)]
@@ -12,7 +14,7 @@ pub struct Exposition {
     /// Whether points say which process they are of.
     pub(crate) is_of_several: bool,
     pub(crate) processes: Vec<ExposedProcess>,
-    pub(crate) labels: Vec<Vec<(&'static str, String)>>,
+    pub(crate) labels: Labels,
     pub(crate) families: Vec<FamilyPoints>,
 }
 
@@ -34,39 +36,21 @@ pub struct ExposedProcess {
     pub read_unix_ns: u64,
 }
 
-/// Labels that several points have in common. Valid in its exposition.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LabelSet(pub(crate) u32);
-
-impl LabelSet {
-    /// No labels.
-    pub const NONE: Self = Self(0);
-}
-
-/// The value of a point.
-#[derive(Debug, Clone, PartialEq)]
-pub enum MetricValue {
-    /// How many things or bytes.
-    Count(u64),
-    /// Nanoseconds, in a family of seconds.
-    Nanoseconds(u64),
-    /// Any number, in the family's unit.
-    Number(f64),
-    /// A distribution.
-    Histogram(Box<ExponentialHistogram>),
-}
-
+/// A family's points, process by process.
 #[derive(Debug, Clone)]
 pub(crate) struct FamilyPoints {
     pub(crate) family: &'static MetricFamily,
-    pub(crate) points: Vec<MetricPoint>,
+    /// Those of a counter, a gauge or an info.
+    pub(crate) values: Vec<MetricPoint<MetricValue>>,
+    /// Those of a distribution.
+    pub(crate) histograms: Vec<MetricPoint<ExponentialHistogram>>,
 }
 
 #[derive(Debug, Clone)]
-pub(crate) struct MetricPoint {
+pub(crate) struct MetricPoint<Value> {
     pub(crate) process: u32,
     pub(crate) labels: [LabelSet; 2],
-    pub(crate) value: MetricValue,
+    pub(crate) value: Value,
 }
 
 /// One process of an exposition, to which points are added.
@@ -79,63 +63,87 @@ pub struct ProcessPart<'a> {
 impl Exposition {
     /// An empty one, of one process.
     pub fn new() -> Self {
-        Self { labels: vec![Vec::new()], ..Self::default() }
+        Self::default()
     }
 
     /// An empty one, of several processes: points have labels `process` and `pid`.
     pub fn of_processes() -> Self {
-        Self { is_of_several: true, ..Self::new() }
+        Self { is_of_several: true, ..Self::default() }
     }
 
     /// Adds a process.
     pub fn process(&mut self, process: ExposedProcess) -> ProcessPart<'_> {
-        if self.labels.is_empty() {
-            self.labels.push(Vec::new());
-        }
         self.processes.push(process);
         let process = self.processes.len() as u32 - 1;
         ProcessPart { to: self, process }
     }
 
-    /// The points of a family, with their labels, without those of processes.
-    pub fn points_of(
+    /// The values of a family, with their labels, without those of processes.
+    pub fn values_of(
         &self,
         family: &MetricFamily,
-    ) -> impl Iterator<Item = (&MetricValue, impl Iterator<Item = (&'static str, &str)>)> {
+    ) -> impl Iterator<Item = (MetricValue, impl Iterator<Item = (&'static str, &str)>)> {
         let of = self.families.iter().find(|of| std::ptr::eq(of.family, family));
-        of.into_iter().flat_map(|of| &of.points).map(|point| {
-            let sets = point.labels.iter().filter_map(|set| self.labels.get(set.0 as usize));
-            let labels = sets.flatten().map(|(name, value)| (*name, value.as_str()));
-            (&point.value, labels)
+        of.into_iter().flat_map(|of| &of.values).map(|point| {
+            let labels = point.labels.into_iter().flat_map(|set| self.labels.of(set));
+            (point.value, labels)
         })
     }
 
     /// How many points there are.
     pub fn points(&self) -> usize {
-        self.families.iter().map(|of| of.points.len()).sum()
+        self.families.iter().map(|of| of.values.len() + of.histograms.len()).sum()
     }
 }
 
 impl ProcessPart<'_> {
     /// Labels for any number of points. Their values may be any text, their names are `[a-z_]+`.
     pub fn labels(&mut self, labels: &[(&'static str, &str)]) -> LabelSet {
-        self.to.labels.push(labels.iter().map(|&(name, value)| (name, value.to_owned())).collect());
-        LabelSet(self.to.labels.len() as u32 - 1)
+        self.to.labels.add(labels)
     }
 
     /// Adds a point of the family, with the labels of both sets. No two points of a process have
-    /// the same family and labels. A histogram that is none ([`ExponentialHistogram::is_valid`]) is
-    /// left out.
+    /// the same family and labels.
     pub fn add(&mut self, family: &'static MetricFamily, labels: [LabelSet; 2], value: MetricValue) {
-        if matches!(&value, MetricValue::Histogram(of) if !of.is_valid()) {
-            return;
+        self.add_all(family, [(labels, value)]);
+    }
+
+    /// [`ProcessPart::add`] for several points.
+    pub fn add_all(
+        &mut self,
+        family: &'static MetricFamily,
+        points: impl IntoIterator<Item = ([LabelSet; 2], MetricValue)>,
+    ) {
+        let process = self.process;
+        let points = points.into_iter().map(|(labels, value)| MetricPoint { process, labels, value });
+        self.of(family).values.extend(points);
+    }
+
+    /// The same for a family of distributions. A histogram that is none
+    /// ([`ExponentialHistogram::is_valid`]) is left out.
+    pub fn add_histograms(
+        &mut self,
+        family: &'static MetricFamily,
+        points: impl IntoIterator<Item = ([LabelSet; 2], ExponentialHistogram)>,
+    ) {
+        let (process, points) = (self.process, points.into_iter());
+        let count = points.size_hint().0;
+        let mut valid = points.filter(|(_, of)| of.is_valid()).peekable();
+        // A family has a point.
+        if valid.peek().is_some() {
+            let to = &mut self.of(family).histograms;
+            to.reserve(count);
+            to.extend(valid.map(|(labels, value)| MetricPoint { process, labels, value }));
         }
-        let point = MetricPoint { process: self.process, labels, value };
+    }
+
+    fn of(&mut self, family: &'static MetricFamily) -> &mut FamilyPoints {
         let families = &mut self.to.families;
         // The callers go from family to family, mostly.
-        match families.iter_mut().rev().find(|of| std::ptr::eq(of.family, family)) {
-            Some(of) => of.points.push(point),
-            None => families.push(FamilyPoints { family, points: vec![point] }),
-        }
+        let at = families.iter().rposition(|of| std::ptr::eq(of.family, family)).unwrap_or_else(|| {
+            families.push(FamilyPoints { family, values: Vec::new(), histograms: Vec::new() });
+            families.len() - 1
+        });
+        &mut families[at]
     }
 }

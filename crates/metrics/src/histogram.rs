@@ -5,6 +5,8 @@
 //! OpenTelemetry, Metrics Data Model, `ExponentialHistogram`. Prometheus, "Native Histograms",
 //! whose schema is the scale, and whose index is greater by one.
 
+use crate::value::MetricValue;
+
 /// Values in exponential buckets: the bucket with index `i` holds values that are greater than
 /// `b^i` and at most `b^(i+1)`, where `b` is 2^(2^-`scale`). The unit is the family's.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -18,7 +20,7 @@ pub struct ExponentialHistogram {
     /// Index and count of each bucket that holds any, in the order of indices.
     pub positive: Vec<(i32, u64)>,
     /// The sum of all values, where it is known.
-    pub sum: Option<f64>,
+    pub sum: Option<MetricValue>,
     /// Single values that are known.
     pub exemplars: Vec<MetricExemplar>,
 }
@@ -56,7 +58,10 @@ impl ExponentialHistogram {
                 count += n;
             }
             let end = power.map_or(f64::INFINITY, |power| f64::from(power).exp2());
-            let is_in = |one: &&MetricExemplar| one.value > above && one.value <= end;
+            let is_in = |one: &&MetricExemplar| {
+                let value = one.value.as_f64();
+                value > above && value <= end
+            };
             let exemplar = self.exemplars.iter().rev().find(is_in);
             above = end;
             ClassicBucket { end, count, exemplar }
@@ -92,10 +97,10 @@ const MAX_INDEX: i32 = 1024 << MAX_SCALE;
 const MAX_SCALE: i32 = 8;
 
 /// A single value, and the work that it is of.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct MetricExemplar {
-    /// The value, in the family's unit.
-    pub value: f64,
+    /// The value.
+    pub value: MetricValue,
     /// The task; 0 if it is not known.
     pub task: u64,
     /// The ids of trace and span, if the work has any.

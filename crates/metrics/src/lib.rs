@@ -30,8 +30,12 @@ mod exposition;
 mod family;
 mod format;
 mod histogram;
+mod labels;
+mod value;
 
-pub use exposition::{ExposedProcess, Exposition, LabelSet, MetricValue, ProcessPart};
+pub use exposition::{ExposedProcess, Exposition, ProcessPart};
 pub use family::{MetricFamily, MetricKind, MetricUnit};
 pub use format::MetricsFormat;
 pub use histogram::{ExponentialHistogram, MetricExemplar};
+pub use labels::LabelSet;
+pub use value::MetricValue;

@@ -3,7 +3,7 @@
 
 mod support;
 
-use dormouse_metrics::{ExponentialHistogram, Exposition, LabelSet, MetricValue, MetricsFormat};
+use dormouse_metrics::{ExponentialHistogram, Exposition, LabelSet, MetricsFormat};
 use proptest::prelude::*;
 use prost::Message;
 use support::{LATENCY, POLLS, READ, WILD, fill, process};
@@ -191,8 +191,7 @@ proptest! {
         let positive: Vec<(i32, u64)> = positive.into_iter().collect();
         let of = ExponentialHistogram { scale: 2, positive: positive.clone(), ..Default::default() };
         let mut exposition = Exposition::new();
-        let value = MetricValue::Histogram(Box::new(of));
-        exposition.process(process("tea", 1)).add(&POLLS, [LabelSet::NONE; 2], value);
+        exposition.process(process("tea", 1)).add_histograms(&POLLS, [([LabelSet::NONE; 2], of)]);
         let families = families(&exposition);
         let read = families[0].metric[0].histogram.as_ref().unwrap();
         prop_assert_eq!(buckets(read), positive);
@@ -204,8 +203,7 @@ fn what_is_no_histogram_is_left_out() {
     let with = |scale, positive: &[(i32, u64)]| {
         let mut exposition = Exposition::new();
         let of = ExponentialHistogram { scale, positive: positive.to_vec(), ..Default::default() };
-        let value = MetricValue::Histogram(Box::new(of));
-        exposition.process(process("tea", 1)).add(&LATENCY, [LabelSet::NONE; 2], value);
+        exposition.process(process("tea", 1)).add_histograms(&LATENCY, [([LabelSet::NONE; 2], of)]);
         exposition.points()
     };
     assert_eq!([with(2, &[(1, 1), (2, 1)]), with(8, &[]), with(0, &[(-9, 5)])], [1; 3]);

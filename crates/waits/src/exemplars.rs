@@ -164,9 +164,9 @@ impl Entries {
         })
     }
 
-    /// All exemplars. Each entry is a line that other threads write: all are fetched at once, and
-    /// not one after the other.
-    fn read_all(&self) -> Vec<Exemplar> {
+    /// Has all entries fetched that were written, and says of how many powers of two they are. Each
+    /// is a line that other threads write: so they are not waited for one after the other.
+    fn fetch(&self) -> usize {
         let mut count = 0;
         for (power, used) in self.used() {
             count += 1;
@@ -174,9 +174,7 @@ impl Entries {
                 prefetch(&self.by_bucket[1 + power * OF_POWER + at]);
             }
         }
-        let mut all = Vec::with_capacity(count);
-        all.extend(self.used().filter_map(|(power, used)| self.read(power, used)).take(count));
-        all
+        count
     }
 
     /// Of those buckets of a power of two, the longest request with a trace, or the longest.
@@ -246,8 +244,8 @@ impl Entry {
 }
 
 /// The requests that stand for a group's, in the order of buckets: one for each power of two, of
-/// the buckets within. One with a trace is of more use, then the longest. Groups whose numbers are
-/// past the table's have none.
+/// the buckets within, as `of` makes it. One with a trace is of more use, then the longest. Groups
+/// whose numbers are past the table's have none.
 ///
 /// More of them nobody takes: a thousand groups have a thousand times as much text.
 ///
@@ -255,13 +253,17 @@ impl Entry {
 ///
 /// A look at 64 bytes for each, and for each other bucket of its power of two if none has a trace.
 /// Nobody is stopped.
-pub fn exemplars(group: u32) -> Vec<Exemplar> {
-    let Some(of_group) = ROWS.get(group as usize).and_then(entries) else { return Vec::new() };
+pub fn exemplars<T>(group: u32, of: impl Fn(Exemplar) -> T) -> Vec<T> {
+    let Some(entries) = ROWS.get(group as usize).and_then(entries) else { return Vec::new() };
     // Callers go from group to group.
-    if let Some(next) = ROWS.get(group as usize + 1).and_then(entries) {
+    if let Some(next) = ROWS.get(group as usize + 1).and_then(self::entries) {
         prefetch(&next.used);
     }
-    of_group.read_all()
+    let count = entries.fetch();
+    // The list takes the memory that it needs, and no more: requests may come meanwhile.
+    let mut all = Vec::with_capacity(count);
+    all.extend(entries.used().filter_map(|(power, used)| entries.read(power, used)).take(count).map(of));
+    all
 }
 
 /// In a forked child: another thread of the parent may have been about to write.
@@ -291,7 +293,7 @@ mod tests {
     }
 
     fn only(group: u32) -> Exemplar {
-        match exemplars(group)[..] {
+        match exemplars(group, |it| it)[..] {
             [only] => only,
             ref all => panic!("{all:?}"),
         }
@@ -327,8 +329,8 @@ mod tests {
         for (task, seconds) in [(1, 1e-6), (3, 1e-3), (5, 1.0)] {
             ended(Ended { lasted: (hz * seconds) as u64, ..request(502, task, None) });
         }
-        assert_eq!(exemplars(502).iter().map(|it| it.task).collect::<Vec<_>>(), [1, 3, 5]);
-        assert_eq!((exemplars(503), exemplars(u32::MAX)), (vec![], vec![]));
+        assert_eq!(exemplars(502, |it| it.task), [1, 3, 5]);
+        assert_eq!((exemplars(503, |it| it), exemplars(u32::MAX, |it| it)), (vec![], vec![]));
     }
 
     #[test]
@@ -341,7 +343,7 @@ mod tests {
         for (bucket, task) in [(40, 1), (41, 2), (43, 3), (44, 4), (45, 5)] {
             of(bucket, task, None);
         }
-        let seen = || exemplars(505).iter().map(|it| (it.bucket, it.task)).collect::<Vec<_>>();
+        let seen = || exemplars(505, |it| (it.bucket, it.task));
         assert_eq!(seen(), [(40, 1), (44, 4), (45, 5)], "the longest of each");
         of(42, 6, traced(6));
         assert_eq!(seen(), [(40, 1), (42, 6), (45, 5)], "one with a trace is of more use");
@@ -361,7 +363,7 @@ mod tests {
             }
             let mut seen = 0;
             while seen < 2_000 {
-                for it in exemplars(504) {
+                for it in exemplars(504, |it| it) {
                     assert_eq!(it.trace, traced(it.task as u8), "{it:?}");
                     seen += 1;
                 }

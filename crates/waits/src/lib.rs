@@ -71,7 +71,7 @@ pub use living::{
 };
 pub use place_times::{PlaceTime, times_by_place};
 pub use places::Placing;
-pub use read::{GroupWaits, read, read_each, read_group};
+pub use read::{GroupWaits, Histograms, read, read_each, read_group};
 pub use rows::{capability, groups};
 pub use slab::refused;
 pub use slow::{SlowRequest, note_slow, take_slow};

@@ -37,6 +37,10 @@ pub struct GroupWaits {
 }
 
 impl GroupWaits {
+    fn set_sums(&mut self, sums: [u64; 3]) {
+        [self.poll_ns, self.runnable_ns, self.await_ns] = sums;
+    }
+
     /// The times since `before`, an earlier look at the group.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
@@ -53,6 +57,24 @@ impl GroupWaits {
     }
 }
 
+/// The histograms that a reader wants. The others are empty in what it is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Histograms {
+    /// All of them.
+    All,
+    /// That of requests.
+    Requests,
+}
+
+impl Histograms {
+    fn times(self) -> &'static [Time] {
+        match self {
+            Self::All => &[Time::Poll, Time::Runnable, Time::Await, Time::Request],
+            Self::Requests => &[Time::Request],
+        }
+    }
+}
+
 /// Reads all groups that have times, in order of their numbers. Groups whose numbers are past the
 /// table's share number 0.
 ///
@@ -61,7 +83,7 @@ impl GroupWaits {
 /// A look at each thread's rows, and at each living task; 10 KB for each group. Nobody is stopped.
 pub fn read() -> Vec<GroupWaits> {
     let mut all = Vec::new();
-    read_each(|of| all.push(of.clone()));
+    read_each(Histograms::All, |of| all.push(of.clone()));
     all
 }
 
@@ -70,8 +92,8 @@ pub fn read() -> Vec<GroupWaits> {
 ///
 /// # Cost
 ///
-/// That of [`read`], but 10 KB in all.
-pub fn read_each(mut tell: impl FnMut(&GroupWaits)) {
+/// That of [`read`], but 10 KB in all; and no look at histograms that are not wanted.
+pub fn read_each(wanted: Histograms, mut tell: impl FnMut(&GroupWaits)) {
     let run = run();
     let shelves: Vec<_> = rows::shelves().map(|(_, shelf)| shelf).collect();
     let groups: Vec<_> = (0..GROUPS).filter_map(|row| Some((row, read_sums(row, &shelves, run)?))).collect();
@@ -87,7 +109,8 @@ pub fn read_each(mut tell: impl FnMut(&GroupWaits)) {
             counts.for_each(Counts::fetch);
         }
         let sums = told(row, split(sums, ticks.get(&row).copied().unwrap_or_default()));
-        read_counts(row, &shelves, sums, &mut of);
+        read_counts(row, &shelves, wanted, &mut of);
+        of.set_sums(sums);
         tell(&of);
     }
 }
@@ -108,7 +131,8 @@ pub fn read_group(group: u32) -> Option<GroupWaits> {
     let sums = read_sums(row, &shelves, run)?;
     let lasting = runnable(run, |other| other == row).map(|(_, lasting)| lasting).sum();
     let mut of = GroupWaits::default();
-    read_counts(row, &shelves, told(row, split(sums, lasting)), &mut of);
+    read_counts(row, &shelves, Histograms::All, &mut of);
+    of.set_sums(told(row, split(sums, lasting)));
     Some(of)
 }
 
@@ -142,24 +166,20 @@ fn split([poll_ns, runnable_ns, await_ns]: [u64; 3], runnable: u64) -> [u64; 3] 
     [poll_ns, runnable_ns + ns, await_ns - ns]
 }
 
-/// Makes `of` a group with these sums, and with its histograms.
-fn read_counts(
-    number: usize,
-    shelves: &[&Shelf],
-    [poll_ns, runnable_ns, await_ns]: [u64; 3],
-    of: &mut GroupWaits,
-) {
-    // Each by itself: a new group would be made elsewhere, and moved.
-    (of.group, of.poll_ns, of.runnable_ns, of.await_ns) = (number as u32, poll_ns, runnable_ns, await_ns);
-    for histogram in [&mut of.polls, &mut of.delays, &mut of.awaits, &mut of.requests] {
+/// Makes `of` the group with that number, with the histograms that are wanted: those that are not
+/// have never been read into it. Its sums are another's.
+fn read_counts(number: usize, shelves: &[&Shelf], wanted: Histograms, of: &mut GroupWaits) {
+    of.group = number as u32;
+    for &time in wanted.times() {
+        let histogram = match time {
+            Time::Poll => &mut of.polls,
+            Time::Runnable => &mut of.delays,
+            Time::Await => &mut of.awaits,
+            Time::Request => &mut of.requests,
+        };
         histogram.clear();
-    }
-    for (_, counts) in shelves.iter().filter_map(|shelf| shelf.peek(number)) {
-        let Some(counts) = counts else { continue };
-        counts.add_to(Time::Poll, &mut of.polls);
-        counts.add_to(Time::Runnable, &mut of.delays);
-        counts.add_to(Time::Await, &mut of.awaits);
-        counts.add_to(Time::Request, &mut of.requests);
+        let counts = shelves.iter().filter_map(|shelf| shelf.peek(number)?.1);
+        counts.for_each(|counts| counts.add_to(time, histogram));
     }
 }
 

@@ -34,7 +34,7 @@ fn trace_of(task: u64) -> Option<TraceContext> {
 }
 
 fn only(group: u32) -> Exemplar {
-    match exemplars(group)[..] {
+    match exemplars(group, |it| it)[..] {
         [only] => only,
         ref all => panic!("{all:?}"),
     }
@@ -128,7 +128,7 @@ fn a_forked_child_has_no_exemplars() {
         let _waiting = Waiting::start().unwrap();
         request(1);
         let status = dormouse_testkit::fork(|| {
-            assert_eq!(exemplars(66), []);
+            assert_eq!(exemplars(66, |it| it), []);
             let _waiting = Waiting::start().unwrap();
             request(3);
             assert_eq!((only(66).task, only(66).trace), (3, Some(context(3, 1))));

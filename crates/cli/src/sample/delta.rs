@@ -217,7 +217,7 @@ mod tests {
         };
         let group = |id, cpu_ns, count| GroupRow {
             id,
-            name: format!("g{id}"),
+            name: format!("g{id}").into(),
             cpu_ns,
             entries: cpu_ns,
             alive: 1,

@@ -169,7 +169,7 @@ mod tests {
     fn stat(groups: &[(u32, u64)], threads: &[(u32, u64)]) -> Stat {
         let group = |&(id, cpu_ns): &(u32, u64)| GroupRow {
             id,
-            name: format!("g{id}"),
+            name: format!("g{id}").into(),
             cpu_ns,
             entries: 0,
             alive: 0,

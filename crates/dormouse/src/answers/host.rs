@@ -8,7 +8,7 @@ use dormouse_sys::{Capability, State, records, thread};
 
 use super::counting::ClientEvents;
 use super::history;
-use super::waiting::{self, GroupTimes, Telling};
+use super::waiting::{GroupTimes, Telling};
 use crate::group::Group;
 use crate::memory;
 use crate::wire::{
@@ -71,7 +71,7 @@ pub(crate) fn has_memory() -> bool {
     memory::is_there(memory::MUCH) && {
         // Nothing is kept of them, and so nothing allocated.
         let keys = dormouse_keys::list(|_| ()).len();
-        memory::is_there(memory::MUCH + (keys + Group::all().len()) * EACH)
+        memory::is_there(memory::MUCH + (keys + Group::most()) * EACH)
     }
 }
 
@@ -99,13 +99,13 @@ pub(crate) fn has_memory_for_threads() -> bool {
 /// snapshots the quickest is the truest. With many threads none is quick, and the first one does.
 pub(crate) fn stat(counting: Option<&ClientEvents>, waits: Option<Telling>) -> Stat {
     history::begin();
-    let (mut best, mut times, mut listed) = snapshot(counting, waits.is_some());
+    let (mut best, mut times, mut listed) = snapshot(counting, waits);
     let quick_ns = QUICK_NS + best.groups.len() as u64 * GROUP_NS;
     for _ in 1..SNAPSHOTS {
         if best.took_ns <= quick_ns || best.took_ns > SLOW_NS {
             break;
         }
-        let (again, times_again, listed_again) = snapshot(counting, waits.is_some());
+        let (again, times_again, listed_again) = snapshot(counting, waits);
         if again.took_ns < best.took_ns {
             (best, times, listed) = (again, times_again, listed_again);
         }
@@ -125,12 +125,12 @@ pub(crate) fn stat(counting: Option<&ClientEvents>, waits: Option<Telling>) -> S
 
 /// All that changes while one looks, in an order that keeps it consistent; and when the threads
 /// were listed.
-fn snapshot(counting: Option<&ClientEvents>, has_times: bool) -> (Stat, GroupTimes, Range<u64>) {
+fn snapshot(counting: Option<&ClientEvents>, waits: Option<Telling>) -> (Stat, GroupTimes, Range<u64>) {
     let lists_ns = dormouse_clock::point().monotonic_ns;
     let tids = tids();
     let listed = lists_ns..dormouse_clock::point().monotonic_ns;
     // Before the clocks, as close to them as can be.
-    let times = if has_times { waiting::times() } else { GroupTimes::new() };
+    let times = waits.map_or_else(GroupTimes::new, Telling::times);
     let begun_ns = dormouse_clock::point().monotonic_ns;
     let row = |(stat, counts): (crate::GroupStat, Vec<_>)| {
         let counts = counting.map(|counting| counting.of(&counts)).unwrap_or_default();

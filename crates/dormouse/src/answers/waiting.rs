@@ -3,8 +3,9 @@
 //! To take times costs at each poll, so nobody does unless somebody asks. The agent has them taken
 //! as long as the client is connected, as it counts events for it.
 
+use dormouse_metrics::MetricsFormat;
 use dormouse_sys::perf;
-use dormouse_waits::{CpuTaking, Placing, Waiting, exemplars, read_each};
+use dormouse_waits::{CpuTaking, GroupWaits, Histograms, Placing, Waiting, exemplars, read_each};
 
 use crate::registry::MAX_GROUPS;
 use crate::wire::{ExemplarRow, GroupRow, WaitsBegun, WaitsRow, WaitsWish};
@@ -30,18 +31,13 @@ pub(crate) struct ClientWaits {
 /// The times of groups, in the order of their numbers, until they are told.
 pub(crate) type GroupTimes = Vec<(u32, Option<Box<WaitsRow>>)>;
 
-/// The times of all groups that have any.
-pub(crate) fn times() -> GroupTimes {
-    let mut times = GroupTimes::with_capacity(dormouse_waits::groups());
-    read_each(|of| times.push((of.group, Some(Box::new(WaitsRow::from(of))))));
-    times
-}
-
 /// How times are told.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Telling {
     /// Whether with exemplars of requests.
     pub(crate) exemplars: bool,
+    /// The histograms that are told.
+    pub(crate) histograms: Histograms,
 }
 
 impl ClientWaits {
@@ -53,7 +49,7 @@ impl ClientWaits {
         // Under a filter a thread's first look at its clock might end the process.
         let cpu = (wish.cpu && !perf::is_filtered()).then(CpuTaking::start);
         let begun = WaitsBegun { places: placing.is_some(), cpu: cpu.is_some() };
-        let told = Telling { exemplars: wish.exemplars };
+        let told = Telling { exemplars: wish.exemplars, ..Telling::ALL };
         Ok((Self { _waiting: waiting, _placing: placing, _cpu: cpu, told }, begun))
     }
 
@@ -64,6 +60,28 @@ impl ClientWaits {
 }
 
 impl Telling {
+    pub(crate) const ALL: Self = Self { exemplars: true, histograms: Histograms::All };
+
+    /// What is written in a format.
+    pub(crate) fn in_format(format: MetricsFormat) -> Self {
+        match format {
+            MetricsFormat::Text => Self { exemplars: false, histograms: Histograms::Requests },
+            MetricsFormat::OpenMetrics => Self { histograms: Histograms::Requests, ..Self::ALL },
+            MetricsFormat::Protobuf => Self::ALL,
+        }
+    }
+
+    /// The times of all groups that have any.
+    pub(crate) fn times(self) -> GroupTimes {
+        let row = match self.histograms {
+            Histograms::All => |of: &GroupWaits| WaitsRow::from(of),
+            Histograms::Requests => WaitsRow::of_requests,
+        };
+        let mut times = GroupTimes::with_capacity(dormouse_waits::groups());
+        read_each(self.histograms, |of| times.push((of.group, Some(Box::new(row(of))))));
+        times
+    }
+
     /// Tells the times of these groups. `has_cpu`: the groups' CPU time is counted.
     pub(crate) fn tell(self, groups: &mut [GroupRow], mut waits: GroupTimes, has_cpu: bool) {
         // Groups with greater numbers share a row.
@@ -71,7 +89,7 @@ impl Telling {
             let its = waits.binary_search_by_key(&group.id, |(of, _)| *of);
             let mut row = its.ok().and_then(|at| waits[at].1.take()).unwrap_or_default();
             if self.exemplars {
-                row.requests.exemplars = exemplars(group.id).into_iter().map(ExemplarRow::from).collect();
+                row.requests.exemplars = exemplars(group.id, ExemplarRow::from);
             }
             row.on_cpu_ns = has_cpu.then_some(group.cpu_ns);
             group.waits = Some(row);

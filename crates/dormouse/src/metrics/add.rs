@@ -2,12 +2,13 @@
 
 use std::collections::HashSet;
 
+use dormouse_events::MAX_EVENTS;
 use dormouse_metrics::{
     ExponentialHistogram, ExposedProcess, Exposition, LabelSet, MetricExemplar, MetricFamily, MetricValue,
     ProcessPart,
 };
-use dormouse_waits::Histogram;
 use dormouse_waits::buckets::UNIT_NS;
+use dormouse_waits::{Histogram, Histograms};
 
 use super::families as of;
 use super::origin::{Origin, unix_ns};
@@ -19,9 +20,6 @@ use crate::wire::{CountRow, CountedCpu, ExemplarRow, GroupRow, HistogramRow, Sta
 type Of<Value> = (&'static MetricFamily, Value);
 type OfGroup = Of<fn(&GroupRow) -> MetricValue>;
 type OfWaits = Of<fn(&mut WaitsRow) -> &mut HistogramRow>;
-
-/// The events of a group that are told: more than anybody counts at once.
-const MAX_EVENTS: usize = 64;
 
 /// The greatest scale that formats have.
 const MAX_SCALE: i32 = 8;
@@ -46,7 +44,12 @@ const STATES: [&str; 3] = ["poll", "runnable", "await"];
 ///     all
 /// }
 /// ```
-pub fn add(to: &mut Exposition, origin: &Origin, mut stat: Stat) {
+pub fn add(to: &mut Exposition, origin: &Origin, stat: Stat) {
+    add_with(Histograms::All, to, origin, stat);
+}
+
+/// [`add`], of a reading that has these histograms.
+pub(super) fn add_with(has: Histograms, to: &mut Exposition, origin: &Origin, mut stat: Stat) {
     let mut part = to.process(ExposedProcess {
         name: origin.name.clone(),
         pid: origin.pid,
@@ -74,11 +77,10 @@ pub fn add(to: &mut Exposition, origin: &Origin, mut stat: Stat) {
         (&of::ALIVE, |group| MetricValue::Count(group.alive)),
     ];
     for (family, value) in counts {
-        for (group, own) in stat.groups.iter().zip(&labels) {
-            part.add(family, [*own, LabelSet::NONE], value(group));
-        }
+        let points = stat.groups.iter().zip(&labels);
+        part.add_all(family, points.map(|(group, own)| ([*own, LabelSet::NONE], value(group))));
     }
-    add_waits(&mut part, &mut stat.groups, &labels);
+    add_waits(&mut part, &mut stat.groups, &labels, has);
     let mut events = HashSet::new();
     for (group, own) in stat.groups.iter().zip(labels) {
         events.clear();
@@ -116,7 +118,7 @@ fn add_process(part: &mut ProcessPart<'_>, origin: &Origin, stat: &Stat) {
 }
 
 /// Adds the times of groups, and takes their histograms.
-fn add_waits(part: &mut ProcessPart<'_>, groups: &mut [GroupRow], labels: &[LabelSet]) {
+fn add_waits(part: &mut ProcessPart<'_>, groups: &mut [GroupRow], labels: &[LabelSet], has: Histograms) {
     if groups.iter().all(|group| group.waits.is_none()) {
         return;
     }
@@ -126,22 +128,24 @@ fn add_waits(part: &mut ProcessPart<'_>, groups: &mut [GroupRow], labels: &[Labe
         .filter_map(|(group, own)| Some((&mut **group.waits.as_mut()?, *own)))
         .collect();
     let states = STATES.map(|state| part.labels(&[("state", state)]));
-    for (waits, own) in &timed {
-        for (state, ns) in states.into_iter().zip([waits.poll_ns, waits.runnable_ns, waits.await_ns]) {
-            part.add(&of::TASK_TIME, [*own, state], MetricValue::Nanoseconds(ns));
-        }
-    }
+    let times = timed.iter().flat_map(|(waits, own)| {
+        let times = [waits.poll_ns, waits.runnable_ns, waits.await_ns].map(MetricValue::Nanoseconds);
+        states.map(|state| [*own, state]).into_iter().zip(times)
+    });
+    part.add_all(&of::TASK_TIME, times);
     let histograms: [OfWaits; 4] = [
         (&of::REQUEST_DURATION, |waits| &mut waits.requests),
         (&of::POLL_DURATION, |waits| &mut waits.polls),
         (&of::POLL_DELAY, |waits| &mut waits.delays),
         (&of::AWAIT_DURATION, |waits| &mut waits.awaits),
     ];
-    for (family, row) in histograms {
-        for (waits, own) in &mut timed {
-            let value = MetricValue::Histogram(Box::new(histogram(std::mem::take(row(waits)))));
-            part.add(family, [*own, LabelSet::NONE], value);
-        }
+    let count = if has == Histograms::All { histograms.len() } else { 1 };
+    for (family, row) in histograms.into_iter().take(count) {
+        let points = timed.iter_mut();
+        part.add_histograms(
+            family,
+            points.map(|(waits, own)| ([*own, LabelSet::NONE], histogram(std::mem::take(row(waits))))),
+        );
     }
 }
 
@@ -157,7 +161,7 @@ fn histogram(row: HistogramRow) -> ExponentialHistogram {
         zero_threshold: zero_threshold(&row),
         zero_count: row.zero_count,
         positive: row.buckets,
-        sum: row.sum_ns.map(|ns| ns as f64 / 1e9),
+        sum: row.sum_ns.map(MetricValue::Nanoseconds),
         exemplars: row.exemplars.iter().map(exemplar).collect(),
     }
 }
@@ -172,7 +176,7 @@ fn zero_threshold(row: &HistogramRow) -> f64 {
 
 fn exemplar(row: &ExemplarRow) -> MetricExemplar {
     MetricExemplar {
-        value: row.duration_ns as f64 / 1e9,
+        value: MetricValue::Nanoseconds(row.duration_ns),
         task: row.task,
         trace: row.trace_id.zip(row.span_id).map(|(trace, span)| (trace.0, span.0)),
         unix_ns: Some(row.unix_ns),

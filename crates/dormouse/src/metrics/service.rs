@@ -4,7 +4,7 @@ use dormouse_events::Event;
 use dormouse_metrics::{Exposition, MetricsFormat};
 use dormouse_sys::process::identity;
 
-use super::add::add;
+use super::add::add_with;
 use super::origin::Origin;
 use crate::answers::counting::ClientEvents;
 use crate::answers::host;
@@ -12,7 +12,7 @@ use crate::answers::waiting::{self, ClientWaits, Telling};
 use crate::group::Group;
 use crate::memory;
 use crate::web::{Responding, Turns, WebAnswer, on_a_thread};
-use crate::wire::{EventInfo, Stat, WaitsWish};
+use crate::wire::{EventInfo, WaitsWish};
 
 /// The memory of a group's points and lines, beside those of its times.
 const EACH: usize = 8 * 1024;
@@ -140,11 +140,14 @@ impl Metrics {
     /// A look at each group, and three system calls for each thread: 50 µs for ten of each, some
     /// milliseconds for a thousand groups.
     pub fn exposition(&self) -> Exposition {
+        self.read(Telling::ALL)
+    }
+
+    fn read(&self, telling: Telling) -> Exposition {
         if self.process == identity::id() {
-            let stat = host::stat(Some(&self.events), self.waits.as_ref().map(ClientWaits::told));
-            exposition_of(&self.origin, stat)
+            read(&self.origin, Some(&self.events), self.waits.is_some(), telling)
         } else {
-            exposition()
+            read_others(telling)
         }
     }
 
@@ -159,7 +162,8 @@ impl Metrics {
             return WebAnswer::text(503, "the process has no memory for its metrics");
         }
         let format = MetricsFormat::accepted(accept);
-        WebAnswer::found(format.content_type(), self.exposition().encode(format))
+        let read = self.read(Telling::in_format(format));
+        WebAnswer::found(format.content_type(), read.encode(format))
     }
 
     /// [`Metrics::answer`] from a thread of its own: no thread of the host's runtime reads the
@@ -188,8 +192,7 @@ impl Metrics {
 /// assert!(dormouse::metrics::exposition().points() > 0);
 /// ```
 pub fn exposition() -> Exposition {
-    let times = dormouse_waits::is_on().then_some(Telling { exemplars: true });
-    exposition_of(&Origin::own(), host::stat(None, times))
+    read_others(Telling::ALL)
 }
 
 /// [`exposition`] as Prometheus's text.
@@ -199,17 +202,24 @@ pub fn exposition() -> Exposition {
 /// assert!(dormouse::metrics::text().contains("group=\"GET /menu\""));
 /// ```
 pub fn text() -> String {
-    String::from_utf8(exposition().encode(MetricsFormat::Text)).unwrap_or_default()
+    let format = MetricsFormat::Text;
+    String::from_utf8(read_others(Telling::in_format(format)).encode(format)).unwrap_or_default()
 }
 
-fn exposition_of(origin: &Origin, stat: Stat) -> Exposition {
+/// What others have counted.
+fn read_others(telling: Telling) -> Exposition {
+    read(&Origin::own(), None, dormouse_waits::is_on(), telling)
+}
+
+fn read(origin: &Origin, events: Option<&ClientEvents>, has_times: bool, telling: Telling) -> Exposition {
+    let stat = host::stat(events, has_times.then_some(telling));
     let mut exposition = Exposition::new();
-    add(&mut exposition, origin, stat);
+    add_with(telling.histograms, &mut exposition, origin, stat);
     exposition
 }
 
 fn has_memory() -> bool {
     host::has_memory()
         && host::has_memory_for_threads()
-        && memory::is_there(Group::all().len() * EACH + waiting::memory())
+        && memory::is_there(Group::most() * EACH + waiting::memory())
 }

@@ -51,7 +51,8 @@ pub fn instruments(meter: &Meter, metrics: &Arc<Metrics>) {
             }
             (MetricKind::Counter, false) => {
                 let builder = meter.f64_observable_counter(name).with_unit(unit).with_description(help);
-                let _kept = builder.with_callback(move |to| shown.observe(to, number)).build();
+                let _kept =
+                    builder.with_callback(move |to| shown.observe(to, |value| Some(value.as_f64()))).build();
             }
             (_, true) => {
                 let builder = meter.u64_observable_gauge(name).with_unit(unit).with_description(help);
@@ -59,7 +60,8 @@ pub fn instruments(meter: &Meter, metrics: &Arc<Metrics>) {
             }
             (_, false) => {
                 let builder = meter.f64_observable_gauge(name).with_unit(unit).with_description(help);
-                let _kept = builder.with_callback(move |to| shown.observe(to, number)).build();
+                let _kept =
+                    builder.with_callback(move |to| shown.observe(to, |value| Some(value.as_f64()))).build();
             }
         }
     }
@@ -74,10 +76,10 @@ struct Shown {
 }
 
 impl Shown {
-    fn observe<T>(&self, to: &dyn AsyncInstrument<T>, value: impl Fn(&MetricValue) -> Option<T>) {
+    fn observe<T>(&self, to: &dyn AsyncInstrument<T>, value: impl Fn(MetricValue) -> Option<T>) {
         // A meter asks to the end of its life.
         let Some(metrics) = self.metrics.upgrade() else { return };
-        for (own, labels) in of_collection(&metrics, self.at).points_of(self.family) {
+        for (own, labels) in of_collection(&metrics, self.at).values_of(self.family) {
             if let Some(value) = value(own) {
                 let attributes: Vec<_> =
                     labels.map(|(name, value)| KeyValue::new(name, value.to_owned())).collect();
@@ -87,19 +89,10 @@ impl Shown {
     }
 }
 
-fn whole(value: &MetricValue) -> Option<u64> {
+fn whole(value: MetricValue) -> Option<u64> {
     match value {
-        MetricValue::Count(n) => Some(*n),
+        MetricValue::Count(n) => Some(n),
         _ => None,
-    }
-}
-
-fn number(value: &MetricValue) -> Option<f64> {
-    match value {
-        MetricValue::Count(n) => Some(*n as f64),
-        MetricValue::Nanoseconds(ns) => Some(*ns as f64 / 1e9),
-        MetricValue::Number(number) => Some(*number),
-        MetricValue::Histogram(_) => None,
     }
 }
 

@@ -69,7 +69,7 @@ pub struct GroupRow {
     /// Number in records.
     pub id: u32,
     /// Its name.
-    pub name: String,
+    pub name: Cow<'static, str>,
     /// CPU time while it was counted, exclusive of groups nested in it.
     pub cpu_ns: u64,
     /// Polls of its futures and entries of its scopes, while anything was counted.
@@ -101,7 +101,7 @@ impl From<GroupStat> for GroupRow {
     fn from(stat: GroupStat) -> Self {
         Self {
             id: stat.id,
-            name: stat.name.to_owned(),
+            name: stat.name.into(),
             cpu_ns: stat.cpu.as_nanos() as u64,
             entries: stat.entries,
             alive: stat.alive,

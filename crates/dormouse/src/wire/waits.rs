@@ -129,8 +129,33 @@ impl From<&GroupWaits> for WaitsRow {
     }
 }
 
+impl WaitsRow {
+    /// With the histogram of requests alone, which has no tasks.
+    pub(crate) fn of_requests(of: &GroupWaits) -> Self {
+        Self {
+            poll_ns: of.poll_ns,
+            runnable_ns: of.runnable_ns,
+            await_ns: of.await_ns,
+            requests: HistogramRow::without_tasks(&of.requests),
+            ..Self::default()
+        }
+    }
+}
+
 impl From<&Histogram> for HistogramRow {
     fn from(of: &Histogram) -> Self {
+        let row = Self::without_tasks(of);
+        let known =
+            || row.buckets.iter().map(|&(at, _)| (at, of.tasks[place(at)])).filter(|(_, task)| *task != 0);
+        // A list takes the memory that it needs, and no more: a scrape has some of each group.
+        let mut tasks = Vec::with_capacity(known().count());
+        tasks.extend(known());
+        Self { tasks, ..row }
+    }
+}
+
+impl HistogramRow {
+    fn without_tasks(of: &Histogram) -> Self {
         let (mut places, mut count) = ([0; BUCKETS], 0);
         // Most buckets hold none, and are passed in eights.
         for (eight, counts) in of.buckets.chunks(8).enumerate() {
@@ -141,11 +166,7 @@ impl From<&Histogram> for HistogramRow {
                 }
             }
         }
-        // A list takes the memory that it needs, and no more: a scrape has some of each group.
         let places = places[..count].strip_prefix(&[0]).unwrap_or(&places[..count]);
-        let known = || places.iter().filter(|place| of.tasks[**place] != 0);
-        let mut tasks = Vec::with_capacity(known().count());
-        tasks.extend(known().map(|&place| (index(place), of.tasks[place])));
         let buckets = places.iter().map(|&place| (index(place), of.buckets[place])).collect();
         Self {
             scale: SCALE,
@@ -156,7 +177,7 @@ impl From<&Histogram> for HistogramRow {
             sum_ns: Some(of.sum_ns),
             max_ns: of.max_ns,
             max_task: Some(of.max_task).filter(|&task| task != 0),
-            tasks,
+            tasks: Vec::new(),
             exemplars: Vec::new(),
         }
     }
@@ -165,6 +186,11 @@ impl From<&Histogram> for HistogramRow {
 /// The index of the bucket at that place.
 fn index(place: usize) -> i32 {
     OFFSET + place as i32 - 1
+}
+
+/// The place of a bucket, by such an index.
+fn place(index: i32) -> usize {
+    (index - OFFSET + 1) as usize
 }
 
 impl From<Exemplar> for ExemplarRow {

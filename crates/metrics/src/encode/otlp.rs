@@ -6,9 +6,11 @@
 
 use dormouse_sys::protobuf::Message;
 
-use crate::exposition::{ExposedProcess, Exposition, FamilyPoints, MetricPoint, MetricValue};
+use crate::exposition::{ExposedProcess, Exposition, MetricPoint};
 use crate::family::{MetricFamily, MetricKind};
 use crate::histogram::{ExponentialHistogram, MetricExemplar, counts};
+use crate::labels::LabelSet;
+use crate::value::MetricValue;
 
 /// The scope that the metrics are of.
 const SCOPE: &str = "dormouse";
@@ -81,11 +83,8 @@ mod exemplar {
 const MOST_BUCKETS: i32 = 4096;
 
 pub(crate) fn encode(of: &Exposition, attributes: &[(String, String)]) -> Vec<u8> {
-    let sets: Vec<Vec<Message>> = of
-        .labels
-        .iter()
-        .map(|set| set.iter().map(|(name, value)| text_attribute(name, value)).collect())
-        .collect();
+    let attribute = |(name, value): (&str, &str)| text_attribute(name, value);
+    let sets: Vec<Vec<Message>> = of.labels.sets().map(|set| set.map(attribute).collect()).collect();
     let mut request = Message::default();
     for (process, number) in of.processes.iter().zip(0..) {
         request.nest(request::RESOURCE_METRICS, |all| {
@@ -95,12 +94,18 @@ pub(crate) fn encode(of: &Exposition, attributes: &[(String, String)]) -> Vec<u8
                     scope.bytes(request::SCOPE_NAME, SCOPE.as_bytes());
                     scope.bytes(request::SCOPE_VERSION, process.version.as_bytes());
                 });
-                for FamilyPoints { family, points } in &of.families {
-                    // They were added process by process.
-                    let end = |number| points.partition_point(|point| point.process < number);
-                    let own = &points[end(number)..end(number + 1)];
-                    if !own.is_empty() {
-                        metrics.nest(request::METRIC, |of| metric_of(of, family, process, &sets, own));
+                for of in &of.families {
+                    let (values, histograms) = (own(&of.values, number), own(&of.histograms, number));
+                    if !values.is_empty() || !histograms.is_empty() {
+                        metrics.nest(request::METRIC, |metric| {
+                            metric_of(
+                                metric,
+                                of.family,
+                                &Common { process, sets: &sets },
+                                values,
+                                histograms,
+                            );
+                        });
                     }
                 }
             });
@@ -109,33 +114,74 @@ pub(crate) fn encode(of: &Exposition, attributes: &[(String, String)]) -> Vec<u8
     request.into_bytes()
 }
 
-/// The points of a family that are of this process.
+/// What all points of a process have in common.
+struct Common<'a> {
+    process: &'a ExposedProcess,
+    /// The attributes of each set of labels.
+    sets: &'a [Vec<Message>],
+}
+
+/// The points of this process: they were added process by process.
+fn own<Value>(points: &[MetricPoint<Value>], number: u32) -> &[MetricPoint<Value>] {
+    let end = |number| points.partition_point(|point| point.process < number);
+    &points[end(number)..end(number + 1)]
+}
+
 fn metric_of(
     message: &mut Message,
     family: &MetricFamily,
-    process: &ExposedProcess,
-    sets: &[Vec<Message>],
-    points: &[MetricPoint],
+    common: &Common<'_>,
+    values: &[MetricPoint<MetricValue>],
+    histograms: &[MetricPoint<ExponentialHistogram>],
 ) {
     message.bytes(metric::NAME, family.name.as_bytes());
     message.bytes(metric::HELP, family.help.as_bytes());
     message.bytes(metric::UNIT, family.unit.code().as_bytes());
-    let field = match family.kind {
-        MetricKind::Counter => metric::SUM,
-        MetricKind::Gauge | MetricKind::Info => metric::GAUGE,
-        MetricKind::Histogram(_) => metric::EXPONENTIAL,
-    };
-    message.nest(field, |data| {
-        for point in points {
-            data.nest(metric::POINT, |message| data_point(message, process, sets, point));
+    match family.kind {
+        MetricKind::Gauge | MetricKind::Info => {
+            message.nest(metric::GAUGE, |data| numbers(data, common, values));
         }
-        if field != metric::GAUGE {
+        MetricKind::Counter => message.nest(metric::SUM, |data| {
+            numbers(data, common, values);
             data.number(metric::TEMPORALITY, metric::CUMULATIVE);
-        }
-        if field == metric::SUM {
             data.number(metric::MONOTONIC, 1);
-        }
-    });
+        }),
+        MetricKind::Histogram(_) => message.nest(metric::EXPONENTIAL, |data| {
+            for point in histograms {
+                data.nest(metric::POINT, |message| {
+                    let fields = [histogram::ATTRIBUTE, histogram::START, histogram::TIME];
+                    begin(message, common, point.labels, fields);
+                    distribution(message, &point.value);
+                });
+            }
+            data.number(metric::TEMPORALITY, metric::CUMULATIVE);
+        }),
+    }
+}
+
+fn numbers(data: &mut Message, common: &Common<'_>, points: &[MetricPoint<MetricValue>]) {
+    for point in points {
+        data.nest(metric::POINT, |message| {
+            begin(message, common, point.labels, [number::ATTRIBUTE, number::START, number::TIME]);
+            match point.value {
+                MetricValue::Count(n) => message.fixed(number::INT, n),
+                value => message.fixed(number::DOUBLE, value.as_f64().to_bits()),
+            }
+        });
+    }
+}
+
+/// What each point begins with, in these fields: its attributes, and two times.
+fn begin(
+    message: &mut Message,
+    common: &Common<'_>,
+    labels: [LabelSet; 2],
+    [attribute, start, time]: [u32; 3],
+) {
+    let labels = labels.iter().filter_map(|set| common.sets.get(set.index())).flatten();
+    labels.for_each(|label| message.message(attribute, label));
+    message.fixed(start, common.process.start_unix_ns);
+    message.fixed(time, common.process.read_unix_ns);
 }
 
 /// A `KeyValue`.
@@ -165,27 +211,10 @@ fn resource(resource: &mut Message, process: &ExposedProcess, attributes: &[(Str
     }
 }
 
-fn data_point(message: &mut Message, process: &ExposedProcess, sets: &[Vec<Message>], point: &MetricPoint) {
-    let (attribute, start, time) = match point.value {
-        MetricValue::Histogram(_) => (histogram::ATTRIBUTE, histogram::START, histogram::TIME),
-        _ => (number::ATTRIBUTE, number::START, number::TIME),
-    };
-    let labels = point.labels.iter().filter_map(|set| sets.get(set.0 as usize)).flatten();
-    labels.for_each(|label| message.message(attribute, label));
-    message.fixed(start, process.start_unix_ns);
-    message.fixed(time, process.read_unix_ns);
-    match &point.value {
-        MetricValue::Count(n) => message.fixed(number::INT, *n),
-        MetricValue::Nanoseconds(ns) => message.fixed(number::DOUBLE, (*ns as f64 / 1e9).to_bits()),
-        MetricValue::Number(number) => message.fixed(number::DOUBLE, number.to_bits()),
-        MetricValue::Histogram(of) => distribution(message, of),
-    }
-}
-
 fn distribution(message: &mut Message, of: &ExponentialHistogram) {
     message.fixed(histogram::COUNT, of.count());
     if let Some(sum) = of.sum {
-        message.fixed(histogram::SUM, sum.to_bits());
+        message.fixed(histogram::SUM, sum.as_f64().to_bits());
     }
     message.number(histogram::SCALE, Message::zigzag(i64::from(of.scale)));
     message.fixed(histogram::ZERO_COUNT, of.zero_count);
@@ -208,7 +237,7 @@ fn distribution(message: &mut Message, of: &ExponentialHistogram) {
 
 fn exemplar_of(message: &mut Message, of: &MetricExemplar, unix_ns: u64) {
     message.fixed(exemplar::TIME, unix_ns);
-    message.fixed(exemplar::DOUBLE, of.value.to_bits());
+    message.fixed(exemplar::DOUBLE, of.value.as_f64().to_bits());
     if let Some((trace, span)) = of.trace {
         message.bytes(exemplar::SPAN, &span);
         message.bytes(exemplar::TRACE, &trace);

@@ -9,9 +9,10 @@ use std::mem;
 use dormouse_sys::digits::IdDigits;
 use dormouse_sys::protobuf::Message;
 
-use crate::exposition::{ExposedProcess, Exposition, FamilyPoints, MetricPoint, MetricValue};
+use crate::exposition::{ExposedProcess, Exposition, FamilyPoints, MetricPoint};
 use crate::family::MetricKind;
 use crate::histogram::{ClassicBucket, ExponentialHistogram, MetricExemplar, counts};
+use crate::value::MetricValue;
 
 mod family {
     pub(super) const NAME: u32 = 1;
@@ -77,24 +78,30 @@ const LEAST_THRESHOLD: f64 = 1.0 / (u128::MAX as f64);
 const GAP: i32 = 2;
 
 pub(crate) fn encode(of: &Exposition) -> Vec<u8> {
-    let sets: Vec<Message> = of.labels.iter().map(|set| labels(set)).collect();
-    let processes: Vec<(Message, Message)> = of
-        .processes
-        .iter()
-        .map(|process| (own_labels(of, process), timestamp_of(process.start_unix_ns)))
-        .collect();
+    let own = |process: &ExposedProcess| (own_labels(of, process), timestamp_of(process.start_unix_ns));
+    let common = Common {
+        sets: of.labels.sets().map(labels).collect(),
+        processes: of.processes.iter().map(own).collect(),
+    };
     let mut out = Message::default();
     for of in &of.families {
-        out.delimit(|message| family_of(message, of, &sets, &processes));
+        out.delimit(|message| family_of(message, of, &common));
     }
     out.into_bytes()
 }
 
+/// What all points of an exposition have in common.
+struct Common {
+    /// The labels of each set.
+    sets: Vec<Message>,
+    /// The labels of each process, and the time when it began.
+    processes: Vec<(Message, Message)>,
+}
+
 fn family_of(
     message: &mut Message,
-    FamilyPoints { family: of, points }: &FamilyPoints,
-    sets: &[Message],
-    processes: &[(Message, Message)],
+    FamilyPoints { family: of, values, histograms }: &FamilyPoints,
+    common: &Common,
 ) {
     message.bytes(family::NAME, of.prometheus_name().as_bytes());
     message.bytes(family::HELP, of.help.as_bytes());
@@ -104,19 +111,54 @@ fn family_of(
         MetricKind::Histogram(_) => family::HISTOGRAM,
     };
     message.always(family::TYPE, kind);
-    for point in points {
-        let Some((own, created)) = processes.get(point.process as usize) else { continue };
-        message.nest(family::METRIC, |metric| {
-            metric.append(own);
-            for set in point.labels.iter().filter_map(|set| sets.get(set.0 as usize)) {
-                metric.append(set);
+    match of.kind {
+        MetricKind::Histogram(powers) => {
+            for point in histograms {
+                point_of(message, point, common, |metric, created| {
+                    metric.nest(metric::HISTOGRAM, |message| {
+                        histogram_of(message, &point.value, powers, created);
+                    });
+                });
             }
-            value(metric, of.kind, point, created);
-        });
+        }
+        MetricKind::Counter => {
+            for point in values {
+                point_of(message, point, common, |metric, created| {
+                    metric.nest(metric::COUNTER, |of| {
+                        of.fixed(number::VALUE, point.value.as_f64().to_bits());
+                        of.message(number::CREATED, created);
+                    });
+                });
+            }
+        }
+        MetricKind::Gauge | MetricKind::Info => {
+            for point in values {
+                point_of(message, point, common, |metric, _| {
+                    metric.nest(metric::GAUGE, |of| of.fixed(number::VALUE, point.value.as_f64().to_bits()));
+                });
+            }
+        }
     }
     if let Some(unit) = of.unit.word() {
         message.bytes(family::UNIT, unit.as_bytes());
     }
+}
+
+/// A point, with the value that `value` writes, given the time when the process began.
+fn point_of<Value>(
+    message: &mut Message,
+    point: &MetricPoint<Value>,
+    common: &Common,
+    value: impl FnOnce(&mut Message, &Message),
+) {
+    let Some((own, created)) = common.processes.get(point.process as usize) else { return };
+    message.nest(family::METRIC, |metric| {
+        metric.append(own);
+        for set in point.labels.iter().filter_map(|set| common.sets.get(set.index())) {
+            metric.append(set);
+        }
+        value(metric, created);
+    });
 }
 
 /// A label of a metric or of an exemplar.
@@ -127,7 +169,7 @@ fn pair(message: &mut Message, field: u32, name: &str, value: &[u8]) {
     });
 }
 
-fn labels(set: &[(&'static str, String)]) -> Message {
+fn labels<'a>(set: impl Iterator<Item = (&'static str, &'a str)>) -> Message {
     let mut labels = Message::default();
     for (name, value) in set {
         pair(&mut labels, metric::LABEL, name, value.as_bytes());
@@ -136,8 +178,9 @@ fn labels(set: &[(&'static str, String)]) -> Message {
 }
 
 fn own_labels(of: &Exposition, process: &ExposedProcess) -> Message {
-    let own = [("process", process.name.clone()), ("pid", process.pid.to_string())];
-    if of.is_of_several { labels(&own) } else { Message::default() }
+    let pid = process.pid.to_string();
+    let own = [("process", &*process.name), ("pid", &pid)];
+    labels(own.into_iter().filter(|_| of.is_of_several))
 }
 
 fn timestamp_of(unix_ns: u64) -> Message {
@@ -147,30 +190,11 @@ fn timestamp_of(unix_ns: u64) -> Message {
     of
 }
 
-fn value(metric: &mut Message, kind: MetricKind, point: &MetricPoint, created: &Message) {
-    let number = match &point.value {
-        MetricValue::Histogram(of) => {
-            let powers = if let MetricKind::Histogram(powers) = kind { powers } else { &[] };
-            return metric.nest(metric::HISTOGRAM, |message| histogram_of(message, of, powers, created));
-        }
-        MetricValue::Count(n) => *n as f64,
-        MetricValue::Nanoseconds(ns) => *ns as f64 / 1e9,
-        MetricValue::Number(number) => *number,
-    };
-    let field = if kind == MetricKind::Counter { metric::COUNTER } else { metric::GAUGE };
-    metric.nest(field, |of| {
-        of.fixed(number::VALUE, number.to_bits());
-        if kind == MetricKind::Counter {
-            of.message(number::CREATED, created);
-        }
-    });
-}
-
 /// A native histogram (valid: an exposition has no other), and in it a classic one, if the family
 /// has bounds for it: a scraper that does not know the native one takes that.
 fn histogram_of(message: &mut Message, of: &ExponentialHistogram, powers: &[i32], created: &Message) {
     message.always(histogram::COUNT, of.count());
-    message.fixed(histogram::SUM, of.sum.unwrap_or_default().to_bits());
+    message.fixed(histogram::SUM, of.sum.map_or(0.0, MetricValue::as_f64).to_bits());
     // Without an end for any there is no classic one.
     let classic = of.classic(powers).filter(|_| !powers.is_empty());
     for ClassicBucket { end, count, exemplar } in classic {
@@ -223,7 +247,7 @@ fn exemplar_of(message: &mut Message, of: &MetricExemplar) {
     if of.task != 0 {
         pair(message, exemplar::LABEL, "task", of.task.to_string().as_bytes());
     }
-    message.fixed(exemplar::VALUE, of.value.to_bits());
+    message.fixed(exemplar::VALUE, of.value.as_f64().to_bits());
     if let Some(unix_ns) = of.unix_ns {
         message.message(exemplar::TIMESTAMP, &timestamp_of(unix_ns));
     }

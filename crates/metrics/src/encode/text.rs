@@ -13,9 +13,11 @@ use std::ops::Range;
 
 use dormouse_sys::digits::IdDigits;
 
-use crate::exposition::{ExposedProcess, Exposition, LabelSet, MetricPoint, MetricValue};
+use crate::exposition::{ExposedProcess, Exposition, MetricPoint};
 use crate::family::{MetricFamily, MetricKind};
-use crate::histogram::MetricExemplar;
+use crate::histogram::{ExponentialHistogram, MetricExemplar};
+use crate::labels::LabelSet;
+use crate::value::MetricValue;
 
 /// About as long as a line is.
 const LINE: usize = 80;
@@ -31,17 +33,17 @@ pub(crate) fn prometheus(of: &Exposition) -> Vec<u8> {
 }
 
 /// Labels as they stand in a line, without braces: each set of the exposition, escaped once.
-struct Labels {
+struct Escaped {
     text: Vec<u8>,
     sets: Vec<Range<usize>>,
     processes: Vec<Range<usize>>,
 }
 
-impl Labels {
+impl Escaped {
     fn of(of: &Exposition) -> Self {
         let mut labels = Self { text: Vec::new(), sets: Vec::new(), processes: Vec::new() };
-        for set in &of.labels {
-            let range = labels.add(set.iter().map(|(name, value)| (*name, &**value)));
+        for set in of.labels.sets() {
+            let range = labels.add(set);
             labels.sets.push(range);
         }
         for ExposedProcess { name, pid, .. } in &of.processes {
@@ -53,7 +55,7 @@ impl Labels {
         labels
     }
 
-    fn add<'a>(&mut self, labels: impl Iterator<Item = (&'a str, &'a str)>) -> Range<usize> {
+    fn add<'a>(&mut self, labels: impl Iterator<Item = (&'static str, &'a str)>) -> Range<usize> {
         let start = self.text.len();
         for (name, value) in labels {
             if self.text.len() > start {
@@ -68,7 +70,7 @@ impl Labels {
     }
 
     fn set(&self, set: LabelSet) -> &[u8] {
-        self.sets.get(set.0 as usize).map_or(&[], |range| &self.text[range.clone()])
+        self.sets.get(set.index()).map_or(&[], |range| &self.text[range.clone()])
     }
 }
 
@@ -85,37 +87,31 @@ fn escape(to: &mut Vec<u8>, value: &str) {
     }
 }
 
-/// Adds labels, of which there may be none, to those that begin at `start`.
-fn add_label(to: &mut Vec<u8>, start: usize, labels: &[u8]) {
-    if !labels.is_empty() {
-        to.push(if to.len() == start { b'{' } else { b',' });
-        to.extend(labels);
-    }
-}
-
 struct Writer {
     text: Vec<u8>,
-    labels: Labels,
-    /// The labels of the point whose lines are written, behind a brace: a histogram has a dozen.
+    labels: Escaped,
+    /// The labels of the point whose lines are written.
     own: Vec<u8>,
+    /// The beginning of the lines of its buckets, if it is a histogram: there are a dozen of them.
+    bucket: Vec<u8>,
     is_open: bool,
 }
 
 impl Writer {
     fn new(of: &Exposition, is_open: bool) -> Self {
         let lines = of.families.iter().map(|of| {
-            let each = match of.family.kind {
+            match of.family.kind {
                 MetricKind::Histogram([]) => 0,
                 // Beside these buckets one without an end, the sum, and the count.
-                MetricKind::Histogram(powers) => powers.len() + 3,
-                _ => 1,
-            };
-            of.points.len() * each
+                MetricKind::Histogram(powers) => of.histograms.len() * (powers.len() + 3),
+                _ => of.values.len(),
+            }
         });
         Self {
             text: Vec::with_capacity(lines.sum::<usize>() * LINE),
-            labels: Labels::of(of),
+            labels: Escaped::of(of),
             own: Vec::new(),
+            bucket: Vec::new(),
             is_open,
         }
     }
@@ -128,11 +124,11 @@ impl Writer {
                 MetricKind::Histogram(powers) => {
                     self.head(of.family);
                     let lines = HistogramLines::of(&name, powers, self.is_open);
-                    of.points.iter().for_each(|point| self.histogram(&lines, point));
+                    of.histograms.iter().for_each(|point| self.histogram(&lines, point));
                 }
                 _ => {
                     self.head(of.family);
-                    of.points.iter().for_each(|point| self.point(&name, point));
+                    of.values.iter().for_each(|point| self.point(&name, point));
                 }
             }
         }
@@ -161,41 +157,48 @@ impl Writer {
     }
 
     /// The lines that follow are of this point.
-    fn begin(&mut self, point: &MetricPoint) {
+    fn begin<Value>(&mut self, point: &MetricPoint<Value>) {
         let process = self.labels.processes.get(point.process as usize);
         let process = process.map_or(&[][..], |range| &self.labels.text[range.clone()]);
         self.own.clear();
         for part in [process, self.labels.set(point.labels[0]), self.labels.set(point.labels[1])] {
-            add_label(&mut self.own, 0, part);
+            if !self.own.is_empty() && !part.is_empty() {
+                self.own.push(b',');
+            }
+            self.own.extend(part);
         }
     }
 
-    /// The beginning of a line: the name, the labels of the point, and one more.
-    fn name(&mut self, name: &str, more: &[u8]) {
+    /// The beginning of a line: the name, and the labels of the point.
+    fn name(&mut self, name: &str) {
         self.text.extend(name.as_bytes());
-        let labels = self.text.len();
-        self.text.extend(&self.own);
-        add_label(&mut self.text, labels, more);
-        self.text.extend(if self.text.len() == labels { &b" "[..] } else { b"} " });
+        if !self.own.is_empty() {
+            self.text.push(b'{');
+            self.text.extend(&self.own);
+            self.text.push(b'}');
+        }
+        self.text.push(b' ');
     }
 
-    fn point(&mut self, name: &str, point: &MetricPoint) {
+    fn point(&mut self, name: &str, point: &MetricPoint<MetricValue>) {
         self.begin(point);
-        self.name(name, b"");
-        match point.value {
-            MetricValue::Count(n) => decimal(&mut self.text, n),
-            MetricValue::Nanoseconds(ns) => seconds(&mut self.text, ns),
-            MetricValue::Number(number) => float(&mut self.text, number),
-            MetricValue::Histogram(ref of) => decimal(&mut self.text, of.count()),
-        }
+        self.name(name);
+        value(&mut self.text, point.value);
         self.text.push(b'\n');
     }
 
-    fn histogram(&mut self, lines: &HistogramLines, point: &MetricPoint) {
-        let MetricValue::Histogram(of) = &point.value else { return };
+    fn histogram(&mut self, lines: &HistogramLines, point: &MetricPoint<ExponentialHistogram>) {
         self.begin(point);
+        self.bucket.clear();
+        self.bucket.extend(lines.bucket.as_bytes());
+        self.bucket.extend(&self.own);
+        if !self.own.is_empty() {
+            self.bucket.push(b',');
+        }
+        let of = &point.value;
         for (bucket, label) in of.classic(lines.powers).zip(&lines.labels) {
-            self.name(&lines.bucket, label);
+            self.text.extend(&self.bucket);
+            self.text.extend(label);
             decimal(&mut self.text, bucket.count);
             if let Some(one) = bucket.exemplar.filter(|_| self.is_open) {
                 self.exemplar(one);
@@ -203,11 +206,11 @@ impl Writer {
             self.text.push(b'\n');
         }
         if let Some(sum) = of.sum {
-            self.name(&lines.sum, b"");
-            float(&mut self.text, sum);
+            self.name(&lines.sum);
+            value(&mut self.text, sum);
             self.text.push(b'\n');
         }
-        self.name(&lines.count, b"");
+        self.name(&lines.count);
         decimal(&mut self.text, of.count());
         self.text.push(b'\n');
     }
@@ -222,11 +225,12 @@ impl Writer {
             self.text.push(b'"');
         }
         if one.task != 0 {
-            let comma = if one.trace.is_some() { "," } else { "" };
-            let _ = write!(self.text, "{comma}task=\"{}\"", one.task);
+            self.text.extend(if one.trace.is_some() { &b",task=\""[..] } else { b"task=\"" });
+            decimal(&mut self.text, one.task);
+            self.text.push(b'"');
         }
         self.text.extend(b"} ");
-        float(&mut self.text, one.value);
+        value(&mut self.text, one.value);
         if let Some(ns) = one.unix_ns {
             self.text.push(b' ');
             seconds(&mut self.text, ns);
@@ -234,7 +238,7 @@ impl Writer {
     }
 }
 
-/// The names of a histogram's lines, and the labels of its buckets.
+/// The names of a histogram's lines, and what follows the point's labels in those of its buckets.
 struct HistogramLines {
     bucket: String,
     sum: String,
@@ -249,11 +253,19 @@ impl HistogramLines {
             let end = f64::from(power).exp2();
             // `OpenMetrics` has whole numbers with a point.
             let end = if is_open { format!("{end:?}") } else { end.to_string() };
-            format!("le=\"{end}\"").into_bytes()
+            format!("le=\"{end}\"}} ").into_bytes()
         };
-        let labels = powers.iter().map(label).chain([b"le=\"+Inf\"".to_vec()]).collect();
+        let labels = powers.iter().map(label).chain([b"le=\"+Inf\"} ".to_vec()]).collect();
         let line = |suffix| format!("{name}{suffix}");
-        Self { bucket: line("_bucket"), sum: line("_sum"), count: line("_count"), powers, labels }
+        Self { bucket: line("_bucket{"), sum: line("_sum"), count: line("_count"), powers, labels }
+    }
+}
+
+fn value(to: &mut Vec<u8>, value: MetricValue) {
+    match value {
+        MetricValue::Count(n) => decimal(to, n),
+        MetricValue::Nanoseconds(ns) => seconds(to, ns),
+        MetricValue::Number(number) => float(to, number),
     }
 }
 

@@ -61,10 +61,15 @@ pub(crate) fn latencies() -> ExponentialHistogram {
         zero_threshold: 2_f64.powi(-24),
         zero_count: 3,
         positive: vec![(-18, 1), (-17, 4), (-16, 5), (-4, 2), (-2, 7), (0, 1), (8, 2)],
-        sum: Some(25.5),
+        sum: Some(MetricValue::Number(25.5)),
         exemplars: vec![
-            MetricExemplar { value: 0.5, task: 7, trace: Some(([0xab; 16], [0x01; 8])), unix_ns: Some(READ) },
-            MetricExemplar { value: 4.5, task: 9, trace: None, unix_ns: None },
+            MetricExemplar {
+                value: MetricValue::Number(0.5),
+                task: 7,
+                trace: Some(([0xab; 16], [0x01; 8])),
+                unix_ns: Some(READ),
+            },
+            MetricExemplar { value: MetricValue::Number(4.5), task: 9, trace: None, unix_ns: None },
         ],
     }
 }
@@ -82,7 +87,7 @@ pub(crate) fn fill(exposition: &mut Exposition, name: &str, pid: u32) {
     let histograms = [latencies(), ExponentialHistogram::default()];
     for (group, of) in groups.into_iter().zip(histograms) {
         for family in [&LATENCY, &POLLS] {
-            part.add(family, [group, LabelSet::NONE], MetricValue::Histogram(Box::new(of.clone())));
+            part.add_histograms(family, [([group, LabelSet::NONE], of.clone())]);
         }
     }
 }

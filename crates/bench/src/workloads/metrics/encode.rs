@@ -127,7 +127,7 @@ fn group(id: u32) -> GroupRow {
     };
     GroupRow {
         id,
-        name: format!("{ROUTE}{id}"),
+        name: format!("{ROUTE}{id}").into(),
         cpu_ns: u64::from(id) * 1_234_567_891,
         entries: 0,
         alive: 3,

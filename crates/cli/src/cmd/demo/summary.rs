@@ -90,7 +90,8 @@ impl Summary {
         };
         let routes = load.routes.into_iter().map(route).collect();
         groups.sort_by(|a, b| b.cpu_ns.cmp(&a.cpu_ns).then_with(|| a.name.cmp(&b.name)));
-        let others = groups.into_iter().map(|group| Other { group: group.name, cpu_ns: group.cpu_ns });
+        let others =
+            groups.into_iter().map(|group| Other { group: group.name.into_owned(), cpu_ns: group.cpu_ns });
         Summary {
             kind: "summary",
             pid: house.0,
@@ -189,7 +190,7 @@ mod tests {
     fn group(name: &str, cpu_ns: u64, finished: u64) -> GroupRow {
         GroupRow {
             id: 1,
-            name: name.into(),
+            name: name.to_owned().into(),
             cpu_ns,
             entries: 0,
             alive: 0,

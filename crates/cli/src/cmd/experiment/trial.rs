@@ -188,7 +188,7 @@ impl Trial {
             // Somebody has switched a key in between, perhaps one of these.
             is_whole &= before.keys_on == now.keys_on;
             turns[usize::from(is_on)] = self.metric.between(&before, &now, self.main);
-            self.names.extend(now.groups.into_iter().map(|group| (group.id, group.name)));
+            self.names.extend(now.groups.into_iter().map(|group| (group.id, group.name.into_owned())));
         }
         let [off, on] = turns;
         self.pairs.extend(is_whole.then_some(Pair { off, on }));

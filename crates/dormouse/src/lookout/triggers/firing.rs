@@ -306,6 +306,6 @@ fn write_stat(writer: &mut FileWriter<PartFile>) -> io::Result<()> {
     if !host::has_memory_for_threads() || !memory::is_there(waiting::memory()) {
         return writer.missing("stat", NO_MEMORY);
     }
-    let waits = dormouse_waits::is_on().then_some(Telling { exemplars: true });
+    let waits = dormouse_waits::is_on().then_some(Telling::ALL);
     writer.answer("stat", 0, &host::stat(None, waits))
 }

@@ -285,7 +285,7 @@ impl RequestSight {
 
 /// The ages of the requests of these groups that have ended so far; `None` without memory.
 pub(crate) fn requests(groups: &Groups) -> Option<Box<Histogram>> {
-    if !memory::is_there(memory::SOME + Group::all().len() * EACH) {
+    if !memory::is_there(memory::SOME + Group::most() * EACH) {
         return None;
     }
     let mut sum = Box::<Histogram>::default();
