@@ -2,6 +2,8 @@
 
 use std::io::{ErrorKind, Read as _};
 
+use rustix::process::Signal;
+
 use super::asking::{Answer, Serving};
 use crate::support::{DORMOUSE, HANG, Service, run};
 
@@ -202,6 +204,33 @@ fn crowds_take_no_place_of_others() {
         known.await_event("sample");
     }
     service.assert_alive();
+}
+
+#[test]
+fn crowds_cut_no_answer() {
+    let service = Service::visited();
+    // The answer of a scrape waits a second for it.
+    service.signal(Signal::STOP);
+    let serving = Serving::with(&["--public-metrics"], [service.pid()]);
+    let ask = |head: String| {
+        let mut asked = serving.send(head);
+        asked.read_exact(&mut [0]).expect("an answer");
+        asked
+    };
+    // Most of the places: the kernel lets no larger crowd in at once.
+    let known: Vec<_> = (0..220).map(|_| ask(serving.head("GET", "/-/healthy", ""))).collect();
+    let host = &serving.host;
+    let mut scrape =
+        serving.send(format!("GET /metrics HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"));
+    // By then it has been begun with.
+    ask(serving.head("GET", "/-/healthy", ""));
+    let crowd: Vec<_> = (0..100).map(|_| serving.send("GET / HTTP/1.1\r\nHost:")).collect();
+    let mut answer = String::new();
+    scrape.read_to_string(&mut answer).expect("an answer");
+    let up = format!("dormouse_up{{process=\"teaparty\",pid=\"{}\"}} 0", service.pid());
+    assert!(answer.contains(&up), "{answer:?}");
+    drop((known, crowd));
+    service.signal(Signal::CONT);
 }
 
 #[test]

@@ -7,24 +7,27 @@
 //! | the length of a head | [`BUFFER`] | memory without end |
 //! | the time for which what was sent is not taken | [`TAKE`] | readers that do not read |
 //!
-//! A stranger is a connection that has not shown the token. A client that opens connections without
-//! end, and asks for nothing, closes its own.
+//! A stranger is a connection that has not shown the token, and of which no request is answered. So
+//! who opens connections without end closes others that wait to ask, and nobody's answer.
 
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
-use axum::body::Body;
+use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::Request;
 use axum::response::Response;
-use hyper::body::Incoming;
+use hyper::body::{Frame, Incoming, SizeHint};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use rustix::net::sockopt::set_tcp_user_timeout;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 
 /// Connections at once.
 const MOST: usize = 256;
@@ -53,8 +56,8 @@ pub(super) trait Answer: Clone + Send + Sync + 'static {
 #[derive(Debug)]
 struct Places {
     free: Arc<Semaphore>,
-    /// Those without the token, the oldest first, and how each is told to leave.
-    strangers: Mutex<BTreeMap<u64, oneshot::Sender<()>>>,
+    /// The oldest first, and how each is told to leave.
+    strangers: Mutex<BTreeMap<u64, Arc<Notify>>>,
 }
 
 impl Places {
@@ -64,40 +67,90 @@ impl Places {
             return Some(place);
         }
         let (_, leave) = self.strangers().pop_first()?;
-        // One that has just gone has left its place, too.
-        let _ = leave.send(());
+        leave.notify_one();
         Arc::clone(&self.free).acquire_owned().await.ok()
     }
 
-    fn strangers(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, oneshot::Sender<()>>> {
+    fn strangers(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<Notify>>> {
         self.strangers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A connection as its requests know it: a stranger, until it is known.
+/// A connection as its requests know it: a stranger, but for requests, and until it is known.
 #[derive(Debug)]
 pub(super) struct Guest {
     places: Arc<Places>,
     number: u64,
+    is_known: AtomicBool,
+    leave: Arc<Notify>,
 }
 
 impl Guest {
-    /// One of that number, and the moment when it has to leave.
-    fn new(places: &Arc<Places>, number: u64) -> (Guest, oneshot::Receiver<()>) {
-        let (leave, left) = oneshot::channel();
-        places.strangers().insert(number, leave);
-        (Guest { places: Arc::clone(places), number }, left)
+    fn new(places: &Arc<Places>, number: u64) -> Arc<Guest> {
+        let (places, leave) = (Arc::clone(places), Arc::new(Notify::new()));
+        let guest = Guest { places, number, is_known: AtomicBool::new(false), leave };
+        guest.wait();
+        Arc::new(guest)
     }
 
     /// Has it keep its place: it has shown the token.
     pub(super) fn keep(&self) {
-        self.places.strangers().remove(&self.number);
+        self.is_known.store(true, Ordering::Relaxed);
+    }
+
+    /// Begins to answer a request. Without a place any more there is no answer, and so nothing is
+    /// done that nobody hears of.
+    fn begin(self: &Arc<Self>) -> Option<Answering> {
+        let waited = self.places.strangers().remove(&self.number).is_some();
+        (waited || self.is_known.load(Ordering::Relaxed)).then(|| Answering(Arc::clone(self)))
+    }
+
+    /// It waits for the next request.
+    fn wait(&self) {
+        if !self.is_known.load(Ordering::Relaxed) {
+            self.places.strangers().insert(self.number, Arc::clone(&self.leave));
+        }
     }
 }
 
 impl Drop for Guest {
     fn drop(&mut self) {
-        self.keep();
+        self.places.strangers().remove(&self.number);
+    }
+}
+
+/// A request, until its answer is sent.
+struct Answering(Arc<Guest>);
+
+impl Drop for Answering {
+    fn drop(&mut self) {
+        self.0.wait();
+    }
+}
+
+/// The body of an answer.
+struct Sent {
+    body: Body,
+    _until_then: Answering,
+}
+
+impl HttpBody for Sent {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }
 
@@ -133,7 +186,7 @@ async fn talk(
     stream: TcpStream,
     answer: impl Answer,
     mut end: watch::Receiver<bool>,
-    (guest, left): (Guest, oneshot::Receiver<()>),
+    guest: Arc<Guest>,
     _place: OwnedSemaphorePermit,
 ) {
     // The kernel ends the connection, and with it all that goes on for it.
@@ -141,7 +194,9 @@ async fn talk(
     let _ = stream.set_nodelay(true);
     let (answer, guest) = (&answer, &guest);
     let service = service_fn(async |request: hyper::Request<Incoming>| {
-        Ok::<_, std::convert::Infallible>(answer.answer(request.map(Body::new), guest).await)
+        let answering = guest.begin().ok_or(io::ErrorKind::ConnectionAborted)?;
+        let response = answer.answer(request.map(Body::new), guest).await;
+        Ok::<_, io::Error>(response.map(|body| Sent { body, _until_then: answering }))
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -152,7 +207,7 @@ async fn talk(
     let mut connection = std::pin::pin!(connection);
     let is_over = tokio::select! {
         _ = connection.as_mut() => true,
-        Ok(()) = left => true,
+        () = guest.leave.notified() => true,
         _ = end.wait_for(|end| *end) => false,
     };
     if !is_over {
