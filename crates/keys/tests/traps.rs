@@ -177,7 +177,7 @@ fn a_foreign_trap_goes_to_the_earlier_handler() {
             let after = breakpoint();
             assert_eq!(RIP.load(Ordering::Relaxed), after);
             assert_eq!(CODE.load(Ordering::Relaxed), SI_KERNEL);
-            assert_eq!(BLOCKED.load(Ordering::Relaxed), 3, "its mask, and the signal itself");
+            assert_eq!(BLOCKED.load(Ordering::Relaxed), 7, "its mask, the signal itself, and samplers");
         }
         // SAFETY: no preconditions.
         unsafe { libc::raise(libc::SIGTRAP) };
@@ -205,7 +205,11 @@ fn a_handler_may_nest_if_it_asked() {
                 install_ours();
                 breakpoint();
                 assert_eq!(CALLS.load(Ordering::Relaxed), 2);
-                assert_eq!(BLOCKED.load(Ordering::Relaxed), 1, "its mask, and not the signal itself");
+                assert_eq!(
+                    BLOCKED.load(Ordering::Relaxed),
+                    5,
+                    "its mask and samplers, and not the signal itself"
+                );
             })
         };
         assert!(nest(libc::SA_NODEFER).success());
@@ -247,8 +251,8 @@ fn a_handler_that_races_ours_is_called() {
             });
             assert!(status.success(), "{status}");
         };
-        meanwhile(with_info as *const () as usize, libc::SA_SIGINFO, 3);
-        meanwhile(without_info as *const () as usize, libc::SA_NODEFER | libc::SA_RESTART, 1);
+        meanwhile(with_info as *const () as usize, libc::SA_SIGINFO, 7);
+        meanwhile(without_info as *const () as usize, libc::SA_NODEFER | libc::SA_RESTART, 5);
     });
 }
 

@@ -105,7 +105,8 @@ fn is_for_long(mask: u64, signal: libc::c_int) -> bool {
 }
 
 /// Whether a thread of this process may be in the middle of starting another one: it runs, and
-/// blocks what the C library blocks meanwhile. False for a thread that has ended.
+/// blocks what the C library blocks meanwhile, and a handler of ours, too. False for a thread that
+/// has ended.
 pub fn may_be_starting_a_thread(tid: u32) -> io::Result<bool> {
     let status = match std::fs::read(format!("/proc/self/task/{tid}/status")) {
         Ok(status) => status,

@@ -1,6 +1,6 @@
 //! Threads that dormouse starts in a host: the host's signals are kept off them, so that the host's
 //! handlers run on the host's threads, and what they use is known, so that nobody takes it for the
-//! host's.
+//! host's. And the signals that wait while a handler runs, of ours or of the host's.
 //!
 //! # Safety
 //!
@@ -111,8 +111,13 @@ pub fn all_but_faults() -> libc::sigset_t {
     }
 }
 
-/// In a handler: blocks what the kernel would have blocked for the handler of `action`, which is to
-/// be called in its place.
+/// In a handler: calls the handler of `action` in its place, with the signals blocked that the
+/// kernel would have blocked for it, and the real-time signals. Those are the samplers': our
+/// handler is on an alternate stack that `action` may not have asked for, and a sample's frame in
+/// the midst of both would overflow it.
+///
+/// One thing differs: in a call that waits with a mask of its own (`ppoll`, `sigsuspend`), the
+/// kernel tells a handler the mask that the thread has otherwise, and that one counts here.
 ///
 /// # Safety
 ///
@@ -120,18 +125,33 @@ pub fn all_but_faults() -> libc::sigset_t {
 ///
 /// # Async-signal-safety
 ///
-/// One system call, which leaves `errno` as it is; where a filter refuses it the mask stays.
-pub unsafe fn block_as_for(action: &libc::sigaction, signal: libc::c_int, context: *const c_void) {
-    // SAFETY: the kernel writes and reads sets of 64 bits, with which these begin.
-    unsafe {
-        let first = |set: *const libc::sigset_t| *set.cast::<u64>();
-        let interrupted = first(&raw const (*context.cast::<libc::ucontext_t>()).uc_sigmask);
-        let itself = if action.sa_flags & libc::SA_NODEFER == 0 { 1 << (signal - 1) } else { 0 };
-        let mask: u64 = interrupted | first(&raw const action.sa_mask) | itself;
-        let (none, size) = (std::ptr::null_mut::<u64>(), size_of::<u64>());
-        keeping_errno(|| {
-            libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const mask, none, size)
-        });
+/// A system call before and one behind it, which leave `errno` as it is; where a filter refuses
+/// them the mask stays.
+pub unsafe fn call_as_for(
+    action: &libc::sigaction,
+    signal: libc::c_int,
+    context: *const c_void,
+    handler: impl FnOnce(),
+) {
+    let set = |mask: u64, before: *mut u64| {
+        let size = size_of::<u64>();
+        // SAFETY: the kernel reads and writes sets of 64 bits, which these are.
+        keeping_errno(|| unsafe {
+            libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const mask, before, size) == 0
+        })
+    };
+    // SAFETY: sets begin with the 64 bits that the kernel has.
+    let first = |set: *const libc::sigset_t| unsafe { *set.cast::<u64>() };
+    // SAFETY: the caller's promise.
+    let interrupted = first(unsafe { &raw const (*context.cast::<libc::ucontext_t>()).uc_sigmask });
+    let itself = if action.sa_flags & libc::SA_NODEFER == 0 { 1 << (signal - 1) } else { 0 };
+    let samplers = u64::MAX << (libc::SIGRTMIN() - 1);
+    let mut before = 0;
+    let is_set = set(interrupted | first(&raw const action.sa_mask) | itself | samplers, &raw mut before);
+    handler();
+    // Another handler may have passed the signal on to ours, and goes on with its own mask.
+    if is_set {
+        set(before, std::ptr::null_mut());
     }
 }
 

@@ -11,9 +11,9 @@
 //! As the kernel would have done without us, as far as a handler can:
 //!
 //! - A handler gets the signal with the arguments that its `SA_SIGINFO` asks for, and with the
-//!   signals blocked that its `sa_mask` and its `SA_NODEFER` ask for: ours blocks more, and takes
-//!   that back before the call. Ours has its `SA_RESTART`, too. `SA_RESETHAND` is counted: the
-//!   second trap finds the default action.
+//!   signals blocked that its `sa_mask` and its `SA_NODEFER` ask for, and real-time signals: ours
+//!   blocks more, and takes that back before the call ([`signals::call_as_for`]). Ours has its
+//!   `SA_RESTART`, too. `SA_RESETHAND` is counted: the second trap finds the default action.
 //! - The default action ends the process by SIGTRAP: it is put back, and the same signal sent
 //!   again, with the same description, to the same thread, which takes it where it was interrupted.
 //!   So the core is of that place, not of ours.
@@ -47,7 +47,7 @@
 //!
 //! The handler takes no lock, allocates nothing and touches no thread-local but `errno`, which it
 //! leaves as it was: it may come at any instruction, on a thread that dormouse has never seen. For
-//! an `int3` of ours it makes no system call, to pass a trap on to a handler one
+//! an `int3` of ours it makes no system call, to pass a trap on to a handler two
 //! (`rt_sigprocmask`). (That handler may do anything.)
 //!
 //! # Safety
@@ -319,23 +319,20 @@ unsafe fn pass_on(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut
             // SAFETY: SA_SIGINFO says that it is such a function.
             let handler = unsafe { std::mem::transmute::<usize, Handler>(handler) };
             // SAFETY: the arguments are the kernel's.
-            unsafe {
-                signals::block_as_for(previous, signal, context);
-                handler(signal, info, context);
-            }
+            unsafe { signals::call_as_for(previous, signal, context, || handler(signal, info, context)) };
         }
         handler => {
             // SAFETY: without SA_SIGINFO it is such a function.
             let handler = unsafe { std::mem::transmute::<usize, extern "C-unwind" fn(libc::c_int)>(handler) };
             // SAFETY: the context is the kernel's.
-            unsafe { signals::block_as_for(previous, signal, context) };
-            handler(signal);
+            unsafe { signals::call_as_for(previous, signal, context, || handler(signal)) };
         }
     }
 }
 
-/// Ends the process by the default action: the signal is blocked from here until the handler
-/// returns, and is then taken where the thread was interrupted.
+/// Ends the process by the default action: the signal is blocked until the handler returns, and is
+/// then taken where the thread was interrupted. (It is blocked already, unless another handler has
+/// passed it on to ours.)
 unsafe fn end(signal: libc::c_int, info: *mut libc::siginfo_t) {
     // SAFETY: plain calls; `info` is the kernel's, for a signal of this very thread.
     unsafe {

@@ -27,7 +27,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
 
 use dormouse_sys::loader;
-use dormouse_sys::signals::{all_but_faults, block_as_for};
+use dormouse_sys::signals::{all_but_faults, call_as_for};
 
 /// A handler, as `SA_SIGINFO` has it. One that is passed on to may unwind.
 pub(super) type Handler = unsafe extern "C-unwind" fn(libc::c_int, *mut libc::siginfo_t, *mut c_void);
@@ -98,16 +98,15 @@ pub(super) unsafe fn pass_on(signal: libc::c_int, info: *mut libc::siginfo_t, co
         handler if previous.sa_flags & libc::SA_SIGINFO != 0 => {
             // SAFETY: SA_SIGINFO says that it is such a function; the arguments are the kernel's.
             unsafe {
-                block_as_for(previous, signal, context);
-                std::mem::transmute::<usize, Handler>(handler)(signal, info, context);
+                let handler = std::mem::transmute::<usize, Handler>(handler);
+                call_as_for(previous, signal, context, || handler(signal, info, context));
             }
         }
         handler => {
             // SAFETY: without SA_SIGINFO it is such a function.
             let handler = unsafe { std::mem::transmute::<usize, extern "C-unwind" fn(libc::c_int)>(handler) };
             // SAFETY: the context is the kernel's.
-            unsafe { block_as_for(previous, signal, context) };
-            handler(signal);
+            unsafe { call_as_for(previous, signal, context, || handler(signal)) };
         }
     }
 }
