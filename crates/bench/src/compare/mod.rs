@@ -17,6 +17,7 @@ use anyhow::ensure;
 use serde::Serialize;
 
 pub use judge::{Cell, Change, Compared, ComparedRow, Family, Finding};
+pub use side::is_read;
 
 use crate::machine::Machine;
 use crate::report::WRONG;
@@ -70,12 +71,8 @@ impl Comparison {
     /// cannot be compared (with the fact that differs).
     pub fn of(paths: &[PathBuf], threshold_percent: f64, across_machines: bool) -> anyhow::Result<Self> {
         ensure!(paths.len() > 1, "name two files or directories of reports at least");
-        let places: Vec<_> = paths.iter().map(|path| path.canonicalize().ok()).collect();
-        for (index, place) in places.iter().enumerate() {
-            let is_named = place.is_some() && places[..index].contains(place);
-            ensure!(!is_named, "{} is named twice: it is no other run than itself", paths[index].display());
-        }
         let mut sides: Vec<Side> = paths.iter().map(|path| Side::read(path)).collect::<Result<_, _>>()?;
+        side::check_once(&sides)?;
         let mut notes = fit::check(&sides, across_machines)?;
         if fit::is_one_machine(&sides) {
             notes.extend(fit::paces(&sides));

@@ -25,6 +25,9 @@ const LONGEST: usize = 200;
 /// No value is larger: differences and sums of two are finite.
 const LARGEST: f64 = 1e100;
 
+/// So that powers of the ratio of two are finite, also of such values.
+const PACES: std::ops::RangeInclusive<f64> = 1e-9..=1e15;
+
 /// A report, and the file and line where it begins.
 #[derive(Debug)]
 pub(super) struct Found {
@@ -49,12 +52,6 @@ impl Side {
             ensure!(!found.is_empty(), "{} holds no report", file.display());
             reports.extend(found);
         }
-        for (index, found) in reports.iter().enumerate() {
-            let same = reports[..index].iter().find(|other| other.report == found.report);
-            if let Some(same) = same {
-                bail!("{} holds the report of {} again: a process counts once", found.place, same.place);
-            }
-        }
         let name = path.display().to_string().replace(char::is_control, "?");
         Ok(Self { name, reports })
     }
@@ -67,6 +64,22 @@ impl Side {
     }
 }
 
+/// Whether each report is there once: a process counts once, and is no other run than itself.
+pub(super) fn check_once(sides: &[Side]) -> anyhow::Result<()> {
+    let all = || sides.iter().flat_map(|side| &side.reports);
+    for (index, found) in all().enumerate() {
+        if let Some(same) = all().take(index).find(|other| other.report == found.report) {
+            bail!("{} holds the report of {} again: a process counts once", found.place, same.place);
+        }
+    }
+    Ok(())
+}
+
+/// Whether a file of that name in a directory is read as a report.
+pub fn is_read(file: &Path) -> bool {
+    file.extension().is_some_and(|end| end == "json" || end == "jsonl")
+}
+
 /// The file itself, or the files of a directory by name.
 fn files(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
     if !path.is_dir() {
@@ -76,9 +89,9 @@ fn files(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for entry in fs::read_dir(path).with_context(unreadable)? {
         let file = entry.with_context(unreadable)?.path();
-        files.extend(
-            file.extension().is_some_and(|end| end == "json" || end == "jsonl").then_some(file.clone()),
-        );
+        if is_read(&file) {
+            files.push(file);
+        }
     }
     files.sort();
     ensure!(!files.is_empty(), "{} has no .json file in it", path.display());
@@ -147,12 +160,17 @@ fn check(report: &BenchReport) -> Result<(), String> {
         if row.values.iter().any(|value| !value.is_finite() || value.abs() > LARGEST) {
             return Err(format!("a value of the row {:?} is not finite, or beyond {LARGEST:e}", row.name));
         }
-        let is_pace = row.pace.iter().all(|pace| pace.is_finite() && *pace > 0.0);
+        let is_pace = row.pace.iter().all(|pace| PACES.contains(pace));
         if !is_pace || !row.pace.is_empty() && row.pace.len() != row.values.len() {
             return Err(format!("the row {:?} has no pace for each value", row.name));
         }
     }
     let document = serde_json::to_value(report).map_err(|error| error.to_string())?;
+    for (name, fact) in document["machine"].as_object().into_iter().flatten() {
+        if fact.as_str().is_some_and(|fact| fact.contains('\n')) {
+            return Err(format!("the machine's {name} has several lines"));
+        }
+    }
     hidden(&document)
         .map_or(Ok(()), |hidden| Err(format!("a text has {hidden:?} in it, which no text shows")))
 }

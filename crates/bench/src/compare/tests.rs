@@ -147,6 +147,14 @@ fn rows_of_one_side_are_named() {
 }
 
 #[test]
+fn a_gate_is_shut_where_nothing_was_compared() {
+    let comparison = compare(&[one("x/y", "ns", [f64::MAX; 3]), one("x/y", "ns", [f64::MIN; 3])]);
+    let changes = comparison.workloads[0].rows[0].changes.iter().flatten().count();
+    assert_eq!(changes, 0, "{comparison:?}");
+    assert_eq!(comparison.complaint().as_deref(), Some("no row could be compared"));
+}
+
+#[test]
 fn what_a_side_lost_is_a_complaint() {
     let of = |bench: &str, rows: Vec<Row>| Found { report: report(bench, rows), place: String::new() };
     let calm = || about(100.0).map(|value| vec![row("k/a", "ns", &[value])]);
@@ -230,12 +238,13 @@ fn what_cannot_be_compared_is_refused_by_name() {
 fn bad_reports_are_named_with_line_and_reason() {
     let files = Files::new();
     let line = good().to_string();
+    let other = changed("/rows/0/values", json!([3.0, 4.0])).trim().to_owned();
     for (b, named) in [
         (String::new(), "holds no report"),
         ("\n\n".to_owned(), "holds no report"),
         (format!("{line}\n{}", &line[..line.len() / 2]), "line 2"),
         (format!("{line}\n[]\n"), "line 2"),
-        (format!("{line}\n\n{line}"), "line 3 holds the report of"),
+        (format!("{other}\n\n{other}"), "line 3 holds the report of"),
         (line.replace("[1.0,2.0]", "[1e999]"), "line 1"),
         (line.replace("[1.0,2.0]", "[NaN]"), "line 1"),
         (line.replace("[1.0,2.0]", "[null]"), "line 1"),
@@ -248,15 +257,18 @@ fn bad_reports_are_named_with_line_and_reason() {
         (changed("/rows/0/name", json!("x/".repeat(101))), "longer than 200 characters"),
         (changed("/rows/0/name", json!("x/a\nB  faked")), "than a line"),
         (changed("/machine/kernel", json!("6.1\u{1b}[2J")), "'\\u{1b}' in it"),
+        (changed("/machine/rustc", json!("1\nB  faked")), "the machine's rustc has several lines"),
+        (line.replace("[90000.0,95000.0]", "[1e-300,95000.0]"), "\"x/y\" has no pace for each value"),
         (changed("/rows", json!([good()["rows"][0], good()["rows"][0]])), "two rows are called \"x/y\""),
     ] {
         let said = files.refused(&line, &b);
         assert!(said.contains(named) && said.contains("b.json"), "{named}: {said}");
     }
     assert!(files.refused(&line, b"\xff\xfe").contains("b.json"));
-    let same = [files.write("a.json", &line), files.0.path().join("./a.json")];
-    let said = format!("{:#}", Comparison::of(&same, 5.0, false).unwrap_err());
-    assert!(said.contains("named twice"), "{said}");
+    for b in [&line, &format!("{other}\n{line}")] {
+        let said = files.refused(&line, b);
+        assert!(said.contains("holds the report of") && said.contains("a.json"), "a copy: {said}");
+    }
     let missing = [files.write("a.json", &line), files.0.path().join("nowhere")];
     let said = format!("{:#}", Comparison::of(&missing, 5.0, false).unwrap_err());
     assert!(said.contains("nowhere"), "{said}");
@@ -265,10 +277,10 @@ fn bad_reports_are_named_with_line_and_reason() {
 #[test]
 fn a_directory_is_a_side_of_processes() {
     let files = Files::new();
-    for side in ["a", "b"] {
+    for (side, other) in [("a", 2.0), ("b", 3.0)] {
         fs::create_dir(files.0.path().join(side)).unwrap();
         for process in 0..3 {
-            let text = changed("/rows/0/values", json!([f64::from(process), 2.0]));
+            let text = changed("/rows/0/values", json!([f64::from(process), other]));
             files.write(&format!("{side}/{process}.json"), text);
         }
     }

@@ -3,7 +3,7 @@
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-use dormouse_bench::compare::Comparison;
+use dormouse_bench::compare::{Comparison, is_read};
 
 use crate::exit::{Exit, Failure, Outcome};
 use crate::new_file::NewFile;
@@ -80,9 +80,8 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
 /// Whether a file is that one, or would be read as one of that directory.
 fn is_in(file: &Path, path: &Path) -> bool {
     let place = |path: &Path| path.canonicalize().ok();
-    let is_report = file.extension().is_some_and(|end| end == "json" || end == "jsonl");
     let parent = file.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let is_there = is_report && place(parent).is_some_and(|parent| place(path) == Some(parent));
+    let is_there = is_read(file) && place(parent).is_some_and(|parent| place(path) == Some(parent));
     is_there || place(file).is_some_and(|file| place(path) == Some(file))
 }
 
