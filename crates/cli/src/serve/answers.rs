@@ -132,3 +132,34 @@ pub(super) fn seal(response: &mut Response) {
     let policy = HeaderValue::from_static("default-src 'none'; frame-ancestors 'none'");
     headers.entry("content-security-policy").or_insert(policy);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_failure_has_a_status() {
+        for (exit, code, status) in [
+            (Exit::Failed, None, 502),
+            (Exit::Failed, Some(Code::Keys), 502),
+            (Exit::Failed, Some(Code::Busy), 503),
+            (Exit::Failed, Some(Code::NoSlot), 503),
+            (Exit::Failed, Some(Code::NoMatch), 404),
+            (Exit::Failed, Some(Code::NoGroup), 404),
+            (Exit::NoTarget, None, 404),
+            (Exit::Usage, None, 400),
+            (Exit::Failed, Some(Code::BadRequest), 400),
+            (Exit::Failed, Some(Code::NoEvent), 400),
+            (Exit::Denied, None, 403),
+            (Exit::Unsupported, Some(Code::NoWatching), 501),
+        ] {
+            let failure = Failure::new(exit, "it");
+            let response = failed(&match code {
+                Some(code) => failure.by_agent(code),
+                None => failure,
+            });
+            assert_eq!(response.status().as_u16(), status, "{exit:?} {code:?}");
+            assert_eq!(response.headers().contains_key(RETRY_AFTER), status == 503, "{exit:?} {code:?}");
+        }
+    }
+}

@@ -1,7 +1,7 @@
 //! A scrape of all services.
 //!
-//! A service that does not answer in time has nothing in it but `dormouse_up`, which is 0. One that
-//! this user may not look into is in none.
+//! A service that does not answer in time has nothing in it but `dormouse_up`, which is 0; so has one
+//! that this user may not look into, if it was named.
 
 use axum::http::header::ACCEPT;
 use axum::http::{HeaderMap, HeaderValue};
@@ -34,7 +34,7 @@ pub(super) fn exposition(sights: &[Sight]) -> Exposition {
 /// The answer to a scrape.
 pub(super) fn answer(sights: &[Sight], headers: &HeaderMap) -> Response {
     let mut exposition = exposition(sights);
-    for Sight { seat, look } in sights.iter().filter(|sight| !sight.seat.is_denied()) {
+    for Sight { seat, look } in sights {
         let process = seat.process();
         let name = seat.origin().map_or_else(|| process.name().to_owned(), |origin| origin.name.clone());
         let named = ExposedProcess { name, pid: process.pid, ..ExposedProcess::default() };

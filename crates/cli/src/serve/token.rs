@@ -10,6 +10,7 @@ use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use dormouse_sys::directory::{CLOSED, of_runtime, prepare};
+use rustix::fs::OFlags;
 use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::exit::{Failure, Outcome};
@@ -107,12 +108,13 @@ fn file_name(address: SocketAddr) -> String {
 
 /// Follows links: a cluster's secrets are such.
 fn read(path: &Path) -> io::Result<String> {
-    // To open a pipe would wait for its other end.
-    if !fs::metadata(path)?.is_file() {
+    // Else the open of a pipe would wait for its other end.
+    let file = File::options().read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed()).open(path)?;
+    if !file.metadata()?.is_file() {
         return Err(io::Error::other("it is no file"));
     }
     let mut text = String::new();
-    File::open(path)?.take(LONGEST as u64 + 2).read_to_string(&mut text)?;
+    file.take(LONGEST as u64 + 2).read_to_string(&mut text)?;
     Ok(text.trim().to_owned())
 }
 
@@ -151,10 +153,14 @@ fn new_secret() -> Outcome<String> {
 
 fn warn_of_readers(path: &Path) {
     if let Ok(found) = fs::metadata(path)
-        && found.mode() & 0o004 != 0
+        && let Some(what) = match found.mode() & 0o006 {
+            0 => None,
+            0o004 => Some("read"),
+            _ => Some("change"),
+        }
     {
         let (path, mode) = (path.display(), found.mode() & 0o777);
-        say(format_args!("{FAIR}everybody can read the token:{FAIR:#} {path} has mode {mode:o}"));
+        say(format_args!("{FAIR}everybody can {what} the token:{FAIR:#} {path} has mode {mode:o}"));
     }
 }
 
@@ -191,6 +197,15 @@ mod tests {
         assert_eq!(name("127.0.0.1:9464"), "serve-9464.token");
         assert_eq!(name("127.0.0.2:9464"), "serve-127.0.0.2-9464.token");
         assert_eq!(name("[::1]:9464"), "serve-::1-9464.token");
+    }
+
+    #[test]
+    fn a_pipe_is_not_waited_for() {
+        let directory = tempfile::tempdir().unwrap();
+        let pipe = directory.path().join("pipe");
+        rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, 0o600.into()).unwrap();
+        let Err(refused) = Token::of_file(&pipe) else { panic!("a token of nobody") };
+        assert!(format!("{refused:?}").contains("it is no file"), "{refused:?}");
     }
 
     #[test]

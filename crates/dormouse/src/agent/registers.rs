@@ -114,8 +114,16 @@ fn refusal(why: &breakpoints::Error, clients: &[Client]) -> WireError {
         E::Filtered
         | E::Signal(_)
         | E::Copies(_)
-        | E::Thread { source: perf::Error::Denied { .. } | perf::Error::NoEvents(_), .. } => Code::NoWatching,
+        | E::Thread {
+            source:
+                perf::Error::Denied { .. }
+                | perf::Error::NoEvents(_)
+                | perf::Error::NoPmu(_)
+                | perf::Error::TooOld(_),
+            ..
+        } => Code::NoWatching,
         E::NoRegister { .. } | E::Thread { source: perf::Error::NoSlot(_), .. } => Code::NoSlot,
+        // At another moment it may do.
         _ => Code::Busy,
     };
     WireError::new(code, message)

@@ -138,7 +138,8 @@ impl Hub {
         Ok(seats.into_iter().filter(|seat| !seat.has_ended()).collect())
     }
 
-    /// All services with a look that is less than a second old, in a second at most.
+    /// All services with a look that is less than a second old, in a second at most; without those
+    /// of others that nobody has named.
     pub(super) async fn looks(&self) -> Outcome<Vec<Sight>> {
         self.refresh(SCAN).await?;
         let asked = self.seats().into_iter().map(|seat| {
@@ -152,7 +153,8 @@ impl Hub {
         for sight in asked.collect::<Vec<_>>() {
             sights.extend(sight.await);
         }
-        sights.retain(|sight| !sight.seat.has_ended());
+        let is_named = !self.inner.targets.is_empty();
+        sights.retain(|Sight { seat, .. }| !seat.has_ended() && (is_named || !seat.is_denied()));
         Ok(sights)
     }
 

@@ -132,7 +132,7 @@ impl Seat {
     }
 
     /// Whether it is not this user's to look into.
-    pub(in crate::serve) fn is_denied(&self) -> bool {
+    pub(super) fn is_denied(&self) -> bool {
         matches!(&self.state.borrow().standing, Standing::Refused(report) if report.exit == Exit::Denied)
     }
 
