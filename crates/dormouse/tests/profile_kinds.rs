@@ -5,6 +5,7 @@ use std::alloc::{GlobalAlloc, Layout};
 use std::cell::Cell;
 use std::hint::black_box;
 use std::ops::Range;
+use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use dormouse::{Alloc, Group, ProfileError, ProfileRun, ProfileSpec};
@@ -293,6 +294,19 @@ fn kinds_that_follow_no_tables_refuse_them() {
     }
 }
 
+/// Single pages that nobody has touched.
+fn untouched(pages: usize) -> &'static mut [u8] {
+    // SAFETY: a new mapping, which stays.
+    unsafe {
+        let rights = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let memory = libc::mmap(std::ptr::null_mut(), pages * 4096, rights, flags, -1, 0);
+        assert_ne!(memory, libc::MAP_FAILED);
+        libc::madvise(memory, pages * 4096, libc::MADV_NOHUGEPAGE);
+        std::slice::from_raw_parts_mut(memory.cast(), pages * 4096)
+    }
+}
+
 #[test]
 fn page_faults_have_their_function_and_group() {
     const PAGES: usize = 10_000;
@@ -307,18 +321,11 @@ fn page_faults_have_their_function_and_group() {
         let group = Group::new("toucher");
         // A thread that has begun since, too.
         let touch = || {
-            // SAFETY: a new mapping of single pages, which `toucher` writes to.
-            unsafe {
-                let rights = libc::PROT_READ | libc::PROT_WRITE;
-                let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-                let memory = libc::mmap(std::ptr::null_mut(), PAGES * 4096, rights, flags, -1, 0);
-                assert_ne!(memory, libc::MAP_FAILED);
-                libc::madvise(memory, PAGES * 4096, libc::MADV_NOHUGEPAGE);
-                // So that no sample finds the queue full.
-                for part in 0..10 {
-                    group.scope(|| toucher(memory.cast::<u8>().add(part * PAGES / 10 * 4096), PAGES / 10));
-                    profiling.read();
-                }
+            // So that no sample finds the queue full.
+            for part in untouched(PAGES).chunks_mut(PAGES / 10 * 4096) {
+                // SAFETY: it writes to so many pages, which are there.
+                group.scope(|| unsafe { toucher(part.as_mut_ptr(), PAGES / 10) });
+                profiling.read();
             }
         };
         touch();
@@ -348,10 +355,12 @@ fn page_faults_have_their_function_and_group() {
     });
 }
 
-/// Each thread's first sample is a fault on its alternate stack, too, where one frame of the
-/// kernel's fits in, and not two.
+/// A thread's first sample is a fault on its alternate stack, too, where one frame of the kernel's
+/// fits in, and not two.
 #[test]
-fn each_fault_of_new_threads_is_a_sample() {
+fn first_samples_of_threads_come_on_new_stacks() {
+    const THREADS: usize = 8;
+    const PAGES: usize = 64;
     in_child(|| {
         let mut options = Options::default();
         (options.kind, options.faults) = (ProfileKind::Faults, 1);
@@ -359,13 +368,32 @@ fn each_fault_of_new_threads_is_a_sample() {
             Ok(profiling) => profiling,
             Err(error) => return skip(error),
         };
-        for _ in 0..50 {
-            let touch = || std::thread::spawn(|| black_box(vec![1_u8; 1 << 20]).len());
-            for thread in [(); 8].map(|()| touch()) {
-                thread.join().unwrap();
-            }
-            profiling.read();
+        let armed = || {
+            let coverage = profiling.read().coverage;
+            assert_eq!(coverage.refused, 0, "{coverage:?}");
+            coverage.armed as usize
+        };
+        let before = armed();
+        for round in 1..=20 {
+            let meet = Barrier::new(THREADS + 1);
+            std::thread::scope(|scope| {
+                for _ in 0..THREADS {
+                    scope.spawn(|| {
+                        meet.wait();
+                        // Until this one has an event.
+                        meet.wait();
+                        untouched(PAGES).chunks_mut(4096).for_each(|page| page[0] = black_box(1));
+                    });
+                }
+                meet.wait();
+                while armed() < before + round * THREADS {
+                    std::thread::yield_now();
+                }
+                meet.wait();
+            });
         }
-        assert!(profiling.read().coverage.armed > 0);
+        let profile = profiling.read();
+        let samples = profile.samples.iter().map(|row| row.values[0]).sum::<u64>() + profile.coverage.dropped;
+        assert!(samples >= (20 * THREADS * PAGES) as u64, "{samples}: {:?}", profile.coverage);
     });
 }
