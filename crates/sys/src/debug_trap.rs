@@ -36,6 +36,7 @@
 
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
+use crate::errno::keeping_errno;
 use crate::peek;
 
 /// How many copies of dormouse can use SIGTRAP in one process.
@@ -154,15 +155,6 @@ fn tell(trap: &PerfTrap) -> bool {
     let watcher = unsafe { std::mem::transmute::<*mut (), SharedWatcher>(watcher) };
     watcher(trap);
     true
-}
-
-pub(crate) fn keeping_errno<T>(run: impl FnOnce() -> T) -> T {
-    // SAFETY: the C library's place of this thread.
-    let before = unsafe { *libc::__errno_location() };
-    let result = run();
-    // SAFETY: as above.
-    unsafe { *libc::__errno_location() = before };
-    result
 }
 
 /// `siginfo_t` of a `TRAP_PERF`, as far as it is needed.

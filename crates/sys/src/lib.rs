@@ -8,6 +8,7 @@
 //! | [`barrier`] | memory barriers of which one side costs nothing |
 //! | [`digits`] | the digits of ids in texts |
 //! | [`protobuf`] | messages of protocol buffers, as they are written |
+//! | [`errno`] | keeps that of the code that a handler interrupts |
 //! | [`environment`] | the variables that dormouse looks at, read once |
 //! | [`directory`] | directories that nobody else can change |
 //! | [`descriptors`] | a table of descriptors of a thread's own |
@@ -17,7 +18,7 @@
 //! | [`rseq`] | a flag that the kernel clears when it deschedules a thread |
 //! | [`underway`] | a mark for code that a signal handler may interrupt and never return to |
 //! | [`process`] | which process this is; locks, and phases that a fork respects |
-//! | [`signals`] | threads that keep off the host's signals |
+//! | [`signals`] | threads that keep off the host's signals, and those that wait while a handler runs |
 //! | [`keeper`] | a thread that is there while it has something to do |
 //! | [`perf`] | events of the kernel: `perf_event_open`, its descriptors, and the page beside an event |
 //! | [`peek`], [`stack`] | copies of memory that may go, and the stack by frame pointers, for handlers |
@@ -47,6 +48,7 @@ pub mod descriptors;
 pub mod digits;
 pub mod directory;
 pub mod environment;
+pub mod errno;
 pub mod heap;
 pub mod keeper;
 pub mod loader;

@@ -16,7 +16,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use crate::debug_trap::keeping_errno;
+use crate::errno::keeping_errno;
 use crate::process::identity;
 
 /// Signals that a thread raises by its own instructions; blocked, they would kill the process all

@@ -9,9 +9,10 @@
 //!
 //! # Safety
 //!
-//! The unsafe code writes a record, and `errno`.
+//! The unsafe code writes a record.
 #![allow(unsafe_code)]
 
+use dormouse_sys::errno::keeping_errno;
 use dormouse_sys::heap::{Allocation, Listener};
 use dormouse_sys::own_stack;
 use dormouse_sys::process::identity;
@@ -46,14 +47,9 @@ fn allocated(allocation: &Allocation) {
     if signals::is_ours(tid) {
         return;
     }
-    // SAFETY: the thread's own place.
-    let errno = unsafe { libc::__errno_location() };
-    // SAFETY: as above.
-    let before = unsafe { errno.read() };
     let group = block.map_or(0, |block| block.own_current().group);
-    signals::blocked(|| record(queue, Picked { tid, live: None, allocation: *allocation }, group));
-    // SAFETY: as above.
-    unsafe { errno.write(before) };
+    let picked = Picked { tid, live: None, allocation: *allocation };
+    keeping_errno(|| signals::blocked(|| record(queue, picked, group)));
 }
 
 fn record(queue: &Queue<Picked>, picked: Picked, group: u32) {

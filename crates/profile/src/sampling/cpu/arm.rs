@@ -8,15 +8,11 @@
 //!
 //! A thread arms itself by signal-safe steps alone, and leaves `errno` as it was: it may claim its
 //! block in a signal handler.
-//!
-//! # Safety
-//!
-//! The unsafe code is `errno`.
-#![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::{fmt, io};
 
+use dormouse_sys::errno::keeping_errno;
 use dormouse_sys::perf::is_filtered;
 use dormouse_sys::process::identity;
 use dormouse_sys::thread::{self, ThreadBlock};
@@ -195,12 +191,8 @@ fn arm_self(block: &'static ThreadBlock) {
     if signals::is_ours(tid) || is_filtered() || masks::is_blocked_here(signal::number()) {
         return;
     }
-    // SAFETY: the thread's own errno. It may be in the midst of the host's code, which has yet to
-    // read it.
-    let errno = unsafe { &mut *libc::__errno_location() };
-    let before = *errno;
-    arm_here(tid, period, block);
-    *errno = before;
+    // It may be in the midst of the host's code.
+    keeping_errno(|| arm_here(tid, period, block));
 }
 
 fn arm_here(tid: u32, period: u64, block: &'static ThreadBlock) {

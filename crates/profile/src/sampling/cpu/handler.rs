@@ -20,6 +20,8 @@ use std::mem::offset_of;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use dormouse_sys::errno::keeping_errno;
+
 use super::signal;
 use super::slots::{Slot, SlotId};
 use crate::sampling::copy::StackCopy;
@@ -106,14 +108,8 @@ pub(super) unsafe extern "C-unwind" fn handle(
         let (value, overruns) = (expiry.value, expiry.overruns);
         let id = SlotId::from_value(value);
         if let Some(slot) = id.slot() {
-            // SAFETY: the thread's own errno.
-            let errno = unsafe { libc::__errno_location() };
-            // SAFETY: as above; the context is the kernel's.
-            unsafe {
-                let before = errno.read();
-                sample(slot, value, overruns, context);
-                errno.write(before);
-            }
+            // SAFETY: the context is the kernel's.
+            keeping_errno(|| unsafe { sample(slot, value, overruns, context) });
             return;
         }
         if id.was_given() {
