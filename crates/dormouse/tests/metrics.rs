@@ -201,7 +201,7 @@ fn nobody_breaks_a_scrape_by_what_he_says() {
 }
 
 #[test]
-fn nobody_makes_a_scrape_long_by_what_he_says() {
+fn nobody_makes_a_scrape_long() {
     let long = "ä".repeat(1000);
     let count = |n: usize| {
         let event = format!("{n}{long}").into();

@@ -13,8 +13,8 @@ static HOOK: AtomicPtr<()> = AtomicPtr::new(std::ptr::null_mut());
 /// that passes its filters, on the thread that hit. One hook: a second takes the place of the
 /// first.
 ///
-/// The hook is part of a signal handler, with all signals blocked but faults: it must not allocate, lock, unwind,
-/// or branch on a static key.
+/// The hook is part of a signal handler, with all signals blocked but faults: it must not allocate,
+/// lock, unwind, or branch on a static key.
 pub fn on_hit(hook: fn(u32)) {
     // Pairs with the load in `hit`.
     HOOK.store(hook as *mut (), Ordering::Release);

@@ -1,7 +1,7 @@
 //! A scrape of all services.
 //!
-//! A service that does not answer in time has nothing in it but `dormouse_up`, which is 0; so has one
-//! that this user may not look into, if it was named.
+//! A service that does not answer in time has nothing in it but `dormouse_up`, which is 0; so has
+//! one that this user may not look into, if it was named.
 
 use axum::http::header::ACCEPT;
 use axum::http::{HeaderMap, HeaderValue};

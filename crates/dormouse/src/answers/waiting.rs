@@ -62,7 +62,7 @@ impl ClientWaits {
 impl Telling {
     pub(crate) const ALL: Self = Self { exemplars: true, histograms: Histograms::All };
 
-    /// What is written in a format.
+    /// The times that a format shows.
     pub(crate) fn in_format(format: MetricsFormat) -> Self {
         match format {
             MetricsFormat::Text => Self { exemplars: false, histograms: Histograms::Requests },

@@ -206,7 +206,7 @@ pub fn text() -> String {
     String::from_utf8(read_others(Telling::in_format(format)).encode(format)).unwrap_or_default()
 }
 
-/// What others have counted.
+/// The figures that others have had counted.
 fn read_others(telling: Telling) -> Exposition {
     read(&Origin::own(), None, dormouse_waits::is_on(), telling)
 }

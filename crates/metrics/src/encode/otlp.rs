@@ -114,7 +114,7 @@ pub(crate) fn encode(of: &Exposition, attributes: &[(String, String)]) -> Vec<u8
     request.into_bytes()
 }
 
-/// What all points of a process have in common.
+/// The things that all points of a process have in common.
 struct Common<'a> {
     process: &'a ExposedProcess,
     /// The attributes of each set of labels.
@@ -171,7 +171,7 @@ fn numbers(data: &mut Message, common: &Common<'_>, points: &[MetricPoint<Metric
     }
 }
 
-/// What each point begins with, in these fields: its attributes, and two times.
+/// The beginning of a point, in these fields: its attributes, and two times.
 fn begin(
     message: &mut Message,
     common: &Common<'_>,

@@ -90,7 +90,7 @@ pub(crate) fn encode(of: &Exposition) -> Vec<u8> {
     out.into_bytes()
 }
 
-/// What all points of an exposition have in common.
+/// The things that all points of an exposition have in common.
 struct Common {
     /// The labels of each set.
     sets: Vec<Message>,
