@@ -70,13 +70,11 @@ pub fn capability() -> Vec<Capability> {
 /// This processor's vendor and signature, as `cpuid` gives them.
 #[cfg(dormouse_patching)]
 fn cpuid() -> ([u8; 12], u32) {
-    use std::arch::x86_64::__cpuid;
-
-    let (leaf, mut vendor) = (__cpuid(0), [0; 12]);
+    let (leaf, mut vendor) = (dormouse_sys::cpuid(0), [0; 12]);
     for (part, register) in vendor.chunks_exact_mut(4).zip([leaf.ebx, leaf.edx, leaf.ecx]) {
         part.copy_from_slice(&register.to_le_bytes());
     }
-    (vendor, __cpuid(1).eax)
+    (vendor, dormouse_sys::cpuid(1).eax)
 }
 
 /// Family and model, as the vendors count them.

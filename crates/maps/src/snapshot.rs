@@ -71,8 +71,12 @@ fn below(node: usize, addr: u64, start: u64) -> usize {
     {
         use std::arch::x86_64::{_addcarry_u64, _subborrow_u64};
         let (mut difference, mut child) = (0, 0);
-        let less = _subborrow_u64(0, addr, start, &mut difference);
-        _addcarry_u64(less, node as u64, node as u64, &mut child);
+        // SAFETY: two instructions that each processor of this architecture has.
+        #[allow(unsafe_code, unused_unsafe, reason = "the oldest compilers want it")]
+        unsafe {
+            let less = _subborrow_u64(0, addr, start, &mut difference);
+            _addcarry_u64(less, node as u64, node as u64, &mut child);
+        }
         child as usize
     }
     #[cfg(not(target_arch = "x86_64"))]

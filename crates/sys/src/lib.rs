@@ -5,6 +5,7 @@
 //! | module | is |
 //! |---|---|
 //! | [`Capability`] | one line of the report on the capabilities of the process |
+//! | [`cpuid()`] | what the processor says of itself |
 //! | [`barrier`] | memory barriers of which one side costs nothing |
 //! | [`digits`] | the digits of ids in texts |
 //! | [`protobuf`] | messages of protocol buffers, as they are written |
@@ -43,6 +44,8 @@
 pub mod barrier;
 mod capability;
 #[cfg(target_arch = "x86_64")]
+mod cpuid;
+#[cfg(target_arch = "x86_64")]
 mod debug_trap;
 pub mod descriptors;
 pub mod digits;
@@ -73,6 +76,8 @@ pub mod thread;
 pub mod underway;
 
 pub use capability::{Capability, State};
+#[cfg(target_arch = "x86_64")]
+pub use cpuid::cpuid;
 pub use prefetch::prefetch;
 pub use rendezvous::records;
 #[cfg(target_arch = "x86_64")]

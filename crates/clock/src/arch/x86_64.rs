@@ -8,6 +8,8 @@
 
 use std::cell::Cell;
 
+use dormouse_sys::cpuid;
+
 /// The time stamp counter. Not serialising: neighbouring instructions may move across it.
 #[inline(always)]
 pub fn rdtsc() -> u64 {
@@ -31,8 +33,7 @@ pub(crate) fn tsc_readable() -> Result<(), &'static str> {
         return Err("reading the TSC is forbidden in this process (prctl PR_SET_TSC)");
     }
     // CPUID Fn8000_0007 EDX bit 8, "invariant TSC": Intel SDM vol. 3, AMD APM vol. 3.
-    let highest = std::arch::x86_64::__cpuid(0x8000_0000).eax;
-    if highest < 0x8000_0007 || std::arch::x86_64::__cpuid(0x8000_0007).edx & (1 << 8) == 0 {
+    if cpuid(0x8000_0000).eax < 0x8000_0007 || cpuid(0x8000_0007).edx & (1 << 8) == 0 {
         return Err("the processor has no invariant TSC");
     }
     Ok(())

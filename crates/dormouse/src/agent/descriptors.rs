@@ -80,7 +80,8 @@ struct At {
 type Open = [Option<At>; MAX_SOCKETS];
 
 /// The sockets in the process's table.
-static OPEN: fork::Mutex<Open> = fork::Mutex::with_child(Phase::Descriptors, [None; _], close_in_child);
+static OPEN: fork::Mutex<Open> =
+    fork::Mutex::with_child(Phase::Descriptors, [None; MAX_SOCKETS], close_in_child);
 
 /// The parent's agent would use them, and its thread is not in this process.
 fn close_in_child(open: &mut Open) {

@@ -13,8 +13,8 @@ use crate::error::Error;
 use crate::pmu::event::{Event, Pmu};
 use crate::pmu::scale::Times;
 
-/// As the library knows them.
-pub(in crate::pmu) const KNOWN: [Event; EVENTS] = [
+/// As the library knows them. (No constant of the oldest compilers refers to what changes.)
+pub(in crate::pmu) static KNOWN: [Event; EVENTS] = [
     Event::new("cycles", &PERF, 0),
     Event::new("instructions", &PERF, 1),
     Event::new("cache-references", &PERF, 2),

@@ -1,0 +1,15 @@
+//! What the processor says of itself.
+//!
+//! # Safety
+//!
+//! The unsafe code is an instruction that each processor of this architecture has.
+#![allow(unsafe_code)]
+
+use std::arch::x86_64::CpuidResult;
+
+/// The answer of `cpuid` for a leaf; of one beyond the highest it means nothing.
+#[allow(unused_unsafe, reason = "the oldest compilers want it")]
+pub fn cpuid(leaf: u32) -> CpuidResult {
+    // SAFETY: see the module.
+    unsafe { std::arch::x86_64::__cpuid(leaf) }
+}
