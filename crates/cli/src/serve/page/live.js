@@ -90,6 +90,9 @@ function step(now, before) {
   return did;
 }
 
+// What a group had before it was there: one that comes between two samples begins at zero.
+const ABSENT = { cpu_ns: 0, requests: 0, polls: 0, waits: { poll_ns: 0, runnable_ns: 0, await_ns: 0 } };
+
 const sizeOf = (did) => HISTOGRAMS.reduce((sum, name) => sum + (did['of_' + name]?.length || 0), 8);
 
 class Live {
@@ -169,6 +172,7 @@ class Live {
   }
 
   sample({ stat, unix_ms: unixMs, name, full, ended_threads: gone }) {
+    const isFirst = this.mono === undefined;
     if (name) this.name = name;
     this.lastAt = unixMs;
     if (full) this.threads.clear();
@@ -176,7 +180,7 @@ class Live {
     tick.cpu = stat.process_cpu_ns - this.cpu;
     tick.unattributed = stat.unattributed_cpu_ns - this.unattributed;
     for (const row of stat.groups) {
-      const before = this.groups.get(row.id);
+      const before = this.groups.get(row.id) || (isFirst ? null : { ...ABSENT, name: row.name });
       this.groups.set(row.id, row);
       const did = before && before.name === row.name && step(row, before);
       if (!did) continue;
