@@ -7,15 +7,15 @@
 //! | the length of a head | [`BUFFER`] | memory without end |
 //! | the time for which what was sent is not taken | [`TAKE`] | readers that do not read |
 //!
-//! A stranger is a connection that has not shown the token, and of which no request is answered. So
-//! who opens connections without end closes others that wait to ask, and nobody's answer.
+//! A stranger is a connection that has not shown the token. One that waits for a request may have
+//! to leave: so who opens connections without end closes others that wait to ask, and nobody's
+//! answer. Of strangers [`ANSWERED`] are answered at once, so that the token finds a place.
 
 use std::collections::BTreeMap;
 use std::io;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use axum::body::{Body, Bytes, HttpBody};
@@ -32,6 +32,9 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 /// Connections at once.
 const MOST: usize = 256;
 
+/// Strangers that are answered at once; the connection of a further one is closed.
+const ANSWERED: usize = 192;
+
 /// How long a head may take.
 const HEAD: Duration = Duration::from_secs(15);
 
@@ -47,75 +50,118 @@ const TAKE: Duration = Duration::from_secs(30);
 /// How long to wait when the process has no descriptor left.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Answers a request.
+/// Answers requests.
 pub(super) trait Answer: Clone + Send + Sync + 'static {
-    fn answer(&self, request: Request, guest: &Guest) -> impl Future<Output = Response> + Send;
+    /// Whether a request has the token.
+    fn knows(&self, request: &Request) -> bool;
+
+    fn answer(&self, request: Request) -> impl Future<Output = Response> + Send;
 }
 
 /// The connections that are.
 #[derive(Debug)]
 struct Places {
     free: Arc<Semaphore>,
-    /// The oldest first, and how each is told to leave.
-    strangers: Mutex<BTreeMap<u64, Arc<Notify>>>,
+    strangers: Mutex<Strangers>,
+}
+
+#[derive(Debug, Default)]
+struct Strangers {
+    /// Those that wait for a request, by the number of their wait, and how each is told to leave.
+    waiting: BTreeMap<u64, Arc<Notify>>,
+    waits: u64,
+    answered: usize,
+}
+
+impl Strangers {
+    fn wait(&mut self, leave: &Arc<Notify>) -> Standing {
+        self.waits += 1;
+        self.waiting.insert(self.waits, Arc::clone(leave));
+        Standing::Waits(self.waits)
+    }
 }
 
 impl Places {
-    /// A place, if need be that of a stranger.
+    /// A place, if need be that of the stranger that has waited longest.
     async fn take(&self) -> Option<OwnedSemaphorePermit> {
         if let Ok(place) = Arc::clone(&self.free).try_acquire_owned() {
             return Some(place);
         }
-        let (_, leave) = self.strangers().pop_first()?;
+        let (_, leave) = self.strangers().waiting.pop_first()?;
         leave.notify_one();
         Arc::clone(&self.free).acquire_owned().await.ok()
     }
 
-    fn strangers(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<Notify>>> {
+    fn strangers(&self) -> MutexGuard<'_, Strangers> {
         self.strangers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A connection as its requests know it: a stranger, but for requests, and until it is known.
+/// A connection.
 #[derive(Debug)]
-pub(super) struct Guest {
+struct Guest {
     places: Arc<Places>,
-    number: u64,
-    is_known: AtomicBool,
+    standing: Mutex<Standing>,
     leave: Arc<Notify>,
 }
 
+/// The standing of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Standing {
+    /// It has shown the token.
+    Known,
+    /// A stranger that waits for a request, under this number.
+    Waits(u64),
+    /// A stranger whose request is answered.
+    Answered,
+}
+
 impl Guest {
-    fn new(places: &Arc<Places>, number: u64) -> Arc<Guest> {
+    fn new(places: &Arc<Places>) -> Arc<Guest> {
         let (places, leave) = (Arc::clone(places), Arc::new(Notify::new()));
-        let guest = Guest { places, number, is_known: AtomicBool::new(false), leave };
-        guest.wait();
-        Arc::new(guest)
+        let standing = places.strangers().wait(&leave);
+        Arc::new(Guest { places, standing: Mutex::new(standing), leave })
     }
 
-    /// Has it keep its place: it has shown the token.
-    pub(super) fn keep(&self) {
-        self.is_known.store(true, Ordering::Relaxed);
+    fn standing(&self) -> MutexGuard<'_, Standing> {
+        self.standing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins to answer a request. Without a place any more there is no answer, and so nothing is
-    /// done that nobody hears of.
-    fn begin(self: &Arc<Self>) -> Option<Answering> {
-        let waited = self.places.strangers().remove(&self.number).is_some();
-        (waited || self.is_known.load(Ordering::Relaxed)).then(|| Answering(Arc::clone(self)))
+    /// Begins to answer a request, which has the token or not. A connection that has to leave gets
+    /// no answer, and so nothing is done that nobody hears of.
+    fn begin(self: &Arc<Self>, has_token: bool) -> Option<Answering> {
+        let mut standing = self.standing();
+        if let Standing::Waits(number) = *standing {
+            let mut strangers = self.places.strangers();
+            strangers.waiting.remove(&number)?;
+            *standing = if has_token {
+                Standing::Known
+            } else if strangers.answered < ANSWERED {
+                strangers.answered += 1;
+                Standing::Answered
+            } else {
+                return None;
+            };
+        }
+        Some(Answering(Arc::clone(self)))
     }
 
     /// It waits for the next request.
     fn wait(&self) {
-        if !self.is_known.load(Ordering::Relaxed) {
-            self.places.strangers().insert(self.number, Arc::clone(&self.leave));
+        let mut standing = self.standing();
+        if *standing == Standing::Answered {
+            let mut strangers = self.places.strangers();
+            strangers.answered -= 1;
+            *standing = strangers.wait(&self.leave);
         }
     }
 }
 
 impl Drop for Guest {
     fn drop(&mut self) {
-        self.places.strangers().remove(&self.number);
+        if let Standing::Waits(number) = *self.standing() {
+            self.places.strangers().waiting.remove(&number);
+        }
     }
 }
 
@@ -128,9 +174,11 @@ impl Drop for Answering {
     }
 }
 
-/// The body of an answer.
+/// The body of an answer, in pieces: the server takes the next one when those before are sent, but
+/// for [`BUFFER`].
 struct Sent {
     body: Body,
+    rest: Bytes,
     _until_then: Answering,
 }
 
@@ -142,15 +190,31 @@ impl HttpBody for Sent {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(context)
+        if self.rest.is_empty() {
+            match ready!(Pin::new(&mut self.body).poll_frame(context)) {
+                Some(Ok(frame)) => match frame.into_data() {
+                    Ok(data) => self.rest = data,
+                    Err(other) => return Poll::Ready(Some(Ok(other))),
+                },
+                end => return Poll::Ready(end),
+            }
+        }
+        let most = self.rest.len().min(BUFFER);
+        Poll::Ready(Some(Ok(Frame::data(self.rest.split_to(most)))))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.rest.is_empty() && self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        let (of, rest) = (self.body.size_hint(), self.rest.len() as u64);
+        let mut hint = SizeHint::new();
+        hint.set_lower(of.lower() + rest);
+        if let Some(upper) = of.upper() {
+            hint.set_upper(upper + rest);
+        }
+        hint
     }
 }
 
@@ -158,7 +222,6 @@ impl HttpBody for Sent {
 pub(super) async fn accept(listener: TcpListener, answer: impl Answer, mut end: watch::Receiver<bool>) {
     let places = Places { free: Arc::new(Semaphore::new(MOST)), strangers: Mutex::default() };
     let places = Arc::new(places);
-    let mut number = 0;
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -168,8 +231,7 @@ pub(super) async fn accept(listener: TcpListener, answer: impl Answer, mut end: 
             Ok((stream, _)) => {
                 // Without a place it is closed here.
                 if let Some(place) = places.take().await {
-                    number += 1;
-                    let guest = Guest::new(&places, number);
+                    let guest = Guest::new(&places);
                     tokio::spawn(talk(stream, answer.clone(), end.clone(), guest, place));
                 }
             }
@@ -194,9 +256,10 @@ async fn talk(
     let _ = stream.set_nodelay(true);
     let (answer, guest) = (&answer, &guest);
     let service = service_fn(async |request: hyper::Request<Incoming>| {
-        let answering = guest.begin().ok_or(io::ErrorKind::ConnectionAborted)?;
-        let response = answer.answer(request.map(Body::new), guest).await;
-        Ok::<_, io::Error>(response.map(|body| Sent { body, _until_then: answering }))
+        let request = request.map(Body::new);
+        let answering = guest.begin(answer.knows(&request)).ok_or(io::ErrorKind::ConnectionAborted)?;
+        let response = answer.answer(request).await;
+        Ok::<_, io::Error>(response.map(|body| Sent { body, rest: Bytes::new(), _until_then: answering }))
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -213,5 +276,70 @@ async fn talk(
     if !is_over {
         connection.as_mut().graceful_shutdown();
         let _ = connection.await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::BodyExt as _;
+
+    use super::*;
+
+    fn places() -> Arc<Places> {
+        Arc::new(Places { free: Arc::new(Semaphore::new(MOST)), strangers: Mutex::default() })
+    }
+
+    #[test]
+    fn strangers_leave_while_they_wait() {
+        let places = places();
+        let [asks, waits, knows] = [(); 3].map(|()| Guest::new(&places));
+        let answering = asks.begin(false).unwrap();
+        drop(knows.begin(true).unwrap());
+        let waiting = || places.strangers().waiting.len();
+        assert_eq!(waiting(), 1, "neither one that is answered, nor one that is known");
+        drop(answering);
+        assert_eq!(waiting(), 2);
+        let (_, leave) = places.strangers().waiting.pop_first().unwrap();
+        assert!(Arc::ptr_eq(&leave, &waits.leave), "the other one has asked since");
+        assert!(waits.begin(true).is_none(), "it has to leave");
+        assert!(knows.begin(false).is_some(), "it has shown the token before");
+        drop(asks.begin(true).unwrap());
+        drop((asks, waits, knows));
+        assert_eq!((waiting(), places.strangers().answered), (0, 0));
+    }
+
+    #[test]
+    fn strangers_leave_room_for_the_token() {
+        let places = places();
+        let guests: Vec<_> = (0..ANSWERED).map(|_| Guest::new(&places)).collect();
+        let answered: Vec<_> = guests.iter().map(|guest| guest.begin(false).unwrap()).collect();
+        assert!(Guest::new(&places).begin(false).is_none());
+        assert!(Guest::new(&places).begin(true).is_some());
+        drop(answered);
+        assert!(Guest::new(&places).begin(false).is_some());
+    }
+
+    #[test]
+    fn answers_are_sent_in_pieces() {
+        let places = places();
+        let guest = Guest::new(&places);
+        let whole = vec![7; 2 * BUFFER + 1];
+        let mut sent = Sent {
+            body: Body::from(whole.clone()),
+            rest: Bytes::new(),
+            _until_then: guest.begin(false).unwrap(),
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let mut got = Vec::new();
+        while !sent.is_end_stream() {
+            assert_eq!(sent.size_hint().exact(), Some((whole.len() - got.len()) as u64));
+            let piece = runtime.block_on(sent.frame()).unwrap().unwrap().into_data().unwrap();
+            assert!(piece.len() <= BUFFER, "{}", piece.len());
+            assert_eq!(places.strangers().waiting.len(), 0);
+            got.extend(piece);
+        }
+        assert_eq!(got, whole);
+        drop(sent);
+        assert_eq!(places.strangers().waiting.len(), 1);
     }
 }

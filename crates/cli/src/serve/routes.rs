@@ -13,7 +13,7 @@ use hyper_util::service::TowerToHyperService;
 
 use super::Verbs;
 use super::answers::{self, bytes, document, failed, nothing, text, wrong_method};
-use super::connections::{Answer, Guest};
+use super::connections::Answer;
 use super::guard::{Guard, HEALTHY};
 use super::hub::{Hub, Seat, Standing};
 use super::live::Gallery;
@@ -72,11 +72,12 @@ pub(super) fn all(app: &Arc<App>) -> Routes {
 }
 
 impl Answer for Routes {
-    async fn answer(&self, request: Request, guest: &Guest) -> Response {
+    fn knows(&self, request: &Request) -> bool {
+        self.app.guard.knows(request.headers())
+    }
+
+    async fn answer(&self, request: Request) -> Response {
         use hyper::service::Service as _;
-        if self.app.guard.knows(request.headers()) {
-            guest.keep();
-        }
         let is_options = request.method() == Method::OPTIONS;
         let mut response = if let Some(refusal) = self.app.guard.refuse(&request) {
             refusal
