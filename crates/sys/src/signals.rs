@@ -111,12 +111,21 @@ pub fn all_but_faults() -> libc::sigset_t {
     }
 }
 
+/// The signals of samplers, by bits.
+static SAMPLERS: AtomicU64 = AtomicU64::new(0);
+
+/// Says that a sampler has taken this signal. It keeps it.
+pub fn is_of_a_sampler(signal: libc::c_int) {
+    SAMPLERS.fetch_or(1 << (signal - 1), Ordering::Relaxed);
+}
+
 /// In a handler: calls the handler of `action` in its place, with the signals blocked that the
-/// kernel would have blocked for it, and the real-time signals. Those are the samplers': our
-/// handler is on an alternate stack that `action` may not have asked for, and a sample's frame in
-/// the midst of both would overflow it.
+/// kernel would have blocked for it, and those of samplers: our handler is on an alternate stack
+/// that `action` may not have asked for, and a sample's frame in the midst of both would overflow
+/// it. (A hit of a watch, or a fault that is a sample, is a SIGTRAP, which only a handler with
+/// `SA_NODEFER` lets in.) If it leaves by a jump or an unwinding, those of samplers stay blocked.
 ///
-/// One thing differs: in a call that waits with a mask of its own (`ppoll`, `sigsuspend`), the
+/// One thing more differs: in a call that waits with a mask of its own (`ppoll`, `sigsuspend`), the
 /// kernel tells a handler the mask that the thread has otherwise, and that one counts here.
 ///
 /// # Safety
@@ -145,7 +154,7 @@ pub unsafe fn call_as_for(
     // SAFETY: the caller's promise.
     let interrupted = first(unsafe { &raw const (*context.cast::<libc::ucontext_t>()).uc_sigmask });
     let itself = if action.sa_flags & libc::SA_NODEFER == 0 { 1 << (signal - 1) } else { 0 };
-    let samplers = u64::MAX << (libc::SIGRTMIN() - 1);
+    let samplers = SAMPLERS.load(Ordering::Relaxed);
     let mut before = 0;
     let is_set = set(interrupted | first(&raw const action.sa_mask) | itself | samplers, &raw mut before);
     handler();

@@ -11,7 +11,7 @@
 //! As the kernel would have done without us, as far as a handler can:
 //!
 //! - A handler gets the signal with the arguments that its `SA_SIGINFO` asks for, and with the
-//!   signals blocked that its `sa_mask` and its `SA_NODEFER` ask for, and real-time signals: ours
+//!   signals blocked that its `sa_mask` and its `SA_NODEFER` ask for, and those of samplers: ours
 //!   blocks more, and takes that back before the call ([`signals::call_as_for`]). Ours has its
 //!   `SA_RESTART`, too. `SA_RESETHAND` is counted: the second trap finds the default action.
 //! - The default action ends the process by SIGTRAP: it is put back, and the same signal sent

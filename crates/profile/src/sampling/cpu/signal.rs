@@ -27,7 +27,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
 
 use dormouse_sys::loader;
-use dormouse_sys::signals::{all_but_faults, call_as_for};
+use dormouse_sys::signals::{all_but_faults, call_as_for, is_of_a_sampler};
 
 /// A handler, as `SA_SIGINFO` has it. One that is passed on to may unwind.
 pub(super) type Handler = unsafe extern "C-unwind" fn(libc::c_int, *mut libc::siginfo_t, *mut c_void);
@@ -71,6 +71,7 @@ pub(super) fn take(handler: Handler) -> io::Result<()> {
         // Pairs with the load in `pass_on`. In between a signal of the host's is lost.
         PREVIOUS[signal as usize].store(Box::into_raw(Box::new(replaced)), Ordering::Release);
     }
+    is_of_a_sampler(signal);
     SIGNAL.store(signal, Ordering::Relaxed);
     Ok(())
 }
