@@ -3,7 +3,7 @@
 //! A point has a value and two sets of labels, by number: one is mostly the group's, which all
 //! families of the group share. So a name is stored once, and each encoder escapes it once.
 
-use crate::family::MetricFamily;
+use crate::family::{MetricFamily, MetricKind};
 use crate::histogram::ExponentialHistogram;
 use crate::labels::{LabelSet, Labels};
 use crate::value::MetricValue;
@@ -114,9 +114,13 @@ impl ProcessPart<'_> {
         family: &'static MetricFamily,
         points: impl IntoIterator<Item = ([LabelSet; 2], MetricValue)>,
     ) {
-        let process = self.process;
-        let points = points.into_iter().map(|(labels, value)| MetricPoint { process, labels, value });
-        self.of(family).values.extend(points);
+        debug_assert!(!matches!(family.kind, MetricKind::Histogram(_)), "{family:?}");
+        let (process, mut points) = (self.process, points.into_iter().peekable());
+        // A family has a point.
+        if points.peek().is_some() {
+            let points = points.map(|(labels, value)| MetricPoint { process, labels, value });
+            self.of(family).values.extend(points);
+        }
     }
 
     /// The same for a family of distributions. A histogram that is none
@@ -126,10 +130,10 @@ impl ProcessPart<'_> {
         family: &'static MetricFamily,
         points: impl IntoIterator<Item = ([LabelSet; 2], ExponentialHistogram)>,
     ) {
+        debug_assert!(matches!(family.kind, MetricKind::Histogram(_)), "{family:?}");
         let (process, points) = (self.process, points.into_iter());
         let count = points.size_hint().0;
         let mut valid = points.filter(|(_, of)| of.is_valid()).peekable();
-        // A family has a point.
         if valid.peek().is_some() {
             let to = &mut self.of(family).histograms;
             to.reserve(count);

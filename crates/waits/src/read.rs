@@ -92,7 +92,7 @@ pub fn read() -> Vec<GroupWaits> {
 ///
 /// # Cost
 ///
-/// That of [`read`], but 10 KB in all; and no look at histograms that are not wanted.
+/// That of [`read`], but 10 KB in all; and no look at buckets that are not wanted.
 pub fn read_each(wanted: Histograms, mut tell: impl FnMut(&GroupWaits)) {
     let run = run();
     let shelves: Vec<_> = rows::shelves().map(|(_, shelf)| shelf).collect();
