@@ -1,4 +1,4 @@
-//! What the processor says of itself.
+//! The facts that the processor tells of itself.
 //!
 //! # Safety
 //!

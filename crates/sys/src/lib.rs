@@ -5,7 +5,7 @@
 //! | module | is |
 //! |---|---|
 //! | [`Capability`] | one line of the report on the capabilities of the process |
-//! | [`cpuid()`] | what the processor says of itself |
+//! | [`cpuid()`] | the facts that the processor tells of itself |
 //! | [`barrier`] | memory barriers of which one side costs nothing |
 //! | [`digits`] | the digits of ids in texts |
 //! | [`protobuf`] | messages of protocol buffers, as they are written |

@@ -3,7 +3,7 @@
 
 use std::ffi::OsStr;
 use std::fs;
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, ErrorKind};
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
 
@@ -63,8 +63,15 @@ pub(crate) struct Program {
 impl Program {
     /// Starts it, and reads its lines of text, address and length, up to an empty one.
     pub(crate) fn start(path: &Path) -> Self {
-        let mut child =
-            Command::new(path).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it was built");
+        let mut command = Command::new(path);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = loop {
+            match command.spawn() {
+                // A child of another test has it open for writing, until its own `exec`.
+                Err(error) if error.kind() == ErrorKind::ExecutableFileBusy => std::thread::yield_now(),
+                spawned => break spawned.expect("it was built"),
+            }
+        };
         let lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
         let said = lines.take_while(|line| !line.is_empty()).map(|line| {
             let words: Vec<&str> = line.split('\t').collect();
