@@ -12,7 +12,7 @@ use axum::extract::Request;
 use axum::http::{Method, StatusCode};
 use dormouse::metrics::{Exposition, Metrics, MetricsFormat, MetricsSpec, Origin, add};
 use dormouse::tower::MetricsService;
-use dormouse::wire::{CountRow, CountedCpu, GroupRow, HistogramRow, Stat, WaitsRow};
+use dormouse::wire::{CountRow, CountedCpu, GroupRow, HistogramRow, Stat, TaskPolls, WaitsRow};
 use dormouse::{Event, Group};
 use dormouse_testkit::spin_for;
 use tower::ServiceExt;
@@ -153,6 +153,7 @@ fn stat(groups: Vec<GroupRow>) -> Stat {
         threads: Vec::new(),
         runnable_ns: None,
         counted: None,
+        polls: None,
         keys_on: 0,
         experiment: false,
         dropped: 0,
@@ -164,6 +165,22 @@ fn exposition(groups: Vec<GroupRow>) -> Exposition {
     let mut exposition = Exposition::new();
     add(&mut exposition, &Origin::own(), stat(groups));
     exposition
+}
+
+#[test]
+fn polls_are_told_where_a_runtime_tells_them() {
+    let text = |polls| {
+        let mut exposition = Exposition::new();
+        add(&mut exposition, &Origin::own(), Stat { polls, ..stat(Vec::new()) });
+        text(&exposition)
+    };
+    let told = text(Some(TaskPolls { all: 8, in_groups: 6 }));
+    let of = |name: &str| value(&told, &format!("dormouse_{name}"));
+    assert_eq!([of("process_polls_total"), of("process_polls_attributed_total")], [8.0, 6.0]);
+    assert_eq!(of("poll_coverage_ratio"), 0.75);
+    for none in [None, Some(TaskPolls::default())] {
+        assert!(!text(none).contains("poll"), "{none:?}");
+    }
 }
 
 #[test]
@@ -224,7 +241,8 @@ fn the_page_names_all_families() {
     let mut exposition = Exposition::new();
     let groups = many().into_iter().take(1).collect();
     let counted = Some(CountedCpu { process_ns: 2, groups_ns: 1 });
-    add(&mut exposition, &Origin::own(), Stat { runnable_ns: Some(1), counted, ..stat(groups) });
+    let polls = Some(TaskPolls { all: 2, in_groups: 1 });
+    add(&mut exposition, &Origin::own(), Stat { runnable_ns: Some(1), counted, polls, ..stat(groups) });
     let has = |bytes: &[u8], name: &str| bytes.windows(name.len()).any(|at| at == name.as_bytes());
     let [protobuf, otlp] = [exposition.encode(MetricsFormat::Protobuf), exposition.otlp(&[])];
     let page = include_str!("../src/metrics/mod.rs");

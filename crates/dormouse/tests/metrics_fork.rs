@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use dormouse::Group;
+use dormouse::events::{poll_begins, poll_ends};
 use dormouse::metrics::{Metrics, MetricsFormat, MetricsSpec};
 use dormouse_testkit::{fork, spin_for};
 
@@ -28,17 +29,27 @@ fn work(group: Group, time: Duration) {
     runtime.block_on(group.instrument(async { spin_for(time) }));
 }
 
+/// The polls of tasks that are told, and those in groups, behind a poll that does that.
+fn told(metrics: &Metrics, poll: impl FnOnce()) -> [f64; 2] {
+    poll_begins();
+    poll();
+    poll_ends();
+    ["polls", "polls_attributed"].map(|name| read(metrics, &format!("dormouse_process_{name}_total")))
+}
+
 fn main() {
     let metrics = Metrics::start(&MetricsSpec::new().waits()).unwrap();
     let group = Group::new("forked");
     (0..3).for_each(|_| work(group, WORK));
     let before = [CPU, REQUESTS, WAITED].map(|line| read(&metrics, line));
+    assert_eq!(told(&metrics, || work(group, WORK)), [1.0, 1.0]);
     assert!(before[0] >= 3.0 * WORK.as_secs_f64() * 0.9 && before[1] == 3.0, "{before:?}");
     let status = fork(|| {
         // The parent's, in the child: it counts nothing, and tells the child's figures.
         assert_eq!([CPU, REQUESTS].map(|line| read(&metrics, line)), [0.0; 2]);
         let own = Metrics::start(&MetricsSpec::new().waits()).unwrap();
         assert_eq!([CPU, REQUESTS, WAITED].map(|line| read(&own, line)), [0.0; 3]);
+        assert_eq!(told(&own, || ()), [1.0, 0.0], "its parent's poll is none of its own");
         work(group, WORK);
         let [cpu, requests, waited] = [CPU, REQUESTS, WAITED].map(|line| read(&own, line));
         assert!(cpu >= WORK.as_secs_f64() * 0.9 && cpu < before[0], "{cpu}");

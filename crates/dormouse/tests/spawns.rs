@@ -3,6 +3,7 @@
 
 mod happenings;
 
+use dormouse::events::told_polls;
 use dormouse::tokio::group_spawns;
 use dormouse::{Counting, Group};
 use tokio::runtime::{Builder, Runtime};
@@ -54,6 +55,19 @@ fn a_plain_spawn_is_charged_to_its_place() {
         assert!(group.read().polls >= 2 * POLLS);
         runtime.block_on(polls(FOREIGN));
         assert_eq!(read().2, counts + 2 * POLLS, "the root future is none of its tasks");
+    }
+}
+
+#[test]
+fn every_poll_is_in_a_group() {
+    let _alone = alone();
+    let (_group, _counting) = counted("beside all");
+    for runtime in [runtime(), group_spawns(&mut Builder::new_current_thread()).build().unwrap()] {
+        let before = told_polls();
+        let task = runtime.spawn(polls(1));
+        runtime.block_on(task).unwrap();
+        let told = || (told_polls().all - before.all, told_polls().inside - before.inside);
+        dormouse_testkit::eventually(|| told() == (POLLS + 1, POLLS + 1));
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use dormouse::wire::{CountRow, GroupRow};
+use dormouse::wire::{CountRow, GroupRow, TaskPolls};
 
 use super::totals::{Inside, Sample, Thread, Usage};
 
@@ -91,6 +91,13 @@ fn inside_since(now: &Inside, before: Option<&Inside>) -> Inside {
         // difference of both may shrink.
         unattributed_ns: now.unattributed_ns.saturating_sub(before.map_or(0, |b| b.unattributed_ns)),
         groups: now.groups.iter().map(since).collect(),
+        polls: now.polls.map(|now| {
+            let before = before.and_then(|before| before.polls).unwrap_or_default();
+            TaskPolls {
+                all: now.all.saturating_sub(before.all),
+                in_groups: now.in_groups.saturating_sub(before.in_groups),
+            }
+        }),
         ..*now
     }
 }
@@ -229,7 +236,7 @@ mod tests {
             waits: None,
         };
         let with = |groups: Vec<GroupRow>, unattributed_ns| Sample {
-            inside: Some(Inside { took_ns: 7, unattributed_ns, groups, keys_on: 0, dropped: 0 }),
+            inside: Some(Inside { took_ns: 7, unattributed_ns, groups, polls: None, keys_on: 0, dropped: 0 }),
             ..sample(0, 0, Vec::new())
         };
         let mut window = Window::new(with(vec![group(1, 10, count(5, 100))], 30));

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use dormouse::wire::{CountRow, GroupRow, Stat, ThreadStat};
+use dormouse::wire::{CountRow, GroupRow, Stat, TaskPolls, ThreadStat};
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 
@@ -60,6 +60,7 @@ pub(crate) struct Inside {
     /// CPU time that is charged to no group.
     pub(crate) unattributed_ns: u64,
     pub(crate) groups: Vec<GroupRow>,
+    pub(crate) polls: Option<TaskPolls>,
     pub(crate) keys_on: usize,
     pub(crate) dropped: u64,
 }
@@ -70,6 +71,12 @@ impl Inside {
         let named: u64 = self.groups.iter().map(|group| group.cpu_ns).sum();
         let all = named + self.unattributed_ns;
         (all > 0).then(|| named as f64 / all as f64 * 100.0)
+    }
+
+    /// In how many polls of tasks a group was entered, in percent; `None` where no runtime tells.
+    pub(crate) fn poll_coverage_percent(&self) -> Option<f64> {
+        let polls = self.polls.filter(|polls| polls.all > 0)?;
+        Some(polls.in_groups as f64 / polls.all as f64 * 100.0)
     }
 }
 
@@ -95,6 +102,7 @@ impl Sample {
                 took_ns: stat.took_ns,
                 unattributed_ns: stat.unattributed_cpu_ns,
                 groups: stat.groups,
+                polls: stat.polls,
                 keys_on: stat.keys_on,
                 dropped: stat.dropped,
             }),
@@ -193,6 +201,7 @@ mod tests {
             threads: vec![thread(3, 7), thread(6114, 1)],
             runnable_ns: None,
             counted: None,
+            polls: None,
             keys_on: 0,
             experiment: false,
             dropped: 0,

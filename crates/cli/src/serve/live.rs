@@ -191,6 +191,7 @@ mod tests {
             threads: threads.iter().map(thread).collect(),
             runnable_ns: None,
             counted: None,
+            polls: None,
             keys_on: 3,
             experiment: false,
             dropped: 0,

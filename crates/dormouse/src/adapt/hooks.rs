@@ -22,9 +22,9 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 
-use ::tokio::runtime::{Builder, Handle, RuntimeFlavor};
+use ::tokio::runtime::{Builder, Handle, RuntimeFlavor, TaskMeta};
 use ::tokio::task::{Id, try_id};
-use dormouse_events::{is_lazy, park, set_lazy};
+use dormouse_events::{is_lazy, park, poll_begins, poll_ends, set_lazy};
 use pin_project_lite::pin_project;
 
 use super::inherit::{Inherited, inherit};
@@ -47,10 +47,13 @@ thread_local! {
 /// one comes, where that is one of this module's `spawn` functions or of its `JoinSet`; see the
 /// [module](crate::tokio). Only in builds of the whole program with `--cfg tokio_unstable`.
 ///
-/// It sets `on_before_task_poll` and `on_thread_park`, of which tokio keeps one each. A program
-/// with hooks of its own sets those instead, with [`task_begins`] as the last thing in the one, of
-/// multi-thread runtimes only, and [`thread_parks`](super::lazy::thread_parks) as the first in the
-/// other.
+/// Its polls are told, too: `dormouse_poll_coverage_ratio` is the share of them in which a group
+/// was entered. That goes for a current-thread runtime as well.
+///
+/// It sets `on_before_task_poll`, `on_after_task_poll` and `on_thread_park`, of which tokio keeps
+/// one each. A program with hooks of its own sets those instead: with [`task_begins`] as the last
+/// thing in the first, of multi-thread runtimes only, [`poll_ends`] in the second, and
+/// [`thread_parks`](super::lazy::thread_parks) as the first thing in the third.
 ///
 /// A `block_in_place` within a task of ours goes through [`in_place`](super::lazy::in_place). Else
 /// the thread may go on to other blocking work, and the group is charged for that until a task of
@@ -63,12 +66,15 @@ thread_local! {
 /// ```
 pub fn poll_hooks(builder: &mut Builder) -> &mut Builder {
     let has_workers = OnceLock::new();
-    builder.on_thread_park(park).on_before_task_poll(move |task| {
+    let before = move |task: &TaskMeta<'_>| {
         let flavor = || Handle::try_current().map(|handle| handle.runtime_flavor());
         if *has_workers.get_or_init(|| flavor().is_ok_and(|flavor| flavor != RuntimeFlavor::CurrentThread)) {
             task_begins(task.id());
+        } else {
+            poll_begins();
         }
-    })
+    };
+    builder.on_thread_park(park).on_before_task_poll(before).on_after_task_poll(|_| poll_ends())
 }
 
 /// A worker of a multi-thread runtime is about to poll this task.
@@ -94,6 +100,8 @@ fn begins(number: u64, is_ours: bool) {
     if is_lazy() != is_ours {
         set_lazy(is_ours);
     }
+    // Last: what has been charged until here is none of this poll's.
+    poll_begins();
 }
 
 pin_project! {

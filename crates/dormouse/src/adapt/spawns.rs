@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
 use ::tokio::runtime::{Builder, Handle, RuntimeFlavor, TaskMeta};
 use ::tokio::task::Id;
-use dormouse_events::{Kind, Mark, park};
+use dormouse_events::{Kind, Mark, park, poll_begins, poll_ends};
 
 use super::hooks::{is_ours_now, number, others_task_begins, task_begins};
 use crate::group::{Group, MAX_NAME};
@@ -96,12 +96,15 @@ pub fn group_spawns(builder: &mut Builder) -> &mut Builder {
                 .get_or_init(|| flavor().is_ok_and(|flavor| flavor != RuntimeFlavor::CurrentThread))
             {
                 task_begins(task.id());
+            } else {
+                poll_begins();
             }
         })
         .on_after_task_poll(|task| {
             if group_of(task).is_some() {
                 exit();
             }
+            poll_ends();
         })
         .on_task_terminate(|task| {
             if let Some(group) = group_of(task) {

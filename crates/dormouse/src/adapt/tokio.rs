@@ -80,6 +80,8 @@ pub use super::join_set::JoinSet;
 pub use super::lazy::{all_instrumented, block_on, in_place, thread_parks, thread_unparks};
 #[cfg(tokio_unstable)]
 pub use super::spawns::group_spawns;
+#[cfg(tokio_unstable)]
+pub use dormouse_events::poll_ends;
 
 /// `tokio::spawn`, in the current group.
 ///

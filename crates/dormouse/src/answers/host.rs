@@ -3,6 +3,7 @@
 
 use std::ops::Range;
 
+use dormouse_events::ToldPolls;
 use dormouse_sys::process::{identity, schedstat::Schedstat};
 use dormouse_sys::{Capability, State, records, thread};
 
@@ -12,7 +13,7 @@ use super::waiting::{GroupTimes, Telling};
 use crate::group::Group;
 use crate::memory;
 use crate::wire::{
-    Check, CheckState, Clock, CountedCpu, Doctor, GroupRow, Hello, PROTOCOL, Stat, ThreadStat,
+    Check, CheckState, Clock, CountedCpu, Doctor, GroupRow, Hello, PROTOCOL, Stat, TaskPolls, ThreadStat,
 };
 
 dormouse_keys::static_key! {
@@ -161,12 +162,19 @@ fn snapshot(counting: Option<&ClientEvents>, waits: Option<Telling>) -> (Stat, G
         }),
         groups,
         threads,
+        polls: polls(),
         keys_on: 0,
         experiment: dormouse_keys::unlikely!(EXPERIMENT),
         dropped: records::dropped(),
         clock: Some(clock()),
     };
     (stat, times, listed)
+}
+
+/// The polls that runtimes have told of.
+fn polls() -> Option<TaskPolls> {
+    let ToldPolls { all, inside } = dormouse_events::told_polls();
+    (all > 0).then_some(TaskPolls { all, in_groups: inside })
 }
 
 /// The clock that charges groups: this thread has the tier that threads begin with.

@@ -14,7 +14,7 @@ use super::families as of;
 use super::origin::{Origin, unix_ns};
 use crate::group::cut;
 use crate::registry::MAX_GROUPS;
-use crate::wire::{CountRow, CountedCpu, ExemplarRow, GroupRow, HistogramRow, Stat, WaitsRow};
+use crate::wire::{CountRow, CountedCpu, ExemplarRow, GroupRow, HistogramRow, Stat, TaskPolls, WaitsRow};
 
 /// A family, and the way to its value.
 type Of<Value> = (&'static MetricFamily, Value);
@@ -111,6 +111,14 @@ fn add_process(part: &mut ProcessPart<'_>, origin: &Origin, stat: &Stat) {
     {
         let share = groups_ns as f64 / process_ns as f64;
         part.add(&of::CPU_COVERAGE, NONE, MetricValue::Number(share.min(1.0)));
+    }
+    if let Some(TaskPolls { all, in_groups }) = stat.polls
+        && all > 0
+    {
+        part.add(&of::PROCESS_POLLS, NONE, MetricValue::Count(all));
+        part.add(&of::PROCESS_POLLS_ATTRIBUTED, NONE, MetricValue::Count(in_groups));
+        let share = in_groups as f64 / all as f64;
+        part.add(&of::POLL_COVERAGE, NONE, MetricValue::Number(share.min(1.0)));
     }
     part.add(&of::PROCESS_THREADS, NONE, MetricValue::Count(stat.threads.len() as u64));
     part.add(&of::KEYS_ON, NONE, MetricValue::Count(stat.keys_on as u64));

@@ -125,6 +125,20 @@ pub(crate) static CPU_COVERAGE: MetricFamily = family(
     Gauge,
     "Share of the process's CPU time that was of groups, since this reader had it counted.",
 );
+pub(crate) static PROCESS_POLLS: MetricFamily = family(
+    "dormouse.process.polls",
+    Things("{poll}"),
+    Counter,
+    "Polls of tasks that runtimes with hooks have told of, while anything was counted.",
+);
+pub(crate) static PROCESS_POLLS_ATTRIBUTED: MetricFamily = family(
+    "dormouse.process.polls.attributed",
+    Things("{poll}"),
+    Counter,
+    "Those of these polls in which a group was entered.",
+);
+pub(crate) static POLL_COVERAGE: MetricFamily =
+    family("dormouse.poll.coverage", Ratio, Gauge, "Share of these polls in which a group was entered.");
 pub(crate) static KEYS_ON: MetricFamily =
     family("dormouse.keys.on", Things("{key}"), Gauge, "Keys that are on.");
 pub(crate) static RECORDS_DROPPED: MetricFamily =
@@ -150,6 +164,9 @@ pub(crate) fn numbers() -> impl Iterator<Item = &'static MetricFamily> {
         &PROCESS_THREADS,
         &PROCESS_START,
         &CPU_COVERAGE,
+        &PROCESS_POLLS,
+        &PROCESS_POLLS_ATTRIBUTED,
+        &POLL_COVERAGE,
         &KEYS_ON,
         &RECORDS_DROPPED,
     ];

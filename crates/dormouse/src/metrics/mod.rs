@@ -47,12 +47,20 @@
 //! | `dormouse_process_cpu_time_seconds_total` | `dormouse.process.cpu.time` | CPU time |
 //! | `dormouse_process_cpu_attributed_seconds_total` | `dormouse.process.cpu.attributed` | the part that groups were charged for |
 //! | `dormouse_cpu_coverage_ratio` | `dormouse.cpu.coverage` | that share, since this reader has it counted |
+//! | `dormouse_process_polls_total` | `dormouse.process.polls` | polls of tasks that runtimes tell of |
+//! | `dormouse_process_polls_attributed_total` | `dormouse.process.polls.attributed` | those in which a group was entered |
+//! | `dormouse_poll_coverage_ratio` | `dormouse.poll.coverage` | their share |
 //! | `dormouse_process_runnable_time_seconds_total` | `dormouse.process.runnable.time` | time for which threads waited for a CPU |
 //! | `dormouse_process_threads` | `dormouse.process.threads` | threads |
 //! | `dormouse_process_start_time_seconds` | `dormouse.process.start.time` | its start, since 1970 |
 //! | `dormouse_keys_on` | `dormouse.keys.on` | keys that are on |
 //! | `dormouse_records_dropped_total` | `dormouse.records.dropped` | records that found no room |
 //! | `dormouse_agent_info` | `dormouse.agent.info` | 1; `version` is dormouse's |
+//!
+//! The three of polls are there where a runtime has hooks around each poll (`poll_hooks` and
+//! `group_spawns` of `dormouse::tokio`, in programs built with `--cfg tokio_unstable`), or an
+//! executor of the program's own calls [`poll_begins`](crate::events::poll_begins) and
+//! [`poll_ends`](crate::events::poll_ends).
 //!
 //! CPU per request is a query: `sum by (group) (rate(dormouse_cpu_time_seconds_total[5m])) / sum by
 //! (group) (rate(dormouse_requests_total[5m]))`.

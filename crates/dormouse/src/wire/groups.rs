@@ -32,6 +32,10 @@ pub struct Stat {
     /// CPU time since it is counted for this client; absent if it is not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub counted: Option<CountedCpu>,
+    /// The polls of tasks that runtimes have told of, while anything was counted; absent where none
+    /// has: it takes a runtime with hooks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub polls: Option<TaskPolls>,
     /// How many keys are on.
     pub keys_on: usize,
     /// Whether a client experiments with keys: it switches them on and off.
@@ -51,6 +55,15 @@ pub struct CountedCpu {
     pub process_ns: u64,
     /// Of its groups.
     pub groups_ns: u64,
+}
+
+/// Polls of tasks: the share of them that is in groups is their coverage.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskPolls {
+    /// All that runtimes have told of.
+    pub all: u64,
+    /// Those in which a group was entered.
+    pub in_groups: u64,
 }
 
 /// The clock that charges groups. (CPU time of the process and of threads is the kernel's own.)

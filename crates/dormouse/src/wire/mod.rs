@@ -49,7 +49,9 @@ pub use file::{
     FILE_MAGIC, FILE_VERSION, FileError, FileHead, FileMappings, FileMissing, FilePart, FileReader,
     FileWriter, MAX_FILE_ANSWER, is_file,
 };
-pub use groups::{Clock, CountAnswer, CountRow, CountedCpu, EventInfo, Events, GroupRow, Stat, ThreadStat};
+pub use groups::{
+    Clock, CountAnswer, CountRow, CountedCpu, EventInfo, Events, GroupRow, Stat, TaskPolls, ThreadStat,
+};
 pub use id::WireId;
 pub use keys::{BatchStat, Changed, HeldBy, HeldKeys, KeyHolder, KeyInfo, Keys, LeaseHolder};
 pub use long_polls::{LongPollRow, LongPollsBegun, LongPollsPart, LongPollsWish};

@@ -8,6 +8,7 @@ use dormouse_sys::thread;
 use super::outside;
 use super::stack::{Here, Stack, with};
 use super::state::State;
+use super::told;
 use crate::pmu;
 use crate::publishing;
 use crate::span::{self, Pending};
@@ -76,6 +77,7 @@ fn end_of_thread() {
 fn begin_in_child() {
     // The lease of the key has gone.
     publishing::set_on(false);
+    told::begin_in_child();
     with(|stack| {
         stack.withdraw();
         if let Some(here) = stack.here.get() {

@@ -76,6 +76,8 @@ pub(super) struct Stack {
     pub(super) charged_own: Cell<*const Customization>,
     /// The set that its PMUs were told of last, if it wants that, until another set comes.
     pub(super) scheduled: Cell<Option<&'static EventSet>>,
+    /// The entries at the beginning of the poll that a runtime has told of.
+    pub(super) told: Cell<Option<(u64, u64)>>,
     /// The thread's pointer, once it has led to a context.
     pub(super) slot: Cell<Option<Slot>>,
     pub(super) frames: [Frame; MAX_DEPTH],
@@ -97,6 +99,7 @@ thread_local! {
             charged: Cell::new(None),
             charged_own: Cell::new(ptr::null()),
             scheduled: Cell::new(None),
+            told: Cell::new(None),
             slot: Cell::new(None),
             frames: [const {
                 Frame {

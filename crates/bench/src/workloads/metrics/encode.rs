@@ -96,6 +96,7 @@ fn stat() -> Stat {
         threads: Vec::new(),
         runnable_ns: None,
         counted: None,
+        polls: None,
         keys_on: 0,
         experiment: false,
         dropped: 0,

@@ -225,6 +225,7 @@ mod tests {
             threads: Vec::new(),
             runnable_ns: None,
             counted: None,
+            polls: None,
             keys_on: 0,
             experiment: false,
             dropped: 0,

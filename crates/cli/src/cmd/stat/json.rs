@@ -42,6 +42,9 @@ pub(super) struct Figures<'a> {
     /// How much of the CPU time is in groups; null where none was used.
     #[serde(skip_serializing_if = "Option::is_none")]
     coverage_percent: Option<f64>,
+    /// In how many polls of tasks a group was entered; absent where no runtime tells.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    poll_coverage_percent: Option<f64>,
     threads: Vec<Chosen<'a>>,
     /// The CPU time of threads that came and went between two samples.
     other_threads_cpu_ns: u64,
@@ -135,6 +138,7 @@ impl<'a> Figures<'a> {
             groups: inside.map(|_| account.groups.iter().map(group).collect()),
             unattributed_cpu_ns: inside.map(|inside| inside.unattributed_ns),
             coverage_percent: inside.and_then(Inside::coverage_percent),
+            poll_coverage_percent: inside.and_then(Inside::poll_coverage_percent),
             threads: account.threads.iter().map(|row| row.chosen(THREAD_FIELDS)).collect(),
             other_threads_cpu_ns: delta.others_ns(),
         }

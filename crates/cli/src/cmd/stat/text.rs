@@ -107,8 +107,13 @@ fn process(delta: &Delta) -> Table {
     let mut table = figures();
     let cpus = format!("{:.3} CPUs used", ratio(delta.cpu_ns, delta.elapsed_ns));
     figure(&mut table, ms(delta.cpu_ns), "ms", "CPU time", cpus);
-    if let Some(percent) = delta.inside.as_ref().and_then(Inside::coverage_percent) {
-        figure(&mut table, Digits::All.percent(percent), "%", "CPU time in groups", "");
+    for (percent, of) in [
+        (delta.inside.as_ref().and_then(Inside::coverage_percent), "CPU time in groups"),
+        (delta.inside.as_ref().and_then(Inside::poll_coverage_percent), "polls of tasks in groups"),
+    ] {
+        if let Some(percent) = percent {
+            figure(&mut table, Digits::All.percent(percent), "%", of, "");
+        }
     }
     if let Some(ns) = delta.runnable_ns() {
         figure(&mut table, ms(ns), "ms", "runnable", "its threads waited for a CPU");
@@ -212,8 +217,9 @@ mod tests {
             let source = Source::fake(events, None);
             account("", &Account::of(&source, &Delta::between(&sample, &sample, &[])))
         };
-        let inside =
-            || Some(Inside { took_ns: 0, unattributed_ns: 0, groups: Vec::new(), keys_on: 0, dropped: 0 });
+        let (groups, took_ns, unattributed_ns, keys_on, dropped) = Default::default();
+        let inside = Inside { took_ns, unattributed_ns, groups, polls: None, keys_on, dropped };
+        let inside = || Some(inside.clone());
         let events = ["task-clock", "page-faults", "alloc-count", "alloc-bytes"];
         assert!(text(&events, inside()).contains(&format!("alloc-count, alloc-bytes: {OF_GROUPS}")));
         assert!(!text(&events[..2], inside()).contains(OF_GROUPS));
