@@ -1,7 +1,7 @@
 //! Publishing the current context of each thread to readers outside of the process (OTEP 4947).
 //!
 //! The thread's pointer leads to the bytes of the context that is current: the topmost one of the
-//! thread's stack, looked up after each change of the stack. So nested contexts lead back to the
+//! thread's stack, stored after each change of the stack. So nested contexts lead back to the
 //! outer one, guards may be dropped in any order, and a handler that enters and leaves tasks leaves
 //! the pointer as it was.
 //!

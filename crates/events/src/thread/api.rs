@@ -56,7 +56,7 @@ pub struct Mark {
 pub fn enter(task: &mut Task, kind: Kind) -> TaskGuard {
     let token = with(|stack| stack.enter(task, kind));
     if unlikely!(PUBLISH) {
-        with(Stack::show_top);
+        with(|stack| stack.show_entered(token, task.context()));
     }
     TaskGuard { token, not_send: PhantomData }
 }

@@ -107,11 +107,14 @@ impl Stack {
         self.switch_slowly(here, task)
     }
 
-    /// [`Stack::leave`], in the hook.
+    /// [`Stack::leave`], in the hook. Behind cases 4 and 6 nothing is current.
     #[cold]
     #[inline(never)]
     pub(super) fn leave_shown(&self, token: Token) {
-        self.leave(token);
+        if self.state.is_open() && self.stop(token) || self.state.is_idle() && self.suspend(token) {
+            return self.show(None);
+        }
+        self.leave_slowly(token);
         self.show_top();
     }
 

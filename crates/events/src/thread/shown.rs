@@ -3,29 +3,43 @@
 //! # Async-signal-safety
 //!
 //! A handler may come between any two instructions. Its own events end with the pointer on the
-//! topmost frame that it has interrupted, or on none. The interrupted code stores what it has
-//! looked up there, or takes it back.
+//! topmost frame that it has interrupted, or on none. The interrupted code stores what it knows or
+//! has looked up, or takes it back: a handler leaves the stack as it was.
 
 use std::sync::atomic::{Ordering, compiler_fence};
 
 use dormouse_sys::otel::Slot;
 
 use super::stack::Stack;
+use super::token::Token;
 use crate::ledger::Context;
 use crate::publishing;
 
 impl Stack {
     /// Shows the context that is current, in the hook.
-    #[inline]
+    #[cold]
+    #[inline(never)]
     pub(super) fn show_top(&self) {
+        self.show(self.top_frame().and_then(|top| top.context.get()));
+    }
+
+    /// As [`Stack::show_top`], where the hook knows the context: the look costs as much as the
+    /// rest.
+    #[inline]
+    pub(super) fn show(&self, context: Option<&Context>) {
         let Some(slot) = self.slot.get().or_else(|| self.find_slot()) else { return };
-        let context = self.top_frame().and_then(|top| top.context.get());
         slot.show(context.and_then(Context::shown));
         compiler_fence(Ordering::SeqCst);
         // After the store: step 1 of the end.
-        if !publishing::is_on() {
+        if context.is_some() && !publishing::is_on() {
             slot.show(None);
         }
+    }
+
+    /// Shows the context of a task that was just entered; of one that was not, what is current.
+    #[inline]
+    pub(super) fn show_entered(&self, token: Token, context: &Context) {
+        if token == Token::NONE { self.show_top() } else { self.show(Some(context)) }
     }
 
     #[cold]
