@@ -44,7 +44,10 @@ fn main() {
     let before = [CPU, REQUESTS, WAITED].map(|line| read(&metrics, line));
     assert_eq!(told(&metrics, || work(group, WORK)), [1.0, 1.0]);
     assert!(before[0] >= 3.0 * WORK.as_secs_f64() * 0.9 && before[1] == 3.0, "{before:?}");
+    // Within a poll, which is the parent's alone.
+    poll_begins();
     let status = fork(|| {
+        poll_ends();
         // The parent's, in the child: it counts nothing, and tells the child's figures.
         assert_eq!([CPU, REQUESTS].map(|line| read(&metrics, line)), [0.0; 2]);
         let own = Metrics::start(&MetricsSpec::new().waits()).unwrap();
@@ -62,6 +65,7 @@ fn main() {
         let next = Metrics::start(&MetricsSpec::new()).unwrap();
         assert!(read(&next, CPU) >= cpu && read(&next, REQUESTS) >= requests);
     });
+    poll_ends();
     assert!(status.success(), "{status}");
     let after = [CPU, REQUESTS, WAITED].map(|line| read(&metrics, line));
     assert!(after.iter().zip(before).all(|(after, before)| *after >= before), "{after:?} after {before:?}");

@@ -93,10 +93,9 @@ fn inside_since(now: &Inside, before: Option<&Inside>) -> Inside {
         groups: now.groups.iter().map(since).collect(),
         polls: now.polls.map(|now| {
             let before = before.and_then(|before| before.polls).unwrap_or_default();
-            TaskPolls {
-                all: now.all.saturating_sub(before.all),
-                in_groups: now.in_groups.saturating_sub(before.in_groups),
-            }
+            let all = now.all.saturating_sub(before.all);
+            // A poll that ends amid a reading may be in `all` of one sample and inside of the next.
+            TaskPolls { all, in_groups: now.in_groups.saturating_sub(before.in_groups).min(all) }
         }),
         ..*now
     }
@@ -215,6 +214,22 @@ mod tests {
     }
 
     #[test]
+    fn polls_are_those_of_the_interval() {
+        let with = |polls: Option<(u64, u64)>| {
+            let polls = polls.map(|(all, in_groups)| TaskPolls { all, in_groups });
+            Sample { inside: Some(Inside { polls, ..Inside::default() }), ..Sample::default() }
+        };
+        let share = |first, last| {
+            let inside = Delta::between(&with(first), &with(last), &[]).inside;
+            inside.and_then(|inside| inside.poll_coverage_percent())
+        };
+        assert_eq!(share(Some((100, 100)), Some((108, 106))), Some(75.0));
+        assert_eq!(share(None, Some((8, 4))), Some(50.0), "a runtime has come");
+        assert_eq!(share(Some((11, 10)), Some((12, 12))), Some(100.0), "never more than all");
+        assert_eq!((share(Some((5, 5)), Some((5, 5))), share(None, None)), (None, None));
+    }
+
+    #[test]
     fn a_new_group_is_counted_from_nothing() {
         let count = |value, running_ns| CountRow {
             event: "sneezes".into(),
@@ -236,7 +251,7 @@ mod tests {
             waits: None,
         };
         let with = |groups: Vec<GroupRow>, unattributed_ns| Sample {
-            inside: Some(Inside { took_ns: 7, unattributed_ns, groups, polls: None, keys_on: 0, dropped: 0 }),
+            inside: Some(Inside { took_ns: 7, unattributed_ns, groups, ..Inside::default() }),
             ..sample(0, 0, Vec::new())
         };
         let mut window = Window::new(with(vec![group(1, 10, count(5, 100))], 30));

@@ -53,7 +53,7 @@ pub(crate) struct Sample {
 }
 
 /// The part of a sample that only an agent knows.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Inside {
     /// How much older groups may be than threads and the process.
     pub(crate) took_ns: u64,

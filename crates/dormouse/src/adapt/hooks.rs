@@ -47,13 +47,13 @@ thread_local! {
 /// one comes, where that is one of this module's `spawn` functions or of its `JoinSet`; see the
 /// [module](crate::tokio). Only in builds of the whole program with `--cfg tokio_unstable`.
 ///
-/// Its polls are told, too: `dormouse_poll_coverage_ratio` is the share of them in which a group
-/// was entered. That goes for a current-thread runtime as well.
+/// Polls of tasks are told, too, also those of a current-thread runtime:
+/// `dormouse_poll_coverage_ratio` is the share of them that is in groups.
 ///
 /// It sets `on_before_task_poll`, `on_after_task_poll` and `on_thread_park`, of which tokio keeps
 /// one each. A program with hooks of its own sets those instead: with [`task_begins`] as the last
-/// thing in the first, of multi-thread runtimes only, [`poll_ends`] in the second, and
-/// [`thread_parks`](super::lazy::thread_parks) as the first thing in the third.
+/// thing in the first, or on a current-thread runtime [`poll_begins`]; with [`poll_ends`] in the
+/// second; and with [`thread_parks`](super::lazy::thread_parks) as the first thing in the third.
 ///
 /// A `block_in_place` within a task of ours goes through [`in_place`](super::lazy::in_place). Else
 /// the thread may go on to other blocking work, and the group is charged for that until a task of

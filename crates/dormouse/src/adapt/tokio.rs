@@ -81,7 +81,7 @@ pub use super::lazy::{all_instrumented, block_on, in_place, thread_parks, thread
 #[cfg(tokio_unstable)]
 pub use super::spawns::group_spawns;
 #[cfg(tokio_unstable)]
-pub use dormouse_events::poll_ends;
+pub use dormouse_events::{poll_begins, poll_ends};
 
 /// `tokio::spawn`, in the current group.
 ///

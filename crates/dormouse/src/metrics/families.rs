@@ -135,10 +135,10 @@ pub(crate) static PROCESS_POLLS_ATTRIBUTED: MetricFamily = family(
     "dormouse.process.polls.attributed",
     Things("{poll}"),
     Counter,
-    "Those of these polls in which a group was entered.",
+    "Those of these polls that were in groups.",
 );
 pub(crate) static POLL_COVERAGE: MetricFamily =
-    family("dormouse.poll.coverage", Ratio, Gauge, "Share of these polls in which a group was entered.");
+    family("dormouse.poll.coverage", Ratio, Gauge, "Share of these polls that were in groups.");
 pub(crate) static KEYS_ON: MetricFamily =
     family("dormouse.keys.on", Things("{key}"), Gauge, "Keys that are on.");
 pub(crate) static RECORDS_DROPPED: MetricFamily =

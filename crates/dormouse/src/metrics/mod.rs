@@ -48,7 +48,7 @@
 //! | `dormouse_process_cpu_attributed_seconds_total` | `dormouse.process.cpu.attributed` | the part that groups were charged for |
 //! | `dormouse_cpu_coverage_ratio` | `dormouse.cpu.coverage` | that share, since this reader has it counted |
 //! | `dormouse_process_polls_total` | `dormouse.process.polls` | polls of tasks that runtimes tell of |
-//! | `dormouse_process_polls_attributed_total` | `dormouse.process.polls.attributed` | those in which a group was entered |
+//! | `dormouse_process_polls_attributed_total` | `dormouse.process.polls.attributed` | those that were in groups |
 //! | `dormouse_poll_coverage_ratio` | `dormouse.poll.coverage` | their share |
 //! | `dormouse_process_runnable_time_seconds_total` | `dormouse.process.runnable.time` | time for which threads waited for a CPU |
 //! | `dormouse_process_threads` | `dormouse.process.threads` | threads |

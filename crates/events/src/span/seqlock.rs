@@ -169,13 +169,6 @@ impl Span {
         self.scopes.store(self.scopes.load(Relaxed).wrapping_add(1), Relaxed);
     }
 
-    /// Another value when a counted task has become current since: a span has begun, or has one
-    /// entry more.
-    #[inline]
-    pub(crate) fn entries(&self) -> (u64, u64) {
-        (self.number.load(Relaxed), self.entries.load(Relaxed))
-    }
-
     /// Begins an edit, which ends the span; returns the span's number.
     #[inline]
     pub(crate) fn begin(&self) -> u64 {

@@ -79,6 +79,8 @@ fn begin_in_child() {
     publishing::set_on(false);
     told::begin_in_child();
     with(|stack| {
+        // A poll in which the process forks is told in the parent alone.
+        stack.told.set(None);
         stack.withdraw();
         if let Some(here) = stack.here.get() {
             stack.state.set(State::Closed);

@@ -1,7 +1,7 @@
 //! The stack of the tasks that a thread runs, and the switch from one to the next.
 //!
 //! Each file calls only those before it, from the bottom up: `token`, `task`, `state`; `stack`;
-//! `outside`, `shown`; `told`; `charge`; `switch`; `life`; `fast` and `customize`; `api`.
+//! `outside`, `shown`, `told`; `charge`; `switch`; `life`; `fast` and `customize`; `api`.
 
 mod api;
 mod charge;
@@ -20,11 +20,12 @@ mod token;
 mod told;
 
 pub use self::api::{
-    Mark, TaskGuard, current_context, current_task, enter, is_lazy, leave, overflows, park, set_lazy, switch,
+    Mark, TaskGuard, current_context, current_task, enter, is_lazy, leave, overflows, park, poll_begins,
+    poll_ends, set_lazy, switch,
 };
 pub use self::charge::Switched;
 pub(crate) use self::life::{charge_others, own_pending};
 pub use self::outside::{PollLooker, SeenPoll};
 pub use self::task::{Task, TaskCounts};
 pub use self::token::{Kind, MAX_DEPTH};
-pub use self::told::{ToldPolls, poll_begins, poll_ends, told_polls};
+pub use self::told::{ToldPolls, told_polls};

@@ -45,6 +45,14 @@ pub(super) struct Frame {
     pub(super) token: Cell<Token>,
 }
 
+/// The last frames that a thread has had. Others once a task was entered; no end of one changes
+/// them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct LastFrames {
+    lowest: Token,
+    further: u64,
+}
+
 /// Where other threads see this one.
 #[derive(Clone, Copy)]
 pub(super) struct Here {
@@ -76,8 +84,8 @@ pub(super) struct Stack {
     pub(super) charged_own: Cell<*const Customization>,
     /// The set that its PMUs were told of last, if it wants that, until another set comes.
     pub(super) scheduled: Cell<Option<&'static EventSet>>,
-    /// The entries at the beginning of the poll that a runtime has told of.
-    pub(super) told: Cell<Option<(u64, u64)>>,
+    /// The last frames at the beginning of the poll that a runtime tells of.
+    pub(super) told: Cell<Option<LastFrames>>,
     /// The thread's pointer, once it has led to a context.
     pub(super) slot: Cell<Option<Slot>>,
     pub(super) frames: [Frame; MAX_DEPTH],
@@ -172,6 +180,12 @@ impl Stack {
         let frame = self.frames.get(depth.checked_sub(1)?)?;
         let there = if depth < top.depth() { frame.token.get() } else { top };
         (depth <= top.depth() && there == token).then_some(frame)
+    }
+
+    pub(super) fn last_frames(&self) -> LastFrames {
+        let top = self.top.get();
+        let lowest = if top.depth() > 1 { self.frames[0].token.get() } else { top };
+        LastFrames { lowest: lowest.gone(), further: self.numbers.get() }
     }
 
     /// Puts `frame`, at depth `below`, on the stack.

@@ -402,3 +402,55 @@ fn a_multiplexing_unit_reports_running_time() {
     let count = context.read().into_iter().find(|count| count.event.name() == "turns").unwrap();
     assert!(count.enabled_ns > 0 && count.running_ns == count.enabled_ns / 4, "{count:?}");
 }
+
+/// The polls that `work` has told of, and those of them that were inside. No other test tells any.
+fn told(work: impl FnOnce()) -> (u64, u64) {
+    let before = told_polls();
+    work();
+    let after = told_polls();
+    (after.all - before.all, after.inside - before.inside)
+}
+
+fn poll(work: impl FnOnce()) {
+    poll_begins();
+    work();
+    poll_ends();
+}
+
+/// The calls in one test: counts are of the process.
+#[test]
+fn polls_are_inside_if_a_task_was_entered() {
+    let ((a, _a), (b, _b)) = (context(), context());
+    let run = |context, kind| drop(enter(&mut Task::new(context, 7), kind));
+    let (inside, outside) = ((1, 1), (1, 0));
+    for lazy in [false, true] {
+        set_lazy(lazy);
+        assert_eq!(told(|| poll(|| ())), outside);
+        for kind in [Kind::Poll, Kind::Poll, Kind::Scope, Kind::Run, Kind::Drop, Kind::Drop] {
+            assert_eq!(told(|| poll(|| run(a, kind))), inside, "{kind:?} of the same context, lazy: {lazy}");
+        }
+        assert_eq!(told(|| poll(|| [a, b, a].into_iter().for_each(|of| run(of, Kind::Poll)))), inside);
+        // Ends of what ran before are no entries.
+        assert_eq!(told(|| poll(park)), outside, "lazy: {lazy}");
+        run(a, Kind::Poll);
+        assert_eq!(told(|| poll(|| set_lazy(false))), outside, "lazy: {lazy}");
+    }
+    let mut task = Task::new(a, 9);
+    task.disable_all();
+    assert_eq!(told(|| poll(|| drop(enter(&mut task, Kind::Poll)))), inside, "it counts nothing");
+    // A scheduler that switches, before the call or behind it.
+    switch(Some(&mut task));
+    assert_eq!(told(|| poll(|| ())), inside);
+    assert_eq!(told(|| poll(|| _ = switch(None))), outside);
+    assert_eq!(told(|| poll(|| _ = switch(Some(&mut task)))), inside);
+    switch(None);
+    // A runtime that runs inside of a task, and one inside of another one's poll.
+    let around = enter(&mut Task::new(a, 10), Kind::Scope);
+    assert_eq!(told(|| poll(|| ())), inside);
+    let further = |depth| (0..depth).map(|_| enter(&mut Task::new(b, 11), Kind::Scope)).collect::<Vec<_>>();
+    assert_eq!(told(|| poll(|| drop(further(3)))), inside);
+    drop(around);
+    assert_eq!(told(|| poll(|| poll(|| run(a, Kind::Poll)))), inside, "the inner one alone");
+    assert_eq!(told(|| poll(|| drop(further(2 * MAX_DEPTH)))), inside);
+    assert_eq!(told(poll_ends), (0, 0), "no poll had begun");
+}

@@ -40,7 +40,7 @@ pub(crate) fn run(bench: &mut Bench) {
     bench.added("end", "part", &["request"]);
     bench.added("end", "request", &["traced"]);
     bench.at_most("times add at most 40 ns to a poll of the account", "wake-added/account-times", 40.0);
-    bench.added("direct", "account", &["published"]);
+    bench.added("direct", "account", &["published", "told"]);
     bench.added("place", "untaken", &["taken"]);
     bench.at_most("a place of 16 frames at most 400 ns", "place-added/taken", 400.0);
     bench.at_most("asleep, nothing measurable", "wake-added/asleep", 2.0);

@@ -7,7 +7,7 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use dormouse::events::Mode;
+use dormouse::events::{Mode, poll_begins, poll_ends};
 use dormouse::{Event, Group, Publishing};
 
 use crate::bench::Bench;
@@ -17,12 +17,27 @@ use crate::runner::Failure;
 
 /// Adds the rows.
 pub(crate) fn rows(bench: &mut Bench) {
-    row(bench, "account", || Ok(()));
-    row(bench, "published", || Ok(Publishing::start()?));
+    row(bench, "account", || Ok(()), |poll| poll());
+    row(bench, "published", || Ok(Publishing::start()?), |poll| poll());
+    row(
+        bench,
+        "told",
+        || Ok(()),
+        |poll| {
+            poll_begins();
+            poll();
+            poll_ends();
+        },
+    );
 }
 
-/// Adds a row, while the result of `ready` is held.
-fn row<H>(bench: &mut Bench, name: &str, ready: impl Fn() -> Result<H, Failure> + 'static) {
+/// Adds a row, of polls as `around` has them, while the result of `ready` is held.
+fn row<H>(
+    bench: &mut Bench,
+    name: &str,
+    ready: impl Fn() -> Result<H, Failure> + 'static,
+    around: impl Fn(&mut dyn FnMut()) + 'static,
+) {
     let group = Group::new("bench direct");
     bench.per_iteration(Spec::new(format!("direct/{name}"), "ns").per("poll").cpu(), move |polls| {
         let _counting = group.start_counting(&[Event::TASK_CLOCK], Mode::GroupExact)?;
@@ -30,7 +45,7 @@ fn row<H>(bench: &mut Bench, name: &str, ready: impl Fn() -> Result<H, Failure> 
         let mut task = pin!(group.instrument(poll_fn(|_| Poll::<()>::Pending)));
         let mut context = Context::from_waker(Waker::noop());
         let began = thread_cpu_ns();
-        (0..polls).for_each(|_| _ = black_box(task.as_mut().poll(&mut context)));
+        (0..polls).for_each(|_| around(&mut || _ = black_box(task.as_mut().poll(&mut context))));
         Ok(Duration::from_nanos(thread_cpu_ns() - began))
     });
 }

@@ -206,9 +206,24 @@ pub(super) fn mib(bytes: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use dormouse::wire::TaskPolls;
+
     use super::*;
     use crate::sample::source::Source;
     use crate::sample::totals::Sample;
+
+    #[test]
+    fn polls_in_groups_have_a_figure() {
+        let with =
+            |polls| Sample { inside: Some(Inside { polls, ..Inside::default() }), ..Sample::default() };
+        let polls = TaskPolls { all: 8, in_groups: 6 };
+        let source = Source::fake(&[], None);
+        let text = account("", &Account::of(&source, &Delta::between(&with(None), &with(Some(polls)), &[])));
+        let line = text.lines().find(|line| line.contains("polls of tasks in groups"));
+        assert!(line.is_some_and(|line| line.contains("75")), "{text}");
+        let text = account("", &Account::of(&source, &Delta::between(&with(None), &with(None), &[])));
+        assert!(!text.contains("polls of tasks"), "{text}");
+    }
 
     #[test]
     fn events_of_groups_alone_are_named() {
@@ -217,9 +232,7 @@ mod tests {
             let source = Source::fake(events, None);
             account("", &Account::of(&source, &Delta::between(&sample, &sample, &[])))
         };
-        let (groups, took_ns, unattributed_ns, keys_on, dropped) = Default::default();
-        let inside = Inside { took_ns, unattributed_ns, groups, polls: None, keys_on, dropped };
-        let inside = || Some(inside.clone());
+        let inside = || Some(Inside::default());
         let events = ["task-clock", "page-faults", "alloc-count", "alloc-bytes"];
         assert!(text(&events, inside()).contains(&format!("alloc-count, alloc-bytes: {OF_GROUPS}")));
         assert!(!text(&events[..2], inside()).contains(OF_GROUPS));

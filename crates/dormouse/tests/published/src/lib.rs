@@ -13,7 +13,8 @@ use std::sync::mpsc::{Receiver, channel};
 use std::task::{Context, Poll, Waker};
 use std::{future, thread};
 
-use dormouse::{Group, Publishing};
+use dormouse::events::MAX_DEPTH;
+use dormouse::{Event, Group, Publishing};
 
 static STOP: AtomicBool = AtomicBool::new(false);
 
@@ -82,6 +83,11 @@ fn scopes() {
         let tea = place.go(2, || group(2).enter());
         let again = place.go(1, || group(1).enter());
         place.go(1, || drop(tea));
+        // The last of them is too deep: its guard is inert.
+        let deep: Vec<_> = place.go(1, || (0..MAX_DEPTH).map(|_| group(1).enter()).collect());
+        let inert = place.go(1, || group(2).enter());
+        place.go(1, || drop(inert));
+        place.go(1, || drop(deep));
         place.go(1, || drop(again));
         let long = place.go(3, || group(3).enter());
         place.go(1, || drop(long));
@@ -174,7 +180,7 @@ fn storm() {
 /// Runs until the input ends.
 pub fn serve() {
     std::panic::set_hook(Box::new(|_| {}));
-    let mut publishing = publish();
+    let (mut publishing, mut counting) = (publish(), None);
     let (hold, commands) = channel();
     thread::spawn(move || holder(&commands));
     let threads = [scopes, polls, switches].map(thread::spawn);
@@ -183,6 +189,10 @@ pub fn serve() {
             "on" => {
                 publishing = publish();
                 say("on");
+            }
+            "count" => {
+                counting = dormouse::start_counting(&[Event::TASK_CLOCK]).ok();
+                say(if counting.is_some() { "counts" } else { "counts nothing" });
             }
             "off" => {
                 drop(publishing.take());
