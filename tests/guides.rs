@@ -175,9 +175,11 @@ fn every_metric_of_the_guide_is_exposed() {
         names.insert(&rest[..rest.find('`').expect("the end of a name")]);
     }
     assert!(names.len() > 15, "{names:?}");
+    let is_there = |name: &str| body.windows(name.len()).any(|part| part == name.as_bytes());
     for name in names {
-        let is_there = body.windows(name.len()).any(|part| part == name.as_bytes());
-        assert!(is_there, "{name} is not in {}", String::from_utf8_lossy(&body));
+        // This service is built without the hooks that tell of them.
+        let is_told = !["process_polls", "poll_coverage"].iter().any(|part| name.contains(part));
+        assert!(is_there(name) == is_told, "{name}, {is_told}: {}", String::from_utf8_lossy(&body));
     }
 }
 
