@@ -47,7 +47,8 @@ pub fn told_polls() -> ToldPolls {
 
 /// In a fork child: its polls are its own.
 pub(super) fn begin_in_child() {
-    for told in &TOLD[..span::used().len()] {
+    // Where nobody tells, no page of the table is written, in no child.
+    for told in TOLD[..span::used().len()].iter().filter(|told| told.all.load(Ordering::Relaxed) > 0) {
         told.all.store(0, Ordering::Relaxed);
         told.inside.store(0, Ordering::Relaxed);
     }
