@@ -2,6 +2,7 @@
 //! process.
 
 use std::collections::TryReserveError;
+#[cfg(dormouse_patching)]
 use std::sync::Arc;
 
 /// A vector of `items`.
@@ -24,6 +25,7 @@ pub(crate) fn extend<T>(all: &mut Vec<T>, items: impl IntoIterator<Item = T>) ->
 
 /// A text that is shared. An `Arc` cannot ask for memory and be refused, so a vector asks before it
 /// for as much.
+#[cfg(dormouse_patching)]
 pub(crate) fn shared(text: &str) -> Result<Arc<str>, TryReserveError> {
     const COUNTS: usize = 2 * size_of::<usize>();
     Vec::<u8>::new().try_reserve_exact(text.len() + 2 * COUNTS)?;

@@ -82,3 +82,7 @@ pub use prefetch::prefetch;
 pub use rendezvous::records;
 #[cfg(target_arch = "x86_64")]
 pub use rendezvous::trap;
+
+#[cfg(not(target_arch = "x86_64"))]
+#[path = "no_trap.rs"]
+pub mod trap;

@@ -17,6 +17,7 @@
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+#[cfg(target_arch = "x86_64")]
 use once_cell::race::OnceBox;
 
 /// The signature that glibc registers on x86 (`RSEQ_SIG`).
@@ -127,6 +128,7 @@ pub fn thread_pointer() -> u64 {
     pointer
 }
 
+/// 0: the thread control block cannot be found here.
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux", not(miri))))]
 pub fn thread_pointer() -> u64 {
     0

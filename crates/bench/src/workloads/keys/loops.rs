@@ -122,12 +122,18 @@ fn missing_load(x: u64) -> u64 {
 }
 
 #[inline(always)]
+#[cfg(target_arch = "x86_64")]
 fn into_eax(mut x: u64) -> u64 {
-    #[cfg(target_arch = "x86_64")]
     // SAFETY: an empty template.
     unsafe {
         asm!("", inout("rax") x, options(nomem, nostack, preserves_flags));
     }
+    x
+}
+
+#[inline(always)]
+#[cfg(not(target_arch = "x86_64"))]
+fn into_eax(x: u64) -> u64 {
     x
 }
 
