@@ -20,6 +20,7 @@
 //! | [`underway`] | a mark for code that a signal handler may interrupt and never return to |
 //! | [`process`] | which process this is; locks, and phases that a fork respects |
 //! | [`signals`] | threads that keep off the host's signals, and those that wait while a handler runs |
+//! | [`passing`] | handlers of ours that pass a signal on to the host's |
 //! | [`keeper`] | a thread that is there while it has something to do |
 //! | [`perf`] | events of the kernel: `perf_event_open`, its descriptors, and the page beside an event |
 //! | [`peek`], [`stack`] | copies of memory that may go, and the stack by frame pointers, for handlers |
@@ -59,6 +60,8 @@ pub mod masks;
 pub mod memory;
 pub mod otel;
 pub mod own_stack;
+#[cfg(target_arch = "x86_64")]
+pub mod passing;
 pub mod peek;
 pub mod perf;
 mod prefetch;

@@ -5,10 +5,9 @@
 //! # Safety
 //!
 //! Plain calls of `sigfillset`, `sigdelset` and `pthread_sigmask` on local sets,
-//! `rt_sigprocmask`, and `clock_gettime`; the mask in what the kernel gives to a handler.
+//! `rt_sigprocmask`, and `clock_gettime`.
 #![allow(unsafe_code)]
 
-use std::ffi::c_void;
 use std::io;
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,7 +15,6 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use crate::errno::keeping_errno;
 use crate::process::identity;
 
 /// Signals that a thread raises by its own instructions; blocked, they would kill the process all
@@ -92,9 +90,9 @@ pub fn blocked<T>(run: impl FnOnce() -> T) -> T {
 /// The signals that wait while a handler of ours runs: all but those of a thread's own faults.
 ///
 /// SIGTRAP is among them, which the kernel allows for events of its own (perf, from 5.19 on). The
-/// kernel's frame takes some 3 KiB, and std's alternate stacks have 8: a second handler in the
-/// midst of the first, for a page fault of it that is a sample, or a hit, would overflow them, and
-/// that ends the process. So nothing that a handler calls may branch on a static key.
+/// kernel's frame takes `AT_MINSIGSTKSZ` (3,376 bytes with AVX-512), and std's alternate stacks
+/// have 8 KiB: a second handler in the midst of the first, for a page fault of it that is a sample,
+/// or a hit, would overflow them, and that ends the process. So nothing that a handler calls may branch on a static key.
 ///
 /// Those of the C library are among them, too, for the cancellation of a thread unwinds. By these
 /// [`crate::masks`] knows that the thread blocks nothing for long.
@@ -119,49 +117,10 @@ pub fn is_of_a_sampler(signal: libc::c_int) {
     SAMPLERS.fetch_or(1 << (signal - 1), Ordering::Relaxed);
 }
 
-/// In a handler: calls the handler of `action` in its place, with the signals blocked that the
-/// kernel would have blocked for it, and those of samplers: our handler is on an alternate stack
-/// that `action` may not have asked for, and a sample's frame in the midst of both would overflow
-/// it. (A hit of a watch, or a fault that is a sample, is a SIGTRAP, which only a handler with
-/// `SA_NODEFER` lets in.) If it leaves by a jump or an unwinding, those of samplers stay blocked.
-///
-/// One thing more differs: in a call that waits with a mask of its own (`ppoll`, `sigsuspend`), the
-/// kernel tells a handler the mask that the thread has otherwise, and that one counts here.
-///
-/// # Safety
-///
-/// `context` is what the kernel has given to the handler.
-///
-/// # Async-signal-safety
-///
-/// A system call before and one behind it, which leave `errno` as it is; where a filter refuses
-/// them the mask stays.
-pub unsafe fn call_as_for(
-    action: &libc::sigaction,
-    signal: libc::c_int,
-    context: *const c_void,
-    handler: impl FnOnce(),
-) {
-    let set = |mask: u64, before: *mut u64| {
-        let size = size_of::<u64>();
-        // SAFETY: the kernel reads and writes sets of 64 bits, which these are.
-        keeping_errno(|| unsafe {
-            libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const mask, before, size) == 0
-        })
-    };
-    // SAFETY: sets begin with the 64 bits that the kernel has.
-    let first = |set: *const libc::sigset_t| unsafe { *set.cast::<u64>() };
-    // SAFETY: the caller's promise.
-    let interrupted = first(unsafe { &raw const (*context.cast::<libc::ucontext_t>()).uc_sigmask });
-    let itself = if action.sa_flags & libc::SA_NODEFER == 0 { 1 << (signal - 1) } else { 0 };
-    let samplers = SAMPLERS.load(Ordering::Relaxed);
-    let mut before = 0;
-    let is_set = set(interrupted | first(&raw const action.sa_mask) | itself | samplers, &raw mut before);
-    handler();
-    // Another handler may have passed the signal on to ours, and goes on with its own mask.
-    if is_set {
-        set(before, std::ptr::null_mut());
-    }
+/// The signals that samplers have taken, by bits.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn of_samplers() -> u64 {
+    SAMPLERS.load(Ordering::Relaxed)
 }
 
 /// Whether dormouse has started the thread with this id, which runs. False for one that found no

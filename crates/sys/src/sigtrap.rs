@@ -8,20 +8,16 @@
 //!
 //! # Passing on
 //!
-//! As the kernel would have done without us, as far as a handler can:
+//! As the kernel would have done without us:
 //!
-//! - A handler gets the signal with the arguments that its `SA_SIGINFO` asks for, and with the
-//!   signals blocked that its `sa_mask` and its `SA_NODEFER` ask for, and those of samplers: ours
-//!   blocks more, and takes that back before the call ([`signals::call_as_for`]). Ours has its
-//!   `SA_RESTART`, too. `SA_RESETHAND` is counted: the second trap finds the default action.
+//! - A handler runs on the stack, with the arguments and with the mask that the kernel would have
+//!   given it ([`passing`]). Ours has its `SA_RESTART`, too. `SA_RESETHAND` is counted: the second
+//!   trap finds the default action.
 //! - The default action ends the process by SIGTRAP: it is put back, and the same signal sent
 //!   again, with the same description, to the same thread, which takes it where it was interrupted.
 //!   So the core is of that place, not of ours.
 //! - An ignored signal is ignored if a process sent it; a trap of the thread itself is not, as the
 //!   kernel has it.
-//!
-//! One thing differs: we are on the alternate stack where there is one, even for a handler that did
-//! not ask for it.
 //!
 //! A handler that is installed after ours may or may not pass on to ours, and there is no way to
 //! ask. So we never take the signal back; [`crate::trap::disposition`] names the handler, and a
@@ -47,8 +43,8 @@
 //!
 //! The handler takes no lock, allocates nothing and touches no thread-local but `errno`, which it
 //! leaves as it was: it may come at any instruction, on a thread that dormouse has never seen. For
-//! an `int3` of ours it makes no system call, to pass a trap on to a handler two
-//! (`rt_sigprocmask`). (That handler may do anything.)
+//! an `int3` of ours it makes no system call, to pass a trap on to a handler those of [`passing`].
+//! (That handler may do anything.)
 //!
 //! # Safety
 //!
@@ -62,6 +58,7 @@ use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering, fence};
 
 use crate::debug_trap::{self, MOST_COPIES, SharedWatcher};
+use crate::passing::{self, Frame};
 use crate::signals;
 
 /// The owner of an `int3`, as a resolver knows it.
@@ -84,9 +81,6 @@ pub(crate) type SharedResolver = extern "C" fn(address: usize) -> usize;
 
 pub(crate) const FOREIGN: usize = 0;
 pub(crate) const LATE: usize = 1;
-
-/// The handler's type. A handler that it passes on to may unwind: it may end its thread, or throw.
-pub(crate) type Handler = unsafe extern "C-unwind" fn(libc::c_int, *mut libc::siginfo_t, *mut c_void);
 
 /// The instruction `int3`.
 pub const INT3: u8 = 0xcc;
@@ -251,11 +245,15 @@ fn is_handler(action: &libc::sigaction) -> bool {
     !matches!(action.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN)
 }
 
-pub(crate) unsafe extern "C-unwind" fn handle(
+crate::entry!(pub(crate) fn handle => choose);
+
+/// Where the handler goes on; 0: it returns.
+unsafe extern "C-unwind" fn choose(
     signal: libc::c_int,
     info: *mut libc::siginfo_t,
     context: *mut c_void,
-) {
+    frame: *mut Frame,
+) -> usize {
     const RIP: usize = libc::REG_RIP as usize;
     /// The kernel's code for `int3`; debug registers, single steps and `kill` have others.
     const SI_KERNEL: libc::c_int = 0x80;
@@ -271,7 +269,7 @@ pub(crate) unsafe extern "C-unwind" fn handle(
             match resolve_for_all(address) {
                 Verdict::Resume(target) => {
                     registers[RIP] = target as i64;
-                    return;
+                    return 0;
                 }
                 Verdict::Late => {}
                 Verdict::Foreign => break,
@@ -284,7 +282,7 @@ pub(crate) unsafe extern "C-unwind" fn handle(
             if byte != INT3 {
                 // Taken while it was there, delivered after it had gone.
                 registers[RIP] = address as i64;
-                return;
+                return 0;
             }
             // No round is at this site, so the `int3` is foreign, unless another round has just
             // laid it down. Relaxed: the next turn of the loop loads it again.
@@ -295,39 +293,35 @@ pub(crate) unsafe extern "C-unwind" fn handle(
     }
     // SAFETY: as above.
     if unsafe { debug_trap::take(info, &(*context.cast::<libc::ucontext_t>()).uc_mcontext) } {
-        return;
+        return 0;
     }
     // SAFETY: the arguments are the kernel's.
-    unsafe { pass_on(signal, info, context) }
+    unsafe { pass_on(signal, info, context, frame) }
 }
 
-/// Does what the signal's earlier action would have done.
-unsafe fn pass_on(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+/// Does what the signal's earlier action would have done; where that goes on, or 0.
+unsafe fn pass_on(
+    signal: libc::c_int,
+    info: *mut libc::siginfo_t,
+    context: *mut c_void,
+    frame: *mut Frame,
+) -> usize {
     // Pairs with the store in `pass_on_to`.
     // SAFETY: set before the handler was installed, never freed after that.
     let previous = unsafe { &*PREVIOUS.load(Ordering::Acquire) };
     // SAFETY: the kernel's own.
     let was_sent = unsafe { (*info).si_code } <= 0;
     let is_spent = || previous.sa_flags & libc::SA_RESETHAND != 0 && SPENT.swap(true, Ordering::Relaxed);
-    match previous.sa_sigaction {
-        libc::SIG_IGN if was_sent => {}
-        // SAFETY: as this function's caller.
-        libc::SIG_DFL | libc::SIG_IGN => unsafe { end(signal, info) },
-        // SAFETY: as this function's caller.
-        _ if is_spent() => unsafe { end(signal, info) },
-        handler if previous.sa_flags & libc::SA_SIGINFO != 0 => {
-            // SAFETY: SA_SIGINFO says that it is such a function.
-            let handler = unsafe { std::mem::transmute::<usize, Handler>(handler) };
-            // SAFETY: the arguments are the kernel's.
-            unsafe { signals::call_as_for(previous, signal, context, || handler(signal, info, context)) };
-        }
-        handler => {
-            // SAFETY: without SA_SIGINFO it is such a function.
-            let handler = unsafe { std::mem::transmute::<usize, extern "C-unwind" fn(libc::c_int)>(handler) };
-            // SAFETY: the context is the kernel's.
-            unsafe { signals::call_as_for(previous, signal, context, || handler(signal)) };
-        }
+    if previous.sa_sigaction == libc::SIG_IGN && was_sent {
+        return 0;
     }
+    if !is_handler(previous) || is_spent() {
+        // SAFETY: as this function's caller.
+        unsafe { end(signal, info) };
+        return 0;
+    }
+    // SAFETY: as this function's caller.
+    unsafe { passing::pass_on(previous, signal, info, context, frame) }
 }
 
 /// Ends the process by the default action: the signal is blocked until the handler returns, and is

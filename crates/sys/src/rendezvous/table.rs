@@ -24,7 +24,7 @@ use crate::process::lock::{Guard, Lock, Reentrant};
 use crate::ring::{POOL, Pool};
 use crate::thread::{self, Current};
 #[cfg(target_arch = "x86_64")]
-use crate::{debug_trap, sigtrap};
+use crate::{debug_trap, passing, sigtrap};
 
 /// The version of everything that copies share: [`Table`] and all that it leads to (objects,
 /// entries, keys, their attachments, rings, records). A copy of another number is refused.
@@ -59,7 +59,7 @@ pub struct Table {
     pub(super) push: unsafe extern "C" fn(*const u8, usize) -> bool,
     pub(super) current: extern "C" fn(&mut Current),
     #[cfg(target_arch = "x86_64")]
-    pub(super) trap_handler: sigtrap::Handler,
+    pub(super) trap_handler: passing::Handler,
     #[cfg(target_arch = "x86_64")]
     pub(super) install_trap: extern "C" fn(sigtrap::SharedResolver) -> c_int,
     #[cfg(target_arch = "x86_64")]

@@ -21,6 +21,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use dormouse_sys::errno::keeping_errno;
+use dormouse_sys::passing::Frame;
 
 use super::signal;
 use super::slots::{Slot, SlotId};
@@ -97,11 +98,15 @@ struct Expiry {
 
 const _: () = assert!(offset_of!(Expiry, value) == 24 && size_of::<Expiry>() <= size_of::<libc::siginfo_t>());
 
-pub(super) unsafe extern "C-unwind" fn handle(
+dormouse_sys::entry!(pub(super) fn handle => choose);
+
+/// Where the handler goes on; 0: it returns.
+unsafe extern "C-unwind" fn choose(
     signal: libc::c_int,
     info: *mut libc::siginfo_t,
     context: *mut c_void,
-) {
+    frame: *mut Frame,
+) -> usize {
     // SAFETY: the kernel passes a valid pointer to a handler with SA_SIGINFO.
     let expiry = unsafe { &*info.cast_const().cast::<Expiry>() };
     if expiry.code == libc::SI_TIMER {
@@ -110,15 +115,15 @@ pub(super) unsafe extern "C-unwind" fn handle(
         if let Some(slot) = id.slot() {
             // SAFETY: the context is the kernel's.
             keeping_errno(|| unsafe { sample(slot, value, overruns, context) });
-            return;
+            return 0;
         }
         if id.was_given() {
             // Of a timer that has ended meanwhile.
-            return;
+            return 0;
         }
     }
     // SAFETY: the arguments are the kernel's.
-    unsafe { signal::pass_on(signal, info, context) };
+    unsafe { signal::pass_on(signal, info, context, frame) }
 }
 
 unsafe fn sample(slot: &Slot, value: u64, overruns: u32, context: *mut c_void) {

@@ -13,11 +13,11 @@
 //!
 //! # Async-signal-safety
 //!
-//! [`pass_on`] unblocks what the handler that was there expects, and calls it.
+//! That of [`passing`].
 //!
 //! # Safety
 //!
-//! The unsafe code is `sigaction`, and the call of the earlier handler.
+//! The unsafe code is `sigaction`.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
@@ -27,10 +27,8 @@ use std::ptr;
 use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
 
 use dormouse_sys::loader;
-use dormouse_sys::signals::{all_but_faults, call_as_for, is_of_a_sampler};
-
-/// A handler, as `SA_SIGINFO` has it. One that is passed on to may unwind.
-pub(super) type Handler = unsafe extern "C-unwind" fn(libc::c_int, *mut libc::siginfo_t, *mut c_void);
+use dormouse_sys::passing::{self, Frame, Handler};
+use dormouse_sys::signals::{all_but_faults, is_of_a_sampler};
 
 /// The kernel's signals.
 const SIGNALS: usize = 65;
@@ -82,33 +80,29 @@ pub(super) fn is_ours(handler: Handler) -> bool {
     signal != 0 && action(signal).is_ok_and(|there| there.sa_sigaction == handler as usize)
 }
 
-/// Does what the signal's earlier action would have done, if that was a handler.
+/// Does what the signal's earlier action would have done, if that was a handler: where ours goes
+/// on, or 0.
 ///
 /// # Safety
 ///
-/// The arguments are the kernel's.
-pub(super) unsafe fn pass_on(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+/// The arguments are those of a function that [`entry!`](dormouse_sys::entry) calls.
+pub(super) unsafe fn pass_on(
+    signal: libc::c_int,
+    info: *mut libc::siginfo_t,
+    context: *mut c_void,
+    frame: *mut Frame,
+) -> usize {
     let previous = PREVIOUS.get(signal as usize).map_or(ptr::null_mut(), |previous| {
         // Pairs with the store in `take`.
         previous.load(Ordering::Acquire)
     });
     // SAFETY: null, or leaked by `take`.
-    let Some(previous) = (unsafe { previous.as_ref() }) else { return };
-    match previous.sa_sigaction {
-        libc::SIG_DFL | libc::SIG_IGN => {}
-        handler if previous.sa_flags & libc::SA_SIGINFO != 0 => {
-            // SAFETY: SA_SIGINFO says that it is such a function; the arguments are the kernel's.
-            unsafe {
-                let handler = std::mem::transmute::<usize, Handler>(handler);
-                call_as_for(previous, signal, context, || handler(signal, info, context));
-            }
+    match unsafe { previous.as_ref() } {
+        Some(previous) if ![libc::SIG_DFL, libc::SIG_IGN].contains(&previous.sa_sigaction) => {
+            // SAFETY: as this function's caller.
+            unsafe { passing::pass_on(previous, signal, info, context, frame) }
         }
-        handler => {
-            // SAFETY: without SA_SIGINFO it is such a function.
-            let handler = unsafe { std::mem::transmute::<usize, extern "C-unwind" fn(libc::c_int)>(handler) };
-            // SAFETY: the context is the kernel's.
-            unsafe { call_as_for(previous, signal, context, || handler(signal)) };
-        }
+        _ => 0,
     }
 }
 
