@@ -26,6 +26,7 @@ mod timer;
 mod unwinding;
 
 use dormouse_sys::Capability;
+use dormouse_sys::passing::signal_frame_bytes;
 use dormouse_sys::perf::is_filtered;
 use dormouse_sys::process::identity;
 
@@ -39,8 +40,12 @@ const NAME: &str = "profile.cpu";
 /// Whether CPU time can be sampled here.
 pub(crate) fn capability() -> Capability {
     let most = timer::limit();
-    let threads = format!("{most} threads can have a timer");
-    if signal::number() == 0 && signal::free().next().is_none() {
+    let mut threads = format!("{most} threads can have a timer");
+    if let Some(bytes) = signal_frame_bytes() {
+        // Amid a handler of the host's that is there already.
+        threads += &format!("; a sample takes {bytes} bytes, and 1 KiB, of an alternate stack");
+    }
+    if signal::number() == 0 && signal::free().is_empty() {
         return Capability::unavailable(NAME, "all real-time signals are in use");
     }
     // A filter may end the process for the call.

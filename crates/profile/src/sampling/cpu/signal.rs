@@ -5,8 +5,13 @@
 //! everywhere). Our handler stays for good: a signal may come late, and the default action of a
 //! real-time signal ends the process.
 //!
-//! A signal that is not a timer's of ours goes to the action that was there before, should another
-//! thread of the host have set one in the same moment; else it is ignored.
+//! A runtime may take them all, as Go's does, so that it can tell a program of any. Where none is
+//! free, and most have one and the same handler, no part of the program has a use of its own for
+//! these, and one of them is taken.
+//!
+//! A signal that is not a timer's of ours goes to the action that was there before; if that is none,
+//! it is ignored. Should another thread of the host set an action in the same moment, this one
+//! counts: what comes in between goes to the action of the look.
 //!
 //! If the host sets another handler later, that one gets our signals until the sampler notices
 //! ([`is_ours`]): the profile ends then and says so, and the next one chooses another signal.
@@ -35,7 +40,7 @@ const SIGNALS: usize = 65;
 
 /// The signal; 0 before the first profile.
 static SIGNAL: AtomicI32 = AtomicI32::new(0);
-/// By signal, the actions that came between our choice and our handler: leaked; null: none.
+/// By signal, the actions before ours: leaked; null: none.
 static PREVIOUS: [AtomicPtr<libc::sigaction>; SIGNALS] = [const { AtomicPtr::new(ptr::null_mut()) }; SIGNALS];
 
 /// The signal; 0 before the first profile.
@@ -43,11 +48,23 @@ pub(super) fn number() -> libc::c_int {
     SIGNAL.load(Ordering::Relaxed)
 }
 
-/// The real-time signals whose action is the default, but for the first and the last ones, which
-/// programs like.
-pub(super) fn free() -> impl Iterator<Item = libc::c_int> {
+/// The real-time signals that can be taken, with their actions, but for the first and the last
+/// ones, which programs like: those whose action is the default, else those of a runtime that has
+/// taken most with one handler.
+pub(super) fn free() -> Vec<(libc::c_int, libc::sigaction)> {
     let all = (libc::SIGRTMIN() + 1..libc::SIGRTMAX() - 1).rev();
-    all.filter(|&signal| action(signal).is_ok_and(|there| there.sa_sigaction == libc::SIG_DFL))
+    let all: Vec<_> = all.filter_map(|signal| Some((signal, action(signal).ok()?))).collect();
+    let with = |handler| {
+        let has = |(_, there): &&(_, libc::sigaction)| there.sa_sigaction == handler;
+        all.iter().filter(has).copied().collect::<Vec<_>>()
+    };
+    let free = with(libc::SIG_DFL);
+    if !free.is_empty() {
+        return free;
+    }
+    let mut handlers = all.iter().map(|(_, there)| there.sa_sigaction);
+    let is_of_most = |handler: &usize| *handler != libc::SIG_IGN && 2 * with(*handler).len() > all.len();
+    handlers.find(is_of_most).map(with).unwrap_or_default()
 }
 
 /// Makes sure that there is a signal with this handler.
@@ -58,20 +75,26 @@ pub(super) fn take(handler: Handler) -> io::Result<()> {
     // The handler stays.
     loader::pin_self().map_err(io::Error::other)?;
     let blocked = dormouse_sys::masks::of_first_thread().unwrap_or(0);
-    let is_blocked = |signal: &libc::c_int| blocked & (1 << (signal - 1)) != 0;
-    let signal = free().find(|signal| !is_blocked(signal)).or_else(|| free().next());
-    let Some(signal) = signal else {
+    let free = free();
+    let is_open = |(signal, _): &&(libc::c_int, _)| blocked & (1 << (signal - 1)) == 0;
+    let Some(&(signal, seen)) = free.iter().find(is_open).or(free.first()) else {
         return Err(io::Error::other("all real-time signals are in use"));
     };
     let ours = our_action(handler);
+    pass_on_to(signal, seen);
     let replaced = exchange(signal, Some(&ours))?;
-    if replaced.sa_sigaction != libc::SIG_DFL && replaced.sa_sigaction != ours.sa_sigaction {
-        // Pairs with the load in `pass_on`. In between a signal of the host's is lost.
-        PREVIOUS[signal as usize].store(Box::into_raw(Box::new(replaced)), Ordering::Release);
+    if ![seen.sa_sigaction, ours.sa_sigaction].contains(&replaced.sa_sigaction) {
+        pass_on_to(signal, replaced);
     }
     is_of_a_sampler(signal);
     SIGNAL.store(signal, Ordering::Relaxed);
     Ok(())
+}
+
+/// Makes an action the one that a signal is passed on to.
+fn pass_on_to(signal: libc::c_int, action: libc::sigaction) {
+    // Pairs with the load in `pass_on`.
+    PREVIOUS[signal as usize].store(Box::into_raw(Box::new(action)), Ordering::Release);
 }
 
 /// Whether the signal still has this handler.
@@ -93,10 +116,10 @@ pub(super) unsafe fn pass_on(
     frame: *mut Frame,
 ) -> usize {
     let previous = PREVIOUS.get(signal as usize).map_or(ptr::null_mut(), |previous| {
-        // Pairs with the store in `take`.
+        // Pairs with the store in `pass_on_to`.
         previous.load(Ordering::Acquire)
     });
-    // SAFETY: null, or leaked by `take`.
+    // SAFETY: null, or leaked by `pass_on_to`.
     match unsafe { previous.as_ref() } {
         Some(previous) if ![libc::SIG_DFL, libc::SIG_IGN].contains(&previous.sa_sigaction) => {
             // SAFETY: as this function's caller.
@@ -157,6 +180,43 @@ mod tests {
                 let is_open = SYNCHRONOUS.contains(&signal) && signal != libc::SIGTRAP
                     || [libc::SIGKILL, libc::SIGSTOP].contains(&signal);
                 assert_eq!(blocked & (1 << (signal - 1)) == 0, is_open, "{signal}");
+            }
+        });
+    }
+    /// The signals that went to the runtime's handler, and a sum of what they brought.
+    static CAUGHT: AtomicI32 = AtomicI32::new(0);
+
+    unsafe extern "C" fn catch(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
+        // SAFETY: what the kernel passes to a handler with SA_SIGINFO.
+        CAUGHT.fetch_add(unsafe { (*info).si_value().sival_ptr.addr() } as i32, Ordering::Relaxed);
+    }
+
+    #[test]
+    fn a_runtime_that_takes_all_keeps_its_signals() {
+        dormouse_testkit::in_child(|| {
+            let handler: unsafe extern "C" fn(_, _, _) = catch;
+            let mut theirs = our_action(super::super::handler::handle);
+            theirs.sa_sigaction = handler as usize;
+            // As many handlers as signals: nobody's.
+            for signal in libc::SIGRTMIN()..=libc::SIGRTMAX() {
+                theirs.sa_sigaction = handler as usize + signal as usize;
+                exchange(signal, Some(&theirs)).unwrap();
+            }
+            let refused = take(super::super::handler::handle).unwrap_err();
+            assert!(refused.to_string().contains("in use"), "{refused}");
+            theirs.sa_sigaction = handler as usize;
+            for signal in libc::SIGRTMIN() + 3..=libc::SIGRTMAX() {
+                exchange(signal, Some(&theirs)).unwrap();
+            }
+            take(super::super::handler::handle).unwrap();
+            assert!(is_ours(super::super::handler::handle));
+            for sent in [3, 4] {
+                let value = libc::sigval { sival_ptr: ptr::without_provenance_mut(sent) };
+                // SAFETY: to this process, whose threads block nothing.
+                assert_eq!(unsafe { libc::sigqueue(libc::getpid(), number(), value) }, 0);
+                while CAUGHT.load(Ordering::Relaxed) < if sent == 3 { 3 } else { 7 } {
+                    std::thread::yield_now();
+                }
             }
         });
     }
