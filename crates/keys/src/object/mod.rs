@@ -37,7 +37,7 @@ pub(crate) use entry::Entry;
 pub(crate) use list::{List, Registered};
 #[cfg(test)]
 pub(crate) use segment::segments_of;
-pub(crate) use segment::{Segment, find};
+pub(crate) use segment::{Segment, find, segment_of};
 pub(crate) use site::Site;
 
 /// The data that one linked object hands in: see the module's documentation.

@@ -11,7 +11,8 @@
 //!    `proc_mem.force_override=`.
 //!
 //! Pages with other permissions than their header gives take the second step at once
-//! ([`super::pages`]).
+//! ([`super::pages`]). A way by which code that is written takes no effect ([`trial`]) is refused;
+//! if that is the second, the headers' permissions count.
 //!
 //! No byte changes before a way is open for every site of the batch. A write can be refused all the
 //! same; then the protocol puts back what it has written.
@@ -38,6 +39,7 @@ use rustix::io::Errno;
 use super::memory::Memory;
 use super::pages::{self, Layout, Run};
 use super::patch::Patch;
+use super::trial::{self, By};
 use crate::arch::LENGTH;
 use crate::object::{Segment, Site};
 use crate::patch_lock::PatchLock;
@@ -58,8 +60,15 @@ pub(super) struct Access {
 impl Access {
     /// The first way by which the first `length` bytes of all (sorted) patches can be written.
     pub(super) fn open(patches: &[Patch], length: usize, segments: &[Segment]) -> Result<Self, Error> {
-        let Layout { runs, foreign, count: pages } = Layout::of(patches, length, segments)?;
-        let (writable, refused) = match pages::open(&runs) {
+        let mut layout = Layout::of(patches, length, segments)?;
+        if !layout.foreign.is_empty() && trial::is_futile(By::Memory, segments) {
+            // An emulator shows the permissions that its own mappings have.
+            layout = Layout::by_headers(patches, length, segments)?;
+        }
+        let Layout { runs, foreign, count: pages } = layout;
+        let is_futile = !runs.is_empty() && trial::is_futile(By::Mprotect, segments);
+        let opened = if is_futile { Err(trial::refusal()) } else { pages::open(&runs) };
+        let (writable, refused) = match opened {
             Ok(()) => (runs, None),
             Err(refused) => (Vec::new(), Some(refused)),
         };
@@ -68,15 +77,16 @@ impl Access {
         if others.peek().is_none() {
             return Ok(access);
         }
-        match Memory::open(others, length) {
+        let is_futile = trial::is_futile(By::Memory, segments);
+        let memory = if is_futile { Err(trial::refusal()) } else { Memory::open(others, length) };
+        match memory {
             Ok(memory) => {
                 access.memory = Some(memory);
                 Ok(access)
             }
             Err(memory) => {
                 access.close();
-                let foreign = || io::Error::other("somebody else has changed the permissions of its page");
-                Err(unwritable(refused.unwrap_or_else(foreign), memory))
+                Err(unwritable(refused.unwrap_or_else(foreign_page), memory))
             }
         }
     }
@@ -155,6 +165,10 @@ impl Access {
     }
 }
 
+fn foreign_page() -> io::Error {
+    io::Error::other("somebody else has changed the permissions of its page")
+}
+
 fn interrupted(errno: Errno) -> Error {
     Error::Denied {
         what: "writing code through /proc/thread-self/mem",
@@ -173,6 +187,7 @@ fn unwritable(mprotect: io::Error, memory: io::Error) -> Error {
 fn for_mprotect(refused: &io::Error) -> &'static str {
     match refused.raw_os_error() {
         Some(libc::EACCES) => "allow writable code (systemd: MemoryDenyWriteExecute=no; SELinux: execmod)",
+        None if trial::was_futile(By::Mprotect) => trial::SETTING,
         Some(libc::ENOMEM) => "raise vm.max_map_count, or the limit of memory",
         _ => "allow mprotect(PROT_WRITE | PROT_EXEC) in the filter of system calls, and leave code unsealed",
     }
@@ -198,19 +213,30 @@ pub(crate) type Way = Result<(), (io::Error, Option<&'static str>)>;
 pub(crate) fn steps(_: PatchLock<'_>, site: &Site, segments: &[Segment]) -> Option<[Way; 2]> {
     static NO_KEY: StaticKey<false> = StaticKey::new("", "", 0);
     let patches = [Patch::new(site, NO_KEY.key(), false)?];
-    let layout = Layout::of(&patches, 1, segments).ok()?;
-    let mprotect = pages::open(&layout.runs).map_err(|refused| {
-        let setting = for_mprotect(&refused);
-        (refused, Some(setting))
-    });
-    if mprotect.is_ok() {
-        pages::seal(&layout.runs);
+    let mut layout = Layout::of(&patches, 1, segments).ok()?;
+    let is_futile = [By::Mprotect, By::Memory].map(|by| trial::is_futile(by, segments));
+    if is_futile[1] {
+        layout = Layout::by_headers(&patches, 1, segments).ok()?;
     }
-    let memory = Memory::open(patches.iter(), 1).map_err(|refused| {
-        let setting = for_memory(&refused);
-        (refused, setting)
-    });
-    Some([mprotect, memory.map(drop)])
+    let mprotect = if is_futile[0] {
+        Err((trial::refusal(), Some(trial::SETTING)))
+    } else if layout.runs.is_empty() {
+        Err((foreign_page(), None))
+    } else {
+        pages::open(&layout.runs).map(|()| _ = pages::seal(&layout.runs)).map_err(|refused| {
+            let setting = for_mprotect(&refused);
+            (refused, Some(setting))
+        })
+    };
+    let memory = if is_futile[1] {
+        Err((trial::refusal(), Some(trial::SETTING)))
+    } else {
+        Memory::open(patches.iter(), 1).map(drop).map_err(|refused| {
+            let setting = for_memory(&refused);
+            (refused, setting)
+        })
+    };
+    Some([mprotect, memory])
 }
 
 #[cfg(test)]
@@ -260,6 +286,40 @@ mod tests {
             // SAFETY: the page is the test's own, and nothing refers to it any more.
             unsafe { munmap(page, size) }.unwrap();
         }
+    }
+
+    #[test]
+    fn a_way_without_effect_is_not_taken() {
+        dormouse_testkit::in_child(|| {
+            static KEY: StaticKey<false> = StaticKey::new("k", "", 0);
+
+            let usual = MprotectFlags::READ | MprotectFlags::EXEC;
+            let object = dormouse_sys::loader::find(unwritable as *const () as usize).unwrap();
+            let text =
+                segments_of(&object).into_iter().find(|segment| segment.protection() == usual).unwrap();
+            let segments = std::slice::from_ref(&text);
+            let _registry = crate::registry::lock().unwrap();
+            let size = rustix::param::page_size();
+            // Writable, so that the memory file would be taken.
+            let protection = ProtFlags::READ | ProtFlags::EXEC | ProtFlags::WRITE;
+            // SAFETY: the mapping takes nobody's memory.
+            let page = unsafe { mmap_anonymous(std::ptr::null_mut(), size, protection, MapFlags::PRIVATE) };
+            let address = page.unwrap() as usize;
+            let patches =
+                [Patch::new(&Site::new(address, address + 64, false, Some(0)), KEY.key(), true).unwrap()];
+            let is_outside = || {
+                let access = Access::open(&patches, 1, segments).unwrap();
+                let is_outside = access.is_outside(address);
+                access.close();
+                is_outside
+            };
+            assert!(is_outside());
+            trial::find_futile(By::Memory);
+            assert!(!is_outside());
+            trial::find_futile(By::Mprotect);
+            let error = Access::open(&patches, 1, segments).unwrap_err().to_string();
+            assert!(error.contains("takes no effect here") && error.contains(trial::SETTING), "{error}");
+        });
     }
 
     #[test]

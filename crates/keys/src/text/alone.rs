@@ -20,6 +20,7 @@ use super::maps;
 use super::memory::Memory;
 use super::pages::Run;
 use super::patch::{Bytes, Patch};
+use super::trial::{self, By};
 use crate::arch::LENGTH;
 use crate::key::Key;
 use crate::object::{Segment, Site};
@@ -54,11 +55,13 @@ fn write(memory: Option<&Memory<OwnedFd>>, patch: &Patch, first: u8, segments: &
     if mapping.as_ref().is_some_and(|mapping| mapping.is_shared) {
         return false;
     }
-    if memory.is_some_and(|memory| memory.write(patch.code, &[first]).is_ok()) {
+    let is_futile = trial::was_futile(By::Memory);
+    if !is_futile && memory.is_some_and(|memory| memory.write(patch.code, &[first]).is_ok()) {
         return true;
     }
     let run = Run::of(patch, 1, usual);
-    if mapping.is_some_and(|mapping| mapping.protection != usual) || run.open().is_err() {
+    let is_foreign = mapping.is_some_and(|mapping| mapping.protection != usual);
+    if is_foreign && !is_futile || run.open().is_err() {
         return false;
     }
     // SAFETY: the site's page is writable, and nobody runs it.

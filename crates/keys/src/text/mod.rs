@@ -3,7 +3,7 @@
 //!
 //! By [`flip`](Protocol::Flip), one byte a site: `patch` (a site with its old and new bytes) →
 //! `maps`, `pages`, `memory` (how the kernel lets code be written) → `access` (the first of these
-//! ways that works for all sites of a batch) → `flip`. `int3/` is the kernel's protocol, which
+//! ways that works for all sites of a batch, and by `trial` takes effect) → `flip`. `int3/` is the kernel's protocol, which
 //! nothing chooses by itself. `alone` is what a forked child does.
 //!
 //! # Invariants
@@ -35,6 +35,7 @@ mod memory;
 mod pages;
 mod patch;
 mod proc_file;
+mod trial;
 
 pub(crate) use access::{Way, steps};
 pub(crate) use alone::write_alone;

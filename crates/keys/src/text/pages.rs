@@ -111,6 +111,11 @@ impl Layout {
         Ok(layout)
     }
 
+    /// By the permissions of the headers alone, where what the kernel shows means nothing.
+    pub(super) fn by_headers(patches: &[Patch], length: usize, segments: &[Segment]) -> Result<Self, Error> {
+        Self::by(patches, length, segments, 0, |_, _| Ok(None))
+    }
+
     fn merged(patches: &[Patch], length: usize, segments: &[Segment], nearer: usize) -> Result<Self, Error> {
         let mut maps = Maps::default();
         Self::by(patches, length, segments, nearer, |at, usual| {

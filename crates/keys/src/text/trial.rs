@@ -1,0 +1,155 @@
+//! Whether code that is written takes effect.
+//!
+//! An emulator translates code once, and runs the translation from then on. It has to notice a
+//! write: qemu-user notices `mprotect`, but not a write through the memory file; Valgrind notices
+//! neither, unless it is asked to (`--smc-check=all`). So a batch first tries each way that it needs on a function of our own, once in a process: it is run,
+//! changed, run, changed back, and run again. Its page is then this process's own copy, and the
+//! bytes are what they were.
+//!
+//! A way that is refused has no effect to look for: the batch meets the same refusal.
+//!
+//! # Cost
+//!
+//! Four system calls and two page faults, some 20 us, at the first batch.
+//!
+//! # Safety
+//!
+//! The function is written under the patch lock, and nobody else runs or writes it.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use super::memory::Memory;
+use super::pages::Run;
+use super::patch::Patch;
+use crate::StaticKey;
+use crate::object::{Segment, Site, segment_of};
+
+/// A way to write code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum By {
+    Mprotect,
+    Memory,
+}
+
+/// By way: not known yet, or one of those below.
+static FOUND: [AtomicU8; 2] = [const { AtomicU8::new(0) }; 2];
+const ACTS: u8 = 1;
+const IS_FUTILE: u8 = 2;
+
+/// Returns a number that stands in its code, behind the first byte.
+#[unsafe(naked)]
+extern "C" fn subject() -> u32 {
+    std::arch::naked_asm!(".byte 0xb8, 1, 0, 0, 0", "ret")
+}
+
+/// Tries a way, if that was not done yet: whether the code that it writes is not what runs. Under
+/// the patch lock. Where our own code is in none of the segments nothing is tried.
+pub(super) fn is_futile(by: By, segments: &[Segment]) -> bool {
+    match FOUND[by as usize].load(Ordering::Relaxed) {
+        0 => {
+            let Some(acts) = acts(by, segments, || subject()) else { return false };
+            FOUND[by as usize].store(if acts { ACTS } else { IS_FUTILE }, Ordering::Relaxed);
+            !acts
+        }
+        found => found == IS_FUTILE,
+    }
+}
+
+/// Whether a way was found to be futile. Async-signal-safe.
+pub(super) fn was_futile(by: By) -> bool {
+    FOUND[by as usize].load(Ordering::Relaxed) == IS_FUTILE
+}
+
+/// Has a way found to be futile.
+#[cfg(test)]
+pub(super) fn find_futile(by: By) {
+    FOUND[by as usize].store(IS_FUTILE, Ordering::Relaxed);
+}
+
+/// The reason to refuse a way that is futile.
+pub(super) fn refusal() -> io::Error {
+    io::Error::other(format!(
+        "code that is written takes no effect here: {} keeps translations",
+        emulator().unwrap_or("an emulator (qemu-user, Rosetta, Valgrind)")
+    ))
+}
+
+/// The setting to change.
+pub(super) const SETTING: &str = "run the program without the emulator";
+
+/// The emulator, where the processor that it shows has its name.
+fn emulator() -> Option<&'static str> {
+    let bytes = |leaf: u32| {
+        let found = dormouse_sys::cpuid(leaf);
+        [found.eax, found.ebx, found.ecx, found.edx].map(u32::to_le_bytes).concat()
+    };
+    if bytes(0x4000_0000)[4..] == *b"TCGTCGTCGTCG" {
+        return Some("qemu");
+    }
+    let has_brand = dormouse_sys::cpuid(0x8000_0000).eax >= 0x8000_0002;
+    (has_brand && bytes(0x8000_0002).starts_with(b"VirtualApple")).then_some("Rosetta")
+}
+
+/// Whether the function does what is written to it, as far as `run` tells; `None` if it cannot be
+/// written.
+fn acts(by: By, segments: &[Segment], run: impl Fn() -> u32) -> Option<bool> {
+    static NO_KEY: StaticKey<false> = StaticKey::new("", "", 0);
+    let (code, from, to) = (subject as *const () as usize, 1, 2);
+    let segment = segment_of(segments, code)?;
+    let byte = code + 1;
+    let patch = Patch::new(&Site::new(code, code, false, Some(segment)), NO_KEY.key(), false)?;
+    let pages = Run::of(&patch, 2, segments[segment].protection());
+    let write = |value: u8| match by {
+        By::Mprotect => {
+            pages.open().ok()?;
+            // SAFETY: the byte's page is writable.
+            unsafe { AtomicU8::from_ptr(byte as *mut u8) }.store(value, Ordering::Release);
+            pages.seal();
+            Some(())
+        }
+        By::Memory => Memory::open(std::iter::empty(), 1).ok()?.write(byte, &[value]).ok(),
+    };
+    let before = run();
+    write(to)?;
+    let changed = run();
+    // It could be written a moment before.
+    write(from)?;
+    Some((before, changed, run()) == (from.into(), to.into(), from.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::object::segments_of;
+
+    fn segments() -> Vec<Segment> {
+        segments_of(&dormouse_sys::loader::find(subject as *const () as usize).unwrap())
+    }
+
+    #[test]
+    fn both_ways_act_and_leave_the_bytes() {
+        dormouse_testkit::in_child(|| {
+            let _registry = crate::registry::lock().unwrap();
+            for by in [By::Mprotect, By::Memory] {
+                assert_eq!(acts(by, &[], || subject()), None, "it is nowhere");
+                assert_eq!(acts(by, &segments(), || subject()), Some(true), "{by:?}");
+                assert_eq!(subject(), 1);
+                assert!(!is_futile(by, &segments()) && !was_futile(by));
+            }
+        });
+    }
+
+    /// As under an emulator, which runs what stood there first.
+    #[test]
+    fn a_way_without_effect_is_told() {
+        dormouse_testkit::in_child(|| {
+            let _registry = crate::registry::lock().unwrap();
+            for by in [By::Mprotect, By::Memory] {
+                assert_eq!(acts(by, &segments(), || 1), Some(false), "{by:?}");
+                assert_eq!(subject(), 1);
+            }
+        });
+    }
+}
