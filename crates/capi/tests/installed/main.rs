@@ -8,6 +8,7 @@ mod publish;
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::process::Command;
 
 use dormouse_testkit::c::{
     self as tools, Build, CLANG, Compiler, GCC, Language, Link, have, have_basics, run,
@@ -101,6 +102,27 @@ fn watches_find_who_writes() {
 #[test]
 fn profiles_are_read_and_written() {
     says("profile.c", "-O1 -fno-omit-frame-pointer", "profiled");
+}
+
+/// Go's runtime has one handler for all signals, on an alternate stack.
+#[test]
+fn a_program_of_go_is_profiled() {
+    if !have_basics() || Command::new("go").arg("version").output().is_err() {
+        return dormouse_testkit::skip("go is not installed");
+    }
+    let folder = tools::scratch().join("go");
+    let program = folder.join("runtime");
+    let mut command = Command::new("go");
+    command
+        .args(["build", "-o"])
+        .arg(&program)
+        .arg("runtime.go")
+        .current_dir(tools::crate_folder().join("tests/programs"));
+    command.env("GO111MODULE", "off").env("GOCACHE", folder.join("cache")).env("CGO_ENABLED", "1");
+    command.env("CGO_CFLAGS", format!("-O1 {}", tools::cflags().join(" ")));
+    command.env("CGO_LDFLAGS", tools::libs(Link::Static).join(" "));
+    tools::succeed(&mut command);
+    assert_eq!(run(&program), "profiled\n");
 }
 
 #[test]
