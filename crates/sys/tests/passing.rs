@@ -167,7 +167,7 @@ fn handlers_run_as_if_the_kernel_called() {
                 assert!(trap_keeps_all(), "{flags:#x} {size:?}");
                 assert_eq!((blocked(), alternate()), (mask, stack));
                 // SAFETY: no handler runs.
-                seen = unsafe { mem::take(&mut *(&raw mut SEEN)) };
+                seen = unsafe { ptr::replace(&raw mut SEEN, Seen::default()) };
             });
             seen
         };
@@ -230,6 +230,10 @@ extern "C-unwind" fn end_thread(_: libc::c_int) {
     unsafe { pthread_exit(ptr::null_mut()) }
 }
 
+/// A thread's beginning, as it is and as `pthread_create` has it.
+type Unwinding = extern "C-unwind" fn(*mut c_void) -> *mut c_void;
+type Begin = extern "C" fn(*mut c_void) -> *mut c_void;
+
 static ALTERNATE: AtomicUsize = AtomicUsize::new(0);
 
 extern "C-unwind" fn trap_once(_: *mut c_void) -> *mut c_void {
@@ -260,8 +264,7 @@ fn handlers_may_unwind_from_both_stacks() {
                 install_ours();
                 // SAFETY: a thread that is waited for; it begins as the C library calls it.
                 unsafe {
-                    let begin: extern "C-unwind" fn(*mut c_void) -> *mut c_void = trap_once;
-                    let begin = mem::transmute::<_, extern "C" fn(*mut c_void) -> *mut c_void>(begin);
+                    let begin = mem::transmute::<Unwinding, Begin>(trap_once);
                     let mut thread = mem::zeroed();
                     let none = ptr::null_mut();
                     assert_eq!(libc::pthread_create(&raw mut thread, ptr::null(), begin, none), 0);
@@ -299,7 +302,7 @@ fn a_later_handler_may_call_ours() {
         OURS.store(set(&later).sa_sigaction, Ordering::Relaxed);
         with_stack(Some(64 * 1024), || assert!(trap_keeps_all()));
         // SAFETY: no handler runs.
-        let seen = unsafe { *(&raw const SEEN) };
+        let seen = unsafe { ptr::read(&raw const SEEN) };
         assert_eq!((seen.calls, seen.blocked), (1, 1 << (libc::SIGUSR1 - 1)));
         let [before, behind] = MASKS.each_ref().map(|mask| mask.load(Ordering::Relaxed));
         assert_eq!(before, behind);
