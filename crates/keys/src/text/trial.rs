@@ -2,9 +2,9 @@
 //!
 //! An emulator translates code once, and runs the translation from then on. It has to notice a
 //! write: qemu-user notices `mprotect`, but not a write through the memory file; Valgrind notices
-//! neither, unless it is asked to (`--smc-check=all`). So a batch first tries each way that it needs on a function of our own, once in a process: it is run,
-//! changed, run, changed back, and run again. Its page is then this process's own copy, and the
-//! bytes are what they were.
+//! neither. So a batch first tries each way that it needs on a function of our own, once in a
+//! process: it is run, changed, run, changed back, and run again. Its page is then this process's
+//! own copy, and the bytes are what they were.
 //!
 //! A way that is refused has no effect to look for: the batch meets the same refusal.
 //!
