@@ -12,6 +12,7 @@ use pin_project_lite::pin_project;
 
 use crate::group::Group;
 use crate::own_probes::{PollMark, poll_enters, poll_leaves, task_traced};
+use crate::panics::{Unwound, UnwoundGuard};
 use crate::tasks::is_request;
 
 impl Group {
@@ -30,7 +31,8 @@ impl Group {
     /// The guard must not live across an `.await`: use [`Group::instrument`] there.
     pub fn enter(self) -> Entered {
         let mut task = self.task();
-        Entered { _inside: task.enter(Kind::Scope), _task: task }
+        let inside = task.enter(Kind::Scope);
+        Entered { _unwound: UnwoundGuard::begin(), _inside: inside, _task: task }
     }
 
     /// Starts a thread that is charged to this group from its beginning to its end, named after the
@@ -146,7 +148,7 @@ impl Task {
     #[inline]
     pub fn run<T>(&mut self, f: impl FnOnce() -> T) -> T {
         let _inside = self.enter(Kind::Run);
-        f()
+        Unwound::unless(f)
     }
 
     /// Lets this thread go on with the task, whatever was current on it, until the next switch: for
@@ -219,7 +221,7 @@ impl Task {
     /// [`Task::run`] for a destructor, which is no entry.
     pub(crate) fn run_drop(&mut self, f: impl FnOnce()) {
         let _inside = self.enter(Kind::Drop);
-        f();
+        Unwound::unless(f);
     }
 
     /// Drops a future, unless it ran to its end.
@@ -261,7 +263,7 @@ impl Task {
         // The time of the poll is that for which the group is charged.
         self.waits.poll_inside(who, cx, enter, |cx| {
             let _seen = PollMark::begin();
-            poll(cx)
+            Unwound::unless(|| poll(cx))
         })
     }
 
@@ -326,7 +328,8 @@ pub fn idle() -> Switched {
 #[derive(Debug)]
 #[must_use = "the group is current as long as the guard lives"]
 pub struct Entered {
-    // In this order: the task ends after its last switch.
+    // In this order: a panic is seen inside of the task, which ends after its last switch.
+    _unwound: UnwoundGuard,
     _inside: Inside,
     _task: Task,
 }

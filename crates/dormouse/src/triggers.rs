@@ -22,7 +22,7 @@
 //!
 //! A forked child has none of its parent's triggers.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use dormouse_events::Event;
@@ -251,7 +251,13 @@ fn arm(rule: &Rule) -> Result<u64, TriggerError> {
             // Without memory for places there are times.
             placing = Placing::start().ok();
             let before = requests(&groups).unwrap_or_default();
-            Sight::Request(RequestSight { threshold: *threshold, groups, before, highest_ns: 0, last: 0 })
+            Sight::Request(RequestSight {
+                threshold: *threshold,
+                groups,
+                before,
+                highest_ns: 0,
+                seen: HashSet::new(),
+            })
         }
         Wanted::LongPoll(threshold) => {
             waiting = Some(start()?);

@@ -4,9 +4,10 @@
 #![cfg(all(target_os = "linux", target_arch = "x86_64", not(dormouse_fallback)))]
 
 use std::fs::{self, File};
-use std::future::Future as _;
+use std::future::Future;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::thread;
@@ -46,6 +47,8 @@ struct Content {
     head: FileHead,
     missing: Vec<FileMissing>,
     tasks: usize,
+    /// Of each task.
+    places: Vec<Vec<u32>>,
     stat: Option<Stat>,
     samples: u64,
     mappings: bool,
@@ -64,6 +67,7 @@ fn read(path: &Path) -> Content {
             FilePart::Answer { name: "tasks", json, .. } => {
                 let part: TasksPart = serde_json::from_slice(json).unwrap();
                 content.tasks += part.tasks.task.len();
+                content.places.extend(part.tasks.places);
             }
             FilePart::Answer { name: "stat", json, .. } => {
                 content.stat = Some(serde_json::from_slice(json).unwrap());
@@ -110,12 +114,27 @@ fn request(group: Group, length: Duration) {
     assert!(task.as_mut().poll(&mut context).is_ready());
 }
 
+/// A request of a group that never ends, and whose leaf has taken a waker.
+fn stuck(group: Group) -> Pin<Box<dyn Future<Output = ()>>> {
+    let mut wakers = Vec::new();
+    let leaf = std::future::poll_fn(move |cx| {
+        wakers.push(cx.waker().clone());
+        Poll::Pending
+    });
+    let mut task = Box::pin(group.instrument(leaf));
+    assert!(task.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    task
+}
+
 #[test]
 fn a_slow_request_has_a_file_written() {
     with_directory(|directory| {
         let [orders, menu] = ["POST /orders", "GET /menu"].map(Group::new);
         let number = add("request>100ms in POST *");
-        assert!(row(number).why_not.contains("no request has ended"), "{:?}", row(number));
+        assert_eq!(row(number).why_not, "no request has begun since it was armed");
+        let going = stuck(orders);
+        assert!(row(number).why_not.starts_with("highest seen "), "{:?}", row(number));
+        drop(going);
         request(orders, Duration::from_millis(5));
         let near = row(number);
         assert!(
@@ -149,15 +168,53 @@ fn a_slow_request_has_a_file_written() {
 fn a_request_that_never_ends_fires_once() {
     with_directory(|_| {
         let number = add("request>200ms every 1s");
-        let mut task = std::pin::pin!(Group::new("stuck").instrument(std::future::pending::<()>()));
-        assert!(task.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        let _task = stuck(Group::new("stuck"));
         let (_, content) = file_of(number);
         assert!(content.tasks >= 1 && content.head.seen.contains("of stuck"), "{content:?}");
         // A second one is another request.
-        let mut other = std::pin::pin!(Group::new("stuck").instrument(std::future::pending::<()>()));
-        assert!(other.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        let _other = stuck(Group::new("stuck"));
         eventually(|| row(number).fired == 2);
         assert_eq!(row(number).passed_over, 0, "each once: {:?}", row(number));
+    });
+}
+
+#[test]
+fn living_requests_are_seen_soon_with_places() {
+    with_directory(|_| {
+        let number = add("request>100ms every 1s");
+        let mut over_ms = 0.0;
+        for fired in 1..=6 {
+            let task = stuck(Group::new("stuck"));
+            eventually(|| row(number).fired == fired);
+            let (row, content) = file_of(number);
+            drop(task);
+            assert_eq!(content.places.len(), 1, "{row:?}");
+            assert_eq!(content.places[0].len(), 1, "{row:?}");
+            let seen = row.seen.unwrap();
+            let (age, _) = seen.strip_prefix("a request of ").and_then(|age| age.split_once(" ms")).unwrap();
+            over_ms += age.parse::<f64>().unwrap() - 100.0;
+        }
+        assert!(over_ms < 1500.0, "{over_ms} ms in all: by looks once a second 3,000 ms");
+    });
+}
+
+#[test]
+fn each_living_request_is_counted_once() {
+    with_directory(|_| {
+        let number = add("request>50ms in stuck,ends every 1h");
+        let _first = stuck(Group::new("stuck"));
+        file_of(number);
+        let mut more: Vec<_> = (0..4).map(|_| stuck(Group::new("stuck"))).collect();
+        eventually(|| row(number).passed_over == 4);
+        // They end after they were seen, and another one is seen after that.
+        more.truncate(2);
+        request(Group::new("ends"), Duration::from_millis(60));
+        eventually(|| row(number).passed_over == 5);
+        // Other looks follow.
+        let other = add("request>1s in other");
+        let _other = stuck(Group::new("other"));
+        file_of(other);
+        assert_eq!(row(number).passed_over, 5);
     });
 }
 

@@ -153,6 +153,7 @@ pub enum InitError {
 /// service goes on without an agent; what `DORMOUSE_COUNT` asks for is counted all the same.
 pub fn init() -> Result<Agent, InitError> {
     crate::environment::begin();
+    crate::panics::put_first();
     let table = rendezvous::table()?;
     if let (_, Some(agent)) = look(table)? {
         return Ok(agent);

@@ -284,6 +284,7 @@ pub(crate) fn doctor(settings: Vec<Capability>, watches: Capability, place: Opti
         .chain([runnable_check()])
         .chain(dormouse_waits::capability())
         .chain([crate::publish::capability()])
+        .chain(crate::panics::capability())
         .chain(proc_check())
         .chain(place)
         .map(|c| Check {

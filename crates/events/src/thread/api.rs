@@ -15,7 +15,7 @@ use super::stack::{LastFrames, Stack, with};
 use super::state::State;
 use super::switch::OVERFLOWS;
 use super::task::Task;
-use super::token::{Kind, Token};
+use super::token::{Kind, MAX_DEPTH, Token};
 use super::told;
 use crate::generation::{Generation, SWITCH};
 use crate::ledger::Context;
@@ -158,6 +158,30 @@ pub fn current_task() -> u64 {
 /// The number of the context that is current on this thread, 0 outside any.
 pub fn current_context() -> u32 {
     with(|stack| stack.top_frame().and_then(|frame| frame.context.get()).map_or(0, Context::id))
+}
+
+/// The task that is current on this thread, and the one around it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TaskNesting {
+    /// The number of the current task, 0 outside any; if `is_full`, the one around it.
+    pub task: u64,
+    /// The number of the task around that, 0 if there is none.
+    pub around: u64,
+    /// Whether tasks that are entered now are charged to the current one.
+    pub is_full: bool,
+}
+
+/// How the thread's tasks are nested, without those whose guards are gone.
+#[cold]
+pub fn nesting() -> TaskNesting {
+    with(|stack| {
+        let is_full = stack.depth() >= MAX_DEPTH;
+        let frames = &stack.frames[..stack.depth().min(MAX_DEPTH - 1)];
+        let there = frames.iter().rev().filter(|frame| frame.context.get().is_some());
+        let mut tasks = there.map(|frame| frame.task.get());
+        let mut next = || tasks.next().unwrap_or(0);
+        TaskNesting { task: next(), around: next(), is_full }
+    })
 }
 
 /// How often a task was entered deeper than [`MAX_DEPTH`](super::MAX_DEPTH).

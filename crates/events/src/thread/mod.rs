@@ -20,8 +20,8 @@ mod token;
 mod told;
 
 pub use self::api::{
-    Mark, TaskGuard, current_context, current_task, enter, is_lazy, leave, overflows, park, poll_begins,
-    poll_ends, set_lazy, switch,
+    Mark, TaskGuard, TaskNesting, current_context, current_task, enter, is_lazy, leave, nesting, overflows,
+    park, poll_begins, poll_ends, set_lazy, switch,
 };
 pub use self::charge::Switched;
 pub(crate) use self::life::{charge_others, own_pending};

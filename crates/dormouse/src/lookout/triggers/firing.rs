@@ -22,7 +22,7 @@ use dormouse_profile::{ProfileKind, own_mappings};
 use dormouse_sys::records::RingOwner;
 use dormouse_waits::TraceContext;
 
-use super::sight::Sighting;
+use super::scene::Sighting;
 use super::store::{PartFile, Store, StoreSettings, file_name};
 use crate::answers::waiting::Telling;
 use crate::answers::{host, places, tasks, waiting};
@@ -47,6 +47,9 @@ const PROFILE_MEMORY: usize = 16 * 1024 * 1024;
 
 /// Rows of a profile in one part.
 const ROWS: usize = 4096;
+
+/// Bytes of records in a file for which a thread waits: some ten milliseconds.
+const HURRIED: u64 = 1024 * 1024;
 
 /// Bytes of records that a step writes; of very many, a part of them.
 const RECORDS: usize = 512 * 1024;
@@ -85,19 +88,19 @@ pub(crate) struct Firing {
 }
 
 impl Firing {
-    /// Begins a file.
+    /// Begins a file. `is_hurried`: the process may end soon, and waits for it.
     pub(crate) fn begin(
         number: u64,
         rule: Option<String>,
         seen: &Sighting,
-        has_profile: bool,
+        is_hurried: bool,
         recording: &mut Recording,
     ) -> Result<Self, String> {
         if !memory::is_there(MEMORY) {
             return Err(NO_MEMORY.into());
         }
         let begun = Instant::now();
-        let profile = if !has_profile {
+        let profile = if is_hurried {
             Err("the process may end by the panic: its file does not wait for a profile".to_owned())
         } else if memory::is_there(PROFILE_MEMORY) {
             let spec = ProfileSpec::new(ProfileKind::Cpu).hz(HZ);
@@ -121,7 +124,9 @@ impl Firing {
             pid: hello.pid,
             program: hello.exe.clone(),
         };
-        let most = store.budget();
+        let most = if is_hurried { (HURRIED, "a thread waits for it") } else { (u64::MAX, "") };
+        let most =
+            [most, (store.budget(), "DORMOUSE_RECORD_DISK allows no more")].into_iter().min().unwrap_or(most);
         let part = store.begin(&file_name(&hello.name, SystemTime::now())).map_err(fault)?;
         let mut writer = FileWriter::new(part, &head).map_err(fault)?;
         writer.answer("hello", 0, &hello).map_err(fault)?;
@@ -192,7 +197,7 @@ fn write_profile(writer: &mut FileWriter<PartFile>, run: &ProfileRun) -> io::Res
 fn write_probes(
     writer: &mut FileWriter<PartFile>,
     recording: &mut Recording,
-    most: u64,
+    (most, why): (u64, &str),
 ) -> io::Result<Stage> {
     let clock = ClockPoint::now();
     let Some(run) = recording.newest() else {
@@ -228,7 +233,8 @@ fn write_probes(
         from += u64::from(chunk.records);
     }
     if from > first {
-        let why = format!("{} of the oldest were left out, for DORMOUSE_RECORD_DISK", from - first);
+        let why =
+            format!("{} of the oldest were left out: the file has {most} bytes, because {why}", from - first);
         writer.missing("records", why)?;
     }
     Ok(Stage::Records { recorder, from, to: first + run.stat().records })

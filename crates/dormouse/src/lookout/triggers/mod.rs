@@ -6,6 +6,7 @@
 //! | armed | it sees what it waits for | due |
 //! | armed | the same, too soon after its last file | armed; it counts that |
 //! | due | no file is being written, and the last was begun a second ago | firing |
+//! | due by a panic | at once: a file that is being written waits for this one | firing |
 //! | firing | its file is in its place, or could not be written | armed |
 //!
 //! Each line relies on those above it alone.
@@ -13,15 +14,19 @@
 //! | module | is |
 //! |---|---|
 //! | `store` | the directory of files, and the room that they may take |
+//! | `scene` | things that triggers look at together, and that a look finds |
 //! | `sight` | what a trigger looks at, and how near that has come |
 //! | `firing` | a file that is being written |
 //!
 //! # Cost
 //!
-//! A look at what requests and probes have left ten times a second, at living tasks and CPU time
-//! once a second, each only while a rule is about that.
+//! A look at what requests and probes have left ten times a second, at CPU time once a second, each
+//! only while a rule is about that. At living tasks a rule on requests looks when the oldest of
+//! them that is below a threshold gets there, ten times a second at most: a service whose requests
+//! are far from the threshold has few such looks.
 
 mod firing;
+mod scene;
 mod sight;
 mod store;
 
@@ -33,12 +38,14 @@ use dormouse_waits::{LivingTask, SlowRequest, living, note_slow, take_slow};
 
 use super::recording::Recording;
 use crate::group::Group;
+use crate::panics;
 use crate::rules::Rule;
 use crate::tasks::is_request;
 use crate::wire::{TriggerRow, TriggersAnswer};
 
 use firing::Firing;
-use sight::{CpuLook, SECOND, Scene, Sighting, Span, threshold_ns};
+use scene::{CpuLook, LOOK, SECOND, Scene, Sighting, Span};
+use sight::thresholds_ns;
 use store::{Store, file_name};
 
 pub(crate) use sight::{
@@ -46,7 +53,8 @@ pub(crate) use sight::{
 };
 pub(crate) use store::StoreSettings;
 
-/// The least time between the beginnings of two files, whatever their rules.
+/// The least time between the beginnings of two files, whatever their rules; a panic's file does
+/// not wait for it.
 const APART: Duration = Duration::from_secs(1);
 
 /// The most triggers.
@@ -82,11 +90,16 @@ pub(crate) struct Triggers {
     armed: Vec<ArmedTrigger>,
     /// The number of the last one.
     last: u64,
-    firing: Option<Firing>,
+    /// The files that are being written: the last one, and those that wait for it.
+    firing: Vec<Firing>,
     /// When the last file was begun.
     begun: Option<Instant>,
-    /// When living tasks and CPU time were looked at last, and what that was then.
+    /// When living tasks are looked at next.
+    living: Option<Instant>,
+    /// When CPU time was looked at last, and what that was then.
     second: Option<(Instant, CpuLook)>,
+    /// Whether a panic has its file at once.
+    is_ready: bool,
 }
 
 impl Triggers {
@@ -122,6 +135,7 @@ impl Triggers {
             fault: None,
         });
         self.note_slow();
+        self.be_ready(now);
         Ok(self.last)
     }
 
@@ -133,9 +147,7 @@ impl Triggers {
     /// Ends a trigger.
     pub(super) fn end(&mut self, number: u64) {
         self.armed.retain(|armed| armed.number != number);
-        if self.firing.as_ref().is_some_and(|firing| firing.number == number) {
-            self.firing = None;
-        }
+        self.firing.retain(|firing| firing.number != number);
         self.note_slow();
     }
 
@@ -148,8 +160,14 @@ impl Triggers {
         store.check(&name).map_err(|why| format!("cannot write to {}: {why}", settings.directory.display()))
     }
 
-    fn note_slow(&self) {
-        note_slow(threshold_ns(self.armed.iter().map(|armed| &armed.sight)));
+    /// The rules have changed.
+    fn note_slow(&mut self) {
+        note_slow(self.thresholds_ns().min());
+        self.living = None;
+    }
+
+    fn thresholds_ns(&self) -> impl Iterator<Item = u64> {
+        thresholds_ns(self.armed.iter().map(|armed| &armed.sight))
     }
 
     /// Judges what has been seen, and writes files.
@@ -162,25 +180,57 @@ impl Triggers {
             armed.look(now, &scene);
         }
         self.fire(now, recording);
+        let panic = self.be_ready(now);
         let looks = self.armed.iter().filter(|armed| armed.sight.every().is_some()).map(|armed| armed.next);
         let is_due = self.armed.iter().any(|armed| armed.due.is_some());
-        let next_file = match (&self.firing, self.begun) {
+        let next_file = match (self.firing.last(), self.begun) {
             (Some(firing), _) => Some(firing.until),
             (None, Some(begun)) if is_due => Some(begun + APART),
             _ => None,
         };
-        looks.chain(next_file).min()
+        looks.chain(next_file).chain(panic).min()
+    }
+
+    /// Has the next panic wait for its file, if it is time; else the time when it is.
+    fn be_ready(&mut self, now: Instant) -> Option<Instant> {
+        let waiting = self.armed.iter().filter(|armed| armed.is_panic());
+        let from = waiting.map(ArmedTrigger::ready_from).min()?;
+        let is_ready = from <= now;
+        // Only then: a panic takes it away, and the lookout has not seen that one yet.
+        if is_ready && !std::mem::replace(&mut self.is_ready, is_ready) {
+            panics::ready();
+        }
+        self.is_ready = is_ready;
+        (!is_ready).then_some(from)
     }
 
     /// Looks at what several triggers look at.
     fn scene(&mut self, now: Instant) -> Scene {
-        let threshold = threshold_ns(self.armed.iter().map(|armed| &armed.sight));
         let has_cpu = self.armed.iter().any(|armed| matches!(armed.sight, Sight::Cpu(_)));
         let mut scene = Scene::default();
-        if scene.slow.try_reserve(SLOW).is_err() {
-            return scene;
-        }
-        if threshold.is_some() {
+        let thresholds: Vec<u64> = self.thresholds_ns().collect();
+        if let Some(&lowest) = thresholds.iter().min() {
+            if scene.slow.try_reserve(SLOW).is_err() {
+                return scene;
+            }
+            if self.living.is_none_or(|next| next <= now) {
+                let mut lasting = Vec::new();
+                if lasting.try_reserve(SLOW).is_err() {
+                    return scene;
+                }
+                // How long until one of the tasks, or one that begins now, gets to a threshold.
+                let mut next_ns = lowest;
+                for task in living().filter(|task| is_request(task.task)) {
+                    let LivingTask { task, group, trace, age_ns: Some(age_ns), .. } = task else { continue };
+                    let left = thresholds.iter().filter_map(|threshold| threshold.checked_sub(age_ns)).min();
+                    next_ns = left.map_or(next_ns, |left| next_ns.min(left));
+                    if age_ns > lowest && lasting.len() < SLOW {
+                        lasting.push(SlowRequest { task, group, age_ns, trace });
+                    }
+                }
+                self.living = Some(now + Duration::from_nanos(next_ns).max(LOOK));
+                scene.living = Some(lasting);
+            }
             take_slow(|request| {
                 if scene.slow.len() < SLOW {
                     scene.slow.push(request);
@@ -191,15 +241,6 @@ impl Triggers {
             self.second.as_ref().is_none_or(|(at, _)| now.saturating_duration_since(*at) >= SECOND);
         if !is_second {
             return scene;
-        }
-        if let Some(threshold) = threshold {
-            let lasting = living().filter(|task| is_request(task.task)).filter_map(|task| {
-                let age_ns = task.age_ns.filter(|age| *age > threshold)?;
-                let LivingTask { task, group, trace, .. } = task;
-                Some(SlowRequest { task, group, age_ns, trace })
-            });
-            let room = SLOW - scene.slow.len();
-            scene.slow.extend(lasting.take(room));
         }
         let total = if has_cpu { cpu() } else { CpuLook::default() };
         if let Some((before, old)) = self.second.replace((now, total)).filter(|_| has_cpu)
@@ -213,31 +254,35 @@ impl Triggers {
 
     /// Begins the next file, or ends the one that is being written, if it is time.
     fn fire(&mut self, now: Instant, recording: &mut Recording) {
-        if let Some(mut firing) = self.firing.take_if(|firing| firing.until <= now) {
-            // One part in a step: the lookout looks at everything else in between.
-            match firing.step(recording) {
-                Ok(None) => self.firing = Some(firing),
-                Ok(Some(path)) => self.written(firing.number, Ok(path.display().to_string())),
-                Err(why) => self.written(firing.number, Err(why)),
-            }
+        if let Some(firing) = self.firing.pop_if(|firing| firing.until <= now) {
+            self.write(firing, recording);
         }
         let is_apart = self.begun.is_none_or(|begun| now.saturating_duration_since(begun) >= APART);
-        if self.firing.is_some() || !is_apart {
-            return;
-        }
-        // The one that has not had a file for the longest.
-        let due = self.armed.iter_mut().filter(|armed| armed.due.is_some());
-        let Some(armed) = due.min_by_key(|armed| armed.fired_at) else { return };
+        let may_begin = self.firing.is_empty() && is_apart;
+        // The one that has not had a file for the longest. The process may end by a panic.
+        let due =
+            self.armed.iter_mut().filter(|armed| armed.due.is_some() && (may_begin || armed.is_panic()));
+        let Some(armed) = due.min_by_key(|armed| (!armed.is_panic(), armed.fired_at)) else { return };
         let Some(mut seen) = armed.due.take() else { return };
         seen.add_trace();
         self.begun = Some(now);
         armed.fired_at = Some(now);
         armed.seen = Some(seen.words.clone());
         let rule = armed.rule.as_ref().map(Rule::to_string);
-        let has_profile = !matches!(armed.sight, Sight::Panic { .. });
-        match Firing::begin(armed.number, rule, &seen, has_profile, recording) {
-            Ok(firing) => self.firing = Some(firing),
+        let is_hurried = armed.is_panic();
+        match Firing::begin(armed.number, rule, &seen, is_hurried, recording) {
+            Ok(firing) => self.firing.push(firing),
             Err(why) => armed.written(Err(why)),
+        }
+    }
+
+    /// Writes the next part of a file.
+    fn write(&mut self, mut firing: Firing, recording: &mut Recording) {
+        // One in a step: the lookout looks at everything else in between.
+        match firing.step(recording) {
+            Ok(None) => self.firing.push(firing),
+            Ok(Some(path)) => self.written(firing.number, Ok(path.display().to_string())),
+            Err(why) => self.written(firing.number, Err(why)),
         }
     }
 
@@ -250,13 +295,13 @@ impl Triggers {
 
     /// All triggers, or the one of that number.
     pub(crate) fn list(&self, only: Option<u64>) -> TriggersAnswer {
-        let firing = self.firing.as_ref().map(|firing| firing.number);
+        let is_firing = |number| self.firing.iter().any(|firing| firing.number == number);
         let wanted = self.armed.iter().filter(|armed| only.is_none_or(|number| armed.number == number));
         let settings = StoreSettings::own();
         let store = Store::open(settings);
         let used = store.as_ref().ok().and_then(|store| store.used().ok());
         TriggersAnswer {
-            triggers: wanted.map(|armed| armed.row(firing == Some(armed.number))).collect(),
+            triggers: wanted.map(|armed| armed.row(is_firing(armed.number))).collect(),
             directory: settings.directory.display().to_string(),
             used_bytes: used,
             budget_bytes: settings.budget,
@@ -269,22 +314,35 @@ impl ArmedTrigger {
     fn look(&mut self, now: Instant, scene: &Scene) {
         if let Some(every) = self.sight.every() {
             // A scene that several look at is for all of them; the rest goes by its own time.
-            if self.next > now && scene.slow.is_empty() && scene.cpu.is_none() {
+            if self.next > now && scene.slow.is_empty() && scene.living.is_none() && scene.cpu.is_none() {
                 return;
             }
             self.next = now + every;
         }
-        let since = now.saturating_duration_since(self.fired_at.unwrap_or(self.armed));
-        let Some(seen) = self.sight.look(scene, since) else { return };
+        let armed = now.saturating_duration_since(self.armed);
+        let Some(seen) = self.sight.look(scene, armed) else { return };
         let every = self.rule.as_ref().map_or(Duration::ZERO, |rule| rule.every);
-        if self.due.is_some() || self.fired_at.is_some() && since < every {
-            self.passed_over += 1;
+        if self.due.is_some() || self.fired_at.is_some_and(|at| now.saturating_duration_since(at) < every) {
+            self.passed_over += seen.times;
         } else {
             self.due = Some(seen);
         }
     }
 
+    fn is_panic(&self) -> bool {
+        matches!(self.sight, Sight::Panic { .. })
+    }
+
+    /// When the next file may be begun.
+    fn ready_from(&self) -> Instant {
+        let every = self.rule.as_ref().map_or(Duration::ZERO, |rule| rule.every);
+        self.fired_at.map_or(self.armed, |fired| fired + every.max(APART))
+    }
+
     fn written(&mut self, file: Result<String, String>) {
+        if self.is_panic() {
+            panics::written();
+        }
         match file {
             Ok(path) => {
                 self.fired += 1;
@@ -328,10 +386,11 @@ impl ArmedTrigger {
             };
             format!("fired {} ago, at most each {}{times}", Span(ago), Span(every))
         });
-        match (fault, recent) {
-            (Some(fault), Some(recent)) => format!("{fault}; {recent}"),
-            (fault, recent) => fault.or(recent).unwrap_or_else(|| self.sight.why_not()),
+        if fault.is_none() && recent.is_none() {
+            return self.sight.why_not();
         }
+        let all = [fault, recent, self.sight.complaint()];
+        all.into_iter().flatten().collect::<Vec<_>>().join("; ")
     }
 }
 

@@ -1,19 +1,21 @@
 //! The sights of triggers, and how near each has come.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::time::Duration;
 
 use dormouse_events::Counting;
 use dormouse_keys::Selector;
-use dormouse_waits::{Histogram, Placing, SlowRequest, TraceContext, Waiting, living, read};
+use dormouse_waits::{Histogram, Placing, SlowRequest, Waiting, living, read};
 
+use super::scene::{CpuLook, LOOK, SECOND, Scene, Sighting, Span, of};
 use crate::group::Group;
 use crate::lookout::long_polls::LongPoll;
 use crate::memory;
-use crate::panics::PanicWait;
+use crate::panics::{self, PanicWait};
 use crate::record::RecordKind;
 use crate::rules::{Comparison, Limit, number};
+use crate::tasks::is_request;
 use crate::trace::Trace;
 
 /// The memory of one group's times.
@@ -24,56 +26,6 @@ const REPORTS: usize = 64;
 
 /// How many names of groups a sentence has.
 const NAMED: usize = 5;
-
-/// A thing that was seen, and that a trigger waits for.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Sighting {
-    pub(crate) words: String,
-    pub(crate) task: Option<u64>,
-    pub(crate) group: Option<u32>,
-    /// Of the task.
-    pub(crate) trace: Option<TraceContext>,
-}
-
-impl Sighting {
-    /// Adds the trace of the task, if it is known.
-    pub(crate) fn add_trace(&mut self) {
-        let of = |task| living().find(|it| it.task == task).and_then(|it| it.trace);
-        self.trace = self.trace.or_else(|| self.task.and_then(of));
-        if let Some(trace) = self.trace {
-            self.words = format!("{}, trace {}", self.words, trace.trace_digits());
-        }
-    }
-}
-
-/// The things that all triggers look at together.
-#[derive(Debug, Default)]
-pub(crate) struct Scene {
-    /// Requests that took long, or have by now.
-    pub(crate) slow: Vec<SlowRequest>,
-    /// CPU time since the look before, once a second.
-    pub(crate) cpu: Option<CpuLook>,
-}
-
-/// CPU time of a while.
-#[derive(Debug, Default)]
-pub(crate) struct CpuLook {
-    pub(crate) length: Duration,
-    pub(crate) process_ns: u64,
-    /// By the number of the group.
-    pub(crate) groups: HashMap<u32, u64>,
-}
-
-impl CpuLook {
-    /// The CPU time between two looks at all of it so far.
-    pub(crate) fn since(&self, before: &Self, length: Duration) -> Self {
-        let of = |(group, ns): (&u32, &u64)| {
-            (*group, ns.saturating_sub(before.groups.get(group).copied().unwrap_or(0)))
-        };
-        let groups = self.groups.iter().map(of).collect();
-        Self { length, process_ns: self.process_ns.saturating_sub(before.process_ns), groups }
-    }
-}
 
 /// The groups that a rule looks at.
 #[derive(Debug)]
@@ -132,8 +84,8 @@ pub(crate) struct RequestSight {
     /// The requests that had ended when the trigger was armed.
     pub(crate) before: Box<Histogram>,
     pub(crate) highest_ns: u64,
-    /// The task that was seen last.
-    pub(crate) last: u64,
+    /// The tasks that were over the threshold at the last look at living ones.
+    pub(crate) seen: HashSet<u64>,
 }
 
 /// Reports on long polls as they come, at most so many at once. Its drop ends them.
@@ -181,27 +133,29 @@ pub(crate) struct FieldSight {
 }
 
 impl Sight {
-    /// Looks; `since`: for how long it has been since the trigger fired last, or was armed.
-    pub(crate) fn look(&mut self, scene: &Scene, since: Duration) -> Option<Sighting> {
+    /// Looks; `armed`: for how long the trigger has been.
+    pub(crate) fn look(&mut self, scene: &Scene, armed: Duration) -> Option<Sighting> {
         match self {
-            Self::Request(sight) => sight.look(&scene.slow, since),
+            Self::Request(sight) => sight.look(scene, armed),
             Self::LongPoll(sight) => sight.look(),
             Self::Cpu(sight) => sight.look(scene.cpu.as_ref()?),
             Self::Field(sight) => sight.look(),
             Self::Panic { count, .. } => {
                 let seen = PanicWait::seen();
-                let is_new = seen.count != std::mem::replace(count, seen.count);
-                is_new.then(|| Sighting {
+                let times = seen.count - std::mem::replace(count, seen.count);
+                // Without the hook only the guard of its task has seen it.
+                let line = if seen.line == 0 { String::new() } else { format!(", at line {}", seen.line) };
+                (times > 0).then(|| Sighting {
                     words: format!(
-                        "a panic in thread {}, at line {}, in task {}{}",
+                        "a panic in thread {}{line}, in task {}{}",
                         seen.tid,
-                        seen.line,
                         seen.task,
                         of(seen.group)
                     ),
                     task: Some(seen.task).filter(|task| *task != 0),
                     group: Some(seen.group).filter(|group| *group != 0),
                     trace: None,
+                    times,
                 })
             }
             Self::Command => None,
@@ -224,6 +178,12 @@ impl Sight {
         }
     }
 
+    /// The reason why it may not see what it waits for.
+    pub(crate) fn complaint(&self) -> Option<String> {
+        let Self::Panic { .. } = self else { return None };
+        panics::complaint().map(|(why, fix)| format!("{why}; {fix}"))
+    }
+
     /// Why it has not seen what it waits for.
     pub(crate) fn why_not(&self) -> String {
         let highest = || self.highest().map(|highest| format!("highest seen {highest}"));
@@ -231,7 +191,7 @@ impl Sight {
             Self::Request(RequestSight { groups, .. }) => groups
                 .complaint()
                 .or_else(highest)
-                .unwrap_or_else(|| "no request has ended since it was armed".to_owned()),
+                .unwrap_or_else(|| "no request has begun since it was armed".to_owned()),
             Self::LongPoll(LongPollSight { groups, threshold, .. }) => groups
                 .complaint()
                 .or_else(highest)
@@ -240,28 +200,44 @@ impl Sight {
                 sight.groups.complaint().or_else(|| sight.lasting()).or_else(highest).unwrap_or_default()
             }
             Self::Field(sight) => sight.why_not(),
-            Self::Panic { .. } => "no panic was seen".to_owned(),
+            Self::Panic { .. } => self.complaint().unwrap_or_else(|| "no panic was seen".to_owned()),
             Self::Command => "it fires once".to_owned(),
         }
     }
 }
 
 impl RequestSight {
-    fn look(&mut self, slow: &[SlowRequest], since: Duration) -> Option<Sighting> {
+    fn look(&mut self, scene: &Scene, armed: Duration) -> Option<Sighting> {
         let threshold = self.threshold.as_nanos() as u64;
-        let mut longest: Option<&SlowRequest> = None;
-        for request in slow.iter().filter(|request| self.groups.has(request.group)) {
+        let living = scene.living.as_deref().unwrap_or_default();
+        let (mut living_now, mut longest, mut times) = (HashSet::new(), None::<&SlowRequest>, 0);
+        if living_now.try_reserve(living.len()).is_err() {
+            return None;
+        }
+        for (at, request) in living.iter().chain(&scene.slow).enumerate() {
+            let Some(over) = request.age_ns.checked_sub(threshold).filter(|over| *over > 0) else { continue };
+            if !self.groups.has(request.group) {
+                continue;
+            }
             self.highest_ns = self.highest_ns.max(request.age_ns);
-            let over = request.age_ns.saturating_sub(threshold);
-            // One that was over it when the trigger fired last is in that file; one that was when
-            // it was armed is an old one.
-            let is_new = u128::from(over) < since.as_nanos() && request.task != self.last;
-            if over > 0 && is_new && longest.is_none_or(|longest| longest.age_ns < request.age_ns) {
+            // One that has ended may have been seen when it went on.
+            let is_known = self.seen.contains(&request.task) || living_now.contains(&request.task);
+            if at < living.len() {
+                living_now.insert(request.task);
+            }
+            // One that was over the threshold when the trigger was armed is an old one.
+            if is_known || u128::from(over) >= armed.as_nanos() {
+                continue;
+            }
+            times += 1;
+            if longest.is_none_or(|longest| longest.age_ns < request.age_ns) {
                 longest = Some(request);
             }
         }
+        if scene.living.is_some() {
+            self.seen = living_now;
+        }
         let request = longest?;
-        self.last = request.task;
         Some(Sighting {
             words: format!(
                 "a request of {}, task {}{}",
@@ -272,13 +248,16 @@ impl RequestSight {
             task: Some(request.task),
             group: Some(request.group),
             trace: request.trace,
+            times,
         })
     }
 
-    /// The longest request since the trigger was armed.
+    /// The longest request since the trigger was armed, with those that go on.
     fn highest(&self) -> Option<Duration> {
         let since = requests(&self.groups).map(|now| now.since(&self.before).max_ns);
-        let highest = self.highest_ns.max(since.unwrap_or(0));
+        let living = living().filter(|task| is_request(task.task) && self.groups.has(task.group));
+        let living = living.filter_map(|task| task.age_ns).max();
+        let highest = self.highest_ns.max(since.unwrap_or(0)).max(living.unwrap_or(0));
         (highest > 0).then(|| Duration::from_nanos(highest))
     }
 }
@@ -300,7 +279,7 @@ pub(crate) fn requests(groups: &Groups) -> Option<Box<Histogram>> {
 
 impl LongPollSight {
     fn look(&mut self) -> Option<Sighting> {
-        let mut seen = None;
+        let (mut seen, mut times) = (None, 0);
         for report in (self.polls.0)(REPORTS) {
             let group = report.group.map_or(0, Group::id);
             if !self.groups.has(group) {
@@ -310,13 +289,15 @@ impl LongPollSight {
             // One poll is seen once, however often it is reported.
             if report.number > self.last && report.lasted >= self.threshold {
                 self.last = report.number;
+                times += 1;
                 let (lasted, tid, thread) = (Span(report.lasted), report.tid, &report.thread);
                 let whose = of(group);
                 let words = format!(
                     "a poll of {lasted} so far in thread {tid} ({thread}), task {}{whose}",
                     report.task
                 );
-                seen = Some(Sighting { words, task: Some(report.task), group: Some(group), trace: None });
+                seen =
+                    Some(Sighting { words, task: Some(report.task), group: Some(group), trace: None, times });
             }
         }
         seen
@@ -329,7 +310,7 @@ impl CpuSight {
         let process = self.groups.0.is_none().then_some((0, cpu.process_ns));
         let groups = cpu.groups.iter().map(|(&group, &ns)| (group, ns));
         let groups = groups.filter(|(group, _)| self.groups.0.is_some() && self.groups.has(*group));
-        let mut seen = None;
+        let (mut seen, mut times) = (None, 0);
         for (group, ns) in process.into_iter().chain(groups) {
             let percent = u64::try_from(u128::from(ns) * 100 / length_ns).unwrap_or(u64::MAX);
             self.highest = self.highest.max(percent);
@@ -339,19 +320,23 @@ impl CpuSight {
             }
             let over = self.over.entry(group).or_default();
             *over += cpu.length;
-            if *over >= self.length && seen.is_none() {
+            if *over < self.length {
+                continue;
+            }
+            times += 1;
+            if seen.is_none() {
                 let (over, what) =
                     (Span(*over), if group == 0 { " of the process".to_owned() } else { of(group) });
                 let words = format!("over {} % of a CPU for {over}, {percent} % at last{what}", self.percent);
                 let group = Some(group).filter(|group| *group != 0);
-                seen = Some(Sighting { words, task: None, group, trace: None });
+                seen = Some(Sighting { words, task: None, group, trace: None, times });
             }
         }
         if seen.is_some() {
             // It begins anew.
             self.over.clear();
         }
-        seen
+        seen.map(|seen| Sighting { times, ..seen })
     }
 
     fn lasting(&self) -> Option<String> {
@@ -365,7 +350,7 @@ impl FieldSight {
         let Self { path, comparison, limit, trace, places, records, lost, nearest } = self;
         let dropped = trace.dropped();
         *lost += dropped.rings + dropped.trace;
-        let mut seen = None;
+        let (mut seen, mut times) = (None, 0);
         trace.poll(|_, thread, record| {
             let place = places.get(&record.probe).filter(|_| record.phase != RecordKind::Exit);
             let Some(value) = place.and_then(|place| record.values.get(*place)) else { return };
@@ -379,7 +364,11 @@ impl FieldSight {
                     *nearest = Some(number);
                 }
             }
-            if comparison.holds(value, limit) == Some(true) && seen.is_none() {
+            if comparison.holds(value, limit) != Some(true) {
+                return;
+            }
+            times += 1;
+            if seen.is_none() {
                 seen = Some(Sighting {
                     words: format!(
                         "{path} is {value} in thread {}, task {}{}",
@@ -390,10 +379,11 @@ impl FieldSight {
                     task: Some(record.task).filter(|task| *task != 0),
                     group: Some(record.group).filter(|group| *group != 0),
                     trace: None,
+                    times,
                 });
             }
         });
-        seen
+        seen.map(|seen| Sighting { times, ..seen })
     }
 
     fn why_not(&self) -> String {
@@ -413,33 +403,6 @@ impl FieldSight {
     }
 }
 
-/// The name of a group, for a sentence.
-fn of(group: u32) -> String {
-    Group::by_id(group).map_or(String::new(), |group| format!(" of {}", group.name()))
-}
-
-/// A length of time, for people.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Span(pub(crate) Duration);
-
-impl fmt::Display for Span {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self(length) = self;
-        match length.as_secs() {
-            0 if length.as_millis() < 10 => write!(f, "{:.1} ms", length.as_secs_f64() * 1e3),
-            0..10 => write!(f, "{} ms", length.as_millis()),
-            s @ 10..600 => write!(f, "{s} s"),
-            s => write!(f, "{} min", s / 60),
-        }
-    }
-}
-
-/// The moments at which triggers have to look by themselves.
-pub(crate) const LOOK: Duration = Duration::from_millis(100);
-
-/// How often CPU time and living tasks are looked at.
-pub(crate) const SECOND: Duration = Duration::from_secs(1);
-
 impl Sight {
     /// How often it looks; `None`: others wake the lookout for it.
     pub(crate) fn every(&self) -> Option<Duration> {
@@ -451,11 +414,10 @@ impl Sight {
     }
 }
 
-/// The shortest of the thresholds of these requests.
-pub(crate) fn threshold_ns<'a>(sights: impl Iterator<Item = &'a Sight>) -> Option<u64> {
-    let thresholds = sights.filter_map(|sight| match sight {
+/// The thresholds of these requests, in nanoseconds.
+pub(crate) fn thresholds_ns<'a>(sights: impl Iterator<Item = &'a Sight>) -> impl Iterator<Item = u64> {
+    sights.filter_map(|sight| match sight {
         Sight::Request(sight) => Some(sight.threshold.as_nanos() as u64),
         _ => None,
-    });
-    thresholds.min()
+    })
 }
