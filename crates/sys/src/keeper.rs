@@ -1,9 +1,9 @@
 //! A keeper: a thread that does what no thread of the host should, while there is something to do.
 //!
 //! It starts with the first errand, and ends when there is no errand and its [`Duty`] is empty. It
-//! has a table of descriptors of its own, so the host can neither close nor inherit what it opens,
-//! and blocks all signals but the synchronous ones. It sleeps until there is an errand, an end, or
-//! the time of the next step.
+//! has a table of descriptors of its own, so the host can neither close nor inherit what it opens.
+//! Of the host's it keeps the standard error, for the reason of an abort. It blocks all signals but
+//! the synchronous ones, and sleeps until there is an errand, an end, or the time of the next step.
 //!
 //! | state | event | next |
 //! |---|---|---|
@@ -36,7 +36,7 @@ use std::time::{Duration, Instant};
 
 use rustix::thread::futex;
 
-use crate::descriptors::leave_the_hosts_table;
+use crate::descriptors::leave_the_hosts_table_but_stderr;
 use crate::process::fork::{Mutex, MutexGuard, Phase};
 use crate::process::{identity, threads};
 use crate::{memory, signals};
@@ -363,7 +363,7 @@ impl<D: Duty> Keeper<D> {
             let Ok(mut shared) = self.lock() else { return };
             shared.tid = identity::tid();
         }
-        if let Err(error) = leave_the_hosts_table() {
+        if let Err(error) = leave_the_hosts_table_but_stderr() {
             let Ok(mut shared) = self.lock() else { return };
             shared.refusal = Some(Refusal::Table(error.raw_os_error().unwrap_or_default()));
             return;

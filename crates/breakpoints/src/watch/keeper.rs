@@ -24,7 +24,7 @@ use std::io;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
-use dormouse_sys::descriptors::leave_the_hosts_table;
+use dormouse_sys::descriptors::leave_the_hosts_table_but_stderr;
 use dormouse_sys::process::fork::{Mutex, MutexGuard, Phase};
 use dormouse_sys::process::{identity, threads};
 use dormouse_sys::signals;
@@ -169,7 +169,7 @@ fn run() {
         let Ok(mut shared) = lock() else { return };
         shared.tid = identity::tid();
     }
-    let table = leave_the_hosts_table();
+    let table = leave_the_hosts_table_but_stderr();
     let Ok(mut shared) = lock() else { return };
     shared.refused = table.err().map(|error| error.raw_os_error().unwrap_or(libc::EINVAL));
     let is_refused = shared.refused.is_some();
@@ -246,12 +246,12 @@ mod tests {
     }
 
     #[test]
-    fn the_keeper_has_nothing_of_the_host_open() {
+    fn the_keeper_has_stderr_of_the_host_alone() {
         in_child(|| {
             // SAFETY: looks at numbers.
             let is_open = |number| unsafe { libc::fcntl(number, libc::F_GETFD) } >= 0;
             assert!(is_open(2));
-            // Its own standard streams, which lead nowhere.
+            // Its own standard streams: the host's standard error, and two that lead nowhere.
             assert_eq!(ask(move |_| (0..64).filter(|&number| is_open(number)).count()).unwrap(), 3);
         });
     }

@@ -1,8 +1,11 @@
 //! Errands, ends, and the thread's end by others.
 #![allow(unsafe_code, reason = "a look at descriptors, and a thread that ends in the midst")]
 
+use std::alloc::Layout;
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::Read as _;
+use std::os::fd::AsRawFd as _;
 
 use dormouse_testkit::{eventually, fork, in_child};
 
@@ -50,6 +53,26 @@ fn kill() {
     // SAFETY: ends one thread, which nobody joins.
     let killed = KEEPER.ask(|_| unsafe { libc::syscall(libc::SYS_exit, 0) });
     assert!(matches!(killed, Err(KeeperError::Killed)), "{killed:?}");
+}
+
+#[test]
+fn an_abort_of_the_thread_says_why() {
+    in_child(|| {
+        let (mut reader, writer) = io::pipe().unwrap();
+        let child = fork(|| {
+            // SAFETY: the child's own standard error and core file.
+            unsafe {
+                libc::dup2(writer.as_raw_fd(), libc::STDERR_FILENO);
+                libc::setrlimit(libc::RLIMIT_CORE, &libc::rlimit { rlim_cur: 0, rlim_max: 0 });
+            }
+            let _ = KEEPER.ask(|_| std::alloc::handle_alloc_error(Layout::new::<[u8; 24]>()));
+        });
+        drop(writer);
+        assert!(!child.success());
+        let mut said = String::new();
+        reader.read_to_string(&mut said).unwrap();
+        assert!(said.contains("memory allocation of 24 bytes failed"), "{said:?}");
+    });
 }
 
 #[test]
@@ -103,12 +126,12 @@ fn a_wake_brings_the_next_step() {
 }
 
 #[test]
-fn the_thread_has_nothing_of_the_host_open() {
+fn the_thread_has_stderr_of_the_host_alone() {
     in_child(|| {
         // SAFETY: looks at numbers.
         let is_open = |number| unsafe { libc::fcntl(number, libc::F_GETFD) } >= 0;
         assert!(is_open(2));
-        // Its own standard streams, which lead nowhere.
+        // Its own standard streams: the host's standard error, and two that lead nowhere.
         assert_eq!(KEEPER.ask(move |_| (0..64).filter(|&number| is_open(number)).count()).unwrap(), 3);
     });
 }
