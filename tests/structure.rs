@@ -38,7 +38,7 @@ const PLAN: [(&str, &[&str]); 18] = [
             "dormouse-waits",
         ],
     ),
-    ("dormouse-capi", &["dormouse"]),
+    ("dormouse-capi", &["dormouse", "dormouse-sys"]),
     ("dormouse-teaparty", &["dormouse"]),
     ("dormouse-timeline", &["dormouse", "dormouse-profile", "dormouse-sys"]),
     (

@@ -16,7 +16,13 @@
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use dormouse_sys::memory::{self, Reserving, Step};
+
 use crate::error::{Code, Error, Refusal};
+
+/// Also for the library's threads.
+#[global_allocator]
+static ALLOCATOR: Reserving = Reserving;
 
 /// A structure of the caller's that may be filled.
 #[derive(Debug)]
@@ -105,6 +111,7 @@ pub(crate) fn contained<T>(otherwise: T, f: impl FnOnce() -> T) -> T {
 /// `error` as for [`Out::new`].
 pub(crate) unsafe fn answer(error: *mut Error, f: impl FnOnce() -> Result<(), Refusal>) -> Code {
     let _undisturbed = Undisturbed::begin();
+    let _step = step();
     // Dropped before the thread can be cancelled again, also if it does not run.
     let f = f;
     // SAFETY: this function's own contract.
@@ -117,19 +124,22 @@ pub(crate) unsafe fn answer(error: *mut Error, f: impl FnOnce() -> Result<(), Re
     code
 }
 
+/// Begins the step that keeps the memory of [`memory_for`]; [`answer`] has one.
+#[inline]
+pub(crate) fn step() -> Step {
+    ALLOCATOR.step()
+}
+
 /// Refuses if there is no memory for `keys` keys and all that a batch works out about them: an
-/// allocation of Rust's that fails aborts the process. Another thread may take the memory in
-/// between, as MEMORY in the header says.
+/// allocation of Rust's that fails aborts the process. The memory is kept to the end of the
+/// [`step`], for the allocations that the system refuses.
 ///
 /// # Cost
 ///
-/// An allocation that is given back at once.
+/// An allocation that is given back.
 pub(crate) fn memory_for(keys: usize) -> Result<(), Refusal> {
-    let mut room: Vec<u8> = Vec::new();
-    room.try_reserve_exact(FIXED.saturating_add(keys.saturating_mul(PER_KEY)))?;
-    // Else the compiler drops an allocation that nothing uses.
-    std::hint::black_box(room.as_mut_ptr());
-    Ok(())
+    let bytes = FIXED.saturating_add(keys.saturating_mul(PER_KEY));
+    if memory::is_there(bytes) { Ok(()) } else { Err(Refusal::NoMemory) }
 }
 
 /// The most that a call takes without its keys, as measured: a list of the process's mappings,

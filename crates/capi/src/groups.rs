@@ -13,7 +13,7 @@ use std::ffi::{CStr, c_char};
 use dormouse::events::{Mark, leave};
 use dormouse::{Group, TraceContext, set_trace_context};
 
-use crate::call::{contained, memory_for};
+use crate::call::{contained, memory_for, step};
 
 /// `struct dormouse_group`; number 0 is no group.
 #[derive(Debug, Clone, Copy, Default)]
@@ -76,6 +76,7 @@ fn enter(group: Group, task: TaskId) -> Option<EnteredId> {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn dormouse_group_new(name: *const c_char) -> GroupId {
     contained(GroupId::default(), || {
+        let _step = step();
         if name.is_null() || memory_for(0).is_err() {
             return GroupId::default();
         }

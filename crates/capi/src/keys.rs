@@ -10,7 +10,7 @@ use std::ptr::NonNull;
 use dormouse::keys::macros::{Object, register, unregister};
 use dormouse::{Batch, BatchReport, Key, Lease};
 
-use crate::call::{Out, answer, contained, memory_for, owned};
+use crate::call::{Out, answer, contained, memory_for, owned, step};
 use crate::error::{Code, Error, Refusal, Report};
 
 const NO_KEY: Refusal = Refusal::Invalid(
@@ -159,7 +159,10 @@ impl Pending {
 #[unsafe(no_mangle)]
 extern "C" fn dormouse_batch_begin() -> *mut Pending {
     let empty = || Box::into_raw(Box::new(Pending(Ok(Vec::new()))));
-    contained(std::ptr::null_mut(), || memory_for(0).map_or(std::ptr::null_mut(), |()| empty()))
+    contained(std::ptr::null_mut(), || {
+        let _step = step();
+        memory_for(0).map_or(std::ptr::null_mut(), |()| empty())
+    })
 }
 
 /// # Safety

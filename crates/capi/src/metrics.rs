@@ -48,7 +48,7 @@ pub(crate) struct Told {
 const EACH: usize = 64;
 
 fn memory() -> Result<(), Refusal> {
-    memory_for(EACH * (Group::all().len() + 1))
+    memory_for(EACH * (Group::most() + 1))
 }
 
 /// The format of this number.

@@ -84,7 +84,7 @@ impl From<&GroupWaits> for Times {
 
 /// Refuses if there is no memory for the times of all groups.
 fn memory() -> Result<(), Refusal> {
-    memory_for(EACH * Group::all().len())
+    memory_for(EACH * Group::most())
 }
 
 #[unsafe(no_mangle)]

@@ -99,7 +99,8 @@ impl Group {
     }
 
     /// How many there are at most: a look at one number.
-    pub(crate) fn most() -> usize {
+    #[doc(hidden)]
+    pub fn most() -> usize {
         REGISTRY.most()
     }
 

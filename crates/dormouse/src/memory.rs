@@ -1,7 +1,7 @@
 //! How much memory the steps of an answer take. The thread that answers drops the client if it is
 //! not there.
 
-pub(crate) use dormouse_sys::memory::is_there;
+pub(crate) use dormouse_sys::memory::{Step, is_there};
 
 /// For a word or two.
 pub(crate) const SOME: usize = 64 * 1024;

@@ -37,9 +37,10 @@ use std::time::{Duration, Instant};
 use rustix::thread::futex;
 
 use crate::descriptors::leave_the_hosts_table_but_stderr;
+use crate::memory::{self, Step};
 use crate::process::fork::{Mutex, MutexGuard, Phase};
 use crate::process::{identity, threads};
-use crate::{memory, signals};
+use crate::signals;
 
 /// How long an asker waits before it looks whether the keeper lives.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -371,6 +372,7 @@ impl<D: Duty> Keeper<D> {
         let mut duty = D::default();
         loop {
             let seen = self.wakes.load(Ordering::SeqCst);
+            let step = Step::begin();
             let has_memory = memory::is_there(self.step_bytes);
             loop {
                 let Ok(mut shared) = self.lock() else { return };
@@ -394,6 +396,7 @@ impl<D: Duty> Keeper<D> {
                 }
             }
             let next = if has_memory { duty.step() } else { PATIENCE };
+            drop(step);
             if !duty.is_empty() {
                 self.sleep(seen, next);
             }

@@ -1,12 +1,67 @@
-//! Whether there is memory for the next step of a thread of dormouse.
+//! Memory for the next step of a thread of dormouse, or of a call by C.
 //!
-//! An allocation that fails in the midst of a step ends the process, and the step is not worth
-//! that. So before a step the thread asks for as much as it may take, gives it back, and leaves the
-//! step if there is none. (A host that takes the last of it in between meets the same end by its
-//! own next allocation.)
+//! An allocation of Rust's that fails ends the process, and no step is worth that. So a thread asks
+//! before a step whether as much memory is there as it may take, and leaves the step if not.
+//!
+//! Asking alone leaves a gap: another thread may take the memory before the step does. Where
+//! [`Reserving`] is the global allocator, as in the C library, a [`Step`] closes it. Inside of one,
+//! the memory that was found is kept until its end, and an allocation that the system refuses comes
+//! from there. (What Rust's standard library takes past the global allocator is left: the handles
+//! of threads that begin, and of those that wait in a channel.) Where the host has an allocator of
+//! its own, the memory is given back at once, and the gap is left: a host that takes the last of it
+//! meets the same end by its own next allocation.
+//!
+//! # The reserves
+//!
+//! | a seat is | event | next |
+//! |---|---|---|
+//! | free | a thread in a step asks for memory | held, with a block of it |
+//! | held | an allocation of its thread that the system refuses | the same, with one more user |
+//! | held | the step ends | left, or free if nobody uses it |
+//! | left | the last allocation from it is given back | free |
+//!
+//! # Invariants
+//!
+//! 1. The thread that holds a seat alone allocates from it.
+//! 2. A seat has as many users as there are allocations from it, and one for its step. The block
+//!    goes back to the system with the last of them, after its range is gone from the seat: so the
+//!    range of no seat holds memory that somebody else has been given.
+//!
+//! # Safety
+//!
+//! The unsafe code is the allocator: it hands requests on to the system's, and cuts what that
+//! refuses from a block of its own.
+#![allow(unsafe_code)]
 
-/// Whether so many bytes are there.
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::marker::PhantomData;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+
+/// The most blocks at once; no memory is there for a further one.
+const SEATS: usize = 64;
+
+/// The unit of ranges. Blocks begin at a multiple of it, so that a range fits into a word.
+const UNIT: usize = 4096;
+const LENGTH_BITS: u32 = 28;
+
+static TABLE: [Seat; SEATS] = [const { Seat::new() }; SEATS];
+/// Allocations that lie in blocks.
+static INSIDE: AtomicUsize = AtomicUsize::new(0);
+/// Whether the process allocates by [`Reserving`].
+static IS_RESERVING: AtomicBool = AtomicBool::new(false);
+
+thread_local! {
+    /// Whether the thread is in a step. Its address stands for the thread.
+    static IS_STEPPING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether so many bytes are there. Inside of a [`Step`] they are kept for it.
 pub fn is_there(bytes: usize) -> bool {
+    if IS_STEPPING.get() && IS_RESERVING.load(Ordering::Relaxed) {
+        return reserve(bytes);
+    }
     let mut asked = Vec::<u8>::new();
     let is_there = asked.try_reserve_exact(bytes).is_ok();
     // Seen from outside, so that it is really asked for.
@@ -14,11 +69,295 @@ pub fn is_there(bytes: usize) -> bool {
     is_there
 }
 
+/// The work of a thread that asks [`is_there`] before it allocates. A step inside of another one is
+/// a part of that.
+#[derive(Debug)]
+#[must_use = "the step ends with it"]
+pub struct Step {
+    is_outermost: bool,
+    /// It belongs to its thread.
+    not_send: PhantomData<*const ()>,
+}
+
+impl Step {
+    /// Begins.
+    #[inline]
+    pub fn begin() -> Self {
+        Self { is_outermost: !IS_STEPPING.replace(true), not_send: PhantomData }
+    }
+}
+
+impl Drop for Step {
+    fn drop(&mut self) {
+        if self.is_outermost {
+            IS_STEPPING.set(false);
+            let thread = thread();
+            // Relaxed: the thread's own stores.
+            let own = TABLE.iter().filter(|seat| seat.thread.load(Ordering::Relaxed) == thread);
+            own.for_each(Seat::leave);
+        }
+    }
+}
+
+/// The system's allocator, with what a [`Step`] has reserved for the allocations that it refuses.
+///
+/// # Cost
+///
+/// A comparison for each allocation, and a load for each that is given back.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct Reserving;
+
+impl Reserving {
+    /// Begins a step in a process whose global allocator this is.
+    #[inline]
+    pub fn step(self) -> Step {
+        IS_RESERVING.store(true, Ordering::Relaxed);
+        Step::begin()
+    }
+}
+
+// SAFETY: each answer is the system's, or a part of a block that nobody else is given.
+unsafe impl GlobalAlloc for Reserving {
+    #[inline]
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller's promise.
+        let place = unsafe { System.alloc(layout) };
+        if place.is_null() { from_reserve(layout) } else { place }
+    }
+
+    #[inline]
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller's promise.
+        let place = unsafe { System.alloc_zeroed(layout) };
+        if !place.is_null() {
+            return place;
+        }
+        let place = from_reserve(layout);
+        if !place.is_null() {
+            // SAFETY: so many bytes are there.
+            unsafe { place.write_bytes(0, layout.size()) };
+        }
+        place
+    }
+
+    #[inline]
+    unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
+        // Relaxed: who has been given a place has been given what was before that, too.
+        if INSIDE.load(Ordering::Relaxed) == 0 || !give_back(place) {
+            // SAFETY: the caller's promise, and no block has it.
+            unsafe { System.dealloc(place, layout) };
+        }
+    }
+
+    unsafe fn realloc(&self, place: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        // SAFETY: the caller's promise: the size is allowed with this alignment.
+        let wanted = unsafe { Layout::from_size_align_unchecked(size, layout.align()) };
+        let is_inside = INSIDE.load(Ordering::Relaxed) != 0 && seat_of(place).is_some();
+        let moved = if is_inside {
+            // SAFETY: the caller's promise.
+            unsafe { self.alloc(wanted) }
+        } else {
+            // SAFETY: as above, and no block has it.
+            let moved = unsafe { System.realloc(place, layout, size) };
+            if !moved.is_null() {
+                return moved;
+            }
+            from_reserve(wanted)
+        };
+        if !moved.is_null() {
+            // SAFETY: both are there, and apart. The old one is the caller's to give back.
+            unsafe {
+                ptr::copy_nonoverlapping(place, moved, layout.size().min(size));
+                self.dealloc(place, layout);
+            }
+        }
+        moved
+    }
+}
+
+/// A block of memory, and who has it.
+#[derive(Debug)]
+struct Seat {
+    /// The thread whose step holds it; 0: nobody's. See [`LEFT`].
+    thread: AtomicUsize,
+    /// As the system gave it.
+    block: AtomicPtr<u8>,
+    /// Its first unit and how many there are, in one word; 0: there is none.
+    range: AtomicU64,
+    /// The first address that is free.
+    next: AtomicUsize,
+    users: AtomicUsize,
+}
+
+/// Standard handles of threads, and the C library, take such from the system, past the allocator: a
+/// thread that begins or waits. So a little must be left beside the block.
+const SMALL: Layout = Layout::new::<[u64; 16]>();
+
+/// No thread, but the seat is not free.
+const LEFT: usize = 1;
+
+/// The address of a thread-local: no other living thread has it.
+fn thread() -> usize {
+    IS_STEPPING.with(|own| ptr::from_ref(own).addr())
+}
+
+/// The layout of a block of so many bytes, and how many units of it are used.
+fn block_of(bytes: usize) -> Option<(Layout, usize)> {
+    let units = bytes.div_ceil(UNIT).max(1);
+    // One more, since the system gives it any alignment.
+    let size = units.checked_add(1)?.checked_mul(UNIT)?;
+    (units < 1 << LENGTH_BITS).then_some((Layout::from_size_align(size, 16).ok()?, units))
+}
+
+fn reserve(bytes: usize) -> bool {
+    let Some((layout, units)) = block_of(bytes) else { return false };
+    // Acquire: pairs with the stores of who has freed it.
+    let free = TABLE
+        .iter()
+        .find(|seat| seat.thread.compare_exchange(0, LEFT, Ordering::Acquire, Ordering::Relaxed).is_ok());
+    let Some(seat) = free else { return false };
+    // SAFETY: they have sizes.
+    let [place, small] = [layout, SMALL].map(|layout| unsafe { System.alloc(layout) });
+    // SAFETY: as they were given.
+    let give_back = |place: *mut u8, layout| unsafe { System.dealloc(place, layout) };
+    if !small.is_null() {
+        give_back(small, SMALL);
+    }
+    if place.is_null() || small.is_null() {
+        if !place.is_null() {
+            give_back(place, layout);
+        }
+        seat.thread.store(0, Ordering::Release);
+        return false;
+    }
+    let first = place.addr().div_ceil(UNIT);
+    seat.block.store(place, Ordering::Relaxed);
+    seat.next.store(first * UNIT, Ordering::Relaxed);
+    seat.users.store(1, Ordering::Relaxed);
+    seat.range.store((first as u64) << LENGTH_BITS | units as u64, Ordering::Relaxed);
+    seat.thread.store(thread(), Ordering::Relaxed);
+    true
+}
+
+/// A part of a block of the thread's, or null.
+#[cold]
+fn from_reserve(layout: Layout) -> *mut u8 {
+    let thread = thread();
+    let mut own = TABLE.iter().filter(|seat| seat.thread.load(Ordering::Relaxed) == thread);
+    own.find_map(|seat| seat.cut(layout)).unwrap_or(ptr::null_mut())
+}
+
+/// The seat that has this place in its block.
+#[cold]
+fn seat_of(place: *mut u8) -> Option<&'static Seat> {
+    // Relaxed: the thread has been given the place after the range was there, and that stays until
+    // the place is given back.
+    TABLE.iter().find(|seat| seat.range().contains(&place.addr()))
+}
+
+/// Gives back a place in a block; false: it is in none.
+#[cold]
+fn give_back(place: *mut u8) -> bool {
+    let Some(seat) = seat_of(place) else { return false };
+    INSIDE.fetch_sub(1, Ordering::Relaxed);
+    seat.unuse();
+    true
+}
+
+impl Seat {
+    const fn new() -> Self {
+        Self {
+            thread: AtomicUsize::new(0),
+            block: AtomicPtr::new(ptr::null_mut()),
+            range: AtomicU64::new(0),
+            next: AtomicUsize::new(0),
+            users: AtomicUsize::new(0),
+        }
+    }
+
+    fn range(&self) -> std::ops::Range<usize> {
+        let word = self.range.load(Ordering::Relaxed);
+        let first = (word >> LENGTH_BITS) as usize * UNIT;
+        first..first + (word as usize & ((1 << LENGTH_BITS) - 1)) * UNIT
+    }
+
+    /// Its thread alone calls it.
+    fn cut(&self, layout: Layout) -> Option<*mut u8> {
+        let start = self.next.load(Ordering::Relaxed).checked_next_multiple_of(layout.align())?;
+        let end = start.checked_add(layout.size()).filter(|end| *end <= self.range().end)?;
+        self.next.store(end, Ordering::Relaxed);
+        self.users.fetch_add(1, Ordering::Relaxed);
+        INSIDE.fetch_add(1, Ordering::Relaxed);
+        Some(self.block.load(Ordering::Relaxed).with_addr(start))
+    }
+
+    /// The step of its thread ends.
+    fn leave(&self) {
+        self.thread.store(LEFT, Ordering::Relaxed);
+        self.unuse();
+    }
+
+    /// One user less.
+    fn unuse(&self) {
+        // AcqRel: the last one is behind what all others did with their memory.
+        if self.users.fetch_sub(1, Ordering::AcqRel) != 1 {
+            return;
+        }
+        let range = self.range();
+        self.range.store(0, Ordering::Relaxed);
+        let block = self.block.load(Ordering::Relaxed);
+        if let Some((layout, _)) = block_of(range.len()) {
+            // SAFETY: `reserve` has it by this layout, and invariant 2.
+            unsafe { System.dealloc(block, layout) };
+        }
+        // Release: pairs with the exchange in `reserve`.
+        self.thread.store(0, Ordering::Release);
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use super::*;
+
     #[test]
     fn memory_is_there_within_reason() {
-        assert!(super::is_there(4096));
-        assert!(!super::is_there(usize::MAX / 4));
+        assert!(is_there(4096));
+        assert!(!is_there(usize::MAX / 4));
+    }
+
+    /// One test of the whole table: others would hold seats meanwhile.
+    #[test]
+    fn a_step_allocates_from_what_it_found() {
+        let layout = Layout::from_size_align(24, 8).unwrap();
+        let free = || TABLE.iter().filter(|seat| seat.thread.load(Ordering::Relaxed) == 0).count();
+        assert!(from_reserve(layout).is_null(), "outside of a step");
+        let step = Reserving.step();
+        assert!(from_reserve(layout).is_null(), "before it has asked");
+        assert!(is_there(10_000) && is_there(1));
+        drop(Step::begin());
+        assert_eq!(free(), SEATS - 2, "a step inside of it ends nothing");
+        let big = from_reserve(Layout::from_size_align(10_000, 4096).unwrap());
+        assert!(!big.is_null() && big.addr().is_multiple_of(4096));
+        let all = Vec::from_iter((0..400).map(|_| from_reserve(layout)).take_while(|place| !place.is_null()));
+        assert_eq!(all.len(), (3 * 4096 - 10_000) / 24 + 4096 / 24);
+        let elsewhere = std::thread::spawn(move || from_reserve(layout).is_null());
+        assert!(elsewhere.join().unwrap(), "another thread's");
+        drop(step);
+        assert_eq!(free(), SEATS - 2, "they are used");
+        // SAFETY: places of these sizes, which nobody else has.
+        unsafe {
+            all[0].write_bytes(7, 24);
+            let moved = Reserving.realloc(all[0], layout, 48);
+            assert!(seat_of(moved).is_none() && std::slice::from_raw_parts(moved, 24) == [7; 24]);
+            Reserving.dealloc(moved, Layout::from_size_align(48, 8).unwrap());
+            all[1..].iter().for_each(|place| Reserving.dealloc(*place, layout));
+            Reserving.dealloc(big, Layout::from_size_align(10_000, 4096).unwrap());
+        }
+        assert_eq!((free(), INSIDE.load(Ordering::Relaxed)), (SEATS, 0));
+        // As many as there are.
+        let step = Reserving.step();
+        assert_eq!((0..100).filter(|_| is_there(1)).count(), SEATS);
+        drop(step);
+        assert_eq!(free(), SEATS);
     }
 }

@@ -141,6 +141,11 @@ fn without_memory_functions_refuse_and_nothing_aborts() {
 }
 
 #[test]
+fn memory_that_goes_during_a_call_aborts_nothing() {
+    says("starved.c", "-O2", "refused or done");
+}
+
+#[test]
 fn sites_follow_keys_of_both_objects() {
     if !have_basics() {
         return;

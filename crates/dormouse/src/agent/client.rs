@@ -24,7 +24,7 @@ use super::watching::ClientWatch;
 use crate::answers::counting::ClientEvents;
 use crate::answers::waiting::ClientWaits;
 use crate::long_polls::LongPolls;
-use crate::memory;
+use crate::memory::{self, Step};
 use crate::publish::Publishing;
 use crate::wire::{Ended, MAX_LINE, Note, Notice, PROTOCOL, Response, WireError};
 
@@ -277,6 +277,7 @@ impl Client {
             && self.output.unsent().len() <= HIGH_WATER
         {
             // The names of threads and groups take memory, too.
+            let _step = Step::begin();
             self.gone |= !memory::is_there(memory::SOME) || stream.fill(&mut self.output, now).is_err();
         }
     }

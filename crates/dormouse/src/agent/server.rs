@@ -21,7 +21,7 @@ use super::descriptors::{MAX_SOCKETS, Socket, Sockets};
 use super::ops;
 use super::place::Place;
 use crate::answers::host;
-use crate::memory;
+use crate::memory::{self, Step};
 use crate::wire::{Code, MAX_LINE, WireError};
 
 /// Connections at once.
@@ -136,6 +136,7 @@ impl Server {
         for _ in 0..AT_ONCE {
             match self.clients[at].next_line() {
                 Input::Line(line) => {
+                    let _step = Step::begin();
                     if host::has_memory() {
                         ops::answer(&mut self.clients, at, &self.place, &line);
                     } else {
@@ -166,6 +167,7 @@ impl Server {
                 Err(Errno::BADF | Errno::NOTSOCK | Errno::INVAL) => return Err(Lost),
                 Err(_) => break,
             };
+            let _step = Step::begin();
             if !memory::is_there(memory::SOME) {
                 continue;
             }
@@ -228,6 +230,7 @@ impl Server {
             }
         }
         if self.clients.iter().any(|client| client.gone) {
+            let _step = Step::begin();
             let is_there = host::has_memory();
             self.no_release_until = (!is_there).then(|| now + PAUSE);
             if is_there {
@@ -253,6 +256,7 @@ impl Server {
     /// Not under a filter, which may have come after the start, and may kill for the calls that it
     /// takes.
     fn look(&mut self) {
+        let _step = Step::begin();
         if !self.place.is_there()
             && !dormouse_sys::perf::is_filtered()
             && memory::is_there(memory::SOME)
