@@ -73,6 +73,8 @@ pub(super) struct Copied {
     pub(super) build_id: Option<Vec<u8>>,
     pub(super) link: Option<Link>,
     pub(super) has_debug: bool,
+    /// The reason why it has no debug information, if it has none.
+    pub(super) lack: Option<&'static str>,
     /// How much memory it takes.
     pub(super) bytes: u64,
     loads: Vec<Load>,
@@ -155,10 +157,24 @@ fn copy(elf: &Elf<'_>, debug_dirs: Option<&[PathBuf]>) -> io::Result<Copied> {
         build_id: elf.build_id(),
         link: elf.link(),
         has_debug,
+        lack: if has_debug { None } else { Some(lack(elf)) },
         bytes,
         loads: elf.loads(),
         _common: common,
     })
+}
+
+/// Why a file has no debug information that is read.
+fn lack(elf: &Elf<'_>) -> &'static str {
+    let has = |name: &[u8]| elf.find(name).is_some();
+    match elf.find(b".debug_info") {
+        Some(info) if elf.is_inflatable(info) => "its debug information cannot be read",
+        Some(_) => "its debug information is compressed by zstd, which is not read",
+        None if has(b".zdebug_info") => "its debug information is in .zdebug sections, which are not read",
+        None if has(b".symtab") => "no debug information",
+        None if has(b".gnu_debugdata") => "its symbols are in .gnu_debugdata, which is not read",
+        None => "no symbols but of what it exports, and no debug information",
+    }
 }
 
 /// Debug information that several files share. It leads to no other file.

@@ -221,6 +221,14 @@ impl<'a> Elf<'a> {
         Ok(file.take(size))
     }
 
+    /// Whether a section is not compressed, or in the way that [`Elf::inflated`] reads.
+    pub(super) fn is_inflatable(&self, section: &Section) -> bool {
+        section.flags & SHF_COMPRESSED == 0 || {
+            let kind = self.bytes(section.offset, 4);
+            kind.is_ok_and(|kind| number::<4>(&kind, 0) as u32 == ELFCOMPRESS_ZLIB)
+        }
+    }
+
     /// The content of a compressed section, and how long that says it is. The reader of it may stop
     /// sooner and must not read more.
     pub(super) fn inflated(&self, section: &Section) -> io::Result<(ZlibDecoder<Take<&'a File>>, u64)> {

@@ -4,6 +4,7 @@
 //! process's memory. The reader is given a copy of the parts that it needs (`copy.rs`), and never
 //! opens a file by a name that stands in another one.
 
+use std::cell::OnceCell;
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::os::unix::fs::FileExt as _;
@@ -15,7 +16,9 @@ use blazesym::symbolize::source::{Elf, Source as Src};
 use blazesym::symbolize::{CodeInfo, Input, Sym, Symbolized, Symbolizer as Reader};
 
 use super::copy::{Copied, memory};
+use super::crates::Crates;
 use super::files::{Leads, mapped, separate};
+use super::lambdas::{self, Lambdas};
 use super::open::path_of;
 use super::symbol::{Frame, Names, Source};
 use crate::{AddressSpace, MappedObject, Mapping, MappingKind, Region};
@@ -28,6 +31,7 @@ const MOST_VDSO: u64 = 1 << 20;
 pub(super) struct Image {
     object: Readable,
     debug: Option<Readable>,
+    crates: OnceCell<Crates>,
 }
 
 /// A copy of a file, and its reader.
@@ -37,6 +41,8 @@ struct Readable {
     /// A path to the copy.
     path: PathBuf,
     reader: Reader,
+    /// `None` where they cannot be read.
+    lambdas: OnceCell<Option<Lambdas>>,
 }
 
 /// The reason why a reader has no answer.
@@ -67,12 +73,29 @@ impl Image {
                 Leads { file: &file, build_id: copied.build_id.as_deref(), link: copied.link.as_ref() };
             separate(&leads, space.pid(), object, debug_dirs, |file| Copied::of(&file, debug_dirs).ok())
         });
-        Some(Self { debug: debug.flatten().map(Readable::new), object: Readable::new(copied) })
+        let (object, debug) = (Readable::new(copied), debug.flatten().map(Readable::new));
+        Some(Self { object, debug, crates: OnceCell::new() })
+    }
+
+    /// The crates that have code in it.
+    pub(super) fn crates(&self) -> &Crates {
+        self.crates.get_or_init(|| Crates::of(&self.teller().copied))
+    }
+
+    /// The reason why it has less than functions and lines, if it has less.
+    pub(super) fn lack(&self) -> Option<&'static str> {
+        const SPLIT: &str = "its inlined functions are in .dwo files or a .dwp file, which are not read";
+        self.teller().copied.lack.or_else(|| self.crates().is_split.then_some(SPLIT))
+    }
+
+    /// The copy that has the debug information.
+    fn teller(&self) -> &Readable {
+        self.debug.as_ref().unwrap_or(&self.object)
     }
 
     /// How much memory its copies take.
     pub(super) fn bytes(&self) -> u64 {
-        self.object.copied.bytes + self.debug.as_ref().map_or(0, |debug| debug.copied.bytes)
+        self.object.bytes() + self.debug.as_ref().map_or(0, Readable::bytes)
     }
 
     /// The functions at `offset` of the file, the innermost first.
@@ -88,7 +111,7 @@ impl Readable {
     fn new(copied: Copied) -> Self {
         let no_dirs: [&Path; 0] = [];
         let reader = Reader::builder().enable_auto_reload(false).set_debug_dirs(Some(no_dirs)).build();
-        Self { path: path_of(&copied.file), copied, reader }
+        Self { path: path_of(&copied.file), copied, reader, lambdas: OnceCell::new() }
     }
 
     fn frames(&self, addr: u64, names: &mut Names) -> Result<Vec<Frame>, Unread> {
@@ -97,14 +120,50 @@ impl Readable {
             Err(Unread::Broken) => return self.read(addr, false, names),
             read => read?,
         };
-        // Tables of lines tell the function's own name, symbols its path.
-        if let Some(outer) = frames.last_mut().filter(|outer| !outer.function.contains("::"))
+        // Of a function in several parts, the reader takes 0 for its beginning.
+        let is_in_parts = |outer: &Frame| outer.offset == Some(addr);
+        // `call<main()::<lambda(long)>>` stands for all lambdas of `main`; symbols number them.
+        let is_partial = |name: &str| !name.contains("::") || name.contains("<lambda");
+        // Tables of lines tell the function's own name, symbols its path and where a part begins.
+        if let Some(outer) =
+            frames.last_mut().filter(|outer| is_in_parts(outer) || is_partial(&outer.function))
             && let Ok(symbols) = self.read(addr, false, names)
-            && let Some(symbol) = symbols.last().filter(|symbol| is_path_of(symbol, outer))
+            && let Some(symbol) = symbols.last()
         {
-            outer.function = Arc::clone(&symbol.function);
+            if is_in_parts(outer) {
+                outer.offset = symbol.offset;
+            }
+            if outer.function.is_empty() || is_path_of(symbol, outer) {
+                outer.function = Arc::clone(&symbol.function);
+            }
         }
+        if frames.iter().any(|frame| frame.offset.is_none() && &*frame.function == lambdas::NAME) {
+            self.name_lambdas(addr, &mut frames, names);
+        }
+        // A name may be in a file that was not found (`dwz`): then what is inlined is a part of the
+        // function around it.
+        frames.retain(|frame| !frame.function.is_empty());
         Ok(frames)
+    }
+
+    fn bytes(&self) -> u64 {
+        let lambdas = self.lambdas.get().and_then(Option::as_ref);
+        self.copied.bytes + lambdas.map_or(0, Lambdas::bytes)
+    }
+
+    /// Gives the inlined lambdas of C++ their paths, if all that is inlined here is known.
+    fn name_lambdas(&self, addr: u64, frames: &mut [Frame], names: &mut Names) {
+        let lambdas = self.lambdas.get_or_init(|| Lambdas::of(&self.copied).ok());
+        let paths = lambdas.as_ref().map(|lambdas| lambdas.at(addr)).unwrap_or_default();
+        let inlined = frames.iter().filter(|frame| frame.offset.is_none());
+        if inlined.count() != paths.len() {
+            return;
+        }
+        for (frame, path) in frames.iter_mut().zip(paths) {
+            if let Some(path) = path.filter(|_| &*frame.function == lambdas::NAME) {
+                frame.function = names.intern(&path);
+            }
+        }
     }
 
     fn read(&self, addr: u64, debug_syms: bool, names: &mut Names) -> Result<Vec<Frame>, Unread> {

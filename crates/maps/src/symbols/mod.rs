@@ -31,10 +31,12 @@
 //! The reader stays on one thread, so a symbolizer does too. Its symbols may go to others.
 
 mod copy;
+mod crates;
 mod elf;
 mod entries;
 mod files;
 mod image;
+mod lambdas;
 mod open;
 mod statics;
 mod symbol;
@@ -50,6 +52,7 @@ use crate::{AddressSpace, Mapping, MappingKind, ObjectId, Perms, Region};
 use image::Image;
 use symbol::Names;
 
+pub use crates::{Crate, Crates};
 pub use files::file_that_was;
 pub use statics::{StaticError, StaticPlace, Statics};
 pub use symbol::{Frame, Source, Symbol};
@@ -119,6 +122,28 @@ impl Symbolizer {
         }
         self.known.insert(key, Arc::clone(&symbol));
         symbol
+    }
+
+    /// The crates of a program or library in Rust, of which [`Symbolizer::symbol`] has looked up an
+    /// address lately; none of others.
+    ///
+    /// # Cost
+    ///
+    /// The first time a read of the beginnings of all units of debug information.
+    pub fn crates(&self, mapping: &Mapping<Region>) -> Option<&Crates> {
+        Some(self.images.get(&mapping.value.object)?.as_ref()?.crates())
+    }
+
+    /// Why addresses in a mapping have less than functions and lines, if that is so;
+    /// [`Symbolizer::symbol`] has looked up one of them lately.
+    pub fn lack(&self, mapping: &Mapping<Region>) -> Option<&'static str> {
+        let Region { kind, object, .. } = mapping.value;
+        match self.images.get(&object) {
+            Some(Some(image)) => image.lack(),
+            Some(None) => Some("its file cannot be read"),
+            None if kind.has_file() || kind == MappingKind::Vdso => None,
+            None => Some("code that no file maps: a JIT, or text copied to anonymous pages"),
+        }
     }
 
     fn look_up(&mut self, space: &AddressSpace, mapping: &Mapping<Region>, offset: u64) -> Symbol {

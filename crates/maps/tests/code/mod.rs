@@ -8,7 +8,7 @@ use std::ptr;
 use std::sync::Arc;
 
 use dormouse_maps::symbols::{Symbol, Symbolizer};
-use dormouse_maps::{AddressSpace, MappingKind};
+use dormouse_maps::{AddressSpace, Mapping, MappingKind, Region};
 
 pub(crate) const PAGE: u64 = 4096;
 
@@ -35,9 +35,16 @@ impl Code {
 
     /// The kind of mapping and the symbol at the place.
     pub(crate) fn symbol(&self, symbolizer: &mut Symbolizer) -> (MappingKind, Arc<Symbol>) {
+        let (mapping, symbol) = self.looked_up(symbolizer);
+        (mapping.value.kind, symbol)
+    }
+
+    /// The mapping, and the symbol at the place.
+    pub(crate) fn looked_up(&self, symbolizer: &mut Symbolizer) -> (Mapping<Region>, Arc<Symbol>) {
         let (space, addr) = (AddressSpace::own().unwrap(), self.start as u64 + self.offset % PAGE);
         let mapping = space.resolve_now(addr).unwrap().unwrap();
-        (mapping.value.kind, symbolizer.symbol(&space, &mapping, addr))
+        let symbol = symbolizer.symbol(&space, &mapping, addr);
+        (mapping, symbol)
     }
 }
 

@@ -15,8 +15,10 @@
 //! # References
 //!
 //! DWARF 5, sections 2.6 (locations), 5 (types), 7.5 and 7.27 (units and tables of addresses).
-//! Split debug information (`.dwo`), debug information that several files share (`dwz`) and types
-//! in a section of their own before DWARF 5 are not read.
+//! Split debug information (`.dwo`, `.dwp`), debug information that several files share (`dwz`) and
+//! types in a section of their own before DWARF 5 are not read.
+
+mod roots;
 
 use std::io;
 
@@ -47,6 +49,8 @@ const WINDOW: u64 = 1 << 20;
 const MOST_PLACES: usize = 64;
 /// The beginning of a unit, in which its first entry names its table of addresses.
 const FIRST_ENTRY: usize = 512;
+
+pub(in crate::symbols) use roots::UnitRoots;
 
 type Slice<'a> = gimli::EndianSlice<'a, LittleEndian>;
 
@@ -202,6 +206,10 @@ impl<'a> Dwarf<'a> {
             }
             self.opened.truncate(unit);
         }
+        let is_split = |&(start, _): &(u64, _)| self.root(start).is_ok_and(|root| root.is_split);
+        if self.passed.iter().any(is_split) {
+            return Err(broken("it is in .dwo files or a .dwp file, which are not read"));
+        }
         Ok(None)
     }
 
@@ -220,7 +228,9 @@ impl<'a> Dwarf<'a> {
         }
         let (mut start, mut tables) = (0, 0);
         while start < self.addresses.size && !places.is_empty() && tables < MOST_UNITS {
-            let (head, length) = length_at(&self.addresses, start)?;
+            // Before DWARF 5 a table has no head, as in a program whose debug information is split:
+            // none is found behind it.
+            let Ok((head, length)) = length_at(&self.addresses, start) else { break };
             // Behind the length: version, and the sizes of an address and of a segment.
             let (base, end) = (start + head + 4, start.saturating_add(length));
             let inside = places.iter().filter(|&&at| (base..end).contains(&at));
@@ -373,13 +383,19 @@ impl<'a> Dwarf<'a> {
     }
 
     fn string(&self, unit: &Unit, value: &Value<Slice<'_>>) -> io::Result<Option<String>> {
+        let is_long = header_of(&unit.bytes)?.format() == gimli::Format::Dwarf64;
+        self.string_at(unit.string_base, is_long, value)
+    }
+
+    /// The string that a value means, in a unit whose table of strings begins at `base`.
+    fn string_at(&self, base: u64, is_long: bool, value: &Value<Slice<'_>>) -> io::Result<Option<String>> {
         Ok(match *value {
             Value::String(text) => Some(String::from_utf8_lossy(text.slice()).into_owned()),
             Value::DebugStrRef(at) => Some(self.strings.string(at.0 as u64)?),
             Value::DebugLineStrRef(at) => Some(self.line_strings.string(at.0 as u64)?),
             Value::DebugStrOffsetsIndex(index) => {
-                let size = if header_of(&unit.bytes)?.format() == gimli::Format::Dwarf64 { 8 } else { 4 };
-                let at = unit.string_base.saturating_add((index.0 as u64).saturating_mul(size));
+                let size = if is_long { 8 } else { 4 };
+                let at = base.saturating_add((index.0 as u64).saturating_mul(size));
                 let bytes = self.string_offsets.bytes(at, size)?;
                 let at = if size == 8 { number::<8>(&bytes, 0) } else { number::<4>(&bytes, 0) };
                 Some(self.strings.string(at)?)

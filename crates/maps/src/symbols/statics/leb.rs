@@ -8,6 +8,16 @@ use gimli::constants::DW_FORM_implicit_const;
 
 /// How long the table of abbreviations is that `bytes` begin with.
 pub(super) fn length_of_table(bytes: &[u8]) -> Option<usize> {
+    length(bytes, false)
+}
+
+/// How long the first abbreviation of the table is that `bytes` begin with; for an empty table the
+/// length of its end.
+pub(super) fn length_of_first(bytes: &[u8]) -> Option<usize> {
+    length(bytes, true)
+}
+
+fn length(bytes: &[u8], is_of_first: bool) -> Option<usize> {
     let mut rest = bytes;
     let mut next = || {
         let (number, size) = take_number(rest)?;
@@ -29,6 +39,9 @@ pub(super) fn length_of_table(bytes: &[u8]) -> Option<usize> {
             if name == 0 && form == 0 {
                 break;
             }
+        }
+        if is_of_first {
+            return Some(bytes.len() - rest.len());
         }
     }
 }
@@ -70,5 +83,6 @@ mod tests {
         for end in 0..table.len() {
             assert_eq!(length_of_table(&table[..end]), None);
         }
+        assert_eq!((length_of_first(&table), length_of_first(&table[..6])), (Some(7), None));
     }
 }

@@ -48,6 +48,7 @@ use crate::AddressSpace;
 use object::Objects;
 use query::Query;
 
+pub(super) use dwarf::UnitRoots;
 pub use error::StaticError;
 
 /// A static variable of a process, a part of one, or a function.
