@@ -7,6 +7,7 @@
 
 #![deny(unsafe_code)]
 
+mod advice;
 mod args;
 mod audience;
 mod bytes;

@@ -1,21 +1,37 @@
 //! Whether a program's own code keeps frame pointers, without which a profile's stacks leave
 //! callers out. Such a stack may still end as it should, in the next frame of std or the C library.
 //!
-//! With them a function begins by `push rbp; mov rbp, rsp`, or does so after a look whether it has
-//! anything to do. Rust's std comes compiled that way and says nothing about the rest, so only
-//! other functions of Rust are looked at. In a program without any it is all functions.
+//! With them a function begins by `push rbp` and `mov rbp, rsp`, or does so after a look whether it
+//! has anything to do; gcc puts other instructions between the two. Functions that call nobody need
+//! none, and what the C library's objects bring along (`_start` and the like) has none by nature.
+//!
+//! The language of `main` decides which functions are the program's own. In a Rust program they are
+//! those of Rust but for std, which comes compiled with frame pointers and says nothing about the
+//! rest. In a program of another language with Rust inside, such as a C service with libdormouse,
+//! they are the other ones.
 
 use std::fs::File;
 
 use object::read::ReadCache;
 use object::{Architecture, Object as _, ObjectSection as _, ObjectSymbol as _, SymbolKind};
 
-/// `push rbp; mov rbp, rsp`, as LLVM and GCC write it.
-const FRAME: [u8; 4] = [0x55, 0x48, 0x89, 0xe5];
-/// How far into a function it is looked for.
+use crate::advice::is_rust_main;
+
+/// `push rbp`, and `mov rbp, rsp` as LLVM and GCC write it.
+const PUSH: u8 = 0x55;
+const MOVE: [u8; 3] = [0x48, 0x89, 0xe5];
+/// How far into a function they are looked for.
 const WINDOW: usize = 64;
 /// Shorter functions call nobody, most of them.
 const LEAST: u64 = 32;
+/// Functions of the objects that a linker adds to each program.
+const OF_LINKER: [&str; 4] =
+    ["_start", "register_tm_clones", "deregister_tm_clones", "__do_global_dtors_aux"];
+/// The beginnings of names that Rust code exports to C: of libdormouse, of std, and of what
+/// compilers bring along.
+const EXPORTED: [&str; 3] = ["dormouse_", "rust_", "__"];
+/// Bytes in front of the code where its stubs for functions of other objects are.
+const STUBS: i64 = 1 << 20;
 /// Crates that rustc brings along in compiled form: std, and those that it uses itself.
 const OF_STD: [&str; 15] = [
     "__rustc",
@@ -55,31 +71,72 @@ impl Prologues {
             return None;
         }
         let text = program.section_by_name(".text")?;
-        let (from, code) = (text.address(), text.data().ok()?);
-        let (mut rust, mut others) = (Self::default(), Self::default());
+        let code = Code { from: text.address(), bytes: text.data().ok()? };
+        let (mut rust, mut others, mut has_rust_main) = (Self::default(), Self::default(), false);
         for symbol in program.symbols() {
+            let Ok(name) = symbol.name() else { continue };
+            has_rust_main |= is_rust_main(name);
             if symbol.kind() != SymbolKind::Text || symbol.size() < LEAST {
                 continue;
             }
-            let kind = match symbol.name().map(rustc_demangle::try_demangle) {
-                Ok(Ok(name)) if is_of_std(&format!("{name:#}")) => continue,
-                Ok(Ok(_)) => &mut rust,
-                _ => &mut others,
+            let kind = match rustc_demangle::try_demangle(name) {
+                Ok(name) if is_of_std(&format!("{name:#}")) => continue,
+                Ok(_) => &mut rust,
+                // A part that another function jumps to has the frame of that one.
+                Err(_) if OF_LINKER.contains(&name) || name.contains(".cold") => continue,
+                Err(_) if EXPORTED.iter().any(|begin| name.starts_with(begin)) => continue,
+                Err(_) => &mut others,
             };
             // None: it lies in another section.
-            let at = symbol.address().checked_sub(from).and_then(|at| usize::try_from(at).ok());
-            let Some(function) = at.and_then(|at| code.get(at..)) else { continue };
-            let begin = &function[..function.len().min(WINDOW).min(symbol.size() as usize)];
-            kind.all += 1;
-            kind.keep += usize::from(begin.windows(FRAME.len()).any(|bytes| bytes == FRAME));
+            let Some(function) = code.function(symbol.address(), symbol.size()) else { continue };
+            if code.has_call(function) {
+                kind.all += 1;
+                kind.keep += usize::from(has_frame(function));
+            }
         }
-        [rust, others].into_iter().find(|functions| functions.all > 0)
+        let order = if has_rust_main { [rust, others] } else { [others, rust] };
+        order.into_iter().find(|functions| functions.all > 0)
     }
 
     /// Whether stacks can be walked through them. A few are written by hand, or have no frame.
     pub(crate) fn is_most(self) -> bool {
         self.keep * 10 >= self.all * 9
     }
+}
+
+/// The instructions of a program.
+struct Code<'a> {
+    from: u64,
+    bytes: &'a [u8],
+}
+
+impl<'a> Code<'a> {
+    fn function(&self, at: u64, size: u64) -> Option<&'a [u8]> {
+        let at = usize::try_from(at.checked_sub(self.from)?).ok()?;
+        self.bytes.get(at..)?.get(..usize::try_from(size).ok()?)
+    }
+
+    /// Whether there is a call in a function: the bytes of one to an address in the program's code
+    /// or just in front of it, where the linker's stubs are, or of one by a register or a pointer.
+    fn has_call(&self, function: &[u8]) -> bool {
+        let begin = function.as_ptr() as usize - self.bytes.as_ptr() as usize;
+        let is_near = |at: usize, distance: [u8; 4]| {
+            let to = (begin + at + 5) as i64 + i64::from(i32::from_le_bytes(distance));
+            (-STUBS..self.bytes.len() as i64).contains(&to)
+        };
+        function.windows(5).enumerate().any(|(at, bytes)| match *bytes {
+            [0xe8, a, b, c, d] => is_near(at, [a, b, c, d]),
+            // `call [rip + …]`, `call reg`, `call [reg + …]`.
+            [0xff, 0x15 | 0xd0..=0xd7 | 0x50..=0x57 | 0x90..=0x97, ..] => true,
+            _ => false,
+        })
+    }
+}
+
+fn has_frame(function: &[u8]) -> bool {
+    let begin = &function[..function.len().min(WINDOW)];
+    let push = begin.iter().position(|&byte| byte == PUSH);
+    push.is_some_and(|push| begin[push + 1..].windows(MOVE.len()).any(|bytes| bytes == MOVE))
 }
 
 /// Whether a function is std's: the first path in its name is, as in
@@ -111,9 +168,19 @@ mod tests {
         assert!(!is_of_std("<u8 as tea::Brew>::brew"));
     }
 
+    /// The prologues in the program that `compiler` makes of this source, with these arguments.
+    fn built(compiler: &str, name: &str, source: &str, arguments: &[&str]) -> Option<Prologues> {
+        let folder = tempfile::tempdir().unwrap();
+        let (input, program) = (folder.path().join(name), folder.path().join("program"));
+        std::fs::write(&input, source).unwrap();
+        let output = Command::new(compiler).arg("-o").args([&program, &input]).args(arguments).output();
+        let output = output.expect("cargo has run rustc, which has run cc");
+        assert!(output.status.success(), "{output:?}");
+        Prologues::read(File::open(program).unwrap())
+    }
+
     /// Of a program of twenty functions, compiled with these flags.
     fn compiled(flags: &[&str]) -> Option<Prologues> {
-        let folder = tempfile::tempdir().unwrap();
         let (mut functions, mut calls) = (String::new(), String::new());
         for n in 0..20 {
             let body = format!("for cup in 0..tea.len() {{ tea.push(format!(\"{{cup}} {n}\")); }}");
@@ -121,18 +188,8 @@ mod tests {
             let _ = write!(calls, "pour_{n}(&mut tea);");
         }
         let source = format!("{functions} fn main() {{ let mut tea = vec![]; {calls} drop(tea); }}");
-        let (input, program) = (folder.path().join("tea.rs"), folder.path().join("tea"));
-        std::fs::write(&input, source).unwrap();
         let rustc = std::env::var("RUSTC").unwrap_or_else(|_| "rustc".into());
-        let output = Command::new(rustc)
-            .args(["-O", "-C", "codegen-units=1"])
-            .args(flags)
-            .arg("-o")
-            .args([&program, &input])
-            .output()
-            .expect("cargo has run rustc");
-        assert!(output.status.success(), "{output:?}");
-        Prologues::read(File::open(program).unwrap())
+        built(&rustc, "tea.rs", &source, &[&["-O", "-C", "codegen-units=1"], flags].concat())
     }
 
     #[test]
@@ -143,5 +200,67 @@ mod tests {
         let without = compiled(&["-C", "force-frame-pointers=no"]).expect("it has symbols");
         assert!(without.all >= 20 && without.keep * 4 < without.all, "{without:?}");
         assert_eq!(compiled(&["-C", "strip=symbols"]), None);
+    }
+
+    /// A function that gcc gives a frame of other instructions in between, one that calls nobody,
+    /// and one with a part that is seldom run.
+    const OF_C: &str = r#"
+        #include <stdio.h>
+        #include <stdlib.h>
+        __attribute__((noinline)) long fill(long *tea, long n) {
+            for (long i = 0; i < n; i++) tea[i] += i * n;
+            return tea[n - 1] + tea[0] * n;
+        }
+        __attribute__((noinline)) long pour(long *tea, long n, const char *name, long cups) {
+            if (n < 0) { fprintf(stderr, "cold %s\n", name); abort(); }
+            printf("%s %ld\n", name, cups);
+            return fill(tea, n) + cups;
+        }
+        int main(int argc, char **argv) {
+            long tea[4] = {argc};
+            return (int)pour(tea, 4, argv[0], argc) & 1;
+        }"#;
+
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn functions_of_gcc_are_told() {
+        let c = |flag| built("gcc", "tea.c", OF_C, &["-O2", flag]).expect("it has symbols");
+        let with = c("-fno-omit-frame-pointer");
+        assert!(with.all == 2 && with.keep == 2, "main and pour: {with:?}");
+        assert_eq!(c("-fomit-frame-pointer"), Prologues { keep: 0, all: 2 });
+    }
+
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn a_frame_may_have_instructions_in_it() {
+        // push rbp; xor eax, eax; mov rbp, rsp
+        assert!(has_frame(&[0x55, 0x31, 0xc0, 0x48, 0x89, 0xe5, 0xc3]));
+        // mov rbp, rsp without, or before, a push.
+        assert!(!has_frame(&[0x48, 0x89, 0xe5, 0xc3]) && !has_frame(&[0x48, 0x89, 0xe5, 0x55, 0xc3]));
+    }
+
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn a_c_program_is_not_judged_by_rust() {
+        let folder = tempfile::tempdir().unwrap();
+        let library = folder.path().join("libpot.a");
+        let rust = "#[inline(never)] fn brew(n: usize) -> usize { println!(\"{n}\"); n * 2 }
+            #[unsafe(no_mangle)] pub extern \"C\" fn dormouse_pot(n: usize) -> usize { brew(n) + brew(n + 1) }";
+        std::fs::write(folder.path().join("pot.rs"), rust).unwrap();
+        let rustc = std::env::var("RUSTC").unwrap_or_else(|_| "rustc".into());
+        let flags = ["-O", "--edition=2024", "--crate-type=staticlib", "-Cforce-frame-pointers=no", "-o"];
+        let output = Command::new(rustc)
+            .args(flags)
+            .args([&library, &folder.path().join("pot.rs")])
+            .output()
+            .expect("cargo has run rustc");
+        assert!(output.status.success(), "{output:?}");
+        let source = format!(
+            "{OF_C}\nunsigned long dormouse_pot(unsigned long); void add(void) {{ dormouse_pot(1); }}"
+        );
+        let library = library.to_str().unwrap();
+        let flags = ["-O2", "-fno-omit-frame-pointer", library, "-lpthread", "-ldl", "-lm"];
+        let found = built("gcc", "tea.c", &source, &flags).expect("it has symbols");
+        assert!(found.is_most(), "brew has none, main and pour have: {found:?}");
     }
 }

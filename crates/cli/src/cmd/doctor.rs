@@ -11,6 +11,7 @@ use dormouse::wire::{Check, CheckState, Doctor, Op};
 use dormouse_breakpoints::free_registers;
 use serde::Serialize;
 
+use crate::advice;
 use crate::client::Client;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{BAD, Context, FAIR, GOOD, HEAD};
@@ -162,7 +163,7 @@ fn frame_pointers(pid: u32) -> Option<Check> {
     }
     let Some(functions) = Prologues::read(program) else {
         let detail = "its file has no symbols, which would tell them and name a profile's functions";
-        let fix = Some("build it without strip = true, or with strip = \"debuginfo\"".to_owned());
+        let fix = Some("build it without stripping symbols (Cargo: strip = \"debuginfo\")".to_owned());
         return Some(Check { fix, ..check(NAME, CheckState::Limited, detail) });
     };
     let Prologues { keep, all } = functions;
@@ -171,9 +172,8 @@ fn frame_pointers(pid: u32) -> Option<Check> {
         return Some(check(NAME, CheckState::Ok, detail));
     }
     let detail = format!("{detail}; a profile's stacks leave callers out");
-    let fix =
-        "build it with RUSTFLAGS=\"-C force-frame-pointers=yes\", C and C++ with -fno-omit-frame-pointer";
-    Some(Check { fix: Some(fix.to_owned()), ..check(NAME, CheckState::Limited, detail) })
+    let fix = advice::of_process(pid, None).map(str::to_owned);
+    Some(Check { fix, ..check(NAME, CheckState::Limited, detail) })
 }
 
 fn check(name: &str, state: CheckState, detail: impl Into<String>) -> Check {

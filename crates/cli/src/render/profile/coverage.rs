@@ -3,6 +3,7 @@
 use dormouse_profile::{Profile, ProfileKind};
 
 use super::uses::{amount, has_groups, percent};
+use crate::advice::frame_pointers;
 use crate::output::{DIM, FAIR};
 use crate::text::{clean, count};
 
@@ -12,11 +13,6 @@ const FEW_FRAMES: f64 = 5.0;
 
 /// Below this share of stacks, functions are missing that somebody would look for.
 const FEW_PERCENT: f64 = 90.0;
-
-/// The line that gives stacks.
-const FRAME_POINTERS: &str = "that called them are missing: build with \
-     RUSTFLAGS=\"-C force-frame-pointers=yes\", C and C++ with -fno-omit-frame-pointer, or profile \
-     with --unwind";
 
 /// Lines for a reader, those that are worth a warning in its colour.
 pub(super) fn lines(profile: &Profile) -> Vec<String> {
@@ -53,7 +49,8 @@ pub(super) fn lines(profile: &Profile) -> Vec<String> {
     if is_short {
         // A program whose stacks are short by nature ends nearly all of them, too.
         let why = if ended < FEW_PERCENT { "functions" } else { "if functions" };
-        warn(format!("{stacks}; {why} {FRAME_POINTERS}"));
+        let build = frame_pointers(profile).map_or_else(String::new, |build| format!("{build}, or "));
+        warn(format!("{stacks}; {why} that called them are missing: {build}profile with --unwind"));
     }
     let refused = if has_groups(profile) {
         "refused a timer by the kernel: raise RLIMIT_SIGPENDING (ulimit -i)"
@@ -124,6 +121,8 @@ mod tests {
     #[test]
     fn few_whole_stacks_lead_to_the_one_line() {
         let (mut profile, _) = tea();
+        assert!(text(&profile).contains("are missing: profile with --unwind"), "its language is not known");
+        profile.program = std::env::current_exe().unwrap().display().to_string();
         let short = text(&profile);
         assert!(
             short.contains("7 samples: 42.9 % ended properly") && short.contains("force-frame-pointers=yes"),

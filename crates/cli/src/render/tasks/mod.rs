@@ -14,6 +14,7 @@ use std::time::Duration;
 use dormouse::wire::{TaskRow, WireTaskState};
 use serde::Serialize;
 
+use crate::advice::Language;
 use crate::client::tasks::TaskList;
 use crate::duration::short;
 use crate::sample::waiting_places::UNKNOWN_PLACE;
@@ -105,8 +106,9 @@ impl<'a> Listing<'a> {
         let is_unknown = |task: &&&TaskRow| task.places.contains(&UNKNOWN_PLACE);
         let unknown = self.tasks.iter().filter(is_unknown).count() as u64;
         if unknown > 0 {
-            let (tasks, how) = (count(unknown, "task"), "RUSTFLAGS=\"-C force-frame-pointers=yes\"");
-            let _ = writeln!(lines, "the stacks of {tasks} are not known: build with {how}");
+            // Only Rust's futures are tasks.
+            let (tasks, how) = (count(unknown, "task"), Language::Rust.frame_pointers());
+            let _ = writeln!(lines, "the stacks of {tasks} are not known: {how}");
         }
         lines
     }
