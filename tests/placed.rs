@@ -6,9 +6,12 @@
 
 mod support;
 
+use std::ffi::OsStr;
+use std::fs;
 use std::process::Command;
 
 use dormouse_testkit::eventually;
+use memchr::memmem;
 use rustix::process::Signal;
 
 use support::{Running, Service, run, skip};
@@ -21,25 +24,78 @@ fn line(source: &str, text: &str) -> usize {
     number
 }
 
+/// A place of the tea house, as a list writes it.
+fn own(file: &str, source: &str, text: &str) -> String {
+    format!("({file}:{})", line(source, text))
+}
+
+/// The place at which the tasks of a blend await.
+fn blend() -> String {
+    own("blend.rs", include_str!("../crates/teaparty/src/routes/blend.rs"), "wish.spoons)).await")
+}
+
+/// A tea house whose places are taken all the time: it, and the command that asks.
+fn asked(program: &OsStr) -> (Service, Running) {
+    let runtime = tempfile::tempdir().expect("a directory");
+    let load = |command: &mut Command| {
+        command.args(["--load", "300", "--for", "10m"]);
+    };
+    let service = Service::start_as(program, runtime, load).expect("the service starts");
+    let asking = Running::start(["tasks", &service.target(), "--for", "10m"]);
+    (service, asking)
+}
+
+/// The arguments of a list of the blends' tasks.
+fn list(service: &Service) -> [String; 6] {
+    ["tasks", &service.target(), "--for", "0s", "--group", "GET /blend"].map(str::to_owned)
+}
+
+/// Whether a list has the place of the blends.
+fn is_listed(service: &Service) -> bool {
+    let list = run(list(service)).stdout;
+    list.lines().any(|row| row.contains("awaiting") && row.contains("blend::mix") && row.contains(&blend()))
+}
+
+#[test]
+fn libraries_at_unknown_places_are_not_own() {
+    let Some(program) = std::env::var_os("DORMOUSE_TEST_PLACED") else {
+        return skip("DORMOUSE_TEST_PLACED names no tea house with frame pointers");
+    };
+    // As if it had been built where cargo's home has a name that nobody knows.
+    let (known, unknown) = (b"/registry/src/", b"/elsewhere/of/");
+    let mut bytes = fs::read(&program).expect("the tea house");
+    let places: Vec<usize> = memmem::find_iter(&bytes, known).collect();
+    assert!(!places.is_empty(), "it has libraries from a registry");
+    for at in places {
+        bytes[at..at + known.len()].copy_from_slice(unknown);
+    }
+    let folder = tempfile::tempdir().expect("a directory");
+    let moved = folder.path().join("dormouse-teaparty");
+    fs::copy(&program, &moved).expect("a copy");
+    fs::write(&moved, bytes).expect("its content");
+    let (service, asking) = asked(moved.as_os_str());
+    eventually(|| is_listed(&service));
+    let list = run(list(&service).iter().map(String::as_str).chain(["--json"])).json();
+    assert!(!list["places"].as_array().expect("places").is_empty(), "{list}");
+    let wall = run(["profile", &service.target(), "--kind", "wall", "--for", "2s"]).stdout;
+    let group =
+        wall.split("\n\n").find(|part| part.contains("GET /blend")).unwrap_or_else(|| panic!("{wall}"));
+    let share = |row: &str| row.split_whitespace().next().and_then(|share| share.parse::<f64>().ok());
+    let mix = group.lines().find(|row| row.contains("blend::mix")).and_then(share);
+    assert!(mix.is_some_and(|share| share > 0.0), "the wait is its own: {wall}");
+    asking.end_by(Signal::INT);
+}
+
 #[test]
 fn a_tree_names_the_lines_that_await() {
     let Some(program) = std::env::var_os("DORMOUSE_TEST_PLACED") else {
         return skip("DORMOUSE_TEST_PLACED names no tea house with frame pointers");
     };
-    let runtime = tempfile::tempdir().expect("a directory");
-    let load = |command: &mut Command| {
-        command.args(["--load", "300", "--for", "10m"]);
-    };
-    let service = Service::start_as(&program, runtime, load).expect("the service starts");
-    // Has places taken all the time.
-    let asking = Running::start(["tasks", &service.target(), "--for", "10m"]);
-    let own = |file: &str, source: &str, text: &str| format!("({file}:{})", line(source, text));
-    let blend =
-        own("blend.rs", include_str!("../crates/teaparty/src/routes/blend.rs"), "wish.spoons)).await");
+    let (service, asking) = asked(&program);
     let around = own("instrument.rs", include_str!("../crates/teaparty/src/instrument.rs"), "served).await");
-    let args = ["tasks", &service.target(), "--for", "0s", "--group", "GET /blend"];
+    let args = list(&service);
     let is_named = || {
-        let seen = run(args.iter().chain(&["--tree"])).stdout;
+        let seen = run(args.iter().map(String::as_str).chain(["--tree"])).stdout;
         let at = |function: &str, place: &str| {
             seen.lines().position(|row| row.contains(function) && row.contains(place))
         };
@@ -47,16 +103,12 @@ fn a_tree_names_the_lines_that_await() {
         let way = [
             at("GET /blend", ""),
             at("instrumented::watch", &around),
-            at("blend::mix", &blend),
+            at("blend::mix", &blend()),
             at("JoinHandle", ""),
         ];
         way.iter().all(Option::is_some) && way.is_sorted()
     };
     eventually(is_named);
-    let is_listed = || {
-        let list = run(args).stdout;
-        list.lines().any(|row| row.contains("awaiting") && row.contains("blend::mix") && row.contains(&blend))
-    };
-    eventually(is_listed);
+    eventually(|| is_listed(&service));
     asking.end_by(Signal::INT);
 }

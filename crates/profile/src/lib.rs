@@ -5,6 +5,7 @@
 //! | module | is |
 //! |---|---|
 //! | [`Profile`] | a profile as data: raw addresses, weights, and what is missing |
+//! | [`OwnCode`] | which of its functions are the program's own |
 //! | [`Symbols`] | the names of its addresses, found by whoever has the files |
 //! | [`decode`] | a profile of an earlier day, from its file |
 //! | [`Diff`] | two profiles, stack by stack |
@@ -32,6 +33,7 @@ mod modules;
 mod names;
 mod options;
 mod outside;
+pub mod own;
 mod pprof;
 mod profile;
 mod profiling;
@@ -53,6 +55,7 @@ pub use mappings::own_mappings;
 pub use names::NameFinder;
 pub use options::Options;
 pub use outside::OutsideProfiling;
+pub use own::OwnCode;
 pub use profile::{
     Column, MappedRange, Moment, NO_GROUP, Node, Profile, ProfileCoverage, ProfileGroup, ProfileKind, Sample,
     Thread, Values,

@@ -9,17 +9,18 @@
 //! A finder stays on one thread, as the reader of symbols does.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::time::SystemTime;
 
-use dormouse_maps::symbols::{self, Symbolizer, file_that_was};
+use dormouse_maps::symbols::{self, Crate, Symbolizer, file_that_was};
 use dormouse_maps::{
-    AddressSpace, Cache, CacheStats, Mapping, MappingKind, MapsLine, Perms, Region, SpaceError,
+    AddressSpace, Cache, CacheStats, Mapping, MappingKind, MapsLine, ObjectId, Perms, Region, SpaceError,
 };
 
 use crate::modules::Crates;
+use crate::own::OwnCode;
 use crate::{MappedRange, Profile, SourceFrame, Symbols};
 
 /// Finds the names of one process's addresses, and keeps those that it has found.
@@ -30,6 +31,9 @@ pub struct NameFinder {
     symbolizer: Symbolizer,
     known: HashMap<u64, Place>,
     crates: Crates,
+    own: OwnCode,
+    /// Objects whose crates are known.
+    listed: HashSet<ObjectId>,
 }
 
 /// An address that was asked for.
@@ -39,6 +43,8 @@ struct Place {
     mapping: Option<Mapping<Region>>,
     /// As the object has them. `None`: nobody has wanted them yet.
     frames: Option<Vec<SourceFrame>>,
+    /// Why there is less than functions and lines.
+    lack: Option<String>,
 }
 
 impl NameFinder {
@@ -68,7 +74,8 @@ impl NameFinder {
 
     fn new(space: AddressSpace) -> Self {
         let (cache, symbolizer, known) = (Cache::new(), Symbolizer::new(), HashMap::new());
-        Self { space, cache, symbolizer, known, crates: Crates::default() }
+        let (crates, own, listed) = Default::default();
+        Self { space, cache, symbolizer, known, crates, own, listed }
     }
 
     /// Finds out where the addresses of a profile lie, while the process is there to tell.
@@ -89,11 +96,31 @@ impl NameFinder {
     ///
     /// Reads the debug information of each object that has addresses, once.
     pub fn symbols(&mut self, profile: &Profile) -> Symbols {
-        let Self { space, cache, symbolizer, known, crates } = self;
+        let Self { space, cache, symbolizer, known, crates, own, listed } = self;
         for node in &profile.stacks {
-            let Place { mapping, frames } = see(space, cache, known, node.address);
+            let Place { mapping, frames, lack } = see(space, cache, known, node.address);
             frames.get_or_insert_with(|| {
                 let symbol = mapping.as_ref().map(|it| symbolizer.symbol(space, it, node.address));
+                if mapping.is_none() {
+                    *lack =
+                        Some("[unknown]: addresses at which nothing was mapped when it was asked".to_owned());
+                }
+                if let (Some(mapping), Some(symbol)) = (mapping, &symbol) {
+                    *lack = symbolizer.lack(mapping).map(|why| {
+                        let kind = mapping.value.kind;
+                        let is_object = kind.has_file() || kind == MappingKind::Vdso;
+                        format!("{}: {why}", if is_object { &*symbol.object } else { "[unknown]" })
+                    });
+                    if listed.insert(mapping.value.object)
+                        && let Some(found) = symbolizer.crates(mapping)
+                    {
+                        for Crate { name, root } in &found.all {
+                            crates.learn_crate(name, root);
+                            own.learn_crate(name, root);
+                        }
+                        found.workspace.iter().for_each(|directory| own.learn_workspace(directory));
+                    }
+                }
                 let frames: Vec<_> =
                     symbol.map(|symbol| symbol.frames.iter().map(frame).collect()).unwrap_or_default();
                 for frame in &frames {
@@ -104,13 +131,17 @@ impl NameFinder {
         }
         let mut found = Symbols::default();
         for node in &profile.stacks {
-            let frames = known.get(&node.address).and_then(|place| place.frames.as_ref());
-            if let Some(frames) = frames.filter(|frames| !frames.is_empty())
+            let Some(Place { frames, lack, .. }) = known.get(&node.address) else { continue };
+            if let Some(frames) = frames.as_ref().filter(|frames| !frames.is_empty())
                 && found.get(node.address).is_empty()
             {
-                found.insert(node.address, frames.iter().map(|frame| crates.qualified(frame)).collect());
+                found.insert(node.address, crates.all_qualified(frames));
+            }
+            if let Some(why) = lack {
+                found.insert_lack(node.address, why.clone());
             }
         }
+        found.set_own(own.clone());
         found
     }
 
@@ -138,7 +169,7 @@ fn see<'a>(
         Entry::Vacant(vacant) => {
             // Of a process that has ended, the mappings seen before answer.
             let mapping = space.resolve(cache, address).unwrap_or_default();
-            vacant.insert(Place { mapping, frames: None })
+            vacant.insert(Place { mapping, frames: None, lack: None })
         }
     }
 }

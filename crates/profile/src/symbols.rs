@@ -1,8 +1,9 @@
 //! The names of addresses.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
+use crate::own::OwnCode;
 use crate::profile::{Profile, Sample};
 
 /// Stands for the stack of work of which there is an account and no sample.
@@ -10,6 +11,9 @@ pub const NO_SAMPLE: &str = "(no sample)";
 
 /// Stands for the stack of samples whose stack is not known.
 pub const STACK_UNKNOWN: &str = "(stack unknown)";
+
+/// The share of a profile, as a divisor, from which on it is told that an object lacks names.
+const LEAST_NOTED: u64 = 20;
 
 /// A function at an address. Where functions are inlined there are several at one address.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -79,13 +83,16 @@ impl WallState {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Symbols {
     by_address: HashMap<u64, Vec<SourceFrame>>,
+    lacks: HashMap<u64, String>,
+    own: OwnCode,
 }
 
 impl Default for Symbols {
     fn default() -> Self {
         let frame =
             |state: WallState| SourceFrame { function: state.name().into(), ..SourceFrame::default() };
-        Self { by_address: WallState::ALL.map(|state| (state.address(), vec![frame(state)])).into() }
+        let by_address = WallState::ALL.map(|state| (state.address(), vec![frame(state)])).into();
+        Self { by_address, lacks: HashMap::new(), own: OwnCode::default() }
     }
 }
 
@@ -98,6 +105,47 @@ impl Symbols {
     /// The functions at an address, the innermost first; empty if it has no name.
     pub fn get(&self, address: u64) -> &[SourceFrame] {
         self.by_address.get(&address).map_or(&[], Vec::as_slice)
+    }
+
+    /// Says why an address has less than functions and lines: `libfoo.so: no debug information`.
+    pub fn insert_lack(&mut self, address: u64, why: String) {
+        self.lacks.insert(address, why);
+    }
+
+    /// Why an address has less than functions and lines, if that is so and known.
+    pub fn lack(&self, address: u64) -> Option<&str> {
+        self.lacks.get(&address).map(String::as_str)
+    }
+
+    /// Adds a note to the profile for each object without names or lines in which more than a
+    /// twentieth of it lies.
+    pub fn note_lacks(&self, profile: &mut Profile) {
+        let column = profile.kind.main_column();
+        let (mut all, mut sums) = (0_u64, BTreeMap::<&str, u64>::new());
+        for sample in &profile.samples {
+            let value = sample.values[column];
+            all = all.saturating_add(value);
+            if let Some(why) = profile.stack(sample.stack).next().and_then(|address| self.lack(address)) {
+                let sum = sums.entry(why).or_default();
+                *sum = sum.saturating_add(value);
+            }
+        }
+        for (why, sum) in sums {
+            let notes = &mut profile.coverage.notes;
+            if sum > all / LEAST_NOTED && !notes.iter().any(|note| note == why) {
+                notes.push(why.to_owned());
+            }
+        }
+    }
+
+    /// Sets the rule that tells the program's own functions.
+    pub fn set_own(&mut self, own: OwnCode) {
+        self.own = own;
+    }
+
+    /// The rule that tells the program's own functions.
+    pub fn own(&self) -> &OwnCode {
+        &self.own
     }
 
     /// The frames of a sample, inlined ones too, the innermost first. A stack that is not known is
@@ -134,4 +182,27 @@ pub(crate) fn place(profile: &Profile, address: u64) -> String {
     let offset = (address - mapping.start).wrapping_add(mapping.offset);
     let file = mapping.path.rsplit('/').next().unwrap_or_default();
     if file.is_empty() { format!("{address:#x}") } else { format!("{file}+{offset:#x}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Node;
+
+    #[test]
+    fn objects_without_names_are_told_once() {
+        let mut symbols = Symbols::default();
+        symbols.insert_lack(1, "liba.so: no debug information".to_owned());
+        symbols.insert_lack(2, "liba.so: no debug information".to_owned());
+        symbols.insert_lack(3, "libb.so: its file cannot be read".to_owned());
+        let sample = |stack, ns| Sample { stack, values: [1, ns, 0, 0], ..Sample::default() };
+        let mut profile = Profile {
+            stacks: [1, 2, 3, 4].map(|address| Node { parent: 0, address }).into(),
+            samples: vec![sample(1, 30), sample(2, 30), sample(3, 50), sample(4, 890)],
+            ..Profile::default()
+        };
+        symbols.note_lacks(&mut profile);
+        symbols.note_lacks(&mut profile);
+        assert_eq!(profile.coverage.notes, ["liba.so: no debug information"], "a twentieth is too little");
+    }
 }

@@ -171,10 +171,11 @@ impl Profiled {
         }
     }
 
-    /// The profile that was read last, if one was, with its names.
+    /// The profile that was read last, if one was, with its names. Its notes say where they fail.
     pub(crate) fn named(&mut self) -> Option<(&Profile, Symbols)> {
-        let profile = self.last.as_ref()?;
+        let profile = self.last.as_mut()?;
         let symbols = self.names.as_mut().map(|names| names.symbols(profile)).unwrap_or_default();
+        symbols.note_lacks(profile);
         Some((profile, symbols))
     }
 

@@ -45,22 +45,22 @@ pub(crate) fn names_of(finder: Option<&mut NameFinder>, stack: &[u64]) -> Vec<Co
 fn functions(symbols: &Symbols, address: u64) -> Vec<CodeFrame> {
     match symbols.get(address) {
         [] => vec![nameless(format!("{address:#x}"))],
-        frames => frames.iter().map(CodeFrame::from).collect(),
+        frames => frames.iter().map(|frame| code(frame, symbols)).collect(),
     }
 }
 
 fn nameless(function: String) -> CodeFrame {
-    CodeFrame { function, inlined: false, file: None, line: None }
+    CodeFrame { function, inlined: false, file: None, line: None, is_own: false }
 }
 
-impl From<&SourceFrame> for CodeFrame {
-    fn from(of: &SourceFrame) -> CodeFrame {
-        CodeFrame {
-            function: of.function.clone(),
-            inlined: of.inlined,
-            file: (!of.file.is_empty()).then(|| of.file.clone()),
-            line: (of.line > 0).then_some(of.line),
-        }
+fn code(of: &SourceFrame, symbols: &Symbols) -> CodeFrame {
+    let file = (!of.file.is_empty()).then(|| of.file.clone());
+    CodeFrame {
+        function: of.function.clone(),
+        inlined: of.inlined,
+        is_own: symbols.own().is_own(&of.function, file.as_deref()),
+        file,
+        line: (of.line > 0).then_some(of.line),
     }
 }
 

@@ -22,6 +22,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 use ::tokio::runtime::{Builder, Handle, RuntimeFlavor, TaskMeta};
 use ::tokio::task::Id;
 use dormouse_events::{Kind, Mark, park, poll_begins, poll_ends};
+use dormouse_profile::own::path_in_package;
 
 use super::hooks::{is_ours_now, number, others_task_begins, task_begins};
 use crate::group::{Group, MAX_NAME};
@@ -190,11 +191,7 @@ fn named(location: &Location<'_>) -> Group {
 /// A path in a registry or a checkout begins with its package. Of a path that is too long, the end
 /// says more.
 fn name(file: &str, line: u32) -> String {
-    let below = |folder: &str, levels: usize| {
-        let (_, path) = file.rsplit_once(folder)?;
-        path.splitn(levels + 1, '/').last()
-    };
-    let path = below("/registry/src/", 1).or_else(|| below("/git/checkouts/", 2)).unwrap_or(file);
+    let path = path_in_package(file);
     let line = line.to_string();
     let room = MAX_NAME - "spawn :".len() - line.len();
     let mut from = path.len().saturating_sub(room);

@@ -5,11 +5,14 @@
 //! `ptr::read`) counts as part of the function that it is inlined into, at the line of the call:
 //! else such helpers stand above all code that somebody can change. A function of that library
 //! that is really called has a row of its own, and files have all frames.
+//!
+//! A wait counts as that of the function which the list of tasks shows as its place: what is inside
+//! of it only registers the wait, and says nothing to anybody.
 
 use std::collections::HashMap;
 
 use dormouse_profile::symbols::{NO_SAMPLE, STACK_UNKNOWN};
-use dormouse_profile::{NO_GROUP, Profile, ProfileKind, Sample, Symbols, Thread};
+use dormouse_profile::{NO_GROUP, Profile, ProfileKind, Sample, Symbols, Thread, WallState, own};
 
 use crate::duration::short;
 
@@ -52,7 +55,15 @@ struct Functions<'a> {
     names: Vec<&'a str>,
     numbers: HashMap<&'a str, usize>,
     /// Functions at an address, and their places, the innermost first.
-    at: HashMap<u64, Vec<(usize, Place<'a>)>>,
+    at: HashMap<u64, Vec<Found<'a>>>,
+}
+
+/// A function at an address.
+#[derive(Clone, Copy)]
+struct Found<'a> {
+    number: usize,
+    place: Place<'a>,
+    is_own: bool,
 }
 
 type Place<'a> = (&'a str, u32);
@@ -72,7 +83,7 @@ impl<'a> Functions<'a> {
         })
     }
 
-    fn at(&mut self, address: u64) -> &[(usize, Place<'a>)] {
+    fn at(&mut self, address: u64) -> &[Found<'a>] {
         if !self.at.contains_key(&address) {
             let symbols = self.symbols;
             let mut found = Vec::new();
@@ -82,12 +93,17 @@ impl<'a> Functions<'a> {
                 if frame.inlined && !is_last && OF_LANGUAGE.iter().any(|part| frame.file.contains(part)) {
                     continue;
                 }
-                found.push((self.number(&frame.function), (&*frame.file, frame.line)));
+                found.push(Found {
+                    number: self.number(&frame.function),
+                    place: (&*frame.file, frame.line),
+                    is_own: symbols.own().is_own(&frame.function, Some(&frame.file)),
+                });
             }
             if found.is_empty() {
                 let object = self.profile.mapping(address).map(|mapping| &*mapping.path);
                 let object = object.map(|path| path.rsplit('/').next().unwrap_or(path));
-                found.push((self.number(object.filter(|name| !name.is_empty()).unwrap_or(NOWHERE)), ("", 0)));
+                let number = self.number(object.filter(|name| !name.is_empty()).unwrap_or(NOWHERE));
+                found.push(Found { number, place: ("", 0), is_own: false });
             }
             self.at.insert(address, found);
         }
@@ -103,7 +119,7 @@ pub(crate) fn uses(profile: &Profile, symbols: &Symbols, column: usize) -> Vec<G
     let mut groups: Vec<(u64, HashMap<usize, Use<'_>>)> = Vec::new();
     groups.resize_with(parts.names.len(), Default::default);
     // The last sample that met a function, which is counted once a sample if it calls itself.
-    let mut met: Vec<usize> = Vec::new();
+    let (mut met, mut stack): (Vec<usize>, Vec<Found<'_>>) = (Vec::new(), Vec::new());
     for (now, sample) in profile.samples.iter().enumerate() {
         let value = sample.values[column];
         // Another process may have named a group that is not there.
@@ -115,16 +131,23 @@ pub(crate) fn uses(profile: &Profile, symbols: &Symbols, column: usize) -> Vec<G
             uses.entry(functions.number(name)).or_default().add(value, true, ("", 0));
             continue;
         }
-        let mut is_innermost = true;
+        stack.clear();
+        let mut outermost = 0;
         for address in profile.stack(sample.stack).take(MOST_FRAMES) {
-            for &(number, place) in functions.at(address) {
-                if met.len() <= number {
-                    met.resize(number + 1, usize::MAX);
-                }
-                if std::mem::replace(&mut met[number], now) != now {
-                    uses.entry(number).or_default().add(value, is_innermost, place);
-                }
-                is_innermost = false;
+            stack.extend_from_slice(functions.at(address));
+            outermost = address;
+        }
+        let mut innermost = 0;
+        if WallState::at(outermost) == Some(WallState::Awaiting) {
+            let wait = &stack[..stack.len() - 1];
+            innermost = own::place(wait, |found| found.is_own, |found| functions.names[found.number]);
+        }
+        for (at, &Found { number, place, .. }) in stack[innermost..].iter().enumerate() {
+            if met.len() <= number {
+                met.resize(number + 1, usize::MAX);
+            }
+            if std::mem::replace(&mut met[number], now) != now {
+                uses.entry(number).or_default().add(value, at == 0, place);
             }
         }
     }
@@ -168,7 +191,7 @@ impl Parts {
             let name = match (&*thread.name, thread.tid) {
                 ("", _) => UNATTRIBUTED.to_owned(),
                 (name, 0) => name.to_owned(),
-                (name, _) => format!("thread {name}"),
+                (name, _) => of_thread(name),
             };
             *numbers.entry(name).or_insert_with_key(|name| {
                 names.push(name.clone());
@@ -185,6 +208,11 @@ impl Parts {
             None => Some(sample.group as usize),
         }
     }
+}
+
+/// The name of the part for threads of this name, in a profile without groups.
+pub(crate) fn of_thread(name: &str) -> String {
+    format!("thread {name}")
 }
 
 /// Whether a profile tells groups apart.
@@ -295,6 +323,38 @@ pub(super) mod tests {
         assert_eq!(groups[0].functions[1].place, Some(("src/tea.rs".into(), 21)));
         assert_eq!((&*groups[1].functions[0].name, groups[1].functions[0].own), (STACK_UNKNOWN, 100));
         assert_eq!((&*groups[2].functions[0].name, groups[2].functions[0].own), (NO_SAMPLE, 7));
+    }
+
+    #[test]
+    fn a_wait_counts_as_its_place() {
+        let (mut profile, mut symbols) = tea();
+        profile.kind = ProfileKind::Wall;
+        let of = |function: &str| frame(function, 1, false);
+        symbols.insert(0x10, vec![of("shop::serve")]);
+        symbols.insert(0x20, vec![of("shop::pour")]);
+        symbols.insert(0x30, vec![of("tokio::net::TcpStream::poll_read")]);
+        symbols.insert(0x31, vec![of("tokio::io::into_waker")]);
+        let waits = WallState::Awaiting.address();
+        let nodes = [(0, waits), (1, 0x10), (2, 0x20), (3, 0x30), (4, 0x31), (1, 0x30), (6, 0x31)];
+        profile.stacks = nodes.map(|(parent, address)| Node { parent, address }).into();
+        profile.samples = [(5, 600), (7, 200), (1, 100)]
+            .map(|(stack, ns)| Sample { group: 1, thread: 0, stack, values: [1, ns, 0, 0] })
+            .into();
+        let rows = |profile: &Profile| -> Vec<(String, u64, u64)> {
+            let group = uses(profile, &symbols, 1).swap_remove(0);
+            group.functions.into_iter().map(|of| (of.name, of.own, of.total)).collect()
+        };
+        let right = [
+            ("shop::pour", 600, 600),
+            ("tokio::net::TcpStream::poll_read", 200, 200),
+            ("awaiting", 100, 900),
+            ("shop::serve", 0, 600),
+        ];
+        assert_eq!(rows(&profile), right.map(|(name, own, total)| (name.to_owned(), own, total)));
+        for node in profile.stacks.iter_mut().filter(|node| node.address == waits) {
+            node.address = WallState::OnCpu.address();
+        }
+        assert_eq!(rows(&profile)[0].0, "tokio::io::into_waker", "the CPU runs what is innermost");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use dormouse::wire::LongPollRow;
 use serde::Serialize;
 
-use super::place::{is_own, name};
+use super::place::name;
 use crate::duration::{clock_time, short};
 use crate::output::{DIM, FAIR, HEAD};
 use crate::sample::watching::places::CodeFrame;
@@ -55,7 +55,7 @@ pub(crate) fn report(row: &LongPollRow, frames: &[CodeFrame]) -> String {
 
 /// Whether a function is the service's own. Those of C have no path, and are the library's here.
 fn is_the_services(frame: &CodeFrame) -> bool {
-    is_own(frame) && frame.function.contains("::")
+    frame.is_own && frame.function.contains("::")
 }
 
 /// The report as JSON.

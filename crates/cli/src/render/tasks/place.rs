@@ -8,33 +8,11 @@ use std::collections::HashMap;
 use std::fmt::Write as _;
 
 use dormouse::wire::TaskRow;
+use dormouse_profile::own::place;
 
 use crate::render::profile::text::brief;
 use crate::sample::watching::places::CodeFrame;
 use crate::text::clean;
-
-/// The first parts of names that are not the service's own.
-const NOT_OWN: [&str; 16] = [
-    "core",
-    "std",
-    "alloc",
-    "tokio",
-    "tokio_util",
-    "tokio_stream",
-    "dormouse",
-    "dormouse_waits",
-    "dormouse_events",
-    "futures",
-    "futures_core",
-    "futures_util",
-    "futures_channel",
-    "hyper",
-    "hyper_util",
-    "tower",
-];
-
-/// Parts of the paths of sources that are not the service's own.
-const NOT_OWN_FILES: [&str; 3] = ["/rustc/", "/.cargo/registry/", "/.cargo/git/"];
 
 /// The functions of places, by the places' numbers, the innermost first.
 #[derive(Debug, Default)]
@@ -48,7 +26,7 @@ impl PlaceNames {
 
     /// Where a task waits, on one line; empty if nobody knows.
     pub(crate) fn line(&self, task: &TaskRow) -> String {
-        let mut known = task.places.iter().filter_map(|&place| own(self.frames(place)));
+        let mut known = task.places.iter().filter_map(|&number| most(self.frames(number)));
         let Some(first) = known.next() else { return String::new() };
         let mut line = name(first);
         let more = known.count();
@@ -80,16 +58,8 @@ fn stem(function: &str) -> &str {
 }
 
 /// The frame that says most.
-fn own(frames: &[CodeFrame]) -> Option<&CodeFrame> {
-    frames.iter().find(|frame| is_own(frame)).or(frames.first())
-}
-
-pub(super) fn is_own(frame: &CodeFrame) -> bool {
-    let is_library = |file: &String| NOT_OWN_FILES.iter().any(|part| file.contains(part));
-    let path = frame.function.trim_start_matches(['<', '&', '(', '*']);
-    let path = ["dyn ", "mut ", "impl "].iter().fold(path, |path, word| path.trim_start_matches(word));
-    let first = path.split([':', '<', ' ', '>']).next().unwrap_or_default();
-    !frame.file.as_ref().is_some_and(is_library) && !NOT_OWN.contains(&first) && !first.is_empty()
+fn most(frames: &[CodeFrame]) -> Option<&CodeFrame> {
+    frames.get(place(frames, |frame| frame.is_own, |frame| &frame.function))
 }
 
 #[cfg(test)]
@@ -97,6 +67,7 @@ pub(crate) mod tests {
     use super::super::tests::task;
     use super::*;
     use dormouse::wire::WireTaskState;
+    use dormouse_profile::OwnCode;
 
     pub(crate) fn frame(function: &str, file: &str, line: u32) -> CodeFrame {
         CodeFrame {
@@ -104,6 +75,7 @@ pub(crate) mod tests {
             inlined: false,
             file: (!file.is_empty()).then(|| file.into()),
             line: (line > 0).then_some(line),
+            is_own: OwnCode::default().is_own(function, Some(file)),
         }
     }
 

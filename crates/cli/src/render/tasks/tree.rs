@@ -125,6 +125,7 @@ impl Branch {
                     inlined: false,
                     file: file.clone(),
                     line: *line,
+                    is_own: false,
                 }),
                 Key::State { state: "awaiting" } => "(awaiting, nobody saw where)".to_owned(),
                 Key::State { state } => format!("({state})"),

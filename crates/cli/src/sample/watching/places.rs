@@ -36,6 +36,9 @@ pub(crate) struct CodeFrame {
     pub(crate) file: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) line: Option<u32>,
+    /// Whether it is the program's own code, where that was asked.
+    #[serde(skip)]
+    pub(crate) is_own: bool,
 }
 
 /// A thread as it is seen from here.
@@ -165,6 +168,7 @@ impl CodePlace {
             inlined: frame.offset.is_none(),
             file: frame.source.as_ref().map(|source| source.file.to_string()),
             line: frame.source.as_ref().and_then(|source| source.line),
+            is_own: false,
         };
         CodePlace {
             addr: format!("{addr:#x}"),

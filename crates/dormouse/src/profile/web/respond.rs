@@ -93,8 +93,9 @@ fn take(taking: &Taking, wait: impl FnOnce(Instant) -> bool) -> Option<WebAnswer
     if !memory::is_there(MEMORY) {
         return Some(answer::no_memory());
     }
-    let profile = run.read();
+    let mut profile = run.read();
     drop(run);
     let symbols = if taking.symbols { super::symbols(&profile) } else { Symbols::default() };
+    symbols.note_lacks(&mut profile);
     Some(answer::profile(encode::pprof(&profile, &symbols)))
 }
