@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command};
 
 use rustix::process::Signal;
 use serde_json::Value;
@@ -39,6 +39,46 @@ const BARE: &str = "
         return 0;
     }
     int main(void) { char two[2] = {1, 2}; qsort(two, 2, 1, compare); return 7; }";
+
+/// A program that uses the CPU in `hot` until it is dropped; none where the kernel does not allow
+/// profiles from outside.
+pub(crate) fn spinning() -> Option<Spinning> {
+    let endless = SPINS.replace("int i = 0; i < 1000; i++", ";;");
+    let spinning = Spinning::start(&endless, &["-fno-omit-frame-pointer", "-fno-ipa-icf"])?;
+    if spinning.profile(&[]).code == Some(3) {
+        skip("the kernel does not allow profiles from outside");
+        return None;
+    }
+    Some(spinning)
+}
+
+pub(crate) struct Spinning(
+    pub(crate) Child,
+    #[expect(dead_code, reason = "is removed last")] tempfile::TempDir,
+);
+
+impl Spinning {
+    fn start(text: &str, flags: &[&str]) -> Option<Self> {
+        if !have(&["gcc"]) {
+            return None;
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let program = compiled(directory.path(), text, flags);
+        Some(Self(Command::new(program).spawn().expect("it was built"), directory))
+    }
+
+    /// A short profile of it.
+    fn profile(&self, args: &[&str]) -> Run {
+        profile(&[&[&*self.0.id().to_string(), "--for", "300ms"], args].concat())
+    }
+}
+
+impl Drop for Spinning {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
 
 fn profile(args: &[&str]) -> Run {
     run(["profile"].iter().chain(args))
@@ -295,6 +335,39 @@ fn any_program_is_profiled_by_thread() {
     );
     let refused = profile(&["--group", "GET *", &std::process::id().to_string()]);
     refused.assert_fails(3, &["which --group needs", "hint: leave --group out"]);
+}
+
+#[test]
+fn code_without_names_says_why() {
+    let Some(endless) = spinning() else { return };
+    drop(endless);
+    // The loop runs in a copy of its own bytes.
+    let copied = "
+        #include <string.h>
+        #include <sys/mman.h>
+        __attribute__((noinline, aligned(4096))) void spin(volatile long *sink) { for (;;) *sink += 1; }
+        int main(void) {
+            void *copy = mmap(0, 4096, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+            memcpy(copy, (void *)spin, 4096);
+            long sink = 0;
+            ((void (*)(volatile long *))copy)(&sink);
+        }";
+    let spins = SPINS.replace("int i = 0; i < 1000; i++", ";;");
+    for (text, flags, why) in [
+        (
+            copied,
+            &["-fno-omit-frame-pointer"][..],
+            "[unknown]: code that no file maps: a JIT, or text copied",
+        ),
+        (&spins, &["-s"], "spins: no symbols but of what it exports, and no debug information"),
+        (&spins, &["-gsplit-dwarf"], "spins: its inlined functions are in .dwo files or a .dwp file"),
+    ] {
+        let Some(program) = Spinning::start(text, flags) else { return };
+        for form in [&[][..], &["--json"]] {
+            // On a busy machine a short profile may have no sample.
+            eventually(|| program.profile(form).stdout.contains(why));
+        }
+    }
 }
 
 #[test]

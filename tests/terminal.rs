@@ -8,6 +8,7 @@ use std::process::{Child, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Instant;
 
+use crate::profile;
 use crate::support::{HANG, Service, command, signal_to};
 use crate::tasks::{LONG, TaskService};
 use rustix::process::Signal;
@@ -270,6 +271,24 @@ fn pages_of_functions_end_with_their_service() {
         session.await_text("has ended");
         assert_eq!(session.child.wait().expect("its end").code(), Some(1));
     }
+}
+
+#[test]
+fn threads_have_pages_of_functions_from_outside() {
+    let Some(program) = profile::spinning() else { return };
+    let pid = program.0.id().to_string();
+    let mut session = Session::start(&["top", &pid, "--interval", "100ms"], &[]);
+    // The row of the table.
+    session.await_text("\nspins  ");
+    session.press("\r");
+    session.await_text("thread spins of ");
+    session.await_text("so far");
+    session.await_text("FUNCTION");
+    session.await_text("hot");
+    session.press("q");
+    session.await_text("THREAD");
+    session.press("q");
+    assert_eq!(session.end(), Some(0));
 }
 
 #[test]

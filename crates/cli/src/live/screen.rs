@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use crate::render::column::{Column, Digits, cells};
+use crate::render::profile::uses::of_thread;
 use crate::render::row::Row;
 use crate::render::view::{View, group_columns, thread_columns, wait_columns};
 
@@ -160,14 +161,16 @@ impl Screen {
         rows.into_iter().map(|row| cells(&columns, row, Digits::Few)).collect()
     }
 
-    /// The selected group; in a process without groups the selected thread.
+    /// The selected group; in a process without groups the selected thread: as the parts of its
+    /// profile are called.
     pub(super) fn opened(&self) -> Option<String> {
         let is_inside = self.view.as_ref()?.inside.is_some();
         if is_inside && self.focus == Pane::Threads {
             return None;
         }
         let mut row = self.rows(self.focus).into_iter().nth(self.place(self.focus).selected)?;
-        Some(row.swap_remove(0))
+        let name = row.swap_remove(0);
+        Some(if is_inside { name } else { of_thread(&name) })
     }
 
     /// The rows below the groups.
