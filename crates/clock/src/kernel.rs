@@ -1,34 +1,18 @@
 //! The kernel's own clocks, and its one-time answers.
 //!
 //! A seccomp filter may refuse any of these questions, on any thread; so none of them fails. Where
-//! the C library answers without a system call (all but CPU time, with the usual clock sources), no
-//! filter comes into it.
+//! the vDSO answers without a system call (all but CPU time, with the usual clock sources), no filter
+//! comes into it.
 //!
 //! # Safety
 //!
-//! The unsafe code is `clock_gettime`, `sysconf` and `errno`.
+//! The unsafe code is `sysconf`.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use dormouse_sys::clock::{ask, ask_library};
 use dormouse_sys::perf::is_filtered;
-
-/// `None` where there is no such clock, or a filter refuses the question. `errno` stays: a signal
-/// handler may ask.
-fn ask(clock: libc::clockid_t) -> Option<u64> {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the thread's own errno, which lives as long as the thread.
-    let errno = unsafe { libc::__errno_location() };
-    // SAFETY: `time` and `errno` are valid places; a clock that does not exist is refused.
-    unsafe {
-        let before = errno.read();
-        if libc::clock_gettime(clock, &raw mut time) != 0 {
-            errno.write(before);
-            return None;
-        }
-    }
-    Some(time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned())
-}
 
 /// CPU time of the calling thread, in nanoseconds, by a system call; `None` where a filter refuses
 /// it.
@@ -50,24 +34,24 @@ pub fn process_cpu_ns() -> u64 {
 
 /// `CLOCK_MONOTONIC`, in nanoseconds; 0 where a filter refuses it.
 pub(crate) fn monotonic_ns() -> u64 {
-    ask(libc::CLOCK_MONOTONIC).unwrap_or(0)
+    ask_library(libc::CLOCK_MONOTONIC).unwrap_or(0)
 }
 
 /// `CLOCK_MONOTONIC` at the last tick, in nanoseconds, without a look at the counter; 0 where a
 /// filter refuses it.
 pub(crate) fn tick_ns() -> u64 {
-    ask(libc::CLOCK_MONOTONIC_COARSE).unwrap_or(0)
+    ask_library(libc::CLOCK_MONOTONIC_COARSE).unwrap_or(0)
 }
 
 /// `CLOCK_MONOTONIC_RAW`, in nanoseconds: at the rate of the hardware, which no correction of the
 /// other clocks changes. 0 where a filter refuses it.
 pub(crate) fn raw_ns() -> u64 {
-    ask(libc::CLOCK_MONOTONIC_RAW).unwrap_or(0)
+    ask_library(libc::CLOCK_MONOTONIC_RAW).unwrap_or(0)
 }
 
 /// `CLOCK_REALTIME`, in nanoseconds since 1970; 0 where a filter refuses it.
 pub fn realtime_ns() -> u64 {
-    ask(libc::CLOCK_REALTIME).unwrap_or(0)
+    ask_library(libc::CLOCK_REALTIME).unwrap_or(0)
 }
 
 /// In a fork child: its CPU time begins at zero.

@@ -169,6 +169,9 @@ pub(crate) fn test() -> Result<(), String> {
 /// time.
 pub(crate) fn calibrate() -> bool {
     if ANCHOR.get().is_none() {
+        if !is_filtered() {
+            dormouse_sys::clock::look();
+        }
         let mut length = FIRST;
         let (anchor, end) = loop {
             let anchor = Anchor { raw: Pair::now(raw_ns), monotonic: Pair::now(monotonic_ns) };

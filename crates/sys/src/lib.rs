@@ -10,6 +10,7 @@
 //! | [`digits`] | the digits of ids in texts |
 //! | [`protobuf`] | messages of protocol buffers, as they are written |
 //! | [`errno`] | keeps that of the code that a handler interrupts |
+//! | [`clock`] | the kernel's clocks, asked without the C library |
 //! | [`environment`] | the variables that dormouse looks at, read once |
 //! | [`directory`] | directories that nobody else can change |
 //! | [`descriptors`] | a table of descriptors of a thread's own |
@@ -44,6 +45,7 @@
 
 pub mod barrier;
 mod capability;
+pub mod clock;
 #[cfg(target_arch = "x86_64")]
 mod cpuid;
 #[cfg(target_arch = "x86_64")]

@@ -15,6 +15,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
+use crate::clock;
 use crate::process::identity;
 
 /// Signals that a thread raises by its own instructions; blocked, they would kill the process all
@@ -51,14 +52,11 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        let mut used = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: a valid place. Where a filter refuses it, it stays 0. (rustix would panic.)
-        unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut used) };
+        let used = clock::ask(libc::CLOCK_THREAD_CPUTIME_ID).unwrap_or(0);
         if let Some(place) = self.0 {
             place.store(0, Ordering::Relaxed);
         }
         // Late rather than twice.
-        let used = used.tv_sec.cast_unsigned() * 1_000_000_000 + used.tv_nsec.cast_unsigned();
         ENDED_NS.fetch_add(used, Ordering::Relaxed);
     }
 }

@@ -17,7 +17,6 @@ use std::time::{Duration, Instant};
 
 use dormouse_sys::perf::{Attr, is_filtered};
 use dormouse_sys::trap::{self, Disposition};
-use rustix::time::{ClockId, clock_gettime};
 
 use super::entry::Claimed;
 use super::line::{Line, PATIENCE};
@@ -374,6 +373,5 @@ impl Watched {
 
 /// The CPU time of this thread: how long it was kept waiting says nothing of the work.
 fn cpu_ns() -> u64 {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+    dormouse_sys::clock::ask(libc::CLOCK_THREAD_CPUTIME_ID).unwrap_or(0)
 }

@@ -189,10 +189,7 @@ fn there<T>(read: io::Result<T>) -> io::Result<Option<T>> {
 fn process_clock_ns(pid: u32) -> Option<u64> {
     // The clock id of a process: its complement, then "per process" and "scheduler time".
     let clock = (!pid.cast_signed() << 3) | 0b010;
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is a valid place; an id of no process is refused.
-    let asked = unsafe { libc::clock_gettime(clock, &raw mut time) };
-    (asked == 0).then(|| time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned())
+    dormouse_sys::clock::ask(clock)
 }
 
 #[cfg(test)]

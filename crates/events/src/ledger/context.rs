@@ -215,9 +215,5 @@ impl Context {
 
 /// Nanoseconds of a clock that goes on; 0 where a filter refuses the question.
 pub(crate) fn now_ns() -> u64 {
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `now` is a valid place, and keeps its value if the call fails. (Mostly the vDSO
-    // answers without a call.)
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
-    now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
+    dormouse_sys::clock::ask_library(libc::CLOCK_MONOTONIC).unwrap_or(0)
 }

@@ -182,10 +182,7 @@ fn name(memory: *mut u8, length: usize) -> bool {
 }
 
 fn boot_time_ns() -> u64 {
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: a valid place, which keeps its value if the call fails.
-    unsafe { libc::clock_gettime(libc::CLOCK_BOOTTIME, &raw mut now) };
-    now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
+    crate::clock::ask_library(libc::CLOCK_BOOTTIME).unwrap_or(0)
 }
 
 fn system(what: &'static str) -> MappingError {

@@ -20,6 +20,7 @@ use std::mem::offset_of;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use dormouse_sys::clock;
 use dormouse_sys::errno::keeping_errno;
 use dormouse_sys::passing::Frame;
 
@@ -147,7 +148,10 @@ unsafe fn sample(slot: &Slot, value: u64, overruns: u32, context: *mut c_void) {
     // that is asked for its stack weighs nothing.
     let (cpu_ns, at_ns) = match asked {
         Some(_) => (0, 0),
-        None => (ask(libc::CLOCK_THREAD_CPUTIME_ID), ask(libc::CLOCK_MONOTONIC_COARSE)),
+        None => (
+            clock::ask(libc::CLOCK_THREAD_CPUTIME_ID).unwrap_or(0),
+            clock::ask_library(libc::CLOCK_MONOTONIC_COARSE).unwrap_or(0),
+        ),
     };
     // On a stack that is not the thread's own the kernel would have to read.
     let is_alone = slot.is_filtered() && !own.contains(&registers.stack);
@@ -208,14 +212,4 @@ impl Seen {
             (*record).end = end;
         }
     }
-}
-
-/// 0 where a filter refuses the question.
-fn ask(clock: libc::clockid_t) -> u64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: a valid place.
-    if unsafe { libc::clock_gettime(clock, &raw mut time) } != 0 {
-        return 0;
-    }
-    time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
 }
