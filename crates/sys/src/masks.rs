@@ -100,6 +100,17 @@ pub fn is_blocked_here(signal: libc::c_int) -> bool {
     is_for_long(mask, signal)
 }
 
+/// Whether a thread of this process blocks a signal now, be it for a moment. False for a thread
+/// that has ended.
+///
+/// # Cost
+///
+/// Reads a file of `/proc`.
+pub fn is_blocking_now(tid: u32, signal: libc::c_int) -> bool {
+    let status = std::fs::read(format!("/proc/self/task/{tid}/status")).unwrap_or_default();
+    blocked(&String::from_utf8_lossy(&status)).is_some_and(|mask| has(mask, signal))
+}
+
 fn is_for_long(mask: u64, signal: libc::c_int) -> bool {
     has(mask, signal) && mask & OF_THE_LIBRARY == 0
 }

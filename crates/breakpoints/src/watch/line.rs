@@ -150,13 +150,18 @@ fn inherited(attr: &Attr) -> Attr {
     if keeps_apart() { attr.apart() } else { attr }
 }
 
+/// CPU time of a thread, in nanoseconds, beyond which a start of another one that was under way is
+/// over.
+const START: u64 = 10_000_000;
+
 struct Opening {
     attr: Attr,
     events: Vec<OpenEvent>,
     /// Threads that are armed, or had been when they ended.
     known: HashSet<u32>,
-    /// Those armed here that were not seen outside of starting a thread since.
-    unsettled: Vec<u32>,
+    /// Those armed here that were not seen outside of starting a thread since, each with its CPU
+    /// time when it was armed.
+    unsettled: Vec<(u32, Option<u64>)>,
 }
 
 impl Opening {
@@ -164,7 +169,7 @@ impl Opening {
         let mut list = Vec::new();
         threads::list(&mut list).map_err(Error::Keeper)?;
         for &tid in list.iter().filter(|&&tid| tid != own) {
-            self.arm(tid)?;
+            self.arm_unless_of_kernel(tid)?;
         }
         let mut odds = 1.0;
         while Instant::now() < until {
@@ -183,10 +188,7 @@ impl Opening {
                     State::Inherited => _ = self.known.insert(tid),
                     State::Gone => gone += 1,
                     State::Unknown => unarmed = true,
-                    State::Unarmed => {
-                        self.arm(tid)?;
-                        unarmed = true;
-                    }
+                    State::Unarmed => unarmed = self.arm_unless_of_kernel(tid)? || unarmed,
                 }
             }
             odds = match gone {
@@ -202,12 +204,22 @@ impl Opening {
         Err(Error::Unsteady(PATIENCE))
     }
 
+    /// Arms a thread of the program's. One of the kernel's (io_uring) runs none of its code, and
+    /// has breakpoints neither of its own nor inherited. Whether it is the program's.
+    fn arm_unless_of_kernel(&mut self, tid: u32) -> Result<bool, Error> {
+        if threads::is_of_kernel(tid) {
+            self.known.insert(tid);
+            return Ok(false);
+        }
+        self.arm(tid).map(|()| true)
+    }
+
     fn arm(&mut self, tid: u32) -> Result<(), Error> {
         match OpenEvent::open(&self.attr, Subject::Thread(tid)) {
             Ok(event) => {
                 self.events.push(event);
                 self.known.insert(tid);
-                self.unsettled.push(tid);
+                self.unsettled.push((tid, cpu_ns_of(tid)));
                 Ok(())
             }
             Err(Refusal::NoSuchThread { .. }) => Ok(()),
@@ -218,14 +230,24 @@ impl Opening {
     /// Step 2: forgets the threads that are outside of starting another one.
     fn settle(&mut self) -> Result<(), Error> {
         let mut refused = None;
-        self.unsettled.retain(|&tid| {
-            masks::may_be_starting_a_thread(tid).unwrap_or_else(|error| {
+        self.unsettled.retain(|&(tid, armed_ns)| {
+            let may_start = masks::may_be_starting_a_thread(tid).unwrap_or_else(|error| {
                 refused = Some(error);
                 true
-            })
+            });
+            // A start that was under way is over: no start takes a thread that long, and one that
+            // blocks all signals for ever is never seen outside.
+            let has_gone_on =
+                cpu_ns_of(tid).zip(armed_ns).is_some_and(|(now, then)| now - then.min(now) > START);
+            may_start && !has_gone_on
         });
         refused.map_or(Ok(()), |error| Err(Error::Keeper(error)))
     }
+}
+
+fn cpu_ns_of(tid: u32) -> Option<u64> {
+    // The clock id of a thread: its complement, then "per thread" and "scheduler time".
+    dormouse_sys::clock::ask((!tid.cast_signed() << 3) | 0b110)
 }
 
 fn refused(tid: u32, source: Refusal) -> Error {

@@ -55,6 +55,32 @@ pub fn is_alive_in(pid: u32, tid: u32) -> bool {
     Path::new(&format!("/proc/{pid}/task/{tid}")).exists()
 }
 
+/// Whether a thread of this process runs the kernel's code alone, as those of io_uring do
+/// (`iou-sqp-…`, `iou-wrk-…`). It blocks every signal for ever. False for a thread that has ended.
+///
+/// # Cost
+///
+/// Reads a file of `/proc`.
+///
+/// # References
+///
+/// `proc_pid_stat(5)`: field 9; `PF_IO_WORKER` and `PF_USER_WORKER` in Linux
+/// `include/linux/sched.h`.
+pub fn is_of_kernel(tid: u32) -> bool {
+    let stat = std::fs::read(format!("/proc/self/task/{tid}/stat")).unwrap_or_default();
+    flags(&stat).is_some_and(|flags| flags & (IO_WORKER | USER_WORKER) != 0)
+}
+
+const IO_WORKER: u32 = 0x10;
+const USER_WORKER: u32 = 0x4000;
+
+/// The flags in a `stat` file. The name before may have spaces and brackets in it.
+fn flags(stat: &[u8]) -> Option<u32> {
+    let behind = stat.iter().rposition(|&byte| byte == b')')? + 1;
+    let text = std::str::from_utf8(&stat[behind..]).ok()?;
+    text.split_ascii_whitespace().nth(6)?.parse().ok()
+}
+
 /// Whether one call gave the whole list.
 fn list_at(folder: &str, into: &mut Vec<u32>) -> io::Result<bool> {
     let folder = File::open(folder)?;
@@ -103,6 +129,14 @@ fn read_entries(mut entries: &[u8], into: &mut Vec<u32>) {
 mod tests {
     use super::*;
     use crate::process::identity::tid;
+
+    #[test]
+    fn kernel_threads_are_told_by_their_flags() {
+        let stat = |flags: &str| format!("7872 (iou-sqp ) 1) S 1 2 3 0 -1 {flags} 0 0");
+        assert_eq!(flags(stat("4243776").as_bytes()), Some(4_243_776));
+        assert_eq!(flags(b"7 (tea) S 1"), None);
+        assert!(!is_of_kernel(tid()));
+    }
 
     #[test]
     fn a_list_has_all_waiting_threads() {

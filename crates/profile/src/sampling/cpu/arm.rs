@@ -52,12 +52,18 @@ impl fmt::Display for Refused {
                 "dormouse takes a quarter of the queued signals that a user may have (`ulimit -i`) for its \
                  timers at most: further threads have none",
             ),
-            Self::Kernel(error) => write!(
-                f,
-                "the kernel refused threads a timer: {} (`ulimit -i` is how many signals a user may have \
-                 queued, and timers count as such)",
-                io::Error::from_raw_os_error(*error)
-            ),
+            Self::Kernel(error) => {
+                let why = match *error {
+                    libc::EAGAIN => {
+                        "`ulimit -i` is how many signals a user may have queued, and timers count as such"
+                    }
+                    _ => {
+                        "a filter of system calls, or what stands in the kernel's place, may have no such timers"
+                    }
+                };
+                let error = io::Error::from_raw_os_error(*error);
+                write!(f, "the kernel refused threads a timer: {error} ({why})")
+            }
         }
     }
 }
