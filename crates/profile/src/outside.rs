@@ -56,6 +56,8 @@ const RING_OF_STACKS: usize = 1 << 20;
 const COPY: u16 = 16 << 10;
 /// The lower half of the address space is the program's.
 const USER_END: u64 = 1 << 63;
+/// Stands for CPU time of threads that ended before they were seen.
+const NOT_SEEN: &str = "(not seen)";
 /// Nanoseconds of a second.
 const SECOND: u64 = 1_000_000_000;
 
@@ -136,6 +138,8 @@ impl OutsideProfiling {
             why: None,
         };
         profiling.look(true);
+        // The time before belongs to nobody whom this profile can name.
+        profiling.cpu[0] = process_cpu_ns_of(pid);
         profiling.look(false);
         match profiling.why.take() {
             Some(why) if profiling.coverage.armed == 0 => Err(Error::Unavailable(why)),
@@ -176,13 +180,16 @@ impl OutsideProfiling {
         let total = self.cpu[1].zip(self.cpu[0]).map_or(0, |(now, then)| now.saturating_sub(then));
         if total > known {
             let thread = threads.len() as u32;
-            threads.push(Thread { tid: 0, name: "(threads that have ended)".to_owned() });
+            threads.push(Thread { tid: 0, name: NOT_SEEN.to_owned() });
             samples.push(Sample { thread, values: [0, total - known, 0, 0], ..Sample::default() });
         }
         let mut coverage = self.coverage.clone();
         coverage.total = total;
         coverage.merged = self.aggregate.merged();
-        coverage.ended = ended(&stacks, &samples, &self.mappings);
+        // Tables tell where a stack ends; frame pointers end where the library calls the program.
+        if self.tables.is_none() {
+            coverage.ended = ended(&stacks, &samples, &self.mappings);
+        }
         coverage
             .notes
             .push("taken from outside: by thread, for nothing in the process knows groups".to_owned());
@@ -292,7 +299,9 @@ impl OutsideProfiling {
                     let Some(thread) = threads.get(&tid) else { return };
                     coverage.samples += 1;
                     if let Some((tables, stack)) = tables.as_mut().zip(stack) {
-                        coverage.cut += u64::from(unwind(tables, &stack, &mut callchain));
+                        let (is_cut, has_ended) = unwind(tables, &stack, &mut callchain);
+                        coverage.cut += u64::from(is_cut);
+                        coverage.ended += u64::from(has_ended);
                     }
                     let own = (callchain.is_empty() && ip < USER_END).then_some(ip);
                     let frames = callchain.iter().enumerate().map(|(place, &address)| {
@@ -328,8 +337,8 @@ fn allowed(pid: u32) -> Result<(Attr, bool), Error> {
 }
 
 /// Puts the callers in a copied stack in place of those in the user's part of a chain, if there are
-/// as many. Whether the stack goes on behind the copy.
-fn unwind(tables: &mut Tables, stack: &UserStack, callchain: &mut Vec<u64>) -> bool {
+/// as many. Whether the stack goes on behind the copy, and whether the tables came to its end.
+fn unwind(tables: &mut Tables, stack: &UserStack, callchain: &mut Vec<u64>) -> (bool, bool) {
     let (callers, reach) = tables.follow(stack.registers, &stack.bytes);
     let kernel = callchain.iter().take_while(|&&address| address >= USER_END).count();
     let is_better = kernel + 1 + callers.len() >= callchain.len() && !stack.bytes.is_empty();
@@ -338,7 +347,8 @@ fn unwind(tables: &mut Tables, stack: &UserStack, callchain: &mut Vec<u64>) -> b
         callchain.push(stack.registers[0]);
         callchain.extend(callers);
     }
-    is_better && reach == Reach::Copy && stack.bytes.len() >= COPY.into()
+    let is_cut = is_better && reach == Reach::Copy && stack.bytes.len() >= COPY.into();
+    (is_cut, is_better && reach == Reach::Outermost)
 }
 
 /// The name of a thread, while it is there.

@@ -7,7 +7,7 @@ use crate::own::OwnCode;
 use crate::profile::{Profile, Sample};
 
 /// Stands for the stack of work of which there is an account and no sample.
-pub const NO_SAMPLE: &str = "(no sample)";
+pub const NO_SAMPLE: &str = "(not sampled)";
 
 /// Stands for the stack of samples whose stack is not known.
 pub const STACK_UNKNOWN: &str = "(stack unknown)";

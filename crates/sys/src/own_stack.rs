@@ -226,7 +226,10 @@ pub unsafe fn callers(
     let (mut frame, mut above) = (frame, stack);
     for (found, place) in into.iter_mut().enumerate().skip(first) {
         if frame == 0 {
-            return (found, WalkEnd::Last);
+            // The interrupted code itself: a library without frame pointers uses the register for
+            // other things, and a zero there says nothing (glibc keeps the type of cancellation in
+            // it while `send` waits).
+            return (found, if found == first { WalkEnd::Lost } else { WalkEnd::Last });
         }
         let is_frame = frame >= above && frame.is_multiple_of(size_of::<usize>()) && frame <= own.end - FRAME;
         if !is_frame {

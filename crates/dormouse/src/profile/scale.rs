@@ -2,12 +2,15 @@
 
 use std::collections::HashMap;
 
-use dormouse_profile::{NO_GROUP, Profile, ProfileGroup, Sample, Thread, Values};
+use dormouse_profile::{NO_GROUP, Profile, ProfileGroup, ProfileKind, Sample, Thread, Values};
 
 use super::account::Account;
 
 /// Our own threads in a profile. They block all signals, so no sample meets them.
 pub(super) const OWN: &str = "(dormouse)";
+
+/// Nanoseconds by which groups may have more than their process.
+const TOLERATED: u64 = 100_000_000;
 
 /// Names the groups of `profile`, and scales their samples to what they have used.
 ///
@@ -40,6 +43,12 @@ pub(super) fn scale(profile: &mut Profile, used: &Account) {
     let total = |of: usize| columns[of][main].unwrap_or_else(|| sampled(of));
     let in_groups: u64 = (1..columns.len()).map(total).sum();
     if let Some(process) = used.process {
+        // Steal and the moments of the two looks make a small difference.
+        if profile.kind == ProfileKind::Cpu && in_groups > process + process / 2 + TOLERATED {
+            let why = "groups have used more CPU time than the process: the clocks of this process are faked \
+                       or broken, and no figure here can be trusted";
+            profile.coverage.notes.push(why.to_owned());
+        }
         profile.coverage.total = process.max(in_groups + used.own);
         profile.groups[0].total = Some(profile.coverage.total - in_groups - used.own);
         columns[0][main] = profile.groups[0].total;
@@ -59,7 +68,11 @@ pub(super) fn scale(profile: &mut Profile, used: &Account) {
     for (group, (rows, columns)) in rows.iter().zip(columns).enumerate() {
         for (column, total) in columns.iter().enumerate() {
             if let Some(total) = *total {
-                fit(profile, group as u32, rows, column, total);
+                if profile.kind == ProfileKind::Cpu && column == main {
+                    fit_cpu(profile, group as u32, rows, total);
+                } else {
+                    fit(profile, group as u32, rows, column, total);
+                }
             }
         }
     }
@@ -74,6 +87,32 @@ pub(super) fn scale(profile: &mut Profile, used: &Account) {
 fn part(value: u64, now: u64, then: u64) -> u64 {
     (u128::from(value) * u128::from(now)).checked_div(u128::from(then)).unwrap_or(0) as u64
 }
+
+/// Has the CPU time of a group's rows add up to `total`. What no sample met, beyond a period of each
+/// sampled thread, has a row without a stack: it may be another thread's, in other functions. A
+/// sample weighs the CPU time since the one before, so the rows lack no more than that period.
+fn fit_cpu(profile: &mut Profile, group: u32, rows: &[usize], total: u64) {
+    let column = ProfileKind::Cpu.main_column();
+    let (met, unmet): (Vec<usize>, Vec<usize>) =
+        rows.iter().copied().partition(|&at| profile.samples[at].values[0] > 0);
+    let sum = |profile: &Profile, rows: &[usize]| -> u64 {
+        rows.iter().fold(0, |sum: u64, &at| sum.saturating_add(profile.samples[at].values[column]))
+    };
+    let sampled = sum(profile, &met);
+    let slack = profile.period.max(LONGEST_TICK).saturating_mul(profile.coverage.armed);
+    // First what threads without samples are known to have used, then the open rest of the others.
+    let known = sum(profile, &unmet).min(total.saturating_sub(sampled));
+    let of_met = if sampled == 0 { 0 } else { (total - known).min(sampled.saturating_add(slack)) };
+    fit(profile, group, &met, column, of_met);
+    fit(profile, group, &unmet, column, known);
+    let rest = total - known - of_met;
+    if rest > 0 {
+        fit(profile, group, &[], column, rest);
+    }
+}
+
+/// Nanoseconds of the longest tick that Linux has, at 100 Hz: samples are no closer together.
+const LONGEST_TICK: u64 = 10_000_000;
 
 /// Has the values of a group's rows add up to `total` exactly: by the largest remainder. Without
 /// samples there is a row without a stack.

@@ -99,7 +99,7 @@ fn go_finds_functions_and_groups() {
 
     let steep = go(&pprof, &["-top", "-nodecount=99", "-tagfocus=group=GET /steep"]).unwrap();
     let expected =
-        [("main", 0.0, 30.0), ("tea::serve", 0.0, 30.0), (STEEP, 30.0, 30.0), ("(no sample)", 5.0, 5.0)];
+        [("main", 0.0, 30.0), ("tea::serve", 0.0, 30.0), (STEEP, 30.0, 30.0), ("(not sampled)", 5.0, 5.0)];
     let expected = expected.map(|(name, own, whole)| (name.to_owned(), (own, whole)));
     assert_shares(&top(&steep), &Shares::from(expected));
 
@@ -264,7 +264,7 @@ fn firefox_reads_threads_groups_and_weights() {
         (BLEND, 0.0, 80.0),
         (MIX, 80.0, 80.0),
         ("GET /steep", 0.0, 10.0),
-        ("(no sample)", 10.0, 10.0),
+        ("(not sampled)", 10.0, 10.0),
         ("(no group)", 0.0, 10.0),
         ("(stack unknown)", 10.0, 10.0),
     ]);

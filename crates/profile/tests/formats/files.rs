@@ -16,7 +16,7 @@ fn folded_stacks_begin_with_their_group() {
 (no group);main;mio::poll 1000000000
 GET /blend;main;tea::serve;<tea::Blend as tea::Make>::blend 1000000000
 GET /blend;main;tea::serve;<tea::Blend as tea::Make>::blend;tea::mix::{{closure}} 4000000000
-GET /steep: slowly;(no sample) 500000000
+GET /steep: slowly;(not sampled) 500000000
 GET /steep: slowly;main;tea::serve;tea::steep::<[u8: 4]> 3000000000
 ";
     assert_eq!(folded(&profile, &symbols()), expected);
@@ -43,7 +43,7 @@ fn a_folded_difference_has_both_values() {
 (no group);main;mio::poll 500000000 0
 GET /blend;main;tea::serve;<tea::Blend as tea::Make>::blend 500000000 1000000000
 GET /blend;main;tea::serve;<tea::Blend as tea::Make>::blend;tea::mix::{{closure}} 2000000000 4000000000
-GET /steep;(no sample) 250000000 0
+GET /steep;(not sampled) 250000000 0
 GET /steep;main;tea::serve;tea::steep::<[u8: 4]> 1500000000 3000000000
 ";
     assert_eq!(folded_diff(&diff), expected);

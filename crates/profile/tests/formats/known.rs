@@ -26,7 +26,7 @@ pub(crate) const SHARES: [(&str, f64, f64); 8] = [
     (MIX, 40.0, 40.0),
     (STEEP, 30.0, 30.0),
     (POLL, 10.0, 10.0),
-    ("(no sample)", 5.0, 5.0),
+    ("(not sampled)", 5.0, 5.0),
     ("(stack unknown)", 5.0, 5.0),
 ];
 

@@ -38,7 +38,10 @@ pub(super) fn lines(profile: &Profile) -> Vec<String> {
     let whole = if is_told { format!("{ended:.1} % ended properly, ") } else { String::new() };
     let stacks =
         format!("stacks of {}: {whole}{frames:.1} frames on average", count(coverage.samples, "sample"));
-    let is_short = coverage.samples > 0 && (is_told && ended < FEW_PERCENT || frames < FEW_FRAMES);
+    // A stack that was cut, or begins in the C library, is short for another reason.
+    let reasons = coverage.ended + coverage.cut + coverage.in_library;
+    let known = percent(reasons.min(coverage.samples), coverage.samples);
+    let is_short = coverage.samples > 0 && (is_told && known < FEW_PERCENT || frames < FEW_FRAMES);
     if coverage.samples > 0 && !is_short {
         fine(stacks.clone());
     }
@@ -48,16 +51,22 @@ pub(super) fn lines(profile: &Profile) -> Vec<String> {
     let mut warn = |line: String| lines.push(format!("{FAIR}{line}{FAIR:#}"));
     if is_short {
         // A program whose stacks are short by nature ends nearly all of them, too.
-        let why = if ended < FEW_PERCENT { "functions" } else { "if functions" };
+        let why = if known < FEW_PERCENT { "functions" } else { "if functions" };
         let build = frame_pointers(profile).map_or_else(String::new, |build| format!("{build}, or "));
         warn(format!("{stacks}; {why} that called them are missing: {build}profile with --unwind"));
     }
     let refused = if has_groups(profile) {
-        "refused a timer by the kernel: raise RLIMIT_SIGPENDING (ulimit -i)"
+        "refused a timer by the kernel, and not sampled"
     } else {
         "refused an event by the kernel"
     };
     let missing = [
+        (
+            coverage.in_library,
+            "sample",
+            "in the C library, without the function that called it: libraries keep no frame pointers; \
+             profile with --unwind (feature `unwind`)",
+        ),
         (coverage.cut, "stack", "longer than there is room for: its outer functions are missing"),
         (
             coverage.uncopied,
@@ -68,7 +77,8 @@ pub(super) fn lines(profile: &Profile) -> Vec<String> {
         (
             coverage.dropped,
             "sample",
-            "dropped: the queue was full; the weight is in the thread's next sample",
+            "dropped: the queue was full, or a later one of the thread came first; the weight is in the \
+             thread's next sample",
         ),
         (coverage.refused, "thread", refused),
         (coverage.blocking, "thread", "not sampled: the signal is blocked there"),

@@ -189,7 +189,7 @@ and 2 more functions
 SELF %    SELF  TOTAL %   TOTAL  FUNCTION         MOSTLY AT
  100.0  100 ns    100.0  100 ns  (stack unknown)
 
-GET /menu  7 ns, 0.6 % of the process (no sample)
+GET /menu  7 ns, 0.6 % of the process (not sampled)
 ";
 
         assert!(text.starts_with(right), "{text}");

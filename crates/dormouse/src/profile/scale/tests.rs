@@ -1,4 +1,4 @@
-use dormouse_profile::{Moment, Node, ProfileKind};
+use dormouse_profile::{Moment, Node, ProfileCoverage, ProfileKind};
 use proptest::prelude::*;
 
 use super::*;
@@ -21,6 +21,7 @@ fn profile(ids: &[u32], samples: &[Sample]) -> Profile {
         threads: vec![Thread { tid: 7, name: "worker".into() }],
         stacks: (0..nodes).map(|n| Node { parent: n, address: u64::from(n) }).collect(),
         samples: samples.to_vec(),
+        coverage: ProfileCoverage { armed: 1, ..ProfileCoverage::default() },
         ..Profile::default()
     }
 }
@@ -46,6 +47,28 @@ fn samples_add_up_to_the_account() {
     assert_eq!((bare, of.threads.len()), (vec![(3, 1), (4, 1)], 2));
     // By the largest remainder: 33.3 and 66.7.
     assert_eq!(of.samples.iter().filter(|s| s.group == 2).map(|s| s.values[1]).collect::<Vec<_>>(), [33, 67]);
+}
+
+#[test]
+fn unsampled_time_scales_nobody_up() {
+    const SECOND: u64 = 1_000_000_000;
+    let mut of = profile(&[0, 1], &[sample(1, 1, SECOND)]);
+    // A thread in no group that blocks signals, half of whose time is in the group.
+    of.samples.push(Sample { values: [0, 3 * SECOND, 0, 0], ..sample(0, 0, 0) });
+    scale(&mut of, &Account { groups: vec![used(1, 2 * SECOND)], process: Some(4 * SECOND), own: 0 });
+    let rows: Vec<_> = of.samples.iter().map(|s| (s.group, s.stack, s.values)).collect();
+    let slack = LONGEST_TICK;
+    let right =
+        [(1, 1, [1, SECOND + slack, 0, 0]), (0, 0, [0, 2 * SECOND, 0, 0]), (1, 0, [0, SECOND - slack, 0, 0])];
+    assert_eq!(rows, right);
+}
+
+#[test]
+fn groups_beyond_their_process_are_refused() {
+    let mut of = profile(&[0, 1], &[sample(1, 1, 5)]);
+    scale(&mut of, &Account { groups: vec![used(1, 86_400_000_000_000)], process: Some(100), own: 0 });
+    assert!(of.coverage.notes.iter().any(|note| note.contains("faked or broken")), "{:?}", of.coverage);
+    scale(&mut of, &Account { groups: vec![used(1, 90)], process: Some(100), own: 0 });
 }
 
 #[test]

@@ -61,6 +61,8 @@ pub(in crate::sampling) struct Sampler {
     /// Threads that are not armed, because they block the signal: one that waits for signals would
     /// get ours.
     blocking: HashSet<u32>,
+    /// Threads that run the kernel's code alone.
+    of_kernel: HashSet<u32>,
     /// The last of them that was asked again.
     asked: u32,
     /// Threads whose stack is to be found.
@@ -107,6 +109,7 @@ impl Sampler {
             armed: HashMap::new(),
             refused: HashMap::new(),
             blocking: HashSet::new(),
+            of_kernel: HashSet::new(),
             asked: 0,
             unbound: Vec::new(),
             blocks: Blocks::find(),
@@ -148,6 +151,7 @@ impl Sampler {
             take.refuse(tid, &why.to_string());
         }
         self.blocking.iter().for_each(|&tid| take.block(tid));
+        self.of_kernel.iter().for_each(|&tid| take.find_unsampled(tid, true));
         self.takes.push((number, take));
         Ok(())
     }
@@ -159,6 +163,7 @@ impl Sampler {
         self.refresh_mappings();
         let (_, take) = self.takes.iter_mut().find(|(other, _)| *other == number)?;
         take.name_threads(name_of);
+        take.look_at_unsampled();
         Some(take.read(process_ns(), self.queue.dropped(), &self.mappings))
     }
 
@@ -225,6 +230,8 @@ impl Sampler {
         let has_ended = |tid: u32| list.binary_search(&tid).is_err() && !threads::is_alive(tid);
         self.refused.retain(|&tid, _| !has_ended(tid));
         self.blocking.retain(|&tid| !has_ended(tid));
+        self.of_kernel.retain(|&tid| !has_ended(tid));
+        self.takes.iter_mut().for_each(|(_, take)| take.look_at_unsampled());
         let mut ended = Vec::new();
         for (&tid, armed) in &self.armed {
             if (has_ended(tid) || armed.has_ended()) && ended.try_reserve(1).is_ok() {
@@ -247,7 +254,10 @@ impl Sampler {
         let (first, mut asked) = (self.list.partition_point(|&tid| tid <= self.asked), 0);
         for at in (first..self.list.len()).chain(0..first) {
             let tid = self.list[at];
-            if self.armed.contains_key(&tid) || self.refused.contains_key(&tid) || signals::is_ours(tid) {
+            let is_known = self.armed.contains_key(&tid)
+                || self.refused.contains_key(&tid)
+                || self.of_kernel.contains(&tid);
+            if is_known || signals::is_ours(tid) {
                 continue;
             }
             if self.blocking.contains(&tid) {
@@ -275,15 +285,25 @@ impl Sampler {
         if !self.has_room() {
             return;
         }
-        if masks::is_blocking(tid, signal::number()) {
+        // The kernel's own, as io_uring's: none runs code of the program's.
+        if threads::is_of_kernel(tid) {
+            self.of_kernel.insert(tid);
+            return self.takes.iter_mut().for_each(|(_, take)| take.find_unsampled(tid, true));
+        }
+        // One that was found deaf stays so until a look finds it open.
+        let signal = signal::number();
+        let was_deaf = self.blocking.contains(&tid);
+        if masks::is_blocking(tid, signal) || was_deaf && masks::is_blocking_now(tid, signal) {
             self.blocking.insert(tid);
             return self.takes.iter_mut().for_each(|(_, take)| take.block(tid));
         }
         self.blocking.remove(&tid);
         match arm::arm(tid, period) {
             Ok(Some(id)) => self.add_thread(tid, id),
-            // It has armed itself, and is announced; or it has ended.
-            Ok(None) | Err(Refused::Kernel(libc::EINVAL)) => {}
+            // It has armed itself, and is announced.
+            Ok(None) => {}
+            // The kernel knows no such thread: it has ended.
+            Err(Refused::Kernel(libc::EINVAL)) if !threads::is_alive(tid) => {}
             Err(why) => {
                 let text = why.to_string();
                 self.takes.iter_mut().for_each(|(_, take)| take.refuse(tid, &text));
@@ -297,6 +317,7 @@ impl Sampler {
         let has_room = self.armed.try_reserve(1).is_ok()
             && self.refused.try_reserve(1).is_ok()
             && self.blocking.try_reserve(1).is_ok()
+            && self.of_kernel.try_reserve(1).is_ok()
             && self.unbound.try_reserve(1).is_ok();
         if !has_room {
             self.takes.iter_mut().for_each(|(_, take)| take.end(NO_MEMORY));
@@ -314,7 +335,9 @@ impl Sampler {
         let is_silent = |tid: u32, armed: &mut Armed| {
             let used = thread_cpu_ns_of(tid).filter(|used| used.saturating_sub(armed.seen_ns) > least);
             // It is asked once in a while.
-            used.inspect(|&used| armed.seen_ns = used).is_some() && masks::is_blocking(tid, signal::number())
+            // No start of a thread, for which the C library blocks all signals, takes that long.
+            used.inspect(|&used| armed.seen_ns = used).is_some()
+                && masks::is_blocking_now(tid, signal::number())
         };
         for (tid, armed) in self.armed.extract_if(|&tid, armed| is_silent(tid, armed)) {
             arm::disarm(armed.id);
@@ -416,6 +439,7 @@ impl Sampler {
         }
         self.unbound.clear();
         self.blocking.clear();
+        self.of_kernel.clear();
         self.refused.clear();
     }
 }

@@ -9,6 +9,7 @@
 use std::collections::{HashMap, HashSet};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
+use dormouse_clock::thread_cpu_ns_of;
 use dormouse_sys::own_stack::WalkEnd;
 
 use super::arm;
@@ -17,7 +18,7 @@ use super::slots::SlotId;
 use crate::aggregate::Aggregate;
 use crate::mappings::Mappings;
 use crate::options::Options;
-use crate::profile::{Moment, NO_GROUP, Profile, ProfileCoverage, ProfileKind, Thread};
+use crate::profile::{Moment, NO_GROUP, Profile, ProfileCoverage, ProfileKind, Sample, Thread};
 
 /// The most moments of samples: some 12 MB.
 const MOST_MOMENTS: usize = 500_000;
@@ -35,6 +36,15 @@ struct Sampled {
     last: Option<u64>,
     /// The CPU time from which on it takes another one.
     due: u64,
+}
+
+/// A thread that no sample meets.
+#[derive(Debug)]
+struct Unsampled {
+    name: String,
+    /// Its CPU time when this profile found it, and when it was last looked at.
+    base: u64,
+    used: u64,
 }
 
 /// A profile that is being taken.
@@ -56,6 +66,8 @@ pub(super) struct Take {
     refused: HashSet<u32>,
     /// Threads that block the signal.
     blocking: HashSet<u32>,
+    /// Threads that block the signal, have no timer or run the kernel's code.
+    unsampled: HashMap<u32, Unsampled>,
     aggregate: Aggregate,
     timeline: Option<Vec<Moment>>,
     /// Whether it wants stacks by tables.
@@ -81,6 +93,7 @@ impl Take {
             armed: 0,
             refused: HashSet::new(),
             blocking: HashSet::new(),
+            unsampled: HashMap::new(),
             aggregate: Aggregate::new(),
             timeline: options.timeline.then(Vec::new),
             is_unwound: options.unwind,
@@ -137,6 +150,7 @@ impl Take {
         }
         if self.refused.insert(tid) {
             self.seen += 1;
+            self.find_unsampled(tid, false);
         }
         self.note(why);
     }
@@ -148,6 +162,30 @@ impl Take {
         }
         if self.blocking.insert(tid) {
             self.seen += 1;
+            self.find_unsampled(tid, false);
+        }
+    }
+
+    /// A thread was found that no sample will meet: its CPU time is a row of its own.
+    pub(super) fn find_unsampled(&mut self, tid: u32, is_of_kernel: bool) {
+        let Some(used) = thread_cpu_ns_of(tid) else { return };
+        if self.unsampled.contains_key(&tid) || self.unsampled.try_reserve(1).is_err() {
+            return;
+        }
+        // As in `find_thread`: it may have begun since.
+        let elapsed = self.began.elapsed().as_nanos() as u64;
+        let name = std::fs::read(format!("/proc/self/task/{tid}/comm")).unwrap_or_default();
+        let name = String::from_utf8_lossy(name.trim_ascii_end()).into_owned();
+        let name = if is_of_kernel { format!("(kernel: {name})") } else { name };
+        self.unsampled.insert(tid, Unsampled { name, base: used.saturating_sub(elapsed), used });
+    }
+
+    /// Reads the clocks of threads that no sample meets. One that has ended keeps its last time.
+    pub(super) fn look_at_unsampled(&mut self) {
+        for (&tid, thread) in &mut self.unsampled {
+            if let Some(used) = thread_cpu_ns_of(tid) {
+                thread.used = thread.used.max(used);
+            }
         }
     }
 
@@ -157,6 +195,10 @@ impl Take {
             self.seen -= 1;
             self.armed -= 1;
             self.block(thread.tid);
+            // Its samples have the time before.
+            if let (Some(found), Some(last)) = (self.unsampled.get_mut(&thread.tid), thread.last) {
+                found.base = last;
+            }
         }
     }
 
@@ -164,6 +206,7 @@ impl Take {
     fn unblock(&mut self, tid: u32) {
         if self.blocking.remove(&tid) {
             self.seen -= 1;
+            self.unsampled.remove(&tid);
         }
     }
 
@@ -213,6 +256,8 @@ impl Take {
         let coverage = &mut self.coverage;
         coverage.samples += 1;
         coverage.overruns += u64::from(record.of_kind.overruns);
+        let is_in_library = frames.first().is_some_and(|innermost| library.contains(innermost));
+        coverage.in_library += u64::from(is_in_library && !self.is_unwound);
         coverage.uncopied += u64::from(record.of_kind.is_uncopied && self.is_unwound);
         // A caller's address in the C library: it has called the first function of the thread.
         let is_whole = frames.len() > 1 && frames.last().is_some_and(|outermost| library.contains(outermost));
@@ -254,7 +299,15 @@ impl Take {
 
     /// The profile so far.
     pub(super) fn read(&self, process_ns: u64, dropped: u64, mappings: &Mappings) -> Profile {
-        let (groups, threads, stacks, samples) = self.aggregate.parts();
+        let (groups, mut threads, stacks, mut samples) = self.aggregate.parts();
+        for (&tid, of) in &self.unsampled {
+            let value = of.used.saturating_sub(of.base);
+            if value > 0 {
+                let thread = threads.len() as u32;
+                threads.push(Thread { tid, name: of.name.clone() });
+                samples.push(Sample { thread, values: [0, value, 0, 0], ..Sample::default() });
+            }
+        }
         let in_groups = samples.iter().filter(|row| row.group != NO_GROUP).map(|row| row.values[1]).sum();
         let coverage = ProfileCoverage {
             total: process_ns.saturating_sub(self.process_ns),
@@ -292,8 +345,7 @@ fn program() -> String {
 }
 
 fn monotonic_ns() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
+    dormouse_sys::clock::ask_library(libc::CLOCK_MONOTONIC).unwrap_or(0)
 }
 
 #[cfg(test)]
