@@ -40,7 +40,11 @@ fn a_library_that_shifts_clocks_is_not_asked() {
         .unwrap();
     std::fs::remove_dir_all(&folder).unwrap();
     let said = String::from_utf8_lossy(&ran.stdout);
-    assert!(ran.status.success() && said.contains("1 passed"), "{said}{}", String::from_utf8_lossy(&ran.stderr));
+    assert!(
+        ran.status.success() && said.contains("1 passed"),
+        "{said}{}",
+        String::from_utf8_lossy(&ran.stderr)
+    );
 }
 
 fn child() {

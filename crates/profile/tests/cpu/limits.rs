@@ -16,7 +16,7 @@ const WORK: Duration = Duration::from_millis(300);
 /// A profile of a hog that nobody could sample.
 fn unseen(profile: &Profile) {
     let coverage = &profile.coverage;
-    assert_eq!(profile.samples, []);
+    assert!(profile.samples.iter().all(|row| (row.stack, row.values[0]) == (0, 0)), "{:?}", profile.samples);
     assert_eq!((coverage.armed, coverage.refused), (0, coverage.threads), "{coverage:?}");
     assert!(coverage.refused >= 1, "{coverage:?}");
     // Once, however many threads and looks.
@@ -35,6 +35,18 @@ fn refused_timers_are_told() {
         let profiling = Profiling::start(&options(99)).unwrap();
         thread::spawn(|| hog(WORK)).join().unwrap();
         unseen(&profiling.read());
+    });
+}
+
+#[test]
+fn timers_that_no_kernel_has_are_told() {
+    in_child(|| {
+        Filter::answer(Answer::Errno(libc::EINVAL), &[libc::SYS_timer_create]).install_on_all_threads();
+        let profiling = Profiling::start(&options(99)).unwrap();
+        thread::spawn(|| hog(WORK)).join().unwrap();
+        let profile = profiling.read();
+        unseen(&profile);
+        assert!(!profile.coverage.notes.iter().any(|note| note.contains("ulimit")), "{:?}", profile.coverage);
     });
 }
 
@@ -175,6 +187,34 @@ fn threads_that_block_the_signal_are_counted() {
         assert_eq!(weight_in(&profile, &[leaf()]), 0);
         drop(end);
         deaf.join().unwrap();
+    });
+}
+
+#[test]
+fn threads_that_block_everything_have_own_rows() {
+    in_child(|| {
+        let profiling = Profiling::start(&options(99)).unwrap();
+        let (tell, told) = mpsc::channel();
+        let (end, ended) = mpsc::channel::<()>();
+        let deaf = thread::Builder::new().name("deaf".into()).spawn(move || {
+            // Also the signals that the C library keeps for itself.
+            let (all, none) = (u64::MAX, std::ptr::null_mut::<u64>());
+            // SAFETY: a valid set of 64 bits.
+            unsafe { libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_BLOCK, &raw const all, none, 8) };
+            hog(WORK);
+            tell.send(()).unwrap();
+            let _ = ended.recv();
+        });
+        told.recv().unwrap();
+        let profile = profiling.read();
+        assert_eq!(profile.coverage.blocking, 1, "{:?}", profile.coverage);
+        let at = profile.threads.iter().position(|thread| thread.name == "deaf").unwrap() as u32;
+        let rows = profile.samples.iter().filter(|row| row.thread == at);
+        let of_it: Vec<_> = rows.map(|row| (row.stack, row.values[0], row.values[1])).collect();
+        let [(0, 0, used)] = of_it[..] else { panic!("{of_it:?}") };
+        assert!(used >= WORK.as_nanos() as u64 / 2, "{used}");
+        drop(end);
+        deaf.unwrap().join().unwrap();
     });
 }
 
