@@ -69,6 +69,27 @@ fn axums_connections_have_a_group() {
 }
 
 #[test]
+fn wakes_of_an_axum_connection_are_seen() {
+    let _waiting = dormouse::Waiting::start().unwrap();
+    block_on(async {
+        let group = Group::new("woken connections");
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let app = Router::new().route("/", get(async || "tea."));
+        tokio::spawn(axum::serve(dormouse::axum::listener(listener, group), app).into_future());
+        let mut guest = TcpStream::connect(address).await.unwrap();
+        // An idle connection waits for its client, whose next request wakes it.
+        for _ in 0..8 {
+            assert_eq!(ask(&mut guest).await, "tea.");
+            if group.read_waits().awaits.count() > 0 {
+                return;
+            }
+        }
+        panic!("no wake was seen: {:?}", group.read_waits());
+    });
+}
+
+#[test]
 fn a_connection_of_hypers_has_a_group() {
     block_on(async {
         let group = Group::new("connections of hyper");

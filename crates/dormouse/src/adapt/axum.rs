@@ -106,10 +106,16 @@ pub struct GroupIo<I> {
 }
 
 impl<I: Unpin> GroupIo<I> {
-    fn charged<T>(&mut self, f: impl FnOnce(Pin<&mut I>) -> Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+    /// The stream keeps a waker of the task's: so a connection that waits for its client is a task
+    /// that somebody will wake.
+    fn charged<T>(
+        &mut self,
+        cx: &mut Context<'_>,
+        f: impl FnOnce(Pin<&mut I>, &mut Context<'_>) -> Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
         let Self { io, task } = self;
         match io {
-            Some(io) => task.run(|| f(Pin::new(io))),
+            Some(io) => task.poll_with(cx, |cx| f(Pin::new(io), cx)),
             None => Poll::Ready(Err(io::ErrorKind::NotConnected.into())),
         }
     }
@@ -128,21 +134,21 @@ impl<I: AsyncRead + Unpin> AsyncRead for GroupIo<I> {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        self.charged(|io| io.poll_read(cx, buffer))
+        self.charged(cx, |io, cx| io.poll_read(cx, buffer))
     }
 }
 
 impl<I: AsyncWrite + Unpin> AsyncWrite for GroupIo<I> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        self.charged(|io| io.poll_write(cx, bytes))
+        self.charged(cx, |io, cx| io.poll_write(cx, bytes))
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.charged(|io| io.poll_flush(cx))
+        self.charged(cx, |io, cx| io.poll_flush(cx))
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.charged(|io| io.poll_shutdown(cx))
+        self.charged(cx, |io, cx| io.poll_shutdown(cx))
     }
 
     fn poll_write_vectored(
@@ -150,7 +156,7 @@ impl<I: AsyncWrite + Unpin> AsyncWrite for GroupIo<I> {
         cx: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        self.charged(|io| io.poll_write_vectored(cx, slices))
+        self.charged(cx, |io, cx| io.poll_write_vectored(cx, slices))
     }
 
     fn is_write_vectored(&self) -> bool {
