@@ -40,7 +40,7 @@ fn router(metrics: Metrics) -> Router {
     });
     let routes = Router::new().route("/menu", get(menu)).route("/orders/{cups}", get(order));
     let metrics = MetricsService::<Body>::new(metrics);
-    routes.route_layer(groups).merge(dormouse::axum::pprof()).route_service("/metrics", metrics)
+    routes.layer(groups).merge(dormouse::axum::pprof()).route_service("/metrics", metrics)
 }
 
 /// The body of an answer of this service.

@@ -73,6 +73,21 @@ fn requests_of_axum_are_charged_to_routes() {
 }
 
 #[test]
+fn requests_without_a_route_are_charged_by_layer() {
+    fn groups() -> GroupLayer<fn(&Request) -> Cow<'_, str>> {
+        GroupLayer::new(|request| request.extensions().get().map_or("no route", MatchedPath::as_str).into())
+    }
+    let router = Router::<()>::new().route("/routed/{id}", get(async || current())).layer(groups());
+    block_on(async {
+        for (uri, status) in [("/routed/1", StatusCode::OK), ("/nowhere", StatusCode::NOT_FOUND)] {
+            let request = Request::get(uri).body(Body::empty()).unwrap();
+            assert_eq!(router.clone().oneshot(request).await.unwrap().status(), status);
+        }
+    });
+    assert_eq!((counts("/routed/{id}"), counts("no route")), ((1, 0, 1), (1, 0, 1)));
+}
+
+#[test]
 fn a_header_gives_the_trace_if_asked() {
     const HEADER: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
     let _waiting = dormouse::Waiting::start().unwrap();

@@ -21,7 +21,7 @@
 //!     // Not the method as it comes, which a client may invent.
 //!     request.extensions().get().map_or("unmatched", MatchedPath::as_str).to_owned().into()
 //! });
-//! let router: Router = Router::new().route("/menu", get(async || "tea")).route_layer(layer);
+//! let router: Router = Router::new().route("/menu", get(async || "tea")).layer(layer);
 //! # let _ = router;
 //! ```
 
@@ -64,8 +64,27 @@ pub const DEFAULT_BOUND: usize = 64;
 /// let groups = GroupLayer::new(|request: &Request| {
 ///     request.extensions().get().map_or("unmatched", MatchedPath::as_str).to_owned().into()
 /// });
-/// let app: Router = Router::new().route("/menu", get(async || "tea")).route_layer(groups);
+/// let app: Router = Router::new().route("/menu", get(async || "tea")).layer(groups);
 /// # let _ = app;
+/// ```
+///
+/// The type can be named where the function captures nothing, so that several routers share it:
+///
+/// ```
+/// use std::borrow::Cow;
+///
+/// use axum::{Router, extract::{MatchedPath, Request}, routing::get};
+/// use dormouse::tower::GroupLayer;
+///
+/// fn groups() -> GroupLayer<fn(&Request) -> Cow<'_, str>> {
+///     GroupLayer::new(|request| {
+///         request.extensions().get().map_or("unmatched", MatchedPath::as_str).into()
+///     })
+/// }
+///
+/// let shop: Router = Router::new().route("/menu", get(async || "tea")).layer(groups());
+/// let admin: Router = Router::new().route("/stock", get(async || "cups")).layer(groups());
+/// # let _ = (shop, admin);
 /// ```
 #[derive(Clone)]
 pub struct GroupLayer<N, C = Untraced> {
