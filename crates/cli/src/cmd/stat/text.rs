@@ -17,7 +17,8 @@ use crate::text::clean;
 
 /// The bounds of the table of times.
 const WAITS: &str = "times of tasks are known from their first poll on, latencies of requests that began since; \
-                     P50, P90 and P99 are within 19 %";
+                     P50, P90 and P99 are within 19 %; a latency begins when the handler is called, and what a \
+                     request waits for before that is not in it";
 
 /// The bound of the times that threads wait for a CPU.
 const RUNNABLE: &str = "threads are runnable while they wait for a CPU, by the kernel's account: a wait that goes on \
