@@ -25,7 +25,7 @@ const TRACING: &str = concat!(
 
 /// Runs the command on an agent that does `talk` with each connection; `{}` in `args` is the
 /// target.
-fn against(args: &[&str], talk: impl Fn(&mut BufReader<UnixStream>) + Send + 'static) -> Run {
+pub(crate) fn against(args: &[&str], talk: impl Fn(&mut BufReader<UnixStream>) + Send + 'static) -> Run {
     static ONE: Mutex<()> = Mutex::new(());
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let runtime = tempfile::tempdir().expect("a temporary directory");
@@ -41,7 +41,9 @@ fn against(args: &[&str], talk: impl Fn(&mut BufReader<UnixStream>) + Send + 'st
     });
     let target = std::process::id().to_string();
     let run = run(args.iter().map(|&arg| if arg == "{}" { target.as_str() } else { arg }));
-    agent.join().expect("the agent met what it expected");
+    // One that never came has let it wait.
+    let _ = UnixStream::connect(&path);
+    assert!(agent.join().is_ok(), "the agent did not meet what it expected: {run:?}");
     run
 }
 

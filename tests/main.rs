@@ -9,6 +9,7 @@ mod demo;
 mod experiment;
 mod guides;
 mod half_dead;
+mod interrupted;
 mod keys;
 mod long_polls;
 mod maps;

@@ -7,6 +7,7 @@
 use std::collections::HashSet;
 use std::future::{Future, pending, poll_fn};
 use std::io::{BufRead as _, BufReader, Read as _};
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -28,7 +29,7 @@ pub(crate) const LONG: &str =
 /// A service with tasks, which ends with this.
 pub(crate) struct TaskService {
     child: Child,
-    _runtime: TempDir,
+    runtime: TempDir,
 }
 
 impl TaskService {
@@ -50,11 +51,15 @@ impl TaskService {
         assert!(is_ready, "the service has ended");
         // Nobody shall fill a pipe.
         thread::spawn(move || lines.count());
-        TaskService { child, _runtime: runtime }
+        TaskService { child, runtime }
     }
 
     pub(crate) fn target(&self) -> String {
         self.child.id().to_string()
+    }
+
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.runtime.path().join(format!("dormouse/{}.sock", self.child.id()))
     }
 
     fn tasks(&self, args: &[&str]) -> Run {

@@ -4,6 +4,9 @@
 //! person at the keyboard is one `poll`. A second signal does not wait for anything: it ends the
 //! process at once, which helps when the first came while a write to a full pipe was stuck.
 //!
+//! A verb catches them before it asks a service for something, never after: a signal that comes
+//! while the service answers would end the process without what there is.
+//!
 //! On a thread that works for somebody elsewhere ([`audience`]) they are what ends that work.
 
 use std::io::{self, Read as _};
@@ -57,13 +60,15 @@ impl Signals {
             pipe.set_nonblocking(true)?;
             writer.set_nonblocking(true)?;
             for &signal in signals {
+                // First: from the first registration on, a signal no longer ends the process. One
+                // that came before the pipe is there would be told to nobody.
+                signal_hook::low_level::pipe::register(signal, writer.try_clone()?)?;
                 if ends_at_second {
                     // In this order: the first signal arms what ends the process at the second.
                     let again = Arc::new(AtomicBool::new(false));
                     flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&again))?;
                     flag::register(signal, again)?;
                 }
-                signal_hook::low_level::pipe::register(signal, writer.try_clone()?)?;
             }
             Ok(Signals { pipe })
         };

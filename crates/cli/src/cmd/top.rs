@@ -76,15 +76,15 @@ fn interval(text: &str) -> Result<Duration, String> {
 
 pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
     let form = args.form(context.json, is_interactive());
+    // The live view catches them itself, before it has the terminal.
+    let signals = matches!(form, Form::Printed(_)).then(Signals::to_end).transpose()?;
     let mut source = Source::open(&args.target, &args.events, context.patience)?;
     if args.waits {
         source.begin_waits()?;
     }
-    let count = match form {
-        Form::Live => return live::run(source, args.interval, None, args.waits),
-        Form::Printed(count) => count,
+    let (Form::Printed(count), Some(signals)) = (form, signals) else {
+        return live::run(source, args.interval, None, args.waits);
     };
-    let signals = Signals::to_end()?;
     source.warn();
     let mut watch = Watch::start(source, args.interval, args.interval)?;
     let mut left = count.map_or(u64::MAX, NonZero::get);

@@ -221,17 +221,17 @@ impl page::Writer for Watcher {
 }
 
 pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
-    let signals = Signals::to_end()?;
+    let is_live = is_interactive() && !context.json && !args.stream && !args.plain;
+    let signals = if is_live { Signals::to_leave() } else { Signals::to_end() }?;
     let watched = Watched::open(&args.target, &args.wanted, args.wish(), args.stacks, context.patience)?;
     let end = args.length.map(|length| Instant::now() + length);
-    let is_live = is_interactive() && !context.json && !args.stream && !args.plain;
     let (who, stacks) = (watched.who.clone(), args.stacks);
     let last = if is_live {
         announce(&watched, context)?;
         let begin = move || Watcher::new(watched, stacks);
         let finish = |mut watcher: Watcher| watcher.look().map(|_| (watcher.text(), watcher.last));
         let title = format!("{} of {who}", args.wanted);
-        let finished = page::run(title, begin, finish, (PAGE, end, context.patience))?;
+        let finished = page::run(title, begin, finish, (PAGE, end, context.patience), &signals)?;
         let late = || Failure::failed(format!("{who} has given no last report"));
         let (text, last) = finished.ok_or_else(late)??;
         context.text(text)?;

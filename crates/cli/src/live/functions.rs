@@ -12,6 +12,7 @@ use crate::exit::Outcome;
 use crate::render::profile::text::{coverage, functions};
 use crate::render::profile::uses::{amount, uses};
 use crate::sample::profiling::Profiled;
+use crate::signals::Signals;
 use crate::target::Target;
 
 /// How often the page is renewed.
@@ -22,14 +23,14 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const MOST: usize = 200;
 
 /// Shows the functions of the group, or in a process without groups of the threads, of this name.
-pub(super) fn run(pid: u32, who: &str, name: String, end: Option<Instant>) -> Outcome<()> {
+pub(super) fn run(pid: u32, who: &str, name: String, end: Option<Instant>, signals: &Signals) -> Outcome<()> {
     let title = format!("{name} of {who}");
     let begin = move || {
         let profiled = Profiled::open(&Target::Pid(pid), &ProfileWish::default(), PATIENCE);
         Functions { profiled, name }
     };
     // The table comes back at once: a service that is stopped may let the profile wait for its end.
-    page::run(title, begin, drop, (RENEWED, end, Duration::ZERO)).map(drop)
+    page::run(title, begin, drop, (RENEWED, end, Duration::ZERO), signals).map(drop)
 }
 
 /// The page, on the thread that asks.

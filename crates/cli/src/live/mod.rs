@@ -56,7 +56,7 @@ pub(crate) fn run(source: Source, interval: Duration, end: Option<Instant>, show
         let opened = watch(&mut terminal, &mut screen, &views, &wake, end, [&signals, &size])?;
         drop(terminal);
         let Some(name) = opened else { return Ok(Exit::Ok) };
-        functions::run(pid, &screen.who, name, end)?;
+        functions::run(pid, &screen.who, name, end, &signals)?;
     }
 }
 

@@ -44,16 +44,16 @@ struct Screen {
     is_paused: bool,
 }
 
-/// Shows the page that the writer of `begin` writes every `interval`, until the person leaves, the
-/// page is whole, or `end` has come; then has the thread run `finish` and gives what that returns,
+/// Shows the page that the writer of `begin` writes every `interval`, until the person leaves, one
+/// of `signals` comes, the page is whole, or `end` has come; then has the thread run `finish` and gives what that returns,
 /// `None` if it takes longer than `patience`.
 pub(crate) fn run<W: Writer, T: Send + 'static>(
     title: String,
     begin: impl FnOnce() -> W + Send + 'static,
     finish: impl FnOnce(W) -> T + Send + 'static,
     (interval, end, patience): (Duration, Option<Instant>, Duration),
+    signals: &Signals,
 ) -> Outcome<Option<T>> {
-    let signals = Signals::to_leave()?;
     let size = Signals::all(&[SIGWINCH])?;
     let (wake, waker) = UnixStream::pair().map_err(|error| failed(&error))?;
     wake.set_nonblocking(true).map_err(|error| failed(&error))?;
@@ -81,7 +81,7 @@ pub(crate) fn run<W: Writer, T: Send + 'static>(
     }
     let mut terminal = Tui::enter().map_err(|error| failed(&error))?;
     let shown =
-        show(&mut terminal, Screen { title, ..Screen::default() }, &pages, &wake, end, [&signals, &size]);
+        show(&mut terminal, Screen { title, ..Screen::default() }, &pages, &wake, end, [signals, &size]);
     drop(terminal);
     drop(leave);
     shown?;

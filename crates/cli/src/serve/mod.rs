@@ -50,7 +50,7 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 use serde::Serialize;
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
 use crate::exit::{Exit, Failure, Outcome};
@@ -119,6 +119,8 @@ pub(crate) fn run(settings: Settings, verbs: Verbs, context: &mut Context) -> Ou
 
 fn serve(runtime: &Runtime, settings: Settings, verbs: Verbs, context: &mut Context) -> Outcome {
     raise_descriptors();
+    // Before anybody is told of it, and before there is a file of a token.
+    let mut signals = caught(runtime)?;
     let cannot = |error: io::Error| cannot_listen(settings.listen, &error);
     let listener = runtime.block_on(TcpListener::bind(settings.listen)).map_err(cannot)?;
     let address = listener.local_addr().map_err(cannot)?;
@@ -138,25 +140,25 @@ fn serve(runtime: &Runtime, settings: Settings, verbs: Verbs, context: &mut Cont
         verbs,
     });
     let pusher = push::start(&app.hub, runtime.handle());
-    let served = runtime.block_on(async {
+    runtime.block_on(async {
         tokio::spawn(app.hub.clone().keep());
         let (end, ended) = watch::channel(false);
         let accepting = tokio::spawn(connections::accept(listener, routes::all(&app), ended));
-        let caught = signalled().await;
+        signalled(&mut signals).await;
         let _ = end.send(true);
         // A stream has no end of its own: it breaks off.
         let _ = tokio::time::timeout(ENDING, accepting).await;
-        caught
     });
     app.guard.token.remove();
     if let Some(pusher) = pusher {
         pusher.close();
     }
-    served.map(|()| Exit::Ok)
+    Ok(Exit::Ok)
 }
 
-/// Waits for a signal that asks to end.
-async fn signalled() -> Outcome<()> {
+/// Catches the signals that ask to end.
+fn caught(runtime: &Runtime) -> Outcome<Vec<Signal>> {
+    let _in = runtime.enter();
     let cannot = |error: io::Error| Failure::failed(format!("cannot catch signals: {error}"));
     let mut signals = Vec::new();
     // Of `nohup`, the end of the terminal is not the end.
@@ -164,12 +166,16 @@ async fn signalled() -> Outcome<()> {
     for kind in [SignalKind::interrupt(), SignalKind::terminate()].into_iter().chain(hangup) {
         signals.push(signal(kind).map_err(cannot)?);
     }
+    Ok(signals)
+}
+
+/// Waits for one of them.
+async fn signalled(signals: &mut [Signal]) {
     std::future::poll_fn(|cx| {
         let came = signals.iter_mut().any(|signal| signal.poll_recv(cx).is_ready());
         if came { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
     })
     .await;
-    Ok(())
 }
 
 fn is_hangup_ignored() -> bool {

@@ -91,12 +91,14 @@ pub(crate) struct Stream<S> {
     pub(crate) sink: S,
     patience: Duration,
     pub(crate) tally: Tally,
+    /// Whether a signal has ended it.
+    pub(crate) is_interrupted: bool,
 }
 
 impl<S: Sink> Stream<S> {
     /// The stream that a trace has announced to `client`.
     pub(crate) fn new(client: Client, sink: S, patience: Duration) -> Self {
-        Self { client, sink, patience, tally: Tally::default() }
+        Self { client, sink, patience, tally: Tally::default(), is_interrupted: false }
     }
 
     /// Takes records until a limit, a signal, a full sink, or the end: of a file, or of the
@@ -130,7 +132,8 @@ impl<S: Sink> Stream<S> {
             let until = [Some(silence), end, hold].into_iter().flatten().min();
             let [readable, signalled] = wait([self.client.as_fd(), signals.as_fd()], until)?;
             let now = Instant::now();
-            if signalled && signals.take() || end.is_some_and(|end| now >= end) {
+            self.is_interrupted = signalled && signals.take();
+            if self.is_interrupted || end.is_some_and(|end| now >= end) {
                 return Ok(());
             }
             is_idle = !readable;

@@ -73,9 +73,10 @@ pub(super) fn play(
     let mut stream = Stream::new(tracer, lines, patience);
     stream.run(&Limits { length: Some(part), records: Some(RECORDS) }, signals)?;
     let records = stream.tally.records;
+    let is_interrupted = stream.is_interrupted;
     // Its probes stay on by the lease of `on`.
     drop(stream);
-    if signals.came_before(start + part)? {
+    if is_interrupted || signals.came_before(start + part)? {
         return Ok(None);
     }
     headline("\nwith all of it awake:", context)?;

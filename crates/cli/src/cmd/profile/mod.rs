@@ -26,6 +26,7 @@ use crate::output::{Context, FAIR, say};
 use crate::render::profile::change::{self, DiffDocument};
 use crate::render::profile::document::{Circumstances, ProfileDocument};
 use crate::render::profile::text;
+use crate::signals::Signals;
 use crate::target::Target;
 use crate::text::{clean, count};
 
@@ -152,10 +153,13 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
     // Before anything is sampled or run: what cannot be read or written costs nobody time.
     args.check()?;
     let old = args.diff.as_deref().map(|path| earlier(path, args.kind.into())).transpose()?;
+    // A command has its own way with them.
+    let signals = args.target.as_ref().map(|_| Signals::to_end()).transpose()?;
     let file = args.output.as_ref().map(Place::create).transpose()?;
-    let taken = match (&args.target, args.command.as_slice()) {
-        (Some(target), _) => {
-            of_target(target, &args.wish(), args.length.unwrap_or(LENGTH), context.patience)?
+    let taken = match (args.target.as_ref().zip(signals), args.command.as_slice()) {
+        (Some((target, signals)), _) => {
+            let length = args.length.unwrap_or(LENGTH);
+            of_target(target, &args.wish(), length, context.patience, &signals)?
         }
         (None, command) => of_command(command, &args.wish(), args.length, context.patience)?,
     };
@@ -199,7 +203,7 @@ pub(crate) fn encoded(
     (length, patience): (Duration, Duration),
     encode: fn(&Profile, &Symbols) -> Vec<u8>,
 ) -> Outcome<Vec<u8>> {
-    let Taken { mut profiled, failure, .. } = of_target(target, wish, length, patience)?;
+    let Taken { mut profiled, failure, .. } = of_target(target, wish, length, patience, &Signals::to_end()?)?;
     let who = profiled.who.clone();
     let (profile, symbols) = profiled.named().ok_or_else(|| {
         let none = || Failure::failed(format!("{who} has ended before the profile was read once"));

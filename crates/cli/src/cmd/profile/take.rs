@@ -66,14 +66,14 @@ impl Reads {
     }
 }
 
-/// Of a process that runs, for so long or until Ctrl-C.
+/// Of a process that runs, for so long or until one of `signals`.
 pub(super) fn of_target(
     target: &Target,
     wish: &ProfileWish,
     length: Duration,
     patience: Duration,
+    signals: &Signals,
 ) -> Outcome<Taken> {
-    let signals = Signals::to_end()?;
     let mut profiled = Profiled::open(target, wish, patience)?;
     if profiled.is_recorded() {
         return Ok(Taken { profiled, ended: None, failure: None, status: None });

@@ -76,9 +76,10 @@ struct Recording<'a> {
 }
 
 pub(super) fn run(args: &Args, output: &Path, context: &mut Context) -> Outcome {
+    // A file that was begun is put in its place, or removed.
+    let signals = Signals::to_leave()?;
     // Before anything is recorded: where nothing can be written, nothing is run.
     let file = TraceFile::create(output)?;
-    let signals = Signals::to_leave()?;
     let story = Story::up_to(args.most.unwrap_or(u64::MAX));
     match (&args.target, args.command.as_slice()) {
         (Some(target), _) => {

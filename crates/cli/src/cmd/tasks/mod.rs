@@ -110,6 +110,8 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
         return long_polls::run(args, threshold, &choice, context);
     }
     let (mut client, hello) = Client::open(&args.target, context.patience)?;
+    // Before times begin: from then on there is a list, also for a signal.
+    let signals = Signals::to_end()?;
     tasks::begin(&mut client, &hello, args.cpu)?;
     if args.wake {
         let woken = tasks::wake(&mut client, &hello)?;
@@ -119,7 +121,7 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
     let known_ns = if args.wake || args.cpu { 0 } else { tasks::taken_ns(&mut client)? };
     // A file's have been taken.
     let length = if client.file().is_some() { Duration::ZERO } else { args.length.unwrap_or(LENGTH) };
-    await_times(&mut client, length.saturating_sub(Duration::from_nanos(known_ns)))?;
+    await_times(&mut client, length.saturating_sub(Duration::from_nanos(known_ns)), &signals)?;
     let taken_ns = tasks::taken_ns(&mut client)?;
     let begun = Instant::now();
     let list = tasks::list(&mut client)?;
@@ -150,10 +152,9 @@ fn width() -> Option<usize> {
     Some(usize::from(size.ws_col)).filter(|&columns| columns > 0)
 }
 
-/// Waits for so long, or for Ctrl-C.
-fn await_times(client: &mut Client, length: Duration) -> Outcome<()> {
+/// Waits for so long, or for a signal.
+fn await_times(client: &mut Client, length: Duration, signals: &Signals) -> Outcome<()> {
     let due = Instant::now() + length;
-    let signals = Signals::to_end()?;
     while Instant::now() < due {
         let [is_over, has_come] = wait([signals.as_fd(), client.as_fd()], Some(due))?;
         if is_over {

@@ -101,11 +101,11 @@ impl Args {
 
 pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
     let glob = args.glob()?;
+    // A file that was begun is put in its place, or removed.
+    let signals = if args.output.is_some() { Signals::to_leave() } else { Signals::to_end() }?;
     // A place that cannot be written is refused before anything is switched on.
     let file = args.output.as_ref().map(|place| NewFile::create(&place.path)).transpose()?;
     let (mut client, hello) = Client::open(&args.target, context.patience)?;
-    // A file that was begun is put in its place, or removed.
-    let signals = if file.is_some() { Signals::to_leave() } else { Signals::to_end() }?;
     let tracing: Tracing = client.call(Op::Trace { glob })?;
     if context.json {
         let Tracing { matched, probes, batch, .. } = &tracing;
