@@ -1,7 +1,8 @@
 //! Builds programs for a bench, from the sources of this workspace.
 //!
-//! They share the workspace's target directory, and so the dependencies that a release build of the
-//! command has left there with the same features.
+//! They are built in a directory of their own below the workspace's target directory. In that
+//! itself a build with other features would take the place of the program that the person has built
+//! there.
 
 use std::env;
 use std::ffi::OsString;
@@ -29,19 +30,27 @@ pub(crate) fn program_of(package: &str, flags: &[&str]) -> Result<PathBuf, Strin
 }
 
 fn cargo_build(root: &Path, package: &str, flags: &[&str]) -> Result<PathBuf, String> {
-    let cargo = env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
-    let output = Command::new(&cargo)
-        .current_dir(root)
-        .args(["build", "--release", "--package", package])
-        .arg("--message-format=json-render-diagnostics")
-        .args(flags)
-        .output()
-        .map_err(|error| format!("cannot run {}: {error}", cargo.display()))?;
+    let mut cargo = command(root, package, flags);
+    let output =
+        cargo.output().map_err(|error| format!("cannot run {}: {error}", cargo.get_program().display()))?;
     if !output.status.success() {
         return Err(first_error(&String::from_utf8_lossy(&output.stderr)).to_owned());
     }
     let said = String::from_utf8_lossy(&output.stdout);
     said.lines().find_map(program).map(PathBuf::from).ok_or_else(|| "cargo names no program".to_owned())
+}
+
+fn command(root: &Path, package: &str, flags: &[&str]) -> Command {
+    let target = env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| OsString::from("target"));
+    let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")));
+    cargo
+        .current_dir(root)
+        .args(["build", "--release", "--package", package])
+        .arg("--target-dir")
+        .arg(root.join(target).join("bench"))
+        .arg("--message-format=json-render-diagnostics")
+        .args(flags);
+    cargo
 }
 
 /// The program in a line of cargo's messages.
@@ -63,6 +72,13 @@ mod tests {
     #[test]
     fn the_workspace_is_found_from_its_own_sources() {
         assert!(root().unwrap().join(MANIFEST).is_file());
+    }
+
+    #[test]
+    fn builds_leave_the_target_directory_alone() {
+        let cargo = command(Path::new("/x"), "dormouse-teaparty", &[]);
+        let mut words = cargo.get_args().skip_while(|word| *word != "--target-dir");
+        assert!(Path::new(words.nth(1).unwrap()).ends_with("bench"), "{cargo:?}");
     }
 
     #[test]
