@@ -48,7 +48,7 @@ fn on(service: &TaskService) -> usize {
 }
 
 #[test]
-fn ctrl_c_while_a_verb_begins_ends_it_well() {
+fn ctrl_c_while_a_verb_begins_ends_it() {
     let service = TaskService::start(1, false);
     for (line, op, codes, data) in [
         // No task may be known yet.

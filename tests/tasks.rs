@@ -249,6 +249,33 @@ fn places_from_before_are_known_by_a_wake() {
 }
 
 #[test]
+fn places_are_waited_for_where_times_are_taken() {
+    let service = TaskService::start(1, true);
+    let taken = || number(&service.json(&["--for", "0s"]), "taken_ns");
+    dormouse_testkit::eventually(|| taken() > 1_000_000_000);
+    // A stamp of places is rounded to less than a millisecond.
+    for (args, noted) in [(&["--for", "200ms"][..], 199_000_000), (&[], 999_000_000)] {
+        let document = service.json(args);
+        assert!(number(&document, "noted_ns") >= noted, "{document}");
+        assert_eq!(of_group(&document, "often")[0]["places"].as_array().unwrap().len(), 1, "{document}");
+        assert_eq!(number(&document, "unplaced"), 1, "sleepy has its waker since before: {document}");
+    }
+    for more in [&["-n", "1"][..], &["--tree"]] {
+        let text = service.tasks(&[&["--group", "sleepy"], more].concat());
+        for part in ["PLACE", "not noted)", "1 task took a waker before places were noted: --wake"] {
+            assert!(text.stdout.contains(part), "no {part:?} in {text:?}");
+        }
+    }
+    // Another client has had places noted for long.
+    let other = Running::start(["tasks", &service.target(), "--for", "10m"]);
+    let noted = || number(&service.json(&["--for", "0s"]), "noted_ns");
+    dormouse_testkit::eventually(|| noted() > 1_000_000_000);
+    let document = service.json(&["--for", "200ms"]);
+    assert!(number(&document, "noted_ns") >= 1_200_000_000, "{document}");
+    other.end_by(rustix::process::Signal::INT);
+}
+
+#[test]
 fn tasks_have_their_cpu_time_if_asked() {
     let service = TaskService::start(1, true);
     let document = service.json(&["--cpu", "--for", "300ms"]);

@@ -3,6 +3,9 @@
 #![cfg(all(target_os = "linux", target_arch = "x86_64", not(dormouse_fallback)))]
 
 use std::collections::HashMap;
+use std::future::{Future as _, pending};
+use std::pin::pin;
+use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
 use dormouse::profile::{NO_GROUP, Profile, WallState};
@@ -57,6 +60,21 @@ async fn route() -> Measured {
     measured.spun = begins.elapsed();
     measured.all = begin.elapsed();
     measured
+}
+
+#[test]
+fn a_task_has_at_most_the_length() {
+    in_child(|| {
+        let _waiting = Waiting::start().unwrap();
+        let mut waits = pin!(Group::new("waits").instrument(pending::<()>()));
+        assert!(waits.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        let run = ProfileRun::start(&ProfileSpec::wall()).unwrap();
+        for _ in 0..3 {
+            let profile = run.read();
+            let total = profile.groups.iter().find(|group| group.name == "waits").unwrap().total.unwrap();
+            assert!((1..=profile.duration_ns).contains(&total), "{total} in {}", profile.duration_ns);
+        }
+    });
 }
 
 #[test]

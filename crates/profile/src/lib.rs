@@ -41,6 +41,7 @@ mod stack_reader;
 pub mod symbols;
 mod tables;
 mod thread_stack;
+mod yields;
 
 #[cfg(all(target_os = "linux", target_arch = "x86_64", not(any(dormouse_fallback, miri, loom))))]
 mod sampling;
@@ -64,3 +65,4 @@ pub use profiling::{Profiling, capability};
 pub use stack_reader::StackReader;
 pub use symbols::{Named, SourceFrame, Symbols, WallState};
 pub use thread_stack::{NoStack, StackWay, ThreadStack};
+pub use yields::is_yield;

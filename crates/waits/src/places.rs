@@ -38,9 +38,10 @@
 
 use std::io;
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 
-use dormouse_clock::ticks_to_ns;
+use dormouse_clock::{stamp, ticks_to_ns};
 use dormouse_sys::own_stack;
 use dormouse_sys::process::fork::{Phase, Reset};
 use dormouse_sys::process::identity;
@@ -60,6 +61,8 @@ const STACKS: usize = 1 << 14;
 const SUMS: usize = 1 << 14;
 /// The most frames of a stack.
 const FRAMES: usize = 30;
+/// The bits of a count of those who ask for places.
+const ASKERS: u64 = (1 << 20) - 1;
 /// How far from its hash a stack or a sum may lie.
 const REACH: usize = 32;
 
@@ -82,8 +85,9 @@ struct Sum {
 }
 
 struct Table {
-    /// How many ask for places.
-    asked: AtomicU32,
+    /// 0: nobody asks for places. Else how many do, in the low bits ([`ASKERS`]), and since when
+    /// somebody has without a gap, as a stamp without these bits.
+    asked: AtomicU64,
     /// Stacks and sums that found no room.
     no_room: AtomicU64,
     /// Wakers whose stack is not known.
@@ -139,7 +143,10 @@ impl Placing {
     /// The kernel has no memory for the table of stacks.
     pub fn start() -> io::Result<Self> {
         own_stack::learn();
-        begun()?.asked.fetch_add(1, Ordering::Relaxed);
+        // Rounded up to a stamp that has not come yet: never longer than it is.
+        let first = (stamp() | ASKERS) + 2;
+        let more = |asked: u64| Some(if asked == 0 { first } else { asked + 1 });
+        let _before = begun()?.asked.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
         Ok(Self { process: identity::id() })
     }
 }
@@ -148,7 +155,8 @@ impl Drop for Placing {
     fn drop(&mut self) {
         // A child begins with none.
         if let Some(table) = table().filter(|_| self.process == identity::id()) {
-            table.asked.fetch_sub(1, Ordering::Relaxed);
+            let fewer = |asked: u64| Some(if asked & ASKERS == 1 { 0 } else { asked - 1 });
+            let _before = table.asked.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fewer);
         }
     }
 }
@@ -156,6 +164,14 @@ impl Drop for Placing {
 /// Whether somebody asks for places.
 pub(crate) fn are_asked() -> bool {
     table().is_some_and(|table| table.asked.load(Ordering::Relaxed) > 0)
+}
+
+/// For how long places have been noted; `None` while nobody asks for them. A waker that a leaf has
+/// taken before has no place.
+pub fn noted_for() -> Option<Duration> {
+    let asked = table()?.asked.load(Ordering::Relaxed);
+    let ticks = || stamp().saturating_sub(asked & !ASKERS);
+    (asked != 0).then(|| Duration::from_nanos(ticks_to_ns(ticks())))
 }
 
 /// A leaf of the slot's task takes a waker, on this thread, if that polls the task. Its stack is

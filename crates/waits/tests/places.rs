@@ -6,10 +6,10 @@ use std::future::{Future, pending, poll_fn};
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use dormouse_profile::{NameFinder, Node, Profile, SourceFrame};
-use dormouse_waits::places::{UNKNOWN_PLACE, place, place_coverage};
+use dormouse_profile::{NameFinder, Node, Profile, SourceFrame, is_yield};
+use dormouse_waits::places::{UNKNOWN_PLACE, noted_for, place, place_coverage};
 use dormouse_waits::{
     LivingTask, Placing, TaskState, Waiting, times_by_place, wake_unplaced, wake_unplaced_part,
 };
@@ -317,6 +317,47 @@ async fn nobody_is_woken_for_no_places() {
         (woken, next) = (woken + part.woken, part.next);
     }
     assert_eq!(woken, 3);
+}
+
+#[tokio::test]
+async fn yields_are_known_by_their_place() {
+    let _alone = ALONE.lock().await;
+    let Some(_on) = on_with_stacks() else { return };
+    let yields = |stacks: &[Vec<SourceFrame>]| {
+        stacks.iter().flatten().filter(|frame| is_yield(&frame.function)).count()
+    };
+    let (_, stacks) = waiting(tokio::task::yield_now()).await;
+    assert_eq!(yields(&stacks), 1, "{stacks:?}");
+    // By its budget.
+    let (to, mut from) = mpsc::unbounded_channel();
+    let (_, stacks) = waiting(async {
+        loop {
+            to.send(()).unwrap();
+            from.recv().await;
+        }
+    })
+    .await;
+    assert_eq!(yields(&stacks), 1, "{stacks:?}");
+    let (_, stacks) = waiting(tokio::time::sleep(LONG)).await;
+    assert_eq!((stacks.len(), yields(&stacks)), (1, 0), "{stacks:?}");
+}
+
+#[tokio::test]
+async fn places_are_noted_since_somebody_asks() {
+    let _alone = ALONE.lock().await;
+    assert_eq!(noted_for(), None);
+    let first = Placing::start().unwrap();
+    dormouse_testkit::eventually(|| noted_for() > Some(Duration::from_millis(50)));
+    let long = noted_for();
+    let second = Placing::start().unwrap();
+    drop(first);
+    assert!(noted_for() >= long, "one after the other, without a gap");
+    drop(second);
+    assert_eq!(noted_for(), None);
+    let before = Instant::now();
+    let _third = Placing::start().unwrap();
+    let noted = noted_for().unwrap();
+    assert!(noted <= before.elapsed(), "a gap ends it: {noted:?}");
 }
 
 /// The waker that [`clone_there`] clones, and the clones.

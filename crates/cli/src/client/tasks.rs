@@ -22,9 +22,18 @@ pub(crate) struct TaskList {
     pub(crate) groups: BTreeMap<u32, TaskGroup>,
 }
 
+/// For how long something has been taken, in nanoseconds.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Taken {
+    /// The times of tasks.
+    pub(crate) times_ns: u64,
+    /// The places of their wakers; `None`: nobody knows.
+    pub(crate) places_ns: Option<u64>,
+}
+
 /// Has times and places taken from now on, as long as the connection lasts; with `cpu` the CPU time
-/// of each task, too.
-pub(crate) fn begin(client: &mut Client, hello: &Hello, cpu: bool) -> Outcome<()> {
+/// of each task, too. Returns whether the service notes places.
+pub(crate) fn begin(client: &mut Client, hello: &Hello, cpu: bool) -> Outcome<bool> {
     if !["tasks", "waits"].iter().all(|wanted| hello.ops.iter().any(|op| op == wanted)) {
         let message = format!("its dormouse ({}) does not list tasks", hello.version);
         return Err(Failure::new(Exit::Unsupported, message).hint("build the service with a newer dormouse"));
@@ -38,13 +47,14 @@ pub(crate) fn begin(client: &mut Client, hello: &Hello, cpu: bool) -> Outcome<()
         );
         return Err(Failure::new(Exit::Unsupported, message).hint("leave out --cpu"));
     }
-    Ok(())
+    Ok(begun.places)
 }
 
-/// For how long times have been taken, in nanoseconds.
-pub(crate) fn taken_ns(client: &mut Client) -> Outcome<u64> {
-    let last: TasksPart = client.call(Op::Tasks { from: u64::MAX })?;
-    last.taken_ns.ok_or_else(|| Failure::failed(format!("{} takes no times of tasks", client.who)))
+/// For how long times and places have been taken.
+pub(crate) fn taken(client: &mut Client) -> Outcome<Taken> {
+    let TasksPart { taken_ns, noted_ns, .. } = client.call(Op::Tasks { from: u64::MAX })?;
+    let none = || Failure::failed(format!("{} takes no times of tasks", client.who));
+    Ok(Taken { times_ns: taken_ns.ok_or_else(none)?, places_ns: noted_ns })
 }
 
 /// All tasks.

@@ -45,8 +45,8 @@ struct Screen {
 }
 
 /// Shows the page that the writer of `begin` writes every `interval`, until the person leaves, one
-/// of `signals` comes, the page is whole, or `end` has come; then has the thread run `finish` and gives what that returns,
-/// `None` if it takes longer than `patience`.
+/// of `signals` comes, the page is whole, or `end` has come; then has the thread run `finish` and
+/// gives what that returns, `None` if it takes longer than `patience`.
 pub(crate) fn run<W: Writer, T: Send + 'static>(
     title: String,
     begin: impl FnOnce() -> W + Send + 'static,

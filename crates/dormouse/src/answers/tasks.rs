@@ -6,6 +6,8 @@
 //!
 //! A part takes about a millisecond, for which other clients wait; threads of the host do not.
 
+use std::time::Duration;
+
 use dormouse_waits::{LivingPart, WokenPart, living_part, wake_unplaced_part};
 
 use crate::group::Group;
@@ -22,9 +24,10 @@ pub(crate) const MEMORY: usize = 8 * 1024 * 1024;
 pub(crate) fn part(from: u64) -> TasksPart {
     let first = (from == 0).then(groups);
     let LivingPart { tasks, next } = living_part(usize::try_from(from).unwrap_or(usize::MAX), PLACES);
-    let taken = dormouse_waits::taken_for();
+    let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
     TasksPart {
-        taken_ns: taken.map(|taken| u64::try_from(taken.as_nanos()).unwrap_or(u64::MAX)),
+        taken_ns: dormouse_waits::taken_for().map(ns),
+        noted_ns: dormouse_waits::places::noted_for().map(ns),
         tasks: TaskColumns::of(tasks),
         groups: first.or_else(|| next.is_none().then(groups)).unwrap_or_default(),
         next: next.map(|next| next as u64),

@@ -4,10 +4,14 @@
 //! at each place; only what it does on a CPU is sampled. So the samples of a group add up to the
 //! wall time of its tasks, but for rounding.
 //!
+//! The picture has a length of its own, from before the first look at those times to after the
+//! last, so a task has at most that.
+//!
 //! A wait at several places at once is shared among them. A wait that began before the profile may
 //! have no place: then its stack is the state alone.
 
 use std::collections::HashMap;
+use std::time::Instant;
 
 use dormouse_profile::{
     Error, NO_GROUP, Node, Profile, ProfileGroup, ProfileKind, Sample, Values, WallState,
@@ -57,6 +61,8 @@ impl From<GroupWaits> for Times {
 /// The times so far.
 #[derive(Debug)]
 struct Look {
+    /// When it began, and when the times of all groups were read.
+    at: [Instant; 2],
     groups: HashMap<u32, Times>,
     /// Waits and nanoseconds by group and place.
     places: HashMap<(u32, u32), [u64; 2]>,
@@ -65,9 +71,12 @@ struct Look {
 
 impl Look {
     fn now() -> Self {
+        let begun = Instant::now();
         let times = dormouse_waits::times_by_place();
+        let groups = dormouse_waits::read().into_iter().map(|of| (of.group, of.into())).collect();
         Self {
-            groups: dormouse_waits::read().into_iter().map(|of| (of.group, of.into())).collect(),
+            at: [begun, Instant::now()],
+            groups,
             places: times.into_iter().map(|of| ((of.group, of.place), [of.waits, of.ns])).collect(),
             missing: place_coverage(),
         }
@@ -104,6 +113,9 @@ impl Wall {
         let names: HashMap<u32, &str> = Group::all().iter().map(|group| (group.id(), group.name())).collect();
         let mut picture = Picture::of(cpu);
         let now = Look::now().since(&self.before);
+        // The profile of CPU time began after these times did, and was read before they were.
+        let length = now.at[1] - self.before.at[0];
+        picture.profile.duration_ns = u64::try_from(length.as_nanos()).unwrap_or(u64::MAX);
         let mut groups: Vec<(u32, Times)> = now.groups.into_iter().collect();
         groups.sort_unstable_by_key(|(id, _)| *id);
         for (id, of) in groups {

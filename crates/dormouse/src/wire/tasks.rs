@@ -18,6 +18,10 @@ pub struct TasksPart {
     /// that have not been polled in this time are in no part.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub taken_ns: Option<u64>,
+    /// For how long the places of wakers have been noted, in nanoseconds; absent: nobody has them
+    /// noted. A wait whose waker was taken before has no place.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub noted_ns: Option<u64>,
     /// The tasks.
     pub tasks: TaskColumns,
     /// All groups, in the first part as they were before it, and in the last one, which has no

@@ -7,14 +7,16 @@
 mod choice;
 mod long_polls;
 
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
-use dormouse::wire::WireTaskState;
+use dormouse::wire::{Hello, WireTaskState};
 
 use crate::args::help;
+use crate::client::tasks::{Taken, TaskList};
 use crate::client::{Client, tasks};
 use crate::duration::{parse, parse_positive};
 use crate::exit::{Exit, Outcome};
@@ -30,22 +32,27 @@ use crate::text::{clean, count};
 
 use choice::{Choice, Sort};
 
-/// The time for which times are taken before a list.
+/// The time for which times and places are taken before a list.
 const LENGTH: Duration = Duration::from_secs(1);
+/// The reason why tasks have no place; with the remedy, where there is one.
+const BEFORE: &str = "took a waker before places were noted";
+const BEFORE_WAKE: &str =
+    "took a waker before places were noted: --wake polls each once more, and notes where it waits";
 
 /// List the tasks of a process: what each does, since when, and where it waits
 ///
 /// A task is in a poll, runnable (woken, and not polled yet) or awaiting. FOR is the time in this
 /// state, BUSY the time in polls so far. Tasks are known that have begun or been polled since times
 /// are taken, which is as long as this command is there, or since the start of a service that has
-/// `DORMOUSE_WAITS=1`; the others are counted by group. The age of a task from before then is not
-/// known, only that it is more (>). Ends with exit code 1 if no task is listed.
+/// `DORMOUSE_WAITS=1`; the others are counted by group. A task that has only yielded is runnable,
+/// if the names of its place tell so. The age of a task from before then is not known, only that it
+/// is more (>). Ends with exit code 1 if no task is listed.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[arg(help = help::TARGET_OR_FILE)]
     target: Target,
-    /// Have times taken for at least this long before the list [default: 1s]; Ctrl-C ends it early.
-    /// With --long-poll: end after this time
+    /// Wait for this long before the list [default: until times and places were taken for 1s];
+    /// Ctrl-C ends it early. With --long-poll: end after this time
     #[arg(long = "for", value_name = "DURATION", value_parser = parse)]
     length: Option<Duration>,
     /// Only tasks of groups that match, as 'GET /*,!GET /health'
@@ -112,31 +119,27 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
     let (mut client, hello) = Client::open(&args.target, context.patience)?;
     // Before times begin: from then on there is a list, also for a signal.
     let signals = Signals::to_end()?;
-    tasks::begin(&mut client, &hello, args.cpu)?;
+    let has_places = tasks::begin(&mut client, &hello, args.cpu)?;
     if args.wake {
         let woken = tasks::wake(&mut client, &hello)?;
         say(format_args!("{DIM}{} woken{DIM:#}", count(woken, "task")));
     }
-    // Those that were woken are to be polled first, and CPU time is taken from now on.
-    let known_ns = if args.wake || args.cpu { 0 } else { tasks::taken_ns(&mut client)? };
-    // A file's have been taken.
-    let length = if client.file().is_some() { Duration::ZERO } else { args.length.unwrap_or(LENGTH) };
-    await_times(&mut client, length.saturating_sub(Duration::from_nanos(known_ns)), &signals)?;
-    let taken_ns = tasks::taken_ns(&mut client)?;
+    let length = wait_length(args, &mut client)?;
+    await_times(&mut client, length, &signals)?;
+    let taken = tasks::taken(&mut client)?;
     let begun = Instant::now();
-    let list = tasks::list(&mut client)?;
+    let mut list = tasks::list(&mut client)?;
     let took = begun.elapsed();
-    let mut listing = Listing::new((client.pid, client.who.clone()), taken_ns, took, &list);
+    let names = names(&mut client, &hello, &list)?;
+    names.find_yields(&mut list);
+    let mut listing = Listing::new((client.pid, client.who.clone()), taken, took, &list);
+    listing.places = names;
+    listing.unplaced = match (has_places, args.wake || client.file().is_some()) {
+        (false, _) => "wait where nobody notes: the service has no memory for places, or an older dormouse",
+        (true, false) => BEFORE_WAKE,
+        (true, true) => BEFORE,
+    };
     choice.arrange(&mut listing);
-    let wanted = listing.wanted_places();
-    if !wanted.is_empty() {
-        let stacks = tasks::places(&mut client, &hello, &wanted)?;
-        let (names, why) = named(client.names(), &stacks);
-        listing.places = PlaceNames(names);
-        if let Some(why) = why {
-            say(format_args!("{FAIR}functions have no names:{FAIR:#} {}", clean(&why)));
-        }
-    }
     match (args.tree, context.json) {
         (false, false) => context.text(text::report(&listing, width()))?,
         (false, true) => context.document(&TasksDocument::new(&listing))?,
@@ -144,6 +147,38 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
         (true, true) => context.document(&TreeDocument::new(&listing))?,
     }
     Ok(if listing.tasks.is_empty() { Exit::Failed } else { Exit::Ok })
+}
+
+/// How long to wait before the list.
+fn wait_length(args: &Args, client: &mut Client) -> Outcome<Duration> {
+    // A file's times have been taken.
+    if client.file().is_some() {
+        return Ok(Duration::ZERO);
+    }
+    let known_ns = match args.length {
+        Some(length) => return Ok(length),
+        // Those that were woken are to be polled first, and CPU time is taken from now on.
+        None if args.wake || args.cpu => 0,
+        None => {
+            let Taken { times_ns, places_ns } = tasks::taken(client)?;
+            times_ns.min(places_ns.unwrap_or(0))
+        }
+    };
+    Ok(LENGTH.saturating_sub(Duration::from_nanos(known_ns)))
+}
+
+/// The functions of all places at which tasks of the list wait.
+fn names(client: &mut Client, hello: &Hello, list: &TaskList) -> Outcome<PlaceNames> {
+    let wanted: BTreeSet<u32> = list.tasks.iter().flat_map(|task| &task.places).copied().collect();
+    if wanted.is_empty() {
+        return Ok(PlaceNames::default());
+    }
+    let stacks = tasks::places(client, hello, &wanted)?;
+    let (names, why) = named(client.names(), &stacks);
+    if let Some(why) = why {
+        say(format_args!("{FAIR}functions have no names:{FAIR:#} {}", clean(&why)));
+    }
+    Ok(PlaceNames(names))
 }
 
 /// The width of the terminal, if there is one.
@@ -194,7 +229,8 @@ mod tests {
         (polled.age_ns, polled.cpu_ns) = (Some(8_000_000_000), Some(1));
         let list = list(vec![old, busy, polled]);
         let choice = Choice::new(&args(line).unwrap()).unwrap();
-        let mut listing = Listing::new((7, "tea".into()), 1, Duration::ZERO, &list);
+        let taken = Taken { times_ns: 1, places_ns: Some(1) };
+        let mut listing = Listing::new((7, "tea".into()), taken, Duration::ZERO, &list);
         choice.arrange(&mut listing);
         (listing.tasks.iter().map(|task| task.task).collect(), listing.more)
     }

@@ -12,10 +12,14 @@ pub(crate) struct TasksDocument<'a> {
     pid: u32,
     /// For how long times had been taken.
     taken_ns: u64,
+    /// For how long places had been noted; null: nobody knows.
+    noted_ns: Option<u64>,
     /// How long the look at all tasks took.
     took_ns: u64,
     /// How many tasks are known, also those that are not listed.
     known: usize,
+    /// How many of those below wait where nobody has seen it.
+    unplaced: u64,
     tasks: Vec<TaskDocument<'a>>,
     /// Those that are alive, and of which no times are known, by group.
     unlisted: &'a [Unlisted<'a>],
@@ -59,9 +63,11 @@ impl<'a> TasksDocument<'a> {
     pub(crate) fn new(listing: &'a Listing<'a>) -> Self {
         Self {
             pid: listing.pid,
-            taken_ns: listing.taken_ns,
+            taken_ns: listing.taken.times_ns,
+            noted_ns: listing.taken.places_ns,
             took_ns: listing.took_ns,
             known: listing.known,
+            unplaced: listing.count_unplaced(),
             tasks: listing.tasks.iter().map(|task| TaskDocument::new(task, listing)).collect(),
             unlisted: &listing.unlisted,
             places: listing

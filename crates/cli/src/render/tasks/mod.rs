@@ -15,12 +15,15 @@ use dormouse::wire::{TaskRow, WireTaskState};
 use serde::Serialize;
 
 use crate::advice::Language;
-use crate::client::tasks::TaskList;
+use crate::client::tasks::{Taken, TaskList};
 use crate::duration::short;
 use crate::sample::waiting_places::UNKNOWN_PLACE;
 use crate::text::{clean, count};
 
 use place::PlaceNames;
+
+/// The place of a task that awaits and that nothing can wake.
+const LOST: &str = "nothing has its waker";
 
 /// Tasks that are shown, and how they were found.
 #[derive(Debug)]
@@ -28,8 +31,7 @@ pub(crate) struct Listing<'a> {
     pub(crate) pid: u32,
     /// `teaparty (process 12)`.
     pub(crate) who: String,
-    /// For how long times had been taken.
-    pub(crate) taken_ns: u64,
+    pub(crate) taken: Taken,
     /// How long the look at all tasks took.
     pub(crate) took_ns: u64,
     /// How many tasks are known.
@@ -42,6 +44,8 @@ pub(crate) struct Listing<'a> {
     pub(crate) groups: BTreeMap<u32, &'a str>,
     pub(crate) unlisted: Vec<Unlisted<'a>>,
     pub(crate) places: PlaceNames,
+    /// The reason why tasks that wait have no place, as a predicate.
+    pub(crate) unplaced: &'static str,
 }
 
 /// The tasks of a group that are alive, and of which no times are known.
@@ -53,7 +57,7 @@ pub(crate) struct Unlisted<'a> {
 
 impl<'a> Listing<'a> {
     /// All tasks, without the names of their places.
-    pub(crate) fn new((pid, who): (u32, String), taken_ns: u64, took: Duration, list: &'a TaskList) -> Self {
+    pub(crate) fn new((pid, who): (u32, String), taken: Taken, took: Duration, list: &'a TaskList) -> Self {
         let mut known: HashMap<u32, u64> = HashMap::new();
         for task in &list.tasks {
             *known.entry(task.group).or_default() += 1;
@@ -65,7 +69,7 @@ impl<'a> Listing<'a> {
         Self {
             pid,
             who,
-            taken_ns,
+            taken,
             took_ns: u64::try_from(took.as_nanos()).unwrap_or(u64::MAX),
             known: list.tasks.len(),
             tasks: list.tasks.iter().collect(),
@@ -73,6 +77,7 @@ impl<'a> Listing<'a> {
             unlisted: unlisted.filter(|group| group.tasks > 0).collect(),
             groups: list.groups.iter().map(|(&id, group)| (id, group.name.as_str())).collect(),
             places: PlaceNames::default(),
+            unplaced: "",
         }
     }
 
@@ -91,8 +96,15 @@ impl<'a> Listing<'a> {
         let all = count(self.known as u64, "task");
         let shown = self.tasks.len() + self.more;
         let those = if shown == self.known { all } else { format!("{shown} of {all}") };
-        let (taken, took) = (short(self.taken_ns), short(self.took_ns));
-        format!("{}: {those}, seen within {took}; times are taken for {taken}", clean(&self.who))
+        let (taken, took) = (short(self.taken.times_ns), short(self.took_ns));
+        let places = self.taken.places_ns.map(short).filter(|places| *places != taken);
+        let places = places.map(|places| format!(", places for {places}")).unwrap_or_default();
+        format!("{}: {those}, seen within {took}; times are taken for {taken}{places}", clean(&self.who))
+    }
+
+    /// How many of the shown tasks wait where nobody has seen it.
+    fn count_unplaced(&self) -> u64 {
+        self.tasks.iter().filter(|task| is_unplaced(task)).count() as u64
     }
 
     /// The lines below a table.
@@ -103,6 +115,10 @@ impl<'a> Listing<'a> {
             format!("{tasks} of {} {are} not known: nobody has polled them in this time\n", clean(of.group))
         };
         let mut lines: String = self.unlisted.iter().map(line).collect();
+        let unplaced = self.count_unplaced();
+        if unplaced > 0 {
+            let _ = writeln!(lines, "{} {}", count(unplaced, "task"), self.unplaced);
+        }
         let is_unknown = |task: &&&TaskRow| task.places.contains(&UNKNOWN_PLACE);
         let unknown = self.tasks.iter().filter(is_unknown).count() as u64;
         if unknown > 0 {
@@ -112,6 +128,11 @@ impl<'a> Listing<'a> {
         }
         lines
     }
+}
+
+/// Whether the task waits for somebody, and nobody has seen where.
+fn is_unplaced(task: &TaskRow) -> bool {
+    task.state == WireTaskState::Awaiting && task.has_waker && task.places.is_empty()
 }
 
 /// The word for a state.
@@ -155,7 +176,8 @@ pub(crate) mod tests {
 
     pub(crate) fn listing(list: &TaskList, places: PlaceNames) -> Listing<'_> {
         let took = Duration::from_millis(1);
-        Listing { places, ..Listing::new((7, "tea (process 7)".into()), 2_000_000_000, took, list) }
+        let taken = Taken { times_ns: 2_000_000_000, places_ns: Some(1_000_000_000) };
+        Listing { places, ..Listing::new((7, "tea (process 7)".into()), taken, took, list) }
     }
 
     #[test]

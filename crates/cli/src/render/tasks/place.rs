@@ -7,9 +7,11 @@
 use std::collections::HashMap;
 use std::fmt::Write as _;
 
-use dormouse::wire::TaskRow;
+use dormouse::wire::{TaskRow, WireTaskState};
+use dormouse_profile::is_yield;
 use dormouse_profile::own::place;
 
+use crate::client::tasks::TaskList;
 use crate::render::profile::text::brief;
 use crate::sample::watching::places::CodeFrame;
 use crate::text::clean;
@@ -33,7 +35,27 @@ impl PlaceNames {
         if more > 0 {
             let _ = write!(line, " and {more} more");
         }
+        if self.is_yield(task) {
+            line.push_str(" (yielded)");
+        }
         line
+    }
+}
+
+impl PlaceNames {
+    /// Has the tasks of a list that have only yielded be runnable: nothing but a thread is missing.
+    /// The service itself sees no wake before its worker's next turn.
+    pub(crate) fn find_yields(&self, list: &mut TaskList) {
+        for task in &mut list.tasks {
+            if task.state == WireTaskState::Awaiting && self.is_yield(task) {
+                task.state = WireTaskState::Runnable;
+            }
+        }
+    }
+
+    fn is_yield(&self, task: &TaskRow) -> bool {
+        let mut frames = task.places.iter().flat_map(|&place| self.frames(place));
+        frames.any(|frame| is_yield(&frame.function))
     }
 }
 
@@ -64,9 +86,8 @@ fn most(frames: &[CodeFrame]) -> Option<&CodeFrame> {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use super::super::tests::task;
+    use super::super::tests::{list, task};
     use super::*;
-    use dormouse::wire::WireTaskState;
     use dormouse_profile::OwnCode;
 
     pub(crate) fn frame(function: &str, file: &str, line: u32) -> CodeFrame {
@@ -97,6 +118,26 @@ pub(crate) mod tests {
         assert!(line(&[4, 5]).ends_with("(orders.rs:42) and 1 more"), "{}", line(&[4, 5]));
         assert!(line(&[5]).starts_with("<tokio::"), "where there is no own one, the leaf: {}", line(&[5]));
         assert_eq!((line(&[]), line(&[77])), (String::new(), String::new()));
+    }
+
+    #[test]
+    fn a_task_that_yields_is_runnable() {
+        let defer = frame("tokio::runtime::scheduler::defer::Defer::defer", "", 0);
+        let names = PlaceNames(
+            [(4, vec![defer, frame("shop::brew", "/src/brew.rs", 7)]), (5, vec![frame("shop::wait", "", 0)])]
+                .into(),
+        );
+        let at = |number, places: &[u32]| TaskRow {
+            places: places.to_vec(),
+            ..task(number, 1, WireTaskState::Awaiting, 1)
+        };
+        let mut list = list(vec![at(1, &[4]), at(2, &[5]), at(3, &[5, 4]), at(4, &[])]);
+        names.find_yields(&mut list);
+        let states: Vec<_> = list.tasks.iter().map(|task| task.state).collect();
+        let [runnable, awaiting] = [WireTaskState::Runnable, WireTaskState::Awaiting];
+        assert_eq!(states, [runnable, awaiting, runnable, awaiting]);
+        assert_eq!(names.line(&list.tasks[0]), "shop::brew (brew.rs:7) (yielded)");
+        assert_eq!(names.line(&list.tasks[1]), "shop::wait");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use clap::builder::styling::Style;
 use dormouse::wire::{TaskRow, WireTaskState};
 
-use super::{Listing, state};
+use super::{LOST, Listing, is_unplaced, state};
 use crate::duration::short;
 use crate::output::{DIM, HEAD};
 use crate::render::table::Table;
@@ -30,19 +30,17 @@ pub(crate) fn report(listing: &Listing<'_>, width: Option<usize>) -> String {
 }
 
 fn table(listing: &Listing<'_>) -> Table {
-    // A column only where it says something.
-    let places: Vec<String> = listing.tasks.iter().map(|task| place(listing, task)).collect();
-    let has_places = places.iter().any(|place| !place.is_empty());
+    // These columns only where they say something.
     let has_cpu = listing.tasks.iter().any(|task| task.cpu_ns.is_some());
     let has_traces = listing.tasks.iter().any(|task| task.trace_id.is_some());
     let titles = [">TASK", "GROUP", ">AGE", "STATE", ">FOR", ">POLLS", ">WAKES", ">BUSY"];
-    let more = [(has_cpu, ">CPU"), (has_traces, "TRACE"), (has_places, "PLACE")];
+    let more = [(has_cpu, ">CPU"), (has_traces, "TRACE"), (true, "PLACE")];
     let more = more.into_iter().filter_map(|(has, title)| has.then_some(title));
     let mut table = Table::new(titles.into_iter().chain(more));
-    for (task, place) in listing.tasks.iter().zip(places) {
+    for task in &listing.tasks {
         let age = match task.age_ns {
             Some(age) => short(age),
-            None => format!(">{}", short(listing.taken_ns.max(task.for_ns))),
+            None => format!(">{}", short(listing.taken.times_ns.max(task.for_ns))),
         };
         // Empty: its poll goes on since before.
         let cpu = has_cpu.then(|| task.cpu_ns.map(short).unwrap_or_default());
@@ -57,7 +55,8 @@ fn table(listing: &Listing<'_>) -> Table {
             short(task.poll_ns),
         ];
         let trace = has_traces.then(|| clean(task.trace_id.as_deref().unwrap_or_default()));
-        table.row(cells.into_iter().chain(cpu).chain(trace).chain([place]).collect::<Vec<_>>());
+        table
+            .row(cells.into_iter().chain(cpu).chain(trace).chain([place(listing, task)]).collect::<Vec<_>>());
     }
     table
 }
@@ -66,7 +65,8 @@ fn table(listing: &Listing<'_>) -> Table {
 fn place(listing: &Listing<'_>, task: &TaskRow) -> String {
     match task.state {
         WireTaskState::Polled => String::new(),
-        WireTaskState::Awaiting if !task.has_waker => "(nothing has its waker)".to_owned(),
+        WireTaskState::Awaiting if !task.has_waker => format!("({LOST})"),
+        _ if is_unplaced(task) => "(not noted)".to_owned(),
         _ => listing.places.line(task),
     }
 }

@@ -8,7 +8,8 @@ use serde::Serialize;
 
 use super::place::name;
 use super::text::cut;
-use super::{Listing, Unlisted, state};
+use super::{LOST, Listing, Unlisted, state};
+use crate::client::tasks::Taken;
 use crate::duration::short;
 use crate::output::HEAD;
 use crate::render::table::Table;
@@ -83,7 +84,9 @@ impl Branch {
                 root.add([group.clone()].into_iter().chain(way), task);
             }
             if known.is_empty() {
-                root.add([group, Key::State { state: state(task.state) }].into_iter(), task);
+                let is_lost = task.state == WireTaskState::Awaiting && !task.has_waker;
+                let state = if is_lost { LOST } else { state(task.state) };
+                root.add([group, Key::State { state }].into_iter(), task);
             }
         }
         root.close();
@@ -127,7 +130,7 @@ impl Branch {
                     line: *line,
                     is_own: false,
                 }),
-                Key::State { state: "awaiting" } => "(awaiting, nobody saw where)".to_owned(),
+                Key::State { state: "awaiting" } => "(awaiting, place not noted)".to_owned(),
                 Key::State { state } => format!("({state})"),
             };
             let indent = "  ".repeat(depth);
@@ -158,16 +161,27 @@ pub(crate) fn report(listing: &Listing<'_>, width: Option<usize>) -> String {
 pub(crate) struct TreeDocument<'a> {
     pid: u32,
     taken_ns: u64,
+    noted_ns: Option<u64>,
     took_ns: u64,
     known: usize,
+    unplaced: u64,
     tree: Branch,
     unlisted: &'a [Unlisted<'a>],
 }
 
 impl<'a> TreeDocument<'a> {
     pub(crate) fn new(listing: &'a Listing<'a>) -> Self {
-        let &Listing { pid, taken_ns, took_ns, known, .. } = listing;
-        Self { pid, taken_ns, took_ns, known, tree: Branch::of(listing), unlisted: &listing.unlisted }
+        let &Listing { pid, taken: Taken { times_ns, places_ns }, took_ns, known, .. } = listing;
+        Self {
+            pid,
+            taken_ns: times_ns,
+            noted_ns: places_ns,
+            took_ns,
+            known,
+            unplaced: listing.count_unplaced(),
+            tree: Branch::of(listing),
+            unlisted: &listing.unlisted,
+        }
     }
 }
 
@@ -198,7 +212,7 @@ mod tests {
         assert_eq!(begin(1), ("2", "2.00", "shop::main"), "{text}");
         assert_eq!(begin(2), ("2", "2.00", "db::wait"), "{text}");
         assert_eq!(begin(3), ("1", "2.00", "web::wait"), "{text}");
-        assert!(text.contains("(awaiting, nobody saw where)") && text.contains("(polled)"), "{text}");
+        assert!(text.contains("(awaiting, place not noted)") && text.contains("(polled)"), "{text}");
         let json = serde_json::to_value(TreeDocument::new(&listing)).unwrap();
         let group = &json["tree"]["inner"][0];
         assert_eq!((&group["group"], &group["tasks"]), (&"GET /tea".into(), &4.into()), "{json}");
