@@ -11,6 +11,7 @@
 //! | `share` | who uses a slot, and the runtime's waker in it |
 //! | [`TraceContext`], `traced` | a trace and a span; how a task comes to one |
 //! | [`take_slow`] | the requests that took long |
+//! | `seat` | a place of a task, and the wakers that are out of it |
 //! | `slot`, `slab` | what is known of one task; all tasks |
 //! | `rows` | what each thread has added up for each group |
 //! | `told` | the sums that readers were told |
@@ -48,6 +49,7 @@ pub mod places;
 mod primitive;
 mod read;
 mod rows;
+mod seat;
 mod sequence;
 mod share;
 mod slab;

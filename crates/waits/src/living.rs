@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use dormouse_clock::{stamp, ticks_to_ns};
 
 use crate::cpu;
-use crate::places;
+use crate::places::{self, Known};
 use crate::rows::{self, Going, Wait};
 use crate::slab;
-use crate::slot::{PLACES, Slot};
+use crate::slot::Slot;
 use crate::stretch::DEPTH;
 use crate::trace_context::TraceContext;
 use crate::waiting::{is_on, run};
@@ -52,9 +52,15 @@ pub struct LivingTask {
     pub polls: u64,
     /// Wakes that made it runnable.
     pub wakes: u64,
-    /// The numbers of the [places](crate::places) where its leaves have taken wakers. None, if they
-    /// have done so before somebody asked.
+    /// The numbers of the [places](crate::places) where its leaves have taken wakers that are out; if
+    /// it is runnable, of the one that has woken it. None, if it is in a poll, or if they have done
+    /// so before somebody asked.
     pub places: Vec<u32>,
+    /// So many polls ago they have taken them; 0: in the last poll. Those of a leaf that keeps its
+    /// waker over a poll are not known to be where it waits now.
+    pub polls_ago: u32,
+    /// Leaves have taken wakers at more places than a task has room for.
+    pub has_more_places: bool,
     /// Whether something has a waker of it. A task that awaits, and has none out, waits for nothing
     /// that could wake it.
     pub has_waker: bool,
@@ -135,7 +141,7 @@ pub fn polled() -> impl Iterator<Item = PolledTask> {
 pub(crate) struct Stamps {
     pub(crate) task: u64,
     pub(crate) group: u32,
-    pub(crate) places: [u32; PLACES],
+    pub(crate) known: Known,
     pub(crate) begun: u64,
     pub(crate) since: u64,
     pub(crate) polling: u64,
@@ -159,7 +165,12 @@ pub(crate) fn stamps(slot: &Slot, run: u64) -> Option<(Stamps, u64)> {
     let (stamps, is_whole) = slot.sequence.read(|| Stamps {
         task: load(&slot.task),
         group: slot.group.load(Ordering::Relaxed),
-        places: slot.places.each_ref().map(|place| place.load(Ordering::Relaxed)),
+        known: match (load(&slot.polling), load(&slot.woken)) {
+            (0, 0) => Known::of(slot),
+            (0, _) => Known::woken(slot),
+            // A wait that is over has no place any more.
+            _ => Known::default(),
+        },
         begun: load(&slot.begun),
         since: load(&slot.since),
         polling: load(&slot.polling),
@@ -255,7 +266,9 @@ pub(crate) fn look(slot: &'static Slot, run: u64) -> Option<LivingTask> {
         cpu_ns: cpu::used(slot, state == TaskState::Polled),
         polls: stamps.polls,
         wakes: stamps.wakes + u64::from(is_woken),
-        places: stamps.places.into_iter().filter(|place| *place != 0).collect(),
+        places: stamps.known.places.into_iter().filter(|place| *place != 0).collect(),
+        polls_ago: stamps.known.polls_ago,
+        has_more_places: stamps.known.has_more,
         has_waker: waker::is_awaited(slot),
         trace: stamps.trace,
     })

@@ -38,7 +38,7 @@ pub fn times_by_place() -> Vec<PlaceTime> {
 fn wait(slot: &Slot, run: u64) -> Option<(Stamps, u64)> {
     let (stamps, now) = stamps(slot, run)?;
     let (state, from, _) = stamps.until(now);
-    let is_placed = state == TaskState::Awaiting && stamps.places.iter().any(|place| *place != 0);
+    let is_placed = state == TaskState::Awaiting && stamps.known.charged().any(|place| place != 0);
     is_placed.then(|| (stamps, now.saturating_sub(from)))
 }
 
@@ -52,7 +52,7 @@ fn times_by_place_while(between: impl FnOnce()) -> Vec<PlaceTime> {
         // A wait that has ended since is in the table, or comes too late for it.
         let lasts = wait(slot, run).is_some_and(|(now, _)| (now.task, now.since) == (seen.task, seen.since));
         if lasts {
-            for (key, ns) in places::parts(seen.group, seen.places.into_iter(), ticks_to_ns(ticks)) {
+            for (key, ns) in places::parts(seen.group, seen.known.charged(), ticks_to_ns(ticks)) {
                 let sum = sums.entry(key).or_default();
                 *sum = [sum[0] + ns, sum[1] + 1];
             }

@@ -1,19 +1,20 @@
 //! The places where tasks wait: the stacks at which leaves have taken wakers.
 //!
 //! A leaf that cannot go on clones the waker that it was given, and its callers are those of the
-//! wait. So the stack at that moment is where the task waits, until it takes another waker: no
-//! second poll is needed. Stacks begin at the leaf, behind the waker's own functions, and end at
-//! the poll of the task. Each has a number; a task keeps the numbers of the last poll that took
-//! wakers.
+//! wait. So the stack at that moment is where the task waits, as long as that waker is out: no second
+//! poll is needed. Stacks begin at the leaf, behind the waker's own functions, and end at the poll of
+//! the task. Each has a number.
 //!
-//! A leaf that finds its old waker good enough takes none, and its place stays. A task that begins
-//! to wait elsewhere takes another, and its old places go, whether or not somebody asks for places
-//! then. So what a task has is true; what it has not may be older than the question.
+//! Each poll lends a waker of another tag than the one before, so a leaf that is polled takes one
+//! again even if it compares wakers. A leaf that finds after it has taken one that it need not wait
+//! drops it, and with the last waker its place goes. So the places of a task are those of the wakers
+//! of its last poll that are out. If none is, those of the last poll of which some are, and how long
+//! ago that was.
 //!
 //! # Times
 //!
-//! When a wait ends, its time is added to its group and place. If a task waited at several places
-//! at once, each gets an equal part: which of them woke it is not known.
+//! When a wait ends, its time is added to its group and the place whose waker was the first to wake.
+//! While it lasts, and where no wake was seen, each place gets an equal part.
 //!
 //! # Invariants
 //!
@@ -23,8 +24,9 @@
 //!
 //! # Cost
 //!
-//! While nobody asks: a load for each clone of a waker. Else a walk along the frame pointers, and a
-//! look-up.
+//! While nobody asks: two loads of a word for each poll, and one for each clone of a waker. Else a
+//! comparison of the return addresses with those of the task's places, and for a new one a walk along
+//! the frame pointers, and a look-up.
 //!
 //! # Async-signal-safety
 //!
@@ -33,12 +35,14 @@
 //!
 //! # Safety
 //!
-//! The unsafe code makes a reference to a mapping that stays.
+//! The unsafe code makes a reference to a mapping that stays, and reads the stack of the calling thread
+//! within the bounds that it has found.
 #![allow(unsafe_code)]
 
 use std::io;
+use std::ops::Range;
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use dormouse_clock::{stamp, ticks_to_ns};
@@ -49,12 +53,13 @@ use dormouse_sys::stack::here;
 
 use crate::memory::{self, Zeroed};
 use crate::rows::GROUPS;
+use crate::seat::{Seat, turn};
 use crate::slot::{PLACES, Slot, at};
 
 /// The place of a waker whose stack is not known: code without frame pointers, or no room.
 pub const UNKNOWN_PLACE: u32 = 1;
 
-/// How many stacks there is room for, the first two numbers included: 4 MB, of which as much is
+/// How many stacks there is room for, the first two numbers included: 6 MB, of which as much is
 /// taken as is used.
 const STACKS: usize = 1 << 14;
 /// How many pairs of group and place have a sum of their own.
@@ -71,10 +76,15 @@ const REACH: usize = 32;
 struct Stack {
     /// 0: free.
     hash: AtomicU64,
-    /// 0: it is not whole yet.
+    /// 0: it is not whole yet. [`CUT`] besides: the stack goes on.
     depth: AtomicUsize,
     frames: [AtomicUsize; FRAMES],
+    /// How far below the end of the poll's stack each frame begins, the innermost the furthest; 0:
+    /// that is not known.
+    below: [AtomicU32; FRAMES],
 }
+
+const CUT: usize = 1 << 31;
 
 /// The time of a group at a place.
 struct Sum {
@@ -85,9 +95,6 @@ struct Sum {
 }
 
 struct Table {
-    /// 0: nobody asks for places. Else how many do, in the low bits ([`ASKERS`]), and since when
-    /// somebody has without a gap, as a stamp without these bits.
-    asked: AtomicU64,
     /// Stacks and sums that found no room.
     no_room: AtomicU64,
     /// Wakers whose stack is not known.
@@ -100,6 +107,10 @@ struct Table {
 unsafe impl Zeroed for Table {}
 
 static TABLE: AtomicPtr<Table> = AtomicPtr::new(ptr::null_mut());
+
+/// 0: nobody asks for places. Else how many do, in the low bits ([`ASKERS`]), and since when somebody
+/// has without a gap, as a stamp without these bits. There is a table as long as somebody does.
+static ASKED: AtomicU64 = AtomicU64::new(0);
 
 #[inline]
 fn table() -> Option<&'static Table> {
@@ -123,6 +134,7 @@ fn begun() -> io::Result<&'static Table> {
 static FORGET: Reset = Reset::new(Phase::Places, forget);
 
 fn forget() {
+    ASKED.store(0, Ordering::Relaxed);
     TABLE.store(ptr::null_mut(), Ordering::Relaxed);
 }
 
@@ -146,7 +158,8 @@ impl Placing {
         // Rounded up to a stamp that has not come yet: never longer than it is.
         let first = (stamp() | ASKERS) + 2;
         let more = |asked: u64| Some(if asked == 0 { first } else { asked + 1 });
-        let _before = begun()?.asked.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+        begun()?;
+        let _before = ASKED.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
         Ok(Self { process: identity::id() })
     }
 }
@@ -154,47 +167,105 @@ impl Placing {
 impl Drop for Placing {
     fn drop(&mut self) {
         // A child begins with none.
-        if let Some(table) = table().filter(|_| self.process == identity::id()) {
+        if self.process == identity::id() {
             let fewer = |asked: u64| Some(if asked & ASKERS == 1 { 0 } else { asked - 1 });
-            let _before = table.asked.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fewer);
+            let _before = ASKED.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fewer);
         }
     }
 }
 
 /// Whether somebody asks for places.
+#[inline]
 pub(crate) fn are_asked() -> bool {
-    table().is_some_and(|table| table.asked.load(Ordering::Relaxed) > 0)
+    ASKED.load(Ordering::Relaxed) > 0
 }
 
 /// For how long places have been noted; `None` while nobody asks for them. A waker that a leaf has
 /// taken before has no place.
 pub fn noted_for() -> Option<Duration> {
-    let asked = table()?.asked.load(Ordering::Relaxed);
+    let asked = ASKED.load(Ordering::Relaxed);
     let ticks = || stamp().saturating_sub(asked & !ASKERS);
     (asked != 0).then(|| Duration::from_nanos(ticks_to_ns(ticks())))
 }
 
-/// A leaf of the slot's task takes a waker, on this thread, if that polls the task. Its stack is
-/// that of the caller's caller, into which this is inlined.
+/// The number of the poll that goes on, from 1 on.
+#[inline]
+fn poll(slot: &Slot) -> u32 {
+    (slot.polls.load(Ordering::Relaxed) as u32).wrapping_add(1)
+}
+
+/// The turn of the poll that begins; 0: nobody asks.
+#[inline]
+pub(crate) fn turn_of_poll(slot: &Slot) -> usize {
+    if are_asked() { turn(poll(slot)) } else { 0 }
+}
+
+/// A leaf of the slot's task takes a waker, on this thread, if that polls the task: the number of
+/// the seat, and the turn. Its stack is that of the caller's caller, into which this is inlined.
 #[inline(always)]
-pub(crate) fn take(slot: &Slot, is_polled_here: impl FnOnce(&Slot) -> bool) {
-    if let Some(table) = table()
-        && (table.asked.load(Ordering::Relaxed) > 0 || slot.places[0].load(Ordering::Relaxed) != 0)
-        // A clone of a clone, elsewhere, is nobody's wait.
-        && is_polled_here(at(&slot.cell).unwrap_or(slot))
-    {
-        table.note(slot, here());
+pub(crate) fn take(slot: &Slot, is_polled_here: impl FnOnce(&Slot) -> bool) -> Option<(usize, usize)> {
+    // A clone of a clone, elsewhere, is at the other's place.
+    if are_asked() && is_polled_here(at(&slot.cell).unwrap_or(slot)) {
+        return table()?.note(slot, here());
     }
+    None
 }
 
 /// A wait of the slot's task has ended, after so many ticks.
 #[inline]
-pub(crate) fn ended(slot: &Slot, ticks: u64) {
-    if slot.places[0].load(Ordering::Relaxed) != 0
+pub(crate) fn ended(slot: &Slot, ticks: u64, is_woken: bool) {
+    if are_asked()
         && let Some(table) = table()
-        && table.asked.load(Ordering::Relaxed) > 0
     {
-        table.ended(slot, ticks_to_ns(ticks));
+        table.ended(slot, ticks_to_ns(ticks), is_woken);
+    }
+}
+
+/// The places where a task waits.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Known {
+    /// Their numbers; 0: none.
+    pub(crate) places: [u32; PLACES],
+    /// So many polls ago its leaves have taken wakers there.
+    pub(crate) polls_ago: u32,
+    /// Leaves have found no seat since.
+    pub(crate) has_more: bool,
+}
+
+impl Known {
+    /// Those where a task awaits something that has been polled: of the last poll that has taken
+    /// wakers that are out.
+    pub(crate) fn of(slot: &Slot) -> Self {
+        let polls = slot.polls.load(Ordering::Relaxed) as u32;
+        let ago = slot.seats.each_ref().map(|seat| match seat.poll() {
+            0 => None,
+            // One of a poll that goes on is of none that has ended.
+            poll if seat.is_taken() => Some(polls.wrapping_sub(poll)).filter(|ago| *ago <= u32::MAX / 2),
+            _ => None,
+        });
+        let crowded = slot.crowded.load(Ordering::Relaxed);
+        let Some(polls_ago) = ago.into_iter().flatten().min() else { return Self::default() };
+        let place = |n: usize| if ago[n] == Some(polls_ago) { slot.seats[n].place() } else { 0 };
+        Self {
+            places: std::array::from_fn(place),
+            polls_ago,
+            has_more: crowded != 0 && polls.wrapping_sub(crowded) <= polls_ago,
+        }
+    }
+
+    /// The one whose waker has woken the task, or all, if the wake does not tell it.
+    pub(crate) fn woken(slot: &Slot) -> Self {
+        let by = usize::from(slot.woken_by.load(Ordering::Relaxed));
+        let Some(seat) = by.checked_sub(1).and_then(|n| slot.seats.get(n)) else { return Self::of(slot) };
+        let mut known = Self::default();
+        known.places[0] = seat.place();
+        known
+    }
+
+    /// Those of a wait that lasts or has ended, for its time.
+    pub(crate) fn charged(self) -> impl Iterator<Item = u32> + Clone {
+        let places = if self.polls_ago == 0 { self.places } else { [0; PLACES] };
+        places.into_iter()
     }
 }
 
@@ -236,33 +307,90 @@ fn claim(cell: &AtomicU64, key: u64) -> Option<bool> {
     }
 }
 
+impl Stack {
+    fn fill(&self, frames: &[usize], bounds: Option<Range<usize>>) {
+        for (to, frame) in self.frames.iter().zip(frames) {
+            to.store(*frame, Ordering::Relaxed);
+        }
+        let cut = if frames.len() > FRAMES { CUT } else { 0 };
+        let depth = frames.len().min(FRAMES);
+        if let Some(Range { start, end }) = bounds {
+            let mut at = start;
+            for below in &self.below[..depth] {
+                below.store((end - at) as u32, Ordering::Relaxed);
+                // SAFETY: the walk has found the frame there, between the stack pointer and the end
+                // of the poll's stack, on the calling thread's own. Volatile: other code wrote it.
+                at = unsafe { std::ptr::with_exposed_provenance::<usize>(at).read_volatile() };
+            }
+        }
+        // Release: who finds the depth finds the rest.
+        self.depth.store(depth | cut, Ordering::Release);
+    }
+}
+
 impl Table {
+    /// The seat of a waker that is taken by a function with these registers, and the turn. `None`:
+    /// the caller is no leaf, or there is no seat for it.
     #[inline(never)]
-    fn note(&self, slot: &Slot, (frame, stack): (usize, usize)) {
-        let mut frames = [0; FRAMES];
+    fn note(&self, slot: &Slot, (frame, stack): (usize, usize)) -> Option<(usize, usize)> {
         let top = slot.top.load(Ordering::Relaxed);
         // So is one that a handler makes beside the poll.
         if slot.polling.load(Ordering::Relaxed) == 0 || top <= stack {
-            return;
+            return None;
         }
-        let Some(depth) = own_stack::own_callers(frame, stack, top, &mut frames) else { return };
-        let place = if self.asked.load(Ordering::Relaxed) > 0 { self.number(&frames[..depth]) } else { 0 };
-        let taken = usize::from(slot.taken.load(Ordering::Relaxed));
-        let is_known = || slot.places[..taken].iter().any(|known| known.load(Ordering::Relaxed) == place);
-        if taken == 0 {
-            for (n, to) in slot.places.iter().enumerate() {
-                to.store(if n == 0 { place } else { 0 }, Ordering::Relaxed);
+        let own = own_stack::from(stack);
+        let poll = poll(slot);
+        let has = |seat: &Seat| self.has(seat.place(), frame, top, &own);
+        let known = slot.seats.iter().position(has).map(|n| (n, slot.seats[n].place()));
+        let (n, place) = match known {
+            Some(known) => known,
+            None => {
+                let place = self.place_of(frame, stack, top, &own)?;
+                let seats = &slot.seats;
+                // One whose wakers are gone is none any more.
+                let n = seats.iter().position(|seat| seat.place() == place);
+                let Some(n) = n.or_else(|| seats.iter().position(Seat::is_free)) else {
+                    slot.crowded.store(poll, Ordering::Relaxed);
+                    return None;
+                };
+                (n, place)
             }
-        } else if taken < PLACES && !is_known() {
-            slot.places[taken].store(place, Ordering::Relaxed);
-        } else {
-            return;
-        }
-        slot.taken.store(taken as u8 + u8::from(place != 0), Ordering::Relaxed);
+        };
+        slot.seats[n].take(place, poll).then_some((n + 1, turn(poll)))
     }
 
-    /// The number of a stack.
-    fn number(&self, frames: &[usize]) -> u32 {
+    /// Whether the stack from `frame` to `top` on the thread's own is that of the place: each return
+    /// address lies where it lay when the stack got its number.
+    fn has(&self, place: u32, frame: usize, top: usize, own: &Range<usize>) -> bool {
+        let Some(stack) = self.stacks.get(place as usize).filter(|_| place > UNKNOWN_PLACE) else { return false };
+        // Acquire: pairs with the store in `number`.
+        let depth = stack.depth.load(Ordering::Acquire) & !CUT;
+        let at = |n: usize| top.wrapping_sub(stack.below[n].load(Ordering::Relaxed) as usize);
+        depth > 0
+            && at(0) == frame
+            && frame < top
+            && own.contains(&frame)
+            && own.contains(&top)
+            && (0..depth).all(|n| {
+                // SAFETY: words of a frame between the stack pointer and `top`, on the stack of the
+                // calling thread, which can be read. Volatile: other code of the thread wrote them.
+                let returns_to = unsafe {
+                    std::ptr::with_exposed_provenance::<usize>(at(n)).add(1).read_volatile()
+                };
+                returns_to - 1 == stack.frames[n].load(Ordering::Relaxed)
+            })
+    }
+
+    /// The number of the place of that stack; `None`: it is not that of the poll.
+    fn place_of(&self, frame: usize, stack: usize, top: usize, own: &Range<usize>) -> Option<u32> {
+        let mut frames = [0; FRAMES + 1];
+        let depth = own_stack::own_callers(frame, stack, top, &mut frames)?;
+        let bounds = (own.contains(&frame) && own.contains(&top)).then_some(frame..top);
+        Some(self.number(&frames[..depth], bounds))
+    }
+
+    /// The number of a stack. `bounds`: its innermost frame and its end, if it is the thread's own.
+    fn number(&self, frames: &[usize], bounds: Option<Range<usize>>) -> u32 {
         if frames.is_empty() {
             self.unknown.fetch_add(1, Ordering::Relaxed);
             return UNKNOWN_PLACE;
@@ -276,13 +404,7 @@ impl Table {
             match claim(&stack.hash, hash) {
                 None => continue,
                 Some(false) => {}
-                Some(true) => {
-                    for (to, frame) in stack.frames.iter().zip(frames) {
-                        to.store(*frame, Ordering::Relaxed);
-                    }
-                    // Release: who finds the depth finds the frames.
-                    stack.depth.store(frames.len(), Ordering::Release);
-                }
+                Some(true) => stack.fill(frames, bounds),
             }
             return at as u32;
         }
@@ -291,9 +413,13 @@ impl Table {
     }
 
     #[inline(never)]
-    fn ended(&self, slot: &Slot, ns: u64) {
-        let places = slot.places.each_ref().map(|place| place.load(Ordering::Relaxed));
-        for (key, ns) in parts(slot.group.load(Ordering::Relaxed), places.into_iter(), ns) {
+    fn ended(&self, slot: &Slot, ns: u64, is_woken: bool) {
+        // A wake through a waker without a place is of none that is known.
+        if is_woken && slot.woken_by.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let known = if is_woken { Known::woken(slot) } else { Known::of(slot) };
+        for (key, ns) in parts(slot.group.load(Ordering::Relaxed), known.charged(), ns) {
             self.add(key, ns);
         }
     }
@@ -314,9 +440,10 @@ impl Table {
     fn stack(&self, number: u32) -> Option<Place> {
         let stack = self.stacks.get(number as usize)?;
         // Acquire: pairs with the store in `number`.
-        let depth = stack.depth.load(Ordering::Acquire);
+        let word = stack.depth.load(Ordering::Acquire);
+        let depth = word & !CUT;
         let frames = stack.frames.iter().take(depth).map(|frame| frame.load(Ordering::Relaxed) as u64);
-        (depth > 0).then(|| Place { number, stack: frames.collect() })
+        (depth > 0).then(|| Place { number, stack: frames.collect(), is_cut: word & CUT != 0 })
     }
 }
 
@@ -331,6 +458,8 @@ pub struct Place {
     pub number: u32,
     /// The stack, from the leaf to the poll of its task: one less than each return address.
     pub stack: Vec<u64>,
+    /// The stack goes on: its outermost frames had no room.
+    pub is_cut: bool,
 }
 
 /// The place of a number; `None` if it has none, as [`UNKNOWN_PLACE`].

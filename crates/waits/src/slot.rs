@@ -17,16 +17,18 @@
 //! stay.
 #![allow(unsafe_code)]
 
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::task::Waker;
 
 use crate::memory::Zeroed;
+use crate::seat::Seat;
 use crate::sequence::Sequence;
 use crate::share::Share;
 use crate::traced::Traced;
 
-/// The places of one wait: a task may wait for several things at once.
-pub(crate) const PLACES: usize = 4;
+/// The places of one task: it may wait for several things at once, and wakers of polls before may be
+/// out. A waker's data have three bits for the number of one, from 1 on.
+pub(crate) const PLACES: usize = 7;
 
 /// The first three cache lines are those that a poll uses.
 #[derive(Debug)]
@@ -43,10 +45,9 @@ pub(crate) struct Slot {
     pub(crate) woken: AtomicU64,
     /// The slot of the task that this one wakes; null: this one is it.
     pub(crate) of: AtomicPtr<Slot>,
-    /// Leaves are to take wakers again at the next poll. Any thread's.
-    pub(crate) renew: AtomicBool,
-    /// How many of the places were taken in this poll.
-    pub(crate) taken: AtomicU8,
+    /// The place whose waker was that first one, as the waker tells it; see
+    /// [`crate::waker::SPURIOUS`].
+    pub(crate) woken_by: AtomicU8,
 
     pub(crate) sequence: Sequence,
     /// When the last poll ended, or the task began.
@@ -69,17 +70,19 @@ pub(crate) struct Slot {
     pub(crate) outer: AtomicPtr<Slot>,
     /// The upper end of the stack of the poll that goes on.
     pub(crate) top: AtomicUsize,
-    /// The places where the leaves have taken wakers, by their numbers; 0: none.
-    pub(crate) places: [AtomicU32; PLACES],
-
     /// When the poll of `outer` began, and the begin of the poll of which that is true.
     pub(crate) outer_begins: AtomicU64,
     pub(crate) outer_of: AtomicU64,
+
     /// The CPU time of the task, while somebody asks. The thread's that polls it.
     pub(crate) cpu: CpuTime,
     /// When the task began, as a stamp; 0: before times were taken.
     pub(crate) begun: AtomicU64,
     pub(crate) traced: Traced,
+    /// The places where leaves have taken wakers.
+    pub(crate) seats: [Seat; PLACES],
+    /// The last poll in which a leaf found no seat, by its number.
+    pub(crate) crowded: AtomicU32,
     /// The slab's: its number, the list where it belongs, and the next free slot's number and one.
     pub(crate) index: AtomicU32,
     pub(crate) home: AtomicU32,
@@ -87,7 +90,7 @@ pub(crate) struct Slot {
 }
 
 #[cfg(not(all(test, loom)))]
-const _: () = assert!(std::mem::offset_of!(Slot, outer_begins) == 3 * 64);
+const _: () = assert!(std::mem::offset_of!(Slot, cpu) == 3 * 64);
 
 // SAFETY: atomics alone, of which zero is a value.
 unsafe impl Zeroed for Slot {}

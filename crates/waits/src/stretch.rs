@@ -55,7 +55,7 @@ impl Stretch {
         });
         shelf.stop(wait.ends);
         account.row.poll_begins(run, wait);
-        places::ended(slot, awaited);
+        places::ended(slot, awaited, woken != 0);
         let task = slot.task.load(Ordering::Relaxed);
         // A wait without a wake is not known to have been runnable, and one that a wake in the poll
         // before has ended was none.
@@ -65,7 +65,6 @@ impl Stretch {
         if runnable > 0 {
             account.counts.count(Time::Runnable, runnable, task);
         }
-        slot.taken.store(0, Ordering::Relaxed);
         let going = Going { slot, begins: wait.ends };
         going.set_outer(shelf.polled());
         cpu::turn(shelf);

@@ -24,6 +24,7 @@ use dormouse_keys::unlikely;
 use crate::counts::Time;
 use crate::exemplars::{self, Ended};
 use crate::rows::{self, Account, Going, Shelf, Wait};
+use crate::seat::Seat;
 use crate::slab;
 use crate::slot::Slot;
 use crate::slow;
@@ -222,7 +223,6 @@ impl TaskWaits {
         slot.share.hold();
         slot.task.store(who.task, Ordering::Relaxed);
         slot.group.store(who.group, Ordering::Relaxed);
-        slot.renew.store(false, Ordering::Relaxed);
         restart(slot, shelf, account, run, is_new);
         // Release: who finds it odd finds the rest.
         slot.life.fetch_add(1, Ordering::Release);
@@ -291,9 +291,9 @@ fn restart(slot: &Slot, shelf: &Shelf, account: Account, run: u64, is_new: bool)
     });
     // A new task is to be polled.
     store(&slot.woken, if is_new { now } else { 0 });
-    for place in &slot.places {
-        place.store(0, Ordering::Relaxed);
-    }
+    slot.seats.iter().for_each(Seat::restart);
+    slot.crowded.store(0, Ordering::Relaxed);
+    slot.woken_by.store(0, Ordering::Relaxed);
     slot.cpu.set(0, 0);
     account.row.task_begins(run, now);
 }

@@ -9,6 +9,10 @@
 //! as the runtime's is, because the slot is. A runtime's waker that changes while leaves hold
 //! another gets a slot of its own (a *cell*), which belongs to the task's.
 //!
+//! While somebody asks for places, the data have a tag besides: the *turn* of the poll in the lent
+//! waker's, and the number of the seat, too, in that of a waker that a leaf takes. So each leaf that
+//! is polled takes a waker, each wake tells its place, and a place whose last waker goes is none.
+//!
 //! # The two kinds of wakers
 //!
 //! The *lent* one is on the stack of the poll, and counts nothing; those of leaves count. They
@@ -42,8 +46,19 @@ use dormouse_clock::stamp;
 use dormouse_sys::thread;
 
 use crate::share::{CELL, Last, More, Raw, TASK};
+use crate::seat::Seat;
 use crate::slab;
-use crate::slot::{Slot, at};
+use crate::slot::{PLACES, Slot, at};
+
+/// The low bits of a waker's data, in which a slot's address has zeros: the number of the seat where
+/// it counts, and the turn of the poll that has given it out (`seat`).
+const PLACE: usize = 0b111;
+const TURN: u32 = 3;
+const TAG: usize = 0b1_1111;
+const _: () = assert!(TAG < align_of::<Slot>() && PLACES <= PLACE);
+
+/// In [`Slot::woken_by`]: a wake of ours, that no leaf was the cause of.
+pub(crate) const SPURIOUS: u8 = u8::MAX;
 
 static VTABLE: RawWakerVTable = RawWakerVTable::new(clone, wake, wake_by_ref, drop_waker);
 
@@ -72,20 +87,15 @@ fn cell_of(main: &'static Slot) -> &'static Slot {
 #[inline]
 pub(crate) fn lend(main: &'static Slot, start: u64, runtime: &Waker) -> Option<Lent> {
     let cell = cell_of(main);
-    let renew = cell.renew.load(Ordering::Relaxed);
-    let cell = match cell.share.has_wakers() {
-        true if renew || cell.share.raw() != raw(runtime) => other_cell(main)?,
-        // There is none that a leaf could find good enough.
-        false if renew => {
-            cell.renew.store(false, Ordering::Relaxed);
-            cell
-        }
-        _ => cell,
+    let cell = match cell.share.has_wakers() && cell.share.raw() != raw(runtime) {
+        true => other_cell(main)?,
+        false => cell,
     };
     cell.lent.store(ptr::from_ref(runtime).cast_mut(), Ordering::Relaxed);
     // Release: a handler of this thread that finds itself in the poll finds the poll's waker.
     cell.poller.store(start, Ordering::Release);
-    let data = ptr::from_ref(cell).cast::<()>();
+    let tag = crate::places::turn_of_poll(main) << TURN;
+    let data = ptr::from_ref(cell).cast::<()>().map_addr(|slot| slot | tag);
     // SAFETY: the vtable is of slots, and the waker is not dropped.
     let waker = ManuallyDrop::new(unsafe { Waker::from_raw(RawWaker::new(data, &VTABLE)) });
     Some(Lent { cell, waker })
@@ -120,7 +130,6 @@ fn other_cell(main: &Slot) -> Option<&'static Slot> {
 fn new_cell(main: &Slot) -> Option<&'static Slot> {
     let cell = slab::take(main.home.load(Ordering::Relaxed) as usize)?;
     cell.of.store(ptr::from_ref(main).cast_mut(), Ordering::Relaxed);
-    cell.renew.store(false, Ordering::Relaxed);
     main.share.add_cell();
     Some(cell)
 }
@@ -159,14 +168,13 @@ pub(crate) fn is_awaited(main: &'static Slot) -> bool {
 }
 
 /// Wakes the task of a slot, or the one that has it by now, if a leaf has a waker: whether that is
-/// so. A spurious wake; at the poll that follows, leaves find a waker that is not theirs, and take
-/// it.
+/// so. A spurious wake; at the poll that follows, while places are asked for, leaves find a waker that
+/// is not theirs, and take it.
 pub(crate) fn wake_task(main: &'static Slot) -> bool {
     let cell = cell_of(main);
     let has_waker = cell.share.more() == More::Counted;
     if has_waker {
-        cell.renew.store(true, Ordering::Relaxed);
-        woken(cell);
+        woken(main, SPURIOUS);
         // Dropped also if the runtime's waker panics.
         let _counted = Counted(cell);
         // SAFETY: counted.
@@ -185,8 +193,15 @@ impl Drop for Counted {
 }
 
 unsafe fn of<'a>(data: *const ()) -> &'a Slot {
-    // SAFETY: our wakers' data are slots, which stay.
-    unsafe { &*data.cast::<Slot>() }
+    // SAFETY: our wakers' data are slots, which stay, and tags.
+    unsafe { &*data.map_addr(|data| data & !TAG).cast::<Slot>() }
+}
+
+/// The seat of a waker that counts there, and its turn.
+#[inline]
+fn seat(main: &Slot, data: *const ()) -> Option<(&Seat, usize)> {
+    let number = (data.addr() & PLACE).checked_sub(1)?;
+    Some((&main.seats[number], (data.addr() & TAG) >> TURN))
 }
 
 /// The runtime's waker of the slot.
@@ -222,9 +237,13 @@ fn is_polled_here(slot: &Slot) -> bool {
 unsafe fn clone(data: *const ()) -> RawWaker {
     // SAFETY: our wakers' data.
     let slot = unsafe { of(data) };
-    crate::places::take(slot.main(), is_polled_here);
+    let main = slot.main();
+    let data = match crate::places::take(main, is_polled_here) {
+        Some((seat, turn)) => data.map_addr(|data| data & !TAG | turn << TURN | seat),
+        None => data,
+    };
     match slot.share.more() {
-        More::Counted => return RawWaker::new(data, &VTABLE),
+        More::Counted => return placed(main, data),
         More::Full => {
             // SAFETY: the caller's waker counts, or so many others that they do not all go
             // meanwhile.
@@ -242,7 +261,24 @@ unsafe fn clone(data: *const ()) -> RawWaker {
     if slot.share.fill(raw(&own)) {
         std::mem::forget(own);
     }
+    placed(main, data)
+}
+
+/// A waker that counts, also at its place.
+#[inline]
+fn placed(main: &Slot, data: *const ()) -> RawWaker {
+    if let Some((seat, turn)) = seat(main, data) {
+        seat.enter(turn);
+    }
     RawWaker::new(data, &VTABLE)
+}
+
+/// A leaf's waker is about to count no longer.
+#[inline]
+fn unplaced(main: &Slot, data: *const ()) {
+    if let Some((seat, turn)) = seat(main, data) {
+        seat.leave(turn);
+    }
 }
 
 fn to_raw(waker: Waker) -> RawWaker {
@@ -250,12 +286,17 @@ fn to_raw(waker: Waker) -> RawWaker {
     RawWaker::new(waker.data(), waker.vtable())
 }
 
+#[inline]
+fn place(data: *const ()) -> u8 {
+    (data.addr() & PLACE) as u8
+}
+
 /// The first wake since the last poll began makes the task runnable.
 #[inline]
-fn woken(slot: &Slot) {
-    let main = slot.main();
+fn woken(main: &Slot, by: u8) {
     // Two that are the first at the same time write nearly the same.
     if main.woken.load(Ordering::Relaxed) == 0 {
+        main.woken_by.store(by, Ordering::Relaxed);
         main.woken.store(stamp(), Ordering::Relaxed);
     }
 }
@@ -263,7 +304,9 @@ fn woken(slot: &Slot) {
 unsafe fn wake(data: *const ()) {
     // SAFETY: our wakers' data.
     let slot = unsafe { of(data) };
-    woken(slot);
+    let main = slot.main();
+    woken(main, place(data));
+    unplaced(main, data);
     if let Some(last) = slot.share.release_last() {
         return take(slot, last).wake();
     }
@@ -275,7 +318,7 @@ unsafe fn wake(data: *const ()) {
 unsafe fn wake_by_ref(data: *const ()) {
     // SAFETY: our wakers' data.
     let slot = unsafe { of(data) };
-    woken(slot);
+    woken(slot.main(), place(data));
     if slot.poller.load(Ordering::Relaxed) == 0 {
         // SAFETY: nobody has a lent waker, so this one is a leaf's, and counts.
         return unsafe { runtimes(slot) }.wake_by_ref();
@@ -295,7 +338,9 @@ unsafe fn wake_by_ref(data: *const ()) {
 
 unsafe fn drop_waker(data: *const ()) {
     // SAFETY: our wakers' data; the lent waker is not dropped.
-    drop_counted(unsafe { of(data) });
+    let slot = unsafe { of(data) };
+    unplaced(slot.main(), data);
+    drop_counted(slot);
 }
 
 /// A waker counts no longer.

@@ -4,6 +4,8 @@ mod support;
 
 use std::future::{Future, pending, poll_fn};
 use std::pin::{Pin, pin};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
@@ -213,26 +215,215 @@ async fn loyal(kept: &Mutex<Option<Waker>>) {
 }
 
 #[tokio::test]
-async fn a_leaf_that_stays_keeps_its_place() {
+async fn a_leaf_polled_again_has_its_place() {
     let _alone = ALONE.lock().await;
     let Some(on) = on_with_stacks() else { return };
     let kept = Mutex::new(None);
     let mut future = pin!(Timed::new(3, loyal(&kept)));
     let task = future.who.task;
     let mut cx = Context::from_waker(Waker::noop());
-    assert!(future.as_mut().poll(&mut cx).is_pending());
-    let first = living_task(task).places;
-    assert!(has(&stack(first[0]), "loyal"));
-    assert!(future.as_mut().poll(&mut cx).is_pending());
-    assert_eq!(living_task(task).places, first);
-    // And while nobody asks.
+    let mut first = Vec::new();
+    for n in 0..5 {
+        assert!(future.as_mut().poll(&mut cx).is_pending());
+        let now = living_task(task);
+        first = if n == 0 { now.places.clone() } else { first };
+        assert!(has(&stack(first[0]), "loyal"));
+        assert_eq!((&now.places, now.polls_ago, now.has_more_places), (&first, 0, false));
+    }
+    // While nobody asks, a leaf that is polled takes a waker without a place.
     drop(on.1);
-    assert!(future.as_mut().poll(&mut cx).is_pending());
     assert_eq!(living_task(task).places, first);
-    // But it goes with its leaf.
-    *kept.lock().unwrap() = None;
     assert!(future.as_mut().poll(&mut cx).is_pending());
     assert!(living_task(task).places.is_empty() && living_task(task).has_waker);
+    let _placing = Placing::start().unwrap();
+    assert!(future.as_mut().poll(&mut cx).is_pending());
+    assert_eq!(living_task(task).places, first);
+    *kept.lock().unwrap() = None;
+    assert!(living_task(task).places.is_empty() && !living_task(task).has_waker);
+}
+
+/// A task that is polled until it says that it is at its last wait; what it is then, and the stacks
+/// of its places.
+async fn waiting_at_last<F: Future>(
+    future: impl FnOnce(Arc<AtomicBool>) -> F,
+) -> (LivingTask, Vec<Vec<SourceFrame>>) {
+    let is_last = Arc::new(AtomicBool::new(false));
+    let mut future = pin!(Timed::new(3, future(is_last.clone())));
+    poll_fn(|cx| {
+        assert!(future.as_mut().poll(cx).is_pending());
+        if is_last.load(Relaxed) { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+    let task = living_task(future.who.task);
+    let stacks = task.places.iter().map(|&place| stack(place)).collect();
+    (task, stacks)
+}
+
+async fn short() {
+    tokio::time::sleep(Duration::from_millis(2)).await;
+}
+
+#[tokio::test]
+async fn a_finished_wait_is_no_place() {
+    let _alone = ALONE.lock().await;
+    let Some(_on) = on_with_stacks() else { return };
+    let (_to, mut from) = mpsc::channel(1);
+    let (task, stacks) = waiting_at_last(|is_last| async move {
+        // The sleep takes a waker before it finds that it is over.
+        short().await;
+        is_last.store(true, Relaxed);
+        receiver(&mut from).await;
+    })
+    .await;
+    assert_one(&stacks, "receiver", "mpsc");
+    assert_eq!(task.polls_ago, 0);
+}
+
+#[tokio::test]
+async fn a_kept_waker_takes_its_place_again() {
+    let _alone = ALONE.lock().await;
+    let Some(_on) = on_with_stacks() else { return };
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let mut stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+    let _peer = listener.accept().await.unwrap();
+    let (_, stacks) = waiting_at_last(|is_last| async move {
+        // The socket keeps the waker of a read that is given up.
+        let _ = tokio::time::timeout(Duration::from_millis(1), reader(&mut stream)).await;
+        short().await;
+        is_last.store(true, Relaxed);
+        reader(&mut stream).await;
+    })
+    .await;
+    assert_one(&stacks, "reader", "tokio::");
+}
+
+#[tokio::test]
+async fn finished_branches_are_no_places() {
+    let _alone = ALONE.lock().await;
+    let Some(_on) = on_with_stacks() else { return };
+    let (_, stacks) = waiting_at_last(|is_last| async move {
+        let quick = async {
+            short().await;
+            is_last.store(true, Relaxed);
+        };
+        tokio::join!(quick, napper())
+    })
+    .await;
+    assert_one(&stacks, "napper", "tokio::time::sleep");
+}
+
+#[tokio::test]
+async fn a_task_in_a_poll_waits_nowhere() {
+    let _alone = ALONE.lock().await;
+    let Some(_on) = on_with_stacks() else { return };
+    let own = number();
+    let mut seen = None;
+    Timed::numbered(own, 3, async {
+        short().await;
+        seen = Some(living_task(own));
+    })
+    .await;
+    let seen = seen.unwrap();
+    assert!(seen.state == TaskState::Polled && seen.places.is_empty(), "{seen:?}");
+}
+
+#[tokio::test]
+async fn a_woken_task_has_the_place_that_woke() {
+    let _alone = ALONE.lock().await;
+    let Some(_on) = on_with_stacks() else { return };
+    let (first, second) = (Mutex::new(None), Mutex::new(None));
+    let both = async { tokio::join!(loyal(&first), eager(&second)) };
+    let mut future = pin!(Timed::new(18, both));
+    let task = future.who.task;
+    let mut cx = Context::from_waker(Waker::noop());
+    assert!(future.as_mut().poll(&mut cx).is_pending());
+    let places = living_task(task).places;
+    let [of_loyal, of_eager] = places[..] else { panic!("{places:?}") };
+    assert!(has(&stack(of_loyal), "loyal") && has(&stack(of_eager), "eager"));
+    // By value, so that it is gone when the poll comes.
+    second.lock().unwrap().take().unwrap().wake();
+    let woken = living_task(task);
+    assert_eq!((woken.state, woken.places), (TaskState::Runnable, vec![of_eager]));
+    assert!(future.as_mut().poll(&mut cx).is_pending());
+    // A wait without a wake is at both.
+    assert!(future.as_mut().poll(&mut cx).is_pending());
+    let waits = |place| {
+        let times = times_by_place().into_iter().filter(|time| time.group == 18 && time.place == place);
+        times.map(|time| time.waits).sum::<u64>()
+    };
+    // Each has the wait that lasts, too.
+    assert_eq!((waits(of_loyal), waits(of_eager)), (2, 3));
+}
+
+/// Takes a waker at each poll.
+async fn eager(kept: &Mutex<Option<Waker>>) {
+    poll_fn(|cx| {
+        *kept.lock().unwrap() = Some(cx.waker().clone());
+        Poll::<()>::Pending
+    })
+    .await;
+}
+
+/// Keeps each waker that it is given, unless one of them would do.
+async fn hoarder(kept: &Mutex<Vec<Waker>>) {
+    poll_fn(|cx| {
+        let mut kept = kept.lock().unwrap();
+        if !kept.iter().any(|kept| kept.will_wake(cx.waker())) {
+            kept.push(cx.waker().clone());
+        }
+        Poll::<()>::Pending
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_leaf_that_compares_holds_eight_wakers() {
+    let _alone = ALONE.lock().await;
+    let Some(_on) = on_with_stacks() else { return };
+    let hoards = [Mutex::new(Vec::new()), Mutex::new(Vec::new())];
+    let kept = Mutex::new(None);
+    let leaves = async { tokio::join!(hoarder(&hoards[0]), loyal(&kept), hoarder(&hoards[1])) };
+    let mut future = pin!(Timed::new(3, leaves));
+    let task = future.who.task;
+    let waker = Waker::from(Arc::new(Runtime(0.into())));
+    let mut cx = Context::from_waker(&waker);
+    for _ in 0..1_000_000 {
+        assert!(future.as_mut().poll(&mut cx).is_pending());
+    }
+    let held = hoards.each_ref().map(|hoard| hoard.lock().unwrap().len());
+    assert!(held.iter().all(|held| (1..=8).contains(held)), "{held:?}");
+    // The leaf that takes a waker at each poll is seen; the others' places are older.
+    let now = living_task(task);
+    assert!(now.polls_ago == 0 && has(&stack(now.places[0]), "loyal"), "{now:?}");
+    *kept.lock().unwrap() = None;
+    let now = living_task(task);
+    assert!(now.polls_ago > 900_000 && has(&stack(now.places[0]), "hoarder"), "{now:?}");
+    hoards[0].lock().unwrap().clear();
+    hoards[1].lock().unwrap().clear();
+    assert!(living_task(task).places.is_empty() && !living_task(task).has_waker);
+}
+
+#[tokio::test]
+async fn more_leaves_than_room_are_told() {
+    let _alone = ALONE.lock().await;
+    let Some(_on) = on_with_stacks() else { return };
+    let (task, _) = waiting(async {
+        tokio::join!(
+            sleeper(),
+            sleeper(),
+            sleeper(),
+            sleeper(),
+            sleeper(),
+            sleeper(),
+            sleeper(),
+            sleeper(),
+            sleeper()
+        )
+    })
+    .await;
+    assert_eq!((task.places.len(), task.has_more_places), (7, true), "{task:?}");
+    let (task, _) = waiting(async { tokio::join!(sleeper(), sleeper(), sleeper()) }).await;
+    assert_eq!((task.places.len(), task.has_more_places), (3, false), "{task:?}");
 }
 
 /// Counts wakes.
@@ -240,7 +431,7 @@ struct Runtime(std::sync::atomic::AtomicUsize);
 
 impl Wake for Runtime {
     fn wake(self: Arc<Self>) {
-        self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        self.0.fetch_add(1, Relaxed);
     }
 }
 
@@ -263,7 +454,7 @@ async fn tasks_from_before_are_woken_once() {
     assert_eq!(living_task(task).state, TaskState::Runnable);
     assert_eq!(wake_unplaced(), 0, "it is runnable already");
     assert_eq!(
-        (runtime.0.load(std::sync::atomic::Ordering::Relaxed), Arc::strong_count(&runtime)),
+        (runtime.0.load(Relaxed), Arc::strong_count(&runtime)),
         (1, wakers)
     );
     // A leaf that has a waker takes the one of this poll.
@@ -272,26 +463,6 @@ async fn tasks_from_before_are_woken_once() {
     assert!(task.state == TaskState::Awaiting && has(&stack_of(&task), "loyal"), "{task:?}");
     assert_eq!(Arc::strong_count(&runtime), wakers);
     assert_eq!(wake_unplaced(), 0, "its place is known");
-}
-
-#[tokio::test]
-async fn a_renewal_ends_with_the_wakers() {
-    let _alone = ALONE.lock().await;
-    let Some((_waiting, placing)) = on_with_stacks() else { return };
-    drop(placing);
-    let kept = Mutex::new(None);
-    let mut future = pin!(Timed::new(3, loyal(&kept)));
-    let mut cx = Context::from_waker(Waker::noop());
-    assert!(future.as_mut().poll(&mut cx).is_pending());
-    let placing = Placing::start().unwrap();
-    assert_eq!(wake_unplaced(), 1);
-    *kept.lock().unwrap() = None;
-    // It keeps what it takes at the next poll.
-    assert!(future.as_mut().poll(&mut cx).is_pending());
-    let first = kept.lock().unwrap().as_ref().map(Waker::data);
-    assert!(future.as_mut().poll(&mut cx).is_pending());
-    assert_eq!(kept.lock().unwrap().as_ref().map(Waker::data), first);
-    drop(placing);
 }
 
 #[tokio::test]
@@ -422,20 +593,20 @@ async fn a_clone_elsewhere_is_no_place() {
 async fn waits_add_up_by_place() {
     let _alone = ALONE.lock().await;
     let _on = on();
-    let mut before = None;
+    let mut await_ns = 0;
     let own = number();
     Timed::numbered(own, 17, async {
         for _ in 0..3 {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        before = Some(living_task(own));
+        await_ns = living_task(own).await_ns;
     })
     .await;
     let times: Vec<_> = times_by_place().into_iter().filter(|time| time.group == 17).collect();
     let [time] = times[..] else { panic!("{times:?}") };
-    let task = before.unwrap();
-    assert_eq!((time.waits, vec![time.place]), (3, task.places));
-    assert!(time.ns.abs_diff(task.await_ns) < 10, "{time:?} {}", task.await_ns);
+    assert_eq!(time.waits, 3);
+    assert_eq!(is_of(&stack(time.place), "tokio::time::sleep"), keeps_frame_pointers());
+    assert!(time.ns.abs_diff(await_ns) < 10, "{time:?} {await_ns}");
 }
 
 #[tokio::test]

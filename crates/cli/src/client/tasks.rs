@@ -103,7 +103,7 @@ pub(crate) fn places(
     client: &mut Client,
     hello: &Hello,
     wanted: &BTreeSet<u32>,
-) -> Outcome<HashMap<u32, Vec<u64>>> {
+) -> Outcome<HashMap<u32, PlaceRow>> {
     let mut stacks = HashMap::new();
     let Some(&first) = wanted.first().filter(|_| hello.ops.iter().any(|op| op == "places")) else {
         return Ok(stacks);
@@ -112,7 +112,7 @@ pub(crate) fn places(
     for _ in 0..MAX_TASK_PARTS {
         let part: PlacesPart = client.call(Op::Places { from })?;
         let is_wanted = |place: &PlaceRow| wanted.contains(&place.number);
-        stacks.extend(part.places.into_iter().filter(is_wanted).map(|place| (place.number, place.stack)));
+        stacks.extend(part.places.into_iter().filter(is_wanted).map(|place| (place.number, place)));
         let next = part.next.and_then(|next| Some((next, *wanted.range(next..).next()?)));
         match next {
             None => return Ok(stacks),

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
+use dormouse::wire::PlaceRow;
 use dormouse_maps::SpaceError;
 use dormouse_profile::{NameFinder, Node, Profile, SourceFrame, Symbols};
 
@@ -10,24 +11,31 @@ use crate::sample::watching::places::CodeFrame;
 /// The number of the place of all wakers whose stack is not known.
 pub(crate) const UNKNOWN_PLACE: u32 = 1;
 
+/// It stands for the outermost functions of a stack that had no room for them.
+pub(crate) const CUT: &str = "(cut: the outermost functions had no room)";
+
 /// The functions of these stacks, which belong to a process, the innermost first; and why they have
 /// no names, if that is so.
 ///
 /// Reads the files that the process has mapped.
 pub(crate) fn named(
     finder: Result<NameFinder, SpaceError>,
-    stacks: &HashMap<u32, Vec<u64>>,
+    places: &HashMap<u32, PlaceRow>,
 ) -> (HashMap<u32, Vec<CodeFrame>>, Option<String>) {
-    let addresses: BTreeSet<u64> = stacks.values().flatten().copied().collect();
+    let addresses: BTreeSet<u64> =
+        places.values().flat_map(|place| &place.stack).copied().collect();
     let nodes = addresses.into_iter().map(|address| Node { parent: 0, address }).collect();
     let profile = Profile { stacks: nodes, ..Profile::default() };
     let (symbols, why) = match finder {
         Ok(mut finder) => (finder.symbols(&profile), None),
         Err(error) => (Symbols::default(), Some(error.to_string())),
     };
-    let of = |address: &u64| functions(&symbols, *address);
+    let of = |place: &PlaceRow| {
+        let frames = place.stack.iter().flat_map(|address| functions(&symbols, *address));
+        frames.chain(place.cut.then(|| nameless(CUT.to_owned()))).collect()
+    };
     let mut names: HashMap<u32, Vec<CodeFrame>> =
-        stacks.iter().map(|(&number, stack)| (number, stack.iter().flat_map(of).collect())).collect();
+        places.iter().map(|(&number, place)| (number, of(place))).collect();
     names.insert(UNKNOWN_PLACE, vec![nameless("(stack unknown)".to_owned())]);
     (names, why)
 }
@@ -71,10 +79,13 @@ mod tests {
     #[test]
     fn own_functions_have_names_and_others_addresses() {
         let here = named as *const () as u64;
-        let (names, why) = named(NameFinder::of(std::process::id()), &[(7, vec![here, 1])].into());
+        let place = |cut| PlaceRow { number: 7, stack: vec![here, 1], cut };
+        let (names, why) = named(NameFinder::of(std::process::id()), &[(7, place(false)), (8, place(true))].into());
         assert_eq!(why, None);
         assert!(names[&7].iter().any(|frame| frame.function.contains("waiting_places::named")), "{names:?}");
         assert_eq!(names[&7].last().unwrap().function, "0x1");
+        let (whole, cut) = (&names[&7], &names[&8]);
+        assert_eq!((&cut[..whole.len()], cut.last().unwrap().function.as_str()), (&whole[..], CUT));
         assert_eq!(names[&UNKNOWN_PLACE][0].function, "(stack unknown)");
     }
 }

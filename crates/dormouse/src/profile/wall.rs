@@ -137,6 +137,8 @@ struct Picture {
     /// The rows of each group on a CPU, by its number.
     on_cpu: HashMap<u32, Vec<Sample>>,
     nobody: u32,
+    /// Waits at places whose outermost functions had no room.
+    cut: u64,
 }
 
 impl Picture {
@@ -159,7 +161,7 @@ impl Picture {
         profile.timeline = Vec::new();
         // Nobody knows the wall time of a process.
         (profile.coverage.total, profile.coverage.in_groups) = (0, 0);
-        Self { profile, nodes, on_cpu, nobody }
+        Self { profile, nodes, on_cpu, nobody, cut: 0 }
     }
 
     /// The index of the group with that number and name. Those past the table of times have none.
@@ -207,6 +209,7 @@ impl Picture {
         for (&(_, number), &[waits, ns]) in places {
             if let Some(place) = place(number) {
                 self.add(group, WallState::Awaiting, &place.stack, [waits, ns, 0, 0]);
+                self.cut += if place.is_cut { waits } else { 0 };
                 known += ns;
             } else {
                 waits_unknown += waits;
@@ -232,6 +235,9 @@ impl Picture {
         }
         if missing.no_room > 0 {
             notes.push(format!("{} waits have no place: the table of places is full", missing.no_room));
+        }
+        if self.cut > 0 {
+            notes.push(format!("the stacks of {} waits are cut: their outermost functions had no room", self.cut));
         }
         let known = dormouse_waits::living().count() as u64;
         let alive: u64 = Group::all().into_iter().map(Group::alive).sum();

@@ -26,11 +26,14 @@ pub struct PlaceRow {
     pub number: u32,
     /// The stack, from the leaf to the poll of its task: one less than each return address.
     pub stack: Vec<u64>,
+    /// The stack goes on: its outermost frames had no room.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub cut: bool,
 }
 
 impl From<Place> for PlaceRow {
-    fn from(Place { number, stack }: Place) -> Self {
-        Self { number, stack }
+    fn from(Place { number, stack, is_cut }: Place) -> Self {
+        Self { number, stack, cut: is_cut }
     }
 }
 

@@ -76,6 +76,12 @@ pub struct TaskColumns {
     /// The numbers of the places where they wait; empty if no task has one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub places: Vec<Vec<u32>>,
+    /// So many polls ago they have taken wakers there; empty if that was in the last one of all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub polls_ago: Vec<u32>,
+    /// Whether there are more places than are told; empty if that is so of none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub more_places: Vec<bool>,
     /// The traces to which they belong, as 32 digits; empty if none is known of any task.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub trace_id: Vec<Option<String>>,
@@ -125,6 +131,8 @@ pub struct TaskRow {
     pub has_waker: bool,
     pub cpu_ns: Option<u64>,
     pub places: Vec<u32>,
+    pub polls_ago: u32,
+    pub more_places: bool,
     pub trace_id: Option<String>,
 }
 
@@ -133,6 +141,8 @@ impl TaskColumns {
     pub fn of(tasks: Vec<LivingTask>) -> Self {
         let mut all = Self::default();
         let have_places = tasks.iter().any(|task| !task.places.is_empty());
+        let have_old_places = tasks.iter().any(|task| task.polls_ago > 0);
+        let have_more_places = tasks.iter().any(|task| task.has_more_places);
         let have_cpu = tasks.iter().any(|task| task.cpu_ns.is_some());
         let have_traces = tasks.iter().any(|task| task.trace.is_some());
         for task in tasks {
@@ -153,6 +163,12 @@ impl TaskColumns {
             if have_places {
                 all.places.push(task.places);
             }
+            if have_old_places {
+                all.polls_ago.push(task.polls_ago);
+            }
+            if have_more_places {
+                all.more_places.push(task.has_more_places);
+            }
             if have_traces {
                 all.trace_id.push(task.trace.map(TraceContext::trace_digits));
             }
@@ -165,6 +181,12 @@ impl TaskColumns {
         let count = self.task.len();
         if self.places.is_empty() {
             self.places.resize_with(count, Vec::new);
+        }
+        if self.polls_ago.is_empty() {
+            self.polls_ago.resize(count, 0);
+        }
+        if self.more_places.is_empty() {
+            self.more_places.resize(count, false);
         }
         if self.cpu_ns.is_empty() {
             self.cpu_ns.resize(count, None);
@@ -185,9 +207,11 @@ impl TaskColumns {
             self.has_waker.len(),
             self.cpu_ns.len(),
             self.places.len(),
+            self.polls_ago.len(),
+            self.more_places.len(),
             self.trace_id.len(),
         ];
-        if lengths != [count; 13] {
+        if lengths != [count; 15] {
             return None;
         }
         let (mut places, mut traces) = (self.places.into_iter(), self.trace_id.into_iter());
@@ -205,6 +229,8 @@ impl TaskColumns {
             has_waker: self.has_waker[at],
             cpu_ns: self.cpu_ns[at],
             places: places.next().unwrap_or_default(),
+            polls_ago: self.polls_ago[at],
+            more_places: self.more_places[at],
             trace_id: traces.next().flatten(),
         }))
     }
@@ -229,6 +255,8 @@ mod tests {
             has_waker: task > 1,
             trace: TraceContext::new([7; 16], [1; 8]).filter(|_| !places.is_empty()),
             cpu_ns: (task > 1).then_some(places.len() as u64).filter(|&ns| ns > 0),
+            polls_ago: places.len() as u32,
+            has_more_places: places.len() > 1,
             places,
         }
     }
@@ -245,6 +273,11 @@ mod tests {
             let second = (rows[1].age_ns, rows[1].state, rows[1].await_ns, rows[1].wakes, &rows[1].places);
             assert_eq!(second, (Some(100), WireTaskState::Runnable, 50, 5, &places));
             assert_eq!(text.contains("cpu_ns"), !places.is_empty(), "a column only where there is one");
+            assert_eq!((rows[0].polls_ago, rows[0].more_places), (0, false));
+            assert_eq!(
+                (rows[1].polls_ago as usize, rows[1].more_places),
+                (places.len(), !places.is_empty())
+            );
             assert_eq!(rows[0].trace_id, None);
             assert_eq!(rows[1].trace_id, (!places.is_empty()).then(|| "07".repeat(16)));
             assert_eq!((rows[0].cpu_ns, rows[1].cpu_ns.is_some()), (None, !places.is_empty()));

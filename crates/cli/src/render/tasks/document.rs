@@ -1,9 +1,13 @@
 //! Tasks as JSON.
 
+use std::ops::Not;
+
 use dormouse::wire::TaskRow;
 use serde::Serialize;
 
+use super::place::is_set;
 use super::{Listing, Unlisted, state};
+use crate::sample::waiting_places::CUT;
 use crate::sample::watching::places::CodeFrame;
 
 /// The list of tasks.
@@ -46,8 +50,15 @@ struct TaskDocument<'a> {
     cpu_ns: Option<u64>,
     /// False for one that awaits: nothing can wake it.
     has_waker: bool,
-    /// Where its leaves have taken wakers: where it waits, or has waited before this poll.
+    /// Where its leaves have taken wakers that are out; if it is runnable, where the one of them was
+    /// that has woken it.
     places: &'a [u32],
+    /// So many polls ago; absent: in the last one.
+    #[serde(skip_serializing_if = "is_zero")]
+    polls_ago: u32,
+    /// There are more places than a task has room for; absent: no.
+    #[serde(skip_serializing_if = "Not::not")]
+    more_places: bool,
     /// Absent where none is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     trace_id: Option<&'a str>,
@@ -57,6 +68,17 @@ struct TaskDocument<'a> {
 struct PlaceDocument<'a> {
     place: u32,
     frames: &'a [CodeFrame],
+    /// The outermost functions had no room; absent: no.
+    #[serde(skip_serializing_if = "Not::not")]
+    cut: bool,
+    /// A collection has taken the waker, whose parts are not seen; absent: no.
+    #[serde(skip_serializing_if = "Not::not")]
+    set: bool,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 impl<'a> TasksDocument<'a> {
@@ -73,9 +95,17 @@ impl<'a> TasksDocument<'a> {
             places: listing
                 .wanted_places()
                 .into_iter()
-                .map(|place| PlaceDocument { place, frames: listing.places.frames(place) })
+                .map(|place| PlaceDocument::new(place, listing.places.frames(place)))
                 .collect(),
         }
+    }
+}
+
+impl<'a> PlaceDocument<'a> {
+    fn new(place: u32, frames: &'a [CodeFrame]) -> Self {
+        let cut = frames.last().is_some_and(|frame| frame.function == CUT);
+        let frames = &frames[..frames.len() - usize::from(cut)];
+        Self { place, frames, cut, set: is_set(frames) }
     }
 }
 
@@ -95,6 +125,8 @@ impl<'a> TaskDocument<'a> {
             cpu_ns: of.cpu_ns,
             has_waker: of.has_waker,
             places: &of.places,
+            polls_ago: of.polls_ago,
+            more_places: of.more_places,
             trace_id: of.trace_id.as_deref(),
         }
     }
@@ -114,8 +146,15 @@ mod tests {
         (first.age_ns, first.places) = (None, vec![4, 6]);
         let trace_id = Some("4bf92f".to_owned());
         let second = TaskRow { places: vec![4], trace_id, ..task(2, 1, WireTaskState::Awaiting, 10) };
-        let list = list(vec![first, second]);
-        let places = PlaceNames([(4, vec![frame("a::b", "/a.rs", 1)])].into());
+        let third = TaskRow {
+            places: vec![7],
+            polls_ago: 3,
+            more_places: true,
+            ..task(3, 1, WireTaskState::Awaiting, 10)
+        };
+        let list = list(vec![first, second, third]);
+        let cut = vec![frame("x::FuturesUnordered::poll_next", "", 0), frame(CUT, "", 0)];
+        let places = PlaceNames([(4, vec![frame("a::b", "/a.rs", 1)]), (7, cut)].into());
         let json = serde_json::to_value(TasksDocument::new(&listing(&list, places))).unwrap();
         let right = serde_json::json!({
             "task": 1, "group": "GET /tea", "age_ns": null, "state": "runnable", "for_ns": 10,
@@ -124,6 +163,10 @@ mod tests {
         });
         assert_eq!(json["tasks"][0], right);
         assert_eq!(json["tasks"][1]["trace_id"], "4bf92f");
+        assert_eq!((&json["tasks"][2]["polls_ago"], &json["tasks"][2]["more_places"]), (&3.into(), &true.into()));
+        let marked = &json["places"][2];
+        assert_eq!((&marked["cut"], &marked["set"]), (&true.into(), &true.into()), "{json}");
+        assert_eq!(marked["frames"].as_array().unwrap().len(), 1, "{json}");
         assert_eq!(json["unlisted"][0], serde_json::json!({ "group": "GET /tea", "tasks": 3 }));
         let frames =
             serde_json::json!([{ "function": "a::b", "inlined": false, "file": "/a.rs", "line": 1 }]);

@@ -165,6 +165,8 @@ pub(crate) mod tests {
             wakes: 2,
             has_waker: true,
             places: Vec::new(),
+            polls_ago: 0,
+            more_places: false,
             trace_id: None,
         }
     }

@@ -14,7 +14,11 @@ use dormouse_profile::own::place;
 use crate::client::tasks::TaskList;
 use crate::render::profile::text::brief;
 use crate::sample::watching::places::CodeFrame;
-use crate::text::clean;
+use crate::text::{clean, count};
+
+/// Parts of the names of collections, or of their sources, that wake their parts themselves.
+const SETS: [&str; 5] =
+    ["FuturesUnordered", "futures_unordered", "FuturesOrdered", "futures_buffered", "futures_concurrency"];
 
 /// The functions of places, by the places' numbers, the innermost first.
 #[derive(Debug, Default)]
@@ -28,12 +32,24 @@ impl PlaceNames {
 
     /// Where a task waits, on one line; empty if nobody knows.
     pub(crate) fn line(&self, task: &TaskRow) -> String {
-        let mut known = task.places.iter().filter_map(|&number| most(self.frames(number)));
-        let Some(first) = known.next() else { return String::new() };
+        let mut known =
+            task.places.iter().filter_map(|&place| Some((most(self.frames(place))?, self.frames(place))));
+        let Some((first, frames)) = known.next() else { return String::new() };
         let mut line = name(first);
-        let more = known.count();
-        if more > 0 {
-            let _ = write!(line, " and {more} more");
+        if is_set(frames) {
+            line.push_str(" (in a set: its parts are not seen)");
+        }
+        match (known.count(), task.more_places) {
+            (0, false) => {}
+            (more, false) => {
+                let _ = write!(line, " and {more} more");
+            }
+            (more, true) => {
+                let _ = write!(line, " and {} or more", more + 1);
+            }
+        }
+        if task.polls_ago > 0 {
+            let _ = write!(line, " (as of {} ago)", count(u64::from(task.polls_ago), "poll"));
         }
         if self.is_yield(task) {
             line.push_str(" (yielded)");
@@ -57,6 +73,15 @@ impl PlaceNames {
         let mut frames = task.places.iter().flat_map(|&place| self.frames(place));
         frames.any(|frame| is_yield(&frame.function))
     }
+}
+
+/// Whether a collection that gives its parts wakers of its own has taken the waker: where these wait
+/// is not seen.
+pub(super) fn is_set(frames: &[CodeFrame]) -> bool {
+    frames.iter().any(|frame| {
+        let file = frame.file.as_deref().unwrap_or_default();
+        SETS.iter().any(|set| frame.function.contains(set) || file.contains(set))
+    })
 }
 
 /// A function with its line, fit for a terminal.
@@ -116,6 +141,17 @@ pub(crate) mod tests {
         };
         assert!(line(&[4]).starts_with("<shop::orders::Fetch") && line(&[4]).ends_with("(orders.rs:42)"));
         assert!(line(&[4, 5]).ends_with("(orders.rs:42) and 1 more"), "{}", line(&[4, 5]));
+        let marked = |more_places, polls_ago| {
+            let places = vec![4, 5];
+            names.line(&TaskRow {
+                places,
+                more_places,
+                polls_ago,
+                ..task(1, 1, WireTaskState::Awaiting, 1)
+            })
+        };
+        assert!(marked(true, 0).ends_with("(orders.rs:42) and 2 or more"), "{}", marked(true, 0));
+        assert!(marked(false, 8).ends_with("and 1 more (as of 8 polls ago)"), "{}", marked(false, 8));
         assert!(line(&[5]).starts_with("<tokio::"), "where there is no own one, the leaf: {}", line(&[5]));
         assert_eq!((line(&[]), line(&[77])), (String::new(), String::new()));
     }
@@ -138,6 +174,18 @@ pub(crate) mod tests {
         assert_eq!(states, [runnable, awaiting, runnable, awaiting]);
         assert_eq!(names.line(&list.tasks[0]), "shop::brew (brew.rs:7) (yielded)");
         assert_eq!(names.line(&list.tasks[1]), "shop::wait");
+    }
+
+    #[test]
+    fn a_set_says_that_it_hides_its_parts() {
+        let set = "<futures_util::stream::futures_unordered::FuturesUnordered<Fut> as Stream>::poll_next";
+        let inlined = frame("poll_next<shop::Fetch>", "/r/futures-util/src/stream/futures_unordered/mod.rs", 5);
+        for leaf in [frame(set, "", 0), inlined] {
+            let names = PlaceNames([(4, vec![leaf, frame("shop::all", "/src/all.rs", 3)])].into());
+            let line =
+                names.line(&TaskRow { places: vec![4], ..task(1, 1, WireTaskState::Awaiting, 1) });
+            assert_eq!(line, "shop::all (all.rs:3) (in a set: its parts are not seen)");
+        }
     }
 
     #[test]

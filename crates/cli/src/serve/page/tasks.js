@@ -151,9 +151,13 @@ class TasksView {
 
   // The place where a task waits, in words.
   place(row) {
-    const frames = this.frames(row);
-    if (!frames.length) return row.state !== 'awaiting' ? '' : row.has_waker ? NO : 'nothing can wake it';
-    return placeOf(frames);
+    const known = (row.places || []).filter((place) => (this.places.get(place) || []).length);
+    if (!known.length) return row.state !== 'awaiting' ? '' : row.has_waker ? NO : 'nothing can wake it';
+    const set = this.sets.has(known[0]) ? ' (in a set: its parts are not seen)' : '';
+    const rest = known.length - 1;
+    const more = row.more_places ? ` and ${rest + 1} or more` : rest ? ` and ${rest} more` : '';
+    const ago = row.polls_ago ? ` (as of ${plural(row.polls_ago, 'poll')} ago)` : '';
+    return placeOf(this.places.get(known[0])) + set + more + ago;
   }
 
   take(answer) {
@@ -161,6 +165,7 @@ class TasksView {
     this.grid.answered = true;
     if (this.paused) return;
     this.places = new Map((answer.places || []).map(({ place, frames }) => [place, frames]));
+    this.sets = new Set((answer.places || []).filter(({ set }) => set).map(({ place }) => place));
     this.tasks = answer.tasks;
     for (const row of this.tasks) row.place = this.place(row);
     const unlisted = (answer.unlisted || []).reduce((sum, one) => sum + one.tasks, 0);

@@ -1,0 +1,39 @@
+//! `RUSTFLAGS="--cfg loom" cargo test -p dormouse-waits --lib interleavings`
+
+use loom::sync::Arc;
+use loom::thread::spawn;
+
+use super::*;
+
+/// A waker that counts finds its place until it is gone.
+fn use_up(seat: &Seat, place: u32, turn: usize) {
+    assert_eq!(seat.place(), place);
+    seat.leave(turn);
+}
+
+#[test]
+fn a_seat_is_its_wakers_until_the_last() {
+    loom::model(|| {
+        let seat = Arc::new(Seat::new());
+        assert!(seat.take(7, 1));
+        seat.enter(turn(1));
+        let others = {
+            let seat = seat.clone();
+            spawn(move || {
+                // A clone elsewhere, which outlives the first.
+                seat.enter(turn(1));
+                use_up(&seat, 7, turn(1));
+                use_up(&seat, 7, turn(1));
+            })
+        };
+        // The next poll waits elsewhere, if it finds the seat free, else here.
+        let place = if seat.is_free() { 8 } else { 7 };
+        assert!(seat.take(place, 2));
+        seat.enter(turn(2));
+        assert!(seat.is_taken() && !seat.is_free());
+        others.join().unwrap();
+        assert!(seat.is_taken(), "another poll's wakers are not its own");
+        use_up(&seat, place, turn(2));
+        assert!(seat.is_free());
+    });
+}
