@@ -403,6 +403,63 @@ async fn a_leaf_that_compares_holds_eight_wakers() {
     assert!(living_task(task).places.is_empty() && !living_task(task).has_waker);
 }
 
+/// So many futures one in the other, around a sleep.
+fn nested(depth: usize) -> Pin<Box<dyn Future<Output = ()>>> {
+    match depth {
+        0 => Box::pin(sleeper()),
+        _ => Box::pin(async move { nested(depth - 1).await }),
+    }
+}
+
+#[tokio::test]
+async fn deep_stacks_are_marked_as_cut() {
+    let _alone = ALONE.lock().await;
+    let Some(_on) = on_with_stacks() else { return };
+    let (deep, stacks) = waiting(nested(60)).await;
+    assert!(has(&stacks[0], "sleeper"), "{stacks:#?}");
+    let (flat, _) = waiting(nested(0)).await;
+    let [deep, flat] = [deep, flat].map(|task| place(task.places[0]).unwrap());
+    assert!(deep.is_cut && deep.stack.len() == 30, "{deep:?}");
+    // Unoptimised code may be deeper.
+    assert!(flat.is_cut == (flat.stack.len() == 30) && flat.number != deep.number, "{flat:?}");
+}
+
+#[tokio::test]
+async fn waits_that_differ_in_the_midst_are_two_places() {
+    let _alone = ALONE.lock().await;
+    let Some(_on) = on_with_stacks() else { return };
+    let (mut first, mut second) = (pin!(boxed_sleeper()), pin!(boxed_napper()));
+    let mut is_second = false;
+    let future = poll_fn(move |cx| {
+        is_second = !is_second;
+        // The same leaf, at the same depth and from the same line.
+        let future: [Pin<&mut dyn Future<Output = ()>>; 2] = [first.as_mut(), second.as_mut()];
+        let [first, second] = future;
+        if is_second { second } else { first }.poll(cx)
+    });
+    let mut future = pin!(Timed::new(3, future));
+    let task = future.who.task;
+    for n in 0..6 {
+        poll_fn(|cx| {
+            assert!(future.as_mut().poll(cx).is_pending());
+            Poll::Ready(())
+        })
+        .await;
+        let places = living_task(task).places;
+        let [place] = places[..] else { panic!("{places:?}") };
+        let right = if n % 2 == 0 { "napper" } else { "sleeper" };
+        assert!(has(&stack(place), right), "{n}: {:#?}", stack(place));
+    }
+}
+
+async fn boxed_sleeper() {
+    Box::pin(sleeper()).await;
+}
+
+async fn boxed_napper() {
+    Box::pin(napper()).await;
+}
+
 #[tokio::test]
 async fn more_leaves_than_room_are_told() {
     let _alone = ALONE.lock().await;
