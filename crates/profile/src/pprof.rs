@@ -103,7 +103,7 @@ pub(crate) fn read_comment(comment: String, coverage: &mut ProfileCoverage) {
     }
 }
 
-fn figures(coverage: &mut ProfileCoverage) -> [(&'static str, &mut u64); 13] {
+fn figures(coverage: &mut ProfileCoverage) -> [(&'static str, &mut u64); 14] {
     [
         ("total", &mut coverage.total),
         ("in_groups", &mut coverage.in_groups),
@@ -116,6 +116,7 @@ fn figures(coverage: &mut ProfileCoverage) -> [(&'static str, &mut u64); 13] {
         ("overruns", &mut coverage.overruns),
         ("ended", &mut coverage.ended),
         ("cut", &mut coverage.cut),
+        ("in_library", &mut coverage.in_library),
         ("uncopied", &mut coverage.uncopied),
         ("merged", &mut coverage.merged),
     ]

@@ -362,7 +362,9 @@ impl Table {
     /// Whether the stack from `frame` to `top` on the thread's own is that of the place: each return
     /// address lies where it lay when the stack got its number.
     fn has(&self, place: u32, frame: usize, top: usize, own: &Range<usize>) -> bool {
-        let Some(stack) = self.stacks.get(place as usize).filter(|_| place > UNKNOWN_PLACE) else { return false };
+        let Some(stack) = self.stacks.get(place as usize).filter(|_| place > UNKNOWN_PLACE) else {
+            return false;
+        };
         // Acquire: pairs with the store in `number`.
         let depth = stack.depth.load(Ordering::Acquire) & !CUT;
         let at = |n: usize| top.wrapping_sub(stack.below[n].load(Ordering::Relaxed) as usize);
@@ -374,9 +376,8 @@ impl Table {
             && (0..depth).all(|n| {
                 // SAFETY: words of a frame between the stack pointer and `top`, on the stack of the
                 // calling thread, which can be read. Volatile: other code of the thread wrote them.
-                let returns_to = unsafe {
-                    std::ptr::with_exposed_provenance::<usize>(at(n)).add(1).read_volatile()
-                };
+                let returns_to =
+                    unsafe { std::ptr::with_exposed_provenance::<usize>(at(n)).add(1).read_volatile() };
                 returns_to - 1 == stack.frames[n].load(Ordering::Relaxed)
             })
     }

@@ -45,8 +45,8 @@ use std::task::{RawWaker, RawWakerVTable, Waker};
 use dormouse_clock::stamp;
 use dormouse_sys::thread;
 
-use crate::share::{CELL, Last, More, Raw, TASK};
 use crate::seat::Seat;
+use crate::share::{CELL, Last, More, Raw, TASK};
 use crate::slab;
 use crate::slot::{PLACES, Slot, at};
 

@@ -510,10 +510,7 @@ async fn tasks_from_before_are_woken_once() {
     assert_eq!(wake_unplaced(), 1);
     assert_eq!(living_task(task).state, TaskState::Runnable);
     assert_eq!(wake_unplaced(), 0, "it is runnable already");
-    assert_eq!(
-        (runtime.0.load(Relaxed), Arc::strong_count(&runtime)),
-        (1, wakers)
-    );
+    assert_eq!((runtime.0.load(Relaxed), Arc::strong_count(&runtime)), (1, wakers));
     // A leaf that has a waker takes the one of this poll.
     assert!(future.as_mut().poll(&mut cx).is_pending());
     let task = living_task(task);

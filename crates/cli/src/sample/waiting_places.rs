@@ -22,8 +22,7 @@ pub(crate) fn named(
     finder: Result<NameFinder, SpaceError>,
     places: &HashMap<u32, PlaceRow>,
 ) -> (HashMap<u32, Vec<CodeFrame>>, Option<String>) {
-    let addresses: BTreeSet<u64> =
-        places.values().flat_map(|place| &place.stack).copied().collect();
+    let addresses: BTreeSet<u64> = places.values().flat_map(|place| &place.stack).copied().collect();
     let nodes = addresses.into_iter().map(|address| Node { parent: 0, address }).collect();
     let profile = Profile { stacks: nodes, ..Profile::default() };
     let (symbols, why) = match finder {
@@ -80,7 +79,8 @@ mod tests {
     fn own_functions_have_names_and_others_addresses() {
         let here = named as *const () as u64;
         let place = |cut| PlaceRow { number: 7, stack: vec![here, 1], cut };
-        let (names, why) = named(NameFinder::of(std::process::id()), &[(7, place(false)), (8, place(true))].into());
+        let (names, why) =
+            named(NameFinder::of(std::process::id()), &[(7, place(false)), (8, place(true))].into());
         assert_eq!(why, None);
         assert!(names[&7].iter().any(|frame| frame.function.contains("waiting_places::named")), "{names:?}");
         assert_eq!(names[&7].last().unwrap().function, "0x1");

@@ -237,7 +237,10 @@ impl Picture {
             notes.push(format!("{} waits have no place: the table of places is full", missing.no_room));
         }
         if self.cut > 0 {
-            notes.push(format!("the stacks of {} waits are cut: their outermost functions had no room", self.cut));
+            notes.push(format!(
+                "the stacks of {} waits are cut: their outermost functions had no room",
+                self.cut
+            ));
         }
         let known = dormouse_waits::living().count() as u64;
         let alive: u64 = Group::all().into_iter().map(Group::alive).sum();

@@ -274,10 +274,7 @@ mod tests {
             assert_eq!(second, (Some(100), WireTaskState::Runnable, 50, 5, &places));
             assert_eq!(text.contains("cpu_ns"), !places.is_empty(), "a column only where there is one");
             assert_eq!((rows[0].polls_ago, rows[0].more_places), (0, false));
-            assert_eq!(
-                (rows[1].polls_ago as usize, rows[1].more_places),
-                (places.len(), !places.is_empty())
-            );
+            assert_eq!((rows[1].polls_ago as usize, rows[1].more_places), (places.len(), !places.is_empty()));
             assert_eq!(rows[0].trace_id, None);
             assert_eq!(rows[1].trace_id, (!places.is_empty()).then(|| "07".repeat(16)));
             assert_eq!((rows[0].cpu_ns, rows[1].cpu_ns.is_some()), (None, !places.is_empty()));

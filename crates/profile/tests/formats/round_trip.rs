@@ -88,11 +88,11 @@ prop_compose! {
 }
 
 prop_compose! {
-    fn coverage()(figures in any::<[u64; 13]>(), notes in prop::collection::vec(any::<String>(), 0..3)) -> ProfileCoverage {
-        let [total, in_groups, threads, armed, refused, blocking, samples, dropped, overruns, ended, cut, uncopied, merged] =
+    fn coverage()(figures in any::<[u64; 14]>(), notes in prop::collection::vec(any::<String>(), 0..3)) -> ProfileCoverage {
+        let [total, in_groups, threads, armed, refused, blocking, samples, dropped, overruns, ended, cut, in_library, uncopied, merged] =
             figures;
         ProfileCoverage {
-            total, in_groups, threads, armed, refused, blocking, samples, dropped, overruns, ended, cut, uncopied, merged, notes,
+            total, in_groups, threads, armed, refused, blocking, samples, dropped, overruns, ended, cut, in_library, uncopied, merged, notes,
         }
     }
 }

@@ -163,7 +163,10 @@ mod tests {
         });
         assert_eq!(json["tasks"][0], right);
         assert_eq!(json["tasks"][1]["trace_id"], "4bf92f");
-        assert_eq!((&json["tasks"][2]["polls_ago"], &json["tasks"][2]["more_places"]), (&3.into(), &true.into()));
+        assert_eq!(
+            (&json["tasks"][2]["polls_ago"], &json["tasks"][2]["more_places"]),
+            (&3.into(), &true.into())
+        );
         let marked = &json["places"][2];
         assert_eq!((&marked["cut"], &marked["set"]), (&true.into(), &true.into()), "{json}");
         assert_eq!(marked["frames"].as_array().unwrap().len(), 1, "{json}");

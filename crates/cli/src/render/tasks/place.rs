@@ -143,12 +143,7 @@ pub(crate) mod tests {
         assert!(line(&[4, 5]).ends_with("(orders.rs:42) and 1 more"), "{}", line(&[4, 5]));
         let marked = |more_places, polls_ago| {
             let places = vec![4, 5];
-            names.line(&TaskRow {
-                places,
-                more_places,
-                polls_ago,
-                ..task(1, 1, WireTaskState::Awaiting, 1)
-            })
+            names.line(&TaskRow { places, more_places, polls_ago, ..task(1, 1, WireTaskState::Awaiting, 1) })
         };
         assert!(marked(true, 0).ends_with("(orders.rs:42) and 2 or more"), "{}", marked(true, 0));
         assert!(marked(false, 8).ends_with("and 1 more (as of 8 polls ago)"), "{}", marked(false, 8));
@@ -179,11 +174,11 @@ pub(crate) mod tests {
     #[test]
     fn a_set_says_that_it_hides_its_parts() {
         let set = "<futures_util::stream::futures_unordered::FuturesUnordered<Fut> as Stream>::poll_next";
-        let inlined = frame("poll_next<shop::Fetch>", "/r/futures-util/src/stream/futures_unordered/mod.rs", 5);
+        let inlined =
+            frame("poll_next<shop::Fetch>", "/r/futures-util/src/stream/futures_unordered/mod.rs", 5);
         for leaf in [frame(set, "", 0), inlined] {
             let names = PlaceNames([(4, vec![leaf, frame("shop::all", "/src/all.rs", 3)])].into());
-            let line =
-                names.line(&TaskRow { places: vec![4], ..task(1, 1, WireTaskState::Awaiting, 1) });
+            let line = names.line(&TaskRow { places: vec![4], ..task(1, 1, WireTaskState::Awaiting, 1) });
             assert_eq!(line, "shop::all (all.rs:3) (in a set: its parts are not seen)");
         }
     }
