@@ -338,7 +338,8 @@ mod tests {
         assert_eq!(free(), SEATS - 2, "a step inside of it ends nothing");
         let big = from_reserve(Layout::from_size_align(10_000, 4096).unwrap());
         assert!(!big.is_null() && big.addr().is_multiple_of(4096));
-        let all = Vec::from_iter((0..400).map(|_| from_reserve(layout)).take_while(|place| !place.is_null()));
+        let all: Vec<_> =
+            (0..400).map(|_| from_reserve(layout)).take_while(|place| !place.is_null()).collect();
         assert_eq!(all.len(), (3 * 4096 - 10_000) / 24 + 4096 / 24);
         let elsewhere = std::thread::spawn(move || from_reserve(layout).is_null());
         assert!(elsewhere.join().unwrap(), "another thread's");

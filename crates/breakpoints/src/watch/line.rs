@@ -204,7 +204,7 @@ impl Opening {
         Err(Error::Unsteady(PATIENCE))
     }
 
-    /// Arms a thread of the program's. One of the kernel's (io_uring) runs none of its code, and
+    /// Arms a thread of the program's. One of the kernel's (`io_uring`) runs none of its code, and
     /// has breakpoints neither of its own nor inherited. Whether it is the program's.
     fn arm_unless_of_kernel(&mut self, tid: u32) -> Result<bool, Error> {
         if threads::is_of_kernel(tid) {

@@ -144,11 +144,11 @@ impl<I: AsyncWrite + Unpin> AsyncWrite for GroupIo<I> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.charged(cx, |io, cx| io.poll_flush(cx))
+        self.charged(cx, AsyncWrite::poll_flush)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.charged(cx, |io, cx| io.poll_shutdown(cx))
+        self.charged(cx, AsyncWrite::poll_shutdown)
     }
 
     fn poll_write_vectored(

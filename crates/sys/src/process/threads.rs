@@ -55,7 +55,7 @@ pub fn is_alive_in(pid: u32, tid: u32) -> bool {
     Path::new(&format!("/proc/{pid}/task/{tid}")).exists()
 }
 
-/// Whether a thread of this process runs the kernel's code alone, as those of io_uring do
+/// Whether a thread of this process runs the kernel's code alone, as those of `io_uring` do
 /// (`iou-sqp-…`, `iou-wrk-…`). It blocks every signal for ever. False for a thread that has ended.
 ///
 /// # Cost

@@ -40,11 +40,10 @@ const NAME: &str = "profile.cpu";
 /// Whether CPU time can be sampled here.
 pub(crate) fn capability() -> Capability {
     let most = timer::limit();
-    let mut threads = format!("{most} threads can have a timer");
-    if let Some(bytes) = signal_frame_bytes() {
-        // Amid a handler of the host's that is there already.
-        threads += &format!("; a sample takes {bytes} bytes, and 1 KiB, of an alternate stack");
-    }
+    // Amid a handler of the host's that is there already.
+    let frame = |bytes| format!("; a sample takes {bytes} bytes, and 1 KiB, of an alternate stack");
+    let frame = signal_frame_bytes().map(frame).unwrap_or_default();
+    let threads = format!("{most} threads can have a timer{frame}");
     if signal::number() == 0 && signal::free().is_empty() {
         return Capability::unavailable(NAME, "all real-time signals are in use");
     }
