@@ -106,6 +106,7 @@ pub use adapt::tokio;
 pub use adapt::tower;
 pub use adapt::{
     inherit::{Carried, Inherited, carry, inherit, inherit_fn},
+    part::{Part, part},
     thread,
 };
 pub use agent::{Agent, InitError, init};

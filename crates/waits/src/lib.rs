@@ -18,11 +18,13 @@
 //! | [`exemplars`] | one of the last requests of each bucket of a group |
 //! | [`CpuTaking`] | the CPU time of single tasks, while somebody asks |
 //! | [`Waiting`] | times are taken as long as one lives |
+//! | `known` | the places where a task waits, by its seats |
 //! | [`places`] | the stacks at which leaves take wakers |
 //! | `waker` | the waker around the runtime's |
 //! | [`observe`], [`set_trace_context`] | the traces to which tasks belong |
 //! | [`Stretch`] | a thread is in a task |
 //! | [`TaskWaits`] | a task's part: its polls, and its end |
+//! | [`PartWaits`] | a part of a task that a collection polls |
 //! | [`living`], [`polled`] | the tasks that are, and those that threads poll |
 //! | [`read`], [`times_by_place`] | the times of groups, also by place |
 //!
@@ -42,8 +44,10 @@ pub mod buckets;
 mod counts;
 mod cpu;
 mod exemplars;
+mod known;
 mod living;
 mod memory;
+mod part;
 mod place_times;
 pub mod places;
 mod primitive;
@@ -71,6 +75,7 @@ pub use living::{
     LivingPart, LivingTask, PolledTask, TaskState, WokenPart, living, living_part, polled, wake_unplaced,
     wake_unplaced_part,
 };
+pub use part::PartWaits;
 pub use place_times::{PlaceTime, times_by_place};
 pub use places::Placing;
 pub use read::{GroupWaits, Histograms, read, read_each, read_group};

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use dormouse_clock::{stamp, ticks_to_ns};
 
 use crate::cpu;
-use crate::places::{self, Known};
+use crate::known::Known;
+use crate::places;
 use crate::rows::{self, Going, Wait};
 use crate::slab;
 use crate::slot::Slot;
@@ -52,9 +53,9 @@ pub struct LivingTask {
     pub polls: u64,
     /// Wakes that made it runnable.
     pub wakes: u64,
-    /// The numbers of the [places](crate::places) where its leaves have taken wakers that are out; if
-    /// it is runnable, of the one that has woken it. None, if it is in a poll, or if they have done
-    /// so before somebody asked.
+    /// The numbers of the [places](crate::places) where its leaves have taken wakers that are out;
+    /// if it is runnable, of the one that has woken it. None, if it is in a poll, or if they have
+    /// done so before somebody asked.
     pub places: Vec<u32>,
     /// So many polls ago they have taken them; 0: in the last poll. Those of a leaf that keeps its
     /// waker over a poll are not known to be where it waits now.

@@ -1,20 +1,20 @@
 //! The places where tasks wait: the stacks at which leaves have taken wakers.
 //!
 //! A leaf that cannot go on clones the waker that it was given, and its callers are those of the
-//! wait. So the stack at that moment is where the task waits, as long as that waker is out: no second
-//! poll is needed. Stacks begin at the leaf, behind the waker's own functions, and end at the poll of
-//! the task. Each has a number.
+//! wait. So the stack at that moment is where the task waits, as long as that waker is out: no
+//! second poll is needed. Stacks begin at the leaf, behind the waker's own functions, and end at
+//! the poll of the task. Each has a number.
 //!
 //! Each poll lends a waker of another tag than the one before, so a leaf that is polled takes one
 //! again even if it compares wakers. A leaf that finds after it has taken one that it need not wait
-//! drops it, and with the last waker its place goes. So the places of a task are those of the wakers
-//! of its last poll that are out. If none is, those of the last poll of which some are, and how long
-//! ago that was.
+//! drops it, and with the last waker its place goes. So the places of a task are those of the
+//! wakers of its last poll that are out. If none is, those of the last poll of which some are, and
+//! how long ago that was.
 //!
 //! # Times
 //!
-//! When a wait ends, its time is added to its group and the place whose waker was the first to wake.
-//! While it lasts, and where no wake was seen, each place gets an equal part.
+//! When a wait ends, its time is added to its group and the place whose waker was the first to
+//! wake. While it lasts, and where no wake was seen, each place gets an equal part.
 //!
 //! # Invariants
 //!
@@ -25,8 +25,8 @@
 //! # Cost
 //!
 //! While nobody asks: two loads of a word for each poll, and one for each clone of a waker. Else a
-//! comparison of the return addresses with those of the task's places, and for a new one a walk along
-//! the frame pointers, and a look-up.
+//! comparison of the return addresses with those of the task's places, and for a new one a walk
+//! along the frame pointers, and a look-up.
 //!
 //! # Async-signal-safety
 //!
@@ -35,8 +35,8 @@
 //!
 //! # Safety
 //!
-//! The unsafe code makes a reference to a mapping that stays, and reads the stack of the calling thread
-//! within the bounds that it has found.
+//! The unsafe code makes a reference to a mapping that stays, and reads the stack of the calling
+//! thread within the bounds that it has found.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -51,10 +51,11 @@ use dormouse_sys::process::fork::{Phase, Reset};
 use dormouse_sys::process::identity;
 use dormouse_sys::stack::here;
 
+use crate::known::Known;
 use crate::memory::{self, Zeroed};
 use crate::rows::GROUPS;
-use crate::seat::{Seat, turn};
-use crate::slot::{PLACES, Slot, at};
+use crate::seat::{PART, Seat, turn};
+use crate::slot::{Slot, at};
 
 /// The place of a waker whose stack is not known: code without frame pointers, or no room.
 pub const UNKNOWN_PLACE: u32 = 1;
@@ -68,6 +69,8 @@ const SUMS: usize = 1 << 14;
 const FRAMES: usize = 30;
 /// The bits of a count of those who ask for places.
 const ASKERS: u64 = (1 << 20) - 1;
+/// So many wakers of a part have places.
+const KEPT_OF_PART: u64 = 6;
 /// How far from its hash a stack or a sum may lie.
 const REACH: usize = 32;
 
@@ -200,15 +203,24 @@ pub(crate) fn turn_of_poll(slot: &Slot) -> usize {
     if are_asked() { turn(poll(slot)) } else { 0 }
 }
 
-/// A leaf of the slot's task takes a waker, on this thread, if that polls the task: the number of
+/// A leaf takes a waker of the slot, on this thread, if that polls the slot's task: the number of
 /// the seat, and the turn. Its stack is that of the caller's caller, into which this is inlined.
 #[inline(always)]
 pub(crate) fn take(slot: &Slot, is_polled_here: impl FnOnce(&Slot) -> bool) -> Option<(usize, usize)> {
-    // A clone of a clone, elsewhere, is at the other's place.
-    if are_asked() && is_polled_here(at(&slot.cell).unwrap_or(slot)) {
-        return table()?.note(slot, here());
+    if !are_asked() {
+        return None;
     }
-    None
+    let main = slot.main();
+    // A clone of a clone, elsewhere, is at the other's place.
+    if !is_polled_here(at(&main.cell).unwrap_or(main)) {
+        return None;
+    }
+    // Of a part that keeps each of its wakers, the next is the one that it was lent.
+    let is_part = slot.is_part.load(Ordering::Relaxed);
+    if is_part && slot.share.wakers() >= KEPT_OF_PART {
+        return None;
+    }
+    table()?.note(main, is_part, here())
 }
 
 /// A wait of the slot's task has ended, after so many ticks.
@@ -218,54 +230,6 @@ pub(crate) fn ended(slot: &Slot, ticks: u64, is_woken: bool) {
         && let Some(table) = table()
     {
         table.ended(slot, ticks_to_ns(ticks), is_woken);
-    }
-}
-
-/// The places where a task waits.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Known {
-    /// Their numbers; 0: none.
-    pub(crate) places: [u32; PLACES],
-    /// So many polls ago its leaves have taken wakers there.
-    pub(crate) polls_ago: u32,
-    /// Leaves have found no seat since.
-    pub(crate) has_more: bool,
-}
-
-impl Known {
-    /// Those where a task awaits something that has been polled: of the last poll that has taken
-    /// wakers that are out.
-    pub(crate) fn of(slot: &Slot) -> Self {
-        let polls = slot.polls.load(Ordering::Relaxed) as u32;
-        let ago = slot.seats.each_ref().map(|seat| match seat.poll() {
-            0 => None,
-            // One of a poll that goes on is of none that has ended.
-            poll if seat.is_taken() => Some(polls.wrapping_sub(poll)).filter(|ago| *ago <= u32::MAX / 2),
-            _ => None,
-        });
-        let crowded = slot.crowded.load(Ordering::Relaxed);
-        let Some(polls_ago) = ago.into_iter().flatten().min() else { return Self::default() };
-        let place = |n: usize| if ago[n] == Some(polls_ago) { slot.seats[n].place() } else { 0 };
-        Self {
-            places: std::array::from_fn(place),
-            polls_ago,
-            has_more: crowded != 0 && polls.wrapping_sub(crowded) <= polls_ago,
-        }
-    }
-
-    /// The one whose waker has woken the task, or all, if the wake does not tell it.
-    pub(crate) fn woken(slot: &Slot) -> Self {
-        let by = usize::from(slot.woken_by.load(Ordering::Relaxed));
-        let Some(seat) = by.checked_sub(1).and_then(|n| slot.seats.get(n)) else { return Self::of(slot) };
-        let mut known = Self::default();
-        known.places[0] = seat.place();
-        known
-    }
-
-    /// Those of a wait that lasts or has ended, for its time.
-    pub(crate) fn charged(self) -> impl Iterator<Item = u32> + Clone {
-        let places = if self.polls_ago == 0 { self.places } else { [0; PLACES] };
-        places.into_iter()
     }
 }
 
@@ -308,13 +272,13 @@ fn claim(cell: &AtomicU64, key: u64) -> Option<bool> {
 }
 
 impl Stack {
-    fn fill(&self, frames: &[usize], bounds: Option<Range<usize>>) {
+    fn fill(&self, frames: &[usize], bounds: Option<&Range<usize>>) {
         for (to, frame) in self.frames.iter().zip(frames) {
             to.store(*frame, Ordering::Relaxed);
         }
         let cut = if frames.len() > FRAMES { CUT } else { 0 };
         let depth = frames.len().min(FRAMES);
-        if let Some(Range { start, end }) = bounds {
+        if let Some(&Range { start, end }) = bounds {
             let mut at = start;
             for below in &self.below[..depth] {
                 below.store((end - at) as u32, Ordering::Relaxed);
@@ -332,7 +296,7 @@ impl Table {
     /// The seat of a waker that is taken by a function with these registers, and the turn. `None`:
     /// the caller is no leaf, or there is no seat for it.
     #[inline(never)]
-    fn note(&self, slot: &Slot, (frame, stack): (usize, usize)) -> Option<(usize, usize)> {
+    fn note(&self, slot: &Slot, is_part: bool, (frame, stack): (usize, usize)) -> Option<(usize, usize)> {
         let top = slot.top.load(Ordering::Relaxed);
         // So is one that a handler makes beside the poll.
         if slot.polling.load(Ordering::Relaxed) == 0 || top <= stack {
@@ -341,44 +305,44 @@ impl Table {
         let own = own_stack::from(stack);
         let poll = poll(slot);
         let has = |seat: &Seat| self.has(seat.place(), frame, top, &own);
-        let known = slot.seats.iter().position(has).map(|n| (n, slot.seats[n].place()));
-        let (n, place) = match known {
-            Some(known) => known,
-            None => {
-                let place = self.place_of(frame, stack, top, &own)?;
-                let seats = &slot.seats;
-                // One whose wakers are gone is none any more.
-                let n = seats.iter().position(|seat| seat.place() == place);
-                let Some(n) = n.or_else(|| seats.iter().position(Seat::is_free)) else {
-                    slot.crowded.store(poll, Ordering::Relaxed);
-                    return None;
-                };
-                (n, place)
-            }
+        let (n, place) = match slot.seats.iter().position(has) {
+            Some(n) => (n, slot.seats[n].place()),
+            None => Self::seat(slot, poll, self.place_of(frame, stack, top, &own)?)?,
         };
-        slot.seats[n].take(place, poll).then_some((n + 1, turn(poll)))
+        let of = if is_part { PART } else { poll };
+        slot.seats[n].take(place, of).then_some((n + 1, turn(poll)))
     }
 
-    /// Whether the stack from `frame` to `top` on the thread's own is that of the place: each return
-    /// address lies where it lay when the stack got its number.
+    /// A seat for the place. One whose wakers are gone is none any more.
+    fn seat(slot: &Slot, poll: u32, place: u32) -> Option<(usize, u32)> {
+        let seats = || slot.seats.iter();
+        let n = seats().position(|seat| seat.place() == place).or_else(|| seats().position(Seat::is_free));
+        if n.is_none() {
+            slot.crowded.store(poll, Ordering::Relaxed);
+        }
+        Some((n?, place))
+    }
+
+    /// Whether the stack from `frame` to `top` on the thread's own is that of the place: each
+    /// return address lies where it lay when the stack got its number.
     fn has(&self, place: u32, frame: usize, top: usize, own: &Range<usize>) -> bool {
         let Some(stack) = self.stacks.get(place as usize).filter(|_| place > UNKNOWN_PLACE) else {
             return false;
         };
-        // Acquire: pairs with the store in `number`.
-        let depth = stack.depth.load(Ordering::Acquire) & !CUT;
-        let at = |n: usize| top.wrapping_sub(stack.below[n].load(Ordering::Relaxed) as usize);
+        let at = |below: &AtomicU32| top.wrapping_sub(below.load(Ordering::Relaxed) as usize);
+        if at(&stack.below[0]) != frame || frame >= top || !own.contains(&frame) || !own.contains(&top) {
+            return false;
+        }
+        // Acquire: pairs with the store in `fill`.
+        let depth = (stack.depth.load(Ordering::Acquire) & !CUT).min(FRAMES);
+        let frames = stack.below[..depth].iter().zip(&stack.frames[..depth]);
         depth > 0
-            && at(0) == frame
-            && frame < top
-            && own.contains(&frame)
-            && own.contains(&top)
-            && (0..depth).all(|n| {
+            && frames.fold(true, |is_same, (below, known)| {
                 // SAFETY: words of a frame between the stack pointer and `top`, on the stack of the
                 // calling thread, which can be read. Volatile: other code of the thread wrote them.
                 let returns_to =
-                    unsafe { std::ptr::with_exposed_provenance::<usize>(at(n)).add(1).read_volatile() };
-                returns_to - 1 == stack.frames[n].load(Ordering::Relaxed)
+                    unsafe { std::ptr::with_exposed_provenance::<usize>(at(below)).add(1).read_volatile() };
+                is_same & (returns_to.wrapping_sub(1) == known.load(Ordering::Relaxed))
             })
     }
 
@@ -387,11 +351,11 @@ impl Table {
         let mut frames = [0; FRAMES + 1];
         let depth = own_stack::own_callers(frame, stack, top, &mut frames)?;
         let bounds = (own.contains(&frame) && own.contains(&top)).then_some(frame..top);
-        Some(self.number(&frames[..depth], bounds))
+        Some(self.number(&frames[..depth], bounds.as_ref()))
     }
 
     /// The number of a stack. `bounds`: its innermost frame and its end, if it is the thread's own.
-    fn number(&self, frames: &[usize], bounds: Option<Range<usize>>) -> u32 {
+    fn number(&self, frames: &[usize], bounds: Option<&Range<usize>>) -> u32 {
         if frames.is_empty() {
             self.unknown.fetch_add(1, Ordering::Relaxed);
             return UNKNOWN_PLACE;

@@ -1,35 +1,40 @@
 //! A place of a task, and the wakers that leaves have taken there.
 //!
-//! # The word
+//! # The words
 //!
-//! Wakers are counted by the *turn* of the poll that has given them out: 1 and 2 take turns, so that
-//! a waker of the last poll is told from one of this. A poll while nobody asks for places is of turn
-//! 0, and its wakers are not counted.
+//! Wakers are counted by the *turn* of the poll that has given them out: 1 and 2 take turns, so
+//! that a waker of the last poll is told from one of this. A poll while nobody asks for places is
+//! of turn 0, and its wakers are not counted.
 //!
 //! # Invariants
 //!
-//! 1. A waker that counts knows its seat and turn, and is taken away from just these. So no count is
-//!    ever that of another place, whatever polls have come since.
-//! 2. Only the thread that polls the task makes the word another from 0, and writes the place, while
-//!    the word is 0. Other threads count further ones of a waker that counts.
+//! 1. A waker that counts knows its seat and turn, and is taken away from just these. So no count
+//!    is ever that of another place, whatever polls have come since.
+//! 2. Only the thread that polls the task makes a word another from 0, and it writes the place
+//!    while both words are 0. Other threads count further ones of a waker that counts.
 
 use std::sync::atomic::Ordering;
 
-use crate::primitive::{AtomicU32, AtomicU64};
+use crate::primitive::AtomicU32;
 
-/// So many wakers of an earlier poll of the same turn may be out where a leaf takes one. A leaf that
-/// keeps each of them, and compares with all (`will_wake`), is then given the one that it was lent,
-/// which it finds at the next poll of that turn: it holds eight at most.
-const KEPT: u64 = 3;
+/// So many wakers of an earlier poll of the same turn may be out where a leaf takes one. A leaf
+/// that keeps each of them, and compares with all (`will_wake`), is then given the one that it was
+/// lent, which it finds at the next poll of that turn: it holds eight at most.
+const KEPT: u32 = 3;
+
+/// The poll of a seat whose wakers are those of parts: each is polled when it is woken alone, so
+/// all that are out count, of whatever poll.
+pub(crate) const PART: u32 = u32::MAX;
 
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Seat {
-    /// The wakers of turn 1 in the lower half, those of turn 2 in the upper.
-    wakers: AtomicU64,
+    /// The wakers of turn 1 and of turn 2.
+    wakers: [AtomicU32; 2],
     /// The number of the place; 0: none yet.
     place: AtomicU32,
-    /// The last poll in which a leaf has taken a waker here, by its number; 0: one of an earlier run.
+    /// The last poll in which a leaf has taken a waker here, by its number; 0: one of an earlier
+    /// run.
     poll: AtomicU32,
 }
 
@@ -38,14 +43,11 @@ pub(crate) fn turn(poll: u32) -> usize {
     1 + (poll & 1) as usize
 }
 
-fn shift(turn: usize) -> u32 {
-    (turn as u32 - 1) * 32
-}
-
 impl Seat {
     #[cfg(all(test, loom))]
     pub(crate) fn new() -> Self {
-        Self { wakers: AtomicU64::new(0), place: AtomicU32::new(0), poll: AtomicU32::new(0) }
+        let wakers = [AtomicU32::new(0), AtomicU32::new(0)];
+        Self { wakers, place: AtomicU32::new(0), poll: AtomicU32::new(0) }
     }
 
     /// The number of its place, also when the wakers are gone.
@@ -62,22 +64,30 @@ impl Seat {
     /// Whether no waker of it is out. Acquire: pairs with the subtraction in `leave`; what others
     /// have read of the seat comes before its next place.
     pub(crate) fn is_free(&self) -> bool {
-        self.wakers.load(Ordering::Acquire) == 0
+        self.wakers.iter().all(|wakers| wakers.load(Ordering::Acquire) == 0)
     }
 
     /// Whether a waker of its last poll is out.
     pub(crate) fn is_taken(&self) -> bool {
-        self.wakers_of(turn(self.poll())) > 0
+        match self.poll() {
+            PART => !self.is_free(),
+            poll => self.wakers_of(turn(poll)) > 0,
+        }
     }
 
-    fn wakers_of(&self, turn: usize) -> u64 {
-        self.wakers.load(Ordering::Relaxed) >> shift(turn) & u64::from(u32::MAX)
+    fn wakers_of(&self, turn: usize) -> u32 {
+        self.of(turn).load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    fn of(&self, turn: usize) -> &AtomicU32 {
+        &self.wakers[(turn - 1) & 1]
     }
 
     /// A leaf is to have a waker of that poll, on the thread that polls: whether there may be one
     /// more. The seat is free, or it has the place.
     pub(crate) fn take(&self, place: u32, poll: u32) -> bool {
-        if self.poll() != poll && self.wakers_of(turn(poll)) >= KEPT {
+        if poll != PART && self.poll() != poll && self.wakers_of(turn(poll)) >= KEPT {
             return false;
         }
         self.place.store(place, Ordering::Relaxed);
@@ -88,14 +98,14 @@ impl Seat {
     /// One waker more, after [`Seat::take`], or of one that counts.
     #[inline]
     pub(crate) fn enter(&self, turn: usize) {
-        self.wakers.fetch_add(1 << shift(turn), Ordering::Relaxed);
+        self.of(turn).fetch_add(1, Ordering::Relaxed);
     }
 
     /// A waker that counts is gone.
     #[inline]
     pub(crate) fn leave(&self, turn: usize) {
         // Release: pairs with `is_free`.
-        self.wakers.fetch_sub(1 << shift(turn), Ordering::Release);
+        self.of(turn).fetch_sub(1, Ordering::Release);
     }
 
     /// Polls are numbered anew.

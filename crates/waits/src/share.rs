@@ -108,6 +108,11 @@ impl Share {
         self.word.load(Ordering::Relaxed) / CELL
     }
 
+    /// How many wakers leaves have.
+    pub(crate) fn wakers(&self) -> u64 {
+        (self.word.load(Ordering::Relaxed) & WAKERS) / WAKER
+    }
+
     /// Takes away [`TASK`] or [`CELL`], which is the caller's; true: the caller is to give the slot
     /// back.
     #[must_use]

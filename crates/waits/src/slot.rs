@@ -17,7 +17,7 @@
 //! stay.
 #![allow(unsafe_code)]
 
-use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::task::Waker;
 
 use crate::memory::Zeroed;
@@ -26,8 +26,8 @@ use crate::sequence::Sequence;
 use crate::share::Share;
 use crate::traced::Traced;
 
-/// The places of one task: it may wait for several things at once, and wakers of polls before may be
-/// out. A waker's data have three bits for the number of one, from 1 on.
+/// The places of one task: it may wait for several things at once, and wakers of polls before may
+/// be out. A waker's data have three bits for the number of one, from 1 on.
 pub(crate) const PLACES: usize = 7;
 
 /// The first three cache lines are those that a poll uses.
@@ -48,6 +48,8 @@ pub(crate) struct Slot {
     /// The place whose waker was that first one, as the waker tells it; see
     /// [`crate::waker::SPURIOUS`].
     pub(crate) woken_by: AtomicU8,
+    /// It is the cell of a part ([`crate::PartWaits`]).
+    pub(crate) is_part: AtomicBool,
 
     pub(crate) sequence: Sequence,
     /// When the last poll ended, or the task began.

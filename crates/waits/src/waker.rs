@@ -10,8 +10,9 @@
 //! another gets a slot of its own (a *cell*), which belongs to the task's.
 //!
 //! While somebody asks for places, the data have a tag besides: the *turn* of the poll in the lent
-//! waker's, and the number of the seat, too, in that of a waker that a leaf takes. So each leaf that
-//! is polled takes a waker, each wake tells its place, and a place whose last waker goes is none.
+//! waker's, and the number of the seat, too, in that of a waker that a leaf takes. So each leaf
+//! that is polled takes a waker, each wake tells its place, and a place whose last waker goes is
+//! none.
 //!
 //! # The two kinds of wakers
 //!
@@ -50,8 +51,8 @@ use crate::share::{CELL, Last, More, Raw, TASK};
 use crate::slab;
 use crate::slot::{PLACES, Slot, at};
 
-/// The low bits of a waker's data, in which a slot's address has zeros: the number of the seat where
-/// it counts, and the turn of the poll that has given it out (`seat`).
+/// The low bits of a waker's data, in which a slot's address has zeros: the number of the seat
+/// where it counts, and the turn of the poll that has given it out (`seat`).
 const PLACE: usize = 0b111;
 const TURN: u32 = 3;
 const TAG: usize = 0b1_1111;
@@ -87,10 +88,13 @@ fn cell_of(main: &'static Slot) -> &'static Slot {
 #[inline]
 pub(crate) fn lend(main: &'static Slot, start: u64, runtime: &Waker) -> Option<Lent> {
     let cell = cell_of(main);
-    let cell = match cell.share.has_wakers() && cell.share.raw() != raw(runtime) {
-        true => other_cell(main)?,
-        false => cell,
-    };
+    let is_anothers = cell.share.has_wakers() && cell.share.raw() != raw(runtime);
+    let cell = if is_anothers { other_cell(main)? } else { cell };
+    Some(lend_of(cell, main, start, runtime))
+}
+
+#[inline(always)]
+fn lend_of(cell: &'static Slot, main: &Slot, start: u64, runtime: &Waker) -> Lent {
     cell.lent.store(ptr::from_ref(runtime).cast_mut(), Ordering::Relaxed);
     // Release: a handler of this thread that finds itself in the poll finds the poll's waker.
     cell.poller.store(start, Ordering::Release);
@@ -98,7 +102,40 @@ pub(crate) fn lend(main: &'static Slot, start: u64, runtime: &Waker) -> Option<L
     let data = ptr::from_ref(cell).cast::<()>().map_addr(|slot| slot | tag);
     // SAFETY: the vtable is of slots, and the waker is not dropped.
     let waker = ManuallyDrop::new(unsafe { Waker::from_raw(RawWaker::new(data, &VTABLE)) });
-    Some(Lent { cell, waker })
+    Lent { cell, waker }
+}
+
+/// The waker for a poll of a part of `main`'s task, around `runtime`, which a collection has given
+/// it. `cell`: the part's, from now on.
+pub(crate) fn lend_part(
+    cell: &mut Option<&'static Slot>,
+    main: &'static Slot,
+    start: u64,
+    runtime: &Waker,
+) -> Option<Lent> {
+    let fits = |cell: &&Slot| {
+        ptr::eq(cell.main(), main) && (!cell.share.has_wakers() || cell.share.raw() == raw(runtime))
+    };
+    if cell.as_ref().is_none_or(|cell| !fits(cell)) {
+        leave_part(cell);
+        let new = new_cell(main)?;
+        new.is_part.store(true, Ordering::Relaxed);
+        new.share.hold();
+        *cell = Some(new);
+    }
+    Some(lend_of((*cell)?, main, start, runtime))
+}
+
+/// Whether a waker is one of these.
+pub(crate) fn is_ours(waker: &Waker) -> bool {
+    ptr::eq(waker.vtable(), &raw const VTABLE)
+}
+
+/// The part holds its cell no longer.
+pub(crate) fn leave_part(cell: &mut Option<&'static Slot>) {
+    if let Some(cell) = cell.take() {
+        leave(cell, TASK);
+    }
 }
 
 impl Lent {
@@ -144,6 +181,8 @@ fn leave(slot: &Slot, what: u64) {
 fn free(slot: &Slot) {
     let main = at(&slot.of);
     slot.of.store(ptr::null_mut(), Ordering::Relaxed);
+    debug_assert!(slot.seats.iter().all(Seat::is_free), "a waker that was counted has gone uncounted");
+    slot.is_part.store(false, Ordering::Relaxed);
     slab::give_back(slot);
     if let Some(main) = main {
         leave(main, CELL);
@@ -168,8 +207,8 @@ pub(crate) fn is_awaited(main: &'static Slot) -> bool {
 }
 
 /// Wakes the task of a slot, or the one that has it by now, if a leaf has a waker: whether that is
-/// so. A spurious wake; at the poll that follows, while places are asked for, leaves find a waker that
-/// is not theirs, and take it.
+/// so. A spurious wake; at the poll that follows, while places are asked for, leaves find a waker
+/// that is not theirs, and take it.
 pub(crate) fn wake_task(main: &'static Slot) -> bool {
     let cell = cell_of(main);
     let has_waker = cell.share.more() == More::Counted;
@@ -199,9 +238,9 @@ unsafe fn of<'a>(data: *const ()) -> &'a Slot {
 
 /// The seat of a waker that counts there, and its turn.
 #[inline]
-fn seat(main: &Slot, data: *const ()) -> Option<(&Seat, usize)> {
+fn seat(slot: &Slot, data: *const ()) -> Option<(&Seat, usize)> {
     let number = (data.addr() & PLACE).checked_sub(1)?;
-    Some((&main.seats[number], (data.addr() & TAG) >> TURN))
+    Some((&slot.main().seats[number], (data.addr() & TAG) >> TURN))
 }
 
 /// The runtime's waker of the slot.
@@ -237,13 +276,12 @@ fn is_polled_here(slot: &Slot) -> bool {
 unsafe fn clone(data: *const ()) -> RawWaker {
     // SAFETY: our wakers' data.
     let slot = unsafe { of(data) };
-    let main = slot.main();
-    let data = match crate::places::take(main, is_polled_here) {
+    let data = match crate::places::take(slot, is_polled_here) {
         Some((seat, turn)) => data.map_addr(|data| data & !TAG | turn << TURN | seat),
         None => data,
     };
     match slot.share.more() {
-        More::Counted => return placed(main, data),
+        More::Counted => return placed(slot, data),
         More::Full => {
             // SAFETY: the caller's waker counts, or so many others that they do not all go
             // meanwhile.
@@ -261,13 +299,13 @@ unsafe fn clone(data: *const ()) -> RawWaker {
     if slot.share.fill(raw(&own)) {
         std::mem::forget(own);
     }
-    placed(main, data)
+    placed(slot, data)
 }
 
 /// A waker that counts, also at its place.
 #[inline]
-fn placed(main: &Slot, data: *const ()) -> RawWaker {
-    if let Some((seat, turn)) = seat(main, data) {
+fn placed(slot: &Slot, data: *const ()) -> RawWaker {
+    if let Some((seat, turn)) = seat(slot, data) {
         seat.enter(turn);
     }
     RawWaker::new(data, &VTABLE)
@@ -275,8 +313,8 @@ fn placed(main: &Slot, data: *const ()) -> RawWaker {
 
 /// A leaf's waker is about to count no longer.
 #[inline]
-fn unplaced(main: &Slot, data: *const ()) {
-    if let Some((seat, turn)) = seat(main, data) {
+fn unplaced(slot: &Slot, data: *const ()) {
+    if let Some((seat, turn)) = seat(slot, data) {
         seat.leave(turn);
     }
 }
@@ -304,9 +342,8 @@ fn woken(main: &Slot, by: u8) {
 unsafe fn wake(data: *const ()) {
     // SAFETY: our wakers' data.
     let slot = unsafe { of(data) };
-    let main = slot.main();
-    woken(main, place(data));
-    unplaced(main, data);
+    woken(slot.main(), place(data));
+    unplaced(slot, data);
     if let Some(last) = slot.share.release_last() {
         return take(slot, last).wake();
     }
@@ -339,7 +376,7 @@ unsafe fn wake_by_ref(data: *const ()) {
 unsafe fn drop_waker(data: *const ()) {
     // SAFETY: our wakers' data; the lent waker is not dropped.
     let slot = unsafe { of(data) };
-    unplaced(slot.main(), data);
+    unplaced(slot, data);
     drop_counted(slot);
 }
 

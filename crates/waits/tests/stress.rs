@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use dormouse_testkit::StopOnDrop;
-use dormouse_waits::{TaskWaits, Waiting, Who, living, polled, read};
+use dormouse_waits::{Placing, TaskWaits, Waiting, Who, living, polled, read};
 use support::{Counting, number};
 
 const TASKS: usize = 6;
@@ -85,7 +85,8 @@ impl Bed {
 
 #[test]
 fn wakers_and_tasks_go_as_they_like() {
-    let _waiting = Waiting::start().unwrap();
+    // That seats are free when their slot is, each slot finds out by itself.
+    let _on = (Waiting::start().unwrap(), Placing::start().unwrap());
     let secs = std::env::var("DORMOUSE_STRESS_SECS").map_or(1, |secs| secs.parse().unwrap());
     let beds: [Bed; TASKS] = std::array::from_fn(|_| Bed::default());
     let stop = AtomicBool::new(false);

@@ -34,7 +34,8 @@ pin_project! {
 /// of its own. Outside any group it is as it was, and is charged to none.
 ///
 /// For futures that leave the task they were made in. Futures that are polled inside it (`join!`,
-/// `select!`, `FuturesUnordered`) are charged to its group anyway.
+/// `select!`, `FuturesUnordered`) are charged to its group anyway; [`part`](crate::part()) shows
+/// where those of a collection wait.
 ///
 /// ```
 /// use dormouse::{Group, inherit};

@@ -25,6 +25,7 @@ pub(crate) mod inherit;
 mod join_set;
 #[cfg(feature = "tokio")]
 mod lazy;
+pub(crate) mod part;
 #[cfg(all(feature = "tokio", tokio_unstable))]
 mod spawns;
 pub mod thread;

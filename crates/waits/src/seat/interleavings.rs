@@ -37,3 +37,23 @@ fn a_seat_is_its_wakers_until_the_last() {
         assert!(seat.is_free());
     });
 }
+
+#[test]
+fn a_waker_that_goes_meanwhile_takes_one_away() {
+    loom::model(|| {
+        let seat = Arc::new(Seat::new());
+        assert!(seat.take(7, 1));
+        seat.enter(turn(1));
+        let other = {
+            let seat = seat.clone();
+            spawn(move || use_up(&seat, 7, turn(1)))
+        };
+        // The next poll of the same turn waits at the same place.
+        assert!(seat.take(7, 3));
+        seat.enter(turn(3));
+        other.join().unwrap();
+        assert!(seat.is_taken());
+        use_up(&seat, 7, turn(3));
+        assert!(seat.is_free());
+    });
+}

@@ -3,6 +3,8 @@
 #![allow(dead_code, reason = "each test uses its part")]
 #![allow(unsafe_code)]
 
+pub(crate) mod stacks;
+
 use std::future::Future;
 use std::mem::ManuallyDrop;
 use std::pin::Pin;

@@ -41,8 +41,9 @@ pub(crate) fn run(bench: &mut Bench) {
     bench.added("end", "request", &["traced"]);
     bench.at_most("times add at most 40 ns to a poll of the account", "wake-added/account-times", 40.0);
     bench.added("direct", "account", &["published", "told"]);
-    bench.added("place", "untaken", &["taken"]);
-    bench.at_most("a place of 16 frames at most 400 ns", "place-added/taken", 400.0);
+    bench.added("place", "untaken", &["taken", "first"]);
+    bench.at_most("a place of 16 frames again at most 20 ns", "place-added/taken", 20.0);
+    bench.at_most("a place of 16 frames for the first time at most 100 ns", "place-added/first", 100.0);
     bench.at_most("asleep, nothing measurable", "wake-added/asleep", 2.0);
     bench.at_most("a request's trace adds at most 20 ns", "end-added/traced", 20.0);
     bench.at_most("all tasks are listed within a second", listing::ALL, 1000.0);

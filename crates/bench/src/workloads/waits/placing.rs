@@ -1,4 +1,5 @@
-//! `place/NAME`: a task whose leaf takes a waker at each poll, so many calls below it.
+//! `place/NAME`: a task whose leaf takes a waker at each poll, so many calls below it: from the
+//! same stack each time, or from another one, which the task has not seen lately.
 
 use std::future::Future;
 use std::hint::black_box;
@@ -19,11 +20,13 @@ const FRAMES: usize = 16;
 
 /// Adds the rows.
 pub(crate) fn rows(bench: &mut Bench) {
-    row(bench, "untaken", || Ok(Waiting::start()?));
-    row(bench, "taken", || Ok((Waiting::start()?, Placing::start()?)));
+    row(bench, "untaken", [leaf::<0>; WAYS], || Ok(Waiting::start()?));
+    row(bench, "taken", [leaf::<0>; WAYS], || Ok((Waiting::start()?, Placing::start()?)));
+    let ways = [leaf::<0>, leaf::<1>, leaf::<2>, leaf::<3>];
+    row(bench, "first", ways, || Ok((Waiting::start()?, Placing::start()?)));
 }
 
-fn row<H>(bench: &mut Bench, name: &str, ready: impl Fn() -> Result<H, Failure> + 'static) {
+fn row<H>(bench: &mut Bench, name: &str, ways: Ways, ready: impl Fn() -> Result<H, Failure> + 'static) {
     let spec = Spec::new(format!("place/{name}"), "ns").per("poll").cpu().with("frames", FRAMES);
     if bench.need(spec.clone(), has_frames()).is_none() {
         return;
@@ -31,14 +34,14 @@ fn row<H>(bench: &mut Bench, name: &str, ready: impl Fn() -> Result<H, Failure> 
     bench.per_iteration(spec, move |polls| {
         let _held = ready()?;
         let began = thread_cpu_ns();
-        poll(polls);
+        poll(polls, ways);
         Ok(Duration::from_nanos(thread_cpu_ns() - began))
     });
 }
 
 /// Polls a task; what is known of it in the end.
-fn poll(polls: u64) -> Option<dormouse_waits::LivingTask> {
-    let mut task = pin!(Timed::new(u64::MAX, Deep(None)));
+fn poll(polls: u64, ways: Ways) -> Option<dormouse_waits::LivingTask> {
+    let mut task = pin!(Timed::new(u64::MAX, Deep { ways, next: 0, waker: None }));
     let mut cx = Context::from_waker(Waker::noop());
     for _ in 0..polls {
         let _pending = task.as_mut().poll(&mut cx);
@@ -48,7 +51,7 @@ fn poll(polls: u64) -> Option<dormouse_waits::LivingTask> {
 
 fn has_frames() -> Result<(), Failure> {
     let _held = (Waiting::start()?, Placing::start()?);
-    let place = poll(1).and_then(|task| places::place(*task.places.first()?));
+    let place = poll(1, [leaf::<0>; WAYS]).and_then(|task| places::place(*task.places.first()?));
     match place {
         Some(place) if place.stack.len() == FRAMES => Ok(()),
         _ => {
@@ -58,21 +61,34 @@ fn has_frames() -> Result<(), Failure> {
     }
 }
 
-struct Deep(Option<Waker>);
+/// So many ways to the leaf: more than places of which a waker is out at once.
+const WAYS: usize = 4;
+
+type Ways = [fn(usize, &Context<'_>) -> Waker; WAYS];
+
+/// Takes another way at each poll.
+struct Deep {
+    ways: Ways,
+    next: usize,
+    waker: Option<Waker>,
+}
 
 impl Future for Deep {
     type Output = ();
 
     #[inline(never)]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let way = self.ways[self.next];
+        self.next = (self.next + 1) % WAYS;
         // Itself, the leaf, and the function that polls the task.
-        self.0 = Some(leaf(FRAMES - 3, cx));
+        self.waker = Some(way(FRAMES - 3, cx));
         Poll::Pending
     }
 }
 
 #[inline(never)]
-fn leaf(depth: usize, cx: &Context<'_>) -> Waker {
-    // No call is the last one, so that each has a frame.
-    black_box(if depth == 0 { cx.waker().clone() } else { leaf(depth - 1, cx) })
+fn leaf<const WAY: usize>(depth: usize, cx: &Context<'_>) -> Waker {
+    // The ways are not one function, and no call is the last one, so that each has a frame.
+    black_box(WAY);
+    black_box(if depth == 0 { cx.waker().clone() } else { leaf::<WAY>(depth - 1, cx) })
 }

@@ -5,7 +5,7 @@ use std::ops::Not;
 use dormouse::wire::TaskRow;
 use serde::Serialize;
 
-use super::place::is_set;
+use super::place::hides_parts;
 use super::{Listing, Unlisted, state};
 use crate::sample::waiting_places::CUT;
 use crate::sample::watching::places::CodeFrame;
@@ -50,8 +50,8 @@ struct TaskDocument<'a> {
     cpu_ns: Option<u64>,
     /// False for one that awaits: nothing can wake it.
     has_waker: bool,
-    /// Where its leaves have taken wakers that are out; if it is runnable, where the one of them was
-    /// that has woken it.
+    /// Where its leaves have taken wakers that are out; if it is runnable, where the one of them
+    /// was that has woken it.
     places: &'a [u32],
     /// So many polls ago; absent: in the last one.
     #[serde(skip_serializing_if = "is_zero")]
@@ -105,7 +105,7 @@ impl<'a> PlaceDocument<'a> {
     fn new(place: u32, frames: &'a [CodeFrame]) -> Self {
         let cut = frames.last().is_some_and(|frame| frame.function == CUT);
         let frames = &frames[..frames.len() - usize::from(cut)];
-        Self { place, frames, cut, set: is_set(frames) }
+        Self { place, frames, cut, set: hides_parts(frames) }
     }
 }
 
@@ -170,11 +170,11 @@ mod tests {
         let marked = &json["places"][2];
         assert_eq!((&marked["cut"], &marked["set"]), (&true.into(), &true.into()), "{json}");
         assert_eq!(marked["frames"].as_array().unwrap().len(), 1, "{json}");
-        assert_eq!(json["unlisted"][0], serde_json::json!({ "group": "GET /tea", "tasks": 3 }));
+        assert_eq!(json["unlisted"][0], serde_json::json!({ "group": "GET /tea", "tasks": 2 }));
         let frames =
             serde_json::json!([{ "function": "a::b", "inlined": false, "file": "/a.rs", "line": 1 }]);
         assert_eq!(json["places"][0], serde_json::json!({ "place": 4, "frames": frames }));
         assert_eq!(json["places"][1], serde_json::json!({ "place": 6, "frames": [] }));
-        assert_eq!((&json["known"], &json["taken_ns"]), (&2.into(), &2_000_000_000_u64.into()));
+        assert_eq!((&json["known"], &json["taken_ns"]), (&3.into(), &2_000_000_000_u64.into()));
     }
 }

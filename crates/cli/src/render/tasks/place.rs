@@ -32,11 +32,14 @@ impl PlaceNames {
 
     /// Where a task waits, on one line; empty if nobody knows.
     pub(crate) fn line(&self, task: &TaskRow) -> String {
+        let places: Vec<_> = task.places.iter().map(|&place| self.frames(place)).collect();
+        // Where the parts of a set are seen, the task does not wait at the set.
+        let is_shown = |frames: &&[CodeFrame]| !has_parts(frames, &places);
         let mut known =
-            task.places.iter().filter_map(|&place| Some((most(self.frames(place))?, self.frames(place))));
+            places.iter().copied().filter(is_shown).filter_map(|frames| Some((most(frames)?, frames)));
         let Some((first, frames)) = known.next() else { return String::new() };
         let mut line = name(first);
-        if is_set(frames) {
+        if hides_parts(frames) {
             line.push_str(" (in a set: its parts are not seen)");
         }
         match (known.count(), task.more_places) {
@@ -75,13 +78,28 @@ impl PlaceNames {
     }
 }
 
-/// Whether a collection that gives its parts wakers of its own has taken the waker: where these wait
-/// is not seen.
-pub(super) fn is_set(frames: &[CodeFrame]) -> bool {
-    frames.iter().any(|frame| {
-        let file = frame.file.as_deref().unwrap_or_default();
-        SETS.iter().any(|set| frame.function.contains(set) || file.contains(set))
-    })
+/// Whether a collection that gives its parts wakers of its own has taken the waker: where these
+/// wait is not seen.
+pub(super) fn hides_parts(frames: &[CodeFrame]) -> bool {
+    frames.iter().any(is_set) && !frames.iter().any(is_part)
+}
+
+fn is_set(frame: &CodeFrame) -> bool {
+    let file = frame.file.as_deref().unwrap_or_default();
+    SETS.iter().any(|set| frame.function.contains(set) || file.contains(set))
+}
+
+/// Whether the function polls what is wrapped in `dormouse::part`.
+fn is_part(frame: &CodeFrame) -> bool {
+    let file = frame.file.as_deref().unwrap_or_default();
+    frame.function.contains("PartWaits::poll") || file.ends_with("waits/src/part.rs")
+}
+
+/// Whether one of these is a place in a part of the collection that has taken the waker at `set`.
+fn has_parts(set: &[CodeFrame], places: &[&[CodeFrame]]) -> bool {
+    let Some(outermost) = set.iter().rposition(is_set).filter(|_| hides_parts(set)) else { return false };
+    let around = &set[outermost + 1..];
+    places.iter().any(|place| place.ends_with(around) && place.iter().any(is_part))
 }
 
 /// A function with its line, fit for a terminal.
@@ -174,12 +192,21 @@ pub(crate) mod tests {
     #[test]
     fn a_set_says_that_it_hides_its_parts() {
         let set = "<futures_util::stream::futures_unordered::FuturesUnordered<Fut> as Stream>::poll_next";
-        let inlined =
-            frame("poll_next<shop::Fetch>", "/r/futures-util/src/stream/futures_unordered/mod.rs", 5);
+        let inlined = frame(
+            "poll_next<shop::Fetch>",
+            "/home/a/.cargo/registry/src/x/futures-util/src/stream/futures_unordered/mod.rs",
+            5,
+        );
         for leaf in [frame(set, "", 0), inlined] {
             let names = PlaceNames([(4, vec![leaf, frame("shop::all", "/src/all.rs", 3)])].into());
             let line = names.line(&TaskRow { places: vec![4], ..task(1, 1, WireTaskState::Awaiting, 1) });
             assert_eq!(line, "shop::all (all.rs:3) (in a set: its parts are not seen)");
+            let part = frame("dormouse_waits::part::PartWaits::poll", "/r/dormouse-waits/src/part.rs", 30);
+            let [set, all] = names.frames(4) else { panic!() };
+            let stack = vec![frame("shop::one", "/src/one.rs", 8), part, set.clone(), all.clone()];
+            let names = PlaceNames([(4, vec![set.clone(), all.clone()]), (5, stack)].into());
+            let seen = TaskRow { places: vec![4, 5], ..task(1, 1, WireTaskState::Awaiting, 1) };
+            assert_eq!(names.line(&seen), "shop::one (one.rs:8)", "its parts are seen");
         }
     }
 

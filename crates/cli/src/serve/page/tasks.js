@@ -153,11 +153,13 @@ class TasksView {
   place(row) {
     const known = (row.places || []).filter((place) => (this.places.get(place) || []).length);
     if (!known.length) return row.state !== 'awaiting' ? '' : row.has_waker ? NO : 'nothing can wake it';
-    const set = this.sets.has(known[0]) ? ' (in a set: its parts are not seen)' : '';
+    // A set comes last: its parts may be seen.
+    const first = known.find((place) => !this.sets.has(place)) ?? known[0];
+    const set = this.sets.has(first) ? ' (in a set: its parts are not seen)' : '';
     const rest = known.length - 1;
     const more = row.more_places ? ` and ${rest + 1} or more` : rest ? ` and ${rest} more` : '';
     const ago = row.polls_ago ? ` (as of ${plural(row.polls_ago, 'poll')} ago)` : '';
-    return placeOf(this.places.get(known[0])) + set + more + ago;
+    return placeOf(this.places.get(first)) + set + more + ago;
   }
 
   take(answer) {

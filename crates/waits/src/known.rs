@@ -1,0 +1,67 @@
+//! The places where a task waits, of those that its seats have.
+
+use std::sync::atomic::Ordering;
+
+use crate::seat::PART;
+use crate::slot::{PLACES, Slot};
+
+/// See the module.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Known {
+    /// Their numbers; 0: none.
+    pub(crate) places: [u32; PLACES],
+    /// So many polls ago its leaves have taken wakers there.
+    pub(crate) polls_ago: u32,
+    /// Leaves have found no seat since.
+    pub(crate) has_more: bool,
+}
+
+impl Known {
+    /// Those where a task awaits something that has been polled: of the last poll that has taken
+    /// wakers that are out.
+    pub(crate) fn of(slot: &Slot) -> Self {
+        let polls = slot.polls.load(Ordering::Relaxed) as u32;
+        let mut known = Self { polls_ago: u32::MAX / 2, ..Self::default() };
+        let mut has_any = false;
+        for (seat, to) in slot.seats.iter().zip(0..) {
+            let polls_ago = match seat.poll() {
+                // Those behind one without a place have none.
+                0 if seat.place() == 0 => break,
+                0 => continue,
+                PART => 0,
+                // One of a poll that goes on is of none that has ended.
+                poll => polls.wrapping_sub(poll),
+            };
+            if polls_ago > known.polls_ago || !seat.is_taken() {
+                continue;
+            }
+            if polls_ago < known.polls_ago {
+                known.places = [0; PLACES];
+            }
+            has_any = true;
+            known.polls_ago = polls_ago;
+            known.places[to] = seat.place();
+        }
+        if !has_any {
+            return Self::default();
+        }
+        let crowded = slot.crowded.load(Ordering::Relaxed);
+        known.has_more = crowded != 0 && polls.wrapping_sub(crowded) <= known.polls_ago;
+        known
+    }
+
+    /// The one whose waker has woken the task, or all, if the wake does not tell it.
+    pub(crate) fn woken(slot: &Slot) -> Self {
+        let by = usize::from(slot.woken_by.load(Ordering::Relaxed));
+        let Some(seat) = by.checked_sub(1).and_then(|n| slot.seats.get(n)) else { return Self::of(slot) };
+        let mut known = Self::default();
+        known.places[0] = seat.place();
+        known
+    }
+
+    /// Those of a wait that lasts or has ended, for its time.
+    pub(crate) fn charged(self) -> impl Iterator<Item = u32> + Clone {
+        let places = if self.polls_ago == 0 { self.places } else { [0; PLACES] };
+        places.into_iter()
+    }
+}
