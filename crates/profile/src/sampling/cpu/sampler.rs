@@ -151,7 +151,7 @@ impl Sampler {
             take.refuse(tid, &why.to_string());
         }
         self.blocking.iter().for_each(|&tid| take.block(tid));
-        self.of_kernel.iter().for_each(|&tid| take.find_unsampled(tid, true));
+        self.of_kernel.iter().for_each(|&tid| take.find_unsampled(tid, true, None));
         self.takes.push((number, take));
         Ok(())
     }
@@ -288,7 +288,7 @@ impl Sampler {
         // The kernel's own, as io_uring's: none runs code of the program's.
         if threads::is_of_kernel(tid) {
             self.of_kernel.insert(tid);
-            return self.takes.iter_mut().for_each(|(_, take)| take.find_unsampled(tid, true));
+            return self.takes.iter_mut().for_each(|(_, take)| take.find_unsampled(tid, true, None));
         }
         // One that was found deaf stays so until a look finds it open.
         let signal = signal::number();

@@ -38,13 +38,24 @@ struct Sampled {
     due: u64,
 }
 
-/// A thread that no sample meets.
+/// A thread that no sample meets, or met for a while.
 #[derive(Debug)]
 struct Unsampled {
     name: String,
-    /// Its CPU time when this profile found it, and when it was last looked at.
-    base: u64,
-    used: u64,
+    /// The CPU time that no sample met.
+    value: u64,
+    /// Its CPU time when it was last looked at; none while it is armed.
+    seen: Option<u64>,
+}
+
+impl Unsampled {
+    /// It has used `used` by now.
+    fn look(&mut self, used: u64) {
+        if let Some(seen) = &mut self.seen {
+            self.value += used.saturating_sub(*seen);
+            *seen = used.max(*seen);
+        }
+    }
 }
 
 /// A profile that is being taken.
@@ -114,7 +125,6 @@ impl Take {
 
     /// A thread is armed, and has used `cpu_ns` before this profile began, if the kernel tells.
     pub(super) fn add_thread(&mut self, id: SlotId, tid: u32, cpu_ns: Option<u64>) {
-        self.unblock(tid);
         if self.over.is_some() {
             return;
         }
@@ -135,7 +145,8 @@ impl Take {
     /// did. One that was there, and was not seen, has used no more in the meantime than there was.
     pub(super) fn find_thread(&mut self, id: SlotId, tid: u32, cpu_ns: Option<u64>) {
         let elapsed = self.began.elapsed().as_nanos() as u64;
-        self.add_thread(id, tid, cpu_ns.map(|used| used.saturating_sub(elapsed)));
+        let before = self.unblock(tid, cpu_ns);
+        self.add_thread(id, tid, before.or(cpu_ns.map(|used| used.saturating_sub(elapsed))));
     }
 
     /// Nothing is sampled any more, for this reason.
@@ -150,41 +161,52 @@ impl Take {
         }
         if self.refused.insert(tid) {
             self.seen += 1;
-            self.find_unsampled(tid, false);
+            self.find_unsampled(tid, false, None);
         }
         self.note(why);
     }
 
     /// A thread is not armed, because it blocks the signal.
     pub(super) fn block(&mut self, tid: u32) {
+        self.block_since(tid, None);
+    }
+
+    /// As `block`; its samples have the CPU time before `last`.
+    fn block_since(&mut self, tid: u32, last: Option<u64>) {
         if self.blocking.try_reserve(1).is_err() {
             return self.end(NO_MEMORY);
         }
         if self.blocking.insert(tid) {
             self.seen += 1;
-            self.find_unsampled(tid, false);
+            self.find_unsampled(tid, false, last);
         }
     }
 
-    /// A thread was found that no sample will meet: its CPU time is a row of its own.
-    pub(super) fn find_unsampled(&mut self, tid: u32, is_of_kernel: bool) {
+    /// A thread was found that no sample will meet: its CPU time since `last` is a row of its own.
+    pub(super) fn find_unsampled(&mut self, tid: u32, is_of_kernel: bool, last: Option<u64>) {
         let Some(used) = thread_cpu_ns_of(tid) else { return };
-        if self.unsampled.contains_key(&tid) || self.unsampled.try_reserve(1).is_err() {
-            return;
-        }
         // As in `find_thread`: it may have begun since.
         let elapsed = self.began.elapsed().as_nanos() as u64;
+        let since = last.unwrap_or(used.saturating_sub(elapsed));
+        if let Some(known) = self.unsampled.get_mut(&tid) {
+            known.seen.get_or_insert(since);
+            return known.look(used);
+        }
+        if self.unsampled.try_reserve(1).is_err() {
+            return;
+        }
         let name = std::fs::read(format!("/proc/self/task/{tid}/comm")).unwrap_or_default();
         let name = String::from_utf8_lossy(name.trim_ascii_end()).into_owned();
         let name = if is_of_kernel { format!("(kernel: {name})") } else { name };
-        self.unsampled.insert(tid, Unsampled { name, base: used.saturating_sub(elapsed), used });
+        let value = used.saturating_sub(since);
+        self.unsampled.insert(tid, Unsampled { name, value, seen: Some(used) });
     }
 
     /// Reads the clocks of threads that no sample meets. One that has ended keeps its last time.
     pub(super) fn look_at_unsampled(&mut self) {
-        for (&tid, thread) in &mut self.unsampled {
+        for (&tid, thread) in self.unsampled.iter_mut().filter(|(_, thread)| thread.seen.is_some()) {
             if let Some(used) = thread_cpu_ns_of(tid) {
-                thread.used = thread.used.max(used);
+                thread.look(used);
             }
         }
     }
@@ -194,20 +216,23 @@ impl Take {
         if let Some(thread) = self.threads.remove(&id) {
             self.seen -= 1;
             self.armed -= 1;
-            self.block(thread.tid);
-            // Its samples have the time before.
-            if let (Some(found), Some(last)) = (self.unsampled.get_mut(&thread.tid), thread.last) {
-                found.base = last;
-            }
+            self.block_since(thread.tid, thread.last);
         }
     }
 
-    /// A thread does not block the signal any more.
-    fn unblock(&mut self, tid: u32) {
-        if self.blocking.remove(&tid) {
-            self.seen -= 1;
-            self.unsampled.remove(&tid);
+    /// A thread does not block the signal any more, and has used `cpu_ns` in its life. Gives that
+    /// if a row of its own has all of it; its samples begin there.
+    fn unblock(&mut self, tid: u32, cpu_ns: Option<u64>) -> Option<u64> {
+        if !self.blocking.remove(&tid) {
+            return None;
         }
+        self.seen -= 1;
+        let thread = self.unsampled.get_mut(&tid)?;
+        let used = cpu_ns?;
+        thread.look(used);
+        // One that has used less is another thread, with the same number.
+        let seen = thread.seen.take()?;
+        (seen <= used).then_some(used)
     }
 
     /// Tells the reader something, once.
@@ -301,11 +326,10 @@ impl Take {
     pub(super) fn read(&self, process_ns: u64, dropped: u64, mappings: &Mappings) -> Profile {
         let (groups, mut threads, stacks, mut samples) = self.aggregate.parts();
         for (&tid, of) in &self.unsampled {
-            let value = of.used.saturating_sub(of.base);
-            if value > 0 {
+            if of.value > 0 {
                 let thread = threads.len() as u32;
                 threads.push(Thread { tid, name: of.name.clone() });
-                samples.push(Sample { thread, values: [0, value, 0, 0], ..Sample::default() });
+                samples.push(Sample { thread, values: [0, of.value, 0, 0], ..Sample::default() });
             }
         }
         let in_groups = samples.iter().filter(|row| row.group != NO_GROUP).map(|row| row.values[1]).sum();
@@ -401,6 +425,43 @@ mod tests {
         let profile = take.read(0, 0, &Mappings::default());
         assert_eq!((profile.coverage.samples, profile.coverage.dropped), (2, 1));
         assert_eq!(profile.samples.iter().map(|row| row.values[1]).sum::<u64>(), 12_000_000);
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "clocks of threads")]
+    fn time_behind_a_mask_stays_its_own() {
+        let tid = dormouse_sys::process::identity::tid();
+        let used = || thread_cpu_ns_of(tid).unwrap();
+        let work = || {
+            let begin = used();
+            while used() - begin < 5_000_000 {}
+        };
+        // The weights of what samples met, and of what none did.
+        let weights = |take: &mut Take| -> [u64; 2] {
+            take.look_at_unsampled();
+            let samples = take.read(0, 0, &Mappings::default()).samples;
+            [1, 0].map(|met| samples.iter().filter(|row| row.values[0] == met).map(|row| row.values[1]).sum())
+        };
+        let mut take = Take::new(&Options { hz: 1000, ..Options::default() }, 0, 0);
+        let id = SlotId { index: 3, generation: 4 };
+        let begin = used();
+        take.block(tid);
+        work();
+        let open = used();
+        take.find_thread(id, tid, Some(open));
+        let of_kind = Tick { value: id.to_value(), cpu_ns: open + 1000, overruns: 0, is_uncopied: false };
+        let frames = [0x1000; DEPTH];
+        let record = Record { of_kind, at_ns: 0, group: 0, depth: 1, end: WalkEnd::Last, frames };
+        take.add(&record, open + 1000, 1_000_000, &(0..0), String::new);
+        work();
+        let [met, unmet] = weights(&mut take);
+        assert_eq!(met, 1000);
+        assert!((open - begin..=open).contains(&unmet), "{unmet}");
+        // It blocks the signal again: what its samples met is not counted twice.
+        take.disarm_blocking(id);
+        let [met, all] = weights(&mut take);
+        assert_eq!(met, 1000);
+        assert!((unmet + 5_000_000 - 1000..=unmet + used() - open - 1000).contains(&all), "{all}");
     }
 
     fn options_period(hz: u32) -> u64 {
