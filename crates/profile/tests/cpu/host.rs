@@ -27,6 +27,17 @@ extern "C" fn count(_: i32) {
     CALLS.fetch_add(1, Ordering::Relaxed);
 }
 
+extern "C" fn count_more(_: i32) {
+    CALLS.fetch_add(2, Ordering::Relaxed);
+}
+
+/// Sets a handler of the program's. No handler has most signals: that would be a runtime's, of
+/// which profiles take one.
+fn catch(signal: i32) {
+    let handler = if signal % 2 == 0 { count } else { count_more };
+    set(signal, handler as *const () as usize);
+}
+
 fn set(signal: i32, handler: usize) {
     // SAFETY: a handler that counts, or none.
     unsafe {
@@ -57,12 +68,12 @@ fn used_signals_are_left_alone() {
         let all = || libc::SIGRTMIN()..=libc::SIGRTMAX();
         // All but one, which is not the one that it would take.
         let free = libc::SIGRTMIN() + 5;
-        all().filter(|&signal| signal != free).for_each(|signal| set(signal, count as *const () as usize));
+        all().filter(|&signal| signal != free).for_each(catch);
         finds_a_hog();
         assert_eq!(caught(), all().collect::<Vec<_>>());
         assert_eq!(CALLS.load(Ordering::Relaxed), 0);
         // Now none is free.
-        set(free, count as *const () as usize);
+        catch(free);
         let refused = Profiling::start(&options(99)).unwrap_err();
         assert!(refused.to_string().contains("signal"), "{refused}");
         nothing_is_left();
