@@ -1,6 +1,6 @@
 //! From what was sampled to what was used: the samples of each group add up to the account.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use dormouse_profile::{NO_GROUP, Profile, ProfileGroup, ProfileKind, Sample, Thread, Values};
 
@@ -89,7 +89,7 @@ fn part(value: u64, now: u64, then: u64) -> u64 {
 }
 
 /// Has the CPU time of a group's rows add up to `total`. What no sample met, beyond a period of each
-/// sampled thread, has a row without a stack: it may be another thread's, in other functions. A
+/// thread that has samples here, has a row without a stack: it may be another thread's, in other functions. A
 /// sample weighs the CPU time since the one before, so the rows lack no more than that period.
 fn fit_cpu(profile: &mut Profile, group: u32, rows: &[usize], total: u64) {
     let column = ProfileKind::Cpu.main_column();
@@ -99,7 +99,8 @@ fn fit_cpu(profile: &mut Profile, group: u32, rows: &[usize], total: u64) {
         rows.iter().fold(0, |sum: u64, &at| sum.saturating_add(profile.samples[at].values[column]))
     };
     let sampled = sum(profile, &met);
-    let slack = profile.period.max(LONGEST_TICK).saturating_mul(profile.coverage.armed);
+    let threads: HashSet<u32> = met.iter().map(|&at| profile.samples[at].thread).collect();
+    let slack = profile.period.max(LONGEST_TICK).saturating_mul(threads.len() as u64);
     // First what threads without samples are known to have used, then the open rest of the others.
     let known = sum(profile, &unmet).min(total.saturating_sub(sampled));
     let of_met = if sampled == 0 { 0 } else { (total - known).min(sampled.saturating_add(slack)) };

@@ -53,6 +53,8 @@ fn samples_add_up_to_the_account() {
 fn unsampled_time_scales_nobody_up() {
     const SECOND: u64 = 1_000_000_000;
     let mut of = profile(&[0, 1], &[sample(1, 1, SECOND)]);
+    // Threads that this group has no samples of lack none.
+    of.coverage.armed = 100;
     // A thread in no group that blocks signals, half of whose time is in the group.
     of.samples.push(Sample { values: [0, 3 * SECOND, 0, 0], ..sample(0, 0, 0) });
     scale(&mut of, &Account { groups: vec![used(1, 2 * SECOND)], process: Some(4 * SECOND), own: 0 });
