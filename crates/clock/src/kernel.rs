@@ -1,8 +1,8 @@
 //! The kernel's own clocks, and its one-time answers.
 //!
 //! A seccomp filter may refuse any of these questions, on any thread; so none of them fails. Where
-//! the vDSO answers without a system call (all but CPU time, with the usual clock sources), no filter
-//! comes into it.
+//! the vDSO answers without a system call (all but CPU time, with the usual clock sources), no
+//! filter comes into it.
 //!
 //! # Safety
 //!

@@ -139,7 +139,9 @@ fn locked_memory_is_copied_only_at_sites() {
         if span <= 4 * report.pages {
             return skip("in this build no text lies between the sites");
         }
-        assert_eq!(copied(), 4 * report.pages);
+        // The trial of the ways copies a page of its own, which may be one of them.
+        let copied = copied();
+        assert!([4 * report.pages, 4 * report.pages + 4].contains(&copied), "{copied} KiB, {report:?}");
     });
 }
 

@@ -35,8 +35,8 @@ const PARTS: &str = r#"
         return (int)(call(one, c) + call(two, c)) & 1;
     }"#;
 
-/// A reference to an entry of the same unit, as gcc writes its abbreviation; and one to a third file,
-/// to which dwz moves the entries that two programs share.
+/// A reference to an entry of the same unit, as gcc writes its abbreviation; and one to a third
+/// file, to which dwz moves the entries that two programs share.
 const REFERENCE: &str = "\t.uleb128 0x31\n\t.uleb128 0x13\n";
 const ELSEWHERE: &str = "\t.uleb128 0x31\n\t.uleb128 0x1f20\n";
 

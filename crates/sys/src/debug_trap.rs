@@ -38,29 +38,10 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use crate::errno::keeping_errno;
 use crate::peek;
+pub use crate::trap_types::{PerfTrap, Watcher};
 
 /// How many copies of dormouse can use SIGTRAP in one process.
 pub(crate) const MOST_COPIES: usize = 16;
-
-/// One hit of an event that traps. Copies of dormouse share the layout, which grows at its end.
-#[derive(Debug, Clone, Copy)]
-#[repr(C)]
-pub struct PerfTrap {
-    /// The event's data.
-    pub data: u64,
-    /// The thread's next instruction; of a late hit, any.
-    pub ip: usize,
-    /// Its frame pointer.
-    pub frame: usize,
-    /// Its stack pointer.
-    pub stack: usize,
-    /// 1: the thread blocked the signal, and takes it at another place, once for several hits.
-    pub is_late: u32,
-}
-
-/// Told of hits, with the signals blocked of [`all_but_faults`](crate::signals::all_but_faults). It
-/// must not allocate, lock, unwind or branch on a static key; it may change `errno`.
-pub type Watcher = fn(&PerfTrap);
 
 /// The same between copies.
 pub(crate) type SharedWatcher = extern "C" fn(&PerfTrap);

@@ -31,7 +31,7 @@
 //! | [`otel`] | the contexts of threads and of the process that OpenTelemetry has standardised |
 //! | `ring` | a byte ring that a thread and its signal handlers write without ever blocking |
 //! | [`thread`] | the per-thread block: an identity that is never reused, the current task, hooks at the end |
-//! | [`masks`], `sigtrap`, `debug_trap` | the threads that block a signal; the handler of SIGTRAP |
+//! | [`masks`], `trap_types`, `sigtrap`, `debug_trap` | the threads that block a signal; the handler of SIGTRAP |
 //! | [`rendezvous`] | several copies of dormouse in one process, and the table that they share |
 //! | [`records`], [`trap`] | records, and SIGTRAP, for all copies |
 //!
@@ -78,6 +78,7 @@ pub mod signals;
 mod sigtrap;
 pub mod stack;
 pub mod thread;
+mod trap_types;
 pub mod underway;
 
 pub use capability::{Capability, State};

@@ -5,39 +5,10 @@
 
 use std::io;
 
+pub use crate::trap_types::{Disposition, PerfTrap, Watcher};
+
 /// The reason.
 const WHY: &str = "traps are handled on x86-64 only";
-
-/// One hit of an event that traps.
-#[derive(Debug, Clone, Copy)]
-pub struct PerfTrap {
-    /// The event's data.
-    pub data: u64,
-    /// The thread's next instruction.
-    pub ip: usize,
-    /// Its frame pointer.
-    pub frame: usize,
-    /// Its stack pointer.
-    pub stack: usize,
-    /// 1: the thread blocked the signal.
-    pub is_late: u32,
-}
-
-/// Called for each hit.
-pub type Watcher = fn(&PerfTrap);
-
-/// The action of SIGTRAP.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Disposition {
-    /// Our handler.
-    Ours,
-    /// The default action, which ends the process.
-    Default,
-    /// The signal is ignored.
-    Ignored,
-    /// A handler at this address.
-    Other(usize),
-}
 
 /// Always an error.
 pub fn watch(_: Watcher) -> io::Result<u64> {

@@ -54,10 +54,10 @@ use crate::signals;
 /// may unwind: it may end its thread, or throw.
 pub type Handler = unsafe extern "C-unwind" fn(libc::c_int, *mut libc::siginfo_t, *mut c_void);
 
-/// What the kernel lays on the stack for a handler, but the state of the vector registers.
+/// The memory that the kernel writes on the stack for a handler, without the vector registers.
 #[repr(C)]
 #[derive(Debug)]
-pub struct Frame {
+pub struct SignalFrame {
     /// Where the handler returns to.
     restorer: usize,
     /// The beginning of `ucontext_t`.
@@ -69,13 +69,13 @@ pub struct Frame {
     info: libc::siginfo_t,
 }
 
-const _: () = assert!(offset_of!(Frame, flags) == 8 && offset_of!(Frame, mask) == 304);
-const _: () = assert!(offset_of!(Frame, info) == 312 && size_of::<Frame>() == 440);
+const _: () = assert!(offset_of!(SignalFrame, flags) == 8 && offset_of!(SignalFrame, mask) == 304);
+const _: () = assert!(offset_of!(SignalFrame, info) == 312 && size_of::<SignalFrame>() == 440);
 
 /// Defines a handler for the kernel to call, which calls `$choose` with the kernel's arguments and
 /// its frame, and goes on at the address that this returns; 0: returns.
 ///
-/// Whoever calls it unwinds through it: a handler that [`pass_on`] calls in place may unwind.
+/// An unwinding passes through it: a handler that [`pass_on`] calls in place may unwind.
 #[macro_export]
 macro_rules! entry {
     ($(#[$doc:meta])* $visible:vis fn $name:ident => $choose:path) => {
@@ -127,7 +127,7 @@ pub unsafe fn pass_on(
     signal: libc::c_int,
     info: *mut libc::siginfo_t,
     context: *mut c_void,
-    frame: *mut Frame,
+    frame: *mut SignalFrame,
 ) -> usize {
     // SAFETY: sets begin with the 64 bits that the kernel has.
     let first = |set: *const libc::sigset_t| unsafe { *set.cast::<u64>() };
@@ -136,8 +136,8 @@ pub unsafe fn pass_on(
     let itself = if action.sa_flags & libc::SA_NODEFER == 0 { 1 << (signal - 1) } else { 0 };
     let mask = interrupted | first(&raw const action.sa_mask) | itself;
 
-    let is_kernels = context.addr() == frame.addr() + offset_of!(Frame, flags)
-        && info.addr() == frame.addr() + offset_of!(Frame, info);
+    let is_kernels = context.addr() == frame.addr() + offset_of!(SignalFrame, flags)
+        && info.addr() == frame.addr() + offset_of!(SignalFrame, info);
     // SAFETY: it is the kernel's.
     let place = if is_kernels { unsafe { Place::of(frame) } } else { Place::Unknown };
     let must_move = place == Place::Moved && action.sa_flags & libc::SA_ONSTACK == 0;
@@ -182,7 +182,7 @@ impl Place {
     /// # Safety
     ///
     /// The frame is the kernel's.
-    unsafe fn of(frame: *const Frame) -> Self {
+    unsafe fn of(frame: *const SignalFrame) -> Self {
         // SAFETY: the kernel has filled it in.
         let (stack, interrupted) = unsafe {
             ((*frame).stack, (*frame).registers.gregs[libc::REG_RSP as usize].cast_unsigned() as usize)
@@ -202,7 +202,7 @@ impl Place {
 /// # Safety
 ///
 /// The frame is the kernel's, on another stack than that code's.
-unsafe fn go_on_below(frame: *mut Frame, handler: usize, signal: libc::c_int, mask: u64) {
+unsafe fn go_on_below(frame: *mut SignalFrame, handler: usize, signal: libc::c_int, mask: u64) {
     const RED_ZONE: usize = 128;
     // DF, RF and TF: the kernel clears these for a handler.
     const CLEARED: i64 = 1 << 10 | 1 << 16 | 1 << 8;
@@ -213,8 +213,8 @@ unsafe fn go_on_below(frame: *mut Frame, handler: usize, signal: libc::c_int, ma
         let stack = (*frame).registers.gregs[libc::REG_RSP as usize].cast_unsigned() as usize;
         let bytes = if vectors.is_null() { 0 } else { vector_bytes(vectors) };
         let vectors_to = (stack - RED_ZONE - bytes) & !63;
-        let to = ((vectors_to - size_of::<Frame>()) & !15) - 8;
-        let to = ptr::with_exposed_provenance_mut::<Frame>(to);
+        let to = ((vectors_to - size_of::<SignalFrame>()) & !15) - 8;
+        let to = ptr::with_exposed_provenance_mut::<SignalFrame>(to);
         ptr::copy_nonoverlapping(frame, to, 1);
         if !vectors.is_null() {
             let vectors_to = ptr::with_exposed_provenance_mut::<u8>(vectors_to);

@@ -90,7 +90,8 @@ pub fn blocked<T>(run: impl FnOnce() -> T) -> T {
 /// SIGTRAP is among them, which the kernel allows for events of its own (perf, from 5.19 on). The
 /// kernel's frame takes `AT_MINSIGSTKSZ` (3,376 bytes with AVX-512), and std's alternate stacks
 /// have 8 KiB: a second handler in the midst of the first, for a page fault of it that is a sample,
-/// or a hit, would overflow them, and that ends the process. So nothing that a handler calls may branch on a static key.
+/// or a hit, would overflow them, and that ends the process. So nothing that a handler calls may
+/// branch on a static key.
 ///
 /// Those of the C library are among them, too, for the cancellation of a thread unwinds. By these
 /// [`crate::masks`] knows that the thread blocks nothing for long.

@@ -58,7 +58,7 @@ use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering, fence};
 
 use crate::debug_trap::{self, MOST_COPIES, SharedWatcher};
-use crate::passing::{self, Frame};
+use crate::passing::{self, SignalFrame};
 use crate::signals;
 
 /// The owner of an `int3`, as a resolver knows it.
@@ -252,7 +252,7 @@ unsafe extern "C-unwind" fn choose(
     signal: libc::c_int,
     info: *mut libc::siginfo_t,
     context: *mut c_void,
-    frame: *mut Frame,
+    frame: *mut SignalFrame,
 ) -> usize {
     const RIP: usize = libc::REG_RIP as usize;
     /// The kernel's code for `int3`; debug registers, single steps and `kill` have others.
@@ -304,7 +304,7 @@ unsafe fn pass_on(
     signal: libc::c_int,
     info: *mut libc::siginfo_t,
     context: *mut c_void,
-    frame: *mut Frame,
+    frame: *mut SignalFrame,
 ) -> usize {
     // Pairs with the store in `pass_on_to`.
     // SAFETY: set before the handler was installed, never freed after that.

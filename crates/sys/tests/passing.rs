@@ -56,7 +56,7 @@ fn alternate() -> (usize, libc::c_int, usize) {
     }
 }
 
-/// What a handler has seen of its beginning.
+/// A handler's state at its first instruction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Seen {
     calls: usize,

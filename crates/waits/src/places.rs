@@ -111,8 +111,9 @@ unsafe impl Zeroed for Table {}
 
 static TABLE: AtomicPtr<Table> = AtomicPtr::new(ptr::null_mut());
 
-/// 0: nobody asks for places. Else how many do, in the low bits ([`ASKERS`]), and since when somebody
-/// has without a gap, as a stamp without these bits. There is a table as long as somebody does.
+/// 0: nobody asks for places. Else how many do, in the low bits ([`ASKERS`]), and since when
+/// somebody has without a gap, as a stamp without these bits. There is a table as long as somebody
+/// does.
 static ASKED: AtomicU64 = AtomicU64::new(0);
 
 #[inline]

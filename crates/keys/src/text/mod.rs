@@ -3,8 +3,8 @@
 //!
 //! By [`flip`](Protocol::Flip), one byte a site: `patch` (a site with its old and new bytes) →
 //! `maps`, `pages`, `memory` (how the kernel lets code be written) → `access` (the first of these
-//! ways that works for all sites of a batch, and by `trial` takes effect) → `flip`. `int3/` is the kernel's protocol, which
-//! nothing chooses by itself. `alone` is what a forked child does.
+//! ways that works for all sites of a batch, and by `trial` takes effect) → `flip`. `int3/` is the
+//! kernel's protocol, which nothing chooses by itself. `alone` is what a forked child does.
 //!
 //! # Invariants
 //!

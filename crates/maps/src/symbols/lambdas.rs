@@ -8,7 +8,8 @@
 //! # Cost
 //!
 //! The sections are read into memory and the first entries of all units are read, once an object;
-//! then the whole unit, once, that has an address at which a lambda is inlined. The ranges of all that is inlined there are kept. An object without inlined lambdas costs nothing.
+//! then the whole unit, once, that has an address at which a lambda is inlined. The ranges of all
+//! that is inlined there are kept. An object without inlined lambdas costs nothing.
 
 use std::cell::RefCell;
 use std::collections::HashMap;

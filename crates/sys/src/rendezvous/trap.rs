@@ -15,19 +15,7 @@ use crate::debug_trap::data_of;
 pub use crate::debug_trap::{PerfTrap, Watcher, unexplained};
 use crate::sigtrap::{FOREIGN, LATE, present};
 pub use crate::sigtrap::{INT3, Resolver, Verdict};
-
-/// The action of SIGTRAP.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Disposition {
-    /// Our handler.
-    Ours,
-    /// The default action, which ends the process.
-    Default,
-    /// The signal is ignored.
-    Ignored,
-    /// A handler at this address.
-    Other(usize),
-}
+pub use crate::trap_types::Disposition;
 
 /// This copy's own.
 static RESOLVER: AtomicPtr<()> = AtomicPtr::new(std::ptr::null_mut());

@@ -18,13 +18,14 @@
 //! Split debug information (`.dwo`, `.dwp`), debug information that several files share (`dwz`) and
 //! types in a section of their own before DWARF 5 are not read.
 
+mod heads;
 mod roots;
 
 use std::io;
 
 use gimli::{
-    Abbreviations, AttributeValue as Value, DebugAbbrev, DebugAbbrevOffset, DebugInfo, DwAt, DwTag,
-    EntriesRaw, LittleEndian, UnitHeader, UnitOffset, UnitType, constants as dw,
+    Abbreviations, AttributeValue as Value, DebugAbbrev, DebugAbbrevOffset, DwAt, DwTag, LittleEndian,
+    UnitOffset, UnitType, constants as dw,
 };
 use memchr::memmem;
 
@@ -50,6 +51,7 @@ const MOST_PLACES: usize = 64;
 /// The beginning of a unit, in which its first entry names its table of addresses.
 const FIRST_ENTRY: usize = 512;
 
+use heads::{entries, header_of, length_at, unreadable};
 pub(in crate::symbols) use roots::UnitRoots;
 
 type Slice<'a> = gimli::EndianSlice<'a, LittleEndian>;
@@ -477,38 +479,4 @@ impl<'a> Dwarf<'a> {
         self.work += work as u64;
         if self.work >= MOST_WORK { Err(broken("its debug information is too long")) } else { Ok(()) }
     }
-}
-
-/// The size of the length at the beginning of a unit or table, and the size of the whole.
-fn length_at(part: &Part<'_>, start: u64) -> io::Result<(u64, u64)> {
-    let head = part.up_to(start, 12)?;
-    let (size, rest) = match number::<4>(&head, 0) {
-        0xffff_ffff => (12, number::<8>(&head, 4)),
-        short => (4, short),
-    };
-    if head.len() < 4 || rest > part.size - start {
-        return Err(broken("a unit of its debug information is cut off"));
-    }
-    Ok((size, size + rest))
-}
-
-fn header_of(bytes: &[u8]) -> io::Result<UnitHeader<Slice<'_>>> {
-    DebugInfo::new(bytes, LittleEndian)
-        .units()
-        .next()
-        .ok()
-        .flatten()
-        .ok_or_else(|| broken("a unit is broken"))
-}
-
-fn entries<'u, 'b>(
-    header: &UnitHeader<Slice<'b>>,
-    abbreviations: &'u Abbreviations,
-    offset: usize,
-) -> io::Result<EntriesRaw<'u, Slice<'b>>> {
-    header.entries_raw(abbreviations, Some(UnitOffset(offset))).map_err(unreadable)
-}
-
-fn unreadable(_: gimli::Error) -> io::Error {
-    broken("an entry of its debug information is broken")
 }

@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use dormouse_sys::clock;
 use dormouse_sys::errno::keeping_errno;
-use dormouse_sys::passing::Frame;
+use dormouse_sys::passing::SignalFrame;
 
 use super::signal;
 use super::slots::{Slot, SlotId};
@@ -106,7 +106,7 @@ unsafe extern "C-unwind" fn choose(
     signal: libc::c_int,
     info: *mut libc::siginfo_t,
     context: *mut c_void,
-    frame: *mut Frame,
+    frame: *mut SignalFrame,
 ) -> usize {
     // SAFETY: the kernel passes a valid pointer to a handler with SA_SIGINFO.
     let expiry = unsafe { &*info.cast_const().cast::<Expiry>() };

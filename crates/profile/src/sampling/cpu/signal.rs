@@ -9,9 +9,9 @@
 //! free, and most have one and the same handler, no part of the program has a use of its own for
 //! these, and one of them is taken.
 //!
-//! A signal that is not a timer's of ours goes to the action that was there before; if that is none,
-//! it is ignored. Should another thread of the host set an action in the same moment, this one
-//! counts: what comes in between goes to the action of the look.
+//! A signal that is not a timer's of ours goes to the action that was there before; if that is
+//! none, it is ignored. Should another thread of the host set an action in the same moment, this
+//! one counts: what comes in between goes to the action of the look.
 //!
 //! If the host sets another handler later, that one gets our signals until the sampler notices
 //! ([`is_ours`]): the profile ends then and says so, and the next one chooses another signal.
@@ -32,7 +32,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
 
 use dormouse_sys::loader;
-use dormouse_sys::passing::{self, Frame, Handler};
+use dormouse_sys::passing::{self, Handler, SignalFrame};
 use dormouse_sys::signals::{all_but_faults, is_of_a_sampler};
 
 /// The kernel's signals.
@@ -113,7 +113,7 @@ pub(super) unsafe fn pass_on(
     signal: libc::c_int,
     info: *mut libc::siginfo_t,
     context: *mut c_void,
-    frame: *mut Frame,
+    frame: *mut SignalFrame,
 ) -> usize {
     let previous = PREVIOUS.get(signal as usize).map_or(ptr::null_mut(), |previous| {
         // Pairs with the store in `pass_on_to`.

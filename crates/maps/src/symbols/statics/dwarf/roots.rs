@@ -1,5 +1,5 @@
-//! The first entries of units: their names, the directories in which they were compiled, and whether
-//! the rest is in another file. A few hundred bytes of each unit are read.
+//! The first entries of units: their names, the directories in which they were compiled, and
+//! whether the rest is in another file. A few hundred bytes of each unit are read.
 
 use std::io;
 

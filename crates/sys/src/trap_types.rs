@@ -1,0 +1,34 @@
+//! The types by which traps are told, on every processor.
+
+/// One hit of an event that traps. Copies of dormouse share the layout, which grows at its end.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub struct PerfTrap {
+    /// The event's data.
+    pub data: u64,
+    /// The thread's next instruction; of a late hit, any.
+    pub ip: usize,
+    /// Its frame pointer.
+    pub frame: usize,
+    /// Its stack pointer.
+    pub stack: usize,
+    /// 1: the thread blocked the signal, and takes it at another place, once for several hits.
+    pub is_late: u32,
+}
+
+/// Told of hits, with the signals blocked of [`all_but_faults`](crate::signals::all_but_faults). It
+/// must not allocate, lock, unwind or branch on a static key; it may change `errno`.
+pub type Watcher = fn(&PerfTrap);
+
+/// The action of SIGTRAP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Disposition {
+    /// Our handler.
+    Ours,
+    /// The default action, which ends the process.
+    Default,
+    /// The signal is ignored.
+    Ignored,
+    /// A handler at this address.
+    Other(usize),
+}
