@@ -21,6 +21,7 @@ use dormouse_maps::{
 
 use crate::modules::Crates;
 use crate::own::OwnCode;
+use crate::symbols::stand_in;
 use crate::{MappedRange, Profile, SourceFrame, Symbols};
 
 /// Finds the names of one process's addresses, and keeps those that it has found.
@@ -100,6 +101,9 @@ impl NameFinder {
         for node in &profile.stacks {
             let Place { mapping, frames, lack } = see(space, cache, known, node.address);
             frames.get_or_insert_with(|| {
+                if let Some(function) = stand_in(node.address) {
+                    return vec![SourceFrame { function, ..SourceFrame::default() }];
+                }
                 let symbol = mapping.as_ref().map(|it| symbolizer.symbol(space, it, node.address));
                 if mapping.is_none() {
                     *lack =

@@ -45,6 +45,7 @@ use rustix::process::{Resource, getrlimit};
 
 use crate::aggregate::Aggregate;
 use crate::profile::{MappedRange, Node, Profile, ProfileCoverage, ProfileKind, Sample, Thread};
+use crate::symbols::{IN_KERNEL, deeper_than};
 use crate::tables::{Reach, Tables};
 use crate::{Error, Options};
 
@@ -74,6 +75,8 @@ pub struct OutsideProfiling {
     /// Whether the kernel's own time is sampled.
     has_kernel: bool,
     rings: Vec<(u32, Buffer)>,
+    /// The most frames that the kernel follows.
+    deepest: usize,
     /// While stacks are copied.
     tables: Option<Tables>,
     threads: HashMap<u32, Sampled>,
@@ -98,6 +101,34 @@ struct Sampled {
     /// One for each processor; none if it was refused, or has ended.
     events: Vec<OpenEvent>,
     is_alive: bool,
+}
+
+impl Sampled {
+    /// Scales its samples to its CPU time, and says how much that is in all. Beyond the
+    /// period of a sample that is still to come, the rest is a row without a stack.
+    fn scale(&self, has_kernel: bool, period: u64, samples: &mut Vec<Sample>) -> u64 {
+        let rows = samples.iter_mut().filter(|row| row.thread == self.index);
+        let sampled: u64 = rows.map(|row| row.values[1]).sum();
+        let used = self.used.saturating_sub(self.base);
+        // The use of a thread after it was seen for the last time is in its samples alone.
+        let used = if self.is_alive { used } else { used.max(sampled) };
+        let mut met = sampled;
+        if has_kernel && sampled > 0 {
+            met = used.min(sampled.saturating_add(period));
+            // The parts of rounding add up.
+            let (mut before, mut given) = (0_u128, 0);
+            for row in samples.iter_mut().filter(|row| row.thread == self.index) {
+                before += u128::from(row.values[1]);
+                let until = (u128::from(met) * before / u128::from(sampled)) as u64;
+                row.values[1] = until - given;
+                given = until;
+            }
+        }
+        if used > met {
+            samples.push(Sample { thread: self.index, values: [0, used - met, 0, 0], ..Sample::default() });
+        }
+        used.max(if has_kernel { 0 } else { sampled })
+    }
 }
 
 impl OutsideProfiling {
@@ -128,6 +159,7 @@ impl OutsideProfiling {
             attr,
             has_kernel,
             rings: rings(period, options.unwind)?,
+            deepest: deepest(),
             tables: options.unwind.then(|| Tables::of(pid)).transpose()?,
             threads: HashMap::new(),
             aggregate: Aggregate::new(),
@@ -175,7 +207,7 @@ impl OutsideProfiling {
         let (groups, mut threads, stacks, mut samples) = self.aggregate.parts();
         let mut known = 0;
         for thread in self.threads.values() {
-            known += self.scale(thread, &mut samples);
+            known += thread.scale(self.has_kernel, self.period.get(), &mut samples);
         }
         let total = self.cpu[1].zip(self.cpu[0]).map_or(0, |(now, then)| now.saturating_sub(then));
         if total > known {
@@ -215,32 +247,6 @@ impl OutsideProfiling {
             coverage,
             ..Profile::default()
         }
-    }
-
-    /// Scales the samples of a thread to its CPU time, and says how much that is in all.
-    fn scale(&self, thread: &Sampled, samples: &mut Vec<Sample>) -> u64 {
-        let rows = samples.iter_mut().filter(|row| row.thread == thread.index);
-        let sampled: u64 = rows.map(|row| row.values[1]).sum();
-        let used = thread.used.saturating_sub(thread.base);
-        // The use of a thread after it was seen for the last time is in its samples alone.
-        let used = if thread.is_alive { used } else { used.max(sampled) };
-        if self.has_kernel && sampled > 0 {
-            // The parts of rounding add up.
-            let (mut before, mut given) = (0_u128, 0);
-            for row in samples.iter_mut().filter(|row| row.thread == thread.index) {
-                before += u128::from(row.values[1]);
-                let until = (u128::from(used) * before / u128::from(sampled)) as u64;
-                row.values[1] = until - given;
-                given = until;
-            }
-        } else if used > sampled {
-            samples.push(Sample {
-                thread: thread.index,
-                values: [0, used - sampled, 0, 0],
-                ..Sample::default()
-            });
-        }
-        used.max(if self.has_kernel { 0 } else { sampled })
     }
 
     /// Looks for threads; `first`: for those that have used time before the profile.
@@ -292,23 +298,28 @@ impl OutsideProfiling {
     }
 
     fn drain(&mut self) {
-        let Self { rings, tables, threads, aggregate, coverage, period, .. } = self;
+        let Self { rings, tables, threads, aggregate, coverage, period, deepest, .. } = self;
         for (_, ring) in rings {
             ring.drain(|record| match record.what {
                 What::Sample { tid, ip, mut callchain, stack, .. } => {
                     let Some(thread) = threads.get(&tid) else { return };
                     coverage.samples += 1;
+                    let mut is_cut = callchain.len() >= *deepest;
                     if let Some((tables, stack)) = tables.as_mut().zip(stack) {
-                        let (is_cut, has_ended) = unwind(tables, &stack, &mut callchain);
-                        coverage.cut += u64::from(is_cut);
-                        coverage.ended += u64::from(has_ended);
+                        let unwound = unwind(tables, &stack, &mut callchain);
+                        is_cut = unwound.unwrap_or((is_cut, false)).0;
+                        coverage.ended += u64::from(unwound.is_some_and(|(_, has_ended)| has_ended));
                     }
-                    let own = (callchain.is_empty() && ip < USER_END).then_some(ip);
+                    coverage.cut += u64::from(is_cut);
+                    let own = callchain.is_empty().then_some(if ip < USER_END { ip } else { IN_KERNEL });
                     let frames = callchain.iter().enumerate().map(|(place, &address)| {
                         // Callers: inside the instruction that called.
                         if place == 0 { address } else { address.saturating_sub(1) }
                     });
-                    let frames: Vec<u64> = own.into_iter().chain(frames).collect();
+                    let mut frames: Vec<u64> = own.into_iter().chain(frames).collect();
+                    if is_cut {
+                        frames.push(deeper_than(frames.len()));
+                    }
                     aggregate.add(0, thread.index, frames.into_iter(), [1, period.get(), 0, 0]);
                 }
                 What::Lost(lost) => coverage.dropped += lost,
@@ -337,18 +348,18 @@ fn allowed(pid: u32) -> Result<(Attr, bool), Error> {
 }
 
 /// Puts the callers in a copied stack in place of those in the user's part of a chain, if there are
-/// as many. Whether the stack goes on behind the copy, and whether the tables came to its end.
-fn unwind(tables: &mut Tables, stack: &UserStack, callchain: &mut Vec<u64>) -> (bool, bool) {
+/// as many. If so: whether the stack goes on behind the copy, and whether the tables came to its
+/// end.
+fn unwind(tables: &mut Tables, stack: &UserStack, callchain: &mut Vec<u64>) -> Option<(bool, bool)> {
     let (callers, reach) = tables.follow(stack.registers, &stack.bytes);
     let kernel = callchain.iter().take_while(|&&address| address >= USER_END).count();
     let is_better = kernel + 1 + callers.len() >= callchain.len() && !stack.bytes.is_empty();
-    if is_better {
+    is_better.then(|| {
         callchain.truncate(kernel);
         callchain.push(stack.registers[0]);
         callchain.extend(callers);
-    }
-    let is_cut = is_better && reach == Reach::Copy && stack.bytes.len() >= COPY.into();
-    (is_cut, is_better && reach == Reach::Outermost)
+        (reach == Reach::Copy && stack.bytes.len() >= COPY.into(), reach == Reach::Outermost)
+    })
 }
 
 /// The name of a thread, while it is there.
@@ -382,6 +393,12 @@ fn rings(every: NonZero<u64>, is_copied: bool) -> Result<Vec<(u32, Buffer)>, Err
         }
     }
     Ok(rings)
+}
+
+/// The most frames of a stack that the kernel follows.
+fn deepest() -> usize {
+    let said = fs::read_to_string("/proc/sys/kernel/perf_event_max_stack").ok();
+    said.and_then(|said| said.trim().parse().ok()).unwrap_or(127)
 }
 
 /// The most descriptors that events may take of this process's.
@@ -437,4 +454,25 @@ fn hex(bytes: &[u8]) -> String {
         let _ = write!(text, "{byte:02x}");
         text
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lost_samples_scale_nobody_up() {
+        let thread = Sampled { index: 0, base: 1000, used: 1900, events: Vec::new(), is_alive: true };
+        let mut samples =
+            [10, 20].map(|ns| Sample { stack: 1, values: [1, ns, 0, 0], ..Sample::default() }).into();
+        assert_eq!(thread.scale(true, 15, &mut samples), 900);
+        assert_eq!(
+            samples.iter().map(|row| row.values).collect::<Vec<_>>(),
+            [[1, 15, 0, 0], [1, 30, 0, 0], [0, 855, 0, 0]]
+        );
+        // Without the kernel's time they weigh what they say.
+        samples.truncate(2);
+        assert_eq!(thread.scale(false, 15, &mut samples), 900);
+        assert_eq!(samples.iter().map(|row| row.values[1]).collect::<Vec<_>>(), [15, 30, 855]);
+    }
 }

@@ -12,6 +12,27 @@ pub const NO_SAMPLE: &str = "(not sampled)";
 /// Stands for the stack of samples whose stack is not known.
 pub const STACK_UNKNOWN: &str = "(stack unknown)";
 
+/// An address at which no code can be: the outer functions that a stack of so many frames lacks.
+pub(crate) fn deeper_than(frames: usize) -> u64 {
+    DEEPER + (frames as u64).min(MOST_FRAMES)
+}
+
+/// An address at which no code can be: a sample in the kernel's code that has no other frame.
+pub(crate) const IN_KERNEL: u64 = DEEPER - 1;
+
+/// Below the addresses of [`WallState`].
+const DEEPER: u64 = u64::MAX - 16 - MOST_FRAMES;
+const MOST_FRAMES: u64 = 0xffff;
+
+/// The name of what stands for frames.
+pub(crate) fn stand_in(address: u64) -> Option<String> {
+    match address.checked_sub(IN_KERNEL)? {
+        0 => Some("(in the kernel)".to_owned()),
+        more if more <= MOST_FRAMES + 1 => Some(format!("(deeper than {} frames)", more - 1)),
+        _ => None,
+    }
+}
+
 /// The share of a profile, as a divisor, from which on it is told that an object lacks names.
 const LEAST_NOTED: u64 = 20;
 
@@ -188,6 +209,18 @@ pub(crate) fn place(profile: &Profile, address: u64) -> String {
 mod tests {
     use super::*;
     use crate::Node;
+
+    #[test]
+    fn frames_that_stand_for_others_say_so() {
+        assert_eq!(stand_in(IN_KERNEL).as_deref(), Some("(in the kernel)"));
+        for frames in [0, 127, 0xffff] {
+            let name = stand_in(deeper_than(frames));
+            assert_eq!(name, Some(format!("(deeper than {frames} frames)")));
+        }
+        assert!(WallState::ALL.iter().all(|state| stand_in(state.address()).is_none()));
+        assert!(WallState::at(deeper_than(usize::MAX)).is_none());
+        assert_eq!([0, IN_KERNEL - 1].map(stand_in), [None, None]);
+    }
 
     #[test]
     fn objects_without_names_are_told_once() {

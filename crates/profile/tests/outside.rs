@@ -6,7 +6,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use dormouse_profile::{Options, OutsideProfiling, Profile, ProfileKind};
+use dormouse_profile::{NameFinder, Options, OutsideProfiling, Profile, ProfileKind, Sample};
 use dormouse_testkit::{eventually, in_child, process_cpu_ns, skip, spin_for, thread_cpu};
 
 /// CPU time of each hog: some sixty samples.
@@ -73,6 +73,59 @@ fn threads_have_their_time_and_stacks() {
         let profile = profiling.read();
         let kept = HOGS.map(|hog| time_of(&profile, hog));
         assert!(kept.iter().all(|&kept| kept >= WORK), "{kept:?} {:?}", profile.threads);
+    });
+}
+
+#[cfg(target_arch = "x86_64")]
+std::arch::global_asm!(
+    ".pushsection .text, \"ax\", @progbits",
+    ".globl deep",
+    "deep:",
+    "push rbp",
+    "mov rbp, rsp",
+    "test rdi, rdi",
+    "jz 2f",
+    "dec rdi",
+    "call deep",
+    "jmp 3f",
+    "2: dec rsi",
+    "jnz 2b",
+    "3: pop rbp",
+    "ret",
+    ".popsection",
+);
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn stacks_deeper_than_the_kernel_follows_say_so() {
+    unsafe extern "sysv64" {
+        /// Calls itself so often, and then counts down.
+        fn deep(calls: usize, rounds: u64);
+    }
+    in_child(|| {
+        let said = std::fs::read_to_string("/proc/sys/kernel/perf_event_max_stack").unwrap();
+        let most: usize = said.trim().parse().unwrap();
+        let Some(mut profiling) = start(std::process::id()) else { return };
+        let mut profile = Profile::default();
+        eventually(|| {
+            // SAFETY: two words of stack for each call.
+            unsafe { deep(most + 50, 100_000_000) };
+            assert!(profiling.pass());
+            profile = profiling.read();
+            profile.coverage.cut > 5
+        });
+        let symbols = NameFinder::own().unwrap().symbols(&profile);
+        let is_cut = |row: &&Sample| {
+            let outermost = profile.stack(row.stack).last();
+            outermost.is_some_and(|address| {
+                symbols
+                    .get(address)
+                    .iter()
+                    .any(|frame| frame.function == format!("(deeper than {most} frames)"))
+            })
+        };
+        let cut: u64 = profile.samples.iter().filter(is_cut).map(|row| row.values[0]).sum();
+        assert_eq!(cut, profile.coverage.cut, "{:?}", profile.coverage);
     });
 }
 

@@ -166,7 +166,8 @@ fn a_deep_recursion_is_cut() {
     in_child(|| {
         for (depth, is_cut) in [(50, false), (500, true)] {
             let profiling = Profiling::start(&options(1000)).unwrap();
-            thread::spawn(move || deeper(std::hint::black_box(&mut [0; 1024]), depth)).join().unwrap();
+            let run = move || deeper(std::hint::black_box(&mut [0; 1024]), depth);
+            thread::Builder::new().name("bare".into()).spawn(run).unwrap().join().unwrap();
             let profile = profiling.read();
             let coverage = &profile.coverage;
             let (most, least) =
@@ -178,8 +179,12 @@ fn a_deep_recursion_is_cut() {
                 .filter(|row| profile.stack(row.stack).next().is_some_and(|at| odd().contains(&at)));
             let depths: Vec<_> = rows.map(|row| profile.stack(row.stack).count()).collect();
             // Samples of the moments around the chain are shorter.
-            let wanted = if is_cut { 128 } else { depth + 1 };
+            let wanted = if is_cut { 129 } else { depth + 1 };
             assert!(depths.contains(&wanted), "{depths:?}");
+            let is_told = |(stack, _): &(Vec<String>, u64)| {
+                stack.last().is_some_and(|outermost| outermost == "(deeper than 128 frames)")
+            };
+            assert_eq!(stacks(&profile).iter().any(is_told), is_cut);
         }
     });
 }

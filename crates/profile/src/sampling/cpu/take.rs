@@ -19,6 +19,7 @@ use crate::aggregate::Aggregate;
 use crate::mappings::Mappings;
 use crate::options::Options;
 use crate::profile::{Moment, NO_GROUP, Profile, ProfileCoverage, ProfileKind, Sample, Thread};
+use crate::symbols::deeper_than;
 
 /// The most moments of samples: some 12 MB.
 const MOST_MOMENTS: usize = 500_000;
@@ -277,7 +278,9 @@ impl Take {
         let (tid, aggregate) = (thread.tid, &mut self.aggregate);
         let index = *thread.index.get_or_insert_with(|| aggregate.add_thread(Thread { tid, name: name() }));
         let frames = record.frames();
-        let row = aggregate.add(record.group, index, frames.iter().map(|&at| at as u64), [1, weight, 0, 0]);
+        let outer = (record.end == WalkEnd::Cut).then(|| deeper_than(frames.len()));
+        let stack = frames.iter().map(|&at| at as u64).chain(outer);
+        let row = aggregate.add(record.group, index, stack, [1, weight, 0, 0]);
         let coverage = &mut self.coverage;
         coverage.samples += 1;
         coverage.overruns += u64::from(record.of_kind.overruns);
