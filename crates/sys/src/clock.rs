@@ -20,6 +20,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::errno::keeping_errno;
 
+/// Nanoseconds by which vDSO and system call may differ: a correction of the clock between them.
+const SLACK: u64 = 1_000_000;
+
 /// Whether the library's answers were found to be false.
 static IS_SHIFTED: AtomicBool = AtomicBool::new(false);
 
