@@ -199,7 +199,9 @@ pub(crate) fn missing(profile: &Profile, sample: &Sample) -> &'static str {
 
 /// The file at an address, and the offset in it.
 pub(crate) fn place(profile: &Profile, address: u64) -> String {
-    let Some(mapping) = profile.mapping(address) else { return format!("{address:#x}") };
+    let Some(mapping) = profile.mapping(address) else {
+        return stand_in(address).unwrap_or_else(|| format!("{address:#x}"));
+    };
     let offset = (address - mapping.start).wrapping_add(mapping.offset);
     let file = mapping.path.rsplit('/').next().unwrap_or_default();
     if file.is_empty() { format!("{address:#x}") } else { format!("{file}+{offset:#x}") }

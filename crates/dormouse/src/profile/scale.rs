@@ -88,10 +88,9 @@ fn part(value: u64, now: u64, then: u64) -> u64 {
     (u128::from(value) * u128::from(now)).checked_div(u128::from(then)).unwrap_or(0) as u64
 }
 
-/// Has the CPU time of a group's rows add up to `total`. Time that no sample met, beyond a period
-/// of each thread that has samples here, has a row without a stack: it may be another thread's, in
-/// other functions. A sample weighs the CPU time since the one before, so the rows lack no more
-/// than that period.
+/// Has the CPU time of a group's rows add up to `total`. A sample weighs the CPU time since the one
+/// before, so rows lack no more than a period of each thread that has samples here. The rest has a
+/// row without a stack: it may be another thread's, in other functions.
 fn fit_cpu(profile: &mut Profile, group: u32, rows: &[usize], total: u64) {
     let column = ProfileKind::Cpu.main_column();
     let (met, unmet): (Vec<usize>, Vec<usize>) =
