@@ -44,8 +44,6 @@ pub fn ask_library(clock: libc::clockid_t) -> Option<u64> {
 /// Compares the library's answer with the kernel's, and from then on does without a library that
 /// lies. Not under a filter of system calls, which may end the process for the question.
 pub fn look() {
-    /// vDSO and system call may differ by a correction of the clock between them.
-    const SLACK: u64 = 1_000_000;
     for clock in [libc::CLOCK_MONOTONIC, libc::CLOCK_MONOTONIC_RAW, libc::CLOCK_THREAD_CPUTIME_ID] {
         let (before, said, after) = (ask(clock), library(clock), ask(clock));
         let is_true = match (before, said, after) {

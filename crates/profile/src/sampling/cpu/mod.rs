@@ -25,7 +25,6 @@ mod take;
 mod timer;
 mod unwinding;
 
-
 use dormouse_sys::Capability;
 use dormouse_sys::passing::signal_frame_bytes;
 use dormouse_sys::perf::is_filtered;
