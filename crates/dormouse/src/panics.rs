@@ -162,7 +162,8 @@ pub(crate) fn put_first() {
 /// The reason why some panics are not seen, and what to do about it.
 pub(crate) fn complaint() -> Option<(&'static str, &'static str)> {
     (is_awaited() && HOOK.load(Ordering::Relaxed) == 0).then_some((
-        "the host's hook has replaced dormouse's: panics outside of tasks are not seen",
+        "the host's hook has replaced dormouse's, or a panic was passed on by resume_unwind, which calls \
+         none: panics outside of tasks may not be seen",
         "call dormouse::init() after the host's hook is set, or let that call the one before it",
     ))
 }

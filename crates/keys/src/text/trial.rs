@@ -96,7 +96,7 @@ fn emulator() -> Option<&'static str> {
 /// written.
 fn acts(by: By, segments: &[Segment], run: impl Fn() -> u32) -> Option<bool> {
     static NO_KEY: StaticKey<false> = StaticKey::new("", "", 0);
-    let (code, from, to) = (subject as *const () as usize, 1, 2);
+    let code = subject as *const () as usize;
     let segment = segment_of(segments, code)?;
     let byte = code + 1;
     let patch = Patch::new(&Site::new(code, code, false, Some(segment)), NO_KEY.key(), false)?;
@@ -111,12 +111,14 @@ fn acts(by: By, segments: &[Segment], run: impl Fn() -> u32) -> Option<bool> {
         }
         By::Memory => Memory::open(std::iter::empty(), 1).ok()?.write(byte, &[value]).ok(),
     };
-    let before = run();
-    write(to)?;
+    // 1, or 2 if an earlier trial could not be ended.
+    let before = run() as u8;
+    let other = before ^ 3;
+    write(other)?;
     let changed = run();
     // It could be written a moment before.
-    write(from)?;
-    Some((before, changed, run()) == (from.into(), to.into(), from.into()))
+    write(before)?;
+    Some((changed, run()) == (other.into(), before.into()))
 }
 
 #[cfg(test)]

@@ -173,6 +173,7 @@ impl Triggers {
     /// Judges what has been seen, and writes files.
     pub(super) fn step(&mut self, now: Instant, recording: &mut Recording) -> Option<Instant> {
         if self.armed.is_empty() {
+            self.is_ready = false;
             return None;
         }
         let scene = self.scene(now);
@@ -194,7 +195,11 @@ impl Triggers {
     /// Has the next panic wait for its file, if it is time; else the time when it is.
     fn be_ready(&mut self, now: Instant) -> Option<Instant> {
         let waiting = self.armed.iter().filter(|armed| armed.is_panic());
-        let from = waiting.map(ArmedTrigger::ready_from).min()?;
+        let Some(from) = waiting.map(ArmedTrigger::ready_from).min() else {
+            // The guards that a panic waits by are gone with the last of them.
+            self.is_ready = false;
+            return None;
+        };
         let is_ready = from <= now;
         // Only then: a panic takes it away, and the lookout has not seen that one yet.
         if is_ready && !std::mem::replace(&mut self.is_ready, is_ready) {
