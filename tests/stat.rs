@@ -133,6 +133,24 @@ fn uncounted_events_have_reasons_and_never_0() {
 }
 
 #[test]
+fn work_in_no_group_has_words_for_events() {
+    let service = Service::busy();
+    let args = ["stat", &service.target(), "--for", "300ms", "-e", "task-clock,page-faults,alloc-bytes"];
+    let text = run(args).stdout;
+    let row = |name: &str| text.lines().find(|line| line.starts_with(name)).expect("a row").to_owned();
+    assert_eq!(row("(unattributed)").matches("<not counted>").count(), 2, "{text}");
+    assert_eq!(row("(process)").matches("<not counted>").count(), 1, "the kernel counts faults: {text}");
+    let total = run(["--json"].into_iter().chain(args)).json();
+    let counts = total["unattributed_counts"].as_array().expect("counts");
+    let of = |name: &str| counts.iter().find(|count| count["event"] == name).expect("an event");
+    assert_eq!(of("task-clock")["value"], total["unattributed_cpu_ns"]);
+    for event in ["page-faults", "alloc-bytes"] {
+        let reason = of(event)["reason"].as_str().unwrap_or_default();
+        assert!(of(event)["value"].is_null() && reason.contains("no group"), "{total}");
+    }
+}
+
+#[test]
 fn an_unknown_event_is_exit_2() {
     let service = Service::idle();
     let busy = Plain::busy();

@@ -96,13 +96,12 @@ impl Column {
 
     /// The row's text in this column.
     pub(crate) fn cell(&self, row: &Row, digits: Digits) -> String {
-        let (name, text) = match &self.figure {
+        let text = match &self.figure {
             Figure::Field(field, unit) => return field_cell(row, field, *unit, digits),
-            Figure::Count(event) => (&event.name, row.count(&event.name).and_then(|n| count_text(event, n))),
-            Figure::Rate(event) => (event, row.rate(event).map(|per_s| digits.rate(per_s))),
+            Figure::Count(event) => row.count(&event.name).and_then(|n| count_text(event, n)),
+            Figure::Rate(event) => row.rate(event).map(|per_s| digits.rate(per_s)),
         };
         let nothing = match digits {
-            _ if row.is_sum && row.count(name).is_none() => "",
             Digits::All => NOT_COUNTED,
             Digits::Few => "-",
         };

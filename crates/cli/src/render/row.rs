@@ -21,14 +21,12 @@ pub(crate) struct Row {
     /// Events over the interval; no event is 0 because nobody counted it.
     pub(crate) counts: Vec<CountRow>,
     interval_ns: u64,
-    /// A sum has no cell for an event without a count; other rows say that it was not counted.
-    pub(crate) is_sum: bool,
 }
 
 impl Row {
     /// A sum: CPU time since counting began, and in the last `interval_ns`.
     pub(crate) fn sum(name: &str, total_ns: u64, recent_ns: u64, interval_ns: u64) -> Row {
-        Row { is_sum: true, ..Row::of(&Value::Null, name, total_ns, recent_ns, interval_ns) }
+        Row::of(&Value::Null, name, total_ns, recent_ns, interval_ns)
     }
 
     /// CPU time of no interval.
@@ -82,7 +80,7 @@ impl Row {
             Ok(Value::Object(fields)) => fields,
             _ => Map::new(),
         };
-        let mut row = Row { name: name.to_owned(), fields, counts: Vec::new(), interval_ns, is_sum: false };
+        let mut row = Row { name: name.to_owned(), fields, counts: Vec::new(), interval_ns };
         row.set("cpu_ns", total_ns);
         row.set("cpu_percent", ratio(recent_ns, interval_ns) * 100.0);
         row

@@ -116,11 +116,13 @@ impl View {
         of_groups.retain(|event| groups.clone().any(|group| group.count(event).is_some()));
         let threads = total.threads.iter().zip(&recent.threads);
         let threads = threads.map(|(total, recent)| Row::thread(total, recent, false, interval_ns));
+        let mut process = Row::sum("(process)", total.cpu_ns, recent.cpu_ns, interval_ns);
+        process.counts = recent.usage.iter().flat_map(|usage| usage.counts(interval_ns)).collect();
         View {
             time_mono_ns: after.mono_ns,
             interval_ns,
             counted_ns: total.elapsed_ns,
-            process: Row::sum("(process)", total.cpu_ns, recent.cpu_ns, interval_ns),
+            process,
             before_cpu_ns: first.cpu_ns,
             inside,
             threads: sorted(threads.collect()),

@@ -9,6 +9,10 @@ pub(crate) mod totals;
 pub(crate) mod waiting_places;
 pub(crate) mod watching;
 
+/// Why no event has a count of work in no group.
+pub(crate) const IN_NO_GROUP: &str =
+    "counted while groups run: how often it happened in no group is not known";
+
 /// Why rows of threads and the process have no count of an event that groups count: the kernel has
 /// no such number, and a service counts while a group runs.
 pub(crate) const OF_GROUPS: &str =

@@ -23,6 +23,8 @@ pub(super) struct Account<'a> {
     pub(super) source: &'a Source,
     pub(super) delta: &'a Delta,
     pub(super) process: Row,
+    /// Work in no group; `None` for a process without dormouse.
+    pub(super) unattributed: Option<Row>,
     pub(super) groups: Vec<Row>,
     pub(super) threads: Vec<Row>,
 }
@@ -41,6 +43,12 @@ impl<'a> Account<'a> {
             source,
             delta,
             process,
+            unattributed: delta.inside.as_ref().map(|inside| {
+                let ns = inside.unattributed_ns;
+                let mut row = Row::sum("(unattributed)", ns, ns, elapsed_ns);
+                row.counts.push(whole(TASK_CLOCK, ns, elapsed_ns));
+                row
+            }),
             groups: groups.map(|group| Row::group(group, group, group, elapsed_ns)).collect(),
             threads: threads
                 .map(|(thread, has_ended)| Row::thread(thread, thread, has_ended, elapsed_ns))

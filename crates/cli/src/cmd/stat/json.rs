@@ -6,11 +6,11 @@ use serde::Serialize;
 
 use super::account::{Account, Kind};
 use crate::render::row::{Chosen, Row, ratio};
-use crate::sample::OF_GROUPS;
 use crate::sample::events::refused;
 use crate::sample::source::Source;
 use crate::sample::tasks::TICK_NS;
 use crate::sample::totals::{Inside, Usage};
+use crate::sample::{IN_NO_GROUP, OF_GROUPS};
 
 const GROUP_FIELDS: &str =
     "id name cpu_ns cpu_percent requests cpu_ns_per_request polls entries alive started finished waits";
@@ -39,6 +39,9 @@ pub(super) struct Figures<'a> {
     groups: Option<Vec<Group<'a>>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     unattributed_cpu_ns: Option<u64>,
+    /// Of work in no group, with the reason why there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unattributed_counts: Option<Vec<EventCount<'a>>>,
     /// How much of the CPU time is in groups; null where none was used.
     #[serde(skip_serializing_if = "Option::is_none")]
     coverage_percent: Option<f64>,
@@ -137,6 +140,7 @@ impl<'a> Figures<'a> {
             },
             groups: inside.map(|_| account.groups.iter().map(group).collect()),
             unattributed_cpu_ns: inside.map(|inside| inside.unattributed_ns),
+            unattributed_counts: account.unattributed.as_ref().map(|row| counts(source, row, IN_NO_GROUP)),
             coverage_percent: inside.and_then(Inside::coverage_percent),
             poll_coverage_percent: inside.and_then(Inside::poll_coverage_percent),
             threads: account.threads.iter().map(|row| row.chosen(THREAD_FIELDS)).collect(),

@@ -80,12 +80,10 @@ pub(super) fn headline(who: &str, kind: Kind, delta: &Delta) -> String {
 pub(super) fn account(head: &str, account: &Account<'_>) -> String {
     let delta = account.delta;
     let mut text = format!("{HEAD}{head}{HEAD:#}\n\n{}", process(delta).render(HEAD));
-    if let Some(inside) = &delta.inside {
+    if let Some(unattributed) = &account.unattributed {
         let mut columns = Column::fields(&GROUP_COLUMNS);
         columns.extend(account.events().map(Column::count));
-        let ns = inside.unattributed_ns;
-        let unattributed = Row::sum("(unattributed)", ns, ns, delta.elapsed_ns);
-        let rows = account.groups.iter().chain([&unattributed, &account.process]);
+        let rows = account.groups.iter().chain([unattributed, &account.process]);
         let _ = write!(text, "\n{}", table(&columns, rows).render(HEAD));
     }
     let waiting = account.groups.iter().filter(|row| row.has_waits());
@@ -210,6 +208,7 @@ mod tests {
     use dormouse::wire::TaskPolls;
 
     use super::*;
+    use crate::render::column::NOT_COUNTED;
     use crate::sample::source::Source;
     use crate::sample::totals::Sample;
 
@@ -224,6 +223,19 @@ mod tests {
         assert!(line.is_some_and(|line| line.contains("75")), "{text}");
         let text = account("", &Account::of(&source, &Delta::between(&with(None), &with(None), &[])));
         assert!(!text.contains("polls of tasks"), "{text}");
+    }
+
+    #[test]
+    fn sums_have_a_word_for_each_event() {
+        let sample =
+            Sample { usage: Some(Usage::default()), inside: Some(Inside::default()), ..Sample::default() };
+        let source = Source::fake(&["page-faults", "alloc-bytes"], None);
+        let text = account("", &Account::of(&source, &Delta::between(&sample, &sample, &[])));
+        let words = |name: &str| {
+            let row = text.lines().find(|line| line.starts_with(name)).expect("a row");
+            row.matches(NOT_COUNTED).count()
+        };
+        assert_eq!((words("(unattributed)"), words("(process)")), (2, 1), "{text}");
     }
 
     #[test]
