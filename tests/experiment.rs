@@ -144,7 +144,7 @@ fn text_has_a_row_for_each_group() {
 fn a_second_experiment_is_refused() {
     let service = Service::idle();
     let first = begun(&service);
-    let by = format!("already, by process {} of user", first.pid());
+    let by = format!("already, by process {} (dormouse experiment ", first.pid());
     // Also with another key.
     experiment(&service, "teaparty.nothing", &["--for", "2s"])
         .assert_fails(1, &["an experiment is running", &by]);

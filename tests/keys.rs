@@ -217,7 +217,7 @@ fn off_ends_others_leases_by_force_only() {
     on.line();
     let off = run(["off", &service.target(), "*"]);
     assert_eq!(off.code, Some(1), "a negative finding: {off:?}");
-    let holder = format!("process {} of user", on.pid());
+    let holder = format!("process {} (dormouse on ", on.pid());
     assert!(
         off.stderr.contains("still on") && off.stderr.contains(&holder) && off.stderr.contains("--force"),
         "{off:?}"
@@ -231,6 +231,68 @@ fn off_ends_others_leases_by_force_only() {
         told.stderr.contains("switched off by force:") && told.stderr.contains("nothing is held"),
         "{told:?}"
     );
+}
+
+#[test]
+fn commands_that_count_are_named_as_holders() {
+    const TIMES: &[&str] = &["dormouse.waits", "dormouse.switch"];
+    const COUNTED: &[&str] = &["dormouse.switch", "dormouse.alloc", "dormouse.alloc.counted"];
+    const SAMPLED: &[&str] = &["dormouse.alloc", "dormouse.alloc.sampled", "dormouse.alloc.followed"];
+    let service = Service::idle();
+    let target = &service.target();
+    let commands: [(&[&str], _); 5] = [
+        (&["stat", target, "--waits"], TIMES),
+        (&["stat", target, "-e", "alloc-count,alloc-bytes"], COUNTED),
+        (&["tasks", target, "--waiting", "1h", "--for", "1h"], &["dormouse.waits"]),
+        (&["profile", target, "--kind", "wall"], TIMES),
+        (&["profile", target, "--kind", "alloc", "--live"], SAMPLED),
+    ];
+    for (args, expected) in commands {
+        let command = Running::start(args.iter().copied());
+        let own = (u64::from(command.pid()), format!("dormouse {} ", args[0]));
+        let start = std::time::Instant::now();
+        loop {
+            let keys = keys_of(&service, "dormouse.*");
+            let on = |name: &&&str| keys.iter().any(|key| key["name"] == **name && key["on"] == true);
+            if expected.iter().all(|name| on(&name)) {
+                break;
+            }
+            assert!(start.elapsed() < HANG, "{args:?}: {keys:?}");
+        }
+        for key in keys_of(&service, "dormouse.*").iter().filter(|key| key["on"] == true) {
+            let [held] = &key["held"].as_array().expect("holders")[..] else { panic!("{args:?}: {key}") };
+            let name = held["client"].as_str().expect("a name");
+            assert!(held["by"] == "client" && held["pid"] == own.0 && name.starts_with(&own.1), "{key}");
+            assert_eq!(held["leases"], key["leases"], "{args:?}: {key}");
+        }
+        let text = run(["keys", target, expected[0]]).stdout;
+        assert!(text.contains(&format!("process {} ({}", own.0, own.1)), "{text}");
+        command.end_by(Signal::INT);
+        service.await_keys_on("dormouse.*", |on| on == 0);
+    }
+}
+
+#[test]
+fn each_part_of_a_lease_has_a_holder() {
+    let service = Service::idle();
+    let target = &service.target();
+    let start = |args: &[&str]| Running::start(args.iter().copied());
+    let profile = ["profile", target, "--kind", "alloc"];
+    let commands = [start(&profile), start(&profile), start(&["stat", target, "-e", "alloc-count"])];
+    let pids = commands.each_ref().map(|command| u64::from(command.pid()));
+    let start = std::time::Instant::now();
+    loop {
+        let keys = keys_of(&service, "dormouse.alloc");
+        let held = keys[0]["held"].as_array().map_or(&[][..], Vec::as_slice);
+        if pids.iter().all(|pid| held.iter().any(|held| held["pid"] == *pid)) {
+            assert!(held.iter().all(|held| held["by"] == "client"), "{keys:?}");
+            break;
+        }
+        assert!(start.elapsed() < HANG, "{keys:?}");
+    }
+    for command in commands {
+        command.end_by(Signal::INT);
+    }
 }
 
 #[test]

@@ -50,6 +50,18 @@ fn reading_verbs_answer_as_the_command_does() {
 }
 
 #[test]
+fn a_server_is_named_as_holder() {
+    let service = Service::visited();
+    let serving = Serving::of([service.pid()]);
+    assert_eq!(serving.get("/metrics").status, 200);
+    let path = format!("/api/processes/{}/keys?glob=dormouse.switch", service.pid());
+    let key = &serving.get(&path).json()["keys"][0];
+    let held = &key["held"][0];
+    assert_eq!((&held["by"], &held["pid"]), (&"client".into(), &serving.pid().into()), "{key}");
+    assert!(held["client"].as_str().is_some_and(|name| name.starts_with("dormouse serve ")), "{key}");
+}
+
+#[test]
 fn failures_have_the_commands_words() {
     let service = Service::idle();
     let pid = service.pid();

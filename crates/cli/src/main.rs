@@ -32,7 +32,7 @@ mod text;
 use std::process::ExitCode;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{CommandFactory as _, Parser as _};
+use clap::{CommandFactory as _, FromArgMatches as _};
 
 use crate::cmd::Cli;
 use crate::exit::Exit;
@@ -44,7 +44,11 @@ use crate::output::Context;
 static ALLOC: dormouse::Alloc = dormouse::Alloc::new();
 
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let read = Cli::command().try_get_matches().and_then(|matches| {
+        client::set_command(matches.subcommand_name());
+        Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut Cli::command()))
+    });
+    let cli = match read {
         Ok(cli) => cli,
         Err(error) => return not_understood(&visible(error)).into(),
     };

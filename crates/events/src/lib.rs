@@ -54,7 +54,7 @@ mod thread;
 
 pub use error::Error;
 pub use event_set::{MAX_COUNTERS, MAX_EVENTS};
-pub use pmu::alloc::{Alloc, heap};
+pub use pmu::alloc::{Alloc, heap, sampling_keys};
 pub use pmu::{Availability, Event, Pmu, Times, Unit, available, capability, user::Counter};
 #[cfg(not(all(test, loom)))]
 pub use {

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use dormouse_clock::{point, stamp, ticks_to_ns};
-use dormouse_keys::{Error, Lease, static_key};
+use dormouse_keys::{Error, Key, Lease, static_key};
 use dormouse_sys::process::fork::{Phase, Reset};
 use dormouse_sys::process::identity;
 
@@ -35,7 +35,7 @@ static FORGET: Reset = Reset::new(Phase::Waits, forget);
 #[must_use = "times are taken as long as it lives"]
 pub struct Waiting {
     process: u64,
-    _lease: Lease,
+    lease: Lease,
 }
 
 impl Waiting {
@@ -61,7 +61,12 @@ impl Waiting {
         if HOLDERS.fetch_add(1, Ordering::SeqCst) == 0 {
             next_run();
         }
-        Ok(Self { process: identity::id(), _lease: lease })
+        Ok(Self { process: identity::id(), lease })
+    }
+
+    /// The keys that it keeps on.
+    pub fn keys(&self) -> &[&'static Key] {
+        self.lease.keys()
     }
 
     /// Lets times be taken to the end of the process.

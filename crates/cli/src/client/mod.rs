@@ -15,6 +15,7 @@ pub(crate) mod waits;
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::os::unix::net::UnixStream;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use dormouse::wire::{Code, Hello, MAX_LINE, Note, Notice, Op, PROTOCOL, Request, Response, WireError};
@@ -37,6 +38,16 @@ const MAX_ANSWER: usize = 64 << 20;
 const MAX_SHORT_ANSWER: usize = 4 << 20;
 /// The most values in an answer: the shortest take three bytes, and much more once they are read.
 const MAX_PARTS: usize = 4 << 20;
+
+/// The subcommand that this process runs: agents name it to others, with its process.
+static COMMAND: OnceLock<String> = OnceLock::new();
+
+/// Sets the subcommand, before the first conversation.
+pub(crate) fn set_command(name: Option<&str>) {
+    if let Some(name) = name {
+        COMMAND.get_or_init(|| name.to_owned());
+    }
+}
 
 /// A conversation, opened by `hello`.
 #[derive(Debug)]
@@ -109,7 +120,8 @@ impl Client {
     ) -> Outcome<(Client, Hello)> {
         let mut client =
             Client { source: Source::Socket(stream), pid, who, patience, next_id: 1, inbox: Vec::new() };
-        let name = concat!("dormouse ", env!("CARGO_PKG_VERSION")).into();
+        let command = COMMAND.get().map_or(String::new(), |command| format!("{command} "));
+        let name = format!("dormouse {command}{}", env!("CARGO_PKG_VERSION"));
         let hello = client.call(Op::Hello { client: name, notices: true })?;
         Ok((client, hello))
     }

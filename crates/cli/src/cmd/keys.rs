@@ -104,7 +104,7 @@ mod tests {
     }
 
     fn held(by: HeldBy, leases: u32, left_ms: Option<u64>) -> KeyHolder {
-        KeyHolder { leases, holder: LeaseHolder { by, uid: 0, pid: 7, left_ms } }
+        KeyHolder { leases, holder: LeaseHolder { by, uid: 0, pid: 7, left_ms, client: String::new() } }
     }
 
     #[test]
@@ -120,7 +120,10 @@ mod tests {
         assert_eq!(plain(&lingers), "on, off in 3.20 s");
         assert_eq!(holders(&lingers.held), "the dwell time for 3.20 s more");
         let both = [held(HeldBy::Client, 2, None), held(HeldBy::Service, 1, None)];
-        assert_eq!(holders(&both), "process 7 of user 0 (2 times), the service itself");
+        assert_eq!(
+            holders(&both),
+            "process 7 of user 0 (2 times), the service itself (its code or a trigger)"
+        );
     }
 
     #[test]

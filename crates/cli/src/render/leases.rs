@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::duration::short;
 use crate::exit::Outcome;
 use crate::output::{Context, FAIR, GOOD, HEAD, say};
-use crate::text::{Clean, count};
+use crate::text::{Clean, clean, count};
 
 /// A change of keys: the JSON of `on`, `off` and `reset`.
 #[derive(Serialize)]
@@ -82,10 +82,15 @@ fn held_text(held: &HeldKeys) -> String {
 /// A holder, and how much longer it holds, if that is known.
 pub(crate) fn holder_text(holder: &LeaseHolder) -> String {
     let name = match holder.by {
-        HeldBy::Client => format!("process {} of user {}", holder.pid, holder.uid),
+        HeldBy::Client if holder.client.is_empty() => {
+            format!("process {} of user {}", holder.pid, holder.uid)
+        }
+        HeldBy::Client => {
+            format!("process {} ({}) of user {}", holder.pid, clean(&holder.client), holder.uid)
+        }
         HeldBy::User => format!("user {}", holder.uid),
         HeldBy::Recorder => "the flight recorder".into(),
-        HeldBy::Service => "the service itself".into(),
+        HeldBy::Service => "the service itself (its code or a trigger)".into(),
         HeldBy::Nobody => "the dwell time".into(),
         _ => "somebody".into(),
     };
@@ -114,7 +119,7 @@ mod tests {
     use super::*;
 
     fn held(by: HeldBy, left_ms: Option<u64>) -> HeldKeys {
-        HeldKeys { keys: 2, holder: LeaseHolder { by, uid: 1000, pid: 7, left_ms } }
+        HeldKeys { keys: 2, holder: LeaseHolder { by, uid: 1000, pid: 7, left_ms, client: String::new() } }
     }
 
     #[test]
@@ -122,11 +127,21 @@ mod tests {
         for (by, left_ms, expected) in [
             (HeldBy::User, Some(30_000), "2 keys by user 1000 for 30.0 s more"),
             (HeldBy::Client, None, "2 keys by process 7 of user 1000, as long as it stays connected"),
-            (HeldBy::Service, None, "2 keys by the service itself, as long as it likes"),
+            (
+                HeldBy::Service,
+                None,
+                "2 keys by the service itself (its code or a trigger), as long as it likes",
+            ),
             (HeldBy::Recorder, None, "2 keys by the flight recorder, until `dormouse record TARGET --off`"),
-            (HeldBy::Service, Some(1_500), "2 keys by the service itself for 1.50 s more"),
+            (
+                HeldBy::Service,
+                Some(1_500),
+                "2 keys by the service itself (its code or a trigger) for 1.50 s more",
+            ),
         ] {
             assert_eq!(held_text(&held(by, left_ms)), expected);
         }
+        let named = LeaseHolder { client: "dormouse stat 1.0\n".into(), ..held(HeldBy::Client, None).holder };
+        assert_eq!(holder_text(&named), "process 7 (dormouse stat 1.0\\n) of user 1000");
     }
 }

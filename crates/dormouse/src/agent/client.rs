@@ -12,7 +12,7 @@
 
 use std::time::{Duration, Instant};
 
-use dormouse_keys::Lease;
+use dormouse_keys::{Key, Lease};
 use rustix::io::Errno;
 use serde::Serialize;
 
@@ -35,6 +35,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// The same for a connection that has not said a word, so that silence does not keep others out.
 const SILENCE: Duration = Duration::from_secs(3);
 
+/// The longest name of a client, in bytes.
+const MAX_NAME: usize = 64;
+
 /// Unsent bytes beyond which a trace holds its records back, to be dropped and counted there.
 const HIGH_WATER: usize = 256 * 1024;
 
@@ -50,6 +53,8 @@ pub(super) struct Client {
     active: Instant,
     /// Once it has said hello: whether it takes notices between answers.
     pub(super) greeted: Option<bool>,
+    /// Its name, by its hello.
+    pub(super) name: String,
     /// Closed as soon as the output is sent.
     pub(super) closing: bool,
     /// Gone: nothing can be sent any more.
@@ -84,6 +89,7 @@ impl Client {
             output: Output::default(),
             active: now,
             greeted: None,
+            name: String::new(),
             closing: false,
             gone: false,
             // Until it has said hello.
@@ -97,6 +103,15 @@ impl Client {
             watches: Vec::new(),
             profiles: Vec::new(),
         }
+    }
+
+    /// Takes its hello.
+    pub(super) fn greet(&mut self, mut name: String, notices: bool) {
+        while name.len() > MAX_NAME {
+            name.pop();
+        }
+        self.name = name;
+        self.greeted = Some(notices);
     }
 
     /// The descriptor and the events to wait for.
@@ -118,7 +133,17 @@ impl Client {
         self.long_polls = None;
     }
 
-    /// The leases that it holds, by `on` and by its trace.
+    /// The keys that it alone keeps on, for whatever it does, each once for each lease.
+    pub(super) fn keys(&self) -> impl Iterator<Item = &'static Key> {
+        let leased = self.leases().flat_map(Lease::keys);
+        let published = self.publishing.iter().flat_map(Publishing::keys);
+        let timed = self.waits.iter().flat_map(ClientWaits::keys);
+        let counted = self.counting.iter().flat_map(ClientEvents::keys);
+        let profiled = self.profiles.iter().flat_map(|profile| profile.run.keys());
+        leased.chain(published).chain(timed).copied().chain(counted).chain(profiled)
+    }
+
+    /// The leases that it gives back by `off`: those of `on` and of its trace.
     pub(super) fn leases(&self) -> impl Iterator<Item = &Lease> {
         self.leases.iter().chain(self.tracing.iter().filter_map(|stream| stream.trace.lease()))
     }
@@ -321,6 +346,13 @@ mod tests {
         client.receive();
         assert_eq!(client.next_line(), Input::TooLong);
         assert!(client.input.len() <= MAX_LINE + 4096);
+    }
+
+    #[test]
+    fn a_long_name_is_cut_between_characters() {
+        let (_remote, mut client) = pair();
+        client.greet("ä".repeat(MAX_NAME) + "b", true);
+        assert_eq!((client.name, client.greeted), ("ä".repeat(MAX_NAME / 2), Some(true)));
     }
 
     #[test]

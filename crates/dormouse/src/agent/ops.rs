@@ -148,8 +148,8 @@ fn read(line: &[u8]) -> Result<Request, (u64, WireError)> {
 impl Asked<'_> {
     fn run(&mut self, op: Op, place: &Place) -> Result<Answer, WireError> {
         Ok(match op {
-            Op::Hello { notices, .. } => {
-                self.client().greeted = Some(notices);
+            Op::Hello { client, notices } => {
+                self.client().greet(client, notices);
                 Answer::Hello(host::hello())
             }
             Op::Keys { glob } => Answer::Keys(self.list(glob.as_deref())?),

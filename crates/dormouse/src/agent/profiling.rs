@@ -35,7 +35,7 @@ pub(super) fn memory() -> usize {
 #[derive(Debug)]
 pub(super) struct ClientProfile {
     number: u32,
-    run: ProfileRun,
+    pub(super) run: ProfileRun,
     /// The look of which the client has had some parts.
     look: Option<Profile>,
 }

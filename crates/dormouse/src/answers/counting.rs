@@ -4,6 +4,7 @@
 //! counts for a client as long as the client is connected, as it holds the leases of `on`.
 
 use dormouse_events::{Count, Counting, Event};
+use dormouse_keys::Key;
 
 use super::history;
 use crate::group::Group;
@@ -75,6 +76,11 @@ impl ClientEvents {
     /// Whether anything is counted for the client, and so CPU time is.
     pub(crate) fn is_counting(&self) -> bool {
         self.counting.is_some()
+    }
+
+    /// The keys that it keeps on, each once for each lease.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = &'static Key> {
+        self.counting.iter().flat_map(Counting::keys)
     }
 
     /// Those of a group's counts that are of these events, in their order.

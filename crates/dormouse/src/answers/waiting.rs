@@ -3,6 +3,7 @@
 //! To take times costs at each poll, so nobody does unless somebody asks. The agent has them taken
 //! as long as the client is connected, as it counts events for it.
 
+use dormouse_keys::Key;
 use dormouse_metrics::MetricsFormat;
 use dormouse_sys::perf;
 use dormouse_waits::{CpuTaking, GroupWaits, Histograms, Placing, Waiting, exemplars, read_each};
@@ -22,7 +23,7 @@ pub(crate) fn memory() -> usize {
 /// One client's times, taken as long as this lives.
 #[derive(Debug)]
 pub(crate) struct ClientWaits {
-    _waiting: Waiting,
+    waiting: Waiting,
     _placing: Option<Placing>,
     _cpu: Option<CpuTaking>,
     told: Telling,
@@ -50,7 +51,12 @@ impl ClientWaits {
         let cpu = (wish.cpu && !perf::is_filtered()).then(CpuTaking::start);
         let begun = WaitsBegun { places: placing.is_some(), cpu: cpu.is_some() };
         let told = Telling { exemplars: wish.exemplars, ..Telling::ALL };
-        Ok((Self { _waiting: waiting, _placing: placing, _cpu: cpu, told }, begun))
+        Ok((Self { waiting, _placing: placing, _cpu: cpu, told }, begun))
+    }
+
+    /// The keys that it keeps on.
+    pub(crate) fn keys(&self) -> &[&'static Key] {
+        self.waiting.keys()
     }
 
     /// How the client wants them told.

@@ -4,7 +4,7 @@ use std::thread;
 use std::time::Duration;
 
 use dormouse_events::{Counting, Event};
-use dormouse_keys::{Selector, SelectorError};
+use dormouse_keys::{Key, Selector, SelectorError};
 use dormouse_profile::{Error, Profile, ProfileKind, Profiling};
 use dormouse_sys::perf;
 
@@ -82,7 +82,9 @@ pub struct ProfileRun {
     before: Account,
     /// Why groups are not counted.
     uncounted: Option<String>,
-    _counting: Option<Counting>,
+    counting: Option<Counting>,
+    /// The keys that it shares with other profiles of allocations.
+    shared: Vec<&'static Key>,
 }
 
 impl ProfileRun {
@@ -118,7 +120,22 @@ impl ProfileRun {
         };
         let profiling = Profiling::start(&options)?;
         let before = Account::read(kind);
-        Ok(Self { kind, profiling, wanted, wall, before, uncounted, _counting: counting })
+        let shared = match kind {
+            ProfileKind::Alloc => dormouse_events::sampling_keys(options.live),
+            _ => Vec::new(),
+        };
+        Ok(Self { kind, profiling, wanted, wall, before, uncounted, counting, shared })
+    }
+
+    /// The keys that it alone keeps on, each once for each lease.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = &'static Key> {
+        let times = self.wall.iter().flat_map(Wall::keys).copied();
+        self.counting.iter().flat_map(Counting::keys).chain(times)
+    }
+
+    /// The keys that it keeps on together with others of its kind, each once for each lease.
+    pub(crate) fn shared_keys(&self) -> &[&'static Key] {
+        &self.shared
     }
 
     /// The profile so far.

@@ -13,6 +13,7 @@
 use std::collections::HashMap;
 use std::time::Instant;
 
+use dormouse_keys::Key;
 use dormouse_profile::{
     Error, NO_GROUP, Node, Profile, ProfileGroup, ProfileKind, Sample, Values, WallState,
 };
@@ -26,7 +27,7 @@ use crate::group::Group;
 #[derive(Debug)]
 pub(super) struct Wall {
     before: Look,
-    _waiting: Waiting,
+    waiting: Waiting,
     _placing: Placing,
 }
 
@@ -105,7 +106,12 @@ impl Wall {
         let waiting = Waiting::start().map_err(|why| Error::Unavailable(why.to_string()))?;
         let placing = Placing::start()
             .map_err(|why| Error::Unavailable(format!("there is no room for the places of waits: {why}")))?;
-        Ok(Self { before: Look::now(), _waiting: waiting, _placing: placing })
+        Ok(Self { before: Look::now(), waiting, _placing: placing })
+    }
+
+    /// The keys that it keeps on.
+    pub(super) fn keys(&self) -> &[&'static Key] {
+        self.waiting.keys()
     }
 
     /// The picture so far, of which `cpu` is the part on a CPU.

@@ -36,7 +36,7 @@
 mod context;
 
 use dormouse_events::ContextPublishing;
-use dormouse_keys::{KeyUse, Selector};
+use dormouse_keys::{Key, KeyUse, Selector};
 use dormouse_sys::Capability;
 use dormouse_sys::otel::{ContextMapping, MappingError, Visibility, published_by_others, visibility};
 use dormouse_sys::process::fork::{Mutex, Phase};
@@ -117,7 +117,7 @@ pub enum PublishError {
 #[must_use = "groups are published as long as it lives"]
 pub struct Publishing {
     process: u64,
-    _awake: ContextPublishing,
+    awake: ContextPublishing,
 }
 
 impl Publishing {
@@ -156,7 +156,12 @@ impl Publishing {
             ContextPublishing::set_on(true);
         }
         published.holders += 1;
-        Ok(Self { process: identity::id(), _awake: awake })
+        Ok(Self { process: identity::id(), awake })
+    }
+
+    /// The keys that it keeps on.
+    pub fn keys(&self) -> &[&'static Key] {
+        self.awake.keys()
     }
 
     /// Publishes to the end of the process.

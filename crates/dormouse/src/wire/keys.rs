@@ -125,7 +125,7 @@ pub struct HeldKeys {
 /// A holder of one key.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct KeyHolder {
-    /// How many leases on it the holder has.
+    /// How many leases on it the holder has. Profiles of allocations share one.
     pub leases: u32,
     /// The holder.
     #[serde(flatten)]
@@ -133,7 +133,7 @@ pub struct KeyHolder {
 }
 
 /// Somebody with leases, in words for people.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeaseHolder {
     /// The kind of holder, which says how its leases end.
     #[serde(default)]
@@ -142,6 +142,9 @@ pub struct LeaseHolder {
     pub uid: u32,
     /// The client process, as long as it is connected; else 0.
     pub pid: u32,
+    /// The client's name and version, as its `hello` has them; else empty.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub client: String,
     /// Milliseconds left, if time ends its leases.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub left_ms: Option<u64>,

@@ -30,7 +30,7 @@
 //! The unsafe code is a stage of the fork, which uses none of its arguments.
 #![allow(unsafe_code)]
 
-use dormouse_keys::Lease;
+use dormouse_keys::{Key, Lease};
 use dormouse_sys::barrier;
 use dormouse_sys::process::fork::{Phase, Side, Stage};
 use dormouse_sys::process::identity;
@@ -118,6 +118,12 @@ impl Counting {
     /// The events.
     pub fn events(&self) -> impl Iterator<Item = Event> {
         events(self.wish.events.mask).map(|(_, event)| event)
+    }
+
+    /// The keys that it keeps on, each once for each lease.
+    pub fn keys(&self) -> impl Iterator<Item = &'static Key> {
+        let units = events(self.wish.events.mask).flat_map(|(_, event)| event.pmu().keys());
+        self.awake.iter().flat_map(Lease::keys).copied().chain(units)
     }
 
     fn begin(context: u32, events: &[Event], mode: Mode) -> Result<Self, Error> {

@@ -1,7 +1,7 @@
 //! Beginning and ending to publish the current context of each thread, while threads run; see
 //! [`crate::publishing`], which has the steps.
 
-use dormouse_keys::Lease;
+use dormouse_keys::{Key, Lease};
 use dormouse_sys::process::identity;
 
 use super::counting::move_on;
@@ -26,6 +26,11 @@ impl ContextPublishing {
     /// A static key that cannot be switched.
     pub fn start() -> Result<Self, dormouse_keys::Error> {
         Ok(Self { process: identity::id(), lease: Some(PUBLISH.acquire()?) })
+    }
+
+    /// The keys that it keeps on.
+    pub fn keys(&self) -> &[&'static Key] {
+        self.lease.as_ref().map_or(&[], Lease::keys)
     }
 
     /// Whether pointers may be stored from now on: by a thread in the midst of a task at its next

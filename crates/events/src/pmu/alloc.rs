@@ -268,6 +268,10 @@ impl Pmu for Allocations {
         drop(lease);
     }
 
+    fn keys(&self) -> Vec<&'static Key> {
+        vec![AWAKE.key(), COUNTED.key()]
+    }
+
     fn unit(&self, event: u32) -> Unit {
         if event == COUNT { Unit::Times } else { Unit::Bytes }
     }
@@ -307,6 +311,16 @@ fn why_not() -> Option<String> {
     };
     let reason = "the service does not use dormouse::Alloc as its global allocator";
     (!installed).then(|| reason.to_owned())
+}
+
+/// The keys that are on while allocations are sampled, and while they are followed to their end,
+/// each once for each lease. Samplers share them.
+pub fn sampling_keys(is_live: bool) -> Vec<&'static Key> {
+    let mut keys = vec![AWAKE.key(), SAMPLED.key()];
+    if is_live {
+        keys.extend([AWAKE.key(), FOLLOWED.key()]);
+    }
+    keys
 }
 
 /// The wrapper, for those who sample allocations.

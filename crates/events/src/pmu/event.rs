@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use dormouse_keys::Key;
 use dormouse_sys::thread::ThreadBlock;
 
 use super::scale::Times;
@@ -34,6 +35,11 @@ pub trait Pmu: fmt::Debug + Send + Sync {
     /// Undoes one [`Pmu::begin`]. After the last one, threads have given back all that they had for
     /// `events` before this returns.
     fn end(&self, _events: &[u32]) {}
+
+    /// The keys that one [`Pmu::begin`] keeps on until its [`Pmu::end`].
+    fn keys(&self) -> Vec<&'static Key> {
+        Vec::new()
+    }
 
     /// Whether it is told when threads come to its events and leave them: [`Pmu::sched_in`] and
     /// [`Pmu::sched_out`]. Always the same answer.

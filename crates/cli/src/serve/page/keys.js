@@ -9,13 +9,13 @@ const HOLDS = [
 ];
 const KINDS = { key: 'key', probe: 'probe', tracing: 'tracing' };
 
-function holderName({ by, uid, pid }) {
+function holderName({ by, uid, pid, client }) {
   return (
     {
-      client: `process ${pid} of user ${uid}`,
+      client: `process ${pid}${client ? ` (${clean(client)})` : ''} of user ${uid}`,
       user: `user ${uid}`,
       recorder: 'the flight recorder',
-      service: 'the service itself',
+      service: 'the service itself (its code or a trigger)',
       nobody: 'its dwell time',
     }[by] || 'somebody'
   );
