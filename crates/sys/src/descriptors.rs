@@ -4,10 +4,14 @@
 //! finds, open others at them, and fork in between. The host can neither close nor inherit what a
 //! thread opens in a table of its own, and has all its own numbers left. `close_range` with
 //! `CLOSE_RANGE_UNSHARE` (Linux 5.9) gives a thread its table in one step, and an empty one: it
-//! keeps nothing of the host's open, no pipe and no lock. A thread that is there for a while, and
-//! allocates, keeps the standard error: the reason why it aborts the process goes there, by Rust's
-//! or the C library's hand, when nothing can be opened any more. If the host gives its standard
-//! error another file meanwhile, the thread keeps the one that it had.
+//! keeps nothing of the host's open, no pipe and no lock.
+//!
+//! A thread that is there for a while, and allocates, borrows the host's standard error
+//! ([`LentStderr`]): if it aborts the process, Rust or the C library writes the reason to descriptor
+//! 2, when nothing can be opened any more. But the reader of a pipe or socket waits until every copy
+//! of its other end is closed. So while the thread has such a copy it looks once a second whether
+//! the host still has that pipe at descriptor 2, and closes its copy if not. It keeps a terminal or
+//! a file, for whose end nobody waits.
 //!
 //! # References
 //!
@@ -19,7 +23,14 @@
 #![allow(unsafe_code)]
 
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::fd::AsRawFd as _;
+use std::time::Duration;
+
+use crate::clock;
+
+/// How often a thread looks whether the host still has the standard error that it lent.
+const EVERY: Duration = Duration::from_secs(1);
 
 /// Has the calling thread, which is one of dormouse's, begin a table of its own, with nothing in it
 /// but standard streams that lead nowhere: else a file would get the number of one, and what a hook
@@ -32,20 +43,98 @@ pub fn leave_the_hosts_table() -> io::Result<()> {
     begin_table(0)
 }
 
-/// As [`leave_the_hosts_table`], with the host's standard error, if it has one.
-///
-/// # Errors
-///
-/// The same.
-pub fn leave_the_hosts_table_but_stderr() -> io::Result<()> {
-    begin_table(libc::STDERR_FILENO as u32 + 1)?;
-    // SAFETY: closes descriptors of a table that is this thread's.
-    let is_left = unsafe { libc::syscall(libc::SYS_close_range, 0_u32, libc::STDOUT_FILENO as u32, 0) };
-    if is_left != 0 {
-        return Err(io::Error::last_os_error());
+/// The standard error of the host in the table of a thread of ours.
+#[derive(Debug)]
+pub struct LentStderr {
+    /// The pipe or socket that it is, until the host closes it; `None`: nothing to look at.
+    stream: Option<FileId>,
+    looked_ns: u64,
+}
+
+impl LentStderr {
+    /// As [`leave_the_hosts_table`], with the host's standard error, if it has one.
+    ///
+    /// # Errors
+    ///
+    /// The same.
+    pub fn leave_the_rest() -> io::Result<Self> {
+        begin_table(libc::STDERR_FILENO as u32 + 1)?;
+        // SAFETY: closes descriptors of a table that is this thread's.
+        let is_left = unsafe { libc::syscall(libc::SYS_close_range, 0_u32, libc::STDOUT_FILENO as u32, 0) };
+        if is_left != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        fill_standard_streams();
+        let stream = FileId::of(libc::STDERR_FILENO).filter(|own| own.is_stream);
+        Ok(Self { stream, looked_ns: now_ns() })
     }
-    fill_standard_streams();
-    Ok(())
+
+    /// Sleeps for `at_most` by `sleep`, which returns whether all of the time that it was given is
+    /// over, and looks at the host's standard error meanwhile.
+    pub fn sleep(&mut self, mut at_most: Duration, mut sleep: impl FnMut(Duration) -> bool) {
+        loop {
+            self.look();
+            let part = if self.stream.is_some() { at_most.min(EVERY) } else { at_most };
+            if !sleep(part) || part == at_most {
+                return;
+            }
+            at_most -= part;
+        }
+    }
+
+    /// Gives the standard error back if the host has another one, or none.
+    fn look(&mut self) {
+        let now_ns = now_ns();
+        let is_time = now_ns.saturating_sub(self.looked_ns) >= EVERY.as_nanos() as u64;
+        if self.stream.is_none() || !is_time {
+            return;
+        }
+        self.looked_ns = now_ns;
+        if FileId::of_hosts_stderr() != self.stream {
+            self.stream = None;
+            // SAFETY: closes a descriptor of a table that is this thread's.
+            unsafe { libc::close(libc::STDERR_FILENO) };
+            fill_standard_streams();
+        }
+    }
+}
+
+fn now_ns() -> u64 {
+    clock::ask_library(libc::CLOCK_MONOTONIC).unwrap_or(0)
+}
+
+/// An open file, as the kernel numbers it.
+#[derive(Debug, PartialEq, Eq)]
+struct FileId {
+    device: u64,
+    inode: u64,
+    /// A pipe or a socket.
+    is_stream: bool,
+}
+
+impl FileId {
+    fn of(descriptor: libc::c_int) -> Option<Self> {
+        let mut status = MaybeUninit::<libc::stat>::zeroed();
+        // SAFETY: a valid place for the answer. The call by its number: the C library's function
+        // may make another one, which a filter need not allow.
+        let answer = unsafe { libc::syscall(libc::SYS_fstat, descriptor, status.as_mut_ptr()) };
+        // SAFETY: zeros are a status, too.
+        let status = unsafe { status.assume_init() };
+        let is_stream = matches!(status.st_mode & libc::S_IFMT, libc::S_IFIFO | libc::S_IFSOCK);
+        (answer == 0).then_some(Self { device: status.st_dev, inode: status.st_ino, is_stream })
+    }
+
+    /// The first thread's descriptor 2, and so the host's. To open it by its path alone opens no
+    /// end of a pipe.
+    fn of_hosts_stderr() -> Option<Self> {
+        let flags = libc::O_PATH | libc::O_CLOEXEC;
+        // SAFETY: a string that ends with NUL.
+        let path = unsafe { libc::open(c"/proc/self/fd/2".as_ptr(), flags) };
+        let file = (path >= 0).then(|| Self::of(path))?;
+        // SAFETY: opened above.
+        unsafe { libc::close(path) };
+        file
+    }
 }
 
 /// A table with the descriptors below `first`, and standard streams.

@@ -2,7 +2,7 @@
 //!
 //! It starts with the first errand, and ends when there is no errand and its [`Duty`] is empty. It
 //! has a table of descriptors of its own, so the host can neither close nor inherit what it opens.
-//! Of the host's it keeps the standard error, for the reason of an abort. It blocks all signals but
+//! Of the host's it borrows the standard error, for the reason of an abort. It blocks all signals but
 //! the synchronous ones, and sleeps until there is an errand, an end, or the time of the next step.
 //!
 //! | state | event | next |
@@ -34,9 +34,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
 use rustix::thread::futex;
 
-use crate::descriptors::leave_the_hosts_table_but_stderr;
+use crate::descriptors::LentStderr;
 use crate::memory::{self, Step};
 use crate::process::fork::{Mutex, MutexGuard, Phase};
 use crate::process::{identity, threads};
@@ -364,11 +365,14 @@ impl<D: Duty> Keeper<D> {
             let Ok(mut shared) = self.lock() else { return };
             shared.tid = identity::tid();
         }
-        if let Err(error) = leave_the_hosts_table_but_stderr() {
-            let Ok(mut shared) = self.lock() else { return };
-            shared.refusal = Some(Refusal::Table(error.raw_os_error().unwrap_or_default()));
-            return;
-        }
+        let mut stderr = match LentStderr::leave_the_rest() {
+            Ok(stderr) => stderr,
+            Err(error) => {
+                let Ok(mut shared) = self.lock() else { return };
+                shared.refusal = Some(Refusal::Table(error.raw_os_error().unwrap_or_default()));
+                return;
+            }
+        };
         let mut duty = D::default();
         loop {
             let seen = self.wakes.load(Ordering::SeqCst);
@@ -398,21 +402,25 @@ impl<D: Duty> Keeper<D> {
             let next = if has_memory { duty.step() } else { PATIENCE };
             drop(step);
             if !duty.is_empty() {
-                self.sleep(seen, next);
+                stderr.sleep(next, |at_most| self.sleep(seen, at_most));
             }
         }
     }
 
-    /// Sleeps until there was a wake since `seen`, or for so long. The thread alone calls it.
-    fn sleep(&self, seen: u32, at_most: Duration) {
+    /// Sleeps until there was a wake since `seen`, or for so long; then it returns true. The thread
+    /// alone calls it.
+    fn sleep(&self, seen: u32, at_most: Duration) -> bool {
+        let mut is_over = false;
         // SeqCst: see `wake`.
         self.sleeps.store(true, Ordering::SeqCst);
         if self.wakes.load(Ordering::SeqCst) == seen {
             let timeout = at_most.try_into().ok();
-            // Over, interrupted or woken: the thread looks again.
-            let _ = futex::wait(&self.wakes, futex::Flags::PRIVATE, seen, timeout.as_ref());
+            // Interrupted or woken: the thread looks again.
+            let waited = futex::wait(&self.wakes, futex::Flags::PRIVATE, seen, timeout.as_ref());
+            is_over = waited == Err(Errno::TIMEDOUT);
         }
         self.sleeps.store(false, Ordering::SeqCst);
+        is_over
     }
 }
 

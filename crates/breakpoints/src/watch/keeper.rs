@@ -24,7 +24,7 @@ use std::io;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
-use dormouse_sys::descriptors::leave_the_hosts_table_but_stderr;
+use dormouse_sys::descriptors::LentStderr;
 use dormouse_sys::process::fork::{Mutex, MutexGuard, Phase};
 use dormouse_sys::process::{identity, threads};
 use dormouse_sys::signals;
@@ -169,14 +169,11 @@ fn run() {
         let Ok(mut shared) = lock() else { return };
         shared.tid = identity::tid();
     }
-    let table = leave_the_hosts_table_but_stderr();
+    let table = LentStderr::leave_the_rest();
     let Ok(mut shared) = lock() else { return };
-    shared.refused = table.err().map(|error| error.raw_os_error().unwrap_or(libc::EINVAL));
-    let is_refused = shared.refused.is_some();
+    shared.refused = table.as_ref().err().map(|error| error.raw_os_error().unwrap_or(libc::EINVAL));
     drop(shared);
-    if is_refused {
-        return;
-    }
+    let Ok(mut stderr) = table else { return };
     let mut duty = Duty::new();
     loop {
         let seen = wake::seen();
@@ -207,7 +204,7 @@ fn run() {
             duty.share(registers);
         }
         if !is_asked {
-            wake::sleep(seen, at_most);
+            stderr.sleep(at_most.unwrap_or(Duration::MAX), |at_most| wake::sleep(seen, at_most));
         }
     }
 }

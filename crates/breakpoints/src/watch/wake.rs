@@ -7,6 +7,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
+use rustix::io::Errno;
 use rustix::thread::futex;
 
 /// Moves with each wake.
@@ -28,13 +29,17 @@ pub(super) fn seen() -> u32 {
     WORD.load(Ordering::SeqCst)
 }
 
-/// Sleeps until there was a wake since `seen`, or for so long. The keeper alone calls it.
-pub(super) fn sleep(seen: u32, at_most: Option<Duration>) {
+/// Sleeps until there was a wake since `seen`, or for so long; then it returns true. The keeper
+/// alone calls it.
+pub(super) fn sleep(seen: u32, at_most: Duration) -> bool {
+    let mut is_over = false;
     SLEEPS.store(true, Ordering::SeqCst);
     if WORD.load(Ordering::SeqCst) == seen {
-        let timeout = at_most.and_then(|left| left.try_into().ok());
-        // Over, interrupted or woken: the keeper looks again.
-        let _ = futex::wait(&WORD, futex::Flags::PRIVATE, seen, timeout.as_ref());
+        let timeout = at_most.try_into().ok();
+        // Interrupted or woken: the keeper looks again.
+        let waited = futex::wait(&WORD, futex::Flags::PRIVATE, seen, timeout.as_ref());
+        is_over = waited == Err(Errno::TIMEDOUT);
     }
     SLEEPS.store(false, Ordering::SeqCst);
+    is_over
 }

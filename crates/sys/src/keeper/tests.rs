@@ -4,8 +4,8 @@
 use std::alloc::Layout;
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::Read as _;
-use std::os::fd::AsRawFd as _;
+use std::io::{Read as _, Write as _};
+use std::os::fd::{AsRawFd as _, IntoRawFd as _};
 
 use dormouse_testkit::{eventually, fork, in_child};
 
@@ -72,6 +72,47 @@ fn an_abort_of_the_thread_says_why() {
         let mut said = String::new();
         reader.read_to_string(&mut said).unwrap();
         assert!(said.contains("memory allocation of 24 bytes failed"), "{said:?}");
+    });
+}
+
+#[test]
+fn a_pipe_that_the_host_closes_ends() {
+    in_child(|| {
+        let (mut reader, writer) = io::pipe().unwrap();
+        let (until, mut end) = io::pipe().unwrap();
+        let writer = writer.into_raw_fd();
+        std::thread::scope(|scope| {
+            let child = scope.spawn(|| {
+                fork(|| {
+                    // SAFETY: the child's own descriptors.
+                    unsafe {
+                        libc::dup2(writer, libc::STDERR_FILENO);
+                        libc::close(writer);
+                    }
+                    begin(1);
+                    let steps = STEPS.load(Ordering::Relaxed);
+                    io::stderr().write_all(b"b").unwrap();
+                    // As a host that goes to the background.
+                    let null = fs::OpenOptions::new().write(true).open("/dev/null").unwrap();
+                    // SAFETY: the same.
+                    assert!(unsafe { libc::dup2(null.as_raw_fd(), libc::STDERR_FILENO) } >= 0);
+                    // Until the parent has seen the end.
+                    assert!((&until).read(&mut [0]).is_ok_and(|length| length == 1));
+                    assert!(threads() == 1 && STEPS.load(Ordering::Relaxed) <= steps + 1);
+                })
+            });
+            let mut byte = [0];
+            reader.read_exact(&mut byte).unwrap();
+            // SAFETY: the parent's copy, which nobody uses any more.
+            unsafe {
+                libc::close(writer);
+                libc::fcntl(reader.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK);
+            }
+            eventually(|| matches!(reader.read(&mut byte), Ok(0)));
+            end.write_all(b"e").unwrap();
+            let child = child.join().unwrap();
+            assert!(child.success(), "{child}");
+        });
     });
 }
 
