@@ -6,8 +6,9 @@
 //! Asking alone leaves a gap: another thread may take the memory before the step does. Where
 //! [`Reserving`] is the global allocator, as in the C library, a [`Step`] closes it. Inside of one,
 //! the memory that was found is kept until its end, and an allocation that the system refuses comes
-//! from there. (What Rust's standard library takes past the global allocator is left: the handles
-//! of threads that begin, and of those that wait in a channel.) Where the host has an allocator of
+//! from there. (Two things are not covered, because Rust's standard library takes them past the
+//! global allocator: the handle of a thread that begins, and that of a thread that waits in a
+//! channel.) Where the host has an allocator of
 //! its own, the memory is given back at once, and the gap is left: a host that takes the last of it
 //! meets the same end by its own next allocation.
 //!
@@ -19,6 +20,11 @@
 //! | held | an allocation of its thread that the system refuses | the same, with one more user |
 //! | held | the step ends | left, or free if nobody uses it |
 //! | left | the last allocation from it is given back | free |
+//!
+//! A child of a fork has the seats of the parent's other threads, which are not there. It frees
+//! those that nobody uses, by forgetting their blocks: a child's handler may not give memory back.
+//! Allocations from the others are memory of the child as any other; such a seat is left, until the
+//! last of them is given back.
 //!
 //! # Invariants
 //!
@@ -39,6 +45,8 @@ use std::marker::PhantomData;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
+use crate::process::fork::{Phase, Reset};
+
 /// The most blocks at once. Beyond them memory is looked for, and not kept.
 const SEATS: usize = 64;
 
@@ -49,8 +57,9 @@ const LENGTH_BITS: u32 = 28;
 static TABLE: [Seat; SEATS] = [const { Seat::new() }; SEATS];
 /// Allocations that lie in blocks.
 static INSIDE: AtomicUsize = AtomicUsize::new(0);
-/// Whether the process allocates by [`Reserving`].
+/// Whether the process allocates by [`Reserving`], and [`IN_CHILD`] has joined.
 static IS_RESERVING: AtomicBool = AtomicBool::new(false);
+static IN_CHILD: Reset = Reset::new(Phase::Reserves, begin_in_child);
 
 thread_local! {
     /// Whether the thread is in a step. Its address stands for the thread.
@@ -116,8 +125,32 @@ impl Reserving {
     /// Begins a step in a process whose global allocator this is.
     #[inline]
     pub fn step(self) -> Step {
-        IS_RESERVING.store(true, Ordering::Relaxed);
+        if !IS_RESERVING.load(Ordering::Relaxed) && IN_CHILD.join() {
+            IS_RESERVING.store(true, Ordering::Relaxed);
+        }
         Step::begin()
+    }
+}
+
+/// The table in a child: its thread goes on with its step, and the other threads' steps are over. (A
+/// fork in the midst of another thread's `leave` loses that seat.)
+fn begin_in_child() {
+    let own = thread();
+    for seat in &TABLE {
+        let thread = seat.thread.load(Ordering::Relaxed);
+        // In the middle of `reserve` and `unuse` a seat is `LEFT`, and has no users.
+        let users = seat.users.load(Ordering::Relaxed);
+        match thread {
+            0 => {}
+            LEFT if users > 0 => {}
+            LEFT => seat.forget(),
+            _ if thread == own => {}
+            _ if users > 1 => {
+                seat.thread.store(LEFT, Ordering::Relaxed);
+                seat.users.store(users - 1, Ordering::Relaxed);
+            }
+            _ => seat.forget(),
+        }
     }
 }
 
@@ -239,9 +272,10 @@ fn reserve(bytes: usize) -> bool {
     let first = place.addr().div_ceil(UNIT);
     seat.block.store(place, Ordering::Relaxed);
     seat.next.store(first * UNIT, Ordering::Relaxed);
-    seat.users.store(1, Ordering::Relaxed);
     seat.range.store((first as u64) << LENGTH_BITS | units as u64, Ordering::Relaxed);
     seat.thread.store(thread(), Ordering::Relaxed);
+    // Last: a seat without users is nobody's in a child of a fork.
+    seat.users.store(1, Ordering::Relaxed);
     true
 }
 
@@ -295,6 +329,13 @@ impl Seat {
         self.users.fetch_add(1, Ordering::Relaxed);
         INSIDE.fetch_add(1, Ordering::Relaxed);
         Some(self.block.load(Ordering::Relaxed).with_addr(start))
+    }
+
+    /// Frees it in a child, whose block stays unused.
+    fn forget(&self) {
+        self.users.store(0, Ordering::Relaxed);
+        self.range.store(0, Ordering::Relaxed);
+        self.thread.store(0, Ordering::Relaxed);
     }
 
     /// The step of its thread ends.
@@ -367,5 +408,41 @@ mod tests {
         assert_eq!(free(), 0);
         drop(step);
         assert_eq!(free(), SEATS);
+    }
+
+    #[cfg(all(target_os = "linux", not(miri)))]
+    #[test]
+    fn a_child_has_the_seats_of_others() {
+        use std::sync::Barrier;
+
+        dormouse_testkit::in_child(|| {
+            let layout = Layout::from_size_align(24, 8).unwrap();
+            let free = || TABLE.iter().filter(|seat| seat.thread.load(Ordering::Relaxed) == 0).count();
+            let (begun, ends) = (Barrier::new(2), Barrier::new(2));
+            let used = AtomicPtr::new(ptr::null_mut());
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    let _step = Reserving.step();
+                    assert!(is_there(1));
+                    used.store(from_reserve(layout), Ordering::Relaxed);
+                    // The others are beside it, without allocations.
+                    assert!((1..SEATS).all(|_| is_there(1)) && free() == 0);
+                    begun.wait();
+                    ends.wait();
+                });
+                begun.wait();
+                let child = dormouse_testkit::fork(|| {
+                    assert_eq!(free(), SEATS - 1, "one is used");
+                    // SAFETY: a place of this size, which nobody else has in this process.
+                    unsafe { Reserving.dealloc(used.load(Ordering::Relaxed), layout) };
+                    assert_eq!(free(), SEATS);
+                    let step = Reserving.step();
+                    assert!(is_there(1) && !from_reserve(layout).is_null());
+                    drop(step);
+                });
+                ends.wait();
+                assert!(child.success(), "{child}");
+            });
+        });
     }
 }

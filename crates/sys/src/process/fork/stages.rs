@@ -71,6 +71,8 @@ pub enum Phase {
     Clocks,
     /// Reset: thread blocks and rings.
     Threads,
+    /// Reset: the memory that steps keep.
+    Reserves,
     /// Reset: the count of forks that all copies share.
     Copies,
     /// Stage: looks through the C library's list of objects.
