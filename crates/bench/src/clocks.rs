@@ -38,6 +38,7 @@ pub(crate) fn thread_cpu_by_name(name: &str) -> Option<Duration> {
 }
 
 /// A clock of the kernel, in nanoseconds.
+#[allow(clippy::disallowed_methods, reason = "that of the C library is what others would call")]
 pub(crate) fn kernel_ns(clock: ClockId) -> u64 {
     let time = clock_gettime(clock);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64

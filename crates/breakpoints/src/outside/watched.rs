@@ -2,7 +2,6 @@
 
 use dormouse_sys::perf::{Error as Refusal, Subject, UserStack, What, keeps_apart, online_cpus};
 use rustix::process::{Resource, getrlimit};
-use rustix::time::{ClockId, clock_gettime};
 
 use super::arm::{LineEvent, Plan, arm, registers_free};
 use super::lines::{Line, lines_of};
@@ -345,6 +344,5 @@ fn is_limit(refusal: &Refusal) -> bool {
 }
 
 fn mono_ns() -> u64 {
-    let now = clock_gettime(ClockId::Monotonic);
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+    dormouse_sys::clock::ask_library(libc::CLOCK_MONOTONIC).unwrap_or(0)
 }

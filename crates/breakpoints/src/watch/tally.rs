@@ -13,7 +13,6 @@ use dormouse_sys::process::identity;
 use dormouse_sys::trap::PerfTrap;
 use dormouse_sys::{peek, stack, thread};
 use once_cell::race::OnceBox;
-use rustix::time::{ClockId, clock_gettime};
 
 use super::hook;
 use super::queue::Queue;
@@ -263,10 +262,9 @@ fn passes(filter: Filter, piece: &Piece, old: u64, new: u64) -> bool {
     (!must_change || (old ^ new) & mask != 0) && filter.equals.is_none_or(|value| (value ^ new) & mask == 0)
 }
 
-/// `CLOCK_MONOTONIC`, in nanoseconds.
+/// `CLOCK_MONOTONIC`, in nanoseconds; 0 where a filter refuses the question.
 pub(super) fn now() -> u64 {
-    let time = clock_gettime(ClockId::Monotonic);
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+    dormouse_sys::clock::ask_library(libc::CLOCK_MONOTONIC).unwrap_or(0)
 }
 
 #[cfg(test)]

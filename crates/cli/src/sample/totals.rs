@@ -6,7 +6,6 @@
 use std::collections::HashMap;
 
 use dormouse::wire::{CountRow, GroupRow, Stat, TaskPolls, ThreadStat};
-use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 
 /// CPU time, switches and faults of a thread or a process so far.
@@ -181,8 +180,7 @@ pub(crate) fn whole(event: &str, value: u64, elapsed_ns: u64) -> CountRow {
 
 /// `CLOCK_MONOTONIC`, now.
 pub(crate) fn mono_ns() -> u64 {
-    let now = clock_gettime(ClockId::Monotonic);
-    now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
+    dormouse_sys::clock::ask_library(libc::CLOCK_MONOTONIC).unwrap_or(0)
 }
 
 #[cfg(test)]

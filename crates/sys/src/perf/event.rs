@@ -245,8 +245,6 @@ impl AsFd for OpenEvent {
 mod tests {
     use std::hint::black_box;
 
-    use rustix::time::{ClockId, clock_gettime};
-
     use super::*;
     use crate::perf::{Access, Breakpoint, WatchLen};
 
@@ -295,9 +293,8 @@ mod tests {
             Err(error) => return dormouse_testkit::skip(format!("no task clock here: {error}")),
         };
         let begun = event.read().unwrap();
-        std::thread::spawn(|| while clock_gettime(ClockId::ThreadCPUTime).tv_nsec < 2_000_000 {})
-            .join()
-            .unwrap();
+        let cpu_ns = || crate::clock::ask(libc::CLOCK_THREAD_CPUTIME_ID).unwrap();
+        std::thread::spawn(move || while cpu_ns() < 2_000_000 {}).join().unwrap();
         let reading = event.read().unwrap();
         // The two clocks differ a little.
         assert!(reading.value - begun.value > 1_000_000 && reading.enabled_ns > 1_000_000, "{reading:?}");

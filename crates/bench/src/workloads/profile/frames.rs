@@ -89,6 +89,7 @@ pub(super) fn take(signal: TimerSignal, times: u64) -> io::Result<Duration> {
     }
 }
 
+#[allow(clippy::disallowed_methods, reason = "no filter, and no other library")]
 fn thread_cpu() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec.cast_unsigned(), time.tv_nsec as u32)
