@@ -6,9 +6,12 @@ use std::thread;
 use std::time::Duration;
 
 use dormouse_profile::Profiling;
+use dormouse_sys::passing::signal_frame_bytes;
+use dormouse_sys::process::identity;
+use dormouse_sys::trap::{self, Verdict};
 use dormouse_testkit::{eventually, fork, in_child};
 
-use crate::hogs::{beside, caller, hog, leaf, options, weight_in};
+use crate::hogs::{beside, caller, hog, leaf, options, weight_in, weight_of};
 use crate::samples::nothing_is_left;
 
 const WORK: Duration = Duration::from_millis(300);
@@ -148,6 +151,57 @@ fn a_child_of_a_fork_profiles_itself() {
         assert!(profile.coverage.notes.is_empty(), "{:?}", profile.coverage);
         drop(profiling);
         nothing_is_left();
+    });
+}
+
+/// How often the host's handlers of SIGTRAP nest.
+const DEEP: u32 = 8;
+
+/// The work in each of them: a few periods.
+const IN_HANDLER: Duration = Duration::from_millis(20);
+
+extern "C" fn nest(_: i32) {
+    hog(IN_HANDLER);
+    if CALLS.fetch_add(1, Ordering::Relaxed) + 1 < DEEP {
+        // SAFETY: this handler goes on behind it.
+        unsafe { std::arch::asm!("int3") };
+    }
+}
+
+#[test]
+fn samples_come_amid_nested_handlers() {
+    in_child(|| {
+        let frame = signal_frame_bytes().unwrap_or(4096);
+        // SAFETY: as in `set`. It asks for no alternate stack.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = nest as *const () as usize;
+            action.sa_flags = libc::SA_NODEFER;
+            assert_eq!(libc::sigaction(libc::SIGTRAP, &raw const action, std::ptr::null_mut()), 0);
+        }
+        dormouse_sys::loader::pin_self().unwrap();
+        trap::install(|_| Verdict::Foreign).unwrap();
+        // Room for one frame of the kernel's and our handler, which takes more than 1 KiB in a build
+        // for tests, but not for two such frames; and that of std.
+        for bytes in [frame + 3 * 1024, 8192] {
+            CALLS.store(0, Ordering::Relaxed);
+            let profiling = Profiling::start(&options(250)).unwrap();
+            let busy = thread::spawn(move || {
+                let memory = Box::leak(vec![0_u128; bytes / 16].into_boxed_slice());
+                let stack = libc::stack_t { ss_sp: memory.as_mut_ptr().cast(), ss_flags: 0, ss_size: bytes };
+                // SAFETY: the memory stays.
+                assert_eq!(unsafe { libc::sigaltstack(&raw const stack, std::ptr::null_mut()) }, 0);
+                // So that it is sampled at once.
+                dormouse_sys::thread::current();
+                nest(0);
+                identity::tid()
+            });
+            let tid = busy.join().unwrap();
+            let profile = profiling.read();
+            assert_eq!(CALLS.load(Ordering::Relaxed), DEEP, "{bytes}");
+            let (found, work) = (weight_of(&profile, tid), IN_HANDLER * DEEP);
+            assert!(found * 2 > work.as_nanos() as u64, "{bytes}: {found} of {work:?}");
+        }
     });
 }
 
