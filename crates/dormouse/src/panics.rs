@@ -1,8 +1,8 @@
 //! Panics of the host, for a trigger that waits for one.
 //!
-//! Two things see them. A **hook**, which the first such trigger puts before the host's, is called
-//! as each panic begins. The **guards** of tasks see a panic that unwinds them, so panics in tasks
-//! are seen also if the hook is not called. Both note thread, task and group, and wake the lookout.
+//! Two things see them. A **hook** before the host's is called as each panic begins. If the host has
+//! replaced it, the **guards** of tasks see a panic that unwinds them, so panics in tasks are still
+//! seen. Both note thread, task and group, and wake the lookout.
 //!
 //! The process may end by the panic: on the main thread, under `panic = "abort"`, or by a hook of
 //! the host's that ends it. None of this is known when the panic begins. So the thread that panics
@@ -15,17 +15,26 @@
 //! |---|---|---|
 //! | there | the host sets another hook that keeps it, to call it | there |
 //! | there | the host sets another hook in its place: ours is dropped | replaced |
-//! | there | a guard sees a panic of which the hook was not told | replaced |
-//! | replaced | a trigger is armed, or `init` is called: a new one is put first | there |
+//! | replaced | the host calls `init`, or arms a rule on panics: a new one is put first | there |
 //! | replaced | it is called all the same | there |
 //!
-//! Between taking the host's hook and setting ours there is a moment with std's.
+//! To put it first takes two calls: one takes the host's hook, the other sets ours. A panic in
+//! between meets std's hook, and a hook that another thread sets in between is lost. So only calls
+//! that the host itself makes do this, and never a thread of ours: a rule that a command arms finds
+//! the hook of `init`, or says that there is none.
 //!
 //! # One panic, many guards
 //!
-//! A panic passes the guards of its thread's tasks from the innermost to the outermost. The
-//! hook, or the first guard, notes it and stores the task of the next guard on its way ([`NEXT`]),
-//! and so does each guard.
+//! While the hook is there, the guards count nothing: the hook was told of the panic, or
+//! `resume_unwind` passes on one that the hook was told of before. Without the hook, a panic passes
+//! the guards of its thread's tasks from the innermost to the outermost. The first guard notes it,
+//! and each stores the task of the next guard on its way ([`NEXT`]), as the hook does.
+//!
+//! # The last one
+//!
+//! [`LAST_PANIC`] is a seqlock. A thread that finds it being written leaves it alone: then the other
+//! panic is the last. A reader that finds that waits for the next wake: the thread that writes adds
+//! to the count and wakes the lookout after that.
 //!
 //! # Async-signal-safety
 //!
@@ -34,7 +43,7 @@
 
 use std::cell::Cell;
 use std::panic::{Location, PanicHookInfo};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::time::{Duration, Instant};
 
 use dormouse_sys::Capability;
@@ -54,15 +63,11 @@ static WAKE: OnceBox<fn()> = OnceBox::new();
 
 /// The number of the hook that is called, and of the last one that was made; 0: none.
 static HOOK: AtomicU32 = AtomicU32::new(0);
-static LAST: AtomicU32 = AtomicU32::new(0);
+static HOOKS: AtomicU32 = AtomicU32::new(0);
 
 /// How many panics there were, while somebody waited.
 static COUNT: AtomicU64 = AtomicU64::new(0);
-/// Of the last one.
-static TASK: AtomicU64 = AtomicU64::new(0);
-static GROUP: AtomicU32 = AtomicU32::new(0);
-static THREAD: AtomicU32 = AtomicU32::new(0);
-static LINE: AtomicU32 = AtomicU32::new(0);
+static LAST_PANIC: LastPanic = LastPanic::new();
 
 /// The process in which the next panic has a file at once; 0: it comes too soon.
 static READY: AtomicU64 = AtomicU64::new(0);
@@ -76,16 +81,69 @@ thread_local! {
     static IS_INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Panics that were seen so far.
+/// A panic that was seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct SeenPanics {
-    pub(crate) count: u64,
-    /// Of the last one.
+pub(crate) struct SeenPanic {
     pub(crate) task: u64,
     pub(crate) group: u32,
     pub(crate) tid: u32,
     /// 0 if it is not known.
     pub(crate) line: u32,
+}
+
+/// The last panic.
+#[derive(Debug)]
+struct LastPanic {
+    /// Odd while a thread writes the rest.
+    sequence: AtomicU32,
+    task: AtomicU64,
+    group: AtomicU32,
+    tid: AtomicU32,
+    line: AtomicU32,
+}
+
+impl LastPanic {
+    const fn new() -> Self {
+        Self {
+            sequence: AtomicU32::new(0),
+            task: AtomicU64::new(0),
+            group: AtomicU32::new(0),
+            tid: AtomicU32::new(0),
+            line: AtomicU32::new(0),
+        }
+    }
+
+    fn write(&self, panic: SeenPanic) {
+        let even = self.sequence.load(Ordering::Relaxed) & !1;
+        // Acquire: pairs with the store of the thread that wrote before.
+        let claimed = self.sequence.compare_exchange(even, even + 1, Ordering::Acquire, Ordering::Relaxed);
+        if claimed.is_err() {
+            return;
+        }
+        // Pairs with the fence in `read`: who sees a store below sees the odd number.
+        fence(Ordering::Release);
+        self.task.store(panic.task, Ordering::Relaxed);
+        self.group.store(panic.group, Ordering::Relaxed);
+        self.tid.store(panic.tid, Ordering::Relaxed);
+        self.line.store(panic.line, Ordering::Relaxed);
+        // Release: pairs with the loads in `read` and `write`.
+        self.sequence.store(even.wrapping_add(2), Ordering::Release);
+    }
+
+    /// `None` while it is being written.
+    fn read(&self) -> Option<SeenPanic> {
+        // Acquire: pairs with the last store in `write`.
+        let before = self.sequence.load(Ordering::Acquire);
+        let panic = SeenPanic {
+            task: self.task.load(Ordering::Relaxed),
+            group: self.group.load(Ordering::Relaxed),
+            tid: self.tid.load(Ordering::Relaxed),
+            line: self.line.load(Ordering::Relaxed),
+        };
+        // Pairs with the fence in `write`.
+        fence(Ordering::Acquire);
+        (before & 1 == 0 && self.sequence.load(Ordering::Relaxed) == before).then_some(panic)
+    }
 }
 
 /// A trigger that waits for panics, as long as it lives.
@@ -97,28 +155,29 @@ impl PanicWait {
     ///
     /// # Errors
     ///
-    /// When this object is being unloaded: the hook stays, and its code has to.
+    /// When this object is being unloaded: its code has to stay.
     pub(crate) fn begin(wake: fn()) -> Result<Self, PinError> {
         dormouse_sys::loader::pin_self()?;
         WAKE.get_or_init(|| Box::new(wake));
         if PROCESS.swap(identity::id(), Ordering::Relaxed) != identity::id() {
             WAITING.store(0, Ordering::Relaxed);
+            // A thread of the parent's may have been in the midst of it.
+            LAST_PANIC.sequence.store(0, Ordering::Relaxed);
         }
         WAITING.fetch_add(1, Ordering::Relaxed);
-        put_first();
         Ok(Self(()))
     }
 
-    /// The panics that were seen so far.
-    pub(crate) fn seen() -> SeenPanics {
-        SeenPanics {
-            // Acquire: pairs with the addition in `note`.
-            count: COUNT.load(Ordering::Acquire),
-            task: TASK.load(Ordering::Relaxed),
-            group: GROUP.load(Ordering::Relaxed),
-            tid: THREAD.load(Ordering::Relaxed),
-            line: LINE.load(Ordering::Relaxed),
-        }
+    /// How many panics were seen so far.
+    pub(crate) fn count() -> u64 {
+        // Acquire: pairs with the addition in `note`.
+        COUNT.load(Ordering::Acquire)
+    }
+
+    /// How many panics were seen so far, and the last one; `None` while that is being written.
+    pub(crate) fn seen() -> Option<(u64, SeenPanic)> {
+        let count = Self::count();
+        LAST_PANIC.read().map(|last| (count, last))
     }
 }
 
@@ -144,16 +203,20 @@ pub(crate) fn written() {
 }
 
 /// Whether somebody waits for panics of this process.
-fn is_awaited() -> bool {
+pub(crate) fn is_awaited() -> bool {
     WAITING.load(Ordering::Relaxed) != 0 && PROCESS.load(Ordering::Relaxed) == identity::id()
 }
 
-/// Puts a hook before the host's, if somebody waits for panics and the one before was replaced.
+/// Puts a hook before the host's, unless it is there. For calls that the host itself makes.
 pub(crate) fn put_first() {
-    if !is_awaited() || HOOK.load(Ordering::Relaxed) != 0 || std::thread::panicking() {
+    if HOOK.load(Ordering::Relaxed) != 0 || std::thread::panicking() {
         return;
     }
-    let own = Hook(LAST.fetch_add(1, Ordering::Relaxed) + 1);
+    // The hook stays, and its code has to.
+    if dormouse_sys::loader::pin_self().is_err() {
+        return;
+    }
+    let own = Hook(HOOKS.fetch_add(1, Ordering::Relaxed) + 1);
     HOOK.store(own.0, Ordering::Relaxed);
     let hosts = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| own.call(info, &hosts)));
@@ -162,8 +225,7 @@ pub(crate) fn put_first() {
 /// The reason why some panics are not seen, and what to do about it.
 pub(crate) fn complaint() -> Option<(&'static str, &'static str)> {
     (is_awaited() && HOOK.load(Ordering::Relaxed) == 0).then_some((
-        "the host's hook has replaced dormouse's, or a panic was passed on by resume_unwind, which calls \
-         none: panics outside of tasks may not be seen",
+        "the host's hook has replaced dormouse's: panics outside of tasks are not seen",
         "call dormouse::init() after the host's hook is set, or let that call the one before it",
     ))
 }
@@ -187,8 +249,10 @@ impl Hook {
         if HOOK.load(Ordering::Relaxed) == 0 {
             HOOK.store(self.0, Ordering::Relaxed);
         }
-        NEXT.set(dormouse_events::nesting().task);
-        note(info.location().map_or(0, Location::line));
+        if is_awaited() {
+            NEXT.set(dormouse_events::nesting().task);
+            note(info.location().map_or(0, Location::line));
+        }
         hosts(info);
         IS_INSIDE.set(false);
     }
@@ -196,7 +260,7 @@ impl Hook {
 
 impl Drop for Hook {
     fn drop(&mut self) {
-        // Of an older one nobody is told any more.
+        // An older hook, which the host has kept until now, is not the one that counts.
         let _older = HOOK.compare_exchange(self.0, 0, Ordering::Relaxed, Ordering::Relaxed);
     }
 }
@@ -257,13 +321,16 @@ fn passes() {
     if !std::thread::panicking() {
         return;
     }
-    let nesting = dormouse_events::nesting();
-    // Of tasks that nest too deep nobody knows which one this is.
-    if nesting.is_full || nesting.task == 0 || WAITING.load(Ordering::Relaxed) == 0 {
+    if WAITING.load(Ordering::Relaxed) == 0 {
         return;
     }
-    if NEXT.replace(nesting.around) != nesting.task {
-        HOOK.store(0, Ordering::Relaxed);
+    let nesting = dormouse_events::nesting();
+    // Where tasks nest too deep, this may be any of those beyond the last that has a place.
+    if nesting.is_full || nesting.task == 0 {
+        return;
+    }
+    let is_noted = NEXT.replace(nesting.around) == nesting.task;
+    if !is_noted && HOOK.load(Ordering::Relaxed) == 0 {
         note(0);
     }
 }
@@ -273,15 +340,17 @@ fn note(line: u32) {
     if !is_awaited() {
         return;
     }
-    TASK.store(dormouse_events::current_task(), Ordering::Relaxed);
-    GROUP.store(dormouse_events::current_context(), Ordering::Relaxed);
-    THREAD.store(identity::tid(), Ordering::Relaxed);
-    LINE.store(line, Ordering::Relaxed);
+    LAST_PANIC.write(SeenPanic {
+        task: dormouse_events::current_task(),
+        group: dormouse_events::current_context(),
+        tid: identity::tid(),
+        line,
+    });
     let written = WRITTEN.load(Ordering::Relaxed);
     let process = identity::id();
     // Before the lookout sees the panic, and is ready for the next one.
     let waits = READY.compare_exchange(process, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok();
-    // Release: who sees it sees the rest, or that of a later one.
+    // Release: a reader that sees it sees this panic above, or a later one.
     COUNT.fetch_add(1, Ordering::Release);
     if let Some(wake) = WAKE.get() {
         wake();
@@ -299,5 +368,40 @@ fn wait(written: u32) {
         let Some(left) = PATIENCE.checked_sub(begun.elapsed()).filter(|left| !left.is_zero()) else { return };
         let Ok(left) = left.try_into() else { return };
         let _ = futex::wait(&WRITTEN, futex::Flags::PRIVATE, written, Some(&left));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_panic_is_never_torn() {
+        let (last, over) = (LastPanic::new(), std::sync::atomic::AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            for first in [1, 2, 3] {
+                let (last, over) = (&last, &over);
+                scope.spawn(move || {
+                    for n in (first..).step_by(3) {
+                        last.write(SeenPanic { task: u64::from(n), group: n, tid: n, line: n });
+                        if over.load(Ordering::Relaxed) {
+                            return;
+                        }
+                    }
+                });
+            }
+            let mut changes = 0;
+            let mut before = 0;
+            while changes < 10_000 {
+                let Some(SeenPanic { task, group, tid, line }) = last.read() else { continue };
+                if [u64::from(group), u64::from(tid), u64::from(line)] != [task; 3] {
+                    over.store(true, Ordering::Relaxed);
+                    panic!("{task} {group} {tid} {line}");
+                }
+                changes += u32::from(task != before);
+                before = task;
+            }
+            over.store(true, Ordering::Relaxed);
+        });
     }
 }

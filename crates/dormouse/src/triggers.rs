@@ -36,7 +36,7 @@ use crate::lookout::triggers::{
     requests,
 };
 use crate::lookout::{LOOKOUT, Watched};
-use crate::panics::PanicWait;
+use crate::panics::{self, PanicWait};
 use crate::probe::Probe;
 use crate::rules::{self, Rule, Wanted};
 use crate::trace::Trace;
@@ -119,6 +119,15 @@ fn near_text(near: &[String]) -> String {
 /// probe awake. The first trigger starts a thread. A file is begun, renamed and removed, to see
 /// that files can be written.
 pub fn add(list: &str) -> Result<Vec<u64>, TriggerError> {
+    let numbers = add_for_client(list)?;
+    if panics::is_awaited() {
+        panics::put_first();
+    }
+    Ok(numbers)
+}
+
+/// As [`add`], on a thread of dormouse's: the host's hook of panics stays as it is.
+pub(crate) fn add_for_client(list: &str) -> Result<Vec<u64>, TriggerError> {
     let rules = rules::rules(list)?;
     // Before one has to be written: a filter that kills for that does so now, while somebody
     // asks.
@@ -291,7 +300,7 @@ fn arm(rule: &Rule) -> Result<u64, TriggerError> {
         }
         Wanted::Panic => {
             let wait = PanicWait::begin(|| LOOKOUT.wake()).map_err(|why| unavailable(why.to_string()))?;
-            Sight::Panic { _wait: wait, count: PanicWait::seen().count }
+            Sight::Panic { _wait: wait, count: PanicWait::count() }
         }
     };
     let leases = Leases { _waiting: waiting, _placing: placing, _counting: counting };

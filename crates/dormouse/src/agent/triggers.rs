@@ -17,7 +17,7 @@ pub(super) fn list() -> Result<TriggersAnswer, WireError> {
 }
 
 pub(super) fn add(rules: &str) -> Result<TriggersAnswer, WireError> {
-    triggers::add(rules).map_err(refusal)?;
+    triggers::add_for_client(rules).map_err(refusal)?;
     list()
 }
 

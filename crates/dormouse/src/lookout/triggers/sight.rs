@@ -32,7 +32,7 @@ const NAMED: usize = 5;
 pub(crate) struct Groups(pub(crate) Option<Selector>);
 
 impl Groups {
-    fn has(&self, group: u32) -> bool {
+    pub(super) fn has(&self, group: u32) -> bool {
         let Some(globs) = &self.0 else { return true };
         Group::by_id(group).is_some_and(|group| globs.matches_at(group.name(), "", 0))
     }
@@ -141,8 +141,8 @@ impl Sight {
             Self::Cpu(sight) => sight.look(scene.cpu.as_ref()?),
             Self::Field(sight) => sight.look(),
             Self::Panic { count, .. } => {
-                let seen = PanicWait::seen();
-                let times = seen.count - std::mem::replace(count, seen.count);
+                let (now, seen) = PanicWait::seen()?;
+                let times = now - std::mem::replace(count, now);
                 // Without the hook only the guard of its task has seen it.
                 let line = if seen.line == 0 { String::new() } else { format!(", at line {}", seen.line) };
                 (times > 0).then(|| Sighting {
@@ -207,8 +207,12 @@ impl Sight {
 }
 
 impl RequestSight {
+    pub(super) fn threshold_ns(&self) -> u64 {
+        self.threshold.as_nanos() as u64
+    }
+
     fn look(&mut self, scene: &Scene, armed: Duration) -> Option<Sighting> {
-        let threshold = self.threshold.as_nanos() as u64;
+        let threshold = self.threshold_ns();
         let living = scene.living.as_deref().unwrap_or_default();
         let (mut living_now, mut longest, mut times) = (HashSet::new(), None::<&SlowRequest>, 0);
         if living_now.try_reserve(living.len()).is_err() {
@@ -417,7 +421,7 @@ impl Sight {
 /// The thresholds of these requests, in nanoseconds.
 pub(crate) fn thresholds_ns<'a>(sights: impl Iterator<Item = &'a Sight>) -> impl Iterator<Item = u64> {
     sights.filter_map(|sight| match sight {
-        Sight::Request(sight) => Some(sight.threshold.as_nanos() as u64),
+        Sight::Request(sight) => Some(sight.threshold_ns()),
         _ => None,
     })
 }
