@@ -60,7 +60,7 @@ const APART: Duration = Duration::from_secs(1);
 /// The most triggers.
 const MOST: usize = 64;
 
-/// The most requests that are looked at in one step.
+/// The most requests over a threshold of their groups that are looked at in one step.
 const SLOW: usize = 1024;
 
 /// A trigger.
@@ -82,6 +82,26 @@ struct ArmedTrigger {
     passed_over: u64,
     /// Why its last file could not be written.
     fault: Option<String>,
+}
+
+/// The requests that a rule waits for.
+struct WantedRequests<'a> {
+    armed: &'a [ArmedTrigger],
+    /// By group: the lowest threshold of the rules that look at it. Globs are matched once.
+    lowest_ns: HashMap<u32, u64>,
+}
+
+impl WantedRequests<'_> {
+    fn has(&mut self, group: u32, age_ns: u64) -> bool {
+        let lowest_ns = self.lowest_ns.entry(group).or_insert_with(|| {
+            let sights = self.armed.iter().filter_map(|armed| match &armed.sight {
+                Sight::Request(sight) if sight.groups.has(group) => Some(sight.threshold_ns()),
+                _ => None,
+            });
+            sights.min().unwrap_or(u64::MAX)
+        });
+        age_ns > *lowest_ns
+    }
 }
 
 /// The triggers that are armed.
@@ -214,6 +234,7 @@ impl Triggers {
         let has_cpu = self.armed.iter().any(|armed| matches!(armed.sight, Sight::Cpu(_)));
         let mut scene = Scene::default();
         let thresholds: Vec<u64> = self.thresholds_ns().collect();
+        let mut wanted = WantedRequests { armed: &self.armed, lowest_ns: HashMap::new() };
         if let Some(&lowest) = thresholds.iter().min() {
             if scene.slow.try_reserve(SLOW).is_err() {
                 return scene;
@@ -229,7 +250,7 @@ impl Triggers {
                     let LivingTask { task, group, trace, age_ns: Some(age_ns), .. } = task else { continue };
                     let left = thresholds.iter().filter_map(|threshold| threshold.checked_sub(age_ns)).min();
                     next_ns = left.map_or(next_ns, |left| next_ns.min(left));
-                    if age_ns > lowest && lasting.len() < SLOW {
+                    if age_ns > lowest && lasting.len() < SLOW && wanted.has(group, age_ns) {
                         lasting.push(SlowRequest { task, group, age_ns, trace });
                     }
                 }
@@ -237,7 +258,7 @@ impl Triggers {
                 scene.living = Some(lasting);
             }
             take_slow(|request| {
-                if scene.slow.len() < SLOW {
+                if scene.slow.len() < SLOW && wanted.has(request.group, request.age_ns) {
                     scene.slow.push(request);
                 }
             });
@@ -406,4 +427,37 @@ fn cpu() -> CpuLook {
         .map(|(group, _)| (group.id, u64::try_from(group.cpu.as_nanos()).unwrap_or(u64::MAX)))
         .collect();
     CpuLook { length: Duration::ZERO, process_ns: dormouse_clock::process_cpu_ns(), groups }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn living_requests_are_looked_at_each_100_ms() {
+        let mut triggers = Triggers::default();
+        let sight = RequestSight {
+            threshold: Duration::from_millis(50),
+            groups: Groups(None),
+            before: Box::default(),
+            highest_ns: 0,
+            seen: HashSet::new(),
+        };
+        let rule = crate::rules::rules("request>50ms").unwrap().remove(0);
+        triggers.arm(Some(rule), Sight::Request(sight), Leases::default()).unwrap();
+        let begun = Instant::now();
+        let mut recording = Recording::default();
+        let mut looks = 0;
+        // As the lookout would wake, were it never late.
+        let mut now = begun;
+        while now < begun + Duration::from_millis(1001) {
+            looks += usize::from(triggers.scene(now).living.is_some());
+            let next = triggers.step(now, &mut recording).expect("a next look");
+            assert!(next <= now + LOOK, "{:?}", next - now);
+            now = next.max(now + Duration::from_millis(1));
+        }
+        assert_eq!(looks, 11);
+    }
 }
