@@ -31,7 +31,8 @@ impl Got {
     }
 }
 
-/// A collector that gives these answers, one to a connection, and the last of them for ever.
+/// A collector that gives these answers, one to a connection, and the last of them for ever. It
+/// tells of a request before it answers, so that who has an answer finds its request there.
 fn collector(answers: &'static [&'static str]) -> (PushSettings, Receiver<Got>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let settings = settings(listener.local_addr().unwrap());
@@ -39,24 +40,25 @@ fn collector(answers: &'static [&'static str]) -> (PushSettings, Receiver<Got>) 
     std::thread::spawn(move || {
         for (connection, stream) in listener.incoming().enumerate() {
             let answer = answers[connection.min(answers.len() - 1)];
-            if sender.send(receive(stream.unwrap(), answer)).is_err() {
+            let mut stream = stream.unwrap();
+            if sender.send(receive(&stream)).is_err() {
                 return;
             }
+            let (status, body) = answer.split_once("\n\n").unwrap_or((answer, ""));
+            write!(stream, "HTTP/1.1 {status}\r\nConnection: close\r\n\r\n{body}").unwrap();
         }
     });
     (settings, got)
 }
 
-fn receive(mut stream: TcpStream, answer: &str) -> Got {
-    let mut reader = BufReader::new(stream.try_clone().unwrap());
+fn receive(stream: &TcpStream) -> Got {
+    let mut reader = BufReader::new(stream);
     let mut head = String::new();
     while !head.ends_with("\r\n\r\n") && reader.read_line(&mut head).unwrap() > 0 {}
     let mut got = Got { head, body: Vec::new() };
     let length = got.header("content-length").map_or(0, |length| length.parse().unwrap());
     got.body.resize(length, 0);
     reader.read_exact(&mut got.body).unwrap();
-    let (status, body) = answer.split_once("\n\n").unwrap_or((answer, ""));
-    write!(stream, "HTTP/1.1 {status}\r\nConnection: close\r\n\r\n{body}").unwrap();
     got
 }
 
