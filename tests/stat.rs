@@ -38,6 +38,69 @@ fn ns(value: &Value) -> u64 {
     value.as_u64().unwrap_or_else(|| panic!("no number of nanoseconds: {value}"))
 }
 
+/// A preloaded library under which CPU clocks of threads go a hundred times too fast. Clocks are
+/// asked by the C library's `syscall`, whose arguments are where this has them.
+const FAST: &str = "
+#include <errno.h>
+#include <sys/syscall.h>
+#include <time.h>
+long syscall(long n, long a, long b, long c, long d, long e, long f)
+{
+	long answer;
+	register long r10 __asm__(\"r10\") = d, r8 __asm__(\"r8\") = e, r9 __asm__(\"r9\") = f;
+	__asm__ volatile(\"syscall\" : \"=a\"(answer) : \"a\"(n), \"D\"(a), \"S\"(b), \"d\"(c), \"r\"(r10), \"r\"(r8),
+			 \"r\"(r9) : \"rcx\", \"r11\", \"memory\");
+	if (answer < 0 && answer > -4096) {
+		errno = -answer;
+		return -1;
+	}
+	int clock = a;
+	if (n == SYS_clock_gettime && (clock == CLOCK_THREAD_CPUTIME_ID || (clock < 0 && clock & 4))) {
+		struct timespec *time = (struct timespec *)b;
+		long ns = 100 * (time->tv_sec * 1000000000 + time->tv_nsec);
+		time->tv_sec = ns / 1000000000;
+		time->tv_nsec = ns % 1000000000;
+	}
+	return answer;
+}
+";
+
+#[test]
+fn cpu_time_that_cannot_be_is_refused() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let [source, library] = ["fast.c", "fast.so"].map(|name| folder.path().join(name));
+    std::fs::write(&source, FAST).expect("a source");
+    let compiled = Command::new("cc").args(["-shared", "-fPIC", "-o"]).args([&library, &source]).status();
+    assert!(compiled.expect("a compiler").success());
+    let service = Service::start(|command| {
+        command.env("LD_PRELOAD", &library).args(["--load", "300", "--for", "10m"]);
+    });
+    let sentence = "CPU time of groups is refused: groups have more CPU time than their process";
+    let mut text = run(["stat", &service.target(), "--for", "500ms"]);
+    // Until groups have used enough.
+    eventually(|| {
+        text = run(["stat", &service.target(), "--for", "500ms"]);
+        text.stdout.contains(sentence)
+    });
+    let menu = text.stdout.lines().find(|line| line.starts_with("GET /menu")).expect("a route");
+    assert!(!menu.contains('.'), "neither milliseconds nor percent: {menu:?}");
+    assert!(!text.stdout.contains("CPU time in groups"), "{}", text.stdout);
+    let total = run(["--json", "stat", &service.target(), "--for", "100ms"]).json();
+    assert!(total["cpu_refused"].is_string() && ns(&total["process"]["cpu_ns"]) > 0, "{total}");
+    assert!(total["unattributed_cpu_ns"].is_null() && total["coverage_percent"].is_null(), "{total}");
+    let groups = total["groups"].as_array().expect("groups");
+    let is_absent = |group: &Value| group["cpu_ns"].is_null() && group["cpu_percent"].is_null();
+    assert!(groups.len() > 2 && groups.iter().all(is_absent), "{total}");
+    assert!(groups.iter().any(|group| group["requests"].as_u64() > Some(0)), "other figures stay");
+    let top = run(["--json", "top", &service.target(), "--once"]).json();
+    assert!(
+        top["cpu_refused"].is_string() && top["groups"].as_array().unwrap().iter().all(is_absent),
+        "{top}"
+    );
+    let top = run(["top", &service.target(), "--once"]);
+    assert!(top.stdout.contains(sentence), "{top:?}");
+}
+
 #[test]
 fn stat_counts_groups_and_threads() {
     let service = Service::busy();

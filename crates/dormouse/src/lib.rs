@@ -81,6 +81,7 @@ pub mod profile;
 pub mod publish;
 pub mod record;
 pub mod recorder;
+mod refusal;
 mod registry;
 mod rules;
 mod task;

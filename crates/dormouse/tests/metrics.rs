@@ -149,6 +149,7 @@ fn stat(groups: Vec<GroupRow>) -> Stat {
         took_ns: 1,
         process_cpu_ns: 5,
         unattributed_cpu_ns: 0,
+        cpu_refused: None,
         groups,
         threads: Vec::new(),
         runnable_ns: None,
@@ -165,6 +166,22 @@ fn exposition(groups: Vec<GroupRow>) -> Exposition {
     let mut exposition = Exposition::new();
     add(&mut exposition, &Origin::own(), stat(groups));
     exposition
+}
+
+#[test]
+fn refused_cpu_time_is_absent() {
+    let text = |cpu_refused: Option<&'static str>| {
+        let mut exposition = Exposition::new();
+        let cpu_refused = cpu_refused.map(Into::into);
+        add(&mut exposition, &Origin::own(), Stat { cpu_refused, ..stat(vec![group(1, "a")]) });
+        text(&exposition)
+    };
+    let of_groups = ["dormouse_cpu_time_seconds_total{", "dormouse_process_cpu_attributed_seconds_total "];
+    let (right, refused) = (text(None), text(Some("a clock is false")));
+    assert!(of_groups.iter().all(|name| right.contains(name)), "{right}");
+    assert!(!of_groups.iter().any(|name| refused.contains(name)), "{refused}");
+    assert_eq!([&right, &refused].map(|text| value(text, "dormouse_cpu_refused")), [0.0, 1.0]);
+    assert!(refused.contains("dormouse_process_cpu_time_seconds_total "), "{refused}");
 }
 
 #[test]

@@ -10,7 +10,8 @@ use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
 
 use super::waits::{WaitFigures, slowest_trace};
-use crate::sample::totals::Thread;
+use crate::sample::events::TASK_CLOCK;
+use crate::sample::totals::{Inside, Thread};
 
 /// The figures of one group, thread or sum.
 #[derive(Debug, Clone, PartialEq)]
@@ -84,6 +85,18 @@ impl Row {
         row.set("cpu_ns", total_ns);
         row.set("cpu_percent", ratio(recent_ns, interval_ns) * 100.0);
         row
+    }
+
+    /// The row without CPU time, if that is refused for groups and for what is in none.
+    pub(crate) fn believed(mut self, inside: &Inside) -> Row {
+        if inside.cpu_refused.is_none() {
+            return self;
+        }
+        for field in ["cpu_ns", "cpu_percent", "cpu_ns_per_request"] {
+            self.fields.remove(field);
+        }
+        self.counts.retain(|count| count.event != TASK_CLOCK);
+        self
     }
 
     fn set(&mut self, field: &str, value: impl Into<Value>) {

@@ -81,6 +81,8 @@ pub(crate) struct Inside {
     unattributed: Row,
     /// Of the interval; `None` where no CPU time was used.
     coverage_percent: Option<f64>,
+    /// Why there is no CPU time of groups.
+    cpu_refused: Option<String>,
     pub(crate) groups: Vec<Row>,
     pub(crate) keys_on: usize,
     dropped: u64,
@@ -94,15 +96,17 @@ impl View {
         let interval_ns = recent.elapsed_ns;
         let inside = after.inside.as_ref().zip(total.inside.as_ref().zip(recent.inside.as_ref()));
         let inside = inside.map(|(now, (total, recent))| {
+            let inside = now;
             let row = |(now, (total, recent)): (&GroupRow, (&GroupRow, &GroupRow))| {
-                Row::group(now, total, recent, interval_ns)
+                Row::group(now, total, recent, interval_ns).believed(inside)
             };
             let parts = now.groups.iter().zip(total.groups.iter().zip(&recent.groups));
             let coverage_percent = recent.coverage_percent();
             let (total, recent) = (total.unattributed_ns, recent.unattributed_ns);
             Inside {
                 coverage_percent,
-                unattributed: Row::sum("(unattributed)", total, recent, interval_ns),
+                cpu_refused: now.cpu_refused.clone(),
+                unattributed: Row::sum("(unattributed)", total, recent, interval_ns).believed(inside),
                 groups: sorted(parts.map(row).collect()),
                 keys_on: now.keys_on,
                 dropped: now.dropped,
@@ -154,13 +158,16 @@ impl View {
         ];
         match &self.inside {
             None => parts.push(", threads only, no dormouse in it".to_owned()),
-            Some(Inside { coverage_percent, keys_on, dropped, .. }) => {
+            Some(Inside { coverage_percent, cpu_refused, keys_on, dropped, .. }) => {
                 parts.push(format!(", {} on", count(*keys_on as u64, "key")));
                 if *dropped > 0 {
                     parts.push(format!(", {} dropped", count(*dropped, "record")));
                 }
                 if let Some(percent) = coverage_percent {
                     parts.push(format!(", {} % in groups", Digits::All.percent(*percent)));
+                }
+                if let Some(why) = cpu_refused {
+                    parts.push(format!(", CPU time of groups is refused: {}", clean(why)));
                 }
             }
         }
@@ -211,6 +218,7 @@ impl View {
             before_cpu_ns: self.before_cpu_ns,
             unattributed: inside.map(|inside| inside.unattributed.chosen(CPU_FIELDS)),
             coverage_percent: inside.and_then(|inside| inside.coverage_percent),
+            cpu_refused: inside.and_then(|inside| inside.cpu_refused.as_deref()),
             groups: inside.map(|inside| {
                 inside.groups.iter().map(|row| Line::of(row, GROUP_FIELDS, &self.events)).collect()
             }),
@@ -269,6 +277,8 @@ pub(crate) struct Snapshot<'a> {
     unattributed: Option<Chosen<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     coverage_percent: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cpu_refused: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     groups: Option<Vec<Line<'a>>>,
     #[serde(skip_serializing_if = "Option::is_none")]

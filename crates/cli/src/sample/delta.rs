@@ -90,6 +90,7 @@ fn inside_since(now: &Inside, before: Option<&Inside>) -> Inside {
         // The service reads the process's clock and its groups one after the other, so the
         // difference of both may shrink.
         unattributed_ns: now.unattributed_ns.saturating_sub(before.map_or(0, |b| b.unattributed_ns)),
+        cpu_refused: now.cpu_refused.clone(),
         groups: now.groups.iter().map(since).collect(),
         polls: now.polls.map(|now| {
             let before = before.and_then(|before| before.polls).unwrap_or_default();

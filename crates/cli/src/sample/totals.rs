@@ -8,6 +8,8 @@ use std::collections::HashMap;
 use dormouse::wire::{CountRow, GroupRow, Stat, TaskPolls, ThreadStat};
 use serde::Serialize;
 
+use crate::text::clean;
+
 /// CPU time, switches and faults of a thread or a process so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Usage {
@@ -58,6 +60,8 @@ pub(crate) struct Inside {
     pub(crate) took_ns: u64,
     /// CPU time that is charged to no group.
     pub(crate) unattributed_ns: u64,
+    /// Why there is none of groups, nor of what is in no group.
+    pub(crate) cpu_refused: Option<String>,
     pub(crate) groups: Vec<GroupRow>,
     pub(crate) polls: Option<TaskPolls>,
     pub(crate) keys_on: usize,
@@ -65,11 +69,21 @@ pub(crate) struct Inside {
 }
 
 impl Inside {
-    /// How much of the CPU time is in groups, in percent; `None` where none was used.
+    /// How much of the CPU time is in groups, in percent; `None` where none was used, or none is
+    /// believed.
     pub(crate) fn coverage_percent(&self) -> Option<f64> {
+        if self.cpu_refused.is_some() {
+            return None;
+        }
         let named: u64 = self.groups.iter().map(|group| group.cpu_ns).sum();
         let all = named + self.unattributed_ns;
         (all > 0).then(|| named as f64 / all as f64 * 100.0)
+    }
+
+    /// The sentence about CPU time that is refused.
+    pub(crate) fn refusal(&self) -> Option<String> {
+        let why = self.cpu_refused.as_ref()?;
+        Some(format!("CPU time of groups is refused: {}", clean(why)))
     }
 
     /// In how many polls of tasks a group was entered, in percent; `None` where no runtime tells.
@@ -100,6 +114,7 @@ impl Sample {
             inside: Some(Inside {
                 took_ns: stat.took_ns,
                 unattributed_ns: stat.unattributed_cpu_ns,
+                cpu_refused: stat.cpu_refused.map(Into::into),
                 groups: stat.groups,
                 polls: stat.polls,
                 keys_on: stat.keys_on,
@@ -195,6 +210,7 @@ mod tests {
             took_ns: 0,
             process_cpu_ns: 9,
             unattributed_cpu_ns: 0,
+            cpu_refused: None,
             groups: Vec::new(),
             threads: vec![thread(3, 7), thread(6114, 1)],
             runnable_ns: None,

@@ -156,6 +156,7 @@ fn changed(now: &Stat, before: &Stat) -> (Stat, Vec<u32>) {
         groups: groups.map(|(_, group)| group.clone()).collect(),
         threads: threads.cloned().collect(),
         clock: now.clock.clone(),
+        cpu_refused: now.cpu_refused.clone(),
         ..*now
     };
     (changed, before.threads.iter().map(|thread| thread.tid).filter(is_gone).collect())
@@ -187,6 +188,7 @@ mod tests {
             took_ns: 0,
             process_cpu_ns: 9,
             unattributed_cpu_ns: 0,
+            cpu_refused: None,
             groups: groups.iter().map(group).collect(),
             threads: threads.iter().map(thread).collect(),
             runnable_ns: None,

@@ -7,6 +7,9 @@
 //!   sum over both processes would have them twice, and the child's CPU time begins at zero. So the
 //!   child's figures are those since it was first read, or counted.
 //!
+//! - **A false clock** is found between readings ([`refusal`]). From then on the CPU time of groups is
+//!   refused, since their totals keep what was false.
+//!
 //! # Locking
 //!
 //! One lock, which forks wait for, held for a look at each thread's and each group's figures. The
@@ -16,16 +19,19 @@ use std::collections::HashMap;
 use std::num::NonZeroU64;
 use std::ops::Range;
 
+use dormouse_events::Event;
 use dormouse_sys::process::fork::{Mutex, Phase};
 use dormouse_sys::process::identity;
 
 use crate::group::Group;
-use crate::wire::{CountRow, GroupRow, Stat};
+use crate::refusal::refusal;
+use crate::wire::{CountRow, CountedCpu, GroupRow, Stat};
 
-static HISTORY: Mutex<History> = Mutex::new(
-    Phase::Readings,
-    History { process: None, inherited: Vec::new(), threads: Vec::new(), ended_ns: 0, listed_ns: 0 },
-);
+static HISTORY: Mutex<History> = Mutex::new(Phase::Readings, History::of(None, Vec::new()));
+
+/// CPU time of the process after which an earlier reading begins what is compared: a jump of a clock
+/// shows however much was used before.
+const STRETCH_NS: u64 = 1_000_000_000;
 
 struct History {
     /// The process of all the rest.
@@ -37,6 +43,10 @@ struct History {
     listed_ns: u64,
     /// The time of threads that have ended.
     ended_ns: u64,
+    /// CPU time at an earlier reading: of the process before its groups.
+    earlier: CountedCpu,
+    /// Why the CPU time of groups is refused.
+    refused: Option<&'static str>,
 }
 
 /// Somebody is about to count in this process, or to read it.
@@ -51,7 +61,7 @@ pub(crate) fn begin() {
     if let Ok(mut history) = HISTORY.lock()
         && history.process != process
     {
-        *history = History { process, inherited, threads: Vec::new(), ended_ns: 0, listed_ns: 0 };
+        *history = History::of(process, inherited);
     }
 }
 
@@ -64,9 +74,10 @@ fn groups() -> Vec<GroupRow> {
     Group::read_all(true).into_iter().map(row).collect()
 }
 
-/// Makes the figures of a reading those of this process, since it began. Its threads were listed at
-/// that time.
-pub(crate) fn settle(stat: &mut Stat, listed: &Range<u64>) {
+/// Makes the figures of a reading those of this process, since it began, and refuses those that
+/// cannot be. Its threads were listed at that time, and the process had used `begun_cpu_ns` before
+/// its groups were read.
+pub(crate) fn settle(stat: &mut Stat, listed: &Range<u64>, begun_cpu_ns: u64) {
     let Ok(mut history) = HISTORY.lock() else { return };
     let inherited: HashMap<u32, &GroupRow> = history.inherited.iter().map(|row| (row.id, row)).collect();
     for group in &mut stat.groups {
@@ -78,6 +89,21 @@ pub(crate) fn settle(stat: &mut Stat, listed: &Range<u64>) {
     stat.unattributed_cpu_ns = stat.process_cpu_ns.saturating_sub(attributed);
     let now = stat.threads.iter().map(|thread| (thread.tid, thread.runnable_ns));
     stat.runnable_ns = history.runnable_ns(&now.collect::<Vec<_>>(), listed);
+    let now = CountedCpu { process_ns: stat.process_cpu_ns, groups_ns: attributed };
+    if let Some(why) = history.refusal(now, begun_cpu_ns) {
+        refuse(stat, why);
+    }
+}
+
+/// Takes the CPU time of groups out of a reading.
+fn refuse(stat: &mut Stat, why: &'static str) {
+    stat.cpu_refused = Some(why.into());
+    stat.unattributed_cpu_ns = stat.process_cpu_ns;
+    stat.counted = None;
+    for group in &mut stat.groups {
+        group.cpu_ns = 0;
+        group.counts.retain(|count| count.event != Event::TASK_CLOCK.name());
+    }
 }
 
 fn subtract(group: &mut GroupRow, before: &GroupRow) {
@@ -104,6 +130,22 @@ fn subtract(group: &mut GroupRow, before: &GroupRow) {
 }
 
 impl History {
+    const fn of(process: Option<NonZeroU64>, inherited: Vec<GroupRow>) -> Self {
+        let earlier = CountedCpu { process_ns: 0, groups_ns: 0 };
+        Self { process, inherited, threads: Vec::new(), ended_ns: 0, listed_ns: 0, earlier, refused: None }
+    }
+
+    /// Compares a reading with an earlier one; the process had used `begun_cpu_ns` before it.
+    fn refusal(&mut self, now: CountedCpu, begun_cpu_ns: u64) -> Option<&'static str> {
+        let process_ns = now.process_ns.saturating_sub(self.earlier.process_ns);
+        let groups_ns = now.groups_ns.saturating_sub(self.earlier.groups_ns);
+        self.refused = self.refused.or_else(|| refusal(groups_ns, process_ns));
+        if process_ns >= STRETCH_NS {
+            self.earlier = CountedCpu { process_ns: begun_cpu_ns, ..now };
+        }
+        self.refused
+    }
+
     /// The time of all threads, also of those that have ended; `None`: the kernel says nothing of
     /// any.
     ///
@@ -133,7 +175,24 @@ mod tests {
     use super::*;
 
     fn empty() -> History {
-        History { process: None, inherited: Vec::new(), threads: Vec::new(), ended_ns: 0, listed_ns: 0 }
+        History::of(None, Vec::new())
+    }
+
+    #[test]
+    fn a_clock_that_jumps_is_found() {
+        const SECOND: u64 = 1_000_000_000;
+        let mut history = empty();
+        // An hour, in which groups had half of it; a reader that was late each time.
+        for n in 1..=3600 {
+            let now = CountedCpu { process_ns: n * SECOND, groups_ns: n * SECOND / 2 };
+            assert_eq!(history.refusal(now, now.process_ns - SECOND / 2), None, "{n}");
+        }
+        // A clock jumps by a minute: less than the hour, and more than was used since.
+        let now = CountedCpu { process_ns: 3601 * SECOND, groups_ns: 1860 * SECOND };
+        assert!(history.refusal(now, now.process_ns).is_some());
+        // For good, as the totals keep it.
+        let later = CountedCpu { process_ns: 9000 * SECOND, ..now };
+        assert!(history.refusal(later, later.process_ns).is_some());
     }
 
     #[test]

@@ -100,39 +100,51 @@ pub(crate) fn has_memory_for_threads() -> bool {
 /// snapshots the quickest is the truest. With many threads none is quick, and the first one does.
 pub(crate) fn stat(counting: Option<&ClientEvents>, waits: Option<Telling>) -> Stat {
     history::begin();
-    let (mut best, mut times, mut listed) = snapshot(counting, waits);
-    let quick_ns = QUICK_NS + best.groups.len() as u64 * GROUP_NS;
+    let mut best = snapshot(counting, waits);
+    let quick_ns = QUICK_NS + best.stat.groups.len() as u64 * GROUP_NS;
     for _ in 1..SNAPSHOTS {
-        if best.took_ns <= quick_ns || best.took_ns > SLOW_NS {
+        if best.stat.took_ns <= quick_ns || best.stat.took_ns > SLOW_NS {
             break;
         }
-        let (again, times_again, listed_again) = snapshot(counting, waits);
-        if again.took_ns < best.took_ns {
-            (best, times, listed) = (again, times_again, listed_again);
+        let again = snapshot(counting, waits);
+        if again.stat.took_ns < best.stat.took_ns {
+            best = again;
         }
     }
+    let Snapshot { stat: mut best, times, listed, begun_cpu_ns } = best;
     // Outside of the snapshot, which is to be quick: files, each read once.
     for thread in &mut best.threads {
         thread.runnable_ns = Schedstat::of_own(thread.tid).and_then(|said| said.runnable_ns);
         thread.name = crate::trace::thread_name(thread.tid);
     }
-    history::settle(&mut best, &listed);
+    history::settle(&mut best, &listed, begun_cpu_ns);
     if let Some(waits) = waits {
-        waits.tell(&mut best.groups, times, counting.is_some_and(ClientEvents::is_counting));
+        let has_cpu = counting.is_some_and(ClientEvents::is_counting) && best.cpu_refused.is_none();
+        waits.tell(&mut best.groups, times, has_cpu);
     }
     best.keys_on = dormouse_keys::list(|k| k.key.is_enabled()).into_iter().filter(|&on| on).count();
     best
 }
 
-/// All that changes while one looks, in an order that keeps it consistent; and when the threads
-/// were listed.
-fn snapshot(counting: Option<&ClientEvents>, waits: Option<Telling>) -> (Stat, GroupTimes, Range<u64>) {
+/// All that changes while one looks.
+struct Snapshot {
+    stat: Stat,
+    times: GroupTimes,
+    /// When the threads were listed.
+    listed: Range<u64>,
+    /// CPU time of the process before the groups were read.
+    begun_cpu_ns: u64,
+}
+
+/// Looks, in an order that keeps it consistent.
+fn snapshot(counting: Option<&ClientEvents>, waits: Option<Telling>) -> Snapshot {
     let lists_ns = dormouse_clock::point().monotonic_ns;
     let tids = tids();
     let listed = lists_ns..dormouse_clock::point().monotonic_ns;
     // Before the clocks, as close to them as can be.
     let times = waits.map_or_else(GroupTimes::new, Telling::times);
     let begun_ns = dormouse_clock::point().monotonic_ns;
+    let begun_cpu_ns = dormouse_clock::process_cpu_ns();
     let row = |(stat, counts): (crate::GroupStat, Vec<_>)| {
         let counts = counting.map(|counting| counting.of(&counts)).unwrap_or_default();
         GroupRow { counts, ..GroupRow::from(stat) }
@@ -160,6 +172,7 @@ fn snapshot(counting: Option<&ClientEvents>, waits: Option<Telling>) -> (Stat, G
         counted: counting.and_then(|counting| {
             counting.since(CountedCpu { process_ns: process_cpu_ns, groups_ns: attributed })
         }),
+        cpu_refused: None,
         groups,
         threads,
         polls: polls(),
@@ -168,7 +181,7 @@ fn snapshot(counting: Option<&ClientEvents>, waits: Option<Telling>) -> (Stat, G
         dropped: records::dropped(),
         clock: Some(clock()),
     };
-    (stat, times, listed)
+    Snapshot { stat, times, listed, begun_cpu_ns }
 }
 
 /// The polls that runtimes have told of.

@@ -76,7 +76,9 @@ pub(super) fn add_with(has: Histograms, to: &mut Exposition, origin: &Origin, mu
         (&of::FINISHED, |group| MetricValue::Count(group.finished)),
         (&of::ALIVE, |group| MetricValue::Count(group.alive)),
     ];
-    for (family, value) in counts {
+    // Absent rather than false.
+    let is_refused = stat.cpu_refused.is_some();
+    for (family, value) in counts.into_iter().skip(usize::from(is_refused)) {
         let points = stat.groups.iter().zip(&labels);
         part.add_all(family, points.map(|(group, own)| ([*own, LabelSet::NONE], value(group))));
     }
@@ -101,8 +103,11 @@ fn add_process(part: &mut ProcessPart<'_>, origin: &Origin, stat: &Stat) {
     part.add(&of::AGENT, [version, LabelSet::NONE], MetricValue::Count(1));
     part.add(&of::PROCESS_START, NONE, MetricValue::Nanoseconds(origin.start_unix_ns));
     part.add(&of::PROCESS_CPU, NONE, MetricValue::Nanoseconds(stat.process_cpu_ns));
-    let attributed = stat.groups.iter().fold(0_u64, |sum, group| sum.saturating_add(group.cpu_ns));
-    part.add(&of::PROCESS_ATTRIBUTED, NONE, MetricValue::Nanoseconds(attributed));
+    part.add(&of::CPU_REFUSED, NONE, MetricValue::Count(u64::from(stat.cpu_refused.is_some())));
+    if stat.cpu_refused.is_none() {
+        let attributed = stat.groups.iter().fold(0_u64, |sum, group| sum.saturating_add(group.cpu_ns));
+        part.add(&of::PROCESS_ATTRIBUTED, NONE, MetricValue::Nanoseconds(attributed));
+    }
     if let Some(ns) = stat.runnable_ns {
         part.add(&of::PROCESS_RUNNABLE, NONE, MetricValue::Nanoseconds(ns));
     }

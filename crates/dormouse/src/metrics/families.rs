@@ -109,6 +109,12 @@ pub(crate) static PROCESS_CPU: MetricFamily =
     family("dormouse.process.cpu.time", Seconds, Counter, "CPU time of the process.");
 pub(crate) static PROCESS_ATTRIBUTED: MetricFamily =
     family("dormouse.process.cpu.attributed", Seconds, Counter, "CPU time that groups were charged for.");
+pub(crate) static CPU_REFUSED: MetricFamily = family(
+    "dormouse.cpu.refused",
+    Nothing,
+    Gauge,
+    "1 if CPU time of groups is absent, because they had more than their process: a clock is false.",
+);
 pub(crate) static PROCESS_RUNNABLE: MetricFamily = family(
     "dormouse.process.runnable.time",
     Seconds,
@@ -160,6 +166,7 @@ pub(crate) fn numbers() -> impl Iterator<Item = &'static MetricFamily> {
         &OTHER_EVENTS,
         &PROCESS_CPU,
         &PROCESS_ATTRIBUTED,
+        &CPU_REFUSED,
         &PROCESS_RUNNABLE,
         &PROCESS_THREADS,
         &PROCESS_START,

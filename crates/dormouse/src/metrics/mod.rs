@@ -53,6 +53,7 @@
 //! | `dormouse_process_runnable_time_seconds_total` | `dormouse.process.runnable.time` | time for which threads waited for a CPU |
 //! | `dormouse_process_threads` | `dormouse.process.threads` | threads |
 //! | `dormouse_process_start_time_seconds` | `dormouse.process.start.time` | its start, since 1970 |
+//! | `dormouse_cpu_refused` | `dormouse.cpu.refused` | 1 if a clock is false, so that CPU time of groups is absent; else 0 |
 //! | `dormouse_keys_on` | `dormouse.keys.on` | keys that are on |
 //! | `dormouse_records_dropped_total` | `dormouse.records.dropped` | records that found no room |
 //! | `dormouse_agent_info` | `dormouse.agent.info` | 1; `version` is dormouse's |

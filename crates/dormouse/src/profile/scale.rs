@@ -5,12 +5,10 @@ use std::collections::{HashMap, HashSet};
 use dormouse_profile::{NO_GROUP, Profile, ProfileGroup, ProfileKind, Sample, Thread, Values};
 
 use super::account::Account;
+use crate::refusal::refusal;
 
 /// Our own threads in a profile. They block all signals, so no sample meets them.
 pub(super) const OWN: &str = "(dormouse)";
-
-/// Nanoseconds by which groups may have more than their process.
-const TOLERATED: u64 = 100_000_000;
 
 /// Names the groups of `profile`, and scales their samples to what they have used.
 ///
@@ -43,11 +41,10 @@ pub(super) fn scale(profile: &mut Profile, used: &Account) {
     let total = |of: usize| columns[of][main].unwrap_or_else(|| sampled(of));
     let in_groups: u64 = (1..columns.len()).map(total).sum();
     if let Some(process) = used.process {
-        // Steal and the moments of the two looks make a small difference.
-        if profile.kind == ProfileKind::Cpu && in_groups > process + process / 2 + TOLERATED {
-            let why = "groups have used more CPU time than the process: the clocks of this process are faked \
-                       or broken, and no figure here can be trusted";
-            profile.coverage.notes.push(why.to_owned());
+        if profile.kind == ProfileKind::Cpu
+            && let Some(why) = refusal(in_groups, process)
+        {
+            profile.coverage.notes.push(format!("{why}: no figure here can be believed"));
         }
         profile.coverage.total = process.max(in_groups + used.own);
         profile.groups[0].total = Some(profile.coverage.total - in_groups - used.own);

@@ -21,6 +21,10 @@ pub struct Stat {
     pub process_cpu_ns: u64,
     /// CPU time that no group was charged for, including what groups used while nobody counted it.
     pub unattributed_cpu_ns: u64,
+    /// Why the CPU time of groups is refused; it is 0 in all of them then, and all CPU time is in
+    /// no group. Absent where it is not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_refused: Option<Cow<'static, str>>,
     /// All groups, in order of creation.
     pub groups: Vec<GroupRow>,
     /// All threads.

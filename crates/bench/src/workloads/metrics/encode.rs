@@ -92,6 +92,7 @@ fn stat() -> Stat {
         took_ns: 1,
         process_cpu_ns: 1,
         unattributed_cpu_ns: 0,
+        cpu_refused: None,
         groups: (0..GROUPS).map(group).collect(),
         threads: Vec::new(),
         runnable_ns: None,

@@ -221,6 +221,7 @@ mod tests {
             took_ns: 0,
             process_cpu_ns: 4_000_000_000,
             unattributed_cpu_ns: 500_000_000,
+            cpu_refused: None,
             groups: vec![group("load", 1_000_000_000, 0), group("GET /menu", 2_000_000_000, 1_000)],
             threads: Vec::new(),
             runnable_ns: None,

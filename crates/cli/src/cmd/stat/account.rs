@@ -34,7 +34,10 @@ impl<'a> Account<'a> {
         let (cpu_ns, elapsed_ns) = (delta.cpu_ns, delta.elapsed_ns);
         let clock = whole(TASK_CLOCK, cpu_ns, elapsed_ns);
         let kernels = delta.usage.iter().flat_map(|usage| usage.counts(elapsed_ns));
-        let groups = delta.inside.iter().flat_map(|inside| &inside.groups);
+        let groups = delta.inside.iter().flat_map(|inside| {
+            let row = |group| Row::group(group, group, group, elapsed_ns).believed(inside);
+            inside.groups.iter().map(row)
+        });
         let alive = delta.threads.iter().map(|thread| (thread, false));
         let threads = alive.chain(delta.ended.iter().map(|thread| (thread, true)));
         let mut process = Row::sum("(process)", cpu_ns, cpu_ns, elapsed_ns);
@@ -47,9 +50,9 @@ impl<'a> Account<'a> {
                 let ns = inside.unattributed_ns;
                 let mut row = Row::sum("(unattributed)", ns, ns, elapsed_ns);
                 row.counts.push(whole(TASK_CLOCK, ns, elapsed_ns));
-                row
+                row.believed(inside)
             }),
-            groups: groups.map(|group| Row::group(group, group, group, elapsed_ns)).collect(),
+            groups: groups.collect(),
             threads: threads
                 .map(|(thread, has_ended)| Row::thread(thread, thread, has_ended, elapsed_ns))
                 .collect(),

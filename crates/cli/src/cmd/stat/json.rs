@@ -37,6 +37,9 @@ pub(super) struct Figures<'a> {
     process: Process<'a>,
     /// Null for a process without dormouse.
     groups: Option<Vec<Group<'a>>>,
+    /// Why there is no CPU time of groups, nor of what is in no group.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cpu_refused: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     unattributed_cpu_ns: Option<u64>,
     /// Of work in no group, with the reason why there is none.
@@ -139,7 +142,10 @@ impl<'a> Figures<'a> {
                 counts: counts(source, &account.process, OF_GROUPS),
             },
             groups: inside.map(|_| account.groups.iter().map(group).collect()),
-            unattributed_cpu_ns: inside.map(|inside| inside.unattributed_ns),
+            cpu_refused: inside.and_then(|inside| inside.cpu_refused.as_deref()),
+            unattributed_cpu_ns: inside
+                .filter(|inside| inside.cpu_refused.is_none())
+                .map(|inside| inside.unattributed_ns),
             unattributed_counts: account.unattributed.as_ref().map(|row| counts(source, row, IN_NO_GROUP)),
             coverage_percent: inside.and_then(Inside::coverage_percent),
             poll_coverage_percent: inside.and_then(Inside::poll_coverage_percent),

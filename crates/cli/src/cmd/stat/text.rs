@@ -178,6 +178,7 @@ fn bounds(account: &Account<'_>) -> Vec<String> {
         }
         None => {}
     }
+    lines.extend(delta.inside.as_ref().and_then(Inside::refusal));
     if account.groups.iter().any(Row::has_waits) {
         lines.push(WAITS.to_owned());
     }

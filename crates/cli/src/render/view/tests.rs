@@ -29,6 +29,7 @@ pub(crate) fn pair() -> (Sample, Sample) {
         took_ns: 0,
         process_cpu_ns: 100_000_000,
         unattributed_cpu_ns: 30_000_000,
+        cpu_refused: None,
         groups: vec![group(1, "GET /menu", 50_000_000, 100), group(2, "idle", 20_000_000, 7)],
         threads: vec![thread(10, "main", 90_000_000), thread(11, "reused", 80_000_000)],
         runnable_ns: None,
@@ -44,6 +45,7 @@ pub(crate) fn pair() -> (Sample, Sample) {
         took_ns: 0,
         process_cpu_ns: 600_000_000,
         unattributed_cpu_ns: 29_000_000,
+        cpu_refused: None,
         groups: vec![
             group(1, "GET /menu", 150_000_000, 1_100),
             group(2, "idle", 20_000_000, 7),

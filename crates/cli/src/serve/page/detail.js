@@ -59,7 +59,9 @@ class GroupDetail {
     for (const tick of live.ticks) {
       const did = tick.groups.get(id);
       at.push(tick.at);
-      cpu.push(did ? (100 * did.cpu) / tick.ns : 0);
+      // Of what is refused there is no line.
+      const percent = did ? (100 * did.cpu) / tick.ns : 0;
+      cpu.push(Number.isNaN(percent) ? null : percent);
       requests.push(did ? (1e9 * did.requests) / tick.ns : 0);
     }
     this.charts[0].draw([at, cpu]);

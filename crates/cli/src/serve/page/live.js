@@ -179,7 +179,10 @@ class Live {
     const tick = { at: unixMs / 1000, ns: stat.mono_ns - this.mono, groups: new Map(), size: 8 };
     tick.cpu = stat.process_cpu_ns - this.cpu;
     tick.unattributed = stat.unattributed_cpu_ns - this.unattributed;
+    this.refused = stat.cpu_refused;
     for (const row of stat.groups) {
+      // No number, and so is each that is made of it.
+      if (this.refused) row.cpu_ns = NaN;
       const before = this.groups.get(row.id) || (isFirst ? null : { ...ABSENT, name: row.name });
       this.groups.set(row.id, row);
       const did = before && before.name === row.name && step(row, before);
@@ -187,6 +190,8 @@ class Live {
       tick.groups.set(row.id, did);
       tick.size += sizeOf(did);
     }
+    // Also those that have not changed since.
+    if (this.refused) for (const row of this.groups.values()) row.cpu_ns = NaN;
     for (const row of stat.threads) {
       const before = this.threads.get(row.tid);
       row.recent = before && tick.ns > 0 ? (100 * (row.cpu_ns - before.cpu_ns)) / tick.ns : 0;
@@ -254,7 +259,7 @@ class Live {
     const rate = (value) => (sums.ns ? (1e9 * value) / sums.ns : 0);
     return [...this.groups.values()].map((group) => {
       const did = sums.groups.get(group.id) || {
-        cpu: 0,
+        cpu: this.refused ? NaN : 0,
         requests: 0,
         polls: 0,
         poll: 0,
@@ -303,5 +308,6 @@ function spentBar(bar, parts) {
 }
 const spentLines = (parts) => {
   const sum = parts.reduce((a, b) => a + b, 0);
+  if (Number.isNaN(sum)) return ['CPU time is refused'];
   return sum ? SPENT.map(([, name], at) => `${percent(parts[at], sum)} ${name}`) : ['no time was taken'];
 };

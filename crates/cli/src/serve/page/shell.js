@@ -144,7 +144,9 @@ const page = {
         0,
         'CPU time of the process, of one CPU, in the last 10 s',
       ]);
-      if (part !== null)
+      if (live.refused)
+        facts.push(['CPU time of groups is refused', true, clean(live.refused)]);
+      else if (part !== null)
         facts.push([
           `${share(100 * part)} of it in groups`,
           part < 0.5,

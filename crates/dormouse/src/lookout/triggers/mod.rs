@@ -422,11 +422,13 @@ impl ArmedTrigger {
 
 /// CPU time so far.
 fn cpu() -> CpuLook {
+    let begun_ns = dormouse_clock::process_cpu_ns();
     let groups = Group::read_all(false).into_iter();
     let groups: HashMap<u32, u64> = groups
         .map(|(group, _)| (group.id, u64::try_from(group.cpu.as_nanos()).unwrap_or(u64::MAX)))
         .collect();
-    CpuLook { length: Duration::ZERO, process_ns: dormouse_clock::process_cpu_ns(), groups }
+    let process_ns = dormouse_clock::process_cpu_ns();
+    CpuLook { length: Duration::ZERO, begun_ns, process_ns, groups, refused: None }
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use std::time::Duration;
 use dormouse_waits::{SlowRequest, TraceContext, living};
 
 use crate::group::Group;
+use crate::refusal::refusal;
 
 /// A thing that was seen, and that a trigger waits for.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -47,9 +48,13 @@ pub(crate) struct Scene {
 #[derive(Debug, Default)]
 pub(crate) struct CpuLook {
     pub(crate) length: Duration,
+    /// Of the process before the groups were read, and behind that.
+    pub(crate) begun_ns: u64,
     pub(crate) process_ns: u64,
     /// By the number of the group.
     pub(crate) groups: HashMap<u32, u64>,
+    /// Why those of groups are refused.
+    pub(crate) refused: Option<&'static str>,
 }
 
 impl CpuLook {
@@ -58,8 +63,15 @@ impl CpuLook {
         let of = |(group, ns): (&u32, &u64)| {
             (*group, ns.saturating_sub(before.groups.get(group).copied().unwrap_or(0)))
         };
-        let groups = self.groups.iter().map(of).collect();
-        Self { length, process_ns: self.process_ns.saturating_sub(before.process_ns), groups }
+        let groups: HashMap<u32, u64> = self.groups.iter().map(of).collect();
+        let of_groups = groups.values().fold(0_u64, |sum, ns| sum.saturating_add(*ns));
+        Self {
+            length,
+            begun_ns: self.begun_ns,
+            process_ns: self.process_ns.saturating_sub(before.process_ns),
+            refused: refusal(of_groups, self.process_ns.saturating_sub(before.begun_ns)),
+            groups,
+        }
     }
 }
 

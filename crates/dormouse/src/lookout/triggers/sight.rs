@@ -115,6 +115,8 @@ pub(crate) struct CpuSight {
     /// For how long each group has been over the level; the process is 0.
     pub(crate) over: HashMap<u32, Duration>,
     pub(crate) highest: u64,
+    /// Why the CPU time of groups was refused at the last look.
+    pub(crate) refused: Option<&'static str>,
 }
 
 #[derive(Debug)]
@@ -196,9 +198,13 @@ impl Sight {
                 .complaint()
                 .or_else(highest)
                 .unwrap_or_else(|| format!("no poll of {} was seen", Span(*threshold))),
-            Self::Cpu(sight) => {
-                sight.groups.complaint().or_else(|| sight.lasting()).or_else(highest).unwrap_or_default()
-            }
+            Self::Cpu(sight) => sight
+                .groups
+                .complaint()
+                .or_else(|| sight.refused.map(|why| format!("CPU time of groups is refused: {why}")))
+                .or_else(|| sight.lasting())
+                .or_else(highest)
+                .unwrap_or_default(),
             Self::Field(sight) => sight.why_not(),
             Self::Panic { .. } => self.complaint().unwrap_or_else(|| "no panic was seen".to_owned()),
             Self::Command => "it fires once".to_owned(),
@@ -310,6 +316,11 @@ impl LongPollSight {
 
 impl CpuSight {
     fn look(&mut self, cpu: &CpuLook) -> Option<Sighting> {
+        self.refused = cpu.refused.filter(|_| self.groups.0.is_some());
+        if self.refused.is_some() {
+            self.over.clear();
+            return None;
+        }
         let length_ns = cpu.length.as_nanos().max(1);
         let process = self.groups.0.is_none().then_some((0, cpu.process_ns));
         let groups = cpu.groups.iter().map(|(&group, &ns)| (group, ns));
