@@ -41,8 +41,9 @@ pub fn ask_library(clock: libc::clockid_t) -> Option<u64> {
     if IS_SHIFTED.load(Ordering::Relaxed) { ask(clock) } else { library(clock) }
 }
 
-/// Compares the library's answer with the kernel's, and from then on does without a library that
-/// lies. Not under a filter of system calls, which may end the process for the question.
+/// Compares the library's answer with the kernel's. If they differ, [`ask_library`] asks the kernel
+/// from then on. Must not be called under a filter of system calls, which may end the process for
+/// the question.
 pub fn look() {
     for clock in [libc::CLOCK_MONOTONIC, libc::CLOCK_MONOTONIC_RAW, libc::CLOCK_THREAD_CPUTIME_ID] {
         let (before, said, after) = (ask(clock), library(clock), ask(clock));

@@ -100,8 +100,8 @@ pub fn is_blocked_here(signal: libc::c_int) -> bool {
     is_for_long(mask, signal)
 }
 
-/// Whether a thread of this process blocks a signal now, be it for a moment. False for a thread
-/// that has ended.
+/// Whether a thread of this process blocks a signal now, even if only for a moment. False for a
+/// thread that has ended.
 ///
 /// # Cost
 ///

@@ -22,10 +22,13 @@
 //!    zone of the interrupted code. Ours returns to the kernel by its own frame, which now leads
 //!    into the handler on the copy. The handler returns by the copy.
 //!
-//! One thing differs in all cases: in a call that waits with a mask of its own (`ppoll`,
-//! `sigsuspend`), the kernel tells a handler the mask that the thread has otherwise, and that one
-//! counts here. And one in case 3: without room on the interrupted stack, the SIGSEGV comes while
-//! the thread is on its alternate stack.
+//! Two things differ from a call by the kernel:
+//!
+//! - In all cases, a thread may be in a system call that waits with a mask of its own (`ppoll`,
+//!   `sigsuspend`). The kernel adds the handler's mask to that one. Here it is added to the mask
+//!   that the thread has outside of the call, because the frame shows no other.
+//! - In case 3, the interrupted stack may have no room left. The thread then gets its SIGSEGV while
+//!   it is on its alternate stack.
 //!
 //! # Async-signal-safety
 //!

@@ -37,11 +37,11 @@
  * throws, and none changes errno. There is no "last error".
  *
  * MEMORY. A function that finds no memory for what it is to do refuses (DORMOUSE_NO_MEMORY) and has done nothing; of
- * those that return a pointer it is NULL. It sets that memory aside before it begins, and takes from there what malloc
- * refuses meanwhile; so do the library's own threads. Only for the start of a thread of the library's (dormouse_init,
- * profiles, watches) some hundred bytes are left to malloc: if others take the last of it in that moment, the process is
- * aborted, and the standard error has the reason. Sites, dormouse_is_enabled and groups that are entered and left need
- * no memory.
+ * those that return a pointer it is NULL. It sets that memory aside before it begins, and takes from there what
+ * malloc refuses meanwhile; so do the library's own threads. One allocation is not covered: to start a thread of its
+ * own (dormouse_init, profiles, watches) the library needs some hundred bytes from malloc itself. If other threads
+ * take the last memory in that moment, the process aborts, and the reason is on the standard error. Sites,
+ * dormouse_is_enabled and groups that are entered and left need no memory.
  *
  * CANCELLATION. No function is a point of cancellation: a thread that is cancelled (pthread_cancel) inside of one ends
  * at its next point of cancellation after it. (With PTHREAD_CANCEL_ASYNCHRONOUS a thread may call none of them, as of
