@@ -1,8 +1,8 @@
 //! Panics of the host, for a trigger that waits for one.
 //!
-//! Two things see them. A **hook** before the host's is called as each panic begins. If the host has
-//! replaced it, the **guards** of tasks see a panic that unwinds them, so panics in tasks are still
-//! seen. Both note thread, task and group, and wake the lookout.
+//! Two things see them. A **hook** before the host's is called as each panic begins. If the host
+//! has replaced it, the **guards** of tasks see a panic that unwinds them, so panics in tasks are
+//! still seen. Both note thread, task and group, and wake the lookout.
 //!
 //! The process may end by the panic: on the main thread, under `panic = "abort"`, or by a hook of
 //! the host's that ends it. None of this is known when the panic begins. So the thread that panics
@@ -32,9 +32,9 @@
 //!
 //! # The last one
 //!
-//! [`LAST_PANIC`] is a seqlock. A thread that finds it being written leaves it alone: then the other
-//! panic is the last. A reader that finds that waits for the next wake: the thread that writes adds
-//! to the count and wakes the lookout after that.
+//! [`LAST_PANIC`] is a seqlock. A thread that finds it being written leaves it alone: then the
+//! other panic is the last. A reader that finds that waits for the next wake: the thread that
+//! writes adds to the count and wakes the lookout after that.
 //!
 //! # Async-signal-safety
 //!

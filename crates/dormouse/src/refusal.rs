@@ -9,10 +9,10 @@
 //!
 //! - The process's clock is read before the groups at the first of two readings, and behind them at
 //!   the second. So a reader that waits for a processor in between only makes the bound wider.
-//! - A thread's own clock may be an epoch ahead of the kernel's, and so may each group that it runs:
-//!   that is allowed for each thread.
-//! - A hypervisor may take time away from threads that live for less than an epoch, and that time is
-//!   charged to their groups: half of what groups have may be such time.
+//! - A thread's own clock may be an epoch ahead of the kernel's, and so may each group that it
+//!   runs: that is allowed for each thread.
+//! - A hypervisor may take time away from threads that live for less than an epoch, and that time
+//!   is charged to their groups: half of what groups have may be such time.
 
 use dormouse_clock::EPOCH_NS;
 use dormouse_sys::thread;

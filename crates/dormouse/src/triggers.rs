@@ -281,7 +281,14 @@ fn arm(rule: &Rule) -> Result<u64, TriggerError> {
                 counting = Some(begun.map_err(|why| unavailable(why.to_string()))?);
             }
             let over = HashMap::new();
-            Sight::Cpu(CpuSight { percent: *percent, length: *length, groups, over, highest: 0, refused: None })
+            Sight::Cpu(CpuSight {
+                percent: *percent,
+                length: *length,
+                groups,
+                over,
+                highest: 0,
+                refused: None,
+            })
         }
         Wanted::Field { path, comparison, value } => {
             let (keys, places) = probes(path)?;

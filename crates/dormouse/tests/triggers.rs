@@ -165,31 +165,17 @@ fn a_slow_request_has_a_file_written() {
 }
 
 #[test]
-fn a_request_that_never_ends_fires_once() {
+fn a_living_request_fires_once_with_its_place() {
     with_directory(|_| {
         let number = add("request>200ms every 1s");
         let _task = stuck(Group::new("stuck"));
         let (_, content) = file_of(number);
         assert!(content.tasks >= 1 && content.head.seen.contains("of stuck"), "{content:?}");
+        assert!(content.places.len() == 1 && content.places[0].len() == 1, "{content:?}");
         // A second one is another request.
         let _other = stuck(Group::new("stuck"));
         eventually(|| row(number).fired == 2);
         assert_eq!(row(number).passed_over, 0, "each once: {:?}", row(number));
-    });
-}
-
-#[test]
-fn living_requests_are_seen_with_places() {
-    with_directory(|_| {
-        let number = add("request>100ms every 1s");
-        for fired in 1..=3 {
-            let task = stuck(Group::new("stuck"));
-            eventually(|| row(number).fired == fired);
-            let (row, content) = file_of(number);
-            drop(task);
-            assert_eq!(content.places.len(), 1, "{row:?}");
-            assert_eq!(content.places[0].len(), 1, "{row:?}");
-        }
     });
 }
 

@@ -7,11 +7,11 @@
 //! keeps nothing of the host's open, no pipe and no lock.
 //!
 //! A thread that is there for a while, and allocates, borrows the host's standard error
-//! ([`LentStderr`]): if it aborts the process, Rust or the C library writes the reason to descriptor
-//! 2, when nothing can be opened any more. But the reader of a pipe or socket waits until every copy
-//! of its other end is closed. So while the thread has such a copy it looks once a second whether
-//! the host still has that pipe at descriptor 2, and closes its copy if not. It keeps a terminal or
-//! a file, for whose end nobody waits.
+//! ([`LentStderr`]): if it aborts the process, Rust or the C library writes the reason to
+//! descriptor 2, when nothing can be opened any more. But the reader of a pipe or socket waits
+//! until every copy of its other end is closed. So while the thread has such a copy it looks once a
+//! second whether the host still has that pipe at descriptor 2, and closes its copy if not. It
+//! keeps a terminal or a file, for whose end nobody waits.
 //!
 //! # References
 //!

@@ -2,8 +2,9 @@
 //!
 //! It starts with the first errand, and ends when there is no errand and its [`Duty`] is empty. It
 //! has a table of descriptors of its own, so the host can neither close nor inherit what it opens.
-//! Of the host's it borrows the standard error, for the reason of an abort. It blocks all signals but
-//! the synchronous ones, and sleeps until there is an errand, an end, or the time of the next step.
+//! Of the host's it borrows the standard error, for the reason of an abort. It blocks all signals
+//! but the synchronous ones, and sleeps until there is an errand, an end, or the time of the next
+//! step.
 //!
 //! | state | event | next |
 //! |---|---|---|

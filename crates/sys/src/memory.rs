@@ -132,8 +132,8 @@ impl Reserving {
     }
 }
 
-/// The table in a child: its thread goes on with its step, and the other threads' steps are over. (A
-/// fork in the midst of another thread's `leave` loses that seat.)
+/// The table in a child: its thread goes on with its step, and the other threads' steps are over.
+/// (A fork in the midst of another thread's `leave` loses that seat.)
 fn begin_in_child() {
     let own = thread();
     for seat in &TABLE {

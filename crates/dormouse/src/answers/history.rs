@@ -7,8 +7,8 @@
 //!   sum over both processes would have them twice, and the child's CPU time begins at zero. So the
 //!   child's figures are those since it was first read, or counted.
 //!
-//! - **A false clock** is found between readings ([`refusal`]). From then on the CPU time of groups is
-//!   refused, since their totals keep what was false.
+//! - **A false clock** is found between readings ([`refusal`]). From then on the CPU time of groups
+//!   is refused, since their totals keep what was false.
 //!
 //! # Locking
 //!
@@ -29,8 +29,8 @@ use crate::wire::{CountRow, CountedCpu, GroupRow, Stat};
 
 static HISTORY: Mutex<History> = Mutex::new(Phase::Readings, History::of(None, Vec::new()));
 
-/// CPU time of the process after which an earlier reading begins what is compared: a jump of a clock
-/// shows however much was used before.
+/// CPU time of the process after which an earlier reading begins what is compared: a jump of a
+/// clock shows however much was used before.
 const STRETCH_NS: u64 = 1_000_000_000;
 
 struct History {

@@ -5,9 +5,10 @@
 //! everywhere). Our handler stays for good: a signal may come late, and the default action of a
 //! real-time signal ends the process.
 //!
-//! A runtime may install one handler for all real-time signals, as Go's does, to pass any of them on
-//! to the program. So where no signal is free and most of them have the same handler, that handler
-//! serves no signal in particular: we take one of them, and pass on what is not our timers'.
+//! A runtime may install one handler for all real-time signals, as Go's does, to pass any of them
+//! on to the program. So where no signal is free and most of them have the same handler, that
+//! handler serves no signal in particular: we take one of them, and pass on what is not our
+//! timers'.
 //!
 //! A signal that is not a timer's of ours goes to the action that was there before; if that is
 //! none, it is ignored. Should another thread of the host set an action in the same moment, this
