@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use crate::seat::PART;
-use crate::slot::{PLACES, Slot};
+use crate::slot::{PLACES, Slot, WOKEN_BY};
 
 /// See the module.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -14,6 +14,11 @@ pub(crate) struct Known {
     pub(crate) polls_ago: u32,
     /// Leaves have found no seat since.
     pub(crate) has_more: bool,
+}
+
+/// The seat whose waker has woken a task, by the stamp of the wake.
+pub(crate) fn woken_by(woken: u64) -> Option<usize> {
+    ((woken & WOKEN_BY) as usize).checked_sub(1)
 }
 
 impl Known {
@@ -50,12 +55,12 @@ impl Known {
         known
     }
 
-    /// The one whose waker has woken the task, or all, if the wake does not tell it.
-    pub(crate) fn woken(slot: &Slot) -> Self {
-        let by = usize::from(slot.woken_by.load(Ordering::Relaxed));
-        let Some(seat) = by.checked_sub(1).and_then(|n| slot.seats.get(n)) else { return Self::of(slot) };
+    /// The one whose waker has woken the task; none, if that had no seat.
+    pub(crate) fn woken(slot: &Slot, woken: u64) -> Self {
         let mut known = Self::default();
-        known.places[0] = seat.place();
+        if let Some(n) = woken_by(woken) {
+            known.places[0] = slot.seats[n].place();
+        }
         known
     }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use dormouse_clock::{stamp, ticks_to_ns};
 
 use crate::cpu;
-use crate::known::Known;
+use crate::known::{Known, woken_by};
 use crate::places;
 use crate::rows::{self, Going, Wait};
 use crate::slab;
@@ -54,8 +54,8 @@ pub struct LivingTask {
     /// Wakes that made it runnable.
     pub wakes: u64,
     /// The numbers of the [places](crate::places) where its leaves have taken wakers that are out;
-    /// if it is runnable, of the one that has woken it. None, if it is in a poll, or if they have
-    /// done so before somebody asked.
+    /// if it is runnable, of the one that has woken it, but for a task that only yields. None, if it
+    /// is in a poll, or if they have done so before somebody asked.
     pub places: Vec<u32>,
     /// So many polls ago they have taken them; 0: in the last poll. Those of a leaf that keeps its
     /// waker over a poll are not known to be where it waits now.
@@ -168,7 +168,9 @@ pub(crate) fn stamps(slot: &Slot, run: u64) -> Option<(Stamps, u64)> {
         group: slot.group.load(Ordering::Relaxed),
         known: match (load(&slot.polling), load(&slot.woken)) {
             (0, 0) => Known::of(slot),
-            (0, _) => Known::woken(slot),
+            // A yield: it was woken in the poll, by the lent waker.
+            (0, woken) if woken_by(woken).is_none() && woken <= load(&slot.since) => Known::of(slot),
+            (0, woken) => Known::woken(slot, woken),
             // A wait that is over has no place any more.
             _ => Known::default(),
         },

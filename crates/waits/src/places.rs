@@ -51,7 +51,7 @@ use dormouse_sys::process::fork::{Phase, Reset};
 use dormouse_sys::process::identity;
 use dormouse_sys::stack::here;
 
-use crate::known::Known;
+use crate::known::{Known, woken_by};
 use crate::memory::{self, Zeroed};
 use crate::rows::GROUPS;
 use crate::seat::{PART, Seat, turn};
@@ -224,13 +224,13 @@ pub(crate) fn take(slot: &Slot, is_polled_here: impl FnOnce(&Slot) -> bool) -> O
     table()?.note(main, is_part, here())
 }
 
-/// A wait of the slot's task has ended, after so many ticks.
+/// A wait of the slot's task has ended, after so many ticks. `woken`: as the slot has it.
 #[inline]
-pub(crate) fn ended(slot: &Slot, ticks: u64, is_woken: bool) {
+pub(crate) fn ended(slot: &Slot, ticks: u64, woken: u64) {
     if are_asked()
         && let Some(table) = table()
     {
-        table.ended(slot, ticks_to_ns(ticks), is_woken);
+        table.ended(slot, ticks_to_ns(ticks), woken);
     }
 }
 
@@ -314,10 +314,14 @@ impl Table {
         slot.seats[n].take(place, of).then_some((n + 1, turn(poll)))
     }
 
-    /// A seat for the place. One whose wakers are gone is none any more.
+    /// A seat for the place. One whose wakers are gone is none any more, but for that which has
+    /// woken the task in this poll.
     fn seat(slot: &Slot, poll: u32, place: u32) -> Option<(usize, u32)> {
+        let by = woken_by(slot.woken.load(Ordering::Relaxed));
+        let is_free = |(n, seat): (usize, &Seat)| seat.is_free() && by != Some(n);
         let seats = || slot.seats.iter();
-        let n = seats().position(|seat| seat.place() == place).or_else(|| seats().position(Seat::is_free));
+        let n =
+            seats().position(|seat| seat.place() == place).or_else(|| seats().enumerate().position(is_free));
         if n.is_none() {
             slot.crowded.store(poll, Ordering::Relaxed);
         }
@@ -379,12 +383,8 @@ impl Table {
     }
 
     #[inline(never)]
-    fn ended(&self, slot: &Slot, ns: u64, is_woken: bool) {
-        // A wake through a waker without a place is of none that is known.
-        if is_woken && slot.woken_by.load(Ordering::Relaxed) == 0 {
-            return;
-        }
-        let known = if is_woken { Known::woken(slot) } else { Known::of(slot) };
+    fn ended(&self, slot: &Slot, ns: u64, woken: u64) {
+        let known = if woken == 0 { Known::of(slot) } else { Known::woken(slot, woken) };
         for (key, ns) in parts(slot.group.load(Ordering::Relaxed), known.charged(), ns) {
             self.add(key, ns);
         }

@@ -17,7 +17,7 @@
 //! stay.
 #![allow(unsafe_code)]
 
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::task::Waker;
 
 use crate::memory::Zeroed;
@@ -30,6 +30,9 @@ use crate::traced::Traced;
 /// be out. A waker's data have three bits for the number of one, from 1 on.
 pub(crate) const PLACES: usize = 7;
 
+/// In [`Slot::woken`]: the number of the seat whose waker has woken the task; 0: it has none.
+pub(crate) const WOKEN_BY: u64 = 0b111;
+
 /// The first three cache lines are those that a poll uses.
 #[derive(Debug)]
 #[repr(C, align(64))]
@@ -41,13 +44,11 @@ pub(crate) struct Slot {
     pub(crate) poller: AtomicU64,
     /// The runtime's waker of that poll.
     pub(crate) lent: AtomicPtr<Waker>,
-    /// The first wake since the last poll began, as a stamp; 0: none. Any thread's.
+    /// The first wake since the last poll began, as a stamp whose bits [`WOKEN_BY`] tell the seat;
+    /// 0: none. Any thread's.
     pub(crate) woken: AtomicU64,
     /// The slot of the task that this one wakes; null: this one is it.
     pub(crate) of: AtomicPtr<Slot>,
-    /// The place whose waker was that first one, as the waker tells it; see
-    /// [`crate::waker::SPURIOUS`].
-    pub(crate) woken_by: AtomicU8,
     /// It is the cell of a part ([`crate::PartWaits`]).
     pub(crate) is_part: AtomicBool,
 

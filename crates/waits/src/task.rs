@@ -26,7 +26,7 @@ use crate::exemplars::{self, Ended};
 use crate::rows::{self, Account, Going, Shelf, Wait};
 use crate::seat::Seat;
 use crate::slab;
-use crate::slot::Slot;
+use crate::slot::{Slot, WOKEN_BY};
 use crate::slow;
 use crate::stretch::{Stretch, leave};
 use crate::trace_context::TraceContext;
@@ -290,10 +290,9 @@ fn restart(slot: &Slot, shelf: &Shelf, account: Account, run: u64, is_new: bool)
         traces::begin(slot, shelf, run);
     });
     // A new task is to be polled.
-    store(&slot.woken, if is_new { now } else { 0 });
+    store(&slot.woken, if is_new { now & !WOKEN_BY } else { 0 });
     slot.seats.iter().for_each(Seat::restart);
     slot.crowded.store(0, Ordering::Relaxed);
-    slot.woken_by.store(0, Ordering::Relaxed);
     slot.cpu.set(0, 0);
     account.row.task_begins(run, now);
 }

@@ -49,17 +49,14 @@ use dormouse_sys::thread;
 use crate::seat::Seat;
 use crate::share::{CELL, Last, More, Raw, TASK};
 use crate::slab;
-use crate::slot::{PLACES, Slot, at};
+use crate::slot::{PLACES, Slot, WOKEN_BY, at};
 
 /// The low bits of a waker's data, in which a slot's address has zeros: the number of the seat
 /// where it counts, and the turn of the poll that has given it out (`seat`).
 const PLACE: usize = 0b111;
 const TURN: u32 = 3;
 const TAG: usize = 0b1_1111;
-const _: () = assert!(TAG < align_of::<Slot>() && PLACES <= PLACE);
-
-/// In [`Slot::woken_by`]: a wake of ours, that no leaf was the cause of.
-pub(crate) const SPURIOUS: u8 = u8::MAX;
+const _: () = assert!(TAG < align_of::<Slot>() && PLACES <= PLACE && WOKEN_BY == PLACE as u64);
 
 static VTABLE: RawWakerVTable = RawWakerVTable::new(clone, wake, wake_by_ref, drop_waker);
 
@@ -213,7 +210,7 @@ pub(crate) fn wake_task(main: &'static Slot) -> bool {
     let cell = cell_of(main);
     let has_waker = cell.share.more() == More::Counted;
     if has_waker {
-        woken(main, SPURIOUS);
+        woken(main, ptr::null());
         // Dropped also if the runtime's waker panics.
         let _counted = Counted(cell);
         // SAFETY: counted.
@@ -324,25 +321,20 @@ fn to_raw(waker: Waker) -> RawWaker {
     RawWaker::new(waker.data(), waker.vtable())
 }
 
-#[inline]
-fn place(data: *const ()) -> u8 {
-    (data.addr() & PLACE) as u8
-}
-
 /// The first wake since the last poll began makes the task runnable.
 #[inline]
-fn woken(main: &Slot, by: u8) {
-    // Two that are the first at the same time write nearly the same.
+fn woken(main: &Slot, data: *const ()) {
+    // Of two that are the first at the same time one is as good as the other.
     if main.woken.load(Ordering::Relaxed) == 0 {
-        main.woken_by.store(by, Ordering::Relaxed);
-        main.woken.store(stamp(), Ordering::Relaxed);
+        let by = (data.addr() & PLACE) as u64;
+        main.woken.store(stamp() & !WOKEN_BY | by, Ordering::Relaxed);
     }
 }
 
 unsafe fn wake(data: *const ()) {
     // SAFETY: our wakers' data.
     let slot = unsafe { of(data) };
-    woken(slot.main(), place(data));
+    woken(slot.main(), data);
     unplaced(slot, data);
     if let Some(last) = slot.share.release_last() {
         return take(slot, last).wake();
@@ -355,7 +347,7 @@ unsafe fn wake(data: *const ()) {
 unsafe fn wake_by_ref(data: *const ()) {
     // SAFETY: our wakers' data.
     let slot = unsafe { of(data) };
-    woken(slot.main(), place(data));
+    woken(slot.main(), data);
     if slot.poller.load(Ordering::Relaxed) == 0 {
         // SAFETY: nobody has a lent waker, so this one is a leaf's, and counts.
         return unsafe { runtimes(slot) }.wake_by_ref();

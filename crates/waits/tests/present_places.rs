@@ -165,6 +165,53 @@ async fn a_woken_task_has_the_place_that_woke() {
     assert_eq!((waits(of_loyal), waits(of_eager)), (2, 3));
 }
 
+#[tokio::test]
+async fn a_wake_in_the_poll_keeps_its_place() {
+    let _alone = ALONE.lock().await;
+    let Some(_on) = on_with_stacks() else { return };
+    let kept = Mutex::new(None);
+    let mut future = pin!(timed(async { tokio::join!(yields(), eager(&kept)) }));
+    let task = future.who.task;
+    let mut cx = Context::from_waker(Waker::noop());
+    for _ in 0..3 {
+        // The waker that wakes is gone before the other leaf takes one.
+        assert!(future.as_mut().poll(&mut cx).is_pending());
+        let woken = living_task(task);
+        let [place] = woken.places[..] else { panic!("{woken:?}") };
+        assert!(woken.state == TaskState::Runnable && has(&stack(place), "yields"), "{woken:?}");
+    }
+}
+
+async fn yields() {
+    poll_fn(|cx| {
+        cx.waker().clone().wake();
+        Poll::<()>::Pending
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_waker_without_a_place_tells_none() {
+    let _alone = ALONE.lock().await;
+    let Some(on) = on_with_stacks() else { return };
+    drop(on.1);
+    let (first, second) = (Mutex::new(None), Mutex::new(None));
+    let once = poll_fn(|cx| {
+        first.lock().unwrap().get_or_insert_with(|| cx.waker().clone());
+        Poll::<()>::Pending
+    });
+    let mut future = pin!(timed(async { tokio::join!(once, eager(&second)) }));
+    let task = future.who.task;
+    let mut cx = Context::from_waker(Waker::noop());
+    assert!(future.as_mut().poll(&mut cx).is_pending());
+    let _placing = Placing::start().unwrap();
+    assert!(future.as_mut().poll(&mut cx).is_pending());
+    assert!(has(&stack(living_task(task).places[0]), "eager"));
+    first.lock().unwrap().as_ref().unwrap().wake_by_ref();
+    let woken = living_task(task);
+    assert_eq!((woken.state, woken.places), (TaskState::Runnable, vec![]));
+}
+
 /// Takes a waker at each poll.
 async fn eager(kept: &Mutex<Option<Waker>>) {
     poll_fn(|cx| {
