@@ -30,11 +30,12 @@ impl Known {
         let mut has_any = false;
         for (seat, to) in slot.seats.iter().zip(0..) {
             let polls_ago = match seat.poll() {
-                // Those behind one without a place have none.
+                // Seats are filled in order, so the seats behind an unused one are unused, too.
                 0 if seat.place() == 0 => break,
                 0 => continue,
                 PART => 0,
-                // One of a poll that goes on is of none that has ended.
+                // If the task is polled meanwhile, the seat's poll has not ended yet: the number of
+                // polls since wraps around, and the seat is not taken.
                 poll => polls.wrapping_sub(poll),
             };
             if polls_ago > known.polls_ago || !seat.is_taken() {

@@ -17,13 +17,22 @@ use std::sync::atomic::Ordering;
 
 use crate::primitive::AtomicU32;
 
-/// So many wakers of an earlier poll of the same turn may be out where a leaf takes one. A leaf
-/// that keeps each of them, and compares with all (`will_wake`), is then given the one that it was
-/// lent, which it finds at the next poll of that turn: it holds eight at most.
+/// A leaf gets a waker of this seat while fewer than this are out from earlier polls of the same
+/// turn.
+///
+/// Some leaves keep each waker that they are given unless one that they have would do
+/// (`will_wake`). From this limit on, such a leaf gets a copy of the waker that it was lent. The
+/// next poll of that turn lends the same, so the leaf finds that it has it, and takes none any
+/// more. It holds eight at most.
 const KEPT: u32 = 3;
 
-/// The poll of a seat whose wakers are those of parts: each is polled when it is woken alone, so
-/// all that are out count, of whatever poll.
+/// The limit for wakers of the poll that goes on. A waker of a seat differs from the lent one, so a
+/// leaf that compares takes another each time that it is polled in this poll. Most collections poll
+/// all of their parts from one place in each poll: those beyond the limit have no seat.
+const KEPT_IN_POLL: u32 = 64;
+
+/// Stands for the number of the poll in a seat of parts of a set. A set polls each of its parts
+/// when that part is woken, so all wakers of the seat count, whichever poll has given them out.
 pub(crate) const PART: u32 = u32::MAX;
 
 /// See the module.
@@ -87,7 +96,8 @@ impl Seat {
     /// A leaf is to have a waker of that poll, on the thread that polls: whether there may be one
     /// more. The seat is free, or it has the place.
     pub(crate) fn take(&self, place: u32, poll: u32) -> bool {
-        if poll != PART && self.poll() != poll && self.wakers_of(turn(poll)) >= KEPT {
+        let kept = if self.poll() == poll { KEPT_IN_POLL } else { KEPT };
+        if poll != PART && self.wakers_of(turn(poll)) >= kept {
             return false;
         }
         self.place.store(place, Ordering::Relaxed);

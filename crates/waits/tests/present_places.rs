@@ -260,6 +260,34 @@ async fn a_leaf_that_compares_holds_eight_wakers() {
     assert!(living_task(task).places.is_empty() && !living_task(task).has_waker);
 }
 
+#[tokio::test]
+async fn a_leaf_polled_often_holds_few_wakers() {
+    let _alone = ALONE.lock().await;
+    let Some(_on) = on_with_stacks() else { return };
+    let kept = Mutex::new(Vec::new());
+    let mut leaf = pin!(hoarder(&kept));
+    let often = poll_fn(|cx| {
+        for _ in 0..1000 {
+            assert!(leaf.as_mut().poll(cx).is_pending());
+        }
+        Poll::<()>::Pending
+    });
+    let mut future = pin!(timed(often));
+    let task = future.who.task;
+    let waker = Waker::from(Arc::new(Runtime(0.into())));
+    let mut cx = Context::from_waker(&waker);
+    for poll in 0..10 {
+        assert!(future.as_mut().poll(&mut cx).is_pending());
+        let held = kept.lock().unwrap().len();
+        // Those of two turns, with the lent waker of each.
+        assert!((1..=2 * (64 + 1)).contains(&held), "{held} wakers after {poll} polls");
+    }
+    let [place] = living_task(task).places[..] else { panic!() };
+    assert!(has(&stack(place), "hoarder"));
+    kept.lock().unwrap().clear();
+    assert!(living_task(task).places.is_empty() && !living_task(task).has_waker);
+}
+
 /// So many futures one in the other, around a sleep.
 fn nested(depth: usize) -> Pin<Box<dyn Future<Output = ()>>> {
     match depth {
