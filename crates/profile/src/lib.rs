@@ -37,6 +37,7 @@ pub mod own;
 mod pprof;
 mod profile;
 mod profiling;
+pub mod sets;
 mod stack_reader;
 pub mod symbols;
 mod tables;

@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use crate::profile::{Node, Profile, ProfileKind};
+use crate::profile::{Node, Profile};
 use crate::symbols::{Symbols, WallState};
 
 /// The function of tokio that keeps the wakers of tasks that yield: by `yield_now`, or because they
@@ -19,12 +19,8 @@ pub fn is_yield(function: &str) -> bool {
 }
 
 impl Profile {
-    /// Has time at places where tasks yield be runnable, in a profile of wall time; the stacks stay
-    /// below it. Without names nothing changes.
-    pub fn make_yields_runnable(&mut self, symbols: &Symbols) {
-        if self.kind != ProfileKind::Wall {
-            return;
-        }
+    /// Has time at places where tasks yield be runnable; the stacks stay below it.
+    pub(crate) fn make_yields_runnable(&mut self, symbols: &Symbols) {
         let yields = |address: &u64| symbols.get(*address).iter().any(|frame| is_yield(&frame.function));
         let mut numbers: HashMap<Node, u32> = self.stacks.iter().copied().zip(1..).collect();
         for at in 0..self.samples.len() {
@@ -48,7 +44,7 @@ impl Profile {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Sample, SourceFrame};
+    use crate::{ProfileKind, Sample, SourceFrame};
 
     #[test]
     fn yields_are_runnable_and_waits_awaiting() {

@@ -12,13 +12,14 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use dormouse_profile::SourceFrame;
+use dormouse_profile::sets::parts_of;
 use dormouse_waits::places::place;
 use dormouse_waits::{LivingTask, PartWaits, Placing, TaskState, times_by_place};
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use support::stacks::{
     ALONE, Runtime, assert_one, has, is_of, loyal, napper, on_with_stacks, reader, receiver, sleeper, stack,
-    waiting,
+    stacks, waiting,
 };
 use support::{Counting, Timed, living_task, number, timed};
 use tokio::net::{TcpListener, TcpStream};
@@ -410,10 +411,15 @@ async fn parts_of_a_set_have_their_places() {
     })
     .await;
     let task = living_task(number);
-    let stacks: Vec<_> = task.places.iter().map(|&place| stack(place)).collect();
+    let stacks = stacks(&task.places);
     let at = |function: &str| stacks.iter().filter(|stack| has(stack, function)).count();
     assert_eq!((at("napper"), at("receiver"), at("short")), (1, 1, 0), "{task:?}");
     assert!(stacks.iter().all(|stack| is_of(stack, "futures_unordered")), "{stacks:#?}");
+    // Names tell the set from its parts.
+    let called: Vec<Vec<_>> =
+        stacks.iter().map(|stack| stack.iter().map(SourceFrame::called).collect()).collect();
+    let of_sets: Vec<_> = (0..called.len()).map(|set| parts_of(set, &called).len()).collect();
+    assert_eq!((of_sets.iter().sum::<usize>(), of_sets.iter().max()), (2, Some(&2)), "{stacks:#?}");
     // The part that wakes has the wait.
     let receives = task.places[stacks.iter().position(|stack| has(stack, "receiver")).unwrap()];
     let waits = || {

@@ -176,7 +176,7 @@ impl Profiled {
         let profile = self.last.as_mut()?;
         let symbols = self.names.as_mut().map(|names| names.symbols(profile)).unwrap_or_default();
         symbols.note_lacks(profile);
-        profile.make_yields_runnable(&symbols);
+        profile.settle_waits(&symbols);
         Some((profile, symbols))
     }
 

@@ -23,11 +23,18 @@ pub(crate) static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(
 
 /// The functions of a place, the innermost first.
 pub(crate) fn stack(number: u32) -> Vec<SourceFrame> {
-    let Some(place) = place(number) else { return Vec::new() };
-    let stacks = place.stack.iter().map(|&address| Node { parent: 0, address }).collect();
+    stacks(&[number]).remove(0)
+}
+
+/// The functions of places, with names that are found at once.
+pub(crate) fn stacks(numbers: &[u32]) -> Vec<Vec<SourceFrame>> {
+    let places: Vec<Vec<u64>> =
+        numbers.iter().map(|&number| place(number).map_or_else(Vec::new, |place| place.stack)).collect();
+    let stacks = places.iter().flatten().map(|&address| Node { parent: 0, address }).collect();
     let profile = Profile { stacks, ..Profile::default() };
     let symbols = NameFinder::own().unwrap().symbols(&profile);
-    place.stack.iter().flat_map(|&address| symbols.get(address).to_vec()).collect()
+    let named = |place: &Vec<u64>| place.iter().flat_map(|&at| symbols.get(at).to_vec()).collect();
+    places.iter().map(named).collect()
 }
 
 /// A task that has been polled once, and waits; what it is then, and the stacks of its places.

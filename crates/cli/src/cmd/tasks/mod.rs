@@ -132,6 +132,7 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
     let took = begun.elapsed();
     let names = names(&mut client, &hello, &list)?;
     names.find_yields(&mut list);
+    names.leave_out_sets(&mut list);
     let mut listing = Listing::new((client.pid, client.who.clone()), taken, took, &list);
     listing.places = names;
     listing.unplaced = match (has_places, args.wake || client.file().is_some()) {

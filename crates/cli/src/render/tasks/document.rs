@@ -71,7 +71,8 @@ struct PlaceDocument<'a> {
     /// The outermost functions had no room; absent: no.
     #[serde(skip_serializing_if = "Not::not")]
     cut: bool,
-    /// A collection has taken the waker, whose parts are not seen; absent: no.
+    /// A collection has taken the waker, whose parts are not seen in the tasks that have the place;
+    /// absent: no. Tasks whose parts are seen have the places of these instead.
     #[serde(skip_serializing_if = "Not::not")]
     set: bool,
 }

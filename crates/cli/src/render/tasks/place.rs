@@ -10,15 +10,13 @@ use std::fmt::Write as _;
 use dormouse::wire::{TaskRow, WireTaskState};
 use dormouse_profile::is_yield;
 use dormouse_profile::own::place;
+use dormouse_profile::sets::{Called, around_set, parts_of};
 
 use crate::client::tasks::TaskList;
 use crate::render::profile::text::brief;
+use crate::sample::waiting_places::CUT;
 use crate::sample::watching::places::CodeFrame;
 use crate::text::{clean, count};
-
-/// Parts of the names of collections, or of their sources, that wake their parts themselves.
-const SETS: [&str; 5] =
-    ["FuturesUnordered", "futures_unordered", "FuturesOrdered", "futures_buffered", "futures_concurrency"];
 
 /// The functions of places, by the places' numbers, the innermost first.
 #[derive(Debug, Default)]
@@ -32,11 +30,8 @@ impl PlaceNames {
 
     /// Where a task waits, on one line; empty if nobody knows.
     pub(crate) fn line(&self, task: &TaskRow) -> String {
-        let places: Vec<_> = task.places.iter().map(|&place| self.frames(place)).collect();
-        // Where the parts of a set are seen, the task does not wait at the set.
-        let is_shown = |frames: &&[CodeFrame]| !has_parts(frames, &places);
-        let mut known =
-            places.iter().copied().filter(is_shown).filter_map(|frames| Some((most(frames)?, frames)));
+        let places = task.places.iter().map(|&place| self.frames(place));
+        let mut known = places.filter_map(|frames| Some((most(frames)?, frames)));
         let Some((first, frames)) = known.next() else { return String::new() };
         let mut line = name(first);
         if hides_parts(frames) {
@@ -72,6 +67,15 @@ impl PlaceNames {
         }
     }
 
+    /// Takes the place of a set from tasks that have places in parts of it: they wait for these.
+    pub(crate) fn leave_out_sets(&self, list: &mut TaskList) {
+        for task in &mut list.tasks {
+            let called: Vec<_> = task.places.iter().map(|&place| called(self.frames(place))).collect();
+            let mut numbers = 0..;
+            task.places.retain(|_| numbers.next().is_none_or(|set| parts_of(set, &called).is_empty()));
+        }
+    }
+
     fn is_yield(&self, task: &TaskRow) -> bool {
         let mut frames = task.places.iter().flat_map(|&place| self.frames(place));
         frames.any(|frame| is_yield(&frame.function))
@@ -81,25 +85,14 @@ impl PlaceNames {
 /// Whether a collection that gives its parts wakers of its own has taken the waker: where these
 /// wait is not seen.
 pub(super) fn hides_parts(frames: &[CodeFrame]) -> bool {
-    frames.iter().any(is_set) && !frames.iter().any(is_part)
+    around_set(&called(frames)).is_some()
 }
 
-fn is_set(frame: &CodeFrame) -> bool {
-    let file = frame.file.as_deref().unwrap_or_default();
-    SETS.iter().any(|set| frame.function.contains(set) || file.contains(set))
-}
-
-/// Whether the function polls what is wrapped in `dormouse::part`.
-fn is_part(frame: &CodeFrame) -> bool {
-    let file = frame.file.as_deref().unwrap_or_default();
-    frame.function.contains("PartWaits::poll") || file.ends_with("waits/src/part.rs")
-}
-
-/// Whether one of these is a place in a part of the collection that has taken the waker at `set`.
-fn has_parts(set: &[CodeFrame], places: &[&[CodeFrame]]) -> bool {
-    let Some(outermost) = set.iter().rposition(is_set).filter(|_| hides_parts(set)) else { return false };
-    let around = &set[outermost + 1..];
-    places.iter().any(|place| place.ends_with(around) && place.iter().any(is_part))
+fn called(frames: &[CodeFrame]) -> Vec<Called<'_>> {
+    let frames = frames.iter().filter(|frame| frame.function != CUT);
+    frames
+        .map(|of| (&*of.function, of.file.as_deref().unwrap_or_default(), of.line.unwrap_or_default()))
+        .collect()
 }
 
 /// A function with its line, fit for a terminal.
@@ -205,8 +198,14 @@ pub(crate) mod tests {
             let [set, all] = names.frames(4) else { panic!() };
             let stack = vec![frame("shop::one", "/src/one.rs", 8), part, set.clone(), all.clone()];
             let names = PlaceNames([(4, vec![set.clone(), all.clone()]), (5, stack)].into());
-            let seen = TaskRow { places: vec![4, 5], ..task(1, 1, WireTaskState::Awaiting, 1) };
-            assert_eq!(names.line(&seen), "shop::one (one.rs:8)", "its parts are seen");
+            let at = |places: &[u32]| TaskRow {
+                places: places.to_vec(),
+                ..task(1, 1, WireTaskState::Awaiting, 1)
+            };
+            let mut list = list(vec![at(&[4, 5]), at(&[4])]);
+            names.leave_out_sets(&mut list);
+            assert_eq!([&list.tasks[0].places[..], &list.tasks[1].places], [&[5][..], &[4]]);
+            assert_eq!(names.line(&list.tasks[0]), "shop::one (one.rs:8)", "its parts are seen");
         }
     }
 

@@ -1,0 +1,240 @@
+//! Sets: collections of futures that give each of their parts a waker of its own.
+//!
+//! The waker of the task is then taken by the set, and the place of the wait is the set's. A part
+//! in `dormouse::part` has its own place besides, in the midst of whose stack its set stands. The
+//! service has no names, so it cannot tell the place of a set from that of any other leaf: it gives
+//! each an equal share of a wait that lasts. With names the set's share goes to its parts.
+
+use std::collections::BTreeMap;
+
+use crate::profile::{Profile, ProfileKind};
+use crate::symbols::{SourceFrame, Symbols, WallState};
+
+/// Parts of the names of collections, or of their sources, that wake their parts themselves.
+const SETS: [&str; 5] =
+    ["FuturesUnordered", "futures_unordered", "FuturesOrdered", "futures_buffered", "futures_concurrency"];
+
+/// A function of a stack: its name, its file (empty: nobody knows), and its line (0: nobody knows).
+pub type Called<'a> = (&'a str, &'a str, u32);
+
+fn is_set((function, file, _): &Called<'_>) -> bool {
+    SETS.iter().any(|set| function.contains(set) || file.contains(set))
+}
+
+/// Whether the function polls what is wrapped in `dormouse::part`.
+fn is_part((function, file, _): &Called<'_>) -> bool {
+    function.contains("PartWaits::poll") || file.ends_with("waits/src/part.rs")
+}
+
+/// The functions around a set that has taken the waker at this place; `None`: no set has. Stacks
+/// begin with the innermost function.
+pub fn around_set<'s, 'a>(place: &'s [Called<'a>]) -> Option<&'s [Called<'a>]> {
+    let end = place.iter().position(is_part).unwrap_or(place.len());
+    let last = place[..end].iter().rposition(is_set)?;
+    Some(&place[last + 1..])
+}
+
+/// Whether the place is in a part of a set within `around`, if functions may be compared so. Either
+/// stack may be cut.
+fn is_in_part(
+    place: &[Called<'_>],
+    around: &[Called<'_>],
+    is_same: impl Fn(&Called<'_>, &Called<'_>) -> bool,
+) -> bool {
+    let mut rest = place;
+    while let Some(at) = rest.iter().position(is_part) {
+        rest = &rest[at + 1..];
+        let outer = around_set(rest).unwrap_or_default();
+        if !outer.is_empty() && !around.is_empty() && outer.iter().zip(around).all(|(a, b)| is_same(a, b)) {
+            return true;
+        }
+    }
+    false
+}
+
+/// Which of the places are in parts of the set at `places[set]`; none if no set has taken the waker
+/// there.
+///
+/// A part has the line at which its set was polled when it was itself polled last, and a function
+/// may poll a set at two lines. So where no line fits, the function is enough, but for parts that
+/// are at the very line of another set.
+pub fn parts_of(set: usize, places: &[Vec<Called<'_>>]) -> Vec<usize> {
+    let arounds = || places.iter().enumerate().filter_map(|(at, place)| Some((at, around_set(place)?)));
+    let Some((_, around)) = arounds().find(|(at, _)| *at == set) else { return Vec::new() };
+    let is_exact = |part: usize, around: &[Called<'_>]| is_in_part(&places[part], around, |a, b| a == b);
+    let is_alike = |part: usize| is_in_part(&places[part], around, |a, b| (a.0, a.1) == (b.0, b.1));
+    let parts = |is_meant: &dyn Fn(usize) -> bool| -> Vec<usize> {
+        (0..places.len()).filter(|&part| part != set && is_meant(part)).collect()
+    };
+    let exact = parts(&|part| is_exact(part, around));
+    if !exact.is_empty() {
+        return exact;
+    }
+    let is_anothers = |part| arounds().any(|(other, around)| other != set && is_exact(part, around));
+    parts(&|part| is_alike(part) && !is_anothers(part))
+}
+
+impl SourceFrame {
+    /// The function as the rules of sets see it.
+    pub fn called(&self) -> Called<'_> {
+        (&self.function, &self.file, self.line)
+    }
+}
+
+impl Profile {
+    /// Puts times of waits where names show that they belong, in a profile of wall time: those of
+    /// tasks that yield to the runnable ones, those of sets to their parts. Without names nothing
+    /// changes.
+    pub fn settle_waits(&mut self, symbols: &Symbols) {
+        if self.kind == ProfileKind::Wall {
+            self.make_yields_runnable(symbols);
+            self.give_sets_to_parts(symbols);
+        }
+    }
+
+    fn give_sets_to_parts(&mut self, symbols: &Symbols) {
+        let mut by_group: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
+        for (at, sample) in self.samples.iter().enumerate() {
+            by_group.entry(sample.group).or_default().push(at);
+        }
+        let mut unseen = 0;
+        for samples in by_group.values() {
+            let places: Vec<Vec<Called<'_>>> =
+                samples.iter().map(|&at| self.awaited(self.samples[at].stack, symbols)).collect();
+            let mut sets: Vec<_> = places
+                .iter()
+                .enumerate()
+                .filter_map(|(at, place)| Some((around_set(place)?.len(), at)))
+                .collect();
+            // A set in a part of another one has its share first.
+            sets.sort_unstable();
+            for (_, set) in sets {
+                let parts: Vec<_> = parts_of(set, &places).into_iter().map(|part| samples[part]).collect();
+                if !self.share_out(samples[set], &parts) {
+                    unseen += self.samples[samples[set]].values[0].max(1);
+                }
+            }
+        }
+        self.samples.retain(|sample| sample.values != [0; 4]);
+        if unseen > 0 {
+            let note = format!("{unseen} waits are in sets whose parts are not seen (dormouse::part)");
+            if !self.coverage.notes.contains(&note) {
+                self.coverage.notes.push(note);
+            }
+        }
+    }
+
+    /// The functions of a place where something is awaited.
+    fn awaited<'a>(&self, stack: u32, symbols: &'a Symbols) -> Vec<Called<'a>> {
+        let stack: Vec<u64> = self.stack(stack).collect();
+        match stack.split_last() {
+            Some((state, place)) if *state == WallState::Awaiting.address() => {
+                let frames = place.iter().flat_map(|address| symbols.get(*address));
+                frames.map(SourceFrame::called).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// Shares the time of a set among the places of its parts, in proportion to what these have.
+    /// Its waits are theirs, too, and are not counted again. False: most of its time was without
+    /// them, and stays: in no wait has the set a greater share than its parts.
+    fn share_out(&mut self, set: usize, parts: &[usize]) -> bool {
+        let ns = |profile: &Self, at: usize| profile.samples[at].values[1];
+        let (mut left, mut of_parts) = (ns(self, set), parts.iter().map(|&at| ns(self, at)).sum::<u64>());
+        if left / 2 > of_parts || of_parts == 0 {
+            return false;
+        }
+        for &at in parts {
+            let own = ns(self, at);
+            let share = u128::from(left) * u128::from(own) / u128::from(of_parts.max(1));
+            let share = u64::try_from(share).unwrap_or(left);
+            self.samples[at].values[1] += share;
+            (left, of_parts) = (left - share, of_parts - own);
+        }
+        self.samples[set].values = [0; 4];
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Node, Sample};
+
+    const SET: Called<'_> = ("<FuturesUnordered<Fut> as Stream>::poll_next", "", 9);
+    const PART: Called<'_> = ("poll<()>", "/r/dormouse-waits/src/part.rs", 30);
+    const ALL: Called<'_> = ("shop::all", "/src/all.rs", 3);
+    const MAIN: Called<'_> = ("main", "", 1);
+    const FETCH: Called<'_> = ("shop::fetch", "/src/fetch.rs", 8);
+
+    #[test]
+    fn parts_are_of_the_set_around_them() {
+        let (set, part) = (vec![SET, ALL, MAIN], vec![FETCH, PART, SET, ALL, MAIN]);
+        assert_eq!(around_set(&set).unwrap(), [ALL, MAIN]);
+        assert!(around_set(&part).is_none());
+        let of = |others: &[&[Called<'_>]]| {
+            let places = [&[&set[..]], others].concat().into_iter().map(<[_]>::to_vec).collect::<Vec<_>>();
+            parts_of(0, &places)
+        };
+        assert_eq!(of(&[&part, &set, &part[..4]]), [1, 3], "also one that is cut");
+        assert_eq!(of(&[&[FETCH, PART, SET, FETCH, MAIN]]), [0; 0], "another set");
+        let nested = [SET, FETCH, PART, SET, ALL, MAIN];
+        assert_eq!(around_set(&nested).unwrap(), &nested[1..]);
+        assert_eq!(of(&[&nested]), [1], "a set in a part of it");
+        let later = (ALL.0, ALL.1, 7);
+        let at_another_line = [FETCH, PART, SET, later, MAIN];
+        assert_eq!(of(&[&at_another_line]), [1]);
+        assert_eq!(of(&[&at_another_line, &part]), [2], "the line fits better");
+        assert_eq!(of(&[&at_another_line, &[SET, later, MAIN]]), [0; 0], "it is the other set's");
+    }
+
+    /// A profile of waits at places of these functions: the group, waits and nanoseconds of each.
+    fn waits(of: &[(&[Called<'_>], u32, [u64; 2])]) -> (Profile, Symbols) {
+        let (mut profile, mut symbols) = (Profile::default(), Symbols::default());
+        profile.kind = ProfileKind::Wall;
+        for &(place, group, [waits, ns]) in of {
+            profile.stacks.push(Node { parent: 0, address: WallState::Awaiting.address() });
+            for (function, file, line) in place.iter().rev() {
+                let address = 100 + profile.stacks.len() as u64;
+                profile.stacks.push(Node { parent: profile.stacks.len() as u32, address });
+                let (function, file) = ((*function).to_owned(), (*file).to_owned());
+                symbols.insert(address, vec![SourceFrame { function, file, line: *line, inlined: false }]);
+            }
+            let stack = profile.stacks.len() as u32;
+            let sample = Sample { group, stack, values: [waits, ns, 0, 0], ..Sample::default() };
+            profile.samples.push(sample);
+        }
+        (profile, symbols)
+    }
+
+    #[test]
+    fn time_of_a_set_goes_to_its_parts() {
+        let part = [FETCH, PART, SET, ALL, MAIN];
+        let other = [MAIN, PART, SET, ALL, MAIN];
+        let (mut profile, symbols) = waits(&[
+            (&part, 1, [1, 300]),
+            (&[SET, ALL, MAIN], 1, [1, 201]),
+            (&other, 1, [1, 100]),
+            (&[FETCH, ALL, MAIN], 1, [1, 50]),
+            (&[SET, ALL, MAIN], 2, [4, 70]),
+        ]);
+        for _ in 0..2 {
+            profile.settle_waits(&symbols);
+            let left: Vec<_> = profile.samples.iter().map(|of| (of.group, of.values)).collect();
+            let right = [(1, [1, 450, 0, 0]), (1, [1, 151, 0, 0]), (1, [1, 50, 0, 0]), (2, [4, 70, 0, 0])];
+            assert_eq!(left, right, "a second time, too");
+            let notes = ["4 waits are in sets whose parts are not seen (dormouse::part)"];
+            assert_eq!(profile.coverage.notes, notes);
+        }
+    }
+
+    #[test]
+    fn time_before_parts_were_seen_stays() {
+        let (mut profile, symbols) =
+            waits(&[(&[FETCH, PART, SET, ALL, MAIN], 1, [1, 5]), (&[SET, ALL, MAIN], 1, [9, 1000])]);
+        profile.settle_waits(&symbols);
+        assert_eq!(profile.samples[1].values, [9, 1000, 0, 0]);
+        assert_eq!(profile.coverage.notes.len(), 1);
+    }
+}
