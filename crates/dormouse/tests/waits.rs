@@ -15,7 +15,7 @@ use dormouse::wire::{
     Code, GroupRow, Op, PROTOCOL, Request, Response, Stat, WaitsBegun, WaitsRow, WaitsWish, WireError, WireId,
 };
 use dormouse::{Event, Group, TraceContext};
-use dormouse_testkit::{Filter, HANG, eventually, in_child, spin_for, thread_cpu};
+use dormouse_testkit::{Answer, Filter, HANG, eventually, in_child, spin_for, thread_cpu};
 use serde::de::DeserializeOwned;
 use tokio::sync::{Mutex, Notify};
 use tokio::time::sleep;
@@ -343,10 +343,38 @@ fn no_number_goes_back() {
 }
 
 #[test]
+fn without_membarrier_groups_have_counts_and_times() {
+    in_child(|| {
+        Filter::answer(Answer::Errno(libc::ENOSYS), &[libc::SYS_membarrier]).install();
+        let socket = init();
+        let group = Group::new("GET /route");
+        let mut client = Client::connect(&socket);
+        client.begin().unwrap();
+        let (waits, cpu, (waited, spun)) = during(group, || {
+            runtime().block_on(group.instrument(async {
+                let mut own = Measured::default();
+                own.wait(sleep(LONG)).await;
+                own.poll(|| spin_for(LONG));
+                (own.waited, own.on_cpu)
+            }))
+        });
+        let told = format!("{waits:?} {cpu:?} {waited:?} {spun:?}");
+        assert_eq!(
+            (waits.requests.count(), client.row(group).unwrap().requests.max_ns),
+            (1, waits.requests.max_ns)
+        );
+        assert!(ns(cpu) + EPOCH_NS >= ns(spun) && ns(cpu) <= waits.poll_ns + EPOCH_NS, "{told}");
+        assert!(waits.await_ns > 0, "{told}");
+    });
+}
+
+#[test]
 fn a_refused_key_is_told() {
     in_child(|| {
         let socket = init();
-        Filter::refuse(&[libc::SYS_membarrier]).install_on_all_threads();
+        const EXECUTABLE: u64 = libc::PROT_EXEC as u64;
+        let no_memory_file = Filter::refuse(&[libc::SYS_pwrite64]);
+        no_memory_file.and_where(libc::SYS_mprotect, 2, EXECUTABLE, &[EXECUTABLE]).install_on_all_threads();
         let mut client = Client::connect(&socket);
         let refused = client.begin().expect_err("keys cannot be switched");
         assert_eq!(refused.code, Code::Keys, "{refused:?}");

@@ -20,7 +20,8 @@ use crate::{BatchReport, Error, Protocol, timer};
 /// By default *flip* (see [`Protocol`]): verify all → store one byte per site → one
 /// `membarrier(PRIVATE_EXPEDITED_SYNC_CORE)`. A site's two instructions differ in their first byte
 /// alone, so a processor that fetches one meanwhile sees the old or the new instruction. After the
-/// barrier none runs on the old. No trap, no stop, no signal.
+/// barrier none runs on the old. No trap, no stop, no signal. Where the kernel refuses the barrier,
+/// the batch waits a millisecond instead ([`BatchReport::barriers`] is 0).
 ///
 /// Between the first store and the return, one thread may see a key on and another see it off.
 ///

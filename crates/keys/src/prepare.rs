@@ -5,8 +5,8 @@ use crate::Error;
 
 /// Makes ready for batches: call it before the process gives up rights.
 ///
-/// - Registers the process for core synchronisation; a refusal is the error, since nothing works
-///   without.
+/// - Registers the process for core synchronisation. Batches wait where it is refused; the refusal
+///   is an error with `DORMOUSE_KEYS=int3`, which does not work without.
 /// - Opens `/proc/thread-self/maps` and `/proc/thread-self/mem`, which stay open until `exec` and
 ///   are closed in forked children. A batch asks the one with which permissions code is mapped, and
 ///   needs the other where code must not become writable; a process that sees no `/proc`, has no
@@ -26,9 +26,9 @@ pub fn prepare() -> Result<(), Error> {
     protocol.carry_out(|| {
         let registry = registry::lock()?;
         let lock = registry.patch_lock();
-        text::register()?;
+        let registered = text::register();
         text::open_files(lock);
-        if protocol == Protocol::Flip { Ok(()) } else { text::take_signal(lock) }
+        if protocol == Protocol::Flip { Ok(()) } else { registered.and_then(|()| text::take_signal(lock)) }
     })
 }
 

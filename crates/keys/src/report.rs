@@ -14,7 +14,7 @@ pub struct BatchReport {
     pub skipped: usize,
     /// Pages that hold the sites written.
     pub pages: usize,
-    /// Core synchronisations.
+    /// Core synchronisations; 0 where the kernel refuses them and the batch has waited instead.
     pub barriers: usize,
     /// Traps taken by threads that ran into a site meanwhile; none by
     /// [`Protocol::Flip`](crate::Protocol::Flip).

@@ -13,7 +13,7 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use dormouse_keys::{Batch, Error, Key, Lease, Protocol, StaticKey, prepare, static_key, unlikely};
-use dormouse_testkit::{fork, in_child};
+use dormouse_testkit::{Answer, Filter, fork, in_child};
 
 static_key! {
     static CLEAN: "text.clean" = false;
@@ -323,7 +323,7 @@ fn stress(protocol: Protocol) {
             .map(|n| {
                 scope.spawn(move || {
                     if n == 0 && protocol == Protocol::Flip {
-                        block_sigtrap();
+                        block_signals();
                     }
                     stress.run(n)
                 })
@@ -360,11 +360,23 @@ fn stress(protocol: Protocol) {
         assert_eq!(key.leases(), 0);
         assert_eq!((function(), key.is_enabled()), (key.baseline(), key.baseline()), "site {i}");
     }
+    Batch::new().disable_all(stress.sites.iter().map(|site| site.1)).apply().unwrap();
 }
 
 #[test]
 fn no_branch_is_wrong_under_flips() {
     in_child(|| {
+        stress(Protocol::Flip);
+    });
+}
+
+#[test]
+fn no_branch_is_wrong_without_membarrier() {
+    in_child(|| {
+        Filter::answer(Answer::Errno(libc::ENOSYS), &[libc::SYS_membarrier]).install();
+        stress(Protocol::Flip);
+        // The memory file has the kernel interrupt nobody.
+        process::refuse_exec_gain();
         stress(Protocol::Flip);
     });
 }
@@ -400,13 +412,12 @@ fn int3_takes_three_barriers_a_queue() {
     });
 }
 
-/// Blocks SIGTRAP on the calling thread.
-fn block_sigtrap() {
+/// Blocks all signals on the calling thread.
+fn block_signals() {
     // SAFETY: a local set, this thread's mask.
     unsafe {
         let mut set = std::mem::zeroed();
-        libc::sigemptyset(&raw mut set);
-        libc::sigaddset(&raw mut set, libc::SIGTRAP);
+        libc::sigfillset(&raw mut set);
         libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut());
     }
 }
@@ -417,7 +428,7 @@ fn a_deaf_thread_refuses_int3_alone() {
         let (ready, is_ready) = channel();
         let (end, ended) = channel::<()>();
         let thread = std::thread::Builder::new().name("deaf".into()).spawn(move || {
-            block_sigtrap();
+            block_signals();
             ready.send(()).unwrap();
             let _ = ended.recv();
             clean()

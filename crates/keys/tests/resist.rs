@@ -16,15 +16,19 @@ use dormouse_testkit::{Answer, Filter, fork, in_child, skip};
 use process::{Mapped, mapping_at, no_writable_code, refuse_exec_gain};
 use sites::{KEY, assert_all, assert_switchable, site, switch, text};
 
+/// The protocol changes nothing, for this reason.
+fn assert_refused_by(protocol: Protocol, reason: impl Fn(&Error) -> bool) {
+    let before = text();
+    let error = switch(true, protocol).unwrap_err();
+    assert!(reason(&error), "{error}");
+    assert_all(false);
+    assert_eq!(text(), before);
+}
+
 /// No protocol changes anything, for this reason.
 fn assert_refused(reason: impl Fn(&Error) -> bool) {
-    for protocol in [Protocol::Flip, Protocol::INT3] {
-        let before = text();
-        let error = switch(true, protocol).unwrap_err();
-        assert!(reason(&error), "{error}");
-        assert_all(false);
-        assert_eq!(text(), before);
-    }
+    assert_refused_by(Protocol::Flip, &reason);
+    assert_refused_by(Protocol::INT3, &reason);
 }
 
 /// A line of the capability report: what is seen, and what to change.
@@ -185,24 +189,46 @@ fn a_refused_call_refuses_the_batch_first() {
         let denied = |what: &'static str| {
             move |e: &Error| matches!(e, Error::Denied { .. }) && e.to_string().starts_with(what)
         };
-        assert_in_fork("membarrier", || {
-            Filter::refuse(&[libc::SYS_membarrier]).install();
-            assert_refused(denied("membarrier"));
-            // Under a filter the report only looks.
-            assert!(report("keys.write").0.starts_with("not tried"));
-        });
-        assert_in_fork("membarrier, after a batch", || {
-            KEY.enable().unwrap();
-            KEY.disable().unwrap();
-            Filter::refuse(&[libc::SYS_membarrier]).install();
-            assert_refused(denied("membarrier"));
-        });
         assert_in_fork("rt_sigaction", || {
             Filter::refuse(&[libc::SYS_rt_sigaction]).install();
             let error = switch(true, Protocol::INT3).unwrap_err();
             assert!(denied("a handler for SIGTRAP")(&error), "{error}");
             KEY.enable().unwrap();
             assert!(site(), "flip needs no handler");
+        });
+    });
+}
+
+#[test]
+fn without_membarrier_flip_waits_and_int3_refuses() {
+    in_child(|| {
+        let assert_waits = || {
+            Filter::answer(Answer::Errno(libc::ENOSYS), &[libc::SYS_membarrier]).install();
+            // Under a filter the report only looks.
+            assert!(report("keys.write").0.starts_with("not tried"));
+            prepare().unwrap();
+            let before = text();
+            for on in [true, false] {
+                let report = switch(on, Protocol::Flip).unwrap();
+                assert_eq!((report.keys, report.barriers), (3, 0));
+                assert_all(on);
+            }
+            assert_eq!(text(), before);
+            assert_refused_by(Protocol::INT3, |error| {
+                let text = error.to_string();
+                matches!(error, Error::Denied { .. })
+                    && text.starts_with("membarrier")
+                    && text.contains("the flip protocol")
+            });
+        };
+        assert_in_fork("from the start", assert_waits);
+        assert_in_fork("after a batch", || {
+            assert_switchable();
+            assert_waits();
+        });
+        assert_in_fork("through the memory file", || {
+            refuse_exec_gain();
+            assert_waits();
         });
     });
 }
@@ -221,7 +247,7 @@ extern "C" fn answer(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut c_vo
 }
 
 #[test]
-fn a_barrier_refused_half_way_changes_nothing() {
+fn a_barrier_refused_half_way_splits_no_batch() {
     in_child(|| {
         // Registering, then the flips' barrier, or three by int3.
         let cases = [(Protocol::Flip, 2), (Protocol::INT3, 4)];
@@ -248,9 +274,14 @@ fn a_barrier_refused_half_way_changes_nothing() {
                     if through_the_file {
                         no_writable_code().install();
                     }
-                    let error = switch(true, protocol).unwrap_err();
-                    assert!(matches!(error, Error::Denied { .. }), "{error}");
+                    let switched = switch(true, protocol);
                     assert!(BARRIERS.load(Ordering::Relaxed) >= from);
+                    if protocol == Protocol::Flip {
+                        assert_eq!(switched.unwrap().barriers, usize::from(from == 1 && !for_good));
+                        return assert_all(true);
+                    }
+                    let error = switched.unwrap_err();
+                    assert!(matches!(error, Error::Denied { .. }), "{error}");
                     assert_eq!(text(), before);
                     assert_all(false);
                 });

@@ -194,10 +194,8 @@ fn change(alter: impl FnOnce(&mut Wanted), undo: impl FnOnce(&mut Wanted)) -> Re
     drop(wanted);
     if let Some(generation) = generation {
         // Step 2. Pairs with the light barriers of `Span::begin` and of cases 5 and 6 of
-        // `thread::state`. Where the kernel refuses, a thread that begins a switch in the very
-        // nanoseconds of the change can be counted twice for its span, or from its next switch on
-        // only.
-        let _ = barrier::heavy();
+        // `thread::state`.
+        barrier::heavy();
         // Step 3.
         flush_remote_all(generation);
     }
@@ -211,7 +209,7 @@ pub(super) fn move_on() -> Result<(), Error> {
     let _alone = CHANGING.lock().map_err(|_| Error::Reentrant)?;
     let generation = Generation::advance(Generation::current().counts());
     // As in `change`.
-    let _ = barrier::heavy();
+    barrier::heavy();
     flush_remote_all(generation);
     Ok(())
 }

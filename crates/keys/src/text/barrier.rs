@@ -1,8 +1,10 @@
 //! The heavy barrier for machine code ([`dormouse_sys::barrier`]), with this crate's error.
 //!
-//! No other call can take its place. A change of page permissions interrupts other processors on
-//! many machines, and not on those that invalidate translations by broadcast. So a batch is refused
-//! where the kernel refuses the barrier.
+//! *Flip* needs it only for its promise that no thread runs on old bytes when a batch returns: a
+//! fetch before the barrier gets one instruction or the other, and the barrier comes after the
+//! store. So where the kernel refuses it, flip waits instead ([`barrier::wait`]). By *int3* bytes
+//! must not be stored before others were seen, and no vendor says after which time they are; so
+//! int3 is refused there.
 
 use std::io;
 
@@ -17,14 +19,23 @@ pub(crate) fn register() -> Result<(), Error> {
 }
 
 /// Has every thread serialise; the process must be registered.
-pub(crate) fn sync() -> Result<(), Error> {
+pub(super) fn sync() -> Result<(), Error> {
     barrier::sync_core().map_err(denied)
+}
+
+/// As [`sync`], or waits where that is refused. Returns how many barriers it took.
+pub(super) fn sync_or_wait() -> usize {
+    if barrier::sync_core().is_ok() {
+        return 1;
+    }
+    barrier::wait();
+    0
 }
 
 fn denied(source: io::Error) -> Error {
     Error::Denied {
         what: "membarrier(SYNC_CORE)",
         source,
-        setting: "allow the membarrier system call (seccomp profile; Linux 4.16 or later)",
+        setting: "use the flip protocol, or allow the membarrier system call (seccomp profile; Linux 4.16 or later)",
     }
 }

@@ -1,4 +1,4 @@
-//! The flip protocol: one byte a site, one barrier.
+//! The flip protocol: one byte a site, one barrier, or a wait where the kernel has none.
 
 use super::access::Access;
 use super::barrier;
@@ -9,8 +9,8 @@ use crate::Error;
 /// once take as long as one.
 const AHEAD: usize = 16;
 
-/// Changes sites that were verified; says how many barriers it took, and no traps. On error all are
-/// as they were, but for those that [`Error::HalfWritten`] counts.
+/// Changes sites that were verified; returns how many barriers it took, and no traps. On error all
+/// are as they were, but for those that [`Error::HalfWritten`] counts.
 pub(super) fn write(access: &Access, patches: &[Patch]) -> Result<(usize, u64), Error> {
     if patches.is_empty() {
         return Ok((0, 0));
@@ -26,8 +26,7 @@ pub(super) fn write(access: &Access, patches: &[Patch]) -> Result<(usize, u64), 
         }
     }
     // Barrier 1: when this returns, no thread runs on the old bytes.
-    barrier::sync().map_err(|error| undo(access, patches, error))?;
-    Ok((1, 0))
+    Ok((barrier::sync_or_wait(), 0))
 }
 
 /// Puts back what was written before `error` came up.
@@ -38,7 +37,6 @@ fn undo(access: &Access, patches: &[Patch], error: Error) -> Error {
     // A byte that is no longer ours is left to its writer.
     let is_left = |p: &&Patch| access.exchange(p, p.new_bytes()[0], p.old()[0]).is_err();
     let left = patches.iter().filter(is_left).count();
-    // If even this barrier fails, threads may run on what was new for a moment longer.
-    let _ = barrier::sync();
+    barrier::sync_or_wait();
     error.with_left(left)
 }

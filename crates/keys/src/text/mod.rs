@@ -9,8 +9,8 @@
 //! # Invariants
 //!
 //! 1. No byte changes unless every site of the batch holds its old bytes and a way to write them
-//!    all is open. A refusal after the first byte (of an exchange, a write or the barrier) has the
-//!    protocol put back what it has written.
+//!    all is open. A refusal after the first byte (of an exchange, a write or int3's barrier) has
+//!    the protocol put back what it has written.
 //! 2. On every way out, each site is whole, old or new, and all of a batch are the same of the two.
 //!    (The one exception has an error of its own: [`Error::HalfWritten`].)
 //! 3. Pages have the permissions after a batch that they had before it. (During the batch, pages
@@ -77,10 +77,12 @@ pub(crate) fn write(
         return Ok(BatchReport::default());
     }
     patches.sort_unstable_by_key(|patch| patch.code);
-    barrier::register()?;
+    let registered = barrier::register();
     match protocol {
+        // It waits where the barrier is refused.
         Protocol::Flip => change(patches, segments, 1, flip::write),
         Protocol::Int3 { capacity } => {
+            registered?;
             int3::prepare(lock)?;
             change(patches, segments, crate::arch::LENGTH, |access, patches| {
                 int3::write(access, patches, capacity)

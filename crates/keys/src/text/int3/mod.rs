@@ -29,7 +29,6 @@ use std::collections::TryReserveError;
 use std::io::Write as _;
 use std::num::NonZero;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use dormouse_sys::rendezvous;
 use dormouse_sys::trap::INT3;
@@ -94,9 +93,7 @@ impl World for Live<'_> {
     }
 
     fn wait(&mut self) {
-        // No processor holds on to fetched bytes for so long; one that was interrupted fetches
-        // anew.
-        std::thread::sleep(Duration::from_millis(1));
+        dormouse_sys::barrier::wait();
     }
 
     fn retire(&mut self) {
