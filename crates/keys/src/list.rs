@@ -1,8 +1,12 @@
 //! Every key of the process, listed.
 
+use std::cell::RefCell;
+
+use dormouse_sys::readable::Pages;
+
 use crate::Error;
 use crate::key::Key;
-use crate::registry::{self, KeyUse};
+use crate::registry::{self, KeyUse, Registry};
 use crate::room::collect;
 
 /// A key with the number of its sites, while [`list`] shows it.
@@ -14,6 +18,33 @@ pub struct Listed<'a> {
     pub sites: usize,
     /// File name of the linked object that the key lives in; empty where that cannot be told.
     pub object: &'a str,
+    registry: &'a Registry,
+    /// A question for many keys whose sites lie on one page.
+    pages: &'a RefCell<Pages>,
+}
+
+/// Sites whose code is not what the state of their key makes it.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Astray {
+    /// Sites with the code of the other state. Something has put it back: a uprobe that has gone, a
+    /// tool that rewrites code. They follow their key again when it has changed to the other state
+    /// and back.
+    pub stale: usize,
+    /// Sites with other code, such as a breakpoint. What they do is not known, and batches with
+    /// their key are refused.
+    pub foreign: usize,
+}
+
+impl Listed<'_> {
+    /// Compares the code of the key's sites with the key's state. Nothing is astray where sites
+    /// read their key.
+    ///
+    /// # Cost
+    ///
+    /// Reads each site; a system call for each page of them.
+    pub fn astray(&self) -> Astray {
+        self.registry.astray(self.key, &mut self.pages.borrow_mut())
+    }
 }
 
 /// Every key that a site names, by name, then by place: [`try_all`], or none where that fails.
@@ -57,6 +88,10 @@ pub fn list<T>(each: impl FnMut(Listed<'_>) -> T) -> Vec<T> {
 /// handler over a batch, a listing or a fork of its thread; or there is no memory.
 pub fn try_list<T>(mut each: impl FnMut(Listed<'_>) -> T) -> Result<Vec<T>, Error> {
     let registry = registry::lock()?;
-    let show = |used: &KeyUse| each(Listed { key: used.key, sites: used.sites, object: &used.object });
+    let pages = RefCell::new(Pages::new());
+    let show = |used: &KeyUse| {
+        let &KeyUse { key, sites, ref object } = used;
+        each(Listed { key, sites, object, registry: &registry, pages: &pages })
+    };
     Ok(collect(registry.keys().iter().map(show))?)
 }

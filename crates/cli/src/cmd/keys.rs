@@ -56,10 +56,26 @@ fn table(keys: &[KeyInfo]) -> Table {
     table
 }
 
-/// `on` or `off`, what is to become of that, and whether it was so at the start.
+/// `on` or `off`, what is to become of that, whether it was so at the start, and sites that do
+/// otherwise.
 fn state(key: &KeyInfo) -> String {
     let now = now(key);
-    if key.initial { format!("{now} (starts on)") } else { now }
+    let now = if key.initial { format!("{now} (starts on)") } else { now };
+    [now].into_iter().chain(astray(key)).collect::<Vec<_>>().join(", ")
+}
+
+fn astray(key: &KeyInfo) -> Vec<String> {
+    let (sites, stale, foreign) = (key.sites, key.sites_stale, key.sites_foreign);
+    let other = match (stale, key.on) {
+        (0, _) => None,
+        (_, true) => {
+            Some(format!("{} of {sites} sites act: off and on again", sites.saturating_sub(stale + foreign)))
+        }
+        (_, false) => Some(format!("{stale} of {sites} sites act: on and off again")),
+    };
+    let foreign =
+        (foreign > 0).then(|| format!("{foreign} of {sites} sites unknown: foreign code (a breakpoint?)"));
+    other.into_iter().chain(foreign).collect()
 }
 
 fn now(key: &KeyInfo) -> String {
@@ -95,7 +111,9 @@ mod tests {
             leases: held.iter().fold(0, |sum: u32, h| sum.saturating_add(h.leases)),
             held,
             off_in_ms,
-            sites: 1,
+            sites: 3,
+            sites_stale: 0,
+            sites_foreign: 0,
             file: "a.rs".into(),
             line: 1,
             object: String::new(),
@@ -123,6 +141,21 @@ mod tests {
         assert_eq!(
             holders(&both),
             "process 7 of user 0 (2 times), the service itself (its code or a trigger)"
+        );
+    }
+
+    #[test]
+    fn sites_that_do_not_follow_are_told() {
+        let state = |on, sites_stale, sites_foreign| {
+            let key = KeyInfo { sites_stale, sites_foreign, ..key(on, on, None, vec![]) };
+            anstream::adapter::strip_str(&state(&key)).to_string()
+        };
+        assert_eq!(state(true, 3, 0), "on, kept, 0 of 3 sites act: off and on again");
+        assert_eq!(state(false, 1, 0), "off, 1 of 3 sites act: on and off again");
+        assert_eq!(state(true, 0, 1), "on, kept, 1 of 3 sites unknown: foreign code (a breakpoint?)");
+        assert_eq!(
+            state(true, 1, 1),
+            "on, kept, 1 of 3 sites act: off and on again, 1 of 3 sites unknown: foreign code (a breakpoint?)"
         );
     }
 

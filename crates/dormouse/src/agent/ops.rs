@@ -364,15 +364,16 @@ impl Asked<'_> {
     fn list(&self, glob: Option<&str>) -> Result<Keys, WireError> {
         // Before the keys are listed: a listing cannot ask for holds.
         let holders = Holders::of(self.clients);
-        let mut keys = dormouse_keys::try_list(|used| key_info(used, &holders)).map_err(refused)?;
-        if let Some(glob) = glob {
-            let selector = parse(glob)?;
-            keys.retain(|key| selector.matches_at(&key.name, &key.file, key.line));
-            if keys.is_empty() {
-                return Err(no_match(glob));
-            }
+        let selector = glob.map(parse).transpose()?;
+        let is_wanted = |key: &Key| {
+            selector.as_ref().is_none_or(|selector| selector.matches_at(key.name(), key.file(), key.line()))
+        };
+        let info = |used: Listed<'_>| is_wanted(used.key).then(|| key_info(used, &holders));
+        let keys: Vec<_> = dormouse_keys::try_list(info).map_err(refused)?.into_iter().flatten().collect();
+        match glob {
+            Some(glob) if keys.is_empty() => Err(no_match(glob)),
+            _ => Ok(Keys { keys }),
         }
-        Ok(Keys { keys })
     }
 
     /// Starts a trace, whose frames follow the answer.
@@ -435,6 +436,7 @@ fn key_info(used: Listed<'_>, holders: &Holders) -> KeyInfo {
         None => "key",
     };
     let held = holders.of_key(key);
+    let astray = used.astray();
     KeyInfo {
         name: key.name().to_owned(),
         kind: kind.to_owned(),
@@ -445,6 +447,8 @@ fn key_info(used: Listed<'_>, holders: &Holders) -> KeyInfo {
         off_in_ms: holders::off_in_ms(key, &held),
         held,
         sites: used.sites,
+        sites_stale: astray.stale,
+        sites_foreign: astray.foreign,
         file: key.file().to_owned(),
         line: key.line(),
         object: used.object.to_string(),

@@ -34,6 +34,13 @@ pub struct KeyInfo {
     pub off_in_ms: Option<u64>,
     /// Places in the code that branch on it.
     pub sites: usize,
+    /// How many of them have the code of the other state, which something else has put back: they
+    /// do not follow the key until it has changed to that state and back.
+    #[serde(default)]
+    pub sites_stale: usize,
+    /// How many of them have other code, such as a breakpoint; what they do is not known.
+    #[serde(default)]
+    pub sites_foreign: usize,
     /// Source file of its definition.
     pub file: String,
     /// Line in `file`.

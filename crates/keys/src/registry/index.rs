@@ -4,13 +4,15 @@ use std::collections::TryReserveError;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use dormouse_sys::readable::Pages;
+
 use super::{KeyUse, Local, Registry, sort};
 use crate::key::Key;
 use crate::object::{self, List, Registered, Segment, Site};
 use crate::patch_lock::PatchLock;
 use crate::room::{collect, extend, shared};
 use crate::text::{self, Patch};
-use crate::{BatchReport, Error, Protocol};
+use crate::{Astray, BatchReport, Error, Protocol};
 
 /// The place where a key's sites begin in [`Index::sites`]; they end where the next key's begin.
 #[derive(Debug, Clone, Copy)]
@@ -172,6 +174,21 @@ impl Registry {
             self.table.switched.store(true, Ordering::Relaxed);
         }
         Ok(BatchReport { skipped, ..report })
+    }
+
+    /// The sites of a key whose code is not what its state makes it.
+    pub(crate) fn astray(&self, key: &Key, pages: &mut Pages) -> Astray {
+        let mut astray = Astray::default();
+        // Nobody runs a site that is in no object's code.
+        let sites = self.local.index.sites_in_order()(key).iter();
+        for site in sites.filter(|site| site.segment().is_some()) {
+            match text::is_on(self.patch_lock(), site, pages) {
+                Some(is_on) if is_on == key.is_enabled() => {}
+                Some(_) => astray.stale += 1,
+                None => astray.foreign += 1,
+            }
+        }
+        astray
     }
 
     /// Whether code can be written by each way, tried on some site; for the capability report.

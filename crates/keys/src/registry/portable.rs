@@ -84,6 +84,11 @@ impl Registry {
         self.local.refresh_index(PatchLock::new(self.table, &self.patch))
     }
 
+    /// Sites read their key.
+    pub(crate) fn astray(&self, _: &Key, _: &mut dormouse_sys::readable::Pages) -> crate::Astray {
+        crate::Astray::default()
+    }
+
     /// No object is lost here.
     #[cfg(not(all(test, loom)))]
     pub(crate) fn check_there(&self, _: impl Iterator<Item = &'static Key>) -> Result<(), crate::Error> {

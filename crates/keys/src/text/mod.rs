@@ -43,7 +43,7 @@ pub(crate) use barrier::register;
 pub(crate) use int3::{fallback, obstacle, take_signal};
 #[cfg(feature = "bench")]
 pub(crate) use int3::{look_up, midway};
-pub(crate) use patch::Patch;
+pub(crate) use patch::{Patch, is_on};
 
 use access::Access;
 use dormouse_sys::readable::Pages;

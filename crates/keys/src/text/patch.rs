@@ -11,6 +11,7 @@ use crate::Error;
 use crate::arch::{LENGTH, encode};
 use crate::key::Key;
 use crate::object::Site;
+use crate::patch_lock::PatchLock;
 
 /// One site that is to change.
 #[derive(Debug, Clone, Copy)]
@@ -56,17 +57,30 @@ impl Patch {
     /// Looks at the site's bytes, if they can be read.
     pub(super) fn look(&self, pages: &mut Pages) -> Result<Bytes, Error> {
         let (addr, expected) = (self.code, self.old());
-        if !pages.are_readable(addr..addr + LENGTH) {
+        let Some(found) = read(addr, pages) else {
             return Err(Error::Unreadable { object: String::new(), addr, key: self.key.address() });
-        }
-        // SAFETY: the kernel has just read it. Other threads only execute it.
-        let found = unsafe { std::ptr::read_volatile(addr as *const [u8; LENGTH]) };
+        };
         match found {
             _ if found == expected => Ok(Bytes::Old),
             _ if found == self.new_bytes() => Ok(Bytes::New),
             _ => Err(Error::UnexpectedText { key: self.key.name(), addr, expected, found }),
         }
     }
+}
+
+/// Whether a site, which is in an object's code, does what it does when its key is on; `None` if
+/// its bytes are others', or cannot be read.
+pub(crate) fn is_on(_: PatchLock<'_>, site: &Site, pages: &mut Pages) -> Option<bool> {
+    let found = read(site.code, pages)?;
+    let bytes = |on: &bool| encode(site.code, site.target, on ^ site.branch);
+    [false, true].into_iter().find(|on| found == bytes(on))
+}
+
+/// The bytes of a site's code, if they can be read.
+fn read(code: usize, pages: &mut Pages) -> Option<[u8; LENGTH]> {
+    // SAFETY: the kernel has just read it. Other threads only execute it.
+    let bytes = || unsafe { std::ptr::read_volatile(code as *const [u8; LENGTH]) };
+    pages.are_readable(code..code + LENGTH).then(bytes)
 }
 
 /// The bytes of a site that is in order.

@@ -21,6 +21,16 @@ function holderName({ by, uid, pid, client }) {
   );
 }
 
+// Sites whose code is not what the key's state makes it.
+function astray({ on, sites, sites_stale: stale = 0, sites_foreign: foreign = 0 }) {
+  const act = on ? sites - stale - foreign : stale;
+  const again = on ? 'off and on again' : 'on and off again';
+  return (
+    (stale ? `, ${act} of ${sites} sites act: ${again}` : '') +
+    (foreign ? `, ${foreign} of ${sites} sites unknown: foreign code (a breakpoint?)` : '')
+  );
+}
+
 class KeysView {
   constructor(panel, pid, live) {
     Object.assign(this, { pid, live, keys: [], path: '' });
@@ -132,10 +142,9 @@ class KeysView {
 
   state(cell, row) {
     const left = row.offAt && row.offAt - Date.now();
-    setText(
-      cell,
-      row.on ? (left > 0 ? `on, off in ${seconds(left)}` : row.baseline ? 'on, kept' : 'on') : 'off',
-    );
+    const now = row.on ? (left > 0 ? `on, off in ${seconds(left)}` : row.baseline ? 'on, kept' : 'on') : 'off';
+    setText(cell, now + astray(row));
+    cell.title = cell.textContent;
     cell.classList.toggle('on', row.on);
   }
 

@@ -1,0 +1,62 @@
+//! Keys as a client of the agent lists them. The test is a child: it writes to its own code.
+#![cfg(all(target_os = "linux", target_arch = "x86_64", not(dormouse_fallback)))]
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::FileExt as _;
+use std::os::unix::net::UnixStream;
+
+use dormouse::wire::{Keys, Op, PROTOCOL, Request, Response};
+use dormouse::{static_key, unlikely};
+use dormouse_testkit::{HANG, in_child};
+
+static_key! {
+    static TEA: "tea.green" = false;
+    static MILK: "tea.milk" = false;
+}
+
+#[inline(never)]
+extern "C" fn site() -> bool {
+    unlikely!(TEA)
+}
+
+/// The address of the sleeping site.
+fn place() -> usize {
+    let code = site as *const () as usize;
+    // SAFETY: the function is longer than that, or others follow it.
+    let bytes = unsafe { std::slice::from_raw_parts(code as *const u8, 64) };
+    code + bytes.iter().position(|&byte| byte == 0xa9).unwrap()
+}
+
+#[test]
+fn sites_that_do_not_follow_are_listed() {
+    in_child(|| {
+        assert!(!unlikely!(MILK));
+        let (directory, place) = (tempfile::tempdir().unwrap().keep(), place());
+        // SAFETY: no other thread of this child reads the environment.
+        unsafe { std::env::set_var("DORMOUSE_RUNTIME_DIR", &directory) };
+        let mut stream = BufReader::new(UnixStream::connect(dormouse::init().unwrap().path()).unwrap());
+        stream.get_ref().set_read_timeout(Some(HANG)).unwrap();
+        let mut ask = |op: Op| {
+            let request = serde_json::to_string(&Request { v: PROTOCOL, id: 1, op }).unwrap();
+            writeln!(stream.get_mut(), "{request}").unwrap();
+            let mut answer = String::new();
+            stream.read_line(&mut answer).unwrap();
+            answer
+        };
+        ask(Op::Hello { client: "a test".into(), notices: false });
+        let mut list = || {
+            let answer: Response<Keys> =
+                serde_json::from_str(&ask(Op::Keys { glob: Some("tea.*".into()) })).unwrap();
+            let keys = answer.ok.unwrap().keys;
+            let of = |key: &dormouse::wire::KeyInfo| (key.on, key.sites, key.sites_stale, key.sites_foreign);
+            keys.iter().map(of).collect::<Vec<_>>()
+        };
+        TEA.enable().unwrap();
+        assert_eq!(list(), [(true, 1, 0, 0), (false, 1, 0, 0)]);
+        let memory = std::fs::OpenOptions::new().write(true).open("/proc/self/mem").unwrap();
+        for (byte, stale, foreign) in [(0xa9, 1, 0), (0xcc, 0, 1)] {
+            memory.write_all_at(&[byte], place as u64).unwrap();
+            assert_eq!(list(), [(true, 1, stale, foreign), (false, 1, 0, 0)]);
+        }
+    });
+}
