@@ -307,15 +307,23 @@ mod tests {
             let address = page.unwrap() as usize;
             let patches =
                 [Patch::new(&Site::new(address, address + 64, false, Some(0)), KEY.key(), true).unwrap()];
+            // Shared memory is refused all the same: its file would change.
+            let flags = MapFlags::SHARED;
+            // SAFETY: the mapping takes nobody's memory.
+            let shared = unsafe { mmap_anonymous(std::ptr::null_mut(), size, protection, flags) };
+            let shared = shared.unwrap() as usize;
+            let shared =
+                [Patch::new(&Site::new(shared, shared + 64, false, Some(0)), KEY.key(), true).unwrap()];
+            let is_refused = || matches!(Access::open(&shared, 1, segments), Err(Error::SharedText { .. }));
             let is_outside = || {
                 let access = Access::open(&patches, 1, segments).unwrap();
                 let is_outside = access.is_outside(address);
                 access.close();
                 is_outside
             };
-            assert!(is_outside());
+            assert!(is_outside() && is_refused());
             trial::find_futile(By::Memory);
-            assert!(!is_outside());
+            assert!(!is_outside() && is_refused());
             trial::find_futile(By::Mprotect);
             let error = Access::open(&patches, 1, segments).unwrap_err().to_string();
             assert!(error.contains("takes no effect here") && error.contains(trial::SETTING), "{error}");
