@@ -9,7 +9,7 @@ const TESTKIT: &str = "dormouse-testkit";
 
 /// The dependencies that each crate may have, of ours. A crate that is not here has no place in the
 /// plan yet.
-const PLAN: [(&str, &[&str]); 18] = [
+const PLAN: [(&str, &[&str]); 19] = [
     (TESTKIT, &[]),
     ("dormouse-sys", &[]),
     ("dormouse-keys", &["dormouse-sys", "dormouse-maps"]),
@@ -17,7 +17,8 @@ const PLAN: [(&str, &[&str]); 18] = [
     ("dormouse-events", &["dormouse-sys", "dormouse-keys", "dormouse-clock"]),
     ("dormouse-breakpoints", &["dormouse-sys"]),
     ("dormouse-maps", &[]),
-    ("dormouse-profile", &["dormouse-sys", "dormouse-clock", "dormouse-maps"]),
+    ("dormouse-unwind", &["dormouse-sys"]),
+    ("dormouse-profile", &["dormouse-sys", "dormouse-clock", "dormouse-maps", "dormouse-unwind"]),
     // The profile, for its tests: it finds the names of functions.
     ("dormouse-waits", &["dormouse-sys", "dormouse-keys", "dormouse-clock", "dormouse-profile"]),
     ("dormouse-macros", &[]),
@@ -78,7 +79,7 @@ const PLAN: [(&str, &[&str]); 18] = [
 fn every_lock_has_a_phase_of_forks() {
     let crates = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
     let mut looked_at = 0;
-    for library in ["sys", "keys", "clock", "events", "profile", "dormouse", "capi"] {
+    for library in ["sys", "keys", "clock", "events", "unwind", "profile", "dormouse", "capi"] {
         for path in sources(&crates.join(library).join("src")) {
             let text = std::fs::read_to_string(&path).unwrap();
             let text = text.split("mod tests {").next().unwrap_or_default();
@@ -189,7 +190,9 @@ fn crates_depend_as_planned() {
 #[test]
 fn the_environment_is_read_in_one_place() {
     let crates = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
-    for library in ["sys", "keys", "clock", "events", "maps", "breakpoints", "profile", "dormouse", "capi"] {
+    for library in
+        ["sys", "keys", "clock", "events", "maps", "breakpoints", "unwind", "profile", "dormouse", "capi"]
+    {
         for path in sources(&crates.join(library).join("src")) {
             let text = std::fs::read_to_string(&path).unwrap();
             let production = text.split("mod tests {").next().unwrap_or_default();

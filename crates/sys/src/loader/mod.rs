@@ -42,6 +42,7 @@ pub struct Loaded {
     is_executable: bool,
     /// Its mapped parts.
     pub segments: Vec<Segment>,
+    unwind_index: Option<usize>,
 }
 
 /// A loaded object, while [`each`] shows it.
@@ -115,6 +116,11 @@ impl Loaded {
     /// Whether this is the executable, which never leaves.
     pub fn is_executable(&self) -> bool {
         self.is_executable
+    }
+
+    /// The address of the index of its unwind tables (`.eh_frame_hdr`).
+    pub fn unwind_index(&self) -> Option<usize> {
+        self.unwind_index
     }
 
     /// The name of its file, without the path.
@@ -195,12 +201,13 @@ pub fn find(address: usize) -> Option<Loaded> {
                 bytes.extend_from_slice(object.name.to_bytes());
                 found.extend(object.segments());
             }
-            fits.then_some(object.is_executable)
+            fits.then(|| (object.is_executable, object.of_kind(libc::PT_GNU_EH_FRAME).next()))
         })?;
-        if let Some(is_executable) = whole {
+        if let Some((is_executable, index)) = whole {
             // A name holds no zero byte: it was terminated by one.
             let name = CString::new(bytes).unwrap_or_default();
-            return Some(Loaded { name, is_executable, segments: found });
+            let unwind_index = index.map(|index| index.range.start);
+            return Some(Loaded { name, is_executable, segments: found, unwind_index });
         }
     }
 }

@@ -1,0 +1,48 @@
+//! The caller of a function that keeps no frame pointer, by the unwind table (`.eh_frame`) of its
+//! object.
+//!
+//! Compilers write for each instruction where the caller's frame begins and where the registers are
+//! that it wants back, as a program (DWARF's call frame information). A [`RowTable`] is made of
+//! these programs ahead of time: sorted rows, each with the first address for which a [`FrameRule`]
+//! holds. So to find a caller is a binary search and two reads of the stack, which a signal handler
+//! may do.
+//!
+//! [`libraries`] has the tables of the objects that stay mapped as long as the process lives: the C
+//! library, the dynamic linker and the kernel's vDSO.
+//!
+//! Each line relies on those above it alone.
+//!
+//! | module | is |
+//! |---|---|
+//! | `arch` | the numbers of registers |
+//! | `bytes` | [`MappedBytes`], and numbers read from them |
+//! | `rule` | [`FrameRule`]: one row's way to the caller |
+//! | `entry` | the entries of `.eh_frame`, and their programs |
+//! | `table` | [`RowTable`]: all rows of an object |
+//! | `process` | [`libraries`]: the tables of this process |
+//!
+//! # Things it does not do
+//!
+//! No expressions: where the frame begins at a computed address, the rule is
+//! [`FrameRule::Unknown`]. No registers but the stack pointer and the frame pointer. No table of the
+//! program's own code, and so none of a C library that is linked into it.
+//!
+//! # References
+//!
+//! DWARF 5, 6.4; LSB Core Generic 5.0, 10.6 (`.eh_frame`, `.eh_frame_hdr`); System V ABI for x86-64,
+//! 3.6.2 (numbers of registers).
+
+#![deny(unsafe_code)]
+
+mod arch;
+mod bytes;
+mod entry;
+mod process;
+mod rule;
+mod table;
+
+pub use arch::RED_ZONE;
+pub use bytes::MappedBytes;
+pub use process::{Libraries, libraries, prepare_libraries};
+pub use rule::{CallFrame, CallerStep, FrameBase, FrameRule};
+pub use table::RowTable;

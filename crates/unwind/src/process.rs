@@ -1,0 +1,140 @@
+//! The tables of the objects that stay mapped as long as this process lives.
+//!
+//! | object | found by | stays, because |
+//! |---|---|---|
+//! | the C library, of older ones also that of threads | two of its functions | this code needs it, and is kept loaded itself ([`loader::pin_self`]) |
+//! | the dynamic linker | `AT_BASE` | it never leaves |
+//! | the vDSO | `AT_SYSINFO_EHDR` | the kernel's |
+//!
+//! Their entries are read where they are mapped: the file of that name may be another one by now.
+//! Where an object is the executable (a static one), it is left out.
+//!
+//! # Safety
+//!
+//! The unsafe code asks for values that the kernel has left, makes a slice of mapped memory that
+//! nobody writes, and makes a reference of a pointer to what was leaked.
+#![allow(unsafe_code)]
+
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use dormouse_sys::readable::is_readable;
+use dormouse_sys::{loader, memory};
+
+use crate::bytes::MappedBytes;
+use crate::rule::{CallFrame, CallerStep};
+use crate::table::RowTable;
+
+/// The objects that there may be.
+const MOST: usize = 4;
+
+/// More memory than the tables take: those of glibc take a fifth of this.
+const ROOM: usize = 1 << 20;
+
+/// Made once, and leaked: a handler may be reading them at any time.
+static LIBRARIES: AtomicPtr<Libraries> = AtomicPtr::new(ptr::null_mut());
+
+/// The tables of libraries.
+#[derive(Debug, Default)]
+pub struct Libraries {
+    tables: [Option<RowTable>; MOST],
+}
+
+/// The tables of this process; `None` before [`prepare_libraries`].
+///
+/// # Async-signal-safety
+///
+/// One load.
+pub fn libraries() -> Option<&'static Libraries> {
+    // SAFETY: null, or leaked below. Acquire: pairs with the exchange there.
+    unsafe { LIBRARIES.load(Ordering::Acquire).as_ref() }
+}
+
+/// Reads the tables, once for a process. Without memory, or where the loader cannot keep this code,
+/// nothing is read, and the next call tries again.
+///
+/// # Cost
+///
+/// Some milliseconds at the first call, which asks the loader: it must not come under a lock that a
+/// constructor takes. 100 to 300 KB, which stay.
+pub fn prepare_libraries() {
+    if libraries().is_some() || !memory::is_there(ROOM) || loader::pin_self().is_err() {
+        return;
+    }
+    let made = Box::into_raw(Box::new(Libraries::read()));
+    // Release: pairs with the load above.
+    if LIBRARIES.compare_exchange(ptr::null_mut(), made, Ordering::Release, Ordering::Relaxed).is_err() {
+        // SAFETY: made above, and nobody has seen it.
+        drop(unsafe { Box::from_raw(made) });
+    }
+}
+
+impl Libraries {
+    fn read() -> Self {
+        let mut libraries = Self::default();
+        let left = |name| {
+            // SAFETY: looks up a list that the kernel has made.
+            unsafe { libc::getauxval(name) as usize }
+        };
+        let objects = [
+            libc::getpid as *const () as usize,
+            libc::pthread_create as *const () as usize,
+            left(libc::AT_BASE),
+            left(libc::AT_SYSINFO_EHDR),
+        ];
+        for (at, object) in objects.into_iter().enumerate() {
+            libraries.tables[at] = libraries.table_of(object);
+        }
+        libraries
+    }
+
+    /// The table of the object that an address lies in, if it is not there yet.
+    fn table_of(&self, address: usize) -> Option<RowTable> {
+        let object = loader::find(address).filter(|object| !object.is_executable())?;
+        let index = object.unwind_index()?;
+        // Their entries lie side by side.
+        let segment = object.segments.iter().find(|segment| segment.range.contains(&index))?;
+        let range = segment.range.start..segment.file_end;
+        if segment.flags & libc::PF_W != 0 || !is_readable(range.clone()) {
+            return None;
+        }
+        // SAFETY: can be read, as has just been found out, and stays, as the table above says. The
+        // object allows nobody to write.
+        let bytes =
+            unsafe { std::slice::from_raw_parts(ptr::with_exposed_provenance(range.start), range.len()) };
+        let table = RowTable::read(MappedBytes { address: range.start as u64, bytes }, index as u64)?;
+        let (start, _) = table.rows().next()?;
+        (!self.contains(start as usize)).then_some(table)
+    }
+
+    fn table(&self, address: usize) -> Option<&RowTable> {
+        self.tables.iter().flatten().find(|table| table.contains(address))
+    }
+
+    /// The tables, each of one object.
+    pub fn tables(&self) -> impl Iterator<Item = &RowTable> {
+        self.tables.iter().flatten()
+    }
+
+    /// Whether an address lies in the code of one of the libraries.
+    ///
+    /// # Async-signal-safety
+    ///
+    /// Some comparisons.
+    pub fn contains(&self, address: usize) -> bool {
+        self.table(address).is_some()
+    }
+
+    /// The caller of a function with these registers. `read` returns the word at an address of the
+    /// stack, if it can be read.
+    ///
+    /// # Async-signal-safety
+    ///
+    /// If `read` is: no lock, allocation or panic.
+    pub fn caller(&self, from: CallFrame, read: impl FnMut(usize) -> Option<usize>) -> CallerStep {
+        match self.table(from.instruction) {
+            Some(table) => table.rule(from.instruction).caller(from, read),
+            None => CallerStep::Unknown,
+        }
+    }
+}
