@@ -206,8 +206,8 @@ pub struct ProfileCoverage {
     pub ended: u64,
     /// Stacks that were longer than there is room for.
     pub cut: u64,
-    /// Stacks whose innermost function is in the C library, which keeps no frame pointers, and that
-    /// were followed by these: the library's caller is missing.
+    /// Stacks whose innermost function belongs to a library of the system, which keeps no frame
+    /// pointers, where the function that called the library is missing.
     pub in_library: u64,
     /// Stacks that found no room to be copied, and were followed by frame pointers
     /// ([`Options::unwind`](crate::Options::unwind)).

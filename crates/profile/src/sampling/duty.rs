@@ -24,6 +24,9 @@ impl Duty {
             let why = "stacks without frame pointers are followed in profiles of CPU time alone";
             return Err(Error::Unavailable(why.into()));
         }
+        if matches!(options.kind, ProfileKind::Cpu | ProfileKind::Faults) {
+            dormouse_unwind::prepare_libraries();
+        }
         match options.kind {
             ProfileKind::Cpu => {
                 let mut sampler = self.cpu.take().map_or_else(cpu::Sampler::new, Ok)?;

@@ -45,6 +45,8 @@ pub(super) struct Record<T> {
     /// How many of the frames there are.
     pub(super) depth: u32,
     pub(super) end: WalkEnd,
+    /// The innermost function is a library's, and the one that called that is not known.
+    pub(super) lacks_caller: bool,
     /// Addresses inside of instructions, the innermost first.
     pub(super) frames: [usize; DEPTH],
 }
@@ -262,6 +264,7 @@ mod tests {
                     group: 0,
                     depth: DEPTH as u32,
                     end: WalkEnd::Cut,
+                    lacks_caller: false,
                     frames,
                 });
             }

@@ -3,6 +3,7 @@
 
 mod hogs;
 mod host;
+mod libraries;
 mod limits;
 mod samples;
 mod stacks;

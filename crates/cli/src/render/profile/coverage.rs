@@ -38,7 +38,7 @@ pub(super) fn lines(profile: &Profile) -> Vec<String> {
     let whole = if is_told { format!("{ended:.1} % ended properly, ") } else { String::new() };
     let stacks =
         format!("stacks of {}: {whole}{frames:.1} frames on average", count(coverage.samples, "sample"));
-    // A stack that was cut, or begins in the C library, is short for another reason.
+    // A stack that was cut, or lacks a library's caller, is short for another reason.
     let reasons = coverage.ended + coverage.cut + coverage.in_library;
     let known = percent(reasons.min(coverage.samples), coverage.samples);
     let is_short = coverage.samples > 0 && (is_told && known < FEW_PERCENT || frames < FEW_FRAMES);
@@ -64,8 +64,8 @@ pub(super) fn lines(profile: &Profile) -> Vec<String> {
         (
             coverage.in_library,
             "sample",
-            "in the C library, without the function that called it: libraries keep no frame pointers; \
-             profile with --unwind (feature `unwind`)",
+            "in a library of the system, without the function that called it; profile with --unwind (feature \
+             `unwind`)",
         ),
         (coverage.cut, "stack", "longer than there is room for: its outer functions are missing"),
         (

@@ -42,7 +42,7 @@ function tellCoverage() {
   if (seen.total) fact(`${percent(seen.in_groups, seen.total)} in groups`);
   if (seen.samples) fact(`${percent(seen.ended, seen.samples)} of stacks whole`, seen.ended < 0.9 * seen.samples);
   if (seen.threads) fact(`${number(seen.armed)} of ${number(seen.threads)} threads sampled`, seen.armed < seen.threads);
-  for (const [count, text] of [[seen.dropped, 'dropped'], [seen.cut, 'stacks cut'], [seen.in_library, 'stacks in the C library without their caller'],
+  for (const [count, text] of [[seen.dropped, 'dropped'], [seen.cut, 'stacks cut'], [seen.in_library, 'stacks in a library without its caller'],
     [seen.uncopied, 'stacks not copied'], [seen.merged, 'without room for a stack'],
     [seen.refused, 'threads refused'], [seen.blocking, 'threads that block the signal']]) {
     if (count) fact(`${number(count)} ${text}`, true);

@@ -66,6 +66,8 @@ fn record(queue: &Queue<Picked>, picked: Picked, group: u32) {
             let (depth, end) = own_stack::callers(frame, stack, &own, &mut (*record).frames, 0);
             (*record).depth = depth as u32;
             (*record).end = end;
+            // It begins in this code.
+            (*record).lacks_caller = false;
         }
     };
     // SAFETY: writes all fields, and returns.

@@ -155,8 +155,7 @@ unsafe fn sample(slot: &Slot, value: u64, overruns: u32, context: *mut c_void) {
     };
     // On a stack that is not the thread's own the kernel would have to read.
     let is_alone = slot.is_filtered() && !own.contains(&registers.stack);
-    let registers = if is_alone { Registers { frame: 0, ..registers } } else { registers };
-    let seen = Seen { registers, own, group, at_ns };
+    let seen = Seen { registers, own, is_alone, group, at_ns };
     let tick = Tick { value, cpu_ns, overruns, is_uncopied: false };
     let copied = |record: *mut queue::Record<Copied>| {
         // SAFETY: a place for a record, in which every byte is a number.
@@ -192,6 +191,8 @@ struct Seen {
     registers: Registers,
     /// The bounds of the thread's own stack.
     own: Range<usize>,
+    /// Nothing is read but the registers.
+    is_alone: bool,
     group: u32,
     at_ns: u64,
 }
@@ -207,9 +208,15 @@ impl Seen {
         unsafe {
             (*record).at_ns = self.at_ns;
             (*record).group = self.group;
-            let (depth, end) = walk::walk(self.registers, &self.own, &mut (*record).frames);
-            (*record).depth = depth as u32;
-            (*record).end = end;
+            let frames = &mut (*record).frames;
+            let walked = if self.is_alone {
+                walk::stay(self.registers, frames)
+            } else {
+                walk::walk(self.registers, &self.own, frames)
+            };
+            (*record).depth = walked.depth as u32;
+            (*record).end = walked.end;
+            (*record).lacks_caller = walked.lacks_caller;
         }
     }
 }

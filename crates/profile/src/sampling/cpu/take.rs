@@ -284,11 +284,16 @@ impl Take {
         let coverage = &mut self.coverage;
         coverage.samples += 1;
         coverage.overruns += u64::from(record.of_kind.overruns);
-        let is_in_library = frames.first().is_some_and(|innermost| library.contains(innermost));
-        coverage.in_library += u64::from(is_in_library && !self.is_unwound);
+        let tables = dormouse_unwind::libraries();
+        let has_table = |at: usize| tables.is_some_and(|tables| tables.contains(at));
+        // The walk looks for the callers of a library by its table alone.
+        let is_unlooked = |at: &usize| library.contains(at) && !has_table(*at);
+        let lacks_caller = record.lacks_caller || frames.first().is_some_and(is_unlooked);
+        coverage.in_library += u64::from(lacks_caller && !self.is_unwound);
         coverage.uncopied += u64::from(record.of_kind.is_uncopied && self.is_unwound);
         // A caller's address in the C library: it has called the first function of the thread.
-        let is_whole = frames.len() > 1 && frames.last().is_some_and(|outermost| library.contains(outermost));
+        let is_whole = frames.last().is_some_and(|outermost| library.contains(outermost))
+            && frames.iter().any(|&at| !library.contains(&at) && !has_table(at));
         match record.end {
             WalkEnd::Cut => coverage.cut += 1,
             WalkEnd::Last => coverage.ended += 1,
@@ -381,6 +386,12 @@ mod tests {
     use crate::sampling::cpu::handler::Tick;
     use crate::sampling::walk::DEPTH;
 
+    /// A record of one frame, which is the outermost.
+    fn whole(of_kind: Tick) -> Record {
+        let frames = [0x1000; DEPTH];
+        Record { of_kind, at_ns: 0, group: 0, depth: 1, end: WalkEnd::Last, lacks_caller: false, frames }
+    }
+
     /// The samples that a profile takes of a thread in some seconds of CPU time, and their weight.
     /// A timer leaves one at each tick of 4 ms, give or take a part of it.
     fn taken(hz: u32, seconds: u64, jitter: u64) -> (u64, u64) {
@@ -392,8 +403,7 @@ mod tests {
         for tick in 1..=seconds * 250 {
             let cpu_ns = tick * TICK + arm::random() % (2 * jitter + 1) - jitter;
             let of_kind = Tick { value: id.to_value(), cpu_ns, overruns: 0, is_uncopied: false };
-            let frames = [0x1000; DEPTH];
-            let record = Record { of_kind, at_ns: 0, group: 0, depth: 1, end: WalkEnd::Last, frames };
+            let record = whole(of_kind);
             take.add(&record, cpu_ns, 1_000_000, &(0..0), String::new);
         }
         let profile = take.read(0, 0, &Mappings::default());
@@ -421,8 +431,7 @@ mod tests {
         take.add_thread(id, 7, Some(0));
         for cpu_ns in [9_000_000, 5_000_000, 12_000_000] {
             let of_kind = Tick { value: id.to_value(), cpu_ns, overruns: 0, is_uncopied: false };
-            let frames = [0x1000; DEPTH];
-            let record = Record { of_kind, at_ns: 0, group: 0, depth: 1, end: WalkEnd::Last, frames };
+            let record = whole(of_kind);
             take.add(&record, cpu_ns, 1_000_000, &(0..0), String::new);
         }
         let profile = take.read(0, 0, &Mappings::default());
@@ -453,8 +462,7 @@ mod tests {
         let open = used();
         take.find_thread(id, tid, Some(open));
         let of_kind = Tick { value: id.to_value(), cpu_ns: open + 1000, overruns: 0, is_uncopied: false };
-        let frames = [0x1000; DEPTH];
-        let record = Record { of_kind, at_ns: 0, group: 0, depth: 1, end: WalkEnd::Last, frames };
+        let record = whole(of_kind);
         take.add(&record, open + 1000, 1_000_000, &(0..0), String::new);
         work();
         let [met, unmet] = weights(&mut take);

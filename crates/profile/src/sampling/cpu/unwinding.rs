@@ -66,17 +66,28 @@ impl Unwinding {
     pub(super) fn pop(&mut self, give: impl FnOnce(&Record, &Record)) -> bool {
         let Self { queue, tables, .. } = self;
         let found = queue.pop(|record| {
-            let queue::Record { of_kind: Copied { tick, .. }, at_ns, group, depth, end, frames } = record;
+            let queue::Record {
+                of_kind: Copied { tick, .. },
+                at_ns,
+                group,
+                depth,
+                end,
+                lacks_caller,
+                frames,
+            } = record;
             let walked = Record {
                 of_kind: *tick,
                 at_ns: *at_ns,
                 group: *group,
                 depth: *depth,
                 end: *end,
+                lacks_caller: *lacks_caller,
                 frames: *frames,
             };
             let unwound = match unwound(tables, record) {
-                Some((frames, depth, end)) => Record { depth: depth as u32, end, frames, ..walked },
+                Some((frames, depth, end)) => {
+                    Record { depth: depth as u32, end, lacks_caller: false, frames, ..walked }
+                }
                 None => walked,
             };
             record.of_kind.stack.wipe();

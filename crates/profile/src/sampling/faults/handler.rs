@@ -19,7 +19,7 @@ use dormouse_sys::trap::PerfTrap;
 
 use crate::sampling::queue::{self, Queue, QueueOf};
 use crate::sampling::registers::Registers;
-use crate::sampling::walk;
+use crate::sampling::walk::{self, Walked};
 
 /// The rest of a record of a fault.
 #[derive(Debug, Clone, Copy)]
@@ -54,13 +54,14 @@ fn record(queue: &Queue<Fault>, trap: &PerfTrap) {
             (*record).group = group;
             // A late one comes at another place than its fault. No stack is known to be the
             // thread's own: a thread-local would tell.
-            let (depth, end) = if trap.is_late != 0 {
-                (0, WalkEnd::Lost)
+            let walked = if trap.is_late != 0 {
+                Walked { depth: 0, end: WalkEnd::Lost, lacks_caller: false }
             } else {
                 walk::walk(from, &(0..0), &mut (*record).frames)
             };
-            (*record).depth = depth as u32;
-            (*record).end = end;
+            (*record).depth = walked.depth as u32;
+            (*record).end = walked.end;
+            (*record).lacks_caller = walked.lacks_caller;
         }
     };
     // SAFETY: writes all fields, and returns.

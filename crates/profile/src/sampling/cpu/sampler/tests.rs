@@ -13,8 +13,8 @@ impl Sampler {
         for sample in samples {
             let of_kind = Tick { value: id.to_value(), cpu_ns: 1 << 50, overruns: 0, is_uncopied: false };
             let frames = std::array::from_fn(|frame| (sample << 10) as usize + frame);
-            let record =
-                Record { of_kind, at_ns: 0, group: 0, depth: DEPTH as u32, end: WalkEnd::Cut, frames };
+            let (depth, end) = (DEPTH as u32, WalkEnd::Cut);
+            let record = Record { of_kind, at_ns: 0, group: 0, depth, end, lacks_caller: false, frames };
             // SAFETY: the queue's place.
             assert!(unsafe { self.queue.push(|place| place.write(record)) });
             self.drain();
