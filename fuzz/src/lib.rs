@@ -19,6 +19,7 @@ pub mod records;
 pub mod request;
 pub mod rule;
 pub mod trace_file;
+pub mod unwind_table;
 
 /// Bytes as a supply of numbers, which ends.
 #[derive(Debug)]

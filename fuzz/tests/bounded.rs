@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 
 use dormouse_fuzz::{
     agent, answers, command_line, mappings, network, object_file, profile, range_map, recorded_file, records,
-    request, rule, trace_file,
+    request, rule, trace_file, unwind_table,
 };
+use dormouse_unwind::{MappedBytes, RowTable};
 use proptest::prelude::*;
 use proptest::sample::Index;
 use proptest::test_runner::{Config, TestRunner};
@@ -191,4 +192,18 @@ fn texts_of_networks_are_read_or_refused() {
 fn symbols_of_any_object_have_answers() {
     // A word of the header, and places all over the file.
     drive(object_file::check, &[b"\0", b"\x28\0\0\xff", b"\0\x10\0\x80\0\x20\0\x01\0\x30\0\xff"]);
+}
+
+#[test]
+fn a_table_of_callers_is_read_or_refused() {
+    // An index of one function, the common entry, and its own.
+    const TABLE: &[u8] = &[
+        1, 27, 3, 59, 16, 0, 0, 0, 1, 0, 0, 0, 0, 64, 0, 0, 44, 0, 0, 0, 20, 0, 0, 0, 0, 0, 0, 0, 1, 122, 82,
+        0, 1, 120, 16, 1, 27, 12, 7, 8, 144, 1, 0, 0, 44, 0, 0, 0, 28, 0, 0, 0, 204, 63, 0, 0, 64, 0, 0, 0,
+        0, 65, 14, 16, 134, 2, 67, 13, 6, 10, 2, 9, 12, 7, 8, 198, 65, 11, 3, 4, 0, 15, 2, 119, 8, 46, 4, 0,
+        0, 0, 0, 0,
+    ];
+    let memory = MappedBytes { address: 0x1000, bytes: TABLE };
+    assert_eq!(RowTable::read(memory, 0x1000).map_or(0, |table| table.rows().count()), 6);
+    drive(unwind_table::check, &[TABLE]);
 }
