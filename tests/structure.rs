@@ -9,21 +9,25 @@ const TESTKIT: &str = "dormouse-testkit";
 
 /// The dependencies that each crate may have, of ours. A crate that is not here has no place in the
 /// plan yet.
-const PLAN: [(&str, &[&str]); 19] = [
+const PLAN: [(&str, &[&str]); 20] = [
     (TESTKIT, &[]),
     ("dormouse-sys", &[]),
+    ("dormouse-encode", &[]),
     ("dormouse-keys", &["dormouse-sys", "dormouse-maps"]),
     ("dormouse-clock", &["dormouse-sys"]),
     ("dormouse-events", &["dormouse-sys", "dormouse-keys", "dormouse-clock"]),
     ("dormouse-breakpoints", &["dormouse-sys"]),
     ("dormouse-maps", &[]),
     ("dormouse-unwind", &["dormouse-sys"]),
-    ("dormouse-profile", &["dormouse-sys", "dormouse-clock", "dormouse-maps", "dormouse-unwind"]),
+    ("dormouse-profile", &["dormouse-sys", "dormouse-clock", "dormouse-encode", "dormouse-maps", "dormouse-unwind"]),
     // The profile, for its tests: it finds the names of functions.
-    ("dormouse-waits", &["dormouse-sys", "dormouse-keys", "dormouse-clock", "dormouse-profile"]),
+    (
+        "dormouse-waits",
+        &["dormouse-sys", "dormouse-keys", "dormouse-clock", "dormouse-encode", "dormouse-profile"],
+    ),
     ("dormouse-macros", &[]),
     ("dormouse-statistics", &[]),
-    ("dormouse-metrics", &["dormouse-sys"]),
+    ("dormouse-metrics", &["dormouse-encode"]),
     (
         "dormouse",
         &[
@@ -31,6 +35,7 @@ const PLAN: [(&str, &[&str]); 19] = [
             "dormouse-breakpoints",
             "dormouse-keys",
             "dormouse-clock",
+            "dormouse-encode",
             "dormouse-events",
             "dormouse-macros",
             "dormouse-maps",
@@ -41,7 +46,7 @@ const PLAN: [(&str, &[&str]); 19] = [
     ),
     ("dormouse-capi", &["dormouse", "dormouse-sys"]),
     ("dormouse-teaparty", &["dormouse"]),
-    ("dormouse-timeline", &["dormouse", "dormouse-profile", "dormouse-sys"]),
+    ("dormouse-timeline", &["dormouse", "dormouse-encode", "dormouse-profile"]),
     (
         "dormouse-bench",
         &[

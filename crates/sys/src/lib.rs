@@ -7,8 +7,6 @@
 //! | [`Capability`] | one line of the report on the capabilities of the process |
 //! | [`cpuid()`] | the facts that the processor tells of itself |
 //! | [`barrier`] | memory barriers of which one side costs nothing |
-//! | [`digits`] | the digits of ids in texts |
-//! | [`protobuf`] | messages of protocol buffers, as they are written |
 //! | [`errno`] | keeps that of the code that a handler interrupts |
 //! | [`clock`] | the kernel's clocks, asked without the C library |
 //! | [`environment`] | the variables that dormouse looks at, read once |
@@ -51,7 +49,6 @@ mod cpuid;
 #[cfg(target_arch = "x86_64")]
 mod debug_trap;
 pub mod descriptors;
-pub mod digits;
 pub mod directory;
 pub mod environment;
 pub mod errno;
@@ -68,7 +65,6 @@ pub mod peek;
 pub mod perf;
 mod prefetch;
 pub mod process;
-pub mod protobuf;
 pub mod readable;
 pub mod rendezvous;
 mod ring;

@@ -14,7 +14,7 @@ use std::fs;
 
 use dormouse_sys::environment::{self, Variables};
 use dormouse_sys::otel::pairs;
-use dormouse_sys::protobuf::Message;
+use dormouse_encode::protobuf::Message;
 
 /// The key of the attribute by which readers find the name of the current group.
 pub const KEY: &str = "dormouse.group";

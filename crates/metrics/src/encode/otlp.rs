@@ -4,7 +4,7 @@
 //!
 //! <https://github.com/open-telemetry/opentelemetry-proto/blob/main/opentelemetry/proto/metrics/v1/metrics.proto>
 
-use dormouse_sys::protobuf::Message;
+use dormouse_encode::protobuf::Message;
 
 use crate::exposition::{ExposedProcess, Exposition, MetricPoint};
 use crate::family::{MetricFamily, MetricKind};

@@ -6,8 +6,8 @@
 
 use std::mem;
 
-use dormouse_sys::digits::IdDigits;
-use dormouse_sys::protobuf::Message;
+use dormouse_encode::digits::IdDigits;
+use dormouse_encode::protobuf::Message;
 
 use crate::exposition::{ExposedProcess, Exposition, FamilyPoints, MetricPoint};
 use crate::family::MetricKind;

@@ -19,7 +19,7 @@ use crate::pprof::{comments, label, mapping, profile as field, sample, value_typ
 use crate::pprof::{function, line, location};
 use crate::profile::{Column, MappedRange, Profile, Sample, Thread};
 use crate::symbols::{SourceFrame, Symbols, WallState, missing};
-use dormouse_sys::protobuf::Message;
+use dormouse_encode::protobuf::Message;
 
 /// A profile as a `.pb.gz` file.
 ///

@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::{self, Write};
 
 use dormouse::record::Field;
-use dormouse_sys::protobuf::Message;
+use dormouse_encode::protobuf::Message;
 
 use crate::timeline::{Edges, POLL, Timeline, TimelineEvent, TimelineTask};
 

@@ -1,0 +1,7 @@
+//! Small encoders that several formats share. They depend on nothing, so that a crate which only
+//! writes a format needs no platform.
+
+#![forbid(unsafe_code)]
+
+pub mod digits;
+pub mod protobuf;
