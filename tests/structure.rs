@@ -23,7 +23,14 @@ const PLAN: [(&str, &[&str]); 20] = [
     // The profile, for its tests: it finds the names of functions.
     (
         "dormouse-waits",
-        &["dormouse-sys", "dormouse-keys", "dormouse-clock", "dormouse-encode", "dormouse-profile"],
+        &[
+            "dormouse-sys",
+            "dormouse-keys",
+            "dormouse-clock",
+            "dormouse-encode",
+            "dormouse-profile",
+            "dormouse-statistics",
+        ],
     ),
     ("dormouse-macros", &[]),
     ("dormouse-statistics", &[]),

@@ -12,6 +12,7 @@
 //!
 //! The modules, each of which uses only those above it:
 //!
+//! - [`buckets`]: durations in exponential buckets, as services count them;
 //! - `distributions`: the normal distribution, Student's t, and those of the rank sums;
 //! - `summary`: numbers that sum up values;
 //! - `interval`: intervals of means and medians;
@@ -21,6 +22,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod buckets;
 mod distributions;
 mod interval;
 mod many;

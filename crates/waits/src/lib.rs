@@ -40,7 +40,6 @@
 
 #![deny(unsafe_code)]
 
-pub mod buckets;
 mod counts;
 mod cpu;
 mod exemplars;
@@ -68,8 +67,8 @@ mod traces;
 mod waiting;
 mod waker;
 
-pub use buckets::Histogram;
 pub use cpu::CpuTaking;
+pub use dormouse_statistics::buckets::{self, Histogram};
 pub use exemplars::{Exemplar, exemplars};
 pub use living::{
     LivingPart, LivingTask, PolledTask, TaskState, WokenPart, living, living_part, polled, wake_unplaced,

@@ -39,7 +39,7 @@ const SKIPPED: usize = 23;
 
 /// The place of a duration in [`Histogram::buckets`].
 #[inline]
-pub(crate) fn place(ns: u64) -> usize {
+pub fn place(ns: u64) -> usize {
     if ns <= ZERO_THRESHOLD_NS {
         return 0;
     }
@@ -50,8 +50,8 @@ pub(crate) fn place(ns: u64) -> usize {
     (power * 4 + steps - SKIPPED).min(BUCKETS - 1)
 }
 
-/// The buckets up to a power of two.
-pub(crate) const OF_POWER: usize = 4;
+/// The buckets of one power of two.
+pub const OF_POWER: usize = 4;
 
 /// The upper bound of a bucket, in nanoseconds.
 pub fn upper_bound_ns(place: usize) -> f64 {
@@ -80,8 +80,8 @@ impl Default for Histogram {
 }
 
 impl Histogram {
-    /// Forgets all durations, where it is.
-    pub(crate) fn clear(&mut self) {
+    /// Forgets all durations, in place: it is too large to be moved in a loop.
+    pub fn clear(&mut self) {
         self.buckets.fill(0);
         self.tasks.fill(0);
         (self.sum_ns, self.max_ns, self.max_task) = (0, 0, 0);
