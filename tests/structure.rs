@@ -9,17 +9,22 @@ const TESTKIT: &str = "dormouse-testkit";
 
 /// The dependencies that each crate may have, of ours. A crate that is not here has no place in the
 /// plan yet.
-const PLAN: [(&str, &[&str]); 20] = [
+const PLAN: [(&str, &[&str]); 21] = [
     (TESTKIT, &[]),
     ("dormouse-sys", &[]),
     ("dormouse-encode", &[]),
+    ("dormouse-statistics", &[]),
+    ("dormouse-protocol", &["dormouse-encode", "dormouse-statistics"]),
     ("dormouse-keys", &["dormouse-sys", "dormouse-maps"]),
     ("dormouse-clock", &["dormouse-sys"]),
     ("dormouse-events", &["dormouse-sys", "dormouse-keys", "dormouse-clock"]),
     ("dormouse-breakpoints", &["dormouse-sys"]),
     ("dormouse-maps", &[]),
     ("dormouse-unwind", &["dormouse-sys"]),
-    ("dormouse-profile", &["dormouse-sys", "dormouse-clock", "dormouse-encode", "dormouse-maps", "dormouse-unwind"]),
+    (
+        "dormouse-profile",
+        &["dormouse-sys", "dormouse-clock", "dormouse-encode", "dormouse-maps", "dormouse-protocol", "dormouse-unwind"],
+    ),
     // The profile, for its tests: it finds the names of functions.
     (
         "dormouse-waits",
@@ -29,11 +34,11 @@ const PLAN: [(&str, &[&str]); 20] = [
             "dormouse-clock",
             "dormouse-encode",
             "dormouse-profile",
+            "dormouse-protocol",
             "dormouse-statistics",
         ],
     ),
     ("dormouse-macros", &[]),
-    ("dormouse-statistics", &[]),
     ("dormouse-metrics", &["dormouse-encode"]),
     (
         "dormouse",
@@ -48,12 +53,13 @@ const PLAN: [(&str, &[&str]); 20] = [
             "dormouse-maps",
             "dormouse-metrics",
             "dormouse-profile",
+            "dormouse-protocol",
             "dormouse-waits",
         ],
     ),
     ("dormouse-capi", &["dormouse", "dormouse-sys"]),
     ("dormouse-teaparty", &["dormouse"]),
-    ("dormouse-timeline", &["dormouse", "dormouse-encode", "dormouse-profile"]),
+    ("dormouse-timeline", &["dormouse", "dormouse-encode", "dormouse-profile", "dormouse-protocol"]),
     (
         "dormouse-bench",
         &[
@@ -65,6 +71,7 @@ const PLAN: [(&str, &[&str]); 20] = [
             "dormouse-keys",
             "dormouse-maps",
             "dormouse-profile",
+            "dormouse-protocol",
             "dormouse-statistics",
             "dormouse-waits",
         ],
@@ -78,6 +85,7 @@ const PLAN: [(&str, &[&str]); 20] = [
             "dormouse-maps",
             "dormouse-metrics",
             "dormouse-profile",
+            "dormouse-protocol",
             "dormouse-statistics",
             "dormouse-teaparty",
             "dormouse-timeline",

@@ -3,7 +3,7 @@
 use std::io::Read as _;
 use std::path::Path;
 
-use dormouse::wire::{BatchStat, FileHead, FileWriter, Note};
+use dormouse_protocol::{BatchStat, FileHead, FileWriter, Note};
 use dormouse_testkit::viewers::Pq;
 use rustix::process::Signal;
 use serde_json::{Value, json};

@@ -1,6 +1,6 @@
 //! An agent's answer becomes what the command expects or an error, and can be written again.
 
-use dormouse::wire;
+use dormouse_protocol::{FileHead, FileMappings, Note, Notice, Verb, for_each_verb};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -10,29 +10,16 @@ use serde::de::DeserializeOwned;
 ///
 /// When an answer that was read cannot be read again after it was written.
 pub fn check(bytes: &[u8]) {
-    again::<wire::Hello>(bytes);
-    again::<wire::Keys>(bytes);
-    again::<wire::Changed>(bytes);
-    again::<wire::Tracing>(bytes);
-    again::<wire::Note>(bytes);
-    again::<wire::Notice>(bytes);
-    again::<wire::Stat>(bytes);
-    again::<wire::Events>(bytes);
-    again::<wire::CountAnswer>(bytes);
-    again::<wire::WaitsBegun>(bytes);
-    again::<wire::PlacesPart>(bytes);
-    again::<wire::TasksPart>(bytes);
-    again::<wire::LongPollsPart>(bytes);
-    again::<wire::ProfileBegun>(bytes);
-    again::<wire::ProfilePart>(bytes);
-    again::<wire::Watching>(bytes);
-    again::<wire::WatchRow>(bytes);
-    again::<wire::SlotsAnswer>(bytes);
-    again::<wire::RecordAnswer>(bytes);
-    again::<wire::TriggersAnswer>(bytes);
-    again::<wire::Doctor>(bytes);
-    again::<wire::FileHead>(bytes);
-    again::<wire::FileMappings>(bytes);
+    macro_rules! all {
+        ($($name:ident($request:ident),)*) => {
+            $(again::<<dormouse_protocol::$request as Verb>::Answer>(bytes);)*
+        };
+    }
+    for_each_verb!(all);
+    again::<Note>(bytes);
+    again::<Notice>(bytes);
+    again::<FileHead>(bytes);
+    again::<FileMappings>(bytes);
 }
 
 fn again<T: DeserializeOwned + Serialize>(bytes: &[u8]) {

@@ -3,7 +3,7 @@
 
 use std::io::Write as _;
 
-use dormouse::wire::{FilePart, FileReader, MAX_FILE_ANSWER, MAX_FRAME};
+use dormouse_protocol::{FilePart, FileReader, MAX_FILE_ANSWER, MAX_FRAME};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 

@@ -2,7 +2,7 @@
 //! and matched in bounded time, whatever they are.
 
 use dormouse::keys::Selector;
-use dormouse::wire::{Note, Op, Request};
+use dormouse_protocol::{KeysRequest, Note, OffRequest, OnRequest, Op, Request, ResetRequest, TraceRequest};
 
 /// Names to match globs with.
 const NAMES: [&str; 3] = ["db.query", "GET /menu", ""];
@@ -17,11 +17,11 @@ pub fn check(bytes: &[u8]) {
         let written = serde_json::to_vec(&request).expect("our own types serialise");
         assert_eq!(serde_json::from_slice::<Request>(&written).expect("our own line"), request);
         match &request.op {
-            Op::Keys { glob: Some(glob) }
-            | Op::On { glob, .. }
-            | Op::Off { glob, .. }
-            | Op::Reset { glob }
-            | Op::Trace { glob } => select(glob),
+            Op::Keys(KeysRequest { glob: Some(glob) })
+            | Op::On(OnRequest { glob, .. })
+            | Op::Off(OffRequest { glob, .. })
+            | Op::Reset(ResetRequest { glob })
+            | Op::Trace(TraceRequest { glob }) => select(glob),
             _ => {}
         }
     }

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use dormouse::wire::LONGEST_MS;
+use dormouse_protocol::LONGEST_MS;
 
 /// Units, with their length in nanoseconds.
 const UNITS: [(&str, u64); 7] = [

@@ -6,8 +6,8 @@
 use std::fmt;
 use std::process::ExitCode;
 
-use dormouse::wire::Code;
 use dormouse_maps::SpaceError;
+use dormouse_protocol::Code;
 use serde::Serialize;
 
 /// The exit codes; they are part of the interface and stand in `dormouse --help`.

@@ -64,7 +64,7 @@
 
 mod adapt;
 mod agent;
-mod answers;
+pub mod answers;
 mod budget;
 mod environment;
 mod group;
@@ -95,7 +95,6 @@ mod value;
 pub mod waits;
 mod watch;
 mod web;
-pub mod wire;
 
 #[cfg(feature = "axum")]
 pub use adapt::axum;

@@ -44,7 +44,7 @@ use crate::trace::Trace;
 pub(crate) use crate::rules::split;
 
 pub use crate::rules::RuleError;
-pub use crate::wire::{TriggerRow, TriggersAnswer};
+pub use dormouse_protocol::{TriggerRow, TriggersAnswer};
 
 /// How long a thread waits for a directory that does not answer.
 const PATIENCE: Duration = Duration::from_secs(3);

@@ -5,8 +5,8 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::FileExt as _;
 use std::os::unix::net::UnixStream;
 
-use dormouse::wire::{Keys, Op, PROTOCOL, Request, Response};
 use dormouse::{static_key, unlikely};
+use dormouse_protocol::{HelloRequest, KeyInfo, Keys, KeysRequest, Op, PROTOCOL, Request, Response};
 use dormouse_testkit::{HANG, in_child};
 
 static_key! {
@@ -43,12 +43,12 @@ fn sites_that_do_not_follow_are_listed() {
             stream.read_line(&mut answer).unwrap();
             answer
         };
-        ask(Op::Hello { client: "a test".into(), notices: false });
+        ask(HelloRequest { client: "a test".into(), notices: false }.into());
         let mut list = || {
             let answer: Response<Keys> =
-                serde_json::from_str(&ask(Op::Keys { glob: Some("tea.*".into()) })).unwrap();
+                serde_json::from_str(&ask(KeysRequest { glob: Some("tea.*".into()) }.into())).unwrap();
             let keys = answer.ok.unwrap().keys;
-            let of = |key: &dormouse::wire::KeyInfo| (key.on, key.sites, key.sites_stale, key.sites_foreign);
+            let of = |key: &KeyInfo| (key.on, key.sites, key.sites_stale, key.sites_foreign);
             keys.iter().map(of).collect::<Vec<_>>()
         };
         TEA.enable().unwrap();

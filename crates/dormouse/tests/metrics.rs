@@ -12,8 +12,8 @@ use axum::extract::Request;
 use axum::http::{Method, StatusCode};
 use dormouse::metrics::{Exposition, Metrics, MetricsFormat, MetricsSpec, Origin, add};
 use dormouse::tower::MetricsService;
-use dormouse::wire::{CountRow, CountedCpu, GroupRow, HistogramRow, Stat, TaskPolls, WaitsRow};
 use dormouse::{Event, Group};
+use dormouse_protocol::{CountRow, CountedCpu, GroupRow, HistogramRow, Stat, TaskPolls, WaitsRow};
 use dormouse_testkit::spin_for;
 use tower::ServiceExt;
 

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use dormouse::metrics::{Metrics, MetricsSpec};
 use dormouse::waits::{Exemplar, Waiting, living};
-use dormouse::wire::FileReader;
 use dormouse::{Group, TraceContext};
+use dormouse_protocol::FileReader;
 use dormouse_testkit::{eventually, in_child};
 use opentelemetry::metrics::MeterProvider;
 use opentelemetry::trace::{

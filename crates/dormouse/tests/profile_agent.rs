@@ -11,8 +11,9 @@ use std::time::Duration;
 
 use dormouse::Group;
 use dormouse::profile::Profile;
-use dormouse::wire::{
-    Code, Doctor, Op, PROTOCOL, ProfileBegun, ProfilePart, ProfileWish, Request, Response, WireError,
+use dormouse_protocol::{
+    Code, Doctor, DoctorRequest, HelloRequest, Op, PROTOCOL, ProfileBegun, ProfilePart, ProfileReportRequest,
+    ProfileRequest, Request, Response, WireError,
 };
 use dormouse_testkit::{HANG, eventually, in_child, spin_for};
 use serde::de::DeserializeOwned;
@@ -24,14 +25,14 @@ impl Client {
         let stream = UnixStream::connect(socket).unwrap();
         stream.set_read_timeout(Some(HANG)).unwrap();
         let mut client = Self(BufReader::new(stream));
-        let hello = client.ask::<serde_json::Value>(Op::Hello { client: "a test".into(), notices: false });
+        let hello = client.ask::<serde_json::Value>(HelloRequest { client: "a test".into(), notices: false });
         let ops = hello.unwrap()["ops"].clone();
         assert!(ops.as_array().unwrap().iter().any(|op| op == "profile"), "{ops}");
         client
     }
 
-    fn ask<T: DeserializeOwned>(&mut self, op: Op) -> Result<T, WireError> {
-        let request = serde_json::to_string(&Request { v: PROTOCOL, id: 1, op }).unwrap();
+    fn ask<T: DeserializeOwned>(&mut self, request: impl Into<Op>) -> Result<T, WireError> {
+        let request = serde_json::to_string(&Request { v: PROTOCOL, id: 1, op: request.into() }).unwrap();
         writeln!(self.0.get_mut(), "{request}").unwrap();
         let mut answer = String::new();
         self.0.read_line(&mut answer).unwrap();
@@ -39,15 +40,15 @@ impl Client {
         answer.ok.ok_or_else(|| answer.error.unwrap())
     }
 
-    fn begin(&mut self, wish: ProfileWish) -> Result<u32, WireError> {
-        self.ask::<ProfileBegun>(Op::Profile(wish)).map(|begun| begun.number)
+    fn begin(&mut self, wish: ProfileRequest) -> Result<u32, WireError> {
+        self.ask::<ProfileBegun>(wish).map(|begun| begun.number)
     }
 
     fn read(&mut self, number: u32) -> Profile {
-        let first: ProfilePart = self.ask(Op::ProfileReport { number, from: 0 }).unwrap();
+        let first: ProfilePart = self.ask(ProfileReportRequest { number, from: 0 }).unwrap();
         let (mut whole, mut next) = (first.part, first.next);
         while let Some(from) = next {
-            let part: ProfilePart = self.ask(Op::ProfileReport { number, from }).unwrap();
+            let part: ProfilePart = self.ask(ProfileReportRequest { number, from }).unwrap();
             next = part.next;
             part.join(&mut whole);
         }
@@ -82,8 +83,8 @@ fn a_client_reads_its_profile_often() {
     in_child(|| {
         let group = Group::new("brewing");
         let mut client = Client::connect(&init());
-        let number = client.begin(ProfileWish::default()).unwrap();
-        let other = client.begin(ProfileWish { hz: Some(19), ..ProfileWish::default() }).unwrap();
+        let number = client.begin(ProfileRequest::default()).unwrap();
+        let other = client.begin(ProfileRequest { hz: Some(19), ..ProfileRequest::default() }).unwrap();
         assert_ne!(number, other);
         let work = || group.scope(|| spin_for(Duration::from_millis(200)));
         work();
@@ -103,21 +104,21 @@ fn a_refusal_has_its_code_and_near_names() {
     in_child(|| {
         Group::new("GET /menu");
         let mut client = Client::connect(&init());
-        let mut refused = |wish: ProfileWish| client.begin(wish).unwrap_err();
-        let group = |glob: &str| ProfileWish { group: Some(glob.into()), ..ProfileWish::default() };
+        let mut refused = |wish: ProfileRequest| client.begin(wish).unwrap_err();
+        let group = |glob: &str| ProfileRequest { group: Some(glob.into()), ..ProfileRequest::default() };
         let none = refused(group("GET /menue"));
         assert_eq!((none.code, none.near), (Code::NoGroup, vec!["GET /menu".to_owned()]));
         assert_eq!(refused(group("a,,b")).code, Code::BadGlob);
-        let hz = |hz| ProfileWish { hz: Some(hz), ..ProfileWish::default() };
+        let hz = |hz| ProfileRequest { hz: Some(hz), ..ProfileRequest::default() };
         assert_eq!(refused(hz(0)).code, Code::BadRequest);
         assert_eq!(refused(hz(1001)).message, "`hz` is 1001, and must be from 1 to 1000");
         for _ in 0..4 {
-            client.begin(ProfileWish::default()).unwrap();
+            client.begin(ProfileRequest::default()).unwrap();
         }
-        assert_eq!(client.begin(ProfileWish::default()).unwrap_err().code, Code::Busy);
-        let unknown = client.ask::<ProfilePart>(Op::ProfileReport { number: 77, from: 0 }).unwrap_err();
+        assert_eq!(client.begin(ProfileRequest::default()).unwrap_err().code, Code::Busy);
+        let unknown = client.ask::<ProfilePart>(ProfileReportRequest { number: 77, from: 0 }).unwrap_err();
         assert_eq!(unknown.code, Code::NoProfile);
-        let before = client.ask::<ProfilePart>(Op::ProfileReport { number: 1, from: 5 }).unwrap_err();
+        let before = client.ask::<ProfilePart>(ProfileReportRequest { number: 1, from: 5 }).unwrap_err();
         assert_eq!(before.code, Code::NoProfile);
     });
 }
@@ -127,7 +128,7 @@ fn a_wish_to_unwind_is_heard() {
     in_child(|| {
         let mut client = Client::connect(&init());
         let wishes =
-            [true, false].map(|unwind| ProfileWish { unwind, hz: Some(250), ..ProfileWish::default() });
+            [true, false].map(|unwind| ProfileRequest { unwind, hz: Some(250), ..ProfileRequest::default() });
         let numbers = wishes.map(|wish| client.begin(wish).unwrap());
         let work = || Group::new("deep").scope(|| spin_for(Duration::from_millis(300)));
         thread::spawn(work).join().unwrap();
@@ -147,15 +148,15 @@ fn another_connection_has_no_profile_of_this_one() {
     in_child(|| {
         let socket = init();
         let (mut one, mut two) = (Client::connect(&socket), Client::connect(&socket));
-        let number = one.begin(ProfileWish::default()).unwrap();
-        assert!(two.ask::<ProfilePart>(Op::ProfileReport { number, from: 0 }).is_err());
+        let number = one.begin(ProfileRequest::default()).unwrap();
+        assert!(two.ask::<ProfilePart>(ProfileReportRequest { number, from: 0 }).is_err());
     });
 }
 
 #[test]
 fn doctor_says_whether_it_can_be() {
     in_child(|| {
-        let doctor: Doctor = Client::connect(&init()).ask(Op::Doctor).unwrap();
+        let doctor: Doctor = Client::connect(&init()).ask(DoctorRequest {}).unwrap();
         assert!(doctor.checks.iter().any(|check| check.name == "profile.cpu"), "{doctor:?}");
     });
 }
@@ -166,7 +167,7 @@ fn doctor_says_whether_it_can_be() {
 fn client() {
     let socket = std::env::var_os("TEST_SOCKET").expect("a socket");
     let mut client = Client::connect(Path::new(&socket));
-    client.begin(ProfileWish { hz: Some(250), timeline: true, ..ProfileWish::default() }).unwrap();
+    client.begin(ProfileRequest { hz: Some(250), timeline: true, ..ProfileRequest::default() }).unwrap();
     println!("begun");
     thread::sleep(HANG);
 }
@@ -191,6 +192,6 @@ fn a_killed_client_leaves_nothing() {
         client.wait().unwrap();
         eventually(|| left() == (0, 0));
         // The agent is there for the next one.
-        Client::connect(&socket).begin(ProfileWish::default()).unwrap();
+        Client::connect(&socket).begin(ProfileRequest::default()).unwrap();
     });
 }

@@ -2,7 +2,7 @@
 
 use std::io::{Read, Write};
 
-use dormouse::wire::{
+use dormouse_protocol::{
     FILE_MAGIC, FILE_VERSION, FileError, FileHead, FilePart, FileReader, FileWriter, FrameKind,
     MAX_FILE_ANSWER, Note, is_file,
 };

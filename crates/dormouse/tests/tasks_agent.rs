@@ -10,11 +10,11 @@ use std::path::Path;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
-use dormouse::wire::{
-    Op, PROTOCOL, PlacesPart, Request, Response, TaskGroup, TaskRow, TasksPart, WaitsBegun, WaitsWish,
-    WireTaskState, WokenTasks,
-};
 use dormouse::{Group, Instrumented};
+use dormouse_protocol::{
+    HelloRequest, Op, PROTOCOL, PlacesPart, PlacesRequest, Request, Response, TaskGroup, TaskRow, TasksPart,
+    TasksRequest, WaitsBegun, WaitsRequest, WakeTasksRequest, WireTaskState, WokenTasks,
+};
 use dormouse_testkit::{HANG, in_child};
 use dormouse_waits::Waiting;
 
@@ -25,13 +25,13 @@ impl Client {
         let stream = UnixStream::connect(socket).unwrap();
         stream.set_read_timeout(Some(HANG)).unwrap();
         let mut client = Self(BufReader::new(stream));
-        let hello: serde_json::Value = client.ask(Op::Hello { client: "a test".into(), notices: false });
+        let hello: serde_json::Value = client.ask(HelloRequest { client: "a test".into(), notices: false });
         assert!(hello["ops"].as_array().unwrap().iter().any(|op| op == "tasks"), "{hello}");
         client
     }
 
-    fn ask<T: serde::de::DeserializeOwned>(&mut self, op: Op) -> T {
-        let request = serde_json::to_string(&Request { v: PROTOCOL, id: 1, op }).unwrap();
+    fn ask<T: serde::de::DeserializeOwned>(&mut self, request: impl Into<Op>) -> T {
+        let request = serde_json::to_string(&Request { v: PROTOCOL, id: 1, op: request.into() }).unwrap();
         writeln!(self.0.get_mut(), "{request}").unwrap();
         let mut answer = String::new();
         self.0.read_line(&mut answer).unwrap();
@@ -40,7 +40,7 @@ impl Client {
     }
 
     fn part(&mut self, from: u64) -> TasksPart {
-        self.ask(Op::Tasks { from })
+        self.ask(TasksRequest { from })
     }
 
     /// All tasks, the groups before and after, and the number of parts.
@@ -150,7 +150,7 @@ fn parts_beyond_the_end_are_empty() {
 fn places_come_with_the_next_wait() {
     in_child(|| {
         let mut client = client();
-        let begun: WaitsBegun = client.ask(Op::Waits(WaitsWish::default()));
+        let begun: WaitsBegun = client.ask(WaitsRequest::default());
         assert!(!begun.places);
         let mut kept: Option<Waker> = None;
         let mut task = Box::pin(Group::new("kept").instrument(poll_fn(|cx: &mut Context<'_>| {
@@ -162,7 +162,7 @@ fn places_come_with_the_next_wait() {
         let mut cx = Context::from_waker(Waker::noop());
         assert!(task.as_mut().poll(&mut cx).is_pending());
         let _nothing_wakes_it = park(Group::new("parked"), 1);
-        let begun: WaitsBegun = client.ask(Op::Waits(WaitsWish { places: true, ..WaitsWish::default() }));
+        let begun: WaitsBegun = client.ask(WaitsRequest { places: true, ..WaitsRequest::default() });
         assert!(begun.places);
         let places = |client: &mut Client| {
             let mut seen: Vec<(String, Vec<u32>)> = Vec::new();
@@ -175,18 +175,18 @@ fn places_come_with_the_next_wait() {
             seen
         };
         assert_eq!(places(&mut client), [("kept".into(), vec![]), ("parked".into(), vec![])]);
-        let woken: WokenTasks = client.ask(Op::WakeTasks { from: 0 });
+        let woken: WokenTasks = client.ask(WakeTasksRequest { from: 0 });
         assert_eq!(woken.woken, 1);
         assert!(task.as_mut().poll(&mut cx).is_pending());
         let seen = places(&mut client);
         let place = seen[0].1[0];
-        let part: PlacesPart = client.ask(Op::Places { from: 0 });
+        let part: PlacesPart = client.ask(PlacesRequest { from: 0 });
         let row = part.places.iter().find(|row| row.number == place);
         // Code without frame pointers has a number without a stack.
         assert_eq!(row.is_none(), part.unknown > 0, "{part:?}");
         assert!(row.is_none_or(|row| !row.stack.is_empty()));
         assert_eq!((part.no_room, part.next), (0, None));
-        let woken: WokenTasks = client.ask(Op::WakeTasks { from: 0 });
+        let woken: WokenTasks = client.ask(WakeTasksRequest { from: 0 });
         assert_eq!(woken.woken, 0, "its place is known");
         drop(task);
     });

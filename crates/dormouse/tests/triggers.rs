@@ -15,8 +15,8 @@ use std::time::Duration;
 
 use dormouse::record::Reader;
 use dormouse::triggers::{self, TriggerRow};
-use dormouse::wire::{FileHead, FileMissing, FilePart, FileReader, ProfilePart, Stat, TasksPart};
 use dormouse::{Group, probe};
+use dormouse_protocol::{FileHead, FileMissing, FilePart, FileReader, ProfilePart, Stat, TasksPart};
 use dormouse_testkit::{StopOnDrop, eventually, fork, in_child, skip, spin_for};
 
 /// Runs a body in a child whose files go to a directory of its own.

@@ -11,10 +11,11 @@ use std::time::{Duration, Instant};
 
 use dormouse::clock::EPOCH_NS;
 use dormouse::waits::{GroupWaits, Waiting, is_on};
-use dormouse::wire::{
-    Code, GroupRow, Op, PROTOCOL, Request, Response, Stat, WaitsBegun, WaitsRow, WaitsWish, WireError, WireId,
-};
 use dormouse::{Event, Group, TraceContext};
+use dormouse_protocol::{
+    Code, CountRequest, GroupRow, HelloRequest, Op, PROTOCOL, Request, Response, Stat, StatRequest,
+    WaitsBegun, WaitsRequest, WaitsRow, WireError, WireId,
+};
 use dormouse_testkit::{Answer, Filter, HANG, eventually, in_child, spin_for, thread_cpu};
 use serde::de::DeserializeOwned;
 use tokio::sync::{Mutex, Notify};
@@ -213,14 +214,14 @@ impl Client {
         let stream = UnixStream::connect(socket).unwrap();
         stream.set_read_timeout(Some(HANG)).unwrap();
         let mut client = Self(BufReader::new(stream));
-        let hello = client.ask::<serde_json::Value>(Op::Hello { client: "a test".into(), notices: false });
+        let hello = client.ask::<serde_json::Value>(HelloRequest { client: "a test".into(), notices: false });
         let ops = hello.unwrap()["ops"].clone();
         assert!(ops.as_array().unwrap().iter().any(|op| op == "waits"), "{ops}");
         client
     }
 
-    fn ask<T: DeserializeOwned>(&mut self, op: Op) -> Result<T, WireError> {
-        let request = serde_json::to_string(&Request { v: PROTOCOL, id: 1, op }).unwrap();
+    fn ask<T: DeserializeOwned>(&mut self, request: impl Into<Op>) -> Result<T, WireError> {
+        let request = serde_json::to_string(&Request { v: PROTOCOL, id: 1, op: request.into() }).unwrap();
         writeln!(self.0.get_mut(), "{request}").unwrap();
         let mut answer = String::new();
         self.0.read_line(&mut answer).unwrap();
@@ -229,11 +230,11 @@ impl Client {
     }
 
     fn begin(&mut self) -> Result<WaitsBegun, WireError> {
-        self.ask(Op::Waits(WaitsWish::default()))
+        self.ask(WaitsRequest::default())
     }
 
     fn row(&mut self, group: Group) -> Option<Box<WaitsRow>> {
-        let stat: Stat = self.ask(Op::Stat).unwrap();
+        let stat: Stat = self.ask(StatRequest {}).unwrap();
         let find = |row: GroupRow| (row.id == group.id()).then_some(row.waits);
         stat.groups.into_iter().find_map(find).unwrap()
     }
@@ -261,7 +262,7 @@ fn only_who_asks_is_told_times() {
         assert_eq!(row.requests.buckets.iter().map(|(_, n)| n).sum::<u64>(), 1, "{row:?}");
         assert_eq!(looks.row(group), None);
         // A client that counts nothing does not know what was on a CPU.
-        let _: serde_json::Value = asks.ask(Op::Count { events: Vec::new() }).unwrap();
+        let _: serde_json::Value = asks.ask(CountRequest { events: Vec::new() }).unwrap();
         assert_eq!(asks.row(group).unwrap().on_cpu_ns, None);
     });
 }
@@ -271,8 +272,8 @@ fn who_asks_is_told_exemplars() {
     in_child(|| {
         let (group, socket) = (Group::new("tea"), init());
         let (mut asks, mut looks) = (Client::connect(&socket), Client::connect(&socket));
-        let wish = WaitsWish { exemplars: true, ..WaitsWish::default() };
-        let _: WaitsBegun = asks.ask(Op::Waits(wish)).unwrap();
+        let wish = WaitsRequest { exemplars: true, ..WaitsRequest::default() };
+        let _: WaitsBegun = asks.ask(wish).unwrap();
         looks.begin().unwrap();
         let trace = TraceContext::new([0xab; 16], [0xcd; 8]).unwrap();
         let mut task = 0;
@@ -302,7 +303,7 @@ fn times_end_with_the_last_that_asked() {
         first.begin().unwrap();
         drop(first);
         // It is gone once the agent answers another client after it.
-        let _: Stat = second.ask(Op::Stat).unwrap();
+        let _: Stat = second.ask(StatRequest {}).unwrap();
         assert!(is_on());
         drop(second);
         eventually(|| !is_on());

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::hash::Hash;
 
-use crate::profile::{NO_GROUP, Node, ProfileGroup, Sample, Thread, Values};
+use dormouse_protocol::profile::{NO_GROUP, Node, ProfileGroup, Sample, Thread, Values};
 
 /// The most nodes of stacks: some 15 MB.
 const MOST_NODES: usize = 200_000;

@@ -6,8 +6,8 @@
 use std::collections::HashMap;
 
 use crate::error::Error;
-use crate::profile::{NO_GROUP, Node, Profile, ProfileGroup, Sample, Thread, Values};
 use crate::symbols::{SourceFrame, Symbols};
+use dormouse_protocol::profile::{NO_GROUP, Node, Profile, ProfileGroup, Sample, Thread, Values};
 
 /// Two profiles, stack by stack.
 ///

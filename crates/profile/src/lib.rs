@@ -35,7 +35,6 @@ mod options;
 mod outside;
 pub mod own;
 mod pprof;
-mod profile;
 mod profiling;
 pub mod sets;
 mod stack_reader;
@@ -51,6 +50,10 @@ mod sampling;
 mod sampling;
 
 pub use diff::Diff;
+pub use dormouse_protocol::profile::{
+    Column, MappedRange, Moment, NO_GROUP, Node, Profile, ProfileCoverage, ProfileGroup, ProfileKind, Sample,
+    Thread, Values, WallState,
+};
 pub use error::Error;
 pub use mappings::own_mappings;
 #[cfg(feature = "names")]
@@ -58,12 +61,9 @@ pub use names::NameFinder;
 pub use options::Options;
 pub use outside::OutsideProfiling;
 pub use own::OwnCode;
-pub use profile::{
-    Column, MappedRange, Moment, NO_GROUP, Node, Profile, ProfileCoverage, ProfileGroup, ProfileKind, Sample,
-    Thread, Values,
-};
 pub use profiling::{Profiling, capability};
 pub use stack_reader::StackReader;
-pub use symbols::{Named, SourceFrame, Symbols, WallState};
+pub use symbols::{Named, SourceFrame, Symbols};
 pub use thread_stack::{NoStack, StackWay, ThreadStack};
+pub use sets::settle_waits;
 pub use yields::is_yield;

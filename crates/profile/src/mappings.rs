@@ -9,7 +9,7 @@ use std::os::unix::fs::FileExt as _;
 
 use dormouse_maps::{MappingKind, MapsLine, Perms, parse};
 
-use crate::profile::MappedRange;
+use dormouse_protocol::profile::MappedRange;
 
 /// The known facts of the process's memory. A mapping that has gone stays known, until another one
 /// takes its place.

@@ -2,7 +2,7 @@
 
 use dormouse_sys::heap::Heap;
 
-use crate::profile::ProfileKind;
+use dormouse_protocol::profile::ProfileKind;
 
 /// The kind of a profile, and its rate.
 #[derive(Debug, Clone)]

@@ -44,10 +44,10 @@ use dormouse_sys::process::{schedstat::Schedstat, threads::list_of};
 use rustix::process::{Resource, getrlimit};
 
 use crate::aggregate::Aggregate;
-use crate::profile::{MappedRange, Node, Profile, ProfileCoverage, ProfileKind, Sample, Thread};
 use crate::symbols::{IN_KERNEL, deeper_than};
 use crate::tables::{Reach, Tables};
 use crate::{Error, Options};
+use dormouse_protocol::profile::{MappedRange, Node, Profile, ProfileCoverage, ProfileKind, Sample, Thread};
 
 /// Bytes of the ring of a processor: some hundred samples.
 const RING: usize = 128 << 10;

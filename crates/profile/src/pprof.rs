@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use crate::profile::ProfileCoverage;
+use dormouse_protocol::profile::ProfileCoverage;
 
 /// Fields of `Profile`.
 pub(crate) mod profile {

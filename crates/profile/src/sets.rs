@@ -7,8 +7,10 @@
 
 use std::collections::BTreeMap;
 
-use crate::profile::{Profile, ProfileKind};
-use crate::symbols::{SourceFrame, Symbols, WallState};
+use dormouse_protocol::profile::{Profile, ProfileKind, WallState};
+
+use crate::symbols::{SourceFrame, Symbols};
+use crate::yields::make_yields_runnable;
 
 /// Parts of the names of collections, or of their sources, that wake their parts themselves.
 const SETS: [&str; 5] =
@@ -81,80 +83,78 @@ impl SourceFrame {
     }
 }
 
-impl Profile {
-    /// Puts times of waits where names show that they belong, in a profile of wall time: those of
-    /// tasks that yield to the runnable ones, those of sets to their parts. Without names nothing
-    /// changes.
-    pub fn settle_waits(&mut self, symbols: &Symbols) {
-        if self.kind == ProfileKind::Wall {
-            self.make_yields_runnable(symbols);
-            self.give_sets_to_parts(symbols);
-        }
+/// Puts times of waits where names show that they belong, in a profile of wall time: those of
+/// tasks that yield to the runnable ones, those of sets to their parts. Without names nothing
+/// changes.
+pub fn settle_waits(profile: &mut Profile, symbols: &Symbols) {
+    if profile.kind == ProfileKind::Wall {
+        make_yields_runnable(profile, symbols);
+        give_sets_to_parts(profile, symbols);
     }
+}
 
-    fn give_sets_to_parts(&mut self, symbols: &Symbols) {
-        let mut by_group: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
-        for (at, sample) in self.samples.iter().enumerate() {
-            by_group.entry(sample.group).or_default().push(at);
-        }
-        let mut unseen = 0;
-        for samples in by_group.values() {
-            let places: Vec<Vec<Called<'_>>> =
-                samples.iter().map(|&at| self.awaited(self.samples[at].stack, symbols)).collect();
-            let mut sets: Vec<_> = places
-                .iter()
-                .enumerate()
-                .filter_map(|(at, place)| Some((around_set(place)?.len(), at)))
-                .collect();
-            // A set in a part of another one has its share first.
-            sets.sort_unstable();
-            for (_, set) in sets {
-                let parts: Vec<_> = parts_of(set, &places).into_iter().map(|part| samples[part]).collect();
-                if !self.share_out(samples[set], &parts) {
-                    unseen += self.samples[samples[set]].values[0].max(1);
-                }
-            }
-        }
-        self.samples.retain(|sample| sample.values != [0; 4]);
-        if unseen > 0 {
-            let note = format!("{unseen} waits are in sets whose parts are not seen (dormouse::part)");
-            if !self.coverage.notes.contains(&note) {
-                self.coverage.notes.push(note);
+fn give_sets_to_parts(profile: &mut Profile, symbols: &Symbols) {
+    let mut by_group: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
+    for (at, sample) in profile.samples.iter().enumerate() {
+        by_group.entry(sample.group).or_default().push(at);
+    }
+    let mut unseen = 0;
+    for samples in by_group.values() {
+        let places: Vec<Vec<Called<'_>>> =
+            samples.iter().map(|&at| awaited(profile, profile.samples[at].stack, symbols)).collect();
+        let mut sets: Vec<_> = places
+            .iter()
+            .enumerate()
+            .filter_map(|(at, place)| Some((around_set(place)?.len(), at)))
+            .collect();
+        // A set in a part of another one has its share first.
+        sets.sort_unstable();
+        for (_, set) in sets {
+            let parts: Vec<_> = parts_of(set, &places).into_iter().map(|part| samples[part]).collect();
+            if !share_out(profile, samples[set], &parts) {
+                unseen += profile.samples[samples[set]].values[0].max(1);
             }
         }
     }
-
-    /// The functions of a place where something is awaited.
-    fn awaited<'a>(&self, stack: u32, symbols: &'a Symbols) -> Vec<Called<'a>> {
-        let stack: Vec<u64> = self.stack(stack).collect();
-        match stack.split_last() {
-            Some((state, place)) if *state == WallState::Awaiting.address() => {
-                let frames = place.iter().flat_map(|address| symbols.get(*address));
-                frames.map(SourceFrame::called).collect()
-            }
-            _ => Vec::new(),
+    profile.samples.retain(|sample| sample.values != [0; 4]);
+    if unseen > 0 {
+        let note = format!("{unseen} waits are in sets whose parts are not seen (dormouse::part)");
+        if !profile.coverage.notes.contains(&note) {
+            profile.coverage.notes.push(note);
         }
     }
+}
 
-    /// Shares the time of a set among the places of its parts, in proportion to what these have.
-    /// Its waits are theirs, too, and are not counted again. False: most of its time was without
-    /// them, and stays: in no wait has the set a greater share than its parts.
-    fn share_out(&mut self, set: usize, parts: &[usize]) -> bool {
-        let ns = |profile: &Self, at: usize| profile.samples[at].values[1];
-        let (mut left, mut of_parts) = (ns(self, set), parts.iter().map(|&at| ns(self, at)).sum::<u64>());
-        if left / 2 > of_parts || of_parts == 0 {
-            return false;
+/// The functions of a place where something is awaited.
+fn awaited<'a>(profile: &Profile, stack: u32, symbols: &'a Symbols) -> Vec<Called<'a>> {
+    let stack: Vec<u64> = profile.stack(stack).collect();
+    match stack.split_last() {
+        Some((state, place)) if *state == WallState::Awaiting.address() => {
+            let frames = place.iter().flat_map(|address| symbols.get(*address));
+            frames.map(SourceFrame::called).collect()
         }
-        for &at in parts {
-            let own = ns(self, at);
-            let share = u128::from(left) * u128::from(own) / u128::from(of_parts.max(1));
-            let share = u64::try_from(share).unwrap_or(left);
-            self.samples[at].values[1] += share;
-            (left, of_parts) = (left - share, of_parts - own);
-        }
-        self.samples[set].values = [0; 4];
-        true
+        _ => Vec::new(),
     }
+}
+
+/// Shares the time of a set among the places of its parts, in proportion to what these have.
+/// Its waits are theirs, too, and are not counted again. False: most of its time was without
+/// them, and stays: in no wait has the set a greater share than its parts.
+fn share_out(profile: &mut Profile, set: usize, parts: &[usize]) -> bool {
+    let ns = |profile: &Profile, at: usize| profile.samples[at].values[1];
+    let (mut left, mut of_parts) = (ns(profile, set), parts.iter().map(|&at| ns(profile, at)).sum::<u64>());
+    if left / 2 > of_parts || of_parts == 0 {
+        return false;
+    }
+    for &at in parts {
+        let own = ns(profile, at);
+        let share = u128::from(left) * u128::from(own) / u128::from(of_parts.max(1));
+        let share = u64::try_from(share).unwrap_or(left);
+        profile.samples[at].values[1] += share;
+        (left, of_parts) = (left - share, of_parts - own);
+    }
+    profile.samples[set].values = [0; 4];
+    true
 }
 
 #[cfg(test)]
@@ -220,7 +220,7 @@ mod tests {
             (&[SET, ALL, MAIN], 2, [4, 70]),
         ]);
         for _ in 0..2 {
-            profile.settle_waits(&symbols);
+            settle_waits(&mut profile, &symbols);
             let left: Vec<_> = profile.samples.iter().map(|of| (of.group, of.values)).collect();
             let right = [(1, [1, 450, 0, 0]), (1, [1, 151, 0, 0]), (1, [1, 50, 0, 0]), (2, [4, 70, 0, 0])];
             assert_eq!(left, right, "a second time, too");
@@ -233,7 +233,7 @@ mod tests {
     fn time_before_parts_were_seen_stays() {
         let (mut profile, symbols) =
             waits(&[(&[FETCH, PART, SET, ALL, MAIN], 1, [1, 5]), (&[SET, ALL, MAIN], 1, [9, 1000])]);
-        profile.settle_waits(&symbols);
+        settle_waits(&mut profile, &symbols);
         assert_eq!(profile.samples[1].values, [9, 1000, 0, 0]);
         assert_eq!(profile.coverage.notes.len(), 1);
     }

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 
 use crate::own::OwnCode;
-use crate::profile::{Profile, Sample};
+use dormouse_protocol::profile::{Profile, Sample, WallState};
 
 /// Stands for the stack of work of which there is an account and no sample.
 pub const NO_SAMPLE: &str = "(not sampled)";
@@ -59,45 +59,6 @@ pub struct Named<'a> {
     pub address: u64,
     /// The function, if anything is known of it.
     pub frame: Option<&'a SourceFrame>,
-}
-
-/// The state of a task while time passes: the outermost frame of each stack of a wall profile.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum WallState {
-    /// In a poll, on a CPU. The stacks are samples.
-    OnCpu,
-    /// In a poll, and not on a CPU: the kernel runs another thread, or the poll blocks. There are
-    /// no stacks.
-    Stalled,
-    /// Woken, and not polled yet. There are no stacks.
-    Runnable,
-    /// Neither. The stacks are those at which leaves took wakers; the time is counted.
-    Awaiting,
-}
-
-impl WallState {
-    /// All of them.
-    pub const ALL: [Self; 4] = [Self::OnCpu, Self::Stalled, Self::Runnable, Self::Awaiting];
-
-    /// The address that stands for it, at which no code can be.
-    pub fn address(self) -> u64 {
-        u64::MAX - 15 + self as u64
-    }
-
-    /// The state for which an address stands.
-    pub fn at(address: u64) -> Option<Self> {
-        Self::ALL.into_iter().find(|state| state.address() == address)
-    }
-
-    /// Its name.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::OnCpu => "on CPU",
-            Self::Stalled => "stalled",
-            Self::Runnable => "runnable",
-            Self::Awaiting => "awaiting",
-        }
-    }
 }
 
 /// Functions by address, for the encoders. Each [`WallState`] has its name.

@@ -6,8 +6,9 @@
 
 use std::collections::HashMap;
 
-use crate::profile::{Node, Profile};
-use crate::symbols::{Symbols, WallState};
+use dormouse_protocol::profile::{Node, Profile, WallState};
+
+use crate::symbols::Symbols;
 
 /// The function of tokio that keeps the wakers of tasks that yield: by `yield_now`, or because they
 /// have used up their budget. In both forms in which Rust writes names.
@@ -18,26 +19,24 @@ pub fn is_yield(function: &str) -> bool {
     DEFERS.iter().any(|name| function.contains(name))
 }
 
-impl Profile {
-    /// Has time at places where tasks yield be runnable; the stacks stay below it.
-    pub(crate) fn make_yields_runnable(&mut self, symbols: &Symbols) {
-        let yields = |address: &u64| symbols.get(*address).iter().any(|frame| is_yield(&frame.function));
-        let mut numbers: HashMap<Node, u32> = self.stacks.iter().copied().zip(1..).collect();
-        for at in 0..self.samples.len() {
-            let mut stack: Vec<u64> = self.stack(self.samples[at].stack).collect();
-            if stack.last() != Some(&WallState::Awaiting.address()) || !stack.iter().any(yields) {
-                continue;
-            }
-            stack.pop();
-            stack.push(WallState::Runnable.address());
-            self.samples[at].stack = stack.iter().rev().fold(0, |parent, &address| {
-                let node = Node { parent, address };
-                *numbers.entry(node).or_insert_with(|| {
-                    self.stacks.push(node);
-                    self.stacks.len() as u32
-                })
-            });
+/// Has time at places where tasks yield be runnable; the stacks stay below it.
+pub(crate) fn make_yields_runnable(profile: &mut Profile, symbols: &Symbols) {
+    let yields = |address: &u64| symbols.get(*address).iter().any(|frame| is_yield(&frame.function));
+    let mut numbers: HashMap<Node, u32> = profile.stacks.iter().copied().zip(1..).collect();
+    for at in 0..profile.samples.len() {
+        let mut stack: Vec<u64> = profile.stack(profile.samples[at].stack).collect();
+        if stack.last() != Some(&WallState::Awaiting.address()) || !stack.iter().any(yields) {
+            continue;
         }
+        stack.pop();
+        stack.push(WallState::Runnable.address());
+        profile.samples[at].stack = stack.iter().rev().fold(0, |parent, &address| {
+            let node = Node { parent, address };
+            *numbers.entry(node).or_insert_with(|| {
+                profile.stacks.push(node);
+                profile.stacks.len() as u32
+            })
+        });
     }
 }
 
@@ -70,7 +69,7 @@ mod tests {
         };
         let right = [vec![20, 10, runnable], vec![30, 10, awaiting], vec![awaiting], vec![20]].map(Vec::from);
         for _ in 0..2 {
-            profile.make_yields_runnable(&symbols);
+            make_yields_runnable(&mut profile, &symbols);
             assert_eq!(stacks(&profile), right, "a second time, too");
         }
         for (at, node) in profile.stacks.iter().enumerate() {

@@ -19,7 +19,7 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 
 use dormouse::record::{Field, Malformed, Reader, Record, RecordKind};
-use dormouse::wire::{ClockPoint, Note, ProbeInfo};
+use dormouse_protocol::{ClockPoint, Note, ProbeInfo};
 
 use crate::timeline::{
     Edges, NO_RECORD, POLL, TASK, TRACE_CONTEXT, Timeline, TimelineEvent, TimelineProbe, TimelineTask,

@@ -11,12 +11,12 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use dormouse::wire::{
-    FILE_MAGIC, FileHead, FileMappings, FileMissing, FilePart, FileReader, Hello, Op, ProfileBegun,
-    WaitsBegun, is_file,
-};
 use dormouse_maps::SpaceError;
 use dormouse_profile::NameFinder;
+use dormouse_protocol::{
+    FILE_MAGIC, FileHead, FileMappings, FileMissing, FilePart, FileReader, Hello, Op, PlacesRequest,
+    ProfileBegun, ProfileReportRequest, TasksRequest, WaitsBegun, is_file,
+};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -53,7 +53,7 @@ impl Client {
         recorded.announce();
         let (pid, who) = (recorded.head.pid, format!("{} (process {})", path.display(), recorded.head.pid));
         let source = Source::File(Box::new(recorded));
-        Ok((Client { source, pid, who, patience, next_id: 1, inbox: Vec::new() }, hello))
+        Ok((Client::new(source, pid, who, patience), hello))
     }
 
     /// The file that answers, if it is one.
@@ -120,12 +120,12 @@ impl Recorded {
     /// The answer that a request had then.
     pub(super) fn call<T: DeserializeOwned>(&mut self, op: &Op) -> Outcome<T> {
         match op {
-            Op::Hello { .. } => self.parse("hello", 0),
-            Op::Stat => self.parse("stat", 0),
-            Op::Tasks { from } => self.parse("tasks", *from),
-            Op::Places { from } => self.parse("places", u64::from(*from)),
-            Op::ProfileReport { from, .. } => self.parse("profile-report", *from),
-            Op::Trace { .. } => {
+            Op::Hello(_) => self.parse("hello", 0),
+            Op::Stat(_) => self.parse("stat", 0),
+            Op::Tasks(TasksRequest { from }) => self.parse("tasks", *from),
+            Op::Places(PlacesRequest { from }) => self.parse("places", u64::from(*from)),
+            Op::ProfileReport(ProfileReportRequest { from, .. }) => self.parse("profile-report", *from),
+            Op::Trace(_) => {
                 self.frames = Some(begin(&self.file).map_err(|why| self.cannot(&why))?);
                 self.parse("trace", 0)
             }
@@ -191,8 +191,8 @@ impl Recorded {
 }
 
 /// Begins to read the file at its first byte.
-fn begin(file: &File) -> Result<FileReader<BufReader<File>>, dormouse::wire::FileError> {
-    let fault = |why: std::io::Error| dormouse::wire::FileError { at: 0, what: why.to_string() };
+fn begin(file: &File) -> Result<FileReader<BufReader<File>>, dormouse_protocol::FileError> {
+    let fault = |why: std::io::Error| dormouse_protocol::FileError { at: 0, what: why.to_string() };
     let mut again = file.try_clone().map_err(fault)?;
     again.rewind().map_err(fault)?;
     FileReader::new(BufReader::new(again))

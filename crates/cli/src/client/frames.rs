@@ -2,7 +2,7 @@
 //!
 //! Kinds that this build does not know are skipped, so that a newer agent can say more.
 
-use dormouse::wire::{FrameKind, MAX_FRAME, Note};
+use dormouse_protocol::{FrameKind, MAX_FRAME, Note};
 
 use super::{Client, Filled, excerpt};
 use crate::exit::Outcome;
@@ -86,14 +86,8 @@ mod tests {
     fn stream() -> (UnixStream, Client) {
         let (ours, theirs) = UnixStream::pair().unwrap();
         ours.set_nonblocking(true).unwrap();
-        let client = Client {
-            source: crate::client::Source::Socket(ours),
-            pid: 7,
-            who: "tea (process 7)".into(),
-            patience: Duration::from_secs(60),
-            next_id: 2,
-            inbox: Vec::new(),
-        };
+        let source = crate::client::Source::Socket(ours);
+        let client = Client::new(source, 7, "tea (process 7)".into(), Duration::from_secs(60));
         (theirs, client)
     }
 

@@ -2,22 +2,20 @@
 
 use std::time::Duration;
 
-use dormouse::wire::{Hello, LongPollRow, LongPollsBegun, LongPollsPart, LongPollsWish, Op};
+use dormouse_protocol::{
+    LongPollReportsRequest, LongPollRow, LongPollsBegun, LongPollsPart, LongPollsRequest,
+};
 
 use super::Client;
-use crate::exit::{Exit, Failure, Outcome};
+use crate::exit::Outcome;
 
 /// The most answers in which the reports of one moment come.
 const MAX_PARTS: usize = 64;
 
 /// Has polls of that length reported from now on, as long as the connection lasts.
-pub(crate) fn begin(client: &mut Client, hello: &Hello, threshold: Duration) -> Outcome<()> {
-    if !hello.ops.iter().any(|op| op == "long-polls") {
-        let message = format!("its dormouse ({}) does not look for long polls", hello.version);
-        return Err(Failure::new(Exit::Unsupported, message).hint("build the service with a newer dormouse"));
-    }
+pub(crate) fn begin(client: &mut Client, threshold: Duration) -> Outcome<()> {
     let threshold_us = u64::try_from(threshold.as_micros()).unwrap_or(u64::MAX);
-    let _begun: LongPollsBegun = client.call(Op::LongPolls(LongPollsWish { threshold_us }))?;
+    let _begun: LongPollsBegun = client.call(LongPollsRequest { threshold_us })?;
     Ok(())
 }
 
@@ -25,7 +23,7 @@ pub(crate) fn begin(client: &mut Client, hello: &Hello, threshold: Duration) -> 
 pub(crate) fn take(client: &mut Client) -> Outcome<(Vec<LongPollRow>, u64, Duration)> {
     let mut all = Vec::new();
     for _ in 0..MAX_PARTS {
-        let part: LongPollsPart = client.call(Op::LongPollReports)?;
+        let part: LongPollsPart = client.call(LongPollReportsRequest {})?;
         all.extend(part.reports);
         if !part.more {
             return Ok((all, part.lost, Duration::from_micros(part.look_us)));

@@ -18,7 +18,9 @@ use std::os::unix::net::UnixStream;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use dormouse::wire::{Code, Hello, MAX_LINE, Note, Notice, Op, PROTOCOL, Request, Response, WireError};
+use dormouse_protocol::{
+    Code, Hello, HelloRequest, MAX_LINE, Note, Notice, PROTOCOL, Request, Response, Verb, WireError,
+};
 use rustix::event::{PollFd, PollFlags};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -31,11 +33,6 @@ use crate::signals::poll_until;
 use crate::target::{Finder, Found, Process, Target, describe};
 use crate::text::clean;
 
-/// The longest answer that is read where it tells of keys, groups or threads: far above a hundred
-/// thousand of them, far below a machine's memory.
-const MAX_ANSWER: usize = 64 << 20;
-/// The longest of all others.
-const MAX_SHORT_ANSWER: usize = 4 << 20;
 /// The most values in an answer: the shortest take three bytes, and much more once they are read.
 const MAX_PARTS: usize = 4 << 20;
 
@@ -49,6 +46,9 @@ pub(crate) fn set_command(name: Option<&str>) {
     }
 }
 
+/// The operations of the agents that announce none.
+const OLDEST: [&str; 6] = ["keys", "on", "off", "trace", "stat", "doctor"];
+
 /// A conversation, opened by `hello`.
 #[derive(Debug)]
 pub(crate) struct Client {
@@ -57,6 +57,9 @@ pub(crate) struct Client {
     pub(crate) pid: u32,
     /// `teaparty (process 12)`, for messages.
     pub(crate) who: String,
+    /// The operations that the agent announces, and its version.
+    ops: Vec<String>,
+    version: String,
     patience: Duration,
     next_id: u64,
     /// Bytes that came and were not used yet.
@@ -90,6 +93,11 @@ struct Head {
 }
 
 impl Client {
+    fn new(source: Source, pid: u32, who: String, patience: Duration) -> Client {
+        let (ops, version) = (Vec::new(), String::new());
+        Client { source, pid, who, ops, version, patience, next_id: 1, inbox: Vec::new() }
+    }
+
     /// Finds the process that `target` means and opens a conversation with its agent; or with a
     /// recorder's file.
     pub(crate) fn open(target: &Target, patience: Duration) -> Outcome<(Client, Hello)> {
@@ -118,26 +126,24 @@ impl Client {
         who: String,
         patience: Duration,
     ) -> Outcome<(Client, Hello)> {
-        let mut client =
-            Client { source: Source::Socket(stream), pid, who, patience, next_id: 1, inbox: Vec::new() };
+        let mut client = Client::new(Source::Socket(stream), pid, who, patience);
         let command = COMMAND.get().map_or(String::new(), |command| format!("{command} "));
         let name = format!("dormouse {command}{}", env!("CARGO_PKG_VERSION"));
-        let hello = client.call(Op::Hello { client: name, notices: true })?;
+        let hello = client.call(HelloRequest { client: name, notices: true })?;
+        client.ops.clone_from(&hello.ops);
+        client.version.clone_from(&hello.version);
         Ok((client, hello))
     }
 
     /// Asks, and waits for the answer for as long as patience lasts.
-    pub(crate) fn call<T: DeserializeOwned>(&mut self, op: Op) -> Outcome<T> {
+    pub(crate) fn call<V: Verb>(&mut self, request: V) -> Outcome<V::Answer> {
         if let Source::File(recorded) = &mut self.source {
-            return recorded.call(&op);
+            return recorded.call(&request.into());
         }
+        self.demand::<V>()?;
         let id = self.next_id;
         self.next_id += 1;
-        let most = match op {
-            Op::Hello { .. } | Op::Events | Op::Count { .. } | Op::Waits(_) | Op::Doctor => MAX_SHORT_ANSWER,
-            _ => MAX_ANSWER,
-        };
-        let mut line = serde_json::to_vec(&Request { v: PROTOCOL, id, op })
+        let mut line = serde_json::to_vec(&Request { v: PROTOCOL, id, op: request.into() })
             .map_err(|error| Failure::failed(format!("cannot write a request: {error}")))?;
         line.push(b'\n');
         if line.len() > MAX_LINE {
@@ -147,11 +153,26 @@ impl Client {
         let deadline = Instant::now() + self.patience;
         self.send(&line, deadline)?;
         loop {
-            let line = self.line(deadline, most)?;
+            let line = self.line(deadline, V::LONGEST_ANSWER)?;
             if let Some(answer) = self.understand(&line, id)? {
                 return Ok(answer);
             }
         }
+    }
+
+    /// Refuses where the agent does not know an operation: to ask for it would end the conversation.
+    pub(crate) fn demand<V: Verb>(&self) -> Outcome<()> {
+        if self.knows::<V>() {
+            return Ok(());
+        }
+        let message = format!("its dormouse ({}) {}", clean(&self.version), V::LACKS);
+        Err(Failure::new(Exit::Unsupported, message).hint("build the service with a newer dormouse"))
+    }
+
+    /// Whether the agent knows an operation.
+    pub(crate) fn knows<V: Verb>(&self) -> bool {
+        let name = V::ANNOUNCED_AS;
+        name == HelloRequest::NAME || OLDEST.contains(&name) || self.ops.iter().any(|op| op == name)
     }
 
     /// The notices that have come, once there is something to read; the end of the conversation is

@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use dormouse::wire::{
-    Hello, Op, PlaceRow, PlacesPart, TaskGroup, TaskRow, TasksPart, WaitsBegun, WaitsWish, WokenTasks,
+use dormouse_protocol::{
+    Hello, PlaceRow, PlacesPart, PlacesRequest, TaskGroup, TaskRow, TasksPart, TasksRequest, WaitsBegun,
+    WaitsRequest, WakeTasksRequest, WokenTasks,
 };
 
 use super::Client;
@@ -34,12 +35,8 @@ pub(crate) struct Taken {
 /// Has times and places taken from now on, as long as the connection lasts; with `cpu` the CPU time
 /// of each task, too. Returns whether the service notes places.
 pub(crate) fn begin(client: &mut Client, hello: &Hello, cpu: bool) -> Outcome<bool> {
-    if !["tasks", "waits"].iter().all(|wanted| hello.ops.iter().any(|op| op == wanted)) {
-        let message = format!("its dormouse ({}) does not list tasks", hello.version);
-        return Err(Failure::new(Exit::Unsupported, message).hint("build the service with a newer dormouse"));
-    }
-    let begun: WaitsBegun =
-        client.call(Op::Waits(WaitsWish { places: true, cpu, ..WaitsWish::default() }))?;
+    client.demand::<TasksRequest>()?;
+    let begun: WaitsBegun = client.call(WaitsRequest { places: true, cpu, ..WaitsRequest::default() })?;
     if cpu && !begun.cpu {
         let message = format!(
             "its dormouse ({}) takes no CPU time of single tasks: it is older, or behind a filter of system calls",
@@ -52,7 +49,7 @@ pub(crate) fn begin(client: &mut Client, hello: &Hello, cpu: bool) -> Outcome<bo
 
 /// For how long times and places have been taken.
 pub(crate) fn taken(client: &mut Client) -> Outcome<Taken> {
-    let TasksPart { taken_ns, noted_ns, .. } = client.call(Op::Tasks { from: u64::MAX })?;
+    let TasksPart { taken_ns, noted_ns, .. } = client.call(TasksRequest { from: u64::MAX })?;
     let none = || Failure::failed(format!("{} takes no times of tasks", client.who));
     Ok(Taken { times_ns: taken_ns.ok_or_else(none)?, places_ns: noted_ns })
 }
@@ -62,7 +59,7 @@ pub(crate) fn list(client: &mut Client) -> Outcome<TaskList> {
     let mut list = TaskList::default();
     let mut from = 0;
     for _ in 0..MAX_TASK_PARTS {
-        let part: TasksPart = client.call(Op::Tasks { from })?;
+        let part: TasksPart = client.call(TasksRequest { from })?;
         for group in part.groups {
             let known = list.groups.entry(group.id).or_insert_with(|| group.clone());
             known.alive = known.alive.min(group.alive);
@@ -81,14 +78,10 @@ pub(crate) fn list(client: &mut Client) -> Outcome<TaskList> {
 }
 
 /// Has each task wake that waits since before places were taken, once; how many there were.
-pub(crate) fn wake(client: &mut Client, hello: &Hello) -> Outcome<u64> {
-    if !hello.ops.iter().any(|op| op == "wake-tasks") {
-        let message = format!("its dormouse ({}) does not wake tasks", hello.version);
-        return Err(Failure::new(Exit::Unsupported, message).hint("leave out --wake"));
-    }
+pub(crate) fn wake(client: &mut Client) -> Outcome<u64> {
     let (mut woken, mut from) = (0, 0);
     for _ in 0..MAX_TASK_PARTS {
-        let part: WokenTasks = client.call(Op::WakeTasks { from })?;
+        let part: WokenTasks = client.call(WakeTasksRequest { from })?;
         woken += part.woken;
         match part.next {
             Some(next) if next > from => from = next,
@@ -99,18 +92,14 @@ pub(crate) fn wake(client: &mut Client, hello: &Hello) -> Outcome<u64> {
 }
 
 /// The stacks of these places, by number; an agent that knows no places has none.
-pub(crate) fn places(
-    client: &mut Client,
-    hello: &Hello,
-    wanted: &BTreeSet<u32>,
-) -> Outcome<HashMap<u32, PlaceRow>> {
+pub(crate) fn places(client: &mut Client, wanted: &BTreeSet<u32>) -> Outcome<HashMap<u32, PlaceRow>> {
     let mut stacks = HashMap::new();
-    let Some(&first) = wanted.first().filter(|_| hello.ops.iter().any(|op| op == "places")) else {
+    let Some(&first) = wanted.first().filter(|_| client.knows::<PlacesRequest>()) else {
         return Ok(stacks);
     };
     let mut from = first;
     for _ in 0..MAX_TASK_PARTS {
-        let part: PlacesPart = client.call(Op::Places { from })?;
+        let part: PlacesPart = client.call(PlacesRequest { from })?;
         let is_wanted = |place: &PlaceRow| wanted.contains(&place.number);
         stacks.extend(part.places.into_iter().filter(is_wanted).map(|place| (place.number, place)));
         let next = part.next.and_then(|next| Some((next, *wanted.range(next..).next()?)));

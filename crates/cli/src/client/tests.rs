@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use dormouse::wire::{Ended, Hello, Keys, Note, Notice, Op};
+use dormouse_protocol::{Ended, Hello, KeysRequest, Note, Notice};
 
 use super::Client;
 use crate::exit::{Exit, Failure, Report};
@@ -161,7 +161,7 @@ fn an_answer_has_a_bound_of_values() {
         holds(stream);
     })
     .expect("a greeting");
-    let Err(Failure::Said(report)) = client.call::<Keys>(Op::Keys { glob: None }) else {
+    let Err(Failure::Said(report)) = client.call(KeysRequest { glob: None }) else {
         panic!("five million values are no keys")
     };
     assert!(report.message.contains("more than 4194304 values"), "{}", report.message);
@@ -174,8 +174,8 @@ fn a_request_beyond_the_bound_is_not_sent() {
         holds(stream);
     })
     .expect("a greeting");
-    let glob = Some("x".repeat(dormouse::wire::MAX_LINE));
-    let Err(Failure::Said(report)) = client.call::<Keys>(Op::Keys { glob }) else { panic!("it was sent") };
+    let glob = Some("x".repeat(dormouse_protocol::MAX_LINE));
+    let Err(Failure::Said(report)) = client.call(KeysRequest { glob }) else { panic!("it was sent") };
     assert_eq!(report.exit, Exit::Usage);
 }
 

@@ -7,8 +7,8 @@
 use std::error::Error as _;
 use std::fs::File;
 
-use dormouse::wire::{Check, CheckState, Doctor, Op};
 use dormouse_breakpoints::free_registers;
+use dormouse_protocol::{Check, CheckState, Doctor, DoctorRequest};
 use serde::Serialize;
 
 use crate::advice;
@@ -53,7 +53,7 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
             let found = finder.look(target)?;
             if found.has_agent() {
                 let (mut client, _) = Client::reach(&finder, &found, context.patience)?;
-                let mut doctor: Doctor = client.call(Op::Doctor)?;
+                let mut doctor: Doctor = client.call(DoctorRequest {})?;
                 doctor.checks.extend(frame_pointers(client.pid));
                 (client.who.clone(), Some(client.pid), doctor)
             } else {
@@ -108,7 +108,7 @@ fn examine_here(context: &Context) -> Doctor {
 
 fn ask_own_agent(context: &Context) -> Outcome<Doctor> {
     let (mut client, _) = Client::open(&Target::Pid(std::process::id()), context.patience)?;
-    client.call(Op::Doctor)
+    client.call(DoctorRequest {})
 }
 
 fn reach(failure: Failure) -> Check {

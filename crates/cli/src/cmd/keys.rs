@@ -1,6 +1,6 @@
 //! `dormouse keys`: what can be switched, and what is on.
 
-use dormouse::wire::{KeyHolder, KeyInfo, Keys, Op};
+use dormouse_protocol::{KeyHolder, KeyInfo, Keys, KeysRequest};
 
 use crate::args::help;
 use crate::client::Client;
@@ -22,7 +22,7 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
     let (mut client, _) = Client::open(&args.target, context.patience)?;
-    let keys: Keys = client.call(Op::Keys { glob: args.glob.clone() })?;
+    let keys: Keys = client.call(KeysRequest { glob: args.glob.clone() })?;
     if context.json {
         context.document(&keys)?;
     } else if !keys.keys.is_empty() {
@@ -99,7 +99,7 @@ fn holders(held: &[KeyHolder]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dormouse::wire::{HeldBy, LeaseHolder};
+    use dormouse_protocol::{HeldBy, LeaseHolder};
 
     fn key(on: bool, baseline: bool, off_in_ms: Option<u64>, held: Vec<KeyHolder>) -> KeyInfo {
         KeyInfo {

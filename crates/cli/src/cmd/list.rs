@@ -1,13 +1,13 @@
 //! `dormouse list`: what can be counted, and why the rest cannot.
 
-use dormouse::wire::{EventInfo, Events, Op};
+use dormouse_protocol::{EventInfo, Events, EventsRequest};
 use serde::Serialize;
 
 use crate::client::Client;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{BAD, Context, GOOD, HEAD};
 use crate::render::table::Table;
-use crate::sample::events::{here, knows, of_any_process};
+use crate::sample::events::{here, of_any_process};
 use crate::target::{Finder, Target};
 use crate::text::clean;
 
@@ -53,11 +53,11 @@ fn of_target(target: &Target, context: &Context) -> Outcome<(u32, Vec<EventInfo>
         return Ok((found.process.pid, of_any_process(here())));
     }
     let (mut client, hello) = Client::reach(&finder, &found, context.patience)?;
-    if !knows(&hello, "events") {
+    if !client.knows::<EventsRequest>() {
         let message = format!("{} has dormouse {}, which lists no events", client.who, clean(&hello.version));
         return Err(Failure::new(Exit::Unsupported, message).hint("build the service with a later dormouse"));
     }
-    let events: Events = client.call(Op::Events)?;
+    let events: Events = client.call(EventsRequest {})?;
     Ok((client.pid, events.events))
 }
 

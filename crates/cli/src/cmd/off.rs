@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use dormouse::wire::{Changed, Op};
+use dormouse_protocol::{Changed, OffRequest};
 
 use crate::args::KeyArgs;
 use crate::client::Client;
@@ -32,7 +32,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
     let (mut client, _) = Client::open(&args.keys.target, context.patience)?;
     let dwell_ms = args.dwell.map(milliseconds);
-    let op = Op::Off { glob: args.keys.glob.clone(), dwell_ms, force: args.force, release: false };
+    let op = OffRequest { glob: args.keys.glob.clone(), dwell_ms, force: args.force, release: false };
     let changed: Changed = client.call(op)?;
     let mode = if dwell_ms.is_some() { "dwell" } else { "now" };
     let off_at_unix_ms = dwell_ms.and_then(unix_ms_in);

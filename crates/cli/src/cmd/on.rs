@@ -8,7 +8,7 @@
 use std::os::fd::AsFd as _;
 use std::time::Duration;
 
-use dormouse::wire::{Changed, Note, Op};
+use dormouse_protocol::{Changed, Note, OnRequest};
 
 use crate::args::KeyArgs;
 use crate::client::Client;
@@ -47,7 +47,7 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
         None => "foreground",
     };
     let mut changed: Changed =
-        client.call(Op::On { glob: glob.clone(), for_ms, dwell_ms, keep: args.keep })?;
+        client.call(OnRequest { glob: glob.clone(), for_ms, dwell_ms, keep: args.keep })?;
     if let Some(ms) = for_ms {
         // An agent that does not say it has held them for the time that was asked for.
         changed.off_in_ms.get_or_insert(ms);

@@ -6,7 +6,7 @@
 use std::thread;
 use std::time::Duration;
 
-use dormouse::wire::Hello;
+use dormouse_protocol::Hello;
 
 use crate::client::Client;
 use crate::exit::{Exit, Failure, Outcome, Report};

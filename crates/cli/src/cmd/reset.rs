@@ -1,13 +1,12 @@
 //! `dormouse reset`: keys as the service started with them.
 
-use dormouse::wire::{Changed, Op};
+use dormouse_protocol::{Changed, ResetRequest};
 
 use crate::args::KeyArgs;
 use crate::client::Client;
-use crate::exit::{Exit, Failure, Outcome};
+use crate::exit::{Exit, Outcome};
 use crate::output::Context;
 use crate::render::leases::{Switched, say_held};
-use crate::sample::events::knows;
 
 /// Restore the states that keys started with
 ///
@@ -20,12 +19,8 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
-    let (mut client, hello) = Client::open(&args.keys.target, context.patience)?;
-    if !knows(&hello, "reset") {
-        let version = format!("dormouse {} in {} knows no `reset`", hello.version, client.who);
-        return Err(Failure::new(Exit::Unsupported, version).hint("use `off`"));
-    }
-    let changed: Changed = client.call(Op::Reset { glob: args.keys.glob.clone() })?;
+    let (mut client, _) = Client::open(&args.keys.target, context.patience)?;
+    let changed: Changed = client.call(ResetRequest { glob: args.keys.glob.clone() })?;
     let switched =
         Switched { state: "reset", mode: "now", pid: client.pid, off_at_unix_ms: None, changed: &changed };
     switched.print(context)?;

@@ -6,8 +6,8 @@
 
 use std::collections::BTreeMap;
 
-use dormouse::wire::{HeldBy, Op, SlotOwner, SlotRow, SlotsAnswer};
 use dormouse_breakpoints::{Error, free_registers};
+use dormouse_protocol::{HeldBy, SlotOwner, SlotRow, SlotsAnswer, SlotsRequest};
 use dormouse_sys::perf;
 use serde::Serialize;
 
@@ -88,9 +88,8 @@ fn watches(finder: &Finder, found: &Found, context: &Context) -> Outcome<Option<
     if !found.has_agent() {
         return Ok(None);
     }
-    let (mut client, hello) = Client::reach(finder, found, context.patience)?;
-    let has_slots = hello.ops.iter().any(|op| op == "slots");
-    has_slots.then(|| client.call(Op::Slots)).transpose()
+    let (mut client, _) = Client::reach(finder, found, context.patience)?;
+    client.knows::<SlotsRequest>().then(|| client.call(SlotsRequest {})).transpose()
 }
 
 fn threads(pid: u32) -> Outcome<Vec<FreeThread>> {

@@ -1,13 +1,15 @@
 //! `dormouse triggers`: the rules by which a service writes a file of what led to something, when
 //! each fired last, and why it did not since.
 
-use dormouse::wire::{Op, TriggerRow, TriggersAnswer};
+use dormouse_protocol::{
+    TriggerAddRequest, TriggerRemoveRequest, TriggerRow, TriggersAnswer, TriggersRequest,
+};
 use serde::Serialize;
 
 use crate::args::help;
 use crate::client::Client;
 use crate::duration::short;
-use crate::exit::{Exit, Failure, Outcome};
+use crate::exit::{Exit, Outcome};
 use crate::output::{Context, FAIR, HEAD, say};
 use crate::render::table::Table;
 use crate::target::Target;
@@ -38,17 +40,12 @@ struct Document<'a> {
 }
 
 pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
-    let (mut client, hello) = Client::open(&args.target, context.patience)?;
-    if !hello.ops.iter().any(|op| op == "triggers") {
-        let message = format!("its dormouse ({}) knows no triggers", hello.version);
-        return Err(Failure::new(Exit::Unsupported, message).hint("build the service with a newer dormouse"));
-    }
-    let op = match (&args.add, args.remove) {
-        (Some(rules), _) => Op::TriggerAdd { rules: rules.clone() },
-        (None, Some(number)) => Op::TriggerRemove { number },
-        (None, None) => Op::Triggers,
+    let (mut client, _) = Client::open(&args.target, context.patience)?;
+    let answer = match (&args.add, args.remove) {
+        (Some(rules), _) => client.call(TriggerAddRequest { rules: rules.clone() })?,
+        (None, Some(number)) => client.call(TriggerRemoveRequest { number })?,
+        (None, None) => client.call(TriggersRequest {})?,
     };
-    let answer: TriggersAnswer = client.call(op)?;
     if context.json {
         context.document(&Document { pid: client.pid, answer: &answer })?;
         return Ok(Exit::Ok);

@@ -8,8 +8,8 @@ use std::num::NonZero;
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
-use dormouse::wire::{WatchWish, WireAccess, WireState};
 use dormouse_maps::AddressSpace;
+use dormouse_protocol::{WatchRequest, WireAccess, WireState};
 
 use serde::Serialize;
 
@@ -134,8 +134,8 @@ enum Document<'a> {
 }
 
 impl Args {
-    fn wish(&self) -> WatchWish {
-        WatchWish {
+    fn wish(&self) -> WatchRequest {
+        WatchRequest {
             access: self.access.into(),
             changed: self.changed,
             equals: self.equals,
@@ -145,7 +145,7 @@ impl Args {
             rate_per_s: self.rate.map(NonZero::get),
             flexible: self.flexible,
             stream: self.stream,
-            ..WatchWish::default()
+            ..WatchRequest::default()
         }
     }
 }
@@ -296,7 +296,7 @@ mod tests {
         args: Args,
     }
 
-    fn wish(line: &str) -> Result<WatchWish, clap::Error> {
+    fn wish(line: &str) -> Result<WatchRequest, clap::Error> {
         Line::try_parse_from(line.split(' ')).map(|line| line.args.wish())
     }
 
@@ -304,7 +304,7 @@ mod tests {
     fn flags_become_a_wish() {
         let all = "watch tea ORDERS -a rw --changed --equals 0x2a --mask 255 --group g --max 3 --rate 9 \
                    --flexible --stream";
-        let right = WatchWish {
+        let right = WatchRequest {
             access: WireAccess::ReadWrite,
             changed: true,
             equals: Some(42),
@@ -314,10 +314,10 @@ mod tests {
             rate_per_s: Some(9),
             flexible: true,
             stream: true,
-            ..WatchWish::default()
+            ..WatchRequest::default()
         };
         assert_eq!(wish(all).unwrap(), right);
-        assert_eq!(wish("watch tea ORDERS").unwrap(), WatchWish::default());
+        assert_eq!(wish("watch tea ORDERS").unwrap(), WatchRequest::default());
         assert_eq!(wish("watch tea ORDERS --equals -1").unwrap().equals, Some(u64::MAX));
         for wrong in ["-a r", "--max 0", "--rate 0", "--equals x", "--mask -1", "--for 0s"] {
             assert!(wish(&format!("watch tea ORDERS {wrong}")).is_err(), "{wrong}");

@@ -237,7 +237,7 @@ q leave  ? help  Enter functions  / filter  s sort  Tab groups/threads
 
     /// A view with numbers as large as they come, and the true ones by the titles of their columns.
     fn large(scale: u64) -> (View, Vec<Vec<(String, f64)>>) {
-        use dormouse::wire::CountRow;
+        use dormouse_protocol::CountRow;
         let (mut before, mut after) = pair();
         let events = ["alloc-count", "alloc-bytes", "page-faults", "context-switches"].map(str::to_owned);
         for (sample, times) in [(&mut before, 0), (&mut after, scale)] {

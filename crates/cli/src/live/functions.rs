@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use dormouse::wire::ProfileWish;
+use dormouse_protocol::ProfileRequest;
 
 use super::page::{self, Writer};
 use crate::exit::Outcome;
@@ -26,7 +26,7 @@ const MOST: usize = 200;
 pub(super) fn run(pid: u32, who: &str, name: String, end: Option<Instant>, signals: &Signals) -> Outcome<()> {
     let title = format!("{name} of {who}");
     let begin = move || {
-        let profiled = Profiled::open(&Target::Pid(pid), &ProfileWish::default(), PATIENCE);
+        let profiled = Profiled::open(&Target::Pid(pid), &ProfileRequest::default(), PATIENCE);
         Functions { profiled, name }
     };
     // The table comes back at once: a service that is stopped may let the profile wait for its end.

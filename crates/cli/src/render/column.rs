@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-use dormouse::wire::{CountRow, EventInfo};
+use dormouse_protocol::{CountRow, EventInfo};
 use serde_json::Value;
 
 use super::row::{Row, ratio};

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use dormouse::wire::{CoverageRow, HitRow, SiteRow, WireState};
+use dormouse_protocol::{CoverageRow, HitRow, SiteRow, WireState};
 use serde::Serialize;
 
 use super::table::Table;
@@ -284,7 +284,7 @@ fn percent(part: u64, whole: u64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dormouse::wire::{WatchRow, WireAccess};
+    use dormouse_protocol::{WatchRow, WireAccess};
 
     fn look(row: WatchRow) -> Look {
         Look {

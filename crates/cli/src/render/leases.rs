@@ -2,7 +2,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use dormouse::wire::{Changed, Ended, HeldBy, HeldKeys, LeaseHolder};
+use dormouse_protocol::{Changed, Ended, HeldBy, HeldKeys, LeaseHolder};
 use serde::Serialize;
 
 use crate::duration::short;

@@ -1,6 +1,6 @@
 //! Processes with dormouse in them, as JSON.
 
-use dormouse::wire::Hello;
+use dormouse_protocol::Hello;
 use serde::Serialize;
 
 use crate::exit::Report;

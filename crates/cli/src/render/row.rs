@@ -5,7 +5,7 @@
 
 use std::cmp::Ordering;
 
-use dormouse::wire::{CountRow, GroupRow};
+use dormouse_protocol::{CountRow, GroupRow};
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
 

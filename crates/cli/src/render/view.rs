@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use dormouse::wire::GroupRow;
+use dormouse_protocol::GroupRow;
 use serde::Serialize;
 
 use super::column::{Column, Digits, Unit, table};

@@ -1,7 +1,7 @@
 //! Where the tasks of a group spend their time, as figures.
 
 use dormouse::waits::Histogram;
-use dormouse::wire::{ExemplarRow, HistogramRow, WaitsRow, WireId};
+use dormouse_protocol::{ExemplarRow, HistogramRow, WaitsRow, WireId};
 use serde::Serialize;
 
 /// The figures of some time.

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use dormouse::wire::{CountRow, GroupRow, TaskPolls};
+use dormouse_protocol::{CountRow, GroupRow, TaskPolls};
 
 use super::totals::{Inside, Sample, Thread, Usage};
 

@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use dormouse::wire::{CountAnswer, EventInfo, Events, Hello, Op};
+use dormouse_protocol::{CountAnswer, CountRequest, EventInfo, Events, EventsRequest};
 
 use super::totals::Usage;
 use crate::client::Client;
@@ -52,14 +52,14 @@ impl FromStr for Wish {
 
 impl Wish {
     /// Has the groups of a service count them as long as the conversation lasts.
-    pub(crate) fn ask(&self, client: &mut Client, hello: &Hello) -> Outcome<CountAnswer> {
-        if !knows(hello, "count") {
+    pub(crate) fn ask(&self, client: &mut Client) -> Outcome<CountAnswer> {
+        if !client.knows::<CountRequest>() {
             // Such an agent's groups count CPU time always.
             return Ok(self.divide(|name| (name != TASK_CLOCK).then(|| OLD_AGENT.to_owned())));
         }
-        let events: Events = client.call(Op::Events)?;
+        let events: Events = client.call(EventsRequest {})?;
         self.check(&events.events)?;
-        client.call(Op::Count { events: self.0.clone() })
+        client.call(CountRequest { events: self.0.clone() })
     }
 
     /// The events among them that the kernel counts for any process.
@@ -121,15 +121,10 @@ pub(crate) fn refused(event: &EventInfo) -> &str {
     event.unavailable.as_deref().unwrap_or("the service does not say why")
 }
 
-/// Whether an agent knows an operation that was added to the protocol.
-pub(crate) fn knows(hello: &Hello, op: &str) -> bool {
-    hello.ops.iter().any(|known| known == op)
-}
-
 /// The events that a service of this user could count on this machine: those that this process
 /// could.
 pub(crate) fn here() -> Vec<EventInfo> {
-    dormouse::events::available().into_iter().map(EventInfo::from).collect()
+    dormouse::answers::countable_events()
 }
 
 #[cfg(test)]

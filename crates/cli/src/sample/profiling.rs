@@ -6,9 +6,9 @@
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use dormouse::wire::ProfileWish;
 use dormouse_maps::SpaceError;
 use dormouse_profile::{NameFinder, Options, OutsideProfiling, Profile, ProfileKind, Symbols};
+use dormouse_protocol::ProfileRequest;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::client::Client;
@@ -46,7 +46,7 @@ enum By {
 
 impl Profiled {
     /// Begins a profile of the process that `target` means.
-    pub(crate) fn open(target: &Target, wish: &ProfileWish, patience: Duration) -> Outcome<Profiled> {
+    pub(crate) fn open(target: &Target, wish: &ProfileRequest, patience: Duration) -> Outcome<Profiled> {
         if let Target::File(_) = target {
             return Profiled::recorded(target, wish, patience);
         }
@@ -70,7 +70,7 @@ impl Profiled {
     }
 
     /// The one in a recorder's file.
-    fn recorded(target: &Target, wish: &ProfileWish, patience: Duration) -> Outcome<Profiled> {
+    fn recorded(target: &Target, wish: &ProfileRequest, patience: Duration) -> Outcome<Profiled> {
         let (mut client, _) = Client::open(target, patience)?;
         let profile = read(&mut client, 1)?;
         if profile.kind != wish.kind || wish.group.is_some() {
@@ -93,16 +93,16 @@ impl Profiled {
     pub(crate) fn reach(
         finder: &Finder,
         found: &Found,
-        wish: &ProfileWish,
+        wish: &ProfileRequest,
         patience: Duration,
     ) -> Outcome<Profiled> {
-        let (mut client, hello) = Client::reach(finder, found, patience)?;
-        let number = begin(&mut client, &hello, wish).map_err(|failure| ranked(failure, wish))?;
+        let (mut client, _) = Client::reach(finder, found, patience)?;
+        let number = begin(&mut client, wish).map_err(|failure| ranked(failure, wish))?;
         Ok(Profiled::new(&found.process, By::Agent { client, number }, None))
     }
 
     /// Begins one from outside, since the process does not sample itself for the reason `why`.
-    pub(crate) fn outside(process: &Process, wish: &ProfileWish, why: &str) -> Outcome<Profiled> {
+    pub(crate) fn outside(process: &Process, wish: &ProfileRequest, why: &str) -> Outcome<Profiled> {
         let mut options = Options::default();
         options.hz = wish.hz.unwrap_or(options.hz);
         options.unwind = wish.unwind;
@@ -176,7 +176,7 @@ impl Profiled {
         let profile = self.last.as_mut()?;
         let symbols = self.names.as_mut().map(|names| names.symbols(profile)).unwrap_or_default();
         symbols.note_lacks(profile);
-        profile.settle_waits(&symbols);
+        dormouse_profile::settle_waits(profile, &symbols);
         Some((profile, symbols))
     }
 
@@ -200,7 +200,7 @@ fn split(names: Result<NameFinder, SpaceError>) -> (Option<NameFinder>, Option<S
 
 /// The option, if there is one, that a profile from outside cannot follow: it knows no groups, and
 /// CPU time alone.
-pub(crate) fn only_inside(wish: &ProfileWish) -> Option<String> {
+pub(crate) fn only_inside(wish: &ProfileRequest) -> Option<String> {
     match wish.kind {
         ProfileKind::Cpu => wish.group.is_some().then(|| "--group".to_owned()),
         kind => Some(format!("--kind {}", kind.name())),
@@ -208,7 +208,7 @@ pub(crate) fn only_inside(wish: &ProfileWish) -> Option<String> {
 }
 
 /// Of the groups that a refusal lists those that are near, if any are.
-fn ranked(mut failure: Failure, wish: &ProfileWish) -> Failure {
+fn ranked(mut failure: Failure, wish: &ProfileRequest) -> Failure {
     if let (Failure::Said(report), Some(group)) = (&mut failure, &wish.group) {
         let ranked = near(group, report.near.iter().map(String::as_str));
         if !ranked.is_empty() {

@@ -7,7 +7,7 @@ use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use dormouse::wire::{Clock, CountAnswer, Hello, Op, Stat, WaitsWish};
+use dormouse_protocol::{Clock, CountAnswer, Hello, Stat, StatRequest, WaitsRequest};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::events::{TASK_CLOCK, Wish, warn};
@@ -63,7 +63,7 @@ impl Source {
         };
         if found.has_agent() {
             let (mut client, hello) = Client::reach(finder, found, patience)?;
-            source.counted = wish.ask(&mut client, &hello)?;
+            source.counted = wish.ask(&mut client)?;
             source.name.clone_from(&hello.name);
             source.agent = Some((client, hello));
         } else {
@@ -79,12 +79,12 @@ impl Source {
 
     /// Has the times of tasks taken from now on.
     pub(crate) fn begin_waits(&mut self) -> Outcome<()> {
-        let Some((client, hello)) = &mut self.agent else {
+        let Some((client, _)) = &mut self.agent else {
             let message = format!("{} has no dormouse in it, which could take times of tasks", self.who);
             return Err(Failure::new(Exit::Unsupported, message).hint("call dormouse::init() at its start"));
         };
-        let wish = WaitsWish { exemplars: true, ..WaitsWish::default() };
-        waits::begin(client, hello, wish).map(drop)
+        let wish = WaitsRequest { exemplars: true, ..WaitsRequest::default() };
+        waits::begin(client, wish).map(drop)
     }
 
     /// The events that have a column of their own: the CPU time has one anyway.
@@ -105,7 +105,7 @@ impl Source {
 
     /// How it stands now; `None` when it has ended.
     pub(crate) fn sample(&mut self) -> Outcome<Option<Sample>> {
-        let told: Option<Outcome<Stat>> = self.agent.as_mut().map(|(client, _)| client.call(Op::Stat));
+        let told: Option<Outcome<Stat>> = self.agent.as_mut().map(|(client, _)| client.call(StatRequest {}));
         let seen = self.tasks.look();
         match (told, seen) {
             (Some(Ok(stat)), seen) => {
@@ -152,7 +152,7 @@ impl Source {
     /// A source without a process that counts these events.
     pub(crate) fn fake(events: &[&str], clock: Option<Clock>) -> Source {
         let me = crate::target::Proc::system().process(std::process::id()).unwrap();
-        let event = |name: &&str| dormouse::wire::EventInfo {
+        let event = |name: &&str| dormouse_protocol::EventInfo {
             name: (*name).into(),
             unit: if name.starts_with("task") { "ns" } else { "1" }.into(),
             pmu: "software".into(),

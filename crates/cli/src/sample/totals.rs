@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use dormouse::wire::{CountRow, GroupRow, Stat, TaskPolls, ThreadStat};
+use dormouse_protocol::{CountRow, GroupRow, Stat, TaskPolls, ThreadStat};
 use serde::Serialize;
 
 use crate::text::clean;

@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use dormouse::wire::PlaceRow;
 use dormouse_maps::SpaceError;
 use dormouse_profile::{NameFinder, Node, Profile, SourceFrame, Symbols};
+use dormouse_protocol::PlaceRow;
 
 use crate::sample::watching::places::CodeFrame;
 

@@ -4,7 +4,7 @@ use axum::body::Body;
 use axum::http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::Response;
-use dormouse::wire::Code;
+use dormouse_protocol::Code;
 use serde::Serialize;
 
 use crate::exit::{Exit, Failure, Report};

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use axum::body::Bytes;
 use axum::response::Response;
-use dormouse::wire::{Stat, ThreadStat};
+use dormouse_protocol::{Stat, ThreadStat};
 use serde::Serialize;
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
@@ -165,7 +165,7 @@ fn changed(now: &Stat, before: &Stat) -> (Stat, Vec<u32>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dormouse::wire::GroupRow;
+    use dormouse_protocol::GroupRow;
 
     fn stat(groups: &[(u32, u64)], threads: &[(u32, u64)]) -> Stat {
         let group = |&(id, cpu_ns): &(u32, u64)| GroupRow {

@@ -44,8 +44,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use dormouse::wire::ProfileWish;
 use dormouse_profile::{Profile, Symbols};
+use dormouse_protocol::ProfileRequest;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use serde::Serialize;
 use tokio::net::TcpListener;
@@ -86,8 +86,11 @@ pub(crate) struct Settings {
 }
 
 /// Takes a profile of a process for so long, with so much patience, and gives it in a form.
-pub(crate) type TakeProfile =
-    fn((&Target, &ProfileWish), (Duration, Duration), fn(&Profile, &Symbols) -> Vec<u8>) -> Outcome<Vec<u8>>;
+pub(crate) type TakeProfile = fn(
+    (&Target, &ProfileRequest),
+    (Duration, Duration),
+    fn(&Profile, &Symbols) -> Vec<u8>,
+) -> Outcome<Vec<u8>>;
 
 /// The subcommands, which lie above this.
 #[derive(Debug, Clone, Copy)]

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use axum::http::StatusCode;
 use axum::response::Response;
-use dormouse::wire::ProfileWish;
 use dormouse_profile::ProfileKind;
 use dormouse_profile::encode;
+use dormouse_protocol::ProfileRequest;
 
 use super::TakeProfile;
 use super::answers::{bad, refusal, text};
@@ -26,7 +26,7 @@ const MAX_SECONDS: u64 = 300;
 /// A wish.
 #[derive(Debug)]
 pub(super) struct Taking {
-    wish: ProfileWish,
+    wish: ProfileRequest,
     length: Duration,
     /// The service by its id or name, where the query says it.
     pub(super) service: Option<String>,
@@ -78,7 +78,7 @@ fn taking(
     seconds: u64,
     query: &[(String, String)],
 ) -> Result<Taking, Response> {
-    let mut wish = ProfileWish { kind, live, ..ProfileWish::default() };
+    let mut wish = ProfileRequest { kind, live, ..ProfileRequest::default() };
     let (mut seconds, mut service, mut groups) = (seconds, None, Vec::new());
     for (name, value) in query {
         match name.as_str() {
@@ -164,7 +164,7 @@ mod tests {
         assert_eq!((taking.wish.kind, taking.wish.live), (ProfileKind::Alloc, true));
         assert_eq!((taking.wish.hz, taking.wish.group.as_deref()), (Some(19), Some("GET *,b")));
         let Ok(Asked::Profile(plain)) = asked("profile", &[]) else { panic!("it is a profile") };
-        assert_eq!((plain.length.as_secs(), plain.wish), (30, ProfileWish::default()));
+        assert_eq!((plain.length.as_secs(), plain.wish), (30, ProfileRequest::default()));
         assert!(matches!(asked("symbol", &[]), Ok(Asked::Symbol)));
     }
 

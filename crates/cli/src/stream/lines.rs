@@ -1,7 +1,7 @@
 //! Records as lines on standard output.
 
 use dormouse::record::{Malformed, Reader};
-use dormouse::wire::{Note, Tracing};
+use dormouse_protocol::{Note, Tracing};
 
 use super::merge::Merge;
 use super::names::Names;

@@ -12,7 +12,7 @@ use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
 
 use dormouse::record::Malformed;
-use dormouse::wire::Note;
+use dormouse_protocol::Note;
 use serde::Serialize;
 
 use crate::client::Client;

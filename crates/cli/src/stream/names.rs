@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::hash::Hash;
 
 use dormouse::record::{Field, Phase, Record};
-use dormouse::wire::{ClockPoint, Note, ProbeInfo, Tracing};
+use dormouse_protocol::{ClockPoint, Note, ProbeInfo, Tracing};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -221,7 +221,7 @@ fn at(point: &ClockPoint, base_ns: u64, tsc: u64) -> u64 {
 mod tests {
     use super::*;
     use crate::target::Proc;
-    use dormouse::wire::BatchStat;
+    use dormouse_protocol::BatchStat;
 
     const DAY_NS: u64 = 86_400_000_000_000;
 

@@ -1,7 +1,7 @@
 //! Records as a timeline.
 
 use dormouse::record::Malformed;
-use dormouse::wire::{Note, Tracing};
+use dormouse_protocol::{Note, Tracing};
 use dormouse_timeline::{Timeline, TimelineBuilder};
 
 use super::Sink;

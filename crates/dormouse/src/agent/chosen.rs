@@ -3,9 +3,12 @@
 use std::time::Duration;
 
 use dormouse_keys::{KeyUse, Selector};
+use dormouse_protocol::{Code, LONGEST_MS, WireError};
 
 use crate::trace::TraceError;
-use crate::wire::{Code, LONGEST_MS, WireError};
+
+// What a client may ask for is what a key may be held.
+const _: () = assert!(LONGEST_MS as u128 == dormouse_keys::LONGEST_HOLD.as_millis());
 
 /// How many near names an error names.
 const NEAR: usize = 5;

@@ -13,6 +13,7 @@
 use std::time::{Duration, Instant};
 
 use dormouse_keys::{Key, Lease};
+use dormouse_protocol::{Ended, MAX_LINE, Note, Notice, PROTOCOL, Response, WireError};
 use rustix::io::Errno;
 use serde::Serialize;
 
@@ -26,7 +27,6 @@ use crate::answers::waiting::ClientWaits;
 use crate::long_polls::LongPolls;
 use crate::memory::{self, Step};
 use crate::publish::Publishing;
-use crate::wire::{Ended, MAX_LINE, Note, Notice, PROTOCOL, Response, WireError};
 
 /// The time for the rest of a request, and for the client to take an answer. After it the agent
 /// closes the connection.

@@ -9,11 +9,11 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use dormouse_keys::{Key, KeyUse};
+use dormouse_protocol::{HeldBy, HeldKeys, KeyHolder, LeaseHolder};
 
 use super::client::Client;
 use super::descriptors::Peer;
 use crate::lookout::recording;
-use crate::wire::{HeldBy, HeldKeys, KeyHolder, LeaseHolder};
 
 /// The holders of keys at one moment.
 #[derive(Debug)]

@@ -5,17 +5,18 @@
 
 use std::time::Duration;
 
+use dormouse_protocol::{Code, LongPollRow, LongPollsBegun, LongPollsPart, LongPollsRequest, WireError};
+
 use crate::long_polls::{LongPoll, LongPolls, LongPollsError, long_polls};
-use crate::wire::{Code, LongPollRow, LongPollsBegun, LongPollsPart, LongPollsWish, WireError};
 
 /// Reports in one answer.
 const ROWS: usize = 64;
 
-/// The memory of an answer, first as structures and then as text: 130 addresses in each report.
-pub(super) const MEMORY: usize = 1024 * 1024;
-
 /// Has long polls reported.
-pub(super) fn begin(polls: &mut Option<LongPolls>, wish: LongPollsWish) -> Result<LongPollsBegun, WireError> {
+pub(super) fn begin(
+    polls: &mut Option<LongPolls>,
+    wish: LongPollsRequest,
+) -> Result<LongPollsBegun, WireError> {
     let begun = long_polls(Duration::from_micros(wish.threshold_us)).map_err(|why| {
         let code = match why {
             LongPollsError::Threshold { .. } => Code::BadRequest,

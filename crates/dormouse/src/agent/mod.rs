@@ -1,6 +1,6 @@
 //! The agent: a thread in the service that answers the `dormouse` command.
 //!
-//! It listens on a Unix socket in a directory that is its user's alone, speaks [`crate::wire`], and
+//! It listens on a Unix socket in a directory that is its user's alone, speaks [`dormouse_protocol`], and
 //! holds the leases of clients that switch keys on and stay. (The keys' own timer holds and ends
 //! timed leases, whatever becomes of the agent.) One thread serves all clients from one `poll`
 //! loop. It waits for no client, so one that stalls, floods or dies harms itself only. Beside
@@ -21,6 +21,7 @@ mod client;
 mod descriptors;
 mod door;
 mod holders;
+mod listing;
 mod long_polls;
 mod ops;
 mod output;
@@ -30,7 +31,9 @@ mod recording;
 mod registers;
 mod server;
 mod stream;
+mod switching;
 mod triggers;
+mod verbs;
 mod watching;
 
 use std::io;

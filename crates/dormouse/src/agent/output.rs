@@ -4,7 +4,7 @@ use std::io;
 
 use serde::Serialize;
 
-use crate::wire::{FrameKind, MAX_FRAME, Note};
+use dormouse_protocol::{FrameKind, MAX_FRAME, Note};
 
 #[derive(Debug, Default)]
 pub(super) struct Output {

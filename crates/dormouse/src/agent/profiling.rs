@@ -11,10 +11,9 @@
 //! host do not.
 
 use dormouse_profile::Profile;
+use dormouse_protocol::{Code, ProfileBegun, ProfilePart, ProfileRequest, WireError};
 
-use crate::answers::waiting;
 use crate::profile::{ProfileError, ProfileRun, ProfileSpec};
-use crate::wire::{Code, ProfileBegun, ProfilePart, ProfileWish, WireError};
 
 /// Profiles of one client, and of all.
 const MAX_PROFILES: usize = 4;
@@ -22,14 +21,6 @@ const MAX_IN_ALL: usize = 16;
 
 /// Rows of a profile in one answer: some hundred bytes each as text.
 const ROWS: usize = 4096;
-
-/// The memory of a profile that begins, or of a look at one: a table of stacks, twice.
-const MEMORY: usize = 16 * 1024 * 1024;
-
-/// That, and for a profile of wall time the times of each group.
-pub(super) fn memory() -> usize {
-    MEMORY + waiting::memory()
-}
 
 /// A profile of a client.
 #[derive(Debug)]
@@ -44,7 +35,7 @@ pub(super) struct ClientProfile {
 pub(super) fn begin(
     profiles: &mut Vec<ClientProfile>,
     all: usize,
-    wish: &ProfileWish,
+    wish: &ProfileRequest,
 ) -> Result<ProfileBegun, WireError> {
     if profiles.len() >= MAX_PROFILES || all >= MAX_IN_ALL {
         let message = format!(
@@ -81,7 +72,7 @@ pub(super) fn report(
     Ok(part)
 }
 
-fn spec(wish: &ProfileWish) -> ProfileSpec {
+fn spec(wish: &ProfileRequest) -> ProfileSpec {
     let mut spec = ProfileSpec::new(wish.kind);
     if let Some(hz) = wish.hz {
         spec = spec.hz(hz);

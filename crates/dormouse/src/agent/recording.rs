@@ -1,14 +1,15 @@
 //! The flight recorder by a client's wish. It belongs to the process, not to the client.
 
 use dormouse_keys::KeyUse;
+use dormouse_protocol::{Code, RecordAnswer, RecordRequest, RecorderRow, WireError};
 
 use super::chosen::{bad, chosen, names, parse, time, untraced};
+use crate::answers::rows::batch_stat;
 use crate::lookout::recording::{self, DEFAULT_MEMORY, RecorderError, RecorderStat};
 use crate::probe::Probe;
-use crate::wire::{Code, RecordAnswer, RecordWish, RecorderRow, WireError};
 
 /// Does what a client wishes for, and tells of the recorder.
-pub(super) fn answer(wish: &RecordWish) -> Result<RecordAnswer, WireError> {
+pub(super) fn answer(wish: &RecordRequest) -> Result<RecordAnswer, WireError> {
     let told = |stat: Option<RecorderStat>| RecordAnswer {
         recorder: stat.map(RecorderRow::from),
         matched: Vec::new(),
@@ -30,7 +31,7 @@ pub(super) fn answer(wish: &RecordWish) -> Result<RecordAnswer, WireError> {
     let probes = keys.iter().filter(|used| used.key.attached::<Probe>().is_some());
     let matched = names(probes);
     let (_, report) = recording::start(glob, || Ok(keys), memory, length).map_err(refusal)?;
-    Ok(RecordAnswer { matched, batch: Some(report.into()), ..told(recording::stat()) })
+    Ok(RecordAnswer { matched, batch: Some(batch_stat(report)), ..told(recording::stat()) })
 }
 
 fn refusal(why: RecorderError) -> WireError {

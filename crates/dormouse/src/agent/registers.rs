@@ -1,13 +1,13 @@
 //! The debug registers, and the holders of the watches that take them.
 
 use dormouse_breakpoints::{self as breakpoints, HeldSlot};
+use dormouse_protocol::{Code, HeldBy, SlotOwner, SlotRow, SlotsAnswer, WatchRequest, Watching, WireError};
 use dormouse_sys::perf;
 
 use super::client::Client;
 use super::descriptors::Peer;
 use super::watching::{ClientWatch, REGISTERS, SPARE, group_name};
 use crate::group::Group;
-use crate::wire::{Code, HeldBy, SlotOwner, SlotRow, SlotsAnswer, WatchWish, Watching, WireError};
 
 /// Watches of one client: more than there are registers, since flexible ones share them.
 const MAX_WATCHES: usize = 16;
@@ -20,7 +20,7 @@ const MAX_IN_ALL: usize = 64;
 const MAX_RATE: u32 = 50_000;
 
 /// Arms what the client at `own` wishes for.
-pub(super) fn watch(clients: &mut [Client], own: usize, wish: &WatchWish) -> Result<Watching, WireError> {
+pub(super) fn watch(clients: &mut [Client], own: usize, wish: &WatchRequest) -> Result<Watching, WireError> {
     let all: usize = clients.iter().map(|client| client.watches.len()).sum();
     if clients[own].watches.len() >= MAX_WATCHES || all >= MAX_IN_ALL {
         let message = format!(

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dormouse_keys::{Batch, Lease};
+use dormouse_protocol::{Code, MAX_LINE, WireError};
 use rustix::io::Errno;
 
 use super::client::{Client, Input};
@@ -22,7 +23,6 @@ use super::ops;
 use super::place::Place;
 use crate::answers::host;
 use crate::memory::{self, Step};
-use crate::wire::{Code, MAX_LINE, WireError};
 
 /// Connections at once.
 const MAX_CLIENTS: usize = 32;

@@ -4,13 +4,14 @@ use std::collections::HashSet;
 use std::io;
 use std::time::{Duration, Instant};
 
+use dormouse_protocol::{FrameKind, Note};
 use dormouse_sys::records::{self, RingOwner};
 
 use super::output::Output;
+use crate::answers::rows::clock_point;
 use crate::group::Group;
 use crate::trace::queue::Chunk;
 use crate::trace::{Trace, thread_name};
-use crate::wire::{ClockPoint, FrameKind, Note};
 
 /// How often a trace sends a conversion point.
 const CLOCK_INTERVAL: Duration = Duration::from_secs(1);
@@ -48,7 +49,7 @@ impl Stream {
         }
         if now >= self.next_clock {
             self.next_clock = now + CLOCK_INTERVAL;
-            output.note(&Note::Clock(ClockPoint::now()))?;
+            output.note(&Note::Clock(clock_point()))?;
         }
         Ok(())
     }

@@ -2,12 +2,9 @@
 
 use std::time::Duration;
 
-use crate::memory;
-use crate::triggers::{self, TriggerError};
-use crate::wire::{Code, TriggersAnswer, WireError};
+use dormouse_protocol::{Code, TriggersAnswer, WireError};
 
-/// The memory of a list: rules, names and files of some dozens, and the times of all groups.
-pub(super) const MEMORY: usize = memory::MUCH;
+use crate::triggers::{self, TriggerError};
 
 /// How long the agent waits for the lookout, which may be waiting for a disk.
 const PATIENCE: Duration = Duration::from_secs(3);

@@ -14,11 +14,12 @@
 use std::collections::VecDeque;
 
 use dormouse_breakpoints::{Error, WatchHit};
+use dormouse_protocol::{WatchRequest, WatchRow};
 use dormouse_sys::Capability;
 
+use crate::answers::watches::{watch_row, watch_spec};
 use crate::group::Group;
 use crate::watch::Watch;
-use crate::wire::{WatchRow, WatchWish};
 
 /// Debug registers of a thread, and those of them that no watch takes: debuggers'.
 pub(super) const REGISTERS: u32 = 4;
@@ -26,10 +27,6 @@ pub(super) const SPARE: u32 = 1;
 
 /// Single hits in one answer; the others wait for the next.
 const MAX_HITS: usize = 256;
-
-/// The memory of a watch with its stream, while a thousand threads are armed; and that of a report,
-/// first as a structure and then as text.
-pub(super) const MEMORY: usize = 1024 * 1024;
 
 /// A watch of a client.
 #[derive(Debug)]
@@ -40,14 +37,14 @@ pub(super) struct ClientWatch {
 }
 
 impl ClientWatch {
-    /// Arms what a client wishes for, with the number of its group.
-    pub(super) fn arm(wish: &WatchWish, group: Option<u32>) -> Result<ClientWatch, Error> {
-        let watch = Watch::on_all_threads(&wish.spec(group))?;
-        if wish.stream {
+    /// Arms what a client asks for, with the number of its group.
+    pub(super) fn arm(request: &WatchRequest, group: Option<u32>) -> Result<ClientWatch, Error> {
+        let watch = Watch::on_all_threads(&watch_spec(request, group))?;
+        if request.stream {
             // The first call has hits kept one by one.
             let _ = watch.take_hits();
         }
-        Ok(ClientWatch { watch, hits: wish.stream.then(VecDeque::new) })
+        Ok(ClientWatch { watch, hits: request.stream.then(VecDeque::new) })
     }
 
     pub(super) fn number(&self) -> u32 {
@@ -62,7 +59,7 @@ impl ClientWatch {
             }
             hits.drain(..hits.len().min(MAX_HITS)).collect()
         });
-        WatchRow::new(self.watch.report(), hits.unwrap_or_default(), group_name)
+        watch_row(self.watch.report(), hits.unwrap_or_default(), group_name)
     }
 }
 

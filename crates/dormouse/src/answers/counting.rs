@@ -5,10 +5,11 @@
 
 use dormouse_events::{Count, Counting, Event};
 use dormouse_keys::Key;
+use dormouse_protocol::{Code, CountAnswer, CountRow, CountedCpu, EventInfo, WireError};
 
 use super::history;
+use super::rows::{count_row, event_info};
 use crate::group::Group;
-use crate::wire::{Code, CountAnswer, CountRow, CountedCpu, EventInfo, WireError};
 
 /// One client's events, counted as long as this lives, and CPU time with them: each answer to
 /// `stat` has it, whatever else the client asked for.
@@ -21,15 +22,16 @@ pub(crate) struct ClientEvents {
     before: CountedCpu,
 }
 
-/// Everything that has a name, with its reason where this process cannot count it.
-pub(crate) fn available() -> Vec<EventInfo> {
-    dormouse_events::available().into_iter().map(EventInfo::from).collect()
+/// Everything that has a name, as the agent lists it for clients, with its reason where this process
+/// cannot count it.
+pub fn countable_events() -> Vec<EventInfo> {
+    dormouse_events::available().into_iter().map(event_info).collect()
 }
 
 impl ClientEvents {
     /// Starts counting those of `names` that can be counted. A name that is no event refuses all.
     pub(crate) fn start_counting(names: &[String]) -> Result<(Self, CountAnswer), WireError> {
-        let known = available();
+        let known = countable_events();
         let find = |name: &String| known.iter().find(|event| event.name == *name).cloned();
         history::begin();
         let asked: Result<Vec<EventInfo>, WireError> =
@@ -85,7 +87,7 @@ impl ClientEvents {
 
     /// Those of a group's counts that are of these events, in their order.
     pub(crate) fn of(&self, counts: &[Count]) -> Vec<CountRow> {
-        let of = |event| counts.iter().find(|count| count.event == event).map(CountRow::from);
+        let of = |event| counts.iter().find(|count| count.event == event).map(count_row);
         self.events.iter().copied().filter_map(of).collect()
     }
 }

@@ -20,12 +20,13 @@ use std::num::NonZeroU64;
 use std::ops::Range;
 
 use dormouse_events::Event;
+use dormouse_protocol::{CountedCpu, GroupRow, Stat};
 use dormouse_sys::process::fork::{Mutex, Phase};
 use dormouse_sys::process::identity;
 
+use super::rows::count_row;
 use crate::group::Group;
 use crate::refusal::refusal;
-use crate::wire::{CountRow, CountedCpu, GroupRow, Stat};
 
 static HISTORY: Mutex<History> = Mutex::new(Phase::Readings, History::of(None, Vec::new()));
 
@@ -68,7 +69,7 @@ pub(crate) fn begin() {
 /// All groups, with the counts of all events.
 fn groups() -> Vec<GroupRow> {
     let row = |(stat, counts): (crate::GroupStat, Vec<_>)| {
-        let counts = counts.iter().map(CountRow::from).collect();
+        let counts = counts.iter().map(count_row).collect();
         GroupRow { counts, ..GroupRow::from(stat) }
     };
     Group::read_all(true).into_iter().map(row).collect()

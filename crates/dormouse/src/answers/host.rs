@@ -4,6 +4,9 @@
 use std::ops::Range;
 
 use dormouse_events::ToldPolls;
+use dormouse_protocol::{
+    Check, CheckState, Clock, CountedCpu, Doctor, GroupRow, Hello, PROTOCOL, Stat, TaskPolls, ThreadStat,
+};
 use dormouse_sys::process::{identity, schedstat::Schedstat};
 use dormouse_sys::{Capability, State, records, thread};
 
@@ -12,41 +15,12 @@ use super::history;
 use super::waiting::{GroupTimes, Telling};
 use crate::group::Group;
 use crate::memory;
-use crate::wire::{
-    Check, CheckState, Clock, CountedCpu, Doctor, GroupRow, Hello, PROTOCOL, Stat, TaskPolls, ThreadStat,
-};
 
 dormouse_keys::static_key! {
     /// On while a client experiments: it switches keys, and two at once would disturb each other.
     /// The client whose `on` changes this key has the process for itself.
     static EXPERIMENT: "dormouse.experiment" = false;
 }
-
-/// The operations since `hello` says which there are.
-const OPS: [&str; 22] = [
-    "keys",
-    "on",
-    "off",
-    "trace",
-    "stat",
-    "doctor",
-    "events",
-    "count",
-    "notices",
-    "reset",
-    "watch",
-    "slots",
-    "profile",
-    "tasks",
-    "waits",
-    "places",
-    "wake-tasks",
-    "long-polls",
-    "triggers",
-    "record-save",
-    "record",
-    "release",
-];
 
 /// How often a snapshot is taken, at most, until one is quick.
 const SNAPSHOTS: u32 = 3;
@@ -65,7 +39,7 @@ const READS: u32 = 1000;
 
 /// The memory of an answer for each key, group and thread: some hundred bytes, first as a structure
 /// and then as text.
-const EACH: usize = 1024;
+pub(crate) const EACH: usize = 1024;
 
 /// Whether there is memory for what has to do with all keys and groups.
 pub(crate) fn has_memory() -> bool {
@@ -218,7 +192,7 @@ pub(crate) fn hello() -> Hello {
         uid: rustix::process::geteuid().as_raw(),
         keys: sites.len(),
         sites: sites.into_iter().sum(),
-        ops: OPS.map(str::to_owned).into(),
+        ops: dormouse_protocol::announced().into_iter().map(str::to_owned).collect(),
     }
 }
 

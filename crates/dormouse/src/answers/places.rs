@@ -2,18 +2,17 @@
 
 use dormouse_waits::places::{self, place_coverage};
 
-use crate::wire::{PlaceRow, PlacesPart};
+use super::rows::place_row;
+
+use dormouse_protocol::{PlaceRow, PlacesPart};
 
 /// Places in one answer: half a kilobyte each as text.
 const PLACES: usize = 512;
 
-/// The memory of a part.
-pub(crate) const MEMORY: usize = 2 * 1024 * 1024;
-
 /// The places from this number on.
 pub(crate) fn part(from: u32) -> PlacesPart {
     let missing = place_coverage();
-    let mut places: Vec<PlaceRow> = places::places(from).take(PLACES + 1).map(PlaceRow::from).collect();
+    let mut places: Vec<PlaceRow> = places::places(from).take(PLACES + 1).map(place_row).collect();
     let next = places.get(PLACES).map(|next| next.number);
     places.truncate(PLACES);
     PlacesPart { places, unknown: missing.unknown, no_room: missing.no_room, next }

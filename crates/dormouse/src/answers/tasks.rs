@@ -8,17 +8,14 @@
 
 use std::time::Duration;
 
+use dormouse_protocol::{TaskColumns, TaskGroup, TasksPart, WokenTasks};
 use dormouse_waits::{LivingPart, WokenPart, living_part, wake_unplaced_part};
 
+use super::rows::task_row;
 use crate::group::Group;
-use crate::wire::{TaskColumns, TaskGroup, TasksPart, WokenTasks};
 
 /// Places of tasks that one part looks at.
 const PLACES: usize = 4096;
-
-/// The memory of a part: a kilobyte for each task, first as structures and then as text, and the
-/// names of groups.
-pub(crate) const MEMORY: usize = 8 * 1024 * 1024;
 
 /// The tasks from there on. The first part and the last one have the groups, too.
 pub(crate) fn part(from: u64) -> TasksPart {
@@ -28,7 +25,7 @@ pub(crate) fn part(from: u64) -> TasksPart {
     TasksPart {
         taken_ns: dormouse_waits::taken_for().map(ns),
         noted_ns: dormouse_waits::places::noted_for().map(ns),
-        tasks: TaskColumns::of(tasks),
+        tasks: TaskColumns::of(tasks.into_iter().map(task_row)),
         groups: first.or_else(|| next.is_none().then(groups)).unwrap_or_default(),
         next: next.map(|next| next as u64),
     }

@@ -5,11 +5,12 @@
 
 use dormouse_keys::Key;
 use dormouse_metrics::MetricsFormat;
+use dormouse_protocol::{GroupRow, WaitsBegun, WaitsRequest, WaitsRow};
 use dormouse_sys::perf;
-use dormouse_waits::{CpuTaking, GroupWaits, Histograms, Placing, Waiting, exemplars, read_each};
+use dormouse_waits::{CpuTaking, Histograms, Placing, Waiting, exemplars, read_each};
 
+use super::rows::{exemplar_row, requests_row, waits_row};
 use crate::registry::MAX_GROUPS;
-use crate::wire::{ExemplarRow, GroupRow, WaitsBegun, WaitsRow, WaitsWish};
 
 /// That of one group: four histograms of some hundred buckets and an exemplar for each of one, as
 /// numbers, as rows, and as text.
@@ -43,7 +44,7 @@ pub(crate) struct Telling {
 
 impl ClientWaits {
     /// Has times taken.
-    pub(crate) fn begin(wish: WaitsWish) -> Result<(Self, WaitsBegun), dormouse_keys::Error> {
+    pub(crate) fn begin(wish: WaitsRequest) -> Result<(Self, WaitsBegun), dormouse_keys::Error> {
         let waiting = Waiting::start()?;
         // Without memory for places there are times.
         let placing = wish.places.then(Placing::start).and_then(Result::ok);
@@ -80,8 +81,8 @@ impl Telling {
     /// The times of all groups that have any.
     pub(crate) fn times(self) -> GroupTimes {
         let row = match self.histograms {
-            Histograms::All => |of: &GroupWaits| WaitsRow::from(of),
-            Histograms::Requests => WaitsRow::of_requests,
+            Histograms::All => waits_row,
+            Histograms::Requests => requests_row,
         };
         let mut times = GroupTimes::with_capacity(dormouse_waits::groups());
         read_each(self.histograms, |of| times.push((of.group, Some(Box::new(row(of))))));
@@ -95,7 +96,7 @@ impl Telling {
             let its = waits.binary_search_by_key(&group.id, |(of, _)| *of);
             let mut row = its.ok().and_then(|at| waits[at].1.take()).unwrap_or_default();
             if self.exemplars {
-                row.requests.exemplars = exemplars(group.id, ExemplarRow::from);
+                row.requests.exemplars = exemplars(group.id, exemplar_row);
             }
             row.on_cpu_ns = has_cpu.then_some(group.cpu_ns);
             group.waits = Some(row);

@@ -7,6 +7,9 @@ use dormouse_metrics::{
     ExponentialHistogram, ExposedProcess, Exposition, LabelSet, MetricExemplar, MetricFamily, MetricValue,
     ProcessPart,
 };
+use dormouse_protocol::{
+    CountRow, CountedCpu, ExemplarRow, GroupRow, HistogramRow, Stat, TaskPolls, WaitsRow,
+};
 use dormouse_waits::buckets::UNIT_NS;
 use dormouse_waits::{Histogram, Histograms};
 
@@ -14,7 +17,6 @@ use super::families as of;
 use super::origin::{Origin, unix_ns};
 use crate::group::cut;
 use crate::registry::MAX_GROUPS;
-use crate::wire::{CountRow, CountedCpu, ExemplarRow, GroupRow, HistogramRow, Stat, TaskPolls, WaitsRow};
 
 /// A family, and the way to its value.
 type Of<Value> = (&'static MetricFamily, Value);
@@ -33,7 +35,7 @@ const STATES: [&str; 3] = ["poll", "runnable", "await"];
 ///
 /// ```
 /// use dormouse::metrics::{Exposition, Origin};
-/// use dormouse::wire::{Hello, Stat};
+/// use dormouse_protocol::{Hello, Stat};
 ///
 /// /// The figures of processes, as their agents have told them.
 /// fn all(told: Vec<(Hello, Stat)>) -> Exposition {

@@ -2,9 +2,10 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use dormouse_protocol::Hello;
+
 use crate::answers::host;
 use crate::group::cut;
-use crate::wire::Hello;
 
 /// A second.
 const NANOSECONDS: u128 = 1_000_000_000;

@@ -2,6 +2,7 @@
 
 use dormouse_events::Event;
 use dormouse_metrics::{Exposition, MetricsFormat};
+use dormouse_protocol::{EventInfo, WaitsRequest};
 use dormouse_sys::process::identity;
 
 use super::add::add_with;
@@ -12,7 +13,6 @@ use crate::answers::waiting::{self, ClientWaits, Telling};
 use crate::group::Group;
 use crate::memory;
 use crate::web::{Responding, Turns, WebAnswer, on_a_thread};
-use crate::wire::{EventInfo, WaitsWish};
 
 /// The memory of a group's points and lines, beside those of its times.
 const EACH: usize = 8 * 1024;
@@ -122,7 +122,7 @@ impl Metrics {
             [Event::TASK_CLOCK].into_iter().chain(events).map(|e| e.name().to_owned()).collect();
         let (events, answer) =
             ClientEvents::start_counting(&names).map_err(|why| MetricsError::Uncounted(why.message))?;
-        let wish = WaitsWish { exemplars: true, ..WaitsWish::default() };
+        let wish = WaitsRequest { exemplars: true, ..WaitsRequest::default() };
         let waits = spec.waits.then(|| ClientWaits::begin(wish)).transpose()?.map(|(waits, _)| waits);
         let (origin, refused) = (Origin::own(), answer.refused);
         Ok(Self { origin, process: identity::id(), events: events.without_clock(), refused, waits })

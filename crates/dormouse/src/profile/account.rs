@@ -40,7 +40,7 @@ pub(super) fn events(kind: ProfileKind) -> [Option<Event>; 2] {
         ProfileKind::Cpu => [None, Some(Event::TASK_CLOCK)],
         ProfileKind::Alloc => [Some(Event::ALLOC_COUNT), Some(Event::ALLOC_BYTES)],
         ProfileKind::Faults => [None, Some(Event::PAGE_FAULTS)],
-        _ => [None, None],
+        ProfileKind::Wall => [None, None],
     }
 }
 

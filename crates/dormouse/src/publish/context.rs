@@ -12,9 +12,9 @@
 use std::collections::BTreeMap;
 use std::fs;
 
+use dormouse_encode::protobuf::Message;
 use dormouse_sys::environment::{self, Variables};
 use dormouse_sys::otel::pairs;
-use dormouse_encode::protobuf::Message;
 
 /// The key of the attribute by which readers find the name of the current group.
 pub const KEY: &str = "dormouse.group";

@@ -12,8 +12,8 @@ use flate2::write::GzEncoder;
 use fxprof_processed_profile as fx;
 use serde_json::Value;
 
-use crate::profile::{NO_GROUP, Profile, ProfileKind, Sample};
 use crate::symbols::Symbols;
+use dormouse_protocol::profile::{NO_GROUP, Profile, ProfileKind, Sample};
 
 const COLOURS: [fx::CategoryColor; 9] = [
     fx::CategoryColor::Blue,

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use crate::diff::Diff;
-use crate::profile::{NO_GROUP, Profile, Sample};
 use crate::symbols::Symbols;
+use dormouse_protocol::profile::{NO_GROUP, Profile, Sample};
 
 /// The first frame of work in no group.
 const NO_NAME: &str = "(no group)";

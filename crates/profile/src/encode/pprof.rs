@@ -17,9 +17,9 @@ use flate2::write::GzEncoder;
 
 use crate::pprof::{comments, label, mapping, profile as field, sample, value_type};
 use crate::pprof::{function, line, location};
-use crate::profile::{Column, MappedRange, Profile, Sample, Thread};
-use crate::symbols::{SourceFrame, Symbols, WallState, missing};
+use crate::symbols::{SourceFrame, Symbols, missing};
 use dormouse_encode::protobuf::Message;
+use dormouse_protocol::profile::{Column, MappedRange, Profile, Sample, Thread, WallState};
 
 /// A profile as a `.pb.gz` file.
 ///

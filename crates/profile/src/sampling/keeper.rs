@@ -31,7 +31,7 @@ mod tests {
 
     use super::*;
     use crate::options::Options;
-    use crate::profile::ProfileKind;
+    use dormouse_protocol::profile::ProfileKind;
 
     fn timers() -> usize {
         let timers = std::fs::read_to_string("/proc/self/timers").unwrap_or_default();

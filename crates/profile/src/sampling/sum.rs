@@ -8,7 +8,7 @@ use dormouse_sys::own_stack::WalkEnd;
 use super::queue::Record;
 use crate::aggregate::Aggregate;
 use crate::mappings::Mappings;
-use crate::profile::{NO_GROUP, Profile, ProfileCoverage, ProfileKind, Sample, Thread, Values};
+use dormouse_protocol::profile::{NO_GROUP, Profile, ProfileCoverage, ProfileKind, Sample, Thread, Values};
 
 /// The samples of one profile.
 #[derive(Debug)]

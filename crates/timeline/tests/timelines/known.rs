@@ -1,7 +1,7 @@
 //! Records by hand, by the layout that `dormouse::record` tells of.
 
 use dormouse::record::{Field, RecordKind, VERSION};
-use dormouse::wire::{ClockPoint, Note, ProbeInfo};
+use dormouse_protocol::{ClockPoint, Note, ProbeInfo};
 use dormouse_timeline::{POLL, TASK, TRACE_CONTEXT, Timeline, TimelineBuilder};
 
 pub(crate) const POLLS: u32 = 1;

@@ -1,7 +1,7 @@
 //! Timelines from records that are late, lost, or of another order.
 
 use dormouse::record::{Field, RecordKind};
-use dormouse::wire::Note;
+use dormouse_protocol::Note;
 use dormouse_timeline::{Edges, Timeline, TimelineEvent};
 
 use crate::known::{BREW, CLOCK, add, begin, builder, end, enter, exit, record, step, timeline, traced};

@@ -8,7 +8,7 @@ use std::hint::black_box;
 
 use dormouse::Event;
 use dormouse::metrics::{Exposition, Metrics, MetricsFormat, MetricsSpec, Origin, add};
-use dormouse::wire::{ExemplarRow, GroupRow, HistogramRow, Stat, WaitsRow, WireId};
+use dormouse_protocol::{ExemplarRow, GroupRow, HistogramRow, Stat, WaitsRow, WireId};
 
 use super::served::{ROUTE, have_requests};
 use crate::bench::Bench;

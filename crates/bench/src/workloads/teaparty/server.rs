@@ -9,7 +9,10 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
-use dormouse::wire::{Hello, Keys, Op, PROTOCOL, ProfileBegun, ProfilePart, ProfileWish, Request, Response};
+use dormouse_protocol::{
+    Hello, HelloRequest, Keys, KeysRequest, Op, PROTOCOL, ProfileBegun, ProfilePart, ProfileReportRequest,
+    ProfileRequest, Request, Response,
+};
 use serde::de::DeserializeOwned;
 
 /// Longest wait for an answer of the agent.
@@ -65,8 +68,8 @@ impl Server {
     /// Has the agent take a profile, at this rate, until the answer is dropped.
     pub(super) fn profile(&self, runtime_dir: &Path, hz: u32) -> anyhow::Result<Profiled> {
         let mut agent = greet(runtime_dir, self.pid())?;
-        let wish = ProfileWish { hz: Some(hz), ..ProfileWish::default() };
-        let ProfileBegun { number } = ask(&mut agent, 3, Op::Profile(wish))?;
+        let wish = ProfileRequest { hz: Some(hz), ..ProfileRequest::default() };
+        let ProfileBegun { number } = ask(&mut agent, 3, wish)?;
         Ok(Profiled { agent, number })
     }
 
@@ -97,7 +100,8 @@ pub(super) struct Profiled {
 impl Profiled {
     /// The samples so far.
     pub(super) fn samples(&mut self) -> anyhow::Result<u64> {
-        let part: ProfilePart = ask(&mut self.agent, 4, Op::ProfileReport { number: self.number, from: 0 })?;
+        let part: ProfilePart =
+            ask(&mut self.agent, 4, ProfileReportRequest { number: self.number, from: 0 })?;
         Ok(part.part.coverage.samples)
     }
 }
@@ -125,21 +129,21 @@ fn greet(runtime_dir: &Path, pid: u32) -> anyhow::Result<UnixStream> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     let client = format!("dormouse-bench {}", env!("CARGO_PKG_VERSION"));
-    let hello: Hello = ask(&mut stream, 1, Op::Hello { client, notices: false })?;
+    let hello: Hello = ask(&mut stream, 1, HelloRequest { client, notices: false })?;
     ensure!(hello.keys > 0, "the service has no keys: nothing of dormouse is in it");
     all_off(&mut stream, 2)?;
     Ok(stream)
 }
 
 fn all_off(stream: &mut UnixStream, id: u64) -> anyhow::Result<()> {
-    let keys: Keys = ask(stream, id, Op::Keys { glob: None })?;
+    let keys: Keys = ask(stream, id, KeysRequest { glob: None })?;
     let on: Vec<&str> = keys.keys.iter().filter(|key| key.on).map(|key| key.name.as_str()).collect();
     ensure!(on.is_empty(), "keys are on: {}", on.join(", "));
     Ok(())
 }
 
-fn ask<T: DeserializeOwned>(stream: &mut UnixStream, id: u64, op: Op) -> anyhow::Result<T> {
-    let mut line = serde_json::to_string(&Request { v: PROTOCOL, id, op })?;
+fn ask<T: DeserializeOwned>(stream: &mut UnixStream, id: u64, request: impl Into<Op>) -> anyhow::Result<T> {
+    let mut line = serde_json::to_string(&Request { v: PROTOCOL, id, op: request.into() })?;
     line.push('\n');
     stream.write_all(line.as_bytes())?;
     let mut answer = String::new();

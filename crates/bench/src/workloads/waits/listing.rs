@@ -7,7 +7,9 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use dormouse::wire::{Hello, Op, PROTOCOL, Request, Response, TasksPart, WaitsBegun, WaitsWish};
+use dormouse_protocol::{
+    Hello, HelloRequest, Op, PROTOCOL, Request, Response, TasksPart, TasksRequest, WaitsBegun, WaitsRequest,
+};
 use serde::de::DeserializeOwned;
 
 use super::reading::waiters;
@@ -28,7 +30,7 @@ pub(super) fn rows(bench: &mut Bench) {
     };
     bench.sample(specs, move || {
         let mut client = Client::connect(agent.path())?;
-        let _begun: WaitsBegun = client.ask(Op::Waits(WaitsWish::default()))?;
+        let _begun: WaitsBegun = client.ask(WaitsRequest::default())?;
         let _waiters = waiters(tasks);
         client.list(tasks)
     });
@@ -40,12 +42,12 @@ struct Client(BufReader<UnixStream>);
 impl Client {
     fn connect(socket: &Path) -> Result<Self, Failure> {
         let mut client = Self(BufReader::new(UnixStream::connect(socket)?));
-        let _hello: Hello = client.ask(Op::Hello { client: "bench".to_owned(), notices: false })?;
+        let _hello: Hello = client.ask(HelloRequest { client: "bench".to_owned(), notices: false })?;
         Ok(client)
     }
 
-    fn ask<T: DeserializeOwned>(&mut self, op: Op) -> Result<T, Failure> {
-        let request = serde_json::to_string(&Request { v: PROTOCOL, id: 1, op })?;
+    fn ask<T: DeserializeOwned>(&mut self, request: impl Into<Op>) -> Result<T, Failure> {
+        let request = serde_json::to_string(&Request { v: PROTOCOL, id: 1, op: request.into() })?;
         writeln!(self.0.get_mut(), "{request}")?;
         let mut answer = String::new();
         self.0.read_line(&mut answer)?;
@@ -59,7 +61,7 @@ impl Client {
         let (mut seen, mut from) = (0, Some(0));
         while let Some(next) = from {
             let begun = Instant::now();
-            let part: TasksPart = self.ask(Op::Tasks { from: next })?;
+            let part: TasksPart = self.ask(TasksRequest { from: next })?;
             let took = begun.elapsed();
             (all, longest) = (all + took, longest.max(took));
             from = part.next;

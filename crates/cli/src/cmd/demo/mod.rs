@@ -11,7 +11,7 @@ mod toggle;
 use std::num::NonZero;
 use std::time::{Duration, Instant};
 
-use dormouse::wire::{Op, Stat};
+use dormouse_protocol::{Stat, StatRequest};
 
 use self::child::TeaHouse;
 use self::summary::Summary;
@@ -89,7 +89,7 @@ fn play(
     let target = Target::Pid(house.pid());
     let end = Instant::now() + length;
     let (mut client, hello) = Client::open(&target, context.patience)?;
-    Wish::default().ask(&mut client, &hello)?;
+    Wish::default().ask(&mut client)?;
     let mut batches = None;
     if args.toggle {
         if toggle::play(&mut client, end, context)? {
@@ -107,7 +107,7 @@ fn play(
         }
     }
     // While it lives: its totals go with it.
-    let stat: Stat = client.call(Op::Stat)?;
+    let stat: Stat = client.call(StatRequest {})?;
     let load = house.close()?;
     Ok(Some(Summary::of((house.pid(), house.url.clone()), &hello, batches, stat, load)))
 }

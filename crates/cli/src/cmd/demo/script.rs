@@ -3,7 +3,7 @@
 use std::num::NonZero;
 use std::time::{Duration, Instant};
 
-use dormouse::wire::{BatchStat, Changed, Op, Tracing};
+use dormouse_protocol::{BatchStat, Changed, OffRequest, OnRequest, TraceRequest, Tracing};
 use serde::Serialize;
 
 use super::child::TeaHouse;
@@ -56,7 +56,8 @@ pub(super) fn play(
         }
     }
 
-    let on: Changed = client.call(Op::On { glob: "*".into(), for_ms: None, dwell_ms: None, keep: false })?;
+    let on: Changed =
+        client.call(OnRequest { glob: "*".into(), for_ms: None, dwell_ms: None, keep: false })?;
     headline(
         format_args!(
             "all on: {}, {}; some of what they record:",
@@ -67,7 +68,7 @@ pub(super) fn play(
     )?;
     let start = Instant::now();
     let (mut tracer, _) = Client::open(target, context.patience)?;
-    let tracing: Tracing = tracer.call(Op::Trace { glob: "*".into() })?;
+    let tracing: Tracing = tracer.call(TraceRequest { glob: "*".into() })?;
     let patience = context.patience;
     let lines = Lines::new(&tracer, tracing, context);
     let mut stream = Stream::new(tracer, lines, patience);
@@ -87,7 +88,7 @@ pub(super) fn play(
 
     // By force, in case the agent has not yet seen that the trace is gone.
     let off: Changed =
-        client.call(Op::Off { glob: "*".into(), dwell_ms: None, force: true, release: false })?;
+        client.call(OffRequest { glob: "*".into(), dwell_ms: None, force: true, release: false })?;
     headline(format_args!("all off: {}", sites_in(&off.batch)), context)?;
     context.flush()?;
     Ok(Some(Batches { on: on.batch, off: off.batch, records }))

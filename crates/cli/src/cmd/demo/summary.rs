@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use dormouse::wire::{BatchStat, Hello, Stat};
+use dormouse_protocol::{BatchStat, Hello, Stat};
 use dormouse_teaparty::load::{Report, RouteReport};
 use serde::Serialize;
 
@@ -185,7 +185,7 @@ impl Summary {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dormouse::wire::GroupRow;
+    use dormouse_protocol::GroupRow;
 
     fn group(name: &str, cpu_ns: u64, finished: u64) -> GroupRow {
         GroupRow {

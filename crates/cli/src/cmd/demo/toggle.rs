@@ -6,8 +6,8 @@
 
 use std::time::{Duration, Instant};
 
-use dormouse::wire::{BatchStat, Changed, Op};
 use dormouse_bench::interrupts::Ipis;
+use dormouse_protocol::{BatchStat, Changed, OffRequest, OnRequest};
 use serde::Serialize;
 
 use crate::client::Client;
@@ -48,9 +48,9 @@ pub(super) fn play(client: &mut Client, end: Instant, context: &mut Context) -> 
         let mut batches: Vec<BatchStat> = Vec::new();
         while Instant::now() < due {
             let on: Changed =
-                client.call(Op::On { glob: "*".into(), for_ms: None, dwell_ms: None, keep: false })?;
+                client.call(OnRequest { glob: "*".into(), for_ms: None, dwell_ms: None, keep: false })?;
             let off: Changed =
-                client.call(Op::Off { glob: "*".into(), dwell_ms: None, force: false, release: false })?;
+                client.call(OffRequest { glob: "*".into(), dwell_ms: None, force: false, release: false })?;
             batches.extend([on.batch, off.batch]);
             if signals.came_before(Instant::now())? {
                 return Ok(true);

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::str::FromStr;
 
 use dormouse::waits::Histogram;
-use dormouse::wire::{GroupRow, Stat};
+use dormouse_protocol::{GroupRow, Stat};
 
 use crate::sample::events::Wish;
 

@@ -3,12 +3,11 @@
 //! All that it switches on is a lease of its connection. So the keys are as they were when the
 //! experiment ends, whichever way it ends: a lease needs nobody to give it back.
 
-use dormouse::wire::{Changed, HeldBy, Hello, KeyInfo, Keys, Op};
+use dormouse_protocol::{Changed, HeldBy, Hello, KeyInfo, Keys, KeysRequest, OffRequest, OnRequest};
 
 use crate::client::Client;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::render::leases::holder_text;
-use crate::sample::events::knows;
 use crate::text::{clean, count, list};
 
 /// The key that keeps experiments on one process apart: the client whose request switched it on is
@@ -33,7 +32,7 @@ impl Switch {
     /// Takes the process for this experiment alone, and sees that the keys are off and will stay
     /// off while it leaves them alone.
     pub(super) fn take(client: &mut Client, hello: &Hello, glob: &str) -> Outcome<Switch> {
-        if !knows(hello, "release") {
+        if !hello.ops.iter().any(|op| op == "release") {
             let message = format!("its dormouse ({}) cannot be experimented with", hello.version);
             return Err(
                 Failure::new(Exit::Unsupported, message).hint("build the service with a newer dormouse")
@@ -50,7 +49,7 @@ impl Switch {
             return Err(Failure::new(Exit::Usage, message)
                 .hint("leave it out: as in 'dormouse.*,!dormouse.experiment'"));
         }
-        let Keys { mut keys } = client.call(Op::Keys { glob: Some(glob.to_owned()) })?;
+        let Keys { mut keys } = client.call(KeysRequest { glob: Some(glob.to_owned()) })?;
         keys.retain(|key| names.contains(&key.name));
         if let Some(key) = keys.iter().find(|key| key.on) {
             return Err(is_on(key, client));
@@ -63,8 +62,7 @@ impl Switch {
         if self.is_on == is_on {
             return Ok(());
         }
-        let op = if is_on { on(&self.glob) } else { off(&self.glob) };
-        let changed: Changed = client.call(op)?;
+        let changed = if is_on { client.call(on(&self.glob))? } else { client.call(off(&self.glob))? };
         self.is_on = is_on;
         self.times += 1;
         self.took_ns += changed.batch.elapsed_ns;
@@ -90,12 +88,12 @@ impl Switch {
     }
 }
 
-fn on(glob: &str) -> Op {
-    Op::On { glob: glob.to_owned(), for_ms: None, dwell_ms: None, keep: false }
+fn on(glob: &str) -> OnRequest {
+    OnRequest { glob: glob.to_owned(), for_ms: None, dwell_ms: None, keep: false }
 }
 
-fn off(glob: &str) -> Op {
-    Op::Off { glob: glob.to_owned(), dwell_ms: None, force: false, release: true }
+fn off(glob: &str) -> OffRequest {
+    OffRequest { glob: glob.to_owned(), dwell_ms: None, force: false, release: true }
 }
 
 /// Takes the process for this experiment alone.
@@ -104,7 +102,7 @@ fn begin_alone(client: &mut Client) -> Outcome<()> {
     if changed.changed == 1 {
         return Ok(());
     }
-    let Keys { keys } = client.call(Op::Keys { glob: Some(EXPERIMENT.into()) })?;
+    let Keys { keys } = client.call(KeysRequest { glob: Some(EXPERIMENT.into()) })?;
     if let Some(key) = keys.iter().find(|key| key.baseline) {
         return Err(is_on(key, client));
     }

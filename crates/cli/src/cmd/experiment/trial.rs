@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use dormouse::wire::{Hello, Op, Stat, WaitsWish};
+use dormouse_protocol::{Hello, Stat, StatRequest, WaitsRequest};
 
 use super::judge::{ERROR, Judge};
 use super::metric::{Metric, Turn, Use};
@@ -62,7 +62,7 @@ impl Trial {
         metric: Metric,
         glob: &str,
     ) -> Outcome<Trial> {
-        let counted = metric.wish().ask(&mut client, &hello)?;
+        let counted = metric.wish().ask(&mut client)?;
         if let Some(event) = counted.refused.first() {
             let message = format!("{} cannot be counted: {}", event.name, refused(event));
             return Err(Failure::new(Exit::Unsupported, message).hint("dormouse list TARGET lists what can"));
@@ -73,7 +73,7 @@ impl Trial {
         };
         let unit = unit.map_or_else(|| "ns".to_owned(), |event| event.unit.clone());
         if metric == Metric::Latency {
-            waits::begin(&mut client, &hello, WaitsWish::default())?;
+            waits::begin(&mut client, WaitsRequest::default())?;
         }
         let switch = Switch::take(&mut client, &hello, glob)?;
         Ok(Trial {
@@ -150,13 +150,13 @@ impl Trial {
     /// no more.
     fn request(&mut self, length: Duration) -> Outcome<Option<Duration>> {
         let mut groups: HashMap<u32, Use> = HashMap::new();
-        let mut before: Stat = self.client.call(Op::Stat)?;
+        let mut before: Stat = self.client.call(StatRequest {})?;
         let begun_ns = before.mono_ns;
         for _ in 0..BEFORE {
             if self.signals.came_before(Instant::now() + length / BEFORE)? {
                 return Ok(None);
             }
-            let now = self.client.call(Op::Stat)?;
+            let now = self.client.call(StatRequest {})?;
             for (id, used) in self.metric.between(&before, &now, self.main).groups {
                 groups.entry(id).or_default().add(&used);
             }
@@ -180,11 +180,11 @@ impl Trial {
             if self.signals.came_before(Instant::now() + draw.settling)? {
                 return Ok(false);
             }
-            let before: Stat = self.client.call(Op::Stat)?;
+            let before: Stat = self.client.call(StatRequest {})?;
             if self.signals.came_before(Instant::now() + draw.length)? {
                 return Ok(false);
             }
-            let now: Stat = self.client.call(Op::Stat)?;
+            let now: Stat = self.client.call(StatRequest {})?;
             // Somebody has switched a key in between, perhaps one of these.
             is_whole &= before.keys_on == now.keys_on;
             turns[usize::from(is_on)] = self.metric.between(&before, &now, self.main);

@@ -13,9 +13,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::ValueEnum;
-use dormouse::wire::ProfileWish;
 use dormouse_profile::encode::{self, HtmlOptions};
 use dormouse_profile::{Diff, Profile, ProfileKind, Symbols, decode};
+use dormouse_protocol::ProfileRequest;
 use flate2::read::GzDecoder;
 
 use crate::args::help;
@@ -107,15 +107,15 @@ impl From<KindArg> for ProfileKind {
 }
 
 impl Args {
-    fn wish(&self) -> ProfileWish {
-        ProfileWish {
+    fn wish(&self) -> ProfileRequest {
+        ProfileRequest {
             kind: self.kind.into(),
             hz: self.hz,
             live: self.live,
             unwind: self.unwind,
             timeline: self.form().is_some_and(|form| matches!(form, Form::Firefox | Form::FirefoxPlain)),
             group: self.group.clone(),
-            ..ProfileWish::default()
+            ..ProfileRequest::default()
         }
     }
 
@@ -199,7 +199,7 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
 /// Takes a profile until its time is over or Ctrl-C, and gives it in some form.
 #[cfg(feature = "serve")]
 pub(crate) fn encoded(
-    (target, wish): (&Target, &ProfileWish),
+    (target, wish): (&Target, &ProfileRequest),
     (length, patience): (Duration, Duration),
     encode: fn(&Profile, &Symbols) -> Vec<u8>,
 ) -> Outcome<Vec<u8>> {
@@ -310,17 +310,17 @@ mod tests {
     #[test]
     fn flags_become_a_wish() {
         let all = args("profile tea --hz 19 --group GET* -o x.json.gz").unwrap();
-        let right = ProfileWish {
+        let right = ProfileRequest {
             hz: Some(19),
             group: Some("GET*".into()),
             timeline: true,
-            ..ProfileWish::default()
+            ..ProfileRequest::default()
         };
         assert_eq!((all.wish(), all.column()), (right, 1));
         let live = args("profile tea --kind alloc --live").unwrap();
         assert_eq!((live.wish().kind, live.wish().live, live.column()), (ProfileKind::Alloc, true, 3));
         assert!(args("profile tea --unwind").unwrap().wish().unwind);
-        assert_eq!(args("profile tea").unwrap().wish(), ProfileWish::default());
+        assert_eq!(args("profile tea").unwrap().wish(), ProfileRequest::default());
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::os::fd::AsFd as _;
 use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
-use dormouse::wire::ProfileWish;
+use dormouse_protocol::ProfileRequest;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::child::{Caught, code_of, spawn};
@@ -69,7 +69,7 @@ impl Reads {
 /// Of a process that runs, for so long or until one of `signals`.
 pub(super) fn of_target(
     target: &Target,
-    wish: &ProfileWish,
+    wish: &ProfileRequest,
     length: Duration,
     patience: Duration,
     signals: &Signals,
@@ -107,7 +107,7 @@ pub(super) fn of_target(
 /// Of a command, until it ends or for so long; then its end is waited for.
 pub(super) fn of_command(
     command: &[OsString],
-    wish: &ProfileWish,
+    wish: &ProfileRequest,
     length: Option<Duration>,
     patience: Duration,
 ) -> Outcome<Taken> {
@@ -165,13 +165,13 @@ pub(super) fn of_command(
 /// The search for the agent of a command.
 struct Search<'a> {
     target: Target,
-    wish: &'a ProfileWish,
+    wish: &'a ProfileRequest,
     /// Why its agent takes no profile.
     failure: Option<Failure>,
 }
 
 impl Search<'_> {
-    fn of(pid: u32, wish: &ProfileWish) -> Search<'_> {
+    fn of(pid: u32, wish: &ProfileRequest) -> Search<'_> {
         Search { target: Target::Pid(pid), wish, failure: None }
     }
 

@@ -1,6 +1,6 @@
 //! The flight recorder of a service: started, told of, ended.
 
-use dormouse::wire::{Op, RecordAnswer, RecordWish, RecorderRow};
+use dormouse_protocol::{RecordAnswer, RecordRequest, RecorderRow};
 use serde::Serialize;
 
 use super::Args;
@@ -30,12 +30,12 @@ pub(super) fn run(args: &Args, target: &Target, context: &mut Context) -> Outcom
         ));
     }
     let (mut client, _) = Client::open(target, context.patience)?;
-    let mut wish = RecordWish::default();
+    let mut wish = RecordRequest::default();
     wish.glob.clone_from(&args.glob);
     wish.memory_bytes = args.memory;
     wish.for_ms = args.length.map(milliseconds);
     wish.off = args.off;
-    let answer: RecordAnswer = client.call(Op::Record(wish))?;
+    let answer: RecordAnswer = client.call(wish)?;
     let state = match &answer.recorder {
         None => "none",
         Some(_) if args.off => "off",

@@ -5,7 +5,9 @@
 
 use std::time::{Duration, Instant};
 
-use dormouse::wire::{Op, TriggerRow, TriggersAnswer};
+use dormouse_protocol::{
+    RecordSaveRequest, TriggerRemoveRequest, TriggerRow, TriggersAnswer, TriggersRequest,
+};
 use serde::Serialize;
 
 use crate::client::Client;
@@ -28,17 +30,13 @@ struct Document<'a> {
 }
 
 pub(super) fn run(target: &Target, context: &mut Context) -> Outcome {
-    let (mut client, hello) = Client::open(target, context.patience)?;
-    if !hello.ops.iter().any(|op| op == "record-save") {
-        let message = format!("its dormouse ({}) writes no files", hello.version);
-        return Err(Failure::new(Exit::Unsupported, message).hint("build the service with a newer dormouse"));
-    }
-    let answer: TriggersAnswer = client.call(Op::RecordSave)?;
+    let (mut client, _) = Client::open(target, context.patience)?;
+    let answer: TriggersAnswer = client.call(RecordSaveRequest {})?;
     let Some(number) = answer.triggers.first().map(|row| row.number) else {
         return Err(client.nonsense("it saves, and does not say what"));
     };
     let row = await_file(&mut client, number, context.patience + LENGTH)?;
-    let _left: TriggersAnswer = client.call(Op::TriggerRemove { number })?;
+    let _left: TriggersAnswer = client.call(TriggerRemoveRequest { number })?;
     let Some(file) = &row.file else {
         return Err(Failure::failed(format!(
             "{} has not written a file: {}",
@@ -58,7 +56,7 @@ pub(super) fn run(target: &Target, context: &mut Context) -> Outcome {
 fn await_file(client: &mut Client, number: u64, length: Duration) -> Outcome<TriggerRow> {
     let until = Instant::now() + length;
     loop {
-        let answer: TriggersAnswer = client.call(Op::Triggers)?;
+        let answer: TriggersAnswer = client.call(TriggersRequest {})?;
         let Some(row) = answer.triggers.into_iter().find(|row| row.number == number) else {
             return Err(Failure::failed("somebody has removed the trigger that writes the file"));
         };

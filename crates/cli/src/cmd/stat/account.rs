@@ -1,6 +1,6 @@
 //! The use of a process over some time, as rows.
 
-use dormouse::wire::EventInfo;
+use dormouse_protocol::EventInfo;
 
 use crate::render::row::Row;
 use crate::sample::delta::Delta;

@@ -1,7 +1,7 @@
 //! The figures of `stat` as JSON: an object for each interval and one in all, with the error bounds
 //! of each number.
 
-use dormouse::wire::{CountRow, EventInfo};
+use dormouse_protocol::{CountRow, EventInfo};
 use serde::Serialize;
 
 use super::account::{Account, Kind};

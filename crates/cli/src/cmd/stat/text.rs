@@ -206,7 +206,7 @@ pub(super) fn mib(bytes: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use dormouse::wire::TaskPolls;
+    use dormouse_protocol::TaskPolls;
 
     use super::*;
     use crate::render::column::NOT_COUNTED;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use dormouse::keys::Selector;
-use dormouse::wire::{TaskRow, WireTaskState};
+use dormouse_protocol::{TaskRow, WireTaskState};
 
 use super::Args;
 use crate::exit::{Exit, Failure, Outcome};

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use dormouse::wire::LongPollRow;
 use dormouse_profile::NameFinder;
+use dormouse_protocol::LongPollRow;
 
 use super::Args;
 use super::choice::Choice;
@@ -26,9 +26,9 @@ const LOOK: Duration = Duration::from_millis(50);
 const USUAL: Duration = Duration::from_millis(10);
 
 pub(super) fn run(args: &Args, threshold: Duration, choice: &Choice, context: &mut Context) -> Outcome {
-    let (mut client, hello) = Client::open(&args.target, context.patience)?;
+    let (mut client, _) = Client::open(&args.target, context.patience)?;
     let signals = Signals::to_end()?;
-    long_polls::begin(&mut client, &hello, threshold)?;
+    long_polls::begin(&mut client, threshold)?;
     let mut finder = NameFinder::of(client.pid).map_err(|why| {
         say(format_args!("{FAIR}functions have no names:{FAIR:#} {}", clean(&why.to_string())));
     });

@@ -13,7 +13,7 @@ use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
-use dormouse::wire::{Hello, WireTaskState};
+use dormouse_protocol::WireTaskState;
 
 use crate::args::help;
 use crate::client::tasks::{Taken, TaskList};
@@ -121,7 +121,7 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
     let signals = Signals::to_end()?;
     let has_places = tasks::begin(&mut client, &hello, args.cpu)?;
     if args.wake {
-        let woken = tasks::wake(&mut client, &hello)?;
+        let woken = tasks::wake(&mut client)?;
         say(format_args!("{DIM}{} woken{DIM:#}", count(woken, "task")));
     }
     let length = wait_length(args, &mut client)?;
@@ -130,7 +130,7 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
     let begun = Instant::now();
     let mut list = tasks::list(&mut client)?;
     let took = begun.elapsed();
-    let names = names(&mut client, &hello, &list)?;
+    let names = names(&mut client, &list)?;
     names.find_yields(&mut list);
     names.leave_out_sets(&mut list);
     let mut listing = Listing::new((client.pid, client.who.clone()), taken, took, &list);
@@ -169,12 +169,12 @@ fn wait_length(args: &Args, client: &mut Client) -> Outcome<Duration> {
 }
 
 /// The functions of all places at which tasks of the list wait.
-fn names(client: &mut Client, hello: &Hello, list: &TaskList) -> Outcome<PlaceNames> {
+fn names(client: &mut Client, list: &TaskList) -> Outcome<PlaceNames> {
     let wanted: BTreeSet<u32> = list.tasks.iter().flat_map(|task| &task.places).copied().collect();
     if wanted.is_empty() {
         return Ok(PlaceNames::default());
     }
-    let stacks = tasks::places(client, hello, &wanted)?;
+    let stacks = tasks::places(client, &wanted)?;
     let (names, why) = named(client.names(), &stacks);
     if let Some(why) = why {
         say(format_args!("{FAIR}functions have no names:{FAIR:#} {}", clean(&why)));

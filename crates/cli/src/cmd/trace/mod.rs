@@ -11,7 +11,7 @@ mod viewer;
 use std::num::NonZero;
 use std::time::{Duration, Instant};
 
-use dormouse::wire::{BatchStat, Hello, Op, ProbeInfo, Tracing};
+use dormouse_protocol::{BatchStat, Hello, ProbeInfo, TraceRequest, Tracing};
 use dormouse_timeline::POLL;
 use serde::Serialize;
 
@@ -106,7 +106,7 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
     // A place that cannot be written is refused before anything is switched on.
     let file = args.output.as_ref().map(|place| NewFile::create(&place.path)).transpose()?;
     let (mut client, hello) = Client::open(&args.target, context.patience)?;
-    let tracing: Tracing = client.call(Op::Trace { glob })?;
+    let tracing: Tracing = client.call(TraceRequest { glob })?;
     if context.json {
         let Tracing { matched, probes, batch, .. } = &tracing;
         context.document(&Document::Start { pid: client.pid, matched, probes, batch })?;

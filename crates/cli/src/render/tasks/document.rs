@@ -2,7 +2,7 @@
 
 use std::ops::Not;
 
-use dormouse::wire::TaskRow;
+use dormouse_protocol::TaskRow;
 use serde::Serialize;
 
 use super::place::hides_parts;
@@ -139,7 +139,7 @@ mod tests {
     use super::super::place::tests::frame;
     use super::super::tests::{list, listing, task};
     use super::*;
-    use dormouse::wire::WireTaskState;
+    use dormouse_protocol::WireTaskState;
 
     #[test]
     fn names_have_their_units_and_places_stand_once() {

@@ -5,7 +5,7 @@
 
 use std::fmt::Write as _;
 
-use dormouse::wire::LongPollRow;
+use dormouse_protocol::LongPollRow;
 use serde::Serialize;
 
 use super::place::name;

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use dormouse::wire::{TaskRow, WireTaskState};
+use dormouse_protocol::{TaskRow, WireTaskState};
 use serde::Serialize;
 
 use crate::advice::Language;
@@ -148,7 +148,7 @@ pub(crate) fn state(of: WireTaskState) -> &'static str {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use dormouse::wire::TaskGroup;
+    use dormouse_protocol::TaskGroup;
 
     pub(crate) fn task(number: u64, group: u32, state: WireTaskState, for_ns: u64) -> TaskRow {
         TaskRow {

@@ -7,10 +7,10 @@
 use std::collections::HashMap;
 use std::fmt::Write as _;
 
-use dormouse::wire::{TaskRow, WireTaskState};
 use dormouse_profile::is_yield;
 use dormouse_profile::own::place;
 use dormouse_profile::sets::{Called, around_set, parts_of};
+use dormouse_protocol::{TaskRow, WireTaskState};
 
 use crate::client::tasks::TaskList;
 use crate::render::profile::text::brief;

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use clap::builder::styling::Style;
-use dormouse::wire::{TaskRow, WireTaskState};
+use dormouse_protocol::{TaskRow, WireTaskState};
 
 use super::{LOST, Listing, is_unplaced, state};
 use crate::duration::short;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use clap::builder::styling::Style;
-use dormouse::wire::{TaskRow, WireTaskState};
+use dormouse_protocol::{TaskRow, WireTaskState};
 use serde::Serialize;
 
 use super::place::name;

@@ -1,7 +1,8 @@
 //! Views of made-up samples: figures, text, JSON.
 
+use dormouse_protocol::{CountRow, Stat, ThreadStat};
+
 use super::*;
-use dormouse::wire::{CountRow, Stat, ThreadStat};
 
 fn group(id: u32, name: &str, cpu_ns: u64, entries: u64) -> GroupRow {
     let (alive, started, finished, counts) = (1, 3, 2, Vec::new());
@@ -205,7 +206,7 @@ fn events_of_groups_alone_are_named() {
 
 /// The samples of [`pair`] with times, of which those before began long ago.
 fn pair_with_waits() -> (Sample, Sample) {
-    use dormouse::wire::{ExemplarRow, HistogramRow, WaitsRow, WireId};
+    use dormouse_protocol::{ExemplarRow, HistogramRow, WaitsRow, WireId};
     let (mut before, mut after) = pair();
     let requests = |buckets, max_ns, task| HistogramRow {
         scale: 2,

@@ -1,7 +1,7 @@
 //! A look at a watch.
 
-use dormouse::wire::WatchRow;
 use dormouse_breakpoints::UserStack;
+use dormouse_protocol::WatchRow;
 use serde::Serialize;
 
 /// The result of a watch so far.

@@ -8,8 +8,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
-use dormouse::wire::{WatchRow, WatchWish};
 use dormouse_breakpoints::{Error, Outside, OutsideBudget, OutsideReport, TargetEnd, UserStack, WatchHit};
+use dormouse_protocol::WatchRequest;
 use dormouse_sys::perf;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -33,7 +33,7 @@ pub(super) struct Watchman {
 impl Watchman {
     /// Arms what `wish` says on all threads of a process. With `stacks` the kernel copies them, for
     /// programs that keep no frame pointers.
-    pub(super) fn start(pid: u32, wish: WatchWish, stacks: bool) -> Outcome<Watchman> {
+    pub(super) fn start(pid: u32, wish: WatchRequest, stacks: bool) -> Outcome<Watchman> {
         allow_descriptors();
         let (ask, asked) = channel();
         let (answer, looks) = channel();
@@ -43,7 +43,7 @@ impl Watchman {
             let budget = OutsideBudget { stack_bytes, ..OutsideBudget::default() };
             // Its number does not matter: a filter by group is refused, not left out.
             let group = wish.group.as_ref().map(|_| u32::MAX);
-            let outside = Outside::open(pid, &[wish.spec(group)], budget);
+            let outside = Outside::open(pid, &[dormouse::answers::watch_spec(&wish, group)], budget);
             let (told, outside) = match outside {
                 Ok(outside) => (Ok(()), Some(outside)),
                 Err(error) => (Err(error), None),
@@ -98,7 +98,7 @@ fn allow_descriptors() {
 }
 
 fn look(report: OutsideReport, hits: Vec<WatchHit>, copied: Vec<(usize, UserStack)>) -> Look {
-    let row = WatchRow::new(report.watch, hits, |_| None);
+    let row = dormouse::answers::watch_row(report.watch, hits, |_| None);
     Look {
         row,
         counts_only: report.counts_only,
@@ -138,7 +138,7 @@ mod tests {
     fn a_filter_by_group_is_refused() {
         let variable = 0_u64;
         let addr = (&raw const variable).addr() as u64;
-        let wish = WatchWish { addr, len: 8, group: Some("GET /menu".into()), ..WatchWish::default() };
+        let wish = WatchRequest { addr, len: 8, group: Some("GET /menu".into()), ..WatchRequest::default() };
         let Err(refusal) = Watchman::start(std::process::id(), wish, false) else {
             panic!("it was left out")
         };

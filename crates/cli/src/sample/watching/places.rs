@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 
-use dormouse::wire::{HitRow, SiteRow, WireAccess};
 use dormouse_maps::AddressSpace;
 use dormouse_maps::symbols::{Frame, StackUnwinder, Symbol, Symbolizer};
+use dormouse_protocol::{HitRow, SiteRow, WireAccess};
 use serde::Serialize;
 
 use super::look::Look;

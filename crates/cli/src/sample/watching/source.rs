@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::time::{Duration, Instant};
 
-use dormouse::wire::{Op, WatchRow, WatchWish, Watching, WireAccess};
+use dormouse_protocol::{WatchReportRequest, WatchRequest, WatchRow, Watching, WireAccess};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::look::{End, Look};
@@ -46,7 +46,7 @@ impl Watched {
     pub(crate) fn open(
         target: &Target,
         wanted: &Wanted,
-        wish: WatchWish,
+        wish: WatchRequest,
         stacks: bool,
         patience: Duration,
     ) -> Outcome<Watched> {
@@ -54,7 +54,7 @@ impl Watched {
         let found = finder.look(target)?;
         let variable = wanted.find(&found.process, wish.access)?;
         let Variable { name, addr, len } = variable.clone();
-        let wish = WatchWish { addr, len, name, ..wish };
+        let wish = WatchRequest { addr, len, name, ..wish };
         let inside = if found.has_agent() {
             inside(&finder, &found, &wish, patience)
         } else {
@@ -89,7 +89,7 @@ impl Watched {
 
     fn next(&mut self) -> Outcome<Option<Look>> {
         let row: Outcome<WatchRow> = match &mut self.by {
-            By::Agent { client, number } => client.call(Op::WatchReport { number: *number }),
+            By::Agent { client, number } => client.call(WatchReportRequest { number: *number }),
             By::Kernel(watchman) => {
                 let gone = || Failure::failed("the thread that watches has ended");
                 return watchman.look().map(Some).ok_or_else(gone);
@@ -126,19 +126,15 @@ impl Watched {
     }
 }
 
-fn inside(finder: &Finder, found: &Found, wish: &WatchWish, patience: Duration) -> Outcome<By> {
-    let (mut client, hello) = Client::reach(finder, found, patience)?;
-    if !hello.ops.iter().any(|op| op == "watch") {
-        let message = format!("its dormouse ({}) knows no watches", hello.version);
-        return Err(Failure::new(Exit::Unsupported, message));
-    }
-    let answer: Outcome<Watching> = client.call(Op::Watch(wish.clone()));
+fn inside(finder: &Finder, found: &Found, wish: &WatchRequest, patience: Duration) -> Outcome<By> {
+    let (mut client, _) = Client::reach(finder, found, patience)?;
+    let answer: Outcome<Watching> = client.call(wish.clone());
     let number = answer.map_err(|failure| ranked(failure, wish))?.number;
     Ok(By::Agent { client, number })
 }
 
 /// Of the groups that a refusal lists those that are near, if any are.
-fn ranked(mut failure: Failure, wish: &WatchWish) -> Failure {
+fn ranked(mut failure: Failure, wish: &WatchRequest) -> Failure {
     if let (Failure::Said(report), Some(group)) = (&mut failure, &wish.group) {
         let ranked = near(group, report.near.iter().map(String::as_str));
         if !ranked.is_empty() {

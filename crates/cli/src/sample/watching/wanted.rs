@@ -6,9 +6,9 @@
 use std::fmt;
 use std::str::FromStr;
 
-use dormouse::wire::WireAccess;
 use dormouse_maps::AddressSpace;
 use dormouse_maps::symbols::{StaticError, StaticPlace, Statics};
+use dormouse_protocol::WireAccess;
 
 use crate::exit::{Exit, Failure, Outcome};
 use crate::target::Process;

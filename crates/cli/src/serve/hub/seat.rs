@@ -20,7 +20,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use axum::body::Bytes;
 use dormouse::metrics::Origin;
-use dormouse::wire::{Hello, Op, Stat, WaitsWish};
+use dormouse_protocol::{Hello, Stat, StatRequest, WaitsRequest};
 use tokio::sync::watch;
 
 use super::report_of;
@@ -264,7 +264,7 @@ impl Talk {
 
     fn begin(&self, finder: &Finder) -> Outcome<(Client, Arc<Hello>)> {
         let (mut client, hello) = Client::reach(finder, &self.found, PATIENCE)?;
-        let counted = self.events.ask(&mut client, &hello).map(drop);
+        let counted = self.events.ask(&mut client).map(drop);
         counted.or_else(|failure| match failure {
             // It does not know one of them.
             Failure::Said(report) if report.exit == Exit::Usage => {
@@ -275,14 +275,14 @@ impl Talk {
                         report.message
                     ));
                 }
-                Wish::default().ask(&mut client, &hello).map(drop)
+                Wish::default().ask(&mut client).map(drop)
             }
             failure => Err(failure),
         })?;
         if self.waits {
             // Not every service can, and the rest is worth having.
-            let wish = WaitsWish { exemplars: true, ..WaitsWish::default() };
-            let begun = waits::begin(&mut client, &hello, wish);
+            let wish = WaitsRequest { exemplars: true, ..WaitsRequest::default() };
+            let begun = waits::begin(&mut client, wish);
             begun.map(drop).or_else(|failure| match failure {
                 Failure::Said(report) if !report.has_hung_up => Ok(()),
                 failure => Err(failure),
@@ -294,7 +294,7 @@ impl Talk {
     /// Looks as often as somebody wishes; a failure ends it, `None`: nobody is left.
     fn look_on(&self, client: &mut Client, hello: &Arc<Hello>) -> Option<Failure> {
         loop {
-            match client.call::<Stat>(Op::Stat) {
+            match client.call(StatRequest {}) {
                 Ok(stat) => {
                     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
                     let (hello, unix_ms) = (Arc::clone(hello), now.as_millis() as u64);

@@ -19,21 +19,22 @@ use std::rc::Rc;
 use std::time::{Duration, Instant, SystemTime};
 
 use dormouse_profile::{ProfileKind, own_mappings};
+use dormouse_protocol::{
+    BatchStat, FILE_VERSION, FileHead, FileMappings, FileWriter, Note, ProfilePart, TasksRequest, Tracing,
+    Verb as _,
+};
 use dormouse_sys::records::RingOwner;
 use dormouse_waits::TraceContext;
 
 use super::scene::Sighting;
 use super::store::{PartFile, Store, StoreSettings, file_name};
+use crate::answers::rows::{clock_point, probe_info};
 use crate::answers::waiting::Telling;
 use crate::answers::{host, places, tasks, waiting};
 use crate::group::Group;
 use crate::lookout::recording::Recording;
 use crate::memory;
 use crate::profile::{ProfileRun, ProfileSpec};
-use crate::wire::{
-    BatchStat, ClockPoint, FILE_VERSION, FileHead, FileMappings, FileWriter, Note, ProbeInfo, ProfilePart,
-    Tracing,
-};
 
 /// How long the profile takes, and how often it samples.
 const PROFILE: Duration = Duration::from_secs(1);
@@ -110,7 +111,7 @@ impl Firing {
         };
         let store = Rc::new(Store::open(StoreSettings::own())?);
         let hello = host::hello();
-        let clock = ClockPoint::now();
+        let clock = clock_point();
         let head = FileHead {
             version: FILE_VERSION,
             rule,
@@ -199,7 +200,7 @@ fn write_probes(
     recording: &mut Recording,
     (most, why): (u64, &str),
 ) -> io::Result<Stage> {
-    let clock = ClockPoint::now();
+    let clock = clock_point();
     let Some(run) = recording.newest() else {
         let (matched, probes, batch) = (Vec::new(), Vec::new(), BatchStat::default());
         writer.answer("trace", 0, &Tracing { matched, keys: 0, probes, batch, clock })?;
@@ -210,7 +211,7 @@ fn write_probes(
     let tracing = Tracing {
         matched: keys.iter().map(|used| used.key.name().to_owned()).collect(),
         keys: keys.len(),
-        probes: keys.iter().filter_map(ProbeInfo::of).collect(),
+        probes: keys.iter().filter_map(probe_info).collect(),
         batch: BatchStat::default(),
         clock,
     };
@@ -293,7 +294,7 @@ fn write_tasks(writer: &mut FileWriter<PartFile>, from: u64) -> io::Result<Stage
         writer.missing("tasks", why)?;
         return Ok(Stage::Figures);
     }
-    if !memory::is_there(tasks::MEMORY) {
+    if !memory::is_there(TasksRequest::MEMORY.bytes) {
         writer.missing("tasks", NO_MEMORY)?;
         return Ok(Stage::Figures);
     }

@@ -34,6 +34,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::{Duration, Instant, SystemTime};
 
+use dormouse_protocol::{TriggerRow, TriggersAnswer};
 use dormouse_waits::{LivingTask, SlowRequest, living, note_slow, take_slow};
 
 use super::recording::Recording;
@@ -41,7 +42,6 @@ use crate::group::Group;
 use crate::panics;
 use crate::rules::Rule;
 use crate::tasks::is_request;
-use crate::wire::{TriggerRow, TriggersAnswer};
 
 use firing::Firing;
 use scene::{CpuLook, LOOK, SECOND, Scene, Sighting, Span};

@@ -30,7 +30,7 @@ use dormouse_sys::environment;
 use once_cell::race::OnceBox;
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, openat, renameat, unlinkat};
 
-use crate::wire::{FILE_MAGIC, is_file};
+use dormouse_protocol::{FILE_MAGIC, is_file};
 
 /// The room that files may take, if nobody says another.
 pub(crate) const BUDGET: u64 = 64 * 1024 * 1024;

@@ -97,6 +97,6 @@ fn take(taking: &Taking, wait: impl FnOnce(Instant) -> bool) -> Option<WebAnswer
     drop(run);
     let symbols = if taking.symbols { super::symbols(&profile) } else { Symbols::default() };
     symbols.note_lacks(&mut profile);
-    profile.settle_waits(&symbols);
+    dormouse_profile::settle_waits(&mut profile, &symbols);
     Some(answer::profile(encode::pprof(&profile, &symbols)))
 }

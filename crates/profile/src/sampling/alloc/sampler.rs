@@ -17,9 +17,9 @@ use super::live;
 use crate::Error;
 use crate::mappings::Mappings;
 use crate::options::Options;
-use crate::profile::{Profile, ProfileKind};
 use crate::sampling::queue::Queue;
 use crate::sampling::sum::Sum;
+use dormouse_protocol::profile::{Profile, ProfileKind};
 
 /// The time between two looks at the queue.
 const DRAIN: Duration = Duration::from_millis(50);

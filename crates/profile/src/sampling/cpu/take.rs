@@ -18,8 +18,8 @@ use super::slots::SlotId;
 use crate::aggregate::Aggregate;
 use crate::mappings::Mappings;
 use crate::options::Options;
-use crate::profile::{Moment, NO_GROUP, Profile, ProfileCoverage, ProfileKind, Sample, Thread};
 use crate::symbols::deeper_than;
+use dormouse_protocol::profile::{Moment, NO_GROUP, Profile, ProfileCoverage, ProfileKind, Sample, Thread};
 
 /// The most moments of samples: some 12 MB.
 const MOST_MOMENTS: usize = 500_000;

@@ -1,15 +1,18 @@
-//! Watches: what to watch, what came of it, and who holds the debug registers.
+//! `watch`, `watch-report` and `slots`: what to watch, what came of it, and who holds the debug registers.
 //!
 //! A client asks for a watch, and then for its report as often as it likes. The watch is the
 //! connection's and ends with it, as a lease of `on` does. Addresses are the service's own; names
 //! of variables, functions and lines are the client's business, which has the files.
 
-use dormouse_breakpoints::{Access, Coverage, WatchHit, WatchReport, WatchSite, WatchSpec, WatchState};
 use serde::{Deserialize, Serialize};
 
-/// Memory to watch, and the hits to report.
+use super::keys::HeldBy;
+use crate::verb::{Memory, Verb};
+
+/// Watches memory as long as the connection lasts: the bytes, and the hits to report. [`Watching`]
+/// answers.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct WatchWish {
+pub struct WatchRequest {
     /// Its first byte.
     pub addr: u64,
     /// How many bytes.
@@ -45,35 +48,14 @@ pub struct WatchWish {
     pub stream: bool,
 }
 
-impl WatchWish {
-    /// The wish in the words of the mechanism, with the number of its group.
-    pub fn spec(&self, group: Option<u32>) -> WatchSpec {
-        // An address or a length that does not fit is refused there as any other that is none.
-        let [addr, len] = [self.addr, self.len].map(|number| usize::try_from(number).unwrap_or(usize::MAX));
-        let mut spec = WatchSpec::new(addr, len, self.access.into());
-        if !self.name.is_empty() {
-            spec = spec.named(&self.name);
-        }
-        if self.changed {
-            spec = spec.changed();
-        }
-        if let Some(value) = self.equals {
-            spec = spec.equals(value);
-        }
-        if let Some(mask) = self.mask {
-            spec = spec.masked(mask);
-        }
-        if let Some(group) = group {
-            spec = spec.in_group(group);
-        }
-        if let Some(most) = self.max_hits {
-            spec = spec.max_hits(most);
-        }
-        if let Some(rate) = self.rate_per_s {
-            spec = spec.rate(rate);
-        }
-        if self.flexible { spec.flexible() } else { spec }
-    }
+// Hits, first as structures and then as text.
+const MEMORY: Memory = Memory::bytes(1024 * 1024);
+
+impl Verb for WatchRequest {
+    const NAME: &'static str = "watch";
+    const LACKS: &'static str = "knows no watches";
+    const MEMORY: Memory = MEMORY;
+    type Answer = Watching;
 }
 
 /// A kind of access.
@@ -92,31 +74,26 @@ pub enum WireAccess {
     Execute,
 }
 
-impl From<WireAccess> for Access {
-    fn from(of: WireAccess) -> Self {
-        match of {
-            WireAccess::Write => Self::Write,
-            WireAccess::ReadWrite => Self::ReadWrite,
-            WireAccess::Execute => Self::Execute,
-        }
-    }
-}
-
-impl From<Access> for WireAccess {
-    fn from(of: Access) -> Self {
-        match of {
-            Access::Write => Self::Write,
-            Access::ReadWrite => Self::ReadWrite,
-            Access::Execute => Self::Execute,
-        }
-    }
-}
-
 /// Answer to `watch`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Watching {
     /// The number of the watch, which no other watch of the process has now.
     pub number: u32,
+}
+
+/// Asks for what a watch of this connection has seen; [`WatchRow`] answers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WatchReportRequest {
+    /// Its number.
+    pub number: u32,
+}
+
+impl Verb for WatchReportRequest {
+    const NAME: &'static str = "watch-report";
+    const ANNOUNCED_AS: &'static str = WatchRequest::NAME;
+    const LACKS: &'static str = "knows no watches";
+    const MEMORY: Memory = MEMORY;
+    type Answer = WatchRow;
 }
 
 /// Answer to `watch-report`: what a watch has seen so far, and what it could not see.
@@ -229,6 +206,17 @@ pub struct HitRow {
     pub stack: Vec<u64>,
 }
 
+/// Lists the watches that take debug registers; [`SlotsAnswer`] answers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SlotsRequest {}
+
+impl Verb for SlotsRequest {
+    const NAME: &'static str = "slots";
+    const LACKS: &'static str = "lists no watches";
+    const MEMORY: Memory = Memory::SOME;
+    type Answer = SlotsAnswer;
+}
+
 /// Answer to `slots`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SlotsAnswer {
@@ -265,74 +253,9 @@ pub struct SlotRow {
 pub struct SlotOwner {
     /// The kind of holder.
     #[serde(default)]
-    pub by: super::HeldBy,
+    pub by: HeldBy,
     /// The user.
     pub uid: u32,
     /// The client process; 0 if it is the service itself.
     pub pid: u32,
-}
-
-impl WatchRow {
-    /// The row of a report and of single hits, with the names that `group` has for numbers.
-    pub fn new(report: WatchReport, hits: Vec<WatchHit>, group: impl Fn(u32) -> Option<String>) -> Self {
-        Self {
-            name: report.name,
-            addr: report.addr as u64,
-            len: report.len as u64,
-            access: report.access.into(),
-            state: report.state.into(),
-            // The kernel's count was read a moment before.
-            hits: report.hits.max(report.delivered),
-            delivered: report.delivered,
-            passed: report.passed,
-            lost: report.lost,
-            over_because: report.coverage.over_because.map(str::to_owned),
-            coverage: report.coverage.into(),
-            sites: report.sites.into_iter().map(|site| SiteRow::new(site, &group)).collect(),
-            other_sites: report.other_sites,
-            stream: hits.into_iter().map(|hit| HitRow::new(hit, &group)).collect(),
-        }
-    }
-}
-
-impl SiteRow {
-    fn new(of: WatchSite, group: &impl Fn(u32) -> Option<String>) -> Self {
-        let WatchSite { ip, group: id, hits, old, new, tid, task, mono_ns, stack } = of;
-        Self {
-            hits,
-            last: HitRow::new(WatchHit { ip, group: id, tid, task, mono_ns, old, new, stack }, group),
-        }
-    }
-}
-
-impl HitRow {
-    fn new(of: WatchHit, group: &impl Fn(u32) -> Option<String>) -> Self {
-        Self {
-            ip: of.ip as u64,
-            group: group(of.group),
-            old: of.old,
-            new: of.new,
-            tid: of.tid,
-            task: of.task,
-            mono_ns: of.mono_ns,
-            stack: of.stack.into_iter().map(|addr| addr as u64).collect(),
-        }
-    }
-}
-
-impl From<WatchState> for WireState {
-    fn from(of: WatchState) -> Self {
-        match of {
-            WatchState::Armed => Self::Armed,
-            WatchState::Resting => Self::Resting,
-            WatchState::Over => Self::Over,
-        }
-    }
-}
-
-impl From<Coverage> for CoverageRow {
-    fn from(of: Coverage) -> Self {
-        let Coverage { threads_armed, threads_alive, armed_ns, wall_ns, rests, late, unread, .. } = of;
-        Self { threads_armed, threads_alive, armed_ns, wall_ns, rests, late, unread }
-    }
 }

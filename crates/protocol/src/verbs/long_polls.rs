@@ -1,17 +1,40 @@
-//! Polls that last, as they are reported.
+//! `long-polls` and `long-poll-reports`: polls that last, as they are reported.
 
 use serde::{Deserialize, Serialize};
 
-/// The polls that a client wants to know of.
+use crate::verb::{Memory, Verb};
+
+/// Reports polls that last, as long as the connection lasts, in place of those that it asked for
+/// before; [`LongPollsBegun`] answers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LongPollsWish {
+pub struct LongPollsRequest {
     /// The length from which on a poll is a long one.
     pub threshold_us: u64,
+}
+
+impl Verb for LongPollsRequest {
+    const NAME: &'static str = "long-polls";
+    const LACKS: &'static str = "does not look for long polls";
+    const MEMORY: Memory = Memory::SOME;
+    type Answer = LongPollsBegun;
 }
 
 /// Answer to `long-polls`: reports are made from now on.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LongPollsBegun {}
+
+/// Asks for the reports on long polls that have come since the last time; [`LongPollsPart`] answers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LongPollReportsRequest {}
+
+// 130 addresses in each report, first as structures and then as text.
+impl Verb for LongPollReportsRequest {
+    const NAME: &'static str = "long-poll-reports";
+    const ANNOUNCED_AS: &'static str = LongPollsRequest::NAME;
+    const LACKS: &'static str = "does not look for long polls";
+    const MEMORY: Memory = Memory::bytes(1024 * 1024);
+    type Answer = LongPollsPart;
+}
 
 /// Answer to `long-poll-reports`: those that have come since the last time, or some of them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

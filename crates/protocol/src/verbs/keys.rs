@@ -1,7 +1,23 @@
-//! Keys, what switching them did, and who holds them.
+//! `keys`: the keys, and who holds them.
 
-use dormouse_keys::BatchReport;
 use serde::{Deserialize, Serialize};
+
+use crate::verb::{Each, Memory, Verb};
+
+/// Lists keys; [`Keys`] answers.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeysRequest {
+    /// A glob list; absent, it stands for all keys.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub glob: Option<String>,
+}
+
+impl Verb for KeysRequest {
+    const NAME: &'static str = "keys";
+    const LACKS: &'static str = "lists no keys";
+    const MEMORY: Memory = Memory::each(&[Each::Key]);
+    type Answer = Keys;
+}
 
 /// Answer to `keys`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -50,83 +66,6 @@ pub struct KeyInfo {
     /// Names of a probe's fields.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub fields: Vec<String>,
-}
-
-/// Answer to `on`, `off` and `reset`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Changed {
-    /// Names of the keys that the glob list matched.
-    pub matched: Vec<String>,
-    /// How many of them changed their state.
-    pub changed: usize,
-    /// Their names.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub names: Option<Vec<String>>,
-    /// After `on` for a time: milliseconds until this user's leases let the last of the matched
-    /// keys go off. An earlier lease that ends later holds.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub off_in_ms: Option<u64>,
-    /// The batch that did it.
-    pub batch: BatchStat,
-    /// After `off`: how many keys the agent left alone because they start on.
-    #[serde(default, skip_serializing_if = "is_zero")]
-    pub start_on: usize,
-    /// After `off` and `reset`: leases of others that keep matched keys on.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub held: Vec<HeldKeys>,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
-fn is_zero(n: &usize) -> bool {
-    *n == 0
-}
-
-/// The work of one batch.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct BatchStat {
-    /// Keys that changed their state.
-    pub keys: usize,
-    /// Sites written.
-    pub sites: usize,
-    /// Pages that hold the sites written.
-    pub pages: usize,
-    /// Core synchronisations.
-    pub barriers: usize,
-    /// Traps taken by threads that ran into a site meanwhile.
-    pub traps: u64,
-    /// Sites that the batch left alone, because they lie in no readable code.
-    #[serde(default)]
-    pub skipped: usize,
-    /// Pages of code that stayed writable, because the kernel refused to protect them again.
-    #[serde(default)]
-    pub unsealed: usize,
-    /// Wall time, in nanoseconds.
-    pub elapsed_ns: u64,
-}
-
-impl From<BatchReport> for BatchStat {
-    fn from(report: BatchReport) -> Self {
-        Self {
-            keys: report.keys,
-            sites: report.sites,
-            pages: report.pages,
-            barriers: report.barriers,
-            traps: report.traps,
-            skipped: report.skipped,
-            unsealed: report.unsealed,
-            elapsed_ns: report.elapsed.as_nanos() as u64,
-        }
-    }
-}
-
-/// A holder of matched keys.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct HeldKeys {
-    /// How many of the matched keys it holds.
-    pub keys: usize,
-    /// The holder.
-    #[serde(flatten)]
-    pub holder: LeaseHolder,
 }
 
 /// A holder of one key.

@@ -1,12 +1,23 @@
-//! Groups, threads, and what the service counts for them.
+//! `stat`: groups, threads, and what the service counts for them.
 
 use std::borrow::Cow;
 
-use dormouse_events::{Availability, Unit};
 use serde::{Deserialize, Serialize};
 
 use super::waits::WaitsRow;
-use crate::group::GroupStat;
+use crate::verb::{Each, Memory, Verb};
+
+/// Takes a snapshot of groups and threads; [`Stat`] answers. The first one starts counting CPU time
+/// for a client that has not sent `count`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StatRequest {}
+
+impl Verb for StatRequest {
+    const NAME: &'static str = "stat";
+    const LACKS: &'static str = "reads no groups";
+    const MEMORY: Memory = Memory::each(&[Each::Key, Each::Group, Each::Thread, Each::GroupTimes]);
+    type Answer = Stat;
+}
 
 /// Answer to `stat`. CPU times are totals since the start, in nanoseconds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -113,25 +124,6 @@ pub struct GroupRow {
     pub waits: Option<Box<WaitsRow>>,
 }
 
-/// Without counts of events and times, which are for one client each.
-impl From<GroupStat> for GroupRow {
-    fn from(stat: GroupStat) -> Self {
-        Self {
-            id: stat.id,
-            name: stat.name.into(),
-            cpu_ns: stat.cpu.as_nanos() as u64,
-            entries: stat.entries,
-            alive: stat.alive,
-            started: stat.started,
-            finished: stat.finished,
-            requests: stat.requests,
-            polls: stat.polls,
-            counts: Vec::new(),
-            waits: None,
-        }
-    }
-}
-
 /// How often an event happened, as long as somebody had it counted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CountRow {
@@ -143,17 +135,6 @@ pub struct CountRow {
     pub enabled_ns: u64,
     /// How long of that it was counted: if this is less, `value` is an estimate.
     pub running_ns: u64,
-}
-
-impl From<&dormouse_events::Count> for CountRow {
-    fn from(of: &dormouse_events::Count) -> Self {
-        Self {
-            event: of.event.name().into(),
-            value: of.value,
-            enabled_ns: of.enabled_ns,
-            running_ns: of.running_ns,
-        }
-    }
 }
 
 /// One thread.
@@ -169,51 +150,4 @@ pub struct ThreadStat {
     /// on. Absent where the kernel does not say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub runnable_ns: Option<u64>,
-}
-
-/// Answer to `events`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Events {
-    /// Everything that has a name, also what the service cannot count here.
-    pub events: Vec<EventInfo>,
-}
-
-/// An event that groups can count.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct EventInfo {
-    /// Its name, as `page-faults`.
-    pub name: String,
-    /// The unit of its values: `ns`, `bytes`, or `1` for occurrences.
-    pub unit: String,
-    /// The unit that counts it: `clock`, `software`, `hardware`, `user`, `alloc`.
-    pub pmu: String,
-    /// Its limits, where they are not plain.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub note: String,
-    /// Why the service cannot count it here; absent if it can.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub unavailable: Option<String>,
-}
-
-impl From<Availability> for EventInfo {
-    fn from(of: Availability) -> Self {
-        let unit = if of.unit == Unit::Times { "1" } else { of.unit.suffix() };
-        Self {
-            name: of.name.to_owned(),
-            unit: unit.to_owned(),
-            pmu: of.pmu.to_owned(),
-            note: of.note.unwrap_or_default().to_owned(),
-            unavailable: of.why_not,
-        }
-    }
-}
-
-/// Answer to `count`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct CountAnswer {
-    /// The events that the service counts from now on, in the order of the request.
-    pub counted: Vec<EventInfo>,
-    /// Events that it cannot count, each with its reason.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub refused: Vec<EventInfo>,
 }

@@ -1,13 +1,13 @@
-//! The flight recorder, as a client asks for it and is told of it.
+//! `record`: the flight recorder, as a client asks for it and is told of it.
 
 use serde::{Deserialize, Serialize};
 
-use super::keys::BatchStat;
+use super::switch::BatchStat;
+use crate::verb::{Each, Memory, Verb};
 
-/// A wish about the recorder. Without `glob` and `off` the answer tells of it, no more.
+/// Starts the recorder, ends it, or, without `glob` and `off`, tells of it; [`RecordAnswer`] answers.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[non_exhaustive]
-pub struct RecordWish {
+pub struct RecordRequest {
     /// A glob list: starts the recorder. It outlives the connection.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub glob: Option<String>,
@@ -20,6 +20,13 @@ pub struct RecordWish {
     /// Ends it, whoever has started it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub off: bool,
+}
+
+impl Verb for RecordRequest {
+    const NAME: &'static str = "record";
+    const LACKS: &'static str = "has no flight recorder";
+    const MEMORY: Memory = Memory::each(&[Each::Key]);
+    type Answer = RecordAnswer;
 }
 
 /// Answer to `record`.

@@ -1,4 +1,4 @@
-//! The tasks that are, in parts.
+//! `tasks`: the tasks that are alive, in parts.
 //!
 //! There may be very many, so an answer has those in some of the places in which tasks are kept,
 //! and says where the next one begins; the service keeps nothing in between. A task stays in its
@@ -8,8 +8,25 @@
 //! A part has a column of numbers for each thing that is told of a task, so that it is short, and
 //! later versions may add some.
 
-use dormouse_waits::{LivingTask, TaskState, TraceContext};
 use serde::{Deserialize, Serialize};
+
+use crate::verb::{Memory, Verb};
+
+/// Lists the tasks that are alive and whose times are known; [`TasksPart`] answers. It has no times
+/// taken by itself.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TasksRequest {
+    /// Where the answer begins: 0, or `next` of the part before.
+    #[serde(default)]
+    pub from: u64,
+}
+
+impl Verb for TasksRequest {
+    const NAME: &'static str = "tasks";
+    const LACKS: &'static str = "does not list tasks";
+    const MEMORY: Memory = Memory::bytes(8 * 1024 * 1024);
+    type Answer = TasksPart;
+}
 
 /// Answer to `tasks`: some of the tasks.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -104,16 +121,6 @@ pub enum WireTaskState {
     Unknown,
 }
 
-impl From<TaskState> for WireTaskState {
-    fn from(of: TaskState) -> Self {
-        match of {
-            TaskState::Polled => Self::Polled,
-            TaskState::Runnable => Self::Runnable,
-            TaskState::Awaiting => Self::Awaiting,
-        }
-    }
-}
-
 /// One task of a part; see [`TaskColumns`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the columns' names")]
@@ -136,20 +143,22 @@ pub struct TaskRow {
     pub trace_id: Option<String>,
 }
 
+/// Drops a column of which no task has anything.
+fn leave_out<T: Default + PartialEq>(column: &mut Vec<T>) {
+    if column.iter().all(|value| *value == T::default()) {
+        *column = Vec::new();
+    }
+}
+
 impl TaskColumns {
-    /// Puts these tasks into columns.
-    pub fn of(tasks: Vec<LivingTask>) -> Self {
+    /// Puts these tasks into columns. Those of which no task has anything are left out.
+    pub fn of(tasks: impl IntoIterator<Item = TaskRow>) -> Self {
         let mut all = Self::default();
-        let have_places = tasks.iter().any(|task| !task.places.is_empty());
-        let have_old_places = tasks.iter().any(|task| task.polls_ago > 0);
-        let have_more_places = tasks.iter().any(|task| task.has_more_places);
-        let have_cpu = tasks.iter().any(|task| task.cpu_ns.is_some());
-        let have_traces = tasks.iter().any(|task| task.trace.is_some());
         for task in tasks {
             all.task.push(task.task);
             all.group.push(task.group);
             all.age_ns.push(task.age_ns);
-            all.state.push(task.state.into());
+            all.state.push(task.state);
             all.for_ns.push(task.for_ns);
             all.poll_ns.push(task.poll_ns);
             all.runnable_ns.push(task.runnable_ns);
@@ -157,22 +166,17 @@ impl TaskColumns {
             all.polls.push(task.polls);
             all.wakes.push(task.wakes);
             all.has_waker.push(task.has_waker);
-            if have_cpu {
-                all.cpu_ns.push(task.cpu_ns);
-            }
-            if have_places {
-                all.places.push(task.places);
-            }
-            if have_old_places {
-                all.polls_ago.push(task.polls_ago);
-            }
-            if have_more_places {
-                all.more_places.push(task.has_more_places);
-            }
-            if have_traces {
-                all.trace_id.push(task.trace.map(TraceContext::trace_digits));
-            }
+            all.cpu_ns.push(task.cpu_ns);
+            all.places.push(task.places);
+            all.polls_ago.push(task.polls_ago);
+            all.more_places.push(task.more_places);
+            all.trace_id.push(task.trace_id);
         }
+        leave_out(&mut all.cpu_ns);
+        leave_out(&mut all.places);
+        leave_out(&mut all.polls_ago);
+        leave_out(&mut all.more_places);
+        leave_out(&mut all.trace_id);
         all
     }
 
@@ -240,12 +244,12 @@ impl TaskColumns {
 mod tests {
     use super::*;
 
-    fn living(task: u64, places: Vec<u32>) -> LivingTask {
-        LivingTask {
+    fn row(task: u64, places: Vec<u32>) -> TaskRow {
+        TaskRow {
             task,
             group: 3,
             age_ns: (task > 1).then_some(100),
-            state: TaskState::Runnable,
+            state: WireTaskState::Runnable,
             for_ns: 10,
             poll_ns: 20,
             runnable_ns: 30,
@@ -253,10 +257,10 @@ mod tests {
             polls: 4,
             wakes: 5,
             has_waker: task > 1,
-            trace: TraceContext::new([7; 16], [1; 8]).filter(|_| !places.is_empty()),
+            trace_id: (!places.is_empty()).then(|| "07".repeat(16)),
             cpu_ns: (task > 1).then_some(places.len() as u64).filter(|&ns| ns > 0),
             polls_ago: places.len() as u32,
-            has_more_places: places.len() > 1,
+            more_places: places.len() > 1,
             places,
         }
     }
@@ -264,7 +268,7 @@ mod tests {
     #[test]
     fn rows_come_back_from_their_columns() {
         for places in [vec![], vec![7, 8]] {
-            let columns = TaskColumns::of(vec![living(1, vec![]), living(2, places.clone())]);
+            let columns = TaskColumns::of(vec![row(1, vec![]), row(2, places.clone())]);
             let text = serde_json::to_string(&columns).unwrap();
             let rows: Vec<TaskRow> =
                 serde_json::from_str::<TaskColumns>(&text).unwrap().rows().unwrap().collect();
@@ -283,10 +287,10 @@ mod tests {
 
     #[test]
     fn columns_of_unequal_length_are_no_rows() {
-        let mut columns = TaskColumns::of(vec![living(1, vec![1])]);
+        let mut columns = TaskColumns::of(vec![row(1, vec![1])]);
         columns.wakes.push(1);
         assert!(columns.rows().is_none());
-        let mut columns = TaskColumns::of(vec![living(1, vec![]), living(2, vec![])]);
+        let mut columns = TaskColumns::of(vec![row(1, vec![]), row(2, vec![])]);
         columns.places.push(vec![1]);
         assert!(columns.rows().is_none());
     }

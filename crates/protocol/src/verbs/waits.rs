@@ -1,14 +1,16 @@
-//! Where the tasks of a group spend their time.
+//! `waits`: where the tasks of a group spend their time.
 
-use dormouse_waits::buckets::{BUCKETS, OFFSET, SCALE, UNIT_NS, ZERO_THRESHOLD_NS};
-use dormouse_waits::{Exemplar, GroupWaits, Histogram, TraceContext};
+use dormouse_statistics::buckets::{BUCKETS, Histogram, OFFSET, SCALE, UNIT_NS, ZERO_THRESHOLD_NS};
 use serde::{Deserialize, Serialize};
 
-use super::id::{WireId, known};
+use crate::id::{WireId, known};
+use crate::verb::{Memory, SHORT_ANSWER, Verb};
 
-/// The arguments of `waits`.
+/// Has times of tasks taken as long as the connection lasts, in place of what it asked for before;
+/// [`WaitsBegun`] answers, and [`Stat`](crate::Stat) tells them from now on. Refused where the key
+/// behind which times are taken cannot be switched.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct WaitsWish {
+pub struct WaitsRequest {
     /// Whether the places where tasks wait are taken, too: a walk over the stack for each waker
     /// that a leaf takes.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -22,8 +24,16 @@ pub struct WaitsWish {
     pub exemplars: bool,
 }
 
+impl Verb for WaitsRequest {
+    const NAME: &'static str = "waits";
+    const LACKS: &'static str = "takes no times of tasks";
+    const MEMORY: Memory = Memory::SOME;
+    const LONGEST_ANSWER: usize = SHORT_ANSWER;
+    type Answer = WaitsBegun;
+}
+
 /// Answer to `waits`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WaitsBegun {
     /// Whether places are taken: a service may not know how.
     #[serde(default)]
@@ -114,34 +124,6 @@ pub struct ExemplarRow {
     pub span_id: Option<WireId<8>>,
 }
 
-impl From<&GroupWaits> for WaitsRow {
-    fn from(of: &GroupWaits) -> Self {
-        Self {
-            on_cpu_ns: None,
-            poll_ns: of.poll_ns,
-            runnable_ns: of.runnable_ns,
-            await_ns: of.await_ns,
-            polls: (&of.polls).into(),
-            delays: (&of.delays).into(),
-            awaits: (&of.awaits).into(),
-            requests: (&of.requests).into(),
-        }
-    }
-}
-
-impl WaitsRow {
-    /// With the histogram of requests alone, which has no tasks.
-    pub(crate) fn of_requests(of: &GroupWaits) -> Self {
-        Self {
-            poll_ns: of.poll_ns,
-            runnable_ns: of.runnable_ns,
-            await_ns: of.await_ns,
-            requests: HistogramRow::without_tasks(&of.requests),
-            ..Self::default()
-        }
-    }
-}
-
 impl From<&Histogram> for HistogramRow {
     fn from(of: &Histogram) -> Self {
         let row = Self::without_tasks(of);
@@ -155,7 +137,8 @@ impl From<&Histogram> for HistogramRow {
 }
 
 impl HistogramRow {
-    fn without_tasks(of: &Histogram) -> Self {
+    /// Without the tasks of its buckets.
+    pub fn without_tasks(of: &Histogram) -> Self {
         let (mut places, mut count) = ([0; BUCKETS], 0);
         // Most buckets hold none, and are passed in eights.
         for (eight, counts) in of.buckets.chunks(8).enumerate() {
@@ -167,7 +150,7 @@ impl HistogramRow {
             }
         }
         let places = places[..count].strip_prefix(&[0]).unwrap_or(&places[..count]);
-        let buckets = places.iter().map(|&place| (index(place), of.buckets[place])).collect();
+        let buckets = places.iter().map(|&place| (bucket_index(place), of.buckets[place])).collect();
         Self {
             scale: SCALE,
             unit_ns: UNIT_NS,
@@ -183,27 +166,14 @@ impl HistogramRow {
     }
 }
 
-/// The index of the bucket at that place.
-fn index(place: usize) -> i32 {
+/// The index of the bucket at that place of [`Histogram::buckets`].
+pub fn bucket_index(place: usize) -> i32 {
     OFFSET + place as i32 - 1
 }
 
 /// The place of a bucket, by such an index.
 fn place(index: i32) -> usize {
     (index - OFFSET + 1) as usize
-}
-
-impl From<Exemplar> for ExemplarRow {
-    fn from(of: Exemplar) -> Self {
-        Self {
-            index: index(of.bucket),
-            task: of.task,
-            duration_ns: of.duration_ns,
-            unix_ns: of.unix_ns,
-            trace_id: of.trace.map(|trace| WireId(trace.trace_id())),
-            span_id: of.trace.and_then(TraceContext::span_id).map(WireId),
-        }
-    }
 }
 
 /// A histogram of any peer: buckets that are finer become one, and those beyond the last are in the
@@ -250,20 +220,19 @@ impl WaitsRow {
     /// The times since `before`, an earlier answer of the same connection.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
-        let whole = |row: &Self| GroupWaits {
-            group: 0,
-            poll_ns: row.poll_ns,
-            runnable_ns: row.runnable_ns,
-            await_ns: row.await_ns,
-            polls: (&row.polls).into(),
-            delays: (&row.delays).into(),
-            awaits: (&row.awaits).into(),
-            requests: (&row.requests).into(),
+        let times = |of: fn(&Self) -> &HistogramRow| {
+            HistogramRow::from(&Histogram::from(of(self)).since(&Histogram::from(of(before))))
         };
         let on_cpu = self.on_cpu_ns.zip(before.on_cpu_ns);
         let mut since = Self {
             on_cpu_ns: on_cpu.map(|(now, before)| now.saturating_sub(before)),
-            ..(&whole(self).since(&whole(before))).into()
+            poll_ns: self.poll_ns.saturating_sub(before.poll_ns),
+            runnable_ns: self.runnable_ns.saturating_sub(before.runnable_ns),
+            await_ns: self.await_ns.saturating_sub(before.await_ns),
+            polls: times(|row| &row.polls),
+            delays: times(|row| &row.delays),
+            awaits: times(|row| &row.awaits),
+            requests: times(|row| &row.requests),
         };
         let is_new = |of: &&ExemplarRow| !before.requests.exemplars.contains(of);
         since.requests.exemplars = self.requests.exemplars.iter().filter(is_new).cloned().collect();

@@ -1,6 +1,63 @@
-//! Triggers: the rules by which a recorder's file is written, and why one has not been.
+//! `triggers`, `trigger-add`, `trigger-remove` and `record-save`: the rules by which a recorder's file
+//! is written, and why one has not been.
 
 use serde::{Deserialize, Serialize};
+
+use crate::verb::{Memory, Verb};
+
+/// Lists the triggers; [`TriggersAnswer`] answers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TriggersRequest {}
+
+impl Verb for TriggersRequest {
+    const NAME: &'static str = "triggers";
+    const LACKS: &'static str = "knows no triggers";
+    const MEMORY: Memory = Memory::SOME;
+    type Answer = TriggersAnswer;
+}
+
+/// Arms triggers, which stay when the connection ends; [`TriggersAnswer`] answers. A rule that makes
+/// no sense refuses all.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TriggerAddRequest {
+    /// Rules, with `;` in between.
+    pub rules: String,
+}
+
+impl Verb for TriggerAddRequest {
+    const NAME: &'static str = "trigger-add";
+    const ANNOUNCED_AS: &'static str = TriggersRequest::NAME;
+    const LACKS: &'static str = "knows no triggers";
+    const MEMORY: Memory = Memory::SOME;
+    type Answer = TriggersAnswer;
+}
+
+/// Ends a trigger; [`TriggersAnswer`] answers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TriggerRemoveRequest {
+    /// Its number.
+    pub number: u64,
+}
+
+impl Verb for TriggerRemoveRequest {
+    const NAME: &'static str = "trigger-remove";
+    const ANNOUNCED_AS: &'static str = TriggersRequest::NAME;
+    const LACKS: &'static str = "knows no triggers";
+    const MEMORY: Memory = Memory::SOME;
+    type Answer = TriggersAnswer;
+}
+
+/// Has a file written now: a trigger that fires at once, and is listed until somebody removes it.
+/// [`TriggersAnswer`] answers, with it as the only one.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RecordSaveRequest {}
+
+impl Verb for RecordSaveRequest {
+    const NAME: &'static str = "record-save";
+    const LACKS: &'static str = "writes no files";
+    const MEMORY: Memory = Memory::SOME;
+    type Answer = TriggersAnswer;
+}
 
 /// Answer to `triggers`, `trigger-add` and `trigger-remove`: all triggers there are.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,11 +1,10 @@
-//! A profile as data.
+//! A profile as data: addresses, weights, and what is missing.
 
 use serde::{Deserialize, Serialize};
 
 /// The kinds of samples.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-#[non_exhaustive]
 pub enum ProfileKind {
     /// CPU time.
     #[default]
@@ -14,7 +13,7 @@ pub enum ProfileKind {
     Alloc,
     /// Page faults.
     Faults,
-    /// Wall time of tasks. The outermost frame of each stack is a [`WallState`](crate::WallState).
+    /// Wall time of tasks. The outermost frame of each stack is a [`WallState`].
     Wall,
 }
 
@@ -65,6 +64,45 @@ impl ProfileKind {
             Self::Alloc => "alloc",
             Self::Faults => "faults",
             Self::Wall => "wall",
+        }
+    }
+}
+
+/// The state of a task while time passes: the outermost frame of each stack of a wall profile.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum WallState {
+    /// In a poll, on a CPU. The stacks are samples.
+    OnCpu,
+    /// In a poll, and not on a CPU: the kernel runs another thread, or the poll blocks. There are
+    /// no stacks.
+    Stalled,
+    /// Woken, and not polled yet. There are no stacks.
+    Runnable,
+    /// Neither. The stacks are those at which leaves took wakers; the time is counted.
+    Awaiting,
+}
+
+impl WallState {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::OnCpu, Self::Stalled, Self::Runnable, Self::Awaiting];
+
+    /// The address that stands for it, at which no code can be.
+    pub fn address(self) -> u64 {
+        u64::MAX - 15 + self as u64
+    }
+
+    /// The state for which an address stands.
+    pub fn at(address: u64) -> Option<Self> {
+        Self::ALL.into_iter().find(|state| state.address() == address)
+    }
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::OnCpu => "on CPU",
+            Self::Stalled => "stalled",
+            Self::Runnable => "runnable",
+            Self::Awaiting => "awaiting",
         }
     }
 }
@@ -210,7 +248,7 @@ pub struct ProfileCoverage {
     /// pointers, where the function that called the library is missing.
     pub in_library: u64,
     /// Stacks that found no room to be copied, and were followed by frame pointers
-    /// ([`Options::unwind`](crate::Options::unwind)).
+    /// ([`ProfileRequest::unwind`](crate::ProfileRequest::unwind)).
     pub uncopied: u64,
     /// Samples whose stack found no room in the table of stacks, and are counted without it.
     pub merged: u64,

@@ -1,9 +1,12 @@
 //! The protocol between a service and the `dormouse` command: JSON lines, and frames once a `trace`
-//! is accepted.
+//! is accepted. `docs/protocol.md` is written for clients in other languages.
 //!
 //! A request is one line `{"v":1,"id":N,"op":"…",…}`. Its answer is one line with the same `id` and
 //! either `ok` or `error`. The first request of a connection is `hello`. Later versions only add
 //! fields, and readers ignore fields that they do not know, so either side may be the newer one.
+//!
+//! Each operation is a [`Verb`]: its request is the type that implements the trait, and names the
+//! answer and its bounds. The list of all of them is [`for_each_verb`].
 //!
 //! A frame is a `u32` length (of the rest), a `u8` [`FrameKind`], and the payload. Integers are
 //! little-endian.
@@ -12,12 +15,12 @@
 //! use std::io::{BufRead as _, BufReader, Write as _};
 //! use std::os::unix::net::UnixStream;
 //!
-//! use dormouse::wire::{Op, PROTOCOL, Request};
+//! use dormouse_protocol::{HelloRequest, KeysRequest, Op, PROTOCOL, Request};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let mut stream = BufReader::new(UnixStream::connect("/run/user/1000/dormouse/4711.sock")?);
-//! let hello = Op::Hello { client: "an example".to_owned(), notices: false };
-//! for (id, op) in (1..).zip([hello, Op::Keys { glob: None }]) {
+//! let hello = HelloRequest { client: "an example".to_owned(), notices: false };
+//! for (id, op) in (1..).zip([Op::from(hello), Op::from(KeysRequest { glob: None })]) {
 //!     let request = serde_json::to_string(&Request { v: PROTOCOL, id, op })?;
 //!     writeln!(stream.get_mut(), "{request}")?;
 //! }
@@ -28,46 +31,36 @@
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! Each line relies on those above it alone.
+//!
+//! | module | is |
+//! |---|---|
+//! | [`WireId`] | an id of a trace or a span |
+//! | [`profile`] | a profile as data |
+//! | [`Verb`] | what each operation has: its name, its answer, its bounds |
+//! | `verbs` | the operations, a file for each subject |
+//! | [`Request`], [`Response`] | the lines |
+//! | [`FileReader`], [`FileWriter`] | a recorder's file, which has answers and frames |
+
+#![forbid(unsafe_code)]
+
+mod id;
+pub mod profile;
+mod verb;
+mod verbs;
 
 mod file;
-mod groups;
-mod id;
-mod keys;
-mod long_polls;
 mod message;
-mod places;
-mod profile;
-mod record;
-mod service;
-mod tasks;
-mod trace;
-mod triggers;
-mod waits;
-mod watch;
 
 pub use file::{
     FILE_MAGIC, FILE_VERSION, FileError, FileHead, FileMappings, FileMissing, FilePart, FileReader,
     FileWriter, MAX_FILE_ANSWER, is_file,
 };
-pub use groups::{
-    Clock, CountAnswer, CountRow, CountedCpu, EventInfo, Events, GroupRow, Stat, TaskPolls, ThreadStat,
-};
 pub use id::WireId;
-pub use keys::{BatchStat, Changed, HeldBy, HeldKeys, KeyHolder, KeyInfo, Keys, LeaseHolder};
-pub use long_polls::{LongPollRow, LongPollsBegun, LongPollsPart, LongPollsWish};
-pub use message::{Code, Op, Request, Response, WireError};
-pub use places::{PlaceRow, PlacesPart, WokenTasks};
-pub use profile::{ProfileBegun, ProfilePart, ProfileWish};
-pub use record::{RecordAnswer, RecordWish, RecorderRow};
-pub use service::{Check, CheckState, Doctor, Hello};
-pub use tasks::{TaskColumns, TaskGroup, TaskRow, TasksPart, WireTaskState};
-pub use trace::{ClockPoint, Ended, FrameKind, Note, Notice, ProbeInfo, Tracing};
-pub use triggers::{TriggerRow, TriggersAnswer};
-pub use waits::{ExemplarRow, HistogramRow, WaitsBegun, WaitsRow, WaitsWish};
-pub use watch::{
-    CoverageRow, HitRow, SiteRow, SlotOwner, SlotRow, SlotsAnswer, WatchRow, WatchWish, Watching, WireAccess,
-    WireState,
-};
+pub use message::{Code, Request, Response, WireError};
+pub use verb::{Each, Memory, Verb};
+pub use verbs::*;
 
 /// The protocol version that this build speaks.
 pub const PROTOCOL: u32 = 1;
@@ -78,5 +71,5 @@ pub const MAX_LINE: usize = 16 * 1024;
 /// The longest frame, in bytes after the length word.
 pub const MAX_FRAME: usize = 1024 * 1024;
 
-/// The longest `for_ms` and `dwell_ms`.
-pub const LONGEST_MS: u64 = dormouse_keys::LONGEST_HOLD.as_millis() as u64;
+/// The longest `for_ms` and `dwell_ms`: 31 days.
+pub const LONGEST_MS: u64 = 31 * 24 * 3600 * 1000;

@@ -1,8 +1,32 @@
-//! The service itself, and what works in it.
+//! `hello`, the first request of a connection.
 
 use serde::{Deserialize, Serialize};
 
-/// The agent and the process that it serves.
+use crate::verb::{Each, Memory, SHORT_ANSWER, Verb};
+
+/// Opens the conversation; [`Hello`] answers.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HelloRequest {
+    /// Name and version of the client, for people.
+    pub client: String,
+    /// Whether the client takes a [`Notice`](crate::Notice) between answers.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub notices: bool,
+}
+
+impl Verb for HelloRequest {
+    const NAME: &'static str = "hello";
+    const LACKS: &'static str = "answers nobody";
+    const MEMORY: Memory = Memory::each(&[Each::Key]);
+    const LONGEST_ANSWER: usize = SHORT_ANSWER;
+    type Answer = Hello;
+}
+
+/// What verbs can do only since a later version, announced like verbs: notices between answers, and
+/// `off` with `release`.
+pub(super) const FEATURES: [&str; 2] = ["notices", "release"];
+
+/// Answer to `hello`: the agent, and the process that it serves.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Hello {
     /// The protocol version of this conversation.
@@ -28,37 +52,4 @@ pub struct Hello {
     /// A client asks for nothing else, because an unknown operation ends the connection.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ops: Vec<String>,
-}
-
-/// Answer to `doctor`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Doctor {
-    /// One for each thing that the agent looked at.
-    pub checks: Vec<Check>,
-}
-
-/// One thing that works, works with a limit, or does not.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Check {
-    /// Its name, as `keys.write`.
-    pub name: String,
-    /// The verdict.
-    pub state: CheckState,
-    /// The observation.
-    pub detail: String,
-    /// The one setting to change.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub fix: Option<String>,
-}
-
-/// Verdict of a [`Check`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum CheckState {
-    /// As it should be.
-    Ok,
-    /// Works, with a limit that the detail names.
-    Limited,
-    /// Does not work here.
-    Unavailable,
 }

@@ -1,4 +1,4 @@
-//! Profiles: what to sample, and what came of it, in parts.
+//! `profile` and `profile-report`: what to sample, and what came of it, in parts.
 //!
 //! A client asks for a profile, and then for its report as often as it likes. The profile is the
 //! connection's and ends with it, as a watch does. Addresses are the service's own; their names are
@@ -8,12 +8,15 @@
 //! look at what there is so far, and answers with everything but some of the rows; the next parts
 //! continue the same look, until one has no `next`.
 
-use dormouse_profile::{Profile, ProfileKind};
 use serde::{Deserialize, Serialize};
 
-/// The wish of what to sample, and how often.
+use crate::profile::{Profile, ProfileKind};
+use crate::verb::{Each, Memory, Verb};
+
+/// Takes a profile as long as the connection lasts: what to sample, and how often. [`ProfileBegun`]
+/// answers.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ProfileWish {
+pub struct ProfileRequest {
     /// The kind of samples.
     #[serde(default)]
     pub kind: ProfileKind,
@@ -37,11 +40,41 @@ pub struct ProfileWish {
     pub group: Option<String>,
 }
 
+/// Of a profile that begins, or of a look at one: a table of stacks, twice; and for a profile of wall
+/// time the times of each group.
+const MEMORY: Memory = Memory { bytes: 16 * 1024 * 1024, each: &[Each::GroupWithTimes] };
+
+impl Verb for ProfileRequest {
+    const NAME: &'static str = "profile";
+    const LACKS: &'static str = "knows no profiles";
+    const MEMORY: Memory = MEMORY;
+    type Answer = ProfileBegun;
+}
+
 /// Answer to `profile`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProfileBegun {
     /// The number of the profile, by which this connection asks for it.
     pub number: u32,
+}
+
+/// Asks for what a profile of this connection has seen so far; [`ProfilePart`] answers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProfileReportRequest {
+    /// Its number.
+    pub number: u32,
+    /// The first row of the answer: 0 for a new look at the profile, `next` of a part for the next
+    /// part of the same look.
+    #[serde(default)]
+    pub from: u64,
+}
+
+impl Verb for ProfileReportRequest {
+    const NAME: &'static str = "profile-report";
+    const ANNOUNCED_AS: &'static str = ProfileRequest::NAME;
+    const LACKS: &'static str = "knows no profiles";
+    const MEMORY: Memory = MEMORY;
+    type Answer = ProfilePart;
 }
 
 /// Answer to `profile-report`: a part of what a profile has seen so far.
@@ -96,7 +129,7 @@ impl ProfilePart {
 
 #[cfg(test)]
 mod tests {
-    use dormouse_profile::{Moment, Node, Sample, Thread};
+    use crate::profile::{Moment, Node, Sample, Thread};
 
     use super::*;
 
@@ -139,9 +172,9 @@ mod tests {
     }
 
     #[test]
-    fn a_wish_may_be_empty() {
-        let wish: ProfileWish = serde_json::from_str("{}").unwrap();
-        assert_eq!(wish, ProfileWish::default());
-        assert_eq!(serde_json::to_string(&wish).unwrap(), r#"{"kind":"cpu"}"#);
+    fn a_request_may_be_empty() {
+        let request: ProfileRequest = serde_json::from_str("{}").unwrap();
+        assert_eq!(request, ProfileRequest::default());
+        assert_eq!(serde_json::to_string(&request).unwrap(), r#"{"kind":"cpu"}"#);
     }
 }

@@ -23,7 +23,7 @@ impl<const N: usize> Serialize for WireId<N> {
 }
 
 /// An id, or `None` where the text is none: an answer is not refused for one of them.
-pub(super) fn known<'de, D, const N: usize>(from: D) -> Result<Option<WireId<N>>, D::Error>
+pub(crate) fn known<'de, D, const N: usize>(from: D) -> Result<Option<WireId<N>>, D::Error>
 where
     D: Deserializer<'de>,
 {
@@ -59,7 +59,7 @@ where
 
 #[cfg(test)]
 mod tests {
-    use crate::wire::ExemplarRow;
+    use crate::ExemplarRow;
 
     use super::*;
 

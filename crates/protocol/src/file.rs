@@ -13,12 +13,12 @@
 //! | name | answer | `from` |
 //! |---|---|---|
 //! | `file` | [`FileHead`] | |
-//! | `hello` | [`Hello`](super::Hello) | |
-//! | `trace` | [`Tracing`](super::Tracing) | |
-//! | `stat` | [`Stat`](super::Stat) | |
-//! | `tasks` | [`TasksPart`](super::TasksPart) | as asked |
-//! | `places` | [`PlacesPart`](super::PlacesPart) | as asked |
-//! | `profile-report` | [`ProfilePart`](super::ProfilePart) | as asked |
+//! | `hello` | [`Hello`](crate::Hello) | |
+//! | `trace` | [`Tracing`](crate::Tracing) | |
+//! | `stat` | [`Stat`](crate::Stat) | |
+//! | `tasks` | [`TasksPart`](crate::TasksPart) | as asked |
+//! | `places` | [`PlacesPart`](crate::PlacesPart) | as asked |
+//! | `profile-report` | [`ProfilePart`](crate::ProfilePart) | as asked |
 //! | `mappings` | [`FileMappings`] | |
 //! | `missing` | [`FileMissing`], as often as there is one | its number |
 //!
@@ -27,14 +27,13 @@
 
 use std::io::{self, Read, Write};
 
-use dormouse_profile::MappedRange;
 use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
 use flate2::{Compression, GzBuilder};
 use serde::{Deserialize, Serialize};
 
-use super::MAX_FRAME;
-use super::trace::{FrameKind, Note};
+use crate::profile::MappedRange;
+use crate::{FrameKind, MAX_FRAME, Note};
 
 /// The format that this build writes.
 pub const FILE_VERSION: u32 = 1;

@@ -1,7 +1,23 @@
-//! The places where tasks wait, by number.
+//! `places` and `wake-tasks`: the places where tasks wait, by number.
 
-use dormouse_waits::places::Place;
 use serde::{Deserialize, Serialize};
+
+use crate::verb::{Memory, Verb};
+
+/// Lists the places where tasks wait, as far as they were taken; [`PlacesPart`] answers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlacesRequest {
+    /// The least number of the answer: 0, or `next` of a part for the next part.
+    #[serde(default)]
+    pub from: u32,
+}
+
+impl Verb for PlacesRequest {
+    const NAME: &'static str = "places";
+    const LACKS: &'static str = "knows no places";
+    const MEMORY: Memory = Memory::bytes(2 * 1024 * 1024);
+    type Answer = PlacesPart;
+}
 
 /// Answer to `places`: some of the places, in order of their numbers.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,10 +47,20 @@ pub struct PlaceRow {
     pub cut: bool,
 }
 
-impl From<Place> for PlaceRow {
-    fn from(Place { number, stack, is_cut }: Place) -> Self {
-        Self { number, stack, cut: is_cut }
-    }
+/// Wakes each task that awaits something at a place that is not known, once, as any runtime may do:
+/// their leaves take wakers again, and so they have places from then on. [`WokenTasks`] answers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WakeTasksRequest {
+    /// Where the part begins: 0, or `next` of the part before.
+    #[serde(default)]
+    pub from: u64,
+}
+
+impl Verb for WakeTasksRequest {
+    const NAME: &'static str = "wake-tasks";
+    const LACKS: &'static str = "does not wake tasks";
+    const MEMORY: Memory = Memory::SOME;
+    type Answer = WokenTasks;
 }
 
 /// Answer to `wake-tasks`.

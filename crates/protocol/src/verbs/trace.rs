@@ -1,10 +1,24 @@
-//! The stream of a trace: records, and notes between them.
+//! `trace`, and its stream: records, and notes between them.
 
-use dormouse_keys::KeyUse;
 use serde::{Deserialize, Serialize};
 
-use super::keys::BatchStat;
-use crate::probe::Probe;
+use super::switch::BatchStat;
+use crate::verb::{Each, Memory, Verb};
+
+/// Switches probes on and streams their records: [`Tracing`] answers, then frames follow until the
+/// client closes the connection.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TraceRequest {
+    /// A glob list. Of the keys that it matches only probes are switched.
+    pub glob: String,
+}
+
+impl Verb for TraceRequest {
+    const NAME: &'static str = "trace";
+    const LACKS: &'static str = "traces nothing";
+    const MEMORY: Memory = Memory::each(&[Each::Key]);
+    type Answer = Tracing;
+}
 
 /// Answer to `trace`; frames follow.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -55,38 +69,15 @@ pub struct ClockPoint {
     pub real_ns: u64,
 }
 
-impl ProbeInfo {
-    /// Of a key that is a probe's.
-    pub(crate) fn of(used: &KeyUse) -> Option<Self> {
-        let probe = used.key.attached::<Probe>()?;
-        Some(Self {
-            id: probe.id(),
-            name: used.key.name().to_owned(),
-            file: used.key.file().to_owned(),
-            line: used.key.line(),
-            object: used.object.to_string(),
-            fields: probe.fields().map(str::to_owned).collect(),
-        })
-    }
-}
-
-impl ClockPoint {
-    /// At this moment.
-    pub(crate) fn now() -> Self {
-        let point = dormouse_clock::point();
-        Self { tsc: point.tsc, tsc_hz: point.hz, mono_ns: point.monotonic_ns, real_ns: point.realtime_ns }
-    }
-}
-
 /// The kinds of frame of a trace stream, and of a recorder's file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum FrameKind {
     /// A JSON [`Note`].
     Note = 1,
-    /// `u32` tid, `u64` start number of the thread, then whole records (see [`crate::record`]).
+    /// `u32` tid, `u64` start number of the thread, then whole records (`dormouse::record` reads them).
     Records = 2,
-    /// An answer of the agent, in a recorder's file alone (see [`FileReader`](super::FileReader)).
+    /// An answer of the agent, in a recorder's file alone (see [`FileReader`](crate::FileReader)).
     Answer = 3,
 }
 

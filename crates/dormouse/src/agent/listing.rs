@@ -1,0 +1,69 @@
+//! `keys`: the keys, and who holds them.
+
+use dormouse_keys::{Key, Listed};
+use dormouse_protocol::{KeyInfo, Keys, KeysRequest, WireError};
+
+use super::chosen::{no_match, parse, refused};
+use super::holders::{self, Holders};
+use super::ops::{Answered, Asked};
+use crate::probe::Probe;
+
+impl Answered for KeysRequest {
+    fn answer(self, asked: &mut Asked<'_>) -> Result<Keys, WireError> {
+        // Before the keys are listed: a listing cannot ask for holds.
+        let holders = Holders::of(asked.clients);
+        let selector = self.glob.as_deref().map(parse).transpose()?;
+        let is_wanted = |key: &Key| {
+            selector.as_ref().is_none_or(|selector| selector.matches_at(key.name(), key.file(), key.line()))
+        };
+        let info = |used: Listed<'_>| is_wanted(used.key).then(|| key_info(used, &holders));
+        let keys: Vec<_> = dormouse_keys::try_list(info).map_err(refused)?.into_iter().flatten().collect();
+        match self.glob {
+            Some(glob) if keys.is_empty() => Err(no_match(&glob)),
+            _ => Ok(Keys { keys }),
+        }
+    }
+}
+
+#[cfg(feature = "tracing")]
+fn is_tracing(key: &Key) -> bool {
+    key.attached::<crate::tracing::Callsite>().is_some()
+}
+
+#[cfg(not(feature = "tracing"))]
+fn is_tracing(_: &Key) -> bool {
+    false
+}
+
+fn key_info(used: Listed<'_>, holders: &Holders) -> KeyInfo {
+    let key = used.key;
+    let probe = key.attached::<Probe>();
+    let kind = match probe {
+        Some(_) => "probe",
+        None if is_tracing(key) => "tracing",
+        None => "key",
+    };
+    let held = holders.of_key(key);
+    let astray = used.astray();
+    KeyInfo {
+        name: key.name().to_owned(),
+        kind: kind.to_owned(),
+        on: key.is_enabled(),
+        baseline: key.baseline(),
+        initial: key.initial(),
+        leases: key.leases(),
+        off_in_ms: holders::off_in_ms(key, &held),
+        held,
+        sites: used.sites,
+        sites_stale: astray.stale,
+        sites_foreign: astray.foreign,
+        file: key.file().to_owned(),
+        line: key.line(),
+        object: used.object.to_string(),
+        fields: probe.map(fields).unwrap_or_default(),
+    }
+}
+
+fn fields(probe: &Probe) -> Vec<String> {
+    probe.fields().map(str::to_owned).collect()
+}

@@ -1,0 +1,79 @@
+//! What each operation has.
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// An operation of the agent. Its request is the type that implements this.
+///
+/// ```
+/// use dormouse_protocol::{KeysRequest, Verb};
+///
+/// assert_eq!(KeysRequest::NAME, "keys");
+/// ```
+pub trait Verb: Into<crate::Op> + Serialize + DeserializeOwned {
+    /// Its name on the wire, as in `"op":"keys"`.
+    const NAME: &'static str;
+
+    /// The name in [`Hello::ops`](crate::Hello::ops) of the services that know it: its own, or that
+    /// of the verb that begins what it reports on.
+    const ANNOUNCED_AS: &'static str = Self::NAME;
+
+    /// What is to say of a service that is too old to know it: "knows no profiles".
+    const LACKS: &'static str;
+
+    /// The memory that has to be there before the agent begins. A client whose request finds less is
+    /// disconnected: an allocation that fails would end the service.
+    const MEMORY: Memory;
+
+    /// The longest answer that a client reads, in bytes.
+    const LONGEST_ANSWER: usize = LONG_ANSWER;
+
+    /// The answer.
+    type Answer: Serialize + DeserializeOwned;
+}
+
+/// The bound of answers that tell of keys, groups, tasks or threads: far above a hundred thousand of
+/// them, far below a machine's memory.
+pub(crate) const LONG_ANSWER: usize = 64 << 20;
+
+/// The bound of all others.
+pub(crate) const SHORT_ANSWER: usize = 4 << 20;
+
+/// Memory that a request takes in the service, as structures and as text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Memory {
+    /// Bytes, whatever the service has.
+    pub bytes: usize,
+    /// The things of which each takes more.
+    pub each: &'static [Each],
+}
+
+/// Things of which a service may have many.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Each {
+    /// Keys.
+    Key,
+    /// Groups.
+    Group,
+    /// Threads.
+    Thread,
+    /// Groups whose times this client has taken.
+    GroupTimes,
+    /// Groups with times, whether or not anybody has them taken now.
+    GroupWithTimes,
+}
+
+impl Memory {
+    /// For a request and an answer without long lists.
+    pub(crate) const SOME: Self = Self { bytes: 512 * 1024, each: &[] };
+
+    /// The same, with something for each of these.
+    pub(crate) const fn each(each: &'static [Each]) -> Self {
+        Self { each, ..Self::SOME }
+    }
+
+    /// So many bytes.
+    pub(crate) const fn bytes(bytes: usize) -> Self {
+        Self { bytes, each: &[] }
+    }
+}

@@ -1,0 +1,133 @@
+//! `on`, `off` and `reset`: keys are switched.
+
+use serde::{Deserialize, Serialize};
+
+use super::keys::LeaseHolder;
+use crate::verb::{Each, Memory, Verb};
+
+/// Switches keys on; [`Changed`] answers. Without `for_ms` and `keep` the connection holds the lease:
+/// the keys go off when the connection closes.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OnRequest {
+    /// A glob list.
+    pub glob: String,
+    /// The length of a hold, in milliseconds. The keys' own timer ends it, also without the agent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub for_ms: Option<u64>,
+    /// How long the keys stay on after the connection's lease has ended, in milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dwell_ms: Option<u64>,
+    /// Sets the baseline instead of taking a lease.
+    #[serde(default)]
+    pub keep: bool,
+}
+
+impl Verb for OnRequest {
+    const NAME: &'static str = "on";
+    const LACKS: &'static str = "switches no keys";
+    const MEMORY: Memory = Memory::each(&[Each::Key]);
+    type Answer = Changed;
+}
+
+/// Clears the baseline and the caller's own leases; [`Changed`] answers. Keys that start on keep
+/// their baseline, unless the list names them as they are, without a wildcard.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OffRequest {
+    /// A glob list.
+    pub glob: String,
+    /// How long the keys stay on from now, in milliseconds. A key that somebody switches on again in
+    /// this time is not patched at all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dwell_ms: Option<u64>,
+    /// Also ends the leases of others.
+    #[serde(default)]
+    pub force: bool,
+    /// Ends the connection's own leases and nothing else: the inverse of `on` without `for_ms` and
+    /// `keep`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub release: bool,
+}
+
+impl Verb for OffRequest {
+    const NAME: &'static str = "off";
+    const LACKS: &'static str = "switches no keys";
+    const MEMORY: Memory = Memory::each(&[Each::Key]);
+    type Answer = Changed;
+}
+
+/// Restores the baselines with which keys started, and ends the caller's own leases; [`Changed`]
+/// answers.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ResetRequest {
+    /// A glob list.
+    pub glob: String,
+}
+
+impl Verb for ResetRequest {
+    const NAME: &'static str = "reset";
+    const LACKS: &'static str = "knows no `reset`";
+    const MEMORY: Memory = Memory::each(&[Each::Key]);
+    type Answer = Changed;
+}
+
+/// Answer to `on`, `off` and `reset`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Changed {
+    /// Names of the keys that the glob list matched.
+    pub matched: Vec<String>,
+    /// How many of them changed their state.
+    pub changed: usize,
+    /// Their names.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub names: Option<Vec<String>>,
+    /// After `on` for a time: milliseconds until this user's leases let the last of the matched
+    /// keys go off. An earlier lease that ends later holds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub off_in_ms: Option<u64>,
+    /// The batch that did it.
+    pub batch: BatchStat,
+    /// After `off`: how many keys the agent left alone because they start on.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub start_on: usize,
+    /// After `off` and `reset`: leases of others that keep matched keys on.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub held: Vec<HeldKeys>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+fn is_zero(n: &usize) -> bool {
+    *n == 0
+}
+
+/// The work of one batch.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct BatchStat {
+    /// Keys that changed their state.
+    pub keys: usize,
+    /// Sites written.
+    pub sites: usize,
+    /// Pages that hold the sites written.
+    pub pages: usize,
+    /// Core synchronisations.
+    pub barriers: usize,
+    /// Traps taken by threads that ran into a site meanwhile.
+    pub traps: u64,
+    /// Sites that the batch left alone, because they lie in no readable code.
+    #[serde(default)]
+    pub skipped: usize,
+    /// Pages of code that stayed writable, because the kernel refused to protect them again.
+    #[serde(default)]
+    pub unsealed: usize,
+    /// Wall time, in nanoseconds.
+    pub elapsed_ns: u64,
+}
+
+/// A holder of matched keys.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct HeldKeys {
+    /// How many of the matched keys it holds.
+    pub keys: usize,
+    /// The holder.
+    #[serde(flatten)]
+    pub holder: LeaseHolder,
+}
