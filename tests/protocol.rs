@@ -3,8 +3,12 @@
 
 use std::os::unix::fs::chown;
 use std::os::unix::process::CommandExt as _;
+use std::process::Command;
 use std::sync::mpsc;
 use std::thread;
+
+use dormouse_protocol::Verb;
+use dormouse_testkit::skip;
 
 use crate::support::{DORMOUSE, NOBODY, Service, Wire, run};
 use serde_json::{Value, json};
@@ -373,4 +377,28 @@ fn timed_leases_are_extended_not_piled_up() {
     let key = &keys["ok"]["keys"][0];
     assert_eq!((&key["leases"], key["held"].as_array().map(Vec::len)), (&1.into(), Some(1)), "{key}");
     assert!(key["off_in_ms"].as_u64() > Some(500_000), "{key}");
+}
+
+/// A client in another language, by the page and the schema alone.
+#[test]
+fn a_stranger_speaks_the_protocol() {
+    let service = Service::busy();
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+    let asked = Command::new("python3")
+        .arg(format!("{root}/tests/client.py"))
+        .arg(service.socket())
+        .arg(format!("{root}/docs/protocol.schema.json"))
+        .output();
+    let Ok(asked) = asked else { return skip("there is no python3") };
+    let (said, complaint) = [asked.stdout, asked.stderr].map(|text| String::from_utf8(text).unwrap()).into();
+    assert!(asked.status.success(), "{complaint}");
+    // It cannot know which registers are free, nor whether a file may be written.
+    let left = ["watch", "watch-report", "record-save"];
+    macro_rules! names {
+        ($($name:ident($request:ident),)*) => { [$(<dormouse_protocol::$request as Verb>::NAME),*] };
+    }
+    for name in dormouse_protocol::for_each_verb!(names) {
+        assert!(left.contains(&name) || said.split_whitespace().any(|it| it == name), "{name}: {said}");
+    }
+    service.assert_alive();
 }

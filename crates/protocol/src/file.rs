@@ -58,6 +58,7 @@ const PIECE: usize = 64 * 1024;
 
 /// The first answer in a file: why there is one.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FileHead {
     /// [`FILE_VERSION`] of the writer.
     pub version: u32,
@@ -90,6 +91,7 @@ pub struct FileHead {
 
 /// The mappings with code, by which addresses in the file get their names.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FileMappings {
     /// In order of their addresses.
     pub mappings: Vec<MappedRange>,
@@ -97,6 +99,7 @@ pub struct FileMappings {
 
 /// Something that ought to be in the file and is not.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FileMissing {
     /// The name of the answer, or `records`.
     pub what: String,

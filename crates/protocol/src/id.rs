@@ -22,6 +22,20 @@ impl<const N: usize> Serialize for WireId<N> {
     }
 }
 
+#[cfg(feature = "schema")]
+impl<const N: usize> schemars::JsonSchema for WireId<N> {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        format!("Id{}", 8 * N).into()
+    }
+
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({
+            "type": "string",
+            "pattern": format!("^[0-9a-f]{{{}}}$", 2 * N),
+        })
+    }
+}
+
 /// An id, or `None` where the text is none: an answer is not refused for one of them.
 pub(crate) fn known<'de, D, const N: usize>(from: D) -> Result<Option<WireId<N>>, D::Error>
 where

@@ -6,6 +6,7 @@ use crate::Op;
 
 /// A client's request.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Request {
     /// Protocol version.
     pub v: u32,
@@ -33,6 +34,7 @@ pub struct Response<T> {
 
 /// A refused request.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct WireError {
     /// The kind of refusal.
     pub code: Code,
@@ -52,6 +54,7 @@ impl WireError {
 
 /// The kinds of refusal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Code {

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// The kinds of samples.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum ProfileKind {
     /// CPU time.
@@ -112,6 +113,7 @@ pub const NO_GROUP: u32 = 0;
 
 /// A profile: stacks with weights, by group and thread. Addresses have no names yet.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Profile {
     /// The kind of samples.
     pub kind: ProfileKind,
@@ -145,6 +147,7 @@ pub struct Profile {
 
 /// A group in a profile.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ProfileGroup {
     /// Its number in the service; 0 for work in no group.
     pub id: u32,
@@ -158,6 +161,7 @@ pub struct ProfileGroup {
 
 /// A thread in a profile.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Thread {
     /// The kernel's id of it.
     pub tid: u32,
@@ -167,6 +171,7 @@ pub struct Thread {
 
 /// A frame, and those above it: a node in the tree of stacks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Node {
     /// One more than the index of the caller's node; 0: this is the outermost frame.
     pub parent: u32,
@@ -177,6 +182,7 @@ pub struct Node {
 
 /// Samples that agree in group, thread and stack, added up.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Sample {
     /// The index of the group.
     pub group: u32,
@@ -191,6 +197,7 @@ pub struct Sample {
 
 /// A mapping of the process.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MappedRange {
     /// Its first address.
     pub start: u64,
@@ -207,6 +214,7 @@ pub struct MappedRange {
 
 /// When a sample was taken.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Moment {
     /// Nanoseconds since the profile began.
     pub at_ns: u64,
@@ -218,6 +226,7 @@ pub struct Moment {
 
 /// How much a profile has seen, and how much it has not.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct ProfileCoverage {
     /// The use of the process while the profile was taken, in the unit of the main column; 0:

@@ -6,6 +6,7 @@ use crate::verb::{Each, Memory, SHORT_ANSWER, Verb};
 
 /// Lists what groups can count; [`Events`] answers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct EventsRequest {}
 
 impl Verb for EventsRequest {
@@ -21,6 +22,7 @@ impl Verb for EventsRequest {
 /// [`Stat`](crate::Stat) always tells it; without names it counts nothing. A name that is no event
 /// refuses all.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CountRequest {
     /// Names, as [`Events`] has them.
     pub events: Vec<String>,
@@ -36,6 +38,7 @@ impl Verb for CountRequest {
 
 /// Answer to `events`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Events {
     /// Everything that has a name, also what the service cannot count here.
     pub events: Vec<EventInfo>,
@@ -43,6 +46,7 @@ pub struct Events {
 
 /// An event that groups can count.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct EventInfo {
     /// Its name, as `page-faults`.
     pub name: String,
@@ -60,6 +64,7 @@ pub struct EventInfo {
 
 /// Answer to `count`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CountAnswer {
     /// The events that the service counts from now on, in the order of the request.
     pub counted: Vec<EventInfo>,

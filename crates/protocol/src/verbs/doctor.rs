@@ -6,6 +6,7 @@ use crate::verb::{Each, Memory, SHORT_ANSWER, Verb};
 
 /// Checks what works in this process; [`Doctor`] answers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct DoctorRequest {}
 
 impl Verb for DoctorRequest {
@@ -18,6 +19,7 @@ impl Verb for DoctorRequest {
 
 /// Answer to `doctor`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Doctor {
     /// One for each thing that the agent looked at.
     pub checks: Vec<Check>,
@@ -25,6 +27,7 @@ pub struct Doctor {
 
 /// One thing that works, works with a limit, or does not.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Check {
     /// Its name, as `keys.write`.
     pub name: String,
@@ -39,6 +42,7 @@ pub struct Check {
 
 /// Verdict of a [`Check`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum CheckState {
     /// As it should be.

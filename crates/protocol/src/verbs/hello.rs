@@ -6,6 +6,7 @@ use crate::verb::{Each, Memory, SHORT_ANSWER, Verb};
 
 /// Opens the conversation; [`Hello`] answers.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct HelloRequest {
     /// Name and version of the client, for people.
     pub client: String,
@@ -28,6 +29,7 @@ pub(super) const FEATURES: [&str; 2] = ["notices", "release"];
 
 /// Answer to `hello`: the agent, and the process that it serves.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Hello {
     /// The protocol version of this conversation.
     pub protocol: u32,

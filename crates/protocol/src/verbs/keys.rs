@@ -6,6 +6,7 @@ use crate::verb::{Each, Memory, Verb};
 
 /// Lists keys; [`Keys`] answers.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct KeysRequest {
     /// A glob list; absent, it stands for all keys.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -21,6 +22,7 @@ impl Verb for KeysRequest {
 
 /// Answer to `keys`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Keys {
     /// All that match, by name.
     pub keys: Vec<KeyInfo>,
@@ -28,6 +30,7 @@ pub struct Keys {
 
 /// One static key.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct KeyInfo {
     /// Its name; need not be unique.
     pub name: String,
@@ -70,6 +73,7 @@ pub struct KeyInfo {
 
 /// A holder of one key.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct KeyHolder {
     /// How many leases on it the holder has. Profiles of allocations share one.
     pub leases: u32,
@@ -80,6 +84,7 @@ pub struct KeyHolder {
 
 /// Somebody with leases, in words for people.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LeaseHolder {
     /// The kind of holder, which says how its leases end.
     #[serde(default)]
@@ -98,6 +103,7 @@ pub struct LeaseHolder {
 
 /// The kinds of [`LeaseHolder`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum HeldBy {

@@ -7,6 +7,7 @@ use crate::verb::{Memory, Verb};
 /// Reports polls that last, as long as the connection lasts, in place of those that it asked for
 /// before; [`LongPollsBegun`] answers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LongPollsRequest {
     /// The length from which on a poll is a long one.
     pub threshold_us: u64,
@@ -21,10 +22,12 @@ impl Verb for LongPollsRequest {
 
 /// Answer to `long-polls`: reports are made from now on.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LongPollsBegun {}
 
 /// Asks for the reports on long polls that have come since the last time; [`LongPollsPart`] answers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LongPollReportsRequest {}
 
 // 130 addresses in each report, first as structures and then as text.
@@ -38,6 +41,7 @@ impl Verb for LongPollReportsRequest {
 
 /// Answer to `long-poll-reports`: those that have come since the last time, or some of them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LongPollsPart {
     /// The oldest first.
     pub reports: Vec<LongPollRow>,
@@ -54,6 +58,7 @@ pub struct LongPollsPart {
 
 /// A report on a long poll.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LongPollRow {
     /// The number of the poll, which all reports on it have.
     pub number: u64,

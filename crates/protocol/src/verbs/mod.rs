@@ -79,6 +79,7 @@ macro_rules! operations {
     ($($name:ident($request:ident),)*) => {
         /// A request of any operation, as it is on the wire.
         #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+        #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
         #[serde(tag = "op", rename_all = "kebab-case")]
         pub enum Op {
             $(

@@ -6,6 +6,7 @@ use crate::verb::{Memory, Verb};
 
 /// Lists the places where tasks wait, as far as they were taken; [`PlacesPart`] answers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PlacesRequest {
     /// The least number of the answer: 0, or `next` of a part for the next part.
     #[serde(default)]
@@ -21,6 +22,7 @@ impl Verb for PlacesRequest {
 
 /// Answer to `places`: some of the places, in order of their numbers.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PlacesPart {
     /// The places.
     pub places: Vec<PlaceRow>,
@@ -37,6 +39,7 @@ pub struct PlacesPart {
 
 /// A place where tasks wait.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PlaceRow {
     /// Its number.
     pub number: u32,
@@ -50,6 +53,7 @@ pub struct PlaceRow {
 /// Wakes each task that awaits something at a place that is not known, once, as any runtime may do:
 /// their leaves take wakers again, and so they have places from then on. [`WokenTasks`] answers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct WakeTasksRequest {
     /// Where the part begins: 0, or `next` of the part before.
     #[serde(default)]
@@ -65,6 +69,7 @@ impl Verb for WakeTasksRequest {
 
 /// Answer to `wake-tasks`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct WokenTasks {
     /// How many were woken.
     pub woken: u64,

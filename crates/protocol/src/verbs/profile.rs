@@ -16,6 +16,7 @@ use crate::verb::{Each, Memory, Verb};
 /// Takes a profile as long as the connection lasts: what to sample, and how often. [`ProfileBegun`]
 /// answers.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ProfileRequest {
     /// The kind of samples.
     #[serde(default)]
@@ -53,6 +54,7 @@ impl Verb for ProfileRequest {
 
 /// Answer to `profile`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ProfileBegun {
     /// The number of the profile, by which this connection asks for it.
     pub number: u32,
@@ -60,6 +62,7 @@ pub struct ProfileBegun {
 
 /// Asks for what a profile of this connection has seen so far; [`ProfilePart`] answers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ProfileReportRequest {
     /// Its number.
     pub number: u32,
@@ -79,6 +82,7 @@ impl Verb for ProfileReportRequest {
 
 /// Answer to `profile-report`: a part of what a profile has seen so far.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ProfilePart {
     /// Everything but rows in the first part; a part of the rows, which are [`Profile::stacks`],
     /// [`Profile::samples`] and [`Profile::timeline`], in each.

@@ -7,6 +7,7 @@ use crate::verb::{Each, Memory, Verb};
 
 /// Starts the recorder, ends it, or, without `glob` and `off`, tells of it; [`RecordAnswer`] answers.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RecordRequest {
     /// A glob list: starts the recorder. It outlives the connection.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -31,6 +32,7 @@ impl Verb for RecordRequest {
 
 /// Answer to `record`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RecordAnswer {
     /// The recorder; after `off`, as it was at its end.
     pub recorder: Option<RecorderRow>,
@@ -44,6 +46,7 @@ pub struct RecordAnswer {
 
 /// A recorder at one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RecorderRow {
     /// Of the process, never reused.
     pub number: u64,

@@ -10,6 +10,7 @@ use crate::verb::{Each, Memory, Verb};
 /// Takes a snapshot of groups and threads; [`Stat`] answers. The first one starts counting CPU time
 /// for a client that has not sent `count`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct StatRequest {}
 
 impl Verb for StatRequest {
@@ -21,6 +22,7 @@ impl Verb for StatRequest {
 
 /// Answer to `stat`. CPU times are totals since the start, in nanoseconds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Stat {
     /// `CLOCK_MONOTONIC` of the snapshot, in nanoseconds.
     pub mono_ns: u64,
@@ -65,6 +67,7 @@ pub struct Stat {
 
 /// CPU time since a moment: the share of it that is in groups is the coverage of their figures.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CountedCpu {
     /// Of the process.
     pub process_ns: u64,
@@ -74,6 +77,7 @@ pub struct CountedCpu {
 
 /// Polls of tasks: the share of them that is in groups is their coverage.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TaskPolls {
     /// All that runtimes have told of.
     pub all: u64,
@@ -83,6 +87,7 @@ pub struct TaskPolls {
 
 /// The clock that charges groups. (CPU time of the process and of threads is the kernel's own.)
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Clock {
     /// The tier that threads begin with, as `rseq`.
     pub tier: String,
@@ -93,6 +98,7 @@ pub struct Clock {
 
 /// One group.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct GroupRow {
     /// Number in records.
     pub id: u32,
@@ -126,6 +132,7 @@ pub struct GroupRow {
 
 /// How often an event happened, as long as somebody had it counted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CountRow {
     /// The event's name.
     pub event: Cow<'static, str>,
@@ -139,6 +146,7 @@ pub struct CountRow {
 
 /// One thread.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ThreadStat {
     /// Thread id, in the service's own namespace.
     pub tid: u32,

@@ -8,6 +8,7 @@ use crate::verb::{Each, Memory, Verb};
 /// Switches keys on; [`Changed`] answers. Without `for_ms` and `keep` the connection holds the lease:
 /// the keys go off when the connection closes.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct OnRequest {
     /// A glob list.
     pub glob: String,
@@ -32,6 +33,7 @@ impl Verb for OnRequest {
 /// Clears the baseline and the caller's own leases; [`Changed`] answers. Keys that start on keep
 /// their baseline, unless the list names them as they are, without a wildcard.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct OffRequest {
     /// A glob list.
     pub glob: String,
@@ -58,6 +60,7 @@ impl Verb for OffRequest {
 /// Restores the baselines with which keys started, and ends the caller's own leases; [`Changed`]
 /// answers.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ResetRequest {
     /// A glob list.
     pub glob: String,
@@ -72,6 +75,7 @@ impl Verb for ResetRequest {
 
 /// Answer to `on`, `off` and `reset`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Changed {
     /// Names of the keys that the glob list matched.
     pub matched: Vec<String>,
@@ -101,6 +105,7 @@ fn is_zero(n: &usize) -> bool {
 
 /// The work of one batch.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct BatchStat {
     /// Keys that changed their state.
     pub keys: usize,
@@ -124,6 +129,7 @@ pub struct BatchStat {
 
 /// A holder of matched keys.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct HeldKeys {
     /// How many of the matched keys it holds.
     pub keys: usize,

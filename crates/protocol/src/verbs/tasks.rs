@@ -15,6 +15,7 @@ use crate::verb::{Memory, Verb};
 /// Lists the tasks that are alive and whose times are known; [`TasksPart`] answers. It has no times
 /// taken by itself.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TasksRequest {
     /// Where the answer begins: 0, or `next` of the part before.
     #[serde(default)]
@@ -30,6 +31,7 @@ impl Verb for TasksRequest {
 
 /// Answer to `tasks`: some of the tasks.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TasksPart {
     /// For how long times have been taken, in nanoseconds; absent: nobody has them taken. Tasks
     /// that have not been polled in this time are in no part.
@@ -52,6 +54,7 @@ pub struct TasksPart {
 
 /// A group, and how many tasks it has.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TaskGroup {
     /// Number in records.
     pub id: u32,
@@ -63,6 +66,7 @@ pub struct TaskGroup {
 
 /// Tasks, by columns of equal length. Times are in nanoseconds.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TaskColumns {
     /// Their numbers.
     pub task: Vec<u64>,
@@ -106,6 +110,7 @@ pub struct TaskColumns {
 
 /// A state of a task, by its first letter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum WireTaskState {
     /// It is in a poll.
     #[serde(rename = "p")]

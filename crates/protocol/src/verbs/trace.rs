@@ -8,6 +8,7 @@ use crate::verb::{Each, Memory, Verb};
 /// Switches probes on and streams their records: [`Tracing`] answers, then frames follow until the
 /// client closes the connection.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TraceRequest {
     /// A glob list. Of the keys that it matches only probes are switched.
     pub glob: String,
@@ -22,6 +23,7 @@ impl Verb for TraceRequest {
 
 /// Answer to `trace`; frames follow.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Tracing {
     /// Names of the keys that are switched on: probes. An earlier agent switches all keys that the
     /// glob list matches.
@@ -39,6 +41,7 @@ pub struct Tracing {
 
 /// A probe, by the number that its records carry.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ProbeInfo {
     /// Number in records; never reused in a process.
     pub id: u32,
@@ -57,6 +60,7 @@ pub struct ProbeInfo {
 
 /// How to turn a record's TSC value into time: `mono_ns + (tsc - self.tsc) * 1e9 / tsc_hz`.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ClockPoint {
     /// Value of the time stamp counter. (A machine without one gives nanoseconds, and `tsc_hz` is
     /// 1e9.)
@@ -83,6 +87,7 @@ pub enum FrameKind {
 
 /// A message between the records of a trace.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Note {
@@ -117,6 +122,7 @@ pub enum Note {
 
 /// The keys that a client has lost to another one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Ended {
     /// How many keys it lost.
     pub keys: usize,
@@ -131,6 +137,7 @@ pub struct Ended {
 /// A line that no request asked for. It has neither `ok` nor `error`, and goes to clients whose
 /// `hello` said that they take it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Notice {
     /// Protocol version.
     pub v: u32,

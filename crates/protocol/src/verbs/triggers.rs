@@ -7,6 +7,7 @@ use crate::verb::{Memory, Verb};
 
 /// Lists the triggers; [`TriggersAnswer`] answers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TriggersRequest {}
 
 impl Verb for TriggersRequest {
@@ -19,6 +20,7 @@ impl Verb for TriggersRequest {
 /// Arms triggers, which stay when the connection ends; [`TriggersAnswer`] answers. A rule that makes
 /// no sense refuses all.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TriggerAddRequest {
     /// Rules, with `;` in between.
     pub rules: String,
@@ -34,6 +36,7 @@ impl Verb for TriggerAddRequest {
 
 /// Ends a trigger; [`TriggersAnswer`] answers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TriggerRemoveRequest {
     /// Its number.
     pub number: u64,
@@ -50,6 +53,7 @@ impl Verb for TriggerRemoveRequest {
 /// Has a file written now: a trigger that fires at once, and is listed until somebody removes it.
 /// [`TriggersAnswer`] answers, with it as the only one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RecordSaveRequest {}
 
 impl Verb for RecordSaveRequest {
@@ -61,6 +65,7 @@ impl Verb for RecordSaveRequest {
 
 /// Answer to `triggers`, `trigger-add` and `trigger-remove`: all triggers there are.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TriggersAnswer {
     /// In order of their numbers.
     pub triggers: Vec<TriggerRow>,
@@ -78,6 +83,7 @@ pub struct TriggersAnswer {
 
 /// A trigger.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TriggerRow {
     /// Its number; never reused in a process.
     pub number: u64,

@@ -10,6 +10,7 @@ use crate::verb::{Memory, SHORT_ANSWER, Verb};
 /// [`WaitsBegun`] answers, and [`Stat`](crate::Stat) tells them from now on. Refused where the key
 /// behind which times are taken cannot be switched.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct WaitsRequest {
     /// Whether the places where tasks wait are taken, too: a walk over the stack for each waker
     /// that a leaf takes.
@@ -34,6 +35,7 @@ impl Verb for WaitsRequest {
 
 /// Answer to `waits`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct WaitsBegun {
     /// Whether places are taken: a service may not know how.
     #[serde(default)]
@@ -46,6 +48,7 @@ pub struct WaitsBegun {
 /// The times of one group, in nanoseconds, since anybody had them taken. No number goes back from
 /// one answer of a connection to the next.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct WaitsRow {
     /// CPU time while it was counted, as in the group's row; absent where nobody counts it for this
     /// client. Between two answers, `poll_ns` less this time is the time that the group's tasks
@@ -72,6 +75,7 @@ pub struct WaitsRow {
 /// `i` holds durations that are greater than `b^i` and at most `b^(i+1)` times `unit_ns`, where `b`
 /// is 2^(2^-`scale`).
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct HistogramRow {
     /// See above.
     pub scale: i32,
@@ -107,6 +111,7 @@ pub struct HistogramRow {
 
 /// A request that stands for its bucket.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ExemplarRow {
     /// The index of the bucket.
     pub index: i32,

@@ -12,6 +12,7 @@ use crate::verb::{Memory, Verb};
 /// Watches memory as long as the connection lasts: the bytes, and the hits to report. [`Watching`]
 /// answers.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct WatchRequest {
     /// Its first byte.
     pub addr: u64,
@@ -60,6 +61,7 @@ impl Verb for WatchRequest {
 
 /// A kind of access.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum WireAccess {
     /// Writes.
@@ -76,6 +78,7 @@ pub enum WireAccess {
 
 /// Answer to `watch`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Watching {
     /// The number of the watch, which no other watch of the process has now.
     pub number: u32,
@@ -83,6 +86,7 @@ pub struct Watching {
 
 /// Asks for what a watch of this connection has seen; [`WatchRow`] answers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct WatchReportRequest {
     /// Its number.
     pub number: u32,
@@ -98,6 +102,7 @@ impl Verb for WatchReportRequest {
 
 /// Answer to `watch-report`: what a watch has seen so far, and what it could not see.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct WatchRow {
     /// Its name.
     pub name: String,
@@ -134,6 +139,7 @@ pub struct WatchRow {
 
 /// Whether a watch goes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum WireState {
@@ -150,6 +156,7 @@ pub enum WireState {
 
 /// The share of what happened that a watch could see.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CoverageRow {
     /// Threads on which it is armed.
     pub threads_armed: u32,
@@ -171,6 +178,7 @@ pub struct CoverageRow {
 
 /// A place in the code, in one group.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SiteRow {
     /// How many hits.
     pub hits: u64,
@@ -181,6 +189,7 @@ pub struct SiteRow {
 
 /// One hit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct HitRow {
     /// The address at which the thread went on: after the instruction, for a watch of execution at
     /// it.
@@ -208,6 +217,7 @@ pub struct HitRow {
 
 /// Lists the watches that take debug registers; [`SlotsAnswer`] answers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SlotsRequest {}
 
 impl Verb for SlotsRequest {
@@ -219,6 +229,7 @@ impl Verb for SlotsRequest {
 
 /// Answer to `slots`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SlotsAnswer {
     /// Debug registers that a thread has.
     pub registers: u32,
@@ -230,6 +241,7 @@ pub struct SlotsAnswer {
 
 /// A watch that takes registers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SlotRow {
     /// Its number.
     pub number: u32,
@@ -250,6 +262,7 @@ pub struct SlotRow {
 
 /// The holder of a watch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SlotOwner {
     /// The kind of holder.
     #[serde(default)]
