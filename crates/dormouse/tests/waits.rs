@@ -369,11 +369,13 @@ fn without_membarrier_groups_have_counts_and_times() {
     });
 }
 
+/// The protection of code, in the third argument of `mprotect`.
+const EXECUTABLE: u64 = libc::PROT_EXEC as u64;
+
 #[test]
 fn a_refused_key_is_told() {
     in_child(|| {
         let socket = init();
-        const EXECUTABLE: u64 = libc::PROT_EXEC as u64;
         let no_memory_file = Filter::refuse(&[libc::SYS_pwrite64]);
         no_memory_file.and_where(libc::SYS_mprotect, 2, EXECUTABLE, &[EXECUTABLE]).install_on_all_threads();
         let mut client = Client::connect(&socket);

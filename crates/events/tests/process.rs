@@ -210,6 +210,9 @@ fn without_membarrier_events_are_counted() {
     });
 }
 
+/// The protection of code, in the third argument of `mprotect`.
+const EXECUTABLE: u64 = libc::PROT_EXEC as u64;
+
 #[test]
 fn a_hook_that_cannot_wake_is_an_error() {
     in_child(|| {
@@ -217,7 +220,6 @@ fn a_hook_that_cannot_wake_is_an_error() {
             return skip("nothing is patched here");
         }
         let context = Context::new();
-        const EXECUTABLE: u64 = libc::PROT_EXEC as u64;
         let no_memory_file = Filter::refuse(&[libc::SYS_openat, libc::SYS_pwrite64]);
         no_memory_file.and_where(libc::SYS_mprotect, 2, EXECUTABLE, &[EXECUTABLE]).install();
         let refused = Counting::of(context, &[HAPPENINGS], Mode::GroupExact).unwrap_err().to_string();

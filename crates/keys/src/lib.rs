@@ -138,10 +138,10 @@ pub use error::Error;
 pub use hold::{Hold, Holder, LONGEST_HOLD};
 pub use key::{Key, StaticKey};
 pub use lease::{Lease, ReleaseError};
-pub use list::{Astray, Listed, all, list, try_all, try_list};
+pub use list::{Listed, all, list, try_all, try_list};
 pub use prepare::prepare;
 pub use protocol::Protocol;
-pub use registry::KeyUse;
+pub use registry::{Astray, KeyUse};
 pub use report::BatchReport;
 #[cfg(feature = "select")]
 pub use select::{Selector, SelectorError, near};

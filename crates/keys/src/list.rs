@@ -6,7 +6,7 @@ use dormouse_sys::readable::Pages;
 
 use crate::Error;
 use crate::key::Key;
-use crate::registry::{self, KeyUse, Registry};
+use crate::registry::{self, Astray, KeyUse, Registry};
 use crate::room::collect;
 
 /// A key with the number of its sites, while [`list`] shows it.
@@ -21,18 +21,6 @@ pub struct Listed<'a> {
     registry: &'a Registry,
     /// A question for many keys whose sites lie on one page.
     pages: &'a RefCell<Pages>,
-}
-
-/// Sites whose code is not what the state of their key makes it.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub struct Astray {
-    /// Sites with the code of the other state. Something has put it back: a uprobe that has gone, a
-    /// tool that rewrites code. They follow their key again when it has changed to the other state
-    /// and back.
-    pub stale: usize,
-    /// Sites with other code, such as a breakpoint. What they do is not known, and batches with
-    /// their key are refused.
-    pub foreign: usize,
 }
 
 impl Listed<'_> {

@@ -246,8 +246,8 @@ fn assert_names(key: &'static StaticKey<false>, site: usize, byte: u8) {
     }
 }
 
-/// What a listing says of a key's sites: how many hold the code of the other state, how many other
-/// code.
+/// The numbers of a key's sites that have the code of its other state, and other code, in a
+/// listing.
 fn astray(key: &'static StaticKey<false>) -> (usize, usize) {
     let of_key = |used: dormouse_keys::Listed<'_>| (std::ptr::eq(used.key, key.key())).then(|| used.astray());
     let Astray { stale, foreign } = try_list(of_key).unwrap().into_iter().flatten().next().unwrap();

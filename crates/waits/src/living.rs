@@ -53,9 +53,9 @@ pub struct LivingTask {
     pub polls: u64,
     /// Wakes that made it runnable.
     pub wakes: u64,
-    /// The numbers of the [places](crate::places) where its leaves have taken wakers that are out;
-    /// if it is runnable, of the one that has woken it, but for a task that only yields. None, if it
-    /// is in a poll, or if they have done so before somebody asked.
+    /// The numbers of the [places](crate::places) where its leaves have taken wakers that are out.
+    /// A runnable task has only the place that has woken it, unless it yields. None, if the task is
+    /// in a poll, or if its leaves have taken their wakers before somebody asked.
     pub places: Vec<u32>,
     /// So many polls ago they have taken them; 0: in the last poll. Those of a leaf that keeps its
     /// waker over a poll are not known to be where it waits now.

@@ -185,7 +185,9 @@ async fn a_wake_in_the_poll_keeps_its_place() {
 
 async fn yields() {
     poll_fn(|cx| {
-        cx.waker().clone().wake();
+        // Of the leaf, not the lent one.
+        let own = cx.waker().clone();
+        own.wake();
         Poll::<()>::Pending
     })
     .await;

@@ -6,13 +6,13 @@ use std::sync::atomic::Ordering;
 
 use dormouse_sys::readable::Pages;
 
-use super::{KeyUse, Local, Registry, sort};
+use super::{Astray, KeyUse, Local, Registry, sort};
 use crate::key::Key;
 use crate::object::{self, List, Registered, Segment, Site};
 use crate::patch_lock::PatchLock;
 use crate::room::{collect, extend, shared};
 use crate::text::{self, Patch};
-use crate::{Astray, BatchReport, Error, Protocol};
+use crate::{BatchReport, Error, Protocol};
 
 /// The place where a key's sites begin in [`Index::sites`]; they end where the next key's begin.
 #[derive(Debug, Clone, Copy)]

@@ -59,6 +59,18 @@ pub struct KeyUse {
     pub object: Arc<str>,
 }
 
+/// Sites whose code is not what the state of their key makes it.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Astray {
+    /// Sites with the code of the other state. Something has put it back: a uprobe that has gone, a
+    /// tool that rewrites code. They follow their key again when it has changed to the other state
+    /// and back.
+    pub stale: usize,
+    /// Sites with other code, such as a breakpoint. Nobody knows what they do, and batches with
+    /// their key are refused.
+    pub foreign: usize,
+}
+
 /// The findings of this copy of dormouse. Locked under the patch lock only: [`lock`].
 static LOCAL: Mutex<Local> = Mutex::with_hooks(
     Phase::Registry,

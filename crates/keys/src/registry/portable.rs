@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use super::{KeyUse, Local, Registry, sort};
+use super::{Astray, KeyUse, Local, Registry, sort};
 use crate::key::Key;
 use crate::patch_lock::PatchLock;
 #[cfg(not(all(test, loom)))]
@@ -85,8 +85,8 @@ impl Registry {
     }
 
     /// Sites read their key.
-    pub(crate) fn astray(&self, _: &Key, _: &mut dormouse_sys::readable::Pages) -> crate::Astray {
-        crate::Astray::default()
+    pub(crate) fn astray(&self, _: &Key, _: &mut dormouse_sys::readable::Pages) -> Astray {
+        Astray::default()
     }
 
     /// No object is lost here.

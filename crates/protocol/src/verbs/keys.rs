@@ -57,7 +57,7 @@ pub struct KeyInfo {
     /// do not follow the key until it has changed to that state and back.
     #[serde(default)]
     pub sites_stale: usize,
-    /// How many of them have other code, such as a breakpoint; what they do is not known.
+    /// How many of them have other code, such as a breakpoint; nobody knows what they do.
     #[serde(default)]
     pub sites_foreign: usize,
     /// Source file of its definition.
