@@ -4,6 +4,7 @@
 //! bounds with them.
 
 use std::fs;
+use std::os::fd::AsRawFd as _;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::thread;
 use std::time::Duration;

@@ -60,8 +60,8 @@ class GroupDetail {
       const did = tick.groups.get(id);
       at.push(tick.at);
       // Of what is refused there is no line.
-      const percent = did ? (100 * did.cpu) / tick.ns : 0;
-      cpu.push(Number.isNaN(percent) ? null : percent);
+      const used = did ? (100 * did.cpu) / tick.ns : 0;
+      cpu.push(Number.isNaN(used) ? null : used);
       requests.push(did ? (1e9 * did.requests) / tick.ns : 0);
     }
     this.charts[0].draw([at, cpu]);

@@ -231,7 +231,7 @@ class Live {
         if (!sum)
           sums.groups.set(id, (sum = { cpu: 0, requests: 0, polls: 0, poll: 0, runnable: 0, awaiting: 0 }));
         for (const key of ['cpu', 'requests', 'polls', 'poll', 'runnable', 'awaiting'])
-          sum[key] += did[key] || 0;
+          sum[key] += did[key] ?? 0;
         if (!did.of_requests) continue;
         sum.latency ||= new Buckets();
         sum.latency.add(did.of_requests, scaleOf(this.groups.get(id).waits.requests));
