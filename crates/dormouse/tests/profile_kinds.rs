@@ -16,7 +16,8 @@ use dormouse_testkit::{StopOnDrop, fork, in_child, skip};
 static ALLOC: Alloc = Alloc::new();
 
 // Functions whose frames do not depend on how the test was compiled: each has `runner` call the
-// function that it is given, which may have no frame; `toucher` writes to each page of its memory.
+// function that it is given, which may have no frame; `toucher` writes to each page of its memory,
+// and `filler` has a function do that, as `memset` does.
 std::arch::global_asm!(
     ".pushsection .text.routes, \"ax\", @progbits",
     ".irp name, left, right",
@@ -50,6 +51,15 @@ std::arch::global_asm!(
     "ret",
     ".globl toucher_end",
     "toucher_end:",
+    ".globl filler",
+    "filler:",
+    "push rbp",
+    "mov rbp, rsp",
+    "call rcx",
+    "pop rbp",
+    "ret",
+    ".globl filler_end",
+    "filler_end:",
     ".popsection",
 );
 
@@ -62,6 +72,8 @@ unsafe extern "C" {
     fn right_route_end();
     fn toucher(memory: *mut u8, pages: usize);
     fn toucher_end();
+    fn filler(memory: *mut u8, value: i32, bytes: usize, fill: *const ());
+    fn filler_end();
 }
 
 fn code(first: *const (), end: *const ()) -> Range<u64> {
@@ -351,6 +363,33 @@ fn page_faults_have_their_function_and_group() {
             .iter()
             .filter(|row| profile.stack(row.stack).next().is_some_and(|at| function.contains(&at)));
         assert!(innermost.map(|row| row.values[1]).sum::<u64>() >= faults);
+        drop(profiling);
+    });
+}
+
+#[test]
+fn page_faults_in_the_library_have_its_caller() {
+    const PAGES: usize = 1000;
+    in_child(|| {
+        if dormouse_sys::loader::is_in_executable(libc::memset as *const () as usize) {
+            return skip("the C library is linked in");
+        }
+        let mut options = Options::default();
+        (options.kind, options.faults) = (ProfileKind::Faults, 1);
+        let profiling = match Profiling::start(&options) {
+            Ok(profiling) => profiling,
+            Err(error) => return skip(error),
+        };
+        let group = Group::new("filler");
+        let memory = untouched(PAGES);
+        // SAFETY: so many bytes are there.
+        let fill = || unsafe { filler(memory.as_mut_ptr(), 1, PAGES * 4096, libc::memset as *const ()) };
+        group.scope(fill);
+        let profile = profiling.read();
+        let function = code(filler as *const (), filler_end as *const ());
+        let [_, faults, ..] = values(&profile, group, &function);
+        // The kernel brings in some pages for others.
+        assert!(faults + 40 >= PAGES as u64, "{faults} of {PAGES}: {:?}", profile.coverage);
         drop(profiling);
     });
 }

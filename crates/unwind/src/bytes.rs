@@ -144,7 +144,7 @@ impl<'a> Cursor<'a> {
 mod tests {
     use super::*;
 
-    fn numbers<T>(bytes: &[u8], read: impl Fn(&mut Cursor<'_>) -> Option<T>) -> Vec<T> {
+    fn numbers<'a, T>(bytes: &'a [u8], read: impl Fn(&mut Cursor<'a>) -> Option<T>) -> Vec<T> {
         let mut cursor = MappedBytes { address: 0x1000, bytes }.at(0x1000).unwrap();
         std::iter::from_fn(|| read(&mut cursor)).collect()
     }
@@ -152,11 +152,11 @@ mod tests {
     #[test]
     fn groups_of_bits_are_numbers() {
         let bytes = [2, 0x7f, 0x80, 1, 0xff, 0x7e, 0x80];
-        assert_eq!(numbers(&bytes, |it| it.unsigned()), [2, 127, 128, 16_255]);
-        assert_eq!(numbers(&bytes, |it| it.signed()), [2, -1, 128, -129]);
+        assert_eq!(numbers(&bytes, Cursor::unsigned), [2, 127, 128, 16_255]);
+        assert_eq!(numbers(&bytes, Cursor::signed), [2, -1, 128, -129]);
         let long = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f, 0];
-        assert_eq!(numbers(&long, |it| it.signed()), [-1, 0]);
-        assert_eq!(numbers(&long, |it| it.unsigned()), [u64::MAX, 0]);
+        assert_eq!(numbers(&long, Cursor::signed), [-1, 0]);
+        assert_eq!(numbers(&long, Cursor::unsigned), [u64::MAX, 0]);
     }
 
     #[test]

@@ -30,7 +30,7 @@ struct Rules {
     returns_to: Saved,
 }
 
-/// What the entries of many functions have in common.
+/// The part that the entries of many functions have in common.
 #[derive(Debug)]
 struct Common<'a> {
     code_unit: u64,
@@ -155,7 +155,7 @@ struct Run<'a, 'b, G> {
 /// An instruction's effect.
 enum Effect {
     Changed,
-    /// What follows holds from this address on.
+    /// The next rules hold from this address on.
     Advanced(u64),
 }
 

@@ -24,13 +24,13 @@
 //! # Things it does not do
 //!
 //! No expressions: where the frame begins at a computed address, the rule is
-//! [`FrameRule::Unknown`]. No registers but the stack pointer and the frame pointer. No table of the
-//! program's own code, and so none of a C library that is linked into it.
+//! [`FrameRule::Unknown`]. No registers but the stack pointer and the frame pointer. No table of
+//! the program's own code, and so none of a C library that is linked into it.
 //!
 //! # References
 //!
-//! DWARF 5, 6.4; LSB Core Generic 5.0, 10.6 (`.eh_frame`, `.eh_frame_hdr`); System V ABI for x86-64,
-//! 3.6.2 (numbers of registers).
+//! DWARF 5, 6.4; LSB Core Generic 5.0, 10.6 (`.eh_frame`, `.eh_frame_hdr`); System V ABI for
+//! x86-64, 3.6.2 (numbers of registers).
 
 #![deny(unsafe_code)]
 

@@ -55,7 +55,7 @@ pub fn libraries() -> Option<&'static Libraries> {
 ///
 /// # Cost
 ///
-/// Some milliseconds at the first call, which asks the loader: it must not come under a lock that a
+/// Two milliseconds at the first call, which asks the loader: it must not come under a lock that a
 /// constructor takes. 100 to 300 KB, which stay.
 pub fn prepare_libraries() {
     if libraries().is_some() || !memory::is_there(ROOM) || loader::pin_self().is_err() {
@@ -88,8 +88,12 @@ impl Libraries {
         libraries
     }
 
-    /// The table of the object that an address lies in, if it is not there yet.
+    /// The table of the object that an address lies in, if it is not there yet: newer C libraries
+    /// have the functions of threads, and musl has the dynamic linker.
     fn table_of(&self, address: usize) -> Option<RowTable> {
+        if self.contains(address) {
+            return None;
+        }
         let object = loader::find(address).filter(|object| !object.is_executable())?;
         let index = object.unwind_index()?;
         // Their entries lie side by side.

@@ -52,8 +52,8 @@ const MARK: usize = 0x5dea_dbee;
 
 /// The stack pointer of the call.
 static OUTSIDE: AtomicUsize = AtomicUsize::new(0);
-/// Instructions in libraries, those whose caller's caller's... end was the call, and the others:
-/// the last of them, and how many.
+/// Instructions in libraries; those from which the steps led to the call; the last one from which
+/// they did not; those in stubs; and the most steps.
 static STEPS: AtomicUsize = AtomicUsize::new(0);
 static RIGHT: AtomicUsize = AtomicUsize::new(0);
 static OTHER: AtomicUsize = AtomicUsize::new(0);
@@ -77,9 +77,9 @@ extern "C" fn trapped(_signal: i32, _info: *mut libc::siginfo_t, context: *mut c
     // Code that is interrupted may have words below its stack pointer, which the kernel spares.
     let (lowest, mut depth) = (at.stack - RED_ZONE, 0);
     while libraries.contains(at.instruction) {
-        // SAFETY: up to the stack pointer of the call lies this thread's stack.
         let word = |at: usize| {
             let is_there = (lowest..outside).contains(&at);
+            // SAFETY: up to the stack pointer of the call lies this thread's stack.
             is_there.then(|| unsafe { std::ptr::with_exposed_provenance::<usize>(at).read_volatile() })
         };
         match libraries.caller(at, word) {
@@ -123,6 +123,7 @@ fn step_through(name: &str, function: *const (), arguments: [usize; 4]) -> (usiz
 
 #[test]
 fn the_caller_is_right_at_every_instruction() {
+    #![allow(clippy::disallowed_methods, reason = "no time is asked for")]
     in_child(|| {
         prepare_libraries();
         if dormouse_sys::loader::is_in_executable(libc::memcpy as *const () as usize) {

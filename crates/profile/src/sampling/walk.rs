@@ -1,10 +1,10 @@
 //! The stack of the interrupted code: through the libraries by their unwind tables, then by frame
 //! pointers.
 //!
-//! The C library and the kernel's vDSO keep no frame pointers. They may use the register for
-//! something else (glibc's `send` has the type of cancellation in it); then it leads nowhere, and if
-//! they do not, it leads past the function that called them. So while the code belongs to a library
-//! that has a table ([`dormouse_unwind::libraries`]), that gives the caller.
+//! The C library and the kernel's vDSO keep no frame pointers. If they use the register for
+//! something else (glibc's `send` has the type of cancellation in it), it leads nowhere. If they
+//! do not, it leads past the function that called them. So while the code belongs to a library that
+//! has a table ([`dormouse_unwind::libraries`]), the table gives the caller.
 //!
 //! # Async-signal-safety
 //!

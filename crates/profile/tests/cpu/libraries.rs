@@ -62,8 +62,8 @@ unsafe extern "C" {
 
 const WORK: Duration = Duration::from_millis(400);
 
-/// What a profile shows of the thread that calls the function: all of the weight, and that of the
-/// stacks with both callers, one right after the other.
+/// The weight of the thread that calls the function: all of it, and that of the stacks with both
+/// callers, one right after the other.
 fn weights(profile: &Profile) -> (u64, u64) {
     let outer = library_outer as *const () as u64..library_outer_end as *const () as u64;
     let caller: Function = outer.end..library_caller_end as *const () as u64;
@@ -114,6 +114,7 @@ fn has_library() -> bool {
 
 #[test]
 fn callers_of_the_c_library_are_there() {
+    #![allow(clippy::disallowed_methods, reason = "no time is asked for")]
     in_child(|| {
         if !has_library() {
             return;

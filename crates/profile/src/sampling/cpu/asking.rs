@@ -72,7 +72,8 @@ impl Asking {
         signal::is_ours(handler::handle)
     }
 
-    /// Takes a signal, and gives it our handler; reads the tables of libraries. On the keeper's thread, as the sampler does.
+    /// Takes a signal, and gives it our handler; reads the tables of libraries. On the keeper's
+    /// thread, as the sampler does.
     pub(in crate::sampling) fn prepare() -> Result<(), NoStack> {
         dormouse_unwind::prepare_libraries();
         signal::take(handler::handle).map_err(|error| NoStack::Refused(format!("no signal is free: {error}")))

@@ -440,6 +440,24 @@ mod tests {
     }
 
     #[test]
+    fn stacks_inside_of_libraries_have_not_ended() {
+        let mut take = Take::new(&Options { hz: 1000, ..Options::default() }, 0, 0);
+        let id = SlotId { index: 3, generation: 4 };
+        take.add_thread(id, 7, Some(0));
+        let mut add = |cpu_ns, innermost, lacks_caller| {
+            let of_kind = Tick { value: id.to_value(), cpu_ns, overruns: 0, is_uncopied: false };
+            let mut record = Record { depth: 2, end: WalkEnd::Lost, lacks_caller, ..whole(of_kind) };
+            record.frames[0] = innermost;
+            take.add(&record, cpu_ns, 1_000_000, &(0x1000..0x2000), String::new);
+            let coverage = &take.coverage;
+            (coverage.in_library, coverage.ended)
+        };
+        assert_eq!(add(2_000_000, 0x5000, false), (0, 1), "the library has started the thread");
+        assert_eq!(add(4_000_000, 0x1800, false), (1, 1), "it has no table");
+        assert_eq!(add(6_000_000, 0x5000, true), (2, 2), "another library");
+    }
+
+    #[test]
     #[cfg_attr(miri, ignore = "clocks of threads")]
     fn time_behind_a_mask_stays_its_own() {
         let tid = dormouse_sys::process::identity::tid();
