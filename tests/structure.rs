@@ -23,7 +23,14 @@ const PLAN: [(&str, &[&str]); 21] = [
     ("dormouse-unwind", &["dormouse-sys"]),
     (
         "dormouse-profile",
-        &["dormouse-sys", "dormouse-clock", "dormouse-encode", "dormouse-maps", "dormouse-protocol", "dormouse-unwind"],
+        &[
+            "dormouse-sys",
+            "dormouse-clock",
+            "dormouse-encode",
+            "dormouse-maps",
+            "dormouse-protocol",
+            "dormouse-unwind",
+        ],
     ),
     // The profile, for its tests: it finds the names of functions.
     (

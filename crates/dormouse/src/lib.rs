@@ -64,6 +64,7 @@
 
 mod adapt;
 mod agent;
+#[doc(hidden)]
 pub mod answers;
 mod budget;
 mod environment;

@@ -1,4 +1,4 @@
-//! What each operation has.
+//! Operations: their names, answers and bounds.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -18,11 +18,11 @@ pub trait Verb: Into<crate::Op> + Serialize + DeserializeOwned {
     /// of the verb that begins what it reports on.
     const ANNOUNCED_AS: &'static str = Self::NAME;
 
-    /// What is to say of a service that is too old to know it: "knows no profiles".
+    /// The words for a service that is too old to know it, as "knows no profiles".
     const LACKS: &'static str;
 
-    /// The memory that has to be there before the agent begins. A client whose request finds less is
-    /// disconnected: an allocation that fails would end the service.
+    /// The memory that has to be there before the agent begins. A client whose request finds less
+    /// is disconnected: an allocation that fails would end the service.
     const MEMORY: Memory;
 
     /// The longest answer that a client reads, in bytes.
@@ -32,8 +32,8 @@ pub trait Verb: Into<crate::Op> + Serialize + DeserializeOwned {
     type Answer: Serialize + DeserializeOwned;
 }
 
-/// The bound of answers that tell of keys, groups, tasks or threads: far above a hundred thousand of
-/// them, far below a machine's memory.
+/// The bound of answers that tell of keys, groups, tasks or threads: far above a hundred thousand
+/// of them, far below a machine's memory.
 pub(crate) const LONG_ANSWER: usize = 64 << 20;
 
 /// The bound of all others.

@@ -160,7 +160,8 @@ impl Client {
         }
     }
 
-    /// Refuses where the agent does not know an operation: to ask for it would end the conversation.
+    /// Refuses where the agent does not know an operation: to ask for it would end the
+    /// conversation.
     pub(crate) fn demand<V: Verb>(&self) -> Outcome<()> {
         if self.knows::<V>() {
             return Ok(());

@@ -7,7 +7,7 @@ use dormouse_protocol::{Code, LONGEST_MS, WireError};
 
 use crate::trace::TraceError;
 
-// What a client may ask for is what a key may be held.
+// A client may ask for as long as a key may be held.
 const _: () = assert!(LONGEST_MS as u128 == dormouse_keys::LONGEST_HOLD.as_millis());
 
 /// How many near names an error names.

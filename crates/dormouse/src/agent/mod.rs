@@ -1,11 +1,12 @@
 //! The agent: a thread in the service that answers the `dormouse` command.
 //!
-//! It listens on a Unix socket in a directory that is its user's alone, speaks [`dormouse_protocol`], and
-//! holds the leases of clients that switch keys on and stay. (The keys' own timer holds and ends
-//! timed leases, whatever becomes of the agent.) One thread serves all clients from one `poll`
-//! loop. It waits for no client, so one that stalls, floods or dies harms itself only. Beside
-//! `poll`, it waits for threads of this process alone: those in a batch or in the loader, those
-//! that change what is counted, the one that arms watches, and that of its sockets.
+//! It listens on a Unix socket in a directory that is its user's alone, speaks
+//! [`dormouse_protocol`], and holds the leases of clients that switch keys on and stay. (The keys'
+//! own timer holds and ends timed leases, whatever becomes of the agent.) One thread serves all
+//! clients from one `poll` loop. It waits for no client, so one that stalls, floods or dies harms
+//! itself only. Beside `poll`, it waits for threads of this process alone: those in a batch or in
+//! the loader, those that change what is counted, the one that arms watches, and that of its
+//! sockets.
 //!
 //! # Promises to the host
 //!

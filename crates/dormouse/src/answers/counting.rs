@@ -22,8 +22,9 @@ pub(crate) struct ClientEvents {
     before: CountedCpu,
 }
 
-/// Everything that has a name, as the agent lists it for clients, with its reason where this process
-/// cannot count it.
+/// Everything that has a name, as the agent lists it for clients, with its reason where this
+/// process cannot count it.
+#[doc(hidden)]
 pub fn countable_events() -> Vec<EventInfo> {
     dormouse_events::available().into_iter().map(event_info).collect()
 }

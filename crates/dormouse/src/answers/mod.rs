@@ -1,6 +1,6 @@
 //! The answers of the service about itself, as the protocol has them: the agent sends them to
-//! clients, and the lookout writes them into files. A command that looks at a process without dormouse
-//! makes some of them itself.
+//! clients, and the lookout writes them into files. A command that looks at a process without
+//! dormouse makes some of them itself.
 
 pub(crate) mod counting;
 mod history;

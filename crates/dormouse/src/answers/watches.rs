@@ -4,6 +4,7 @@ use dormouse_breakpoints::{Access, Coverage, WatchHit, WatchReport, WatchSite, W
 use dormouse_protocol::{CoverageRow, HitRow, SiteRow, WatchRequest, WatchRow, WireAccess, WireState};
 
 /// A request in the words of the mechanism, with the number of its group.
+#[doc(hidden)]
 pub fn watch_spec(of: &WatchRequest, group: Option<u32>) -> WatchSpec {
     // An address or a length that does not fit is refused there as any other that is none.
     let [addr, len] = [of.addr, of.len].map(|number| usize::try_from(number).unwrap_or(usize::MAX));
@@ -57,6 +58,7 @@ fn wire_state(of: WatchState) -> WireState {
 }
 
 /// A report and single hits as a row, with the names that `group` has for numbers.
+#[doc(hidden)]
 pub fn watch_row(
     report: WatchReport,
     hits: Vec<WatchHit>,

@@ -23,8 +23,8 @@ impl Verb for HelloRequest {
     type Answer = Hello;
 }
 
-/// What verbs can do only since a later version, announced like verbs: notices between answers, and
-/// `off` with `release`.
+/// Later additions to verbs, which are announced like verbs: notices between answers, and `off`
+/// with `release`.
 pub(super) const FEATURES: [&str; 2] = ["notices", "release"];
 
 /// Answer to `hello`: the agent, and the process that it serves.

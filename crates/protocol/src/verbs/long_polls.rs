@@ -25,7 +25,8 @@ impl Verb for LongPollsRequest {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LongPollsBegun {}
 
-/// Asks for the reports on long polls that have come since the last time; [`LongPollsPart`] answers.
+/// Asks for the reports on long polls that have come since the last time; [`LongPollsPart`]
+/// answers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LongPollReportsRequest {}

@@ -39,8 +39,8 @@ pub use watch::{
     WatchRequest, WatchRow, Watching, WireAccess, WireState,
 };
 
-/// Gives `$then!` the list of all operations: the name of each in [`Op`], and its request. A new verb
-/// is its type and a line here.
+/// Gives `$then!` the list of all operations: the name of each in [`Op`], and its request. A new
+/// verb is its type and a line here.
 #[macro_export]
 macro_rules! for_each_verb {
     ($then:ident) => {

@@ -41,8 +41,8 @@ pub struct ProfileRequest {
     pub group: Option<String>,
 }
 
-/// Of a profile that begins, or of a look at one: a table of stacks, twice; and for a profile of wall
-/// time the times of each group.
+/// Of a profile that begins, or of a look at one: a table of stacks, twice; and for a profile of
+/// wall time the times of each group.
 const MEMORY: Memory = Memory { bytes: 16 * 1024 * 1024, each: &[Each::GroupWithTimes] };
 
 impl Verb for ProfileRequest {

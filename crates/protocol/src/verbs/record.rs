@@ -5,7 +5,8 @@ use serde::{Deserialize, Serialize};
 use super::switch::BatchStat;
 use crate::verb::{Each, Memory, Verb};
 
-/// Starts the recorder, ends it, or, without `glob` and `off`, tells of it; [`RecordAnswer`] answers.
+/// Starts the recorder, ends it, or, without `glob` and `off`, tells of it; [`RecordAnswer`]
+/// answers.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RecordRequest {

@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 use super::keys::LeaseHolder;
 use crate::verb::{Each, Memory, Verb};
 
-/// Switches keys on; [`Changed`] answers. Without `for_ms` and `keep` the connection holds the lease:
-/// the keys go off when the connection closes.
+/// Switches keys on; [`Changed`] answers. Without `for_ms` and `keep` the connection holds the
+/// lease: the keys go off when the connection closes.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct OnRequest {
@@ -37,8 +37,8 @@ impl Verb for OnRequest {
 pub struct OffRequest {
     /// A glob list.
     pub glob: String,
-    /// How long the keys stay on from now, in milliseconds. A key that somebody switches on again in
-    /// this time is not patched at all.
+    /// How long the keys stay on from now, in milliseconds. A key that somebody switches on again
+    /// in this time is not patched at all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dwell_ms: Option<u64>,
     /// Also ends the leases of others.

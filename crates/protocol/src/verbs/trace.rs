@@ -79,7 +79,8 @@ pub struct ClockPoint {
 pub enum FrameKind {
     /// A JSON [`Note`].
     Note = 1,
-    /// `u32` tid, `u64` start number of the thread, then whole records (`dormouse::record` reads them).
+    /// `u32` tid, `u64` start number of the thread, then whole records (`dormouse::record` reads
+    /// them).
     Records = 2,
     /// An answer of the agent, in a recorder's file alone (see [`FileReader`](crate::FileReader)).
     Answer = 3,

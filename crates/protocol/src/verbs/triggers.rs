@@ -1,5 +1,5 @@
-//! `triggers`, `trigger-add`, `trigger-remove` and `record-save`: the rules by which a recorder's file
-//! is written, and why one has not been.
+//! `triggers`, `trigger-add`, `trigger-remove` and `record-save`: the rules by which a recorder's
+//! file is written, and why one has not been.
 
 use serde::{Deserialize, Serialize};
 
@@ -17,8 +17,8 @@ impl Verb for TriggersRequest {
     type Answer = TriggersAnswer;
 }
 
-/// Arms triggers, which stay when the connection ends; [`TriggersAnswer`] answers. A rule that makes
-/// no sense refuses all.
+/// Arms triggers, which stay when the connection ends; [`TriggersAnswer`] answers. A rule that
+/// makes no sense refuses all.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TriggerAddRequest {

@@ -1,4 +1,5 @@
-//! `watch`, `watch-report` and `slots`: what to watch, what came of it, and who holds the debug registers.
+//! `watch`, `watch-report` and `slots`: what to watch, what came of it, and who holds the debug
+//! registers.
 //!
 //! A client asks for a watch, and then for its report as often as it likes. The watch is the
 //! connection's and ends with it, as a lease of `on` does. Addresses are the service's own; names
