@@ -43,7 +43,9 @@ fn list(directory: &Path) -> Vec<PathBuf> {
 /// Every file below `directory` whose name ends in `extension`, without what a build left there.
 pub(crate) fn files(directory: &Path, extension: &str) -> Vec<PathBuf> {
     let (directories, files): (Vec<_>, Vec<_>) = list(directory).into_iter().partition(|path| path.is_dir());
-    let is_source = |path: &PathBuf| !path.ends_with("target") && !path.ends_with(".git");
+    // A module may have that name; a build leaves its own beside a manifest.
+    let is_built = |path: &PathBuf| path.ends_with("target") && path.with_file_name("Cargo.toml").exists();
+    let is_source = |path: &PathBuf| !is_built(path) && !path.ends_with(".git");
     let below =
         directories.iter().filter(|path| is_source(path)).flat_map(|path| self::files(path, extension));
     let mut all: Vec<_> = files

@@ -206,10 +206,6 @@ pub struct BudgetScope {
     not_send: PhantomData<*const ()>,
 }
 
-/// The former name of [`BudgetScope`].
-#[deprecated(note = "use `BudgetScope`")]
-pub type Counted = BudgetScope;
-
 pin_project! {
     /// A future whose polls and destructor are counted; see [`TaskBudget::instrument`].
     #[derive(Debug)]

@@ -220,28 +220,6 @@ impl Group {
         own_probes::task_ends(number, self.id());
         self.0.tasks.finish(number);
     }
-
-    /// The former name of [`Group::start_counting`].
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Group::start_counting`].
-    #[deprecated(note = "use `start_counting`")]
-    pub fn count(self, events: &[Event], mode: Mode) -> Result<Counting, Error> {
-        self.start_counting(events, mode)
-    }
-
-    /// The former name of [`Group::read`].
-    #[deprecated(note = "use `read`")]
-    pub fn stat(self) -> GroupStat {
-        self.read()
-    }
-
-    /// The former name of [`Group::read_counts`].
-    #[deprecated(note = "use `read_counts`")]
-    pub fn counts(self) -> Vec<Count> {
-        self.read_counts()
-    }
 }
 
 /// The part of a name that counts.
@@ -291,16 +269,6 @@ impl Eq for Group {}
 /// each thread that runs a task a read of its counters from outside.
 pub fn start_counting(events: &[Event]) -> Result<Counting, Error> {
     Counting::everywhere(events, Mode::GroupExact)
-}
-
-/// The former name of [`start_counting`].
-///
-/// # Errors
-///
-/// Those of [`start_counting`].
-#[deprecated(note = "use `start_counting`")]
-pub fn count(events: &[Event]) -> Result<Counting, Error> {
-    start_counting(events)
 }
 
 #[cfg(test)]

@@ -111,15 +111,11 @@ pub use adapt::{
     thread,
 };
 pub use agent::{Agent, InitError, init};
-#[expect(deprecated, reason = "the former names")]
-pub use budget::Counted;
 pub use budget::{BudgetError, BudgetScope, Budgeted, TaskBudget, budgeted};
 pub use dormouse_breakpoints::{Access, Coverage, WatchHit, WatchReport, WatchSite, WatchSpec, WatchState};
 pub use dormouse_events::{Alloc, Counter, Counting, Event};
 pub use dormouse_keys::{Batch, BatchReport, Key, Lease, StaticKey, likely, static_key, unlikely};
 pub use dormouse_macros::probed;
-#[expect(deprecated, reason = "the former names")]
-pub use group::count;
 pub use group::{Group, GroupStat, MAX_NAME, start_counting};
 pub use long_polls::{LongPoll, LongPolls, LongPollsError, long_polls};
 pub use probe::Probe;

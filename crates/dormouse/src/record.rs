@@ -55,10 +55,6 @@ impl RecordKind {
     }
 }
 
-// The former name.
-#[doc(hidden)]
-pub use RecordKind as Phase;
-
 /// Builds one record on the stack.
 ///
 /// ```

@@ -212,12 +212,6 @@ impl Task {
         self.inner.shared_counts()
     }
 
-    /// The former name of [`Task::read_counts`].
-    #[deprecated(note = "use `read_counts`")]
-    pub fn counts(&self) -> Vec<(Event, u64)> {
-        self.read_counts()
-    }
-
     /// [`Task::run`] for a destructor, which is no entry.
     pub(crate) fn run_drop(&mut self, f: impl FnOnce()) {
         let _inside = self.enter(Kind::Drop);
@@ -375,12 +369,6 @@ impl<F> Instrumented<F> {
     /// A handle that reads the same elsewhere; see [`Task::shared_counts`].
     pub fn shared_counts(&mut self) -> TaskCounts {
         self.task.shared_counts()
-    }
-
-    /// The former name of [`Instrumented::read_counts`].
-    #[deprecated(note = "use `read_counts`")]
-    pub fn counts(&self) -> Vec<(Event, u64)> {
-        self.read_counts()
     }
 }
 

@@ -4,7 +4,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use dormouse::record::{Field, Phase};
+use dormouse::record::{Field, RecordKind};
 use dormouse::{Group, Trace, TraceError, probe, probed, trace};
 
 /// Counts the calling thread's allocations.
@@ -39,7 +39,7 @@ fn alone() -> MutexGuard<'static, ()> {
 }
 
 /// The records of a trace: name, phase, values as text, task, group.
-fn collected(trace: &mut Trace) -> Vec<(String, Phase, Vec<String>, u64, u32)> {
+fn collected(trace: &mut Trace) -> Vec<(String, RecordKind, Vec<String>, u64, u32)> {
     let mut all = Vec::new();
     trace.poll(|key, _, record| {
         let values = record.values.iter().map(Field::to_string).collect();
@@ -199,13 +199,13 @@ fn a_probed_function_records_its_beginning_and_end() {
     assert_eq!(runtime.block_on(steep(4)), 4);
     let found = collected(&mut trace);
     let shape: Vec<_> = found.iter().map(|r| (r.0.as_str(), r.1)).collect();
-    let both = |name| [(name, Phase::Enter), (name, Phase::Exit)];
+    let both = |name| [(name, RecordKind::Enter), (name, RecordKind::Exit)];
     let expected =
         [both("fn.brew"), both("fn.brew"), both("probes::plain"), both("fn.generic"), both("fn.steep")];
     assert_eq!(shape, expected.concat());
     assert_eq!(found[0].2, ["0", "0"]);
     assert_eq!(found[2].2, ["2", "4"]);
-    for exit in found.iter().filter(|r| r.1 == Phase::Exit) {
+    for exit in found.iter().filter(|r| r.1 == RecordKind::Exit) {
         let elapsed: u64 = exit.2[0].parse().unwrap();
         assert!(elapsed < 60_000_000_000, "{elapsed} ns");
     }

@@ -7,15 +7,15 @@ use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::io::Read as _;
 
+use dormouse_protocol::profile::{
+    MappedRange, NO_GROUP, Node, Profile, ProfileGroup, ProfileKind, Sample, Thread,
+};
 use flate2::read::MultiGzDecoder;
 
 use crate::error::Error;
 use crate::pprof::read_comment;
 use crate::pprof::{function, label, line, location, mapping, profile as field, sample, value_type};
 use crate::symbols::{NO_SAMPLE, STACK_UNKNOWN, SourceFrame, Symbols};
-use dormouse_protocol::profile::{
-    MappedRange, NO_GROUP, Node, Profile, ProfileGroup, ProfileKind, Sample, Thread,
-};
 
 /// The longest profile that is read, in bytes, unpacked.
 pub const UNPACKED: u64 = 256 << 20;

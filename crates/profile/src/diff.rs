@@ -5,9 +5,10 @@
 
 use std::collections::HashMap;
 
+use dormouse_protocol::profile::{NO_GROUP, Node, Profile, ProfileGroup, Sample, Thread, Values};
+
 use crate::error::Error;
 use crate::symbols::{SourceFrame, Symbols};
-use dormouse_protocol::profile::{NO_GROUP, Node, Profile, ProfileGroup, Sample, Thread, Values};
 
 /// Two profiles, stack by stack.
 ///

@@ -37,6 +37,7 @@ use std::time::{Instant, SystemTime};
 
 use dormouse_clock::process_cpu_ns_of;
 use dormouse_maps::{AddressSpace, Perms};
+use dormouse_protocol::profile::{MappedRange, Node, Profile, ProfileCoverage, ProfileKind, Sample, Thread};
 use dormouse_sys::perf::{
     Attr, Buffer, Error as Refusal, KernelEvent, OpenEvent, Sampling, Subject, UserStack, What, online_cpus,
 };
@@ -47,7 +48,6 @@ use crate::aggregate::Aggregate;
 use crate::symbols::{IN_KERNEL, deeper_than};
 use crate::tables::{Reach, Tables};
 use crate::{Error, Options};
-use dormouse_protocol::profile::{MappedRange, Node, Profile, ProfileCoverage, ProfileKind, Sample, Thread};
 
 /// Bytes of the ring of a processor: some hundred samples.
 const RING: usize = 128 << 10;

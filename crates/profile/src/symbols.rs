@@ -3,8 +3,9 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 
-use crate::own::OwnCode;
 use dormouse_protocol::profile::{Profile, Sample, WallState};
+
+use crate::own::OwnCode;
 
 /// Stands for the stack of work of which there is an account and no sample.
 pub const NO_SAMPLE: &str = "(not sampled)";

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::hash::Hash;
 
-use dormouse::record::{Field, Phase, Record};
+use dormouse::record::{Field, Record, RecordKind};
 use dormouse_protocol::{ClockPoint, Note, ProbeInfo, Tracing};
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -132,11 +132,11 @@ impl Names {
         let probe = self.probes.get(&record.probe);
         let name = probe.map_or_else(|| format!("#{}", record.probe), |probe| Clean(&probe.name).to_string());
         let mut line = format!("{DIM}{time}{DIM:#} {thread:<20} {group:<16} {GOOD}{name}{GOOD:#}");
-        if record.phase != Phase::Point {
+        if record.phase != RecordKind::Point {
             let _ = write!(line, " {}", phase(record.phase));
         }
         for (name, value) in named(probe, record) {
-            if let (Phase::Exit, Field::Unsigned(ns)) = (record.phase, value) {
+            if let (RecordKind::Exit, Field::Unsigned(ns)) = (record.phase, value) {
                 let _ = write!(line, " after {}", short(ns));
                 continue;
             }
@@ -181,8 +181,8 @@ fn named<'a>(
     let names = probe.map_or(&[][..], |probe| &probe.fields[..]);
     record.values.iter().enumerate().map(move |(i, &value)| {
         let name = match (record.phase, names.get(i)) {
-            (Phase::Exit, _) if i == 0 => "elapsed_ns".to_owned(),
-            (Phase::Exit, _) | (_, None) => i.to_string(),
+            (RecordKind::Exit, _) if i == 0 => "elapsed_ns".to_owned(),
+            (RecordKind::Exit, _) | (_, None) => i.to_string(),
             (_, Some(name)) => name.clone(),
         };
         (name, value)
@@ -201,11 +201,11 @@ fn json_value(value: Field<'_>) -> Value {
     }
 }
 
-fn phase(phase: Phase) -> &'static str {
+fn phase(phase: RecordKind) -> &'static str {
     match phase {
-        Phase::Point => "point",
-        Phase::Enter => "enter",
-        Phase::Exit => "exit",
+        RecordKind::Point => "point",
+        RecordKind::Enter => "enter",
+        RecordKind::Exit => "exit",
     }
 }
 
@@ -255,7 +255,7 @@ mod tests {
         names
     }
 
-    fn record(phase: Phase, values: Vec<Field<'_>>) -> Record<'_> {
+    fn record(phase: RecordKind, values: Vec<Field<'_>>) -> Record<'_> {
         Record { phase, probe: 3, tsc: 3_001_000, task: 8, group: 5, cut: false, values }
     }
 
@@ -268,13 +268,14 @@ mod tests {
         let names = names();
         let values = vec![Field::Unsigned(3), Field::Text("select \"1\"\u{1b}")];
         assert_eq!(
-            plain(&names, &record(Phase::Point, values)),
+            plain(&names, &record(RecordKind::Point, values)),
             "23:59:59.001500000 worker\\u{1b}/12      GET /menu        db.query rows=3 \
              sql=\"select \\\"1\\\"\\u{1b}\""
         );
-        let exit = plain(&names, &record(Phase::Exit, vec![Field::Unsigned(1_500)]));
+        let exit = plain(&names, &record(RecordKind::Exit, vec![Field::Unsigned(1_500)]));
         assert!(exit.ends_with("db.query exit after 1.50 us"), "{exit}");
-        let enter = Record { cut: true, group: 0, probe: 4, ..record(Phase::Enter, vec![Field::Signed(-1)]) };
+        let enter =
+            Record { cut: true, group: 0, probe: 4, ..record(RecordKind::Enter, vec![Field::Signed(-1)]) };
         assert!(
             plain(&names, &enter).ends_with(" -                #4 enter 0=-1 …"),
             "{}",
@@ -286,7 +287,7 @@ mod tests {
     fn a_json_line_carries_units_and_ids() {
         let values = vec![Field::Unsigned(u64::MAX), Field::Float(f64::NAN)];
         let line: Value =
-            serde_json::from_str(&names().line(12, 1, &record(Phase::Point, values), true)).unwrap();
+            serde_json::from_str(&names().line(12, 1, &record(RecordKind::Point, values), true)).unwrap();
         assert_eq!(
             line,
             serde_json::json!({
@@ -308,7 +309,7 @@ mod tests {
             std::fs::write(path.join("status"), format!("NSpid:\t{ids}\n")).unwrap();
         }
         let mut names = names_in(Numbers::of(Proc::at(root.path()), 60));
-        let record = record(Phase::Point, Vec::new());
+        let record = record(RecordKind::Point, Vec::new());
         let numbers = |names: &Names, tid: u32| {
             let text = anstream::adapter::strip_str(&names.line(tid, 1, &record, false)).to_string();
             let line: Value = serde_json::from_str(&names.line(tid, 1, &record, true)).unwrap();

@@ -1,9 +1,9 @@
 //! From what a person types to a conversation with the right process.
 //!
-//! A target is a process id or a name; or a recorder's file, which needs no look-up. The process is looked up in `/proc`, its agent in the
-//! kernel's table of listening sockets ([`sockets`]), and after connecting the kernel is asked who
-//! listens there: a socket that bears the number of another process, by accident or by intent, is
-//! never taken for that process.
+//! A target is a process id or a name; or a recorder's file, which needs no look-up. The process is
+//! looked up in `/proc`, its agent in the kernel's table of listening sockets ([`sockets`]), and
+//! after connecting the kernel is asked who listens there: a socket that bears the number of
+//! another process, by accident or by intent, is never taken for that process.
 
 mod door;
 pub(crate) mod process;

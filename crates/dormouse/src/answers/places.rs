@@ -1,10 +1,10 @@
 //! The places where tasks wait, for a client that asks for them part by part.
 
+use dormouse_protocol::{PlaceRow, PlacesPart};
 use dormouse_waits::places::{self, place_coverage};
 
 use super::rows::place_row;
 
-use dormouse_protocol::{PlaceRow, PlacesPart};
 
 /// Places in one answer: half a kilobyte each as text.
 const PLACES: usize = 512;

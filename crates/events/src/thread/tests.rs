@@ -146,7 +146,6 @@ fn a_lazy_thread_charges_its_last_task() {
     drop(enter(&mut Task::new(a, 1), Kind::Poll));
     pass(1);
     assert_eq!((current_task(), value(a).0), (0, 1));
-    let reads = PMU.reads();
     for task in 0..10 {
         let poll = enter(&mut Task::new(a, task), Kind::Poll);
         pass(1);
@@ -160,8 +159,6 @@ fn a_lazy_thread_charges_its_last_task() {
     assert_eq!((value(a).0, value(b).0), (11, 100));
     assert_eq!(a.entries(), 11);
     set_lazy(false);
-    // Other tests read too.
-    assert!(PMU.reads() >= reads);
 }
 
 #[test]

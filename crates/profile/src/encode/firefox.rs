@@ -7,13 +7,13 @@
 
 use std::io::Write as _;
 
+use dormouse_protocol::profile::{NO_GROUP, Profile, ProfileKind, Sample};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use fxprof_processed_profile as fx;
 use serde_json::Value;
 
 use crate::symbols::Symbols;
-use dormouse_protocol::profile::{NO_GROUP, Profile, ProfileKind, Sample};
 
 const COLOURS: [fx::CategoryColor; 9] = [
     fx::CategoryColor::Blue,
@@ -32,6 +32,14 @@ const COLOURS: [fx::CategoryColor; 9] = [
 /// The weight of a sample is its value in the main column: milliseconds of CPU time, bytes, or
 /// faults.
 pub fn firefox(profile: &Profile, symbols: &Symbols) -> Vec<u8> {
+    let mut gzip = GzEncoder::new(Vec::new(), Compression::default());
+    // Memory takes whatever is written.
+    let packed = gzip.write_all(&firefox_plain(profile, symbols)).and_then(|()| gzip.finish());
+    packed.unwrap_or_default()
+}
+
+/// The same as JSON, not packed.
+pub fn firefox_plain(profile: &Profile, symbols: &Symbols) -> Vec<u8> {
     let name = profile.program.rsplit('/').next().unwrap_or_default();
     let start = fx::ReferenceTimestamp::from_millis_since_unix_epoch(profile.unix_ns as f64 / 1e6);
     let interval = if profile.kind == ProfileKind::Cpu { profile.period.max(1) } else { 1_000_000 };
@@ -87,7 +95,7 @@ pub fn firefox(profile: &Profile, symbols: &Symbols) -> Vec<u8> {
             out.add_sample(handle, at, stack, fx::CpuDelta::from_nanos(cpu), weight);
         }
     }
-    packed(&out, factor).unwrap_or_default()
+    plain(&out, factor).unwrap_or_default()
 }
 
 /// A sample at its time.
@@ -137,16 +145,13 @@ fn moments(profile: &Profile) -> Vec<Vec<Timed<'_>>> {
     threads
 }
 
-/// The file, with weights in their unit.
-fn packed(profile: &fx::Profile, factor: f64) -> Option<Vec<u8>> {
+/// The JSON, with weights in their unit.
+fn plain(profile: &fx::Profile, factor: f64) -> Option<Vec<u8>> {
     let mut json = serde_json::to_value(profile).ok()?;
     for thread in json["threads"].as_array_mut()? {
         for weight in thread["samples"]["weight"].as_array_mut()? {
             *weight = Value::from(weight.as_f64()? * factor);
         }
     }
-    let mut gzip = GzEncoder::new(Vec::new(), Compression::default());
-    serde_json::to_writer(&mut gzip, &json).ok()?;
-    gzip.flush().ok()?;
-    gzip.finish().ok()
+    serde_json::to_vec(&json).ok()
 }

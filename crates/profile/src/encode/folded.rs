@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use dormouse_protocol::profile::{NO_GROUP, Profile, Sample};
+
 use crate::diff::Diff;
 use crate::symbols::Symbols;
-use dormouse_protocol::profile::{NO_GROUP, Profile, Sample};
 
 /// The first frame of work in no group.
 const NO_NAME: &str = "(no group)";

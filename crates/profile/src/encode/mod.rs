@@ -19,7 +19,7 @@ mod html;
 mod pprof;
 
 #[cfg(feature = "files")]
-pub use firefox::firefox;
+pub use firefox::{firefox, firefox_plain};
 #[cfg(feature = "files")]
 pub use folded::{folded, folded_diff};
 #[cfg(feature = "files")]

@@ -12,6 +12,7 @@
 use std::collections::HashMap;
 use std::io::Write as _;
 
+use dormouse_protocol::profile::{Column, MappedRange, Profile, Sample, Thread, WallState};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
@@ -19,7 +20,6 @@ use crate::pprof::{comments, label, mapping, profile as field, sample, value_typ
 use crate::pprof::{function, line, location};
 use crate::symbols::{SourceFrame, Symbols, missing};
 use dormouse_encode::protobuf::Message;
-use dormouse_protocol::profile::{Column, MappedRange, Profile, Sample, Thread, WallState};
 
 /// A profile as a `.pb.gz` file.
 ///

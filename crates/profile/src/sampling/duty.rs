@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
+use dormouse_protocol::profile::ProfileKind;
 use dormouse_sys::{keeper, memory};
 
 use super::{alloc, cpu, faults};
 use crate::options::Options;
 use crate::{Error, Profile};
-use dormouse_protocol::profile::ProfileKind;
 
 /// The duty of the keeper: each kind's sampler while profiles of the kind are taken.
 #[derive(Debug, Default)]

@@ -29,11 +29,11 @@ mod walk;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use dormouse_protocol::profile::ProfileKind;
 use dormouse_sys::process::identity;
 
 use crate::options::Options;
 use crate::{Error, Profile};
-use dormouse_protocol::profile::ProfileKind;
 
 pub(crate) use cpu::capability;
 pub(crate) use stack_reader::StackSource;

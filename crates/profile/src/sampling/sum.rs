@@ -3,12 +3,12 @@
 use std::collections::HashMap;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
+use dormouse_protocol::profile::{NO_GROUP, Profile, ProfileCoverage, ProfileKind, Sample, Thread, Values};
 use dormouse_sys::own_stack::WalkEnd;
 
 use super::queue::Record;
 use crate::aggregate::Aggregate;
 use crate::mappings::Mappings;
-use dormouse_protocol::profile::{NO_GROUP, Profile, ProfileCoverage, ProfileKind, Sample, Thread, Values};
 
 /// The samples of one profile.
 #[derive(Debug)]

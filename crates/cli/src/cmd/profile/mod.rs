@@ -16,7 +16,6 @@ use clap::ValueEnum;
 use dormouse_profile::encode::{self, HtmlOptions};
 use dormouse_profile::{Diff, Profile, ProfileKind, Symbols, decode};
 use dormouse_protocol::ProfileRequest;
-use flate2::read::GzDecoder;
 
 use crate::args::help;
 use crate::child::code_of;
@@ -178,7 +177,7 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
     let (new, old) = ((profile, &symbols), old.as_ref().map(|(old, names)| (old, names)));
     let diff = old.map(|old| between(old, new)).transpose()?;
     if let (Some(file), Some(form)) = (file, args.form()) {
-        let content = content(form, new, old, diff.as_ref())?;
+        let content = content(form, new, old, diff.as_ref());
         file.finish(|file| file.write_all(&content))?;
     }
     let shown = Shown { args, who: &who, profile, symbols: &symbols, diff: diff.as_ref() };
@@ -274,22 +273,16 @@ fn between(old: Named<'_>, new: Named<'_>) -> Outcome<Diff> {
 type Named<'a> = (&'a Profile, &'a Symbols);
 
 /// The profile, or what has changed since the old one, in the form of a file.
-fn content(form: Form, new: Named<'_>, old: Option<Named<'_>>, diff: Option<&Diff>) -> Outcome<Vec<u8>> {
+fn content(form: Form, new: Named<'_>, old: Option<Named<'_>>, diff: Option<&Diff>) -> Vec<u8> {
     let (profile, symbols) = new;
-    Ok(match (form, diff) {
+    match (form, diff) {
         (Form::Folded, Some(diff)) => encode::folded_diff(diff).into_bytes(),
         (Form::Folded, None) => encode::folded(profile, symbols).into_bytes(),
         (Form::Html, _) => encode::html(profile, symbols, &HtmlOptions::default(), old).into_bytes(),
         (Form::Pprof, _) => encode::pprof(profile, symbols),
         (Form::Firefox, _) => encode::firefox(profile, symbols),
-        (Form::FirefoxPlain, _) => {
-            let mut plain = Vec::new();
-            let packed = encode::firefox(profile, symbols);
-            let unpacked = GzDecoder::new(packed.as_slice()).read_to_end(&mut plain);
-            unpacked.map_err(|error| Failure::failed(format!("cannot unpack what was packed: {error}")))?;
-            plain
-        }
-    })
+        (Form::FirefoxPlain, _) => encode::firefox_plain(profile, symbols),
+    }
 }
 
 #[cfg(test)]

@@ -32,7 +32,7 @@ class Buckets {
     if (!this.count) return null;
     const wanted = part * this.count;
     let seen = this.zero;
-    if (seen >= wanted) return this.floor;
+    if (seen >= wanted) return Math.min((this.floor * wanted) / (this.zero || 1), this.most || Infinity);
     for (const index of [...this.counts.keys()].sort((a, b) => a - b)) {
       const count = this.counts.get(index);
       if (seen + count >= wanted) {

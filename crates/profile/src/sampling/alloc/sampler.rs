@@ -9,6 +9,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use dormouse_protocol::profile::{Profile, ProfileKind};
 use dormouse_sys::heap::{Heap, Told};
 use dormouse_sys::own_stack;
 
@@ -19,7 +20,6 @@ use crate::mappings::Mappings;
 use crate::options::Options;
 use crate::sampling::queue::Queue;
 use crate::sampling::sum::Sum;
-use dormouse_protocol::profile::{Profile, ProfileKind};
 
 /// The time between two looks at the queue.
 const DRAIN: Duration = Duration::from_millis(50);

@@ -10,6 +10,7 @@ use std::collections::{HashMap, HashSet};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use dormouse_clock::thread_cpu_ns_of;
+use dormouse_protocol::profile::{Moment, NO_GROUP, Profile, ProfileCoverage, ProfileKind, Sample, Thread};
 use dormouse_sys::own_stack::WalkEnd;
 
 use super::arm;
@@ -19,7 +20,6 @@ use crate::aggregate::Aggregate;
 use crate::mappings::Mappings;
 use crate::options::Options;
 use crate::symbols::deeper_than;
-use dormouse_protocol::profile::{Moment, NO_GROUP, Profile, ProfileCoverage, ProfileKind, Sample, Thread};
 
 /// The most moments of samples: some 12 MB.
 const MOST_MOMENTS: usize = 500_000;

@@ -8,6 +8,7 @@ use std::collections::{HashMap, HashSet};
 use std::num::NonZero;
 use std::time::{Duration, Instant};
 
+use dormouse_protocol::profile::{Profile, ProfileKind};
 use dormouse_sys::perf::{Error as Refusal, OpenEvent};
 use dormouse_sys::process::threads;
 use dormouse_sys::signals;
@@ -19,7 +20,6 @@ use crate::mappings::Mappings;
 use crate::options::Options;
 use crate::sampling::queue::Queue;
 use crate::sampling::sum::Sum;
-use dormouse_protocol::profile::{Profile, ProfileKind};
 
 /// The time between two looks at the queue.
 const DRAIN: Duration = Duration::from_millis(50);
