@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use dormouse_protocol::{CountRow, GroupRow, TaskPolls};
+use dormouse_protocol::GroupRow;
 
 use super::totals::{Inside, Sample, Thread, Usage};
 
@@ -82,7 +82,7 @@ fn inside_since(now: &Inside, before: Option<&Inside>) -> Inside {
     let groups: HashMap<u32, &GroupRow> =
         before.iter().flat_map(|before| &before.groups).map(|group| (group.id, group)).collect();
     let since = |group: &GroupRow| match groups.get(&group.id) {
-        Some(before) => group_since(group, before),
+        Some(before) => group.since(before),
         None => group.clone(),
     };
     Inside {
@@ -92,39 +92,8 @@ fn inside_since(now: &Inside, before: Option<&Inside>) -> Inside {
         unattributed_ns: now.unattributed_ns.saturating_sub(before.map_or(0, |b| b.unattributed_ns)),
         cpu_refused: now.cpu_refused.clone(),
         groups: now.groups.iter().map(since).collect(),
-        polls: now.polls.map(|now| {
-            let before = before.and_then(|before| before.polls).unwrap_or_default();
-            let all = now.all.saturating_sub(before.all);
-            // A poll that ends amid a reading may be in `all` of one sample and inside of the next.
-            TaskPolls { all, in_groups: now.in_groups.saturating_sub(before.in_groups).min(all) }
-        }),
+        polls: now.polls.map(|now| now.since(before.and_then(|before| before.polls).unwrap_or_default())),
         ..*now
-    }
-}
-
-fn group_since(now: &GroupRow, before: &GroupRow) -> GroupRow {
-    let zero = CountRow { event: "".into(), value: 0, enabled_ns: 0, running_ns: 0 };
-    let count = |count: &CountRow| {
-        // An event that the service scales up may shrink a little; then it did not happen.
-        let before = before.counts.iter().find(|before| before.event == count.event).unwrap_or(&zero);
-        CountRow {
-            event: count.event.clone(),
-            value: count.value.saturating_sub(before.value),
-            enabled_ns: count.enabled_ns.saturating_sub(before.enabled_ns),
-            running_ns: count.running_ns.saturating_sub(before.running_ns),
-        }
-    };
-    GroupRow {
-        cpu_ns: now.cpu_ns.saturating_sub(before.cpu_ns),
-        entries: now.entries.saturating_sub(before.entries),
-        started: now.started.saturating_sub(before.started),
-        finished: now.finished.saturating_sub(before.finished),
-        requests: now.requests.saturating_sub(before.requests),
-        polls: now.polls.saturating_sub(before.polls),
-        counts: now.counts.iter().map(count).collect(),
-        // Times that were not taken before have no difference.
-        waits: now.waits.as_ref().zip(before.waits.as_ref()).map(|(now, before)| Box::new(now.since(before))),
-        ..now.clone()
     }
 }
 
@@ -166,6 +135,8 @@ impl Window {
 
 #[cfg(test)]
 mod tests {
+    use dormouse_protocol::{CountRow, TaskPolls};
+
     use super::*;
 
     fn thread(tid: u32, start_ticks: u64, cpu_ns: u64, voluntary: u64) -> Thread {

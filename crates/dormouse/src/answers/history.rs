@@ -83,7 +83,9 @@ pub(crate) fn settle(stat: &mut Stat, listed: &Range<u64>, begun_cpu_ns: u64) {
     let inherited: HashMap<u32, &GroupRow> = history.inherited.iter().map(|row| (row.id, row)).collect();
     for group in &mut stat.groups {
         if let Some(before) = inherited.get(&group.id) {
-            subtract(group, before);
+            *group = group.since(before);
+            // Tasks of other threads are in the parent alone.
+            group.alive = group.started.saturating_sub(group.finished);
         }
     }
     let attributed = stat.groups.iter().fold(0_u64, |sum, group| sum.saturating_add(group.cpu_ns));
@@ -104,29 +106,6 @@ fn refuse(stat: &mut Stat, why: &'static str) {
     for group in &mut stat.groups {
         group.cpu_ns = 0;
         group.counts.retain(|count| count.event != Event::TASK_CLOCK.name());
-    }
-}
-
-fn subtract(group: &mut GroupRow, before: &GroupRow) {
-    let pairs = [
-        (&mut group.cpu_ns, before.cpu_ns),
-        (&mut group.entries, before.entries),
-        (&mut group.started, before.started),
-        (&mut group.finished, before.finished),
-        (&mut group.requests, before.requests),
-        (&mut group.polls, before.polls),
-    ];
-    for (now, before) in pairs {
-        *now = now.saturating_sub(before);
-    }
-    // Tasks of other threads are in the parent alone.
-    group.alive = group.started.saturating_sub(group.finished);
-    for count in &mut group.counts {
-        if let Some(before) = before.counts.iter().find(|before| before.event == count.event) {
-            count.value = count.value.saturating_sub(before.value);
-            count.enabled_ns = count.enabled_ns.saturating_sub(before.enabled_ns);
-            count.running_ns = count.running_ns.saturating_sub(before.running_ns);
-        }
     }
 }
 

@@ -144,6 +144,51 @@ pub struct CountRow {
     pub running_ns: u64,
 }
 
+impl GroupRow {
+    /// The figures since `before`, an earlier row of the group. No figure is negative: a total that
+    /// went back, as one of an event that is scaled up may, has not grown.
+    #[must_use]
+    pub fn since(&self, before: &Self) -> Self {
+        let count = |count: &CountRow| match before.counts.iter().find(|it| it.event == count.event) {
+            Some(before) => count.since(before),
+            None => count.clone(),
+        };
+        Self {
+            cpu_ns: self.cpu_ns.saturating_sub(before.cpu_ns),
+            entries: self.entries.saturating_sub(before.entries),
+            started: self.started.saturating_sub(before.started),
+            finished: self.finished.saturating_sub(before.finished),
+            requests: self.requests.saturating_sub(before.requests),
+            polls: self.polls.saturating_sub(before.polls),
+            counts: self.counts.iter().map(count).collect(),
+            // Times that were not taken before have no difference.
+            waits: self.waits.as_ref().zip(before.waits.as_ref()).map(|(now, it)| Box::new(now.since(it))),
+            ..self.clone()
+        }
+    }
+}
+
+impl CountRow {
+    fn since(&self, before: &Self) -> Self {
+        Self {
+            event: self.event.clone(),
+            value: self.value.saturating_sub(before.value),
+            enabled_ns: self.enabled_ns.saturating_sub(before.enabled_ns),
+            running_ns: self.running_ns.saturating_sub(before.running_ns),
+        }
+    }
+}
+
+impl TaskPolls {
+    /// The polls since `before`.
+    #[must_use]
+    pub fn since(self, before: Self) -> Self {
+        let all = self.all.saturating_sub(before.all);
+        // A poll that ends amid a reading may be in `all` of one reading and inside of the next.
+        Self { all, in_groups: self.in_groups.saturating_sub(before.in_groups).min(all) }
+    }
+}
+
 /// One thread.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]

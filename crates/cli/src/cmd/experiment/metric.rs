@@ -61,7 +61,8 @@ impl Metric {
         let earlier: HashMap<u32, &GroupRow> = before.groups.iter().map(|row| (row.id, row)).collect();
         let mut groups = HashMap::new();
         for row in &now.groups {
-            let used = Use { alive: row.alive, ..self.used(earlier.get(&row.id).copied(), row) };
+            let since = earlier.get(&row.id).map_or_else(|| row.clone(), |before| row.since(before));
+            let used = Use { alive: row.alive, ..self.used(&since) };
             if used != Use::default() {
                 groups.insert(row.id, used);
             }
@@ -78,25 +79,17 @@ impl Metric {
         Turn { elapsed_ns: now.mono_ns.saturating_sub(before.mono_ns), own_ns, whole, groups }
     }
 
-    fn used(&self, before: Option<&GroupRow>, now: &GroupRow) -> Use {
-        let requests = now.requests.saturating_sub(before.map_or(0, |row| row.requests));
+    /// The use that a group made of the time between, which `since` has.
+    fn used(&self, since: &GroupRow) -> Use {
         match self {
-            Metric::Cpu => Use::of(requests, now.cpu_ns.saturating_sub(before.map_or(0, |row| row.cpu_ns))),
+            Metric::Cpu => Use::of(since.requests, since.cpu_ns),
             Metric::Event(event) => {
-                let count = |row: &GroupRow| {
-                    row.counts.iter().find(|count| count.event == *event).map_or(0, |count| count.value)
-                };
-                Use::of(requests, count(now).saturating_sub(before.map_or(0, count)))
+                let count = since.counts.iter().find(|count| count.event == *event);
+                Use::of(since.requests, count.map_or(0, |count| count.value))
             }
             Metric::Latency => {
-                let latencies =
-                    |row: &GroupRow| row.waits.as_ref().map(|waits| Histogram::from(&waits.requests));
-                let since = match (latencies(now), before.and_then(latencies)) {
-                    (Some(now), Some(before)) => now.since(&before),
-                    (Some(now), None) => now,
-                    (None, _) => Histogram::default(),
-                };
-                Use::of_latencies(&since)
+                let latencies = since.waits.as_ref().map(|waits| Histogram::from(&waits.requests));
+                Use::of_latencies(&latencies.unwrap_or_default())
             }
         }
     }
