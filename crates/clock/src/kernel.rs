@@ -32,11 +32,6 @@ pub fn process_cpu_ns() -> u64 {
     ns
 }
 
-/// `CLOCK_MONOTONIC`, in nanoseconds; 0 where a filter refuses it.
-pub(crate) fn monotonic_ns() -> u64 {
-    ask_library(libc::CLOCK_MONOTONIC).unwrap_or(0)
-}
-
 /// `CLOCK_MONOTONIC` at the last tick, in nanoseconds, without a look at the counter; 0 where a
 /// filter refuses it.
 pub(crate) fn tick_ns() -> u64 {

@@ -1,6 +1,8 @@
 //! The conversion of time stamps into time.
 
-use crate::kernel::{monotonic_ns, realtime_ns};
+use dormouse_sys::clock::monotonic_ns;
+
+use crate::kernel::realtime_ns;
 use crate::tsc::{self, Pair};
 
 /// The time that `ticks` of the counter take, in nanoseconds; the ticks themselves before the first

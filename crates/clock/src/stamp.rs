@@ -3,8 +3,9 @@
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU8, Ordering};
 
+use dormouse_sys::clock::monotonic_ns;
+
 use crate::arch::{rdtsc, tsc_faults};
-use crate::kernel::monotonic_ns;
 
 const COUNTER: u8 = 1;
 const CLOCK: u8 = 2;

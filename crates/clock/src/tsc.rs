@@ -23,11 +23,12 @@ use std::cell::Cell;
 use std::fs;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, compiler_fence};
 
+use dormouse_sys::clock::monotonic_ns;
 use dormouse_sys::perf::is_filtered;
 use once_cell::race::OnceBox;
 
 use crate::arch;
-use crate::kernel::{monotonic_ns, raw_ns};
+use crate::kernel::raw_ns;
 use crate::stamp::stamp;
 
 /// The time of the first measurement, in nanoseconds.

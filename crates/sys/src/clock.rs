@@ -41,6 +41,11 @@ pub fn ask_library(clock: libc::clockid_t) -> Option<u64> {
     if IS_SHIFTED.load(Ordering::Relaxed) { ask(clock) } else { library(clock) }
 }
 
+/// `CLOCK_MONOTONIC`, in nanoseconds; 0 where a filter refuses the question.
+pub fn monotonic_ns() -> u64 {
+    ask_library(libc::CLOCK_MONOTONIC).unwrap_or(0)
+}
+
 /// Compares the library's answer with the kernel's. If they differ, [`ask_library`] asks the kernel
 /// from then on. Must not be called under a filter of system calls, which may end the process for
 /// the question.

@@ -66,7 +66,7 @@ impl LentStderr {
         }
         fill_standard_streams();
         let stream = FileId::of(libc::STDERR_FILENO).filter(|own| own.is_stream);
-        Ok(Self { stream, looked_ns: now_ns() })
+        Ok(Self { stream, looked_ns: clock::monotonic_ns() })
     }
 
     /// Sleeps for `at_most` by `sleep`, which returns whether all of the time that it was given is
@@ -84,7 +84,7 @@ impl LentStderr {
 
     /// Gives the standard error back if the host has another one, or none.
     fn look(&mut self) {
-        let now_ns = now_ns();
+        let now_ns = clock::monotonic_ns();
         let is_time = now_ns.saturating_sub(self.looked_ns) >= EVERY.as_nanos() as u64;
         if self.stream.is_none() || !is_time {
             return;
@@ -97,10 +97,6 @@ impl LentStderr {
             fill_standard_streams();
         }
     }
-}
-
-fn now_ns() -> u64 {
-    clock::ask_library(libc::CLOCK_MONOTONIC).unwrap_or(0)
 }
 
 /// An open file, as the kernel numbers it.

@@ -1,5 +1,6 @@
 //! The watches of one process from outside: passes over the records, and reports.
 
+use dormouse_sys::clock::monotonic_ns;
 use dormouse_sys::perf::{Error as Refusal, Subject, UserStack, What, keeps_apart, online_cpus};
 use rustix::process::{Resource, getrlimit};
 
@@ -117,7 +118,7 @@ impl Outside {
             Err(Error::Thread { source, .. }) if is_limit(&source) => (Err(source.to_string()), arm(plan)?),
             Err(error) => return Err(error),
         };
-        let now = mono_ns();
+        let now = monotonic_ns();
         let watches = specs.iter().map(|spec| Watched::new(spec, now)).collect();
         Ok(Self { target, lines, watches, rings, events, has_lost: false, end: None })
     }
@@ -131,7 +132,7 @@ impl Outside {
     pub fn pass(&mut self) {
         let end = self.target.end();
         let has_lost = self.drain();
-        let now = mono_ns();
+        let now = monotonic_ns();
         for at in 0..self.watches.len() {
             // The next hits are those of another program, or nobody's.
             if end.is_some() {
@@ -266,7 +267,7 @@ impl Outside {
 
     fn report(&self, at: usize, count: u64, threads: u32) -> OutsideReport {
         let watch = &self.watches[at];
-        let now = mono_ns();
+        let now = monotonic_ns();
         let delivered = watch.sites.delivered;
         let sites = watch.sites.sorted();
         // A hit is counted a moment before it is recorded: while the watch is armed, a difference
@@ -341,8 +342,4 @@ pub fn free_registers(tid: u32) -> Result<usize, Error> {
 /// Whether less would be allowed: a watch without records.
 fn is_limit(refusal: &Refusal) -> bool {
     matches!(refusal, Refusal::NoDescriptor(_) | Refusal::LockedMemory { .. })
-}
-
-fn mono_ns() -> u64 {
-    dormouse_sys::clock::ask_library(libc::CLOCK_MONOTONIC).unwrap_or(0)
 }

@@ -15,6 +15,7 @@
 
 use std::time::{Duration, Instant};
 
+use dormouse_sys::clock::monotonic_ns;
 use dormouse_sys::perf::{Attr, is_filtered};
 use dormouse_sys::trap::{self, Disposition};
 
@@ -22,7 +23,6 @@ use super::entry::Claimed;
 use super::line::{Line, PATIENCE};
 use super::plan::{HitCounts, Order, Plan, Stage, Wish};
 use super::sched;
-use super::tally::now;
 use crate::Error;
 
 /// How long a turn takes, about, where few threads must be told of it.
@@ -84,7 +84,7 @@ pub(super) struct Known {
 impl Duty {
     pub(super) fn new() -> Self {
         Self {
-            plan: Plan::new(now()),
+            plan: Plan::new(monotonic_ns()),
             watches: Vec::new(),
             at_rest: Vec::new(),
             shared_registers: 0,
@@ -122,7 +122,7 @@ impl Duty {
         };
         let weight = tally.pieces.len();
         self.watches.push(Watched { number, claimed, group, is_flexible, lines, earlier: 0, unsignalled: 0 });
-        self.plan.join(now(), wish);
+        self.plan.join(monotonic_ns(), wish);
         if is_flexible {
             self.step();
             if let Some(error) = self.refusal.take().filter(|_| self.shared_lines() < weight) {
@@ -178,7 +178,7 @@ impl Duty {
     pub(super) fn step(&mut self) -> Option<Duration> {
         self.refusal = None;
         loop {
-            let at = now();
+            let at = monotonic_ns();
             let watches = &self.watches;
             let counts = |number| {
                 let watch = watches.iter().find(|watch| watch.number == number);
@@ -201,7 +201,7 @@ impl Duty {
                 self.slice_ns = (WORTH * took).clamp(SLICE_NS, LONGEST_SLICE_NS);
             }
             if is_whole {
-                return wake_at.map(|wake_at| Duration::from_nanos(wake_at.saturating_sub(now())));
+                return wake_at.map(|wake_at| Duration::from_nanos(wake_at.saturating_sub(monotonic_ns())));
             }
             // A register that nobody here holds is taken: by a debugger. Fewer than before, so this
             // ends; the next watch that comes or goes tries for all again.
@@ -214,7 +214,7 @@ impl Duty {
     pub(super) fn take_over(&mut self) -> Vec<u32> {
         let plan = &self.plan;
         let is_new = |watch: &&mut Watched| {
-            let is_over = matches!(plan.look(watch.number, now()), Some((Stage::Over, ..)));
+            let is_over = matches!(plan.look(watch.number, monotonic_ns()), Some((Stage::Over, ..)));
             is_over && !watch.claimed.tally.is_over()
         };
         for watch in self.watches.iter_mut().filter(is_new) {
@@ -253,7 +253,7 @@ impl Duty {
             sched::set_resting(number, true);
         }
         watch.claimed.tally.end_for(reason);
-        self.plan.end(now(), number);
+        self.plan.end(monotonic_ns(), number);
         self.over.push(number);
     }
 
@@ -281,7 +281,7 @@ impl Duty {
                 if let Err(error) = watch.take_lines(&mut self.at_rest) {
                     watch.lines.iter_mut().for_each(Line::disable);
                     watch.give_back(&mut self.at_rest);
-                    self.plan.refuse(now(), number);
+                    self.plan.refuse(monotonic_ns(), number);
                     self.refusal = Some(error);
                     return false;
                 }
@@ -348,7 +348,7 @@ impl Watched {
 
     fn known(&self, plan: &Plan) -> Known {
         let hits = self.hits();
-        let Some((stage, armed_ns, wall_ns, rests)) = plan.look(self.number, now()) else {
+        let Some((stage, armed_ns, wall_ns, rests)) = plan.look(self.number, monotonic_ns()) else {
             return Known { hits, ..Known::default() };
         };
         let is_armed = stage == Stage::Armed && self.group.is_none();

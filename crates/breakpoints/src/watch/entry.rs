@@ -42,9 +42,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
+use dormouse_sys::clock::monotonic_ns;
 use dormouse_sys::trap::PerfTrap;
 
-use super::tally::{Tally, now};
+use super::tally::Tally;
 
 /// The most watches of a process at a time, groups' watches included.
 pub(super) const MOST_WATCHES: usize = 256;
@@ -150,7 +151,7 @@ fn with<T>(entry: usize, is_right: impl FnOnce(u64) -> bool, run: impl FnOnce(&T
 
 /// The watcher of this copy: a hit.
 pub(super) fn on_trap(trap: &PerfTrap) {
-    let (data, came) = (trap.data, now());
+    let (data, came) = (trap.data, monotonic_ns());
     let piece = data as usize % (1 << PIECE_BITS);
     let entry = (data >> PIECE_BITS) as usize % MOST_WATCHES;
     let named = data >> (ENTRY_BITS + PIECE_BITS) & ((1 << GENERATION_BITS) - 1);

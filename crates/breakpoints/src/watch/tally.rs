@@ -8,6 +8,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use dormouse_sys::clock::monotonic_ns;
 use dormouse_sys::perf::{Access, Attr, Breakpoint};
 use dormouse_sys::process::identity;
 use dormouse_sys::trap::PerfTrap;
@@ -79,7 +80,7 @@ impl Tally {
             is_following: false,
         };
         // The clock finds its function here, by `dlsym`, which a handler must not call.
-        now();
+        monotonic_ns();
         tally.look();
         tally
     }
@@ -125,7 +126,7 @@ impl Tally {
     }
 
     pub(super) fn set_armed(&self, is_armed: bool) {
-        self.armed_since.store(if is_armed { now() } else { u64::MAX }, Ordering::Relaxed);
+        self.armed_since.store(if is_armed { monotonic_ns() } else { u64::MAX }, Ordering::Relaxed);
     }
 
     /// The piece with this number, and the accesses that hit it.
@@ -260,11 +261,6 @@ fn passes(filter: Filter, piece: &Piece, old: u64, new: u64) -> bool {
     // A piece that is wider than the range is hit by stores beside it, which change nothing of it.
     let must_change = filter.changed || piece.watched != whole;
     (!must_change || (old ^ new) & mask != 0) && filter.equals.is_none_or(|value| (value ^ new) & mask == 0)
-}
-
-/// `CLOCK_MONOTONIC`, in nanoseconds; 0 where a filter refuses the question.
-pub(super) fn now() -> u64 {
-    dormouse_sys::clock::ask_library(libc::CLOCK_MONOTONIC).unwrap_or(0)
 }
 
 #[cfg(test)]

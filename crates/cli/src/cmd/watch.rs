@@ -11,6 +11,7 @@ use clap::ValueEnum;
 use dormouse_maps::AddressSpace;
 use dormouse_protocol::{WatchRequest, WireAccess, WireState};
 
+use dormouse_sys::clock::monotonic_ns;
 use serde::Serialize;
 
 use crate::args::help;
@@ -19,7 +20,6 @@ use crate::exit::{Exit, Failure, Outcome};
 use crate::live::page;
 use crate::output::{Context, FAIR, is_interactive, say};
 use crate::render::hits::{self, HitDocument, ReportDocument};
-use crate::sample::totals::mono_ns;
 use crate::sample::watching::look::Look;
 use crate::sample::watching::places::Places;
 use crate::sample::watching::source::Watched;
@@ -181,12 +181,12 @@ impl Watcher {
 
     fn text(&mut self) -> String {
         let Watcher { places, last, stacks, .. } = self;
-        last.as_ref().map(|look| hits::report(look, places, *stacks, mono_ns())).unwrap_or_default()
+        last.as_ref().map(|look| hits::report(look, places, *stacks, monotonic_ns())).unwrap_or_default()
     }
 
     /// Prints single hits as they come until the watch ends, `end` comes or a signal.
     fn follow(&mut self, end: Option<Instant>, signals: &Signals, context: &mut Context) -> Outcome<()> {
-        let (begun, mut printed, mut is_over) = (mono_ns(), 0, false);
+        let (begun, mut printed, mut is_over) = (monotonic_ns(), 0, false);
         loop {
             let goes_on = self.look()?;
             let Watcher { last: Some(last), places, stacks, .. } = self else { return Ok(()) };

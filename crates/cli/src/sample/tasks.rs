@@ -16,9 +16,10 @@ use std::collections::HashMap;
 use std::io;
 use std::path::PathBuf;
 
+use dormouse_sys::clock::monotonic_ns;
 use dormouse_sys::process::schedstat::Schedstat;
 
-use super::totals::{Sample, Thread, Usage, mono_ns};
+use super::totals::{Sample, Thread, Usage};
 use crate::target::process::{line, read_text, stat_fields};
 use crate::target::{Proc, Process};
 
@@ -64,7 +65,7 @@ impl Tasks {
         };
         let usage = fields.usage;
         Ok(Some(Sample {
-            mono_ns: mono_ns(),
+            mono_ns: monotonic_ns(),
             cpu_ns: clock.unwrap_or(usage.user_ns + usage.system_ns),
             usage: Some(usage),
             max_rss_bytes: peak(&status),

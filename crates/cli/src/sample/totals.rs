@@ -193,11 +193,6 @@ pub(crate) fn whole(event: &str, value: u64, elapsed_ns: u64) -> CountRow {
     CountRow { event: event.to_owned().into(), value, enabled_ns: elapsed_ns, running_ns: elapsed_ns }
 }
 
-/// `CLOCK_MONOTONIC`, now.
-pub(crate) fn mono_ns() -> u64 {
-    dormouse_sys::clock::ask_library(libc::CLOCK_MONOTONIC).unwrap_or(0)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -4,7 +4,7 @@ use std::cell::Cell;
 
 /// Nanoseconds of the monotonic clock, standing in for a counter.
 pub fn rdtsc() -> u64 {
-    crate::kernel::monotonic_ns()
+    dormouse_sys::clock::monotonic_ns()
 }
 
 pub(crate) fn tsc_faults() -> bool {

@@ -49,6 +49,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use dormouse_sys::clock::monotonic_ns;
 use dormouse_sys::process::identity;
 use rustix::io::Errno;
 use rustix::thread::futex;
@@ -59,7 +60,6 @@ pub use watch::BudgetEnd;
 
 use crate::error::Error;
 use crate::group::ThreadGroup;
-use crate::kernel::monotonic_ns;
 use pace::Pace;
 use slot::Slot;
 use timer::{Letter, Timer};

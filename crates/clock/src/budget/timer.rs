@@ -38,13 +38,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
+use dormouse_sys::clock::monotonic_ns;
 use dormouse_sys::process::identity;
 use rustix::thread::futex;
 
 use super::pace::Seen;
 use super::watch::{BudgetEnd, NOT_QUEUED, Watch, caught};
 use crate::error::Error;
-use crate::kernel;
 use crate::thread::asked_ns;
 
 /// How many times longer than it looks the timer rests.
@@ -175,7 +175,7 @@ impl Timer {
     /// Watches a budget that was just made.
     pub(super) fn begin(&self, watch: Arc<Watch>) {
         let seen_ns = watch.start_ns;
-        let seen_at = kernel::monotonic_ns();
+        let seen_at = monotonic_ns();
         let remaining = watch.target_ns.saturating_sub(seen_ns);
         let due = watch.pace.next(seen_at, Seen { remaining, ..Seen::default() });
         let waiting = Waiting { watch, seen_ns, seen_at };
@@ -256,7 +256,7 @@ impl Timer {
                 }
             }
             let took = asked_ns().saturating_sub(before);
-            queue.rests_until = kernel::monotonic_ns().saturating_add(REST * took);
+            queue.rests_until = monotonic_ns().saturating_add(REST * took);
             for (watch, end) in ended.drain(..) {
                 caught(|| watch.finish(end));
                 caught(|| drop(watch));
@@ -271,7 +271,7 @@ impl Timer {
             // Before the letters are read: pairs with the addition in `send`.
             let seen = self.sooner.load(Ordering::SeqCst);
             self.read(queue);
-            let now = kernel::monotonic_ns();
+            let now = monotonic_ns();
             let first = queue.waiting.first_key_value().map(|(&(due, _), _)| due.max(queue.rests_until));
             if first.is_some_and(|first| first <= now) {
                 break;
@@ -284,7 +284,7 @@ impl Timer {
                 let _ = futex::wait(&self.sooner, futex::Flags::PRIVATE, seen, wait.as_ref());
             }
         }
-        queue.take(kernel::monotonic_ns(), due);
+        queue.take(monotonic_ns(), due);
     }
 }
 
@@ -326,7 +326,7 @@ fn look(waiting: &Waiting) -> Look {
     }
     let meter = AssertUnwindSafe(&watch.meter);
     let read = catch_unwind(|| meter.cpu_ns()).unwrap_or(None);
-    let now = kernel::monotonic_ns();
+    let now = monotonic_ns();
     let Some(ns) = read else {
         let last = catch_unwind(|| meter.final_ns()).unwrap_or(None).unwrap_or(waiting.seen_ns);
         let used = watch.used(last);

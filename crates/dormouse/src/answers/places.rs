@@ -5,7 +5,6 @@ use dormouse_waits::places::{self, place_coverage};
 
 use super::rows::place_row;
 
-
 /// Places in one answer: half a kilobyte each as text.
 const PLACES: usize = 512;
 

@@ -5,12 +5,13 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use dormouse_sys::clock::monotonic_ns;
 use dormouse_sys::process::fork::{Mutex, MutexGuard, Phase};
 
 use crate::error::Error;
 use crate::event_set::{CLOCK, EMPTY, EventSet, events, indices};
 use crate::generation::Generation;
-use crate::ledger::{self, Context, NEAR, now_ns};
+use crate::ledger::{self, Context, NEAR};
 use crate::pmu::{Event, Times};
 use crate::thread;
 
@@ -76,7 +77,7 @@ pub(crate) struct EventTime {
 pub(crate) fn times(contexts: &[&Context]) -> Vec<Vec<EventTime>> {
     let Ok(mut wanted) = Wanted::lock() else { return Vec::new() };
     wanted.catch_up();
-    let now = now_ns();
+    let now = monotonic_ns();
     let times: Vec<Vec<(usize, Time)>> = contexts
         .iter()
         .map(|context| wanted.entry(context.id()).map_or(Vec::new(), |entry| entry.times.clone()))
@@ -130,7 +131,7 @@ impl Wanted {
         self.applied = Events::default();
         ledger::set_everywhere(&EMPTY, false, false);
         self.catch_up();
-        let (now, pending) = (now_ns(), thread::own_pending());
+        let (now, pending) = (monotonic_ns(), thread::own_pending());
         for entry in self.contexts.iter_mut().flatten() {
             entry.context.set_exact(false);
             entry.note(0, now);
@@ -177,7 +178,7 @@ impl Wanted {
         ledger::set_everywhere(set, everywhere.exact, extends);
         self.applied = everywhere;
         self.catch_up();
-        let now = now_ns();
+        let now = monotonic_ns();
         if extends {
             // All of them first: a task of one may charge an event past NEAR to the one around it.
             self.contexts.iter().flatten().for_each(|entry| entry.context.extend());

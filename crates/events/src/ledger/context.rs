@@ -19,6 +19,7 @@
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
+use dormouse_sys::clock::monotonic_ns;
 use dormouse_sys::otel::ThreadContext;
 use once_cell::race::OnceBox;
 
@@ -81,7 +82,7 @@ impl Context {
             id,
             exact: AtomicBool::new(false),
             set: SetCell::empty(),
-            born_ns: now_ns(),
+            born_ns: monotonic_ns(),
             shown: AtomicPtr::new(ptr::null_mut()),
             near: Rows::new(),
             further: OnceBox::new(),
@@ -211,9 +212,4 @@ impl Context {
         let cells = (0..=SCOPES).filter_map(|column| self.cell(REPORTED, column));
         cells.for_each(|cell| cell.store(0, Ordering::Relaxed));
     }
-}
-
-/// Nanoseconds of a clock that goes on; 0 where a filter refuses the question.
-pub(crate) fn now_ns() -> u64 {
-    dormouse_sys::clock::ask_library(libc::CLOCK_MONOTONIC).unwrap_or(0)
 }

@@ -4,5 +4,5 @@ mod context;
 mod table;
 
 pub use self::context::Context;
-pub(crate) use self::context::{ENTRIES, NEAR, SCOPES, now_ns};
+pub(crate) use self::context::{ENTRIES, NEAR, SCOPES};
 pub(crate) use self::table::{context, count, set_everywhere};

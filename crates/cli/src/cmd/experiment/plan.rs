@@ -50,7 +50,7 @@ impl Plan {
         let mut seed = [0; 8];
         // Without the kernel's numbers the clock's are random enough: nobody plays against us.
         if !matches!(getrandom(&mut seed, GetRandomFlags::NONBLOCK), Ok(8)) {
-            seed = crate::sample::totals::mono_ns().to_ne_bytes();
+            seed = dormouse_sys::clock::monotonic_ns().to_ne_bytes();
         }
         Plan::seeded(length, request, u64::from_ne_bytes(seed))
     }

@@ -16,6 +16,7 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
+use dormouse_sys::clock::monotonic_ns;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::{Serialize, Serializer};
 use serde_json::Value;
@@ -35,7 +36,7 @@ use crate::sample::delta::Window;
 use crate::sample::events::{self, Wish};
 use crate::sample::source::Source;
 use crate::sample::tasks::own_peak;
-use crate::sample::totals::{Usage, mono_ns};
+use crate::sample::totals::Usage;
 use crate::target::{Finder, Found, Target};
 use crate::text::{clean, count};
 
@@ -189,7 +190,7 @@ fn once(
     caught: &Caught,
     patience: Duration,
 ) -> Outcome<Run> {
-    let (start, start_mono_ns) = (Instant::now(), mono_ns());
+    let (start, start_mono_ns) = (Instant::now(), monotonic_ns());
     let child = spawn(command)?;
     let mut view =
         View { child: Pid::from_child(&child), start_mono_ns, inside: None, is_refused: false, has_waits };

@@ -11,6 +11,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use dormouse_clock::thread_cpu_ns_of;
 use dormouse_protocol::profile::{Moment, NO_GROUP, Profile, ProfileCoverage, ProfileKind, Sample, Thread};
+use dormouse_sys::clock::monotonic_ns;
 use dormouse_sys::own_stack::WalkEnd;
 
 use super::arm;
@@ -374,10 +375,6 @@ impl Take {
 /// The path of this program.
 fn program() -> String {
     std::env::current_exe().map_or_else(|_| String::new(), |path| path.to_string_lossy().into_owned())
-}
-
-fn monotonic_ns() -> u64 {
-    dormouse_sys::clock::ask_library(libc::CLOCK_MONOTONIC).unwrap_or(0)
 }
 
 #[cfg(test)]
