@@ -1,9 +1,10 @@
 //! Sets: collections of futures that give each of their parts a waker of its own.
 //!
-//! The waker of the task is then taken by the set, and the place of the wait is the set's. A part
-//! in `dormouse::part` has its own place besides, in the midst of whose stack its set stands. The
-//! service has no names, so it cannot tell the place of a set from that of any other leaf: it gives
-//! each an equal share of a wait that lasts. With names the set's share goes to its parts.
+//! The set takes the waker of the task, so the place of the wait is the set's. A part in
+//! `dormouse::part` has a place of its own besides; the functions of the set are in the middle of
+//! that place's stack. The service has no names, so it cannot tell the place of a set from that of
+//! any other leaf: it gives each an equal share of a wait that lasts. With names the set's share
+//! goes to its parts.
 
 use std::collections::BTreeMap;
 
@@ -36,8 +37,8 @@ pub fn around_set<'s, 'a>(place: &'s [Called<'a>]) -> Option<&'s [Called<'a>]> {
     Some(&place[last + 1..])
 }
 
-/// Whether the place is in a part of a set within `around`, if functions may be compared so. Either
-/// stack may be cut.
+/// Whether the place is in a part of a set within `around`, where `is_same` compares functions.
+/// Either stack may be cut.
 fn is_in_part(
     place: &[Called<'_>],
     around: &[Called<'_>],
@@ -57,9 +58,9 @@ fn is_in_part(
 /// Which of the places are in parts of the set at `places[set]`; none if no set has taken the waker
 /// there.
 ///
-/// A part has the line at which its set was polled when it was itself polled last, and a function
-/// may poll a set at two lines. So where no line fits, the function is enough, but for parts that
-/// are at the very line of another set.
+/// The stack of a part has the line at which the set was polled when the part was last polled. A
+/// function may poll a set at two lines. So if no line matches, the same function is enough, except
+/// for parts whose line is that of another set.
 pub fn parts_of(set: usize, places: &[Vec<Called<'_>>]) -> Vec<usize> {
     let arounds = || places.iter().enumerate().filter_map(|(at, place)| Some((at, around_set(place)?)));
     let Some((_, around)) = arounds().find(|(at, _)| *at == set) else { return Vec::new() };
@@ -137,9 +138,10 @@ fn awaited<'a>(profile: &Profile, stack: u32, symbols: &'a Symbols) -> Vec<Calle
     }
 }
 
-/// Shares the time of a set among the places of its parts, in proportion to what these have.
-/// Its waits are theirs, too, and are not counted again. False: most of its time was without
-/// them, and stays: in no wait has the set a greater share than its parts.
+/// Shares the time of a set among the places of its parts, in proportion to their own time. Its
+/// waits are also theirs, and are not counted again. In no wait does the set have a greater share
+/// than its parts. So if it has more than twice their time, most of it is from before they were
+/// seen: then the time stays with the set, and this returns false.
 fn share_out(profile: &mut Profile, set: usize, parts: &[usize]) -> bool {
     let ns = |profile: &Profile, at: usize| profile.samples[at].values[1];
     let (mut left, mut of_parts) = (ns(profile, set), parts.iter().map(|&at| ns(profile, at)).sum::<u64>());

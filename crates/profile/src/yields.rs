@@ -19,7 +19,7 @@ pub fn is_yield(function: &str) -> bool {
     DEFERS.iter().any(|name| function.contains(name))
 }
 
-/// Has time at places where tasks yield be runnable; the stacks stay below it.
+/// Moves time at places where tasks yield to the state runnable. Its stacks stay below that state.
 pub(crate) fn make_yields_runnable(profile: &mut Profile, symbols: &Symbols) {
     let yields = |address: &u64| symbols.get(*address).iter().any(|frame| is_yield(&frame.function));
     let mut numbers: HashMap<Node, u32> = profile.stacks.iter().copied().zip(1..).collect();

@@ -131,7 +131,7 @@ impl<W: Write> FileWriter<W> {
         pieces.end(true)
     }
 
-    /// Says that something is not in the file.
+    /// Notes that something is missing from the file.
     pub fn missing(&mut self, what: &str, why: impl Into<String>) -> io::Result<()> {
         self.missing += 1;
         let missing = FileMissing { what: what.to_owned(), why: why.into() };
@@ -206,7 +206,7 @@ pub fn is_file(bytes: &[u8]) -> bool {
     bytes.starts_with(&[0x1f, 0x8b, 8, 4]) && bytes.get(EXTRA_AT..FILE_MAGIC) == Some(&EXTRA)
 }
 
-/// A file that is none, or is damaged.
+/// A file that is no recorder's, or is damaged.
 #[derive(Debug, thiserror::Error)]
 #[error("at byte {at} of the unpacked file: {what}")]
 pub struct FileError {

@@ -79,7 +79,7 @@ pub enum Code {
     Keys,
     /// The process cannot count these events together, or not now, as the message says.
     Events,
-    /// There is no recorder, or no other beside the one that runs, as the message says.
+    /// There is no recorder, or one runs already, as the message says.
     NoRecorder,
     /// A name that is no group, or a glob list that matches none; `near` has those that are.
     NoGroup,

@@ -163,7 +163,7 @@ pub struct ProfileGroup {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Thread {
-    /// The kernel's id of it.
+    /// The kernel's id of the thread.
     pub tid: u32,
     /// Its name.
     pub name: String,
@@ -205,7 +205,7 @@ pub struct MappedRange {
     pub end: u64,
     /// Where in the file it begins.
     pub offset: u64,
-    /// The file's path as the kernel says it, or a name like `[vdso]`.
+    /// The file's path as the kernel gives it, or a name like `[vdso]`.
     pub path: String,
     /// The file's build id, in hexadecimal digits; empty if it has none.
     #[serde(default, skip_serializing_if = "String::is_empty")]

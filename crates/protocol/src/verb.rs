@@ -32,7 +32,7 @@ pub trait Verb: Into<crate::Op> + Serialize + DeserializeOwned {
     type Answer: Serialize + DeserializeOwned;
 }
 
-/// The bound of answers that tell of keys, groups, tasks or threads: far above a hundred thousand
+/// The bound of answers that list keys, groups, tasks or threads: far above a hundred thousand
 /// of them, far below a machine's memory.
 pub(crate) const LONG_ANSWER: usize = 64 << 20;
 

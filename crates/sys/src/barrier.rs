@@ -39,8 +39,8 @@
 //! - A store leaves its processor's buffer in finite time, which is well below a microsecond: step
 //!   1 is visible to c after the wait. The buffer drains on while the thread is interrupted.
 //! - Instruction caches are coherent on x86: a store removes the line from them, so a fetch after
-//!   it gets the new bytes. A processor runs out of what it has fetched before within microseconds,
-//!   and one that is interrupted fetches anew.
+//!   it gets the new bytes. A processor runs out of what it has fetched before well below a
+//!   microsecond, and one that is interrupted fetches anew.
 //!
 //! No manual gives either time as a number, so `membarrier` comes first. A signal to each thread is
 //! no substitute: it would interrupt the host's sleeping calls, and not reach a thread that blocks

@@ -52,11 +52,12 @@ pub struct LentStderr {
 }
 
 impl LentStderr {
-    /// As [`leave_the_hosts_table`], with the host's standard error, if it has one.
+    /// Does what [`leave_the_hosts_table`] does, and keeps the host's standard error, if there is
+    /// one.
     ///
     /// # Errors
     ///
-    /// The same.
+    /// Those of [`leave_the_hosts_table`].
     pub fn leave_the_rest() -> io::Result<Self> {
         begin_table(libc::STDERR_FILENO as u32 + 1)?;
         // SAFETY: closes descriptors of a table that is this thread's.
@@ -120,8 +121,7 @@ impl FileId {
         (answer == 0).then_some(Self { device: status.st_dev, inode: status.st_ino, is_stream })
     }
 
-    /// The first thread's descriptor 2, and so the host's. To open it by its path alone opens no
-    /// end of a pipe.
+    /// The first thread's descriptor 2, and so the host's. `O_PATH` opens no end of a pipe.
     fn of_hosts_stderr() -> Option<Self> {
         let flags = libc::O_PATH | libc::O_CLOEXEC;
         // SAFETY: a string that ends with NUL.

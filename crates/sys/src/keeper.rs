@@ -408,8 +408,8 @@ impl<D: Duty> Keeper<D> {
         }
     }
 
-    /// Sleeps until there was a wake since `seen`, or for so long; then it returns true. The thread
-    /// alone calls it.
+    /// Sleeps until a wake comes after `seen`, or for `at_most`. Returns whether all of that time
+    /// is over. Only the keeper's own thread calls it.
     fn sleep(&self, seen: u32, at_most: Duration) -> bool {
         let mut is_over = false;
         // SeqCst: see `wake`.

@@ -21,10 +21,10 @@
 //! | held | the step ends | left, or free if nobody uses it |
 //! | left | the last allocation from it is given back | free |
 //!
-//! A child of a fork has the seats of the parent's other threads, which are not there. It frees
-//! those that nobody uses, by forgetting their blocks: a child's handler may not give memory back.
-//! Allocations from the others are memory of the child as any other; such a seat is left, until the
-//! last of them is given back.
+//! A child of a fork has the seats of the parent's other threads, but not these threads. It frees
+//! seats without users by forgetting their blocks: a child's handler may not give memory back. If a
+//! seat has users, their allocations belong to the child as any other memory does, and the seat is
+//! left until the last of them is given back.
 //!
 //! # Invariants
 //!
@@ -274,7 +274,7 @@ fn reserve(bytes: usize) -> bool {
     seat.next.store(first * UNIT, Ordering::Relaxed);
     seat.range.store((first as u64) << LENGTH_BITS | units as u64, Ordering::Relaxed);
     seat.thread.store(thread(), Ordering::Relaxed);
-    // Last: a seat without users is nobody's in a child of a fork.
+    // Last: a child of a fork frees a seat that has no users.
     seat.users.store(1, Ordering::Relaxed);
     true
 }

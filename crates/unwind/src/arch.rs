@@ -17,7 +17,7 @@ pub(crate) const STACK: u64 = 31;
 /// No register has this number: each rule is unknown.
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 pub(crate) const FRAME: u64 = u64::MAX;
-/// As [`FRAME`].
+/// No register has this number, as for [`FRAME`].
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 pub(crate) const STACK: u64 = u64::MAX;
 

@@ -43,7 +43,7 @@ impl<'a> Cursor<'a> {
         self.at == self.of.bytes.len()
     }
 
-    /// The next so many bytes, as a place of their own. They are skipped.
+    /// The next `length` bytes, as a place of their own; this one skips them.
     pub(crate) fn split(&mut self, length: u64) -> Option<Self> {
         let (at, end) = (self.at, self.at.checked_add(usize::try_from(length).ok()?)?);
         let bytes = self.of.bytes.get(..end)?;

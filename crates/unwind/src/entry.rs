@@ -109,8 +109,9 @@ impl<'a> Entry<'a> {
         Some(Self { common, start, end, program: rest })
     }
 
-    /// Gives each row: the first address for which a rule holds. Where the program cannot be
-    /// followed, the rest is unknown. `None`: the caller has no room for a row.
+    /// Calls `give` for each row, with the rule and the first address for which it holds. If the
+    /// program cannot be followed, the rest is unknown. Returns `None` once `give` does: it has no
+    /// room for a row.
     pub(crate) fn rows(&self, mut give: impl FnMut(u64, FrameRule) -> Option<()>) -> Option<()> {
         let mut run = Run {
             common: &self.common,

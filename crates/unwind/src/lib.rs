@@ -1,11 +1,11 @@
 //! The caller of a function that keeps no frame pointer, by the unwind table (`.eh_frame`) of its
 //! object.
 //!
-//! Compilers write for each instruction where the caller's frame begins and where the registers are
-//! that it wants back, as a program (DWARF's call frame information). A [`RowTable`] is made of
-//! these programs ahead of time: sorted rows, each with the first address for which a [`FrameRule`]
-//! holds. So to find a caller is a binary search and two reads of the stack, which a signal handler
-//! may do.
+//! For each instruction, compilers describe where the caller's frame begins and where the caller's
+//! registers are saved. The description is a program (DWARF's call frame information). A
+//! [`RowTable`] is made from these programs ahead of time: sorted rows, each with the first address
+//! for which a [`FrameRule`] holds. So finding a caller takes a binary search and two reads of the
+//! stack, which a signal handler may do.
 //!
 //! [`libraries`] has the tables of the objects that stay mapped as long as the process lives: the C
 //! library, the dynamic linker and the kernel's vDSO.

@@ -11,8 +11,8 @@
 //!
 //! # Safety
 //!
-//! The unsafe code asks for values that the kernel has left, makes a slice of mapped memory that
-//! nobody writes, and makes a reference of a pointer to what was leaked.
+//! The unsafe code reads the auxiliary vector, makes a slice of mapped memory that nobody writes,
+//! and makes a reference from a pointer to a leaked value.
 #![allow(unsafe_code)]
 
 use std::ptr;
@@ -25,7 +25,7 @@ use crate::bytes::MappedBytes;
 use crate::rule::{CallFrame, CallerStep};
 use crate::table::RowTable;
 
-/// The objects that there may be.
+/// The most objects that have tables.
 const MOST: usize = 4;
 
 /// More memory than the tables take: those of glibc take a fifth of this.
@@ -73,7 +73,7 @@ impl Libraries {
     fn read() -> Self {
         let mut libraries = Self::default();
         let left = |name| {
-            // SAFETY: looks up a list that the kernel has made.
+            // SAFETY: reads the auxiliary vector, which the kernel has written.
             unsafe { libc::getauxval(name) as usize }
         };
         let objects = [
@@ -102,8 +102,8 @@ impl Libraries {
         if segment.flags & libc::PF_W != 0 || !is_readable(range.clone()) {
             return None;
         }
-        // SAFETY: can be read, as has just been found out, and stays, as the table above says. The
-        // object allows nobody to write.
+        // SAFETY: `is_readable` has just found the range readable, and it stays mapped, as the
+        // header's table says. Nobody writes to it: its segment does not allow that.
         let bytes =
             unsafe { std::slice::from_raw_parts(ptr::with_exposed_provenance(range.start), range.len()) };
         let table = RowTable::read(MappedBytes { address: range.start as u64, bytes }, index as u64)?;

@@ -3,7 +3,7 @@
 /// The size of a word on the stack.
 const WORD: usize = size_of::<usize>();
 
-/// The first address that no code of a process has.
+/// No code of a process lies at this address or above.
 const NO_CODE: usize = 1 << 47;
 
 /// The registers of a function that runs or has called another.
@@ -30,7 +30,7 @@ pub enum FrameBase {
 /// How to find the caller of an instruction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum FrameRule {
-    /// There is no table for it, or the table computes what no rule has.
+    /// No table covers it, or its table computes the frame in a way that no rule expresses.
     Unknown,
     /// There is no caller.
     Outermost,

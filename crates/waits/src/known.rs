@@ -56,7 +56,7 @@ impl Known {
         known
     }
 
-    /// The one whose waker has woken the task; none, if that had no seat.
+    /// The place of the waker that has woken the task; none if that waker has no seat.
     pub(crate) fn woken(slot: &Slot, woken: u64) -> Self {
         let mut known = Self::default();
         if let Some(n) = woken_by(woken) {

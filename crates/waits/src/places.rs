@@ -314,8 +314,8 @@ impl Table {
         slot.seats[n].take(place, of).then_some((n + 1, turn(poll)))
     }
 
-    /// A seat for the place. One whose wakers are gone is none any more, but for that which has
-    /// woken the task in this poll.
+    /// A seat for the place. A seat whose wakers are gone is free, unless one of them has woken the
+    /// task in this poll.
     fn seat(slot: &Slot, poll: u32, place: u32) -> Option<(usize, u32)> {
         let by = woken_by(slot.woken.load(Ordering::Relaxed));
         let is_free = |(n, seat): (usize, &Seat)| seat.is_free() && by != Some(n);

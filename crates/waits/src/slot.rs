@@ -44,8 +44,8 @@ pub(crate) struct Slot {
     pub(crate) poller: AtomicU64,
     /// The runtime's waker of that poll.
     pub(crate) lent: AtomicPtr<Waker>,
-    /// The first wake since the last poll began, as a stamp whose bits [`WOKEN_BY`] tell the seat;
-    /// 0: none. Any thread's.
+    /// The first wake since the last poll began, by any thread: a stamp whose bits [`WOKEN_BY`] are
+    /// the number of the waker's seat; 0: none.
     pub(crate) woken: AtomicU64,
     /// The slot of the task that this one wakes; null: this one is it.
     pub(crate) of: AtomicPtr<Slot>,

@@ -56,8 +56,8 @@ fn table(keys: &[KeyInfo]) -> Table {
     table
 }
 
-/// `on` or `off`, what is to become of that, whether it was so at the start, and sites that do
-/// otherwise.
+/// `on` or `off`, the change to come, whether the key started so, and how many sites do not follow
+/// it.
 fn state(key: &KeyInfo) -> String {
     let now = now(key);
     let now = if key.initial { format!("{now} (starts on)") } else { now };

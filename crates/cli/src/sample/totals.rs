@@ -60,7 +60,7 @@ pub(crate) struct Inside {
     pub(crate) took_ns: u64,
     /// CPU time that is charged to no group.
     pub(crate) unattributed_ns: u64,
-    /// Why there is none of groups, nor of what is in no group.
+    /// Why there is no CPU time of groups, nor of work in no group.
     pub(crate) cpu_refused: Option<String>,
     pub(crate) groups: Vec<GroupRow>,
     pub(crate) polls: Option<TaskPolls>,
@@ -69,8 +69,8 @@ pub(crate) struct Inside {
 }
 
 impl Inside {
-    /// How much of the CPU time is in groups, in percent; `None` where none was used, or none is
-    /// believed.
+    /// How much of the CPU time is in groups, in percent; `None` if none was used, or if it is
+    /// refused.
     pub(crate) fn coverage_percent(&self) -> Option<f64> {
         if self.cpu_refused.is_some() {
             return None;

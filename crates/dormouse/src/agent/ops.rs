@@ -84,7 +84,8 @@ impl Asked<'_> {
     }
 }
 
-/// Whether so much is there, in a service as this one is now.
+/// Whether the memory that an operation needs is there, with the keys, groups and threads that the
+/// service has now.
 fn has_memory(needs: Memory, client: &Client) -> bool {
     memory::is_there(needs.bytes)
         && needs.each.iter().all(|each| match each {

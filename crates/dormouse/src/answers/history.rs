@@ -30,8 +30,8 @@ use crate::refusal::refusal;
 
 static HISTORY: Mutex<History> = Mutex::new(Phase::Readings, History::of(None, Vec::new()));
 
-/// CPU time of the process after which an earlier reading begins what is compared: a jump of a
-/// clock shows however much was used before.
+/// Once the process has used this much CPU time since the earlier reading, the present one takes
+/// its place. So a clock's jump shows, however much CPU time was used before it.
 const STRETCH_NS: u64 = 1_000_000_000;
 
 struct History {
@@ -44,7 +44,7 @@ struct History {
     listed_ns: u64,
     /// The time of threads that have ended.
     ended_ns: u64,
-    /// CPU time at an earlier reading: of the process before its groups.
+    /// CPU time at an earlier reading. That of the process was read before that of the groups.
     earlier: CountedCpu,
     /// Why the CPU time of groups is refused.
     refused: Option<&'static str>,
@@ -75,9 +75,9 @@ fn groups() -> Vec<GroupRow> {
     Group::read_all(true).into_iter().map(row).collect()
 }
 
-/// Makes the figures of a reading those of this process, since it began, and refuses those that
-/// cannot be. Its threads were listed at that time, and the process had used `begun_cpu_ns` before
-/// its groups were read.
+/// Turns the figures of a reading into those of this process since it began, and refuses figures
+/// that cannot be true. The threads were listed during `listed`. The process had used
+/// `begun_cpu_ns` before the groups were read.
 pub(crate) fn settle(stat: &mut Stat, listed: &Range<u64>, begun_cpu_ns: u64) {
     let Ok(mut history) = HISTORY.lock() else { return };
     let inherited: HashMap<u32, &GroupRow> = history.inherited.iter().map(|row| (row.id, row)).collect();
@@ -170,7 +170,7 @@ mod tests {
         // A clock jumps by a minute: less than the hour, and more than was used since.
         let now = CountedCpu { process_ns: 3601 * SECOND, groups_ns: 1860 * SECOND };
         assert!(history.refusal(now, now.process_ns).is_some());
-        // For good, as the totals keep it.
+        // The refusal stays, because the totals keep the false time.
         let later = CountedCpu { process_ns: 9000 * SECOND, ..now };
         assert!(history.refusal(later, later.process_ns).is_some());
     }

@@ -12,7 +12,7 @@ use dormouse_waits::{Exemplar, GroupWaits, LivingTask, TaskState, TraceContext};
 use crate::group::GroupStat;
 use crate::probe::Probe;
 
-/// Without counts of events and times, which are for one client each.
+/// The row has no counts of events and no times: each client has its own.
 impl From<GroupStat> for GroupRow {
     fn from(stat: GroupStat) -> Self {
         Self {
@@ -106,7 +106,7 @@ pub(crate) fn waits_row(of: &GroupWaits) -> WaitsRow {
     }
 }
 
-/// With the histogram of requests alone, which has no tasks.
+/// A row whose only histogram is that of requests. The histogram names no tasks.
 pub(crate) fn requests_row(of: &GroupWaits) -> WaitsRow {
     WaitsRow {
         poll_ns: of.poll_ns,
@@ -128,7 +128,7 @@ pub(crate) fn exemplar_row(of: Exemplar) -> ExemplarRow {
     }
 }
 
-/// Of a key that is a probe's.
+/// The probe of a key; `None` if the key belongs to no probe.
 pub(crate) fn probe_info(used: &KeyUse) -> Option<ProbeInfo> {
     let probe = used.key.attached::<Probe>()?;
     Some(ProbeInfo {
@@ -141,7 +141,7 @@ pub(crate) fn probe_info(used: &KeyUse) -> Option<ProbeInfo> {
     })
 }
 
-/// At this moment.
+/// The clock point of this moment.
 pub(crate) fn clock_point() -> ClockPoint {
     let point = dormouse_clock::point();
     ClockPoint { tsc: point.tsc, tsc_hz: point.hz, mono_ns: point.monotonic_ns, real_ns: point.realtime_ns }

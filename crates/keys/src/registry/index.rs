@@ -179,7 +179,7 @@ impl Registry {
     /// The sites of a key whose code is not what its state makes it.
     pub(crate) fn astray(&self, key: &Key, pages: &mut Pages) -> Astray {
         let mut astray = Astray::default();
-        // Nobody runs a site that is in no object's code.
+        // A site outside of every object's code never runs.
         let sites = self.local.index.sites_in_order()(key).iter();
         for site in sites.filter(|site| site.segment().is_some()) {
             match text::is_on(self.patch_lock(), site, pages) {

@@ -111,8 +111,8 @@ impl Layout {
         Ok(layout)
     }
 
-    /// By the permissions of the headers alone, where those that the kernel shows mean nothing.
-    /// [`Self::of`] has refused shared memory before: nobody is asked again.
+    /// Takes the permissions from the headers alone, where those that the kernel shows mean
+    /// nothing. [`Self::of`] has refused shared memory before, so the kernel is not asked again.
     pub(super) fn by_headers(patches: &[Patch], length: usize, segments: &[Segment]) -> Result<Self, Error> {
         Self::by(patches, length, segments, 0, |_, _| Ok(None))
     }

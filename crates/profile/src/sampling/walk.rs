@@ -32,7 +32,7 @@ const WORD: usize = size_of::<usize>();
 /// How a walk went.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Walked {
-    /// The frames.
+    /// How many frames were filled in.
     pub(super) depth: usize,
     pub(super) end: WalkEnd,
     /// Whether the code belongs to a library, and the function that called that is not known.
@@ -43,8 +43,8 @@ pub(super) struct Walked {
 ///
 /// # Safety
 ///
-/// `own` is empty, or can be read by the calling thread from the stack pointer on, if that lies in
-/// it, and from what code that has just run has left below.
+/// `own` is empty, or the calling thread can read it: from the stack pointer on, if that lies in
+/// `own`, and in the red zone below, where the interrupted code may have written.
 pub(super) unsafe fn walk(from: Registers, own: &Range<usize>, into: &mut [usize; DEPTH]) -> Walked {
     let libraries = dormouse_unwind::libraries();
     let is_own = own.contains(&from.stack);

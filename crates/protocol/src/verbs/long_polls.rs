@@ -65,7 +65,7 @@ pub struct LongPollRow {
     pub number: u64,
     /// When the report was made, in nanoseconds since 1970.
     pub at_unix_ns: u64,
-    /// The thread, as it is numbered inside.
+    /// The thread's id in the service's own namespace.
     pub tid: u32,
     /// The thread's name.
     pub thread: String,

@@ -59,7 +59,7 @@ class GroupDetail {
     for (const tick of live.ticks) {
       const did = tick.groups.get(id);
       at.push(tick.at);
-      // Of what is refused there is no line.
+      // CPU time that is refused has no line.
       const used = did ? (100 * did.cpu) / tick.ns : 0;
       cpu.push(Number.isNaN(used) ? null : used);
       requests.push(did ? (1e9 * did.requests) / tick.ns : 0);

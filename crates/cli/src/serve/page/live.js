@@ -181,7 +181,7 @@ class Live {
     tick.unattributed = stat.unattributed_cpu_ns - this.unattributed;
     this.refused = stat.cpu_refused;
     for (const row of stat.groups) {
-      // No number, and so is each that is made of it.
+      // NaN: every figure that is computed from it is NaN, too.
       if (this.refused) row.cpu_ns = NaN;
       const before = this.groups.get(row.id) || (isFirst ? null : { ...ABSENT, name: row.name });
       this.groups.set(row.id, row);
@@ -190,7 +190,7 @@ class Live {
       tick.groups.set(row.id, did);
       tick.size += sizeOf(did);
     }
-    // Also those that have not changed since.
+    // Rows that have not changed since, too.
     if (this.refused) for (const row of this.groups.values()) row.cpu_ns = NaN;
     for (const row of stat.threads) {
       const before = this.threads.get(row.tid);

@@ -32,7 +32,8 @@ impl Got {
 }
 
 /// A collector that gives these answers, one to a connection, and the last of them for ever. It
-/// tells of a request before it answers, so that who has an answer finds its request there.
+/// sends a request to the receiver before it answers, so that its request is there once an answer
+/// is.
 fn collector(answers: &'static [&'static str]) -> (PushSettings, Receiver<Got>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let settings = settings(listener.local_addr().unwrap());

@@ -48,12 +48,12 @@ pub(crate) struct Scene {
 #[derive(Debug, Default)]
 pub(crate) struct CpuLook {
     pub(crate) length: Duration,
-    /// Of the process before the groups were read, and behind that.
+    /// CPU time of the process before the groups were read, and afterwards.
     pub(crate) begun_ns: u64,
     pub(crate) process_ns: u64,
     /// By the number of the group.
     pub(crate) groups: HashMap<u32, u64>,
-    /// Why those of groups are refused.
+    /// Why the CPU time of groups is refused.
     pub(crate) refused: Option<&'static str>,
 }
 

@@ -287,7 +287,7 @@ impl Take {
         coverage.overruns += u64::from(record.of_kind.overruns);
         let tables = dormouse_unwind::libraries();
         let has_table = |at: usize| tables.is_some_and(|tables| tables.contains(at));
-        // The walk looks for the callers of a library by its table alone.
+        // In a library without a table the walk cannot look for the caller.
         let is_unlooked = |at: &usize| library.contains(at) && !has_table(*at);
         let lacks_caller = record.lacks_caller || frames.first().is_some_and(is_unlooked);
         coverage.in_library += u64::from(lacks_caller && !self.is_unwound);
