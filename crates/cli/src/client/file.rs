@@ -53,7 +53,9 @@ impl Client {
         recorded.announce();
         let (pid, who) = (recorded.head.pid, format!("{} (process {})", path.display(), recorded.head.pid));
         let source = Source::File(Box::new(recorded));
-        Ok((Client::new(source, pid, who, patience), hello))
+        let mut client = Client::new(source, pid, who, patience);
+        client.know(&hello);
+        Ok((client, hello))
     }
 
     /// The file that answers, if it is one.

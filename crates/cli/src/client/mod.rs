@@ -98,6 +98,12 @@ impl Client {
         Client { source, pid, who, ops, version, patience, next_id: 1, inbox: Vec::new() }
     }
 
+    /// Notes what the agent has said of itself.
+    fn know(&mut self, hello: &Hello) {
+        self.ops.clone_from(&hello.ops);
+        self.version.clone_from(&hello.version);
+    }
+
     /// Finds the process that `target` means and opens a conversation with its agent; or with a
     /// recorder's file.
     pub(crate) fn open(target: &Target, patience: Duration) -> Outcome<(Client, Hello)> {
@@ -130,8 +136,7 @@ impl Client {
         let command = COMMAND.get().map_or(String::new(), |command| format!("{command} "));
         let name = format!("dormouse {command}{}", env!("CARGO_PKG_VERSION"));
         let hello = client.call(HelloRequest { client: name, notices: true })?;
-        client.ops.clone_from(&hello.ops);
-        client.version.clone_from(&hello.version);
+        client.know(&hello);
         Ok((client, hello))
     }
 
