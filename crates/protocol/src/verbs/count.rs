@@ -19,8 +19,8 @@ impl Verb for EventsRequest {
 
 /// Has groups count these events as long as the connection lasts, in place of those that it asked
 /// for before; [`CountAnswer`] answers. The agent counts CPU time with them, because
-/// [`Stat`](crate::Stat) always contains it; without names it counts nothing. A name that is no event
-/// refuses all.
+/// [`Stat`](crate::Stat) always contains it; without names it counts nothing. A name that is no
+/// event refuses all.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CountRequest {
