@@ -1,6 +1,7 @@
 //! The keeper's duty: the lines of all watches, and the plan of their rests and turns.
 //!
-//! All of it is the keeper's thread's own; other threads send errands (`keeper.rs`).
+//! All of it is the keeper's thread's own; other threads send errands (`keeper.rs`). It takes the
+//! lock of watches (`holders.rs`) for moments.
 //!
 //! | watch | its lines |
 //! |---|---|
@@ -16,10 +17,12 @@
 use std::time::{Duration, Instant};
 
 use dormouse_sys::clock::monotonic_ns;
+use dormouse_sys::keeper;
 use dormouse_sys::perf::{Attr, is_filtered};
 use dormouse_sys::trap::{self, Disposition};
 
 use super::entry::Claimed;
+use super::holders;
 use super::line::{Line, PATIENCE};
 use super::plan::{HitCounts, Order, Plan, Stage, Wish};
 use super::sched;
@@ -81,8 +84,8 @@ pub(super) struct Known {
     pub(super) rests: u32,
 }
 
-impl Duty {
-    pub(super) fn new() -> Self {
+impl Default for Duty {
+    fn default() -> Self {
         Self {
             plan: Plan::new(monotonic_ns()),
             watches: Vec::new(),
@@ -93,15 +96,36 @@ impl Duty {
             over: Vec::new(),
         }
     }
+}
 
-    pub(super) fn is_empty(&self) -> bool {
+impl keeper::Duty for Duty {
+    type Id = u32;
+
+    fn is_empty(&self) -> bool {
         self.watches.is_empty()
     }
 
+    fn step(&mut self) -> Duration {
+        self.check_signal();
+        loop {
+            self.share();
+            let next = self.follow_plan();
+            if !self.release_over() {
+                return next.unwrap_or(Duration::MAX);
+            }
+        }
+    }
+
+    fn end(&mut self, number: u32) {
+        self.leave(number, false);
+    }
+}
+
+impl Duty {
     /// Takes a watch over: a pinned one of all threads is armed, or refused as a whole; a flexible
     /// one has its turn, if all that are there fit, or is refused if it can never have one.
-    pub(super) fn take(&mut self, claimed: Claimed, group: Option<u32>, shared: u32) -> Result<(), Error> {
-        self.shrink(shared);
+    pub(super) fn take(&mut self, claimed: Claimed, group: Option<u32>) -> Result<(), Error> {
+        self.share();
         let tally = &claimed.tally;
         let is_flexible = tally.spec.flexible && group.is_none();
         tally.look();
@@ -124,7 +148,7 @@ impl Duty {
         self.watches.push(Watched { number, claimed, group, is_flexible, lines, earlier: 0, unsignalled: 0 });
         self.plan.join(monotonic_ns(), wish);
         if is_flexible {
-            self.step();
+            self.follow_plan();
             if let Some(error) = self.refusal.take().filter(|_| self.shared_lines() < weight) {
                 self.leave(number, false);
                 return Err(error);
@@ -160,12 +184,6 @@ impl Duty {
         Some(known)
     }
 
-    /// Flexible watches share so many registers from now on.
-    pub(super) fn share(&mut self, registers: u32) {
-        self.shrink(registers);
-        self.step();
-    }
-
     /// The keeper's knowledge of a watch.
     pub(super) fn known(&mut self, number: u32) -> Option<Known> {
         let watch = self.watches.iter_mut().find(|watch| watch.number == number)?;
@@ -174,8 +192,8 @@ impl Duty {
         Some(known)
     }
 
-    /// Does what the plan wants now: how long there is nothing to do unless somebody asks.
-    pub(super) fn step(&mut self) -> Option<Duration> {
+    /// Does what the plan wants now. Returns the time until its next order, if there is one.
+    fn follow_plan(&mut self) -> Option<Duration> {
         self.refusal = None;
         loop {
             let at = monotonic_ns();
@@ -210,8 +228,9 @@ impl Duty {
         }
     }
 
-    /// The watches that are over since the last call: their registers are free.
-    pub(super) fn take_over(&mut self) -> Vec<u32> {
+    /// Releases the registers of watches that are over since the last call. Returns whether there
+    /// were any.
+    fn release_over(&mut self) -> bool {
         let plan = &self.plan;
         let is_new = |watch: &&mut Watched| {
             let is_over = matches!(plan.look(watch.number, monotonic_ns()), Some((Stage::Over, ..)));
@@ -222,7 +241,16 @@ impl Duty {
             watch.claimed.tally.set_over();
             self.over.push(watch.number);
         }
-        std::mem::take(&mut self.over)
+        let over = std::mem::take(&mut self.over);
+        for &number in &over {
+            // A watch of a group goes out on its threads before its registers are free.
+            let ending = holders::lock().map(|_alone| sched::end(number));
+            drop(ending);
+            if let Ok(mut holders) = holders::lock() {
+                holders.release(number);
+            }
+        }
+        !over.is_empty()
     }
 
     /// Ends all watches if SIGTRAP's action is not ours any more: their hits would end the process,
@@ -296,12 +324,14 @@ impl Duty {
         true
     }
 
-    /// Closes lines that are too many for so many registers.
-    fn shrink(&mut self, registers: u32) {
+    /// Flexible watches share as many registers as they may have by now. Closes lines that are too
+    /// many for these.
+    fn share(&mut self) {
+        let registers = holders::lock().map_or(0, |mut holders| holders.shared_registers());
         if registers != self.shared_registers {
             self.shared_registers = registers;
             self.plan.set_registers(registers);
-            self.step();
+            self.follow_plan();
         }
         let in_turn = self.shared_lines() - self.at_rest.len();
         self.at_rest.truncate((registers as usize).saturating_sub(in_turn));

@@ -31,7 +31,7 @@
 //!    0 with the generation taken away. All four accesses are sequentially consistent, so either
 //!    the handler misses the generation, or the freeing thread sees the handler. (A handler that
 //!    never comes back keeps the entry from its next watch, no more.)
-//! 2. [`claim`] and [`Claimed::end`] are called under the lock of watches (`keeper.rs`).
+//! 2. [`claim`] and [`Claimed::end`] are called under the lock of watches (`holders.rs`).
 //!
 //! # Safety
 //!
@@ -149,8 +149,9 @@ fn with<T>(entry: usize, is_right: impl FnOnce(u64) -> bool, run: impl FnOnce(&T
     result
 }
 
-/// The watcher of this copy: a hit.
-pub(super) fn on_trap(trap: &PerfTrap) {
+/// A hit. Returns whether the keeper must look at the watches now. Signal-safe.
+#[must_use]
+pub(super) fn on_trap(trap: &PerfTrap) -> bool {
     let (data, came) = (trap.data, monotonic_ns());
     let piece = data as usize % (1 << PIECE_BITS);
     let entry = (data >> PIECE_BITS) as usize % MOST_WATCHES;
@@ -158,18 +159,17 @@ pub(super) fn on_trap(trap: &PerfTrap) {
     let hit = with(
         entry,
         |generation| generation == named,
-        |tally| {
-            tally.hit(piece, trap, came);
-            tally.place(piece)
-        },
+        |tally| (tally.hit(piece, trap, came), tally.place(piece)),
     );
-    let Some(Some(place)) = hit else { return };
+    let Some((mut is_due, place)) = hit else { return false };
+    let Some(place) = place else { return is_due };
     for (other, there) in TABLE.iter().enumerate() {
         if other != entry && there.generation.load(Ordering::Relaxed) != 0 {
             let tell = |tally: &Tally| tally.also_hit(place, came).map(|piece| tally.hit(piece, trap, came));
-            with(other, |_| true, tell);
+            is_due |= with(other, |_| true, tell).flatten().unwrap_or(false);
         }
     }
+    is_due
 }
 
 #[cfg(test)]
@@ -194,7 +194,7 @@ mod tests {
     }
 
     fn hit(data: u64) {
-        on_trap(&PerfTrap { data, ip: 0x1000, frame: 0, stack: 0, is_late: 0 });
+        let _ = on_trap(&PerfTrap { data, ip: 0x1000, frame: 0, stack: 0, is_late: 0 });
     }
 
     /// One test, because the table is the process's.

@@ -1,12 +1,14 @@
 //! The guard of a watch: from the request to the last report.
 
+use dormouse_sys::keeper::KeeperError;
 use dormouse_sys::process::{identity, threads};
 use dormouse_sys::trap::{self, Disposition};
 use dormouse_sys::{loader, perf, rendezvous};
 
 use super::duty::{Duty, Known};
 use super::entry::{self, Claimed, MOST_WATCHES};
-use super::keeper;
+use super::holders;
+use super::keeper::{self, KEEPER};
 use super::report::{Coverage, WatchHit, WatchReport, WatchSite, WatchState};
 use super::sched::{self, Covered};
 use super::sites::Hit;
@@ -18,14 +20,17 @@ const _: () = assert!(sched::MOST_SCOPED == MOST_WATCHES);
 
 /// A watch. It ends when this is dropped.
 ///
-/// Without memory: to arm, to report and to drop it allocate, here and on the keeper, and an
-/// allocation that fails ends the program as any other of its own.
+/// Without memory: to arm and to report allocate, here and on the keeper. Both are refused where
+/// there is none, but an allocation may still fail in between, and that ends the program as any
+/// other of its own.
 #[derive(Debug)]
 #[must_use = "the watch ends when this is dropped"]
 pub struct Watch {
     claimed: Claimed,
     /// The process that armed it; a forked child has another number.
     process: u64,
+    /// Whether the keeper has it.
+    is_kept: bool,
 }
 
 impl WatchSpec {
@@ -70,8 +75,8 @@ impl Watch {
             return Err(Error::Filtered);
         }
         let copy = take_signal()?;
-        let mut shared = keeper::lock()?;
-        let admitted = shared.holders.admit(spec, group)?;
+        let mut holders = holders::lock()?;
+        let admitted = holders.admit(spec, group)?;
         let pieces = admitted.pieces.clone();
         let claimed = entry::claim(copy, |data| match group {
             Some(group) => Tally::new(spec.clone().in_group(group), pieces, data).following(),
@@ -79,17 +84,17 @@ impl Watch {
         });
         let claimed = claimed.ok_or(Error::TooManyWatches(MOST_WATCHES))?;
         let (number, tally) = (claimed.number(), &claimed.tally);
-        shared.holders.hold(number, &spec.name, admitted);
-        let registers = shared.holders.shared_registers();
+        holders.hold(number, &spec.name, admitted);
         let attrs = || (0..tally.pieces.len()).map(|piece| tally.attr(piece)).collect();
         let is_followed = group.is_none_or(|group| sched::begin(number, group, attrs()));
-        drop(shared);
+        drop(holders);
         // From here on its end is this guard's.
-        let watch = Self { claimed: claimed.clone(), process: identity::id() };
+        let mut watch = Self { claimed: claimed.clone(), process: identity::id(), is_kept: false };
         if !is_followed {
             return Err(Error::Reentrant);
         }
-        keeper::ask(move |duty| duty.take(claimed, group, registers))??;
+        KEEPER.begin(move |duty| duty.take(claimed, group))??;
+        watch.is_kept = true;
         Ok(watch)
     }
 
@@ -114,7 +119,14 @@ impl Watch {
                 duty.check_signal();
                 duty.known(number)
             };
-            keeper::ask(errand).ok().flatten()
+            match KEEPER.ask(errand) {
+                Ok(known) => known,
+                // It is armed as it was.
+                Err(KeeperError::NoMemory | KeeperError::Busy) => {
+                    Some(Known { hits: seen.counts.delivered, ..Known::default() })
+                }
+                Err(_) => None,
+            }
         });
         self.report_of(known.flatten(), seen, is_taken)
     }
@@ -137,7 +149,7 @@ impl Watch {
         let number = self.number();
         let known = self.is_here().then(|| {
             self.end_following();
-            keeper::ask(move |duty| duty.leave(number, true)).ok().flatten()
+            KEEPER.ask(move |duty| duty.leave(number, true)).ok().flatten()
         });
         self.claimed.tally.set_over();
         self.report_of(known.flatten(), self.seen(), is_signal_taken())
@@ -147,7 +159,7 @@ impl Watch {
     fn end_following(&self) {
         if self.claimed.tally.is_following() {
             // The lock is given back before the rows are looked through.
-            let ending = keeper::lock().map(|_alone| sched::end(self.number()));
+            let ending = holders::lock().map(|_alone| sched::end(self.number()));
             drop(ending);
         }
     }
@@ -222,19 +234,18 @@ impl Drop for Watch {
         let claimed = self.claimed.clone();
         let number = claimed.number();
         claimed.tally.set_over();
-        // Before another watch may have the entry and the registers.
+        // Before another watch may have the entry and the registers: its errand comes after the
+        // end, and finds the registers free. A keeper that is not there has taken them with it.
         self.end_following();
-        let Ok(mut shared) = keeper::lock() else { return };
+        if self.is_kept {
+            KEEPER.end(number);
+        }
+        let Ok(mut holders) = holders::lock() else { return };
         claimed.end();
-        shared.holders.release(number);
-        let registers = shared.holders.shared_registers();
-        drop(shared);
-        // The next watch's errand comes after this one, and finds the registers free. A keeper that
-        // is not there has taken them with it.
-        let _ = keeper::send(move |duty| {
-            duty.leave(number, false);
-            duty.share(registers);
-        });
+        holders.release(number);
+        drop(holders);
+        // Flexible watches may have more registers now.
+        KEEPER.wake();
     }
 }
 
@@ -255,7 +266,7 @@ fn take_signal() -> Result<u64, Error> {
     let table = rendezvous::table()?;
     loader::pin_self().map_err(|error| Error::Signal(error.to_string()))?;
     let patching = table.patch.lock().map_err(|_| Error::Reentrant)?;
-    let copy = trap::watch(entry::on_trap);
+    let copy = trap::watch(keeper::on_trap);
     drop(patching);
     let copy = copy.map_err(|error| Error::Signal(error.to_string()))?;
     lost_signal().map_or(Ok(copy), Err)
@@ -298,5 +309,5 @@ fn count_threads() -> u32 {
 
 /// The registers that watches of this process hold.
 pub fn held() -> Vec<HeldSlot> {
-    keeper::lock().map_or(Vec::new(), |shared| shared.holders.list())
+    holders::lock().map_or(Vec::new(), |holders| holders.list())
 }

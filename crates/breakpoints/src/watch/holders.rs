@@ -9,11 +9,17 @@
 //!
 //! # Locking
 //!
-//! All of this is behind the lock of watches (`keeper.rs`). The locks of [`Slots`] are taken under
-//! it alone, so a fork finds them free.
+//! The lock of watches ([`lock`], of [`Phase::Watches`]) is held for moments: no system call is made
+//! under it but those of the allocator. It is also the lock of the table of entries (`entry.rs`).
+//! The locks of [`Slots`] are taken under it alone. A fork waits for it, and finds them free. The
+//! child's handler ends all entries, and frees nothing; the first thread that takes the lock in the
+//! child drops what was its parent's.
 
 use dormouse_sys::perf::{Access, WatchLen};
+use dormouse_sys::process::fork::{Mutex, MutexGuard, Phase};
+use dormouse_sys::process::identity;
 
+use super::entry;
 use super::spec::WatchSpec;
 use super::split::{Piece, Unfit, split};
 use crate::{Cpu, Error, HeldSlot, Registers, Reservation, SlotKind, SlotRequest, Slots, Target, TaskId};
@@ -41,15 +47,29 @@ pub(super) struct Admitted {
 
 #[derive(Debug)]
 pub(super) struct Holders {
+    /// The process that the rest belongs to.
+    process: u64,
     slots: Option<&'static Slots>,
     list: Vec<(HeldSlot, Option<Reservation<'static>>)>,
     for_debuggers: Option<Reservation<'static>>,
     for_turns: Option<Reservation<'static>>,
 }
 
+static HOLDERS: Mutex<Holders> = Mutex::with_child(Phase::Watches, Holders::new(0), |_| entry::end_all());
+
+/// Takes the lock of watches.
+pub(super) fn lock() -> Result<MutexGuard<Holders>, Error> {
+    let mut holders = HOLDERS.lock().map_err(|_| Error::Reentrant)?;
+    let process = identity::id();
+    if holders.process != process {
+        *holders = Holders::new(process);
+    }
+    Ok(holders)
+}
+
 impl Holders {
-    pub(super) const fn new() -> Self {
-        Self { slots: None, list: Vec::new(), for_debuggers: None, for_turns: None }
+    const fn new(process: u64) -> Self {
+        Self { process, slots: None, list: Vec::new(), for_debuggers: None, for_turns: None }
     }
 
     /// All watches that hold registers.
@@ -221,7 +241,7 @@ mod tests {
 
     #[test]
     fn one_register_stays_for_debuggers() {
-        let mut holders = Holders::new();
+        let mut holders = Holders::new(0);
         for at in 0..3 {
             assert_eq!(admit(&mut holders, at as u32, &word(at), None).unwrap(), 1);
         }
@@ -240,7 +260,7 @@ mod tests {
 
     #[test]
     fn groups_share_registers_and_all_threads_do_not() {
-        let mut holders = Holders::new();
+        let mut holders = Holders::new(0);
         for (number, group) in [(0, 1), (1, 1), (2, 1), (3, 2), (4, 2), (5, 2)] {
             assert_eq!(admit(&mut holders, number, &word(0), Some(group)).unwrap(), 1);
         }
@@ -254,7 +274,7 @@ mod tests {
 
     #[test]
     fn flexible_watches_keep_the_widest_ones_registers() {
-        let mut holders = Holders::new();
+        let mut holders = Holders::new(0);
         let wide = WatchSpec::new(0x1000, 16, Access::Write).flexible();
         for number in 0..10 {
             assert_eq!(admit(&mut holders, number, &word(0).flexible(), None).unwrap(), 1);
@@ -274,7 +294,7 @@ mod tests {
 
     #[test]
     fn ranges_without_a_cover_are_refused() {
-        let mut holders = Holders::new();
+        let mut holders = Holders::new(0);
         for (addr, len, expected) in [
             (0x1000, 0, "it is empty"),
             (0x1000, 100, "longer than all debug registers"),

@@ -18,7 +18,6 @@ mod spec;
 pub(crate) mod split;
 mod tally;
 mod turns;
-mod wake;
 
 pub use dormouse_sys::perf::Access;
 pub use guard::{Watch, held, refusal};

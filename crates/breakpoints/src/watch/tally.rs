@@ -3,8 +3,7 @@
 //! # Async-signal-safety
 //!
 //! [`Tally::hit`] is a signal handler's: it allocates nothing and takes no lock. Its system calls
-//! are `gettid`, `prctl`, `getpid`, `process_vm_readv` (one for the value, some more for a stack),
-//! and `futex` when the keeper is to come.
+//! are `gettid`, `prctl`, `getpid` and `process_vm_readv` (one for the value, some more for a stack).
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -21,7 +20,6 @@ use super::sched;
 use super::sites::{Hit, Sites};
 use super::spec::{Filter, WatchSpec};
 use super::split::Piece;
-use super::wake::wake;
 use crate::MOST_SLOTS;
 
 #[derive(Debug)]
@@ -180,17 +178,16 @@ impl Tally {
         self.queue.get_or_init(|| Box::new(Queue::new()))
     }
 
-    /// A hit of a piece, on the thread that made it, which came to the handler at this time.
-    pub(super) fn hit(&self, number: usize, trap: &PerfTrap, came: u64) {
+    /// A hit of a piece, on the thread that made it, which came to the handler at this time. Returns
+    /// whether the keeper must look at the watch now.
+    #[must_use]
+    pub(super) fn hit(&self, number: usize, trap: &PerfTrap, came: u64) -> bool {
         let is_late = trap.is_late != 0;
         let delivered = self.delivered.fetch_add(1, Ordering::Relaxed) + 1;
         let alarm = self.alarm.load(Ordering::Relaxed);
         // One hit takes the alarm; the keeper sets the next one.
-        if delivered > alarm
-            && self.alarm.compare_exchange(alarm, u64::MAX, Ordering::Relaxed, Ordering::Relaxed).is_ok()
-        {
-            wake();
-        }
+        let is_alarm = delivered > alarm
+            && self.alarm.compare_exchange(alarm, u64::MAX, Ordering::Relaxed, Ordering::Relaxed).is_ok();
         if is_late {
             self.late.fetch_add(1, Ordering::Relaxed);
         }
@@ -202,14 +199,11 @@ impl Tally {
         if self.is_following {
             sched::on_hit(self.number(), in_group);
         }
-        let Some(seen) = values.filter(|_| in_group) else { return };
+        let Some(seen) = values.filter(|_| in_group) else { return is_alarm };
         // Pairs with the load in `counts`: it is delivered.
         let nth = self.passed.fetch_add(1, Ordering::Release) + 1;
-        if nth >= self.spec.max_hits {
-            wake();
-        }
         if nth > self.spec.max_hits {
-            return;
+            return true;
         }
         let mut hit = Hit {
             ip: if is_late { 0 } else { trap.ip },
@@ -235,6 +229,7 @@ impl Tally {
         if let Some(event) = self.spec.event {
             hook::hit(event);
         }
+        is_alarm || nth == self.spec.max_hits
     }
 
     /// The values of a piece before and after the hit, if they pass the filters. Executions have

@@ -31,7 +31,7 @@ pub enum Phase {
     Units,
     /// Lock: begin and end of counting allocations.
     Allocations,
-    /// Lock: watches, the registers that they hold, and the keeper's errands.
+    /// Lock: watches, and the registers that they hold.
     Watches,
     /// Lock: the flight recorder's keys.
     Recorder,
@@ -45,6 +45,8 @@ pub enum Phase {
     Holds,
     /// Lock: the agent's sockets.
     Descriptors,
+    /// Lock: errands for the keeper of watches; for moments.
+    Arming,
     /// Lock: errands for the sampler of profiles; for moments.
     Profiles,
     /// Lock: errands for the lookout; for moments.
