@@ -2,7 +2,8 @@
 //! function and line, and through which callers.
 //!
 //! Only a service with frame pointers shows them, and so do the libraries below it alone if they
-//! are built so, too. `.ci/run` builds such a tea house, and names it in `DORMOUSE_TEST_PLACED`.
+//! are built so, too. `cargo xtask ci` builds such a tea house, and names it in
+//! `DORMOUSE_TEST_PLACED`.
 
 mod support;
 

@@ -6,11 +6,14 @@ use std::process::Command;
 
 /// Every crate may depend on this one, for its tests alone.
 const TESTKIT: &str = "dormouse-testkit";
+/// The project's checks.
+const XTASK: &str = "xtask";
 
 /// The dependencies that each crate may have, of ours. A crate that is not here has no place in the
 /// plan yet.
-const PLAN: [(&str, &[&str]); 21] = [
+const PLAN: [(&str, &[&str]); 22] = [
     (TESTKIT, &[]),
+    (XTASK, &[]),
     ("dormouse-sys", &[]),
     ("dormouse-encode", &[]),
     ("dormouse-statistics", &[]),
@@ -178,8 +181,8 @@ fn dependencies() -> BTreeMap<String, BTreeSet<String>> {
 fn published_crates_describe_themselves() {
     for package in packages() {
         let name = package["name"].as_str().unwrap();
-        if name == TESTKIT {
-            assert_eq!(package["publish"], serde_json::json!([]), "{name} is for tests");
+        if [TESTKIT, XTASK].contains(&name) {
+            assert_eq!(package["publish"], serde_json::json!([]), "{name} is for the project alone");
             continue;
         }
         assert!(package["publish"].is_null(), "{name} cannot be published, but others need it");

@@ -11,7 +11,7 @@ use crate::serving::Serving;
 use crate::sink::Sink;
 use crate::support::{Service, skip};
 
-/// The version that `.ci/fleet` builds.
+/// The version that `cargo xtask fleet` builds.
 const BUILT: &str = "otelcol-0.155.0/otelcol";
 
 /// The requests that are made, and how often.
@@ -21,7 +21,7 @@ const ROUTES: [(&str, u32); 2] = [("/menu", 17), ("/blend", 5)];
 #[track_caller]
 fn collector(sink: &Sink) -> Option<Daemon> {
     let Some(program) = cached(BUILT) else {
-        skip("the Collector is not built; .ci/fleet does it");
+        skip("the Collector is not built; cargo xtask fleet does it");
         return None;
     };
     let directory = tempfile::tempdir().expect("a directory");

@@ -110,7 +110,7 @@ pub(crate) fn found(name: &str) -> Option<PathBuf> {
     std::env::split_paths(&path).map(|directory| directory.join(name)).find(|file| is_program(file))
 }
 
-/// A program that `.ci/` has built into the tests' cache.
+/// A program that `cargo xtask fleet` has built into the tests' cache.
 pub(crate) fn cached(name: &str) -> Option<PathBuf> {
     let cache = std::env::var_os("DORMOUSE_TEST_CACHE").map(PathBuf::from);
     let cache = cache.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache/dormouse")))?;

@@ -37,7 +37,7 @@ fn the_host_with_prometheus_answers() {
 #[test]
 fn the_host_with_the_collector_answers() {
     let Some(collector) = cached("otelcol-0.155.0/otelcol") else {
-        return skip("the Collector is not built; .ci/fleet does it");
+        return skip("the Collector is not built; cargo xtask fleet does it");
     };
     let output = output_of("collector", Some(("OTELCOL", &collector)));
     assert!(has_route(&output, "GET /blend"), "{output}");

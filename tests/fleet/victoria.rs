@@ -9,8 +9,8 @@ use crate::daemon::{Daemon, cached, found};
 use crate::serving::Serving;
 use crate::support::{Service, skip};
 
-/// The version that `.ci/fleet` builds. The first that took OTLP by its standard form is older, and
-/// Debian's is older than that.
+/// The version that `cargo xtask fleet` builds. The first that took OTLP by its standard form is
+/// older, and Debian's is older than that.
 const BUILT: &str = "victoria-metrics-1.110.0/victoria-metrics";
 
 /// A database in a directory of its own.
@@ -72,7 +72,7 @@ fn victoria_scrapes_what_is_served() {
 #[test]
 fn victoria_takes_what_is_pushed() {
     let Some(program) = cached(BUILT) else {
-        return skip("VictoriaMetrics with OTLP is not built; .ci/fleet does it");
+        return skip("VictoriaMetrics with OTLP is not built; cargo xtask fleet does it");
     };
     let mut victoria = start(&program, None);
     let service = Service::visited();

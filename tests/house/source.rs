@@ -62,7 +62,9 @@ pub(crate) fn rust_files() -> Vec<PathBuf> {
     let mut all: Vec<_> =
         crates().iter().flat_map(|one| files(one.root.parent().unwrap().parent().unwrap(), "rs")).collect();
     if std::env::var_os("HOUSE").is_none() {
-        all.extend(["tests", "fuzz"].iter().flat_map(|directory| files(&workspace().join(directory), "rs")));
+        all.extend(
+            ["tests", "fuzz", "xtask"].iter().flat_map(|directory| files(&workspace().join(directory), "rs")),
+        );
     }
     all
 }

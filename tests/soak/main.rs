@@ -2,7 +2,7 @@
 //! chance: most of them are killed or stopped in the middle. The house answers each request, and is
 //! in the end as it was before them.
 //!
-//! It takes 5 s, and a minute in the long mode of `.ci/run`; `DORMOUSE_SOAK` gives another number.
+//! It takes 5 s, and a minute in `cargo xtask long`; `DORMOUSE_SOAK` gives another number.
 //! The list of what visitors do, that of what happens in the house, and that of scrapes follow from
 //! a seed, which is printed and can be given (`DORMOUSE_SOAK_SEED`); how far each comes, and when,
 //! is the machine's affair.

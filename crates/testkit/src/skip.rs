@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::io::{self, Write as _};
 use std::panic::Location;
 
-/// The beginning of a line of standard error that tells of a skip. `.ci/run` counts these lines.
+/// The beginning of a line of standard error that tells of a skip. `cargo xtask ci` counts them.
 const SKIPPED: &str = "skipped: ";
 
 /// Tells that the calling test, or the rest of it, is not made here, and why.

@@ -1,4 +1,4 @@
-//! Other people's readers of our files, as `.ci/run` installs them into `target/consumers`.
+//! Other people's readers of our files, as `cargo xtask ci` installs them into `target/consumers`.
 
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};

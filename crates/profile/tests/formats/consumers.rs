@@ -1,6 +1,6 @@
 //! Other people's tools read the right functions with the right shares in our files.
 //!
-//! `.ci/run` installs what npm has of them into `target/consumers`.
+//! `cargo xtask ci` installs what npm has of them into `target/consumers`.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -1,0 +1,173 @@
+//! The steps that check: formatting, lints, pages, builds and tests.
+
+use std::path::Path;
+
+use crate::process::{Result, cargo, discard, discard_tests, is_there, output, program, run, target};
+use crate::steps::Steps;
+
+/// Workspaces beside ours, whose packages no step of the workspace formats.
+const BESIDE: [&str; 3] =
+    ["crates/keys/tests/layout/Cargo.toml", "crates/dormouse/tests/copies/Cargo.toml", "fuzz/Cargo.toml"];
+
+/// Workloads for a short run. The tests of the bench run the others, or these build programs for
+/// release once more, each with features of its own.
+const SHORT: [&str; 3] = ["record", "waits", "metrics"];
+const ALL: [&str; 14] = [
+    "keys",
+    "poll",
+    "groups",
+    "clock",
+    "alloc",
+    "breakpoint",
+    "maps",
+    "pound",
+    "switch",
+    "profile",
+    "record",
+    "waits",
+    "metrics",
+    "teaparty",
+];
+
+pub(crate) fn format() -> Result {
+    run(&mut cargo("fmt --all --check"))?;
+    BESIDE.iter().try_for_each(|path| run(cargo("fmt --all --check --manifest-path").arg(path)))
+}
+
+pub(crate) fn lints() -> Result {
+    run(&mut cargo("clippy --workspace --all-targets --all-features --locked -- -D warnings"))
+}
+
+pub(crate) fn documentation() -> Result {
+    let mut doc = cargo("doc --workspace --no-deps --all-features --locked");
+    run(doc.env("RUSTDOCFLAGS", "-D warnings"))?;
+    discard(&[target().join("doc")])
+}
+
+/// Checks that the crates that services embed, and the command, compile for arm64. Debian's compiler
+/// has a standard library for it, and nothing is linked. A long run checks the whole workspace:
+/// the demo and the benches depend on code in C, and need a C compiler for arm64.
+pub(crate) fn arm64(is_long: bool) -> Result {
+    const TRIPLE: &str = "aarch64-unknown-linux-gnu";
+    let mut missing = Vec::new();
+    if !Path::new("/usr/lib/rustlib").join(TRIPLE).is_dir() {
+        missing.extend(["rustc-web", "libstd-rust-web-dev:arm64"]);
+    }
+    if is_long && !is_there("aarch64-linux-gnu-gcc") {
+        missing.extend(["gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross"]);
+    }
+    if !missing.is_empty() {
+        run(&mut program("dpkg --add-architecture arm64"))?;
+        crate::install::install(&missing)?;
+    }
+    let chosen = if is_long {
+        "--workspace"
+    } else {
+        "--package dormouse --package dormouse-capi --package dormouse-cli --no-default-features \
+         --features dormouse-cli/serve"
+    };
+    let folder = target().join("arm64");
+    let mut check = cargo(&format!("check {chosen} --target {TRIPLE} --locked --target-dir"));
+    run(check.arg(&folder).env("RUSTC", "/usr/bin/rustc").env("RUSTFLAGS", "-D warnings"))?;
+    discard(&[folder])
+}
+
+pub(crate) fn release() -> Result {
+    run(&mut cargo("build --release --locked"))?;
+    run(program("timeout 120")
+        .arg(target().join("release/dormouse"))
+        .args(["demo", "--for", "5s", "--plain"]))
+}
+
+pub(crate) fn benches(is_long: bool) -> Result {
+    bench(if is_long { &ALL } else { &SHORT })?;
+    discard(&[target().join("release"), target().join("bench")])
+}
+
+/// Each workload in a process of its own.
+pub(crate) fn bench(workloads: &[impl AsRef<str>]) -> Result {
+    if workloads.is_empty() {
+        return bench(&SHORT);
+    }
+    workloads.iter().try_for_each(|workload| {
+        let mut bench = program("timeout 900");
+        run(bench.arg(target().join("release/dormouse")).args(["bench", workload.as_ref(), "--quick"]))
+    })
+}
+
+/// The demo service without dormouse: what benches compare with.
+pub(crate) fn bare(steps: &mut Steps) -> Result {
+    steps.suite.run("--package dormouse-teaparty --no-default-features", "", &[])?;
+    discard_tests()
+}
+
+/// Static keys where nothing is patched.
+pub(crate) fn fallback(steps: &mut Steps) -> Result {
+    with_flags(steps, "--cfg dormouse_fallback", "--package dormouse-keys", "")?;
+    discard_flags()
+}
+
+/// Tokio with hooks around polls, and the places of waits with frame pointers: one build for both.
+/// The test `placed` needs a service with frame pointers, and keeps this one.
+pub(crate) fn flags(steps: &mut Steps) -> Result {
+    with_flags(
+        steps,
+        "--cfg tokio_unstable -C force-frame-pointers=yes -D warnings",
+        "--package dormouse --package dormouse-waits --package dormouse-teaparty --features dormouse/tokio",
+        "--lib --test poll_hooks --test spawns --test places --test present_places --test instrumented",
+    )?;
+    let built = target().join(host()?).join("debug/dormouse-teaparty");
+    let copied = std::fs::create_dir_all(target().join("placed"));
+    let copied = copied.and_then(|()| std::fs::copy(built, placed()));
+    copied.map_err(|why| format!("the service with frame pointers: {why}"))?;
+    discard_flags()
+}
+
+fn placed() -> std::path::PathBuf {
+    target().join("placed/dormouse-teaparty")
+}
+
+/// Tests that are built with flags of the compiler's. Beside `--target`, macros and build scripts
+/// take no such flags, and are not built again.
+fn with_flags(steps: &mut Steps, flags: &str, chosen: &str, choice: &str) -> Result {
+    let chosen = format!("{chosen} --target {}", host()?);
+    steps.suite.run(&chosen, choice, &[("RUSTFLAGS", flags)])
+}
+
+fn discard_flags() -> Result {
+    discard(&[target().join(host()?), target().join("tmp")])
+}
+
+fn host() -> Result<String> {
+    output(&mut program("rustc --print host-tuple"))
+}
+
+/// Parsers of files and of the protocol get random bytes, for a second each.
+pub(crate) fn fuzz(steps: &mut Steps) -> Result {
+    let long = [("DORMOUSE_STRESS_SECONDS", "60")];
+    let settings = if steps.is_long { &long[..] } else { &[] };
+    let folder = target();
+    let chosen = format!(
+        "--manifest-path fuzz/Cargo.toml --no-default-features --target-dir {}",
+        folder.to_str().ok_or("the target directory has no name in UTF-8")?
+    );
+    steps.suite.run(&chosen, "", settings)?;
+    if steps.is_long {
+        // The reports that `compare` reads.
+        steps.suite.run("--package dormouse-bench", "--lib", settings)?;
+    }
+    discard_tests()
+}
+
+pub(crate) fn tests(steps: &mut Steps) -> Result {
+    let placed = placed();
+    let mut settings = Vec::new();
+    if let Some(placed) = placed.to_str().filter(|_| placed.exists()) {
+        settings.push(("DORMOUSE_TEST_PLACED", placed));
+    }
+    if steps.is_long {
+        settings.extend([("DORMOUSE_SOAK", "60"), ("DORMOUSE_IDLE_SECONDS", "10")]);
+    }
+    steps.suite.run("--workspace", "", &settings)?;
+    if steps.is_long { discard_tests() } else { Ok(()) }
+}

@@ -1,0 +1,64 @@
+//! `cargo xtask COMMAND`: the project's checks and its packages. [`HELP`] lists the commands.
+
+mod archive;
+mod checks;
+mod fleet;
+mod install;
+mod process;
+mod release;
+mod steps;
+mod suite;
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use crate::process::{Result, cargo, run, target};
+use crate::steps::Steps;
+
+const HELP: &str = "\
+cargo xtask ci [STEP…]        all checks, or these steps alone: about 25 minutes on two cores
+cargo xtask long [STEP…]      the same with every bench, longer stress, packages and the archive
+cargo xtask schema            write docs/protocol.schema.json again, after a change of the protocol
+cargo xtask bench [WORKLOAD…] build for release, and run these workloads of the bench, quickly
+cargo xtask package [FOLDER]  make the archive of command, C library and pages; in target/archive
+cargo xtask fleet             build the programs that tests of `serve` push to, into a cache
+
+Steps, in their order:";
+
+fn main() -> ExitCode {
+    // Everything is relative to the root of the workspace.
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let arguments: Vec<_> = std::env::args().skip(1).collect();
+    match std::env::set_current_dir(root).map_err(|e| e.to_string()).and_then(|()| command(&arguments)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("xtask: {why}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn command(arguments: &[String]) -> Result {
+    let (name, rest) = arguments.split_first().map_or(("help", &[][..]), |(name, rest)| (name, rest));
+    match name {
+        "ci" | "long" => Steps::new(name == "long").run(rest),
+        "schema" => {
+            let mut test = cargo("test --package dormouse-protocol --tests the_schema_is_the_committed_one");
+            run(test.env("DORMOUSE_BLESS", "1"))
+        }
+        "bench" => {
+            run(&mut cargo("build --release --locked"))?;
+            checks::bench(rest)
+        }
+        "package" => {
+            let folder = rest.first().map_or_else(|| target().join("archive"), Into::into);
+            archive::archive(&folder)
+        }
+        "fleet" => fleet::build(),
+        "help" | "--help" | "-h" => {
+            println!("{HELP}\n{}", Steps::names().join(" "));
+            Ok(())
+        }
+        other => Err(format!("there is no command `{other}`; `cargo xtask help` lists them")),
+    }
+}
