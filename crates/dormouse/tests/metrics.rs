@@ -341,3 +341,31 @@ fn promtool_finds_no_fault() {
         String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && said.is_empty(), "{said}");
 }
+
+#[test]
+fn fixed_readings_give_the_committed_metrics() {
+    let readings = include_str!("../../../tests/figures/readings.json");
+    let mut both: serde_json::Value = serde_json::from_str(readings).unwrap();
+    let now: Stat = serde_json::from_value(both["now"].take()).unwrap();
+    let origin = Origin {
+        name: "tea".to_owned(),
+        pid: 7,
+        version: "1.2.3".to_owned(),
+        start_unix_ns: 1_790_000_000_000_000_000,
+        instance: "here:7:1".to_owned(),
+    };
+    for (cpu_refused, name) in [(None, "metrics"), (Some("a clock is false".into()), "metrics_refused")] {
+        let mut exposition = Exposition::new();
+        add(&mut exposition, &origin, Stat { cpu_refused, ..now.clone() });
+        dormouse_testkit::assert_committed(&format!("tests/figures/{name}.txt"), &text(&exposition));
+        let open = String::from_utf8(exposition.encode(MetricsFormat::OpenMetrics)).unwrap();
+        dormouse_testkit::assert_committed(&format!("tests/figures/{name}.openmetrics"), &open);
+        // The other formats write the same points. They have the moment of the reading, too.
+        let points = format!("{exposition:?}").replace("FamilyPoints {", "\nFamilyPoints {");
+        let points = points.replace("MetricPoint {", "\n  MetricPoint {");
+        let (before, rest) = points.split_once("read_unix_ns: ").unwrap();
+        let rest = rest.trim_start_matches(|digit: char| digit.is_ascii_digit());
+        let points = format!("{before}read_unix_ns: 0{rest}\n");
+        dormouse_testkit::assert_committed(&format!("tests/figures/{name}.points"), &points);
+    }
+}

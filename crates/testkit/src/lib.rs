@@ -4,6 +4,7 @@
 //! - [`in_child`] runs a test's body in a process that has no other test; [`fork`] runs a closure
 //!   in a fork.
 //! - [`Filter`] has the kernel refuse system calls, or kill for them.
+//! - [`assert_committed`] compares a text with a file of the repository.
 //! - [`skip`] tells that a test cannot be made on this machine.
 //! - [`eventually`] waits for a condition, [`HANG`] at most; [`StopOnDrop`] ends the work of
 //!   others.
@@ -21,6 +22,7 @@
 mod browser;
 pub mod c;
 mod child;
+mod committed;
 mod fork;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 pub mod otel;
@@ -32,6 +34,7 @@ mod work;
 
 pub use browser::Browser;
 pub use child::{Child, Environment, in_child};
+pub use committed::{assert_committed, pretty};
 pub use fork::{fork, join};
 pub use seccomp::{Answer, Filter};
 pub use skip::skip;

@@ -194,8 +194,49 @@ pub(crate) fn whole(event: &str, value: u64, elapsed_ns: u64) -> CountRow {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+
+    /// Two answers of a service, a second apart, as `tests/figures/readings.json` has them; or the
+    /// same with CPU time of groups refused.
+    pub(crate) fn answers(is_refused: bool) -> [Stat; 2] {
+        let text = include_str!("../../../../tests/figures/readings.json");
+        let mut both: serde_json::Value = serde_json::from_str(text).unwrap();
+        ["before", "now"].map(|name| {
+            let mut stat: Stat = serde_json::from_value(both[name].take()).unwrap();
+            if is_refused {
+                stat.cpu_refused = Some("a clock is false".into());
+                stat.counted = None;
+                for group in &mut stat.groups {
+                    group.cpu_ns = 0;
+                    group.counts.retain(|count| count.event != "task-clock");
+                    group.waits.iter_mut().for_each(|waits| waits.on_cpu_ns = None);
+                }
+            }
+            stat
+        })
+    }
+
+    /// The same as samples, with a part that the kernel tells.
+    pub(crate) fn fixed(is_refused: bool) -> [Sample; 2] {
+        answers(is_refused).map(|stat| {
+            let n = stat.keys_on as u64;
+            let usage = |n: u64| Usage {
+                user_ns: 700_000_000 * n,
+                system_ns: 10_000_000 * n,
+                voluntary_switches: 5 * n * n,
+                involuntary_switches: n,
+                minor_faults: 100 * n,
+                major_faults: n / 3,
+            };
+            let mut sample = Sample::of_agent(stat);
+            for thread in &mut sample.threads {
+                (thread.start_ticks, thread.usage) = (1, Some(usage(n)));
+            }
+            sample.threads[0].tid = 6010;
+            Sample { usage: Some(usage(2 * n)), max_rss_bytes: Some(9 << 20), ..sample }
+        })
+    }
 
     #[test]
     fn agents_threads_go_by_their_inner_number() {

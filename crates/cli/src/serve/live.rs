@@ -128,18 +128,20 @@ async fn tell(hub: &Hub, seat: &Arc<Seat>, pen: &Pen) -> Result<(), Gone> {
 
 /// The event for somebody who has seen `last`. All who read at the same pace share one.
 fn event(seat: &Seat, look: &Look, last: Option<&Look>) -> Bytes {
-    let make = || format!("event: sample\ndata: {}\n\n", as_document(&sample(seat, look, last))).into();
+    let make = || {
+        format!("event: sample\ndata: {}\n\n", as_document(&sample(seat.process().pid, look, last))).into()
+    };
     let Some(last) = last else { return look.whole.get_or_init(make).clone() };
     let (since, event) = look.news.get_or_init(|| (last.at, make()));
     if *since == last.at { event.clone() } else { make() }
 }
 
-fn sample<'a>(seat: &'a Seat, look: &'a Look, last: Option<&Look>) -> SampleBody<'a> {
+fn sample<'a>(pid: u32, look: &'a Look, last: Option<&Look>) -> SampleBody<'a> {
     let (stat, ended_threads) = match last {
         None => (look.stat.clone(), Vec::new()),
         Some(last) => changed(&look.stat, &last.stat),
     };
-    let (unix_ms, pid, name) = (look.unix_ms, seat.process().pid, &*look.hello.name);
+    let (unix_ms, name) = (look.unix_ms, &*look.hello.name);
     SampleBody { unix_ms, pid, name, full: last.is_none(), stat, ended_threads }
 }
 
@@ -165,7 +167,50 @@ fn changed(now: &Stat, before: &Stat) -> (Stat, Vec<u32>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dormouse_protocol::GroupRow;
+    use std::process::Command;
+
+    use dormouse_protocol::{GroupRow, Hello};
+    use dormouse_testkit::viewers::printed;
+    use dormouse_testkit::{assert_committed, skip};
+
+    use crate::sample::totals::tests::answers;
+    use crate::serve::page;
+
+    /// The data of the events for a reader who sees two answers of a service.
+    fn events(answers: [Stat; 2]) -> String {
+        let hello = Arc::new(Hello::default());
+        let [first, then] = answers.map(|stat| Look {
+            hello: Arc::clone(&hello),
+            unix_ms: 1_790_000_000_000 + stat.mono_ns / 1_000_000,
+            stat,
+            at: Instant::now().into_std(),
+            whole: std::sync::OnceLock::new(),
+            news: std::sync::OnceLock::new(),
+        });
+        let [whole, news] = [sample(7, &first, None), sample(7, &then, Some(&first))];
+        format!("{}\n{}\n", as_document(&whole), as_document(&news))
+    }
+
+    #[test]
+    fn fixed_answers_give_the_committed_cells() {
+        if !Command::new("node").arg("--version").output().is_ok_and(|node| node.status.success()) {
+            return skip("node is not installed");
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let file = |name: &str, text: &str| {
+            let path = directory.path().join(name);
+            std::fs::write(&path, text).unwrap();
+            path
+        };
+        let scripts = file("scripts.js", &page::scripts_of_groups());
+        let reader = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/figures/cells.mjs");
+        for (is_refused, name) in [(false, "page"), (true, "page_refused")] {
+            let events = file("events", &events(answers(is_refused)));
+            let shown =
+                printed(Command::new("node").args([reader.as_ref(), &*scripts, &events]).output().unwrap());
+            assert_committed(&format!("tests/figures/{name}.json"), &shown);
+        }
+    }
 
     fn stat(groups: &[(u32, u64)], threads: &[(u32, u64)]) -> Stat {
         let group = |&(id, cpu_ns): &(u32, u64)| GroupRow {

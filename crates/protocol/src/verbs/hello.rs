@@ -28,7 +28,7 @@ impl Verb for HelloRequest {
 pub(super) const FEATURES: [&str; 2] = ["notices", "release"];
 
 /// Answer to `hello`: the agent, and the process that it serves.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Hello {
     /// The protocol version of this conversation.

@@ -21,7 +21,7 @@ impl Verb for StatRequest {
 }
 
 /// Answer to `stat`. CPU times are totals since the start, in nanoseconds.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Stat {
     /// `CLOCK_MONOTONIC` of the snapshot, in nanoseconds.
@@ -86,7 +86,7 @@ pub struct TaskPolls {
 }
 
 /// The clock that charges groups. (CPU time of the process and of threads is the kernel's own.)
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Clock {
     /// The tier that threads begin with, as `rseq`.
@@ -97,7 +97,7 @@ pub struct Clock {
 }
 
 /// One group.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct GroupRow {
     /// Number in records.
@@ -131,7 +131,7 @@ pub struct GroupRow {
 }
 
 /// How often an event happened, as long as somebody had it counted.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CountRow {
     /// The event's name.
@@ -190,7 +190,7 @@ impl TaskPolls {
 }
 
 /// One thread.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ThreadStat {
     /// Thread id, in the service's own namespace.

@@ -155,7 +155,33 @@ fn print(context: &mut Context, kind: Kind, source: &Source, delta: &Delta) -> O
 
 #[cfg(test)]
 mod tests {
+    use dormouse_testkit::{assert_committed, pretty};
+
     use super::*;
+    use crate::sample::totals::tests::{answers, fixed};
+
+    #[test]
+    fn fixed_samples_give_the_committed_accounts() {
+        for (is_refused, name) in [(false, "stat"), (true, "stat_refused")] {
+            let [before, now] = fixed(is_refused);
+            let clock = answers(is_refused)[1].clock.clone();
+            let mut source = Source::fake(&["task-clock", "page-faults", "alloc-bytes", "cycles"], clock);
+            let mut refused = source.counted.counted.pop().unwrap();
+            refused.unavailable = Some("no PMU".into());
+            source.counted.refused.push(refused);
+            let mut window = Window::new(before);
+            window.add(now);
+            let delta = window.delta();
+            let account = Account::of(&source, &delta);
+            let kind = Kind::Total { has_ended: false };
+            let text = text::account(&text::headline(&source.who, kind, &delta), &account);
+            let text = anstream::adapter::strip_str(&text).to_string();
+            assert_committed(&format!("tests/figures/{name}.txt"), &text);
+            let json = serde_json::to_value(json::Document::of(kind, &account)).unwrap();
+            assert_committed(&format!("tests/figures/{name}.json"), &pretty(json));
+        }
+    }
+
     #[test]
     fn an_interval_that_would_count_itself_is_refused() {
         assert!(interval("9ms").is_err());

@@ -280,3 +280,17 @@ fn times_begin_with_the_first_sample_of_them() {
     assert!(view.groups().iter().all(|row| !row.has_waits()), "since when is not known");
     assert!(View::between(&without, &before, &after, &[]).groups().iter().any(Row::has_waits));
 }
+
+#[test]
+fn fixed_samples_give_the_committed_views() {
+    use dormouse_testkit::{assert_committed, pretty};
+    let events = ["page-faults", "alloc-bytes"].map(str::to_owned);
+    for (is_refused, name) in [(false, "top"), (true, "top_refused")] {
+        let [before, now] = crate::sample::totals::tests::fixed(is_refused);
+        let view = View::between(&before, &before, &now, &events);
+        let text = anstream::adapter::strip_str(&view.text("tea (process 7)")).to_string();
+        assert_committed(&format!("tests/figures/{name}.txt"), &text);
+        let json = serde_json::to_value(view.document(7, "tea")).unwrap();
+        assert_committed(&format!("tests/figures/{name}.json"), &pretty(json));
+    }
+}

@@ -96,6 +96,14 @@ fn policy(style: &str, script: &str) -> String {
     )
 }
 
+/// The scripts that show groups, without those of others and of the other views.
+#[cfg(test)]
+pub(super) fn scripts_of_groups() -> String {
+    let own = ["dom", "route", "live", "detail", "groups", "shell"]
+        .map(|name| std::fs::read_to_string(format!("src/serve/page/{name}.js")).unwrap_or_default());
+    FLAME_SCRIPTS[..1].concat() + &own.concat()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
