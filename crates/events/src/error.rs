@@ -1,4 +1,4 @@
-//! The errors of choosing counters. Counting itself does not fail.
+//! The errors of choosing events to count. Counting itself does not fail.
 
 /// Why an event cannot be counted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -56,7 +56,7 @@ pub enum Error {
     Unavailable {
         /// The event that was asked for.
         event: String,
-        /// Why not, and what would change it.
+        /// The reason, and what would change it.
         reason: String,
     },
     /// No event has that name.

@@ -1,9 +1,10 @@
-//! The generation of what is counted, and the key behind which the switch sleeps.
+//! A number that grows with each change of what is counted, and the key behind which the hook in
+//! the switch sleeps.
 //!
-//! Each change of what is counted moves the generation on. A span remembers the generation in which
-//! it began; a thread that finds another one knows that its span may have been flushed by somebody
-//! else and that its context may count other events by now. So "nothing has changed" is one
-//! comparison.
+//! Each change of what is counted increments the generation. A span stores the generation in which
+//! it began. A thread that finds a newer one knows that another thread may have flushed its span,
+//! and that its context may count other events now. So one comparison shows that nothing has
+//! changed.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

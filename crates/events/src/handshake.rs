@@ -1,14 +1,15 @@
-//! The handshake by which a new context takes over what is counted everywhere, while that changes.
+//! The handshake by which a new context takes the set of events that is counted everywhere, while
+//! that set may change.
 //!
-//! A new context (a) shows itself in the table, and then [`take_over`]: (b) it takes a word, (c)
-//! passes a fence and (d) looks whether the word is still what it took, else again from (b). A
-//! change (e) moves the word, (f) passes a fence ([`changed`]) and (g) writes the word into all
-//! contexts that the table shows.
+//! A new context (a) puts itself into the table and then calls [`take_over`]: it (b) reads the
+//! word, (c) passes a fence and (d) reads the word again; if the word has changed, it goes back to
+//! (b). A change (e) stores a new word, (f) passes a fence ([`changed`]) and (g) writes the word
+//! into all contexts in the table.
 //!
 //! Either (c) comes before (f): then (g) finds the context, and its write comes after (b)'s. Or (f)
-//! comes before (c): then (d) finds the new word. So the last word that is written into the context
+//! comes before (c): then (d) finds the new word. So the word that is written last into the context
 //! is that of the last change. No other thread knows the context before (d) has found the word
-//! unchanged; from then on it is one of those that a change finds.
+//! unchanged. From then on every change finds it.
 
 use std::sync::atomic::Ordering;
 

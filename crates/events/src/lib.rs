@@ -1,4 +1,5 @@
-//! Task contexts and the switch between them: a thread's work is charged to the task that it runs.
+//! Task contexts and the switch between them: what a thread does is charged to the task that it
+//! runs.
 //!
 //! A [`Context`] holds the counts of one group of tasks, in all events. A [`Task`] is charged to
 //! one; [`enter`] makes it current on the calling thread until the guard is dropped, [`switch`]
@@ -10,23 +11,24 @@
 //!
 //! # When counters are read
 //!
-//! A thread that goes from one task to another of the same context reads nothing: the sum over the
-//! context would be the same (origin: Linux 564c2b210add, "`perf_counter`: Optimize context switch
-//! between identical inherited contexts"). Only customized tasks are read at every switch: pinned
-//! ones, those with counters stopped, added or removed, and all of a context that is
-//! [`Mode::TaskExact`].
+//! A thread that goes from one task to another of the same context reads no counter: the sum over
+//! the context would be the same (origin: Linux 564c2b210add, "`perf_counter`: Optimize context
+//! switch between identical inherited contexts"). Counters are read at every switch only for
+//! customized tasks: pinned ones, those with counters stopped, added or removed, and all tasks of a
+//! context that is [`Mode::TaskExact`].
 //!
-//! A task could also stay current until the next one comes, which saves the reading at its end. On
-//! a runtime where other work runs in between unseen, the task would be charged for that work. So
-//! the end of a task restores the task before; a program that knows that all work of a thread is
-//! tasks may make the thread lazy ([`set_lazy`]).
+//! A task could also stay current until the next one begins, which would save the reading at its
+//! end. But a runtime also runs work that this crate does not see, and the task would be charged
+//! for it. So the end of a task makes the task before it current again. A program in which every
+//! piece of work on a thread is a task may make that thread lazy ([`set_lazy`]).
 //!
 //! # Layers
 //!
-//! Each calls only those before it: `pmu` (what counts), `event_set` (what is counted together),
-//! `span` (what one thread charges since when), `ledger` (what was charged), `publishing` (whether
-//! threads show their contexts to other processes), `thread` (the stack of tasks and the switch),
-//! `control` (beginning and ending to count), `reading` (what contexts have counted).
+//! Modules, each of which calls only those before it: `pmu` (units that count events), `event_set`
+//! (which events are counted together), `span` (what one thread charges, and since which readings),
+//! `ledger` (what was charged), `publishing` (whether threads show their contexts to other
+//! processes), `thread` (the stack of tasks and the switch), `control` (beginning and ending to
+//! count), `reading` (reading the counts of contexts).
 
 #![deny(unsafe_code)]
 #![cfg_attr(

@@ -1,23 +1,24 @@
-//! Reading the totals of contexts, while threads run.
+//! Reading the totals of contexts while threads run.
 //!
-//! A ledger holds what was charged; what was not charged yet is in the spans of threads. A read
-//! goes over all threads once, whatever each of them runs, and reads its counters from outside.
-//! That is the expensive part, two files of `/proc` for some events, and happens once for all
-//! contexts and events. The rest are loads:
+//! A ledger holds what was charged. What is not charged yet is in the spans of threads. A read
+//! visits each thread once, whatever task it runs, and reads its counters from outside. That is the
+//! expensive part (two files of `/proc` for some events), and it is done once for all contexts and
+//! events. The rest are loads:
 //!
 //! 1. The read adds up what was charged.
-//! 2. It looks whether each thread is still in the span whose counters were read. If so, that delta
-//!    was not charged before 1, and is added. If not, it takes a new snapshot of the thread: what
-//!    is pending and what was counted by now was not charged before 1 either.
-//! 3. It adds up what was charged once more. Where nothing has come since 1, the sum is right.
-//!    Otherwise the sum lacks what was charged in between, and the read begins again with 1, a few
-//!    times. Its result is the largest sum of all rounds, which lacks what was charged in the
-//!    shortest of these moments.
+//! 2. For each thread it checks whether the thread is still in the span whose counters were read.
+//!    If so, the delta of that span was not charged before step 1, and is added. If not, the read
+//!    takes a new snapshot of the thread: its pending counts and the counts of its new span were
+//!    not charged before step 1 either.
+//! 3. It adds up what was charged once more. If nothing was charged since step 1, the sum is right.
+//!    Otherwise the sum lacks what was charged in between, and the read begins again with step 1, a
+//!    few times. The result is the largest sum of all rounds. It lacks only what was charged during
+//!    the shortest of them.
 //!
-//! So nothing is counted twice, and no lock is taken: a thread of the host that reads does not wait
-//! for a client that does. A span that is flushed meanwhile is another one for 2. The counts that
-//! the flush has taken and not charged yet are missing as above. A read never returns less than an
-//! earlier one (the ledger's row of reported sums).
+//! So nothing is counted twice, and no lock is taken: a host thread that reads does not wait for a
+//! client that reads. A span that is flushed meanwhile counts as another span in step 2. Counts
+//! that the flush has taken and not charged yet are missing as above. A read never returns less
+//! than an earlier one (the ledger's row of reported sums).
 
 use dormouse_sys::thread::ThreadBlock;
 
@@ -36,82 +37,84 @@ const ROUNDS: usize = 8;
 pub struct Count {
     /// The event.
     pub event: Event,
-    /// How often, in the event's unit, outside of contexts that were entered inside of this one.
+    /// The count in the event's unit, without what happened in contexts that were entered inside of
+    /// this one.
     pub value: u64,
-    /// How often in contexts that were entered inside of this one, up to their last switch. Of an
-    /// event that nobody counts any more, the counts since that switch are left out.
+    /// The count in contexts that were entered inside of this one, up to their last switch. Once
+    /// the event is no longer counted, the counts since that switch are left out.
     pub nested: u64,
-    /// For how long somebody had the event counted for this context, in nanoseconds of wall time,
-    /// whether any of its tasks ran or not.
+    /// For how long the event was counted for this context, in nanoseconds of wall time, whether
+    /// any of its tasks ran or not.
     pub enabled_ns: u64,
-    /// For how much of that it was counted: less where a PMU has fewer counters than it was asked
-    /// for and takes turns, in the proportion that all threads of the process have seen together
-    /// ([`Pmu::share`](crate::Pmu::share)). `value` is scaled up thread by thread, stretch by
-    /// stretch.
+    /// The part of `enabled_ns` in which the event was really counted. It is shorter where a PMU
+    /// has fewer counters than events and takes turns; the proportion is what all threads of the
+    /// process have seen together ([`Pmu::share`](crate::Pmu::share)). `value` is scaled up for
+    /// each thread and each interval between two reads.
     pub running_ns: u64,
 }
 
-/// The cost of a context so far.
+/// The totals of a context.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Totals {
-    /// As [`Context::cpu_ns`].
+    /// See [`Context::cpu_ns`].
     pub cpu_ns: u64,
-    /// As [`Context::entries`].
+    /// See [`Context::entries`].
     pub entries: u64,
-    /// As [`Context::polls`].
+    /// See [`Context::polls`].
     pub polls: u64,
-    /// As [`Context::read`].
+    /// See [`Context::read`].
     pub counts: Vec<Count>,
 }
 
 impl Context {
-    /// How often one of its tasks became current while anything was counted.
+    /// How often a task of the context became current while anything was counted.
     ///
     /// # Cost
     ///
-    /// A look at every thread's block; no lock.
+    /// Visits every thread's block; takes no lock.
     pub fn entries(&self) -> u64 {
         self.counters().entries
     }
 
-    /// How often a future of it was polled, or a thread switched to one of its tasks, while
-    /// anything was counted: its entries without its scopes.
+    /// How often a future of the context was polled, or a thread switched to one of its tasks,
+    /// while anything was counted. These are its entries without its scopes.
     ///
     /// # Cost
     ///
-    /// As of [`Context::entries`].
+    /// The cost of [`Context::entries`].
     pub fn polls(&self) -> u64 {
         self.counters().polls
     }
 
     /// The counts of every event that was ever counted for this context, in the order in which the
-    /// process came to count them. The running spans of threads are included as far as their PMU
-    /// can be read from outside.
+    /// process first counted them. The running spans of threads are included if their PMU can be
+    /// read from outside.
     ///
     /// # Cost
     ///
-    /// A look at every thread's block, and for each thread that runs one of the context's tasks now
-    /// a read of its counters from outside (a system call for task-clock). It waits for a change of
-    /// what is counted while the change writes down what is wanted, not while it flushes threads.
+    /// Visits every thread's block. For each thread that runs a task of the context now, it reads
+    /// the counters from outside (a system call for task-clock). It waits for a change of what is
+    /// counted while the change stores the new set, but not while it flushes threads.
     ///
     /// # Async-signal-safety
     ///
-    /// Not for handlers. One that has interrupted a change of what is counted gets an empty answer.
+    /// Not for signal handlers. In a handler that has interrupted a change of what is counted, the
+    /// answer is empty.
     pub fn read(&self) -> Vec<Count> {
         Self::read_all(&[self], true).pop().unwrap_or_default().counts
     }
 
-    /// The cost of several contexts: each thread is read once.
+    /// The totals of several contexts; each thread is read once.
     ///
     /// # Cost
     ///
-    /// As of [`Context::read`], for all of them together. With `counts` false only CPU time is
-    /// read, and [`Totals::counts`] stays empty.
+    /// The cost of [`Context::read`], for all contexts together. With `counts` false only CPU time
+    /// is read, and [`Totals::counts`] stays empty.
     ///
     /// # Async-signal-safety
     ///
-    /// As of [`Context::read`].
+    /// See [`Context::read`].
     pub fn read_all(contexts: &[&Self], counts: bool) -> Vec<Totals> {
         let times = if counts { times(contexts) } else { Vec::new() };
         let ever = times.iter().flatten().fold(1 << CLOCK, |mask, time| mask | 1 << time.index);
@@ -122,14 +125,14 @@ impl Context {
         Request::new(&[self], 0).read(&[]).pop().unwrap_or_default()
     }
 
-    /// CPU time of its tasks while task-clock was counted, in nanoseconds, without that of contexts
-    /// entered inside of them; the running spans of threads are included. 0 if it was never
-    /// counted.
+    /// CPU time of the context's tasks while task-clock was counted, in nanoseconds, without that
+    /// of contexts entered inside of them. The running spans of threads are included. 0 if
+    /// task-clock was never counted.
     ///
     /// # Cost
     ///
-    /// A look at every thread's block, and a system call for each thread that runs one of its tasks
-    /// now. No lock.
+    /// Visits every thread's block, and makes a system call for each thread that runs a task of the
+    /// context now. No lock.
     pub fn cpu_ns(&self) -> u64 {
         Self::read_all(&[self], false).pop().unwrap_or_default().cpu_ns
     }

@@ -1,29 +1,31 @@
-//! Countings, and the change from one set of counted events to another.
+//! [`Counting`], and the change from one set of counted events to another.
 //!
 //! A program holds a [`Counting`] for the events that it wants counted. A context counts the events
-//! that its own countings and those of everywhere want, together. A change has three steps:
+//! of its own countings and of those made by [`Counting::everywhere`]. A change has three steps:
 //!
-//! 1. It writes down what is wanted, and stores each context's new set.
+//! 1. It records the wanted events, and stores each context's new set.
 //! 2. It moves the generation on, and has every thread pass a barrier. A span that begins from now
-//!    on begins with the new set. A span that began before is either found by step 3 or ended by an
-//!    owner that sees the new generation.
+//!    on begins with the new set. A span that began before is either found by step 3, or ended by
+//!    its thread, which sees the new generation.
 //! 3. It flushes the span of each thread ([`super::flush`]).
 //!
 //! # Locking
 //!
-//! 1. [`CHANGING`] is held for a whole change, so one thread at a time rebases spans. Forks do not
-//!    wait for it: it protects the rebases in spans of other threads, which a child does not have.
-//!    A child finds it free.
-//! 2. [`super::wanted`]'s lock is inside of it, held for step 1, which takes microseconds, for any
-//!    number of threads. Forks wait for it. Readers take it alone, for the times.
-//! 3. No key is changed and no unit begun or ended under either.
-//! 4. No thread of the host takes either, unless it begins or ends a counting or reads counts.
+//! 1. [`CHANGING`] is held for a whole change, so that only one thread rebases spans at a time.
+//!    Forks do not wait for it: it protects rebases in spans of other threads, and a child has no
+//!    other threads. A child finds it free.
+//! 2. The lock of [`super::wanted`] is taken while `CHANGING` is held, for step 1, which takes
+//!    microseconds for any number of threads. Forks wait for it. Readers take it alone, for the
+//!    times.
+//! 3. No key is changed, and no unit begun or ended, under either lock.
+//! 4. A host thread takes one of these locks only when it begins or ends a counting, or reads
+//!    counts.
 //!
 //! # Fork
 //!
-//! A forked child drops all leases of keys, and so the hook sleeps in it. It drops its countings as
-//! well: nothing is counted in it until it asks. Counts stay what they were: the child also charges
-//! what other threads of its parent had pending.
+//! A forked child drops all leases of keys, so the hook sleeps in it. It drops its countings as
+//! well: nothing is counted in the child until it starts a counting. Counts keep their values. The
+//! child also charges what other threads of its parent had pending.
 //!
 //! # Safety
 //!
@@ -44,13 +46,13 @@ use crate::generation::{Generation, SWITCH};
 use crate::ledger::Context;
 use crate::pmu::{self, Event};
 
-/// Whose counts are exact.
+/// For which units of work the counts are exact.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Mode {
-    /// The context's. A switch between its tasks reads nothing.
+    /// For each context. A switch between two of its tasks reads no counter.
     #[default]
     GroupExact,
-    /// Each task's, too: a switch between two tasks of one context reads every counter once.
+    /// For each task, too: a switch between two tasks of one context reads every counter once.
     TaskExact,
 }
 
@@ -60,9 +62,9 @@ static CHANGING: Lock = Lock::new();
 // SAFETY: the functions look at statics of their own.
 static FORKS: Stage = unsafe { Stage::custom(Phase::Changes, |_| true, |_, side| after_fork(side)) };
 
-/// Has events counted as long as it lives: for one context, or for all that are and will be.
+/// Has events counted as long as it lives, for one context or for all present and future contexts.
 ///
-/// Counts are kept when it ends, and go on from there with the next one.
+/// When it ends, the counts are kept. The next counting adds to them.
 #[derive(Debug)]
 #[must_use = "events are counted as long as it lives"]
 pub struct Counting {
@@ -78,14 +80,14 @@ impl Counting {
     ///
     /// # Errors
     ///
-    /// An event that is unavailable here, more events or sets of them than there is room for, a
-    /// static key that cannot be switched, or a call by a signal handler over such a change on its
-    /// own thread. Then nothing has changed.
+    /// If an event is unavailable here, if there is no room for the events or for their set, if a
+    /// static key cannot be switched, or if the caller is a signal handler that has interrupted a
+    /// change on its own thread. In all these cases nothing has changed.
     ///
     /// # Cost
     ///
-    /// The first one wakes the hook: a batch of one static key. Each makes every processor pass a
-    /// barrier, and costs one read from outside for each thread that runs a task.
+    /// The first counting wakes the hook: a batch of one static key. Each counting makes every
+    /// processor pass a barrier, and reads each thread that runs a task once from outside.
     pub fn everywhere(events: &[Event], mode: Mode) -> Result<Self, Error> {
         Self::begin(0, events, mode)
     }
@@ -94,28 +96,28 @@ impl Counting {
     ///
     /// # Errors
     ///
-    /// As of [`Counting::everywhere`].
+    /// See [`Counting::everywhere`].
     ///
     /// # Cost
     ///
-    /// As of [`Counting::everywhere`].
+    /// See [`Counting::everywhere`].
     pub fn of(context: &'static Context, events: &[Event], mode: Mode) -> Result<Self, Error> {
         Self::begin(context.id(), events, mode)
     }
 
-    /// Whether a process that counts these events everywhere, too, still has room for as many sets
-    /// of events again as it has ever counted. For a caller that begins to count at a stranger's
-    /// request: sets are never given back.
+    /// Whether the process, if it counted these events everywhere as well, would still have room
+    /// for as many further event sets as it has ever used. For a caller that counts at the request
+    /// of others: sets are never freed.
     pub fn leaves_room(events: &[Event]) -> bool {
         EventSet::known() < MAX_SETS / 2 || mask_of(events).is_ok_and(EventSet::is_known)
     }
 
-    /// Never ends it.
+    /// Keeps the events counted for the rest of the process's life.
     pub fn keep(self) {
         std::mem::forget(self);
     }
 
-    /// The events.
+    /// The events that it counts.
     pub fn events(&self) -> impl Iterator<Item = Event> {
         events(self.wish.events.mask).map(|(_, event)| event)
     }
@@ -214,7 +216,7 @@ pub(super) fn move_on() -> Result<(), Error> {
     Ok(())
 }
 
-/// In a fork child nobody changes anything, also where a handler over a change forked.
+/// In a fork child no change is under way, even where a handler forked in the middle of one.
 fn after_fork(side: Side) {
     if side != Side::Parent {
         CHANGING.reset();

@@ -1,13 +1,13 @@
 //! Flushing the spans of other threads: the last step of a change.
 //!
-//! Each thread that is in a span of an older generation, and in a task, has its counters read from
-//! outside. Its context is charged, and the span gets a baseline from which its owner counts by the
-//! new set. So a thread that runs one task for hours is counted from the moment when somebody asks,
-//! and until the moment when nobody asks any more.
+//! The counters of each thread that is in a task, and in a span of an older generation, are read
+//! from outside. Its context is charged, and the span gets a new baseline, from which its thread
+//! counts by the new set. So a thread that runs one task for hours is counted exactly from the
+//! moment when counting begins until the moment when it ends.
 //!
-//! A span that its owner is editing just then is looked at again after the others, until the pass
-//! over all threads is [`PATIENCE`] old. An owner that was descheduled in the middle charges the
-//! span to its end when it runs again.
+//! A span that its owner edits at that moment is visited again after the others, until the pass
+//! over all threads is [`PATIENCE`] old. An owner that was descheduled in the middle of its edit
+//! charges the span to its end when it runs again.
 
 use std::ptr;
 use std::time::{Duration, Instant};

@@ -1,5 +1,5 @@
-//! Beginning and ending to count, while threads run: the one layer with a lock, which no thread of
-//! the host waits for while it serves.
+//! Beginning and ending to count while threads run. This is the only layer with a lock; no host
+//! thread waits for that lock while it serves requests.
 
 mod counting;
 mod flush;

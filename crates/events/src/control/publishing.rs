@@ -1,5 +1,5 @@
-//! Beginning and ending to publish the current context of each thread, while threads run; see
-//! [`crate::publishing`], which has the steps.
+//! Beginning and ending to publish the current context of each thread while threads run;
+//! [`crate::publishing`] has the steps.
 
 use dormouse_keys::{Key, Lease};
 use dormouse_sys::process::identity;
@@ -7,10 +7,10 @@ use dormouse_sys::process::identity;
 use super::counting::move_on;
 use crate::publishing::{PUBLISH, set_on};
 
-/// Keeps the hook awake by which each thread's pointer follows its current context. Several count.
+/// Keeps the hook awake which points each thread at its current context. Several may exist at once.
 ///
-/// The caller says meanwhile whether pointers may be stored, and that they may not before the last
-/// of these is dropped.
+/// The caller turns storing of pointers on and off with `set_on`, and must turn it off before it
+/// drops the last of these.
 #[derive(Debug)]
 #[must_use = "contexts are published as long as it lives"]
 pub struct ContextPublishing {
@@ -23,7 +23,7 @@ impl ContextPublishing {
     ///
     /// # Errors
     ///
-    /// A static key that cannot be switched.
+    /// If a static key cannot be switched.
     pub fn start() -> Result<Self, dormouse_keys::Error> {
         Ok(Self { process: identity::id(), lease: Some(PUBLISH.acquire()?) })
     }
@@ -33,8 +33,8 @@ impl ContextPublishing {
         self.lease.as_ref().map_or(&[], Lease::keys)
     }
 
-    /// Whether pointers may be stored from now on: by a thread in the midst of a task at its next
-    /// event. (Step 1.)
+    /// Sets whether threads may store pointers from now on. A thread in the midst of a task obeys
+    /// at its next event. (Step 1.)
     pub fn set_on(on: bool) {
         set_on(on);
     }
@@ -44,8 +44,8 @@ impl Drop for ContextPublishing {
     fn drop(&mut self) {
         // A forked child has begun again. Step 2, and step 3: the lease goes.
         if self.process == identity::id() && move_on().is_err() {
-            // A handler over a change of what is counted: the hook stays awake, and takes pointers
-            // back.
+            // In a handler that interrupted a change of what is counted: the hook stays awake, and
+            // takes pointers back.
             std::mem::forget(self.lease.take());
         }
     }

@@ -1,5 +1,5 @@
-//! The wishes of all countings, the sets that contexts get for them, and for how long each event is
-//! counted.
+//! The events that all countings want, the sets that contexts get for them, and for how long each
+//! event was counted.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;
@@ -73,7 +73,7 @@ pub(crate) struct EventTime {
     pub(crate) running_ns: u64,
 }
 
-/// Of every event that each of `contexts` has ever counted, for how long.
+/// For each of `contexts`, the times of every event that it has ever counted.
 pub(crate) fn times(contexts: &[&Context]) -> Vec<Vec<EventTime>> {
     let Ok(mut wanted) = Wanted::lock() else { return Vec::new() };
     wanted.catch_up();
@@ -228,7 +228,7 @@ fn charge_others() {
     });
 }
 
-/// In a fork child nothing is counted until somebody asks.
+/// In a fork child nothing is counted until the child starts a counting.
 pub(super) fn after_fork() {
     Generation::advance(false);
     FORKED.store(true, Ordering::Relaxed);

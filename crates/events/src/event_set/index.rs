@@ -1,12 +1,12 @@
 //! The index of an event: its number in this process, the same for every context.
 //!
-//! A context keeps its counts by index, and a set of events is the set of the bits of their
-//! indices. An event gets its index when somebody first asks for it, and no other event ever gets
-//! that index: a count stays where it is however often the set of counted events changes. Giving an
-//! index takes no lock: an event goes into the first free entry of a table, and a thread that finds
-//! an entry taken looks which event took it.
+//! A context keeps its counts by index, and a set of events is a set of bits, one for each index.
+//! An event gets its index when it is first counted, and no other event ever gets that index: a
+//! count keeps its place however often the set of counted events changes. No lock is needed: an
+//! event takes the first free entry of a table, and a thread that finds an entry taken checks
+//! whether the same event took it.
 //!
-//! (The *number* of an event is another thing: its number within its PMU.)
+//! (The *number* of an event is a different thing: its number within its PMU.)
 
 use once_cell::race::OnceBox;
 

@@ -1,18 +1,18 @@
-//! Which events are counted together, and the slot of each in one reading.
+//! Which events are counted together, and the slot of each event in a reading.
 //!
-//! An [`EventSet`] never changes and is never freed, and each set of events that was ever counted
-//! together exists once. So a pointer to a set is valid on every thread for ever, and two equal
-//! sets have equal pointers. The sets lie in a table that only grows and is searched by hash
-//! without a lock, because a thread also looks a set up in the middle of a switch, when its task
-//! counts events that its context does not.
+//! An [`EventSet`] never changes and is never freed, and each combination of events that was ever
+//! counted exists once. So a pointer to a set stays valid on every thread, and two equal sets have
+//! equal pointers. The sets lie in a table that only grows, and which is searched by hash without a
+//! lock: a thread also looks a set up in the middle of a switch, when its task counts other events
+//! than its context.
 //!
 //! # Invariants
 //!
 //! 1. The slots of one PMU are neighbours, so that one call reads all of its events.
-//! 2. A set lies in the first entry, from its hash on, that was free when it came, and stays there.
-//!    So no free entry lies between its hash and it.
+//! 2. A set lies in the first entry from its hash on that was free when it was added, and stays
+//!    there. So no free entry lies between its hash and it.
 //! 3. A [`SetCell`] holds null or a pointer to a set in the table or to [`EMPTY`]. Its owner stores
-//!    a set before anybody loads from it.
+//!    a set before any thread loads from it.
 //!
 //! # Safety
 //!
@@ -37,7 +37,7 @@ use crate::primitive::{AtomicPtr, const_fn};
 /// How many events can be counted at once for one task.
 #[cfg(not(all(test, loom)))]
 pub const MAX_COUNTERS: usize = 16;
-/// Loom explores the accesses to every slot.
+/// Smaller under loom, which explores the accesses to every slot.
 #[cfg(all(test, loom))]
 pub const MAX_COUNTERS: usize = 2;
 
@@ -66,7 +66,7 @@ pub(crate) struct EventSet {
     /// Whether the set is task-clock alone, as it mostly is: then a switch reads it without a
     /// virtual call.
     is_clock: bool,
-    /// Whether one of its PMUs is: then a switch to and from the set tells it so.
+    /// Whether one of its PMUs wants to be called when a thread switches to or from the set.
     is_scheduled: bool,
 }
 

@@ -1,19 +1,20 @@
 //! The ledger of one context: the counts that were charged to a group of tasks.
 //!
 //! A process has up to a thousand contexts, most of which count one event or two. So a context has
-//! columns for the first events of the process, and gets memory for all others when somebody counts
-//! such an event ([`Context::extend`]).
+//! columns for the first events of the process, and gets memory for all others when such an event
+//! is first counted ([`Context::extend`]).
 //!
 //! # Invariants
 //!
 //! 1. A thread adds to the shard of its start number. Shards only grow.
-//! 2. A context lives as long as the process, so a task may outlive the maker of its context.
+//! 2. A context lives as long as the process, so a task may outlive the value that made its
+//!    context.
 //! 3. `control` extends every context before it stores a set with an event past [`NEAR`] in any of
 //!    them.
 //!
 //! # Safety
 //!
-//! The unsafe code reads a clock, and makes a reference of a pointer that was one.
+//! The unsafe code reads a clock, and turns a pointer that was made from a reference back into one.
 #![allow(unsafe_code)]
 
 use std::ptr;
@@ -59,7 +60,7 @@ impl<const COLUMNS: usize> Rows<COLUMNS> {
     }
 }
 
-/// The counts of one group of tasks, and what is to be counted for it.
+/// The counts of one group of tasks, and which events are counted for it.
 #[derive(Debug)]
 pub struct Context {
     id: u32,
@@ -89,14 +90,14 @@ impl Context {
         }
     }
 
-    /// Its number, from 1 in the order of creation. The block of a thread shows it while one of its
-    /// tasks is current.
+    /// Its number, from 1 in the order of creation. A thread's block shows the number while a task
+    /// of the context is current.
     pub fn id(&self) -> u32 {
         self.id
     }
 
-    /// The bytes that threads show to readers outside of the process while one of its tasks is
-    /// current, as long as contexts are published
+    /// Sets the bytes that threads show to readers outside of the process while a task of the
+    /// context is current. They are shown only while contexts are published
     /// ([`ContextPublishing`](crate::ContextPublishing)).
     pub fn set_shown(&self, shown: Option<&'static ThreadContext>) {
         let shown = shown.map_or(ptr::null_mut(), |shown| ptr::from_ref(shown).cast_mut());
@@ -199,8 +200,8 @@ impl Context {
         self.cell(NESTED, index).map_or(0, |cell| cell.load(Ordering::Relaxed))
     }
 
-    /// In a fork child: reads have included what threads of the parent had not charged. It stays
-    /// counted. `pending` is what this thread has pending of it.
+    /// In a fork child, adds what reads in the parent had included but its other threads had not
+    /// charged, so that no read goes back. `pending` is what this thread has pending of it.
     pub(crate) fn charge_reported(&self, index: usize, pending: u64) {
         let reported = self.cell(REPORTED, index).map_or(0, |cell| cell.load(Ordering::Relaxed));
         // Saturating: more was charged since the last read.

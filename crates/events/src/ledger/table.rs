@@ -1,16 +1,15 @@
 //! All contexts of the process, by number, and the events that a new one takes over.
 //!
-//! A thread that serves a request makes contexts, so it waits neither for a change of what is
-//! counted nor for a reader. A new context takes a number by an addition, and shows itself in the
-//! entry of that number. Entries lie in pieces that double in size and stay where they are. Then
-//! the context takes over what is counted everywhere, by a [handshake](crate::handshake) with
-//! changes.
+//! Threads that serve requests make contexts, so making one waits neither for a change of what is
+//! counted nor for a reader. A new context takes a number by one addition, and puts itself into the
+//! entry of that number. Entries lie in pieces that double in size and never move. Then the context
+//! takes over what is counted everywhere, by a [handshake](crate::handshake) with changes.
 //!
 //! # Invariants
 //!
 //! 1. An entry is filled with a context once, and the context lives as long as the process.
-//! 2. A number may be taken while its entry is still empty: its thread is on the way there, or was
-//!    a thread of the parent of this fork child and never comes.
+//! 2. A number may be taken while its entry is still empty. Its thread will fill the entry soon, or
+//!    was a thread of the parent of this fork child and never will.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -23,7 +22,7 @@ use crate::span;
 
 /// Entries of the first piece.
 const FIRST: usize = 64;
-/// As many as it takes for all numbers.
+/// Enough pieces for all numbers.
 const PIECES: usize = 26;
 
 type Piece = Box<[OnceRef<'static, Context>]>;
@@ -40,12 +39,12 @@ static EXACT: AtomicBool = AtomicBool::new(false);
 static EXTENDED: AtomicBool = AtomicBool::new(false);
 
 impl Context {
-    /// A new context. The events that are counted everywhere are counted for it, too.
+    /// A new context. Events that are counted everywhere are counted for it, too.
     ///
     /// # Cost
     ///
-    /// Two kilobytes that are never given back: make one for a kind of work, not for a piece of it.
-    /// The call waits for nobody.
+    /// Uses two kilobytes that are never freed: make one for each kind of work, not for each piece
+    /// of work. The call never blocks.
     pub fn new() -> &'static Self {
         let context = add();
         // The loads are in this order, and the stores of `set_everywhere` in the other: a set with
@@ -62,8 +61,8 @@ impl Context {
     }
 }
 
-/// From now on new contexts count `set`, and those that are in the table after this returns are the
-/// caller's to give it to; `extends` says that they all need further columns.
+/// From now on new contexts count `set`. The caller must give the set to the contexts that are in
+/// the table after this returns. `extends` means that they all need further columns.
 pub(crate) fn set_everywhere(set: &'static EventSet, exact: bool, extends: bool) {
     if extends {
         EXTENDED.store(true, Ordering::Release);

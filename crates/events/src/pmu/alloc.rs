@@ -1,31 +1,32 @@
 //! Allocations, counted by a wrapper of the global allocator.
 //!
-//! The wrapper sleeps behind one static key, `dormouse.alloc`, until somebody wants anything of it.
-//! Asleep it looks at that first and goes on to the allocator inside at its end, so that no
-//! register has to be saved: a second look behind the call was twice as dear. Awake, a function of
-//! its own does what is wanted, each thing behind a key of its own.
+//! The wrapper sleeps behind one static key, `dormouse.alloc`, until any of its functions is used.
+//! Asleep, it branches on the key first and then tail-calls the inner allocator, so that no
+//! register has to be saved; a second branch behind the call cost twice as much. Awake, a separate
+//! function does what is wanted, each thing behind a key of its own.
 //!
-//! A counted allocation is three or four additions to the thread's own cells, which are constant
-//! thread-locals: nothing is set up at their first use, so nothing is allocated for it.
+//! A counted allocation is three or four additions to the thread's own cells. They are constant
+//! thread-locals, so the first use sets up nothing and allocates nothing.
 //!
 //! # The peak
 //!
-//! A peak of live bytes is no count: those of two tasks do not add up. The rise of a *thread's*
-//! high-water mark does, charged to the task during which the mark rose: `alloc-peak`. Over all
-//! tasks and the time between tasks it is the sum of the threads' peaks since the counting began.
-//! For one task it is the amount by which the task drove its threads' peaks up, not the most that
-//! it held itself.
+//! Peaks of live bytes cannot be added over tasks, so a peak is not a count. The rise of a
+//! *thread's* high-water mark is one: `alloc-peak`, charged to the task during which the mark rose.
+//! Its sum over all tasks, and the time between tasks, is the sum of the threads' peaks since
+//! counting began. For one task it is the amount by which the task raised its threads' peaks, not
+//! the most memory that it held itself.
 //!
-//! Bytes that a thread frees make room below its mark, also when others allocated them; a thread
-//! that allocates memory which others free looks as if it only grew.
+//! Bytes that a thread frees lower its live bytes even if another thread allocated them. A thread
+//! that allocates memory which others free seems only to grow.
 //!
 //! # A sample
 //!
-//! Besides, the wrapper can tell a listener of a sample of allocations ([`heap`]): `sampling.rs`.
+//! The wrapper can also report a sample of allocations to a listener ([`heap`]): `sampling.rs`.
 //!
 //! # Safety
 //!
-//! The unsafe code hands every request on to the allocator inside, unchanged, and its answer back.
+//! The unsafe code passes every request on to the inner allocator unchanged, and returns its
+//! answer.
 #![allow(unsafe_code)]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -58,24 +59,23 @@ const BYTES: u32 = 1;
 const FREED: u32 = 2;
 const PEAK: u32 = 3;
 
-/// As the library knows them.
+/// The events as the library lists them.
 pub(super) const EVENTS: [Event; cells::ALLOC_EVENTS] =
     [Event::ALLOC_COUNT, Event::ALLOC_BYTES, Event::FREE_BYTES, Event::ALLOC_PEAK];
 
 impl Event {
-    /// Allocations of the thread; one that moves or grows is another one.
+    /// Allocations of the thread. A reallocation counts as one more.
     pub const ALLOC_COUNT: Self = Self::new("alloc-count", &Allocations, COUNT);
     /// Bytes that the thread has allocated.
     pub const ALLOC_BYTES: Self = Self::new("alloc-bytes", &Allocations, BYTES);
-    /// Bytes that the thread has given back, whoever allocated them.
+    /// Bytes that the thread has freed, whichever thread allocated them.
     pub const FREE_BYTES: Self = Self::new("free-bytes", &Allocations, FREED);
     /// Bytes by which the thread's high-water mark of live bytes has risen (see
     /// [`crate::pmu::alloc`]).
     pub const ALLOC_PEAK: Self = Self::new("alloc-peak", &Allocations, PEAK);
 }
 
-/// The global allocator of a service that wants its allocations counted: `A`, and the counting,
-/// which sleeps.
+/// A global allocator that passes requests on to `A`, and counts them when that is switched on.
 ///
 /// ```
 /// #[global_allocator]
@@ -84,19 +84,20 @@ impl Event {
 ///
 /// # Cost
 ///
-/// Asleep, an instruction for each request. Awake, a few nanoseconds for each thing that is.
+/// Asleep, one instruction for each request. Awake, a few nanoseconds for each function that is in
+/// use.
 #[derive(Debug, Default)]
 pub struct Alloc<A = System>(A);
 
 impl Alloc {
-    /// Over the system's allocator.
+    /// Wraps the system's allocator.
     pub const fn new() -> Self {
         Self(System)
     }
 }
 
 impl<A> Alloc<A> {
-    /// Over another one.
+    /// Wraps `inner`.
     pub const fn over(inner: A) -> Self {
         Self(inner)
     }
@@ -302,7 +303,7 @@ fn why_not() -> Option<String> {
                 let before = count();
                 drop(black_box(Box::new(0_u64)));
                 let installed = count() != before;
-                // Another thread that asks has found the same.
+                // Another thread that tests this finds the same.
                 INSTALLED.store(u8::from(installed), Ordering::Relaxed);
                 installed
             }
@@ -313,7 +314,7 @@ fn why_not() -> Option<String> {
     (!installed).then(|| reason.to_owned())
 }
 
-/// The keys that are on while allocations are sampled, and while they are followed to their end,
+/// The keys that are on while allocations are sampled and, if `is_live`, followed to their end;
 /// each once for each lease. Samplers share them.
 pub fn sampling_keys(is_live: bool) -> Vec<&'static Key> {
     let mut keys = vec![AWAKE.key(), SAMPLED.key()];
@@ -323,13 +324,13 @@ pub fn sampling_keys(is_live: bool) -> Vec<&'static Key> {
     keys
 }
 
-/// The wrapper, for those who sample allocations.
+/// The wrapper's interface for samplers of allocations.
 ///
 /// # Cost
 ///
-/// To begin and to end patches code, as every key does, and asks once whether the service uses the
-/// wrapper. Awake, an allocation that is not picked costs a subtraction, one that is picked what
-/// the listener does; while frees are watched, each free is a call of the listener.
+/// Beginning and ending patch code, as every key does, and check once whether the service uses the
+/// wrapper. While sampling, an allocation that is not picked costs a subtraction; one that is
+/// picked costs what the listener does. While frees are watched, each free calls the listener.
 pub fn heap() -> &'static dyn Heap {
     &Allocations
 }

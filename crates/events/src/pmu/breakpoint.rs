@@ -1,19 +1,18 @@
-//! Hits of breakpoints, as far as events know of them: numbered cells to which the handler of a hit
-//! adds.
+//! Hits of breakpoints as events: numbered cells to which the handler of a hit adds.
 //!
-//! A program [registers](register) a breakpoint under a name, and its signal handler adds to the
-//! [number](Registration::number) on the thread that ran into the breakpoint. There are two events
-//! of that name. [`Registration::event`] counts the hits. [`Registration::arming`] counts them,
-//! too, and where it is counted the breakpoint is to be armed: its unit tells the program
-//! ([`schedule_by`]) when threads come to such contexts and leave them. So a client that counts the
-//! first everywhere has nothing armed by that.
+//! A program [registers](register) a breakpoint under a name. Its signal handler calls [`hit`] with
+//! the [number](Registration::number) on the thread that ran into the breakpoint. There are two
+//! events of that name. [`Registration::event`] counts the hits. [`Registration::arming`] counts
+//! them, too, and also has the breakpoint armed on threads in the contexts that count it: its unit
+//! calls the program ([`schedule_by`]) when a thread enters or leaves such a context. So a client
+//! that counts the first event everywhere arms nothing.
 //!
 //! # Invariants
 //!
-//! 1. A number has a place, where its hits are, and a name, which is never freed. No two names have
-//!    one number. So the counts of a breakpoint that has ended never become those of another name,
-//!    though both had one place.
-//! 2. A place has one name at a time, and keeps it while it is registered or anybody counts it.
+//! 1. A number has a place, where its hits are stored, and a name, which is never freed. No two
+//!    names have one number. So the counts of a breakpoint that has ended never become those of
+//!    another name, even if both had one place.
+//! 2. A place has one name at a time, and keeps it while the name is registered or counted.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -47,14 +46,14 @@ struct Hooks {
     sched_out: fn(u32),
 }
 
-/// A breakpoint's name and number, its own as long as this lives.
+/// A breakpoint's name and number, reserved as long as this lives.
 #[derive(Debug)]
 #[must_use = "the name is known as long as this lives"]
 pub struct Registration {
     number: u32,
 }
 
-/// The calling thread has run into breakpoint `number`.
+/// Counts a hit of breakpoint `number` by the calling thread.
 ///
 /// # Async-signal-safety
 ///
@@ -64,21 +63,23 @@ pub fn hit(number: u32) {
     cells::own(|cells| cells.hits[place_of(number)].add(1));
 }
 
-/// Has these functions called with the number of a breakpoint whenever the calling thread comes to
-/// a context that counts [`Registration::arming`], or leaves it: [`Pmu::sched_in`] and
-/// [`Pmu::sched_out`] say when. They are called in the middle of a switch, also by a signal
-/// handler: they take no lock, allocate nothing and do not panic. The first caller's are used.
+/// Sets the functions that are called with the number of a breakpoint whenever the calling thread
+/// enters or leaves a context that counts [`Registration::arming`]; see [`Pmu::sched_in`] and
+/// [`Pmu::sched_out`]. They are called in the middle of a switch, also in signal handlers: they
+/// must take no lock, allocate nothing and not panic. Only the first call has an effect.
 pub fn schedule_by(sched_in: fn(u32), sched_out: fn(u32)) {
     HOOKS.get_or_init(|| Box::new(Hooks { sched_in, sched_out }));
 }
 
-/// Gives a breakpoint that name, and a number: the one that the name had last, if that is free.
+/// Registers a breakpoint under `name` and gives it a number: the one that the name had last, if
+/// that is free.
 ///
 /// # Errors
 ///
-/// [`Error::Unavailable`] if a breakpoint of that name lives, or another thread is about to
-/// register one (then perhaps neither is), as many are registered or counted as there are numbers
-/// ([`MAX_BREAKPOINTS`]), or the process has named as many as it can ([`MAX_BREAKPOINT_NAMES`]).
+/// [`Error::Unavailable`] if a breakpoint of that name exists, if another thread registers one at
+/// the same moment (then perhaps both fail), if as many are registered or counted as there are
+/// numbers ([`MAX_BREAKPOINTS`]), or if the process has used up its names
+/// ([`MAX_BREAKPOINT_NAMES`]).
 pub fn register(name: &str) -> Result<Registration, Error> {
     let refuse = |reason| Err(Error::Unavailable { event: name.to_owned(), reason });
     let is = |place: &OnceBox<String>| *place.get_or_init(|| Box::new(name.to_owned())) == name;
@@ -123,12 +124,12 @@ impl Registration {
         self.number
     }
 
-    /// The event of its hits.
+    /// The event that counts its hits.
     pub fn event(&self) -> Event {
         Event::new(self.name(), &Breakpoints, self.number)
     }
 
-    /// The event of its hits that has it armed where it is counted.
+    /// The event that counts its hits and has it armed where it is counted.
     pub fn arming(&self) -> Event {
         Event::new(self.name(), &Arming, self.number)
     }
@@ -154,7 +155,7 @@ pub(super) fn known() -> impl Iterator<Item = Event> {
     })
 }
 
-/// In a fork child nobody counts.
+/// In a fork child nothing is counted.
 pub(super) fn forget() {
     for place in &PLACES {
         place.fetch_and(!COUNTED, Ordering::Relaxed);

@@ -1,21 +1,22 @@
-//! Counts that a thread keeps in its own storage, and that others may look at.
+//! Counts that a thread keeps in its own storage, and that other threads can read.
 //!
-//! A thread that counts adds to a thread-local: one addition, no pointer, nothing to set up, also
-//! in a signal handler and in the allocator. A thread that enters its first task, or whose counts
-//! are read for the first time, shows others where they are, in the row of a static table that its
-//! block has; at its end it takes them back.
+//! A thread counts by an addition to a thread-local: one instruction, no pointer, nothing to set
+//! up, also in a signal handler and in the allocator. When a thread enters its first task, or when
+//! its counts are first read, it stores the address of its counts in the row of a static table that
+//! belongs to its block. At its end it clears the row.
 //!
 //! # Invariants
 //!
-//! 1. Only its thread writes a cell; counts go upwards.
+//! 1. Only its own thread writes a cell, and counts only grow.
 //! 2. A row that is not null points to the cells of a thread that has not ended: before the thread
-//!    goes on to its end it empties the row and waits for its readers. They look for nanoseconds; a
-//!    reader that is not back after ten seconds has left by `siglongjmp`, and looks no more.
+//!    goes on to its end, it clears the row and waits for the row's readers. They stay for
+//!    nanoseconds. A reader that is not back after ten seconds has left by `siglongjmp`, and reads
+//!    no more.
 //!
 //! # Safety
 //!
-//! The unsafe code follows a row's pointer between the two halves of invariant 2 that [`of`] and
-//! [`take_back`] are.
+//! The unsafe code follows a row's pointer between [`of`] and [`take_back`], the two halves of
+//! invariant 2.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
@@ -27,8 +28,8 @@ use dormouse_sys::thread::{self, MAX_THREADS, ThreadBlock};
 
 use super::patience;
 
-/// How many counters the program itself can have. Counts that are added to further ones are lost,
-/// and [`Counter::event`](crate::Counter::event) says so.
+/// How many counters the program itself can have. What is added to further ones is lost, and
+/// [`Counter::event`](crate::Counter::event) returns an error for them.
 pub const MAX_USER_COUNTERS: usize = 64;
 /// How many breakpoints can be counted at once.
 pub const MAX_BREAKPOINTS: usize = 16;
@@ -158,8 +159,8 @@ pub(super) fn of<R>(thread: &ThreadBlock, look: impl FnOnce(&Cells) -> R) -> Opt
 
 #[cold]
 fn show(cells: &Cells) {
-    // Without a block nobody would look for the thread, and without the hooks nobody would take the
-    // row back.
+    // Without a block no reader would find the thread, and without the hooks the row would never be
+    // cleared.
     let Some(block) = thread::current() else { return };
     if !thread::on_thread_exit(take_back) || !FORGET.join() {
         return;
@@ -184,7 +185,7 @@ fn take_back() {
 fn forget() {
     let own = SHOWN_IN.get();
     for (index, row) in ROWS.iter().enumerate() {
-        // Read first: most rows lie in pages that nobody has ever written.
+        // Read first, because most rows lie in pages that were never written.
         if own != Some(index) && !row.cells.load(Ordering::Relaxed).is_null() {
             row.cells.store(ptr::null_mut(), Ordering::Relaxed);
         }

@@ -1,4 +1,5 @@
-//! A PMU for tests and benches: its events happen on command, and it counts its own reads.
+//! A PMU for tests and benches: its events happen when a test calls a function, and it counts its
+//! own reads.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -7,26 +8,26 @@ use dormouse_sys::thread::ThreadBlock;
 use super::cells;
 use super::event::{Event, Pmu};
 
-/// A PMU whose events happen when [`CountingPmu::happen`] says so, and that knows how many counters
-/// were read, which proves that a switch read none.
+/// A PMU whose events happen by [`CountingPmu::happen`], and which counts how many counters were
+/// read. Tests use that to prove that a switch read none.
 #[derive(Debug, Default)]
 pub struct CountingPmu {
     reads: AtomicU64,
 }
 
 impl CountingPmu {
-    /// A PMU that nobody has read.
+    /// A PMU that was never read.
     pub const fn new() -> Self {
         Self { reads: AtomicU64::new(0) }
     }
 
-    /// Its event `number`, below 16.
+    /// Event `number` of this PMU, below 16.
     pub const fn event(&'static self, name: &'static str, number: u32) -> Event {
         Event::new(name, self, number)
     }
 
-    /// Event `number` happens `times` on the calling thread. (To all of these PMUs: only
-    /// differences count.)
+    /// Counts event `number` `times` on the calling thread. (For all PMUs of this type: only
+    /// differences matter.)
     pub fn happen(number: u32, times: u64) {
         cells::own(|cells| {
             if let Some(count) = cells.counting.get(number as usize) {
@@ -35,8 +36,8 @@ impl CountingPmu {
         });
     }
 
-    /// How many counters have been read by the threads that count. (Reads of other threads are none
-    /// of a switch.)
+    /// How many counters were read by the threads that count. Reads from other threads are left
+    /// out, because no switch makes them.
     pub fn reads(&self) -> u64 {
         self.reads.load(Ordering::Relaxed)
     }

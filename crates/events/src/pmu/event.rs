@@ -8,13 +8,13 @@ use dormouse_sys::thread::ThreadBlock;
 use super::scale::Times;
 use crate::error::Error;
 
-/// A unit that counts events of threads.
+/// A unit that counts events for each thread.
 ///
 /// Implementations are read at switches, on any thread at any time: [`Pmu::read`] takes no lock,
-/// allocates nothing and does not panic. The rest serves the choice of counters and reads of other
-/// threads.
+/// allocates nothing and does not panic. The other functions serve the choice of counters and reads
+/// of other threads.
 pub trait Pmu: fmt::Debug + Send + Sync {
-    /// Its name, as `software`; two PMUs that differ in anything have different names or addresses.
+    /// Its name, such as `software`. Two different PMUs have different names or addresses.
     fn name(&self) -> &'static str;
 
     /// Reads the calling thread's count of each of `events` into the same places of
@@ -41,8 +41,8 @@ pub trait Pmu: fmt::Debug + Send + Sync {
         Vec::new()
     }
 
-    /// Whether it is told when threads come to its events and leave them: [`Pmu::sched_in`] and
-    /// [`Pmu::sched_out`]. Always the same answer.
+    /// Whether [`Pmu::sched_in`] and [`Pmu::sched_out`] are called when threads enter and leave
+    /// contexts that count its events. The answer never changes.
     fn is_scheduled(&self) -> bool {
         false
     }
@@ -56,9 +56,9 @@ pub trait Pmu: fmt::Debug + Send + Sync {
     /// tasks of one context in a row cost nothing. They may have ended meanwhile ([`Pmu::end`]).
     fn sched_out(&self, _events: &[u32]) {}
 
-    /// As [`Pmu::read`], for another thread and without its help; false where that is impossible,
-    /// then `values` mean nothing. The caller makes sure afterwards that the block still belongs to
-    /// that thread ([`ThreadBlock::start`]).
+    /// Does what [`Pmu::read`] does for another thread, without that thread's help. Returns false
+    /// where that is impossible; `values` mean nothing then. The caller checks afterwards that the
+    /// block still belongs to that thread ([`ThreadBlock::start`]).
     ///
     /// # Cost
     ///
@@ -83,7 +83,7 @@ pub trait Pmu: fmt::Debug + Send + Sync {
         Unit::Times
     }
 
-    /// The note says what the count leaves out, as "user mode only".
+    /// What the count leaves out, such as "user mode only".
     fn note(&self, _event: u32) -> Option<&'static str> {
         None
     }
@@ -98,16 +98,16 @@ pub trait Pmu: fmt::Debug + Send + Sync {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Unit {
-    /// Of happenings.
+    /// A number of occurrences.
     Times,
-    /// Of nanoseconds.
+    /// Nanoseconds.
     Nanoseconds,
-    /// Of bytes.
+    /// Bytes.
     Bytes,
 }
 
 impl Unit {
-    /// As it stands behind a number: `ns`, `bytes`, or nothing.
+    /// The text that follows a number in this unit: `ns`, `bytes`, or nothing.
     pub const fn suffix(self) -> &'static str {
         match self {
             Self::Times => "",
@@ -126,7 +126,7 @@ pub struct Event {
 }
 
 impl Event {
-    /// Event `number` of `pmu`, known as `name`.
+    /// Event `number` of `pmu`, with the name `name`.
     pub const fn new(name: &'static str, pmu: &'static dyn Pmu, number: u32) -> Self {
         Self { name, pmu, number }
     }
@@ -151,7 +151,7 @@ impl Event {
         self.pmu
     }
 
-    /// Its number there.
+    /// Its number within its PMU.
     pub fn number(self) -> u32 {
         self.number
     }

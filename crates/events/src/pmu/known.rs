@@ -1,4 +1,4 @@
-//! Which events there are, by name, and which of them are available here.
+//! All events by name, and which of them are available here.
 
 use dormouse_sys::Capability;
 
@@ -7,13 +7,13 @@ use super::{alloc, breakpoint, perf, user};
 use crate::error::Error;
 
 impl Event {
-    /// The event of that name: the library's own, a counter of the program that has been used, a
-    /// breakpoint that has a name.
+    /// The event of that name: one of the library's own, a counter of the program that has been
+    /// used, or a named breakpoint.
     ///
     /// # Errors
     ///
-    /// [`Error::Unavailable`] with the reason when it is unavailable here, [`Error::Unknown`] with
-    /// the names that are nearest.
+    /// [`Error::Unavailable`] with the reason if the event is unavailable here; [`Error::Unknown`]
+    /// with the nearest names if there is none.
     pub fn by_name(name: &str) -> Result<Self, Error> {
         let Some(event) = all().find(|event| event.name() == name) else {
             return Err(Error::Unknown { event: name.to_owned(), advice: advice(name) });
@@ -34,7 +34,7 @@ const OWN: [Event; 5] = [
     Event::MAJOR_FAULTS,
 ];
 
-/// An event, as a program chooses it.
+/// An event and its availability, for a program that lets its user choose.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Availability {
@@ -50,8 +50,8 @@ pub struct Availability {
     pub why_not: Option<String>,
 }
 
-/// All events that are known by name: the library's own, counters of the program that have been
-/// used, breakpoints that have names.
+/// All events that have names: the library's own, counters of the program that have been used, and
+/// named breakpoints.
 ///
 /// # Cost
 ///
@@ -89,7 +89,7 @@ fn advice(name: &str) -> String {
     }
 }
 
-/// The report of `dormouse doctor` on events.
+/// The section of `dormouse doctor` on events.
 pub fn capability() -> Vec<Capability> {
     let of = |name, ok: &'static str, event: Event| match event.pmu().why_not(event.number()) {
         Some(reason) => Capability::unavailable(name, reason),

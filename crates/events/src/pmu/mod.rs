@@ -1,10 +1,11 @@
 //! Events, and the units that count them.
 //!
-//! A PMU knows, for the thread that asks, how often its events have happened so far. It never knows
-//! about tasks: a caller that wants a task's share reads before and after, and subtracts.
+//! A PMU can be asked, on a thread, how often its events have happened on that thread so far. It
+//! has no notion of tasks: a caller that wants a task's share reads before and after, and
+//! subtracts.
 //!
-//! Events of one PMU are read together, because the price is often one for all of them: one
-//! `getrusage` gives context switches and page faults.
+//! Events of one PMU are read together, because one call often returns all of them: one `getrusage`
+//! gives context switches and page faults.
 //!
 //! | PMU | events | of another thread |
 //! |---|---|---|

@@ -1,8 +1,9 @@
-//! Waiting for others to leave a place in which they stay for nanoseconds.
+//! Waiting for other threads to leave a place in which they stay for nanoseconds.
 //!
 //! They may be descheduled there, so the waiting thread sleeps after some rounds: a real-time
 //! thread that only yielded would keep the processor from them. They may also never leave, because
-//! a signal handler of the host has left their call by `siglongjmp`. So a wait ends.
+//! a signal handler of the host has left their call by `siglongjmp`. So a wait ends after a number
+//! of rounds.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -17,10 +18,11 @@ const SLEEP: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
 
 /// How many sleeps are longer than anybody can be descheduled: ten seconds.
 pub(super) const LONG: u32 = 10_000;
-/// As many as others may be kept waiting for.
+/// A wait short enough to keep other threads waiting.
 pub(super) const SHORT: u32 = 20;
 
-/// Waits until `word` is as `is_right` says; false if `sleeps` were not enough.
+/// Waits until `is_right` accepts `word`. Returns false if that did not happen within `sleeps`
+/// rounds.
 pub(super) fn until(word: &AtomicU32, sleeps: u32, is_right: impl Fn(u32) -> bool) -> bool {
     for round in 0..YIELDS + sleeps {
         // Sequentially consistent for `cells`; its other uses need acquire.

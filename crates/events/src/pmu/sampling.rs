@@ -1,23 +1,23 @@
 //! A sample of allocations, by bytes, for a listener outside of this crate
 //! ([`dormouse_sys::heap`]).
 //!
-//! Each thread counts down the bytes to the next one that is picked. The distance is drawn anew at
-//! each pick, from the exponential distribution: what is left of such a distance has the same
-//! distribution as a whole one, so a thread may begin to count, pause, and draw anew when the
-//! period changes, at any time, and the sample stays fair.
+//! Each thread counts down the bytes to the next allocation that is picked. At each pick the
+//! distance is drawn anew from the exponential distribution. That distribution has no memory: the
+//! rest of a distance is distributed as a whole one. So a thread may begin to count, pause, or draw
+//! anew when the period changes, at any time, and the sample stays unbiased.
 //!
-//! Asleep behind keys of its own, which nothing looks at before the wrapper is awake. Then an
-//! allocation that is not picked is a subtraction from a constant thread-local; one that is picked
-//! costs what the listener does.
+//! It sleeps behind keys of its own, which are tested only while the wrapper is awake. An
+//! allocation that is not picked costs a subtraction from a constant thread-local; one that is
+//! picked costs what the listener does.
 //!
 //! # In signal handlers
 //!
-//! A handler that allocates over a subtraction of its thread loses it, or its own, from the
-//! distance. Over the listener it is not told of ([`Underway`]).
+//! A handler that allocates in the middle of a subtraction of its thread loses one of the two from
+//! the distance. In the middle of the listener, its allocations are not reported ([`Underway`]).
 //!
 //! # Safety
 //!
-//! The unsafe code makes a reference of the pointer that [`listen`] has stored.
+//! The unsafe code makes a reference from the pointer that [`listen`] has stored.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
@@ -43,7 +43,7 @@ const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
 static LISTENER: AtomicPtr<Listener> = AtomicPtr::new(ptr::null_mut());
 static PERIOD: AtomicU64 = AtomicU64::new(1);
-/// Where the next thread's random numbers begin: the same in each run, which nobody minds.
+/// The seed of the next thread's random numbers. It is the same in each run, which does no harm.
 static SEED: AtomicU64 = AtomicU64::new(1);
 
 struct Countdown {
@@ -68,7 +68,7 @@ thread_local! {
 
 const _: () = assert!(!std::mem::needs_drop::<Countdown>());
 
-/// From now on this listener is told.
+/// Sets the listener that is called from now on.
 pub(super) fn listen(listener: &'static Listener) {
     // Pairs with the load in `listener`.
     LISTENER.store(ptr::from_ref(listener).cast_mut(), Ordering::Release);

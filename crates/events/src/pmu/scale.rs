@@ -1,16 +1,17 @@
 //! Counts of events that were not counted all the time.
 //!
-//! Where more events want the processor's unit than fit in it, the kernel lets them take turns, and
-//! says of each how long it was on and how long of that it was counted. The full count is then
-//! estimated, for each stretch between two reads by itself: a total that is scaled by the ratio of
-//! totals would charge one task for how another one was counted, and could go back.
+//! Where more events are counted than fit into the processor's unit, the kernel lets them take
+//! turns, and reports for each how long it was enabled and how long of that it was counted. The
+//! full count is then estimated for each interval between two reads by itself. A total that is
+//! scaled by the ratio of totals would charge one task for how another one was counted, and could
+//! go back.
 
-/// How long an event was on, and how long of that it was counted, in nanoseconds.
+/// How long an event was enabled, and how long of that it was counted, in nanoseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Times {
-    /// On.
+    /// How long it was enabled.
     pub enabled_ns: u64,
-    /// Tally.
+    /// How long of that it was counted.
     pub running_ns: u64,
 }
 
@@ -27,7 +28,7 @@ impl Times {
     }
 }
 
-/// A count of one event of one thread, as the kernel says it or scaled.
+/// A count of one event of one thread, as the kernel returns it or scaled.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Tally {
     pub(super) count: u64,
@@ -44,7 +45,8 @@ pub(super) struct Scaled {
 }
 
 impl Scaled {
-    /// The kernel says this now. No total goes back, even if the kernel's counts do.
+    /// Adds the kernel's new reading `said` to the totals, which never decrease, even if the
+    /// kernel's counts do.
     #[must_use]
     pub(super) fn after(self, said: Tally) -> Self {
         let Tally { count, times } = self.said;
@@ -68,8 +70,8 @@ impl Scaled {
     }
 }
 
-/// The estimate for `enabled_ns` where `count` was counted in `running_ns`. In no time nothing was
-/// counted, and nothing is invented: the times tell.
+/// The estimate for `enabled_ns` where `count` was counted in `running_ns`. If `running_ns` is 0,
+/// nothing was counted and the estimate is 0; the two times show that.
 fn scaled(count: u64, enabled_ns: u64, running_ns: u64) -> u64 {
     // Also where the clocks of the two are a little apart: a count is never made smaller.
     if running_ns >= enabled_ns {

@@ -1,14 +1,14 @@
-//! Events that the kernel counts for each thread and tells without a descriptor.
+//! Events that the kernel counts for each thread and reports without a descriptor.
 //!
-//! `getrusage(RUSAGE_THREAD)` gives switches and faults of kernel and user mode alike, also where
-//! `perf_event_paranoid` leaves unprivileged perf events nothing but user mode (seen: 0 of 100
-//! switches, 400 of 800 faults).
+//! `getrusage(RUSAGE_THREAD)` returns context switches and page faults of kernel and user mode
+//! alike, even where `perf_event_paranoid` restricts unprivileged perf events to user mode
+//! (measured there: 0 of 100 switches, 400 of 800 faults).
 //!
-//! It does not give migrations. A perf event would, for a descriptor a thread and 400 ns a read;
-//! here the processor is compared with that of the last read, which is a few loads and takes
-//! several moves between two reads for one.
+//! It does not return migrations. A perf event would, for a descriptor for each thread and 400 ns
+//! for each read. Here the current processor is compared with that of the last read, which costs a
+//! few loads and counts several moves between two reads as one.
 //!
-//! Of another thread `/proc/self/task` says the same, in two files and two formats.
+//! For another thread, two files of `/proc/self/task`, in two formats, hold the same counts.
 //!
 //! # Safety
 //!
@@ -35,7 +35,8 @@ impl Event {
     pub const PAGE_FAULTS: Self = Self::new("page-faults", &Usage, PAGE_FAULTS);
     /// Page faults that read from a disk.
     pub const MAJOR_FAULTS: Self = Self::new("major-faults", &Usage, MAJOR_FAULTS);
-    /// Moves of the thread to another processor, as far as two reads show them: a lower bound.
+    /// Moves of the thread to another processor, as far as two successive reads show them: a lower
+    /// bound.
     pub const CPU_MIGRATIONS: Self = Self::new("cpu-migrations", &Processor, 0);
 }
 

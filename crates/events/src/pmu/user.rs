@@ -1,11 +1,11 @@
-//! Counters of the program's own: rows read, bytes sent.
+//! Counters of the program itself: rows read, bytes sent.
 //!
-//! A counter is a static with a number; its counts are cells in thread-local storage at that
-//! number. So [`Counter::add`] is one addition to memory that no other thread writes.
+//! A counter is a static with a number. Its counts are the cells with that number in each thread's
+//! storage. So [`Counter::add`] is one addition to memory that no other thread writes.
 //!
 //! # Invariants
 //!
-//! A counter's number is given once and never to another.
+//! A number is never given to a second counter.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -28,7 +28,7 @@ const REFUSED: u32 = u32::MAX - 1;
 static NUMBERED: [OnceRef<'static, Counter>; MAX_USER_COUNTERS] =
     [const { OnceRef::new() }; MAX_USER_COUNTERS];
 
-/// A counter that the program itself advances.
+/// A counter that the program itself increments.
 ///
 /// ```
 /// use dormouse_events::Counter;
@@ -50,7 +50,7 @@ impl Counter {
         Self { name, number: AtomicU32::new(NEW) }
     }
 
-    /// Counts `n` more on the calling thread.
+    /// Adds `n` on the calling thread.
     ///
     /// # Cost
     ///
@@ -68,7 +68,7 @@ impl Counter {
         });
     }
 
-    /// The event that it is.
+    /// The event that counts what was added to this counter.
     pub fn event(&'static self) -> Result<Event, Error> {
         match self.numbered() {
             REFUSED => Err(Error::Unavailable {

@@ -1,4 +1,4 @@
-//! From which readings a span is charged, and the delta since then.
+//! The readings from which a span is charged, and the delta since then.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -18,8 +18,8 @@ pub(crate) struct Baseline {
     pub(crate) shared: u64,
     /// Up to here the context is charged.
     pub(crate) readings: Readings,
-    /// Up to here the owner has charged the task's own counts and the contexts around it, which
-    /// nobody else can find. `None`: up to `readings`.
+    /// Up to these readings the owner has charged the task's own counts and the contexts around it,
+    /// which no other thread can find. `None`: up to `readings`.
     pub(crate) begun: Option<Readings>,
 }
 

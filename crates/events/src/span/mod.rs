@@ -1,4 +1,4 @@
-//! The span of each thread, where other threads can see it.
+//! The span of each thread, where other threads can read it.
 
 mod baseline;
 mod seqlock;

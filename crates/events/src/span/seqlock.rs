@@ -1,5 +1,5 @@
-//! The span of a thread: which context the thread charges, and since which readings, where other
-//! threads can see it.
+//! The span of a thread, where other threads can read it: which context the thread charges, and
+//! since which readings.
 //!
 //! A *span* is the time for which a thread charges the same context. The thread, its *owner*,
 //! begins and ends spans without a barrier or a locked instruction, around an odd sequence number
@@ -8,32 +8,32 @@
 //! - A reader takes a [`Snapshot`], reads the thread's counters from outside, and adds the delta
 //!   since the baseline.
 //! - A change of what is counted *flushes* the span: it reads the counters from outside, charges
-//!   the delta to the context in the owner's stead, and [rebases](Span::rebase) the span: it leaves
+//!   the delta to the context in the owner's stead, and [rebases](Span::rebase) the span: it stores
 //!   a new [`Baseline`] from which the owner is to charge the rest.
 //!
-//! So a delta has two candidates that may charge it, the owner and a flush, and exactly one does.
-//! One word, `rebased`, decides: a flush moves the count in it, or the owner sets [`CLAIMED`] in
-//! it, whichever comes first. To touch that word at each end of a span would cost the owner a
-//! locked instruction. The generation spares it that: an owner that finds its span's generation
-//! still current need not look, by invariant 2.
+//! So two threads may want to charge a delta, the owner and the flushing thread, and exactly one
+//! must. One word, `rebased`, decides: either a flush increments the count in it, or the owner sets
+//! [`CLAIMED`] in it, whichever comes first. Touching that word at each end of a span would cost
+//! the owner a locked instruction. The generation avoids that: by invariant 2, an owner that finds
+//! its span's generation still current need not look at the word.
 //!
 //! # Invariants
 //!
-//! 1. `sequence` is odd while the owner edits the span. Otherwise it is the number of the span,
-//!    and no other span of this thread ever has that number. A signal handler may begin and end
-//!    other spans between any two instructions of the owner, but not while the number is odd.
+//! 1. `sequence` is odd while the owner edits the span. Otherwise it is the number of the span, and
+//!    no other span of this thread ever has that number. A signal handler may begin and end other
+//!    spans between any two instructions of the owner, but not while the number is odd.
 //! 2. Each delta is charged once. A change of what is counted moves the generation, *then* has
-//!    every thread pass a barrier, *then* looks at spans; an owner stores the odd number, *then*
+//!    every thread pass a barrier, *then* reads the spans. An owner stores the odd number, *then*
 //!    passes its (free) side of that barrier, *then* loads the generation. So either the change
 //!    finds the odd number and waits, or the owner finds the new generation and claims.
 //! 3. `rebased` holds the number of a span, how often that span was rebased, and whether its owner
-//!    has claimed the rest. Of the two rebases, the one in force has the parity of that count. The
-//!    other one is written before `rebased` moves. One thread rebases at a time (the lock of
-//!    changes in `control`).
+//!    has claimed the rest. A span has room for two rebases; the one in force is chosen by the
+//!    parity of that count, and the other is written before `rebased` moves. One thread rebases at
+//!    a time (the lock of changes in `control`).
 //! 4. A span whose number lacks [`RUNS`] is idle: it charges nothing. Its other words wait for the
-//!    next task of the thread, which mostly belongs to the same context and need not write them.
+//!    thread's next task, which mostly belongs to the same context and need not write them.
 //! 5. A span that no thread has [arrived](Span::arrive) at is all zeros, so that the table of spans
-//!    takes no room in the binary and no memory. It is idle, so nobody loads its event sets.
+//!    takes no room in the binary and no memory. It is idle, so its event sets are never loaded.
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::compiler_fence;
@@ -147,7 +147,7 @@ impl Span {
         self.sequence.load(Relaxed) & RUNS == 0
     }
 
-    /// Whether the span is what a plain task of context number `context` wants.
+    /// Whether a plain task of context number `context` could run in this span unchanged.
     #[inline]
     pub(crate) fn suits(&self, context: u32, generation: Generation) -> bool {
         self.generation.load(Relaxed) == generation.0
@@ -223,7 +223,7 @@ impl Span {
         self.own.readings[0].load(Relaxed)
     }
 
-    /// Adds CPU time to what is pending.
+    /// Adds CPU time to the pending counts.
     #[inline]
     pub(crate) fn add(&self, ns: u64) {
         self.ns.store(self.ns.load(Relaxed).wrapping_add(ns), Relaxed);
@@ -256,8 +256,8 @@ impl Span {
         Pending { context, entries, scopes, ns: self.ns.load(Relaxed) }
     }
 
-    /// From where the owner, which has just seen `generation`, charges the rest of the span
-    /// `number`. From then on nobody else charges it.
+    /// The baseline from which the owner, which has just seen `generation`, charges the rest of
+    /// span `number`. From then on no other thread charges it.
     #[inline]
     pub(crate) fn baseline(&self, number: u64, generation: Generation) -> Baseline {
         if number & RUNS == 0 {
@@ -316,8 +316,8 @@ impl Span {
         self.own.store(set, ALL, readings);
     }
 
-    /// As [`Span::set_baseline`], for a set of one slot at most and the generation that the span
-    /// has.
+    /// Does what [`Span::set_baseline`] does, for a set of at most one slot and without a change of
+    /// the generation.
     #[inline]
     pub(crate) fn set_one(&self, set: &'static EventSet, reading: u64) {
         // `known` has been `ALL` since `set_baseline`.
@@ -325,7 +325,7 @@ impl Span {
         self.own.set.store(set);
     }
 
-    /// As [`Span::set_one`], for the set that the span has.
+    /// Does what [`Span::set_one`] does, without a change of the set.
     #[inline]
     pub(crate) fn set_first(&self, reading: u64) {
         self.own.readings[0].store(reading, Relaxed);
@@ -371,13 +371,13 @@ impl Span {
         self.end_as((number | RUNS) + NEXT);
     }
 
-    /// As [`Span::end`]: the next span is idle.
+    /// Ends the edit as [`Span::end`] does; the next span is idle.
     #[inline]
     pub(crate) fn end_idle(&self, number: u64) {
         self.end_as((number & !RUNS) + NEXT);
     }
 
-    /// As [`Span::end`]: the next span runs if the last one did.
+    /// Ends the edit as [`Span::end`] does; the next span runs if the last one did.
     pub(crate) fn end_alike(&self, number: u64) {
         self.end_as(number + NEXT);
     }
@@ -418,9 +418,9 @@ impl Span {
         self.is_still(&seen).then_some(seen)
     }
 
-    /// As [`Span::try_snapshot`]. An edit takes nanoseconds, so this looks again; but it does not
-    /// wait for an owner that was descheduled in the middle of one. Then it returns what is
-    /// pending, and nothing else.
+    /// Calls [`Span::try_snapshot`] until it succeeds, because an edit takes nanoseconds. But it
+    /// does not wait for an owner that was descheduled in the middle of an edit: then it returns
+    /// only the pending counts.
     #[cfg(not(all(test, loom)))]
     pub(crate) fn snapshot(&self) -> Snapshot {
         for _ in 0..PATIENCE {

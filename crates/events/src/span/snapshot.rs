@@ -1,4 +1,4 @@
-//! A span as others see it, and as its owner sees it in short.
+//! A span as another thread sees it, and the summary that its owner uses.
 
 use super::baseline::Baseline;
 use crate::generation::Generation;
@@ -13,8 +13,8 @@ pub(crate) enum Shortcut {
         /// The reading.
         since: u64,
     },
-    /// There is no shortcut: the span counts other events, or what is counted has changed since it
-    /// began.
+    /// No shortcut applies: the span counts other events than task-clock alone, or what is counted
+    /// has changed since it began.
     FullRead,
 }
 
@@ -48,7 +48,7 @@ pub(crate) struct Snapshot {
 
 impl Snapshot {
     /// Whether nothing was counted when the span began, nor since. Such a span is the same with a
-    /// task and without: only the thread's block says whether there is one.
+    /// task and without one: only the thread's block shows whether there is a task.
     pub(crate) fn was_never_counted(&self) -> bool {
         self.generation == Generation::ASLEEP && self.baseline.set.is_empty()
     }

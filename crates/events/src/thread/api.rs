@@ -1,9 +1,9 @@
-//! The calls of a program on its own thread: enter and leave tasks, switch, park.
+//! The calls that a program makes on its own thread: enter and leave tasks, switch, park.
 //!
 //! # Async-signal-safety
 //!
-//! A handler may enter and leave tasks, but not those of a context that is exact for each task,
-//! whose first entry allocates. It drops its guards before it returns.
+//! A signal handler may enter and leave tasks, except those of a context that is exact for each
+//! task, whose first entry allocates. It must drop its guards before it returns.
 
 use std::marker::PhantomData;
 use std::sync::atomic::Ordering;
@@ -30,30 +30,30 @@ pub struct TaskGuard {
     not_send: PhantomData<*const ()>,
 }
 
-/// A guard as plain numbers, for languages without destructors: what [`TaskGuard::into_mark`]
-/// leaves of it. It can be copied, sent and lost; [`leave`] tells whether its task is still there.
+/// A guard as plain numbers, for languages without destructors; made by [`TaskGuard::into_mark`].
+/// It can be copied, sent and lost; [`leave`] returns whether its task was still entered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mark {
-    /// Where on its thread's stack the task was entered.
+    /// The depth on its thread's stack at which the task was entered.
     pub place: u64,
-    /// The number of the task. No other task of the process has had it, so it tells marks of other
-    /// threads apart.
+    /// The number of the task, unique in the process. So marks of other threads are recognised.
     pub task: u64,
 }
 
-/// Makes `task` current on this thread until the guard is dropped; then the task before is current
-/// again.
+/// Makes `task` current on this thread until the guard is dropped; then the task before it is
+/// current again.
 ///
 /// # Cost
 ///
-/// A dozen stores while nothing is counted, fewer from poll to poll of one context. Else one read
-/// of each counter, unless the task is equivalent to the current one; as much again when the guard
-/// is dropped.
+/// A dozen stores while nothing is counted, fewer from poll to poll of one context. Otherwise one
+/// read of each counter, unless the task is equivalent to the current one; dropping the guard costs
+/// the same.
 ///
 /// # Async-signal-safety
 ///
-/// A handler may call it once its thread has, but not for a task that counts for itself, whose
-/// first entry allocates. Over a switch of the same thread the guard does nothing.
+/// A handler may call it once its thread has called it before, but not for a task that counts for
+/// itself, whose first entry allocates. In the middle of a switch of the same thread the guard does
+/// nothing.
 #[inline]
 pub fn enter(task: &mut Task, kind: Kind) -> TaskGuard {
     let token = with(|stack| stack.enter(task, kind));
@@ -63,18 +63,18 @@ pub fn enter(task: &mut Task, kind: Kind) -> TaskGuard {
     TaskGuard { token, not_send: PhantomData }
 }
 
-/// This thread goes on with `to`, or with nothing, whatever was current: the primitive for a caller
-/// that sees every switch of a thread, as a scheduler of fibers or a program's own executor does. A
-/// task that was switched from may be switched to on another thread, in the middle of its run too.
-/// Guards of [`enter`] that the previous task has left are as if dropped.
+/// Makes `to` current on this thread, or no task, whatever was current. This is the primitive for
+/// callers that see every switch of a thread, such as a scheduler of fibers or a program's own
+/// executor. A task that was switched from may be switched to on another thread, in the middle of
+/// its run too. Guards of [`enter`] that the previous task leaves behind do nothing any more.
 ///
 /// # Cost
 ///
-/// Between equivalent tasks some comparisons and stores. Else one read of each counter.
+/// Between equivalent tasks some comparisons and stores, otherwise one read of each counter.
 ///
 /// # Async-signal-safety
 ///
-/// Not for handlers: it ends the tasks that they have interrupted.
+/// Not for signal handlers: it would end the tasks that they have interrupted.
 #[inline]
 pub fn switch(to: Option<&mut Task>) -> Switched {
     if unlikely!(PUBLISH) {
@@ -83,10 +83,10 @@ pub fn switch(to: Option<&mut Task>) -> Switched {
     with(|stack| stack.switch(to))
 }
 
-/// Whether the calling thread leaves the last task current until the next one comes, and so reads
-/// nothing between two tasks of one context. Honest only where every piece of work on the thread is
-/// a task, and where [`park`] is called before the thread does anything else: work that runs unseen
-/// is charged to the task before it. Not for signal handlers.
+/// Sets whether the calling thread leaves the last task current until the next one begins, and so
+/// reads no counter between two tasks of one context. Correct only where every piece of work on the
+/// thread is a task, and where [`park`] is called before the thread does anything else: other work
+/// would be charged to the task before it. Not for signal handlers.
 pub fn set_lazy(lazy: bool) {
     with(|stack| {
         stack.lazy.set(lazy);
@@ -101,30 +101,31 @@ pub fn is_lazy() -> bool {
     with(|stack| stack.lazy.get())
 }
 
-/// Charges the last task of a lazy thread up to now: the thread does something else from now on, or
-/// sleeps.
+/// Charges the last task of a lazy thread up to now. Call it before the thread sleeps or does other
+/// work.
 pub fn park() {
     with(Stack::park);
 }
 
-/// A runtime is about to poll one of its tasks on this thread; [`poll_ends`] follows. So
-/// [`told_polls`](super::told_polls) has the polls in which a task of a context was entered, or was
-/// current around them, beside all. Of a poll inside of another one the inner one alone is told.
+/// Call this when a runtime is about to poll one of its tasks on this thread, and [`poll_ends`]
+/// after the poll. So [`told_polls`](super::told_polls) can return how many polls there were, and
+/// in how many of them a task of a context was entered or was current around them. Where one poll
+/// runs inside of another, only the inner one is counted.
 ///
 /// # Cost
 ///
-/// With [`poll_ends`] one or two nanoseconds while nothing is counted, else six; row
+/// Together with [`poll_ends`] one or two nanoseconds while nothing is counted, otherwise six; row
 /// `direct-added/told` of `dormouse bench waits`.
 ///
 /// # Async-signal-safety
 ///
-/// Not for handlers: it would end the poll that they have interrupted.
+/// Not for signal handlers: it would end the poll that they have interrupted.
 #[inline]
 pub fn poll_begins() {
     with(|stack| stack.told.set(if unlikely!(SWITCH) { stack.begin_told() } else { None }));
 }
 
-/// The poll of [`poll_begins`] is over.
+/// Ends the poll that [`poll_begins`] began.
 #[inline]
 pub fn poll_ends() {
     with(|stack| {
@@ -150,12 +151,12 @@ impl Stack {
     }
 }
 
-/// The number of the task that is current on this thread, 0 outside any.
+/// The number of the task that is current on this thread; 0 outside of tasks.
 pub fn current_task() -> u64 {
     with(|stack| stack.top_frame().map_or(0, |frame| frame.task.get()))
 }
 
-/// The number of the context that is current on this thread, 0 outside any.
+/// The number of the context that is current on this thread; 0 outside of tasks.
 pub fn current_context() -> u32 {
     with(|stack| stack.top_frame().and_then(|frame| frame.context.get()).map_or(0, Context::id))
 }
@@ -163,15 +164,16 @@ pub fn current_context() -> u32 {
 /// The task that is current on this thread, and the one around it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TaskNesting {
-    /// The number of the current task, 0 outside any; if `is_full`, the one around it.
+    /// The number of the current task, 0 outside of tasks. If `is_full`, that of the task around
+    /// it.
     pub task: u64,
     /// The number of the task around that, 0 if there is none.
     pub around: u64,
-    /// Whether tasks that are entered now are charged to the current one.
+    /// Whether the stack is full, so that tasks entered now are charged to the current one.
     pub is_full: bool,
 }
 
-/// How the thread's tasks are nested, without those whose guards are gone.
+/// How the thread's tasks are nested, without tasks whose guards are gone.
 #[cold]
 pub fn nesting() -> TaskNesting {
     with(|stack| {
@@ -189,17 +191,17 @@ pub fn overflows() -> u64 {
     OVERFLOWS.load(Ordering::Relaxed)
 }
 
-/// As the drop of the guard that was made a mark. False, and nothing has happened, if this thread
-/// has no such task (any more): it was entered on another thread, was left already, or ended with a
-/// poll around it.
+/// Does what dropping the guard would have done that became `mark`. Returns false and does nothing
+/// if the task is not entered on this thread (any more): it was entered on another thread, was left
+/// already, or ended together with a poll around it.
 ///
 /// # Cost
 ///
-/// As of the guard's drop.
+/// The cost of dropping a guard.
 ///
 /// # Async-signal-safety
 ///
-/// As of [`enter`].
+/// See [`enter`].
 pub fn leave(mark: Mark) -> bool {
     with(|stack| {
         let token = Token(mark.place);
@@ -214,8 +216,8 @@ pub fn leave(mark: Mark) -> bool {
 }
 
 impl TaskGuard {
-    /// Leaves the task of that number current, until [`leave`] or an end of another kind. `None` if
-    /// the guard is inert: then there is nothing to leave.
+    /// Leaves task number `task` current until [`leave`] or another end. `None` if the guard is
+    /// inert: then there is nothing to leave.
     pub fn into_mark(self, task: u64) -> Option<Mark> {
         let token = self.token;
         std::mem::forget(self);

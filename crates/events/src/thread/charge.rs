@@ -1,8 +1,8 @@
-//! The end of a span and the beginning of the next: the thread charges the one and reads for the
-//! other.
+//! The end of a span and the beginning of the next: the thread charges the first and takes the
+//! readings for the second.
 //!
 //! Where task-clock is the only event, as for most polls, that is one reading of the clock and some
-//! stores. All other work is in other functions.
+//! stores. All other work is in separate functions.
 //!
 //! # Safety
 //!
@@ -24,15 +24,15 @@ use crate::generation::{Generation, SWITCH};
 use crate::ledger::Context;
 use crate::span::{Delta, Shortcut, Span};
 
-/// The work that a switch did.
+/// What a switch did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Switched {
-    /// Nothing is counted for these tasks; or the thread counts nothing, because it has no block or
-    /// because the caller is a signal handler over a switch of it.
+    /// Nothing is counted for these tasks, or the thread cannot count: it has no block, or the
+    /// caller is a signal handler that interrupted a switch of the thread.
     Asleep,
     /// The tasks were equivalent: counting went on, and no counter was read.
     Kept,
-    /// Counters were read: the task before was charged, or counting began.
+    /// Counters were read: the previous task was charged, or counting began.
     Read,
 }
 
@@ -49,7 +49,7 @@ struct Edit {
 
 impl Edit {
     /// Whether nothing was counted during the span that ends, and nothing is counted now. The
-    /// thread may have passed the hook just before the key woke it, so it asks the generation, too.
+    /// thread may have run the hook just before the key woke it, so the generation is checked, too.
     #[inline]
     fn has_nothing_to_do(self) -> bool {
         !(unlikely!(SWITCH) || self.generation.counts()) && self.span.has_nothing(self.number)
@@ -66,11 +66,11 @@ impl Stack {
     fn begin(&self, here: Here, depth: usize) -> Edit {
         let number = here.span.begin();
         self.state.set(State::Closed);
-        // The generation comes before the context's set. A change of what is counted stores the
+        // The generation is loaded before the context's set. A change of what is counted stores the
         // sets first and moves the generation then. So this span may have the new set with the old
-        // generation: then the change flushes it, to no harm. The other way round it could have the
-        // old set with the new generation: the change would take it for up to date, and the thread
-        // would count the old events until its next switch.
+        // generation: then the change flushes it, which does no harm. In the other order it could
+        // have the old set with the new generation: the change would take it for up to date, and
+        // the thread would count the old events until its next switch.
         Edit { span: here.span, number, depth, generation: Generation::current() }
     }
 
@@ -161,9 +161,9 @@ impl Stack {
         let kept = self.charged.get().filter(|charged| self.can_keep(charged));
         self.charged_own.set(ptr::null());
         self.truncate(depth, 0);
-        // Before the end of the edit: a change of what is counted that finds the span asleep asks
-        // the block whether there is a task. Not before the frames go: a handler in between would
-        // show the topmost frame's task again.
+        // Before the end of the edit: a change of what is counted that finds the span asleep reads
+        // the block to see whether there is a task. Not before the frames go: a handler in between
+        // would show the topmost frame's task again.
         here.block.set_task(0);
         if let Some(context) = kept
             && asleep

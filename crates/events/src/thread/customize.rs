@@ -1,4 +1,4 @@
-//! Counters stopped, added or removed for one task alone, which may be current.
+//! Counters stopped, added or removed for one task, which may be current.
 
 use std::sync::atomic::Ordering;
 
@@ -14,19 +14,19 @@ impl Task {
         with(|stack| stack.renew(self));
     }
 
-    /// Keeps its counts apart: from now on every switch from or to it reads, and its counts are its
-    /// own, too.
+    /// Keeps its counts apart: from now on every switch from or to the task reads the counters and
+    /// adds to counts of its own, too.
     pub fn pin(&mut self) {
         self.customize(|own| own.pinned.store(true, Ordering::Relaxed));
     }
 
-    /// Undoes [`Task::pin`]; its own counts stay as they are.
+    /// Undoes [`Task::pin`]; the task's own counts keep their values.
     pub fn unpin(&mut self) {
         self.customize(|own| own.pinned.store(false, Ordering::Relaxed));
     }
 
-    /// Stops all counters for this task. Nothing else changes: with all enabled again it is
-    /// equivalent to the tasks that it was equivalent to.
+    /// Stops all counters for this task. Once they are enabled again, the task is equivalent to the
+    /// same tasks as before.
     pub fn disable_all(&mut self) {
         self.customize(|own| own.disabled.store(true, Ordering::Relaxed));
     }
@@ -36,22 +36,22 @@ impl Task {
         self.customize(|own| own.disabled.store(false, Ordering::Relaxed));
     }
 
-    /// One event more, for this task alone: counted in [`Task::counts`], and not in its context
-    /// unless that counts it anyway.
+    /// Counts one more event for this task alone, in [`Task::counts`]. Its context does not count
+    /// the event unless it did before.
     ///
     /// # Errors
     ///
-    /// If it is counted already, or there is no room for the event or for the set of events
-    /// together with it.
+    /// If the event is counted already, or there is no room for the event or for the set of events
+    /// with it.
     pub fn add(&mut self, event: Event) -> Result<(), Error> {
         self.set_counted(event, true)
     }
 
-    /// One event less, for this task alone. Its counts of the event stay with its context.
+    /// Stops one event for this task alone. Its counts of the event stay with its context.
     ///
     /// # Errors
     ///
-    /// If it is not counted, or there is no room for the set of the other events.
+    /// If the event is not counted, or there is no room for the set of the other events.
     pub fn remove(&mut self, event: Event) -> Result<(), Error> {
         self.set_counted(event, false)
     }

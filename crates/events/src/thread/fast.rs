@@ -2,9 +2,9 @@
 //!
 //! # Cases 5 and 6 while nothing is counted
 //!
-//! A poll then changes no span: the span of a thread without a task and that of one with a task are
-//! the same. So a change that begins to count cannot tell from the span whether there is a task
-//! whose counting is to begin, and asks the thread's block. Each side stores, passes a barrier and
+//! A poll then changes no span: the span of a thread without a task is the same as that of a thread
+//! with one. So a change that begins to count cannot tell from the span whether there is a task
+//! whose counting is to begin. It reads the thread's block. Each side stores, passes a barrier and
 //! loads:
 //!
 //! | the thread (5, 6) | the change (`control`) |
@@ -13,8 +13,8 @@
 //! | light barrier (free) | heavy barrier (`membarrier`) |
 //! | loads the generation | loads the task from the block |
 //!
-//! So the thread finds the new generation and falls through to 1 or 2, or the change finds the task
-//! and flushes the span, which is to leave a baseline in it. Both may happen: then the thread takes
+//! So the thread finds the new generation and falls through to case 1 or 2, or the change finds the
+//! task and flushes the span, which leaves a baseline in it. Both may happen: then the thread takes
 //! over from the flush.
 
 use std::sync::Arc;

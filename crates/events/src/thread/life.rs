@@ -1,4 +1,4 @@
-//! A thread arrives at its span, forks, and ends.
+//! What happens when a thread first uses its span, forks, and ends.
 
 use std::sync::atomic::{Ordering, compiler_fence};
 
@@ -79,7 +79,7 @@ fn begin_in_child() {
     publishing::set_on(false);
     told::begin_in_child();
     with(|stack| {
-        // A poll in which the process forks is told in the parent alone.
+        // A poll in which the process forks is counted in the parent alone.
         stack.told.set(None);
         stack.withdraw();
         if let Some(here) = stack.here.get() {

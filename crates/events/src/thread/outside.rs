@@ -1,13 +1,13 @@
 //! The polls of threads, as another thread sees them.
 //!
-//! A thread numbers each task that it enters: the tokens of its stack. A poll is there as long as
-//! its token is. So a thread that looks twice and finds the same token has seen one poll, however
-//! many scopes and polls that one has entered inside of it; and the switch has nothing to do for
-//! that, whatever is counted.
+//! A thread gives a number, a token, to each task that it enters; the tokens are on its stack. A
+//! poll lasts as long as its token is there. So whoever reads the stack twice and finds the same
+//! token has seen one poll, however many scopes and polls were entered inside of it. The switch
+//! does no extra work for that.
 //!
-//! The stack of tasks lies in its thread's own storage, which goes with the thread. So the kernel
-//! reads it, from the process's memory file, where a load could fault. The topmost token is read
-//! before and after the others: a token is given once, so if it is the same, so is the stack.
+//! The stack of tasks lies in its thread's own storage, which is unmapped with the thread. A load
+//! could fault, so the stack is read through the process's memory file. The topmost token is read
+//! before and after the others: each token is used once, so if it is the same, so is the stack.
 //!
 //! # Safety
 //!
@@ -43,7 +43,7 @@ pub(super) fn withdraw(block: &ThreadBlock) {
     STACKS[block.index()].store(0, Ordering::Relaxed);
 }
 
-/// Looks at the polls that the threads of this process are in.
+/// Reads which polls the threads of this process are in.
 #[derive(Debug)]
 pub struct PollLooker {
     /// The process whose memory that is: not a child's.
@@ -54,8 +54,8 @@ pub struct PollLooker {
 /// The thread has gone on to another task during the look.
 struct GoneOn;
 
-/// A poll that a thread was in a moment ago: the outermost one, if there are polls in it. Work that
-/// is entered by hand (scopes, threads, runs) is no poll, but a poll inside of it is one.
+/// A poll that a thread was in a moment ago: the outermost one, if polls are nested. Work that is
+/// entered by hand (scopes, threads, runs) is no poll, but a poll inside of it is one.
 #[derive(Debug, Clone, Copy)]
 pub struct SeenPoll {
     block: &'static ThreadBlock,
@@ -64,9 +64,10 @@ pub struct SeenPoll {
     pub tid: u32,
     /// The number of the poll, which no other poll of the thread has.
     pub poll: u64,
-    /// The task that is polled.
+    /// The number of the task that is polled.
     pub polled: u64,
-    /// The task that is charged now: that one, or one that was entered inside of the poll.
+    /// The number of the task that is charged now: the polled one, or one entered inside of the
+    /// poll.
     pub task: u64,
     /// The number of the group that is charged now.
     pub group: u32,
@@ -77,23 +78,23 @@ impl PollLooker {
     ///
     /// # Errors
     ///
-    /// Those of `/proc`.
+    /// An error of opening a file of `/proc`.
     pub fn new() -> io::Result<Self> {
         Ok(Self { process: identity::id(), memory: File::open("/proc/self/mem")? })
     }
 
-    /// The polls that threads are in, at most one for each thread. None, in a child of a fork of
-    /// the process that made this.
+    /// The polls that threads are in, at most one for each thread. Empty in a fork child of the
+    /// process that made this.
     ///
     /// # Cost
     ///
-    /// A look at each thread's block, and a system call for each thread with a task; three, where
-    /// tasks are nested. No thread waits for it.
+    /// Visits each thread's block, and makes a system call for each thread with a task, or three
+    /// where tasks are nested. No thread waits for it.
     pub fn polls(&self) -> impl Iterator<Item = SeenPoll> + '_ {
         thread::live().filter_map(|block| self.of(block))
     }
 
-    /// The poll as it is now; `None`: it is over.
+    /// The same poll as it is now, or `None` if it is over.
     pub fn again(&self, seen: &SeenPoll) -> Option<SeenPoll> {
         self.of(seen.block).filter(|now| now.is_same(seen))
     }
@@ -170,7 +171,7 @@ impl SeenPoll {
         self.block.index()
     }
 
-    /// Whether that is the same poll of the same thread.
+    /// Whether both are the same poll of the same thread.
     pub fn is_same(&self, other: &Self) -> bool {
         (self.start, self.poll) == (other.start, other.poll)
     }

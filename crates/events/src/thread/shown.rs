@@ -2,9 +2,9 @@
 //!
 //! # Async-signal-safety
 //!
-//! A handler may come between any two instructions. Its own events end with the pointer on the
-//! topmost frame that it has interrupted, or on none. The interrupted code stores what it knows or
-//! has looked up, or takes it back: a handler leaves the stack as it was.
+//! A handler may come between any two instructions. Its own events leave the pointer on the topmost
+//! frame that it has interrupted, or null. The interrupted code then stores the context that it has
+//! at hand or looks up, or takes the pointer back: a handler leaves the stack as it was.
 
 use std::sync::atomic::{Ordering, compiler_fence};
 
@@ -23,8 +23,8 @@ impl Stack {
         self.show(self.top_frame().and_then(|top| top.context.get()));
     }
 
-    /// As [`Stack::show_top`], where the hook knows the context: the look costs as much as the
-    /// rest.
+    /// Does what [`Stack::show_top`] does, where the hook already has the context: looking it up
+    /// costs as much as the rest.
     #[inline]
     pub(super) fn show(&self, context: Option<&Context>) {
         let Some(slot) = self.slot.get().or_else(|| self.find_slot()) else { return };

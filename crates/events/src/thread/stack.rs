@@ -1,22 +1,22 @@
-//! The stack of the tasks that are current on a thread, in a fixed place: to enter a task allocates
-//! nothing.
+//! The stack of the tasks that are current on a thread, in a fixed place, so that entering a task
+//! allocates nothing.
 //!
-//! A guard knows its frame by depth and token. So a guard that is dropped late, out of order or
+//! A guard finds its frame by depth and token. So a guard that is dropped late, out of order or
 //! never does no harm to the others.
 //!
 //! # Invariants
 //!
 //! 1. The thread charges the context that its [`Span`] shows: that of the topmost live frame;
 //!    between tasks the last one, if the thread is in state `Open`. While nothing is counted the
-//!    span may show any context that was there last.
+//!    span may show any context that it showed before.
 //! 2. No two frames and guards of a thread have the same token, except for guards that a signal
 //!    handler leaves behind.
-//! 3. A frame owns one count of the customization that it points to, and gives it back when the
-//!    frame goes, which is after the span that charges it has ended.
+//! 3. A frame owns one count of the customization that it points to, and drops it when the frame
+//!    goes, which is after the span that charges it has ended.
 //!
 //! # Safety
 //!
-//! The unsafe code gives back customizations, by invariant 3, and finds the thread's stack.
+//! The unsafe code drops customizations, by invariant 3, and finds the thread's stack.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
@@ -82,9 +82,10 @@ pub(super) struct Stack {
     /// The context and the customization that the span is for, or was for before it was idle.
     pub(super) charged: Cell<Option<&'static Context>>,
     pub(super) charged_own: Cell<*const Customization>,
-    /// The set that its PMUs were told of last, if it wants that, until another set comes.
+    /// The last set for which PMUs were called (`sched_in`), if it wants such calls, until the next
+    /// set.
     pub(super) scheduled: Cell<Option<&'static EventSet>>,
-    /// The last frames at the beginning of the poll that a runtime tells of.
+    /// The last frames at the beginning of the poll that a runtime announced.
     pub(super) told: Cell<Option<LastFrames>>,
     /// The thread's pointer, once it has led to a context.
     pub(super) slot: Cell<Option<Slot>>,

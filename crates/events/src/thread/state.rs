@@ -1,8 +1,8 @@
 //! The states of a thread, and every transition between them.
 //!
-//! A span costs two readings of each counter. Threads mostly go from poll to poll of one context;
-//! for these a thread spares what it can, and its state says what it has spared. `g` is the
-//! generation in which that holds.
+//! A span costs two readings of each counter. Threads mostly go from poll to poll of one context.
+//! Then a thread leaves out what it can, and its state is a record of what it has left out. `g` is
+//! the generation in which that holds.
 //!
 //! | state | the span without a task | the span with one |
 //! |---|---|---|
@@ -45,17 +45,17 @@
 //! 8. *Inert.* The handler's guard does nothing. The work of the handler is charged to whatever the
 //!    edit leads to.
 //! 9. The change of what is counted flushes the span from another thread and leaves the state
-//!    alone. The next event finds that `g` is over. A span in state `Open` whose thread may or may
-//!    not have a task while nothing is counted is the one case where the change must ask the
-//!    thread's block for that: see `fast`.
-//! 10. The span is asleep: the delta that was running is the parent's. The pending counts stay, and
-//!     the child charges them.
+//!    alone. The thread's next event finds that `g` is over. There is one case where the change
+//!    must read the thread's block to learn whether there is a task: a span in state `Open` while
+//!    nothing is counted. See `fast`.
+//! 10. The span is asleep: the delta that was running belongs to the parent. The pending counts
+//!     stay, and the child charges them.
 //! 11. All tasks are left (2), the pending counts are charged, and the thread has no span any more.
 //!
 //! A handler may come between any two instructions of 3 to 6. So these store the topmost frame
-//! *first*, do nothing that the handler's own events could spoil, and look at the state *last*: an
-//! event of the handler that began or ended a span has left another state there, and then they take
-//! everything back and fall through to 1 or 2.
+//! *first*, do nothing that the handler's own events could spoil, and load the state *last*. An
+//! event of the handler that began or ended a span has left another state there; then they undo
+//! everything and fall through to 1 or 2.
 
 use std::cell::Cell;
 

@@ -1,12 +1,12 @@
-//! A thread goes from one task to another the long way: cases 1, 2 and 7 of [`super::state`].
+//! A thread goes from one task to another on the slow path: cases 1, 2 and 7 of [`super::state`].
 //!
 //! # Async-signal-safety
 //!
-//! A handler may come between any two instructions. In an edit of the span its guards are inert
-//! (case 8): the edit begins before the stack changes, or the stack changes first in a way that the
-//! handler's guards do not disturb, and the edit ends when the stack is what it is to be. Outside
-//! of edits any frame of the stack may be charged at any moment, because a handler's guard, as it
-//! goes, begins a span for the topmost frame.
+//! A handler may come between any two instructions. During an edit of the span its guards are inert
+//! (case 8). Either the edit begins before the stack changes, or the stack changes first in a way
+//! that the handler's guards do not disturb; in both cases the edit ends when the stack is
+//! complete. Outside of edits any frame of the stack may be charged at any moment, because a
+//! handler's guard, when it is dropped, begins a span for the topmost frame.
 //!
 //! # Safety
 //!
@@ -69,7 +69,7 @@ impl Stack {
         token
     }
 
-    /// The frame of `token`, and what it says of the frames above it, are left: case 1 or 2.
+    /// Leaves the frame of `token`, and the frames above it that end with it: case 1 or 2.
     #[inline]
     pub(super) fn leave_slowly(&self, token: Token) {
         self.withdraw();

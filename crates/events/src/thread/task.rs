@@ -3,12 +3,12 @@
 //! Most tasks are *plain*: they count what their context counts and nothing else. Two plain tasks
 //! of one context cannot be told apart, so a thread that goes from one to the other just goes on
 //! counting. A task is *customized* when it keeps counts itself, or has counters stopped, added or
-//! removed for it alone. The memory for that is made when somebody first asks for it; until then a
-//! task is a reference and a number.
+//! removed for it alone. Memory for that is allocated at the first customization; until then a task
+//! is a reference and a number.
 //!
 //! The origin (Linux 564c2b210add) makes a clone of its parent's counters for every task and
-//! exchanges clones that are equivalent. Here the clone that would be exchanged is the thread's
-//! span: it stays where it is, and plain tasks come and go.
+//! exchanges equivalent clones. Here the thread's span takes the place of that clone: it stays
+//! where it is, and plain tasks come and go.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -19,7 +19,7 @@ use crate::pmu::Event;
 
 /// A unit of work that is charged to a [`Context`]: a future, a fiber, a thread, a scope.
 ///
-/// It can be current on any thread, on one at a time.
+/// It can be current on any thread, but only on one at a time.
 #[derive(Debug)]
 pub struct Task {
     context: &'static Context,
@@ -40,20 +40,20 @@ pub(super) struct Customization {
     counts: [AtomicU64; MAX_EVENTS],
 }
 
-/// A task's own counts. They can be read on any thread, also when the task is gone.
+/// A task's own counts. They can be read on any thread, also after the task has ended.
 #[derive(Debug, Clone)]
 pub struct TaskCounts(Arc<Customization>);
 
 impl Task {
-    /// Task number `id` of `context`. The number is not 0, which stands for no task: a change that
+    /// Task number `id` of `context`. The number must not be 0, which means no task: a change that
     /// begins to count would not find such a task while it runs.
     pub const fn new(context: &'static Context, id: u64) -> Self {
         Self { context, id, own: None }
     }
 
     /// A task that this one starts: of the same context, with the context's counters. (As in the
-    /// origin, a clone of a clone is a clone of the parent, and a task that has all counters
-    /// disabled has children that have, too.)
+    /// origin, a clone of a clone is a clone of the parent, and the children of a task with all
+    /// counters disabled have them disabled, too.)
     #[must_use]
     pub fn inherit(&self, id: u64) -> Self {
         let mut child = Self::new(self.context, id);
@@ -82,14 +82,14 @@ impl Task {
         self.own.is_some()
     }
 
-    /// Whether it cannot be told apart from others of its context.
+    /// Whether it cannot be told apart from other tasks of its context.
     #[inline]
     pub(super) fn is_plain(&self) -> bool {
         self.own.is_none() && !self.context.is_exact()
     }
 
-    /// Its customization, if it is customized now. In a context whose tasks count for themselves it
-    /// is, from here on.
+    /// Its customization, if it has one now. In a context whose tasks count for themselves, this
+    /// call creates it.
     pub(super) fn customization(&mut self) -> Option<&Arc<Customization>> {
         if self.context.is_exact() {
             return Some(self.own());
@@ -97,20 +97,20 @@ impl Task {
         self.own.as_ref().filter(|own| !own.is_undone())
     }
 
-    /// Its own counts: since it was pinned, since it has its own counters, or all of them
-    /// in a context that is [`TaskExact`](crate::Mode::TaskExact), up to its last switch. Of an
-    /// event that is not counted any more, the counts since its last switch are left out.
+    /// Its own counts: since it was pinned, since it has its own counters, or all of them in a
+    /// context that is [`TaskExact`](crate::Mode::TaskExact), up to its last switch. Once an event
+    /// is no longer counted, the counts since the last switch are left out.
     pub fn counts(&self) -> Vec<(Event, u64)> {
         self.own.as_deref().map(Customization::read).unwrap_or_default()
     }
 
-    /// [`Task::counts`] for others to read.
+    /// [`Task::counts`] as a handle that other threads can read.
     pub fn shared_counts(&mut self) -> TaskCounts {
         TaskCounts(Arc::clone(self.own()))
     }
 
-    /// Whether a thread may go from one to the other and go on counting as if nothing had happened:
-    /// same context, same events enabled, neither pinned.
+    /// Whether a thread may go from one task to the other without reading counters: same context,
+    /// same events enabled, neither pinned.
     pub fn is_equivalent(&self, other: &Self) -> bool {
         let set = |task: &Self| match task.own.as_deref() {
             _ if task.context.is_exact() => None,
@@ -129,7 +129,7 @@ impl Task {
 }
 
 impl TaskCounts {
-    /// As of [`Task::counts`].
+    /// See [`Task::counts`].
     pub fn read(&self) -> Vec<(Event, u64)> {
         self.0.read()
     }
@@ -178,8 +178,8 @@ impl Customization {
         if mask == last.mask() {
             return last;
         }
-        // The context may count so many events by now that those of the task have no room beside
-        // them.
+        // The context may count so many events by now that there is no room for those of the task
+        // beside them.
         let Ok(set) = EventSet::of(mask) else { return shared };
         self.last.store(set);
         set

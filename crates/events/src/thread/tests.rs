@@ -368,7 +368,7 @@ fn the_table_of_spans_lies_in_bss() {
     assert_eq!(line.split_whitespace().nth(4), Some("0"), "{line}");
 }
 
-/// A read that nobody has read before, so that nothing reported hides what it misses.
+/// A first read of these counts: no earlier sum hides what this read misses.
 fn consistently(context: &'static Context) -> u64 {
     context.forget_reported();
     value(context).0
@@ -400,7 +400,8 @@ fn a_multiplexing_unit_reports_running_time() {
     assert!(count.enabled_ns > 0 && count.running_ns == count.enabled_ns / 4, "{count:?}");
 }
 
-/// The polls that `work` has told of, and those of them that were inside. No other test tells any.
+/// The polls that `work` announces, and how many of them were inside of tasks. No other test
+/// announces polls.
 fn told(work: impl FnOnce()) -> (u64, u64) {
     let before = told_polls();
     work();

@@ -1,6 +1,6 @@
-//! Which frame of the stack is the topmost one, and which frame a guard belongs to.
+//! Identifies the topmost frame of the stack, and the frame that a guard belongs to.
 
-/// How deep tasks can nest on one thread. A task that is entered below that is charged to the task
+/// How deep tasks can nest on one thread. A task that is entered deeper is charged to the task
 /// around it.
 pub const MAX_DEPTH: usize = 32;
 
@@ -13,7 +13,7 @@ pub enum Kind {
     Poll,
     /// The destructor of a task: ends as a poll does, and is not counted as an entry.
     Drop,
-    /// A stretch that is run by hand: ends as a poll does, and is counted as a scope.
+    /// A run that is entered by hand: ends as a poll does, and is counted as a scope.
     Run,
 }
 

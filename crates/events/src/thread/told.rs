@@ -1,4 +1,4 @@
-//! Polls that runtimes tell of: how many there are, and in how many of them a task was entered or
+//! Polls that runtimes announce: how many there are, and in how many of them a task was entered or
 //! current. (`api` has the two calls around a poll.)
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,7 +7,7 @@ use dormouse_sys::thread::{MAX_THREADS, ThreadBlock};
 
 use crate::span;
 
-/// Polls that runtimes have told of, while anything was counted.
+/// Polls that runtimes have announced while anything was counted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ToldPolls {
     /// All of them.
@@ -35,7 +35,7 @@ pub(super) fn count(block: &ThreadBlock, is_inside: bool) {
     inside.store(inside.load(Ordering::Relaxed).wrapping_add(is_inside.into()), Ordering::Release);
 }
 
-/// The polls that threads have been told of since the start of the process.
+/// The polls that runtimes have announced since the start of the process.
 pub fn told_polls() -> ToldPolls {
     TOLD[..span::used().len()].iter().fold(ToldPolls::default(), |sum, told| {
         // Pairs with the store in `count`: a thread that sees a poll inside sees it among all.
@@ -47,7 +47,7 @@ pub fn told_polls() -> ToldPolls {
 
 /// In a fork child: its polls are its own.
 pub(super) fn begin_in_child() {
-    // Where nobody tells, no page of the table is written, in no child.
+    // If no runtime announces polls, no page of the table is written, in no child either.
     for told in TOLD[..span::used().len()].iter().filter(|told| told.all.load(Ordering::Relaxed) > 0) {
         told.all.store(0, Ordering::Relaxed);
         told.inside.store(0, Ordering::Relaxed);

@@ -1,9 +1,9 @@
-//! The questions to the kernel and the processor, behind a seam for tests that imitate them.
+//! The calls of the kernel and the processor, behind a trait that tests imitate.
 //!
 //! # Safety
 //!
-//! Descriptors and pages are numbers in a [`Row`](super::row::Row) here, not owners: the row takes
-//! one out once, and shows it to nobody any more, before it has it closed.
+//! Descriptors and pages are numbers in a [`Row`](super::row::Row) here, not owners. The row
+//! removes one, so that no thread finds it any more, before it has it closed.
 #![allow(unsafe_code)]
 
 use std::fmt::Debug;
@@ -21,7 +21,7 @@ use dormouse_sys::perf::{
 };
 use dormouse_sys::process::identity;
 
-/// The locked memory that a kernel allows a user for each processor, if it does not say, in KiB.
+/// The locked memory that a kernel allows a user for each processor by default, in KiB.
 const DEFAULT_KIB: usize = 516;
 /// A page, where pages are small; where they are larger, more than a quarter of little is taken.
 const PAGE_KIB: usize = 4;
@@ -49,7 +49,7 @@ pub(super) trait Kernel: Debug + Send + Sync {
     unsafe fn look(&self, page: NonNull<UserPage>) -> Option<EventCount>;
     /// # Safety
     ///
-    /// It is of [`Kernel::open`], and nobody has it any more.
+    /// It comes from [`Kernel::open`], and no thread uses it any more.
     unsafe fn close(&self, opened: Opened);
     /// CPU time of the calling thread.
     fn clock(&self) -> u64;
@@ -64,8 +64,8 @@ pub(super) trait Kernel: Debug + Send + Sync {
 #[derive(Debug)]
 pub(super) struct Linux {
     pages: AtomicU32,
-    /// A quarter of the user's locked memory: the clock takes another one, and the host needs some,
-    /// too. A counter without a page asks the kernel.
+    /// A quarter of the user's locked memory, in pages: the clock takes another quarter, and the
+    /// host needs some, too. A counter without a page is read by a system call.
     most_pages: AtomicU32,
 }
 
@@ -76,7 +76,7 @@ impl Linux {
 
     /// The page of an event that can be read in user mode, within the budget.
     fn map(&self, event: BorrowedFd<'_>) -> Option<NonNull<UserPage>> {
-        // A fork child must be told apart, or it would look at pages that it does not have.
+        // A fork child must be recognised, or it would read pages that it does not have.
         if !UserPage::IS_KNOWN || self.process() == 0 {
             return None;
         }
@@ -87,7 +87,7 @@ impl Linux {
             if unsafe { page.as_ref() }.is_readable() {
                 return Some(page);
             }
-            // SAFETY: of `map`, and nobody has seen it.
+            // SAFETY: it comes from `map`, and no thread has seen it.
             unsafe { UserPage::unmap(page) };
         }
         self.pages.fetch_sub(1, Ordering::Relaxed);
@@ -109,9 +109,9 @@ fn quarter_of_locked_memory() -> u32 {
     u32::try_from(pages.saturating_mul(processors) / 4).unwrap_or(u32::MAX)
 }
 
-/// Whether the calling thread, maybe one that serves a request, can open an event without a filter
-/// ending the process for it. A filter may have come since somebody began to count, and a single
-/// thread may have one, so each thread asks. The question itself is a `prctl`, which a filter that
+/// Whether the calling thread, maybe one that serves a request, can open an event without being
+/// killed by a filter for it. A filter may have been set since counting began, and one thread may
+/// have a filter alone, so each thread checks. The check itself is a `prctl`, which a filter that
 /// kills has to allow where these events are counted.
 fn is_safe() -> bool {
     environment::variables().perf.as_deref().is_some_and(|wish| wish == "1") || !is_filtered()

@@ -13,7 +13,8 @@ use crate::error::Error;
 use crate::pmu::event::{Event, Pmu};
 use crate::pmu::scale::Times;
 
-/// As the library knows them. (No constant of the oldest compilers refers to what changes.)
+/// The events as the library lists them. (A static, because the oldest compilers allow no constant
+/// that refers to a mutable static.)
 pub(in crate::pmu) static KNOWN: [Event; EVENTS] = [
     Event::new("cycles", &PERF, 0),
     Event::new("instructions", &PERF, 1),
@@ -30,8 +31,8 @@ static IN_CHILD: Reset = Reset::new(Phase::Rows, in_child);
 
 static PERF: Perf<Linux> = Perf::new(Linux::new());
 
-/// How often a thread went without an event's descriptor, by reason; reasons that have not occurred
-/// are left out.
+/// How often a thread could not open an event's descriptor, by reason. Reasons that have not
+/// occurred are left out.
 pub fn refusals() -> Vec<(&'static str, u64)> {
     let counts = REFUSALS.iter().zip(&PERF.refusals);
     let counts = counts.map(|(reason, count)| (*reason, count.load(Ordering::Relaxed)));
@@ -63,10 +64,10 @@ fn own_row() -> Option<usize> {
 
 #[cold]
 fn find_row() -> Option<usize> {
-    // Without a block there is no row, and without the hooks nobody would close what is in it.
+    // Without a block there is no row, and without the hooks its descriptors would never be closed.
     let hooked = || thread::on_thread_exit(at_exit) && IN_CHILD.join();
     let row = thread::current().filter(|_| hooked()).map(ThreadBlock::index);
-    // In the middle of a fork of this thread the hooks were refused: the next read asks again.
+    // In the middle of a fork by this thread the hooks were refused: the next read tries again.
     if row.is_some() || !is_forking() {
         ROW.set(row.map_or(Row::Absent, Row::At));
     }

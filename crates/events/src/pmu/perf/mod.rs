@@ -1,18 +1,18 @@
 //! Events that the kernel counts behind a descriptor: those of the processor, and moves between
 //! processors.
 //!
-//! Each thread needs a separate descriptor for each of them. It gets one at its first read after
-//! somebody has begun to count, gives it back when nobody counts any more or when it ends, and all
-//! threads together have a quarter of what the process may open. A thread that cannot have one goes
-//! without: its count stands still, its times say that nothing was counted, and the reason is
-//! counted here.
+//! Each thread needs a descriptor for each of these events. It opens them at its first read after
+//! counting has begun, and closes them when counting ends or when the thread does. All threads
+//! together use at most a quarter of the descriptors that the process may open. A thread that
+//! cannot open one does without: its count stands still, its times show that nothing was counted,
+//! and the reason is counted here.
 //!
-//! A read is `rdpmc` where the kernel permits it and the event is in the unit, else a system call.
-//! How long an event was on is the thread's CPU time; how long it waited for its turn the kernel
-//! says.
+//! A read is `rdpmc` where the kernel permits it and the event is in the unit, otherwise a system
+//! call. For how long an event was enabled is the thread's CPU time; for how long it waited for its
+//! turn is what the kernel reports.
 //!
-//! The processor's own events are experimental: no machine with a PMU was at hand to try them on.
-//! The rest is tried with the kernel's own events.
+//! The processor's own events are experimental: they were never tried on a machine with a PMU. The
+//! rest is tested with the kernel's own events.
 //!
 //! # Locking
 //!

@@ -1,23 +1,25 @@
-//! The row of one thread: a descriptor for each of the kernel's events, and the counts that they
-//! have told.
+//! The row of one thread: a descriptor for each of the kernel's events, and the counts that were
+//! last read from them.
 //!
-//! Rows lie in a static table beside the threads' blocks, empty as the loader leaves them, so that
-//! a thread which begins to count allocates nothing, and a reader never looks at freed memory.
+//! Rows lie in a static table beside the threads' blocks, empty as the loader leaves them. So a
+//! thread that begins to count allocates nothing, and a reader never touches freed memory.
 //!
 //! # Invariants
 //!
-//! 1. Only its thread opens a slot and writes what was said and the totals; totals never go down.
-//! 2. A thread that closes a slot has shut the row: then no thread is in it, and none comes in.
-//! 3. A thread that looks at a descriptor or a page is in the row.
+//! 1. Only its own thread opens a slot and writes the last readings and the totals; totals never
+//!    decrease.
+//! 2. A thread that closes a slot has shut the row: then no other thread is in the row, and none
+//!    enters it.
+//! 3. A thread is in the row while it uses a descriptor or a page of it.
 //!
 //! # Async-signal-safety
 //!
-//! A handler that comes into its thread's own read finds it busy, and is given the totals of
-//! before.
+//! A handler that interrupts a read of its own thread finds the row busy, and gets the earlier
+//! totals.
 //!
 //! # Safety
 //!
-//! The unsafe code looks at descriptors and pages and closes them, under invariants 2 and 3.
+//! The unsafe code uses and closes descriptors and pages, under invariants 2 and 3.
 #![allow(unsafe_code)]
 
 use std::ptr::{self, NonNull};
@@ -32,14 +34,14 @@ use crate::pmu::scale::{Scaled, Tally, Times};
 /// How many events the unit has.
 pub(super) const EVENTS: usize = 7;
 
-/// In `gate`: nobody comes in. Below it: how many are in.
+/// In `gate`: the row is shut. The bits below count the threads in the row.
 const SHUT: u32 = 1 << 31;
 
 #[derive(Debug)]
 #[repr(align(128))]
 pub(super) struct Row {
     gate: AtomicU32,
-    /// Its thread is in the middle of a read.
+    /// Set while its thread is in the middle of a read.
     busy: AtomicBool,
     /// The process whose descriptors and pages these are, 0 before the first.
     process: AtomicU64,
@@ -96,7 +98,8 @@ impl Row {
     ///
     /// # Locking
     ///
-    /// Waits for the threads in the row, as long as `sleeps` say; none of them waits for anything.
+    /// Waits for the threads in the row, for up to `sleeps` rounds, and closes the row's
+    /// descriptors. None of those threads waits for anything.
     pub(super) fn close(&self, kernel: &impl Kernel, events: &[u32], sleeps: u32) -> Option<u32> {
         // Pairs with the releases in `Inside::drop` and at the end of an earlier `close`.
         let shut = || {
@@ -112,7 +115,7 @@ impl Row {
         }
         let slots = events.iter().filter_map(|&event| self.slots.get(event as usize));
         let closed = slots.filter_map(Slot::take).inspect(|&opened| {
-            // SAFETY: taken out, and nobody else is in the row (invariants 2 and 3).
+            // SAFETY: taken out of the row, and no other thread is in it (invariants 2 and 3).
             unsafe { kernel.close(opened) };
         });
         let closed = closed.count() as u32;
@@ -121,7 +124,7 @@ impl Row {
         Some(closed)
     }
 
-    /// Its own thread, which ends, is not in the row, though a handler may have left a read by
+    /// Leaves the row on behalf of its own thread, which ends: a handler may have left a read by
     /// `siglongjmp`.
     pub(super) fn leave_own(&self) {
         if self.busy.swap(false, Ordering::Relaxed) {
@@ -136,7 +139,8 @@ impl Row {
         self.gate.store(0, Ordering::Relaxed);
     }
 
-    /// In a fork child, which has the descriptors but nobody whom they count, and not the pages.
+    /// In a fork child, which inherits the descriptors but not the threads that they count, and not
+    /// the pages.
     pub(super) fn forget(&self, kernel: &impl Kernel) {
         for opened in self.slots.iter().filter_map(Slot::take) {
             // SAFETY: taken out; the child has none of the threads that may have been in the row.
@@ -225,7 +229,7 @@ impl Slot {
         Scaled { said: of(0), total: of(3) }
     }
 
-    /// Its thread has heard something.
+    /// Stores what its thread has just read.
     fn store(&self, Scaled { said, total }: Scaled) {
         let sequence = self.sequence.load(Ordering::Relaxed);
         self.sequence.store(sequence | 1, Ordering::Relaxed);
@@ -240,7 +244,7 @@ impl Slot {
         self.sequence.store((sequence | 1).wrapping_add(1), Ordering::Release);
     }
 
-    /// Its thread, which is in the row, has opened it.
+    /// Stores a descriptor that its own thread, which is in the row, has opened.
     pub(super) fn fill(&self, opened: Opened, now: u64) {
         let begun = Tally { count: 0, times: Times { enabled_ns: now, running_ns: now } };
         self.store(self.load().anew(begun));
@@ -257,7 +261,7 @@ impl Slot {
         Some(Opened { fd, page })
     }
 
-    /// Its thread, which is in the row, reads it.
+    /// Reads the counters; called by its own thread, which is in the row.
     #[inline]
     pub(super) fn read(&self, kernel: &impl Kernel, now: u64) {
         let before = self.load();

@@ -1,4 +1,4 @@
-//! The unit, over a kernel that tests imitate.
+//! The unit itself, over a kernel that tests imitate.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};

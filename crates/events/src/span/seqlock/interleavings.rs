@@ -1,4 +1,4 @@
-//! `RUSTFLAGS="--cfg loom" cargo test -p dormouse-events --lib interleavings`
+//! Run with `RUSTFLAGS="--cfg loom" cargo test -p dormouse-events --lib interleavings`.
 
 use loom::sync::Arc;
 use loom::thread::{spawn, yield_now};
@@ -81,7 +81,7 @@ impl World {
         self.span.end_idle(number);
     }
 
-    /// The owner goes on with what it has kept in `generation`, if that holds.
+    /// The owner goes on with what it has kept in `generation`, if that still holds.
     fn resume(&self, generation: u64) -> bool {
         let number = self.span.begin();
         if self.generation.load(Acquire) != generation {
@@ -109,7 +109,7 @@ impl World {
         self.count.store(self.count.load(Relaxed) + 1, Relaxed);
     }
 
-    /// As the change of what is counted does.
+    /// Does what a change of what is counted does.
     fn change(&self, generation: u64) {
         self.generation.store(generation, Release);
         fence(std::sync::atomic::Ordering::SeqCst);
@@ -132,7 +132,7 @@ impl World {
         }
     }
 
-    /// As the change from nothing to something does.
+    /// Does what the change from nothing to something does.
     fn begin_to_count(&self, generation: u64, set: &'static EventSet) {
         self.generation.store(generation, Release);
         fence(std::sync::atomic::Ordering::SeqCst);
@@ -264,7 +264,7 @@ fn an_idle_thread_is_charged_once() {
             if !world.suspend(2) {
                 world.go_idle();
             }
-            // By nobody's task.
+            // In no task.
             world.happen();
         }
         changer.join().unwrap();
@@ -303,7 +303,7 @@ fn a_begin_finds_a_task_iff_present() {
             if world.generation.load(Acquire) != 2 {
                 world.go_idle();
             }
-            // By nobody's task.
+            // In no task.
             world.count.fetch_add(100, Relaxed);
         }
         changer.join().unwrap();
@@ -312,7 +312,7 @@ fn a_begin_finds_a_task_iff_present() {
     });
 }
 
-/// The same, where counting ends again while the task is there, or no more.
+/// The same, where counting ends again while the task runs or after it has ended.
 #[test]
 fn an_end_leaves_nothing_uncharged() {
     let set = set();
@@ -337,14 +337,14 @@ fn an_end_leaves_nothing_uncharged() {
         }
         let before = world.changed.load(Acquire);
         world.happen();
-        // An event before the end of counting has begun is charged, if both threads can tell that
-        // it was before.
+        // An event before the end of counting has begun is charged, if both threads can establish
+        // that order.
         light_barrier();
         if before == 1 && world.changed.load(Acquire) == 1 {
             at_least += 1;
         }
         world.go_on(set, 0);
-        // By nobody's task.
+        // In no task.
         world.count.fetch_add(100, Relaxed);
         changer.join().unwrap();
         let charged = world.charged.load(Acquire);

@@ -1,9 +1,8 @@
-//! Against an imitated kernel: every refusal, every turn, and closing under the hands of those who
-//! read.
+//! Tests with an imitated kernel: every refusal, every turn, and closing while others read.
 //!
 //! # Safety
 //!
-//! The unsafe code is the seam's, and a close of what the test has opened.
+//! The unsafe code implements the kernel's trait, and closes what the test has opened.
 #![allow(unsafe_code)]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -287,7 +286,7 @@ fn a_freed_descriptor_goes_to_a_starved_thread() {
     read(perf, 2);
     assert!(perf.rows[2].slots[0].is_open());
     assert_eq!(perf.kernel.state().open.len(), 2);
-    // The next thread in the row is another one: it asks for itself.
+    // The next thread in the row is a different one: it opens its own events.
     read(perf, 0);
     assert_eq!(perf.refusals[Refusal::Budget as usize].load(Ordering::Relaxed), 3);
 }
@@ -407,7 +406,7 @@ fn software_events_count_through_descriptors() {
         let after = kernel.read(opened.fd).unwrap();
         assert!(after.count > before.count, "{counted:?} {before:?} {after:?}");
         assert!(after.waited_ns < 1_000_000, "the kernel's own take no turns: {after:?}");
-        // SAFETY: of `open`, and nobody else's.
+        // SAFETY: it comes from `open`, and is used nowhere else.
         unsafe { kernel.close(opened) };
     }
 }
