@@ -1,9 +1,9 @@
-//! The parts of a key that C can see: text and attachments, without Rust's own layouts.
+//! The parts of a key that C can read: text and attachments, in layouts that do not depend on Rust.
 //!
 //! # Safety
 //!
-//! A [`Text`] and an [`Attached`] are made by Rust from `'static` references, or laid down by the
-//! macros of the C header in static data. Both are read only.
+//! A [`Text`] and an [`Attached`] are made in Rust from `'static` references, or laid out in static
+//! data by the macros of the C header. Both are read only.
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -25,7 +25,7 @@ unsafe impl Send for Text {}
 unsafe impl Sync for Text {}
 
 impl Text {
-    /// As C sees it.
+    /// Makes the form that C can read.
     pub const fn new(text: &'static str) -> Self {
         Self { start: text.as_ptr(), length: text.len() }
     }
@@ -37,12 +37,13 @@ impl Text {
         start..start + if self.start.is_null() { 0 } else { self.length }
     }
 
-    /// As Rust sees it. C promises nothing about its encoding: what is not UTF-8 is not shown.
+    /// The text as a `str`. C guarantees nothing about the encoding, so text that is not UTF-8
+    /// reads as empty.
     pub fn as_str(&self) -> &'static str {
         if self.start.is_null() {
             return "";
         }
-        // SAFETY: static bytes of that length, by the promise of who made this.
+        // SAFETY: static bytes of that length, as the code that made this guarantees.
         let bytes = unsafe { std::slice::from_raw_parts(self.start, self.length) };
         std::str::from_utf8(bytes).unwrap_or("(not UTF-8)")
     }
@@ -58,15 +59,15 @@ impl fmt::Debug for Text {
 ///
 /// # Safety
 ///
-/// `KIND` is this type's alone, and the layout behind a number never changes but by growing at its
-/// end: an object that was built elsewhere, in C or with another version, may have laid it down.
-/// Given out: 1, a probe; 2, a callsite of `tracing`.
+/// `KIND` belongs to this type alone, and the layout behind a number never changes except by
+/// growing at its end: an object that was built elsewhere, in C or with another version, may have
+/// made the attachment. Numbers in use: 1, a probe; 2, a callsite of `tracing`.
 pub unsafe trait Attachment: Sync + 'static {
     /// The number, not 0.
     const KIND: u32;
 }
 
-/// Where something of a key's owner is, or NULL. A number beside it says what it is.
+/// A pointer to data of the key's owner, or NULL. The number beside it is the kind of that data.
 #[derive(Debug)]
 #[repr(transparent)]
 pub(crate) struct Attached(*const ());
@@ -86,8 +87,7 @@ impl Attached {
 
     /// `kind` is the number that lies beside this one.
     pub(crate) fn get<T: Attachment>(&self, kind: u32) -> Option<&'static T> {
-        // SAFETY: a number has one layout, by the promise of `Attachment`, and what is attached is
-        // static.
+        // SAFETY: a number has one layout, as `Attachment` guarantees, and attached data is static.
         (kind == T::KIND).then(|| unsafe { self.0.cast::<T>().as_ref() }).flatten()
     }
 }

@@ -1,5 +1,5 @@
-//! The instructions of a site. `src/macros/` has what the compiler makes a site of, by
-//! architecture; a new one adds a file there and its encoding here.
+//! The instructions of a site. `src/macros/` has the assembler for sites by architecture. A new
+//! architecture adds a file there, and its encoding here.
 
 /// Whether sites are patched (true) or load the key (false).
 pub const PATCHING: bool = cfg!(dormouse_patching);

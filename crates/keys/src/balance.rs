@@ -1,4 +1,5 @@
-//! Random sequences of all operations that switch keys, against a model that is a few maps.
+//! Random sequences of all operations that switch keys, compared with a model that consists of a
+//! few maps.
 
 #![allow(unsafe_code, reason = "sites of this crate's own are")]
 
@@ -57,15 +58,15 @@ enum Op {
     Dwell(usize, Duration),
     Drop(usize),
     Release(usize),
-    /// The keys of a lease that are among these.
+    /// Gives back those keys of a lease that are in the set.
     ReleaseSome(usize, Keys),
     KeepFor(usize, Duration),
     Hold(Keys, Holder, Duration),
     End(Keys, Option<Holder>),
-    /// Baselines off, a lease given back, a holder's holds ended, all in one.
+    /// Baselines off, a lease given back, a holder's holds ended, all in one batch.
     Off(Keys, usize, Holder),
     Pass(Duration),
-    /// Another patcher comes, or goes.
+    /// Another patcher takes the sites, or releases them.
     Meddle,
 }
 
@@ -187,7 +188,7 @@ fn named(keys: &Keys) -> impl Fn(&Key) -> bool {
     move |candidate| keys.iter().any(|&n| std::ptr::eq(key(n), candidate))
 }
 
-/// Does the same to both, and says whether they agree on whether it could be done.
+/// Does the same to both, and fails if only one of them could do it.
 fn apply(op: &Op, real: &mut Real, model: &mut Model) -> Result<(), TestCaseError> {
     let leases = real.leases.len();
     let (done, expected) = match op {
@@ -371,8 +372,8 @@ fn keys_follow_baselines_and_leases() {
     });
 }
 
-/// As long as one holds a lease on a key, and for its dwell time after that, the key is on whatever
-/// the others do.
+/// While one thread holds a lease on a key, and for the dwell time after it, the key is on whatever
+/// the other threads do.
 fn toggle(which: usize, rounds: usize) {
     let mut random = 0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(which as u64 + 1);
     for _ in 0..rounds {

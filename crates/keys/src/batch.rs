@@ -1,8 +1,9 @@
 //! One transaction over any number of keys.
 //!
 //! A batch takes the locks in `plan/guards.rs`. Under them it waits for nothing else, the loader
-//! least of all (see `patch_lock`). So it does before all that needs the loader: keys that are held
-//! are pinned, the timer's thread is started, a copy that lays traps is made to stay.
+//! least of all (see `patch_lock`). So everything that needs the loader is done before: keys that
+//! are held are pinned, the timer's thread is started, and a copy that sets traps is made to stay
+//! loaded.
 
 use std::time::{Duration, Instant};
 
@@ -12,24 +13,24 @@ use crate::plan::{self, Change, Changes, Guards};
 use crate::{BatchReport, Error, Protocol, timer};
 
 /// One transaction over any number of keys: all sites are checked, then all are written, then the
-/// new states become visible. If anything is refused, the keys are as they were, and so is the
-/// text, but for sites that could not be put back ([`Error::HalfWritten`]).
+/// new states become visible. If anything is refused, keys and text stay as they were, except for
+/// sites that could not be put back ([`Error::HalfWritten`]).
 ///
 /// # Protocol
 ///
 /// By default *flip* (see [`Protocol`]): verify all → store one byte per site → one
-/// `membarrier(PRIVATE_EXPEDITED_SYNC_CORE)`. A site's two instructions differ in their first byte
-/// alone, so a processor that fetches one meanwhile sees the old or the new instruction. After the
-/// barrier none runs on the old. No trap, no stop, no signal. Where the kernel refuses the barrier,
-/// the batch waits a millisecond instead ([`BatchReport::barriers`] is 0).
+/// `membarrier(PRIVATE_EXPEDITED_SYNC_CORE)`. The two instructions of a site differ only in their
+/// first byte, so a processor that fetches the site meanwhile sees the old or the new one. After
+/// the barrier none runs the old one. Nothing traps, stops or gets a signal. Where the kernel
+/// refuses the barrier, the batch waits a millisecond instead ([`BatchReport::barriers`] is 0).
 ///
 /// Between the first store and the return, one thread may see a key on and another see it off.
 ///
 /// # Cost
 ///
-/// Verifying and storing is a few nanoseconds a site. The rest is fixed per batch: two changes of
-/// page permissions for each run of pages, and one barrier, each an interrupt to the processors
-/// that run this process.
+/// Verifying and storing takes a few nanoseconds for each site. The rest is fixed for each batch:
+/// two changes of page permissions for each run of pages, and one barrier, each an interrupt to the
+/// processors that run this process.
 #[derive(Debug, Default, Clone)]
 #[must_use = "a batch does nothing until it is applied"]
 pub struct Batch {
@@ -69,7 +70,7 @@ impl Batch {
     }
 
     /// Keeps a key on for `length` from the moment at which the batch is complete. A key that is
-    /// kept on already is kept on until the later of the two times: such holds do not add up.
+    /// held already stays on until the later of the two ends: holds of one holder do not add up.
     ///
     /// The process needs no agent for that: a thread of this crate, which the first hold starts and
     /// which sleeps between the ends of holds, switches the keys off.
@@ -77,8 +78,8 @@ impl Batch {
         self.hold_all([key], Holder::Program, length)
     }
 
-    /// Keeps many keys on for a time, on behalf of a holder: see [`Batch::enable_for`]. No holder
-    /// shortens the hold of another.
+    /// Keeps many keys on for a time on behalf of a holder: see [`Batch::enable_for`]. One holder
+    /// cannot shorten another's hold.
     pub fn hold_all(
         self,
         keys: impl IntoIterator<Item = &'static Key>,
@@ -88,22 +89,22 @@ impl Batch {
         self.change_all(keys, Change::Hold(holder, length))
     }
 
-    /// Ends the holds of `holder`, or of all. Those of [`Holder::Nobody`] are dwell times, also of
-    /// keys that this batch gives back.
+    /// Ends the holds of `holder`, or all holds if `None`. The holds of [`Holder::Nobody`] are
+    /// dwell times, also of keys that this batch gives back.
     pub fn end_all(self, keys: impl IntoIterator<Item = &'static Key>, holder: Option<Holder>) -> Self {
         self.change_all(keys, Change::End(holder))
     }
 
-    /// Keys that this batch switches off or gives back stay on for `dwell` all the same. If they
-    /// are switched on again meanwhile, the text is not touched at all, so a key is patched at most
-    /// twice in that time, however often it is switched: use it where others may toggle keys. Zero
-    /// is no dwell time.
+    /// Keys that this batch switches off or gives back stay on for `dwell` first. If they are
+    /// switched on again meanwhile, the text is not touched. So a key is patched at most twice in
+    /// that time, however often it is switched: use this where others may toggle keys. Zero means
+    /// no dwell time.
     pub fn dwell(mut self, dwell: Duration) -> Self {
         self.changes.dwell = Some(dwell).filter(|d| !d.is_zero());
         self
     }
 
-    /// Changes the text by this protocol, not by the process's own choice.
+    /// Changes the text by this protocol instead of [`Protocol::of_process`].
     pub fn protocol(mut self, protocol: Protocol) -> Self {
         self.protocol = Some(protocol);
         self
@@ -114,7 +115,8 @@ impl Batch {
         self
     }
 
-    /// Carries the batch out. Of several changes of one key's baseline the last counts.
+    /// Carries the batch out. If it names several changes of one key's baseline, the last one
+    /// counts.
     ///
     /// # Cost
     ///
@@ -134,20 +136,20 @@ impl Batch {
 }
 
 impl Key {
-    /// Sets the baseline on.
+    /// Sets the key's baseline on.
     ///
     /// # Cost
     ///
-    /// That of a [`Batch`] of one key; use one batch for many.
+    /// The cost of a [`Batch`] of one key; use one batch for many keys.
     pub fn enable(&'static self) -> Result<BatchReport, Error> {
         Batch::new().enable(self).apply()
     }
 
-    /// Sets the baseline off. The key stays on while there are leases.
+    /// Sets the key's baseline off. The key stays on while there are leases.
     ///
     /// # Cost
     ///
-    /// That of a [`Batch`] of one key; use one batch for many.
+    /// The cost of a [`Batch`] of one key; use one batch for many keys.
     pub fn disable(&'static self) -> Result<BatchReport, Error> {
         Batch::new().disable(self).apply()
     }
@@ -156,8 +158,8 @@ impl Key {
     ///
     /// # Cost
     ///
-    /// That of a [`Batch`] of one key if the key was off, else a lock; the first of a process
-    /// starts a thread.
+    /// The cost of a [`Batch`] of one key if the key was off, otherwise of a lock. The first hold
+    /// of a process starts a thread.
     pub fn enable_for(&'static self, length: Duration) -> Result<BatchReport, Error> {
         Batch::new().enable_for(self, length).apply()
     }

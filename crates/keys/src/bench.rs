@@ -1,13 +1,13 @@
-//! A batch by int3 that stays half-way; no part of the interface.
+//! A batch by int3 that stops half-way, for a bench; not part of the public interface.
 //!
 //! # Safety
 //!
-//! The caller answers for the addresses at which threads go on.
+//! The caller is responsible for the addresses at which threads continue.
 #![allow(unsafe_code)]
 
 use crate::{Error, Protocol, registry, text};
 
-/// The trap handler's question: see `text/int3/midway.rs`.
+/// The look-up that the trap handler makes: see `text/int3/midway.rs`.
 pub fn look_up(address: usize) -> Option<usize> {
     text::look_up(address)
 }
@@ -16,7 +16,8 @@ pub fn look_up(address: usize) -> Option<usize> {
 ///
 /// # Safety
 ///
-/// A thread that executes an `int3` at a site can go on at the address beside it.
+/// A thread that executes an `int3` at a site must be able to continue at the address paired with
+/// it.
 pub unsafe fn midway<T>(sites: &[(usize, usize)], mut work: impl FnMut() -> T) -> Result<(T, u64), Error> {
     Protocol::INT3.carry_out(|| {
         let registry = registry::lock()?;

@@ -5,13 +5,13 @@ use dormouse_sys::Capability;
 #[cfg(dormouse_patching)]
 use crate::{Protocol, text};
 
-/// Whether keys can be switched in this process, and if not, the setting to change. Nothing is
-/// tried under a seccomp filter, which might end the process for it.
+/// Whether keys can be switched in this process, and if not, the setting to change. Under a seccomp
+/// filter nothing is tried, because the filter might end the process.
 ///
 /// # Cost
 ///
-/// Makes one page of code writable and read-only again, writes a byte of it as it was through the
-/// memory file, and reads the signal masks of all threads where int3 is used; a slow path.
+/// Makes one page of code writable and read-only again, writes one byte unchanged through the
+/// memory file, and, where int3 is used, reads the signal masks of all threads. A slow path.
 #[cfg(dormouse_patching)]
 pub fn capability() -> Vec<Capability> {
     let registry = match crate::registry::lock() {
@@ -126,7 +126,7 @@ fn to_write(ways: &[text::Way; 2]) -> Vec<Capability> {
     report
 }
 
-/// Whether keys can be switched in this process: always, where nothing is patched.
+/// Whether keys can be switched in this process: always, because nothing is patched here.
 #[cfg(not(dormouse_patching))]
 pub fn capability() -> Vec<Capability> {
     vec![Capability::limited("keys.sites", "sites load and test their key: patching is not built in")]

@@ -1,5 +1,5 @@
-//! The time, for leases that end by it. Tests put a clock in its place that stands still until
-//! it is moved.
+//! The clock for leases that end by time. Tests replace it by a clock that stands still until they
+//! move it.
 
 use std::time::Instant;
 
@@ -26,7 +26,7 @@ pub(crate) mod fake {
         *START.get_or_init(Instant::now) + Duration::from_nanos(PASSED_NS.load(Ordering::Relaxed))
     }
 
-    /// Moves the clock on. Nobody is told: see [`crate::timer::look`].
+    /// Moves the clock on. This wakes no thread: see [`crate::timer::look`].
     #[cfg(not(loom))]
     pub(crate) fn pass(time: Duration) {
         PASSED_NS.fetch_add(time.as_nanos() as u64, Ordering::Relaxed);

@@ -1,5 +1,5 @@
-//! Why a batch was refused. The keys are as they were, whatever the reason; so is the text, but for
-//! [`Error::HalfWritten`].
+//! Why a batch was refused. The keys are as they were, whatever the reason; so is the text, except
+//! after [`Error::HalfWritten`].
 
 use std::collections::TryReserveError;
 use std::io;
@@ -58,7 +58,7 @@ pub enum Error {
         if object.is_empty() { "an object" } else { object }
     )]
     Unreadable {
-        /// The object's file name, where it can be told.
+        /// The object's file name, or empty if it is unknown.
         object: String,
         /// The address that cannot be read.
         addr: usize,
@@ -94,8 +94,8 @@ pub enum Error {
         /// The failure.
         source: Box<Error>,
     },
-    /// After [`Error::HalfWritten`] by int3 there is no further batch by int3: threads may be
-    /// trapping still.
+    /// After [`Error::HalfWritten`] by int3 there is no further batch by int3: threads may still be
+    /// trapping.
     #[error("the int3 protocol is refused: sites of a failed batch still hold an int3; restart the process")]
     Stuck,
     /// Another handler has taken SIGTRAP since ours was installed, and need not pass on our traps.
@@ -147,7 +147,7 @@ pub enum Error {
     /// The object that a key or the library lives in is being unloaded.
     #[error("{0}; do not unload an object while its keys are in use")]
     Leaving(#[from] PinError),
-    /// There is no memory for the records of a batch or a listing.
+    /// There is no memory for the records of a batch or listing.
     #[error("there is no memory left: raise the process's limit")]
     NoMemory,
     /// Another copy of dormouse leads this process, and this one cannot follow it.
@@ -200,7 +200,8 @@ impl Error {
         }
     }
 
-    /// This error, after which so many sites could not be put back.
+    /// The error [`Error::HalfWritten`]: this one happened, and `sites` sites could not be put back
+    /// afterwards.
     #[cfg(dormouse_patching)]
     pub(crate) fn with_left(self, sites: usize) -> Self {
         if sites == 0 { self } else { Self::HalfWritten { sites, source: Box::new(self) } }

@@ -1,21 +1,21 @@
-//! Leases that end by time: those that were asked for a time, and those of keys that *dwell*, which
+//! Leases that end by time: those requested for a duration, and those of keys that *dwell*, which
 //! stay on for a time after they were given back.
 //!
 //! A *hold* is one of a key's counted leases, which lies in this table. There is at most one for
-//! each key and [`Holder`]: a holder that holds a key again extends its hold, so that a request
-//! handler that says "on for a second" with every request counts once, allocates once, and patches
-//! once. The table is therefore bounded by the number of keys and of users.
+//! each key and [`Holder`]: a holder that holds a key again extends its hold. So a request handler
+//! that keeps a key on for a second with every request counts once, allocates once, and patches
+//! once. The table is therefore bounded by the number of keys and of holders.
 //!
 //! # Invariants
 //!
 //! 1. A key's count of leases is at least the number of its holds: both change under the patch
 //!    lock, in `plan` alone.
-//! 2. The holds that a forked child has inherited are its parent's: [`lock`] drops them.
+//! 2. The holds that a forked child has inherited belong to its parent: [`lock`] drops them.
 //!
 //! # Locking
 //!
-//! The holds have a mutex of their own because the timer's thread must wait with it; it alone takes
-//! it without the patch lock, and takes nothing under it.
+//! The holds have a mutex of their own because the timer's thread must sleep on it. Only that
+//! thread takes it without the patch lock, and then takes no further lock.
 
 use std::collections::{HashMap, TryReserveError};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -28,17 +28,17 @@ use crate::key::Key;
 use crate::primitive::{Condvar, Mutex, MutexGuard, shared};
 use crate::room::collect;
 
-/// The longest hold: a month. The baseline is for more.
+/// The longest hold: 31 days. To keep a key on for longer, set its baseline.
 pub const LONGEST_HOLD: Duration = Duration::from_secs(31 * 24 * 3600);
 
-/// For whom a key is held on for a time.
+/// The user on whose behalf a key is held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Holder {
-    /// For nobody: the key has been given back and stays on for its dwell time, or could not be
+    /// No user: the key has been given back and stays on for its dwell time, or could not be
     /// switched off yet.
     Nobody,
-    /// For this program's own code.
+    /// This program's own code.
     Program,
     /// For a user who asked an agent for it.
     User {
@@ -53,9 +53,9 @@ pub enum Holder {
 pub struct Hold {
     /// The key.
     pub key: &'static Key,
-    /// For whom.
+    /// The user on whose behalf it is held.
     pub holder: Holder,
-    /// How much longer; zero for one whose end has been refused, which is tried again every second.
+    /// How much longer it is held. Zero if its end was refused; that is tried again every second.
     pub left: Duration,
 }
 
@@ -78,11 +78,11 @@ impl KeyHold {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(all(test, loom), expect(dead_code, reason = "a model's timer is the test's"))]
 pub(crate) enum TimerThread {
-    /// There is none.
+    /// There is no timer thread.
     None,
-    /// It has been started.
+    /// It has been started and does not run yet.
     Started,
-    /// It ends holds. Another one that was started at the same time ends itself.
+    /// It ends holds. If two were started at the same time, the second to run ends itself.
     Runs,
 }
 
@@ -96,7 +96,7 @@ pub(crate) struct Holds {
     forks: u32,
     #[cfg_attr(all(test, loom), expect(dead_code, reason = "a model's timer is the test's"))]
     pub(crate) timer: TimerThread,
-    /// When the timer's thread will look by itself; `None`: when it is told.
+    /// When the timer's thread will wake by itself; `None` if it sleeps until it is woken.
     pub(crate) looks_at: Option<Instant>,
 }
 
@@ -106,7 +106,7 @@ impl Holds {
         Self { by_key, forks: 0, timer: TimerThread::None, looks_at: None }
     }
 
-    /// Makes room for the holds of so many more keys.
+    /// Makes room for the holds of `keys` more keys.
     pub(crate) fn reserve(&mut self, keys: usize) -> Result<(), TryReserveError> {
         self.by_key.try_reserve(keys)
     }
@@ -198,7 +198,7 @@ pub(crate) fn lock() -> Result<MutexGuard<Holds>, Error> {
     Ok(holds)
 }
 
-/// Waits until the timer's thread is told to look, or for so long.
+/// Waits until the timer's thread is woken, or until `left` has passed.
 #[cfg(not(all(test, loom)))]
 pub(crate) fn wait(holds: MutexGuard<Holds>, left: Option<Duration>) {
     SOONER.wait(holds, left);

@@ -1,8 +1,8 @@
-//! `RUSTFLAGS="--cfg loom" cargo test -p dormouse-keys --lib interleavings`
+//! Run with `RUSTFLAGS="--cfg loom" cargo test -p dormouse-keys --lib interleavings`.
 //!
-//! Every order in which threads can switch keys, give leases back and end holds. One site a key
-//! stands for the text (`primitive::ModelSite`), written without any ordering of its own: what
-//! orders it is the state's publication and the patch lock.
+//! Every order in which threads can switch keys, give leases back and end holds. One site for each
+//! key stands for the text (`primitive::ModelSite`). It is written without any ordering of its own:
+//! only the publication of the state and the patch lock order it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,7 +16,7 @@ use crate::{Batch, Error, Key, Lease, StaticKey, clock, timer};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// As `loom::model`, which must find something to reorder.
+/// Does what `loom::model` does, and checks that loom found something to reorder.
 fn explore(test: impl Fn() + Sync + Send + 'static) {
     let executions = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&executions);
@@ -156,7 +156,7 @@ fn a_hold_beside_a_sleepy_timer_ends() {
                 timer::sleep(now);
             }
         });
-        // It may sleep until it is told, or for an hour, or not yet.
+        // It may sleep until it is woken, or for an hour, or may not sleep yet.
         long.enable_for(HOUR).unwrap();
         begin_hold_that_is_over(short);
         timer.join().unwrap();

@@ -1,10 +1,10 @@
-//! A key: a name, a state, and nothing that the fast path would look at.
+//! A key: a name and a state. The fast path of a site reads neither.
 //!
-//! Leases are a process's own: a forked child has none. Nothing can be freed in a forked child, so
-//! leases are not given back there, they are void: leases, counts and the table of holds carry the
-//! number of forks behind the process that made them ([`rendezvous::forks`]), and a child's number
-//! is another. All copies of dormouse in a process count forks together, since they read one
-//! another's counts.
+//! Leases belong to one process: a forked child has none. Nothing can be freed in a forked child,
+//! so leases are not given back there; they become void. Leases, counts and the table of holds
+//! carry the number of forks in the ancestry of the process that made them ([`rendezvous::forks`]),
+//! and a child's number is a different one. All copies of dormouse in a process count forks
+//! together, because they read one another's counts.
 
 use std::fmt;
 use std::mem::offset_of;
@@ -19,11 +19,11 @@ use crate::primitive::{AtomicBool, AtomicU64, const_fn};
 
 /// A named boolean that code branches on.
 ///
-/// A key is on while its *baseline* is on or a [`Lease`](crate::Lease) on it is held. The state
-/// changes through a [`Batch`](crate::Batch) alone.
+/// A key is on while its *baseline* is on or a [`Lease`](crate::Lease) on it is held. Only a
+/// [`Batch`](crate::Batch) changes the state.
 ///
-/// The layout is an ABI: C lays keys down too (`struct dormouse_key`), and objects that were built
-/// elsewhere bring theirs along. It grows at its end only. Copies of dormouse in one process share
+/// The layout is an ABI: C defines keys too (`struct dormouse_key`), and objects that were built
+/// elsewhere contain their own. It grows only at its end. Copies of dormouse in one process share
 /// keys: see [`dormouse_sys::rendezvous::ABI`].
 #[repr(C)]
 pub struct Key {
@@ -51,13 +51,13 @@ pub struct Key {
 const _: () = assert!(size_of::<Key>() == 64 && align_of::<Key>() == 8);
 
 /// A [`Key`] whose state at the start of the process is part of its type, because the sites are
-/// assembled by it.
+/// assembled for that state.
 #[repr(transparent)]
 pub struct StaticKey<const INITIAL: bool>(Key);
 
 impl<const INITIAL: bool> StaticKey<INITIAL> {
     const_fn! {
-        /// A key; [`static_key!`](crate::static_key) fills in the place.
+        /// A key; [`static_key!`](crate::static_key) fills in `file` and `line`.
         pub const fn new(name: &'static str, file: &'static str, line: u32) -> Self {
             Self(Key {
                 size: size_of::<Key>() as u32,
@@ -76,8 +76,8 @@ impl<const INITIAL: bool> StaticKey<INITIAL> {
         }
     }
 
-    /// The same key with something of its owner's attached, which [`Key::attached`] gives to those
-    /// that find the key by name.
+    /// The same key with data of its owner attached, which [`Key::attached`] returns to code that
+    /// finds the key by name.
     #[must_use]
     pub const fn with<T: Attachment>(mut self, attached: &'static T) -> Self {
         self.0.attached = Attached::new(attached);
@@ -85,14 +85,15 @@ impl<const INITIAL: bool> StaticKey<INITIAL> {
         self
     }
 
-    /// The key without its type's knowledge of the initial state.
+    /// The key without the type parameter for its initial state.
     pub const fn key(&'static self) -> &'static Key {
         &self.0
     }
 }
 
-/// The flags of a site's entry. A pointer, which nothing coerces: the static that a site names must
-/// be a key itself, not a reference to one, because the entry keeps its address.
+/// The flags of a site's entry. The parameter is a pointer, to which nothing coerces: the static
+/// that a site names must be a key itself, not a reference to one, because the entry stores its
+/// address.
 #[doc(hidden)]
 pub const fn flags<const INITIAL: bool>(_: *const StaticKey<INITIAL>, branch: bool) -> u32 {
     branch as u32 | (INITIAL as u32) << 1
@@ -124,7 +125,7 @@ impl fmt::Debug for Key {
 }
 
 impl Key {
-    /// The places of the fields, for programs that lay keys down in another language.
+    /// The offsets of the fields, for programs that define keys in another language.
     #[doc(hidden)]
     pub const LAYOUT: [(&str, usize); 10] = [
         ("size", offset_of!(Self, size)),
@@ -145,7 +146,7 @@ impl Key {
         [self.name.range(), self.file.range()]
     }
 
-    /// The name, which need not be unique.
+    /// The name, which need not be unique in the process.
     pub fn name(&self) -> &str {
         self.name.as_str()
     }
@@ -160,18 +161,19 @@ impl Key {
         self.line
     }
 
-    /// The attachment of the key's owner, if it is a `T`.
+    /// The owner's attachment, if it is a `T`.
     pub fn attached<T: Attachment>(&self) -> Option<&T> {
         self.attached.get(self.kind)
     }
 
-    /// Whether the sites are awake. A batch that is under way shows when it is complete.
+    /// Whether the sites are awake. The effect of a batch becomes visible when the batch is
+    /// complete.
     pub fn is_enabled(&self) -> bool {
         // Pairs with the store in `publish`.
         self.on.load(Ordering::Acquire)
     }
 
-    /// The state that a site reads where sites are not patched.
+    /// The state that a site loads where sites are not patched.
     #[doc(hidden)]
     #[inline(always)]
     pub fn is_enabled_relaxed(&self) -> bool {
@@ -189,7 +191,7 @@ impl Key {
         self.baseline.load(Ordering::Relaxed)
     }
 
-    /// The number of leases that are held, those that end by time included.
+    /// The number of leases held, including those that end by time.
     pub fn leases(&self) -> u32 {
         let leases = self.leases.load(Ordering::Relaxed);
         if (leases >> 32) as u32 == rendezvous::forks() { leases as u32 } else { 0 }

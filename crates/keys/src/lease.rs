@@ -1,4 +1,4 @@
-//! Counted enabling: a key stays on as long as a lease on it is held.
+//! Counted enabling: a key stays on while a lease on it is held.
 
 use std::time::Duration;
 
@@ -10,19 +10,19 @@ use crate::plan::Change;
 use crate::room::collect;
 use crate::{Batch, BatchReport, Error, timer};
 
-/// Keeps its keys on until it is dropped or released. The objects that the keys live in stay
-/// loaded, also after that.
+/// Keeps its keys on until it is dropped or released. The objects that contain the keys stay loaded
+/// for good.
 ///
 /// Dropping gives all keys back in one batch. If that is refused (it was possible when the lease
 /// was taken, so something has changed since), the keys stay on, and it is tried again every
-/// second; [`Lease::release`] reports it instead. A signal handler that interrupted a batch of its
-/// thread can give nothing back: what it drops stays on for good.
+/// second; [`Lease::release`] returns the error instead. A signal handler that interrupted a batch
+/// of its thread can give nothing back: keys of leases that it drops stay on for good.
 ///
-/// In a forked child a lease of its parent holds nothing.
+/// In a forked child, a lease that the parent took keeps nothing on.
 ///
 /// # Cost
 ///
-/// Taking and giving back is a [`Batch`] over those keys that change their state.
+/// Taking a lease and giving it back each cost a [`Batch`] over those keys that change their state.
 #[derive(Debug)]
 #[must_use = "the keys go off when the lease is dropped"]
 pub struct Lease {
@@ -65,19 +65,19 @@ impl Lease {
         hold::check(dwell)?;
         let dwell = Some(dwell).filter(|d| !d.is_zero());
         if dwell.is_some() {
-            // Now, where a refusal can be told.
+            // Now, because here an error can be returned.
             timer::start_timer()?;
         }
         self.dwell = dwell;
         Ok(self)
     }
 
-    /// Leaves the keys on for a time, in place of the lease: see [`Batch::enable_for`]. On error
-    /// the lease is still held, and comes back with it.
+    /// Keeps the keys on for `length` in place of the lease: see [`Batch::enable_for`]. On error
+    /// the lease is still held and is returned with the error.
     ///
     /// # Cost
     ///
-    /// A lock: nothing is patched.
+    /// A lock; nothing is patched.
     pub fn keep_for(mut self, length: Duration) -> Result<(), Box<ReleaseError>> {
         let batch = Batch::new().hold_all(self.keys().iter().copied(), Holder::Program, length);
         // The hold's length counts now.
@@ -91,8 +91,8 @@ impl Lease {
         }
     }
 
-    /// Gives the keys back and says what that did; on error the lease is still held, and comes back
-    /// with it.
+    /// Gives the keys back and reports the effect. On error the lease is still held and is returned
+    /// with the error.
     pub fn release(mut self) -> Result<BatchReport, Box<ReleaseError>> {
         match self.release_where(|_| true) {
             Ok(report) => Ok(report),
@@ -100,7 +100,8 @@ impl Lease {
         }
     }
 
-    /// Gives those keys back that `chosen` holds for; the others stay held. On error all do.
+    /// Gives back the keys for which `chosen` returns true; the others stay held. On error all stay
+    /// held.
     pub fn release_where(&mut self, chosen: impl Fn(&Key) -> bool) -> Result<BatchReport, Error> {
         Batch::new().apply_releasing(&mut [self], chosen)
     }
@@ -111,7 +112,7 @@ impl Key {
     ///
     /// # Cost
     ///
-    /// That of a [`Batch`] of one key if the key was off, else a lock.
+    /// The cost of a [`Batch`] of one key if the key was off, otherwise of a lock.
     pub fn acquire(&'static self) -> Result<Lease, Error> {
         Lease::of([self])
     }
@@ -131,8 +132,8 @@ impl Batch {
         Ok(Lease { keys, report, dwell: None, forks: rendezvous::forks() })
     }
 
-    /// Carries the batch out, and gives back those keys of `leases` that `chosen` holds for, all in
-    /// one transaction. On error the leases hold what they held.
+    /// Carries the batch out and gives back those keys of `leases` for which `chosen` returns true,
+    /// in one transaction. On error the leases hold what they held.
     ///
     /// # Cost
     ///
@@ -162,8 +163,9 @@ impl Drop for Lease {
         if self.keys().is_empty() || self.release_where(|_| true).is_ok() {
             return;
         }
-        // Left to the timer, which tries on. A key that is refused that too, because it cannot be
-        // read any more, keeps the others from nothing, and there is nobody to tell.
+        // Left to the timer, which keeps trying. A key that cannot even be left to it, because the
+        // key's memory cannot be read any more, does not keep the others from being given back, and
+        // there is no caller to return an error to.
         self.dwell = Some(self.dwell.unwrap_or_default());
         let mut refused: Vec<Error> = Vec::new();
         let is_refused = |refused: &[Error], key: &Key| refused.iter().any(|error| error.concerns(key));
@@ -176,13 +178,13 @@ impl Drop for Lease {
     }
 }
 
-/// A lease that could not be given back, with the reason.
+/// A lease that could not be given back, and the reason.
 #[derive(Debug, thiserror::Error)]
 #[error("the lease on {} keys is still held: {error}", lease.keys().len())]
 pub struct ReleaseError {
     /// The lease, still held.
     pub lease: Lease,
-    /// Why.
+    /// The reason.
     #[source]
     pub error: Error,
 }

@@ -27,10 +27,9 @@
 //! # Cost
 //!
 //! Asleep, a *site* ([`likely!`], [`unlikely!`]) is one 5-byte instruction without a load, a
-//! compare or a conditional branch, and the code behind it is out of line. Changing a key is an
-//! absolute slow path: two system calls for each run of code pages, and an interrupt to every
-//! processor that runs this process. Change many keys in one [`Batch`]: the price is nearly the
-//! same as for one.
+//! compare or a conditional branch, and the code behind it is out of line. Changing a key is slow:
+//! two system calls for each run of code pages, and an interrupt to every processor that runs this
+//! process. Change many keys in one [`Batch`], which costs nearly the same as one.
 //!
 //! # How
 //!
@@ -48,26 +47,28 @@
 //!
 //! A key is on while its *baseline* is on ([`Key::enable`]) or a lease on it is held: in hand
 //! ([`Lease`]), for a time ([`Key::enable_for`], [`Lease::keep_for`]), or for a *dwell time* after
-//! it was given back ([`Lease::dwell`], [`Batch::dwell`]), so that a user who toggles a key as fast
-//! as they can does not interrupt every processor each time. [`holds`] lists the leases that end by
-//! time. A forked child has none.
+//! it was given back ([`Lease::dwell`], [`Batch::dwell`]). The dwell time keeps a user who toggles
+//! a key quickly from interrupting every processor each time. [`holds`] lists the leases that end
+//! by time. A forked child has none.
 //!
 //! # Objects that are opened and closed
 //!
-//! Sites in an object that `dlopen` loads follow their keys before code of the object runs that is
-//! not itself part of loading, and leave with `dlclose`. An object does not leave any more once a
-//! key of it was handed out by name ([`all`], [`Selector::keys`]) or leased: a `&'static Key` must
-//! last. [`list`] is for a look. A plugin that brings a copy of this crate shares the keys of the
-//! process: see [`dormouse_sys::rendezvous`].
+//! When `dlopen` loads an object, its sites get the state of their keys before any code of the
+//! object runs, except for code that is itself part of loading; `dlclose` removes them. An object
+//! stays loaded for good once one of its keys was returned by name ([`all`], [`Selector::keys`]) or
+//! leased, because a `&'static Key` must remain valid. [`list`] shows keys without that effect. A
+//! plugin that contains a copy of this crate shares the keys of the process: see
+//! [`dormouse_sys::rendezvous`].
 //!
 //! # Ordering
 //!
-//! A site orders nothing. Data that the awake branch reads must be published by its own means.
+//! A site imposes no memory ordering. Data that the awake branch reads must be published by its own
+//! means.
 //!
 //! # Elsewhere
 //!
 //! On other architectures, under Miri, and with `--cfg dormouse_fallback`, a site is a relaxed load
-//! and a branch, with the same API ([`PATCHING`] tells).
+//! and a branch with the same API; [`PATCHING`] is false then.
 //!
 //! # Layers
 //!

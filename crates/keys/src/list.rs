@@ -1,4 +1,4 @@
-//! Every key of the process, listed.
+//! Lists of all keys of the process.
 
 use std::cell::RefCell;
 
@@ -9,14 +9,14 @@ use crate::key::Key;
 use crate::registry::{self, Astray, KeyUse, Registry};
 use crate::room::collect;
 
-/// A key with the number of its sites, while [`list`] shows it.
+/// A key with the number of its sites, as [`list`] passes it to its callback.
 #[derive(Debug, Clone, Copy)]
 pub struct Listed<'a> {
     /// The key.
     pub key: &'a Key,
     /// How many sites branch on it.
     pub sites: usize,
-    /// File name of the linked object that the key lives in; empty where that cannot be told.
+    /// File name of the linked object that contains the key, or empty if it is unknown.
     pub object: &'a str,
     registry: &'a Registry,
     /// A question for many keys whose sites lie on one page.
@@ -24,56 +24,60 @@ pub struct Listed<'a> {
 }
 
 impl Listed<'_> {
-    /// Compares the code of the key's sites with the key's state. Nothing is astray where sites
-    /// read their key.
+    /// Compares the code of the key's sites with the key's state. Where sites load their key, none
+    /// is ever astray.
     ///
     /// # Cost
     ///
-    /// Reads each site; a system call for each page of them.
+    /// Reads each site, with one system call for each page of sites.
     pub fn astray(&self) -> Astray {
         self.registry.astray(self.key, &mut self.pages.borrow_mut())
     }
 }
 
-/// Every key that a site names, by name, then by place: [`try_all`], or none where that fails.
+/// Every key that a site names, sorted by name and then by place. Calls [`try_all`]; empty where
+/// that fails.
 pub fn all() -> Vec<KeyUse> {
     try_all().unwrap_or_default()
 }
 
-/// Every key that a site names, by name, then by place. The objects that the keys live in stay
-/// loaded from now on; [`try_list`] is for a look.
+/// Every key that a site names, sorted by name and then by place. The objects that contain the keys
+/// stay loaded from now on; [`try_list`] does not have that effect.
 ///
 /// # Cost
 ///
-/// Sorts all sites of the process at the first call and after an object has come or left; else a
-/// copy.
+/// At the first call, and after an object has been loaded or unloaded, sorts all sites of the
+/// process; otherwise copies the list.
 ///
 /// # Errors
 ///
-/// Those of [`try_list`].
+/// See [`try_list`].
 pub fn try_all() -> Result<Vec<KeyUse>, Error> {
     registry::select(|_| true)
 }
 
-/// The results of `each` for every key that a site names: [`try_list`], or none where that fails.
+/// Calls `each` for every key that a site names and returns the results. Calls [`try_list`]; empty
+/// where that fails.
 pub fn list<T>(each: impl FnMut(Listed<'_>) -> T) -> Vec<T> {
     try_list(each).unwrap_or_default()
 }
 
-/// The results of `each` for every key that a site names, by name, then by place. No object is kept
-/// loaded for it.
+/// Calls `each` for every key that a site names, sorted by name and then by place, and returns the
+/// results. No object is kept loaded for it.
 ///
-/// `each` is called while no batch can run and no object with sites can come or leave. It must not
-/// change keys (that is refused), load or unload an object, or wait for a thread that does.
+/// `each` is called while no batch can run and no object with sites can be loaded or unloaded. It
+/// must not change keys (that is refused), load or unload an object, or wait for a thread that
+/// does.
 ///
 /// # Cost
 ///
-/// That of [`try_all`].
+/// See [`try_all`].
 ///
 /// # Errors
 ///
-/// Another copy of dormouse leads this process and cannot be followed; the caller is a signal
-/// handler over a batch, a listing or a fork of its thread; or there is no memory.
+/// If another copy of dormouse leads this process and this one cannot follow it; if the caller is a
+/// signal handler that interrupted a batch, a listing or a fork of its thread; or if there is no
+/// memory.
 pub fn try_list<T>(mut each: impl FnMut(Listed<'_>) -> T) -> Result<Vec<T>, Error> {
     let registry = registry::lock()?;
     let pages = RefCell::new(Pages::new());

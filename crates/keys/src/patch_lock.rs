@@ -7,12 +7,12 @@
 //!    patch lock there. So under the patch lock nothing may wait for the loader: no
 //!    `dl_iterate_phdr`, no `dlopen`, no first use of a thread-local that has a destructor or that
 //!    may lie in an object that was opened later (hence no `HashMap` with the standard seeds, which
-//!    are one).
-//! 2. The patch lock is one for all copies of dormouse in the process. It knows its owner: a signal
-//!    handler over its thread's batch is refused and does not wait.
+//!    are such a thread-local).
+//! 2. All copies of dormouse in the process share one patch lock. It records its owner: a signal
+//!    handler that interrupted its thread's batch is refused and does not wait.
 //! 3. Under it come the registry's lock ([`crate::registry`]), then that of the holds
 //!    ([`crate::hold`]). The timer's thread takes the latter without the others.
-//! 4. Under it no code of others is called, but for the function that lists keys.
+//! 4. Under it no foreign code is called, except the callback of a listing.
 
 use std::marker::PhantomData;
 

@@ -1,22 +1,21 @@
-//! Preparation for batches: the parts that are slow the first time, or that a sandbox may refuse
-//! later.
+//! Preparation for batches: steps that are slow the first time, or that a sandbox may refuse later.
 
 use crate::Error;
 
-/// Makes ready for batches: call it before the process gives up rights.
+/// Prepares the process for batches. Call it before the process gives up privileges.
 ///
-/// - Registers the process for core synchronisation. Batches wait where it is refused; the refusal
-///   is an error with `DORMOUSE_KEYS=int3`, which does not work without.
+/// - Registers the process for core synchronisation. Where that is refused, batches wait instead.
+///   With `DORMOUSE_KEYS=int3`, which cannot work without it, the refusal is an error.
 /// - Opens `/proc/thread-self/maps` and `/proc/thread-self/mem`, which stay open until `exec` and
-///   are closed in forked children. A batch asks the one with which permissions code is mapped, and
-///   needs the other where code must not become writable; a process that sees no `/proc`, has no
-///   descriptor left, or (`mem`) is not dumpable, can no longer open them. A refusal is no error:
-///   see [`capability`](crate::capability).
+///   are closed in forked children. A batch reads from the first with which permissions code is
+///   mapped, and needs the second where code must not become writable. A process that sees no
+///   `/proc`, has no descriptor left, or (`mem`) is not dumpable, can no longer open them. A
+///   refusal is no error: see [`capability`](crate::capability).
 /// - With `DORMOUSE_KEYS=int3`: installs the handler for SIGTRAP.
 ///
 /// # Cost
 ///
-/// The first call of a process with more than one thread waits for a grace period: several
+/// The first call in a process with more than one thread waits for a grace period: several
 /// milliseconds.
 #[cfg(dormouse_patching)]
 pub fn prepare() -> Result<(), Error> {
@@ -32,7 +31,7 @@ pub fn prepare() -> Result<(), Error> {
     })
 }
 
-/// Nothing to make ready where nothing is patched.
+/// Does nothing where nothing is patched.
 #[cfg(not(dormouse_patching))]
 pub fn prepare() -> Result<(), Error> {
     Ok(())

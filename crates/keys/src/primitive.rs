@@ -1,4 +1,4 @@
-//! The seam behind which loom takes std's place.
+//! The module that gives loom's types in place of std's under `cfg(loom)`.
 
 #[cfg(not(all(test, loom)))]
 pub(crate) use {
@@ -17,7 +17,7 @@ pub(crate) use {
 #[cfg(all(test, loom))]
 pub(crate) type MutexGuard<T> = loom::sync::MutexGuard<'static, T>;
 
-/// A `const fn`, or under loom, which knows no constant atomics, a plain one.
+/// A `const fn`; under loom, which has no constant atomics, a plain one.
 macro_rules! const_fn {
     ($(#[$meta:meta])* $vis:vis const fn $($rest:tt)*) => {
         #[cfg(not(all(test, loom)))]

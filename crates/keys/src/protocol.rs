@@ -1,5 +1,5 @@
-//! The protocol by which text changes: [`Protocol::Flip`] is the default and all that most readers
-//! need; `text/int3/` has the other.
+//! The protocol by which text changes. [`Protocol::Flip`] is the default and all that most readers
+//! need; the other is in `text/int3/`.
 
 use std::num::NonZero;
 use std::time::Duration;
@@ -19,23 +19,23 @@ const PAUSES: [Duration; 2] = [Duration::from_micros(20), Duration::from_millis(
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Protocol {
-    /// One byte a site and one barrier. No trap, no handler: safe for threads that block every
-    /// signal.
+    /// One byte for each site and one barrier. No trap, no handler: safe for threads that block
+    /// every signal.
     ///
-    /// Other threads may fetch a site between the store and the barrier. No vendor promises that
-    /// they run the old instruction or the new one; compilers at run time have relied on it for
-    /// decades (`docs/design/keys.md`).
+    /// Other threads may fetch a site between the store and the barrier. No vendor guarantees that
+    /// they run either the old instruction or the new one; just-in-time compilers have relied on it
+    /// for decades (`docs/design/keys.md`).
     #[default]
     Flip,
     /// The kernel's, and the only one that Intel has stood by (`DORMOUSE_KEYS=int3`): `int3` at
     /// every site, then the tails, then the first bytes, a barrier after each. Threads that come by
     /// meanwhile trap, and go on where the new instruction leads.
     ///
-    /// A batch is refused while a thread blocks SIGTRAP. The kernel kills a thread that blocks it a
-    /// moment later and runs into an `int3`, and the process with it. A batch is refused, too,
-    /// while another handler than this crate's has SIGTRAP: nothing tells whether that handler
-    /// would pass on traps of ours. A program that needs a handler installs it first; then it gets
-    /// all other traps.
+    /// A batch is refused while a thread blocks SIGTRAP. If a thread blocks it a moment later and
+    /// runs into an `int3`, the kernel kills that thread, and the process with it. A batch is also
+    /// refused while SIGTRAP has another handler than this crate's, because that handler may not
+    /// pass our traps on. A program that needs a handler installs it first; then it gets all other
+    /// traps.
     Int3 {
         /// Sites that are written under the same three barriers.
         capacity: NonZero<usize>,
@@ -43,15 +43,17 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    /// The kernel's, with room for as many sites as its own vector has.
+    /// Int3 with room for 256 sites, as in the kernel's own vector.
     pub const INT3: Self = Self::Int3 { capacity: NonZero::new(256).unwrap() };
 
-    /// The protocol of batches that name none: flip, or the one that `DORMOUSE_KEYS` names.
+    /// The protocol of batches that name none: flip, or the one in the environment variable
+    /// `DORMOUSE_KEYS`.
     pub fn of_process() -> Self {
         named().unwrap_or_default()
     }
 
-    /// The fault in `DORMOUSE_KEYS`, if there is one; then the default is used.
+    /// What is wrong with the value of `DORMOUSE_KEYS`, or `None`. If it is wrong, the default is
+    /// used.
     pub fn complaint() -> Option<String> {
         named().err()
     }

@@ -6,21 +6,22 @@ use std::time::Duration;
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BatchReport {
-    /// Keys that changed their state.
+    /// Number of keys that changed their state.
     pub keys: usize,
-    /// Sites written.
+    /// Number of sites written.
     pub sites: usize,
-    /// Sites that lie in no object's code, and so could not be written.
+    /// Number of sites that lie in no object's code, and so could not be written.
     pub skipped: usize,
-    /// Pages that hold the sites written.
+    /// Number of pages that hold the written sites.
     pub pages: usize,
-    /// Core synchronisations; 0 where the kernel refuses them and the batch has waited instead.
+    /// Number of core synchronisations; 0 where the kernel refuses them and the batch has waited
+    /// instead.
     pub barriers: usize,
-    /// Traps taken by threads that ran into a site meanwhile; none by
+    /// Number of traps taken by threads that ran into a site meanwhile; always 0 by
     /// [`Protocol::Flip`](crate::Protocol::Flip).
     pub traps: u64,
-    /// Pages that could not be made read-only again (out of memory for the mapping).
+    /// Number of pages that could not be made read-only again (out of memory for the mapping).
     pub unsealed: usize,
-    /// Wall time, the wait for other batches included.
+    /// Wall time, including the wait for other batches.
     pub elapsed: Duration,
 }

@@ -1,5 +1,5 @@
-//! Vectors that say so when there is no memory for them, where `collect` and `push` would end the
-//! process.
+//! Vectors that return an error when there is no memory for them, where `collect` and `push` would
+//! end the process.
 
 use std::collections::TryReserveError;
 #[cfg(dormouse_patching)]
@@ -23,8 +23,8 @@ pub(crate) fn extend<T>(all: &mut Vec<T>, items: impl IntoIterator<Item = T>) ->
     Ok(())
 }
 
-/// A text that is shared. An `Arc` cannot ask for memory and be refused, so a vector asks before it
-/// for as much.
+/// A shared copy of `text`. The allocation of an `Arc` cannot fail with an error, so this first
+/// allocates a vector of the same size, which can.
 #[cfg(dormouse_patching)]
 pub(crate) fn shared(text: &str) -> Result<Arc<str>, TryReserveError> {
     const COUNTS: usize = 2 * size_of::<usize>();

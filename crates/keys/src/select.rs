@@ -17,14 +17,14 @@ const OWN: &str = "dormouse.";
 ///
 /// A name is selected if one of the plain globs matches it and none of the negated ones (`!`) does;
 /// a list of negated globs alone selects everything else. The order does not matter. `*` matches
-/// any characters, dots included, `?` one character, `[a-z]` one of a class, `{a,b}` one of some;
-/// `\` takes the next character literally.
+/// any characters including dots, `?` one character, `[a-z]` one character of a class, `{a,b}` one
+/// of the alternatives; `\` takes the next character literally.
 ///
-/// `src/main.rs:77`, a file and a line without wildcards, selects the keys that were defined there
-/// as well; of the file its last components do.
+/// `src/main.rs:77`, a file and a line without wildcards, also selects the keys that were defined
+/// there. The file may be shortened to its last components.
 ///
-/// Keys whose names begin with `dormouse.` are this library's own: only globs that begin so select
-/// them.
+/// Keys whose names begin with `dormouse.` are this library's own. Only globs that begin with
+/// `dormouse.` select them.
 #[derive(Debug, Clone)]
 pub struct Selector {
     plain: GlobSet,
@@ -106,8 +106,8 @@ impl Selector {
         self.takes(name, self.told_of(file, line))
     }
 
-    /// Whether one of the plain globs is the key's name, or the place where it was defined, without
-    /// a wildcard.
+    /// Whether one of the plain globs, without wildcards, is the key's name or the place where it
+    /// was defined.
     pub fn names(&self, key: &Key) -> bool {
         let is_name = |glob: &str| glob.trim() == key.name();
         split(&self.text).into_iter().any(is_name) || self.told_of(key.file(), key.line()) == Some(true)
@@ -130,16 +130,16 @@ impl Selector {
         by_glob && told != Some(false) && !self.negated.is_match(name)
     }
 
-    /// The keys that are selected: [`Selector::try_keys`], or none where that fails.
+    /// The selected keys. Calls [`Selector::try_keys`]; empty where that fails.
     pub fn keys(&self) -> Vec<KeyUse> {
         self.try_keys().unwrap_or_default()
     }
 
-    /// The keys that are selected, by name. The objects that they live in stay loaded from now on.
+    /// The selected keys, sorted by name. The objects that contain them stay loaded from now on.
     ///
     /// # Errors
     ///
-    /// Those of [`try_list`].
+    /// See [`try_list`].
     pub fn try_keys(&self) -> Result<Vec<KeyUse>, Error> {
         // Globs are matched outside of the patch lock; a place is compared with few bytes.
         let told_of = |key: &Key| self.told_of(key.file(), key.line());
@@ -153,7 +153,7 @@ impl Selector {
         })
     }
 
-    /// The list as it was given.
+    /// The list of globs as it was given.
     pub fn as_str(&self) -> &str {
         &self.text
     }
@@ -212,8 +212,7 @@ fn nesting(glob: &str) -> usize {
     glob.chars().scan(0, deeper).max().unwrap_or(0)
 }
 
-/// Names of keys near to what a list of globs that matched nothing may have meant, the nearest
-/// first.
+/// Names of keys that resemble a list of globs that matched nothing, the nearest first.
 pub fn near(globs: &str, at_most: usize) -> Vec<String> {
     let wanted: Vec<String> = split(globs)
         .into_iter()

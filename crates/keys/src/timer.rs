@@ -1,13 +1,13 @@
-//! The thread that ends holds, started by the first.
+//! The thread that ends holds. The first hold starts it.
 //!
-//! It waits with the holds' lock for the next hold's end, or, when there is none, until it is told.
+//! It sleeps on the holds' lock until the next hold ends or, when there is none, until it is woken.
 //! So it costs nothing while there is nothing to do. To end holds it takes the locks of a batch.
-//! Each copy of dormouse in a process that has holds has such a thread, and so stays.
+//! Each copy of dormouse in a process that has holds has such a thread, and so stays loaded.
 //!
 //! # Promises to the host
 //!
-//! The thread blocks all signals that are sent to the process. It keeps no process from its end. A
-//! forked child has no such thread, and no holds; its first hold starts another.
+//! The thread blocks all signals that are sent to the process. It does not keep the process from
+//! ending. A forked child has neither the thread nor holds; its first hold starts another thread.
 
 use std::time::{Duration, Instant};
 
@@ -21,22 +21,23 @@ use crate::{Error, Protocol, clock};
 /// site, and may leave it.
 pub(crate) const RETRY: Duration = Duration::from_secs(1);
 
-/// The keys that are held on for a time through this copy of the library, with holders and times.
+/// The keys that are held on for a time through this copy of the library, with holders and
+/// remaining times.
 ///
 /// # Cost
 ///
-/// Waits for a batch that is under way. None where [`try_list`](crate::try_list) fails.
+/// Waits for a batch that is under way. Empty where [`try_list`](crate::try_list) fails.
 pub fn holds() -> Vec<Hold> {
     Guards::lock().ok().and_then(|guards| guards.holds.list(clock::now()).ok()).unwrap_or_default()
 }
 
-/// Starts the thread that ends holds, if there is none yet; else the first hold of the process
-/// does. For a process that cannot start threads later, because a filter of system calls kills it
-/// for that: the agent calls this when it starts.
+/// Starts the thread that ends holds if it does not run yet; otherwise the first hold of the
+/// process starts it. For a process that cannot start threads later, because a filter of system
+/// calls kills it for that: the agent calls this when it starts.
 ///
-/// Not under the patch lock: a thread that is started, and a copy that is to stay for it, ask the
-/// loader. Several callers that find none may each start one, and each learns of its own failure:
-/// the first thread to run stays.
+/// Not under the patch lock: starting a thread, and keeping a copy loaded for it, waits for the
+/// loader. Several callers may each start a thread, and each gets its own error; the first thread
+/// to run stays.
 #[cfg(not(all(test, loom)))]
 pub fn start_timer() -> Result<(), Error> {
     if hold::lock()?.timer != TimerThread::None {
@@ -56,7 +57,7 @@ pub fn start_timer() -> Result<(), Error> {
     Ok(())
 }
 
-/// A model has no thread without an end.
+/// A loom model cannot contain a thread without an end.
 #[cfg(all(test, loom))]
 #[expect(clippy::unnecessary_wraps, reason = "the same shape as where there is a thread")]
 pub fn start_timer() -> Result<(), Error> {

@@ -1,5 +1,5 @@
-//! The macros of a service: `static_key!`, `likely!`, `unlikely!`. A file for each kind of
-//! site has `__dormouse_site!`, which the last two expand to.
+//! The macros that a service uses: `static_key!`, `likely!`, `unlikely!`. The last two expand to
+//! `__dormouse_site!`, of which each architecture's file has one.
 
 #[cfg(not(dormouse_patching))]
 mod portable;

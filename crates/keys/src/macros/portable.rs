@@ -1,4 +1,4 @@
-//! Everywhere: a relaxed load and a branch.
+//! Sites on architectures without patching: a relaxed load and a branch.
 
 /// One site. Not for use by hand: see [`likely!`](crate::likely) and
 /// [`unlikely!`](crate::unlikely).

@@ -1,4 +1,4 @@
-//! x86-64: `test eax, imm32` and `jmp rel32`, five bytes each, alike but for the first.
+//! Sites on x86-64: `test eax, imm32` and `jmp rel32`, five bytes each, equal except for the first.
 //!
 //! # Site metadata, version 1
 //!
@@ -6,22 +6,22 @@
 //! (`crate::object::Entry`). That holds in debug and release builds, under thin and fat LTO, with
 //! any of the usual linkers, for these reasons:
 //!
-//! - The assembler macro is defined once in an assembler's life (`.ifndef`) and labels each of its
-//!   copies by `\+`, its own count of calls. (`\@` begins at 0 in every inlined copy.)
+//! - The assembler macro is defined once per run of the assembler (`.ifndef`) and labels each of
+//!   its copies by `\+`, its own count of calls. (`\@` begins at 0 in every inlined copy.)
 //! - The section is tied to the site's label (`"ao"`), so the linker drops the entries of the
 //!   functions that it drops.
-//! - A `.reloc` that changes nothing names the key in the code itself, so that identical-code
-//!   folding does not take two functions that differ in their keys alone for one.
-//! - The key is named through the global offset table: it may live in another object.
+//! - A `.reloc` that changes nothing names the key in the code itself. Without it, identical-code
+//!   folding would merge two functions that differ only in their keys.
+//! - The key is addressed through the global offset table, because it may lie in another object.
 //! - The first site of a unit also leaves a constructor and a destructor, one for each linked
-//!   object (`comdat`), that hand the bounds of the object's section to `register` and
-//!   `unregister`. The bounds are weak: when no site is left, they are null. Their priority (100,
-//!   the last that is the implementation's own) has the constructor run before the object's others,
-//!   and the destructor after them.
+//!   object (`comdat`), that pass the bounds of the object's section to `register` and
+//!   `unregister`. The bounds are weak: when no site is left, they are null. With their priority
+//!   (100, the last one reserved for the implementation) the constructor runs before the object's
+//!   other constructors, and the destructor after its other destructors.
 //!
 //! # Safety
 //!
-//! `crate::text` alone changes a site's instruction, to its twin.
+//! Only `crate::text` changes a site's instruction, and only into its twin.
 #![allow(unsafe_code)]
 
 /// One site. Not for use by hand: see [`likely!`](crate::likely) and

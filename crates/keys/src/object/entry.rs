@@ -1,8 +1,8 @@
-//! One site, as the assembler wrote it.
+//! The entry of one site, as the assembler wrote it.
 //!
 //! # Safety
 //!
-//! As [`super`].
+//! See [`super`].
 #![allow(unsafe_code)]
 
 use crate::key::Key;

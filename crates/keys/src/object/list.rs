@@ -1,8 +1,8 @@
-//! Objects that are registered, on lists that all copies of dormouse in a process share.
+//! Registered objects, on lists that all copies of dormouse in a process share.
 //!
 //! # Safety
 //!
-//! As [`super`]; a list is read and changed under the patch lock.
+//! See [`super`]; a list is read and changed under the patch lock.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
@@ -93,7 +93,7 @@ impl Registered {
                 && self.object.bounds() == self.bounds
     }
 
-    /// The object's entries, if they and what they lead to can be read now.
+    /// The object's entries, if they and everything that they point to can be read now.
     pub(crate) fn entries(&self) -> Option<&'static [Entry]> {
         if !self.is_there() {
             return None;
@@ -125,7 +125,7 @@ impl Registered {
         self.has_followed.store(true, Ordering::Relaxed);
     }
 
-    /// That a part of it cannot be read.
+    /// The error for a part of the object that cannot be read.
     pub(crate) fn unreadable(&self) -> Error {
         Error::Unreadable { object: self.name().to_owned(), addr: self.object.address(), key: 0 }
     }

@@ -15,17 +15,16 @@
 //! | 24 | 8 | `reserved` | 0 |
 //! | 32 | 8 | `flags` | bit 0: a destructor calls `unregister` |
 //!
-//! An object that does not promise a destructor (bit 0, or a size of 32) is pinned when it
-//! registers. Later versions are longer. An entry is 16 bytes ([`Entry`]), in a section between
-//! `start` and `stop`.
+//! An object without a guaranteed destructor (bit 0 clear, or a size of 32) is pinned when it
+//! registers. Later versions of the structure are longer. An entry is 16 bytes ([`Entry`]), in a
+//! section between `start` and `stop`.
 //!
 //! # Safety
 //!
-//! An [`Object`] and the entries that it bounds are laid down by the site macro and the linker, and
-//! stay where they are from `register` to `unregister`. The text that they name is not believed
-//! before it has been found to lie in an executable segment. All of it lies in pages of the
-//! object's file, which may be gone: entries and keys are looked at when [`Registered::entries`]
-//! has found them to be there.
+//! An [`Object`] and its entries are laid out by the site macro and the linker, and stay in place
+//! from `register` to `unregister`. The addresses of code in them are used only after they were
+//! found to lie in an executable segment. All of it lies in pages of the object's file, which may
+//! be gone: entries and keys are read only after [`Registered::entries`] has found them readable.
 #![allow(unsafe_code)]
 
 mod entry;
@@ -40,7 +39,7 @@ pub(crate) use segment::segments_of;
 pub(crate) use segment::{Segment, find, segment_of};
 pub(crate) use site::Site;
 
-/// The data that one linked object hands in: see the module's documentation.
+/// The data that one linked object registers: see the module's documentation.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Object {
@@ -48,11 +47,11 @@ pub struct Object {
     start: *const Entry,
     stop: *const Entry,
     reserved: u64,
-    /// Only there if `size` says so.
+    /// Present only if `size` includes it.
     flags: u64,
 }
 
-/// The size of an object that says nothing of a destructor.
+/// The size of an object without the field `flags`.
 const WITHOUT_FLAGS: usize = 32;
 const HAS_DESTRUCTOR: u64 = 1;
 
@@ -101,13 +100,13 @@ impl ObjectPtr {
         if self.size() < WITHOUT_FLAGS {
             return [std::ptr::null(); 2];
         }
-        // SAFETY: the size says that they are there.
+        // SAFETY: the size includes them.
         unsafe { [(&raw const (*self.0).start).read(), (&raw const (*self.0).stop).read()] }
     }
 
-    /// Whether a destructor will say that the object leaves.
+    /// Whether a destructor will unregister the object.
     pub(crate) fn has_destructor(self) -> bool {
-        // SAFETY: the size says that they are there.
+        // SAFETY: the size includes them.
         let flags = || unsafe { (&raw const (*self.0).flags).read() };
         self.size() > WITHOUT_FLAGS && flags() & HAS_DESTRUCTOR != 0
     }

@@ -1,4 +1,4 @@
-//! A site, with the segment that it was found in.
+//! A site, and the segment in which it was found.
 
 use super::entry::Entry;
 use super::segment::{Segment, segment_of};

@@ -1,4 +1,4 @@
-//! The changes that a batch names, and the keys that it names them for.
+//! The changes that a batch names, and the keys to which they apply.
 
 use std::collections::TryReserveError;
 use std::time::Duration;
@@ -16,11 +16,11 @@ pub(crate) enum Change {
     /// Sets the baseline to the state at the start of the process.
     Reset,
     Acquire,
-    /// Gives a lease back; the key dwells for so long.
+    /// Gives a lease back; the key dwells for that time.
     Release(Option<Duration>),
-    /// Begins a hold of so long, or extends it.
+    /// Begins a hold of that length, or extends it.
     Hold(Holder, Duration),
-    /// Ends a hold, or all.
+    /// Ends the hold of one holder, or all holds.
     End(Option<Holder>),
 }
 

@@ -1,6 +1,6 @@
 //! The locks of a batch: the patch lock with the registry, then the holds. Batches on other threads
-//! wait for completion. A batch that a signal handler starts inside that of its thread is refused:
-//! the patch lock knows its owner.
+//! wait until it is complete. A batch that a signal handler starts while it interrupts a batch of
+//! its thread is refused, because the patch lock records its owner.
 
 use super::changes::Changes;
 use crate::Error;
@@ -31,7 +31,7 @@ impl Guards {
     }
 }
 
-/// Keys that are in no object and have one site each, which says whether it can be written.
+/// Keys that are in no object and have one site each, which decides whether it can be written.
 #[cfg(all(test, loom))]
 mod model {
     use std::sync::atomic::Ordering;

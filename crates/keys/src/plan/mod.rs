@@ -1,5 +1,5 @@
-//! The states that a batch makes of the keys that it names: worked out, written, and only then
-//! true.
+//! The states that a batch gives to its keys: first computed, then written to the text, and only
+//! then visible.
 
 mod changes;
 mod guards;
@@ -69,7 +69,7 @@ pub(crate) fn commit(
     changes.sort()?;
     guards.registry.check_there(changes.keys())?;
     let plan = Plan::of(changes, &guards.holds)?;
-    // All the memory that it takes to say so is there before the first byte is written.
+    // All memory for the new states is allocated before the first byte is written.
     guards.holds.reserve(plan.holds.len())?;
     let mut report = guards.registry.write(plan.switched(), plan.switched, protocol)?;
     report.keys = plan.switched;
@@ -102,8 +102,8 @@ impl Draft {
             Change::Reset => self.set(self.key.initial(), dwell)?,
             Change::Acquire => self.leases += 1,
             Change::Release(own) => {
-                // Only a `Lease` releases, and it holds what it releases; `of` says which counts
-                // may be gone.
+                // Only a `Lease` releases, and only what it holds; `of` documents which counts may
+                // be gone.
                 self.leases = self.leases.saturating_sub(1);
                 self.dwell(own.max(dwell))?;
             }

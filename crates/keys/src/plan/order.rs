@@ -1,7 +1,7 @@
 //! The order of a batch's keys, by address.
 //!
-//! A large batch that names its keys in no order would spend most of its time on comparing them. So
-//! they are sorted by the digits of their addresses, from the last digit to the first: a hundred
+//! A large batch whose keys come in no order would spend most of its time on comparisons. So they
+//! are sorted by the digits of their addresses, from the last digit to the first: a hundred
 //! thousand keys side by side take two passes.
 
 use std::collections::TryReserveError;

@@ -1,20 +1,21 @@
 //! `fork`: a child finds whole text, free locks, and no leases.
 //!
 //! The forking thread takes the crate's locks first ([`dormouse_sys::process::fork`]), so that no
-//! batch is under way on another, and parent and child give them up again. Before that the child
+//! batch runs on another thread; parent and child release them afterwards. Before it releases them
+//! the child
 //!
 //! - closes the files of its parent's memory (`/proc/thread-self/mem`, `/proc/thread-self/maps`);
-//! - has another number of forks behind it, with which no lease of its parent counts: its holder
-//!   lives in the parent. Keys that only leases kept on go to sleep. One that cannot be put to
-//!   sleep stays on until a batch names it.
+//! - gets another number of forks, with which no lease of its parent counts, because the holder
+//!   lives in the parent. Keys that only leases kept on are switched off. A key that cannot be
+//!   switched off stays on until a batch names it.
 //!
-//! The kernel has membarrier's registration inherited; a batch asks for it anyway.
+//! The child inherits membarrier's registration from the kernel; a batch registers again anyway.
 //!
-//! A fork by a signal handler over a batch of its own thread takes no lock, since it would wait for
-//! itself. Parent and child each go on with that batch (the child's fails if it goes through the
-//! memory file), and keys that only leases kept on stay on in the child. A fork that does not go
-//! through the C library's `fork` (`_Fork`, a bare `clone`) does none of this: such a child must
-//! not switch keys.
+//! A fork by a signal handler that interrupted a batch of its own thread takes no lock, because it
+//! would wait for itself. Parent and child each go on with that batch (the child's fails if it
+//! writes through the memory file), and keys that only leases kept on stay on in the child. A fork
+//! that does not go through the C library's `fork` (`_Fork`, a bare `clone`) does none of this:
+//! such a child must not switch keys.
 //!
 //! # Async-signal-safety
 //!

@@ -28,12 +28,12 @@ pub(super) struct Index {
     pub(super) keys: Vec<KeyUse>,
     /// Sites, those of one key together, in order of address.
     sites: Vec<Site>,
-    /// In order of the keys' addresses: a large batch asks in that order, and so walks through
-    /// memory from one end to the other.
+    /// Sorted by the keys' addresses: a large batch looks keys up in that order, and so walks
+    /// through memory from one end to the other.
     by_address: Vec<Located>,
-    /// Of all objects with sites, by address.
+    /// The segments of all objects with sites, sorted by address.
     segments: Vec<Segment>,
-    /// That of the list of objects.
+    /// The generation of the list of objects from which the index was built.
     generation: u64,
     /// The places and names of objects that cannot be read any more.
     unreadable: Vec<(Segment, Arc<str>)>,
@@ -136,8 +136,8 @@ impl Local {
 }
 
 impl Registry {
-    /// That none of these keys lies in an object that cannot be read any more. Nothing of the keys
-    /// is looked at.
+    /// Returns an error if one of these keys lies in an object that cannot be read any more. Does
+    /// not read the keys themselves.
     pub(crate) fn check_there(&self, mut keys: impl Iterator<Item = &'static Key>) -> Result<(), Error> {
         let unreadable = &self.local.index.unreadable;
         let found = keys.find_map(|key| {

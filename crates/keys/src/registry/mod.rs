@@ -1,14 +1,15 @@
 //! All keys and their sites, found through the objects' entries.
 //!
-//! Nothing registers a key: a key is known because a live site names it, so functions that the
-//! linker dropped take their keys along. The index is built when it is first asked for and again
-//! when an object has come or left; entries lie in read-only data, and cost nothing until then.
+//! Nothing registers a key: a key is known because a live site names it, so keys of functions that
+//! the linker dropped are gone with them. The index is built when it is first used, and again when
+//! an object has been loaded or unloaded. Entries lie in read-only data, and cost nothing until
+//! then.
 //!
 //! # Objects that leave
 //!
-//! A key lies in an object, which `dlclose` may unload. So the index is looked at under the patch
-//! lock, which an object that leaves must take, and a caller that is to have a key for longer has
-//! its object *pinned* first: it stays until the process ends (`pin`).
+//! A key lies in an object, which `dlclose` may unload. So the index is read under the patch lock,
+//! which also unloading takes. For a caller that is to keep a key for longer, the key's object is
+//! *pinned* first: it stays loaded until the process ends (`pin`).
 //!
 //! # Locking
 //!
@@ -55,19 +56,19 @@ pub struct KeyUse {
     pub key: &'static Key,
     /// How many sites branch on it.
     pub sites: usize,
-    /// File name of the linked object that the key lives in; empty where that cannot be told.
+    /// File name of the linked object that contains the key, or empty if it is unknown.
     pub object: Arc<str>,
 }
 
-/// Sites whose code is not what the state of their key makes it.
+/// Sites whose code does not match the state of their key.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Astray {
-    /// Sites with the code of the other state. Something has put it back: a uprobe that has gone, a
-    /// tool that rewrites code. They follow their key again when it has changed to the other state
-    /// and back.
+    /// Number of sites with the code of the other state. Something has put it back: a uprobe that
+    /// was removed, a tool that rewrites code. They follow their key again when it has changed to
+    /// the other state and back.
     pub stale: usize,
-    /// Sites with other code, such as a breakpoint. Nobody knows what they do, and batches with
-    /// their key are refused.
+    /// Number of sites with other code, such as a breakpoint. Their effect is unknown, and batches
+    /// with their key are refused.
     pub foreign: usize,
 }
 

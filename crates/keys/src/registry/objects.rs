@@ -1,16 +1,16 @@
-//! Objects that come and leave.
+//! Objects with sites, when they are loaded and unloaded.
 //!
 //! [`register`] brings the object's sites to the present state of their keys before it returns, so
-//! before the loader does. Code that runs earlier, in constructors of a lower priority or called by
+//! before `dlopen` does. Code that runs earlier, in constructors of a lower priority or called by
 //! those of objects that are loaded together, finds the sites as they were assembled.
 //!
-//! [`unregister`] waits for a batch that is under way. When it returns, nothing here leads into the
-//! object any more: a key that was handed out has its object pinned, and a pinned object does not
-//! leave.
+//! [`unregister`] waits for a batch that is under way. When it returns, nothing here points into
+//! the object any more: an object whose key was handed out is pinned, and a pinned object is not
+//! unloaded.
 //!
 //! # Safety
 //!
-//! The unsafe code is the promise of the object that calls.
+//! The unsafe code relies on the guarantee of the object that calls.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::Ordering;
@@ -26,17 +26,18 @@ use crate::room::{collect, extend};
 use crate::text::{self, Patch};
 use crate::{Error, Protocol};
 
-/// Takes an object in, with its sites brought to the state of their keys. Called by a constructor
-/// of the object.
+/// Registers an object and brings its sites to the state of their keys. Called by a constructor of
+/// the object.
 ///
 /// # Safety
 ///
-/// `object` is of the layout and the life that `src/object/mod.rs` describes.
+/// `object` must have the layout and lifetime that `src/object/mod.rs` describes.
 #[doc(hidden)]
 pub unsafe extern "C" fn register(object: *const Object) {
     // SAFETY: the caller's promise.
     let object = unsafe { ObjectPtr::new(object) };
-    // A copy that is refused lets its sites lie as they are assembled; batches say why.
+    // A copy that cannot follow the leader leaves its sites as they were assembled; batches return
+    // the reason.
     let Ok(table) = rendezvous::table() else { return };
     if !object.has_destructor() && loader::pin(object.address()).is_err() {
         return;
@@ -62,11 +63,11 @@ pub unsafe extern "C" fn register(object: *const Object) {
     }
 }
 
-/// Lets an object go. Called by a destructor of the object.
+/// Unregisters an object. Called by a destructor of the object.
 ///
 /// # Safety
 ///
-/// As [`register`].
+/// See [`register`].
 #[doc(hidden)]
 pub unsafe extern "C" fn unregister(object: *const Object) {
     // SAFETY: the caller's promise.

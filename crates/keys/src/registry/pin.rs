@@ -1,12 +1,12 @@
-//! Objects that stay, because the keys in them were handed out or hold a lease.
+//! Objects that stay loaded, because keys in them were handed out or are leased.
 //!
-//! Objects are pinned without the patch lock, because the loader's comes before it, and a key that
-//! was seen under the patch lock may have left by then. So the keys are chosen again, until no
-//! object has come or left between a choice and the pinning of its objects: then a key that lies in
-//! no object did not lie in one that has left.
+//! Objects are pinned without the patch lock, because the loader's lock comes before it, and a key
+//! that was seen under the patch lock may be unloaded by then. So the keys are chosen again, until
+//! no object was loaded or unloaded between a choice and the pinning of its objects. Then a key
+//! that lies in no object did not lie in an unloaded one.
 //!
-//! Of a key that lies in no object nothing is remembered: it may be on the heap, or its object may
-//! have left, and another come in its place tomorrow.
+//! Nothing is cached for a key that lies in no object: it may be on the heap, or its object may be
+//! gone and another may take its place later.
 
 use std::collections::TryReserveError;
 use std::ops::Range;
@@ -43,8 +43,9 @@ struct Asked {
     refused: Option<PinError>,
 }
 
-/// The registry, with what `choose` finds in it, where `key` tells the keys. The keys' objects
-/// stay; those whose objects cannot are left out, with the reason for one of them.
+/// The registry and what `choose` found in it, where `key` extracts the keys. The keys' objects are
+/// pinned; keys whose objects cannot be pinned are left out, and the reason for one of them is
+/// returned.
 fn pinned<T>(
     choose: impl Fn(&Registry) -> Result<Vec<T>, TryReserveError>,
     key: impl Fn(&T) -> &'static Key,

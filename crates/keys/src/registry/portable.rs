@@ -1,5 +1,5 @@
-//! The index where sites are not patched. Objects that come are found; one that leaves is not
-//! noticed, so objects with sites must stay loaded there.
+//! The index where sites are not patched. Newly loaded objects are found, but unloading goes
+//! unnoticed, so objects with sites must stay loaded there.
 #![expect(clippy::unused_self, clippy::unnecessary_wraps, reason = "the shapes of where text is patched")]
 
 use std::sync::Arc;
@@ -18,7 +18,7 @@ pub struct PortableSite {
 }
 
 impl PortableSite {
-    /// For the macros.
+    /// Called by the macros.
     pub const fn new(key: &'static Key) -> Self {
         Self { key }
     }
@@ -79,7 +79,7 @@ impl Local {
 }
 
 impl Registry {
-    /// The same: no object waits here.
+    /// Does nothing: here no object waits to be indexed.
     pub(super) fn refresh(&mut self) -> Result<(), crate::Error> {
         self.local.refresh_index(PatchLock::new(self.table, &self.patch))
     }

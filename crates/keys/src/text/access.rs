@@ -1,32 +1,32 @@
-//! The way to write code, tried anew for every batch, because a process may give up rights at any
-//! time.
+//! The ways to write code. They are tried anew for every batch, because a process may give up
+//! privileges at any time.
 //!
 //! 1. *mprotect*: the pages become writable, the bytes are stored, the pages are sealed again. Two
-//!    system calls for each run of pages, however many sites. Refused where code must not become
-//!    writable (`PR_SET_MDWE`, systemd's `MemoryDenyWriteExecute=`, `mseal`, a policy on `execmod`,
-//!    a filter of system calls).
+//!    system calls for each run of pages, for any number of sites. Refused where code must not
+//!    become writable (`PR_SET_MDWE`, systemd's `MemoryDenyWriteExecute=`, `mseal`, a policy on
+//!    `execmod`, a filter of system calls).
 //! 2. *The memory file*, `/proc/thread-self/mem`: two system calls for each first byte (a read and
 //!    a write), and two for a trial of each page before; the pages never become writable. Refused
 //!    without `/proc`, to a process that is not dumpable and has not opened it before, and by
 //!    `proc_mem.force_override=`.
 //!
-//! Pages with other permissions than their header gives take the second step at once
-//! ([`super::pages`]). A way by which code that is written takes no effect ([`trial`]) is refused;
-//! if that is the second, the headers' permissions count.
+//! Pages whose permissions differ from their header's go to the second way at once
+//! ([`super::pages`]). A way by which written code takes no effect ([`trial`]) is not used. If that
+//! is the second way, such pages are treated like all others.
 //!
-//! No byte changes before a way is open for every site of the batch. A write can be refused all the
-//! same; then the protocol puts back what it has written.
+//! No byte changes before a way is open for every site of the batch. A write can still be refused;
+//! then the protocol puts back what it has written.
 //!
 //! # The first byte
 //!
-//! It is exchanged, not stored: a debugger's or a uprobe's `int3` that has come since the bytes
-//! were verified is found, left alone, and refuses the batch. Through the memory file the byte is
-//! read again right before it is written, since the kernel exchanges nothing for others.
+//! Bytes are exchanged, not stored: an `int3` of a debugger or uprobe that was set after the bytes
+//! were verified is detected, left alone, and makes the batch fail. Through the memory file the
+//! byte is read again right before it is written, because the kernel offers no exchange there.
 //!
 //! # Safety
 //!
-//! A plain access goes to a page that [`super::pages`] has made writable, and that could be read
-//! when the batch began. If its file was cut short since, for which there are some microseconds, it
+//! Plain accesses go only to pages that [`super::pages`] has made writable, and that were readable
+//! when the batch began. If the page's file is cut short in the microseconds since then, the access
 //! ends the process by SIGBUS, as running the site would.
 #![allow(unsafe_code)]
 
@@ -149,7 +149,7 @@ impl Access {
     fn unexpected(&self, patch: &Patch, from: u8, held: u8) -> Error {
         let [mut expected, mut found] = [patch.old(); 2];
         match self.outside(patch.code) {
-            // If even this cannot be read, its first byte says enough.
+            // If even this cannot be read, the first byte alone is reported.
             Some(memory) => drop(memory.read(patch.code, &mut found)),
             // SAFETY: as in `exchange`.
             None => found = unsafe { std::ptr::read_volatile(patch.code as *const [u8; LENGTH]) },
@@ -158,7 +158,7 @@ impl Access {
         Error::UnexpectedText { key: patch.key.name(), addr: patch.code, expected, found }
     }
 
-    /// Ends the writing; says how many pages stay writable, which only happens when there is no
+    /// Ends the writing. Returns how many pages stay writable, which only happens when there is no
     /// memory left for the mapping.
     pub(super) fn close(self) -> usize {
         pages::seal(&self.writable)
@@ -260,7 +260,7 @@ mod tests {
         // The second page has other permissions than the header's: the memory file writes it.
         for extra in [ProtFlags::empty(), ProtFlags::WRITE] {
             let protection = ProtFlags::READ | ProtFlags::EXEC | extra;
-            // SAFETY: the mapping takes nobody's memory.
+            // SAFETY: a new mapping overlaps no other.
             let page = unsafe { mmap_anonymous(std::ptr::null_mut(), size, protection, MapFlags::PRIVATE) };
             let page = page.unwrap();
             let address = page as usize;
@@ -302,14 +302,14 @@ mod tests {
             let size = rustix::param::page_size();
             // Writable, so that the memory file would be taken.
             let protection = ProtFlags::READ | ProtFlags::EXEC | ProtFlags::WRITE;
-            // SAFETY: the mapping takes nobody's memory.
+            // SAFETY: a new mapping overlaps no other.
             let page = unsafe { mmap_anonymous(std::ptr::null_mut(), size, protection, MapFlags::PRIVATE) };
             let address = page.unwrap() as usize;
             let patches =
                 [Patch::new(&Site::new(address, address + 64, false, Some(0)), KEY.key(), true).unwrap()];
             // Shared memory is refused all the same: its file would change.
             let flags = MapFlags::SHARED;
-            // SAFETY: the mapping takes nobody's memory.
+            // SAFETY: a new mapping overlaps no other.
             let shared = unsafe { mmap_anonymous(std::ptr::null_mut(), size, protection, flags) };
             let shared = shared.unwrap() as usize;
             let shared =

@@ -1,7 +1,7 @@
-//! Text of a forked child, whose one thread runs none of it meanwhile.
+//! Writing text in a forked child, whose only thread runs none of it meanwhile.
 //!
-//! The memory file comes first here: it touches no permission, and a child is no place to look into
-//! who has changed which.
+//! Here the memory file is tried first: it changes no permissions, and in a child there is no time
+//! to find out whether someone else has changed them.
 //!
 //! # Async-signal-safety
 //!
@@ -9,7 +9,7 @@
 //!
 //! # Safety
 //!
-//! As [`super`]; there is no other thread.
+//! See [`super`]; there is no other thread.
 #![allow(unsafe_code)]
 
 use std::os::fd::OwnedFd;
@@ -64,7 +64,7 @@ fn write(memory: Option<&Memory<OwnedFd>>, patch: &Patch, first: u8, segments: &
     if is_foreign && !is_futile || run.open().is_err() {
         return false;
     }
-    // SAFETY: the site's page is writable, and nobody runs it.
+    // SAFETY: the site's page is writable, and no thread runs it.
     unsafe { (patch.code as *mut u8).write(first) };
     run.seal();
     true

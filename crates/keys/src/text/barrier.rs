@@ -1,10 +1,10 @@
 //! The heavy barrier for machine code ([`dormouse_sys::barrier`]), with this crate's error.
 //!
-//! *Flip* needs it only for its promise that no thread runs on old bytes when a batch returns: a
-//! fetch before the barrier gets one instruction or the other, and the barrier comes after the
-//! store. So where the kernel refuses it, flip waits instead ([`barrier::wait`]). By *int3* bytes
-//! must not be stored before others were seen, and no vendor says after which time they are; so
-//! int3 is refused there.
+//! *Flip* needs it only to guarantee that no thread runs old bytes when a batch returns: a fetch
+//! before the barrier gets one instruction or the other, and the barrier comes after the store. So
+//! where the kernel refuses it, flip waits instead ([`barrier::wait`]). *Int3* must not store bytes
+//! before other processors have seen earlier ones, and no vendor documents a time after which they
+//! have. So where the barrier is refused, int3 is refused.
 
 use std::io;
 
@@ -23,7 +23,7 @@ pub(super) fn sync() -> Result<(), Error> {
     barrier::sync_core().map_err(denied)
 }
 
-/// As [`sync`], or waits where that is refused. Returns how many barriers it took.
+/// Calls [`sync`], or waits where that is refused. Returns the number of barriers used.
 pub(super) fn sync_or_wait() -> usize {
     if barrier::sync_core().is_ok() {
         return 1;

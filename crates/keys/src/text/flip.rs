@@ -1,4 +1,4 @@
-//! The flip protocol: one byte a site, one barrier, or a wait where the kernel has none.
+//! The flip protocol: one byte for each site and one barrier, or a wait where the kernel has none.
 
 use super::access::Access;
 use super::barrier;

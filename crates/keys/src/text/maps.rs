@@ -1,24 +1,22 @@
-//! The kernel's knowledge of the memory that code lies in: its bounds, its permissions, and whether
-//! a write would reach a file.
+//! What the kernel reports on the memory that contains code: its bounds, its permissions, and
+//! whether a write would reach a file.
 //!
 //! The loader maps code privately, readable and executable. A tool that has remapped it (to huge
 //! pages, say), an in-process patcher or a compiler with a region of its own may have changed
-//! either, at any time. So each batch asks anew.
+//! either, at any time. So each batch asks the kernel anew.
 //!
-//! - By `PROCMAP_QUERY` about one address (Linux 6.11), on a file that stays open: half a
-//!   microsecond for each mapping that holds a site. The request is one that no other kind of file
-//!   knows (`_IOWR('f', 17, …)` of 104 bytes), so the answer says what the descriptor is, and
-//!   nothing else has to. An answer that would be acted on differently is asked for again, of a
-//!   file that was checked.
-//! - Else by reading the whole file: 20 to 100 microseconds, by the number of mappings. A file
-//!   without a line is an error: it is what a process has whose memory is gone, or whose first
-//!   thread has ended, and says nothing about ours.
-//! - Where the file cannot be opened for good (no `/proc`, a filter of system calls), nothing is
-//!   known, and that is said.
+//! - By `PROCMAP_QUERY` for one address (Linux 6.11), on a file that stays open: half a microsecond
+//!   for each mapping that contains a site. No other kind of file has this request (`_IOWR('f', 17,
+//!   …)` of 104 bytes), so an answer proves which file the descriptor is, without another check. An
+//!   unexpected answer is asked for again, on a descriptor that was checked.
+//! - Otherwise by reading the whole file: 20 to 100 microseconds, depending on the number of
+//!   mappings. An empty file is an error: the kernel returns one for a process whose memory is gone
+//!   or whose first thread has ended, so it holds no information on ours.
+//! - Where the file cannot be kept open (no `/proc`, a filter of system calls), the result is
+//!   "unknown".
 //!
-//! This parser of mappings is a second one beside that of `dormouse-maps`, on which keys cannot
-//! depend: it makes a range and permissions of a line and no text, and a forked child asks by
-//! [`ask_alone`].
+//! `dormouse-maps` has another parser of mappings, but keys cannot depend on that crate. This one
+//! only extracts a range and permissions, and a forked child uses [`ask_alone`].
 //!
 //! # Async-signal-safety
 //!
@@ -26,7 +24,7 @@
 //!
 //! # Safety
 //!
-//! One `ioctl`, whose request has the layout of `struct procmap_query` and asks for no text.
+//! One `ioctl`, whose argument has the layout of `struct procmap_query` and requests no text.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -42,9 +40,9 @@ use super::proc_file::ProcFile;
 use crate::Error;
 use crate::room::collect;
 
-/// Only read, so it is enough to know of forks that run handlers: a child of another kind, which
-/// must not switch keys, would be told of its parent's mappings, which are like its own. A copy
-/// that leaves would lose the page of a stronger number.
+/// It is only read, so detecting forks that run handlers is enough: a child of another kind, which
+/// must not switch keys, would read its parent's mappings, which are like its own. A stricter check
+/// would need a page that is lost when this copy is unloaded.
 pub(super) static FILE: ProcFile =
     ProcFile::closed(c"/proc/thread-self/maps", OFlags::RDONLY, || u64::from(rendezvous::forks()));
 
@@ -69,7 +67,7 @@ pub(super) struct Maps {
 impl Maps {
     /// The mapping at an address; `None`: there is nothing to ask.
     ///
-    /// `is_usual` says of an answer that it is as expected.
+    /// `is_usual` returns whether an answer is as expected.
     pub(super) fn at(
         &mut self,
         address: usize,
@@ -144,8 +142,8 @@ fn query(file: BorrowedFd<'_>, address: usize) -> Result<Mapping, Errno> {
     const PROCMAP_QUERY: libc::c_ulong = 0xc068_6611;
     const SHARED: u64 = 8;
     let mut asked = Query { size: size_of::<Query>() as u64, address: address as u64, ..Query::default() };
-    // SAFETY: the kernel reads and writes one `Query`, whose size it is told. Another kind of file
-    // does not know the request.
+    // SAFETY: the kernel reads and writes one `Query`, whose size is part of the request. Another
+    // kind of file does not have the request.
     if unsafe { libc::ioctl(file.as_raw_fd(), PROCMAP_QUERY as _, &raw mut asked) } != 0 {
         return Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO));
     }
@@ -180,7 +178,7 @@ fn parse_all(text: &[u8]) -> io::Result<Vec<Mapping>> {
     Ok(all)
 }
 
-/// `from-to perms …`, where the permissions are as in `r-xp`, or `r-xs` for what is shared.
+/// Parses `from-to perms …`, where the permissions look like `r-xp`, or `r-xs` for shared mappings.
 fn parse(line: &[u8]) -> Option<Mapping> {
     let mut fields = line.split(|&byte| byte == b' ').map(str::from_utf8);
     let (range, permissions) = (fields.next()?.ok()?, fields.next()?.ok()?);

@@ -1,6 +1,6 @@
-//! Writing code through `/proc/thread-self/mem`, which asks for no permission of the page: the
-//! kernel makes the process its own copy of it, as it does for a debugger. It is refused where the
-//! mapping is shared with a file, and where a page is gone the answer is an error, not a fault.
+//! Writing code through `/proc/thread-self/mem`, which ignores the permissions of the page: the
+//! kernel gives the process its own copy of it, as it does for a debugger. It is refused where the
+//! mapping is shared with a file, and where a page is gone the result is an error, not a fault.
 //!
 //! The file is opened once, early if [`crate::prepare`] is called early, and stays open
 //! ([`super::proc_file`]).

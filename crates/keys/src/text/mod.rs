@@ -1,28 +1,28 @@
-//! Code that is written under running threads: the check of its bytes, the way to write it, and the
-//! protocol by which it changes.
+//! Writing code under running threads: checking the old bytes, the ways to write, and the
+//! protocols.
 //!
-//! By [`flip`](Protocol::Flip), one byte a site: `patch` (a site with its old and new bytes) →
-//! `maps`, `pages`, `memory` (how the kernel lets code be written) → `access` (the first of these
-//! ways that works for all sites of a batch, and by `trial` takes effect) → `flip`. `int3/` is the
-//! kernel's protocol, which nothing chooses by itself. `alone` is what a forked child does.
+//! By [`flip`](Protocol::Flip), one byte for each site: `patch` (a site with its old and new bytes)
+//! → `maps`, `pages`, `memory` (how the kernel lets code be written) → `access` (the first of these
+//! ways that works for all sites of a batch and, by `trial`, takes effect) → `flip`. `int3/` is the
+//! kernel's protocol, which is used only on request. `alone` is for a forked child.
 //!
 //! # Invariants
 //!
 //! 1. No byte changes unless every site of the batch holds its old bytes and a way to write them
-//!    all is open. A refusal after the first byte (of an exchange, a write or int3's barrier) has
-//!    the protocol put back what it has written.
-//! 2. On every way out, each site is whole, old or new, and all of a batch are the same of the two.
-//!    (The one exception has an error of its own: [`Error::HalfWritten`].)
-//! 3. Pages have the permissions after a batch that they had before it. (During the batch, pages
+//!    all is open. If something is refused after the first byte (an exchange, a write or int3's
+//!    barrier), the protocol puts back what it has written.
+//! 2. On every way out, each site is whole, old or new, and all sites of a batch are the same of
+//!    the two. (The one exception has an error of its own: [`Error::HalfWritten`].)
+//! 3. After a batch, pages have the permissions that they had before it. (During the batch, pages
 //!    with the permissions of their segment's header may also be writable. They stay executable,
 //!    because other threads run them.)
-//! 4. No page of a file is looked at that the kernel has not just read: its file may have been cut
-//!    short, or be out of reach ([`dormouse_sys::readable`]).
+//! 4. A page of a file is read only right after the kernel was seen to read it: the file may have
+//!    been cut short, or be out of reach ([`dormouse_sys::readable`]).
 //!
 //! # Safety
 //!
-//! Addresses come from the registry with the segment that they were found in; while the patch lock
-//! is held, no object with sites leaves.
+//! Addresses come from the registry together with the segment in which they were found. While the
+//! patch lock is held, no object with sites is unloaded.
 #![allow(unsafe_code)]
 
 mod access;
@@ -91,8 +91,8 @@ pub(crate) fn write(
     }
 }
 
-/// Has `store` write (sorted) sites, `length` bytes of each; on error it puts them back. It says
-/// how many barriers and traps that took.
+/// Has `store` write the (sorted) sites, `length` bytes of each; on error it puts them back.
+/// Returns the numbers of barriers and traps.
 fn change(
     patches: &mut Vec<Patch>,
     segments: &[Segment],

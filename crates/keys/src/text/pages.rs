@@ -1,17 +1,18 @@
-//! Pages of code: made writable, and sealed again.
+//! Pages of code: making them writable, and sealing them again.
 //!
-//! A *run* is what is made writable together: pages of one mapping that have the permissions of
-//! their segment's header. It never spans what has others, so nothing that a host has changed is
-//! changed by us, or put back to what we take for right. Pages with a site whose permissions are
-//! not the header's are *foreign*: they are written through the memory file, which touches no
-//! permission. Somebody else who changes them is at them now or will be again.
+//! A *run* is a range that is made writable together: pages of one mapping that have the
+//! permissions of their segment's header. It never includes pages with other permissions, so
+//! nothing that a host has changed is changed by us, or reset to what we think is right. Pages with
+//! a site whose permissions are not the header's are *foreign*: they are written through the memory
+//! file, which changes no permissions. Whoever has changed them may be doing so now, or may do so
+//! again.
 //!
 //! # Limits
 //!
-//! Two that change the permissions of one page at the same time take them away from each other: a
-//! patcher that makes a page writable after we have asked, and stores after we have sealed it,
-//! faults. There is no lock that it would take. The time from the question to the seal is that of a
-//! batch: tens of microseconds.
+//! Two patchers that change the permissions of one page at the same time disturb each other: if the
+//! other makes a page writable after we have read the permissions, and stores after we have sealed
+//! it, it faults. There is no lock that both would take. The window is the time of a batch: tens of
+//! microseconds.
 //!
 //! # Safety
 //!
@@ -83,8 +84,8 @@ impl Run {
     /// does where memory is locked, since a locked mapping has no page that is yet to come.
     fn is_locked(&self) -> bool {
         let flags = MsyncFlags::ASYNC | MsyncFlags::INVALIDATE;
-        // SAFETY: asks. Nothing is written back, because the mapping is private; that pages were
-        // locked is all that the flag finds out (Linux: `mm/msync.c`).
+        // SAFETY: a query only. Nothing is written back, because the mapping is private; the flag
+        // only finds out that pages were locked (Linux: `mm/msync.c`).
         let answer = unsafe { msync(self.start(), self.pages.len(), flags) };
         answer == Err(Errno::BUSY)
     }
@@ -101,8 +102,8 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    /// Of the first `length` bytes of (sorted) patches. Those in memory that a write would leave
-    /// are refused.
+    /// The runs for the first `length` bytes of (sorted) patches. Refuses patches in memory whose
+    /// writes would reach a file.
     pub(super) fn of(patches: &[Patch], length: usize, segments: &[Segment]) -> Result<Self, Error> {
         let layout = Self::merged(patches, length, segments, MERGE_BYTES)?;
         if layout.runs.iter().any(|run| run.has_gaps && run.is_locked()) {
@@ -144,8 +145,8 @@ impl Layout {
             let is_known = known.is_some();
             let here = match known {
                 Some(here) => here,
-                // Nothing to ask: only the site's own pages are touched, and are taken for what
-                // they should be.
+                // No answer: only the site's own pages are touched, and are assumed to have the
+                // header's permissions.
                 None => ask(pages.start, usual)?.unwrap_or_else(|| Mapping {
                     range: pages.clone(),
                     protection: usual,
@@ -186,8 +187,8 @@ pub(super) fn open(runs: &[Run]) -> io::Result<()> {
     Ok(())
 }
 
-/// Takes the write permission away again; says how many pages kept it, which only happens when
-/// there is no memory left for the mapping.
+/// Removes the write permission. Returns how many pages kept it, which only happens when there is
+/// no memory left for the mapping.
 pub(super) fn seal(runs: &[Run]) -> usize {
     runs.iter().map(Run::seal).sum()
 }

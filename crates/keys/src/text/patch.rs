@@ -2,7 +2,7 @@
 //!
 //! # Safety
 //!
-//! As [`super`].
+//! See [`super`].
 #![allow(unsafe_code)]
 
 use dormouse_sys::readable::Pages;
@@ -29,7 +29,7 @@ pub(crate) struct Patch {
 const _: () = assert!(size_of::<Patch>() == 32);
 
 impl Patch {
-    /// `None` for a site that is in no object's code: nobody can run it, nobody can write it.
+    /// `None` for a site that lies in no object's code: it can be neither run nor written.
     pub(crate) fn new(site: &Site, key: &'static Key, enabled: bool) -> Option<Self> {
         let &Site { code, target, branch, .. } = site;
         Some(Self { code, target, key, segment: site.segment()?, jumps: enabled ^ branch })
@@ -86,9 +86,9 @@ fn read(code: usize, pages: &mut Pages) -> Option<[u8; LENGTH]> {
 /// The bytes of a site that is in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Bytes {
-    /// Those of before the batch.
+    /// The bytes before the batch.
     Old,
-    /// Those of after it. The kernel puts the file's instruction back when a uprobe goes, whatever
-    /// state the key has by then.
+    /// The bytes after the batch. The kernel puts the file's instruction back when a uprobe is
+    /// removed, whatever state the key has by then.
     New,
 }

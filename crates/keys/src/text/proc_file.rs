@@ -1,14 +1,14 @@
 //! Files of `/proc` that are opened once and stay open: a process that has become undumpable or has
-//! left `/proc` behind can no longer open them. They are closed on `exec`, and in a forked child,
-//! because they are its parent's.
+//! lost access to `/proc` can no longer open them. They are closed on `exec`, and in a forked
+//! child, because they belong to its parent.
 //!
 //! # Invariants
 //!
-//! 1. A file that is asked or written through is this process's. The host may close any number that
-//!    it finds, which then becomes another file's; a child that was made behind the C library's
-//!    back has its parent's file. So before use the descriptor is asked which file it is, and the
-//!    process which one it is. The one use without the first question is a request that no other
-//!    kind of file answers: see [`super::maps`].
+//! 1. A file that is read or written through is this process's own. The host may close any
+//!    descriptor, whose number then becomes another file's, and a child that was made without the C
+//!    library has its parent's file. So before each use, the file behind the descriptor and the
+//!    process are checked. One use skips the first check: a request that no other kind of file
+//!    answers (see [`super::maps`]).
 //!
 //! # Locking
 //!
@@ -20,7 +20,8 @@
 //!
 //! # Safety
 //!
-//! A descriptor is borrowed by its number, and only closed while it is the file that was opened.
+//! A descriptor is borrowed by its number, and only closed while it still is the file that was
+//! opened.
 #![allow(unsafe_code)]
 
 use std::ffi::CStr;
@@ -33,17 +34,18 @@ use rustix::io::Errno;
 /// A file of `/proc`, once it was opened.
 #[derive(Debug)]
 pub(super) struct ProcFile {
-    /// Of the calling thread, not of the first, which may have ended and has none then.
+    /// The path is that of the calling thread, because the first thread may have ended and then has
+    /// none.
     path: &'static CStr,
     flags: OFlags,
     /// The descriptor; negative: none.
     number: AtomicI32,
-    /// Of the file, so that another one of the same number is not taken for it.
+    /// The file's device, which tells it from another file with the same inode number.
     device: AtomicU64,
     inode: AtomicU64,
     /// The process that opened it.
     owner: AtomicU64,
-    /// The number of the process that asks.
+    /// Returns the number of the calling process.
     own_number: fn() -> u64,
 }
 
@@ -84,8 +86,8 @@ impl ProcFile {
         Ok(unsafe { BorrowedFd::borrow_raw(number) })
     }
 
-    /// The descriptor, if this process has opened it: only its answers tell which file it is by
-    /// now.
+    /// The descriptor, if this process has opened it. It may be another file by now; only its
+    /// answers can show that.
     pub(super) fn unchecked(&self) -> Option<BorrowedFd<'static>> {
         if self.owner.load(Ordering::Relaxed) == (self.own_number)() { self.borrow() } else { None }
     }
@@ -109,8 +111,8 @@ impl ProcFile {
     /// Closes the file, if it is open.
     pub(super) fn close(&self) {
         if let Some(file) = self.checked() {
-            // SAFETY: it is ours, and nobody else holds it: the patch lock is held, or there is no
-            // other thread.
+            // SAFETY: it is ours, and in no other use: the patch lock is held, or there is no other
+            // thread.
             unsafe { rustix::io::close(file.as_raw_fd()) };
         }
         self.number.store(-1, Ordering::Relaxed);

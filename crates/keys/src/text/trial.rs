@@ -1,12 +1,12 @@
-//! Whether code that is written takes effect.
+//! Whether written code takes effect.
 //!
 //! An emulator translates code once, and runs the translation from then on. It has to notice a
 //! write: qemu-user notices `mprotect`, but not a write through the memory file; Valgrind notices
 //! neither. So a batch first tries each way that it needs on a function of our own, once in a
-//! process: it is run, changed, run, changed back, and run again. Its page is then this process's
-//! own copy, and the bytes are what they were.
+//! process: the function is run, changed, run, changed back, and run again. Its page is then this
+//! process's own copy, and the bytes are unchanged.
 //!
-//! A way that is refused has no effect to look for: the batch meets the same refusal.
+//! A way that is refused cannot be tried: the batch will get the same refusal.
 //!
 //! # Cost
 //!
@@ -14,7 +14,7 @@
 //!
 //! # Safety
 //!
-//! The function is written under the patch lock, and nobody else runs or writes it.
+//! The function is written under the patch lock, and no other thread runs or writes it.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -92,8 +92,8 @@ fn emulator() -> Option<&'static str> {
     (has_brand && bytes(0x8000_0002).starts_with(b"VirtualApple")).then_some("Rosetta")
 }
 
-/// Whether the function does what is written to it, as far as `run` tells; `None` if it cannot be
-/// written.
+/// Whether the function changes its behaviour after a write, as `run` observes; `None` if it cannot
+/// be written.
 fn acts(by: By, segments: &[Segment], run: impl Fn() -> u32) -> Option<bool> {
     static NO_KEY: StaticKey<false> = StaticKey::new("", "", 0);
     let code = subject as *const () as usize;
@@ -143,7 +143,7 @@ mod tests {
         });
     }
 
-    /// As under an emulator, which runs what stood there first.
+    /// Imitates an emulator, which runs the code that stood there first.
     #[test]
     fn a_way_without_effect_is_told() {
         dormouse_testkit::in_child(|| {

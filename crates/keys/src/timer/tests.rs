@@ -1,4 +1,4 @@
-//! Holds and dwell times, by a clock that the tests move.
+//! Holds and dwell times, with a clock that the tests move.
 
 use super::*;
 use crate::clock::fake::pass;
@@ -33,7 +33,7 @@ fn left() -> Vec<(Holder, Duration)> {
 fn the_thread_ends_holds_in_time() {
     in_child(|| {
         KEY.enable_for(SECOND * 3600).unwrap();
-        // Sooner than what it waits for by then.
+        // Earlier than what it waits for at that moment.
         Batch::new().hold_all([OTHER.key()], Holder::Program, SECOND).disable(&OTHER).apply().unwrap();
         assert_eq!(awake(), (true, true));
         for (time, expected) in [(SECOND, (true, false)), (SECOND * 3599, (false, false))] {

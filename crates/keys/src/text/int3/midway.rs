@@ -1,8 +1,8 @@
-//! A batch that stays half-way, so that the cost of a trap can be measured one trap at a time.
+//! A batch that stops half-way, so that the cost of a trap can be measured one trap at a time.
 //!
 //! # Safety
 //!
-//! The caller answers for the addresses at which threads go on.
+//! The caller is responsible for the addresses at which threads continue.
 #![allow(unsafe_code)]
 
 use dormouse_sys::trap::Verdict;

@@ -1,22 +1,23 @@
 //! The int3 protocol: the kernel's way to change code under running processors, in batches.
 //!
 //! Sites are queued in order of address, up to a capacity; a full queue is applied and filled
-//! again. To apply a queue takes three barriers however many sites it holds (Linux:
+//! again. Applying a queue takes three barriers for any number of sites (Linux:
 //! `smp_text_poke_batch_finish`). First the sorted table of sites is published for the trap
 //! handler. Then:
 //!
 //! 1. every site's first byte becomes `int3`; barrier 1, *all trap*: from here on a thread that
-//!    comes by traps, and goes on where the new instruction would;
-//! 2. the tails of the new instructions are written; barrier 2, *no old tail*: nobody decodes one;
-//! 3. the first bytes of the new instructions are written; barrier 3, *no trap*: nobody runs into
-//!    an `int3` any more.
+//!    reaches a site traps, and continues where the new instruction would;
+//! 2. the tails of the new instructions are written; barrier 2, *no old tail*: no processor decodes
+//!    one;
+//! 3. the first bytes of the new instructions are written; barrier 3, *no trap*: no thread runs
+//!    into an `int3` any more.
 //!
-//! The table is retired. A failure takes the same steps back, under a table that leads where the
-//! old instructions did.
+//! The table is retired. After a failure the same steps are taken backwards, under a table that
+//! continues where the old instructions did.
 //!
-//! A queue that refuses a site although it was just emptied is warned about once; from then on
-//! sites are written one by one ([`fallback`] tells): slow, and right. `resume` has the table,
-//! `signal` the handler's place.
+//! If a queue refuses a site although it was just emptied, a warning is printed once, and from then
+//! on sites are written one by one ([`fallback`] returns true): slow, and correct. `resume` has the
+//! table, `signal` the installation of the handler.
 
 #[cfg(feature = "bench")]
 mod midway;
@@ -55,7 +56,7 @@ pub(crate) fn fallback() -> bool {
 
 /// The effects of a queue that is applied, so that tests can stand in for them.
 trait World {
-    /// Makes room for rounds of so many sites.
+    /// Makes room for rounds of up to `sites` sites.
     fn reserve(&mut self, sites: usize) -> Result<(), TryReserveError>;
     fn publish(&mut self, table: impl ExactSizeIterator<Item = Resume>);
     /// Writes the first byte of a site that holds `from`.
@@ -101,8 +102,9 @@ impl World for Live<'_> {
     }
 }
 
-/// Changes the (sorted, verified) sites in queues of at most `capacity`; says how many barriers and
-/// traps it took. On error all are as they were, but for those that [`Error::HalfWritten`] counts.
+/// Changes the (sorted, verified) sites in queues of at most `capacity`. Returns the numbers of
+/// barriers and traps. On error all sites are as they were, except for those that
+/// [`Error::HalfWritten`] counts.
 pub(super) fn write(
     access: &Access,
     patches: &[Patch],
@@ -148,7 +150,7 @@ fn write_in(
             continue;
         }
         if !fallback.swap(true, Ordering::Relaxed) {
-            // Not `eprintln!`, which panics into the host when nobody reads.
+            // Not `eprintln!`, which would panic into the host when standard error is closed.
             let _ = writeln!(
                 std::io::stderr(),
                 "dormouse: the queue of code changes refuses a site: from now on one by one"

@@ -1,29 +1,28 @@
-//! The addresses at which threads go on that have run into an `int3` of ours: the lists that the
+//! The table of addresses at which threads continue after an `int3` of ours: the lists that the
 //! trap handler searches.
 //!
 //! # Lists that nobody waits for
 //!
 //! A handler may be descheduled for long, and need not come back at all: another signal's handler
-//! over it may leave by `siglongjmp`, or fork. So handlers are not counted, and nothing is freed
-//! that one may look at. A list has two halves: the lowest bit of its *sequence* number says which
-//! is read; the other half is filled, then the number moves on. A half is filled again two numbers
-//! later. A handler that reads it meanwhile finds, when done, that the number has moved, and reads
-//! anew: by then there is another answer. Memory that a half has grown out of is leaked; each is
-//! twice as long as the one before, so all that is leaked is no longer than the memory in use.
+//! that interrupts it may leave by `siglongjmp`, or fork. So handlers are not counted, and nothing
+//! is freed that one may read. A list has two halves: the lowest bit of its *sequence* number
+//! selects the half that is read; the other half is filled, then the number moves on. A half is
+//! filled again two numbers later. A handler that reads it meanwhile finds, when done, that the
+//! number has moved, and reads again. Memory that a half has outgrown is leaked; each allocation is
+//! twice as long as the one before, so the leaked memory is never larger than the memory in use.
 //!
 //! # Invariants
 //!
-//! 1. A thread that traps finds its site: the round that names it is published before the first
-//!    `int3`, and replaced after the barrier behind the last.
-//! 2. A site stays known for good once it was in a round: a thread may take its `int3`, be
-//!    descheduled, and enter the handler long after the round. It is known before the round is
-//!    published.
-//! 3. Words that were published are never freed, and only the holder of the patch lock writes them.
+//! 1. A thread that traps finds its site: the round that contains it is published before the first
+//!    `int3`, and replaced after the barrier that follows the last.
+//! 2. A site that was in a round is never removed: a thread may take its `int3`, be descheduled,
+//!    and enter the handler long after the round. It is added before the round is published.
+//! 3. Published words are never freed, and only the holder of the patch lock writes them.
 //!
 //! # Async-signal-safety
 //!
-//! [`resolve`] allocates nothing and waits for nothing: it reads anew when the holder of the patch
-//! lock, which goes on by itself, has published something meanwhile.
+//! [`resolve`] allocates nothing and waits for nothing. It reads again if the holder of the patch
+//! lock, which never waits for it, has published something meanwhile.
 //!
 //! # Safety
 //!
@@ -46,7 +45,7 @@ pub(super) struct Resume {
 }
 
 impl Resume {
-    /// As the old instruction does, or the new one.
+    /// Where the old instruction would continue, or the new one if `new`.
     pub(super) fn of(patch: &Patch, new: bool) -> Self {
         Self { code: patch.code, target: patch.leads_to(new) }
     }
@@ -55,7 +54,7 @@ impl Resume {
 /// Rows of words, in order of the first, that handlers search.
 #[derive(Debug)]
 struct List<const WORDS: usize> {
-    /// Its lowest bit says which half is read.
+    /// Its lowest bit selects the half that is read.
     sequence: AtomicUsize,
     halves: [Half; 2],
 }
@@ -67,7 +66,7 @@ struct Half {
     rows: AtomicUsize,
 }
 
-/// The memory of a half; its length is that of the allocation, whatever `rows` says by now.
+/// The memory of a half. Its length is that of the allocation, independent of `rows`.
 #[derive(Debug)]
 struct Words(Vec<AtomicUsize>);
 
@@ -103,7 +102,7 @@ impl<const WORDS: usize> List<WORDS> {
         self.sequence.store(sequence, Ordering::SeqCst);
     }
 
-    /// Makes room in both halves, so that `replace` allocates nothing for so many rows. The patch
+    /// Makes room for `rows` rows in both halves, so that `replace` allocates nothing. The patch
     /// lock is held.
     fn reserve(&self, rows: usize) -> Result<(), TryReserveError> {
         self.halves.iter().try_for_each(|half| half.reserve(rows * WORDS))
@@ -145,7 +144,7 @@ impl Half {
         None
     }
 
-    /// Makes room for so many words. The rows stay what they are: handlers may be searching them.
+    /// Makes room for `words` words. The rows keep their contents: handlers may be searching them.
     fn reserve(&self, words: usize) -> Result<(), TryReserveError> {
         // SAFETY: as in `row`.
         let present = unsafe { self.words.load(Ordering::Relaxed).as_ref() };
@@ -208,7 +207,7 @@ pub(super) fn know(codes: impl Iterator<Item = usize> + Clone) -> Result<(), Try
     Ok(())
 }
 
-/// Makes room for rounds of so many sites.
+/// Makes room for rounds of up to `sites` sites.
 pub(super) fn reserve(sites: usize) -> Result<(), TryReserveError> {
     ROUND.reserve(sites)
 }

@@ -1,8 +1,8 @@
 //! SIGTRAP: whether a thread that runs into an `int3` of ours reaches our handler.
 //!
-//! A thread that blocks SIGTRAP and runs into an `int3` is killed by the kernel, and the process
-//! with it. So a batch looks for such threads first, once ([`crate::Protocol`] tries a batch again
-//! that is refused for that). It cannot see:
+//! If a thread blocks SIGTRAP and runs into an `int3`, the kernel kills it, and the process with
+//! it. So a batch looks for such threads first, once ([`crate::Protocol`] retries a batch that is
+//! refused for that). It cannot see:
 //!
 //! - a thread that blocks the signal a moment later;
 //! - a child between `vfork` and `exec`, which shares the text and is no thread of this process:
@@ -11,7 +11,7 @@
 //!   the C library meanwhile. Its *parent* blocks all signals until the `exec`, is seen, and waited
 //!   for.)
 //!
-//! A debugger that is attached is told of every trap before the handler is.
+//! An attached debugger sees every trap before the handler does.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

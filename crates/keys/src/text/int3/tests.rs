@@ -1,4 +1,5 @@
-//! Every barrier and every store refused in turn, on a memory that checks the rules.
+//! Tests in which every barrier and every store is refused in turn, on a memory that checks the
+//! rules.
 
 #![allow(unsafe_code, reason = "handlers, and a site of this crate's own")]
 
