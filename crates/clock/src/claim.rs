@@ -1,9 +1,8 @@
-//! The right to a piece of work for one thread at a time, for which no thread waits.
+//! A claim on a piece of work for one thread at a time; no thread waits for it.
 //!
-//! A flag would stay up for good if its thread is cancelled in the middle, or a signal handler
-//! leaves it by `siglongjmp`. So the claim is the moment at which it was made, and one that is too
-//! old counts no more: then two may be at it at once, which does no harm to the work that is
-//! claimed here.
+//! A flag would stay set for good if its thread is cancelled in the middle, or if a signal handler
+//! leaves it by `siglongjmp`. So the claim stores the time at which it was made, and expires. Then
+//! two threads may do the work at once, which does no harm to the work that is claimed here.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

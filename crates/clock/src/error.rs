@@ -1,4 +1,4 @@
-//! Errors of everything but the reads, which do not fail.
+//! Errors. Reads of clocks do not fail.
 
 use std::io;
 
@@ -6,8 +6,8 @@ use dormouse_sys::loader::PinError;
 
 use crate::tier::Tier;
 
-/// The reason why a thread cannot join a group, the process cannot be read exactly, a budget cannot
-/// be watched, or a tier cannot be taken.
+/// Why a thread cannot join a group, the process cannot be read exactly, a budget cannot be
+/// watched, or a tier cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -25,7 +25,7 @@ pub enum Error {
         /// Groups that it belongs to.
         groups: usize,
     },
-    /// The thread's locals are being destroyed.
+    /// The thread's thread-locals are being destroyed.
     #[error("cannot join the group: this thread is at its end; join earlier")]
     Ended,
     /// The threads of the process cannot be listed.
@@ -43,7 +43,7 @@ pub enum Error {
         /// The number asked for.
         tid: u32,
     },
-    /// A budget was asked for on something that has ended.
+    /// The measured thread or process has already ended.
     #[error("cannot set a budget: what it is for has ended already")]
     MeterEnded,
     /// The thread that watches budgets cannot be started.
@@ -55,8 +55,7 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
-    /// The object that this library is linked into cannot be kept loaded, and a thread of it must
-    /// not run on.
+    /// The object that contains this library cannot be kept loaded, so it cannot start a thread.
     #[error("cannot watch CPU budgets: {0}")]
     Leaving(#[from] PinError),
     /// The tier does not work here.

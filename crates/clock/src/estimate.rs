@@ -1,22 +1,22 @@
-//! CPU time of the process without a system call: the group of all threads that ask, and the time
-//! of the other threads.
+//! CPU time of the process without a system call: the group of all threads that call this, plus the
+//! time of the other threads.
 //!
-//! A thread that asks becomes a member of one [`ThreadGroup`], so its own time is always in the
-//! answer. The time that was used *outside* of the group (by threads that never ask, by members
-//! before they came, by threads that have ended) is measured now and then: one reader takes
-//! [`crate::process_exact`], then brings all members up to date; the process's time beyond the
+//! A thread that calls this becomes a member of one [`ThreadGroup`], so the result always includes
+//! its own time. The time used *outside* of the group (by threads that never call this, by members
+//! before they joined, by threads that have ended) is measured now and then: one caller takes
+//! [`crate::process_exact`], then brings all members up to date. The process's time beyond the
 //! group's is outside.
 //!
 //! # Invariants
 //!
-//! 1. The process is asked before the members are brought up to date. So their records hold all of
-//!    their time that the process's answer holds, and the difference is never more than was truly
-//!    used outside.
+//! 1. The process is read before the members are brought up to date. So their records include all
+//!    of their time that is in the process's reading, and the difference is never more than what
+//!    was truly used outside.
 //! 2. `outside` only grows, and so does the group's total: a read that happens after another one,
-//!    on any thread, is never smaller.
-//! 3. `outside` and the group's total together are no more than `pending` below the time of the
-//!    process at `synced`, as [`crate::process_exact`] gives it. Since then it cannot have used
-//!    more than all processors had to give. The two are the bound.
+//!    on any thread, never returns less.
+//! 3. `outside` plus the group's total is at most `pending` less than the time of the process at
+//!    `synced`, as [`crate::process_exact`] returned it. Since then the process can have used at
+//!    most the time of all processors. These two make the bound.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -62,20 +62,20 @@ static PROCESS: OnceBox<Process> = OnceBox::new();
 
 static FORGET: Reset = Reset::new(Phase::Estimates, forget);
 
-/// CPU time of the process, in nanoseconds, with a bound on the time that it leaves out. It has the
-/// calling thread's own time until now; that of others is about a millisecond old.
+/// CPU time of the process in nanoseconds, with a bound on the time that it leaves out. It includes
+/// the calling thread's own time until now; that of other threads is about a millisecond old.
 ///
-/// Not in the bound: the time of switches that were under way when the process was last asked (see
-/// [`crate::process_exact`]), some microseconds for each processor.
+/// The bound does not include the time of switches that were under way when the process was last
+/// read (see [`crate::process_exact`]), some microseconds for each processor.
 ///
 /// # Cost
 ///
-/// That of [`ThreadGroup::read`]: no system call. At most once a millisecond, and for at most a
+/// The cost of [`ThreadGroup::read`]: no system call. At most once a millisecond, and for at most a
 /// fiftieth of the time, one of the callers lists the threads of the process and makes two system
 /// calls for each. The first call of a thread makes it a member; it stays one until it ends. A
-/// thread that cannot be one, because it is in four groups already, is counted with those that do
-/// not ask. On a thread with a seccomp filter, which may end the process for the list, the kernel's
-/// plain answer stands in for it, and the bound is a tick wider.
+/// thread that cannot join, because it is in four groups already, counts as outside. On a thread
+/// with a seccomp filter, which might end the process for the listing, the kernel's plain reading
+/// is used instead, and the bound is a tick wider.
 pub fn process_estimate() -> GroupTime {
     let process = process();
     if !process.group.is_member() {

@@ -1,12 +1,12 @@
-//! The kernel's own clocks, and its one-time answers.
+//! The kernel's own clocks, and facts that are asked for once.
 //!
-//! A seccomp filter may refuse any of these questions, on any thread; so none of them fails. Where
-//! the vDSO answers without a system call (all but CPU time, with the usual clock sources), no
-//! filter comes into it.
+//! A seccomp filter may refuse any of these calls, on any thread; so none of these functions fails.
+//! Where the vDSO answers without a system call (all but CPU time, with the usual clock sources), a
+//! filter has no effect.
 //!
 //! # Safety
 //!
-//! The unsafe code is `sysconf`.
+//! The unsafe code calls `sysconf`.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -23,9 +23,9 @@ pub(crate) fn thread_ns() -> Option<u64> {
 /// The largest CPU time of the process that was seen.
 static PROCESS: AtomicU64 = AtomicU64::new(0);
 
-/// CPU time of the process, in nanoseconds, by a system call. Up to a scheduler tick behind for
-/// every sibling that is running (Linux: `thread_group_cputime` in `kernel/sched/cputime.c`). Where
-/// a filter refuses the question, the clock stands still.
+/// CPU time of the process in nanoseconds, by a system call. For every other thread that is
+/// running, up to a scheduler tick is missing (Linux: `thread_group_cputime` in
+/// `kernel/sched/cputime.c`). Where a filter refuses the call, the clock stands still.
 pub fn process_cpu_ns() -> u64 {
     let Some(ns) = ask(libc::CLOCK_PROCESS_CPUTIME_ID) else { return PROCESS.load(Ordering::Relaxed) };
     PROCESS.fetch_max(ns, Ordering::Relaxed);
@@ -44,7 +44,7 @@ pub(crate) fn raw_ns() -> u64 {
     ask_library(libc::CLOCK_MONOTONIC_RAW).unwrap_or(0)
 }
 
-/// `CLOCK_REALTIME`, in nanoseconds since 1970; 0 where a filter refuses it.
+/// `CLOCK_REALTIME` in nanoseconds since 1970; 0 where a filter refuses it.
 pub fn realtime_ns() -> u64 {
     ask_library(libc::CLOCK_REALTIME).unwrap_or(0)
 }
@@ -72,17 +72,17 @@ pub(crate) fn processors() -> usize {
     }
 }
 
-/// CPU time of a thread of this process, in nanoseconds, by a system call that makes the kernel
-/// bring the thread's account up to date; `None` when there is no such thread, or a filter refuses
-/// the question.
+/// CPU time of a thread of this process in nanoseconds, by a system call that makes the kernel
+/// bring the thread's account up to date. `None` if there is no such thread, or a filter refuses
+/// the call.
 pub fn thread_cpu_ns_of(tid: u32) -> Option<u64> {
     // The clock id of a thread: its complement, then "per thread" and "scheduler time"
     // (Linux: include/linux/posix-timers_types.h; glibc builds the same in pthread_getcpuclockid).
     ask((!tid.cast_signed() << 3) | 0b110)
 }
 
-/// CPU time of a process, in nanoseconds, with that of its threads that have ended. `None`: there
-/// is no process of this id. A system call.
+/// CPU time of a process in nanoseconds, including its threads that have ended. `None` if there is
+/// no process with this id. A system call.
 pub fn process_cpu_ns_of(pid: u32) -> Option<u64> {
     // As above, without "per thread".
     ask((!pid.cast_signed() << 3) | 0b010)

@@ -1,6 +1,6 @@
-//! CPU time of threads and of groups of them without a system call.
+//! CPU time of threads, and of groups of threads, without a system call.
 //!
-//! `CLOCK_THREAD_CPUTIME_ID` is a true system call on x86-64 Linux. This crate asks the kernel
+//! On x86-64 Linux, reading `CLOCK_THREAD_CPUTIME_ID` is a real system call. This crate makes it
 //! once, and from then on adds scaled TSC ticks for as long as it can prove that the thread has not
 //! been descheduled since. The proof is the thread's [`Tier`]:
 //!
@@ -11,16 +11,16 @@
 //! | [`Tier::Gap`] | the last read is too short a time ago | nothing | the same, if reads are less than 2 µs apart |
 //! | [`Tier::Syscall`] | none needed | nothing | a system call |
 //!
-//! All but the last need a TSC that can be trusted. A thread takes the first tier that passes its
-//! test on this machine and that it can have, and falls to the next one when it loses it; [`tier`]
-//! names it. `DORMOUSE_CLOCK=rseq|page|gap|syscall` and [`force`] name the first one.
+//! All but the last need a trustworthy TSC. A thread takes the first tier that passes its test on
+//! this machine and that it can attach to, and falls to the next one when it loses it; [`tier`]
+//! returns it. `DORMOUSE_CLOCK=rseq|page|gap|syscall` and [`force`] set the first tier to try.
 //!
 //! # Accuracy
 //!
 //! The kernel is asked again after the thread was descheduled, and after a millisecond in any case.
 //! Until then steal and interrupt time that the kernel would leave out are counted. Every resync is
-//! bracketed by two `rdtsc`, so its own error is at most half of one system call.
-//! [`thread_cpu_time`] gives the bound beside the value. A thread never sees its clock step back.
+//! bracketed by two `rdtsc`, so its own error is at most half the duration of one system call.
+//! [`thread_cpu_time`] returns the bound beside the value. A thread never sees its clock step back.
 //!
 //! # More than one thread
 //!
@@ -39,18 +39,18 @@
 //! # Seccomp filters
 //!
 //! After [`prepare`] reads make no system call but `clock_gettime`; where that is refused, clocks
-//! stand still. Nothing here opens files on a thread with a filter, but [`process_exact`].
+//! stand still. On a thread with a filter, only [`process_exact`] opens files.
 //!
 //! # Async-signal-safety
 //!
 //! [`thread_cpu_ns`] and [`thread_cpu_time`] may be called from signal handlers once the process
-//! has called one of them outside of one.
+//! has called one of them outside of a handler.
 //!
 //! # Things it does not do
 //!
 //! A thread that forbids itself the counter (`PR_SET_TSC`) after its first read, or after
-//! [`prepare`], is killed by the next one: nothing tells in time. A child of `vfork` has its
-//! parent's thread-locals and must not read.
+//! [`prepare`], is killed by its next read: nothing reports that change in time. A child of `vfork`
+//! has its parent's thread-locals and must not read.
 
 #![deny(unsafe_code)]
 

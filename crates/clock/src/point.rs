@@ -1,12 +1,12 @@
-//! The conversion of time stamps into time.
+//! Converting time stamps to time.
 
 use dormouse_sys::clock::monotonic_ns;
 
 use crate::kernel::realtime_ns;
 use crate::tsc::{self, Pair};
 
-/// The time that `ticks` of the counter take, in nanoseconds; the ticks themselves before the first
-/// calibration.
+/// The duration of `ticks` ticks of the counter, in nanoseconds; before the first calibration,
+/// `ticks` itself.
 #[inline]
 pub fn ticks_to_ns(ticks: u64) -> u64 {
     match tsc::rate() {
@@ -15,10 +15,11 @@ pub fn ticks_to_ns(ticks: u64) -> u64 {
     }
 }
 
-/// One moment on the counter and on the kernel's clocks, by which time stamps become time.
+/// One moment, on the counter and on the kernel's clocks, from which time stamps are converted to
+/// time.
 #[derive(Debug, Clone, Copy)]
 pub struct Point {
-    /// The counter, as [`crate::stamp`] reads it.
+    /// The counter, as [`crate::stamp`] returns it.
     pub tsc: u64,
     /// Ticks per second.
     pub hz: f64,
@@ -33,17 +34,17 @@ pub struct Point {
 pub(crate) fn ns_to_ticks(ns: u64) -> u64 {
     match tsc::rate() {
         0 => ns,
-        // The short way for the spans that a resync asks about.
+        // The fast path, for the spans that a resync converts.
         rate if ns >> 32 == 0 => (ns << 32) / rate,
         rate => u64::try_from((u128::from(ns) << 32) / u128::from(rate)).unwrap_or(u64::MAX),
     }
 }
 
-/// A conversion point for now.
+/// A conversion point for the present moment.
 ///
 /// # Cost
 ///
-/// About a microsecond; one millisecond at the first call in a process.
+/// About a microsecond; at the first call in a process one millisecond.
 pub fn point() -> Point {
     tsc::calibrate();
     let now = Pair::now(monotonic_ns);

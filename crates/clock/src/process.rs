@@ -1,17 +1,17 @@
-//! CPU time of the process, to the nanosecond.
+//! CPU time of the process, exact to the nanosecond.
 //!
-//! The kernel adds up the times of all threads at their last tick or switch; of the siblings that
-//! run at this moment it leaves out the time since (Linux: `thread_group_cputime` in
-//! `kernel/sched/cputime.c`). Asking for one thread's clock makes it bring that thread up to date
-//! (`task_sched_runtime` in `kernel/sched/core.c`). So every thread is asked first, then the
+//! The kernel adds up the times of all threads at their last tick or switch. For other threads that
+//! are running at this moment it leaves out the time since then (Linux: `thread_group_cputime` in
+//! `kernel/sched/cputime.c`). Reading one thread's clock makes the kernel bring that thread up to
+//! date (`task_sched_runtime` in `kernel/sched/core.c`). So every thread is read first, then the
 //! process.
 //!
-//! One time is missing all the same: that of a switch. A thread to which its processor is just
-//! switching has used time since the switch began, and the kernel says nothing of it before the
-//! thread is there (`task_sched_runtime` takes one that is not on a processor yet for one whose
+//! One time is still missing: that of a switch. A thread to which its processor is just switching
+//! has used time since the switch began, which the kernel does not report before the switch is
+//! complete (`task_sched_runtime` treats a thread that is not on a processor yet as one whose
 //! account is closed). In a virtual machine, where a new timer in the middle of a switch costs an
-//! exit, 10 to 70 us of that were seen, in one of a hundred thousand questions of a program whose
-//! threads come and go.
+//! exit, 10 to 70 us were missing in one of a hundred thousand readings of a program whose threads
+//! come and go.
 
 use dormouse_sys::perf::is_filtered;
 use dormouse_sys::process::threads;
@@ -23,17 +23,19 @@ use crate::kernel::{process_cpu_ns, thread_cpu_ns_of};
 /// that ends leaves out others. Where threads end all the time each of the lists has most.
 const LISTS: u32 = 8;
 
-/// CPU time of the process, in nanoseconds: at least the time of all its threads when the call
-/// began, but for that of a switch which is under way, one on each processor at most.
+/// CPU time of the process in nanoseconds: at least the time of all its threads when the call
+/// began, except for the time of switches that are under way, at most one on each processor.
 ///
 /// # Cost
 ///
 /// A directory listing, and a system call for each thread: tens of microseconds with a hundred
-/// threads. Each question takes the lock of the run queue of the processor that the thread runs on.
+/// threads. Each of these calls takes the lock of the run queue of the processor that the thread
+/// runs on.
 ///
 /// # Errors
 ///
-/// [`Error::Threads`] where there is no `/proc`: without the list of threads it would not be exact.
+/// [`Error::Threads`] where there is no `/proc`: without the list of threads the value would not be
+/// exact.
 pub fn process_exact() -> Result<u64, Error> {
     let mut tids = Vec::new();
     for _ in 0..LISTS {

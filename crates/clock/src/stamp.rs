@@ -1,4 +1,5 @@
-//! Time stamps: the counter where it may be read, and one source for the whole life of the process.
+//! Time stamps: the counter where it can be read. The source never changes in the life of the
+//! process.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -11,8 +12,8 @@ const COUNTER: u8 = 1;
 const CLOCK: u8 = 2;
 static SOURCE: AtomicU8 = AtomicU8::new(0);
 
-/// A time stamp: the counter where it may be read, else nanoseconds of the monotonic clock.
-/// [`crate::point`] and [`crate::ticks_to_ns`] go with it.
+/// A time stamp: the counter where it can be read, otherwise nanoseconds of the monotonic clock.
+/// [`crate::point`] and [`crate::ticks_to_ns`] convert it.
 #[inline]
 pub fn stamp() -> u64 {
     match SOURCE.load(Ordering::Relaxed) {
@@ -28,7 +29,7 @@ thread_local! {
     static SHARED: Cell<u64> = const { Cell::new(0) };
 }
 
-/// From here on the thread's reads of its clock are remembered for [`shared_stamp`].
+/// From now on the stamp of each clock read of the thread is kept for [`shared_stamp`].
 #[inline]
 pub fn begin_sharing() {
     SHARED.set(0);
@@ -40,8 +41,8 @@ pub(crate) fn share(stamp: u64) {
     SHARED.set(stamp);
 }
 
-/// A stamp of the thread's last read of its clock since [`begin_sharing`], or of now if there was
-/// none: two that measure the same moment need not both read the counter.
+/// The stamp of the thread's last clock read since [`begin_sharing`], or a new stamp if there was
+/// none. So two measurements of one moment read the counter once.
 #[inline]
 pub fn shared_stamp() -> u64 {
     match SHARED.get() {

@@ -2,20 +2,20 @@
 //!
 //! # Invariants
 //!
-//! 1. While `armed` is a tier and that tier's proof holds, the thread has run without a break since
-//!    `base_tsc`, when its CPU time was `base_ns`.
-//! 2. `last` is the largest value that the thread has been given; it moves by
-//!    [`arch::advance`](crate::arch) alone, so a signal handler's read in the middle of ours is
-//!    noticed and ours begins again.
-//! 3. `epoch` moves at the beginning of every resync. A read or an outer resync that finds it moved
-//!    begins again: its `base_*` may be half of one resync and half of another.
+//! 1. While `armed` is a tier and that tier's proof holds, the thread has run without interruption
+//!    since `base_tsc`, when its CPU time was `base_ns`.
+//! 2. `last` is the largest value that the thread has been given. Only
+//!    [`arch::advance`](crate::arch) moves it, so a read that is interrupted by a signal handler's
+//!    read notices that and begins again.
+//! 3. `epoch` moves at the beginning of every resync. A read or an outer resync that finds it
+//!    changed begins again: its `base_*` may be half of one resync and half of another.
 //! 4. During a resync and a change of tiers `armed` is [`Tier::Syscall`], so a handler in the
-//!    middle of one does a resync of its own, or asks the kernel.
-//! 5. A tier detaches from a thread only in [`force`] and at the thread's end, never in a read:
-//!    a handler's read may have come in the middle of another.
+//!    middle of one makes a resync of its own, or reads the kernel's clock.
+//! 5. A tier detaches from a thread only in [`force`] and at the thread's end, never in a read: a
+//!    handler's read may have interrupted another read.
 //!
-//! The order of the accesses matters against signal handlers of the same thread only, so compiler
-//! fences are all it takes.
+//! The order of the accesses matters only for signal handlers of the same thread, so compiler
+//! fences are enough.
 //!
 //! # Safety
 //!
@@ -38,27 +38,28 @@ use crate::tier::{self, Proofs, Tier};
 use crate::tsc::Reference;
 use crate::{kernel, tsc};
 
-/// Nanoseconds after which a read asks the kernel again although the proof holds: a bound on the
-/// error by steal, interrupts and a wrong rate. One call in a millisecond is a thousandth of the
-/// time at most.
+/// Nanoseconds after which a read asks the kernel again although the proof holds: this bounds the
+/// error by steal, interrupts and a wrong rate. One call in a millisecond is at most a thousandth
+/// of the time.
 pub const EPOCH_NS: u64 = 1_000_000;
 
 /// The widest bracket of a resync, in nanoseconds, that is not worth another try.
 const WIDE: u64 = 10_000;
 
-/// CPU time of a thread, its bound and its tier.
+/// CPU time of a thread, with its error bound and its tier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CpuTime {
-    /// CPU time, in nanoseconds, as [`thread_cpu_ns`] gives it.
+    /// CPU time in nanoseconds, as [`thread_cpu_ns`] returns it.
     pub ns: u64,
-    /// The kernel's own value is no further from it than that, in nanoseconds.
+    /// The largest possible distance from the kernel's own value, in nanoseconds.
     ///
-    /// Nearly all of it is the time since the kernel was last asked, a millisecond at most: steal
-    /// and interrupts in it, which the kernel may leave out, cannot be told from work. The rest is
-    /// half the width of the resync's bracket, and the lead of the clock when the kernel was last
-    /// asked, for which it waits now. `u64::MAX` where a seccomp filter refuses the question.
+    /// Nearly all of it is the time since the kernel was last asked, at most a millisecond: steal
+    /// and interrupts in it, which the kernel may leave out, look like work. The rest is half the
+    /// width of the resync's bracket, and the amount by which the clock was ahead of the kernel at
+    /// the last resync (it stands still until the kernel has caught up). `u64::MAX` where a seccomp
+    /// filter refuses the call.
     pub error_bound_ns: u64,
-    /// The tier that it was read by.
+    /// The tier by which it was read.
     pub tier: Tier,
 }
 
@@ -127,14 +128,14 @@ fn with<R>(look: impl FnOnce(&Clock) -> R) -> R {
     look(unsafe { &*clock })
 }
 
-/// CPU time of the calling thread, in nanoseconds; never smaller than an earlier answer on this
+/// CPU time of the calling thread in nanoseconds; never smaller than an earlier result on this
 /// thread. Where a seccomp filter refuses `clock_gettime` it stands still.
 ///
 /// # Cost
 ///
-/// One `rdtsc` and a few nanoseconds on all tiers but [`Tier::Syscall`]; plus a system call after
-/// the thread was descheduled, once a millisecond, and on [`Tier::Gap`] when the last read is
-/// longer ago than about two microseconds.
+/// One `rdtsc` and a few nanoseconds on all tiers but [`Tier::Syscall`]. A system call more after
+/// the thread was descheduled, once a millisecond, and on [`Tier::Gap`] when the last read was more
+/// than about two microseconds ago.
 #[inline]
 pub fn thread_cpu_ns() -> u64 {
     with(|clock| clock.fast().map_or_else(|| clock.slow().ns, |(reading, _)| reading.ns))
@@ -152,11 +153,11 @@ pub(crate) fn thread_cpu_ns_at() -> (u64, u64) {
     })
 }
 
-/// CPU time of the calling thread with the bound of its error.
+/// CPU time of the calling thread with its error bound.
 ///
 /// # Cost
 ///
-/// That of [`thread_cpu_ns`] and a multiplication.
+/// The cost of [`thread_cpu_ns`] and a multiplication.
 #[inline]
 pub fn thread_cpu_time() -> CpuTime {
     with(|clock| {
@@ -175,17 +176,17 @@ pub fn thread_cpu_time() -> CpuTime {
 }
 
 /// Prepares clocks, groups and budgets, so that no later thread has to: calibrates, tests the
-/// tiers, and asks the kernel all first questions. `dormouse::init()` calls it.
+/// tiers, and makes all calls to the kernel that are needed once. `dormouse::init()` calls it.
 ///
-/// From then on a read makes no system call but `clock_gettime`, also the first one of a thread, so
-/// that seccomp filters which end the process for others can be installed. ([`Tier::Page`] alone
-/// opens an event for each new thread that it knows to have no filter: `prctl`, and if there is
-/// none, `perf_event_open`, `mmap` and `close`.) A thread that has forbidden itself the counter
-/// (`PR_SET_TSC`) is no longer asked for either, and must not read.
+/// From then on a read makes no system call but `clock_gettime`, not even the first read of a
+/// thread, so that seccomp filters which kill the process for other calls can be installed. (Only
+/// [`Tier::Page`] opens an event for each new thread that has no filter: `prctl`, and then
+/// `perf_event_open`, `mmap` and `close`.) From then on it is also no longer checked whether a
+/// thread has forbidden itself the counter (`PR_SET_TSC`); such a thread must not read.
 ///
 /// # Cost
 ///
-/// A few milliseconds, the first time.
+/// A few milliseconds the first time.
 pub fn prepare() {
     crate::point();
     kernel::processors();
@@ -199,19 +200,19 @@ pub fn tier() -> Tier {
     CLOCK.with(Clock::attach)
 }
 
-/// Makes `tier` the best that threads take, or with `None` the best there is again, or that of
-/// `DORMOUSE_CLOCK`. The calling thread changes at once, others when their clocks next ask the
-/// kernel: within a millisecond of their running. A thread that cannot have the tier takes the next
-/// one, as always: [`tier`] names it. Not for signal handlers. The page of another thread that
-/// leaves [`Tier::Page`] stays its own until its end.
+/// Makes `tier` the best tier that threads take; `None` restores the default (the best available,
+/// or that of `DORMOUSE_CLOCK`). The calling thread changes at once, other threads when their
+/// clocks next ask the kernel: within a millisecond of running. A thread that cannot attach to the
+/// tier takes the next one, as always: [`tier`] returns it. Not for signal handlers. Another thread
+/// that leaves [`Tier::Page`] keeps its page until its end.
 ///
 /// # Cost
 ///
-/// The test of the tier, if it was never needed before: a few milliseconds.
+/// The test of the tier, if it was never made before: a few milliseconds.
 ///
 /// # Errors
 ///
-/// [`Error::Tier`] when the test is not passed; then nothing changes.
+/// [`Error::Tier`] if the tier does not pass its test; then nothing changes.
 pub fn force(tier: Option<Tier>) -> Result<(), Error> {
     CLOCK.with(|clock| {
         if let (Err(reason), Some(tier)) = (tier::begin_at(tier, &clock.proofs), tier) {
@@ -223,7 +224,7 @@ pub fn force(tier: Option<Tier>) -> Result<(), Error> {
     })
 }
 
-/// The lines of `dormouse doctor` on the calling thread's clock.
+/// The lines of `dormouse doctor` about the calling thread's clock.
 pub fn capability() -> Vec<Capability> {
     tier::report(tier())
 }
@@ -347,7 +348,8 @@ impl Clock {
         self.armed.set(Tier::Syscall);
         self.epoch.set(self.epoch.get().wrapping_add(1));
         let generation = tier::generation();
-        // While another thread tests, this one asks the kernel, and looks again at its next read.
+        // While another thread tests, this one reads the kernel's clock, and checks again at its
+        // next read.
         let tier = tier::climb_down(&self.proofs, above);
         self.tier.set(tier.unwrap_or(Tier::Syscall));
         self.attached.set(if tier.is_some() { generation } else { 0 });
@@ -360,7 +362,7 @@ impl Clock {
         self.armed.set(Tier::Syscall);
         self.epoch.set(self.epoch.get().wrapping_add(1));
         self.attached.set(0);
-        // A handler between these two asks the kernel.
+        // A handler between these two reads the kernel's clock.
         let changing = self.changing.begin();
         self.proofs.detach(Tier::Rseq);
         self.proofs.detach(Tier::Page);

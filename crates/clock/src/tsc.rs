@@ -1,19 +1,18 @@
 //! Whether the time stamp counter can be trusted, and its rate.
 //!
-//! The processor's own claim (CPUID) is absent or wrong in many guests, and it says nothing of a
+//! The processor's own statement (CPUID) is missing or wrong in many guests, and does not cover a
 //! counter that the kernel has found to be unstable. So the rate is measured against
 //! `CLOCK_MONOTONIC_RAW`, which is never slewed: at first over one millisecond, and from then on
 //! over the whole time since. At every resync of a thread's clock the two are compared with the
-//! pair that the thread saw before; where they part by more than one in a thousand, the counter was
-//! changed under us (live migration, suspend, a processor out of step) and is given up for good. A
-//! counter that the kernel gives up later without the two parting is good enough for a millisecond,
-//! which is the longest time without a question to the kernel. So the first test alone opens a
-//! file.
+//! pair that the thread saw before. If they differ by more than one in a thousand, the counter was
+//! changed (live migration, suspend, a processor out of step) and is no longer used. If the kernel
+//! gives the counter up later without such a difference, it is still good enough for a millisecond,
+//! the longest time without a call to the kernel. So only the first test opens a file.
 //!
 //! # Invariants
 //!
-//! 1. Everything that threads share is one word, or set once: no thread finds it half-way, after a
-//!    fork or a handler that did not return.
+//! 1. All state that threads share is one word, or is set once: no thread finds it half-written,
+//!    after a fork or a handler that did not return either.
 //!
 //! # Async-signal-safety
 //!
@@ -33,7 +32,7 @@ use crate::stamp::stamp;
 
 /// The time of the first measurement, in nanoseconds.
 const FIRST: u64 = 1_000_000;
-/// Its longest time, where no shorter one is sharp.
+/// The longest time of the first measurement, if shorter ones are not precise enough.
 const LONGEST_FIRST: u64 = 16_000_000;
 /// The distance between counter and clock that is always allowed, in nanoseconds.
 const SLACK: u64 = 20_000;
@@ -108,7 +107,7 @@ impl Pair {
         (u128::from(self.width) * u128::from(rate())) >> 32 < u128::from(SLACK / 4)
     }
 
-    /// Whether the counter has run at `rate` since `earlier`, as far as this pair can tell.
+    /// Whether the counter has run at `rate` since `earlier`, as far as this pair can show.
     fn fits(self, earlier: Self, rate: u64) -> bool {
         let ns = |ticks: i64| (i128::from(ticks) * i128::from(rate)) >> 32;
         let by_counter = ns(self.tsc.wrapping_sub(earlier.tsc).cast_signed());
@@ -267,8 +266,8 @@ pub(crate) fn rate() -> u64 {
     RATE.load(Ordering::Relaxed)
 }
 
-/// Whether the kernel could use the counter as its clock, which one that it has found unstable is
-/// not; yes where it does not say.
+/// Whether the kernel could use the counter as its clock; it does not use one that it has found
+/// unstable. True where the kernel does not report it.
 fn kernel_offers_it() -> bool {
     fs::read(SOURCES).map_or(true, |list| lists_tsc(&list))
 }

@@ -1,5 +1,5 @@
-//! The parts that differ between architectures: the counter, and the store that is atomic against
-//! signal handlers.
+//! The parts that differ between architectures: the counter, and the store that is atomic with
+//! respect to signal handlers.
 
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 mod x86_64;

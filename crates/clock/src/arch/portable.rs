@@ -1,8 +1,8 @@
-//! Everywhere else: no counter that could be trusted, so the syscall tier is all there is.
+//! All other architectures: no trustworthy counter, so only the syscall tier is available.
 
 use std::cell::Cell;
 
-/// Nanoseconds of the monotonic clock, standing in for a counter.
+/// Nanoseconds of the monotonic clock, in place of a counter.
 pub fn rdtsc() -> u64 {
     dormouse_sys::clock::monotonic_ns()
 }

@@ -3,7 +3,8 @@
 //! # Safety
 //!
 //! `rdtsc` faults where the process has forbidden it to itself (`PR_SET_TSC`); [`tsc_readable`]
-//! tells. The other unsafe code is one instruction on one word of the calling thread, and a hint.
+//! checks that. The other unsafe code is one instruction on one word of the calling thread, and a
+//! hint.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;

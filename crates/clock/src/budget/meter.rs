@@ -17,11 +17,11 @@ use crate::thread::asked_ns;
 /// and a hundredth of an epoch of a millisecond for a rate that was just measured.
 const BEHIND: u64 = 20_000;
 
-/// Something whose CPU time only grows. A budget reads it on the thread that makes the budget and
-/// then on the timer's.
+/// Something whose CPU time only grows. A budget reads it on the thread that makes the budget, and
+/// later on the timer's thread.
 ///
-/// [`CpuMeter::cpu_ns`] is called up to a thousand times a second and must not block. One that
-/// panics has ended.
+/// [`CpuMeter::cpu_ns`] is called up to a thousand times a second and must not block. A meter that
+/// panics is treated as ended.
 pub trait CpuMeter: Send + Sync {
     /// CPU time so far, in nanoseconds; never less than an earlier answer on any thread. `None`
     /// when no more will come: the measured thing has ended.
@@ -39,10 +39,11 @@ pub trait CpuMeter: Send + Sync {
     }
 }
 
-/// CPU time of one thread: the least that its own [`crate::thread_cpu_ns`] gives now, which is 20
-/// µs less than the kernel's answer.
+/// CPU time of one thread: the least that its own [`crate::thread_cpu_ns`] can return now, which is
+/// 20 µs less than the kernel's value.
 ///
-/// It is not the thread's share of a group, and waiting for one's own is waiting for ever.
+/// It is not the thread's share of a group. A thread that waits for a budget on its own time waits
+/// for ever.
 #[derive(Debug, Clone)]
 pub struct ThreadMeter {
     thread: Arc<Thread>,
@@ -53,14 +54,14 @@ struct Thread {
     tid: u32,
     /// The largest value that the kernel has given.
     largest: AtomicU64,
-    /// Its time at its end; [`RUNS`], or [`UNKNOWN`].
+    /// Its time at its end; [`RUNS`] while it runs, [`UNKNOWN`] if that is unknown.
     end: AtomicU64,
 }
 
 const RUNS: u64 = u64::MAX;
 const UNKNOWN: u64 = u64::MAX - 1;
 
-/// The calling thread's, told at the thread's end.
+/// Marks the calling thread's meter as ended when the thread ends.
 struct Own(Arc<Thread>);
 
 thread_local! {
@@ -86,8 +87,8 @@ impl Thread {
 }
 
 impl ThreadMeter {
-    /// The calling thread. Its end is noticed for certain, with its time until its thread-locals
-    /// were destroyed.
+    /// The calling thread. Its end is always noticed, with its time until its thread-locals were
+    /// destroyed.
     pub fn current() -> Self {
         let own = OWN.try_with(|own| {
             let mut own = own.borrow_mut();
@@ -100,13 +101,13 @@ impl ThreadMeter {
         Self { thread: own.unwrap_or_else(|_| Arc::new(Thread::current())) }
     }
 
-    /// A thread of this process by its number. Its end is noticed by the number's being free, or by
-    /// a clock that steps back; a thread that gets the number between two looks, and by then has
-    /// used more, is taken for it.
+    /// A thread of this process by its id. Its end is noticed when the id is free, or when its
+    /// clock steps back. A thread that gets the same id between two looks, and has used more CPU
+    /// time by then, is mistaken for it.
     ///
     /// # Errors
     ///
-    /// [`Error::NoThread`] when there is none.
+    /// [`Error::NoThread`] if there is no such thread.
     pub fn of(tid: u32) -> Result<Self, Error> {
         let ns = kernel::thread_cpu_ns_of(tid).ok_or(Error::NoThread { tid })?;
         Ok(Self { thread: Arc::new(Thread::new(tid, ns)) })
@@ -143,8 +144,9 @@ impl CpuMeter for ThreadMeter {
     }
 }
 
-/// CPU time of the process: [`crate::process_exact`], so that [`crate::process_cpu_ns`] after it is
-/// no less. Where there is no `/proc`, and on threads with a seccomp filter, that itself.
+/// CPU time of the process: [`crate::process_exact`], so that a later [`crate::process_cpu_ns`]
+/// returns no less. Where there is no `/proc`, and on threads with a seccomp filter, it is
+/// [`crate::process_cpu_ns`] itself.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ProcessMeter;
 

@@ -1,30 +1,30 @@
-//! CPU budgets: a wake-up when a thread, a group or the process has used that much CPU time.
+//! CPU budgets: a wake-up when a thread, a group or the process has used a given amount of CPU
+//! time.
 //!
-//! The kernel's own way (`clock_nanosleep` and `timer_create` on a CPU clock) knows threads and
-//! processes, looks at them in the scheduler's tick (Linux: `kernel/time/posix-cpu-timers.c`), so
-//! up to one tick late, and takes a sleeping thread or a signal for each. Here one thread looks at
-//! the meters ([`timer`]), each no more often than it could be used up ([`pace`]). A meter measures
+//! The kernel's own way (`clock_nanosleep` and `timer_create` on a CPU clock) covers threads and
+//! processes, checks them in the scheduler's tick (Linux: `kernel/time/posix-cpu-timers.c`), so up
+//! to one tick late, and needs a sleeping thread or a signal for each. Here one thread reads the
+//! meters ([`timer`]), each no more often than it could be used up ([`pace`]). A meter measures
 //! anything whose CPU time only grows ([`CpuMeter`]).
 //!
 //! # The promise
 //!
-//! When a budget says [`BudgetEnd::Exceeded`], its meter has been read, and was at the target or
-//! past it. Meters never step back, so a woken thread that reads the same clock finds no less,
+//! When a budget ends with [`BudgetEnd::Exceeded`], its meter was read and was at or past the
+//! target. Meters never step back, so a woken thread that reads the same clock finds no less,
 //! wherever it runs.
 //!
 //! # How late
 //!
-//! A thread that runs is met within the time that the system takes to run the timer. A meter that
-//! may use several processors is late by no more than 1 ms of all of them or an eighth of the
-//! budget, the larger of the two. One that stood still between the last two looks may be late by
-//! twice the time between them, 32 ms at most. All looks together take no more than a sixteenth of
-//! one processor; with thousands of budgets at their ends, or a meter that is slow to read, that
-//! makes them later. The end of a measured thread is noticed within a second.
+//! For a running thread, the budget ends within the time that the system takes to run the timer.
+//! For a meter that may use several processors it ends late by at most 1 ms of all of them or an
+//! eighth of the budget, whichever is larger. For a meter that stood still between the last two
+//! looks it may be late by twice the time between them, at most 32 ms. All looks together take at
+//! most a sixteenth of one processor; with thousands of budgets near their ends, or a meter that is
+//! slow to read, that makes them later. The end of a measured thread is noticed within a second.
 //!
 //! # Locking
 //!
-//! None: a host's thread, which may be a real-time one, waits for no other but where it asks to
-//! ([`Budget::wait`]).
+//! None. A host's thread, which may be a real-time one, waits for another only in [`Budget::wait`].
 //!
 //! # Async-signal-safety
 //!
@@ -32,8 +32,8 @@
 //!
 //! # Fork
 //!
-//! A child has its parent's budgets as objects, and they say [`BudgetEnd::Forked`]: nothing
-//! measures for them. New ones start a timer of the child's own.
+//! A fork child has its parent's budgets as objects, which have ended with [`BudgetEnd::Forked`]:
+//! nothing measures for them. New budgets start a timer thread in the child.
 
 mod meter;
 mod pace;
@@ -65,9 +65,9 @@ use slot::Slot;
 use timer::{Letter, Timer};
 use watch::{NOT_QUEUED, Watch};
 
-/// CPU time that may be used. Its end wakes threads that wait ([`Budget::wait`]) and tasks that
-/// await it (it is a future, for any executor), and calls a function ([`Budget::on_exceeded`]).
-/// Dropped, it is cancelled.
+/// An amount of CPU time that may be used. Its end wakes threads that wait ([`Budget::wait`]) and
+/// tasks that await it (it is a future, for any executor), and calls a function
+/// ([`Budget::on_exceeded`]). Dropping it cancels it.
 ///
 /// ```
 /// use std::time::Duration;
@@ -88,28 +88,28 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// `budget` of CPU time from now on.
+    /// A budget of `budget` of CPU time from now on.
     ///
     /// # Cost
     ///
-    /// A read of the meter and a few allocations; a system call, if the timer's thread has to be
-    /// woken. The first one in a process starts that thread, which stays, unless [`start_timer`]
-    /// has.
+    /// A read of the meter and a few allocations, and a system call if the timer's thread has to be
+    /// woken. The first budget of a process starts that thread, which stays, unless [`start_timer`]
+    /// has started it.
     ///
     /// # Errors
     ///
-    /// [`Error::MeterEnded`] when the meter has ended already; [`Error::Timer`] and
-    /// [`Error::Leaving`] when the thread cannot be started.
+    /// [`Error::MeterEnded`] if the measured thing has ended already; [`Error::Timer`] and
+    /// [`Error::Leaving`] if the thread cannot be started.
     pub fn new(meter: impl CpuMeter + 'static, budget: Duration) -> Result<Self, Error> {
         let budget = u64::try_from(budget.as_nanos()).unwrap_or(u64::MAX);
         Self::made(meter, |now| now.saturating_add(budget))
     }
 
-    /// The budget that is used up when `meter` reads `target_ns`.
+    /// A budget that is used up when `meter` reads `target_ns`.
     ///
     /// # Errors
     ///
-    /// Those of [`Budget::new`].
+    /// See [`Budget::new`].
     pub fn until(meter: impl CpuMeter + 'static, target_ns: u64) -> Result<Self, Error> {
         Self::made(meter, |_| target_ns)
     }
@@ -139,18 +139,18 @@ impl Budget {
         Ok(Self { watch, timer, cancellation })
     }
 
-    /// The reading of the meter that uses it up, in nanoseconds.
+    /// The reading of the meter at which the budget is used up, in nanoseconds.
     pub fn target_ns(&self) -> u64 {
         self.watch.target_ns
     }
 
-    /// Its end, if it has ended.
+    /// How it ended, or `None` while it runs.
     pub fn end(&self) -> Option<BudgetEnd> {
         if self.watch.is_parents() { Some(BudgetEnd::Forked) } else { self.watch.end() }
     }
 
-    /// Waits until it is used up, or the measured thing has ended. For ever, on the thread whose
-    /// time it waits for, and in a function that the timer calls.
+    /// Waits until the budget is used up, or the measured thing has ended. On the measured thread
+    /// itself, and in a function that the timer calls, it waits for ever.
     pub fn wait(&self) -> BudgetEnd {
         loop {
             // `Duration::MAX` is no limit.
@@ -160,7 +160,7 @@ impl Budget {
         }
     }
 
-    /// [`Budget::wait`], but no longer than `timeout` of wall time; `None` then.
+    /// Waits as [`Budget::wait`] does, but returns `None` after `timeout` of wall time.
     pub fn wait_timeout(&self, timeout: Duration) -> Option<BudgetEnd> {
         let timeout = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
         let until = monotonic_ns().saturating_add(timeout);
@@ -181,10 +181,10 @@ impl Budget {
         }
     }
 
-    /// Has `callback` called once when the budget is used up (also if it is already), with the CPU
-    /// time used. It runs on the timer's thread: while it does, all other budgets wait. If it
-    /// panics, that is caught. Not called when the measured thing ends before. One that has begun
-    /// is not waited for by the drop of the budget.
+    /// Has `callback` called once when the budget is used up (also if it already is), with the CPU
+    /// time used. It runs on the timer's thread: meanwhile all other budgets wait. A panic in it is
+    /// caught. It is not called if the measured thing ends before. Dropping the budget does not
+    /// wait for a callback that has begun.
     pub fn on_exceeded(self, callback: impl FnOnce(Duration) + Send + 'static) -> Self {
         if !self.watch.is_parents() {
             let _before = self.watch.callback.put(Box::new(callback));
@@ -234,22 +234,22 @@ impl fmt::Debug for Budget {
 }
 
 impl ThreadGroup {
-    /// [`Budget::new`] on the group's CPU time.
+    /// Calls [`Budget::new`] on the group's CPU time.
     ///
     /// # Errors
     ///
-    /// Those of [`Budget::new`].
+    /// See [`Budget::new`].
     pub fn budget(&self, budget: Duration) -> Result<Budget, Error> {
         Budget::new(self.clone(), budget)
     }
 }
 
 /// Sleeps until `meter` reads at least `target_ns`; for ever, if that is the calling thread's own
-/// clock. The asynchronous form is [`Budget::until`], awaited.
+/// clock. For the asynchronous form, await [`Budget::until`].
 ///
 /// # Errors
 ///
-/// Those of [`Budget::new`].
+/// See [`Budget::new`].
 pub fn sleep_until(meter: impl CpuMeter + 'static, target_ns: u64) -> Result<BudgetEnd, Error> {
     Budget::until(meter, target_ns).map(|budget| budget.wait())
 }

@@ -1,19 +1,20 @@
-//! When a meter is looked at again.
+//! When to read a meter again.
 //!
 //! A meter cannot move faster than the processors that it can use at once, so no look is needed
-//! before `remaining / processors` has passed. A meter nearly always moves more slowly. Looks at
-//! those times alone would take ever smaller steps towards the target; so a look waits longer where
-//! the rate of the last one says that there is time. The wait is bounded by the cost of a wrong
-//! guess: [`MOVING`], or an eighth of the budget. A meter that stood still is looked at ever more
-//! rarely: it may be late by twice as long as it did, up to [`STILL`]. Those that have reached that
+//! before `remaining / processors` has passed. A meter nearly always moves more slowly, and looks
+//! at exactly those times would take ever smaller steps towards the target. So the wait is longer
+//! where the rate at the last look leaves time, bounded by the cost of a wrong guess: [`MOVING`],
+//! or an eighth of the budget. A meter that stood still is looked at ever more rarely: the budget
+//! may end late by twice the time for which it stood still, up to [`STILL`]. Meters at that limit
 //! are looked at together, so that a thousand of them wake the timer hardly more often than one. A
-//! measured thread may end, so no meter is left alone for longer than [`LONGEST`].
+//! measured thread may end, so no wait is longer than [`LONGEST`].
 
 use std::time::Duration;
 
 /// The lateness that a moving meter may have, if it moves on all its processors from now on.
 pub(super) const MOVING: Duration = Duration::from_millis(1);
-/// The same for one that stood still, which is to use less than a sixteenth of one processor.
+/// The same for a meter that stood still, and that is expected to use less than a sixteenth of one
+/// processor.
 pub(super) const STILL: Duration = Duration::from_millis(32);
 
 /// The end of a measured thread is noticed after that.
@@ -58,7 +59,7 @@ impl Pace {
         let expected = u64::try_from(expected).unwrap_or(u64::MAX);
         let wait = expected.clamp(safe, safe.saturating_add(late.max(share))).min(longest);
         let next = now + wait;
-        // With so much time to choose from, all choose the same moments.
+        // With that much time to choose from, all meters choose the same moments.
         if wait >= safe.saturating_add(still) { next - next % (still / 2) } else { next }
     }
 }
@@ -73,8 +74,9 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// Looks at a meter that moves as `rate` says (nanoseconds in a nanosecond, at a time) until
-    /// its target is reached: how many looks it took, and how far past the target it is then.
+    /// Simulates looks at a meter that moves at the rate `rate` (nanoseconds per nanosecond, by
+    /// time) until its target is reached. Returns the number of looks, and how far past the target
+    /// the meter is then.
     fn looks(processors: u64, budget_ns: u64, rate: impl Fn(u64) -> f64) -> (u32, u64) {
         let pace = Pace { processors, budget_ns };
         let (mut now, mut used, mut looks) = (0, 0_u64, 0);

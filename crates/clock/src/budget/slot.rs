@@ -1,4 +1,4 @@
-//! A cell for one thing, which threads put in and take out without waiting for one another.
+//! A cell for one value, which threads put in and take out without waiting for one another.
 //!
 //! # Safety
 //!

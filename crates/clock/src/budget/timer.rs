@@ -1,32 +1,33 @@
-//! The thread that looks at meters, one a process, started by the first budget.
+//! The thread that reads meters, one for each process, started by the first budget.
 //!
 //! It is not the thread that ends leases of keys: that one takes the lock under which code is
 //! changed, so a budget would be late by the time of a batch. And this one runs functions of the
-//! host, for which no key should wait.
+//! host, which keys should not have to wait for.
 //!
 //! # Invariants
 //!
-//! 1. The queue is the timer's thread's own. Others send it letters, over a list that each puts one
-//!    on top of and the thread takes whole. So no thread waits for it, also where it was
-//!    descheduled.
-//! 2. A watch is in the queue once or not at all, at the place that its `due` says. While the timer
-//!    looks at a watch, it is not there, and comes back unless it was cancelled.
-//! 3. After a round of looks that took `t` of CPU time the thread rests for [`REST`] times `t`.
+//! 1. The queue belongs to the timer's thread. Other threads send it letters: each pushes one onto
+//!    a list, and the timer's thread takes the whole list. So no thread waits for it, not even when
+//!    it was descheduled.
+//! 2. A watch is in the queue at most once, at the place given by its `due`. While the timer reads
+//!    the watch's meter, the watch is out of the queue, and is put back unless it was cancelled.
+//! 3. After a round of looks that took `t` of CPU time the thread sleeps for [`REST`] times `t`.
 //!
 //! # Fork
 //!
-//! A timer belongs to the process that it was made in. A child leaves its parent's alone and makes
-//! its own.
+//! A timer belongs to the process that made it. A fork child leaves its parent's timer alone and
+//! makes its own.
 //!
 //! # Promises to the host
 //!
-//! The thread blocks all signals that are sent to the process, and keeps no process from its end.
+//! The thread blocks all signals that are sent to the process, and does not keep the process from
+//! ending.
 //!
 //! # Safety
 //!
-//! The unsafe code follows the pointer to this process's timer, and those of the list of letters:
-//! the thread that takes the list owns it. Timers are leaked: one for each process in a line of
-//! forks that has budgets.
+//! The unsafe code follows the pointer to this process's timer, and the pointers in the list of
+//! letters: the thread that takes the list owns it. Timers are leaked: one for each process with
+//! budgets in a line of forks.
 #![allow(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -110,12 +111,12 @@ struct Waiting {
     seen_at: u64,
 }
 
-/// Starts the thread that watches budgets, which the first budget would start: where a seccomp
-/// filter comes later that allows no new threads. A fork child needs one of its own.
+/// Starts the thread that watches budgets, which otherwise the first budget starts. Call it before
+/// a seccomp filter forbids new threads. A fork child needs a thread of its own.
 ///
 /// # Errors
 ///
-/// [`Error::Timer`] and [`Error::Leaving`].
+/// [`Error::Timer`] or [`Error::Leaving`] if the thread cannot be started.
 pub fn start_timer() -> Result<(), Error> {
     running().map(drop)
 }

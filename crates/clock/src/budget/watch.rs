@@ -1,4 +1,4 @@
-//! A budget as the timer watches it, and the way in which it ends.
+//! A budget as the timer watches it, and how it ends.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -15,7 +15,7 @@ use super::slot::Slot;
 /// [`Watch::due`] of one that is not in the queue.
 pub(super) const NOT_QUEUED: u64 = u64::MAX;
 
-/// The end of a budget.
+/// How a budget has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BudgetEnd {
@@ -26,11 +26,11 @@ pub enum BudgetEnd {
     },
     /// The measured thing has ended before.
     Ended {
-        /// CPU time since the budget was made; where the meter does not know its time at the end,
-        /// that of the last look.
+        /// CPU time since the budget was made. If the meter cannot return its time at the end, that
+        /// of the last look.
         used: Duration,
     },
-    /// It was made before a fork, and this is the child.
+    /// It was made before a fork, and this process is the child.
     Forked,
 }
 

@@ -1,15 +1,15 @@
 //! The members of a group: the state that all clones of a group share, and the calling thread's
 //! memberships.
 //!
-//! Two thread-locals, because the reads may not meet a destructor: the memberships are plain cells
-//! that a signal handler may look at; joining and leaving alone touch the list by which the thread
-//! leaves its groups when it ends.
+//! There are two thread-locals, because a read must not touch a thread-local with a destructor. The
+//! memberships are plain cells that a signal handler may read. Only joining and leaving touch the
+//! list by which the thread leaves its groups when it ends.
 //!
 //! # Invariants
 //!
-//! 1. A slot whose `group` is not 0 is filled, and the group's record at its place is this
-//!    thread's.
-//! 2. A thread leaves all its groups before it ends, whatever became of its guards.
+//! 1. A slot whose `group` is not 0 is filled, and the record at its place in that group belongs to
+//!    this thread.
+//! 2. A thread leaves all its groups before it ends, even if its guards were leaked.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -26,16 +26,15 @@ use crate::thread::asked_ns;
 /// Groups that a thread can be in at once.
 pub(super) const MOST_GROUPS: usize = 4;
 
-/// The rules by which readers bring the records of others up to date.
+/// How readers bring the records of other members up to date.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Refresh {
-    /// How old the last refresh may be before a reader walks again; zero: every read does.
+    /// The age of the last refresh from which a reader walks again; with zero every read does.
     pub tolerance: Duration,
-    /// The most members that one walk asks the kernel for, among twice as many places; the next
-    /// walk goes on behind them.
+    /// The most members that one walk reads from the kernel, among twice as many places; the next
+    /// walk continues after them.
     pub most: usize,
-    /// Whether the next record is fetched into the cache while the kernel is asked for the present
-    /// one.
+    /// Whether the next record is fetched into the cache while the kernel reads the present one.
     pub prefetch: bool,
 }
 

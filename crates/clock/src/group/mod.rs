@@ -1,22 +1,22 @@
-//! CPU time of a group of threads, as one number that costs no system call.
+//! CPU time of a group of threads as one number, without a system call.
 //!
 //! Each member publishes its CPU time in a record of its own and adds it to the group's total: at
 //! each of its own reads, and when it leaves. Readers bring the other members up to date: when the
-//! last refresh is older than the tolerance, one reader walks the members and asks the kernel for
-//! the clocks of those whose record is older than that. Only CPU time is ever added. A member that
-//! was running a moment ago may not have run since, so no time is extrapolated for it.
+//! last refresh is older than the tolerance, one reader walks the members and reads the clocks of
+//! those whose record is older than that. Only CPU time that was used is added. A member that was
+//! running a moment ago may not have run since, so no time is extrapolated.
 //!
 //! # Invariants
 //!
 //! 1. The total never steps back, and is never ahead of the members' own clocks.
-//! 2. A read adds the reader's own time before it looks at the total, so a read that happens after
-//!    it, on any thread, is at least as large.
-//! 3. No thread waits: a walk holds nothing, and a walker that is descheduled half-way delays its
-//!    own part alone.
+//! 2. A read adds the reader's own time before it loads the total, so a read that happens after it,
+//!    on any thread, returns at least as much.
+//! 3. No thread waits: a walk holds nothing, and a walker that is descheduled half-way delays only
+//!    its own part.
 //!
 //! # Async-signal-safety
 //!
-//! Reads may be made in signal handlers of a thread that has read the group outside of one.
+//! Signal handlers may read on a thread that has read the group outside of a handler before.
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -41,12 +41,12 @@ pub use self::membership::Refresh;
 /// Places that one walk of a reader looks at, at most, for each member that it may ask.
 const LOOKED_AT: usize = 2;
 
-/// CPU time of a group, and its bound.
+/// CPU time of a group, with a bound on what is missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GroupTime {
-    /// CPU time, in nanoseconds.
+    /// CPU time in nanoseconds.
     pub ns: u64,
-    /// The members may have used so much more, in nanoseconds.
+    /// The most that the members may have used in addition, in nanoseconds.
     pub behind_ns: u64,
 }
 
@@ -56,7 +56,8 @@ pub struct ThreadGroup {
     shared: Arc<Shared>,
 }
 
-/// Keeps the calling thread in a group; dropped, the thread leaves it, and its time stays counted.
+/// Keeps the calling thread in a group. When it is dropped, the thread leaves the group, and its
+/// time stays counted.
 #[derive(Debug)]
 #[must_use = "the thread is in the group as long as the guard lives"]
 pub struct Member {
@@ -77,11 +78,11 @@ impl ThreadGroup {
         Self::default()
     }
 
-    /// A group whose readers refresh it as told.
+    /// A group whose readers refresh it by these rules.
     ///
     /// # Cost
     ///
-    /// The first one in a process may calibrate the clock, see [`crate::thread_cpu_ns`].
+    /// The first group of a process may calibrate the clock, see [`crate::thread_cpu_ns`].
     pub fn with_refresh(refresh: Refresh) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let cpus = kernel::processors();
@@ -100,56 +101,57 @@ impl ThreadGroup {
         }
     }
 
-    /// Makes the calling thread a member: its CPU time from now on is the group's. A thread that is
-    /// one already stays one until the last of its guards is dropped. One whose guard is never
-    /// dropped leaves when it ends, by the destructor of a thread-local; a thread that ends without
-    /// running those (a bare `exit` system call) must have left.
+    /// Makes the calling thread a member: its CPU time from now on counts for the group. A thread
+    /// that is a member already stays one until its last guard is dropped. If a guard is never
+    /// dropped, the thread leaves when it ends, by the destructor of a thread-local; a thread that
+    /// ends without running destructors (a bare `exit` system call) must have left before.
     ///
     /// # Cost
     ///
-    /// A system call, and a look at each place up to the first free one.
+    /// A system call, and a load for each place up to the first free one.
     ///
     /// # Errors
     ///
-    /// When the group has no place free, the thread is in four groups, or it is at its end.
+    /// If the group has no free place, if the thread is in four groups, or if it is ending.
     pub fn join(&self) -> Result<Member, Error> {
         membership::join(&self.shared)?;
         Ok(Member { shared: Arc::clone(&self.shared), not_send: PhantomData })
     }
 
-    /// CPU time of all members while they were members, in nanoseconds. A member's read includes
-    /// its own time until now; that of others is as old as their last publication, about the
-    /// tolerance for each [`Refresh::most`] members, or for each twice as many places (as many as
-    /// there ever were members at once).
+    /// CPU time that all members have used while they were members, in nanoseconds. A member's read
+    /// includes its own time until now. That of others is as old as their last publication: about
+    /// the tolerance for each [`Refresh::most`] members, or for each twice as many places (as many
+    /// as there ever were members at once).
     ///
     /// # Cost
     ///
-    /// For a member one read of its clock and two atomic additions, for others a few loads; plus,
-    /// once a tolerance, a walk: a system call for each member asked.
+    /// For a member one read of its clock and two atomic additions, for other threads a few loads.
+    /// Once a tolerance, a walk more: a system call for each member that is read.
     #[inline]
     pub fn cpu_ns(&self) -> u64 {
         self.shared.cpu_ns()
     }
 
-    /// CPU time of all members as [`ThreadGroup::cpu_ns`] gives it, with a bound on the time that
+    /// CPU time of all members as [`ThreadGroup::cpu_ns`] returns it, with a bound on the time that
     /// it leaves out.
     ///
-    /// Not in the bound: the lead of a member's clock, by steal and interrupts inside an epoch, a
-    /// millisecond at most for each member; and its lag, half of the bracket of its last question,
-    /// a fraction of a microsecond.
+    /// The bound does not include the lead of a member's clock (steal and interrupts within an
+    /// epoch, at most a millisecond for each member) and its lag (half of the bracket of its last
+    /// resync, a fraction of a microsecond).
     ///
     /// # Cost
     ///
-    /// That of [`ThreadGroup::cpu_ns`], and a look at each record.
+    /// The cost of [`ThreadGroup::cpu_ns`], and a load of each record.
     pub fn read(&self) -> GroupTime {
         self.shared.read()
     }
 
-    /// Walks now, however recent the last refresh is: the members asked, at most [`Refresh::most`].
+    /// Walks now, however recent the last refresh is. Returns the number of members that were read,
+    /// at most [`Refresh::most`].
     ///
     /// # Cost
     ///
-    /// A system call for each of them, and a look at each place.
+    /// A system call for each of them, and a load of each place.
     pub fn refresh(&self) -> usize {
         self.shared.walk(stamp(), 0, usize::MAX)
     }
@@ -194,7 +196,7 @@ impl ThreadGroup {
         self.shared.cpus
     }
 
-    /// Threads that are members now.
+    /// Number of threads that are members now.
     pub fn members(&self) -> usize {
         let is_member = |record: &&Record| matches!(record.occupant(), Occupant::Member(_));
         self.shared.records.iter().filter(is_member).count()

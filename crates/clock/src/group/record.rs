@@ -1,6 +1,6 @@
-//! Published CPU time: one record a member, and the running total of all of them.
+//! Published CPU time: one record for each member, and the running total of all of them.
 //!
-//! A record is a *place* that one member has after another, and its count goes on from one to the
+//! A record is a *place* that members use one after another, and its count goes on from one to the
 //! next. So a late refresher does no harm: its reading of a member that has left since is less than
 //! the count with which the member left, and `fetch_max` ignores it.
 //!
@@ -13,16 +13,16 @@
 //!
 //! # Invariants
 //!
-//! 1. `counted` moves by `fetch_max` alone, and the thread that moves it adds the difference to the
+//! 1. Only `fetch_max` moves `counted`, and the thread that moves it adds the difference to the
 //!    total, once.
-//! 2. The baseline of a record is written in `TAKEN` and `LEAVING` only; every transition but that
-//!    to `TAKEN` moves the number in `state`. So a reader that finds the same state before and
-//!    after has seen the baseline of one member.
-//! 3. A member is `LIVE` only while its thread is alive: it leaves before it ends. So its tid,
-//!    found in the same state before and after the thread's clock was read, was its own all the
-//!    while.
-//! 4. The total never exceeds the sum of the counts; it lacks the differences that are advanced and
-//!    not added yet.
+//! 2. The baseline of a record is written only in `TAKEN` and `LEAVING`. Every transition except
+//!    that to `TAKEN` changes the number in `state`. So a reader that finds the same state before
+//!    and after has seen the baseline of one member.
+//! 3. A member is `LIVE` only while its thread is alive: it leaves before it ends. So a tid that is
+//!    found with the same state before and after the thread's clock was read belonged to that
+//!    thread all the time.
+//! 4. The total never exceeds the sum of the counts. It lacks differences whose count has moved but
+//!    which are not added yet.
 //!
 //! The counts are relaxed: each location only grows, so of two reads of the total of which one
 //! happens before the other, the later finds every shard at least as large.
@@ -75,9 +75,9 @@ pub(super) struct Snapshot {
 /// The occupant of a place.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Occupant {
-    /// None, or none of this process.
+    /// No member, or none of this process.
     None,
-    /// A thread that comes or leaves, and whose time since the last publication may be in no
+    /// A thread that is joining or leaving; its time since the last publication may be in no
     /// record.
     Changing,
     /// A member.
@@ -174,8 +174,8 @@ impl Record {
         }
     }
 
-    /// Whether a thread of this process, the child of so many forks, may have used time that is in
-    /// no count yet: it is a member, or was one and has not settled.
+    /// Whether a thread of this process (the one with `forks` forks in its ancestry) may have used
+    /// time that is in no count yet: it is a member, or was one and has not settled.
     pub(super) fn is_behind(&self, forks: u32) -> bool {
         // Pairs with the stores of LIVE in `hold` and of FREE in `release`: a reader that finds the
         // place free finds all that its last member has used in the total.
@@ -367,7 +367,7 @@ mod tests {
         let table = Records::default();
         let (_, record, first) = member(&table, 1, 0);
         assert_eq!(record.advance(first.count(130)), 130);
-        // The kernel says 100.
+        // The kernel's value is 100.
         leave(record, first.count(100));
         let (_, record, second) = member(&table, 2, 0);
         assert_eq!(record.advance(second.count(20)), 0);

@@ -1,17 +1,17 @@
 //! A short gap as proof: no other thread can have run between two reads that are closer together
 //! than the shortest time that a processor needs to switch to another thread and back.
 //!
-//! It needs a trustworthy counter and nothing of the kernel, so it remains in a container that
-//! denies events on a kernel that keeps `rseq_cs`. A thread that reads more rarely than that asks
-//! the kernel at every read. Only time below one gap could hide: neither a switch nor a processor
-//! taken away by a hypervisor, which switches as well.
+//! It needs a trustworthy counter and nothing from the kernel, so it still works in a container
+//! that denies events, on a kernel that keeps `rseq_cs`. A thread that reads more rarely than that
+//! asks the kernel at every read. Only time below one gap could hide: neither a switch nor a
+//! processor taken away by a hypervisor, which switches as well.
 //!
 //! The time of a switch is not measured, because that needs a second thread and the right to pin
-//! both. Asking for the thread's time is: it enters the kernel, locks the processor's queue and
-//! brings one account up to date. There and back is two entries that do at least as much, two
-//! choices of the next thread and two changes of registers and stacks, of which each is more than
-//! an entry. So three questions fit well into it (a test times both; in the virtual machine that
-//! this was written on, seven do).
+//! both. The time of a read of the thread's clock by the kernel is measured instead: it enters the
+//! kernel, locks the processor's queue and brings one account up to date. A switch there and back
+//! is two entries that do at least the same, two choices of the next thread and two changes of
+//! registers and stacks, each of which takes longer than an entry. So three such reads fit well
+//! into it (a test times both; in the virtual machine that this was written on, seven do).
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,16 +1,16 @@
-//! The ladder of tiers: the proofs by which a thread's clock knows that its thread has not been
-//! descheduled.
+//! The ladder of tiers: the proofs that a thread has not been descheduled since its clock was last
+//! synchronised.
 //!
 //! Each tier but the last is one file with the same five functions, those of [`Proof`]. The first
-//! read in a process tests from the top down, or from the tier that was asked for, until two tiers
-//! have passed: the one to take, and one to fall to. A thread takes the first of them that it can
-//! attach to; a tier that it loses later sends it further down. No read after the first tests
+//! read in a process tests from the top down, or from the tier that was requested, until two tiers
+//! have passed: the one to use, and one to fall to. A thread takes the first of them that it can
+//! attach to; if it loses that later, it moves further down. No read after the first tests
 //! anything, because it may be in a signal handler.
 //!
 //! # Locking
 //!
-//! No thread waits: while one thread tests, the others ask the kernel, and look again at their next
-//! read.
+//! No thread waits: while one thread tests, the others read the kernel's clock, and check again at
+//! their next read.
 
 mod gap;
 mod page;
@@ -28,7 +28,7 @@ use self::proof::{Proof, sleep};
 use crate::claim::Claim;
 use crate::{arch, tsc};
 
-/// The proof by which a thread's clock knows that its thread has not been descheduled.
+/// How a thread's clock proves that its thread has not been descheduled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Tier {
@@ -36,9 +36,9 @@ pub enum Tier {
     Rseq,
     /// The kernel rewrites the page of a perf event when the thread comes back.
     Page,
-    /// The last read is too short a time ago for another thread to have run in between.
+    /// The last read was too short a time ago for another thread to have run in between.
     Gap,
-    /// None: every read asks the kernel.
+    /// No proof: every read asks the kernel.
     Syscall,
 }
 
@@ -46,7 +46,7 @@ impl Tier {
     /// From the best to the one that always works.
     const LADDER: [Self; 4] = [Self::Rseq, Self::Page, Self::Gap, Self::Syscall];
 
-    /// Its name, as `DORMOUSE_CLOCK` has it.
+    /// Its name, as in `DORMOUSE_CLOCK`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Rseq => "rseq",
@@ -80,7 +80,7 @@ impl Proofs {
         Self { rseq: rseq::Thread::new(), page: page::Thread::new(at_exit), gap: gap::Thread::new() }
     }
 
-    /// `None`: every read asks the kernel, and no proof is needed.
+    /// `None` for the tier in which every read asks the kernel and no proof is needed.
     fn of(&self, tier: Tier) -> Option<&dyn Proof> {
         match tier {
             Tier::Rseq => Some(&self.rseq),
@@ -262,7 +262,8 @@ impl Beginning {
     }
 }
 
-/// The fault of `DORMOUSE_CLOCK`, if it has one; then the library chooses.
+/// What is wrong with the value of `DORMOUSE_CLOCK`, or `None`. If it is wrong, the library
+/// chooses.
 pub fn complaint() -> Option<&'static str> {
     beginning().complaint.as_deref()
 }

@@ -2,14 +2,14 @@
 //! in.
 //!
 //! The price is paid at the kernel's switches (half a microsecond to one each) and in the user's
-//! locked memory, which the host wants for its own ends too: at most a quarter of it is taken, and
-//! threads that come later have the next tier. No descriptor stays open.
+//! locked memory, which the host needs as well: at most a quarter of it is used, and later threads
+//! get the next tier. No descriptor stays open.
 //!
 //! # Safety
 //!
-//! The unsafe code is a look at the thread's page. That is made, used and unmapped by that thread
-//! alone. It is replaced only outside of reads ([`Proof::detach`]), so no reference to it is alive
-//! then: a signal handler that reads has returned before the code that it interrupted goes on.
+//! The unsafe code reads the thread's page. Only that thread maps, uses and unmaps it. It is
+//! replaced only outside of reads ([`Proof::detach`]), so no reference to it is alive then: a
+//! signal handler that reads has returned before the code that it interrupted goes on.
 #![allow(unsafe_code)]
 
 use std::cell::{Cell, UnsafeCell};

@@ -1,11 +1,11 @@
 //! The restartable-sequence area as proof: up to Linux 6.18 the kernel clears `rseq_cs` whenever
 //! the thread comes back from a preemption, a blocking call or a signal.
 //!
-//! Linux 6.19 and later do not clear it after a blocking call, which the test finds out. The field
-//! is open to all: a library that has restartable sequences of its own (tcmalloc) leaves its
-//! descriptor there. That is no harm to either, because a sequence begins by storing its
-//! descriptor; but a read that finds a foreign one knows nothing and asks the kernel, and a thread
-//! where that is the rule is better served by another tier.
+//! Linux 6.19 and later do not clear it after a blocking call, which the test detects. Any code may
+//! use the field: a library with restartable sequences of its own (tcmalloc) leaves its descriptor
+//! there. That harms neither, because a sequence begins by storing its descriptor. But a read that
+//! finds a foreign descriptor has no proof and asks the kernel, and a thread where that is the rule
+//! is better served by another tier.
 
 use std::cell::Cell;
 
