@@ -1,4 +1,4 @@
-//! Barriers between threads of which one side is light and the other heavy: `membarrier(2)`.
+//! Barriers between threads, one side of which is light and the other heavy: `membarrier(2)`.
 //!
 //! # The pair
 //!
@@ -10,18 +10,17 @@
 //! ```
 //!
 //! At least one of the two loads sees the other thread's store. Without barriers both may miss it,
-//! because a processor may hold a store back behind a later load. With two equal barriers each side
-//! would need a full fence, which costs 5 to 20 ns. Here [`heavy`] has the kernel execute a full
-//! fence on every processor that runs a thread of this process, between two instructions of that
-//! thread:
+//! because a processor may delay a store past a later load. With two equal barriers each side would
+//! need a full fence, which costs 5 to 20 ns. Here [`heavy`] has the kernel execute a full fence on
+//! every processor that runs a thread of this process, between two instructions of that thread:
 //!
 //! - The fence comes after 1. Then A is visible before `heavy` returns, and c sees it.
 //! - The fence comes before 1. Then 3 runs after the fence as well, and sees B, which was stored
 //!   before `heavy` began.
 //!
-//! There is no third case as long as the compiler leaves 1 before 3, and that is all that [`light`]
-//! asks for. A thread that is not running has passed a full fence when the kernel descheduled it,
-//! and passes another one before it runs.
+//! There is no third case as long as the compiler keeps 1 before 3, and [`light`] does no more than
+//! that. A thread that is not running has passed a full fence when the kernel descheduled it, and
+//! passes another one before it runs.
 //!
 //! # The kernel's promise
 //!
@@ -34,17 +33,18 @@
 //! # Where the kernel refuses
 //!
 //! A sandbox may have no `membarrier`. Then [`wait`] takes its place: a millisecond, hundreds of
-//! times what a processor needs for either promise.
+//! times what a processor needs for either guarantee.
 //!
 //! - A store leaves its processor's buffer in finite time, which is well below a microsecond: step
 //!   1 is visible to c after the wait. The buffer drains on while the thread is interrupted.
 //! - Instruction caches are coherent on x86: a store removes the line from them, so a fetch after
-//!   it gets the new bytes. A processor runs out of what it has fetched before well below a
-//!   microsecond, and one that is interrupted fetches anew.
+//!   it gets the new bytes. A processor has executed everything that it fetched earlier well before
+//!   a microsecond has passed, and one that is interrupted fetches again.
 //!
-//! No manual gives either time as a number, so `membarrier` comes first. A signal to each thread is
-//! no substitute: it would interrupt the host's sleeping calls, and not reach a thread that blocks
-//! all signals. Nor is a change of page permissions: not every processor is interrupted by it.
+//! No manual states either time as a number, so `membarrier` comes first. A signal to each thread
+//! is no substitute: it would interrupt the host's sleeping calls, and would not reach a thread
+//! that blocks all signals. A change of page permissions is none either, because it does not
+//! interrupt every processor.
 //!
 //! # The callers
 //!
@@ -53,8 +53,8 @@
 //! | the event set of a context, and a thread's span | each switch (`dormouse-events`) | a change of event sets |
 //! | machine code | none: a fetch has no barrier | [`sync_core`], once for each step of a batch (`dormouse-keys`) |
 //!
-//! Each caller names the accesses 1, 3, a and c beside its barrier. Under loom, which knows no
-//! `membarrier`, the callers put a sequentially consistent fence in the place of either side.
+//! Each caller names the accesses 1, 3, a and c beside its barrier. Loom has no `membarrier`; under
+//! it the callers use a sequentially consistent fence on both sides.
 //!
 //! # References
 //!
@@ -63,7 +63,7 @@
 //!
 //! # Safety
 //!
-//! The unsafe code is `clock_nanosleep`, with a valid time.
+//! The unsafe code calls `clock_nanosleep` with a valid time.
 
 #![allow(unsafe_code)]
 
@@ -78,18 +78,18 @@ use crate::errno::keeping_errno;
 /// The length of [`wait`].
 const PAUSE_NS: u64 = 1_000_000;
 
-/// The side that is passed often: keeps the compiler's order, and costs nothing else.
+/// The side that runs often: it keeps the compiler's order, and costs nothing else.
 #[inline(always)]
 pub fn light() {
     compiler_fence(Ordering::SeqCst);
 }
 
-/// The side that is passed seldom: every thread of the process passes a full fence. Where the
-/// kernel refuses, the caller waits ([`wait`]).
+/// The side that runs seldom: every thread of the process passes a full fence. Where the kernel
+/// refuses that, the caller waits ([`wait`]).
 ///
 /// # Cost
 ///
-/// An interrupt of each processor that runs a thread of this process. The first call registers the
+/// Interrupts each processor that runs a thread of this process. The first call registers the
 /// process, which in a process with threads waits for a grace period: several milliseconds.
 pub fn heavy() {
     let pass = || membarrier(MembarrierCommand::PrivateExpedited).is_ok();
@@ -101,8 +101,9 @@ pub fn heavy() {
     fence(Ordering::SeqCst);
 }
 
-/// Takes the place of [`heavy`] and [`sync_core`] where the kernel refuses them: a millisecond, in
-/// which what other processors have stored becomes visible, and what they have fetched runs out.
+/// Takes the place of [`heavy`] and [`sync_core`] where the kernel refuses them: it sleeps a
+/// millisecond, after which the stores of other processors are visible and the instructions that
+/// they had fetched are executed.
 pub fn wait() {
     // b, the caller's own store, becomes visible before the millisecond begins.
     fence(Ordering::SeqCst);
@@ -116,15 +117,15 @@ pub fn wait() {
     {
         let time = libc::timespec { tv_sec: 0, tv_nsec: left as libc::c_long };
         let none = std::ptr::null_mut::<libc::timespec>();
-        // The loop asks the clock, because a signal may end the sleep, and a filter refuse it.
-        // SAFETY: the kernel reads the time, and writes nothing.
+        // The loop reads the clock, because a signal may end the sleep early, and a filter may
+        // refuse it. SAFETY: the kernel reads the time, and writes nothing.
         keeping_errno(|| unsafe {
             libc::syscall(libc::SYS_clock_nanosleep, libc::CLOCK_MONOTONIC, 0, &raw const time, none)
         });
     }
 }
 
-/// Registers the process for [`sync_core`]; the kernel answers at once if it is registered already.
+/// Registers the process for [`sync_core`]; the call returns at once if it is registered already.
 ///
 /// # Cost
 ///
@@ -132,17 +133,17 @@ pub fn wait() {
 ///
 /// # Errors
 ///
-/// The kernel's: it is older than Linux 4.16, or a filter refuses the call.
+/// The kernel's error if it is older than Linux 4.16, or if a filter refuses the call.
 pub fn register_sync_core() -> io::Result<()> {
     Ok(membarrier(MembarrierCommand::RegisterPrivateExpeditedSyncCore)?)
 }
 
-/// [`heavy`] for instructions: after it, no thread of the process runs on instructions that it
-/// fetched before.
+/// [`heavy`] for instructions: after it, no thread of the process runs instructions that it fetched
+/// before.
 ///
 /// # Errors
 ///
-/// The kernel's; `EPERM` if the process is not registered.
+/// The kernel's error; `EPERM` if the process is not registered.
 pub fn sync_core() -> io::Result<()> {
     Ok(membarrier(MembarrierCommand::PrivateExpeditedSyncCore)?)
 }

@@ -1,49 +1,49 @@
-//! One line of the report on the capabilities of this process.
+//! One line of the report on what dormouse can do in this process.
 
 use std::borrow::Cow;
 
-/// The verdict on a capability.
+/// Whether a capability is available.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
-    /// As it should be.
+    /// It works without limits.
     Ok,
-    /// Works, with a limit that the detail names.
+    /// It works, with a limit that the detail names.
     Limited,
-    /// Does not work here.
+    /// It does not work here.
     Unavailable,
 }
 
-/// A capability of this process: the verdict, the observation, and the one setting that would
-/// change it.
+/// A capability of this process: whether it is available, what was observed, and the one setting
+/// that would change it.
 #[derive(Debug, Clone)]
 pub struct Capability {
     /// Its name, such as `keys.write`.
     pub name: &'static str,
-    /// The verdict.
+    /// Whether it is available.
     pub state: State,
-    /// The observation.
+    /// What was observed.
     pub detail: Cow<'static, str>,
-    /// The one setting to change, where there is one.
+    /// The one setting to change, if there is one.
     pub fix: Option<Cow<'static, str>>,
 }
 
 impl Capability {
-    /// Something that works.
+    /// A capability that works.
     pub fn ok(name: &'static str, detail: impl Into<Cow<'static, str>>) -> Self {
         Self { name, state: State::Ok, detail: detail.into(), fix: None }
     }
 
-    /// Something that works with a limit.
+    /// A capability that works with a limit.
     pub fn limited(name: &'static str, detail: impl Into<Cow<'static, str>>) -> Self {
         Self { name, state: State::Limited, detail: detail.into(), fix: None }
     }
 
-    /// Something that does not work here.
+    /// A capability that does not work here.
     pub fn unavailable(name: &'static str, detail: impl Into<Cow<'static, str>>) -> Self {
         Self { name, state: State::Unavailable, detail: detail.into(), fix: None }
     }
 
-    /// Adds the setting that would change the verdict.
+    /// Adds the setting to change.
     #[must_use]
     pub fn with_fix(mut self, fix: impl Into<Cow<'static, str>>) -> Self {
         self.fix = Some(fix.into());

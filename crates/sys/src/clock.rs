@@ -1,19 +1,19 @@
-//! The kernel's clocks, asked without the C library.
+//! The kernel's clocks, read without the C library.
 //!
 //! A preloaded library (libfaketime, and others that shift time for tests) answers `clock_gettime`
-//! in the C library's place: CPU clocks get the offset of its dates, and it takes a lock, at which
-//! a signal handler would wait for ever. CPU clocks are system calls in any case, so [`ask`] makes
-//! the call itself and costs no more. The others are answered by the vDSO, without a system call;
-//! [`ask_library`] takes that answer until [`look`] has found it to be false.
+//! in the C library's place: it shifts CPU clocks by the offset of its dates, and takes a lock, on
+//! which a signal handler would wait for ever. Reading a CPU clock is a system call in any case, so
+//! [`ask`] makes the call itself and costs no more. The vDSO reads the other clocks without a
+//! system call; [`ask_library`] uses it until [`look`] has found its answer to be false.
 //!
 //! # Async-signal-safety
 //!
-//! [`ask`] is one system call and leaves `errno` as it was. [`ask_library`] is the same where time
-//! is shifted.
+//! [`ask`] is one system call and leaves `errno` as it was. So is [`ask_library`] where time is
+//! shifted.
 //!
 //! # Safety
 //!
-//! The unsafe code is `clock_gettime`, with a valid place for the answer.
+//! The unsafe code calls `clock_gettime` with a valid pointer for the result.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,8 +26,8 @@ const SLACK: u64 = 1_000_000;
 /// Whether the library's answers were found to be false.
 static IS_SHIFTED: AtomicBool = AtomicBool::new(false);
 
-/// Nanoseconds of a clock, by a system call; `None` where there is no such clock, or a filter
-/// refuses the question.
+/// Reads a clock in nanoseconds, by a system call. `None` if there is no such clock, or if a filter
+/// refuses the call.
 pub fn ask(clock: libc::clockid_t) -> Option<u64> {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: a valid place; a clock that does not exist is refused.
@@ -35,20 +35,20 @@ pub fn ask(clock: libc::clockid_t) -> Option<u64> {
     (answer == 0).then(|| nanoseconds(time))
 }
 
-/// As [`ask`], by the vDSO, for all clocks but CPU time.
+/// Reads a clock in nanoseconds, through the vDSO; for all clocks but CPU time.
 pub fn ask_library(clock: libc::clockid_t) -> Option<u64> {
     // Relaxed: it only goes from false to true, and each answer stands for itself.
     if IS_SHIFTED.load(Ordering::Relaxed) { ask(clock) } else { library(clock) }
 }
 
-/// `CLOCK_MONOTONIC`, in nanoseconds; 0 where a filter refuses the question.
+/// `CLOCK_MONOTONIC` in nanoseconds; 0 where a filter refuses the call.
 pub fn monotonic_ns() -> u64 {
     ask_library(libc::CLOCK_MONOTONIC).unwrap_or(0)
 }
 
-/// Compares the library's answer with the kernel's. If they differ, [`ask_library`] asks the kernel
-/// from then on. Must not be called under a filter of system calls, which may end the process for
-/// the question.
+/// Compares the library's clock with the kernel's. If they differ, [`ask_library`] makes system
+/// calls from then on. Must not be called under a filter of system calls, which may end the process
+/// for the call.
 pub fn look() {
     for clock in [libc::CLOCK_MONOTONIC, libc::CLOCK_MONOTONIC_RAW, libc::CLOCK_THREAD_CPUTIME_ID] {
         let (before, said, after) = (ask(clock), library(clock), ask(clock));
@@ -64,7 +64,7 @@ pub fn look() {
     }
 }
 
-/// Whether a library was found to answer in the kernel's place, and falsely.
+/// Whether a library was found that answers in the kernel's place, and falsely.
 pub fn is_shifted() -> bool {
     IS_SHIFTED.load(Ordering::Relaxed)
 }

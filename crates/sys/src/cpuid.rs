@@ -1,13 +1,13 @@
-//! The facts that the processor tells of itself.
+//! What the processor reports about itself.
 //!
 //! # Safety
 //!
-//! The unsafe code is an instruction that each processor of this architecture has.
+//! The unsafe code is an instruction that every processor of this architecture has.
 #![allow(unsafe_code)]
 
 use std::arch::x86_64::CpuidResult;
 
-/// The answer of `cpuid` for a leaf; of one beyond the highest it means nothing.
+/// The result of `cpuid` for a leaf. Beyond the highest leaf it means nothing.
 #[allow(unused_unsafe, reason = "the oldest compilers want it")]
 pub fn cpuid(leaf: u32) -> CpuidResult {
     // SAFETY: see the module.

@@ -1,27 +1,27 @@
-//! The SIGTRAPs of debug registers: hits, for the watcher of the copy whose event it is, and
-//! exceptions without a cause, for no one.
+//! SIGTRAPs of debug registers. Hits go to the watcher of the copy whose event it is; exceptions
+//! without a cause are dropped.
 //!
 //! # Hits in the handler
 //!
-//! The handler may itself touch memory that is watched, `errno` too. It blocks SIGTRAP, so such a
-//! hit comes when it returns, as a late one.
+//! The handler may itself touch watched memory, even `errno`. It blocks SIGTRAP, so such a hit
+//! arrives late, when the handler returns.
 //!
 //! # Exceptions without a cause
 //!
-//! A processor says in DR6 which register has trapped. Where that is lost, the kernel finds no
-//! cause, takes the exception for the instruction `int1`, and sends a SIGTRAP that no program
-//! expects; or it finds a register that it has given up meanwhile. (Seen under KVM, with threads
-//! that start, end and hit all the time; the hypervisor is the likely cause.) By default that ends
-//! the process. So from the first watch on such a signal is swallowed, unless there is an `int1`.
-//! The kernel has not counted the hit; [`unexplained`] has.
+//! The processor sets a bit in DR6 for the register that has trapped. If that bit is lost, the
+//! kernel finds no cause, takes the exception for the instruction `int1`, and sends a SIGTRAP that
+//! no program expects; or it finds a register that it has released meanwhile. (Seen under KVM, with
+//! threads that start, end and hit all the time; the hypervisor is the likely cause.) By default
+//! that ends the process. So from the first watch on such a signal is swallowed, unless there is an
+//! `int1`. The kernel has not counted the hit; [`unexplained`] counts it.
 //!
-//! One case stays fatal: the kernel forces this signal, so a thread that blocks SIGTRAP at that
-//! moment ends with its process. No handler can prevent that.
+//! One case stays fatal: the kernel forces this signal, so if a thread blocks SIGTRAP at that
+//! moment, its process ends. No handler can prevent that.
 //!
 //! # Async-signal-safety
 //!
-//! No lock, no allocation, no thread-local but `errno`, which stays as it was. The system calls of
-//! a hit are the watcher's own; an exception without a cause has those of [`peek`].
+//! No lock, no allocation, no thread-local but `errno`, which stays as it was. A hit makes the
+//! system calls of its watcher; an exception without a cause makes those of [`peek`].
 //!
 //! # References
 //!
@@ -30,8 +30,8 @@
 //!
 //! # Safety
 //!
-//! The unsafe code reads the structure that the kernel hands to a handler, and makes functions of
-//! the pointers that [`add`] has stored.
+//! The unsafe code reads the structure that the kernel passes to a handler, and calls functions
+//! through the pointers that [`add`] has stored.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
@@ -43,7 +43,7 @@ pub use crate::trap_types::{PerfTrap, Watcher};
 /// How many copies of dormouse can use SIGTRAP in one process.
 pub(crate) const MOST_COPIES: usize = 16;
 
-/// The same between copies.
+/// The form in which copies pass watchers to one another.
 pub(crate) type SharedWatcher = extern "C" fn(&PerfTrap);
 
 /// The first 12 bits of data that is dormouse's: no address begins so. The next four name the
@@ -58,8 +58,8 @@ static WATCHERS: [AtomicPtr<()>; MOST_COPIES] = [const { AtomicPtr::new(std::ptr
 /// Exceptions without a cause, if this copy leads.
 static UNEXPLAINED: AtomicU64 = AtomicU64::new(0);
 
-/// Exceptions without a cause since the first watch, if this copy leads: hits that the kernel has
-/// not counted.
+/// Number of exceptions without a cause since the first watch, if this copy leads: hits that the
+/// kernel has not counted.
 pub fn unexplained() -> u64 {
     UNEXPLAINED.load(Ordering::Relaxed)
 }
@@ -69,7 +69,8 @@ pub(crate) fn data_of(place: u32) -> u64 {
     OF_WATCHERS | u64::from(place) << WATCHER_SHIFT
 }
 
-/// Has a watcher told of its events: its place. None: there are too many.
+/// Adds a watcher, which is called for its events. Returns its place, or `None` if there are too
+/// many.
 pub(crate) fn add(watcher: SharedWatcher) -> Option<u32> {
     let watcher = watcher as *mut ();
     let found = WATCHERS.iter().position(|place| {

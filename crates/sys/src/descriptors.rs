@@ -1,17 +1,17 @@
-//! A table of descriptors of a thread's own.
+//! A descriptor table that belongs to one thread.
 //!
-//! A descriptor's number in the process's table is the host's: it may close every number that it
-//! finds, open others at them, and fork in between. The host can neither close nor inherit what a
-//! thread opens in a table of its own, and has all its own numbers left. `close_range` with
-//! `CLOSE_RANGE_UNSHARE` (Linux 5.9) gives a thread its table in one step, and an empty one: it
-//! keeps nothing of the host's open, no pipe and no lock.
+//! The numbers in the process's descriptor table belong to the host: it may close every number that
+//! it finds, open others at them, and fork in between. What a thread opens in a table of its own
+//! the host can neither close nor inherit, and all of the host's numbers stay free for it.
+//! `close_range` with `CLOSE_RANGE_UNSHARE` (Linux 5.9) gives a thread its table in one step, and
+//! an empty one: it keeps nothing of the host's open, no pipe and no lock.
 //!
-//! A thread that is there for a while, and allocates, borrows the host's standard error
+//! A thread that lives for a while, and allocates, borrows the host's standard error
 //! ([`LentStderr`]): if it aborts the process, Rust or the C library writes the reason to
 //! descriptor 2, when nothing can be opened any more. But the reader of a pipe or socket waits
-//! until every copy of its other end is closed. So while the thread has such a copy it looks once a
-//! second whether the host still has that pipe at descriptor 2, and closes its copy if not. It
-//! keeps a terminal or a file, for whose end nobody waits.
+//! until every copy of its other end is closed. So while the thread has such a copy it checks once
+//! a second whether the host still has that pipe at descriptor 2, and closes its copy if not. A
+//! terminal or a file it keeps, because nothing waits for their end.
 //!
 //! # References
 //!
@@ -19,7 +19,7 @@
 //!
 //! # Safety
 //!
-//! The unsafe code is `close_range`.
+//! The unsafe code calls `close_range`.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -32,18 +32,18 @@ use crate::clock;
 /// How often a thread looks whether the host still has the standard error that it lent.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// Has the calling thread, which is one of dormouse's, begin a table of its own, with nothing in it
-/// but standard streams that lead nowhere: else a file would get the number of one, and what a hook
-/// of the host's prints of a panic would go there.
+/// Gives the calling thread, which must be one of dormouse's, a table of its own. It contains only
+/// standard streams that lead nowhere: otherwise a file would get one of their numbers, and what a
+/// panic hook of the host prints would go into it.
 ///
 /// # Errors
 ///
-/// Those of `close_range`: `ENOSYS` on older kernels, and where a filter refuses it.
+/// The error of `close_range`: `ENOSYS` on older kernels, and where a filter refuses it.
 pub fn leave_the_hosts_table() -> io::Result<()> {
     begin_table(0)
 }
 
-/// The standard error of the host in the table of a thread of ours.
+/// The host's standard error, as a copy in the table of a thread of ours.
 #[derive(Debug)]
 pub struct LentStderr {
     /// The pipe or socket that it is, until the host closes it; `None`: nothing to look at.
@@ -52,12 +52,12 @@ pub struct LentStderr {
 }
 
 impl LentStderr {
-    /// Does what [`leave_the_hosts_table`] does, and keeps the host's standard error, if there is
+    /// Does what [`leave_the_hosts_table`] does, but keeps the host's standard error if there is
     /// one.
     ///
     /// # Errors
     ///
-    /// Those of [`leave_the_hosts_table`].
+    /// See [`leave_the_hosts_table`].
     pub fn leave_the_rest() -> io::Result<Self> {
         begin_table(libc::STDERR_FILENO as u32 + 1)?;
         // SAFETY: closes descriptors of a table that is this thread's.
@@ -70,8 +70,8 @@ impl LentStderr {
         Ok(Self { stream, looked_ns: clock::monotonic_ns() })
     }
 
-    /// Sleeps for `at_most` by `sleep`, which returns whether all of the time that it was given is
-    /// over, and looks at the host's standard error meanwhile.
+    /// Sleeps for `at_most` by calls of `sleep`, which returns whether the whole time that it was
+    /// given has passed. Checks the host's standard error in between.
     pub fn sleep(&mut self, mut at_most: Duration, mut sleep: impl FnMut(Duration) -> bool) {
         loop {
             self.look();

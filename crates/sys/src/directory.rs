@@ -1,5 +1,5 @@
-//! Directories that are the user's own: nobody else can put a file into one, or another directory
-//! in its place.
+//! Directories that belong to the user alone: nobody else can put a file into one, or another
+//! directory in its place.
 
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -9,19 +9,19 @@ use std::path::{Path, PathBuf};
 
 use crate::environment;
 
-/// Others may do nothing with the directory.
+/// Others have no rights to the directory.
 pub const CLOSED: u32 = 0o077;
 
-/// Others may look, and change nothing.
+/// Others may read the directory, but change nothing.
 pub const READABLE: u32 = 0o022;
 
-/// The effective user of this process.
+/// The effective user id of this process.
 pub fn own_uid() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// Directories for what lives as long as a process, the best first, each with the variable that
-/// names it. One that was asked for by name is not replaced by another.
+/// Directories for files that live as long as a process, the best first, each with the variable
+/// that names it. A directory that the user has set is not replaced by another.
 pub fn of_runtime() -> Vec<(PathBuf, &'static str)> {
     let variables = environment::variables();
     // Absolute, because that is how the command finds a socket in the kernel's list.
@@ -38,8 +38,9 @@ pub fn of_runtime() -> Vec<(PathBuf, &'static str)> {
         .collect()
 }
 
-/// Makes the directory, or sees that an existing one is the user's own, and that others have none
-/// of these rights to it. The path comes back without links: nobody else can change where it leads.
+/// Creates the directory, or checks that an existing one belongs to the user, and that others have
+/// none of the rights in `closed`. Returns the path without links: nobody else can change where it
+/// leads.
 pub fn prepare(directory: &Path, closed: u32) -> Result<PathBuf, String> {
     let (Some(parent), Some(name)) = (directory.parent(), directory.file_name()) else {
         return Err("is no directory of that kind".into());

@@ -1,17 +1,17 @@
-//! The variables that dormouse looks at, read once.
+//! The environment variables that dormouse uses, read once.
 //!
-//! C's `getenv` must not run while another thread changes the environment, and a host that knows
-//! only its own threads may do that at any time. So no thread of ours ever asks: the first use of
-//! dormouse takes a snapshot, on the thread of the caller (`dormouse::init()`, or a mechanism that
-//! is used without it), and everything else reads the snapshot. A variable that changes later
-//! changes nothing.
+//! C's `getenv` must not run while another thread changes the environment, and a host that takes
+//! only its own threads into account may do that at any time. So no thread of ours ever calls it:
+//! the first use of dormouse takes a snapshot, on the thread of the caller (`dormouse::init()`, or
+//! a mechanism that is used without it), and everything else reads the snapshot. A variable that
+//! changes later has no effect.
 //!
 //! In a program that runs with more rights than its user has (`AT_SECURE`: set-uid, file
-//! capabilities) no variable counts, as for the C library's own.
+//! capabilities) all variables are ignored, as the C library ignores its own.
 //!
 //! # Safety
 //!
-//! The unsafe code asks for one number of the auxiliary vector, and keeps the snapshot in a static.
+//! The unsafe code reads one number of the auxiliary vector, and keeps the snapshot in a static.
 #![allow(unsafe_code)]
 
 use std::cell::UnsafeCell;
@@ -24,7 +24,7 @@ use once_cell::race::OnceBox;
 
 macro_rules! variables {
     ($($(#[$doc:meta])* $field:ident = $name:literal,)*) => {
-        /// The variables. An empty one counts as one that is not set.
+        /// The variables. An empty one counts as unset.
         #[derive(Debug, Clone, Default, PartialEq, Eq)]
         #[non_exhaustive]
         pub struct Variables {
@@ -71,15 +71,15 @@ variables! {
     record = "DORMOUSE_RECORD",
     /// The directory for the directory of the socket.
     runtime_dir = "DORMOUSE_RUNTIME_DIR",
-    /// The same, if that is not set.
+    /// Used if that is not set.
     xdg_runtime_dir = "XDG_RUNTIME_DIR",
 }
 
-/// The snapshot. The first call takes it: it belongs on a thread of the host's.
+/// The snapshot. The first call takes it, and must be made on a thread of the host's.
 ///
 /// # Async-signal-safety
 ///
-/// After the first call, which allocates.
+/// Except for the first call, which allocates.
 pub fn variables() -> &'static Variables {
     static SNAPSHOT: Snapshot = Snapshot::new();
     // For a thread beside one that is taking the first: it does not wait, because in a forked child

@@ -1,56 +1,58 @@
-//! The seam between a process's allocator and those who sample its allocations.
+//! The interface between a process's allocator and samplers of its allocations.
 //!
-//! The wrapper of the allocator lies in one crate and the profiler in another, and neither knows
-//! the other. Both know this: the wrapper is a [`Heap`], the profiler is its [`Listener`], and a
-//! crate above both brings them together.
+//! The wrapper of the allocator lies in one crate and the profiler in another, and neither depends
+//! on the other. Both depend on this: the wrapper is a [`Heap`], the profiler is its [`Listener`],
+//! and a crate above both connects them.
 //!
 //! # The sample
 //!
-//! Each byte that is allocated is picked with the odds of one in `period`, each by itself; an
-//! allocation is told of once if any of its bytes is. So one of `size` bytes is told of with odds
-//! of `1 - exp(-size / period)`, and stands for the inverse of that many of its kind: sums of such
-//! weights are right on average, whatever the sizes are.
+//! Each allocated byte is picked with a probability of one in `period`, independently of the
+//! others; an allocation is reported once if any of its bytes is picked. So an allocation of `size`
+//! bytes is reported with probability `1 - exp(-size / period)`, and its weight is the inverse of
+//! that: sums of weights are right on average, whatever the sizes are.
 
 use std::fmt::Debug;
 
-/// An allocation of the sample.
+/// An allocation in the sample.
 #[derive(Debug, Clone, Copy)]
 pub struct Allocation {
     /// Its address.
     pub place: usize,
-    /// Its bytes.
+    /// Its size in bytes.
     pub size: usize,
-    /// The period by which it was picked.
+    /// The period with which it was picked.
     pub period: u64,
-    /// The frame pointer of the code that asked for it, and its stack pointer: for
+    /// The frame pointer of the code that called the allocator; with `stack`, the input of
     /// [`stack::walk`](crate::stack::walk).
     pub frame: usize,
-    /// See `frame`.
+    /// The stack pointer of that code.
     pub stack: usize,
 }
 
-/// Told of allocations, on the thread that allocates, inside of its call to the allocator: must not
-/// allocate, wait, unwind, or touch thread-local storage that is set up at its first use; may
-/// change `errno`. A thread is never told of anything while it is in `allocated`.
+/// Functions that are called for allocations on the thread that allocates, inside of its call to
+/// the allocator. They must not allocate, wait, unwind, or touch thread-local storage that is set
+/// up at its first use; they may change `errno`. While a thread is in `allocated`, its allocations
+/// are not reported.
 #[derive(Debug)]
 pub struct Listener {
-    /// An allocation of the sample has been made; its place is known to no one else yet.
+    /// Called for an allocation in the sample, before the allocator returns its address.
     pub allocated: fn(&Allocation),
-    /// A place is about to be given back, of the sample or not. Only while
+    /// Called before memory is freed, whether it is in the sample or not. Only while
     /// [`Heap::watch_frees`] is held.
     pub freed: fn(usize),
 }
 
-/// Held as long as something is told of.
+/// A subscription: a listener is called while this is held.
 pub trait Told: Debug + Send + Sync {}
 
-/// An allocator that can tell of a sample of its allocations, and is asleep until somebody asks.
+/// An allocator that can report a sample of its allocations. It does nothing extra until it is
+/// asked to.
 pub trait Heap: Debug + Sync {
-    /// The reason why it has nothing to tell: the process does not allocate by it.
+    /// The reason why it cannot report anything: the process does not use it for its allocations.
     fn why_not(&self) -> Option<String>;
 
-    /// Has `listener` told of the sample until the answer is dropped. One listener: a second takes
-    /// the place of the first. It may be told of an allocation a moment after the end.
+    /// Has `listener` called for the sample until the result is dropped. There is one listener: a
+    /// second replaces the first. It may be called for an allocation a moment after the end.
     ///
     /// # Errors
     ///
@@ -61,8 +63,8 @@ pub trait Heap: Debug + Sync {
     /// allocation.
     fn set_period(&self, bytes: u64);
 
-    /// Has the listener told of all frees until the answer is dropped. An allocation that is made
-    /// after the return is not freed unheard.
+    /// Has the listener called for all frees until the result is dropped. No free of an allocation
+    /// made after this returns is missed.
     ///
     /// # Errors
     ///

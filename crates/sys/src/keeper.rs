@@ -1,10 +1,10 @@
-//! A keeper: a thread that does what no thread of the host should, while there is something to do.
+//! A keeper: a thread that does what no host thread should, and that exists only while there is
+//! something to do.
 //!
 //! It starts with the first errand, and ends when there is no errand and its [`Duty`] is empty. It
-//! has a table of descriptors of its own, so the host can neither close nor inherit what it opens.
-//! Of the host's it borrows the standard error, for the reason of an abort. It blocks all signals
-//! but the synchronous ones, and sleeps until there is an errand, an end, or the time of the next
-//! step.
+//! has a descriptor table of its own, so the host can neither close nor inherit what it opens. From
+//! the host it borrows the standard error, for the message of an abort. It blocks all signals but
+//! the synchronous ones, and sleeps until there is an errand, an end, or the time of the next step.
 //!
 //! | state | event | next |
 //! |---|---|---|
@@ -15,14 +15,14 @@
 //! | there | a panic, or a filter that kills the thread | no thread; its askers are told, and its duty is over |
 //! | any | a fork, in the child | no thread |
 //!
-//! Threads that ask wait, so errands are short. An asker that a signal handler has interrupted,
-//! which forked, is told so in the child.
+//! Callers wait for their errands, so errands are short. If a signal handler interrupts a waiting
+//! caller and forks, the caller in the child gets an error.
 //!
 //! # Locking
 //!
 //! The keeper's lock, of the [`Phase`] that it was given, is held for moments: no system call is
-//! made under it but those of the allocator. A fork waits for it. In the child it holds the
-//! parent's errands: the first thread that takes the lock there leaves them alone.
+//! made under it but those of the allocator. A fork waits for it. In the child it contains the
+//! parent's errands: the first thread that takes the lock there drops them.
 //!
 //! # Async-signal-safety
 //!
@@ -47,14 +47,14 @@ use crate::signals;
 /// How long an asker waits before it looks whether the keeper lives.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// How long an asker waits for what the thread does before its errand, as for a disk.
+/// How long a caller waits for earlier work of the thread, such as access to a disk.
 const LONGEST: Duration = Duration::from_secs(10);
 
 /// The memory that an errand and the start of the thread take on the asker's side, amply.
 const ASKING: usize = 16 * 1024;
 
-/// The work of a keeper. All of it is the keeper's thread's own; other threads send errands. A new
-/// one has nothing to do.
+/// The work of a keeper. Only the keeper's thread accesses it; other threads send errands. A
+/// default value has nothing to do.
 pub trait Duty: Default + 'static {
     /// The name of a thing that [`Keeper::end`] ends.
     type Id: Send;
@@ -69,32 +69,33 @@ pub trait Duty: Default + 'static {
     fn end(&mut self, id: Self::Id);
 }
 
-/// Why a keeper did not do an errand.
+/// Why a keeper has not done an errand.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeeperError {
-    /// A signal handler over its thread's use of the keeper, or the middle of a fork.
+    /// The caller is a signal handler that interrupted its thread's use of the keeper, or is in the
+    /// middle of a fork.
     #[error("called in the middle of itself, or of a fork")]
     Reentrant,
-    /// The process of the asker was forked while it waited.
+    /// The caller's process was forked while it waited, and this is the child.
     #[error("the process has forked meanwhile")]
     Forked,
     /// There is no memory for the errand.
     #[error("there is no memory")]
     NoMemory,
-    /// The thread could not begin.
+    /// The thread could not be started.
     #[error("no thread: {0}")]
     Thread(io::Error),
-    /// The thread got no table of descriptors.
+    /// The thread could not get a descriptor table of its own.
     #[error("no table of descriptors: {0}")]
     Table(io::Error),
-    /// The thread was killed, as by a filter of system calls.
+    /// The thread was killed, for example by a filter of system calls.
     #[error("its thread was killed")]
     Killed,
-    /// The thread is at something else, as a disk that does not answer.
+    /// The thread is busy with something else, for example with a disk that does not respond.
     #[error("it is busy: try again")]
     Busy,
-    /// The thread has ended in the middle of the errand.
+    /// The thread ended in the middle of the errand.
     #[error("its thread has ended")]
     Ended,
 }
@@ -103,7 +104,7 @@ pub enum KeeperError {
 #[derive(Debug, Clone, Copy)]
 enum Refusal {
     NoMemory,
-    /// By an error number.
+    /// The same, as an error number.
     Table(i32),
 }
 
@@ -119,7 +120,7 @@ struct Shared<D: Duty> {
     process: u64,
     /// Whether the thread is there, or about to be.
     is_there: bool,
-    /// Its id, once it has begun; 0 before.
+    /// Its id; 0 until it has begun.
     tid: u32,
     refusal: Option<Refusal>,
     /// It has room for the ends of all that has begun, so that an end allocates nothing.
@@ -145,7 +146,7 @@ impl<D: Duty> std::fmt::Debug for Shared<D> {
     }
 }
 
-/// A thread that is there while its [`Duty`] is not empty. A static.
+/// A thread that exists while its [`Duty`] is not empty. Must be a static.
 #[derive(Debug)]
 pub struct Keeper<D: Duty> {
     name: &'static str,
@@ -159,8 +160,8 @@ pub struct Keeper<D: Duty> {
 }
 
 impl<D: Duty> Keeper<D> {
-    /// One without a thread. `name` and `stack` are the thread's; without `step_bytes` of memory it
-    /// refuses errands and leaves out steps.
+    /// A keeper without a thread yet. `name` and `stack` are for the thread; when fewer than
+    /// `step_bytes` of memory are free, it refuses errands and skips steps.
     pub const fn new(phase: Phase, name: &'static str, stack: usize, step_bytes: usize) -> Self {
         Self {
             name,
@@ -172,12 +173,12 @@ impl<D: Duty> Keeper<D> {
         }
     }
 
-    /// Begins a thing, by an errand as in [`Keeper::ask`]. If it does, [`Keeper::end`] is called
-    /// later.
+    /// Begins an activity by an errand as in [`Keeper::ask`]. If the errand succeeds,
+    /// [`Keeper::end`] must be called later.
     ///
     /// # Errors
     ///
-    /// As [`Keeper::ask`]'s. The errand's own is the inner one.
+    /// Those of [`Keeper::ask`]; the inner error is the errand's own.
     pub fn begin<T: Send + 'static, E: Send + 'static>(
         &'static self,
         errand: impl FnOnce(&mut D) -> Result<T, E> + Send + 'static,
@@ -190,11 +191,11 @@ impl<D: Duty> Keeper<D> {
         begun
     }
 
-    /// As [`Keeper::begin`], for an errand that is not refused. It does not wait.
+    /// Begins an activity as [`Keeper::begin`] does, by an errand that cannot fail; does not wait for it.
     ///
     /// # Errors
     ///
-    /// Those of [`KeeperError`], as far as they are known at once.
+    /// A [`KeeperError`] that is known at once.
     pub fn begin_later(
         &'static self,
         errand: impl FnOnce(&mut D) + Send + 'static,
@@ -207,7 +208,7 @@ impl<D: Duty> Keeper<D> {
         left
     }
 
-    /// Ends a thing that has begun. It does not wait, and allocates nothing.
+    /// Ends an activity that was begun. Does not wait, and allocates nothing.
     pub fn end(&'static self, id: D::Id) {
         let Ok(mut shared) = self.lock() else { return };
         forget_one(&mut shared);
@@ -218,11 +219,11 @@ impl<D: Duty> Keeper<D> {
         self.wake();
     }
 
-    /// Has the thread run an errand, and waits for its answer. Starts the thread if there is none.
+    /// Has the thread run an errand, and waits for its result. Starts the thread if there is none.
     ///
     /// # Errors
     ///
-    /// Those of [`KeeperError`]; [`KeeperError::Busy`] after ten seconds.
+    /// A [`KeeperError`]; [`KeeperError::Busy`] after ten seconds.
     pub fn ask<T: Send + 'static>(
         &'static self,
         errand: impl FnOnce(&mut D) -> T + Send + 'static,
@@ -230,12 +231,12 @@ impl<D: Duty> Keeper<D> {
         self.ask_for(LONGEST, errand)
     }
 
-    /// As [`Keeper::ask`], but waits for so long at most, to a second, until the thread begins with
-    /// the errand. An errand that nobody waits for any more is not run.
+    /// Does what [`Keeper::ask`] does, but gives up if the thread has not begun the errand after
+    /// `longest`, checked once a second. Then the errand is not run.
     ///
     /// # Errors
     ///
-    /// As [`Keeper::ask`]'s.
+    /// See [`Keeper::ask`].
     pub fn ask_for<T: Send + 'static>(
         &'static self,
         longest: Duration,
@@ -280,7 +281,7 @@ impl<D: Duty> Keeper<D> {
         }
     }
 
-    /// Whether the thread is there, or about to be. It finds out that the thread was killed.
+    /// Whether the thread exists or is about to. Detects that the thread was killed.
     pub fn is_there(&'static self) -> bool {
         let Ok(shared) = self.lock() else { return true };
         let (is_there, tid) = (shared.is_there, shared.tid);
@@ -292,7 +293,7 @@ impl<D: Duty> Keeper<D> {
         is_there && !is_killed
     }
 
-    /// Has the thread do a step now.
+    /// Makes the thread do a step now.
     pub fn wake(&self) {
         self.wakes.fetch_add(1, Ordering::SeqCst);
         // SeqCst, as both accesses in `sleep`: one side sees the other's.
@@ -345,7 +346,7 @@ impl<D: Duty> Keeper<D> {
         Ok(shared)
     }
 
-    /// The thread with this id is not there, or will end: its errands are nobody's.
+    /// Marks the thread `tid`, which is gone or about to end, as gone, and drops its errands.
     fn give_up(&'static self, tid: u32) {
         let Ok(mut shared) = self.lock() else { return };
         if shared.tid != tid {
@@ -354,7 +355,7 @@ impl<D: Duty> Keeper<D> {
         shared.is_there = false;
         let work = std::mem::take(&mut shared.work);
         drop(shared);
-        // The askers of errands are told by the end of their channels.
+        // The callers of these errands get the error from their closed channels.
         drop(work);
     }
 
@@ -396,7 +397,7 @@ impl<D: Duty> Keeper<D> {
                 match work {
                     Work::End(id) => duty.end(id),
                     Work::Errand(errand) if has_memory => errand(&mut duty),
-                    // Its asker is told by the end of its channel.
+                    // Its caller gets the error from its closed channel.
                     Work::Errand(_) => {}
                 }
             }

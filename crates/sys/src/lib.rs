@@ -1,6 +1,6 @@
-//! The ground of every dormouse mechanism: the facilities that neither std nor rustix has.
+//! The base of every dormouse mechanism: what neither std nor rustix offers.
 //!
-//! Each line relies on those above it alone.
+//! Each line depends only on those above it.
 //!
 //! | module | is |
 //! |---|---|
@@ -35,9 +35,10 @@
 //!
 //! # Things it does not do
 //!
-//! No policy: which tier a clock uses or which thread drains a ring is decided above. No second
-//! copy in one binary: `links = "dormouse"` makes cargo refuse it. (Binaries that bring a copy each
-//! meet in [`rendezvous`].)
+//! There is no policy here: which tier a clock uses or which thread drains a ring is decided above.
+//! A binary cannot contain two copies of this crate: `links = "dormouse"` makes cargo refuse it.
+//! (Several objects of a process can contain one copy each; they share state through
+//! [`rendezvous`].)
 
 #![deny(unsafe_code)]
 

@@ -1,14 +1,14 @@
-//! Which threads block a signal, as `/proc` has it.
+//! Which threads block a signal, according to `/proc`.
 //!
 //! The C library blocks every signal for a moment in the thread that starts another one
 //! (`pthread_create`, `posix_spawn`, `fork`), and so does each handler of dormouse's in the thread
-//! that it interrupts. Such a thread unblocks by itself, so a caller may look again. Its mask tells
-//! it apart: it has a signal which the library keeps for itself, and which no set that a program
-//! fills by `sigfillset` has.
+//! that it interrupts. Such a thread unblocks by itself, so a caller may check again. Its mask
+//! identifies it: it includes a signal which the library reserves for itself, and which is in no
+//! set that a program fills by `sigfillset`.
 //!
 //! # Safety
 //!
-//! The unsafe code asks for the calling thread's mask.
+//! The unsafe code reads the calling thread's mask.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -23,7 +23,8 @@ pub struct Blocking {
     pub tid: u32,
     /// Its name.
     pub name: String,
-    /// Whether it does so for a moment only: inside of the C library, or of a handler of ours.
+    /// Whether it blocks the signal only for a moment: inside of the C library, or of a handler of
+    /// ours.
     pub for_a_moment: bool,
 }
 
@@ -62,7 +63,7 @@ pub fn of_first_thread() -> Option<u64> {
     blocked(&String::from_utf8_lossy(&std::fs::read("/proc/self/status").ok()?))
 }
 
-/// Whether a thread of this process blocks a signal, and not for a moment only. False for a thread
+/// Whether a thread of this process blocks a signal, and not only for a moment. False for a thread
 /// that has ended.
 ///
 /// # Cost
@@ -73,8 +74,7 @@ pub fn is_blocking(tid: u32, signal: libc::c_int) -> bool {
     blocked(&String::from_utf8_lossy(&status)).is_some_and(|mask| is_for_long(mask, signal))
 }
 
-/// Whether a thread of this process is under a filter of system calls. True where that is not
-/// known.
+/// Whether a thread of this process is under a filter of system calls. True if that is unknown.
 ///
 /// # Cost
 ///
@@ -84,11 +84,11 @@ pub fn is_filtered(tid: u32) -> bool {
     field(&String::from_utf8_lossy(&status), "Seccomp:") != Some("0")
 }
 
-/// Whether the calling thread blocks a signal, and not for a moment only.
+/// Whether the calling thread blocks a signal, and not only for a moment.
 ///
 /// # Async-signal-safety
 ///
-/// A system call, which changes `errno` where a filter refuses it; then the answer is no.
+/// A system call, which changes `errno` where a filter refuses it; then the result is false.
 pub fn is_blocked_here(signal: libc::c_int) -> bool {
     let mut mask = 0_u64;
     let none = std::ptr::null::<u64>();
@@ -115,8 +115,8 @@ fn is_for_long(mask: u64, signal: libc::c_int) -> bool {
     has(mask, signal) && mask & OF_THE_LIBRARY == 0
 }
 
-/// Whether a thread of this process may be in the middle of starting another one: it runs, and
-/// blocks what the C library blocks meanwhile, and a handler of ours, too. False for a thread that
+/// Whether a thread of this process may be in the middle of starting another one: it is running,
+/// and blocks the signals that the C library or a handler of ours blocks. False for a thread that
 /// has ended.
 pub fn may_be_starting_a_thread(tid: u32) -> io::Result<bool> {
     let status = match std::fs::read(format!("/proc/self/task/{tid}/status")) {
@@ -140,7 +140,7 @@ fn has_ended(status: &str) -> bool {
     field(status, "State:").is_some_and(|state| state.starts_with(['Z', 'X']))
 }
 
-/// The set of signals that the thread blocks; `None` where the file does not say.
+/// The set of signals that the thread blocks; `None` if the file lacks it.
 fn blocked(status: &str) -> Option<u64> {
     u64::from_str_radix(field(status, "SigBlk:")?, 16).ok()
 }
@@ -149,7 +149,7 @@ fn has(mask: u64, signal: libc::c_int) -> bool {
     mask & (1 << (signal - 1)) != 0
 }
 
-/// `None` where the file does not say.
+/// `None` if the file lacks the mask.
 #[cfg(test)]
 pub(crate) fn blocks(status: &str, signal: libc::c_int) -> Option<bool> {
     blocked(status).map(|mask| has(mask, signal))

@@ -1,16 +1,16 @@
-//! Memory for the next step of a thread of dormouse, or of a call by C.
+//! Reserving memory before a step of a thread of dormouse, or before a call from C.
 //!
-//! An allocation of Rust's that fails ends the process, and no step is worth that. So a thread asks
-//! before a step whether as much memory is there as it may take, and leaves the step if not.
+//! If an allocation of Rust's fails, the process ends, and no step is worth that. So before a step
+//! a thread checks whether the most memory that the step may take is available, and skips the step
+//! if not.
 //!
-//! Asking alone leaves a gap: another thread may take the memory before the step does. Where
-//! [`Reserving`] is the global allocator, as in the C library, a [`Step`] closes it. Inside of one,
-//! the memory that was found is kept until its end, and an allocation that the system refuses comes
-//! from there. (Two things are not covered, because Rust's standard library takes them past the
-//! global allocator: the handle of a thread that begins, and that of a thread that waits in a
-//! channel.) Where the host has an allocator of
-//! its own, the memory is given back at once, and the gap is left: a host that takes the last of it
-//! meets the same end by its own next allocation.
+//! The check alone leaves a gap: another thread may take the memory before the step does. Where
+//! [`Reserving`] is the global allocator, as in the C library, a [`Step`] closes the gap: the
+//! memory that was found is kept until the step's end, and an allocation that the system refuses is
+//! served from it. (Two things are not covered, because Rust's standard library allocates them past
+//! the global allocator: the handle of a thread that begins, and that of a thread that waits in a
+//! channel.) Where the host has another allocator, the memory is freed at once, and the gap
+//! remains: a host that takes the last memory would fail at its own next allocation anyway.
 //!
 //! # The reserves
 //!
@@ -21,22 +21,23 @@
 //! | held | the step ends | left, or free if nobody uses it |
 //! | left | the last allocation from it is given back | free |
 //!
-//! A child of a fork has the seats of the parent's other threads, but not these threads. It frees
-//! seats without users by forgetting their blocks: a child's handler may not give memory back. If a
-//! seat has users, their allocations belong to the child as any other memory does, and the seat is
-//! left until the last of them is given back.
+//! A seat is a block of memory for one thread's step. A fork child has the seats of the parent's
+//! other threads, but not these threads. It frees seats without users by forgetting their blocks,
+//! because a handler in the child may not free memory. If a seat has users, their allocations
+//! belong to the child as any other memory does, and the seat is kept until the last of them is
+//! freed.
 //!
 //! # Invariants
 //!
-//! 1. The thread that holds a seat alone allocates from it.
+//! 1. Only the thread that holds a seat allocates from it.
 //! 2. A seat has as many users as there are allocations from it, and one for its step. The block
-//!    goes back to the system with the last of them, after its range is gone from the seat: so the
-//!    range of no seat holds memory that somebody else has been given.
+//!    goes back to the system with the last of them, after its range was removed from the seat: so
+//!    the range of no seat contains memory that was given to somebody else.
 //!
 //! # Safety
 //!
-//! The unsafe code is the allocator: it hands requests on to the system's, and cuts what that
-//! refuses from a block of its own.
+//! The unsafe code is the allocator: it passes requests on to the system's allocator, and serves
+//! those that it refuses from a block of its own.
 #![allow(unsafe_code)]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -66,7 +67,7 @@ thread_local! {
     static IS_STEPPING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether so many bytes are there. Inside of a [`Step`] they are kept for it.
+/// Whether `bytes` bytes of memory are available. Inside of a [`Step`] they are reserved for it.
 pub fn is_there(bytes: usize) -> bool {
     if IS_STEPPING.get() && IS_RESERVING.load(Ordering::Relaxed) {
         return reserve(bytes);
@@ -74,7 +75,7 @@ pub fn is_there(bytes: usize) -> bool {
     could_be_had(bytes)
 }
 
-/// Whether the allocator gives so many bytes, which it gets back.
+/// Whether the allocator can give `bytes` bytes, which are freed at once.
 fn could_be_had(bytes: usize) -> bool {
     let mut asked = Vec::<u8>::new();
     let is_there = asked.try_reserve_exact(bytes).is_ok();
@@ -83,8 +84,8 @@ fn could_be_had(bytes: usize) -> bool {
     is_there
 }
 
-/// The work of a thread that asks [`is_there`] before it allocates. A step inside of another one is
-/// a part of that.
+/// The work of a thread that calls [`is_there`] before it allocates. A step inside of another one
+/// is a part of it.
 #[derive(Debug)]
 #[must_use = "the step ends with it"]
 pub struct Step {
@@ -94,7 +95,7 @@ pub struct Step {
 }
 
 impl Step {
-    /// Begins.
+    /// Begins a step.
     #[inline]
     pub fn begin() -> Self {
         Self { is_outermost: !IS_STEPPING.replace(true), not_send: PhantomData }
@@ -113,11 +114,12 @@ impl Drop for Step {
     }
 }
 
-/// The system's allocator, with what a [`Step`] has reserved for the allocations that it refuses.
+/// The system's allocator; allocations that it refuses are served from what a [`Step`] has
+/// reserved.
 ///
 /// # Cost
 ///
-/// A comparison for each allocation, and a load for each that is given back.
+/// A comparison for each allocation, and a load for each free.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Reserving;
 
@@ -154,7 +156,7 @@ fn begin_in_child() {
     }
 }
 
-// SAFETY: each answer is the system's, or a part of a block that nobody else is given.
+// SAFETY: each result comes from the system, or is a part of a block that nothing else uses.
 unsafe impl GlobalAlloc for Reserving {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
@@ -172,7 +174,7 @@ unsafe impl GlobalAlloc for Reserving {
         }
         let place = from_reserve(layout);
         if !place.is_null() {
-            // SAFETY: so many bytes are there.
+            // SAFETY: the place has `layout.size()` bytes.
             unsafe { place.write_bytes(0, layout.size()) };
         }
         place
@@ -213,14 +215,14 @@ unsafe impl GlobalAlloc for Reserving {
     }
 }
 
-/// A block of memory, and who has it.
+/// A block of memory, and the thread that holds it.
 #[derive(Debug)]
 struct Seat {
-    /// The thread whose step holds it; 0: nobody's. See [`LEFT`].
+    /// The thread whose step holds it, or 0. See [`LEFT`].
     thread: AtomicUsize,
-    /// As the system gave it.
+    /// The block as the system returned it.
     block: AtomicPtr<u8>,
-    /// Its first unit and how many there are, in one word; 0: there is none.
+    /// Its first unit and the number of units, in one word; 0 if there is no block.
     range: AtomicU64,
     /// The first address that is free.
     next: AtomicUsize,
@@ -239,7 +241,7 @@ fn thread() -> usize {
     IS_STEPPING.with(|own| ptr::from_ref(own).addr())
 }
 
-/// The layout of a block of so many bytes, and how many units of it are used.
+/// The layout of a block with room for `bytes` bytes, and how many of its units are used.
 fn block_of(bytes: usize) -> Option<(Layout, usize)> {
     let units = bytes.div_ceil(UNIT).max(1);
     // One more, since the system gives it any alignment.
@@ -249,7 +251,7 @@ fn block_of(bytes: usize) -> Option<(Layout, usize)> {
 
 fn reserve(bytes: usize) -> bool {
     let Some((layout, units)) = block_of(bytes) else { return false };
-    // Acquire: pairs with the stores of who has freed it.
+    // Acquire: pairs with the stores of the thread that has freed it.
     let free = TABLE
         .iter()
         .find(|seat| seat.thread.compare_exchange(0, LEFT, Ordering::Acquire, Ordering::Relaxed).is_ok());
@@ -321,7 +323,7 @@ impl Seat {
         first..first + (word as usize & ((1 << LENGTH_BITS) - 1)) * UNIT
     }
 
-    /// Its thread alone calls it.
+    /// Called only by the thread that holds the seat.
     fn cut(&self, layout: Layout) -> Option<*mut u8> {
         let start = self.next.load(Ordering::Relaxed).checked_next_multiple_of(layout.align())?;
         let end = start.checked_add(layout.size()).filter(|end| *end <= self.range().end)?;
@@ -392,7 +394,7 @@ mod tests {
         assert!(elsewhere.join().unwrap(), "another thread's");
         drop(step);
         assert_eq!(free(), SEATS - 2, "they are used");
-        // SAFETY: places of these sizes, which nobody else has.
+        // SAFETY: memory of these sizes, in no other use.
         unsafe {
             all[0].write_bytes(7, 24);
             let moved = Reserving.realloc(all[0], layout, 48);
@@ -433,7 +435,7 @@ mod tests {
                 begun.wait();
                 let child = dormouse_testkit::fork(|| {
                     assert_eq!(free(), SEATS - 1, "one is used");
-                    // SAFETY: a place of this size, which nobody else has in this process.
+                    // SAFETY: memory of this size, in no other use in this process.
                     unsafe { Reserving.dealloc(used.load(Ordering::Relaxed), layout) };
                     assert_eq!(free(), SEATS);
                     let step = Reserving.step();

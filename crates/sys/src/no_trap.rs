@@ -1,6 +1,7 @@
-//! [`trap`](crate::trap) where no handler of SIGTRAP is written yet: other processors than x86-64.
+//! Stands in for [`trap`](crate::trap) on processors for which no handler of SIGTRAP exists yet:
+//! all but x86-64.
 //!
-//! The types are those of the real module, so that its callers compile. Nothing can be watched:
+//! It has the types of the real module, so that its callers compile. Nothing can be watched:
 //! [`watch`] returns the reason.
 
 use std::io;
@@ -20,7 +21,7 @@ pub fn is_used() -> bool {
     false
 }
 
-/// Always an error, because nobody has asked for the signal.
+/// Always an error, because no handler was installed.
 pub fn disposition() -> io::Result<Disposition> {
     Err(io::Error::new(io::ErrorKind::Unsupported, WHY))
 }

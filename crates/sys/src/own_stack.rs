@@ -1,26 +1,26 @@
 //! The stack of the calling thread: its bounds, and the callers by frame pointers.
 //!
-//! Within the bounds of the thread's own stack memory is read plainly: whatever the frame pointer
-//! of code that keeps none says, an address between the stack pointer and the end of the stack can
-//! be read while the thread runs. Outside of them (a fiber, an alternate stack, a thread that was
-//! made without the C library) [`crate::stack`] reads with the kernel's help.
+//! Within the bounds of the thread's own stack, memory is read by plain loads: an address between
+//! the stack pointer and the end of the stack can be read while the thread runs, even if it comes
+//! from a register that is no frame pointer. Outside of them (a fiber, an alternate stack, a thread
+//! that was made without the C library) [`crate::stack`] reads with the kernel's help.
 //!
 //! # Bounds
 //!
 //! The C library puts a thread's control block, to which the thread pointer points, at the upper
-//! end of its stack. The block also says where the stack begins, in words that have no name outside
-//! of the library. They are found by example: a thread asks the library for its stack, and looks
-//! for the answer in its own block; every thread's block has them at the same distance. On a stack
-//! that the host has made itself, or where there is no such place, the kernel copies.
+//! end of its stack. The block also contains the bounds of the stack, in fields that have no public
+//! name. They are found by example: a thread asks the library for its stack, and searches its own
+//! block for the answer; every thread's block has the fields at the same offset. On a stack that
+//! the host has made itself, or where no such field is found, memory is copied by the kernel.
 //!
 //! The first thread's stack has the kernel's random bytes above all frames. It grows downwards, so
-//! memory between the stack pointer and those is the stack if it can be read. The kernel is asked
-//! once for each page, and keeps others' mappings at a distance.
+//! memory between the stack pointer and those bytes is the stack if it can be read. Each page is
+//! checked once by a system call. The kernel keeps other mappings at a distance from it.
 //!
 //! # Async-signal-safety
 //!
-//! That of [`callers`]: no allocation, lock or thread-local; system calls outside of the bounds
-//! alone. The bounds are for code that is no signal handler: [`from`] uses a thread-local.
+//! The same as [`callers`]: no allocation, lock or thread-local; system calls only outside of the
+//! bounds. Computing the bounds is not for signal handlers: [`from`] uses a thread-local.
 //!
 //! # References
 //!
@@ -28,8 +28,8 @@
 //!
 //! # Safety
 //!
-//! The unsafe code reads the kernel's list of addresses, asks the C library for the calling
-//! thread's stack, and reads words of its control block, and of its stack, that can be read.
+//! The unsafe code reads the auxiliary vector, asks the C library for the calling thread's stack,
+//! and reads words of its control block, and of its stack, that are readable.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
@@ -64,28 +64,29 @@ thread_local! {
     static KNOWN: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
 }
 
-/// How a walk ended.
+/// How a walk of the stack ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum WalkEnd {
-    /// At a link that is not one.
+    /// At a word that is no valid link.
     Lost = 0,
-    /// At the zero that the outermost frame has.
+    /// At the zero in the outermost frame.
     Last = 1,
-    /// There was no more room.
+    /// At the end of the buffer.
     Cut = 2,
 }
 
-/// The stack as a control block has it: its first address, its length and that of the guard,
-/// which is a part of it.
+/// The stack as a control block describes it: its first address, its length, and the length of the
+/// guard, which is included.
 pub type Words = [usize; 3];
 
-/// Finds the place of the words, once for a process. Before that no stack but the first thread's is
+/// Finds the offset of the fields, once for a process. Until then only the first thread's stack is
 /// known.
 ///
 /// # Cost
 ///
-/// Some system calls. On the first thread, whose block does not have them, a thread more.
+/// Some system calls. On the first thread, whose block does not have the fields, also a short-lived
+/// thread.
 pub fn learn() {
     if place().is_some() {
         return;
@@ -93,13 +94,13 @@ pub fn learn() {
     if identity::tid() != identity::pid() {
         return learn_here();
     }
-    // Where there is no thread to be had the kernel copies stacks.
+    // If no thread can be started, stacks are copied by the kernel.
     if let Ok(thread) = std::thread::Builder::new().spawn(learn_here) {
         let _ = thread.join();
     }
 }
 
-/// The distance from the thread pointer to the words, if it is known.
+/// The offset of the fields from the thread pointer, if it is known.
 pub fn place() -> Option<usize> {
     Some(PLACE.load(Ordering::Relaxed)).filter(|&place| place != 0)
 }
@@ -119,12 +120,12 @@ fn find() -> Option<usize> {
     places.next().is_none().then_some(place * WORD)
 }
 
-/// The words of some bytes.
+/// Interprets bytes as words.
 pub fn words(bytes: &[u8]) -> impl Iterator<Item = usize> + '_ {
     bytes.chunks_exact(WORD).map(|word| usize::from_ne_bytes(word.try_into().unwrap_or_default()))
 }
 
-/// The stack of the calling thread, as the C library knows it.
+/// The stack of the calling thread, as the C library reports it.
 pub fn own_words() -> Option<Words> {
     // SAFETY: valid places; the attributes are read and destroyed once they are there.
     unsafe {
@@ -141,19 +142,19 @@ pub fn own_words() -> Option<Words> {
     }
 }
 
-/// The stack below a control block by its words, without the guard.
+/// The range of the stack, without the guard, from the fields of the control block at `block`.
 pub fn stack_of([start, length, guard]: Words, block: usize) -> Option<Range<usize>> {
     let (low, end) = (start.checked_add(guard)?, start.checked_add(length)?);
     (low..end).contains(&block).then_some(low..block)
 }
 
-/// The memory of the thread's own stack that can be read from `stack` on, its stack pointer; empty
-/// if it is on another one, or if its own is not known.
+/// The part of the thread's own stack that can be read from `stack`, its stack pointer, on. Empty
+/// if the thread is on another stack, or if its own is unknown.
 ///
 /// # Cost
 ///
-/// At a thread's first call a system call; on the first thread one for each page of the stack that
-/// no call before has found.
+/// A system call at a thread's first call; on the first thread one for each page of the stack that
+/// no earlier call has checked.
 pub fn from(stack: usize) -> Range<usize> {
     let (low, high) = KNOWN.get();
     if (low..high).contains(&stack) {
@@ -204,13 +205,12 @@ fn random_bytes() -> usize {
     unsafe { libc::getauxval(libc::AT_RANDOM) as usize }
 }
 
-/// Fills in one less than the return address of each caller, from the place `first` on: how many
-/// places are filled then, and how the walk ended.
+/// Writes the return address of each caller, minus one, from index `first` on. Returns how many
+/// entries are filled then, and how the walk ended.
 ///
 /// # Safety
 ///
-/// `own` is empty, or can be read by the calling thread from the stack pointer on, if that lies in
-/// it.
+/// `own` is empty, or the calling thread can read it from its stack pointer on, if that lies in it.
 pub unsafe fn callers(
     frame: usize,
     stack: usize,
@@ -227,7 +227,7 @@ pub unsafe fn callers(
     for (found, place) in into.iter_mut().enumerate().skip(first) {
         if frame == 0 {
             // The interrupted code itself: a library without frame pointers uses the register for
-            // other things, and a zero there says nothing (glibc keeps the type of cancellation in
+            // other values, and a zero there means nothing (glibc keeps the type of cancellation in
             // it while `send` waits).
             return (found, if found == first { WalkEnd::Lost } else { WalkEnd::Last });
         }
@@ -254,11 +254,11 @@ pub unsafe fn callers(
     (into.len(), WalkEnd::Cut)
 }
 
-/// Fills in one less than the return address of each caller, the innermost first, for code on the
-/// calling thread whose registers these are, up to `top` on the same stack: how many. `None` if
-/// `top` is not there.
+/// Writes the return address of each caller, minus one, the innermost first, for code on the
+/// calling thread that has these registers, up to the frame `top` on the same stack. Returns their
+/// number, or `None` if `top` was not found.
 ///
-/// On a foreign stack, and on a very deep one, `top` is no bound.
+/// On a foreign stack, and on a very deep one, `top` does not end the walk.
 pub fn own_callers(frame: usize, stack: usize, top: usize, into: &mut [usize]) -> Option<usize> {
     let own = from(stack);
     if !own.is_empty() && !own.contains(&top) {
@@ -273,7 +273,7 @@ pub fn own_callers(frame: usize, stack: usize, top: usize, into: &mut [usize]) -
 mod tests {
     use super::*;
 
-    /// That of a frame below the caller's.
+    /// The stack range of a frame below the caller's.
     #[inline(never)]
     fn deep() -> Range<usize> {
         // A frame of its own, wherever the caller keeps its locals.

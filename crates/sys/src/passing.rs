@@ -1,20 +1,21 @@
-//! Handlers of ours that pass a signal on to the host's, which then runs as if the kernel had
-//! called it: on the stack, with the mask and the registers that it asked for, and with no frame of
-//! ours below it.
+//! Handlers of ours that pass a signal on to the host's handler, which then runs as if the kernel
+//! had called it: on the stack, with the mask and the registers that it expects, and with no frame
+//! of ours below it.
 //!
-//! Our handlers run on the alternate stack of threads that have one. The host's may not have asked
-//! for that, and std's alternate stacks have 8 KiB, into which two frames of the kernel hardly fit
-//! ([`signal_frame_bytes`]): a handler that nests there ends the process.
+//! Our handlers run on the alternate stack of threads that have one. The host's handler may not
+//! have asked for that, and std's alternate stacks have 8 KiB, into which two signal frames hardly
+//! fit ([`signal_frame_bytes`]): a handler that nests there ends the process.
 //!
 //! # How
 //!
 //! [`entry!`](crate::entry) makes the function that the kernel calls. It leaves no frame: it calls
-//! the deciding function, and then returns to the kernel, or jumps to the handler that
-//! [`pass_on`] has returned. [`pass_on`] has these cases:
+//! the deciding function, and then returns to the kernel, or jumps to the handler that [`pass_on`]
+//! has returned. [`pass_on`] has these cases:
 //!
-//! 1. *In place*: something else than the kernel called ours (a handler that was installed later),
-//!    or the frame has to move while the thread has a shadow stack, on which nobody can move it.
-//!    The handler is called as a function, with its mask, and the mask is put back behind it.
+//! 1. *In place*: ours was not called by the kernel but by a handler that was installed later, or
+//!    the frame would have to move while the thread has a shadow stack, where frames cannot be
+//!    moved. The handler is called as a function, with its mask, and the mask is restored
+//!    afterwards.
 //! 2. *Jump*: the kernel's frame lies where the handler wants it. The handler gets its mask, and
 //!    returns to where ours would have returned.
 //! 3. *Move*: the frame lies on the alternate stack, the interrupted code does not, and the handler
@@ -26,7 +27,7 @@
 //!
 //! - In all cases, a thread may be in a system call that waits with a mask of its own (`ppoll`,
 //!   `sigsuspend`). The kernel adds the handler's mask to that one. Here it is added to the mask
-//!   that the thread has outside of the call, because the frame shows no other.
+//!   that the thread has outside of the call, because the frame contains no other.
 //! - In case 3, the interrupted stack may have no room left. The thread then gets its SIGSEGV while
 //!   it is on its alternate stack.
 //!
@@ -43,7 +44,7 @@
 //!
 //! # Safety
 //!
-//! The unsafe code reads and changes what the kernel gives to a handler, and calls handlers.
+//! The unsafe code reads and changes what the kernel passes to a handler, and calls handlers.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
@@ -53,8 +54,8 @@ use std::ptr;
 use crate::errno::keeping_errno;
 use crate::signals;
 
-/// A handler, as `SA_SIGINFO` has it: the kernel calls all handlers so. One that is passed on to
-/// may unwind: it may end its thread, or throw.
+/// A handler with `SA_SIGINFO`: the kernel calls all handlers so. A host's handler may unwind: it
+/// may end its thread, or throw.
 pub type Handler = unsafe extern "C-unwind" fn(libc::c_int, *mut libc::siginfo_t, *mut c_void);
 
 /// The memory that the kernel writes on the stack for a handler, without the vector registers.
@@ -119,12 +120,12 @@ macro_rules! entry {
     };
 }
 
-/// Has the handler of `action` take the signal, when the function of [`entry!`](crate::entry) goes
-/// on at the address that this returns. (In case 1 the handler has returned already.)
+/// Passes the signal to the handler of `action`. The function of [`entry!`](crate::entry) must
+/// continue at the address that this returns. (In case 1 the handler has returned already.)
 ///
 /// # Safety
 ///
-/// The arguments are those of the function that `entry!` calls.
+/// The arguments must be those of the function that `entry!` calls.
 pub unsafe fn pass_on(
     action: &libc::sigaction,
     signal: libc::c_int,
@@ -171,13 +172,13 @@ pub unsafe fn pass_on(
 /// The stack that a frame of the kernel's lies on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
-    /// That of the interrupted code, which is no alternate stack.
+    /// The stack of the interrupted code, which is no alternate stack.
     Interrupted,
-    /// The alternate one, and the interrupted code was on it, too.
+    /// The alternate stack, on which the interrupted code was, too.
     Alternate,
-    /// The alternate one, to which the kernel has moved for the handler.
+    /// The alternate stack, to which the kernel has moved for the handler.
     Moved,
-    /// Unknown.
+    /// An unknown stack.
     Unknown,
 }
 
@@ -275,8 +276,8 @@ fn set_mask(mask: u64, before: *mut u64) -> bool {
     })
 }
 
-/// The most that a frame of the kernel's takes on this machine, with all vector registers in use;
-/// `None` before Linux 5.14.
+/// The largest size of a signal frame on this machine, with all vector registers in use; `None`
+/// before Linux 5.14.
 pub fn signal_frame_bytes() -> Option<usize> {
     const AT_MINSIGSTKSZ: libc::c_ulong = 51;
     // SAFETY: no preconditions.

@@ -1,26 +1,27 @@
-//! Copies of memory that may go at any moment: the kernel reads, and answers where a load would
-//! fault.
+//! Copies of memory that may be unmapped at any moment: the kernel reads it, and returns an error
+//! where a load would fault.
 //!
 //! The call is `process_vm_readv` on this process itself, which no rule about tracing forbids. A
 //! filter of system calls may end the process for it, so under a filter nothing is copied.
 //!
 //! # Async-signal-safety
 //!
-//! Three system calls, none of which waits for anything but the kernel's lock of the process's
-//! mappings. May change `errno`.
+//! Three system calls, which wait for nothing but the kernel's lock of the process's mappings. May
+//! change `errno`.
 //!
 //! # References
 //!
-//! `process_vm_readv(2)`; `mm/process_vm_access.c`: `mm_access` grants the own memory.
+//! `process_vm_readv(2)`; `mm/process_vm_access.c`: `mm_access` grants access to one's own memory.
 //!
 //! # Safety
 //!
-//! The kernel reads from an address that may be anything, and writes into a local buffer.
+//! The kernel reads from an arbitrary address, and writes into a local buffer.
 #![allow(unsafe_code)]
 
 use crate::perf::is_filtered;
 
-/// Copies from `addr` on, as far as memory can be read: the number of bytes.
+/// Copies memory from `addr` on, up to the first byte that cannot be read. Returns the number of
+/// bytes.
 pub fn copy_some(addr: usize, into: &mut [u8]) -> usize {
     if is_filtered() || cfg!(miri) {
         return 0;

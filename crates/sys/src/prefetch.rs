@@ -1,12 +1,12 @@
-//! A hint to the processor, for walks over memory that others write.
+//! A hint to the processor, for walks over memory that other threads write.
 //!
 //! # Safety
 //!
-//! The unsafe code gives the hint.
+//! The unsafe code is the hint.
 #![allow(unsafe_code)]
 
-/// Has the line of `line` fetched into all caches, without waiting for it. Nothing where there is
-/// no such hint: a walk is right without it.
+/// Fetches the cache line of `line` into all caches, without waiting for it. Does nothing where
+/// there is no such hint.
 #[inline(always)]
 pub fn prefetch<T>(line: &T) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]

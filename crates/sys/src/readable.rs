@@ -1,20 +1,20 @@
-//! Whether memory can be read, asked of the kernel and not found out by a fault.
+//! Whether memory can be read, found out by a system call instead of a fault.
 //!
-//! A page that is mapped from a file is gone when the file was cut short in place
-//! (`cp new.so plugin.so` begins so, and nothing refuses it for libraries), when its file system is
-//! out of reach, or when its disk fails. A load from it ends the process by SIGBUS. A system call
-//! that reads from it answers EFAULT.
+//! A page that is mapped from a file is gone when the file was cut short in place (`cp new.so
+//! plugin.so` begins so, and nothing refuses it for libraries), when its file system is out of
+//! reach, or when its disk fails. A load from it ends the process by SIGBUS. A system call that
+//! reads from it returns EFAULT.
 //!
-//! The call is `rt_sigprocmask` with an operation that there is not: the kernel copies the new mask
-//! in before it looks at the operation (`kernel/signal.c`), so the answer is EFAULT or EINVAL, and
-//! nothing changes. It needs no descriptor and no `/proc`, and no filter of system calls refuses
-//! it, because every C library makes it whenever it starts a thread.
+//! The call is `rt_sigprocmask` with an operation that does not exist: the kernel copies the new
+//! mask in before it checks the operation (`kernel/signal.c`), so the result is EFAULT or EINVAL,
+//! and nothing changes. It needs no descriptor and no `/proc`, and no filter of system calls
+//! refuses it, because every C library makes it whenever it starts a thread.
 //!
 //! # Limits
 //!
-//! The answer is true of its moment: a page may go between it and the load. And to bring a page in
-//! may take as long as its file system takes, for ever where a server is dead: then the calling
-//! thread waits, as it would for its own code.
+//! The answer holds for that moment: a page may go between it and the load. And bringing a page in
+//! may take as long as its file system takes, for ever if a server is dead: then the calling thread
+//! waits, as it would for its own code.
 //!
 //! # Async-signal-safety
 //!
@@ -22,18 +22,19 @@
 //!
 //! # Safety
 //!
-//! The kernel is given an address, and touches it in a way that cannot fault.
+//! The kernel gets an address, and accesses it in a way that cannot fault.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
 
-/// Whether every page of some memory can be read now.
+/// Whether every page of a range of memory can be read now.
 pub fn is_readable(range: Range<usize>) -> bool {
     let page = rustix::param::page_size();
     (range.start & !(page - 1)..range.end).step_by(page).all(is_page_readable)
 }
 
-/// Asks about pages in turn, each once while the questions stay on it.
+/// Checks pages, and remembers the last one, so that repeated checks of one page make one system
+/// call.
 #[derive(Debug, Default)]
 pub struct Pages {
     /// The last page that could be read. No process maps page 0.
@@ -41,13 +42,13 @@ pub struct Pages {
 }
 
 impl Pages {
-    /// No page was asked about.
+    /// A checker that has not checked a page yet.
     pub const fn new() -> Self {
         Self { last: 0 }
     }
 
-    /// Whether every page of some memory can be read; whether it could be, where it lies on the
-    /// page of the last answer.
+    /// Whether every page of a range can be read. A page that was checked last is not checked
+    /// again.
     pub fn are_readable(&mut self, range: Range<usize>) -> bool {
         let page = rustix::param::page_size();
         let last = range.end.saturating_sub(1).max(range.start) & !(page - 1);

@@ -1,21 +1,22 @@
 //! A byte ring for one writing thread and its signal handlers, and the fixed pool of rings.
 //!
-//! The writer never waits. A full ring keeps the newest records: the writer discards the oldest, as
-//! many as begin in the same eighth of the ring, and counts them as dropped. An empty pool, and a
-//! signal handler in the middle of its thread's write, drop the record and count it. One reader at
-//! a time drains a ring; a bit of `tail` keeps two apart, and neither waits. A handler that leaves
-//! a write by `siglongjmp` loses that record and no other: see [`crate::underway`].
+//! The writer never waits. A full ring keeps the newest records: the writer discards the oldest,
+//! those that begin in the oldest eighth of the ring, and counts them as dropped. If the pool is
+//! empty, or a signal handler interrupts its thread's write, the record is dropped and counted. One
+//! reader at a time drains a ring; a bit of `tail` keeps two apart, and neither waits. A handler
+//! that leaves a write by `siglongjmp` loses that record and no other: see [`crate::underway`].
 //!
 //! # Discarding
 //!
-//! The writer cannot read where the oldest records end, because they are bytes to it. So it notes
-//! for each eighth of the ring the first record that begins there. To discard, it moves `tail` to
-//! that of the next eighth by one exchange. Nothing is held meanwhile, so a handler that never
-//! returns leaves nothing behind but, in the one instruction after the exchange, a count.
+//! The writer cannot find where the oldest records end, because to it they are bytes. So for each
+//! eighth of the ring it stores the position of the first record that begins there. To discard, it
+//! moves `tail` to that of the next eighth by one exchange. It holds nothing meanwhile, so a
+//! handler that never returns leaves no damage, except a wrong count if it comes in the one
+//! instruction after the exchange.
 //!
-//! While a reader has the ring, `tail` is the reader's, which gives room back as it goes. The
-//! record that finds the ring full in the meantime (the reader has not yet copied an eighth) is
-//! dropped itself.
+//! While a reader has the ring, only the reader moves `tail`, and frees room as it goes. A record
+//! that finds the ring full in the meantime (the reader has not yet copied an eighth) is dropped
+//! itself.
 //!
 //! The states of a ring:
 //!
@@ -32,14 +33,14 @@
 //!
 //! 1. `head` is at most [`RING_BYTES`] ahead of `tail` in the stream; a position modulo
 //!    `RING_BYTES` is the index of a byte.
-//! 2. The owner alone moves `head`. The reader that has set [`HELD`] in `tail` alone moves it;
-//!    while nobody has, the owner may move it forward, by an exchange.
+//! 2. Only the owner moves `head`. The reader that has set [`HELD`] in `tail` is the only one to
+//!    move it; while the bit is clear, the owner may move it forward, by an exchange.
 //! 3. A ring changes its owner only while it is `CLAIMED` by the new owner, which also holds
 //!    `tail`.
-//! 4. All zeros is the pool's initial state: it lies in `.bss`, and pages that no ring uses cost
-//!    nothing.
+//! 4. All zeros is the pool's initial state: it lies in `.bss`, and pages that no ring uses take no
+//!    memory.
 //! 5. `firsts` of an eighth in which a record between `tail` and `head` begins is the first such
-//!    record of the present round, but in the eighth of `tail`.
+//!    record of the present round, except in the eighth of `tail`.
 //!
 //! # Async-signal-safety
 //!
@@ -47,7 +48,7 @@
 //!
 //! # Safety
 //!
-//! The unsafe code is the copy in and out of the ring's bytes, which invariants 1 and 2 keep apart.
+//! The unsafe code copies into and out of the ring's bytes; invariants 1 and 2 keep the two apart.
 #![allow(unsafe_code)]
 
 use std::cell::UnsafeCell;
@@ -83,7 +84,8 @@ struct Ring {
     head: AtomicU64,
     dropped: AtomicU64,
     tail: AtomicU64,
-    /// Of each eighth, the [`Mark`] of the first record that begins there. The owner's alone.
+    /// For each eighth, the [`Mark`] of the first record that begins there. Only the owner accesses
+    /// it.
     firsts: [AtomicU64; EIGHTHS],
     bytes: UnsafeCell<[u8; RING_BYTES]>,
 }
@@ -178,7 +180,7 @@ pub(crate) struct Claimed {
 pub struct RingOwner {
     /// The thread's id.
     pub tid: u32,
-    /// Its start number.
+    /// The thread's start number.
     pub start: u64,
 }
 
@@ -374,7 +376,7 @@ impl Pool {
         ring.push(record)
     }
 
-    /// Counts a record that finds no ring, and says that it was dropped.
+    /// Counts a record that finds no ring as dropped; returns false.
     pub(crate) fn drop_one(&self) -> bool {
         self.homeless.fetch_add(1, Ordering::Relaxed);
         false

@@ -1,11 +1,12 @@
-//! The restartable-sequence area of a thread, used as one flag: was this thread descheduled since?
+//! The restartable-sequence area of a thread, used as one flag: was this thread descheduled since
+//! it was set?
 //!
-//! glibc 2.35 and later registers the area and publishes its place. User space stores the address
+//! glibc 2.35 and later registers the area and publishes its address. User space stores the address
 //! of a descriptor in `rseq_cs`; up to Linux 6.18 the kernel clears the field whenever the thread
 //! comes back to user mode after a preemption, a blocking system call or a signal, provided that
 //! the thread is outside the described section. Ours describes a section that is never executed.
-//! Later kernels do not clear it after a blocking call, so a user must test this first
-//! (`Linux: kernel/rseq.c`, `include/linux/rseq_entry.h`).
+//! Later kernels do not clear it after a blocking call, so a user must test this first (`Linux:
+//! kernel/rseq.c`, `include/linux/rseq_entry.h`).
 //!
 //! # Safety
 //!
@@ -54,15 +55,15 @@ const _: () = assert!(std::mem::offset_of!(Descriptor, abort_ip) == 24);
 const _: () =
     assert!(std::mem::offset_of!(Descriptor, abort) == std::mem::offset_of!(Descriptor, signature) + 4);
 
-/// The flag of one thread. It stays on that thread.
-/// One word, so that a signal handler finds it whole.
+/// The flag of one thread. It stays on that thread. It is one word, so that a signal handler never
+/// finds it half-written.
 #[derive(Debug, Clone, Copy)]
 pub struct Flag {
     area: NonNull<Area>,
 }
 
 impl Flag {
-    /// The calling thread's flag; the reason when there is none.
+    /// The calling thread's flag, or the reason why there is none.
     pub fn of_this_thread() -> Result<Self, &'static str> {
         let area = area()?;
         // Uninitialised and failed registrations are negative.
@@ -73,7 +74,7 @@ impl Flag {
         Ok(Self { area: NonNull::from(area) })
     }
 
-    /// Raises the flag.
+    /// Sets the flag.
     #[inline]
     pub fn arm(self) {
         self.area().rseq_cs.store(DESCRIPTOR.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -86,19 +87,19 @@ impl Flag {
         unsafe { self.area.as_ref() }
     }
 
-    /// Whether the flag is still up. A descriptor of another library in its place counts as down.
+    /// Whether the flag is still set. It is not if another library's descriptor is in its place.
     #[inline]
     pub fn is_armed(self) -> bool {
         self.area().rseq_cs.load(Ordering::Relaxed) == DESCRIPTOR.load(Ordering::Relaxed)
     }
 
-    /// Whether another library has a descriptor there.
+    /// Whether another library has stored a descriptor there.
     pub fn is_foreign(self) -> bool {
         let there = self.area().rseq_cs.load(Ordering::Relaxed);
         there != 0 && there != DESCRIPTOR.load(Ordering::Relaxed)
     }
 
-    /// Takes the flag down, unless the descriptor is another library's.
+    /// Clears the flag, unless the descriptor is another library's.
     #[inline]
     pub fn disarm(self) {
         if self.is_armed() {
@@ -117,7 +118,7 @@ fn area() -> Result<&'static Area, &'static str> {
     Ok(unsafe { &*((thread_pointer() as usize).wrapping_add_signed(offset) as *const Area) })
 }
 
-/// Where the thread's control block is; 0 where that is not known.
+/// The address of the thread's control block, or 0 if it is unknown.
 #[cfg(all(target_arch = "x86_64", target_os = "linux", not(miri)))]
 pub fn thread_pointer() -> u64 {
     let pointer: u64;

@@ -1,6 +1,6 @@
-//! Threads that dormouse starts in a host: the host's signals are kept off them, so that the host's
-//! handlers run on the host's threads, and what they use is known, so that nobody takes it for the
-//! host's. And the signals that wait while a handler runs, of ours or of the host's.
+//! Threads that dormouse starts in a host. The host's signals are kept off them, so that the host's
+//! handlers run on the host's threads, and what they use is known, so that it is not taken for the
+//! host's use. Also the signals that are blocked while a handler runs, of ours or of the host's.
 //!
 //! # Safety
 //!
@@ -18,17 +18,17 @@ use std::time::Duration;
 use crate::clock;
 use crate::process::identity;
 
-/// Signals that a thread raises by its own instructions; blocked, they would kill the process all
-/// the same, but without the host's handler. (SIGSYS is a filter's, whose handler answers system
-/// calls in the kernel's stead.)
+/// Signals that a thread raises by its own instructions. If they were blocked, they would kill the
+/// process all the same, but without the host's handler. (SIGSYS comes from a filter, and its
+/// handler answers system calls in the kernel's stead.)
 pub const SYNCHRONOUS: [libc::c_int; 7] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP, libc::SIGABRT, libc::SIGSYS];
 
 /// The longest wait for a thread that does not begin: a filter may have ended it.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The threads that run: process and thread, 32 bits each; 0: none. A fork leaves its parent's
-/// threads here, which are nobody's in the child.
+/// The running threads: process and thread id, 32 bits each; 0 for a free entry. A fork leaves the
+/// parent's threads here, whose process id is not the child's.
 static OWN: [AtomicU64; 32] = [const { AtomicU64::new(0) }; 32];
 
 /// CPU time of those that have ended, in nanoseconds.
@@ -62,7 +62,7 @@ impl Drop for Running {
 }
 
 /// Runs `run` with all signals but the synchronous ones blocked, so that no handler of the host's
-/// comes over it, and leaves it by a jump.
+/// can interrupt it and leave it by a jump.
 ///
 /// # Async-signal-safety
 ///
@@ -85,16 +85,17 @@ pub fn blocked<T>(run: impl FnOnce() -> T) -> T {
     result
 }
 
-/// The signals that wait while a handler of ours runs: all but those of a thread's own faults.
+/// The signals that are blocked while a handler of ours runs: all but those of a thread's own
+/// faults.
 ///
-/// SIGTRAP is among them, which the kernel allows for events of its own (perf, from 5.19 on). The
-/// kernel's frame takes `AT_MINSIGSTKSZ` (3,376 bytes with AVX-512), and std's alternate stacks
-/// have 8 KiB: a second handler in the midst of the first, for a page fault of it that is a sample,
-/// or a hit, would overflow them, and that ends the process. So nothing that a handler calls may
-/// branch on a static key.
+/// SIGTRAP is included; the kernel allows that for events of its own (perf, from 5.19 on). A signal
+/// frame takes `AT_MINSIGSTKSZ` (3,376 bytes with AVX-512), and std's alternate stacks have 8 KiB:
+/// a second handler that interrupts the first, for a page fault in it that is a sample, or for a
+/// hit, would overflow them, and that ends the process. So nothing that a handler calls may branch
+/// on a static key.
 ///
-/// Those of the C library are among them, too, for the cancellation of a thread unwinds. By these
-/// [`crate::masks`] knows that the thread blocks nothing for long.
+/// The C library's own signals are included, too, because the cancellation of a thread unwinds.
+/// From these [`crate::masks`] recognises that the thread blocks signals only for a moment.
 pub fn all_but_faults() -> libc::sigset_t {
     // SAFETY: a set is bits; `sigfillset` would leave out those of the C library.
     unsafe {
@@ -111,7 +112,7 @@ pub fn all_but_faults() -> libc::sigset_t {
 /// The signals of samplers, by bits.
 static SAMPLERS: AtomicU64 = AtomicU64::new(0);
 
-/// Says that a sampler has taken this signal. It keeps it.
+/// Records that a sampler has taken this signal. It keeps it for good.
 pub fn is_of_a_sampler(signal: libc::c_int) {
     SAMPLERS.fetch_or(1 << (signal - 1), Ordering::Relaxed);
 }
@@ -122,15 +123,15 @@ pub(crate) fn of_samplers() -> u64 {
     SAMPLERS.load(Ordering::Relaxed)
 }
 
-/// Whether dormouse has started the thread with this id, which runs. False for one that found no
-/// place.
+/// Whether dormouse has started the running thread with this id. False for a thread for which the
+/// table had no room.
 pub fn is_ours(tid: u32) -> bool {
     let own = u64::from(identity::pid()) << 32 | u64::from(tid);
     OWN.iter().any(|place| place.load(Ordering::Relaxed) == own)
 }
 
 /// CPU time that threads of dormouse have used in this process, in nanoseconds: of those that have
-/// ended, and of those that run as `cpu_of` knows it by their numbers.
+/// ended, and of those that run, for which `cpu_of` returns the time by thread id.
 pub fn own_cpu_ns(cpu_of: impl Fn(u32) -> Option<u64>) -> u64 {
     let pid = u64::from(identity::pid());
     let running = OWN.iter().map(|place| place.load(Ordering::Relaxed)).filter(|own| own >> 32 == pid);

@@ -1,54 +1,56 @@
 //! The handler of SIGTRAP: it resumes a thread that ran into a breakpoint instruction of ours, for
-//! the int3 protocol of `dormouse-keys`, and tells of hits of `dormouse-breakpoints`' watches.
+//! the int3 protocol of `dormouse-keys`, and reports hits of `dormouse-breakpoints`' watches.
 //!
 //! One handler, installed at the first use, serves all copies of dormouse in the process
-//! ([`crate::trap`]). A trap at an address that a copy's resolver knows goes on where the resolver
-//! says; a late one, whose `int3` has gone meanwhile, is tried again. Traps of debug registers are
-//! [`debug_trap`]'s. All other signals are passed on to the action that the signal had before.
+//! ([`crate::trap`]). After a trap at an address that a copy's resolver has, the thread continues
+//! where the resolver returns; if the `int3` there has gone meanwhile, the instruction is tried
+//! again. Traps of debug registers go to [`debug_trap`]. All other signals are passed on to the
+//! action that the signal had before.
 //!
 //! # Passing on
 //!
-//! As the kernel would have done without us:
+//! They are passed on as the kernel would have delivered them:
 //!
 //! - A handler runs on the stack, with the arguments and with the mask that the kernel would have
-//!   given it ([`passing`]). Ours has its `SA_RESTART`, too. `SA_RESETHAND` is counted: the second
-//!   trap finds the default action.
-//! - The default action ends the process by SIGTRAP: it is put back, and the same signal sent
-//!   again, with the same description, to the same thread, which takes it where it was interrupted.
-//!   So the core is of that place, not of ours.
-//! - An ignored signal is ignored if a process sent it; a trap of the thread itself is not, as the
-//!   kernel has it.
+//!   given it ([`passing`]). Ours has its `SA_RESTART`, too. `SA_RESETHAND` is respected: the
+//!   second trap gets the default action.
+//! - The default action ends the process by SIGTRAP: it is restored, and the same signal is sent
+//!   again, with the same information, to the same thread, which takes it where it was interrupted.
+//!   So the core dump shows that place, not ours.
+//! - An ignored signal is ignored if a process sent it; a trap of the thread itself is not, as in
+//!   the kernel.
 //!
-//! A handler that is installed after ours may or may not pass on to ours, and there is no way to
-//! ask. So we never take the signal back; [`crate::trap::disposition`] names the handler, and a
+//! A handler that is installed after ours may or may not pass on to ours; there is no way to find
+//! out. So we never take the signal back; [`crate::trap::disposition`] returns the handler, and a
 //! batch that needs ours is refused.
 //!
 //! # Taking the signal
 //!
-//! Another thread of the host may install a handler at the same time. The call that sets ours
-//! returns the action that it has replaced, and we pass on to that one, not to the one of an
-//! earlier look:
+//! Another thread of the host may install a handler at the same time. The call that installs ours
+//! returns the action that it has replaced, and we pass on to that one, not to the one that was
+//! read before:
 //!
-//! 1. look at the present action, and make it the one to pass on to;
-//! 2. set ours, which restarts calls if the present one does; the kernel says what it was;
-//! 3. if that is another one, it has come since the look, and could not know of ours: make it the
-//!    one to pass on to. If it differs in that, set ours once more. If the action that
-//!    this replaces is not ours, another thread has taken the signal from us meanwhile: it gets the
-//!    signal back, and keeps it.
+//! 1. read the present action, and make it the one to pass on to;
+//! 2. install ours, with `SA_RESTART` if the present one has it; the kernel returns the action that
+//!    was replaced;
+//! 3. if that is another one, it was installed after step 1, and its installer could not know of
+//!    ours: make it the one to pass on to. If it differs in `SA_RESTART`, install ours once more.
+//!    If the action that this replaces is not ours, another thread has taken the signal from us
+//!    meanwhile: it gets the signal back, and keeps it.
 //!
 //! Between 2 and 3, for the time of a few instructions, a trap that is not ours goes to the action
-//! of the look.
+//! read in step 1.
 //!
 //! # Async-signal-safety
 //!
 //! The handler takes no lock, allocates nothing and touches no thread-local but `errno`, which it
 //! leaves as it was: it may come at any instruction, on a thread that dormouse has never seen. For
-//! an `int3` of ours it makes no system call, to pass a trap on to a handler those of [`passing`].
-//! (That handler may do anything.)
+//! an `int3` of ours it makes no system call; to pass a trap on to a handler it makes those of
+//! [`passing`]. (That handler may do anything.)
 //!
 //! # Safety
 //!
-//! The unsafe code is `sigaction` and the walk through the structures that the kernel hands to a
+//! The unsafe code is `sigaction` and the access to the structures that the kernel passes to a
 //! handler.
 #![allow(unsafe_code)]
 
@@ -61,22 +63,23 @@ use crate::debug_trap::{self, MOST_COPIES, SharedWatcher};
 use crate::passing::{self, SignalFrame};
 use crate::signals;
 
-/// The owner of an `int3`, as a resolver knows it.
+/// What a resolver has found at the address of an `int3`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// Ours: the thread goes on there.
+    /// Ours: the thread continues at this address.
     Resume(usize),
-    /// One of ours lay there before. If it has gone meanwhile, the thread executes the instruction
+    /// One of ours was there before. If it has gone meanwhile, the thread executes the instruction
     /// that is there now.
     Late,
     /// Not ours.
     Foreign,
 }
 
-/// Asked about the `int3` at an address; must not allocate, lock or unwind.
+/// Called with the address of an `int3`; must not allocate, lock or unwind.
 pub type Resolver = fn(address: usize) -> Verdict;
 
-/// The same between copies: [`FOREIGN`], [`LATE`], or the address where the thread goes on.
+/// The form in which copies call one another's resolvers: [`FOREIGN`], [`LATE`], or the address
+/// where the thread continues.
 pub(crate) type SharedResolver = extern "C" fn(address: usize) -> usize;
 
 pub(crate) const FOREIGN: usize = 0;
@@ -100,8 +103,8 @@ static ROUND: AtomicUsize = AtomicUsize::new(0);
 
 pub(crate) extern "C" fn begin_round_here() {
     // Pairs with the loads in `handle`: a thread that meets an `int3` of this round sees the
-    // number, and with it the addresses that the resolver was told before. The acquiring half keeps
-    // the writes of the `int3`s behind it.
+    // number, and with it the addresses that the resolver was given before. The acquiring half
+    // keeps the writes of the `int3`s behind it.
     ROUND.fetch_add(1, Ordering::AcqRel);
 }
 
@@ -264,7 +267,7 @@ unsafe extern "C-unwind" fn choose(
         // The processor has stepped over the one byte.
         let address = (registers[RIP] as usize).wrapping_sub(1);
         loop {
-            // Pairs with `begin_round_here`: the resolvers know this round.
+            // Pairs with `begin_round_here`: the resolvers have the addresses of this round.
             let round = ROUND.load(Ordering::Acquire);
             match resolve_for_all(address) {
                 Verdict::Resume(target) => {

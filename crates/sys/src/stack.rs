@@ -1,18 +1,18 @@
 //! The stack of the calling thread by frame pointers, for signal handlers.
 //!
-//! A function that keeps a frame pointer leaves at `[fp]` its caller's, and behind that the address
-//! to which it returns. Code that keeps none leaves anything in the register. So every address is
-//! checked before it is followed: it must be aligned, lie above the last one, and no further from
-//! the stack pointer than a stack is long. Memory is read by [`crate::peek`], so a wrong one that
+//! A function that keeps a frame pointer stores its caller's at `[fp]`, and its return address
+//! behind that. Code that keeps none leaves any value in the register. So every address is checked
+//! before it is followed: it must be aligned, lie above the last one, and be no further from the
+//! stack pointer than a stack is long. Memory is read by [`crate::peek`], so a wrong address that
 //! passes the checks ends the walk and not the process.
 //!
 //! # Cost
 //!
-//! Frames are read in windows of half a kilobyte: some system calls for a usual stack.
+//! Frames are read in windows of half a kilobyte: a few system calls for a usual stack.
 //!
 //! # Async-signal-safety
 //!
-//! That of [`crate::peek`]. Takes less than a kilobyte of the stack.
+//! The same as [`crate::peek`]. Takes less than a kilobyte of the stack.
 //!
 //! # References
 //!
@@ -37,9 +37,9 @@ const FRAME: usize = 2 * size_of::<usize>();
 /// The lowest address that code may have.
 const FIRST_PAGE: usize = 4096;
 
-/// The frame pointer and the stack pointer of the function that calls: the first address of its
-/// [`walk`] is the one to which it returns. Where it keeps no frame pointer the walk begins with
-/// any caller that does, or finds nothing.
+/// The frame pointer and the stack pointer of the calling function. The first address of a [`walk`]
+/// from them is the function's return address. If it keeps no frame pointer the walk begins with
+/// the next caller that does, or finds nothing.
 #[inline(always)]
 pub fn here() -> (usize, usize) {
     #[cfg(target_arch = "x86_64")]
@@ -56,9 +56,9 @@ pub fn here() -> (usize, usize) {
     (0, 0)
 }
 
-/// Fills in return addresses, the caller's first, from the frame and the stack pointer of the code
-/// that a signal has interrupted: how many. A function that has not set up its frame yet, or has
-/// left it already, hides its caller.
+/// Writes return addresses, the caller's first, from the frame and the stack pointer of the code
+/// that a signal has interrupted. Returns their number. If a function has not set up its frame yet,
+/// or has left it already, its caller is missing.
 pub fn walk(frame: usize, stack: usize, into: &mut [usize]) -> usize {
     let mut window = [0; WINDOW];
     let (mut begins, mut filled) = (0, 0);

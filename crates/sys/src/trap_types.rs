@@ -1,23 +1,25 @@
-//! The types by which traps are told, on every processor.
+//! The types by which traps are reported, on every processor.
 
-/// One hit of an event that traps. Copies of dormouse share the layout, which grows at its end.
+/// One hit of an event that traps. Copies of dormouse share the layout, which grows only at its
+/// end.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub struct PerfTrap {
     /// The event's data.
     pub data: u64,
-    /// The thread's next instruction; of a late hit, any.
+    /// The address of the thread's next instruction; for a late hit it means nothing.
     pub ip: usize,
     /// Its frame pointer.
     pub frame: usize,
     /// Its stack pointer.
     pub stack: usize,
-    /// 1: the thread blocked the signal, and takes it at another place, once for several hits.
+    /// 1 if the thread blocked the signal, and took it later, at another place, once for several
+    /// hits.
     pub is_late: u32,
 }
 
-/// Told of hits, with the signals blocked of [`all_but_faults`](crate::signals::all_but_faults). It
-/// must not allocate, lock, unwind or branch on a static key; it may change `errno`.
+/// Called for hits, with the signals of [`all_but_faults`](crate::signals::all_but_faults) blocked.
+/// It must not allocate, lock, unwind or branch on a static key; it may change `errno`.
 pub type Watcher = fn(&PerfTrap);
 
 /// The action of SIGTRAP.
@@ -29,6 +31,6 @@ pub enum Disposition {
     Default,
     /// The signal is ignored.
     Ignored,
-    /// A handler at this address.
+    /// Another handler, at this address.
     Other(usize),
 }

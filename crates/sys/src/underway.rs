@@ -2,9 +2,9 @@
 //! thread.
 //!
 //! A handler may interrupt the section, and then must not begin it again. But a handler may also
-//! never return, by `siglongjmp`, and then the interrupted section never ends. A flag would stay up
-//! for good. So the mark is the stack address of the section's frame: the stack grows down, so code
-//! at or above that address runs after the frame was left.
+//! never return, by `siglongjmp`, and then the interrupted section never ends. A flag would stay
+//! set for good. So the mark is the stack address of the section's frame: the stack grows down, so
+//! code at or above that address runs after the frame was left.
 //!
 //! | the code that finds the mark | is answered |
 //! |---|---|
@@ -15,8 +15,8 @@
 //! glibc and musl put the thread pointer above the stack of every thread but the first, and below
 //! that of the first, which has nothing above it. So only an alternate stack that is part of the
 //! thread's own stack (a local array), or lies above a stack that the host has made and switched to
-//! itself, can be taken for the same. Then the section and the handler may have overlapped:
-//! [`Underway::end`] tells the interrupted one.
+//! itself, can be mistaken. Then the section and the handler may have overlapped: [`Underway::end`]
+//! returns false to the interrupted one.
 //!
 //! # Async-signal-safety
 //!
@@ -26,8 +26,8 @@ use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
 
 use crate::rseq::thread_pointer;
 
-/// The refusals in a row for a mark that may have been left behind. No handler begins a section so
-/// often over another.
+/// The number of refusals in a row after which a mark counts as left behind. Handlers never nest
+/// that deeply.
 const PATIENCE: u64 = 1000;
 
 /// The bits of an address of user space; the refusals are counted in those above.
@@ -47,12 +47,12 @@ pub struct Underway {
 pub struct Begun(u64);
 
 impl Underway {
-    /// Outside of sections.
+    /// A mark outside of sections.
     pub const fn new() -> Self {
         Self { word: AtomicU64::new(0) }
     }
 
-    /// Begins a section; `None` in the middle of one whose frame is not left.
+    /// Begins a section; `None` in the middle of another one whose frame was not left.
     #[inline(always)]
     pub fn begin(&self) -> Option<Begun> {
         let frame = 0_u8;
@@ -68,7 +68,7 @@ impl Underway {
         Some(Begun(here))
     }
 
-    /// Ends the section. False when a handler has taken it for one that was left.
+    /// Ends the section. Returns false if a handler has taken it for one that was left.
     #[inline(always)]
     pub fn end(&self, begun: Begun) -> bool {
         compiler_fence(Ordering::SeqCst);
@@ -79,13 +79,13 @@ impl Underway {
         is_ours
     }
 
-    /// Whether the mark is still that of this section.
+    /// Whether the mark still belongs to this section.
     #[inline(always)]
     pub fn is_ours(&self, begun: Begun) -> bool {
         self.word.load(Ordering::Relaxed) & ADDRESS == begun.0
     }
 
-    /// Takes the mark away. For the mark of a thread that has ended.
+    /// Clears the mark of a thread that has ended.
     pub fn reset(&self) {
         self.word.store(0, Ordering::Relaxed);
     }

@@ -1,4 +1,4 @@
-//! Errands, ends, and the thread's end by others.
+//! Errands, ends, and ends of the thread that others cause.
 #![allow(unsafe_code, reason = "a look at descriptors, and a thread that ends in the midst")]
 
 use std::alloc::Layout;
@@ -50,7 +50,7 @@ fn begin(number: u32) {
 
 /// Ends the keeper's thread alone, as a filter would.
 fn kill() {
-    // SAFETY: ends one thread, which nobody joins.
+    // SAFETY: ends one thread, which is never joined.
     let killed = KEEPER.ask(|_| unsafe { libc::syscall(libc::SYS_exit, 0) });
     assert!(matches!(killed, Err(KeeperError::Killed)), "{killed:?}");
 }
@@ -103,7 +103,7 @@ fn a_pipe_that_the_host_closes_ends() {
             });
             let mut byte = [0];
             reader.read_exact(&mut byte).unwrap();
-            // SAFETY: the parent's copy, which nobody uses any more.
+            // SAFETY: the parent's copy, which is not used any more.
             unsafe {
                 libc::close(writer);
                 libc::fcntl(reader.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK);
@@ -188,7 +188,7 @@ fn askers_outlive_the_thread() {
         begin(1);
         kill();
         assert!(!KEEPER.is_there());
-        // The thing that had begun is over, and its end hurts nobody.
+        // The activity that had begun is over, and ending it does no harm.
         assert!(KEEPER.ask(|duty| duty.is_empty()).unwrap());
         KEEPER.end(1);
         begin(2);

@@ -1,4 +1,4 @@
-//! The dynamic symbols of loaded objects: whether one has a thread-local of some name.
+//! The dynamic symbols of loaded objects: whether one has a thread-local of a given name.
 //!
 //! # Safety
 //!

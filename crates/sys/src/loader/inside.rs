@@ -1,13 +1,13 @@
-//! Looks through the C library's list of objects, and forks.
+//! Calls of `dl_iterate_phdr`, and forks.
 //!
 //! `dl_iterate_phdr` takes a lock that the C library's fork leaves as it is. A child that is forked
-//! during another thread's look waits for ever at its own first look, which may be that of the
-//! host's unwinder. So forks wait for our looks, and ours for forks: each no longer than
-//! [`PATIENCE`], since the list's lock may be held by a host's callback that waits for either.
+//! while another thread holds that lock waits for ever at its own first call, which may be made by
+//! the host's unwinder. So forks wait for our calls, and our calls for forks: each at most
+//! [`PATIENCE`], because the lock may be held by a host's callback that waits for either.
 //!
 //! # Safety
 //!
-//! The unsafe code hands two functions to the table of forks.
+//! The unsafe code passes two functions to the table of forks.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, Ordering};

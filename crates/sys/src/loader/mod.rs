@@ -1,4 +1,4 @@
-//! The objects that the loader has put into this process: a look at them, and keeping one there.
+//! The objects that the loader has loaded into this process: listing them, and keeping one loaded.
 //!
 //! # Locking
 //!
@@ -9,8 +9,8 @@
 //! # Safety
 //!
 //! The unsafe code is `dl_iterate_phdr`, whose descriptions are valid while its callback runs and
-//! leave it as references that end with it, and `dlopen` of objects that are loaded already, which
-//! runs no code. Headers and notes lie in pages of the object's file, which may be gone
+//! only leave it as references that end with it, and `dlopen` of objects that are loaded already,
+//! which runs no code. Headers and notes lie in pages of the object's file, which may be gone
 //! ([`crate::readable`]): an object that has lost them is shown without any.
 #![allow(unsafe_code)]
 
@@ -33,10 +33,10 @@ mod inside;
 
 pub(crate) use self::exports::{exports, other_exporter};
 
-/// The loader's knowledge of an object.
+/// What the loader reports about an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Loaded {
-    /// As the loader calls it: a path, empty for the executable.
+    /// The loader's name for it: a path, empty for the executable.
     name: CString,
     /// Whether this is the executable, which never leaves.
     is_executable: bool,
@@ -54,18 +54,18 @@ pub(crate) struct Object<'a> {
     headers: &'a [Header],
 }
 
-/// A part of an object, or its notes.
+/// A mapped part of an object, or its notes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Segment {
-    /// Where it lies.
+    /// Its addresses.
     pub range: Range<usize>,
     /// The header's flags: `PF_R`, `PF_W`, `PF_X`.
     pub flags: u32,
-    /// The end of the part that lies in the file.
+    /// The end of the part that is backed by the file.
     pub file_end: usize,
 }
 
-/// The reason why an object cannot be kept.
+/// Why an object cannot be kept loaded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{object} cannot be kept loaded: {reason}")]
 pub struct PinError {
@@ -113,7 +113,7 @@ impl<'a> Object<'a> {
 }
 
 impl Loaded {
-    /// Whether this is the executable, which never leaves.
+    /// Whether this is the executable, which is never unloaded.
     pub fn is_executable(&self) -> bool {
         self.is_executable
     }
@@ -221,7 +221,7 @@ pub fn object_of(address: usize) -> String {
     find(address).map(|object| object.file_name()).unwrap_or_default()
 }
 
-/// Everything that is mapped of all loaded objects, in order of address.
+/// The mapped ranges of all loaded objects, in order of address.
 pub fn mapped() -> Result<Vec<Range<usize>>, TryReserveError> {
     loop {
         // Counted first: nothing is allocated under the loader's lock.
@@ -245,19 +245,19 @@ pub fn mapped() -> Result<Vec<Range<usize>>, TryReserveError> {
     }
 }
 
-/// Keeps the object of `address` loaded until the process ends, and gives its mapped parts. (Not
-/// from its first byte to its last: other objects may come to lie between its segments.) `None`:
-/// the address lies in no object.
+/// Keeps the object that contains `address` loaded until the process ends, and returns its mapped
+/// parts. (They are not one range: other objects may lie between its segments.) `None` if the
+/// address lies in no object.
 ///
-/// An object that is leaving while this is called is one that cannot be kept.
+/// If the object is being unloaded while this is called.
 pub fn pin(address: usize) -> Result<Option<Vec<Segment>>, PinError> {
     let Some(object) = find(address) else { return Ok(None) };
     if object.is_executable {
         return Ok(Some(object.segments));
     }
     let fail = |reason: &str| PinError { object: object.file_name(), reason: reason.into() };
-    // The loader compares the name with those that objects say they have, up to this one, and reads
-    // them where they lie.
+    // The loader compares the name with the names of the objects, up to this one, and reads them
+    // where they lie.
     let look = |other: Object<'_>| {
         let is_cut_short = other.is_cut_short();
         (is_cut_short || other.contains(address)).then_some(is_cut_short)
@@ -282,12 +282,14 @@ pub fn pin(address: usize) -> Result<Option<Vec<Segment>>, PinError> {
 
 static IS_SELF_PINNED: AtomicBool = AtomicBool::new(false);
 
-/// Keeps the object that this copy of dormouse is in until the process ends: for code that leaves
-/// something behind which calls it later (a signal handler, a thread, a thread's destructor).
+/// Keeps the object that contains this copy of dormouse loaded until the process ends: for code
+/// that leaves something behind which calls it later (a signal handler, a thread, a thread's
+/// destructor).
 ///
 /// # Cost
 ///
-/// The first call asks the loader, and so must not come under a lock that a constructor takes.
+/// The first call waits for the loader, and so must not be made under a lock that a constructor
+/// takes.
 pub fn pin_self() -> Result<(), PinError> {
     if !is_self_pinned() {
         pin(&raw const IS_SELF_PINNED as usize)?;

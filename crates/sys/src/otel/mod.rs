@@ -9,7 +9,7 @@
 //! | `process` | OTEP 4719: the mapping `OTEL_CTX` |
 //! | `pairs` | the resource SDK: lists in variables |
 //!
-//! Nothing is written here until somebody asks for it, and nothing of another library's is changed.
+//! Nothing is written here before it is requested, and nothing of another library's is changed.
 
 mod pairs;
 mod process;

@@ -1,8 +1,8 @@
 //! Lists of `key=value` in OpenTelemetry's variables: headers, and attributes of the resource.
 //!
-//! Keys and values are percent-encoded where they hold a comma, an equals sign or whatever a
-//! program before us has encoded. One bad member makes the whole list worthless: half of an
-//! identity is a wrong one. Of a key that is there twice, the last value counts.
+//! Commas, equals signs and other special characters in keys and values are percent-encoded. One
+//! invalid member makes the whole list invalid, because half of an identity is a wrong one. If a
+//! key occurs twice, the last value counts.
 //!
 //! # References
 //!
@@ -10,11 +10,11 @@
 //! "OTLP Exporter", §Specifying headers via environment variables (W3C Baggage without its
 //! properties).
 
-/// The members of a list of `key=value`, in its order.
+/// The members of a list of `key=value`, in order.
 ///
 /// # Errors
 ///
-/// The member that is none.
+/// The member that is invalid.
 pub fn pairs(list: &str) -> Result<Vec<(String, String)>, String> {
     let mut pairs: Vec<(String, String)> = Vec::new();
     for member in list.split(',').map(str::trim).filter(|member| !member.is_empty()) {

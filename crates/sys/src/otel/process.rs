@@ -1,11 +1,11 @@
 //! The context of the process: a page that a reader finds by its name in the list of mappings.
 //!
-//! A header leads to a message, which lies behind it. The time of publication is written last, and
-//! is 0 before; so a reader that finds the same time before and after its copy has a whole one. The
+//! A header points to a message, which follows it. The time of publication is written last, and is
+//! 0 before; so a reader that finds the same time before and after its copy has a complete one. The
 //! mapping does not survive a fork: a child has no context until it publishes its own.
 //!
-//! The kernel shows a name by either of two ways, and the standard wants both tried: the name of a
-//! `memfd`, and a name for anonymous memory, which not every kernel has.
+//! The kernel shows a name in one of two ways, and the standard wants both tried: the name of a
+//! `memfd`, and a name for anonymous memory, which not every kernel supports.
 //!
 //! # References
 //!
@@ -40,7 +40,7 @@ struct Header {
 
 const _: () = assert!(size_of::<Header>() == 32 && std::mem::offset_of!(Header, published_at_ns) == 16);
 
-/// The reason why there is no context of the process.
+/// Why the process cannot publish its context.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MappingError {
@@ -49,7 +49,7 @@ pub enum MappingError {
     System {
         /// The call.
         what: &'static str,
-        /// Its error.
+        /// The kernel's error.
         source: io::Error,
     },
     /// The mapping would have no name.
@@ -60,7 +60,7 @@ pub enum MappingError {
     Nameless,
 }
 
-/// The process's context, as long as it lives.
+/// The process's context, which is published as long as this lives.
 #[derive(Debug)]
 pub struct ContextMapping {
     header: *mut Header,
@@ -73,12 +73,13 @@ pub struct ContextMapping {
 unsafe impl Send for ContextMapping {}
 
 impl ContextMapping {
-    /// Publishes a message (`opentelemetry.proto.processcontext.v1development.ProcessContext`).
-    /// Where the calls of `memfd` are not `tried`, the kernel must have names for anonymous memory.
+    /// Publishes a message (`opentelemetry.proto.processcontext.v1development.ProcessContext`). If
+    /// `tried` is false, the calls of `memfd` are skipped, and the kernel must support names for
+    /// anonymous memory.
     ///
     /// # Errors
     ///
-    /// The kernel refuses a call, or can give the mapping no name.
+    /// If the kernel refuses a call, or cannot name the mapping.
     ///
     /// # Cost
     ///
@@ -126,11 +127,11 @@ impl Drop for ContextMapping {
     }
 }
 
-/// Whether the process has a context already: another library's, or another copy's.
+/// Whether the process has a context already, of another library or another copy.
 ///
 /// # Errors
 ///
-/// Those of `/proc`.
+/// An error of reading `/proc`.
 pub fn published_by_others() -> io::Result<bool> {
     // A path may be no text.
     let maps = fs::read("/proc/self/maps")?;
@@ -151,7 +152,7 @@ fn map(length: usize, tried: bool) -> Result<(*mut u8, bool), MappingError> {
     let memory = unsafe { libc::mmap(ptr::null_mut(), length, rights, flags, fd, 0) };
     let error = system("mmap");
     if let Some(fd) = file {
-        // SAFETY: just opened, and nobody else has it.
+        // SAFETY: just opened, and in no other use.
         unsafe { libc::close(fd) };
     }
     if memory == libc::MAP_FAILED { Err(error) } else { Ok((memory.cast(), file.is_some())) }

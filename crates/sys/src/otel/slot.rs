@@ -2,14 +2,14 @@
 //!
 //! Stable Rust can neither export a thread-local nor choose how it is reached (rust-lang/rust
 //! 132480). So the assembler defines the symbol, and the sequence below finds it by a *TLS
-//! descriptor*, the way that the standard prefers. A linker makes a constant of the descriptor
-//! where it knows the place: in an executable the sequence is then four instructions and no call.
+//! descriptor*, the way that the standard prefers. A linker replaces the descriptor by a constant
+//! where it knows the offset: in an executable the sequence is then four instructions and no call.
 //!
 //! The definition is weak. If another library of the same object defines the symbol, too, the
 //! program links, and the two share the pointer. So each copy of dormouse also has a hidden name
-//! for its own definition: where both names lead to one place, the pointer is ours.
+//! for its own definition: if both names lead to one address, the pointer is ours.
 //!
-//! A reader looks for the symbol among the dynamic symbols of each object.
+//! A reader searches the dynamic symbols of each object.
 //!
 //! | object | the symbol is there |
 //! |---|---|
@@ -25,8 +25,8 @@
 //!
 //! # Safety
 //!
-//! The unsafe code is the sequence, in the form that linkers know, and the reference that it gives:
-//! to a pointer in the thread's own storage, which lives as long as the thread.
+//! The unsafe code is the sequence, in the form that linkers recognise, and the reference that it
+//! returns: to a pointer in the thread's own storage, which lives as long as the thread.
 #![allow(unsafe_code)]
 
 use std::ffi::CStr;
@@ -37,7 +37,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use super::thread::ThreadContext;
 use crate::loader;
 
-/// The name of the symbol. An executable shows it if it is linked with
+/// The name of the symbol. An executable exports it if it is linked with
 /// `-Wl,--export-dynamic-symbol=otel_thread_ctx_v1`.
 pub const SYMBOL: &CStr = c"otel_thread_ctx_v1";
 
@@ -125,11 +125,11 @@ pub struct Slot {
 }
 
 impl Slot {
-    /// Finds it; `None` where there is none.
+    /// Finds it; `None` if there is none.
     ///
     /// # Async-signal-safety
     ///
-    /// Where the thread has used a thread-local of this object before: the first use of one in an
+    /// Only after the thread has used a thread-local of this object: the first use of one in an
     /// object that was opened later allocates them all.
     #[cold]
     pub fn of_thread() -> Option<Self> {
@@ -138,7 +138,7 @@ impl Slot {
         Some(Self { pointer, not_send: PhantomData })
     }
 
-    /// Shows a context, or none.
+    /// Shows `context`, or nothing for `None`.
     #[inline]
     pub fn show(self, context: Option<&'static ThreadContext>) {
         let context = context.map_or(ptr::null_mut(), |context| ptr::from_ref(context).cast_mut());
@@ -146,7 +146,7 @@ impl Slot {
         self.pointer.store(context, Ordering::Relaxed);
     }
 
-    /// The address that a reader finds.
+    /// The address of the pointer, which a reader finds.
     pub fn address(self) -> usize {
         ptr::from_ref(self.pointer).addr()
     }
@@ -156,21 +156,21 @@ impl Slot {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Visibility {
-    /// In the object of that name.
+    /// Yes, in the object of that name.
     Visible(String),
-    /// The object of that name has it, and does not show it.
+    /// No: the object of that name contains it, but does not export it.
     Hidden(String),
-    /// The symbol leads to another library's pointer, in the object of that name.
+    /// No: the symbol leads to another library's pointer, in the object of that name.
     Foreign(String),
-    /// There is none on this architecture.
+    /// There is no symbol on this architecture.
     Absent,
 }
 
-/// Looks whether readers find the symbol, and whether it is ours.
+/// Finds out whether readers find the symbol, and whether it is ours.
 ///
 /// # Cost
 ///
-/// A look through the dynamic symbols of all loaded objects.
+/// Searches the dynamic symbols of all loaded objects.
 pub fn visibility() -> Visibility {
     if !arch::EXISTS {
         return Visibility::Absent;

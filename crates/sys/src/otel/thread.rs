@@ -1,16 +1,16 @@
-//! The context of a thread, as the standard has it: text of one attribute, and no span.
+//! The context of a thread in the standard's form: text of one attribute, and no span.
 //!
-//! A context is whole before a thread shows it, and never changes. So readers, who look at a thread
+//! A context is complete before a thread shows it, and never changes. So readers, who read a thread
 //! while it is stopped, need no more than the address.
 //!
 //! # References
 //!
 //! OTEP 4947, *Thread-Local Context Record*.
 
-/// How many bytes of an attribute's value there is room for.
+/// Room for an attribute's value, in bytes.
 pub const MAX_VALUE: usize = 128;
 
-/// The bytes. Their first cache line holds a value of 34 bytes.
+/// The bytes of the context. Values of up to 34 bytes fit into its first cache line.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct ThreadContext {

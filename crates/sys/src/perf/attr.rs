@@ -1,4 +1,4 @@
-//! The request as the kernel reads it.
+//! The request in the kernel's layout.
 
 use std::num::NonZero;
 
@@ -68,21 +68,21 @@ const _: () = assert!(
         && std::mem::offset_of!(Raw, sig_data) == 120
 );
 
-/// The happenings to record.
+/// What to record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sampling {
-    /// Every so many events.
+    /// Record one in this many events.
     pub every: NonZero<u64>,
-    /// Also new mappings, threads and processes, and their ends.
+    /// Whether to record new mappings, threads and processes, and their ends, too.
     pub life: bool,
-    /// With the callers in user code, as the kernel finds them by frame pointers.
+    /// Whether to record the callers in user code, as the kernel finds them by frame pointers.
     pub callchain: bool,
-    /// With so many bytes of the user's stack, a multiple of 8 below 64 KiB, and the registers that
-    /// an unwinder begins with; 0: without. Takes a callchain.
+    /// How many bytes of the user's stack to record, a multiple of 8 below 64 KiB, together with
+    /// the registers from which an unwinder begins; 0 for none. Requires `callchain`.
     pub stack_bytes: u16,
 }
 
-/// The request: which event, and how it is counted.
+/// The request: which event to count, and how.
 #[derive(Debug, Clone, Copy)]
 pub struct Attr {
     pub(super) raw: Raw,
@@ -91,7 +91,8 @@ pub struct Attr {
 }
 
 impl Attr {
-    /// One of the kernel's numbered events, in user and kernel mode, from the opening on.
+    /// One of the kernel's numbered events, in user and kernel mode, counted as soon as it is
+    /// opened.
     #[must_use]
     pub fn count(event: KernelEvent) -> Self {
         let (kind, config) = event.raw();
@@ -99,7 +100,7 @@ impl Attr {
         Self { raw, name: event.name(), is_hardware: event.is_hardware() }
     }
 
-    /// User code that runs into a breakpoint, from the opening on.
+    /// User code that runs into a breakpoint, counted as soon as it is opened.
     #[must_use]
     pub fn breakpoint(breakpoint: Breakpoint) -> Self {
         let Breakpoint { kind, addr, len } = breakpoint;
@@ -121,30 +122,30 @@ impl Attr {
         self.with(DISABLED | ENABLE_ON_EXEC)
     }
 
-    /// Also in the threads and processes that the subject starts from now on.
+    /// Also counts in the threads and processes that the subject starts from now on.
     #[must_use]
     pub fn inherited(self) -> Self {
         self.with(INHERIT)
     }
 
-    /// Also in the threads that the subject starts from now on, in its process alone.
+    /// Also counts in the threads that the subject starts from now on, in its process only.
     #[must_use]
     pub fn inherited_by_threads(self) -> Self {
         self.with(INHERIT | INHERIT_THREAD)
     }
 
-    /// Not in the next program that a subject executes.
+    /// Stops counting when a subject executes another program.
     #[must_use]
     pub fn until_exec(self) -> Self {
         self.with(REMOVE_ON_EXEC)
     }
 
-    /// Threads that inherit it keep it to themselves (Linux 6.13; older kernels answer `EINVAL`).
+    /// Threads that inherit the event keep their own (Linux 6.13; older kernels return `EINVAL`).
     ///
-    /// Else the kernel, when it switches between two threads that have inherited the same events,
-    /// exchanges these instead of reading them. The sum of counts stays right, but each thread then
-    /// ends with events that are accounted to the other: the debug registers of a thread that lives
-    /// on count as free while they are taken.
+    /// Without it the kernel, when it switches between two threads that have inherited the same
+    /// events, exchanges these instead of reading them. The sum of counts stays right, but each
+    /// thread then ends with events that are accounted to the other: debug registers that are in
+    /// use count as free.
     #[must_use]
     pub fn apart(mut self) -> Self {
         // The kernel cannot exchange events that are read into samples. (`nr_no_switch_fast` in
@@ -153,11 +154,11 @@ impl Attr {
         self
     }
 
-    /// Each happening is a SIGTRAP of code `TRAP_PERF` to the thread itself, with `data` in
-    /// `si_perf_data`, until the thread executes a program. (Linux 5.13; kernels before 5.19, where
-    /// a thread that blocks the signal would end its process, are refused.)
+    /// Sends a SIGTRAP with code `TRAP_PERF` to the thread at each occurrence, with `data` in
+    /// `si_perf_data`, until the thread executes another program. (Linux 5.13; kernels before 5.19,
+    /// where a thread that blocks the signal would end its process, are refused.)
     ///
-    /// A process without a handler dies of it: see [`crate::trap`].
+    /// A process without a handler is killed by it: see [`crate::trap`].
     #[must_use]
     pub fn trapping(self, data: u64) -> Self {
         // Precise, as it is here, is 0: other levels fail for breakpoints on some processors.
@@ -165,7 +166,8 @@ impl Attr {
         Self { raw, ..self }.with(SIGTRAP | REMOVE_ON_EXEC)
     }
 
-    /// A trap at each so many happenings of a thread ([`Attr::trapping`]) instead of each one.
+    /// Traps once in `happenings` occurrences on a thread ([`Attr::trapping`]) instead of at each
+    /// one.
     #[must_use]
     pub fn every(self, happenings: NonZero<u32>) -> Self {
         Self { raw: Raw { sample_period: happenings.get().into(), ..self.raw }, ..self }
@@ -175,7 +177,7 @@ impl Attr {
         self.raw.flags & SIGTRAP != 0
     }
 
-    /// Not while the kernel runs, which not every user may see.
+    /// Does not count while the kernel runs, which not every user may observe.
     #[must_use]
     pub fn user_only(self) -> Self {
         self.with(EXCLUDE_KERNEL)

@@ -1,5 +1,5 @@
-//! Events behind bare descriptors, for code that must not allocate: opened by their own thread
-//! ([`super::open_here`]), and switched here.
+//! Events behind bare descriptors, for code that must not allocate: their own thread opens them
+//! with [`super::open_here`], and these functions switch them.
 //!
 //! # Async-signal-safety
 //!
@@ -7,7 +7,7 @@
 //!
 //! # Safety
 //!
-//! The unsafe code is `ioctl`s that take no pointer, or one to a local.
+//! The unsafe code is `ioctl`s that take no pointer, or a pointer to a local.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -27,30 +27,31 @@ const MODIFY: libc::Ioctl = 0x4008_240b;
 ///
 /// # Errors
 ///
-/// The kernel's.
+/// The kernel's error.
 pub fn set_enabled(event: BorrowedFd<'_>, enabled: bool) -> io::Result<()> {
     let request = if enabled { ENABLE } else { DISABLE };
     // SAFETY: takes a number.
     answer(unsafe { libc::ioctl(event.as_raw_fd(), request, 0) })
 }
 
-/// Has a breakpoint, opened with the same options, watch what `attr` does, with the number for its
-/// signals that `attr` has. It is on afterwards, unless `attr` is [disabled](Attr::disabled).
+/// Makes a breakpoint, opened with the same options, watch the address in `attr`, and send the
+/// number in `attr` with its signals. It is enabled afterwards, unless `attr` is
+/// [disabled](Attr::disabled).
 ///
 /// # Errors
 ///
-/// The kernel's.
+/// The kernel's error.
 pub fn retarget(event: BorrowedFd<'_>, attr: &Attr) -> io::Result<()> {
     let mut raw = attr.raw;
-    // SAFETY: `raw` lives longer than the call, and is as long as its `size` says.
+    // SAFETY: `raw` lives longer than the call, and has the length in its `size`.
     answer(unsafe { libc::ioctl(event.as_raw_fd(), MODIFY, &raw mut raw) })
 }
 
-/// The number of the event, which no other event of the machine ever has.
+/// The number of the event, which is unique on the machine.
 ///
 /// # Errors
 ///
-/// The kernel's: the descriptor is no event, or not any more.
+/// The kernel's error: the descriptor is no event, or not any more.
 pub fn id(event: BorrowedFd<'_>) -> io::Result<u64> {
     let mut id = 0_u64;
     // SAFETY: `id` is a valid place.

@@ -1,9 +1,9 @@
-//! An event whose every n-th happening is recorded, into a ring that the kernel shares with us.
+//! An event of which every n-th occurrence is recorded, into a ring shared with the kernel.
 //!
 //! # Invariants
 //!
-//! The kernel alone moves the head, this reader alone the tail. The kernel does not write between
-//! the two: while the ring is full it drops records, counts them, and says so in a record once
+//! Only the kernel moves the head, only this reader the tail. The kernel does not write between the
+//! two: while the ring is full it drops records, counts them, and writes a record of the loss once
 //! there is room.
 //!
 //! # Safety
@@ -49,13 +49,13 @@ unsafe impl Send for Buffer {}
 unsafe impl Sync for Buffer {}
 
 impl Buffer {
-    /// Opens an event that records into a ring of at least so many bytes (the next power of two of
+    /// Opens an event that records into a ring of at least `bytes` bytes (the next power of two of
     /// whole pages).
     ///
     /// # Errors
     ///
-    /// As [`OpenEvent::open`]; [`Error::Unplaced`] for an inherited event without a processor,
-    /// [`Error::LockedMemory`] where the ring is too large.
+    /// Those of [`OpenEvent::open`]; [`Error::Unplaced`] for an inherited event without a
+    /// processor, [`Error::LockedMemory`] if the ring is too large.
     pub fn open(attr: &Attr, sampling: Sampling, subject: Subject, bytes: usize) -> Result<Self, Error> {
         if attr.is_inherited() && !subject.has_cpu() {
             return Err(Error::Unplaced);
@@ -78,17 +78,18 @@ impl Buffer {
         Ok(Self { event, sampling, is_apart: attr.is_apart(), base, page, ring })
     }
 
-    /// The event, to switch and to count.
+    /// The event, to switch it and to read its count.
     pub fn event(&self) -> &OpenEvent {
         &self.event
     }
 
     /// Opens another event that records into this ring, on the processor of the ring's own event.
-    /// It may be any thread's, threads may inherit it, and it samples as the ring's own event does.
+    /// It may be for any thread, threads may inherit it, and it samples as the ring's own event
+    /// does.
     ///
     /// # Errors
     ///
-    /// As [`OpenEvent::open`]; [`Error::Kernel`] for another processor.
+    /// Those of [`OpenEvent::open`]; [`Error::Kernel`] for another processor.
     pub fn open_into(&self, attr: &Attr, subject: Subject) -> Result<OpenEvent, Error> {
         let attr = if self.is_apart { attr.apart() } else { *attr };
         let event = OpenEvent::open(&attr.sampled(self.sampling), subject)?;
@@ -96,7 +97,7 @@ impl Buffer {
         Ok(event)
     }
 
-    /// Takes the records out, in the order in which they were written.
+    /// Removes the records and calls `each` with them, in the order in which they were written.
     pub fn drain(&mut self, mut each: impl FnMut(PerfRecord)) {
         // SAFETY: inside the first page, aligned, and only accessed atomically.
         let (head, tail) = unsafe {
@@ -164,7 +165,7 @@ mod tests {
     const EVERY: Sampling =
         Sampling { every: NonZero::<u64>::MIN, life: false, callchain: false, stack_bytes: 0 };
 
-    /// New memory, touched page by page when it is told to.
+    /// New memory, whose pages are touched only on request.
     struct Fresh {
         base: *mut u8,
         pages: usize,

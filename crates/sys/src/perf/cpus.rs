@@ -1,4 +1,4 @@
-//! The processors that are on.
+//! The processors that are online.
 //!
 //! # References
 //!
@@ -7,7 +7,7 @@
 use std::fs;
 use std::num::NonZero;
 
-/// The numbers of the processors that are on. Without `/sys` those from 0 on, as many as this
+/// The numbers of the processors that are online. Without `/sys` those from 0 on, as many as this
 /// process may use.
 pub fn online_cpus() -> Vec<u32> {
     let list = fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();

@@ -1,8 +1,8 @@
-//! The refusals, with the request and the setting to change.
+//! Errors that name the request and the setting to change.
 
 use std::io;
 
-/// The reason why an event cannot be opened or read.
+/// Why an event cannot be opened or read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -22,7 +22,7 @@ pub enum Error {
         /// The setting to change.
         advice: String,
     },
-    /// Nothing here counts such an event.
+    /// No unit here counts such an event.
     #[error("no PMU counts {0} here; a virtual machine has one if its host passes it on")]
     NoPmu(&'static str),
     /// All debug registers are taken.
@@ -34,13 +34,13 @@ pub enum Error {
         /// Its id.
         tid: u32,
     },
-    /// There is no such processor, or it is off.
+    /// There is no such processor, or it is offline.
     #[error("there is no processor {0}, or it is offline")]
     NoSuchCpu(u32),
-    /// The process, or the machine, has as many descriptors open as it may.
+    /// The process, or the machine, has reached its limit of open descriptors.
     #[error("no descriptor is left for counting {0}: raise the limit on open files (ulimit -n)")]
     NoDescriptor(&'static str),
-    /// A buffer for an inherited event must be some processor's.
+    /// A buffer for an inherited event needs a processor.
     #[error("an inherited event cannot have one buffer for all processors: open one for each processor")]
     Unplaced,
     /// More memory would be locked than is allowed.
@@ -57,7 +57,7 @@ pub enum Error {
     /// The kernel was built without events, or the sandbox hides them.
     #[error("this kernel or sandbox has no perf_event_open: {0} cannot be counted")]
     NoEvents(&'static str),
-    /// The kernel does not know the request, or ends a process that blocks the signal.
+    /// The kernel does not support the request, or would end a process that blocks the signal.
     #[error("this kernel knows no {0} that is a signal to its thread and can wait: that takes Linux 5.19")]
     TooOld(&'static str),
     /// Another refusal.

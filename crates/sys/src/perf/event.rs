@@ -1,4 +1,4 @@
-//! An open event: the system call, the switch, the count.
+//! An open event: opening it, switching it, reading its count.
 //!
 //! # Safety
 //!
@@ -27,15 +27,15 @@ const SET_OUTPUT: libc::Ioctl = 0x2405;
 /// `PERF_EVENT_IOC_MODIFY_ATTRIBUTES`.
 const MODIFY: libc::Ioctl = 0x4008_240b;
 
-/// The count of an event, and the time that it took part.
+/// The count of an event, and the time for which it was counted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Reading {
-    /// The count itself, inheritors included.
+    /// The count itself, including inheriting threads.
     pub value: u64,
-    /// How long the event was on, in nanoseconds, of all threads together.
+    /// How long the event was enabled, in nanoseconds, summed over all threads.
     pub enabled_ns: u64,
-    /// The part of that in which it was counted: less where more events want the processor's unit
-    /// than fit in it.
+    /// The part of that in which it was counted. It is shorter where more events are enabled than
+    /// the processor's unit has counters.
     pub running_ns: u64,
 }
 
@@ -44,7 +44,7 @@ impl Reading {
     ///
     /// # Async-signal-safety
     ///
-    /// A system call alone.
+    /// One system call, nothing else.
     pub fn of(event: BorrowedFd<'_>) -> io::Result<Self> {
         let mut bytes = [0; 3 * size_of::<u64>()];
         // One read is all or nothing: of an event that the kernel gave up it is nothing.
@@ -56,8 +56,7 @@ impl Reading {
         Ok(Self { value, enabled_ns, running_ns })
     }
 
-    /// The count that the event would have had in its unit all the time; none if it never was in
-    /// it.
+    /// The count scaled up to the whole enabled time; `None` if it was never counted.
     pub fn scaled(self) -> Option<u64> {
         if self.enabled_ns == self.running_ns {
             return Some(self.value);
@@ -77,7 +76,7 @@ pub(super) fn open_raw(attr: &Attr, pid: i32, cpu: i32) -> io::Result<OwnedFd> {
     let (pid, cpu) = (libc::c_long::from(pid), libc::c_long::from(cpu));
     // A copy: a kernel whose structure is shorter writes how long it is.
     let mut raw = attr.raw;
-    // SAFETY: `raw` lives longer than the call, and is as long as its `size` says.
+    // SAFETY: `raw` lives longer than the call, and has the length in its `size`.
     let fd = unsafe { libc::syscall(libc::SYS_perf_event_open, &raw mut raw, pid, cpu, NO_GROUP, CLOEXEC) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
@@ -86,10 +85,10 @@ pub(super) fn open_raw(attr: &Attr, pid: i32, cpu: i32) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
 }
 
-/// Whether the trap of an event waits for a thread that blocks SIGTRAP. Before Linux 5.19 the
-/// kernel forces the signal, which ends the process, and a C library blocks all signals while it
-/// starts a thread. (Commit 78ed93d72ded. A distribution may have it in an older kernel, which
-/// nothing tells.)
+/// Whether the trap of an event waits while a thread blocks SIGTRAP. Before Linux 5.19 the kernel
+/// forces the signal, which ends the process, and a C library blocks all signals while it starts a
+/// thread. (Commit 78ed93d72ded. A distribution may have backported it to an older kernel, which
+/// cannot be detected.)
 fn can_traps_wait() -> bool {
     // SAFETY: only bytes, which the kernel fills in.
     let mut names: libc::utsname = unsafe { std::mem::zeroed() };
@@ -113,26 +112,26 @@ fn is_since_5_19(release: impl Iterator<Item = u8>) -> bool {
     version >= [5, 19]
 }
 
-/// An event of the calling thread, as a bare descriptor: for code that must not allocate.
+/// Opens an event of the calling thread as a bare descriptor: for code that must not allocate.
 ///
 /// # Errors
 ///
-/// The kernel's.
+/// The kernel's error.
 ///
 /// # Async-signal-safety
 ///
-/// A system call alone.
+/// One system call, nothing else.
 pub fn open_here(attr: &Attr) -> io::Result<OwnedFd> {
     const THIS_THREAD: i32 = 0;
     const ANY_CPU: i32 = -1;
     open_raw(attr, THIS_THREAD, ANY_CPU)
 }
 
-/// Whether this kernel knows [`Attr::apart`].
+/// Whether this kernel supports [`Attr::apart`].
 ///
 /// # Cost
 ///
-/// A system call, and a descriptor for its time.
+/// A system call, and a descriptor for a moment.
 pub fn keeps_apart() -> bool {
     open_here(&Attr::count(KernelEvent::Dummy).user_only().disabled().inherited().apart()).is_ok()
 }
@@ -150,19 +149,20 @@ impl OpenEvent {
     ///
     /// # Errors
     ///
-    /// [`Error::Denied`] where it is not allowed, [`Error::NoPmu`] where nothing counts it,
-    /// [`Error::NoSlot`] where a breakpoint finds no register; else the fault of the request.
+    /// [`Error::Denied`] if it is not allowed, [`Error::NoPmu`] if nothing counts it,
+    /// [`Error::NoSlot`] if no debug register is free for a breakpoint; otherwise the kernel's
+    /// error.
     pub fn open(attr: &Attr, subject: Subject) -> Result<Self, Error> {
         let (pid, cpu) = subject.raw()?;
         let fd = open_raw(attr, pid, cpu).map_err(|source| refusal(attr, subject, source))?;
         Ok(Self { file: File::from(fd), name: attr.name, user_only: attr.is_user_only() })
     }
 
-    /// [`OpenEvent::open`], in user mode alone where no more is allowed.
+    /// [`OpenEvent::open`], but in user mode only where no more is allowed.
     ///
     /// # Errors
     ///
-    /// As [`OpenEvent::open`].
+    /// See [`OpenEvent::open`].
     pub fn open_allowed(attr: &Attr, subject: Subject) -> Result<Self, Error> {
         match Self::open(attr, subject) {
             Err(Error::Denied { .. }) if !attr.is_user_only() => Self::open(&attr.user_only(), subject),
@@ -175,7 +175,7 @@ impl OpenEvent {
         self.user_only
     }
 
-    /// Counts from now on, for inheritors too.
+    /// Counts from now on, in inheriting threads too.
     ///
     /// # Errors
     ///
@@ -184,7 +184,7 @@ impl OpenEvent {
         self.control(ENABLE, 0, "enable")
     }
 
-    /// Stops counting, for inheritors too.
+    /// Stops counting, in inheriting threads too.
     ///
     /// # Errors
     ///
@@ -193,15 +193,15 @@ impl OpenEvent {
         self.control(DISABLE, 0, "disable")
     }
 
-    /// Has a breakpoint watch another place, for inheritors too, and say so in its traps' data; on,
-    /// unless `attr` is disabled. The count goes on.
+    /// Makes a breakpoint watch another address, in inheriting threads too, with the new data in
+    /// its traps. It is enabled afterwards, unless `attr` is disabled. The count goes on.
     ///
     /// # Errors
     ///
-    /// [`Error::Kernel`], also where `attr` differs from the event's own in anything else.
+    /// [`Error::Kernel`], also if `attr` differs from the event's own request in anything else.
     pub fn retarget(&self, attr: &Attr) -> Result<(), Error> {
         let mut raw = attr.raw;
-        // SAFETY: `raw` lives longer than the call, and is as long as its `size` says.
+        // SAFETY: `raw` lives longer than the call, and has the length in its `size`.
         match unsafe { libc::ioctl(self.file.as_raw_fd(), MODIFY, &raw mut raw) } {
             0 => Ok(()),
             _ => Err(self.failed("retarget", io::Error::last_os_error())),
@@ -337,7 +337,7 @@ mod tests {
         }
     }
 
-    /// As a user without rights, for whom user mode alone is open. In a child, because a process
+    /// Tests as a user without rights, who may only count user mode. In a child, because a process
     /// cannot take rights back.
     #[test]
     fn without_rights_user_mode_is_counted() {

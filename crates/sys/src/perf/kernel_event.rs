@@ -2,7 +2,7 @@
 
 use super::error::Error;
 
-/// An event that the kernel knows by number, of the processor or its own.
+/// An event with a number in the kernel's interface, of the processor or of the kernel itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs, reason = "named as perf names them")]
 pub enum KernelEvent {
@@ -23,7 +23,7 @@ pub enum KernelEvent {
     MajorFaults,
     AlignmentFaults,
     EmulationFaults,
-    /// Nothing.
+    /// Counts nothing.
     Dummy,
 }
 
@@ -76,10 +76,10 @@ impl KernelEvent {
     }
 }
 
-/// The accesses that a watch sees. (x86 has no register that stops at reads alone.)
+/// The accesses that a watch traps on. (x86 has no register that traps on reads only.)
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// Writes.
+    /// Writes only.
     Write,
     /// Reads and writes.
     ReadWrite,
@@ -87,20 +87,20 @@ pub enum Access {
     Execute,
 }
 
-/// The bytes that a watch covers.
+/// The number of bytes that a watch covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WatchLen {
-    /// 1.
+    /// One byte.
     One = 1,
-    /// 2.
+    /// Two bytes.
     Two = 2,
-    /// 4.
+    /// Four bytes.
     Four = 4,
-    /// 8.
+    /// Eight bytes.
     Eight = 8,
 }
 
-/// A place in memory that user code must not touch unseen: it takes a debug register.
+/// A range of memory whose accesses by user code are to be seen. It takes a debug register.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Breakpoint {
     pub(super) kind: u32,
@@ -114,8 +114,8 @@ const READ_WRITE: u32 = 3;
 const EXECUTE: u32 = 4;
 
 impl Breakpoint {
-    /// Accesses to `len` bytes at `addr`; of executions, whatever `len` is, those of the
-    /// instruction there.
+    /// Accesses to `len` bytes at `addr`. For executions `len` does not matter: those of the
+    /// instruction at `addr`.
     ///
     /// # Errors
     ///

@@ -1,14 +1,14 @@
 //! Events of the kernel: `perf_event_open`, from a typed request to a count or to records.
 //!
 //! An [`Attr`] names the event, a [`Subject`] the thread or processor. An [`OpenEvent`] counts; a
-//! [`Buffer`] also records each time that it happens, with thread and address. Raw numbers are made
-//! from types that cannot be confused, so that most requests which the kernel answers with a bare
-//! `EINVAL` do not compile; the rest of its refusals become an [`Error`] that names the request and
-//! the setting to change.
+//! [`Buffer`] also records each occurrence, with thread and address. Raw numbers are made from
+//! types that cannot be confused, so that most requests to which the kernel would return a bare
+//! `EINVAL` do not compile. Its other errors become an [`Error`] that names the request and the
+//! setting to change.
 //!
 //! # Things it does not do
 //!
-//! No groups of events, no events of probes and tracepoints.
+//! Not supported: groups of events, and events of probes and tracepoints.
 
 mod attr;
 pub mod bare;

@@ -3,14 +3,14 @@
 //!
 //! An event of the calling thread that counts nothing (`PERF_COUNT_SW_DUMMY`) needs no PMU and no
 //! rights, and still the kernel rewrites its page whenever the thread is scheduled in, so that a
-//! reader of the page in user mode finds a sequence number that has moved. (Linux:
+//! reader of the page in user mode finds a changed sequence number. (Linux:
 //! `perf_event_update_userpage` in `kernel/events/core.c`.) The kernel may rewrite it at other
 //! times too. The mapping alone keeps the event: its descriptor is closed at once.
 //!
 //! # Safety
 //!
-//! The kernel does not copy such a page to a fork child, where its address is nothing, or something
-//! else by now. So a read first asks whether this is the process that mapped it
+//! A fork child does not inherit such a page: its address is unmapped there, or holds something
+//! else. So a read first checks whether this is the process that mapped it
 //! ([`crate::process::identity::number`]).
 #![allow(unsafe_code)]
 
@@ -39,16 +39,16 @@ impl Page {
     /// # Cost
     ///
     /// Twenty microseconds, a page of the user's locked memory (`kernel.perf_event_mlock_kb` for
-    /// each processor), a descriptor for the time of the call; and then half a microsecond to one
-    /// each time the thread is scheduled in.
+    /// each processor), a descriptor during the call; and then half a microsecond to one each time
+    /// the thread is scheduled in.
     ///
     /// # Errors
     ///
-    /// The kernel's, as for every event; `EPERM` also where the user has locked too much memory.
+    /// The kernel's error, as for every event; `EPERM` also if the user has locked too much memory.
     ///
     /// # Async-signal-safety
     ///
-    /// System calls alone.
+    /// System calls only.
     pub fn of_this_thread() -> io::Result<Self> {
         // First: without it no read could be made.
         let owner = identity::number().ok_or(io::ErrorKind::Unsupported)?;
@@ -57,7 +57,7 @@ impl Page {
         Ok(Self { page: UserPage::map(event.as_fd())?, owner })
     }
 
-    /// A number that has moved if the thread that made the page was scheduled in since; `None` in a
+    /// A number that changes whenever the thread that made the page is scheduled in; `None` in a
     /// fork child, which has no such page.
     #[inline]
     pub fn sequence(&self) -> Option<u32> {

@@ -1,5 +1,5 @@
-//! The kernel's records: `PERF_RECORD_*` of `linux/perf_event.h`, as far as [`Attr`](super::Attr)
-//! asks for it.
+//! The kernel's records: `PERF_RECORD_*` of `linux/perf_event.h`, those that [`Attr`](super::Attr)
+//! can request.
 
 /// `PERF_RECORD_{LOST, COMM, EXIT, FORK, SAMPLE, MMAP2}`.
 const LOST: u32 = 2;
@@ -19,19 +19,19 @@ const SAMPLE_BYTES: usize = 40;
 const READING_BYTES: usize = 24;
 const TRAILER: usize = 16;
 
-/// `PERF_CONTEXT_MAX`: numbers from here on are no addresses, they say whose code comes next.
+/// `PERF_CONTEXT_MAX`: numbers from here on are no addresses; they mark whose code follows.
 const CONTEXT_MAX: u64 = -4095_i64 as u64;
 
-/// A happening, with the kernel's time in nanoseconds.
+/// A record of an occurrence, with the kernel's time in nanoseconds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PerfRecord {
     /// The time by `CLOCK_MONOTONIC`.
     pub time: u64,
-    /// The happening.
+    /// What happened.
     pub what: What,
 }
 
-/// A happening.
+/// What a record is about.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum What {
@@ -46,10 +46,10 @@ pub enum What {
         /// The memory that the event is about; 0 where it is about none. For a breakpoint its own
         /// address.
         addr: u64,
-        /// The instruction and those that its callers return to, where
-        /// [`Sampling`](super::Sampling) asks for them.
+        /// The instruction and the return addresses of its callers, if
+        /// [`Sampling`](super::Sampling) requests them.
         callchain: Vec<u64>,
-        /// The copied stack, where [`Sampling`](super::Sampling) asks for it.
+        /// The copied stack, if [`Sampling`](super::Sampling) requests it.
         stack: Option<Box<UserStack>>,
     },
     /// A new mapping, or a mapping merged with its neighbours. The kernel does not record that a
@@ -57,7 +57,7 @@ pub enum What {
     Mapping {
         /// The process.
         pid: u32,
-        /// Its first byte.
+        /// Its first address.
         start: u64,
         /// Its length in bytes.
         len: u64,
@@ -68,7 +68,7 @@ pub enum What {
     },
     /// A new thread or process.
     Fork {
-        /// Its process.
+        /// The id of its process.
         pid: u32,
         /// The process that it comes from: the same for a new thread.
         parent: u32,
@@ -79,24 +79,25 @@ pub enum What {
     Exec {
         /// The process.
         pid: u32,
-        /// Its thread.
+        /// The id of its thread.
         tid: u32,
     },
     /// The end of a thread.
     Exit {
-        /// Its process.
+        /// The id of its process.
         pid: u32,
         /// The thread.
         tid: u32,
     },
-    /// So many records, at least, did not fit.
+    /// At least this many records did not fit.
     Lost(u64),
 }
 
-/// Registers and memory with which an unwinder finds the callers by itself.
+/// Registers and memory from which an unwinder can find the callers itself.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct UserStack {
-    /// The instruction, the stack pointer, the frame pointer, and on arm64 the link register.
+    /// The instruction pointer, the stack pointer, the frame pointer, and on arm64 the link
+    /// register.
     pub registers: [u64; 4],
     /// The memory from the stack pointer on.
     pub bytes: Vec<u8>,

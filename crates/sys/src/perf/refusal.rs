@@ -1,4 +1,4 @@
-//! The kernel's answers to the opening, and the setting that stands in the way.
+//! The kernel's errors of opening an event, and the setting that causes each.
 //!
 //! # References
 //!
@@ -7,7 +7,7 @@
 //!
 //! # Safety
 //!
-//! The unsafe code is a `prctl` that asks.
+//! The unsafe code is a `prctl` that only queries.
 #![allow(unsafe_code)]
 
 use std::{fs, io};
@@ -37,17 +37,17 @@ pub(super) fn refusal(attr: &Attr, subject: Subject, source: io::Error) -> Error
     }
 }
 
-/// Whether system calls of the calling thread pass a filter, which may end the process for one that
-/// it does not know. Yes where the kernel does not say.
+/// Whether system calls of the calling thread pass a filter, which may end the process for a call
+/// that it does not allow. True if the kernel does not tell.
 ///
 /// # Async-signal-safety
 ///
-/// One `prctl`; no file, for which a filter may end the process too.
+/// One `prctl`. It opens no file, because a filter may end the process for that too.
 pub fn is_filtered() -> bool {
     // SAFETY: takes a number.
     match unsafe { libc::prctl(libc::PR_GET_SECCOMP) } {
         0 => false,
-        // A kernel without seccomp does not know the question; a filter may refuse it.
+        // A kernel without seccomp does not support the query; a filter may refuse it.
         -1 => io::Error::last_os_error().raw_os_error() != Some(libc::EINVAL),
         _ => true,
     }
@@ -56,7 +56,7 @@ pub fn is_filtered() -> bool {
 /// The settings that decide whether a process may count.
 #[derive(Debug, Clone, Copy)]
 struct Rights {
-    /// `kernel.perf_event_paranoid`; distributions know levels above 2.
+    /// `kernel.perf_event_paranoid`; distributions have added levels above 2.
     paranoid: Option<i32>,
     /// Whether system calls of this thread pass a filter.
     filtered: bool,
@@ -71,7 +71,7 @@ impl Rights {
         Self { paranoid: level.and_then(|level| level.trim().parse().ok()), filtered }
     }
 
-    /// The one thing to change, as far as it can be told.
+    /// The one setting to change, if it can be determined.
     fn advice(self, attr: &Attr, subject: Subject) -> String {
         let most = match subject {
             Subject::Cpu(_) => 0,

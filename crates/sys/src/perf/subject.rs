@@ -5,9 +5,9 @@ use super::error::Error;
 /// The thread or the processor to count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Subject {
-    /// The calling thread, wherever it runs.
+    /// The calling thread, on any processor.
     ThisThread,
-    /// The thread of this id, wherever it runs.
+    /// The thread with this id, on any processor.
     Thread(u32),
     /// The thread of this id while it runs on this processor.
     ThreadOnCpu {

@@ -1,25 +1,25 @@
-//! A counter of the processor read in user mode, by the page that the kernel keeps beside its
+//! A counter of the processor read in user mode, through the page that the kernel keeps beside its
 //! event.
 //!
-//! While the event is in the processor's unit, the page names the register, the number to add to
-//! it, and the time that the event had to wait for its turn until then. The kernel rewrites the
-//! page whenever that changes, under a sequence number (`perf_event_open(2)`,
-//! `struct perf_event_mmap_page`).
+//! While the event is in the processor's unit, the page contains the register, the number to add to
+//! it, and the time for which the event had to wait for its turn until then. The kernel rewrites
+//! the page whenever that changes, under a sequence number (`perf_event_open(2)`, `struct
+//! perf_event_mmap_page`).
 //!
-//! The page also says how long the event was on, but only until its last rewriting, and a machine
-//! whose clock the kernel does not trust (every KVM guest) gives no way to bring that up to now.
-//! The wait needs none: it stands still while the event counts. So a read gives the wait; a caller
-//! with a clock of the thread knows the rest.
+//! The page also contains how long the event was enabled, but only until it was last rewritten, and
+//! a machine whose clock the kernel does not trust (every KVM guest) offers no way to extend that
+//! to now. The waiting time needs no extension: it does not grow while the event counts. So a read
+//! returns the waiting time; a caller with a clock of the thread can compute the rest.
 //!
 //! Experimental: the protocol is tested on pages that imitate the kernel's, not on a processor.
 //!
 //! # Safety
 //!
-//! `rdpmc` is a fault unless the kernel permits it to this process, and it says so in the page,
-//! which is looked at just before. An administrator who forbids it to all
-//! (`/sys/bus/event_source/devices/cpu/rdpmc`) in these few instructions ends the process. A page
-//! is the kernel's and of the thread that made its event; a fork child has no such mapping:
-//! [`UserPage`] leaves both to its caller.
+//! `rdpmc` faults unless the kernel permits it to this process. The page contains that permission,
+//! which is checked just before. If an administrator forbids it to all
+//! (`/sys/bus/event_source/devices/cpu/rdpmc`) in these few instructions, the process ends. A page
+//! belongs to the thread that made its event, and a fork child has no such mapping: the caller of
+//! [`UserPage`] must take care of both.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -38,7 +38,7 @@ const RDPMC: u64 = 1 << 2;
 /// time.
 const TRIES: usize = 8;
 
-/// `struct perf_event_mmap_page`, as far as it is used here.
+/// The fields of `struct perf_event_mmap_page` that are used here.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct UserPage {
@@ -67,7 +67,7 @@ const _: () = {
 pub struct EventCount {
     /// The count itself, not scaled.
     pub count: u64,
-    /// How long the event was on without being counted, in nanoseconds.
+    /// How long the event was enabled without being counted, in nanoseconds.
     pub waited_ns: u64,
 }
 
@@ -78,9 +78,9 @@ impl From<Reading> for EventCount {
     }
 }
 
-/// A reader of the unit's registers: the processor, or a test that imitates it.
+/// Reads the unit's registers: the processor, or a test that imitates it.
 pub trait Processor {
-    /// Register `number`, as `rdpmc` knows it.
+    /// Register `number`, in the numbering of `rdpmc`.
     ///
     /// # Safety
     ///
@@ -88,7 +88,7 @@ pub trait Processor {
     unsafe fn register(&self, number: u32) -> u64;
 }
 
-/// The processor.
+/// The real processor.
 #[derive(Debug, Clone, Copy)]
 pub struct ThisProcessor;
 
@@ -117,18 +117,18 @@ impl Processor for ThisProcessor {
 }
 
 impl UserPage {
-    /// Whether this kind of processor can be read.
+    /// Whether registers can be read on this kind of processor.
     pub const IS_KNOWN: bool = cfg!(target_arch = "x86_64");
 
     /// Maps the page of an event of the calling thread. It stays until [`UserPage::unmap`].
     ///
     /// # Cost
     ///
-    /// A page of the user's locked memory.
+    /// Uses a page of the user's locked memory.
     ///
     /// # Errors
     ///
-    /// The kernel's.
+    /// The kernel's error.
     pub fn map(event: BorrowedFd<'_>) -> io::Result<NonNull<Self>> {
         let size = rustix::param::page_size();
         // SAFETY: a new mapping, wherever the kernel likes.
@@ -136,11 +136,11 @@ impl UserPage {
         NonNull::new(page.cast()).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
     }
 
-    /// Unmaps it.
+    /// Unmaps a page.
     ///
     /// # Safety
     ///
-    /// `page` is of [`UserPage::map`] in this very process, and no thread looks at it any more.
+    /// `page` comes from [`UserPage::map`] in this very process, and no thread uses it any more.
     pub unsafe fn unmap(page: NonNull<Self>) {
         // SAFETY: a mapping of this size, as the caller promises.
         let _unmapped = unsafe { munmap(page.as_ptr().cast(), rustix::param::page_size()) };
@@ -152,13 +152,13 @@ impl UserPage {
         self.lock.load(Ordering::Relaxed)
     }
 
-    /// Whether the kernel permits reads in user mode now. It may change its mind.
+    /// Whether the kernel permits reads in user mode now. That may change at any time.
     pub fn is_readable(&self) -> bool {
         Self::IS_KNOWN && self.capabilities.load(Ordering::Relaxed) & RDPMC != 0
     }
 
-    /// The count until now; `None` where only the kernel can say: the event waits for its turn, or
-    /// reads in user mode are not permitted (any more). On the thread that made the event only.
+    /// The count until now; `None` where only the kernel can read it: the event waits for its turn,
+    /// or reads in user mode are not permitted (any more). Only on the thread that made the event.
     #[inline]
     pub fn read(&self, processor: &impl Processor) -> Option<EventCount> {
         for _ in 0..TRIES {
@@ -310,7 +310,7 @@ mod tests {
             });
             let mut seen = 0;
             while seen < 10_000 {
-                // Before the first rewriting the page says something else.
+                // Before the kernel has first rewritten the page, it contains something else.
                 let held = page.read(&Unit(&|_| 0)).filter(|held| held.count > 0);
                 if let Some(EventCount { count, waited_ns }) = held {
                     assert_eq!(count, waited_ns);

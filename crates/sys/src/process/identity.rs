@@ -1,4 +1,4 @@
-//! Which process and which thread this is. Every crate asks here.
+//! The identity of this process and thread, for all crates.
 //!
 //! | the question | the answer | a fork child that has another answer |
 //! |---|---|---|
@@ -9,8 +9,8 @@
 //!
 //! The handlers of `pthread_atfork` do not run after `_Fork` or a bare `clone`, and a signal may
 //! come before them where they do. So a thing that a child must not touch at all, such as a mapping
-//! that it does not inherit, carries its process's [`number`]. State that a child only has to begin
-//! again belongs to a phase of [`super::fork`].
+//! that it does not inherit, is stored with its process's [`number`]. State that a child only has
+//! to reset belongs to a phase of [`super::fork`].
 //!
 //! # Async-signal-safety
 //!
@@ -18,11 +18,11 @@
 //!
 //! # References
 //!
-//! `madvise(2)`, `MADV_WIPEONFORK` (Linux 4.14): memory that the kernel empties in a child.
+//! `madvise(2)`, `MADV_WIPEONFORK` (Linux 4.14): memory that the kernel clears in a child.
 //!
 //! # Safety
 //!
-//! The unsafe code makes one page that is never unmapped, and looks at its first word.
+//! The unsafe code maps one page that is never unmapped, and reads its first word.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
@@ -44,18 +44,18 @@ thread_local! {
     static FORKER: Cell<u32> = const { Cell::new(0) };
 }
 
-/// The kernel's number of this process.
+/// The process id.
 pub fn pid() -> u32 {
     rustix::process::getpid().as_raw_pid().cast_unsigned()
 }
 
-/// The kernel's number of the calling thread.
+/// The thread id of the calling thread.
 pub fn tid() -> u32 {
     rustix::thread::gettid().as_raw_pid().cast_unsigned()
 }
 
-/// The forks that lie between this process and its first ancestor with this copy of dormouse: as
-/// [`number`] in children of the C library's `fork`, for one relaxed load.
+/// The number of forks between this process and its first ancestor with this copy of dormouse. It
+/// identifies children of the C library's `fork` as [`number`] does, for one relaxed load.
 #[inline]
 pub fn forks() -> u32 {
     // It changes while the process has one thread, which has just been made.
@@ -78,13 +78,13 @@ pub(super) fn set_forker(tid: u32) -> u32 {
     FORKER.replace(tid)
 }
 
-/// [`number`], and where the kernel cannot tell a child that no handler has prepared, one of the
-/// process's id.
+/// [`number`], or, where the kernel cannot detect a child that no handler has prepared, a number
+/// made from the process id.
 pub fn id() -> u64 {
     number().map_or_else(|| u64::MAX - u64::from(pid()), NonZeroU64::get)
 }
 
-/// The number of this process among its forebears; `None` where the kernel cannot empty memory in a
+/// The number of this process among its ancestors; `None` where the kernel cannot clear memory in a
 /// child.
 #[inline]
 pub fn number() -> Option<NonZeroU64> {

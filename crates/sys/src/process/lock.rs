@@ -1,17 +1,17 @@
-//! A lock that several copies of dormouse share, that knows its owner, and that forks respect.
+//! A lock that several copies of dormouse share, that records its owner, and that forks wait for.
 //!
-//! It is one word, so that copies which were built apart agree on it: 0 when free, else the owner's
-//! thread id, with a bit for "a thread sleeps". Owner and lock change in one step, so a signal
-//! handler on a thread that holds the lock, or is just taking it, is refused ([`Reentrant`]) and
-//! does not wait for its own thread. (Neither `std` nor `pthread` has a lock of fixed layout that
-//! does this.)
+//! It is one word, so that copies which were built separately agree on it: 0 when free, else the
+//! owner's thread id, with a bit for "a thread sleeps". Owner and lock change in one step, so a
+//! signal handler on a thread that holds the lock, or is just taking it, gets an error
+//! ([`Reentrant`]) and does not wait for its own thread. (Neither `std` nor `pthread` has a lock of
+//! fixed layout that does this.)
 //!
 //! # Fork
 //!
 //! A fork waits for the lock and holds it meanwhile ([`super::fork`] calls [`Lock::before_fork`]).
 //! So the child finds the protected value as it is between two owners, and the lock free. Where
 //! several copies share the lock, each copy's handler takes part in the fork, and the last one that
-//! leaves it frees the lock. A signal handler that forks over a thread that holds the lock cannot
+//! leaves it frees the lock. A signal handler that forks while its thread holds the lock cannot
 //! wait; its child finds the lock held by its own thread.
 
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -23,7 +23,7 @@ use super::identity::{forker, tid};
 /// A thread sleeps. Thread ids have at most 30 bits.
 const WAITERS: u32 = 1 << 31;
 
-/// The lock. Protects nothing by itself.
+/// The lock. It contains no value.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct Lock {
@@ -34,8 +34,8 @@ pub struct Lock {
 
 const _: () = assert!(size_of::<Lock>() == 8);
 
-/// The calling thread holds the lock already, or is in the middle of a fork that does: to wait
-/// would be to wait for ever.
+/// The calling thread holds the lock already, or is in the middle of a fork that does, so waiting
+/// would never end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reentrant;
 
@@ -49,7 +49,7 @@ pub struct Guard<'a> {
 }
 
 impl Lock {
-    /// A free one.
+    /// A free lock.
     pub const fn new() -> Self {
         Self { word: AtomicU32::new(0), forks: AtomicU32::new(0) }
     }
@@ -100,10 +100,10 @@ impl Lock {
         Some(Guard { lock: self, _not_send: std::marker::PhantomData })
     }
 
-    /// Called before a fork, on the thread that forks. True: the fork has the lock, by this call or
-    /// by the handler of another copy before it. False: the thread had it already, and a signal
-    /// handler over the locked section forks; then parent and child each go on with the section,
-    /// each under the lock.
+    /// Called before a fork, on the thread that forks. Returns true if the fork has the lock, by
+    /// this call or by the handler of another copy before it. Returns false if the thread had it
+    /// already, because a signal handler that interrupted the locked section forks; then parent and
+    /// child each go on with the section, each holding the lock.
     pub fn before_fork(&self) -> bool {
         if self.acquire().is_err() && self.forks.load(Ordering::Relaxed) == 0 {
             return false;
@@ -117,7 +117,8 @@ impl Lock {
         self.forks.load(Ordering::Relaxed) > 0
     }
 
-    /// Called after a fork, in the parent, by every handler whose [`Lock::before_fork`] said true.
+    /// Called after a fork, in the parent, by every handler whose [`Lock::before_fork`] returned
+    /// true.
     pub fn in_parent(&self) {
         if self.forks.fetch_sub(1, Ordering::Relaxed) == 1 {
             self.release();
@@ -125,7 +126,7 @@ impl Lock {
     }
 
     /// Called after a fork, in the child, which has no other threads, by every handler; `taken` is
-    /// the answer of [`Lock::before_fork`].
+    /// the result of [`Lock::before_fork`].
     pub fn in_child(&self, taken: bool) {
         let is_last = taken && self.forks.fetch_sub(1, Ordering::Relaxed) == 1;
         // Else the same thread holds it still, under a new id. No other thread is here to sleep.

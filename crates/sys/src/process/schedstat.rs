@@ -2,9 +2,9 @@
 //! waited for a CPU.
 //!
 //! `/proc/PID/task/TID/schedstat` has three numbers: nanoseconds run, nanoseconds waited, and how
-//! often the thread came onto a CPU. The kernel adds a wait when it ends, so one that goes on is in
-//! none of them; and the time run is that of its last look, a tick or a switch ago, unless
-//! somebody has just read the thread's CPU clock. A wait begins with a wake, or when the thread is
+//! often the thread came onto a CPU. The kernel adds a wait when it ends, so a wait that goes on is
+//! not included; and the time run is that of the kernel's last update, a tick or a switch ago,
+//! unless the thread's CPU clock was just read. A wait begins with a wake-up, or when the thread is
 //! preempted. Threads that the kernel itself holds back (a quota of their cgroup) wait, too.
 //!
 //! # References
@@ -26,11 +26,11 @@ pub struct Schedstat {
 }
 
 impl Schedstat {
-    /// That of a thread of this process; `None` where the thread or the file is not there.
+    /// The counts of a thread of this process; `None` if the thread or the file does not exist.
     ///
     /// # Cost
     ///
-    /// Three system calls, some microseconds; no allocation beyond the path.
+    /// Three system calls, some microseconds; allocates only the path.
     pub fn of_own(tid: u32) -> Option<Schedstat> {
         // Longer than three numbers of 64 bits.
         let mut text = [0; 80];
@@ -39,7 +39,7 @@ impl Schedstat {
         Schedstat::parse(std::str::from_utf8(text.get(..length)?).ok()?)
     }
 
-    /// The text of such a file; `None` if it is none.
+    /// Parses the text of such a file; `None` if it is malformed.
     pub fn parse(text: &str) -> Option<Schedstat> {
         let mut numbers = text.split_ascii_whitespace().map(|number| number.parse::<u64>().ok());
         let [run_ns, waited_ns, slices] = [numbers.next()??, numbers.next()??, numbers.next()??];
@@ -70,7 +70,7 @@ mod tests {
     #[test]
     fn own_threads_have_an_account() {
         let tid = crate::process::identity::tid();
-        // Of the time until the first tick the kernel may know nothing.
+        // Until the first tick, the time may still be missing.
         dormouse_testkit::eventually(|| Schedstat::of_own(tid).expect("its own file").run_ns > 0);
         assert_eq!(Schedstat::of_own(u32::MAX >> 4), None);
     }

@@ -1,10 +1,11 @@
 //! The threads of a process, this one or another.
 //!
-//! `/proc/PID/task` is no snapshot: the kernel goes from one thread to the next, and a listing that
-//! stands on a thread that ends just then stops there (`next_tid` in `fs/proc/base.c`). [`list`]
-//! and [`list_of`] say whether that can have happened: it cannot if one call gave the whole list,
-//! and the last thread of it lives on. Then each thread that lived all the time is in the list, and
-//! so is each that had begun when the kernel came to the end, because new threads are at the end.
+//! `/proc/PID/task` is no snapshot: the kernel goes from one thread to the next, and if the thread
+//! at which a listing stands ends just then, the listing stops there (`next_tid` in
+//! `fs/proc/base.c`). [`list`] and [`list_of`] return whether that can have happened: it cannot if
+//! one call returned the whole list, and the last thread of it lives on. Then each thread that
+//! lived all the time is in the list, and so is each that had begun when the kernel came to the
+//! end, because new threads are at the end.
 //!
 //! # Safety
 //!
@@ -23,40 +24,41 @@ const ENTRY: usize = 32;
 /// The first buffer: a thousand threads.
 const FIRST: usize = 1024 * ENTRY;
 
-/// Lists the ids of the threads of this process; whether the list is complete.
+/// Lists the ids of the threads of this process. Returns whether the list is complete.
 ///
 /// # Errors
 ///
-/// Those of `/proc`.
+/// An error of reading `/proc`.
 ///
 /// # Cost
 ///
-/// About a microsecond a thread.
+/// About a microsecond for each thread.
 pub fn list(into: &mut Vec<u32>) -> io::Result<bool> {
     Ok(list_at("/proc/self/task", into)? && into.last().is_some_and(|&last| is_alive(last)))
 }
 
-/// Lists the ids of the threads of a process; whether the list is complete.
+/// Lists the ids of the threads of a process. Returns whether the list is complete.
 ///
 /// # Errors
 ///
-/// Those of `/proc`: `NotFound` for a process that is gone.
+/// An error of reading `/proc`: `NotFound` for a process that is gone.
 ///
 /// # Cost
 ///
-/// As [`list`].
+/// The same as [`list`].
 pub fn list_of(pid: u32, into: &mut Vec<u32>) -> io::Result<bool> {
     let is_whole = list_at(&format!("/proc/{pid}/task"), into)?;
     Ok(is_whole && into.last().is_some_and(|&last| is_alive_in(pid, last)))
 }
 
-/// Whether a thread of a process has this id. A thread that has ended and is not yet gone counts.
+/// Whether a thread of a process has this id. A thread that has ended but is not gone yet counts.
 pub fn is_alive_in(pid: u32, tid: u32) -> bool {
     Path::new(&format!("/proc/{pid}/task/{tid}")).exists()
 }
 
-/// Whether a thread of this process runs the kernel's code alone, as those of `io_uring` do
-/// (`iou-sqp-…`, `iou-wrk-…`). It blocks every signal for ever. False for a thread that has ended.
+/// Whether a thread of this process only runs the kernel's code, as those of `io_uring` do
+/// (`iou-sqp-…`, `iou-wrk-…`). Such a thread blocks every signal for ever. False for a thread that
+/// has ended.
 ///
 /// # Cost
 ///

@@ -1,13 +1,14 @@
-//! The copy that leads: its election, and a fork's part in its table.
+//! The copy that leads: its election, and its table's part in a fork.
 //!
 //! # Locking
 //!
-//! The election asks the loader (see [`crate::loader`]), so it comes before any lock of the table.
+//! The election waits for the loader (see [`crate::loader`]), so it comes before any lock of the
+//! table.
 //!
 //! # Safety
 //!
 //! The unsafe code follows the pointer to the leader's table: this copy's own, or that of an object
-//! that stays.
+//! that stays loaded.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
@@ -36,7 +37,7 @@ static LEADER: AtomicPtr<Table> = AtomicPtr::new(std::ptr::null_mut());
 ///
 /// # Cost
 ///
-/// The first call looks through the loader's list; later ones load a pointer.
+/// The first call goes through the loader's list; later ones load a pointer.
 pub fn table() -> Result<&'static Table, Conflict> {
     static REFUSED: OnceBox<Conflict> = OnceBox::new();
     if let Some(leader) = leader() {
@@ -107,7 +108,8 @@ fn after_fork(_: *const Stage, side: Side) {
     }
 }
 
-/// In the child, before any phase that asks for [`forks`]: the first copy that comes here counts.
+/// In the child, before any phase that calls [`forks`]: the first copy that comes here increments
+/// the count.
 fn count_fork() {
     if used().forking.swap(false, Ordering::Relaxed) {
         used().forks.fetch_add(1, Ordering::Relaxed);
@@ -119,19 +121,20 @@ pub fn stuck() -> &'static AtomicBool {
     &used().stuck
 }
 
-/// The forks that lie behind this process: a number that all its copies agree on, and that differs
+/// The number of forks in the ancestry of this process: all its copies agree on it, and it differs
 /// in each forked child. (A fork that runs no handlers, such as `_Fork`, does not count.)
 pub fn forks() -> u32 {
     // It changes while a process has one thread, which has just been made.
     used().forks.load(Ordering::Relaxed)
 }
 
-/// The number of a probe, which no other probe of the process has.
+/// A number for a probe, unique in the process.
 pub fn next_probe() -> u32 {
     used().next_probe.fetch_add(1, Ordering::Relaxed)
 }
 
-/// Makes this copy the one that reads the rings; else names the object of the copy that does.
+/// Makes this copy the one that reads the rings. If another copy is, returns the name of its
+/// object.
 pub fn read_rings() -> Result<(), String> {
     let own = (&raw const TABLE).cast_mut();
     match used().recorder.compare_exchange(std::ptr::null_mut(), own, Ordering::Relaxed, Ordering::Relaxed) {

@@ -1,15 +1,15 @@
 //! Several copies of dormouse in one process, and the table that they share.
 //!
 //! A plugin that was linked with a copy of its own, a C library beside a Rust program, two plugins
-//! in a host that knows nothing of dormouse: each copy has statics of its own, but there is one
-//! text, one SIGTRAP, one current task. So one copy *leads*, and the others use its [`Table`].
+//! in a host without dormouse: each copy has statics of its own, but there is one text, one
+//! SIGTRAP, one current task. So one copy *leads*, and the others use its [`Table`].
 //!
 //! Each copy carries an ELF note (owner `dormouse`, type 1, section `.note.dormouse`): the version
 //! of the shared layout ([`ABI`]), and the distance from that field to a word with the address of
 //! the table. The first note in the loader's list leads: the executable's, else that of the first
-//! object loaded. The list only grows at its end, so copies that ask at different times get the
-//! same answer, and a leader that others follow is pinned. A copy of another version is refused by
-//! name ([`Conflict`]): it does nothing that it would have to share.
+//! object loaded. The list only grows at its end, so copies that read it at different times get the
+//! same answer, and a leader that others follow is pinned. A copy of another version gets an error
+//! that names it ([`Conflict`]), and uses nothing that it would have to share.
 //!
 //! | one for the process | a copy's own |
 //! |---|---|
@@ -23,8 +23,8 @@
 //!    something behind (a signal handler, a thread, a thread's destructor) has pinned its own
 //!    ([`crate::loader::pin_self`]).
 //!
-//! Each file relies on those before it: `table`, `note`, `leader`; then `records` and `trap`, which
-//! ask the leader.
+//! Each file depends only on those before it: `table`, `note`, `leader`; then `records` and `trap`,
+//! which use the leader.
 
 mod leader;
 #[cfg(all(target_os = "linux", target_arch = "x86_64", not(miri)))]

@@ -2,8 +2,8 @@
 //!
 //! # Safety
 //!
-//! A note of our version, in an object that stays, leads to a table of the layout that the version
-//! stands for. The unsafe code reads notes of other objects inside mapped segments only.
+//! A note of our version, in an object that stays loaded, leads to a table of the layout that the
+//! version stands for. The unsafe code reads notes of other objects only inside mapped segments.
 #![allow(unsafe_code)]
 
 use std::ops::Range;

@@ -1,5 +1,5 @@
-//! Records of all copies: a thread writes them to its ring in the leader's pool, one reader takes
-//! them out.
+//! Records of all copies: a thread writes them to its ring in the leader's pool, and one reader
+//! drains the rings.
 //!
 //! # Async-signal-safety
 //!
@@ -15,8 +15,8 @@ use super::leader::{followed, used};
 pub use crate::ring::{RING_BYTES, RINGS, RingOwner};
 use crate::thread::{self, Current};
 
-/// Writes `record` to the calling thread's ring, whole or not at all; false when it was dropped and
-/// counted.
+/// Writes `record` to the calling thread's ring, whole or not at all. Returns false if it was
+/// dropped and counted.
 #[inline]
 pub fn push(record: &[u8]) -> bool {
     match followed() {
@@ -26,7 +26,7 @@ pub fn push(record: &[u8]) -> bool {
     }
 }
 
-/// The task that the calling thread runs, as records show it: by the account of the copy that
+/// The task that the calling thread runs, as records contain it: by the account of the copy that
 /// leads.
 #[inline]
 pub fn current_task() -> Current {
@@ -38,21 +38,21 @@ pub fn current_task() -> Current {
     current
 }
 
-/// Whether this copy's account is what records show: groups and tasks of another copy have numbers
-/// of their own.
+/// Whether records contain this copy's account: groups and tasks of another copy have numbers of
+/// their own.
 #[inline]
 pub fn is_account_shown() -> bool {
     followed().is_none()
 }
 
 /// Empties every ring: `sink` is called with the ring's index, the thread that wrote it, and its
-/// records, one behind the other. A ring that has changed hands since the last call has another
+/// records, one after another. A ring that has changed owners since the last call has another
 /// writer.
 ///
 /// # Cost
 ///
-/// One pass over the pool; a ring that another reader is draining is passed over. Nothing is
-/// allocated if `buffer` has room for [`RING_BYTES`].
+/// One pass over the pool; a ring that another reader is draining is skipped. Nothing is allocated
+/// if `buffer` has room for [`RING_BYTES`].
 pub fn drain_each(buffer: &mut Vec<u8>, sink: impl FnMut(usize, RingOwner, &[u8])) {
     used().pool.drain_each(buffer, sink);
 }

@@ -6,8 +6,7 @@
 //!
 //! # Safety
 //!
-//! The unsafe code reads the path of the agent's socket, which stays where it was left under the
-//! agent's lock.
+//! The unsafe code reads the path of the agent's socket, which only changes under the agent's lock.
 #![allow(unsafe_code)]
 
 #[cfg(target_arch = "x86_64")]
@@ -26,17 +25,18 @@ use crate::thread::{self, Current};
 #[cfg(target_arch = "x86_64")]
 use crate::{debug_trap, passing, sigtrap};
 
-/// The version of everything that copies share: [`Table`] and all that it leads to (objects,
-/// entries, keys, their attachments, rings, records). A copy of another number is refused.
+/// The version of everything that copies share: [`Table`] and all that it points to (objects,
+/// entries, keys, their attachments, rings, records). A copy with another number is refused.
 pub const ABI: u32 = 4;
 
-/// The state that the leader has for all copies.
+/// The state that the leader keeps for all copies.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Table {
     /// Held while code or the list of objects changes.
     pub patch: Lock,
-    /// A batch has changed a key, so objects that come later are looked at.
+    /// Set once a batch has changed a key: from then on newly loaded objects are brought up to
+    /// date.
     pub switched: AtomicBool,
     /// A round was left with `int3`s in its sites, and a copy's resolver leads threads out of them:
     /// no other round may begin.
@@ -45,11 +45,11 @@ pub struct Table {
     pub(super) forks: AtomicU32,
     /// Set before a fork, and taken by the first handler in the child: one of each copy runs there.
     pub(super) forking: AtomicBool,
-    /// Moves, under the patch lock, whenever an object comes or leaves.
+    /// Changes, under the patch lock, whenever an object is loaded or unloaded.
     pub generation: AtomicU64,
     /// The first of the objects with sites.
     pub objects: AtomicPtr<c_void>,
-    /// The first of those whose sites could not be brought to the state of their keys.
+    /// The first of the objects whose sites could not be brought to the state of their keys.
     pub waiting: AtomicPtr<c_void>,
     pub(super) agent: Agent,
     /// The table of the copy that reads the rings.
@@ -124,7 +124,7 @@ pub(super) static TABLE: Table = Table {
     install_watcher: sigtrap::install_watcher_here,
 };
 
-/// The reason why a copy takes no part in the leader's table.
+/// Why a copy cannot use the leader's table.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Conflict {
@@ -143,13 +143,13 @@ pub enum Conflict {
         /// The leader's version.
         leaders: u32,
     },
-    /// The leader might leave.
+    /// The leader's object may be unloaded.
     #[error("the copy of dormouse that leads this process cannot be followed: {0}")]
     Leaving(#[from] PinError),
 }
 
 impl Table {
-    /// Waits for other copies that are just starting the agent.
+    /// Waits for other copies that are just starting the agent, and returns the right to start it.
     pub fn agent(&'static self) -> Result<AgentPlace, Reentrant> {
         Ok(AgentPlace { agent: &self.agent, _starting: self.agent.lock.lock()? })
     }
@@ -163,7 +163,7 @@ pub struct AgentPlace {
 }
 
 impl AgentPlace {
-    /// The socket of the agent that process `pid` has.
+    /// The path of the socket of process `pid`'s agent.
     pub fn path(&self, pid: u32) -> Option<PathBuf> {
         let agent = self.agent;
         if agent.pid.load(Ordering::Relaxed) != pid {
@@ -175,7 +175,7 @@ impl AgentPlace {
         Some(Path::new(std::ffi::OsStr::from_bytes(bytes)).to_owned())
     }
 
-    /// Says that the agent of process `pid` listens on `path`.
+    /// Records that the agent of process `pid` listens on `path`.
     pub fn set(&self, pid: u32, path: &Path) {
         // Leaked, because other copies read it as long as the process lives: one path in a process.
         let bytes: &'static [u8] = Box::leak(path.as_os_str().as_bytes().into());
@@ -184,7 +184,7 @@ impl AgentPlace {
         self.agent.pid.store(pid, Ordering::Relaxed);
     }
 
-    /// Says that there is no agent.
+    /// Records that there is no agent.
     pub fn clear(&self) {
         self.agent.pid.store(0, Ordering::Relaxed);
     }

@@ -1,10 +1,10 @@
-//! SIGTRAP for all copies: the leader's handler asks the resolver of each copy that lays `int3`s,
-//! and tells the watcher of the copy whose event trapped.
+//! SIGTRAP for all copies: the leader's handler calls the resolver of each copy that sets `int3`s,
+//! and the watcher of the copy whose event trapped.
 //!
 //! # Safety
 //!
-//! The unsafe code makes functions of the pointers that [`install`], [`watch`] and [`sample`] have
-//! stored.
+//! The unsafe code calls functions through the pointers that [`install`], [`watch`] and [`sample`]
+//! have stored.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -22,17 +22,19 @@ static RESOLVER: AtomicPtr<()> = AtomicPtr::new(std::ptr::null_mut());
 static WATCHER: AtomicPtr<()> = AtomicPtr::new(std::ptr::null_mut());
 static SAMPLER: AtomicPtr<()> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Says that the resolver knows new addresses, before the first `int3` of them is written.
+/// Announces that the resolver has new addresses, before the first `int3` at one of them is
+/// written.
 pub fn begin_round() {
     (used().begin_trap_round)();
 }
 
-/// Has `resolver` asked about every `int3` that this process runs into. Idempotent; a copy's second
-/// resolver takes the place of its first. A handler that has replaced ours meanwhile keeps the
-/// signal: ask [`disposition`].
+/// Has `resolver` called for every `int3` that this process runs into. Idempotent; a copy's second
+/// resolver replaces its first. A handler that has replaced ours meanwhile keeps the signal: check
+/// [`disposition`].
 ///
-/// The caller has pinned this copy ([`crate::loader::pin_self`]), because a handler may be on its
-/// way into it at any time, and holds the patch lock, so copies come here one after the other.
+/// The caller must have pinned this copy ([`crate::loader::pin_self`]), because a handler may be on
+/// its way into it at any time, and must hold the patch lock, so that copies come here one after
+/// the other.
 pub fn install(resolver: Resolver) -> io::Result<()> {
     // Pairs with the load in `resolve`.
     RESOLVER.store(resolver as *mut (), Ordering::Release);
@@ -53,11 +55,11 @@ extern "C" fn resolve(address: usize) -> usize {
     }
 }
 
-/// Has `watcher` told of the traps of this copy's events: those whose data begins with the 16 bits
-/// that this returns. The other 48 are the caller's. Idempotent, as [`install`], and with the same
-/// duties of the caller.
+/// Has `watcher` called for the traps of this copy's events: those whose data begins with the 16
+/// bits that this returns. The other 48 bits are the caller's. Idempotent, and with the same duties
+/// of the caller as [`install`].
 ///
-/// A hit may come after its event was closed; it is the watcher's, too.
+/// A hit may come after its event was closed; the watcher is called for it, too.
 pub fn watch(watcher: Watcher) -> io::Result<u64> {
     // Pairs with the load in `tell`.
     WATCHER.store(watcher as *mut (), Ordering::Release);
@@ -75,7 +77,7 @@ extern "C" fn tell(trap: &PerfTrap) {
     watcher(trap);
 }
 
-/// [`watch`], for the events of profiles: its own watcher, and its own 16 bits.
+/// [`watch`] for the events of profiles, with a watcher and 16 bits of their own.
 pub fn sample(watcher: Watcher) -> io::Result<u64> {
     // Pairs with the load in `tell_sampler`.
     SAMPLER.store(watcher as *mut (), Ordering::Release);
@@ -93,7 +95,8 @@ extern "C" fn tell_sampler(trap: &PerfTrap) {
     watcher(trap);
 }
 
-/// Whether this copy has made the signal ours, with [`install`], [`watch`] or [`sample`].
+/// Whether this copy has installed our handler of the signal, with [`install`], [`watch`] or
+/// [`sample`].
 pub fn is_used() -> bool {
     [&RESOLVER, &WATCHER, &SAMPLER].into_iter().any(|of| !of.load(Ordering::Relaxed).is_null())
 }

@@ -23,7 +23,7 @@ fn records_come_out_in_order_once() {
     assert_eq!(seen, expected);
 }
 
-/// A record of so many words that says its number.
+/// A record of `words` words that contains its number.
 fn numbered(number: u64, words: usize) -> Vec<u8> {
     let head = number << 8 | words as u64;
     std::iter::repeat_n(head, words).flat_map(u64::to_le_bytes).collect()

@@ -1,7 +1,7 @@
-//! The blocks: a fixed table with one for each thread that uses dormouse.
+//! The blocks: a fixed table with one block for each thread that uses dormouse.
 //!
-//! The table is in `.bss`: a block's address is valid for ever, claiming one allocates nothing, and
-//! pages that no thread uses cost no memory.
+//! The table is in `.bss`: a block's address never becomes invalid, claiming one allocates nothing,
+//! and pages that no thread uses take no memory.
 //!
 //! | state | event | next |
 //! |---|---|---|
@@ -12,8 +12,8 @@
 //!
 //! 1. Only its owner, or a fork child that owns all blocks, writes a live block.
 //! 2. `tid` and `start` together are never reused in a process: `start` counts claims.
-//! 3. Which task is current is for the block's owner, because a thread writes the records about
-//!    itself. Other threads are told whether there is one, and which one that was a moment ago.
+//! 3. The exact current task is for the block's owner, because a thread writes the records about
+//!    itself. Other threads can read whether there is one, and which one it was a moment ago.
 //!
 //! # Safety
 //!
@@ -26,14 +26,14 @@ use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, 
 use crate::process::identity;
 use crate::ring::{Claimed, POOL, RingOwner};
 
-/// The threads that can have a block at once; further ones run uncounted.
+/// The number of threads that can have a block at once; further ones run uncounted.
 pub const MAX_THREADS: usize = 4096;
 
 const FREE: u8 = 0;
 const CLAIMED: u8 = 1;
 const LIVE: u8 = 2;
 
-/// The part of a thread that other threads may look at.
+/// The part of a thread's state that other threads may read.
 #[derive(Debug)]
 #[repr(C, align(128))]
 pub struct ThreadBlock {
@@ -51,9 +51,9 @@ const _: () = assert!(size_of::<ThreadBlock>() == 128);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(C)]
 pub struct Current {
-    /// The task's number, 0 outside any.
+    /// The task's number; 0 outside of tasks.
     pub task: u64,
-    /// The number of the task's group, 0 outside any.
+    /// The number of the task's group; 0 outside of tasks.
     pub group: u32,
 }
 
@@ -84,12 +84,12 @@ impl ThreadBlock {
         }
     }
 
-    /// The kernel's thread id.
+    /// The thread id.
     pub fn tid(&self) -> u32 {
         self.tid.load(Ordering::Relaxed)
     }
 
-    /// The thread's start number: with the tid never reused in a process.
+    /// The thread's start number; together with the tid it is never reused in a process.
     #[inline]
     pub fn start(&self) -> u64 {
         self.start.load(Ordering::Relaxed)
@@ -100,15 +100,14 @@ impl ThreadBlock {
         POOL.push(&self.ring, || RingOwner { tid: self.tid(), start: self.start() }, record)
     }
 
-    /// Sets the task that the thread runs from now on. On the thread itself only.
+    /// Sets the task that the thread runs from now on. Only on the thread itself.
     #[inline]
     pub fn set_current(&self, current: Current) {
         self.group.store(current.group, Ordering::Relaxed);
         self.task.store(current.task, Ordering::Relaxed);
     }
 
-    /// Says that the thread runs another task of the same group, or with 0 none. On the thread
-    /// itself only.
+    /// Sets another task of the same group, or with 0 no task. Only on the thread itself.
     #[inline]
     pub fn set_task(&self, task: u64) {
         self.task.store(task, Ordering::Relaxed);
@@ -125,7 +124,7 @@ impl ThreadBlock {
         self.own_current()
     }
 
-    /// The task that the thread runs. On the thread itself only.
+    /// The task that the thread runs. Only on the thread itself.
     #[inline]
     pub fn own_current(&self) -> Current {
         match self.task.load(Ordering::Relaxed) {
@@ -134,7 +133,8 @@ impl ThreadBlock {
         }
     }
 
-    /// Its index in the table, below [`MAX_THREADS`]; the next thread in the block has the same.
+    /// Its index in the table, below [`MAX_THREADS`]; the next thread that uses the block has the
+    /// same.
     #[inline]
     pub fn index(&self) -> usize {
         (std::ptr::from_ref(self) as usize - BLOCKS.as_ptr() as usize) / size_of::<Self>()
@@ -154,7 +154,7 @@ impl ThreadBlock {
     }
 }
 
-/// The calling thread's block if it has one already.
+/// The calling thread's block, if it has one already.
 #[inline]
 pub fn try_current() -> Option<&'static ThreadBlock> {
     let block = BLOCK.with(|block| block.load(Ordering::Relaxed));
@@ -164,20 +164,21 @@ pub fn try_current() -> Option<&'static ThreadBlock> {
 
 /// All threads that have a block now.
 pub fn live() -> impl Iterator<Item = &'static ThreadBlock> {
-    // Pairs with the maximum in `take`, as far as a thread has told another of its block.
+    // Pairs with the maximum in `take`, as far as one thread has passed its block to another.
     let claimed = &BLOCKS[..HIGH_WATER.load(Ordering::Acquire)];
     // Pairs with the store of LIVE in `take`: a live block has its tid and start.
     claimed.iter().filter(|block| block.state.load(Ordering::Acquire) == LIVE)
 }
 
-/// The block of the thread with this id, if it has one: for code on that thread that must not touch
-/// thread-local storage, because a signal handler that does so first allocates, in an object that
-/// was loaded late.
+/// The block of the thread with this id, if it has one. For code on that thread that must not touch
+/// thread-local storage: in an object that was loaded late, the first use by a signal handler would
+/// allocate.
 pub fn find(tid: u32) -> Option<&'static ThreadBlock> {
     live().find(|block| block.tid() == tid)
 }
 
-/// How often threads have claimed blocks: [`find`] finds no more than before until that moves.
+/// How often threads have claimed blocks. While it does not change, [`find`] finds no other threads
+/// than before.
 pub fn claims() -> u64 {
     NEXT_START.load(Ordering::Relaxed)
 }

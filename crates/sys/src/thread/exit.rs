@@ -1,7 +1,7 @@
-//! The end of a thread, and the child of a fork: both give blocks back.
+//! The end of a thread, and the child of a fork; both give blocks back.
 //!
-//! A pthread key's destructor tells of a thread's end. (A Rust thread-local with a destructor would
-//! allocate to register it, on the record path.)
+//! The destructor of a pthread key is called at a thread's end. (A Rust thread-local with a
+//! destructor would allocate to register it, on the record path.)
 //!
 //! # Safety
 //!
@@ -24,7 +24,7 @@ static AT_EXIT: [AtomicPtr<()>; 8] = [const { AtomicPtr::new(std::ptr::null_mut(
 /// Has `hook` called at the end of every thread that has a block, on that thread, after the
 /// destructors of its Rust thread-locals. [`current`] no longer finds the block then, but the block
 /// is not given back yet, so a hook may still write to it. Hooks run in the order in which they
-/// came. False when the table of hooks is full.
+/// were added. Returns false if the table of hooks is full.
 pub fn on_thread_exit(hook: fn()) -> bool {
     let hook = hook as *mut ();
     AT_EXIT.iter().any(|place| {
@@ -39,9 +39,9 @@ pub fn on_thread_exit(hook: fn()) -> bool {
 /// The function to call when a thread has claimed a block. It stays.
 static AT_CLAIM: AtomicPtr<()> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Has `hook` called, on the thread, whenever one has claimed a block. The thread may be anywhere,
-/// in a signal handler too, so the hook is async-signal-safe. There is one hook: a second one takes
-/// the place of the first.
+/// Has `hook` called on each thread that has claimed a block. The thread may be anywhere, in a
+/// signal handler too, so the hook must be async-signal-safe. There is one hook: a second one
+/// replaces the first.
 pub fn on_claim(hook: fn(&'static ThreadBlock)) {
     // Pairs with the load in `claim`.
     AT_CLAIM.store(hook as *mut (), Ordering::Release);
@@ -94,7 +94,7 @@ fn key() -> Option<libc::pthread_key_t> {
     }
 }
 
-/// The calling thread's block; `None` when the table is full or the thread is past its end.
+/// The calling thread's block; `None` if the table is full or the thread is past its end.
 #[inline]
 pub fn current() -> Option<&'static ThreadBlock> {
     block::try_current().or_else(claim)

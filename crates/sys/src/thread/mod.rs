@@ -1,8 +1,8 @@
 //! The per-thread block: the identity of a thread, its current task, and its end.
 //!
 //! A thread claims a block at its first use of dormouse and gives it back at its end. Each file
-//! relies on those before it: `block` (the table), `exit` (the end of a thread, the child of a
-//! fork, the first use), `record` (the thread's ring).
+//! depends only on those before it: `block` (the table), `exit` (the end of a thread, the child of
+//! a fork, the first use), `record` (the thread's ring).
 //!
 //! # Async-signal-safety
 //!

@@ -2,7 +2,7 @@
 //!
 //! # Safety
 //!
-//! The unsafe code makes a slice of the pointer and the length that another copy passes.
+//! The unsafe code makes a slice from the pointer and the length that another copy passes.
 #![allow(unsafe_code)]
 
 use super::block::{Current, ThreadBlock};

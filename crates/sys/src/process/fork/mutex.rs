@@ -1,9 +1,9 @@
-//! A mutex that forks wait for, and a condition to wait for with it.
+//! A mutex that forks wait for, and a condition variable for it.
 //!
 //! # Safety
 //!
-//! The unsafe code is the mutex's cell, reached under its lock alone, and the way back from the
-//! table's pointer to the mutex.
+//! The unsafe code is the mutex's cell, which is accessed only under its lock, and the conversion
+//! of the table's pointer back to the mutex.
 #![allow(unsafe_code)]
 
 use std::cell::{Cell, UnsafeCell};
@@ -24,8 +24,8 @@ thread_local! {
 
 /// A mutex that forks wait for: a child finds it free, and the value as it is between two owners.
 ///
-/// It refuses a thread that has it already ([`Reentrant`]), such as a signal handler over its
-/// thread's use of the value. A panic under it does not poison it.
+/// It returns an error to a thread that holds it already ([`Reentrant`]), such as a signal handler
+/// that interrupted its thread's use of the value. A panic under it does not poison it.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Mutex<T> {
@@ -43,17 +43,18 @@ pub struct Mutex<T> {
 unsafe impl<T: Send> Sync for Mutex<T> {}
 
 impl<T: 'static> Mutex<T> {
-    /// A free one.
+    /// A free mutex.
     pub const fn new(phase: Phase, value: T) -> Self {
         Self::with_hooks(phase, value, |_| {}, |_| {})
     }
 
-    /// One whose value `in_child` changes in a forked child, before anybody else there sees it.
+    /// A mutex whose value `in_child` changes in a forked child, before any other code there sees
+    /// it.
     pub const fn with_child(phase: Phase, value: T, in_child: fn(&mut T)) -> Self {
         Self::with_hooks(phase, value, |_| {}, in_child)
     }
 
-    /// One whose value is made ready for a fork by `before_fork`, too.
+    /// The same, and `before_fork` prepares the value for a fork.
     pub const fn with_hooks(phase: Phase, value: T, before_fork: fn(&mut T), in_child: fn(&mut T)) -> Self {
         Self {
             // SAFETY: the functions are given the address of this mutex, which `join` puts into the
@@ -70,9 +71,9 @@ impl<T: 'static> Mutex<T> {
     ///
     /// # Errors
     ///
-    /// The thread has it already, or is in the middle of a fork that has, or that began before the
-    /// first use. A debug build also refuses a thread that has a mutex of a later phase, because
-    /// threads that take two mutexes either way round can wait for one another for ever.
+    /// If the thread has it already, or is in the middle of a fork that has it, or that began
+    /// before the first use. A debug build also refuses a thread that has a mutex of a later phase,
+    /// because threads that take two mutexes in opposite orders can wait for one another for ever.
     pub fn lock(&'static self) -> Result<MutexGuard<T>, Reentrant> {
         if !self.join() {
             return Err(Reentrant);
@@ -174,7 +175,7 @@ impl Drop for Order {
     }
 }
 
-/// A condition that threads wait for with a [`Mutex`]. In a child of a fork no thread waits.
+/// A condition variable for a [`Mutex`]. In a child of a fork no thread waits.
 #[derive(Debug, Default)]
 pub struct Condvar {
     /// Moves with each notification.
@@ -182,13 +183,13 @@ pub struct Condvar {
 }
 
 impl Condvar {
-    /// No thread waits.
+    /// A condition variable without waiting threads.
     pub const fn new() -> Self {
         Self { notified: AtomicU32::new(0) }
     }
 
-    /// Frees the mutex until there is word, or `timeout` is over; it may also come back for
-    /// nothing. The mutex is free afterwards: take it again, and look.
+    /// Frees the mutex and waits until it is notified, or `timeout` has passed; it may also return
+    /// for no reason. The mutex is free afterwards: take it again, and check.
     pub fn wait<T>(&self, guard: MutexGuard<T>, timeout: Option<Duration>) {
         // Under the mutex, so that no word is missed that is given after the look at the value.
         let seen = self.notified.load(Ordering::Relaxed);

@@ -3,7 +3,7 @@
 //! # Safety
 //!
 //! The unsafe code is `pthread_atfork`, the constructor that calls it, and the pointers in the
-//! table, which are to statics.
+//! table, which point to statics.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
@@ -13,12 +13,12 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use crate::process::identity;
 use crate::process::lock::Lock;
 
-/// The order in which a fork takes locks, and in which threads do. In a child the phases begin
-/// again from the last to the first, so a reset may rely on each phase after its own.
+/// The order in which a fork, and every thread, takes locks. In a child the phases are reset from
+/// the last to the first, so a reset may rely on each phase after its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Phase {
-    /// Lock: the counts that the environment asked for.
+    /// Lock: countings requested by the environment.
     Environment,
     /// Lock: what is published for readers outside of the process.
     Publishing,
@@ -27,9 +27,9 @@ pub enum Phase {
     /// Stage: the lock of changes of what is counted, for which a fork does not wait, and the
     /// generation.
     Changes,
-    /// Lock: begin and end of the kernel's events.
+    /// Lock: beginning and ending the kernel's events.
     Units,
-    /// Lock: begin and end of counting allocations.
+    /// Lock: beginning and ending the counting of allocations.
     Allocations,
     /// Lock: watches, and the registers that they hold.
     Watches,
@@ -45,13 +45,13 @@ pub enum Phase {
     Holds,
     /// Lock: the agent's sockets.
     Descriptors,
-    /// Lock: errands for the keeper of watches; for moments.
+    /// Lock: errands for the keeper of watches; held for moments.
     Arming,
-    /// Lock: errands for the sampler of profiles; for moments.
+    /// Lock: errands for the sampler of profiles; held for moments.
     Profiles,
-    /// Lock: errands for the lookout; for moments.
+    /// Lock: errands for the lookout; held for moments.
     Lookout,
-    /// Lock: what readings of the process have seen earlier; for moments.
+    /// Lock: results of earlier readings of the process; held for moments.
     Readings,
     /// Reset: the files through which text is written.
     Text,
@@ -59,7 +59,7 @@ pub enum Phase {
     Rows,
     /// Reset: the breakpoints of groups that each thread has.
     Lines,
-    /// Reset: the run to which times of tasks belong, and what threads have added up.
+    /// Reset: the number of the run to which times of tasks belong, and what threads have added up.
     Waits,
     /// Reset: the stacks at which tasks wait.
     Places,
@@ -73,11 +73,11 @@ pub enum Phase {
     Clocks,
     /// Reset: thread blocks and rings.
     Threads,
-    /// Reset: the memory that steps keep.
+    /// Reset: the memory reserved for steps.
     Reserves,
     /// Reset: the count of forks that all copies share.
     Copies,
-    /// Stage: looks through the C library's list of objects.
+    /// Stage: calls of `dl_iterate_phdr`.
     Loader,
 }
 
@@ -86,7 +86,7 @@ const PHASES: usize = Phase::Loader as usize + 1;
 /// One side of a fork.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
-    /// The process that forked. Only stages whose `before` said true hear of it.
+    /// The process that forked. Only stages whose `before` returned true are called.
     Parent,
     /// The new process.
     Child {
@@ -102,7 +102,7 @@ pub enum Side {
     },
 }
 
-/// The part of a fork that belongs to one phase. `before` waits for the stage's lock, and says
+/// The part of a fork that belongs to one phase. `before` waits for the stage's lock, and returns
 /// whether the fork has it.
 #[derive(Debug)]
 pub struct Stage {
@@ -114,9 +114,9 @@ pub struct Stage {
 /// Null: no thread has needed that phase yet.
 static TABLE: [AtomicPtr<Stage>; PHASES] = [const { AtomicPtr::new(ptr::null_mut()) }; PHASES];
 
-/// Held while a stage joins. A fork takes it after all stages, looks at the table again, and begins
-/// anew if a stage has joined meanwhile. So no thread has
-/// ever taken a lock whose stage the fork does not know.
+/// Held while a stage joins. A fork takes it after all stages, checks the table again, and begins
+/// anew if a stage has joined meanwhile. So no thread has ever taken a lock whose stage a fork does
+/// not know.
 static JOINING: Lock = Lock::new();
 
 /// The bit of [`JOINING`] among those of the phases.
@@ -132,12 +132,12 @@ thread_local! {
 }
 
 impl Stage {
-    /// A stage of other functions than a [`super::Mutex`]'s or a [`Reset`]'s.
+    /// A stage with other functions than those of a [`super::Mutex`] or a [`Reset`].
     ///
     /// # Safety
     ///
     /// The functions are called with the static that this becomes, on the thread that forks;
-    /// `after` only as [`Side`] says.
+    /// `after` only as [`Side`] describes.
     pub const unsafe fn custom(
         phase: Phase,
         before: unsafe fn(*const Self) -> bool,
@@ -151,14 +151,14 @@ impl Stage {
         self.phase
     }
 
-    /// Has forks respect the stage from now on. False in the middle of a fork of this thread: then
-    /// it has not joined.
+    /// Adds the stage to the table that forks go through. Returns false, without effect, in the
+    /// middle of a fork by this thread.
     pub fn join(&'static self) -> bool {
         join(self)
     }
 }
 
-/// A phase that has no lock, and begins again in each child.
+/// A phase that has no lock, and is reset in each child.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Reset {
@@ -168,13 +168,13 @@ pub struct Reset {
 }
 
 impl Reset {
-    /// Has `reset` called in each forked child once the phase has joined. It may do no more than a
+    /// Once the phase has joined, `reset` is called in each forked child. It may do no more than a
     /// signal handler.
     pub const fn new(phase: Phase, reset: fn()) -> Self {
         Self { stage: Stage { phase, before: |_| true, after: Self::after }, reset }
     }
 
-    /// As [`Stage::join`].
+    /// See [`Stage::join`].
     pub fn join(&'static self) -> bool {
         join(ptr::from_ref(self).cast())
     }
@@ -255,7 +255,7 @@ extern "C" fn before() {
         JOINED.set(0);
         for (bit, stage) in stages() {
             JOINED.set(JOINED.get() | bit);
-            // SAFETY: a static, by `join`; called as `Stage::custom` asks.
+            // SAFETY: a static, by `join`; called as `Stage::custom` requires.
             if unsafe { ((*stage).before)(stage) } {
                 TAKEN.set(TAKEN.get() | bit);
             }
@@ -283,8 +283,8 @@ fn give_back(taken: u32) {
     }
 }
 
-/// Leaves a fork, and says how many others the thread is still in the middle of. `None`: this is a
-/// fork in whose middle the handlers were installed, so `before` has not run.
+/// Leaves a fork, and returns how many others the thread is still in the middle of. `None` if the
+/// handlers were installed in the middle of this fork, so `before` has not run.
 fn leave() -> Option<u32> {
     let depth = DEPTH.get().checked_sub(1)?;
     DEPTH.set(depth);
