@@ -1,15 +1,16 @@
-//! The samplers of all kinds, on the keeper's thread.
+//! The engines of all kinds, on the keeper's thread.
 
 use std::time::Duration;
 
 use dormouse_protocol::profile::ProfileKind;
 use dormouse_sys::{keeper, memory};
 
+use super::engine::Engine;
 use super::{alloc, cpu, faults};
 use crate::options::Options;
 use crate::{Error, Profile};
 
-/// The duty of the keeper: each kind's sampler while profiles of the kind are taken.
+/// The duty of the keeper: each engine, while profiles of its kind are taken.
 #[derive(Debug, Default)]
 pub(super) struct Duty {
     cpu: Option<cpu::Sampler>,
@@ -18,46 +19,34 @@ pub(super) struct Duty {
 }
 
 impl Duty {
+    fn engines(&mut self) -> [&mut dyn Engine; 3] {
+        [&mut self.cpu, &mut self.alloc, &mut self.faults]
+    }
+
+    fn engine(&mut self, kind: ProfileKind) -> Option<&mut dyn Engine> {
+        self.engines().into_iter().find(|engine| engine.kind() == kind)
+    }
+
     /// Begins a profile.
     pub(super) fn start(&mut self, number: u64, options: &Options) -> Result<(), Error> {
-        if options.unwind && options.kind != ProfileKind::Cpu {
+        let engine = self
+            .engine(options.kind)
+            .ok_or_else(|| Error::Unavailable("wall time is not sampled, but counted".into()))?;
+        if options.unwind && !engine.can_unwind() {
             let why = "stacks without frame pointers are followed in profiles of CPU time alone";
             return Err(Error::Unavailable(why.into()));
         }
-        if matches!(options.kind, ProfileKind::Cpu | ProfileKind::Faults) {
-            dormouse_unwind::prepare_libraries();
-        }
-        match options.kind {
-            ProfileKind::Cpu => {
-                let mut sampler = self.cpu.take().map_or_else(cpu::Sampler::new, Ok)?;
-                let started = sampler.start(number, options);
-                self.cpu = Some(sampler).filter(|sampler| !sampler.is_empty());
-                started
-            }
-            ProfileKind::Alloc => self.alloc.start(number, options),
-            ProfileKind::Faults => self.faults.start(number, options),
-            ProfileKind::Wall => Err(Error::Unavailable("wall time is not sampled, but counted".into())),
-        }
+        engine.start(number, options)
     }
 
     /// The profile so far.
     pub(super) fn read(&mut self, kind: ProfileKind, number: u64) -> Result<Profile, Error> {
-        let size = match kind {
-            ProfileKind::Cpu => self.cpu.as_ref().map_or(0, |cpu| cpu.size(number)),
-            ProfileKind::Alloc => self.alloc.size(number),
-            ProfileKind::Faults => self.faults.size(number),
-            ProfileKind::Wall => 0,
-        };
-        if !memory::is_there(size) {
+        let ended = || Error::Unavailable("the profile has ended with its sampler".into());
+        let engine = self.engine(kind).ok_or_else(ended)?;
+        if !memory::is_there(engine.size(number)) {
             return Err(Error::Unavailable("there is no memory for the profile".into()));
         }
-        let read = match kind {
-            ProfileKind::Cpu => self.cpu.as_mut().and_then(|cpu| cpu.read(number)),
-            ProfileKind::Alloc => self.alloc.read(number),
-            ProfileKind::Faults => self.faults.read(number),
-            ProfileKind::Wall => None,
-        };
-        read.ok_or_else(|| Error::Unavailable("the profile has ended with its sampler".into()))
+        engine.read(number).ok_or_else(ended)
     }
 }
 
@@ -69,21 +58,13 @@ impl keeper::Duty for Duty {
     }
 
     fn step(&mut self) -> Duration {
-        let steps = [self.cpu.as_mut().map(cpu::Sampler::step), self.alloc.step(), self.faults.step()];
-        steps.into_iter().flatten().min().unwrap_or(Duration::from_secs(1))
+        let steps = self.engines().into_iter().filter_map(|engine| engine.step());
+        steps.min().unwrap_or(Duration::from_secs(1))
     }
 
     fn end(&mut self, (kind, number): Self::Id) {
-        match kind {
-            ProfileKind::Cpu => {
-                if let Some(sampler) = &mut self.cpu {
-                    sampler.end(number);
-                }
-                self.cpu.take_if(|sampler| sampler.is_empty());
-            }
-            ProfileKind::Alloc => self.alloc.end(number),
-            ProfileKind::Faults => self.faults.end(number),
-            ProfileKind::Wall => {}
+        if let Some(engine) = self.engine(kind) {
+            engine.end(number);
         }
     }
 }

@@ -8,8 +8,9 @@
 //! | `copy` | a copy of its stack, for callers by tables |
 //! | `queue` | records on their way to the sampler |
 //! | `sum` | what profiles of allocations and faults have in common |
-//! | `cpu`, `alloc`, `faults` | the kinds |
-//! | `duty`, `keeper` | the samplers of all kinds, and their thread |
+//! | `engine` | what the engines of all kinds have in common |
+//! | `cpu`, `alloc`, `faults` | the engines, one for each kind |
+//! | `duty`, `keeper` | all engines, and their thread |
 //! | `asleep`, `chain` | a thread that sleeps, and the callers on its stack |
 //! | `stack_reader` | the stack of one thread |
 
@@ -19,6 +20,7 @@ mod chain;
 mod copy;
 mod cpu;
 mod duty;
+mod engine;
 mod faults;
 mod keeper;
 mod queue;

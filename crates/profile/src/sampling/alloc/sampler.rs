@@ -6,7 +6,7 @@
 //! inverse of that many allocations. Profiles that are taken at once share the samples of the
 //! finest: each sample has the weight of the period by which it was picked, so all are right.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use dormouse_protocol::profile::{Profile, ProfileKind};
@@ -18,6 +18,7 @@ use super::live;
 use crate::Error;
 use crate::mappings::Mappings;
 use crate::options::Options;
+use crate::sampling::engine::Engine;
 use crate::sampling::queue::Queue;
 use crate::sampling::sum::Sum;
 
@@ -29,7 +30,7 @@ const RECORDS: usize = 2048;
 /// The sampler of allocations.
 #[derive(Debug, Default)]
 pub(in crate::sampling) struct Sampler {
-    takes: Vec<(u64, Take)>,
+    takes: BTreeMap<u64, Take>,
     awake: Option<Awake>,
     mappings: Mappings,
 }
@@ -64,13 +65,12 @@ struct Kept {
     bytes: u64,
 }
 
-impl Sampler {
-    pub(in crate::sampling) fn is_empty(&self) -> bool {
-        self.takes.is_empty()
+impl Engine for Sampler {
+    fn kind(&self) -> ProfileKind {
+        ProfileKind::Alloc
     }
 
-    /// Begins a profile.
-    pub(in crate::sampling) fn start(&mut self, number: u64, options: &Options) -> Result<(), Error> {
+    fn start(&mut self, number: u64, options: &Options) -> Result<(), Error> {
         own_stack::learn();
         let unavailable = |why: String| Error::Unavailable(why);
         let Some(heap) = options.heap else {
@@ -83,7 +83,7 @@ impl Sampler {
         }
         self.drain();
         let period = options.bytes.max(1);
-        let finest = self.takes.iter().map(|(_, take)| take.sum.period()).fold(period, u64::min);
+        let finest = self.takes.values().map(|take| take.sum.period()).fold(period, u64::min);
         let awake = match &mut self.awake {
             Some(awake) => awake,
             none => {
@@ -109,36 +109,45 @@ impl Sampler {
         let (dropped, lost) = (awake.queue.dropped(), live::lost());
         let live = options.live.then(HashMap::new);
         let take = Take { sum: Sum::new(ProfileKind::Alloc, period), dropped, lost, rest: 0.0, live };
-        self.takes.push((number, take));
+        self.takes.insert(number, take);
         Ok(())
     }
 
-    /// The bytes that a profile takes.
-    pub(in crate::sampling) fn size(&self, number: u64) -> usize {
-        self.takes.iter().find(|&&(other, _)| other == number).map_or(0, |(_, take)| take.sum.size())
+    fn size(&self, number: u64) -> usize {
+        self.takes.get(&number).map_or(0, |take| take.sum.size())
     }
 
-    /// The profile so far.
-    pub(in crate::sampling) fn read(&mut self, number: u64) -> Option<Profile> {
+    fn read(&mut self, number: u64) -> Option<Profile> {
         self.drain();
         self.mappings.refresh();
         let dropped = self.awake.as_ref().map_or(0, |awake| awake.queue.dropped());
-        let (_, take) = self.takes.iter_mut().find(|(other, _)| *other == number)?;
+        let take = self.takes.get_mut(&number)?;
         Some(take.read(dropped, &self.mappings))
     }
 
-    /// Ends a profile.
-    pub(in crate::sampling) fn end(&mut self, number: u64) {
+    fn end(&mut self, number: u64) {
         self.drain();
-        self.takes.retain(|&(other, _)| other != number);
+        self.takes.remove(&number);
         self.sleep_if_empty();
         let Some(awake) = &mut self.awake else { return };
-        if !self.takes.iter().any(|(_, take)| take.live.is_some()) {
+        if !self.takes.values().any(|take| take.live.is_some()) {
             live::end();
             awake.frees = None;
         }
-        let finest = self.takes.iter().map(|(_, take)| take.sum.period()).min();
+        let finest = self.takes.values().map(|take| take.sum.period()).min();
         awake.heap.set_period(finest.unwrap_or(u64::MAX));
+    }
+
+    fn step(&mut self) -> Option<Duration> {
+        self.drain();
+        (!self.is_empty()).then_some(DRAIN)
+    }
+}
+
+impl Sampler {
+    /// Whether nobody profiles.
+    pub(in crate::sampling) fn is_empty(&self) -> bool {
+        self.takes.is_empty()
     }
 
     fn sleep_if_empty(&mut self) {
@@ -148,16 +157,10 @@ impl Sampler {
         }
     }
 
-    /// Reads what threads have left. Gives the time until the next look.
-    pub(in crate::sampling) fn step(&mut self) -> Option<Duration> {
-        self.drain();
-        (!self.is_empty()).then_some(DRAIN)
-    }
-
     fn drain(&mut self) {
         let Some(awake) = &self.awake else { return };
         let takes = &mut self.takes;
-        awake.queue.drain(|record| takes.iter_mut().for_each(|(_, take)| take.add(record)));
+        awake.queue.drain(|record| takes.values_mut().for_each(|take| take.add(record)));
     }
 }
 

@@ -12,11 +12,13 @@
 //! | `bounds` | the bounds of its stack |
 //! | `take` | a profile that is being taken: samples and their weights |
 //! | `sampler` | the work between handlers and profiles |
+//! | `engine` | the sampler, while profiles are taken |
 //! | `asking` | the stack of one thread that runs |
 
 mod arm;
 mod asking;
 mod bounds;
+mod engine;
 mod handler;
 mod sampler;
 mod signal;

@@ -1,7 +1,7 @@
 //! The sampler's work, on its own thread: arms threads, reads what handlers leave, and gives it to
 //! the profiles that are being taken.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
@@ -51,7 +51,7 @@ const UNTOLD: &str = "the kernel refuses threads their CPU clock, as a filter of
 /// The duty of the sampler's thread.
 #[derive(Debug)]
 pub(in crate::sampling) struct Sampler {
-    takes: Vec<(u64, Take)>,
+    takes: BTreeMap<u64, Take>,
     queue: &'static Queue<Tick>,
     /// While a profile has stacks unwound.
     unwinding: Option<Unwinding>,
@@ -94,7 +94,7 @@ impl Armed {
 
 impl Sampler {
     /// Prepares what stays: the signal's handler, and the queue.
-    pub(in crate::sampling) fn new() -> Result<Self, Error> {
+    pub(super) fn new() -> Result<Self, Error> {
         arm::begin_in_child();
         signal::take(handler::handle).map_err(|error| unavailable(&format!("no signal is free: {error}")))?;
         let queue = handler::QUEUE.begin(records()).map_err(|error| unavailable(&error.to_string()))?;
@@ -103,7 +103,7 @@ impl Sampler {
         handler::end_to_copy();
         arm::hook();
         Ok(Self {
-            takes: Vec::new(),
+            takes: BTreeMap::new(),
             queue,
             unwinding: None,
             armed: HashMap::new(),
@@ -122,12 +122,12 @@ impl Sampler {
     }
 
     /// Whether nobody profiles.
-    pub(in crate::sampling) fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.takes.is_empty()
     }
 
     /// Begins a profile.
-    pub(in crate::sampling) fn start(&mut self, number: u64, options: &Options) -> Result<(), Error> {
+    pub(super) fn start(&mut self, number: u64, options: &Options) -> Result<(), Error> {
         self.step();
         if self.is_over || !signal::is_ours(handler::handle) {
             self.end_over();
@@ -152,31 +152,31 @@ impl Sampler {
         }
         self.blocking.iter().for_each(|&tid| take.block(tid));
         self.of_kernel.iter().for_each(|&tid| take.find_unsampled(tid, true, None));
-        self.takes.push((number, take));
+        self.takes.insert(number, take);
         Ok(())
     }
 
-    /// A profile so far.
-    pub(in crate::sampling) fn read(&mut self, number: u64) -> Option<Profile> {
+    /// The profile so far.
+    pub(super) fn read(&mut self, number: u64) -> Option<Profile> {
         self.step();
         self.find_silent();
         self.refresh_mappings();
-        let (_, take) = self.takes.iter_mut().find(|(other, _)| *other == number)?;
+        let take = self.takes.get_mut(&number)?;
         take.name_threads(name_of);
         take.look_at_unsampled();
         Some(take.read(process_ns(), self.queue.dropped(), &self.mappings))
     }
 
     /// The bytes that a profile takes.
-    pub(in crate::sampling) fn size(&self, number: u64) -> usize {
-        self.takes.iter().find(|&&(other, _)| other == number).map_or(0, |(_, take)| take.size())
+    pub(super) fn size(&self, number: u64) -> usize {
+        self.takes.get(&number).map_or(0, |take| take.size())
     }
 
     /// Ends a profile.
-    pub(in crate::sampling) fn end(&mut self, number: u64) {
+    pub(super) fn end(&mut self, number: u64) {
         self.drain();
-        self.takes.retain(|&(other, _)| other != number);
-        self.unwinding.take_if(|_| !self.takes.iter().any(|(_, take)| take.is_unwound()));
+        self.takes.remove(&number);
+        self.unwinding.take_if(|_| !self.takes.values().any(|take| take.is_unwound()));
         if self.takes.is_empty() {
             self.disarm_all();
         } else {
@@ -186,7 +186,7 @@ impl Sampler {
 
     /// Reads what handlers have left, and from time to time looks for threads. Gives the time until
     /// the next step.
-    pub(in crate::sampling) fn step(&mut self) -> Duration {
+    pub(super) fn step(&mut self) -> Duration {
         self.adopt();
         let copies = self.drain();
         if self.next_scan <= Instant::now() && !self.takes.is_empty() {
@@ -198,7 +198,7 @@ impl Sampler {
 
     /// The shortest period that a profile has.
     fn period(&self) -> u64 {
-        self.takes.iter().map(|(_, take)| take.period()).min().unwrap_or(u64::MAX)
+        self.takes.values().map(|take| take.period()).min().unwrap_or(u64::MAX)
     }
 
     /// Has all timers run at this period.
@@ -222,7 +222,7 @@ impl Sampler {
         }
         let before = own_cpu();
         if threads::list(&mut self.list).is_err() {
-            self.takes.iter_mut().for_each(|(_, take)| take.note("the list of threads cannot be read"));
+            self.takes.values_mut().for_each(|take| take.note("the list of threads cannot be read"));
             return;
         }
         self.list.sort_unstable();
@@ -231,7 +231,7 @@ impl Sampler {
         self.refused.retain(|&tid, _| !has_ended(tid));
         self.blocking.retain(|&tid| !has_ended(tid));
         self.of_kernel.retain(|&tid| !has_ended(tid));
-        self.takes.iter_mut().for_each(|(_, take)| take.look_at_unsampled());
+        self.takes.values_mut().for_each(|take| take.look_at_unsampled());
         let mut ended = Vec::new();
         for (&tid, armed) in &self.armed {
             if (has_ended(tid) || armed.has_ended()) && ended.try_reserve(1).is_ok() {
@@ -245,7 +245,7 @@ impl Sampler {
         for tid in ended {
             let Some(armed) = self.armed.remove(&tid) else { continue };
             arm::disarm(armed.id);
-            self.takes.iter_mut().for_each(|(_, take)| take.remove_thread(armed.id));
+            self.takes.values_mut().for_each(|take| take.remove_thread(armed.id));
         }
         self.find_silent();
         let mut pause = own_cpu().saturating_sub(before) * RARELY;
@@ -288,14 +288,14 @@ impl Sampler {
         // The kernel's own, as io_uring's: none runs code of the program's.
         if threads::is_of_kernel(tid) {
             self.of_kernel.insert(tid);
-            return self.takes.iter_mut().for_each(|(_, take)| take.find_unsampled(tid, true, None));
+            return self.takes.values_mut().for_each(|take| take.find_unsampled(tid, true, None));
         }
         // One that was found deaf stays so until a look finds it open.
         let signal = signal::number();
         let was_deaf = self.blocking.contains(&tid);
         if masks::is_blocking(tid, signal) || was_deaf && masks::is_blocking_now(tid, signal) {
             self.blocking.insert(tid);
-            return self.takes.iter_mut().for_each(|(_, take)| take.block(tid));
+            return self.takes.values_mut().for_each(|take| take.block(tid));
         }
         self.blocking.remove(&tid);
         match arm::arm(tid, period) {
@@ -306,7 +306,7 @@ impl Sampler {
             Err(Refused::Kernel(libc::EINVAL)) if !threads::is_alive(tid) => {}
             Err(why) => {
                 let text = why.to_string();
-                self.takes.iter_mut().for_each(|(_, take)| take.refuse(tid, &text));
+                self.takes.values_mut().for_each(|take| take.refuse(tid, &text));
                 self.refused.insert(tid, why);
             }
         }
@@ -320,7 +320,7 @@ impl Sampler {
             && self.of_kernel.try_reserve(1).is_ok()
             && self.unbound.try_reserve(1).is_ok();
         if !has_room {
-            self.takes.iter_mut().for_each(|(_, take)| take.end(NO_MEMORY));
+            self.takes.values_mut().for_each(|take| take.end(NO_MEMORY));
         }
         has_room
     }
@@ -342,7 +342,7 @@ impl Sampler {
         for (tid, armed) in self.armed.extract_if(|&tid, armed| is_silent(tid, armed)) {
             arm::disarm(armed.id);
             self.blocking.insert(tid);
-            self.takes.iter_mut().for_each(|(_, take)| take.disarm_blocking(armed.id));
+            self.takes.values_mut().for_each(|take| take.disarm_blocking(armed.id));
         }
     }
 
@@ -361,7 +361,7 @@ impl Sampler {
         let used = thread_cpu_ns_of(tid);
         self.armed.insert(tid, Armed { id, seen_ns: used.unwrap_or(0) });
         self.unbound.push(id);
-        self.takes.iter_mut().for_each(|(_, take)| take.find_thread(id, tid, used));
+        self.takes.values_mut().for_each(|take| take.find_thread(id, tid, used));
     }
 
     /// Finds the stacks of threads that have begun.
@@ -393,7 +393,7 @@ impl Sampler {
             // The timer tells, too, though not as well.
             let expired = period.saturating_mul(1 + u64::from(overruns));
             thread.seen_ns = if is_told { cpu_ns } else { thread.seen_ns.saturating_add(expired) };
-            for (_, take) in &mut *takes {
+            for take in takes.values_mut() {
                 if !is_told {
                     take.note(UNTOLD);
                 }
@@ -427,7 +427,7 @@ impl Sampler {
         self.disarm_all();
         let note = "the program has set a handler of its own for the signal by which samples are taken: \
                     nothing was sampled after that";
-        self.takes.iter_mut().for_each(|(_, take)| take.end(note));
+        self.takes.values_mut().for_each(|take| take.end(note));
     }
 
     fn disarm_all(&mut self) {

@@ -4,7 +4,7 @@
 //! are found by looking for them; what they fault before is in the account alone, as is a thread's
 //! rest of less than N faults.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::num::NonZero;
 use std::time::{Duration, Instant};
 
@@ -18,6 +18,7 @@ use super::handler::{Fault, QUEUE};
 use crate::Error;
 use crate::mappings::Mappings;
 use crate::options::Options;
+use crate::sampling::engine::Engine;
 use crate::sampling::queue::Queue;
 use crate::sampling::sum::Sum;
 
@@ -35,7 +36,7 @@ const RECORDS: usize = 2048;
 /// The sampler of page faults.
 #[derive(Debug, Default)]
 pub(in crate::sampling) struct Sampler {
-    takes: Vec<(u64, Take)>,
+    takes: BTreeMap<u64, Take>,
     armed: Option<Armed>,
     mappings: Mappings,
 }
@@ -65,13 +66,13 @@ struct Armed {
     is_over: bool,
 }
 
-impl Sampler {
-    pub(in crate::sampling) fn is_empty(&self) -> bool {
-        self.takes.is_empty()
+impl Engine for Sampler {
+    fn kind(&self) -> ProfileKind {
+        ProfileKind::Faults
     }
 
-    /// Begins a profile.
-    pub(in crate::sampling) fn start(&mut self, number: u64, options: &Options) -> Result<(), Error> {
+    fn start(&mut self, number: u64, options: &Options) -> Result<(), Error> {
+        dormouse_unwind::prepare_libraries();
         self.drain();
         let every = NonZero::new(options.faults).unwrap_or(NonZero::<u32>::MIN);
         let data = event::take_signal().map_err(Error::Unavailable)?;
@@ -82,7 +83,7 @@ impl Sampler {
         let sum = Sum::new(ProfileKind::Faults, every.get().into());
         let (armed, refused) = (HashSet::new(), HashSet::new());
         let take = Take { sum, every, dropped: queue.dropped(), armed, refused };
-        self.takes.push((number, take));
+        self.takes.insert(number, take);
         let refused = self.arm(queue, data);
         // A refusal to all is an error; one to some, a note.
         let has_none = self.armed.as_ref().is_none_or(|armed| armed.events.values().all(Option::is_none));
@@ -93,26 +94,23 @@ impl Sampler {
         Ok(())
     }
 
-    /// The bytes that a profile takes.
-    pub(in crate::sampling) fn size(&self, number: u64) -> usize {
-        self.takes.iter().find(|&&(other, _)| other == number).map_or(0, |(_, take)| take.sum.size())
+    fn size(&self, number: u64) -> usize {
+        self.takes.get(&number).map_or(0, |take| take.sum.size())
     }
 
-    /// The profile so far.
-    pub(in crate::sampling) fn read(&mut self, number: u64) -> Option<Profile> {
+    fn read(&mut self, number: u64) -> Option<Profile> {
         self.scan();
         self.drain();
         self.mappings.refresh();
         let dropped = self.armed.as_ref().map_or(0, |armed| armed.queue.dropped());
-        let (_, take) = self.takes.iter_mut().find(|(other, _)| *other == number)?;
+        let take = self.takes.get_mut(&number)?;
         take.sum.coverage.dropped = dropped - take.dropped;
         Some(take.sum.read(&self.mappings, |_| ()))
     }
 
-    /// Ends a profile.
-    pub(in crate::sampling) fn end(&mut self, number: u64) {
+    fn end(&mut self, number: u64) {
         self.drain();
-        self.takes.retain(|&(other, _)| other != number);
+        self.takes.remove(&number);
         match self.armed.take().filter(|_| !self.takes.is_empty()) {
             Some(armed) if self.finest() == Some(armed.every) => self.armed = Some(armed),
             Some(armed) => _ = self.arm(armed.queue, armed.data),
@@ -120,18 +118,23 @@ impl Sampler {
         }
     }
 
-    /// Reads what handlers have left, and from time to time looks for threads. Gives the time until
-    /// the next step.
-    pub(in crate::sampling) fn step(&mut self) -> Option<Duration> {
+    fn step(&mut self) -> Option<Duration> {
         self.drain();
         if self.armed.as_ref()?.next_scan <= Instant::now() {
             self.scan();
         }
         Some(DRAIN)
     }
+}
+
+impl Sampler {
+    /// Whether nobody profiles.
+    pub(in crate::sampling) fn is_empty(&self) -> bool {
+        self.takes.is_empty()
+    }
 
     fn finest(&self) -> Option<NonZero<u32>> {
-        self.takes.iter().map(|(_, take)| take.every).min()
+        self.takes.values().map(|take| take.every).min()
     }
 
     /// Arms all threads as the finest profile wants it. An answer is the first refusal.
@@ -156,7 +159,7 @@ impl Sampler {
     fn scan(&mut self) -> Option<Refusal> {
         let armed = self.armed.as_mut()?;
         let takes = &mut self.takes;
-        let mut note = |sentence: &str| takes.iter_mut().for_each(|(_, take)| take.sum.note(sentence));
+        let mut note = |sentence: &str| takes.values_mut().for_each(|take| take.sum.note(sentence));
         if !armed.is_over && !event::is_signal_ours() {
             armed.is_over = true;
             armed.events.clear();
@@ -188,7 +191,7 @@ impl Sampler {
         }
         let listed: HashSet<u32> = armed.list.iter().copied().collect();
         armed.events.retain(|tid, _| listed.contains(tid) || threads::is_alive(*tid));
-        for (_, take) in takes {
+        for take in takes.values_mut() {
             take.know(&armed.events);
         }
         armed.next_scan = Instant::now() + (before.elapsed() * RARELY).clamp(RESCAN, LONGEST);
@@ -200,7 +203,7 @@ impl Sampler {
         let takes = &mut self.takes;
         armed.queue.drain(|record| {
             let Fault { tid, faults } = record.of_kind;
-            for (_, take) in &mut *takes {
+            for take in takes.values_mut() {
                 take.sum.add(tid, record, [1, faults.into(), 0, 0]);
             }
         });
