@@ -29,7 +29,7 @@ use dormouse_sys::process::fork::{Mutex, Phase};
 use dormouse_sys::process::identity;
 use dormouse_sys::{Capability, State, environment};
 
-use crate::{publish, recorder, triggers};
+use crate::features::{publish, recorder, triggers};
 
 static SETTINGS: Mutex<Settings> = Mutex::new(
     Phase::Environment,
@@ -123,7 +123,7 @@ fn count(names: &str) -> Option<Capability> {
         }
     }
     if !events.is_empty() {
-        match crate::start_counting(&events) {
+        match crate::core::group::start_counting(&events) {
             Ok(counting) => counting.keep(),
             Err(why) => {
                 events.clear();

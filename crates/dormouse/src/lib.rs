@@ -64,39 +64,20 @@
 
 mod adapt;
 mod agent;
-#[doc(hidden)]
-pub mod answers;
-mod budget;
+mod core;
+mod doctor;
 mod environment;
-mod group;
-mod long_polls;
+mod features;
 mod lookout;
-mod memory;
-pub mod metrics;
-#[cfg(feature = "opentelemetry")]
-pub mod opentelemetry;
-mod own_probes;
-mod panics;
-mod probe;
-pub mod profile;
-pub mod publish;
-pub mod record;
-pub mod recorder;
-mod refusal;
-mod registry;
-mod rules;
-mod task;
-mod tasks;
-mod trace;
-mod trace_context;
-#[cfg(feature = "tracing")]
-pub mod tracing;
-pub mod triggers;
-mod value;
-pub mod waits;
-mod watch;
 mod web;
 
+pub use self::core::group::{Group, GroupStat, MAX_NAME, start_counting};
+pub use self::core::probe::Probe;
+pub use self::core::registry::MAX_GROUPS;
+pub use self::core::task::{Entered, Instrumented, Task, idle};
+pub use self::core::trace::{Trace, TraceError, trace};
+pub use self::core::trace_context::{TraceContext, set_trace_context};
+pub use self::core::value::Value;
 #[cfg(feature = "axum")]
 pub use adapt::axum;
 #[cfg(feature = "hyper")]
@@ -111,24 +92,24 @@ pub use adapt::{
     thread,
 };
 pub use agent::{Agent, InitError, init};
-pub use budget::{BudgetError, BudgetScope, Budgeted, TaskBudget, budgeted};
 pub use dormouse_breakpoints::{Access, Coverage, WatchHit, WatchReport, WatchSite, WatchSpec, WatchState};
 pub use dormouse_events::{Alloc, Counter, Counting, Event};
 pub use dormouse_keys::{Batch, BatchReport, Key, Lease, StaticKey, likely, static_key, unlikely};
 pub use dormouse_macros::probed;
-pub use group::{Group, GroupStat, MAX_NAME, start_counting};
-pub use long_polls::{LongPoll, LongPolls, LongPollsError, long_polls};
-pub use probe::Probe;
-pub use profile::{ProfileError, ProfileRun, ProfileSpec};
-pub use publish::{PublishError, Publishing};
-pub use recorder::{Recorder, RecorderError};
-pub use registry::MAX_GROUPS;
-pub use task::{Entered, Instrumented, Task, idle};
-pub use trace::{Trace, TraceError, trace};
-pub use trace_context::{TraceContext, set_trace_context};
-pub use value::Value;
-pub use waits::Waiting;
-pub use watch::{Watch, WatchError};
+pub use features::budget::{BudgetError, BudgetScope, Budgeted, TaskBudget, budgeted};
+pub use features::long_polls::{LongPoll, LongPolls, LongPollsError, long_polls};
+pub use features::profile::{ProfileError, ProfileRun, ProfileSpec};
+pub use features::publish::{PublishError, Publishing};
+pub use features::recorder::{Recorder, RecorderError};
+pub use features::waits::Waiting;
+pub use features::watch::{Watch, WatchError};
+
+pub use self::core::record;
+#[cfg(feature = "opentelemetry")]
+pub use features::opentelemetry;
+#[cfg(feature = "tracing")]
+pub use features::tracing;
+pub use features::{metrics, profile, publish, recorder, triggers, waits};
 
 pub use dormouse_breakpoints as breakpoints;
 pub use dormouse_clock as clock;
@@ -190,10 +171,17 @@ struct Production;
 #[doc = include_str!("../../../docs/guide/experiment.md")]
 struct Experiments;
 
+/// Answers of the agent that the command makes for processes without one.
+#[doc(hidden)]
+pub mod answers {
+    pub use crate::features::stat::counting::countable_events;
+    pub use crate::features::watch::rows::{watch_row, watch_spec};
+}
+
 /// The macros expand to these; not for use by hand.
 #[doc(hidden)]
 pub mod macros {
-    pub use crate::probe::{ProbedScope, point};
+    pub use crate::core::probe::{ProbedScope, point};
     #[cfg(feature = "tracing")]
     pub use tracing;
 }

@@ -262,7 +262,7 @@ fn the_page_names_all_families() {
     add(&mut exposition, &Origin::own(), Stat { runnable_ns: Some(1), counted, polls, ..stat(groups) });
     let has = |bytes: &[u8], name: &str| bytes.windows(name.len()).any(|at| at == name.as_bytes());
     let [protobuf, otlp] = [exposition.encode(MetricsFormat::Protobuf), exposition.otlp(&[])];
-    let page = include_str!("../src/metrics/mod.rs");
+    let page = include_str!("../src/features/metrics/mod.rs");
     let rows = page.lines().filter_map(|line| line.strip_prefix("//! | `dormouse_")?.split_once("` | `"));
     let mut named = 0;
     for (rest, dotted) in rows {

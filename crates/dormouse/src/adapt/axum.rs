@@ -54,10 +54,10 @@ use ::axum::routing::get;
 use ::axum::serve::{Listener, ListenerExt, TapIo};
 use ::tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::group::Group;
-use crate::metrics::Metrics;
-use crate::profile::web::respond;
-use crate::task::Task;
+use crate::core::group::Group;
+use crate::core::task::Task;
+use crate::features::metrics::Metrics;
+use crate::features::profile::web::respond;
 use crate::web::WebAnswer;
 
 /// A listener whose connections are in a group; what [`listener`] returns. By axum's own wrapper

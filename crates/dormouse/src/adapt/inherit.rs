@@ -5,8 +5,8 @@ use std::task::{Context, Poll};
 
 use pin_project_lite::pin_project;
 
-use crate::group::Group;
-use crate::task::{Task, poll_to_its_end};
+use crate::core::group::Group;
+use crate::core::task::{Task, poll_to_its_end};
 
 pin_project! {
     /// A future that is charged to the group it was made in; see [`inherit()`].

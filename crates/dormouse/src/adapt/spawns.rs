@@ -25,8 +25,8 @@ use dormouse_events::{Kind, Mark, park, poll_begins, poll_ends};
 use dormouse_profile::own::path_in_package;
 
 use super::hooks::{is_ours_now, number, others_task_begins, task_begins};
-use crate::group::{Group, MAX_NAME};
-use crate::registry::OTHER;
+use crate::core::group::{Group, MAX_NAME};
+use crate::core::registry::OTHER;
 
 /// How many groups are made. Tasks of further places are charged to `other`.
 const BOUND: usize = 256;
@@ -201,8 +201,8 @@ fn name(file: &str, line: u32) -> String {
     format!("spawn {}:{line}", &path[from..])
 }
 
-/// A number that no other task has: [`tasks::number`](crate::tasks::number) does not come this far.
-/// Odd, as those of requests are.
+/// A number that no other task has: [`tasks::number`](crate::core::tasks::number) does not come
+/// this far. Odd, as those of requests are.
 fn task_number(task: Id) -> u64 {
     1 << 62 | number(task) << 1 | 1
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use dormouse_keys::{KeyUse, Selector};
 use dormouse_protocol::{Code, LONGEST_MS, WireError};
 
-use crate::trace::TraceError;
+use crate::core::trace::TraceError;
 
 // A client may ask for as long as a key may be held.
 const _: () = assert!(LONGEST_MS as u128 == dormouse_keys::LONGEST_HOLD.as_millis());

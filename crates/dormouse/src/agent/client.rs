@@ -7,8 +7,8 @@
 //!    an answer is unsent.
 //! 2. Nothing here waits: the socket does not block.
 //! 3. A client for whom there is no memory is gone. Lines, answers and frames, which may be long,
-//!    grow by `try_reserve`; the rest fits into the memory that [`crate::memory`] has asked for
-//!    beforehand.
+//!    grow by `try_reserve`; the rest fits into the memory that [`crate::core::memory`] has asked
+//!    for beforehand.
 
 use std::time::{Duration, Instant};
 
@@ -22,11 +22,11 @@ use super::output::Output;
 use super::profiling::ClientProfile;
 use super::stream::Stream;
 use super::watching::ClientWatch;
-use crate::answers::counting::ClientEvents;
-use crate::answers::waiting::ClientWaits;
-use crate::long_polls::LongPolls;
-use crate::memory::{self, Step};
-use crate::publish::Publishing;
+use crate::core::memory::{self, Step};
+use crate::features::long_polls::LongPolls;
+use crate::features::publish::Publishing;
+use crate::features::stat::counting::ClientEvents;
+use crate::features::waits::taking::ClientWaits;
 
 /// The time for the rest of a request, and for the client to take an answer. After it the agent
 /// closes the connection.

@@ -13,7 +13,7 @@ use dormouse_protocol::{HeldBy, HeldKeys, KeyHolder, LeaseHolder};
 
 use super::client::Client;
 use super::descriptors::Peer;
-use crate::lookout::recording;
+use crate::features::recorder::engine::held_keys;
 
 /// The holders of keys at one moment.
 #[derive(Debug)]
@@ -56,7 +56,7 @@ impl Holders {
             }
         }
         let own = |by, left_ms| LeaseHolder { by, uid: own_uid, left_ms, ..LeaseHolder::default() };
-        let (recorded, left) = recording::held_keys();
+        let (recorded, left) = held_keys();
         for key in recorded {
             let holder = own(HeldBy::Recorder, left.map(in_ms));
             known.entry(std::ptr::from_ref(key)).or_default().add(holder);

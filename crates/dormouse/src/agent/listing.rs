@@ -6,7 +6,7 @@ use dormouse_protocol::{KeyInfo, Keys, KeysRequest, WireError};
 use super::chosen::{no_match, parse, refused};
 use super::holders::{self, Holders};
 use super::ops::{Answered, Asked};
-use crate::probe::Probe;
+use crate::core::probe::Probe;
 
 impl Answered for KeysRequest {
     fn answer(self, asked: &mut Asked<'_>) -> Result<Keys, WireError> {
@@ -27,7 +27,7 @@ impl Answered for KeysRequest {
 
 #[cfg(feature = "tracing")]
 fn is_tracing(key: &Key) -> bool {
-    key.attached::<crate::tracing::Callsite>().is_some()
+    key.attached::<crate::features::tracing::Callsite>().is_some()
 }
 
 #[cfg(not(feature = "tracing"))]

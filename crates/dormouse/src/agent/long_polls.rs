@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use dormouse_protocol::{Code, LongPollRow, LongPollsBegun, LongPollsPart, LongPollsRequest, WireError};
 
-use crate::long_polls::{LongPoll, LongPolls, LongPollsError, long_polls};
+use crate::features::long_polls::{LongPoll, LongPolls, LongPollsError, long_polls};
 
 /// Reports in one answer.
 const ROWS: usize = 64;

@@ -13,9 +13,9 @@
 //! The thread blocks all signals that are sent to the process, so that the host's handlers run on
 //! the host's threads. It takes no lock of the host's. Its sockets are in no table of the host's
 //! ([`door`]), and where they must be, it uses no number that has become the host's
-//! ([`descriptors`]). A client for which there is no memory is dropped ([`crate::memory`]). If the
-//! thread should panic, or its socket be taken, it ends, and the keys that its clients hold go off:
-//! the next [`init`] starts another. A forked child has neither the thread nor its sockets.
+//! ([`descriptors`]). A client for which there is no memory is dropped ([`crate::core::memory`]).
+//! If the thread should panic, or its socket be taken, it ends, and the keys that its clients hold
+//! go off: the next [`init`] starts another. A forked child has neither the thread nor its sockets.
 
 mod chosen;
 mod client;
@@ -157,7 +157,7 @@ pub enum InitError {
 /// service goes on without an agent; what `DORMOUSE_COUNT` asks for is counted all the same.
 pub fn init() -> Result<Agent, InitError> {
     crate::environment::begin();
-    crate::panics::put_first();
+    crate::core::panics::put_first();
     let table = rendezvous::table()?;
     if let (_, Some(agent)) = look(table)? {
         return Ok(agent);

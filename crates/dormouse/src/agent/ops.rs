@@ -6,9 +6,7 @@ use serde::Deserialize;
 use super::chosen::bad;
 use super::client::Client;
 use super::place::Place;
-use crate::answers::{host, waiting};
-use crate::group::Group;
-use crate::memory;
+use crate::core::memory;
 
 /// One client's request, among all clients.
 pub(super) struct Asked<'a> {
@@ -89,10 +87,10 @@ impl Asked<'_> {
 fn has_memory(needs: Memory, client: &Client) -> bool {
     memory::is_there(needs.bytes)
         && needs.each.iter().all(|each| match each {
-            Each::Key => host::has_memory(),
-            Each::Group => memory::is_there(Group::most() * host::EACH),
-            Each::Thread => host::has_memory_for_threads(),
-            Each::GroupTimes => client.waits.is_none() || memory::is_there(waiting::memory()),
-            Each::GroupWithTimes => memory::is_there(waiting::memory()),
+            Each::Key => memory::is_there_for_keys(),
+            Each::Group => memory::is_there_for_groups(),
+            Each::Thread => memory::is_there_for_threads(),
+            Each::GroupTimes => client.waits.is_none() || memory::is_there(memory::of_times()),
+            Each::GroupWithTimes => memory::is_there(memory::of_times()),
         })
 }

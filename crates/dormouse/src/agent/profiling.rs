@@ -13,7 +13,7 @@
 use dormouse_profile::Profile;
 use dormouse_protocol::{Code, ProfileBegun, ProfilePart, ProfileRequest, WireError};
 
-use crate::profile::{ProfileError, ProfileRun, ProfileSpec};
+use crate::features::profile::{ProfileError, ProfileRun, ProfileSpec};
 
 /// Profiles of one client, and of all.
 const MAX_PROFILES: usize = 4;

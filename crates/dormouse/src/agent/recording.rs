@@ -4,9 +4,9 @@ use dormouse_keys::KeyUse;
 use dormouse_protocol::{Code, RecordAnswer, RecordRequest, RecorderRow, WireError};
 
 use super::chosen::{bad, chosen, names, parse, time, untraced};
-use crate::answers::rows::batch_stat;
-use crate::lookout::recording::{self, DEFAULT_MEMORY, RecorderError, RecorderStat};
-use crate::probe::Probe;
+use crate::core::probe::Probe;
+use crate::core::rows::batch_stat;
+use crate::features::recorder::engine::{self as recording, DEFAULT_MEMORY, RecorderError, RecorderStat};
 
 /// Does what a client wishes for, and tells of the recorder.
 pub(super) fn answer(wish: &RecordRequest) -> Result<RecordAnswer, WireError> {

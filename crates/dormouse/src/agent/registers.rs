@@ -7,7 +7,7 @@ use dormouse_sys::perf;
 use super::client::Client;
 use super::descriptors::Peer;
 use super::watching::{ClientWatch, REGISTERS, SPARE, group_name};
-use crate::group::Group;
+use crate::core::group::Group;
 
 /// Watches of one client: more than there are registers, since flexible ones share them.
 const MAX_WATCHES: usize = 16;

@@ -21,8 +21,7 @@ use super::client::{Client, Input};
 use super::descriptors::{MAX_SOCKETS, Socket, Sockets};
 use super::ops;
 use super::place::Place;
-use crate::answers::host;
-use crate::memory::{self, Step};
+use crate::core::memory::{self, Step};
 
 /// Connections at once.
 const MAX_CLIENTS: usize = 32;
@@ -137,7 +136,7 @@ impl Server {
             match self.clients[at].next_line() {
                 Input::Line(line) => {
                     let _step = Step::begin();
-                    if host::has_memory() {
+                    if memory::is_there_for_keys() {
                         ops::answer(&mut self.clients, at, &self.place, &line);
                     } else {
                         self.clients[at].gone = true;
@@ -231,7 +230,7 @@ impl Server {
         }
         if self.clients.iter().any(|client| client.gone) {
             let _step = Step::begin();
-            let is_there = host::has_memory();
+            let is_there = memory::is_there_for_keys();
             self.no_release_until = (!is_there).then(|| now + PAUSE);
             if is_there {
                 self.give_back();
@@ -284,7 +283,7 @@ impl Server {
         self.clients.iter_mut().for_each(Client::close);
         self.place.remove();
         let _ = catch_unwind(AssertUnwindSafe(|| {
-            while !host::has_memory() {
+            while !memory::is_there_for_keys() {
                 std::thread::sleep(PAUSE);
             }
             self.give_back();

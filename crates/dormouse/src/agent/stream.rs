@@ -8,10 +8,10 @@ use dormouse_protocol::{FrameKind, Note};
 use dormouse_sys::records::{self, RingOwner};
 
 use super::output::Output;
-use crate::answers::rows::clock_point;
-use crate::group::Group;
-use crate::trace::queue::Chunk;
-use crate::trace::{Trace, thread_name};
+use crate::core::group::Group;
+use crate::core::rows::clock_point;
+use crate::core::trace::queue::Chunk;
+use crate::core::trace::{Trace, thread_name};
 
 /// How often a trace sends a conversion point.
 const CLOCK_INTERVAL: Duration = Duration::from_secs(1);

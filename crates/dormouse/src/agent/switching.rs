@@ -9,9 +9,9 @@ use super::chosen::{bad, chosen, names, parse, refused, time};
 use super::client::Client;
 use super::holders::Holders;
 use super::ops::{Answered, Asked};
-use crate::answers::rows::batch_stat;
-use crate::lookout;
-use crate::publish::{self, Publishing};
+use crate::core::rows::batch_stat;
+use crate::features::publish::{self, Publishing};
+use crate::features::recorder;
 
 /// Leases that a client may hold.
 const MAX_LEASES: usize = 256;
@@ -137,7 +137,7 @@ impl Asked<'_> {
         let addresses: HashSet<*const Key> = selected.iter().map(|k| std::ptr::from_ref(k.key)).collect();
         let whose = self.clients.iter_mut().enumerate().filter(|(other, _)| force || *other == self.at);
         let mut leases: Vec<&mut Lease> = whose.flat_map(|(_, client)| client.leases_mut()).collect();
-        let mut recorder = force.then(lookout::recording::lend).flatten();
+        let mut recorder = force.then(recorder::engine::lend).flatten();
         leases.extend(recorder.as_mut().and_then(|lent| lent.lease_mut()));
         let report = batch
             .apply_releasing(&mut leases, |key| addresses.contains(&std::ptr::from_ref(key)))

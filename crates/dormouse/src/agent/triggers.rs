@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use dormouse_protocol::{Code, TriggersAnswer, WireError};
 
-use crate::triggers::{self, TriggerError};
+use crate::features::triggers::{self, TriggerError};
 
 /// How long the agent waits for the lookout, which may be waiting for a disk.
 const PATIENCE: Duration = Duration::from_secs(3);

@@ -13,11 +13,14 @@ use super::ops::{Answered, Asked};
 use super::stream::Stream;
 use super::watching::{self, ClientWatch};
 use super::{long_polls, profiling, recording, registers, triggers};
-use crate::answers::counting::{self, ClientEvents};
-use crate::answers::rows::{batch_stat, clock_point, probe_info};
-use crate::answers::waiting::ClientWaits;
-use crate::answers::{host, places, tasks};
-use crate::trace::Trace;
+use crate::core::rows::{batch_stat, clock_point, probe_info};
+use crate::core::trace::Trace;
+use crate::doctor::doctor;
+use crate::features::hello::hello;
+use crate::features::stat::counting::{self, ClientEvents};
+use crate::features::stat::stat;
+use crate::features::waits::taking::ClientWaits;
+use crate::features::{tasks, waits};
 
 /// The event that groups count for a client that has not asked for any.
 const TASK_CLOCK: &str = "task-clock";
@@ -30,7 +33,7 @@ type Answer<V> = Result<<V as Verb>::Answer, WireError>;
 impl Answered for HelloRequest {
     fn answer(self, asked: &mut Asked<'_>) -> Answer<Self> {
         asked.client().greet(self.client, self.notices);
-        Ok(host::hello())
+        Ok(hello())
     }
 }
 
@@ -57,7 +60,7 @@ impl Answered for StatRequest {
         if counting.is_none() {
             *counting = ClientEvents::start_counting(&[TASK_CLOCK.to_owned()]).ok().map(|(c, _)| c);
         }
-        Ok(host::stat(counting.as_ref(), waits.as_ref().map(ClientWaits::told)))
+        Ok(stat(counting.as_ref(), waits.as_ref().map(ClientWaits::told)))
     }
 }
 
@@ -91,7 +94,7 @@ impl Answered for WaitsRequest {
 impl Answered for DoctorRequest {
     fn answer(self, asked: &mut Asked<'_>) -> Answer<Self> {
         let settings = crate::environment::capabilities();
-        Ok(host::doctor(settings, watching::capability(), asked.place.check()))
+        Ok(doctor(settings, watching::capability(), asked.place.check()))
     }
 }
 
@@ -137,7 +140,7 @@ impl Answered for RecordRequest {
 
 impl Answered for PlacesRequest {
     fn answer(self, _: &mut Asked<'_>) -> Answer<Self> {
-        Ok(places::part(self.from))
+        Ok(waits::verb::part(self.from))
     }
 }
 

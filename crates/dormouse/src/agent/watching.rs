@@ -17,9 +17,9 @@ use dormouse_breakpoints::{Error, WatchHit};
 use dormouse_protocol::{WatchRequest, WatchRow};
 use dormouse_sys::Capability;
 
-use crate::answers::watches::{watch_row, watch_spec};
-use crate::group::Group;
-use crate::watch::Watch;
+use crate::core::group::Group;
+use crate::features::watch::Watch;
+use crate::features::watch::rows::{watch_row, watch_spec};
 
 /// Debug registers of a thread, and those of them that no watch takes: debuggers'.
 pub(super) const REGISTERS: u32 = 4;

@@ -7,7 +7,7 @@ use http::Response;
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
-use crate::task::Task;
+use crate::core::task::Task;
 
 pin_project! {
     /// The future of a response, whose polls, destructor and body are one task of a group.

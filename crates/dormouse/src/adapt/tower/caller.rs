@@ -2,7 +2,7 @@
 
 use http::Request;
 
-use crate::TraceContext;
+use crate::core::trace_context::TraceContext;
 
 /// The header, as W3C's Trace Context names it.
 const TRACEPARENT: &str = "traceparent";

@@ -1,7 +1,7 @@
 //! The groups of one layer: a bound on what clients can have made.
 
-use crate::group::{Group, cut};
-use crate::registry::{OTHER, Place};
+use crate::core::group::{Group, cut};
+use crate::core::registry::{OTHER, Place};
 
 /// The groups of one layer, in the order of their first requests. A service has few routes, so a
 /// look through them beats a map behind a lock that all workers share.
@@ -68,7 +68,7 @@ mod tests {
         let groups = Groups::new(2);
         let long = "PROPFIND".repeat(10_000);
         let group = groups.named(&long);
-        assert_eq!((group.name().len(), groups.named(&long)), (crate::MAX_NAME, group));
+        assert_eq!((group.name().len(), groups.named(&long)), (crate::core::group::MAX_NAME, group));
         assert!(groups.known[1].get().is_none());
     }
 }

@@ -11,7 +11,7 @@ use http::{Method, Request, Response};
 use tower_service::Service;
 
 use super::answered::Answered;
-use crate::metrics::Metrics;
+use crate::features::metrics::Metrics;
 use crate::web::WebAnswer;
 
 /// Answers with metrics, whatever the path and the body of the request; `B` is the body of the

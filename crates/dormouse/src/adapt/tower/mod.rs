@@ -43,7 +43,7 @@ use tower_service::Service;
 
 use self::caller::Caller;
 use self::groups::Groups;
-use crate::task::{Instrumented, Task};
+use crate::core::task::{Instrumented, Task};
 
 pub use self::answered::Answered;
 pub use self::body::{GroupBody, GroupResponse};

@@ -9,7 +9,7 @@ use http::{Method, Request, Response};
 use tower_service::Service;
 
 use super::answered::Answered;
-use crate::profile::web::respond;
+use crate::features::profile::web::respond;
 use crate::web::WebAnswer;
 
 /// Answers with profiles, whatever the body of the request; `B` is the body of the response. See

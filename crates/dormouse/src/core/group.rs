@@ -1,0 +1,287 @@
+//! Groups: named work, with what it costs.
+
+use std::fmt;
+use std::time::Duration;
+
+use dormouse_events::{Context, Count, Counting, Error, Event, Mode, Totals};
+
+use crate::core::own_probes;
+use crate::core::record::floor_char_boundary;
+use crate::core::registry::{Inner, Registry};
+use crate::core::tasks::{self, Origin, TaskTotals};
+
+/// How many bytes of a name count. Names may come from what a client sends, and they stay.
+pub const MAX_NAME: usize = 128;
+
+/// A named kind of work: `GET /menu`, `compaction`. Its tasks (futures, scopes, threads) are
+/// charged to it.
+///
+/// A handle is one word, copied freely. A group lives as long as the process, so that its totals
+/// never go back. A process has at most [`MAX_GROUPS`](crate::MAX_GROUPS), and a group takes three
+/// kilobytes until the process counts its fifteenth different event, then more: name groups by kind
+/// of work, never by request. The first [`MAX_NAME`] bytes of a name count, without the piece of a
+/// character that does not fit. Names that differ later are one group.
+///
+/// ```
+/// use dormouse::Group;
+///
+/// let menu = Group::new("GET /menu");
+/// menu.scope(|| { /* charged to it */ });
+/// assert_eq!(Group::new("GET /menu"), menu);
+/// assert_eq!((menu.name(), menu.read().finished), ("GET /menu", 1));
+/// ```
+#[derive(Clone, Copy)]
+pub struct Group(pub(crate) &'static Inner);
+
+/// The cost of a group so far; see [`Group::read`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct GroupStat {
+    /// The number that records show.
+    pub id: u32,
+    /// The group's name.
+    pub name: &'static str,
+    /// CPU time of its tasks while task-clock was counted, without that of groups nested in them.
+    /// Tasks that are running now are included.
+    pub cpu: Duration,
+    /// Polls of its futures and entries of its scopes and threads, while anything was counted.
+    pub entries: u64,
+    /// Polls of its futures alone, and switches to its tasks ([`Task::switch_to`](crate::Task)),
+    /// while anything was counted.
+    pub polls: u64,
+    /// Tasks that ended and were no part of another: those that began where the group was not
+    /// current. Work that a request hands on (`spawn_blocking`, `JoinSet`, threads,
+    /// [`carry`](crate::carry)) is a part of that request.
+    pub requests: u64,
+    /// Tasks that are.
+    pub alive: u64,
+    /// Tasks that began.
+    pub started: u64,
+    /// Tasks that ended, were dropped or panicked.
+    pub finished: u64,
+}
+
+static REGISTRY: Registry = Registry::new();
+
+impl Group {
+    /// The group of that name; the same one for the same name.
+    ///
+    /// # Cost
+    ///
+    /// A look into a table; for a name that is new some allocations. It waits for nobody, whatever
+    /// the process counts or reads meanwhile.
+    pub fn new(name: &str) -> Self {
+        Self(REGISTRY.intern(cut(name)))
+    }
+
+    /// The group with that number; see [`Group::id`].
+    ///
+    /// # Cost
+    ///
+    /// A look into a table.
+    pub fn by_id(id: u32) -> Option<Self> {
+        REGISTRY.by_id(id).map(Self)
+    }
+
+    /// The innermost group that is current on this thread.
+    ///
+    /// # Cost
+    ///
+    /// A look at a thread-local and at a table. No lock, unless contexts of the program's own have
+    /// taken so many numbers that the group's is past [`MAX_GROUPS`](crate::MAX_GROUPS).
+    pub fn current() -> Option<Self> {
+        Self::by_id(dormouse_events::current_context())
+    }
+
+    /// All groups, in order of creation.
+    pub fn all() -> Vec<Self> {
+        REGISTRY.all().into_iter().map(Self).collect()
+    }
+
+    /// How many there are at most: a look at one number.
+    #[doc(hidden)]
+    pub fn most() -> usize {
+        REGISTRY.most()
+    }
+
+    /// The name.
+    pub fn name(self) -> &'static str {
+        self.0.name
+    }
+
+    /// The number that records show; never reused in a process.
+    pub fn id(self) -> u32 {
+        self.0.context.id()
+    }
+
+    /// Starts counting `events` for this group; dropping the guard stops it. [`start_counting`]
+    /// counts for all groups.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`start_counting`].
+    ///
+    /// # Cost
+    ///
+    /// That of [`start_counting`].
+    pub fn start_counting(self, events: &[Event], mode: Mode) -> Result<Counting, Error> {
+        Counting::of(self.0.context, events, mode)
+    }
+
+    /// Reads what the group has cost so far: CPU time, entries, tasks.
+    ///
+    /// # Cost
+    ///
+    /// A look at every thread's block, and a system call for each thread that runs one of the
+    /// group's tasks at this moment. No lock.
+    pub fn read(self) -> GroupStat {
+        let totals = Context::read_all(&[self.0.context], false).pop();
+        self.stat_of(&totals.unwrap_or_default())
+    }
+
+    /// Reads the counts of every event that was ever counted for this group.
+    ///
+    /// `value` is exclusive: it grew while no other group was entered inside of this one, so that
+    /// groups add up. `value + nested` is inclusive: `nested` is what groups entered inside of it
+    /// counted of the same event, on the same thread, before the thread left them. Work that was
+    /// handed on to other tasks is theirs.
+    ///
+    /// ```
+    /// use dormouse::{Event, Group};
+    ///
+    /// let [route, database] = ["GET /orders", "database"].map(Group::new);
+    /// let _counting = dormouse::start_counting(&[Event::TASK_CLOCK])?;
+    /// route.scope(|| database.scope(|| { /* … */ }));
+    /// let count = route.read_counts()[0];
+    /// println!("{} ns by itself, {} with what it calls", count.value, count.value + count.nested);
+    /// # assert_eq!(database.read_counts()[0].nested, 0);
+    /// # Ok::<(), dormouse::events::Error>(())
+    /// ```
+    ///
+    /// # Cost
+    ///
+    /// A read of the counters of each thread that runs one of the group's tasks at this moment: a
+    /// system call for task-clock, more for other events.
+    pub fn read_counts(self) -> Vec<Count> {
+        self.0.context.read()
+    }
+
+    /// Reads all groups, in order of creation, and their counts if `counts` asks for them: each
+    /// thread is read once.
+    pub(crate) fn read_all(counts: bool) -> Vec<(GroupStat, Vec<Count>)> {
+        let groups = Self::all();
+        let contexts: Vec<_> = groups.iter().map(|group| group.0.context).collect();
+        let totals = Context::read_all(&contexts, counts);
+        groups.into_iter().zip(totals).map(|(group, of)| (group.stat_of(&of), of.counts)).collect()
+    }
+
+    /// The tasks that are.
+    pub(crate) fn alive(self) -> u64 {
+        let TaskTotals { started, finished, .. } = self.0.tasks.read();
+        // C can end a task twice.
+        started.saturating_sub(finished)
+    }
+
+    fn stat_of(self, totals: &Totals) -> GroupStat {
+        let TaskTotals { started, finished, requests } = self.0.tasks.read();
+        GroupStat {
+            id: self.id(),
+            name: self.name(),
+            cpu: Duration::from_nanos(totals.cpu_ns),
+            entries: totals.entries,
+            polls: totals.polls,
+            requests,
+            // C can end a task twice.
+            alive: started.saturating_sub(finished),
+            started,
+            finished,
+        }
+    }
+
+    /// Begins a task that is a number: C has neither guards nor destructors. It is a part of
+    /// another task if `is_part` says so, or if its group is current.
+    #[doc(hidden)]
+    pub fn begin_task(self, is_part: bool) -> u64 {
+        let is_part = is_part || dormouse_events::current_context() == self.id();
+        let number = tasks::number(if is_part { Origin::Part } else { Origin::Request });
+        self.begin_numbered(number, !is_part);
+        number
+    }
+
+    /// Begins a task that has its number from elsewhere.
+    pub(crate) fn begin_numbered(self, number: u64, is_request: bool) {
+        self.0.tasks.start(number);
+        own_probes::task_begins(number, self.id(), is_request);
+    }
+
+    /// Ends a task that is a number. Told twice of one, the group has one task less than there are.
+    #[doc(hidden)]
+    pub fn end_task(self, number: u64) {
+        own_probes::task_ends(number, self.id());
+        self.0.tasks.finish(number);
+    }
+}
+
+/// The part of a name that counts.
+pub(crate) fn cut(name: &str) -> &str {
+    &name[..floor_char_boundary(name, MAX_NAME)]
+}
+
+impl fmt::Debug for Group {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Group").field(&self.name()).finish()
+    }
+}
+
+impl PartialEq for Group {
+    fn eq(&self, other: &Self) -> bool {
+        std::ptr::eq(self.0, other.0)
+    }
+}
+
+impl Eq for Group {}
+
+/// Starts counting `events` for all groups that are and will be; dropping the guard stops it.
+/// ([`Counting::keep`] lets it go on to the end of the process.)
+///
+/// Until somebody counts, a switch between tasks reads nothing.
+///
+/// ```
+/// use dormouse::{Event, Group};
+///
+/// let counting = dormouse::start_counting(&[Event::TASK_CLOCK, Event::PAGE_FAULTS])?;
+/// Group::new("GET /menu").scope(|| { /* … */ });
+/// for count in Group::new("GET /menu").read_counts() {
+///     println!("{:?} {}", count.event, count.value);
+/// }
+/// drop(counting);
+/// # Ok::<(), dormouse::events::Error>(())
+/// ```
+///
+/// # Errors
+///
+/// An event that this process cannot count, more events than it can count at once, or a static key
+/// that it cannot switch. Then nothing has changed.
+///
+/// # Cost
+///
+/// A batch of one static key if nothing was counted before, a barrier for every processor, and for
+/// each thread that runs a task a read of its counters from outside.
+pub fn start_counting(events: &[Event]) -> Result<Counting, Error> {
+    Counting::everywhere(events, Mode::GroupExact)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_cut_between_two_characters() {
+        let long = "ä".repeat(MAX_NAME);
+        assert_eq!(cut(&long), &long[..MAX_NAME]);
+        assert_eq!(cut(&format!("a{long}")).len(), MAX_NAME - 1);
+        assert_eq!(cut(&long[..MAX_NAME]).len(), MAX_NAME);
+        let group = Group::new(&long);
+        assert_eq!((group.name(), Group::new(&format!("{long}, and more"))), (cut(&long), group));
+    }
+}

@@ -1,0 +1,45 @@
+//! How much memory the steps of an answer take. The thread that answers drops the client if it is
+//! not there.
+
+pub(crate) use dormouse_sys::memory::{Step, is_there};
+
+use super::group::Group;
+
+/// For a word or two.
+pub(crate) const SOME: usize = 64 * 1024;
+
+/// For a request, beside what it takes for each key, group or thread.
+pub(crate) const MUCH: usize = 512 * 1024;
+
+/// The memory of an answer for each key, group and thread: some hundred bytes, first as a structure
+/// and then as text.
+pub(crate) const EACH: usize = 1024;
+
+/// The memory of the times of one group: four histograms of some hundred buckets and an exemplar
+/// for each of one, as numbers, as rows, and as text.
+const EACH_TIMES: usize = 64 * 1024;
+
+/// Whether there is memory for an answer about all keys and groups.
+pub(crate) fn is_there_for_keys() -> bool {
+    is_there(MUCH) && {
+        // Nothing is kept of them, and so nothing allocated.
+        let keys = dormouse_keys::list(|_| ()).len();
+        is_there(MUCH + (keys + Group::most()) * EACH)
+    }
+}
+
+/// Whether there is memory for an answer about all groups.
+pub(crate) fn is_there_for_groups() -> bool {
+    is_there(Group::most() * EACH)
+}
+
+/// Whether there is memory for an answer about all threads.
+pub(crate) fn is_there_for_threads() -> bool {
+    let threads = std::fs::read_dir("/proc/self/task").map_or(0, Iterator::count);
+    is_there(threads * EACH)
+}
+
+/// The memory of the times of all groups.
+pub(crate) fn of_times() -> usize {
+    dormouse_waits::groups() * EACH_TIMES
+}

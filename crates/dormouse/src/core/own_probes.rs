@@ -1,0 +1,161 @@
+//! Probes of dormouse's own, by which a timeline shows tasks. They sleep like any other.
+//!
+//! | key | enter | exit |
+//! |---|---|---|
+//! | `dormouse.poll` | a thread is in the task from now on | no longer |
+//! | `dormouse.task` | the task begins: `parent` is the task that it began in, 0 if in none | it ends |
+//!
+//! `dormouse.trace_context` is a point: the trace of the task is known from now on.
+//!
+//! All are records of the task itself. The polls of a thread are nested and balanced, also over
+//! panics; a key that is switched in the midst of a poll leaves its enter away, or its exit. A task
+//! may begin and end on different threads.
+//!
+//! A copy of dormouse that follows another one lays none down: numbers in records are the leader's.
+//!
+//! # Async-signal-safety
+//!
+//! As of any probe.
+
+use dormouse_clock::stamp;
+use dormouse_keys::unlikely;
+use dormouse_sys::records;
+use dormouse_sys::thread::Current;
+use dormouse_waits::TraceContext;
+
+use crate::core::probe::{Probe, record_of};
+use crate::core::record::RecordKind;
+use dormouse_keys::StaticKey;
+
+static POLL_PROBE: Probe = Probe::new("");
+static POLL: StaticKey<false> = StaticKey::new("dormouse.poll", file!(), line!()).with(&POLL_PROBE);
+static TASK_PROBE: Probe = Probe::new(",parent,is_request");
+static TASK: StaticKey<false> = StaticKey::new("dormouse.task", file!(), line!()).with(&TASK_PROBE);
+static TRACED_PROBE: Probe = Probe::new(",trace_id,span_id");
+static TRACED: StaticKey<false> =
+    StaticKey::new("dormouse.trace_context", file!(), line!()).with(&TRACED_PROBE);
+
+/// The thread is in the task that is current, until it is dropped. It holds nothing, so that asleep
+/// a poll passes two sites and no more.
+#[derive(Debug)]
+#[must_use = "the poll ends when it is dropped"]
+pub(crate) struct PollMark(());
+
+impl PollMark {
+    /// The task has become current just now.
+    #[inline]
+    pub(crate) fn begin() -> Self {
+        if unlikely!(POLL) {
+            lay_current(RecordKind::Enter);
+        }
+        Self(())
+    }
+}
+
+impl Drop for PollMark {
+    #[inline]
+    fn drop(&mut self) {
+        if unlikely!(POLL) {
+            lay_current(RecordKind::Exit);
+        }
+    }
+}
+
+/// As [`PollMark`], until [`poll_leaves`]: for callers without destructors.
+#[inline]
+pub(crate) fn poll_enters(task: u64, group: u32) {
+    if unlikely!(POLL) {
+        lay(RecordKind::Enter, task, group);
+    }
+}
+
+/// The thread has left what it entered by [`poll_enters`].
+#[inline]
+pub(crate) fn poll_leaves(task: u64, group: u32) {
+    if unlikely!(POLL) {
+        lay(RecordKind::Exit, task, group);
+    }
+}
+
+/// A task of that number and group begins.
+#[inline]
+pub(crate) fn task_begins(task: u64, group: u32, is_request: bool) {
+    if unlikely!(TASK) {
+        begins(task, group, is_request);
+    }
+}
+
+/// A task ends.
+#[inline]
+pub(crate) fn task_ends(task: u64, group: u32) {
+    if unlikely!(TASK) {
+        ends(task, group);
+    }
+}
+
+/// The task belongs to that trace.
+#[inline]
+pub(crate) fn task_traced(task: u64, group: u32, context: impl FnOnce() -> Option<TraceContext>) {
+    if unlikely!(TRACED)
+        && let Some(context) = context()
+    {
+        traced(Current { task, group }, context);
+    }
+}
+
+/// The task that is current does.
+#[inline]
+pub(crate) fn current_traced(context: TraceContext) {
+    if unlikely!(TRACED) {
+        traced(records::current_task(), context);
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn traced(whose: Current, context: TraceContext) {
+    if records::is_account_shown() && whose.task != 0 {
+        record_of(&TRACED_PROBE, RecordKind::Point, stamp(), whose, |writer| {
+            writer.formatted(format_args!("{:032x}", u128::from_be_bytes(context.trace_id())));
+            match context.span_id() {
+                Some(id) => writer.formatted(format_args!("{:016x}", u64::from_be_bytes(id))),
+                None => writer.nothing(),
+            }
+        });
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn lay_current(kind: RecordKind) {
+    let Current { task, group } = records::current_task();
+    lay(kind, task, group);
+}
+
+#[cold]
+#[inline(never)]
+fn lay(kind: RecordKind, task: u64, group: u32) {
+    if records::is_account_shown() {
+        record_of(&POLL_PROBE, kind, stamp(), Current { task, group }, |_| {});
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn begins(task: u64, group: u32, is_request: bool) {
+    if records::is_account_shown() {
+        let parent = dormouse_events::current_task();
+        record_of(&TASK_PROBE, RecordKind::Enter, stamp(), Current { task, group }, |writer| {
+            writer.unsigned(parent);
+            writer.boolean(is_request);
+        });
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn ends(task: u64, group: u32) {
+    if records::is_account_shown() {
+        record_of(&TASK_PROBE, RecordKind::Exit, stamp(), Current { task, group }, |_| {});
+    }
+}

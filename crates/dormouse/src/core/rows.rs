@@ -1,0 +1,148 @@
+//! Readings and reports of the mechanisms as rows of answers.
+
+use dormouse_events::{Availability, Count, Unit};
+use dormouse_keys::{BatchReport, KeyUse};
+use dormouse_protocol::{
+    BatchStat, ClockPoint, CountRow, EventInfo, ExemplarRow, GroupRow, HistogramRow, PlaceRow, ProbeInfo,
+    TaskRow, WaitsRow, WireId, WireTaskState, bucket_index,
+};
+use dormouse_waits::places::Place;
+use dormouse_waits::{Exemplar, GroupWaits, LivingTask, TaskState, TraceContext};
+
+use crate::core::group::GroupStat;
+use crate::core::probe::Probe;
+
+/// The row has no counts of events and no times: each client has its own.
+impl From<GroupStat> for GroupRow {
+    fn from(stat: GroupStat) -> Self {
+        Self {
+            id: stat.id,
+            name: stat.name.into(),
+            cpu_ns: stat.cpu.as_nanos() as u64,
+            entries: stat.entries,
+            alive: stat.alive,
+            started: stat.started,
+            finished: stat.finished,
+            requests: stat.requests,
+            polls: stat.polls,
+            counts: Vec::new(),
+            waits: None,
+        }
+    }
+}
+
+pub(crate) fn count_row(of: &Count) -> CountRow {
+    CountRow {
+        event: of.event.name().into(),
+        value: of.value,
+        enabled_ns: of.enabled_ns,
+        running_ns: of.running_ns,
+    }
+}
+
+pub(crate) fn event_info(of: Availability) -> EventInfo {
+    let unit = if of.unit == Unit::Times { "1" } else { of.unit.suffix() };
+    EventInfo {
+        name: of.name.to_owned(),
+        unit: unit.to_owned(),
+        pmu: of.pmu.to_owned(),
+        note: of.note.unwrap_or_default().to_owned(),
+        unavailable: of.why_not,
+    }
+}
+
+pub(crate) fn batch_stat(report: BatchReport) -> BatchStat {
+    BatchStat {
+        keys: report.keys,
+        sites: report.sites,
+        pages: report.pages,
+        barriers: report.barriers,
+        traps: report.traps,
+        skipped: report.skipped,
+        unsealed: report.unsealed,
+        elapsed_ns: report.elapsed.as_nanos() as u64,
+    }
+}
+
+pub(crate) fn task_row(of: LivingTask) -> TaskRow {
+    TaskRow {
+        task: of.task,
+        group: of.group,
+        age_ns: of.age_ns,
+        state: match of.state {
+            TaskState::Polled => WireTaskState::Polled,
+            TaskState::Runnable => WireTaskState::Runnable,
+            TaskState::Awaiting => WireTaskState::Awaiting,
+        },
+        for_ns: of.for_ns,
+        poll_ns: of.poll_ns,
+        runnable_ns: of.runnable_ns,
+        await_ns: of.await_ns,
+        polls: of.polls,
+        wakes: of.wakes,
+        has_waker: of.has_waker,
+        cpu_ns: of.cpu_ns,
+        places: of.places,
+        polls_ago: of.polls_ago,
+        more_places: of.has_more_places,
+        trace_id: of.trace.map(TraceContext::trace_digits),
+    }
+}
+
+pub(crate) fn place_row(Place { number, stack, is_cut }: Place) -> PlaceRow {
+    PlaceRow { number, stack, cut: is_cut }
+}
+
+pub(crate) fn waits_row(of: &GroupWaits) -> WaitsRow {
+    WaitsRow {
+        on_cpu_ns: None,
+        poll_ns: of.poll_ns,
+        runnable_ns: of.runnable_ns,
+        await_ns: of.await_ns,
+        polls: (&of.polls).into(),
+        delays: (&of.delays).into(),
+        awaits: (&of.awaits).into(),
+        requests: (&of.requests).into(),
+    }
+}
+
+/// A row whose only histogram is that of requests. The histogram names no tasks.
+pub(crate) fn requests_row(of: &GroupWaits) -> WaitsRow {
+    WaitsRow {
+        poll_ns: of.poll_ns,
+        runnable_ns: of.runnable_ns,
+        await_ns: of.await_ns,
+        requests: HistogramRow::without_tasks(&of.requests),
+        ..WaitsRow::default()
+    }
+}
+
+pub(crate) fn exemplar_row(of: Exemplar) -> ExemplarRow {
+    ExemplarRow {
+        index: bucket_index(of.bucket),
+        task: of.task,
+        duration_ns: of.duration_ns,
+        unix_ns: of.unix_ns,
+        trace_id: of.trace.map(|trace| WireId(trace.trace_id())),
+        span_id: of.trace.and_then(TraceContext::span_id).map(WireId),
+    }
+}
+
+/// The probe of a key; `None` if the key belongs to no probe.
+pub(crate) fn probe_info(used: &KeyUse) -> Option<ProbeInfo> {
+    let probe = used.key.attached::<Probe>()?;
+    Some(ProbeInfo {
+        id: probe.id(),
+        name: used.key.name().to_owned(),
+        file: used.key.file().to_owned(),
+        line: used.key.line(),
+        object: used.object.to_string(),
+        fields: probe.fields().map(str::to_owned).collect(),
+    })
+}
+
+/// The clock point of this moment.
+pub(crate) fn clock_point() -> ClockPoint {
+    let point = dormouse_clock::point();
+    ClockPoint { tsc: point.tsc, tsc_hz: point.hz, mono_ns: point.monotonic_ns, real_ns: point.realtime_ns }
+}

@@ -1,0 +1,383 @@
+//! Tasks of a group: futures, scopes, threads, and tasks that are run by hand.
+
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::thread::JoinHandle;
+
+use dormouse_events::{Event, Kind, Mark, Switched, TaskCounts};
+use dormouse_waits::{Stretch, TaskWaits, TraceContext, Who};
+use pin_project_lite::pin_project;
+
+use crate::core::group::Group;
+use crate::core::own_probes::{PollMark, poll_enters, poll_leaves, task_traced};
+use crate::core::panics::{Unwound, UnwoundGuard};
+use crate::core::tasks::is_request;
+
+impl Group {
+    /// Charges every poll of `future`, and its destructor, to this group.
+    pub fn instrument<F: Future>(self, future: F) -> Instrumented<F> {
+        self.task().instrument(future)
+    }
+
+    /// Charges what `f` does on this thread: a task of the group that begins and ends with it.
+    pub fn scope<T>(self, f: impl FnOnce() -> T) -> T {
+        self.task().run(f)
+    }
+
+    /// Charges what this thread does to the group until the guard is dropped.
+    ///
+    /// The guard must not live across an `.await`: use [`Group::instrument`] there.
+    pub fn enter(self) -> Entered {
+        let mut task = self.task();
+        let inside = task.enter(Kind::Scope);
+        Entered { _unwound: UnwoundGuard::begin(), _inside: inside, _task: task }
+    }
+
+    /// Starts a thread that is charged to this group from its beginning to its end, named after the
+    /// group.
+    ///
+    /// # Errors
+    ///
+    /// That of [`std::thread::Builder::spawn`], if the system has no more threads.
+    pub fn spawn_thread<T, F>(self, run: F) -> io::Result<JoinHandle<T>>
+    where
+        T: Send + 'static,
+        F: FnOnce() -> T + Send + 'static,
+    {
+        // A thread's name must not hold a NUL byte.
+        let name = self.name().replace('\0', " ");
+        std::thread::Builder::new().name(name).spawn(move || {
+            let _entered = self.enter();
+            run()
+        })
+    }
+
+    /// A task of the group that is run by hand: for fibers, executors and callbacks.
+    ///
+    /// A scheduler of fibers runs each stretch from one suspension to the next inside
+    /// [`Task::run`], on any thread; between two stretches nothing is charged to the group. (A
+    /// scheduler that sees every switch of its thread need not come back in between:
+    /// [`Task::switch_to`].)
+    ///
+    /// ```
+    /// # use dormouse::Group;
+    /// # let mut fiber = (0..3).into_iter(); // Stands for what has a stack of its own.
+    /// let mut task = Group::new("fibers").task();
+    /// while task.run(|| fiber.next()).is_some() {
+    ///     // Suspended: the thread runs others; the fiber goes on, here or elsewhere.
+    /// }
+    /// task.run(|| drop(fiber)); // Its destructors are its own, too.
+    /// ```
+    ///
+    /// A guard of [`Group::enter`] must not live across a suspension, just as it must not across an
+    /// `.await`: the group that was entered inside ends with the stretch.
+    pub fn task(self) -> Task {
+        Task::begun(self, self.begin_task(false))
+    }
+
+    /// Makes a task that is a number current on this thread; `None` where it cannot be, as in too
+    /// deep a nesting.
+    #[doc(hidden)]
+    pub fn enter_task(self, number: u64) -> Option<Mark> {
+        self.enter_numbered(number, Kind::Scope)
+    }
+
+    pub(crate) fn enter_numbered(self, number: u64, kind: Kind) -> Option<Mark> {
+        let mut task = dormouse_events::Task::new(self.0.context, number);
+        let mark = dormouse_events::enter(&mut task, kind).into_mark(number)?;
+        poll_enters(number, self.id());
+        Some(mark)
+    }
+
+    /// Leaves a task that is a number; false where it is not there to be left.
+    #[doc(hidden)]
+    pub fn leave_task(self, mark: Mark) -> bool {
+        let has_left = dormouse_events::leave(mark);
+        if has_left {
+            poll_leaves(mark.task, self.id());
+        }
+        has_left
+    }
+}
+
+/// One task of a group, counted from its start to its drop; see [`Group::task`].
+///
+/// ```
+/// use dormouse::Group;
+///
+/// let mut task = Group::new("fibers").task();
+/// // Each stretch from one suspension to the next, on any thread:
+/// task.run(|| assert_eq!(Group::current(), Some(Group::new("fibers"))));
+/// ```
+#[derive(Debug)]
+#[must_use = "the task ends when it is dropped"]
+pub struct Task {
+    group: Group,
+    inner: dormouse_events::Task,
+    waits: TaskWaits,
+}
+
+impl Task {
+    /// A task that goes on with the work of another one of the group, wherever that is.
+    pub(crate) fn part_of(group: Group) -> Self {
+        Self::begun(group, group.begin_task(true))
+    }
+
+    fn begun(group: Group, number: u64) -> Self {
+        let waits = TaskWaits::begun(Who { task: number, group: group.id() });
+        // Of the span, or the task, in which it begins.
+        task_traced(number, group.id(), || waits.trace());
+        Self { group, inner: dormouse_events::Task::new(group.0.context, number), waits }
+    }
+
+    /// The number that records show; never reused in a process.
+    pub fn id(&self) -> u64 {
+        self.inner.id()
+    }
+
+    /// The group that is charged.
+    pub fn group(&self) -> Group {
+        self.group
+    }
+
+    /// Charges what `f` does on this thread, nested groups excepted, and counts an entry.
+    ///
+    /// When it returns or unwinds, nothing that was entered inside is current any more.
+    #[inline]
+    pub fn run<T>(&mut self, f: impl FnOnce() -> T) -> T {
+        let _inside = self.enter(Kind::Run);
+        Unwound::unless(f)
+    }
+
+    /// Lets this thread go on with the task, whatever was current on it, until the next switch: for
+    /// a scheduler of fibers that sees *every* switch of its thread. Between two tasks of one group
+    /// it reads nothing. Another thread may switch to the task once this one has gone on to another
+    /// task, or with [`idle`] to none.
+    ///
+    /// ```
+    /// # use dormouse::Group;
+    /// let group = Group::new("fibers");
+    /// let (mut one, mut other) = (group.task(), group.task());
+    /// one.switch_to(); // … run the one until it suspends,
+    /// other.switch_to(); // the other until it suspends: no counter is read,
+    /// one.switch_to(); // and the one again.
+    /// dormouse::idle(); // None of them runs now; the group is charged.
+    /// # assert_eq!((Group::current(), group.read().alive), (None, 2));
+    /// ```
+    ///
+    /// A switch drops guards of [`Group::enter`] that the previous task has left on the thread. If
+    /// a task is dropped, what is current stays so until the next switch.
+    #[inline]
+    pub fn switch_to(&mut self) -> Switched {
+        // A switch has no end by which its time could be known.
+        self.waits.forget();
+        dormouse_events::switch(Some(&mut self.inner))
+    }
+
+    /// A future that is this task. [`Group::instrument`] does the same where nothing of the task is
+    /// needed first:
+    ///
+    /// ```
+    /// # use dormouse::{Group, Event, events::Mode};
+    /// # let events = [Event::TASK_CLOCK];
+    /// # let counting = Group::new("import").start_counting(&events, Mode::TaskExact)?;
+    /// let mut task = Group::new("import").task();
+    /// let own = task.shared_counts();
+    /// let import = task.instrument(async move {
+    ///     // …
+    ///     own.read() // The counts of this task at the beginning of this poll.
+    /// });
+    /// # drop(import);
+    /// # Ok::<(), dormouse::events::Error>(())
+    /// ```
+    pub fn instrument<F: Future>(self, future: F) -> Instrumented<F> {
+        Instrumented { future: Some(future), task: self }
+    }
+
+    /// Reads what the task itself has counted up to the end of its last poll or run, in a group
+    /// that is counted in [`Mode::TaskExact`](dormouse_events::Mode). [`Group::read_counts`] has
+    /// that of all its tasks, and what is pending.
+    pub fn read_counts(&self) -> Vec<(Event, u64)> {
+        self.inner.counts()
+    }
+
+    /// A handle that reads the same on any thread, also when the task is gone.
+    ///
+    /// # Cost
+    ///
+    /// An allocation, once for each task.
+    pub fn shared_counts(&mut self) -> TaskCounts {
+        self.inner.shared_counts()
+    }
+
+    /// [`Task::run`] for a destructor, which is no entry.
+    pub(crate) fn run_drop(&mut self, f: impl FnOnce()) {
+        let _inside = self.enter(Kind::Drop);
+        Unwound::unless(f);
+    }
+
+    /// Drops a future, unless it ran to its end.
+    pub(crate) fn drop_future<F>(&mut self, mut future: Pin<&mut Option<F>>) {
+        if future.is_some() {
+            self.run_drop(|| future.set(None));
+        }
+    }
+
+    /// The task was called from outside, and belongs to its caller's trace: not asked for while
+    /// nobody takes times.
+    #[cfg_attr(not(feature = "tower"), expect(dead_code, reason = "for layers"))]
+    #[inline]
+    pub(crate) fn call(&mut self, context: impl FnOnce() -> Option<TraceContext>) {
+        if let Some(context) = self.waits.call(context) {
+            task_traced(self.id(), self.group.id(), || Some(context));
+        }
+    }
+
+    /// Charges a poll of a future, which is dropped at its end.
+    #[inline]
+    pub(crate) fn poll<F: Future>(
+        &mut self,
+        future: Pin<&mut Option<F>>,
+        cx: &mut Context<'_>,
+    ) -> Poll<F::Output> {
+        self.poll_with(cx, |cx| poll_to_its_end(future, cx))
+    }
+
+    /// Charges a poll of anything.
+    #[inline]
+    pub(crate) fn poll_with<T>(
+        &mut self,
+        cx: &mut Context<'_>,
+        poll: impl FnOnce(&mut Context<'_>) -> T,
+    ) -> T {
+        let who = self.who();
+        let enter = || dormouse_events::enter(&mut self.inner, Kind::Poll);
+        // The time of the poll is that for which the group is charged.
+        self.waits.poll_inside(who, cx, enter, |cx| {
+            let _seen = PollMark::begin();
+            Unwound::unless(|| poll(cx))
+        })
+    }
+
+    #[inline]
+    fn enter(&mut self, kind: Kind) -> Inside {
+        let stretch = self.waits.run(self.who());
+        let switch = dormouse_events::enter(&mut self.inner, kind);
+        Inside { _seen: PollMark::begin(), _switch: switch, _stretch: stretch }
+    }
+
+    fn who(&self) -> Who {
+        Who { task: self.id(), group: self.group.id() }
+    }
+}
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        self.waits.end(is_request(self.id()));
+        self.group.end_task(self.id());
+    }
+}
+
+/// Polls a future, and drops it at its end.
+#[inline]
+pub(crate) fn poll_to_its_end<F: Future>(
+    mut future: Pin<&mut Option<F>>,
+    cx: &mut Context<'_>,
+) -> Poll<F::Output> {
+    // `None` if somebody polls after the end. No executor does, and a panic would hit the host.
+    let Some(running) = future.as_mut().as_pin_mut() else { return Poll::Pending };
+    let poll = running.poll(cx);
+    if poll.is_ready() {
+        future.set(None);
+    }
+    poll
+}
+
+/// This thread runs no task from now on, and the one that it has run is charged. It ends what
+/// [`Task::switch_to`] begins.
+///
+/// ```
+/// use dormouse::{Group, idle};
+///
+/// let mut fibers = [Group::new("fibers").task(), Group::new("fibers").task()];
+/// for fiber in &mut fibers {
+///     fiber.switch_to(); // and resume it until it suspends
+/// }
+/// idle(); // before the thread sleeps, or does anything else
+/// ```
+pub fn idle() -> Switched {
+    dormouse_events::switch(None)
+}
+
+/// Keeps a group current on this thread; see [`Group::enter`].
+///
+/// It stays on its thread:
+///
+/// ```compile_fail
+/// let entered = dormouse::Group::new("here").enter();
+/// std::thread::spawn(move || drop(entered));
+/// ```
+#[derive(Debug)]
+#[must_use = "the group is current as long as the guard lives"]
+pub struct Entered {
+    // In this order: a panic is seen inside of the task, which ends after its last switch.
+    _unwound: UnwoundGuard,
+    _inside: Inside,
+    _task: Task,
+}
+
+/// A thread is in a task. In this order: the time of a stretch holds that of its switches.
+#[derive(Debug)]
+struct Inside {
+    _seen: PollMark,
+    _switch: dormouse_events::TaskGuard,
+    _stretch: Option<Stretch>,
+}
+
+pin_project! {
+    /// A future whose polls and destructor are charged to a group; see [`Group::instrument`].
+    #[derive(Debug)]
+    #[must_use = "futures do nothing unless polled"]
+    pub struct Instrumented<F> {
+        // `None` once dropped, which happens inside the group.
+        #[pin]
+        future: Option<F>,
+        task: Task,
+    }
+
+    impl<F> PinnedDrop for Instrumented<F> {
+        fn drop(this: Pin<&mut Self>) {
+            let this = this.project();
+            this.task.drop_future(this.future);
+        }
+    }
+}
+
+impl<F> Instrumented<F> {
+    /// The group that is charged.
+    pub fn group(&self) -> Group {
+        self.task.group
+    }
+
+    /// Reads what this task itself has counted; see [`Task::read_counts`].
+    pub fn read_counts(&self) -> Vec<(Event, u64)> {
+        self.task.read_counts()
+    }
+
+    /// A handle that reads the same elsewhere; see [`Task::shared_counts`].
+    pub fn shared_counts(&mut self) -> TaskCounts {
+        self.task.shared_counts()
+    }
+}
+
+impl<F: Future> Future for Instrumented<F> {
+    type Output = F::Output;
+
+    #[inline]
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        this.task.poll(this.future, cx)
+    }
+}

@@ -1,0 +1,100 @@
+//! `doctor`: what dormouse can do in this process, and what is in the way of the rest.
+
+use dormouse_protocol::{Check, CheckState, Doctor};
+use dormouse_sys::process::{identity, schedstat::Schedstat};
+use dormouse_sys::{Capability, State, records, thread};
+
+/// Reads of a clock that are timed together.
+const READS: u32 = 1000;
+
+fn threads_check() -> Capability {
+    match (thread::refused(), dormouse_events::overflows()) {
+        (0, 0) => Capability::ok("records.threads", format!("room for {} threads", thread::MAX_THREADS)),
+        (refused, deep) => Capability::limited(
+            "records.threads",
+            format!("{refused} threads found no place, {deep} tasks were nested too deep to be counted"),
+        ),
+    }
+}
+
+/// The cost of a read of the clock on this thread, beside that of the counter alone and of the
+/// system call.
+fn clock_cost() -> Capability {
+    let [clock, counter, call] = [
+        cost(|| _ = dormouse_clock::thread_cpu_ns()),
+        cost(|| _ = dormouse_clock::rdtsc()),
+        cost(|| _ = dormouse_sys::clock::ask(libc::CLOCK_THREAD_CPUTIME_ID)),
+    ];
+    let tier = dormouse_clock::tier();
+    Capability::ok(
+        "clock.read",
+        format!("{clock:.0} ns by {tier}; the counter alone {counter:.0} ns, the system call {call:.0} ns"),
+    )
+}
+
+/// Nanoseconds that `read` takes: the best of a few rounds, since a disturbance makes one longer.
+fn cost(read: impl Fn()) -> f64 {
+    let round = |_| {
+        let start = std::time::Instant::now();
+        (0..READS).for_each(|_| read());
+        start.elapsed().as_secs_f64() * 1e9 / f64::from(READS)
+    };
+    (0..5).map(round).fold(f64::INFINITY, f64::min)
+}
+
+/// Without `/proc` much is answered, with holes that this explains.
+fn proc_check() -> Option<Capability> {
+    let why = std::fs::metadata("/proc/self/task").err()?;
+    let detail = format!("/proc/self/task: {why}; threads are not listed, names are missing");
+    Some(Capability::unavailable("host.proc", detail).with_fix("mount /proc where the service runs"))
+}
+
+/// Whether the kernel says for how long threads wait for a CPU. Of this thread, which has run.
+fn runnable_check() -> Capability {
+    const NAME: &str = "host.schedstat";
+    match Schedstat::of_own(identity::tid()) {
+        Some(Schedstat { runnable_ns: Some(_), .. }) => {
+            Capability::ok(NAME, "the kernel tells how long each thread waited for a CPU")
+        }
+        Some(_) => Capability::limited(NAME, "the kernel does not count how long threads wait for a CPU")
+            .with_fix("boot it with `delayacct`, or with CONFIG_SCHEDSTATS"),
+        None => {
+            Capability::limited(NAME, "/proc has no schedstat: how long threads wait for a CPU is not known")
+                .with_fix("mount /proc where the service runs, on a kernel with CONFIG_SCHED_INFO")
+        }
+    }
+}
+
+/// All checks, with those of the settings, of watches, and of the agent's place.
+pub(crate) fn doctor(settings: Vec<Capability>, watches: Capability, place: Option<Capability>) -> Doctor {
+    let rings = match records::dropped() {
+        0 => Capability::ok(
+            "records.rings",
+            format!("{} rings of {} KiB, nothing dropped", records::RINGS, records::RING_BYTES / 1024),
+        ),
+        dropped => Capability::limited("records.rings", format!("{dropped} records dropped so far")),
+    };
+    let checks = dormouse_keys::capability()
+        .into_iter()
+        .chain(settings)
+        .chain(dormouse_clock::capability())
+        .chain([watches, dormouse_profile::capability(), clock_cost(), rings, threads_check()])
+        .chain([runnable_check()])
+        .chain(dormouse_waits::capability())
+        .chain([crate::features::publish::capability()])
+        .chain(crate::core::panics::capability())
+        .chain(proc_check())
+        .chain(place)
+        .map(|c| Check {
+            name: c.name.to_owned(),
+            state: match c.state {
+                State::Ok => CheckState::Ok,
+                State::Limited => CheckState::Limited,
+                State::Unavailable => CheckState::Unavailable,
+            },
+            detail: c.detail.into_owned(),
+            fix: c.fix.map(std::borrow::Cow::into_owned),
+        })
+        .collect();
+    Doctor { checks }
+}

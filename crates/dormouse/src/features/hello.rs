@@ -1,0 +1,33 @@
+//! `hello`: which process this is.
+
+use dormouse_protocol::{Hello, PROTOCOL};
+
+/// A file of `/proc`, empty where there is none. The kernel cuts names anywhere, also in the middle
+/// of a character.
+fn read(path: &str) -> String {
+    String::from_utf8_lossy(&std::fs::read(path).unwrap_or_default()).into_owned()
+}
+
+pub(crate) fn hello() -> Hello {
+    let status = read("/proc/self/stat");
+    // The name in parentheses may hold anything, so count from its end: `starttime` is field 22.
+    let start_ticks = status
+        .rsplit_once(')')
+        .and_then(|(_, rest)| rest.split_whitespace().nth(19))
+        .and_then(|field| field.parse().ok())
+        .unwrap_or(0);
+    let name = read("/proc/self/comm").trim_end().to_owned();
+    let sites = dormouse_keys::list(|used| used.sites);
+    Hello {
+        protocol: PROTOCOL,
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        pid: std::process::id(),
+        start_ticks,
+        name,
+        exe: std::env::current_exe().map(|p| p.display().to_string()).unwrap_or_default(),
+        uid: rustix::process::geteuid().as_raw(),
+        keys: sites.len(),
+        sites: sites.into_iter().sum(),
+        ops: dormouse_protocol::announced().into_iter().map(str::to_owned).collect(),
+    }
+}

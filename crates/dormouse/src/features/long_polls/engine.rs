@@ -1,0 +1,383 @@
+//! The tasks that do not come back from a poll.
+//!
+//! A look tells which poll each thread is in ([`PollLooker`]). A poll that looks have found there
+//! for the threshold is a *long poll*: its thread's stack is read, and a report is made. As long as
+//! it lasts there is another one with a fresh stack each time that its length has doubled, and a
+//! last one when it is over. A look comes twice in a threshold, and at the moment when a poll that
+//! is known becomes a long one.
+//!
+//! Nothing is added to a poll for that: the looks find what the thread has written for itself. They
+//! take a system call for each thread with a task, so with very many threads they are rarer.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, TryLockError};
+use std::time::{Duration, Instant, SystemTime};
+
+use dormouse_clock::thread_cpu_ns_of;
+use dormouse_events::{PollLooker, SeenPoll};
+use dormouse_profile::{NoStack, StackReader, ThreadStack};
+use dormouse_sys::process::identity;
+use dormouse_waits::{is_on, polled};
+
+use crate::core::group::Group;
+use crate::lookout::{Engine, NAME};
+
+/// The shortest and the longest time between two looks.
+const LOOKS: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(10)];
+
+/// A look comes after so many times of the CPU time that the last one took, but for stacks: at most
+/// a twentieth of a processor goes to looks.
+const RARELY: u32 = 20;
+
+/// The longest time between two looks, however many threads there are.
+const LONGEST: Duration = Duration::from_millis(200);
+
+/// Watches at once.
+const MAX_WATCHES: usize = 64;
+
+/// Reports that wait for their taker.
+const MAX_REPORTS: usize = 256;
+
+/// The time that one look has for stacks, but for the first of them. The others are read at the
+/// next look.
+const STACKS: Duration = Duration::from_millis(50);
+
+/// A poll that has lasted for a watch's threshold: one of the reports on it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LongPoll {
+    /// Its number, which all reports on it have.
+    pub number: u64,
+    /// When the report was made.
+    pub at: SystemTime,
+    /// The id and the name of its thread.
+    pub tid: u32,
+    /// See `tid`.
+    pub thread: String,
+    /// The task that is charged now: that which is polled, or one that was entered inside.
+    pub task: u64,
+    /// That task's group.
+    pub group: Option<Group>,
+    /// For how long it has lasted.
+    pub lasted: Duration,
+    /// Whether that is exact, because times of tasks are taken ([`crate::waits`]). Else it is what
+    /// has been seen of it, and the poll may have begun and ended up to one look, 10 ms at most,
+    /// before and after.
+    pub is_exact: bool,
+    /// The stack of its thread; none if it is over.
+    pub stack: Option<ThreadStack>,
+    /// The reason why there is no stack.
+    pub no_stack: Option<NoStack>,
+    /// Whether it is over: the last report.
+    pub is_over: bool,
+}
+
+/// The numbers of watches and of long polls, which no two have, also of two lookouts.
+static LAST_WATCH: AtomicU64 = AtomicU64::new(0);
+static LAST_POLL: AtomicU64 = AtomicU64::new(0);
+
+/// The reports of a watch, on their way to their taker.
+#[derive(Debug)]
+pub(crate) struct Reports {
+    /// The thread that makes them.
+    lookout: u32,
+    /// Nobody makes reports any more.
+    is_over: AtomicBool,
+    /// The time between two looks, in nanoseconds.
+    between_ns: AtomicU64,
+    /// Held for moments, and never over a fork: a child does not touch it.
+    waiting: Mutex<VecDeque<LongPoll>>,
+    lost: AtomicU64,
+}
+
+impl Reports {
+    fn new() -> Self {
+        Self {
+            lookout: identity::tid(),
+            is_over: AtomicBool::new(false),
+            between_ns: AtomicU64::new(0),
+            waiting: Mutex::default(),
+            lost: AtomicU64::new(0),
+        }
+    }
+
+    /// Whether nobody makes reports any more: the lookout has panicked, or was killed.
+    pub(crate) fn is_over(&self) -> bool {
+        let comm = || std::fs::read(format!("/proc/self/task/{}/comm", self.lookout)).unwrap_or_default();
+        // The number of a thread that was killed may be another one's.
+        self.is_over.load(Ordering::Relaxed) || !comm().starts_with(NAME.as_bytes())
+    }
+
+    /// The time between two looks.
+    pub(crate) fn between(&self) -> Duration {
+        Duration::from_nanos(self.between_ns.load(Ordering::Relaxed))
+    }
+
+    /// Takes the reports that have come, at most so many.
+    pub(crate) fn take(&self, most: usize) -> Vec<LongPoll> {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = waiting.len().min(most);
+        waiting.drain(..count).collect()
+    }
+
+    /// How many were lost, because nobody took them in time.
+    pub(crate) fn lost(&self) -> u64 {
+        self.lost.load(Ordering::Relaxed)
+    }
+
+    /// Adds a report in place of the oldest one, if there is no room. The lookout waits for nobody:
+    /// one that comes while somebody takes reports is lost, if the taker is not at it for a moment
+    /// only.
+    fn push(&self, report: LongPoll) {
+        for _ in 0..100 {
+            let mut waiting = match self.waiting.try_lock() {
+                Ok(waiting) => waiting,
+                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+                Err(TryLockError::WouldBlock) => {
+                    std::thread::yield_now();
+                    continue;
+                }
+            };
+            if waiting.len() >= MAX_REPORTS {
+                waiting.pop_front();
+                self.lost.fetch_add(1, Ordering::Relaxed);
+            }
+            if waiting.try_reserve(1).is_ok() {
+                return waiting.push_back(report);
+            }
+            break;
+        }
+        self.lost.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Somebody's wish.
+#[derive(Debug)]
+struct PollWatch {
+    number: u64,
+    threshold: Duration,
+    reports: Arc<Reports>,
+}
+
+impl Drop for PollWatch {
+    fn drop(&mut self) {
+        self.reports.is_over.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A poll that looks have found.
+#[derive(Debug)]
+struct KnownPoll {
+    seen: SeenPoll,
+    since: Instant,
+    /// Its number as a long poll; 0: it is none yet.
+    number: u64,
+    /// By watch, the length at which the next report is due.
+    due: Vec<(u64, Duration)>,
+}
+
+/// The means of looks and stacks.
+#[derive(Debug)]
+struct Eyes {
+    looker: PollLooker,
+    /// Made at the first look: to read tables may take long, and somebody waits for a watch.
+    stacks: Option<Result<StackReader, NoStack>>,
+}
+
+/// The watches for long polls.
+#[derive(Debug, Default)]
+pub(crate) struct LongPollWatches {
+    watches: Vec<PollWatch>,
+    eyes: Option<Eyes>,
+    /// By the index of the thread's block.
+    known: HashMap<usize, KnownPoll>,
+    next: Option<Instant>,
+}
+
+impl Engine for LongPollWatches {
+    fn is_empty(&self) -> bool {
+        self.watches.is_empty()
+    }
+
+    fn step(&mut self, now: Instant, _: &mut [Box<dyn Engine>]) -> Option<Instant> {
+        let between = self.watches.iter().map(|watch| watch.threshold / 2).min()?;
+        if self.next.is_none_or(|next| next <= now) {
+            let took = self.look(now);
+            let least = (took * RARELY).clamp(LOOKS[0], LONGEST);
+            let between = between.clamp(LOOKS[0], LOOKS[1]).max(least);
+            for watch in &self.watches {
+                watch.reports.between_ns.store(between.as_nanos() as u64, Ordering::Relaxed);
+            }
+            let due = self
+                .known
+                .values()
+                .flat_map(|poll| self.watches.iter().map(|watch| poll.since + poll.due(watch)));
+            let now = Instant::now();
+            self.next = due.chain([now + between]).min().map(|next| next.max(now + least));
+        }
+        self.next
+    }
+
+    fn end(&mut self, number: u64) {
+        self.watches.retain(|watch| watch.number != number);
+        self.known.values_mut().for_each(|poll| poll.due.retain(|(of, _)| *of != number));
+        if self.watches.is_empty() {
+            *self = Self::default();
+        }
+    }
+}
+
+impl LongPollWatches {
+    /// Watches for polls of that length: the number by which it ends, and the reports.
+    pub(crate) fn start(&mut self, threshold: Duration) -> Result<(u64, Arc<Reports>), String> {
+        if self.watches.len() >= MAX_WATCHES {
+            return Err(format!("{MAX_WATCHES} watches for long polls are there: end one of them"));
+        }
+        if self.eyes.is_none() {
+            let looker =
+                PollLooker::new().map_err(|error| format!("threads cannot be looked at: {error}"))?;
+            self.eyes = Some(Eyes { looker, stacks: None });
+        }
+        let number = LAST_WATCH.fetch_add(1, Ordering::Relaxed) + 1;
+        let reports = Arc::new(Reports::new());
+        self.watches.push(PollWatch { number, threshold, reports: Arc::clone(&reports) });
+        self.next = None;
+        Ok((number, reports))
+    }
+
+    /// Looks at the threads, and reads stacks: the CPU time of the former.
+    fn look(&mut self, now: Instant) -> Duration {
+        let Some(Eyes { looker, stacks }) = &mut self.eyes else { return Duration::ZERO };
+        stacks.get_or_insert_with(StackReader::new);
+        let began = own_cpu();
+        let mut polls: Vec<SeenPoll> = Vec::new();
+        for seen in looker.polls() {
+            if polls.try_reserve(1).is_err() {
+                break;
+            }
+            polls.push(seen);
+        }
+        let took = own_cpu().saturating_sub(began);
+        if self.known.try_reserve(polls.len()).is_err() {
+            return took;
+        }
+        let mut before = std::mem::take(&mut self.known);
+        for seen in polls {
+            let known = match before.remove(&seen.block()) {
+                Some(known) if known.seen.is_same(&seen) => KnownPoll { seen, ..known },
+                gone => {
+                    self.tell_end(gone, now);
+                    KnownPoll { seen, since: now, number: 0, due: Vec::new() }
+                }
+            };
+            self.known.insert(seen.block(), known);
+        }
+        for gone in before.into_values() {
+            self.tell_end(Some(gone), now);
+        }
+        let due: Vec<usize> = self.known.keys().copied().filter(|at| self.is_due(*at, now)).collect();
+        for (done, at) in due.into_iter().enumerate() {
+            if done == 0 || now.elapsed() < STACKS {
+                self.tell(at);
+            }
+        }
+        took
+    }
+
+    /// Whether a report on the poll is due.
+    fn is_due(&self, at: usize, now: Instant) -> bool {
+        let Some(poll) = self.known.get(&at) else { return false };
+        let lasted = now.saturating_duration_since(poll.since);
+        self.watches.iter().any(|watch| lasted >= poll.due(watch))
+    }
+
+    /// Reports a poll to the watches for which that is due.
+    fn tell(&mut self, at: usize) {
+        let (Some(eyes), Some(poll)) = (&mut self.eyes, self.known.get_mut(&at)) else { return };
+        let stack = match &mut eyes.stacks {
+            Some(Ok(stacks)) => stacks.read(poll.seen.tid),
+            Some(Err(why)) => Err(why.clone()),
+            None => return,
+        };
+        // A stack is that of the poll only if the poll is still there.
+        let again = eyes.looker.again(&poll.seen);
+        if poll.number == 0 {
+            poll.number = LAST_POLL.fetch_add(1, Ordering::Relaxed) + 1;
+        }
+        let Some(seen) = again else { return };
+        poll.seen = seen;
+        let seen_for = poll.since.elapsed();
+        let (stack, no_stack) = match stack {
+            Ok(stack) => (Some(stack), None),
+            Err(why) => (None, Some(why)),
+        };
+        let report = LongPoll { stack, no_stack, ..poll.report(seen_for, false) };
+        for watch in &self.watches {
+            let mut due = poll.due(watch);
+            if seen_for < due {
+                continue;
+            }
+            while due <= seen_for {
+                due = due.saturating_mul(2);
+            }
+            poll.due.retain(|(of, _)| *of != watch.number);
+            poll.due.push((watch.number, due));
+            watch.reports.push(report.clone());
+        }
+    }
+
+    /// Reports the end of a poll to the watches that know of it.
+    fn tell_end(&self, gone: Option<KnownPoll>, now: Instant) {
+        let Some(poll) = gone.filter(|poll| poll.number != 0) else { return };
+        let lasted = now.saturating_duration_since(poll.since);
+        let report = poll.report(lasted, true);
+        for watch in &self.watches {
+            // One that has ended while its stack was read is known to nobody.
+            let is_known = poll.due.iter().any(|(of, _)| *of == watch.number);
+            if is_known || poll.due.is_empty() && lasted >= watch.threshold {
+                watch.reports.push(report.clone());
+            }
+        }
+    }
+}
+
+/// CPU time of the lookout; none where the kernel refuses to tell.
+fn own_cpu() -> Duration {
+    Duration::from_nanos(thread_cpu_ns_of(identity::tid()).unwrap_or(0))
+}
+
+impl KnownPoll {
+    /// The length at which the next report for a watch is due.
+    fn due(&self, watch: &PollWatch) -> Duration {
+        let known = self.due.iter().find(|(of, _)| *of == watch.number);
+        known.map_or(watch.threshold, |(_, due)| *due)
+    }
+
+    /// A report without a stack.
+    fn report(&self, seen_for: Duration, is_over: bool) -> LongPoll {
+        let SeenPoll { tid, task, group, .. } = self.seen;
+        let exact = if is_on() && !is_over {
+            let is_it = |poll: &dormouse_waits::PolledTask| {
+                (poll.block, poll.task) == (self.seen.block(), self.seen.polled)
+            };
+            polled().find(is_it).map(|poll| Duration::from_nanos(poll.for_ns))
+        } else {
+            None
+        };
+        let name = std::fs::read(format!("/proc/self/task/{tid}/comm")).unwrap_or_default();
+        LongPoll {
+            number: self.number,
+            at: SystemTime::now(),
+            tid,
+            thread: String::from_utf8_lossy(&name).trim_end().to_owned(),
+            task,
+            group: Group::by_id(group),
+            lasted: exact.unwrap_or(seen_for),
+            is_exact: exact.is_some(),
+            stack: None,
+            no_stack: None,
+            is_over,
+        }
+    }
+}

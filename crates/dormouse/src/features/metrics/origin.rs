@@ -1,0 +1,76 @@
+//! The process that metrics are of.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use dormouse_protocol::Hello;
+
+use crate::core::group::cut;
+use crate::features::hello::hello;
+
+/// A second.
+const NANOSECONDS: u128 = 1_000_000_000;
+
+/// A process, as its metrics name it.
+///
+/// Made once for each process: counters with another start are other counters, and a later one has
+/// another start if somebody has set the clock meanwhile.
+///
+/// ```
+/// let own = dormouse::metrics::Origin::own();
+/// assert_eq!(own.pid, std::process::id());
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Origin {
+    /// The process's name.
+    pub name: String,
+    /// Its number, as the reader sees it.
+    pub pid: u32,
+    /// The version of dormouse in it.
+    pub version: String,
+    /// Its start, in nanoseconds since 1970: counters stood at zero then.
+    pub start_unix_ns: u64,
+    /// Tells it from all other processes, also of other hosts and times.
+    pub instance: String,
+}
+
+impl Origin {
+    /// This process.
+    pub fn own() -> Self {
+        Self::of(&hello())
+    }
+
+    /// The process that has said this, of the same host. Of its name 128 bytes count: each of its
+    /// points has it.
+    pub fn of(hello: &Hello) -> Self {
+        let host = std::fs::read("/proc/sys/kernel/hostname").unwrap_or_default();
+        let host = String::from_utf8_lossy(&host);
+        Self {
+            name: cut(&hello.name).to_owned(),
+            pid: hello.pid,
+            version: cut(&hello.version).to_owned(),
+            start_unix_ns: start_unix_ns(hello.start_ticks),
+            instance: format!("{}:{}:{}", host.trim_end(), hello.pid, hello.start_ticks),
+        }
+    }
+
+    /// Whether that has been said by a process of its name and version.
+    pub fn is_of(&self, hello: &Hello) -> bool {
+        self.name == cut(&hello.name) && self.version == cut(&hello.version)
+    }
+}
+
+/// The moment of so many ticks after boot: the same for all that ask, until somebody sets the
+/// clock.
+fn start_unix_ns(ticks: u64) -> u64 {
+    let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+    let boot = stat.lines().find_map(|line| line.strip_prefix("btime ")?.trim().parse::<u64>().ok());
+    let Some(boot) = boot else { return unix_ns() };
+    let start = u128::from(ticks) * NANOSECONDS / u128::from(rustix::param::clock_ticks_per_second().max(1));
+    u64::try_from(u128::from(boot) * NANOSECONDS + start).unwrap_or(u64::MAX)
+}
+
+/// Now, in nanoseconds since 1970.
+pub(super) fn unix_ns() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}

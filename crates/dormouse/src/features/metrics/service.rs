@@ -1,0 +1,225 @@
+//! Metrics of this process, for a route of the host's own.
+
+use dormouse_events::Event;
+use dormouse_metrics::{Exposition, MetricsFormat};
+use dormouse_protocol::{EventInfo, WaitsRequest};
+use dormouse_sys::process::identity;
+
+use super::add::add_with;
+use super::origin::Origin;
+use crate::core::group::Group;
+use crate::core::memory;
+use crate::features::stat::counting::ClientEvents;
+use crate::features::stat::stat;
+use crate::features::waits::taking::{ClientWaits, Telling};
+use crate::web::{Responding, Turns, WebAnswer, on_a_thread};
+
+/// The memory of a group's points and lines, beside those of its times.
+const EACH: usize = 8 * 1024;
+
+/// The stack of a thread that answers.
+const STACK: usize = 256 * 1024;
+
+/// Threads that answer at once.
+const AT_ONCE: u64 = 4;
+
+static TURNS: Turns = Turns::new();
+
+/// The figures that a service counts for its metrics, beside CPU time.
+///
+/// ```
+/// use dormouse::Event;
+/// use dormouse::metrics::{Metrics, MetricsSpec};
+///
+/// let spec = MetricsSpec::new().waits().events(&[Event::TASK_CLOCK, Event::PAGE_FAULTS]);
+/// let metrics = Metrics::start(&spec)?;
+/// assert_eq!(metrics.answer(None).status, 200);
+/// # Ok::<(), dormouse::metrics::MetricsError>(())
+/// ```
+#[derive(Debug, Clone, Default)]
+pub struct MetricsSpec {
+    waits: bool,
+    events: Vec<Event>,
+}
+
+impl MetricsSpec {
+    /// CPU time, requests, polls and tasks.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The times of tasks, too: in polls, runnable, in awaits, with histograms and exemplars
+    /// ([`waits`](crate::waits)).
+    #[must_use]
+    pub fn waits(mut self) -> Self {
+        self.waits = true;
+        self
+    }
+
+    /// These events, too, as [`Event::ALLOC_BYTES`]. One that this process cannot count is left out
+    /// ([`Metrics::refused`]).
+    #[must_use]
+    pub fn events(mut self, events: &[Event]) -> Self {
+        self.events.extend(events);
+        self
+    }
+}
+
+/// The reason why metrics did not start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MetricsError {
+    /// The process cannot count these events together.
+    #[error("metrics count nothing: {0}")]
+    Uncounted(String),
+    /// The key behind which times are taken cannot be switched.
+    #[error("metrics take no times of tasks: {0}")]
+    Untimed(#[from] dormouse_keys::Error),
+}
+
+/// Has the figures counted as long as it lives, and tells them.
+///
+/// Counters are totals since the start of the process, and stay when it is dropped: a later one
+/// goes on from there. In a forked child it counts nothing, and tells the child's own figures,
+/// which begin at zero; the child starts another one.
+///
+/// ```
+/// use dormouse::Event;
+/// use dormouse::metrics::{Metrics, MetricsSpec};
+///
+/// let spec = MetricsSpec::new().waits().events(&[Event::TASK_CLOCK, Event::PAGE_FAULTS]);
+/// let metrics = Metrics::start(&spec)?;
+/// assert_eq!(metrics.answer(None).status, 200);
+/// # Ok::<(), dormouse::metrics::MetricsError>(())
+/// ```
+#[derive(Debug)]
+#[must_use = "figures are counted as long as it lives"]
+pub struct Metrics {
+    origin: Origin,
+    /// The process that it belongs to.
+    process: u64,
+    events: ClientEvents,
+    refused: Vec<EventInfo>,
+    waits: Option<ClientWaits>,
+}
+
+impl Metrics {
+    /// Starts to count.
+    ///
+    /// # Errors
+    ///
+    /// More events than can be counted, or a static key that cannot be switched. Then nothing is
+    /// counted.
+    ///
+    /// # Cost
+    ///
+    /// That of [`start_counting`](crate::start_counting), and with times that of
+    /// [`Waiting::start`](crate::Waiting::start): while it lives, each switch between groups reads
+    /// the thread's clock, and with times each poll takes two stamps.
+    pub fn start(spec: &MetricsSpec) -> Result<Self, MetricsError> {
+        let events = spec.events.iter().copied().filter(|event| *event != Event::TASK_CLOCK);
+        let names: Vec<String> =
+            [Event::TASK_CLOCK].into_iter().chain(events).map(|e| e.name().to_owned()).collect();
+        let (events, answer) =
+            ClientEvents::start_counting(&names).map_err(|why| MetricsError::Uncounted(why.message))?;
+        let wish = WaitsRequest { exemplars: true, ..WaitsRequest::default() };
+        let waits = spec.waits.then(|| ClientWaits::begin(wish)).transpose()?.map(|(waits, _)| waits);
+        let (origin, refused) = (Origin::own(), answer.refused);
+        Ok(Self { origin, process: identity::id(), events: events.without_clock(), refused, waits })
+    }
+
+    /// The events that this process cannot count, each with its reason.
+    pub fn refused(&self) -> &[EventInfo] {
+        &self.refused
+    }
+
+    /// The figures of this moment.
+    ///
+    /// # Cost
+    ///
+    /// A look at each group, and three system calls for each thread: 50 µs for ten of each, some
+    /// milliseconds for a thousand groups.
+    pub fn exposition(&self) -> Exposition {
+        self.read(Telling::ALL)
+    }
+
+    fn read(&self, telling: Telling) -> Exposition {
+        if self.process == identity::id() {
+            read(&self.origin, Some(&self.events), self.waits.is_some(), telling)
+        } else {
+            read_others(telling)
+        }
+    }
+
+    /// The answer to a request with this header `Accept`, in the format that it likes best. The
+    /// status is 503 where the process has no memory for it.
+    ///
+    /// # Cost
+    ///
+    /// That of [`Metrics::exposition`], and a microsecond for each group.
+    pub fn answer(&self, accept: Option<&str>) -> WebAnswer {
+        if !has_memory() {
+            return WebAnswer::text(503, "the process has no memory for its metrics");
+        }
+        let format = MetricsFormat::accepted(accept);
+        let read = self.read(Telling::in_format(format));
+        WebAnswer::found(format.content_type(), read.encode(format))
+    }
+
+    /// [`Metrics::answer`] from a thread of its own: no thread of the host's runtime reads the
+    /// figures. Four such threads may be at once; a further request is answered with 429. `of` is
+    /// the metrics, as an `Arc` of them.
+    pub fn respond<M>(of: M, accept: Option<&str>) -> Responding
+    where
+        M: AsRef<Self> + Send + 'static,
+    {
+        let Some(turn) = TURNS.take(AT_ONCE) else {
+            return WebAnswer::text(429, "metrics are being read: try again").into();
+        };
+        let accept = accept.map(str::to_owned);
+        on_a_thread("dormouse-metrics", STACK, move |_| {
+            let _turn = turn;
+            Some(of.as_ref().answer(accept.as_deref()))
+        })
+    }
+}
+
+/// The figures of this moment, as far as anybody has them counted: `DORMOUSE_COUNT`,
+/// `DORMOUSE_WAITS`, a [`Metrics`] elsewhere.
+///
+/// ```
+/// dormouse::Group::new("GET /menu").scope(|| { /* … */ });
+/// assert!(dormouse::metrics::exposition().points() > 0);
+/// ```
+pub fn exposition() -> Exposition {
+    read_others(Telling::ALL)
+}
+
+/// [`exposition`] as Prometheus's text.
+///
+/// ```
+/// dormouse::Group::new("GET /menu").scope(|| { /* … */ });
+/// assert!(dormouse::metrics::text().contains("group=\"GET /menu\""));
+/// ```
+pub fn text() -> String {
+    let format = MetricsFormat::Text;
+    String::from_utf8(read_others(Telling::in_format(format)).encode(format)).unwrap_or_default()
+}
+
+/// The figures that others have had counted.
+fn read_others(telling: Telling) -> Exposition {
+    read(&Origin::own(), None, dormouse_waits::is_on(), telling)
+}
+
+fn read(origin: &Origin, events: Option<&ClientEvents>, has_times: bool, telling: Telling) -> Exposition {
+    let stat = stat(events, has_times.then_some(telling));
+    let mut exposition = Exposition::new();
+    add_with(telling.histograms, &mut exposition, origin, stat);
+    exposition
+}
+
+fn has_memory() -> bool {
+    memory::is_there_for_keys()
+        && memory::is_there_for_threads()
+        && memory::is_there(Group::most() * EACH + memory::of_times())
+}

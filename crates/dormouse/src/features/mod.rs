@@ -1,0 +1,19 @@
+//! The features, each in a module of its own: `mod.rs` has the functions that a service calls,
+//! `engine` the work on a thread of dormouse's, `verb` the answers to clients.
+
+pub(crate) mod budget;
+pub(crate) mod hello;
+pub(crate) mod long_polls;
+pub mod metrics;
+#[cfg(feature = "opentelemetry")]
+pub mod opentelemetry;
+pub mod profile;
+pub mod publish;
+pub mod recorder;
+pub(crate) mod stat;
+pub(crate) mod tasks;
+#[cfg(feature = "tracing")]
+pub mod tracing;
+pub mod triggers;
+pub mod waits;
+pub(crate) mod watch;

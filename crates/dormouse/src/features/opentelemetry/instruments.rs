@@ -1,0 +1,128 @@
+//! The counters and gauges of [`Metrics`] as instruments of a meter.
+//!
+//! A meter asks each instrument by itself, all of one collection on one thread, one after another.
+//! The figures are read for the first that asks; the others have the same. An instrument that asks
+//! again belongs to the next collection.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use ::opentelemetry::KeyValue;
+use ::opentelemetry::metrics::{AsyncInstrument, Meter};
+use dormouse_metrics::{Exposition, MetricFamily, MetricKind, MetricUnit, MetricValue};
+
+use crate::features::metrics::{Metrics, families};
+
+/// A collection takes no longer. (Where a view drops instruments, those that it keeps may have
+/// figures that are so old.)
+const COLLECTION: Duration = Duration::from_millis(200);
+
+/// Shows the figures to a meter, as long as `metrics` lives: those of all groups, by the attribute
+/// `group`, and those of the process. The names are those of [`metrics`](mod@crate::metrics), with
+/// dots. Histograms are not among them.
+///
+/// Once for each provider of meters: a second time there would be two of each.
+///
+/// ```
+/// use std::sync::Arc;
+///
+/// use dormouse::metrics::{Metrics, MetricsSpec};
+///
+/// let metrics = Arc::new(Metrics::start(&MetricsSpec::new())?);
+/// dormouse::opentelemetry::instruments(&opentelemetry::global::meter("dormouse"), &metrics);
+/// # Ok::<(), dormouse::metrics::MetricsError>(())
+/// ```
+///
+/// # Cost
+///
+/// For each collection that of [`Metrics::exposition`], on the thread of the meter's reader.
+pub fn instruments(meter: &Meter, metrics: &Arc<Metrics>) {
+    for (at, family) in families::numbers().enumerate() {
+        let (name, unit, help) = (family.name, family.unit.code(), family.help);
+        let shown = Shown { metrics: Arc::downgrade(metrics), family, at };
+        let is_whole = matches!(family.unit, MetricUnit::Bytes | MetricUnit::Things(_));
+        // A meter keeps its callbacks by itself.
+        match (family.kind, is_whole) {
+            (MetricKind::Counter, true) => {
+                let builder = meter.u64_observable_counter(name).with_unit(unit).with_description(help);
+                let _kept = builder.with_callback(move |to| shown.observe(to, whole)).build();
+            }
+            (MetricKind::Counter, false) => {
+                let builder = meter.f64_observable_counter(name).with_unit(unit).with_description(help);
+                let _kept =
+                    builder.with_callback(move |to| shown.observe(to, |value| Some(value.as_f64()))).build();
+            }
+            (_, true) => {
+                let builder = meter.u64_observable_gauge(name).with_unit(unit).with_description(help);
+                let _kept = builder.with_callback(move |to| shown.observe(to, whole)).build();
+            }
+            (_, false) => {
+                let builder = meter.f64_observable_gauge(name).with_unit(unit).with_description(help);
+                let _kept =
+                    builder.with_callback(move |to| shown.observe(to, |value| Some(value.as_f64()))).build();
+            }
+        }
+    }
+}
+
+/// A family that an instrument shows.
+struct Shown {
+    metrics: Weak<Metrics>,
+    family: &'static MetricFamily,
+    /// Its place among the instruments.
+    at: usize,
+}
+
+impl Shown {
+    fn observe<T>(&self, to: &dyn AsyncInstrument<T>, value: impl Fn(MetricValue) -> Option<T>) {
+        // A meter asks to the end of its life.
+        let Some(metrics) = self.metrics.upgrade() else { return };
+        for (own, labels) in of_collection(&metrics, self.at).values_of(self.family) {
+            if let Some(value) = value(own) {
+                let attributes: Vec<_> =
+                    labels.map(|(name, value)| KeyValue::new(name, value.to_owned())).collect();
+                to.observe(value, &attributes);
+            }
+        }
+    }
+}
+
+fn whole(value: MetricValue) -> Option<u64> {
+    match value {
+        MetricValue::Count(n) => Some(n),
+        _ => None,
+    }
+}
+
+/// The thread's last reading.
+struct Collection {
+    begun: Instant,
+    /// The instruments that have had it, by bits.
+    answered: u64,
+    figures: Rc<Exposition>,
+}
+
+thread_local! {
+    static LAST: RefCell<Option<Collection>> = const { RefCell::new(None) };
+}
+
+/// The figures of the collection in which the instrument at that place is asked.
+fn of_collection(metrics: &Metrics, at: usize) -> Rc<Exposition> {
+    let read = || Rc::new(metrics.exposition());
+    let of = |last: &RefCell<Option<Collection>>| {
+        let mut last = last.try_borrow_mut().ok()?;
+        let own = 1 << (at % 64);
+        let same = last.as_mut().filter(|it| it.answered & own == 0 && it.begun.elapsed() < COLLECTION);
+        if let Some(same) = same {
+            same.answered |= own;
+            return Some(Rc::clone(&same.figures));
+        }
+        let (begun, figures) = (Instant::now(), read());
+        *last = Some(Collection { begun, answered: own, figures: Rc::clone(&figures) });
+        Some(figures)
+    };
+    // A thread that ends has no last one.
+    LAST.try_with(of).ok().flatten().unwrap_or_else(read)
+}

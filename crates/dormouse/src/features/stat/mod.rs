@@ -1,0 +1,145 @@
+//! A reading of the process: its groups, its threads, and what clients have counted.
+
+pub(crate) mod counting;
+mod history;
+
+use std::ops::Range;
+
+use dormouse_events::ToldPolls;
+use dormouse_protocol::{Clock, CountedCpu, GroupRow, Stat, TaskPolls, ThreadStat};
+use dormouse_sys::process::schedstat::Schedstat;
+use dormouse_sys::records;
+
+use self::counting::ClientEvents;
+use crate::core::group::{Group, GroupStat};
+use crate::core::trace::thread_name;
+use crate::features::waits::taking::{GroupTimes, Telling};
+
+dormouse_keys::static_key! {
+    /// On while a client experiments: it switches keys, and two at once would disturb each other.
+    /// The client whose `on` changes this key has the process for itself.
+    static EXPERIMENT: "dormouse.experiment" = false;
+}
+
+/// How often a snapshot is taken, at most, until one is quick.
+const SNAPSHOTS: u32 = 3;
+
+/// A snapshot that takes no longer is good enough: as good as the clock that groups are charged by.
+const QUICK_NS: u64 = dormouse_clock::EPOCH_NS;
+
+/// Each group takes less than this.
+const GROUP_NS: u64 = 2_000;
+
+/// A snapshot that takes longer does so because of the number of threads.
+const SLOW_NS: u64 = 10 * QUICK_NS;
+
+/// The threads there are.
+fn tids() -> Vec<u32> {
+    let Ok(entries) = std::fs::read_dir("/proc/self/task") else { return Vec::new() };
+    let mut tids: Vec<u32> = entries.flatten().filter_map(|e| e.file_name().to_str()?.parse().ok()).collect();
+    tids.sort_unstable();
+    tids
+}
+
+/// Groups with what `counting` counts and the times of `waits`, threads, and the process. Counts
+/// go on meanwhile, and this thread may have to wait for a processor in the middle: of a few
+/// snapshots the quickest is the truest. With many threads none is quick, and the first one does.
+pub(crate) fn stat(counting: Option<&ClientEvents>, waits: Option<Telling>) -> Stat {
+    history::begin();
+    let mut best = snapshot(counting, waits);
+    let quick_ns = QUICK_NS + best.stat.groups.len() as u64 * GROUP_NS;
+    for _ in 1..SNAPSHOTS {
+        if best.stat.took_ns <= quick_ns || best.stat.took_ns > SLOW_NS {
+            break;
+        }
+        let again = snapshot(counting, waits);
+        if again.stat.took_ns < best.stat.took_ns {
+            best = again;
+        }
+    }
+    let Snapshot { stat: mut best, times, listed, begun_cpu_ns } = best;
+    // Outside of the snapshot, which is to be quick: files, each read once.
+    for thread in &mut best.threads {
+        thread.runnable_ns = Schedstat::of_own(thread.tid).and_then(|said| said.runnable_ns);
+        thread.name = thread_name(thread.tid);
+    }
+    history::settle(&mut best, &listed, begun_cpu_ns);
+    if let Some(waits) = waits {
+        let has_cpu = counting.is_some_and(ClientEvents::is_counting) && best.cpu_refused.is_none();
+        waits.tell(&mut best.groups, times, has_cpu);
+    }
+    best.keys_on = dormouse_keys::list(|k| k.key.is_enabled()).into_iter().filter(|&on| on).count();
+    best
+}
+
+/// All that changes while one looks.
+struct Snapshot {
+    stat: Stat,
+    times: GroupTimes,
+    /// When the threads were listed.
+    listed: Range<u64>,
+    /// CPU time of the process before the groups were read.
+    begun_cpu_ns: u64,
+}
+
+/// Looks, in an order that keeps it consistent.
+fn snapshot(counting: Option<&ClientEvents>, waits: Option<Telling>) -> Snapshot {
+    let lists_ns = dormouse_clock::point().monotonic_ns;
+    let tids = tids();
+    let listed = lists_ns..dormouse_clock::point().monotonic_ns;
+    // Before the clocks, as close to them as can be.
+    let times = waits.map_or_else(GroupTimes::new, Telling::times);
+    let begun_ns = dormouse_clock::point().monotonic_ns;
+    let begun_cpu_ns = dormouse_clock::process_cpu_ns();
+    let row = |(stat, counts): (GroupStat, Vec<_>)| {
+        let counts = counting.map(|counting| counting.of(&counts)).unwrap_or_default();
+        GroupRow { counts, ..GroupRow::from(stat) }
+    };
+    let all = Group::read_all(counting.is_some_and(ClientEvents::has_events));
+    let groups: Vec<GroupRow> = all.into_iter().map(row).collect();
+    // Then the threads, whose clocks make the kernel bring the process's account up to date, and
+    // the process last: it has used at least what its groups have.
+    let threads = tids
+        .into_iter()
+        .filter_map(|tid| {
+            let cpu_ns = dormouse_clock::thread_cpu_ns_of(tid)?;
+            Some(ThreadStat { tid, name: String::new(), cpu_ns, runnable_ns: None })
+        })
+        .collect();
+    let process_cpu_ns = dormouse_clock::process_cpu_ns();
+    let mono_ns = dormouse_clock::point().monotonic_ns;
+    let attributed: u64 = groups.iter().map(|g| g.cpu_ns).sum();
+    let stat = Stat {
+        mono_ns,
+        took_ns: mono_ns.saturating_sub(begun_ns),
+        process_cpu_ns,
+        unattributed_cpu_ns: process_cpu_ns.saturating_sub(attributed),
+        runnable_ns: None,
+        counted: counting.and_then(|counting| {
+            counting.since(CountedCpu { process_ns: process_cpu_ns, groups_ns: attributed })
+        }),
+        cpu_refused: None,
+        groups,
+        threads,
+        polls: polls(),
+        keys_on: 0,
+        experiment: dormouse_keys::unlikely!(EXPERIMENT),
+        dropped: records::dropped(),
+        clock: Some(clock()),
+    };
+    Snapshot { stat, times, listed, begun_cpu_ns }
+}
+
+/// The polls that runtimes have told of.
+fn polls() -> Option<TaskPolls> {
+    let ToldPolls { all, inside } = dormouse_events::told_polls();
+    (all > 0).then_some(TaskPolls { all, in_groups: inside })
+}
+
+/// The clock that charges groups: this thread has the tier that threads begin with.
+fn clock() -> Clock {
+    let tier = dormouse_clock::tier();
+    // A read that asks the kernel each time is not wrong.
+    let error_bound_ns = if tier == dormouse_clock::Tier::Syscall { 0 } else { dormouse_clock::EPOCH_NS };
+    Clock { tier: tier.name().to_owned(), error_bound_ns }
+}

@@ -1,0 +1,476 @@
+//! The triggers: rules by which a recorder's file is written, as soon as what they wait for is
+//! seen.
+//!
+//! | a trigger is | event | next |
+//! |---|---|---|
+//! | armed | it sees what it waits for | due |
+//! | armed | the same, too soon after its last file | armed; it counts that |
+//! | due | no file is being written, and the last was begun a second ago | firing |
+//! | due by a panic | at once: a file that is being written waits for this one | firing |
+//! | firing | its file is in its place, or could not be written | armed |
+//!
+//! Each line relies on those above it alone.
+//!
+//! | module | is |
+//! |---|---|
+//! | `store` | the directory of files, and the room that they may take |
+//! | `scene` | things that triggers look at together, and that a look finds |
+//! | `sight` | what a trigger looks at, and how near that has come |
+//! | `firing` | a file that is being written |
+//!
+//! # Cost
+//!
+//! A look at what requests and probes have left ten times a second, at CPU time once a second, each
+//! only while a rule is about that. At living tasks a rule on requests looks when the oldest of
+//! them that is below a threshold gets there, ten times a second at most: a service whose requests
+//! are far from the threshold has few such looks.
+
+mod firing;
+mod scene;
+mod sight;
+mod store;
+
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::time::{Duration, Instant, SystemTime};
+
+use dormouse_protocol::{TriggerRow, TriggersAnswer};
+use dormouse_waits::{LivingTask, SlowRequest, living, note_slow, take_slow};
+
+use crate::core::group::Group;
+use crate::core::panics;
+use crate::core::tasks::is_request;
+use crate::features::recorder::engine::Recording;
+use crate::features::triggers::rules::Rule;
+use crate::lookout::{self, Engine};
+
+use firing::Firing;
+use scene::{CpuLook, LOOK, SECOND, Scene, Sighting, Span};
+use sight::thresholds_ns;
+use store::{Store, file_name};
+
+pub(crate) use sight::{
+    CpuSight, FieldSight, Groups, Leases, LongPollSight, Polls, RequestSight, Sight, requests,
+};
+pub(crate) use store::StoreSettings;
+
+/// The least time between the beginnings of two files, whatever their rules; a panic's file does
+/// not wait for it.
+const APART: Duration = Duration::from_secs(1);
+
+/// The most triggers.
+const MOST: usize = 64;
+
+/// The most requests over a threshold of their groups that are looked at in one step.
+const SLOW: usize = 1024;
+
+/// A trigger.
+#[derive(Debug)]
+struct ArmedTrigger {
+    number: u64,
+    /// `None`: a command.
+    rule: Option<Rule>,
+    sight: Sight,
+    _leases: Leases,
+    armed: Instant,
+    /// When it looks next by itself.
+    next: Instant,
+    due: Option<Sighting>,
+    fired: u64,
+    fired_at: Option<Instant>,
+    seen: Option<String>,
+    file: Option<String>,
+    passed_over: u64,
+    /// Why its last file could not be written.
+    fault: Option<String>,
+}
+
+/// The requests that a rule waits for.
+struct WantedRequests<'a> {
+    armed: &'a [ArmedTrigger],
+    /// By group: the lowest threshold of the rules that look at it. Globs are matched once.
+    lowest_ns: HashMap<u32, u64>,
+}
+
+impl WantedRequests<'_> {
+    fn has(&mut self, group: u32, age_ns: u64) -> bool {
+        let lowest_ns = self.lowest_ns.entry(group).or_insert_with(|| {
+            let sights = self.armed.iter().filter_map(|armed| match &armed.sight {
+                Sight::Request(sight) if sight.groups.has(group) => Some(sight.threshold_ns()),
+                _ => None,
+            });
+            sights.min().unwrap_or(u64::MAX)
+        });
+        age_ns > *lowest_ns
+    }
+}
+
+/// The triggers that are armed.
+#[derive(Debug, Default)]
+pub(crate) struct Triggers {
+    armed: Vec<ArmedTrigger>,
+    /// The number of the last one.
+    last: u64,
+    /// The files that are being written: the last one, and those that wait for it.
+    firing: Vec<Firing>,
+    /// When the last file was begun.
+    begun: Option<Instant>,
+    /// When living tasks are looked at next.
+    living: Option<Instant>,
+    /// When CPU time was looked at last, and what that was then.
+    second: Option<(Instant, CpuLook)>,
+    /// Whether a panic has its file at once.
+    is_ready: bool,
+}
+
+impl Engine for Triggers {
+    fn step(&mut self, now: Instant, before: &mut [Box<dyn Engine>]) -> Option<Instant> {
+        let mut none = Recording::default();
+        self.judge(now, lookout::find(before).unwrap_or(&mut none))
+    }
+
+    fn judges(&self) -> bool {
+        true
+    }
+
+    fn is_empty(&self) -> bool {
+        self.armed.is_empty()
+    }
+
+    fn end(&mut self, number: u64) {
+        self.armed.retain(|armed| armed.number != number);
+        self.firing.retain(|firing| firing.number != number);
+        self.note_slow();
+    }
+}
+
+impl Triggers {
+    /// Arms a trigger; its number. Without a rule it fires at once.
+    pub(crate) fn arm(&mut self, rule: Option<Rule>, sight: Sight, leases: Leases) -> Result<u64, String> {
+        // Commands that are done make way.
+        self.armed.retain(|armed| {
+            armed.rule.is_some() || armed.due.is_some() || armed.fault.is_none() && armed.file.is_none()
+        });
+        if self.armed.len() >= MOST {
+            return Err(format!("there are {MOST} triggers already: remove one of them"));
+        }
+        let seen = Sighting { words: "a command".to_owned(), ..Sighting::default() };
+        let (now, due) = (Instant::now(), rule.is_none().then_some(seen));
+        self.last += 1;
+        self.armed.push(ArmedTrigger {
+            number: self.last,
+            rule,
+            sight,
+            _leases: leases,
+            armed: now,
+            next: now,
+            due,
+            fired: 0,
+            fired_at: None,
+            seen: None,
+            file: None,
+            passed_over: 0,
+            fault: None,
+        });
+        self.note_slow();
+        self.be_ready(now);
+        Ok(self.last)
+    }
+
+    /// Whether there is a trigger of that number.
+    pub(crate) fn has(&self, number: u64) -> bool {
+        self.armed.iter().any(|armed| armed.number == number)
+    }
+
+    /// Sees that files can be written, before one has to be: a filter of system calls that kills
+    /// for that does so now, while somebody asks.
+    pub(crate) fn check() -> Result<(), String> {
+        let settings = StoreSettings::own();
+        let store = Rc::new(Store::open(settings)?);
+        let name = file_name("check", SystemTime::now());
+        store.check(&name).map_err(|why| format!("cannot write to {}: {why}", settings.directory.display()))
+    }
+
+    /// The rules have changed.
+    fn note_slow(&mut self) {
+        note_slow(self.thresholds_ns().min());
+        self.living = None;
+    }
+
+    fn thresholds_ns(&self) -> impl Iterator<Item = u64> {
+        thresholds_ns(self.armed.iter().map(|armed| &armed.sight))
+    }
+
+    /// Judges what has been seen, and writes files.
+    fn judge(&mut self, now: Instant, recording: &mut Recording) -> Option<Instant> {
+        if self.armed.is_empty() {
+            self.is_ready = false;
+            return None;
+        }
+        let scene = self.scene(now);
+        for armed in &mut self.armed {
+            armed.look(now, &scene);
+        }
+        self.fire(now, recording);
+        let panic = self.be_ready(now);
+        let looks = self.armed.iter().filter(|armed| armed.sight.every().is_some()).map(|armed| armed.next);
+        let is_due = self.armed.iter().any(|armed| armed.due.is_some());
+        let next_file = match (self.firing.last(), self.begun) {
+            (Some(firing), _) => Some(firing.until),
+            (None, Some(begun)) if is_due => Some(begun + APART),
+            _ => None,
+        };
+        looks.chain(next_file).chain(panic).min()
+    }
+
+    /// Has the next panic wait for its file, if it is time; else the time when it is.
+    fn be_ready(&mut self, now: Instant) -> Option<Instant> {
+        let waiting = self.armed.iter().filter(|armed| armed.is_panic());
+        let Some(from) = waiting.map(ArmedTrigger::ready_from).min() else {
+            // The guards that a panic waits by are gone with the last of them.
+            self.is_ready = false;
+            return None;
+        };
+        let is_ready = from <= now;
+        // Only then: a panic takes it away, and the lookout has not seen that one yet.
+        if is_ready && !std::mem::replace(&mut self.is_ready, is_ready) {
+            panics::ready();
+        }
+        self.is_ready = is_ready;
+        (!is_ready).then_some(from)
+    }
+
+    /// Looks at what several triggers look at.
+    fn scene(&mut self, now: Instant) -> Scene {
+        let has_cpu = self.armed.iter().any(|armed| matches!(armed.sight, Sight::Cpu(_)));
+        let mut scene = Scene::default();
+        let thresholds: Vec<u64> = self.thresholds_ns().collect();
+        let mut wanted = WantedRequests { armed: &self.armed, lowest_ns: HashMap::new() };
+        if let Some(&lowest) = thresholds.iter().min() {
+            if scene.slow.try_reserve(SLOW).is_err() {
+                return scene;
+            }
+            if self.living.is_none_or(|next| next <= now) {
+                let mut lasting = Vec::new();
+                if lasting.try_reserve(SLOW).is_err() {
+                    return scene;
+                }
+                // How long until one of the tasks, or one that begins now, gets to a threshold.
+                let mut next_ns = lowest;
+                for task in living().filter(|task| is_request(task.task)) {
+                    let LivingTask { task, group, trace, age_ns: Some(age_ns), .. } = task else { continue };
+                    let left = thresholds.iter().filter_map(|threshold| threshold.checked_sub(age_ns)).min();
+                    next_ns = left.map_or(next_ns, |left| next_ns.min(left));
+                    if age_ns > lowest && lasting.len() < SLOW && wanted.has(group, age_ns) {
+                        lasting.push(SlowRequest { task, group, age_ns, trace });
+                    }
+                }
+                self.living = Some(now + Duration::from_nanos(next_ns).max(LOOK));
+                scene.living = Some(lasting);
+            }
+            take_slow(|request| {
+                if scene.slow.len() < SLOW && wanted.has(request.group, request.age_ns) {
+                    scene.slow.push(request);
+                }
+            });
+        }
+        let is_second =
+            self.second.as_ref().is_none_or(|(at, _)| now.saturating_duration_since(*at) >= SECOND);
+        if !is_second {
+            return scene;
+        }
+        let total = if has_cpu { cpu() } else { CpuLook::default() };
+        if let Some((before, old)) = self.second.replace((now, total)).filter(|_| has_cpu)
+            && let Some((_, new)) = &self.second
+            && old.process_ns > 0
+        {
+            scene.cpu = Some(new.since(&old, now.saturating_duration_since(before)));
+        }
+        scene
+    }
+
+    /// Begins the next file, or ends the one that is being written, if it is time.
+    fn fire(&mut self, now: Instant, recording: &mut Recording) {
+        if let Some(firing) = self.firing.pop_if(|firing| firing.until <= now) {
+            self.write(firing, recording);
+        }
+        let is_apart = self.begun.is_none_or(|begun| now.saturating_duration_since(begun) >= APART);
+        let may_begin = self.firing.is_empty() && is_apart;
+        // The one that has not had a file for the longest. The process may end by a panic.
+        let due =
+            self.armed.iter_mut().filter(|armed| armed.due.is_some() && (may_begin || armed.is_panic()));
+        let Some(armed) = due.min_by_key(|armed| (!armed.is_panic(), armed.fired_at)) else { return };
+        let Some(mut seen) = armed.due.take() else { return };
+        seen.add_trace();
+        self.begun = Some(now);
+        armed.fired_at = Some(now);
+        armed.seen = Some(seen.words.clone());
+        let rule = armed.rule.as_ref().map(Rule::to_string);
+        let is_hurried = armed.is_panic();
+        match Firing::begin(armed.number, rule, &seen, is_hurried, recording) {
+            Ok(firing) => self.firing.push(firing),
+            Err(why) => armed.written(Err(why)),
+        }
+    }
+
+    /// Writes the next part of a file.
+    fn write(&mut self, mut firing: Firing, recording: &mut Recording) {
+        // One in a step: the lookout looks at everything else in between.
+        match firing.step(recording) {
+            Ok(None) => self.firing.push(firing),
+            Ok(Some(path)) => self.written(firing.number, Ok(path.display().to_string())),
+            Err(why) => self.written(firing.number, Err(why)),
+        }
+    }
+
+    /// The file of that trigger is in its place, or is not to come.
+    fn written(&mut self, number: u64, file: Result<String, String>) {
+        if let Some(armed) = self.armed.iter_mut().find(|armed| armed.number == number) {
+            armed.written(file);
+        }
+    }
+
+    /// All triggers, or the one of that number.
+    pub(crate) fn list(&self, only: Option<u64>) -> TriggersAnswer {
+        let is_firing = |number| self.firing.iter().any(|firing| firing.number == number);
+        let wanted = self.armed.iter().filter(|armed| only.is_none_or(|number| armed.number == number));
+        let settings = StoreSettings::own();
+        let store = Store::open(settings);
+        let used = store.as_ref().ok().and_then(|store| store.used().ok());
+        TriggersAnswer {
+            triggers: wanted.map(|armed| armed.row(is_firing(armed.number))).collect(),
+            directory: settings.directory.display().to_string(),
+            used_bytes: used,
+            budget_bytes: settings.budget,
+            fault: store.err(),
+        }
+    }
+}
+
+impl ArmedTrigger {
+    fn look(&mut self, now: Instant, scene: &Scene) {
+        if let Some(every) = self.sight.every() {
+            // A scene that several look at is for all of them; the rest goes by its own time.
+            if self.next > now && scene.slow.is_empty() && scene.living.is_none() && scene.cpu.is_none() {
+                return;
+            }
+            self.next = now + every;
+        }
+        let armed = now.saturating_duration_since(self.armed);
+        let Some(seen) = self.sight.look(scene, armed) else { return };
+        let every = self.rule.as_ref().map_or(Duration::ZERO, |rule| rule.every);
+        if self.due.is_some() || self.fired_at.is_some_and(|at| now.saturating_duration_since(at) < every) {
+            self.passed_over += seen.times;
+        } else {
+            self.due = Some(seen);
+        }
+    }
+
+    fn is_panic(&self) -> bool {
+        matches!(self.sight, Sight::Panic { .. })
+    }
+
+    /// When the next file may be begun.
+    fn ready_from(&self) -> Instant {
+        let every = self.rule.as_ref().map_or(Duration::ZERO, |rule| rule.every);
+        self.fired_at.map_or(self.armed, |fired| fired + every.max(APART))
+    }
+
+    fn written(&mut self, file: Result<String, String>) {
+        if self.is_panic() {
+            panics::written();
+        }
+        match file {
+            Ok(path) => {
+                self.fired += 1;
+                self.file = Some(path);
+                self.fault = None;
+            }
+            Err(why) => self.fault = Some(why),
+        }
+    }
+
+    fn row(&self, is_firing: bool) -> TriggerRow {
+        let ns = |length: Duration| u64::try_from(length.as_nanos()).unwrap_or(u64::MAX);
+        let every = self.rule.as_ref().map_or(Duration::ZERO, |rule| rule.every);
+        TriggerRow {
+            number: self.number,
+            rule: self.rule.as_ref().map_or_else(|| "command".to_owned(), Rule::to_string),
+            armed_for_ns: ns(self.armed.elapsed()),
+            every_ns: ns(every),
+            fired: self.fired,
+            fired_ago_ns: self.fired_at.map(|at| ns(at.elapsed())),
+            seen: self.seen.clone(),
+            file: self.file.clone(),
+            passed_over: self.passed_over,
+            is_writing: is_firing || self.due.is_some(),
+            highest: self.sight.highest(),
+            why_not: self.why_not(is_firing, every),
+        }
+    }
+
+    /// Why it does not fire.
+    fn why_not(&self, is_firing: bool, every: Duration) -> String {
+        if is_firing || self.due.is_some() {
+            return "it is firing".to_owned();
+        }
+        let fault = self.fault.as_ref().map(|why| format!("no file: {why}"));
+        let recent = self.fired_at.map(|at| at.elapsed()).filter(|ago| *ago < every).map(|ago| {
+            let times = match self.passed_over {
+                0 => String::new(),
+                1 => "; seen once more in all".to_owned(),
+                n => format!("; seen {n} times more in all"),
+            };
+            format!("fired {} ago, at most each {}{times}", Span(ago), Span(every))
+        });
+        if fault.is_none() && recent.is_none() {
+            return self.sight.why_not();
+        }
+        let all = [fault, recent, self.sight.complaint()];
+        all.into_iter().flatten().collect::<Vec<_>>().join("; ")
+    }
+}
+
+/// CPU time so far.
+fn cpu() -> CpuLook {
+    let begun_ns = dormouse_clock::process_cpu_ns();
+    let groups = Group::read_all(false).into_iter();
+    let groups: HashMap<u32, u64> = groups
+        .map(|(group, _)| (group.id, u64::try_from(group.cpu.as_nanos()).unwrap_or(u64::MAX)))
+        .collect();
+    let process_ns = dormouse_clock::process_cpu_ns();
+    CpuLook { length: Duration::ZERO, begun_ns, process_ns, groups, refused: None }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn living_requests_are_looked_at_each_100_ms() {
+        let mut triggers = Triggers::default();
+        let sight = RequestSight {
+            threshold: Duration::from_millis(50),
+            groups: Groups(None),
+            before: Box::default(),
+            highest_ns: 0,
+            seen: HashSet::new(),
+        };
+        let rule = crate::features::triggers::rules::rules("request>50ms").unwrap().remove(0);
+        triggers.arm(Some(rule), Sight::Request(sight), Leases::default()).unwrap();
+        let begun = Instant::now();
+        let mut recording = Recording::default();
+        let mut looks = 0;
+        // As the lookout would wake, were it never late.
+        let mut now = begun;
+        while now < begun + Duration::from_millis(1001) {
+            looks += usize::from(triggers.scene(now).living.is_some());
+            let next = triggers.judge(now, &mut recording).expect("a next look");
+            assert!(next <= now + LOOK, "{:?}", next - now);
+            now = next.max(now + Duration::from_millis(1));
+        }
+        assert_eq!(looks, 11);
+    }
+}

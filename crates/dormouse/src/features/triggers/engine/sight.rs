@@ -1,0 +1,438 @@
+//! The sights of triggers, and how near each has come.
+
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+use std::time::Duration;
+
+use dormouse_events::Counting;
+use dormouse_keys::Selector;
+use dormouse_waits::{Histogram, Placing, SlowRequest, Waiting, living, read};
+
+use super::scene::{CpuLook, LOOK, SECOND, Scene, Sighting, Span, of};
+use crate::core::group::Group;
+use crate::core::memory;
+use crate::core::panics::{self, PanicWait};
+use crate::core::record::RecordKind;
+use crate::core::tasks::is_request;
+use crate::core::trace::Trace;
+use crate::features::long_polls::LongPoll;
+use crate::features::triggers::rules::{Comparison, Limit, number};
+
+/// The memory of one group's times.
+const EACH: usize = 8 * 1024;
+
+/// Reports of long polls that are taken at once.
+const REPORTS: usize = 64;
+
+/// How many names of groups a sentence has.
+const NAMED: usize = 5;
+
+/// The groups that a rule looks at.
+#[derive(Debug)]
+pub(crate) struct Groups(pub(crate) Option<Selector>);
+
+impl Groups {
+    pub(super) fn has(&self, group: u32) -> bool {
+        let Some(globs) = &self.0 else { return true };
+        Group::by_id(group).is_some_and(|group| globs.matches_at(group.name(), "", 0))
+    }
+
+    /// That no group is among them, if that is so.
+    fn complaint(&self) -> Option<String> {
+        let globs = self.0.as_ref()?;
+        let all = Group::all();
+        if all.iter().any(|group| self.has(group.id())) {
+            return None;
+        }
+        let names: Vec<_> = all.iter().take(NAMED).map(|group| group.name()).collect();
+        let there = match all.len() {
+            0 => "there is none yet".to_owned(),
+            n if n > NAMED => format!("there are {} and {} more", names.join(", "), n - NAMED),
+            _ => format!("there are {}", names.join(", ")),
+        };
+        Some(format!("no group matches `{}`: {there}", globs.as_str()))
+    }
+}
+
+/// The takings and counts that a trigger has as long as it lives.
+#[derive(Debug, Default)]
+pub(crate) struct Leases {
+    pub(crate) _waiting: Option<Waiting>,
+    pub(crate) _placing: Option<Placing>,
+    pub(crate) _counting: Option<Counting>,
+}
+
+/// A thing that a trigger looks at.
+#[derive(Debug)]
+pub(crate) enum Sight {
+    Request(RequestSight),
+    LongPoll(LongPollSight),
+    Cpu(CpuSight),
+    Field(FieldSight),
+    Panic {
+        _wait: PanicWait,
+        count: u64,
+    },
+    /// The command, which has seen enough.
+    Command,
+}
+
+#[derive(Debug)]
+pub(crate) struct RequestSight {
+    pub(crate) threshold: Duration,
+    pub(crate) groups: Groups,
+    /// The requests that had ended when the trigger was armed.
+    pub(crate) before: Box<Histogram>,
+    pub(crate) highest_ns: u64,
+    /// The tasks that were over the threshold at the last look at living ones.
+    pub(crate) seen: HashSet<u64>,
+}
+
+/// Reports on long polls as they come, at most so many at once. Its drop ends them.
+pub(crate) struct Polls(pub(crate) Box<dyn FnMut(usize) -> Vec<LongPoll> + Send>);
+
+impl fmt::Debug for Polls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Polls")
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct LongPollSight {
+    pub(crate) threshold: Duration,
+    pub(crate) groups: Groups,
+    pub(crate) polls: Polls,
+    /// The number of the last poll that was seen.
+    pub(crate) last: u64,
+    pub(crate) highest: Duration,
+}
+
+#[derive(Debug)]
+pub(crate) struct CpuSight {
+    pub(crate) percent: u64,
+    pub(crate) length: Duration,
+    pub(crate) groups: Groups,
+    /// For how long each group has been over the level; the process is 0.
+    pub(crate) over: HashMap<u32, Duration>,
+    pub(crate) highest: u64,
+    /// Why the CPU time of groups was refused at the last look.
+    pub(crate) refused: Option<&'static str>,
+}
+
+#[derive(Debug)]
+pub(crate) struct FieldSight {
+    pub(crate) path: String,
+    pub(crate) comparison: Comparison,
+    pub(crate) limit: Limit,
+    pub(crate) trace: Trace,
+    /// By the number of a probe, which of its values it is.
+    pub(crate) places: HashMap<u32, usize>,
+    pub(crate) records: u64,
+    /// Records of any probe that were lost in rings and in the queue.
+    pub(crate) lost: u64,
+    /// The nearest value.
+    pub(crate) nearest: Option<f64>,
+}
+
+impl Sight {
+    /// Looks; `armed`: for how long the trigger has been.
+    pub(crate) fn look(&mut self, scene: &Scene, armed: Duration) -> Option<Sighting> {
+        match self {
+            Self::Request(sight) => sight.look(scene, armed),
+            Self::LongPoll(sight) => sight.look(),
+            Self::Cpu(sight) => sight.look(scene.cpu.as_ref()?),
+            Self::Field(sight) => sight.look(),
+            Self::Panic { count, .. } => {
+                let (now, seen) = PanicWait::seen()?;
+                let times = now - std::mem::replace(count, now);
+                // Without the hook only the guard of its task has seen it.
+                let line = if seen.line == 0 { String::new() } else { format!(", at line {}", seen.line) };
+                (times > 0).then(|| Sighting {
+                    words: format!(
+                        "a panic in thread {}{line}, in task {}{}",
+                        seen.tid,
+                        seen.task,
+                        of(seen.group)
+                    ),
+                    task: Some(seen.task).filter(|task| *task != 0),
+                    group: Some(seen.group).filter(|group| *group != 0),
+                    trace: None,
+                    times,
+                })
+            }
+            Self::Command => None,
+        }
+    }
+
+    /// How near it has come, in words, with what it waits for.
+    pub(crate) fn highest(&self) -> Option<String> {
+        match self {
+            Self::Request(sight) => {
+                let highest = sight.highest()?;
+                Some(format!("{} of {}", Span(highest), Span(sight.threshold)))
+            }
+            Self::LongPoll(LongPollSight { threshold, highest, .. }) => {
+                (!highest.is_zero()).then(|| format!("{} of {}", Span(*highest), Span(*threshold)))
+            }
+            Self::Cpu(sight) => Some(format!("{} % of {} %", sight.highest, sight.percent)),
+            Self::Field(sight) => Some(format!("{} of {}", sight.nearest?, sight.limit)),
+            Self::Panic { .. } | Self::Command => None,
+        }
+    }
+
+    /// The reason why it may not see what it waits for.
+    pub(crate) fn complaint(&self) -> Option<String> {
+        let Self::Panic { .. } = self else { return None };
+        panics::complaint().map(|(why, fix)| format!("{why}; {fix}"))
+    }
+
+    /// Why it has not seen what it waits for.
+    pub(crate) fn why_not(&self) -> String {
+        let highest = || self.highest().map(|highest| format!("highest seen {highest}"));
+        match self {
+            Self::Request(RequestSight { groups, .. }) => groups
+                .complaint()
+                .or_else(highest)
+                .unwrap_or_else(|| "no request has begun since it was armed".to_owned()),
+            Self::LongPoll(LongPollSight { groups, threshold, .. }) => groups
+                .complaint()
+                .or_else(highest)
+                .unwrap_or_else(|| format!("no poll of {} was seen", Span(*threshold))),
+            Self::Cpu(sight) => sight
+                .groups
+                .complaint()
+                .or_else(|| sight.refused.map(|why| format!("CPU time of groups is refused: {why}")))
+                .or_else(|| sight.lasting())
+                .or_else(highest)
+                .unwrap_or_default(),
+            Self::Field(sight) => sight.why_not(),
+            Self::Panic { .. } => self.complaint().unwrap_or_else(|| "no panic was seen".to_owned()),
+            Self::Command => "it fires once".to_owned(),
+        }
+    }
+}
+
+impl RequestSight {
+    pub(super) fn threshold_ns(&self) -> u64 {
+        self.threshold.as_nanos() as u64
+    }
+
+    fn look(&mut self, scene: &Scene, armed: Duration) -> Option<Sighting> {
+        let threshold = self.threshold_ns();
+        let living = scene.living.as_deref().unwrap_or_default();
+        let (mut living_now, mut longest, mut times) = (HashSet::new(), None::<&SlowRequest>, 0);
+        if living_now.try_reserve(living.len()).is_err() {
+            return None;
+        }
+        for (at, request) in living.iter().chain(&scene.slow).enumerate() {
+            let Some(over) = request.age_ns.checked_sub(threshold).filter(|over| *over > 0) else { continue };
+            if !self.groups.has(request.group) {
+                continue;
+            }
+            self.highest_ns = self.highest_ns.max(request.age_ns);
+            // One that has ended may have been seen when it went on.
+            let is_known = self.seen.contains(&request.task) || living_now.contains(&request.task);
+            if at < living.len() {
+                living_now.insert(request.task);
+            }
+            // One that was over the threshold when the trigger was armed is an old one.
+            if is_known || u128::from(over) >= armed.as_nanos() {
+                continue;
+            }
+            times += 1;
+            if longest.is_none_or(|longest| longest.age_ns < request.age_ns) {
+                longest = Some(request);
+            }
+        }
+        if scene.living.is_some() {
+            self.seen = living_now;
+        }
+        let request = longest?;
+        Some(Sighting {
+            words: format!(
+                "a request of {}, task {}{}",
+                Span(Duration::from_nanos(request.age_ns)),
+                request.task,
+                of(request.group)
+            ),
+            task: Some(request.task),
+            group: Some(request.group),
+            trace: request.trace,
+            times,
+        })
+    }
+
+    /// The longest request since the trigger was armed, with those that go on.
+    fn highest(&self) -> Option<Duration> {
+        let since = requests(&self.groups).map(|now| now.since(&self.before).max_ns);
+        let living = living().filter(|task| is_request(task.task) && self.groups.has(task.group));
+        let living = living.filter_map(|task| task.age_ns).max();
+        let highest = self.highest_ns.max(since.unwrap_or(0)).max(living.unwrap_or(0));
+        (highest > 0).then(|| Duration::from_nanos(highest))
+    }
+}
+
+/// The ages of the requests of these groups that have ended so far; `None` without memory.
+pub(crate) fn requests(groups: &Groups) -> Option<Box<Histogram>> {
+    if !memory::is_there(memory::SOME + Group::most() * EACH) {
+        return None;
+    }
+    let mut sum = Box::<Histogram>::default();
+    for of in read().iter().filter(|of| groups.has(of.group)) {
+        for (to, from) in sum.buckets.iter_mut().zip(of.requests.buckets) {
+            *to += from;
+        }
+        sum.max_ns = sum.max_ns.max(of.requests.max_ns);
+    }
+    Some(sum)
+}
+
+impl LongPollSight {
+    fn look(&mut self) -> Option<Sighting> {
+        let (mut seen, mut times) = (None, 0);
+        for report in (self.polls.0)(REPORTS) {
+            let group = report.group.map_or(0, Group::id);
+            if !self.groups.has(group) {
+                continue;
+            }
+            self.highest = report.lasted.max(self.highest);
+            // One poll is seen once, however often it is reported.
+            if report.number > self.last && report.lasted >= self.threshold {
+                self.last = report.number;
+                times += 1;
+                let (lasted, tid, thread) = (Span(report.lasted), report.tid, &report.thread);
+                let whose = of(group);
+                let words = format!(
+                    "a poll of {lasted} so far in thread {tid} ({thread}), task {}{whose}",
+                    report.task
+                );
+                seen =
+                    Some(Sighting { words, task: Some(report.task), group: Some(group), trace: None, times });
+            }
+        }
+        seen
+    }
+}
+
+impl CpuSight {
+    fn look(&mut self, cpu: &CpuLook) -> Option<Sighting> {
+        self.refused = cpu.refused.filter(|_| self.groups.0.is_some());
+        if self.refused.is_some() {
+            self.over.clear();
+            return None;
+        }
+        let length_ns = cpu.length.as_nanos().max(1);
+        let process = self.groups.0.is_none().then_some((0, cpu.process_ns));
+        let groups = cpu.groups.iter().map(|(&group, &ns)| (group, ns));
+        let groups = groups.filter(|(group, _)| self.groups.0.is_some() && self.groups.has(*group));
+        let (mut seen, mut times) = (None, 0);
+        for (group, ns) in process.into_iter().chain(groups) {
+            let percent = u64::try_from(u128::from(ns) * 100 / length_ns).unwrap_or(u64::MAX);
+            self.highest = self.highest.max(percent);
+            if percent <= self.percent {
+                self.over.remove(&group);
+                continue;
+            }
+            let over = self.over.entry(group).or_default();
+            *over += cpu.length;
+            if *over < self.length {
+                continue;
+            }
+            times += 1;
+            if seen.is_none() {
+                let (over, what) =
+                    (Span(*over), if group == 0 { " of the process".to_owned() } else { of(group) });
+                let words = format!("over {} % of a CPU for {over}, {percent} % at last{what}", self.percent);
+                let group = Some(group).filter(|group| *group != 0);
+                seen = Some(Sighting { words, task: None, group, trace: None, times });
+            }
+        }
+        if seen.is_some() {
+            // It begins anew.
+            self.over.clear();
+        }
+        seen.map(|seen| Sighting { times, ..seen })
+    }
+
+    fn lasting(&self) -> Option<String> {
+        let longest = self.over.values().max()?;
+        Some(format!("over {} % for {} of {}", self.percent, Span(*longest), Span(self.length)))
+    }
+}
+
+impl FieldSight {
+    fn look(&mut self) -> Option<Sighting> {
+        let Self { path, comparison, limit, trace, places, records, lost, nearest } = self;
+        let dropped = trace.dropped();
+        *lost += dropped.rings + dropped.trace;
+        let (mut seen, mut times) = (None, 0);
+        trace.poll(|_, thread, record| {
+            let place = places.get(&record.probe).filter(|_| record.phase != RecordKind::Exit);
+            let Some(value) = place.and_then(|place| record.values.get(*place)) else { return };
+            *records += 1;
+            if let Some(number) = number(value) {
+                let is_nearer = |before: f64| match comparison {
+                    Comparison::Less | Comparison::LessOrEqual => number < before,
+                    _ => number > before,
+                };
+                if nearest.is_none_or(is_nearer) {
+                    *nearest = Some(number);
+                }
+            }
+            if comparison.holds(value, limit) != Some(true) {
+                return;
+            }
+            times += 1;
+            if seen.is_none() {
+                seen = Some(Sighting {
+                    words: format!(
+                        "{path} is {value} in thread {}, task {}{}",
+                        thread.tid,
+                        record.task,
+                        of(record.group)
+                    ),
+                    task: Some(record.task).filter(|task| *task != 0),
+                    group: Some(record.group).filter(|group| *group != 0),
+                    trace: None,
+                    times,
+                });
+            }
+        });
+        seen.map(|seen| Sighting { times, ..seen })
+    }
+
+    fn why_not(&self) -> String {
+        let nearest = match self.comparison {
+            Comparison::Less | Comparison::LessOrEqual => "lowest",
+            _ => "highest",
+        };
+        let lost = match self.lost {
+            0 => String::new(),
+            lost => format!("; {lost} records were lost, perhaps of this probe"),
+        };
+        match (self.records, self.nearest) {
+            (0, _) => format!("no record of {} yet{lost}", self.path),
+            (_, Some(value)) => format!("{nearest} seen {value} of {}{lost}", self.limit),
+            (records, None) => format!("{records} records, none with {}{lost}", self.limit),
+        }
+    }
+}
+
+impl Sight {
+    /// How often it looks; `None`: others wake the lookout for it.
+    pub(crate) fn every(&self) -> Option<Duration> {
+        match self {
+            Self::Request(_) | Self::Field(_) => Some(LOOK),
+            Self::Cpu(_) => Some(SECOND),
+            Self::LongPoll(_) | Self::Panic { .. } | Self::Command => None,
+        }
+    }
+}
+
+/// The thresholds of these requests, in nanoseconds.
+pub(crate) fn thresholds_ns<'a>(sights: impl Iterator<Item = &'a Sight>) -> impl Iterator<Item = u64> {
+    sights.filter_map(|sight| match sight {
+        Sight::Request(sight) => Some(sight.threshold_ns()),
+        _ => None,
+    })
+}

@@ -1,0 +1,476 @@
+//! Rules: what has to be seen for a recorder's file to be written.
+//!
+//! ```text
+//! list  := rule (';' rule)*
+//! rule  := what ['in' globs] ['every' time]
+//! what  := 'request>' time | 'long-poll>' time | 'cpu>' number '%' 'for' time | 'panic'
+//!        | probe '.' field ('>' | '>=' | '<' | '<=' | '==') value
+//! value := a number | '"' text '"'
+//! time  := a whole number and 'us' | 'ms' | 's' | 'm' | 'h'
+//! ```
+//!
+//! Globs select groups, and go on to the rule's end or to `every`: names of groups have blanks in
+//! them. A rule that is written out and read again is the same.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use dormouse_keys::Selector;
+
+use crate::core::record::Field;
+
+/// The least time between two files of a rule that does not say another.
+pub(crate) const EVERY: Duration = Duration::from_secs(60);
+
+/// The longest rule, in bytes.
+const LONGEST: usize = 1024;
+
+/// The most rules of a list.
+const MOST: usize = 64;
+
+/// The longest time in a rule.
+const LONGEST_TIME: Duration = Duration::from_secs(24 * 3600);
+
+/// The whats there are, for messages.
+const WHATS: &str = "`request>500ms`, `long-poll>20ms`, `cpu>90% for 10s`, `brew.step.cups>100` or `panic`";
+
+/// A thing that has to be seen.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Wanted {
+    /// A request that takes longer.
+    Request(Duration),
+    /// A poll that takes longer.
+    LongPoll(Duration),
+    /// More use of CPUs than this part of one, for so long.
+    Cpu { percent: u64, length: Duration },
+    /// A field of a probe, by both names with a dot in between.
+    Field { path: String, comparison: Comparison, value: Limit },
+    /// A panic.
+    Panic,
+}
+
+/// How a field's value is compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Comparison {
+    Greater,
+    GreaterOrEqual,
+    Less,
+    LessOrEqual,
+    Equal,
+}
+
+/// The value that a field is compared with.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Limit {
+    Whole(i128),
+    Float(f64),
+    Text(String),
+}
+
+/// A rule, and how often it may have a file written.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Rule {
+    pub(crate) wanted: Wanted,
+    /// The groups that are looked at; `None`: all of them, and what is in none.
+    pub(crate) groups: Option<String>,
+    /// The least time between two files.
+    pub(crate) every: Duration,
+}
+
+/// A rule that makes no sense.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the rule `{rule}`: {what}; {instead}")]
+pub struct RuleError {
+    /// The rule, as it was given.
+    pub rule: String,
+    /// The fault.
+    pub what: String,
+    /// The text to write instead.
+    pub instead: String,
+}
+
+/// The fault, and what to write instead.
+type Fault = (String, String);
+
+/// The rules of a list.
+///
+/// # Errors
+///
+/// The first rule that makes no sense.
+pub(crate) fn rules(list: &str) -> Result<Vec<Rule>, RuleError> {
+    let all = split(list);
+    if all.is_empty() {
+        return Err(error(list, ("there is none".into(), format!("write {WHATS}"))));
+    }
+    if all.len() > MOST {
+        let what = format!("it is a list of {} rules", all.len());
+        return Err(error(list, (what, format!("write at most {MOST}"))));
+    }
+    all.into_iter().map(str::parse).collect()
+}
+
+/// The rules of a list, which is cut at each `;` that is not in a text.
+pub(crate) fn split(list: &str) -> Vec<&str> {
+    let mut is_text = false;
+    list.split(|c| {
+        is_text ^= c == '"';
+        c == ';' && !is_text
+    })
+    .map(str::trim)
+    .filter(|rule| !rule.is_empty())
+    .collect()
+}
+
+fn error(rule: &str, (what, instead): Fault) -> RuleError {
+    const MOST_SHOWN: usize = 80;
+    let rule = if rule.chars().count() > MOST_SHOWN {
+        rule.chars().take(MOST_SHOWN).chain(['…']).collect()
+    } else {
+        rule.to_owned()
+    };
+    RuleError { rule, what, instead }
+}
+
+impl FromStr for Rule {
+    type Err = RuleError;
+
+    fn from_str(text: &str) -> Result<Self, RuleError> {
+        rule(text.trim()).map_err(|fault| error(text.trim(), fault))
+    }
+}
+
+fn rule(text: &str) -> Result<Rule, Fault> {
+    if text.len() > LONGEST {
+        return Err((format!("it is {} bytes long", text.len()), format!("write at most {LONGEST}")));
+    }
+    if let Some(control) = text.chars().find(|c| c.is_control()) {
+        return Err((format!("it has a control character ({control:?})"), "leave that out".into()));
+    }
+    let (rest, every) = cut(text, " every ", true);
+    let (what, groups) = cut(rest, " in ", false);
+    let every = every.map(|every| time(every, "every 10m")).transpose()?.unwrap_or(EVERY);
+    let wanted = wanted(what.trim())?;
+    let has_groups = matches!(wanted, Wanted::Request(_) | Wanted::LongPoll(_) | Wanted::Cpu { .. });
+    let groups = groups.map(str::trim).map(str::to_owned);
+    if let Some(globs) = &groups {
+        if !has_groups {
+            return Err((format!("`{}` looks at no groups", what.trim()), "leave out `in …`".into()));
+        }
+        Selector::parse(globs)
+            .map_err(|why| (why.to_string(), "write as in `in POST *,!POST /health`".into()))?;
+    }
+    Ok(Rule { wanted, groups, every })
+}
+
+/// The text before the first or the last `word` that is in no quotes, and after it, if there is
+/// one.
+fn cut<'a>(text: &'a str, word: &str, is_last: bool) -> (&'a str, Option<&'a str>) {
+    let is_outside = |at: &usize| text[..*at].matches('"').count().is_multiple_of(2);
+    let mut all = text.match_indices(word).map(|(at, _)| at).filter(is_outside);
+    match if is_last { all.last() } else { all.next() } {
+        Some(at) => (&text[..at], Some(&text[at + word.len()..])),
+        None => (text, None),
+    }
+}
+
+fn wanted(text: &str) -> Result<Wanted, Fault> {
+    if text == "panic" {
+        return Ok(Wanted::Panic);
+    }
+    let Some(at) = text.find(['>', '<', '=']) else {
+        return Err((format!("`{text}` compares nothing"), format!("write {WHATS}")));
+    };
+    let (name, rest) = (text[..at].trim(), &text[at..]);
+    let (comparison, value) = comparison(rest)?;
+    let value = value.trim();
+    let greater = |example: &str| match comparison {
+        Comparison::Greater => Ok(()),
+        _ => Err((format!("`{name}` is compared by `>` alone"), format!("write `{example}`"))),
+    };
+    match name {
+        "request" => {
+            greater("request>500ms")?;
+            Ok(Wanted::Request(time(value, "request>500ms")?))
+        }
+        "long-poll" => {
+            greater("long-poll>20ms")?;
+            let length = time(value, "long-poll>20ms")?;
+            if length < Duration::from_millis(1) {
+                return Err((format!("a poll of {value} is not seen"), "write 1ms or more".into()));
+            }
+            Ok(Wanted::LongPoll(length))
+        }
+        "cpu" => {
+            greater("cpu>90% for 10s")?;
+            cpu(value)
+        }
+        _ => {
+            let is_path = name.split('.').count() > 1 && name.split('.').all(|part| !part.is_empty());
+            if !is_path || name.contains(char::is_whitespace) || name.contains('"') {
+                return Err((format!("`{name}` is nothing that can be seen"), format!("write {WHATS}")));
+            }
+            let value = limit(value, comparison)?;
+            Ok(Wanted::Field { path: name.to_owned(), comparison, value })
+        }
+    }
+}
+
+fn comparison(text: &str) -> Result<(Comparison, &str), Fault> {
+    let all = [
+        (">=", Comparison::GreaterOrEqual),
+        ("<=", Comparison::LessOrEqual),
+        ("==", Comparison::Equal),
+        (">", Comparison::Greater),
+        ("<", Comparison::Less),
+    ];
+    all.into_iter()
+        .find_map(|(sign, comparison)| Some((comparison, text.strip_prefix(sign)?)))
+        .ok_or_else(|| ("a single `=` compares nothing".into(), "write `==`".into()))
+}
+
+fn cpu(value: &str) -> Result<Wanted, Fault> {
+    let instead = || "write `cpu>90% for 10s`".to_owned();
+    let Some((percent, length)) = value.split_once(" for ") else {
+        return Err(("it does not say for how long".into(), instead()));
+    };
+    let number = percent.trim().strip_suffix('%').map(str::trim);
+    let percent = number.and_then(|number| number.parse::<u64>().ok());
+    let percent = percent.filter(|percent| (1..=1_000_000).contains(percent));
+    let Some(percent) = percent else {
+        return Err(("its level is no percentage of one CPU".into(), instead()));
+    };
+    let length = time(length, "cpu>90% for 10s")?;
+    if length < Duration::from_secs(1) {
+        return Err(("CPU is looked at once a second".into(), "write `for 1s` or longer".into()));
+    }
+    Ok(Wanted::Cpu { percent, length })
+}
+
+fn limit(value: &str, comparison: Comparison) -> Result<Limit, Fault> {
+    if let Some(text) = value.strip_prefix('"') {
+        let Some(text) = text.strip_suffix('"').filter(|text| !text.contains('"')) else {
+            return Err((
+                "its text does not end, or goes on behind its end".into(),
+                "write `== \"text\"`".into(),
+            ));
+        };
+        if comparison != Comparison::Equal {
+            return Err(("text is compared by `==` alone".into(), format!("write `== \"{text}\"`")));
+        }
+        return Ok(Limit::Text(text.to_owned()));
+    }
+    if let Ok(whole) = value.parse() {
+        return Ok(Limit::Whole(whole));
+    }
+    let float = value.parse().ok().filter(|value: &f64| value.is_finite());
+    let nothing = || (format!("`{value}` is no number"), "write a number, or text in quotes".into());
+    float.map(Limit::Float).ok_or_else(nothing)
+}
+
+/// The units of times, the longest first.
+const UNITS: [(&str, u64); 5] =
+    [("h", 3_600_000_000), ("m", 60_000_000), ("s", 1_000_000), ("ms", 1_000), ("us", 1)];
+
+fn time(text: &str, example: &str) -> Result<Duration, Fault> {
+    let text = text.trim();
+    let instead = || format!("write a whole number and us, ms, s, m or h, as in `{example}`");
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    if number.is_empty() {
+        return Err((format!("`{text}` is no time"), instead()));
+    }
+    let Some((_, us)) = UNITS.into_iter().find(|(name, _)| *name == unit) else {
+        let what = if unit.is_empty() { "no unit".to_owned() } else { format!("an unknown unit, `{unit}`") };
+        return Err((format!("the time `{text}` has {what}"), instead()));
+    };
+    let time = number.parse::<u64>().ok().and_then(|n| n.checked_mul(us)).map(Duration::from_micros);
+    match time {
+        Some(time) if !time.is_zero() && time <= LONGEST_TIME => Ok(time),
+        _ => Err((format!("the time {text} is 0, or longer than 24h"), instead())),
+    }
+}
+
+/// A time, as rules have it.
+pub(crate) struct Shown(pub(crate) Duration);
+
+impl fmt::Display for Shown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let all = u64::try_from(self.0.as_micros()).unwrap_or(u64::MAX);
+        let whole = UNITS.into_iter().find(|(_, us)| all.is_multiple_of(*us)).unwrap_or(("us", 1));
+        write!(f, "{}{}", all / whole.1, whole.0)
+    }
+}
+
+impl fmt::Display for Comparison {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Greater => ">",
+            Self::GreaterOrEqual => ">=",
+            Self::Less => "<",
+            Self::LessOrEqual => "<=",
+            Self::Equal => "==",
+        })
+    }
+}
+
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Whole(whole) => whole.fmt(f),
+            // With a point or an exponent.
+            Self::Float(float) => write!(f, "{float:?}"),
+            Self::Text(text) => write!(f, "\"{text}\""),
+        }
+    }
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.wanted {
+            Wanted::Request(time) => write!(f, "request>{}", Shown(*time))?,
+            Wanted::LongPoll(time) => write!(f, "long-poll>{}", Shown(*time))?,
+            Wanted::Cpu { percent, length } => write!(f, "cpu>{percent}% for {}", Shown(*length))?,
+            Wanted::Field { path, comparison, value } => write!(f, "{path}{comparison}{value}")?,
+            Wanted::Panic => f.write_str("panic")?,
+        }
+        if let Some(groups) = &self.groups {
+            write!(f, " in {groups}")?;
+        }
+        if self.every != EVERY {
+            write!(f, " every {}", Shown(self.every))?;
+        }
+        Ok(())
+    }
+}
+
+impl Comparison {
+    /// Whether a value is so, compared with the limit; `None`: they are of different kinds.
+    pub(crate) fn holds(self, value: &Field<'_>, limit: &Limit) -> Option<bool> {
+        let order = match (value, limit) {
+            (Field::Signed(n), Limit::Whole(limit)) => i128::from(*n).partial_cmp(limit)?,
+            (Field::Unsigned(n), Limit::Whole(limit)) => i128::from(*n).partial_cmp(limit)?,
+            (Field::Text(text) | Field::Formatted(text), Limit::Text(limit)) => text.cmp(&limit.as_str()),
+            (Field::Boolean(is), Limit::Text(limit)) => is.to_string().cmp(limit),
+            (_, Limit::Whole(limit)) => number(value)?.partial_cmp(&(*limit as f64))?,
+            (_, Limit::Float(limit)) => number(value)?.partial_cmp(limit)?,
+            _ => return None,
+        };
+        Some(match self {
+            Self::Greater => order.is_gt(),
+            Self::GreaterOrEqual => order.is_ge(),
+            Self::Less => order.is_lt(),
+            Self::LessOrEqual => order.is_le(),
+            Self::Equal => order.is_eq(),
+        })
+    }
+}
+
+/// The number that a value is.
+pub(crate) fn number(value: &Field<'_>) -> Option<f64> {
+    match value {
+        Field::Signed(n) => Some(*n as f64),
+        Field::Unsigned(n) => Some(*n as f64),
+        Field::Float(n) => Some(*n),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn one(text: &str) -> Rule {
+        text.parse().unwrap_or_else(|why| panic!("{why}"))
+    }
+
+    #[test]
+    fn rules_are_read_and_written() {
+        for (text, again) in [
+            ("request>500ms", "request>500ms"),
+            (" request > 1000ms in POST *,!POST /in the box ", "request>1s in POST *,!POST /in the box"),
+            ("long-poll>20ms every 10m", "long-poll>20ms every 10m"),
+            ("cpu>90% for 10s in batch every 60s", "cpu>90% for 10s in batch"),
+            ("cpu > 250 % for 60s", "cpu>250% for 1m"),
+            ("brew.step.cups>100", "brew.step.cups>100"),
+            ("brew.step.cups >= -1.50", "brew.step.cups>=-1.5"),
+            ("db.query.sql==\"a in b; every 5m\"", "db.query.sql==\"a in b; every 5m\""),
+            ("panic every 1h", "panic every 1h"),
+        ] {
+            let rule = one(text);
+            assert_eq!(rule.to_string(), again);
+            assert_eq!(one(again), rule);
+        }
+        let list = rules("request>500ms; panic;;a.b==\"x;y\" ;").unwrap();
+        assert_eq!(list.len(), 3);
+    }
+
+    #[test]
+    fn faults_say_what_to_write() {
+        for (text, parts) in [
+            ("", &["there is none", "request>500ms"][..]),
+            ("requests>5s", &["`requests` is nothing that can be seen", "brew.step.cups>100"]),
+            ("request", &["`request` compares nothing"]),
+            ("request>500", &["the time `500` has no unit", "us, ms, s, m or h"]),
+            ("request>5days", &["an unknown unit, `days`"]),
+            ("request>0s", &["is 0"]),
+            ("request<5s", &["compared by `>` alone", "`request>500ms`"]),
+            ("request>5s in a,,b", &["empty glob"]),
+            ("request=5s", &["a single `=`", "`==`"]),
+            ("long-poll>10us", &["is not seen", "1ms or more"]),
+            ("cpu>90%", &["does not say for how long", "for 10s"]),
+            ("cpu>90 for 10s", &["no percentage"]),
+            ("cpu>90% for 10ms", &["once a second"]),
+            ("a.b>tea", &["`tea` is no number", "text in quotes"]),
+            ("a.b>\"tea\"", &["text is compared by `==` alone"]),
+            ("a.b==\"tea", &["does not end"]),
+            ("panic in POST *", &["`panic` looks at no groups", "leave out"]),
+            ("panic every tea", &["`tea` is no time"]),
+            ("panic\u{1b}", &["control character"]),
+        ] {
+            let why = rules(text).unwrap_err().to_string();
+            assert!(parts.iter().all(|part| why.contains(part)), "{text}: {why}");
+        }
+        assert!(rules(&"panic;".repeat(65)).unwrap_err().to_string().contains("65 rules"));
+        assert!(rules(&format!("a.b==\"{}\"", "x".repeat(2000))).unwrap_err().to_string().len() < 300);
+    }
+
+    #[test]
+    fn values_are_compared_exactly() {
+        let most = u64::MAX;
+        let holds = |comparison: Comparison, value: Field<'_>, limit: &str| {
+            let limit = limit_of(limit);
+            comparison.holds(&value, &limit)
+        };
+        assert_eq!(holds(Comparison::Greater, Field::Unsigned(most), "18446744073709551614"), Some(true));
+        assert_eq!(holds(Comparison::Greater, Field::Unsigned(most), "18446744073709551615"), Some(false));
+        assert_eq!(holds(Comparison::Less, Field::Signed(-5), "-4.5"), Some(true));
+        assert_eq!(holds(Comparison::GreaterOrEqual, Field::Float(4.0), "4"), Some(true));
+        assert_eq!(holds(Comparison::Equal, Field::Text("tea"), "\"tea\""), Some(true));
+        assert_eq!(holds(Comparison::Equal, Field::Boolean(true), "\"true\""), Some(true));
+        assert_eq!(holds(Comparison::Greater, Field::Text("tea"), "1"), None);
+        assert_eq!(holds(Comparison::Greater, Field::Float(f64::NAN), "1"), None);
+    }
+
+    fn limit_of(text: &str) -> Limit {
+        limit(text, Comparison::Equal).unwrap()
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_a_rule_or_told(text in "(request|cpu|a\\.b|panic|[a-z.]{0,9})[ >=<]{0,3}[0-9a-z%\". ;]{0,24}") {
+            if let Ok(list) = rules(&text) {
+                for rule in list {
+                    prop_assert_eq!(one(&rule.to_string()), rule);
+                }
+            }
+        }
+
+        #[test]
+        fn any_characters_do_not_panic(text: String) {
+            let _ = rules(&text);
+        }
+    }
+}

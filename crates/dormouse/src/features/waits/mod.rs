@@ -1,0 +1,66 @@
+//! Where tasks spend their time: on a CPU, stalled, runnable, or awaiting; by group.
+//!
+//! A task is *in a poll*, *runnable* (woken or begun, and not polled yet), or *awaiting* (neither).
+//! The three times add up to its age. A poll is *on a CPU*, or *stalled*: the kernel runs another
+//! thread meanwhile, or the poll blocks. The account of groups knows the time on a CPU
+//! ([`GroupStat::cpu`](crate::GroupStat::cpu)); the rest of the time in polls is stalled.
+//!
+//! Nobody takes times until a [`Waiting`] lives; `DORMOUSE_WAITS=1` has them taken from
+//! [`init`](crate::init) on. Sums and buckets are of all times so far: the difference of two looks
+//! is what was between them.
+//!
+//! ```
+//! use dormouse::waits::Waiting;
+//! use dormouse::{Event, Group};
+//!
+//! let route = Group::new("GET /menu");
+//! let _waiting = Waiting::start()?;
+//! let _counting = dormouse::start_counting(&[Event::TASK_CLOCK])?;
+//! let (before, cpu) = (route.read_waits(), route.read().cpu);
+//! // … the route is served …
+//! let waits = route.read_waits().since(&before);
+//! let on_cpu = route.read().cpu - cpu;
+//! let stalled_ns = waits.poll_ns.saturating_sub(on_cpu.as_nanos() as u64);
+//! if let Some(p99) = waits.requests.quantile_ns(0.99) {
+//!     println!("99 of 100 requests within {p99} ns, one in task {}", waits.requests.max_task);
+//! }
+//! println!("{stalled_ns} ns stalled, {} runnable", waits.runnable_ns);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+pub(crate) mod taking;
+pub(crate) mod verb;
+
+pub use dormouse_waits::{
+    CpuTaking, Exemplar, GroupWaits, Histogram, LivingTask, PlaceTime, Placing, TaskState, Waiting, buckets,
+    is_on, living, places, read, times_by_place, wake_unplaced,
+};
+
+use dormouse_waits::{exemplars, read_group};
+
+use crate::core::group::Group;
+
+impl Group {
+    /// Reads where the group's tasks have spent their time, while somebody had times taken
+    /// ([`waits`](crate::waits)); nothing, for a group that has no times.
+    ///
+    /// # Cost
+    ///
+    /// A look at a row of each thread, and at the group of each living task.
+    pub fn read_waits(self) -> GroupWaits {
+        let none = GroupWaits { group: self.id(), ..GroupWaits::default() };
+        read_group(self.id()).unwrap_or(none)
+    }
+
+    /// Reads one of the last requests for each power of two of [`GroupWaits::requests`], in the
+    /// order of buckets: one with a trace, or the longest. Those of the zero bucket have none, nor
+    /// have groups past the 1,024th.
+    ///
+    /// # Cost
+    ///
+    /// A look at 64 bytes for each, and for each other bucket of its power of two if none has a
+    /// trace.
+    pub fn read_exemplars(self) -> Vec<Exemplar> {
+        exemplars(self.id(), |exemplar| exemplar)
+    }
+}

@@ -1,0 +1,96 @@
+//! The times of tasks that are taken for clients.
+//!
+//! To take times costs at each poll, so nobody does unless somebody asks. The agent has them taken
+//! as long as the client is connected, as it counts events for it.
+
+use dormouse_keys::Key;
+use dormouse_metrics::MetricsFormat;
+use dormouse_protocol::{GroupRow, WaitsBegun, WaitsRequest, WaitsRow};
+use dormouse_sys::perf;
+use dormouse_waits::{CpuTaking, Histograms, Placing, Waiting, exemplars, read_each};
+
+use crate::core::registry::MAX_GROUPS;
+use crate::core::rows::{exemplar_row, requests_row, waits_row};
+
+/// One client's times, taken as long as this lives.
+#[derive(Debug)]
+pub(crate) struct ClientWaits {
+    waiting: Waiting,
+    _placing: Option<Placing>,
+    _cpu: Option<CpuTaking>,
+    told: Telling,
+}
+
+/// The times of groups, in the order of their numbers, until they are told.
+pub(crate) type GroupTimes = Vec<(u32, Option<Box<WaitsRow>>)>;
+
+/// How times are told.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Telling {
+    /// Whether with exemplars of requests.
+    pub(crate) exemplars: bool,
+    /// The histograms that are told.
+    pub(crate) histograms: Histograms,
+}
+
+impl ClientWaits {
+    /// Has times taken.
+    pub(crate) fn begin(wish: WaitsRequest) -> Result<(Self, WaitsBegun), dormouse_keys::Error> {
+        let waiting = Waiting::start()?;
+        // Without memory for places there are times.
+        let placing = wish.places.then(Placing::start).and_then(Result::ok);
+        // Under a filter a thread's first look at its clock might end the process.
+        let cpu = (wish.cpu && !perf::is_filtered()).then(CpuTaking::start);
+        let begun = WaitsBegun { places: placing.is_some(), cpu: cpu.is_some() };
+        let told = Telling { exemplars: wish.exemplars, ..Telling::ALL };
+        Ok((Self { waiting, _placing: placing, _cpu: cpu, told }, begun))
+    }
+
+    /// The keys that it keeps on.
+    pub(crate) fn keys(&self) -> &[&'static Key] {
+        self.waiting.keys()
+    }
+
+    /// How the client wants them told.
+    pub(crate) fn told(&self) -> Telling {
+        self.told
+    }
+}
+
+impl Telling {
+    pub(crate) const ALL: Self = Self { exemplars: true, histograms: Histograms::All };
+
+    /// The times that a format shows.
+    pub(crate) fn in_format(format: MetricsFormat) -> Self {
+        match format {
+            MetricsFormat::Text => Self { exemplars: false, histograms: Histograms::Requests },
+            MetricsFormat::OpenMetrics => Self { histograms: Histograms::Requests, ..Self::ALL },
+            MetricsFormat::Protobuf => Self::ALL,
+        }
+    }
+
+    /// The times of all groups that have any.
+    pub(crate) fn times(self) -> GroupTimes {
+        let row = match self.histograms {
+            Histograms::All => waits_row,
+            Histograms::Requests => requests_row,
+        };
+        let mut times = GroupTimes::with_capacity(dormouse_waits::groups());
+        read_each(self.histograms, |of| times.push((of.group, Some(Box::new(row(of))))));
+        times
+    }
+
+    /// Tells the times of these groups. `has_cpu`: the groups' CPU time is counted.
+    pub(crate) fn tell(self, groups: &mut [GroupRow], mut waits: GroupTimes, has_cpu: bool) {
+        // Groups with greater numbers share a row.
+        for group in groups.iter_mut().filter(|group| group.id as usize <= MAX_GROUPS) {
+            let its = waits.binary_search_by_key(&group.id, |(of, _)| *of);
+            let mut row = its.ok().and_then(|at| waits[at].1.take()).unwrap_or_default();
+            if self.exemplars {
+                row.requests.exemplars = exemplars(group.id, exemplar_row);
+            }
+            row.on_cpu_ns = has_cpu.then_some(group.cpu_ns);
+            group.waits = Some(row);
+        }
+    }
+}

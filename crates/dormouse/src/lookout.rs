@@ -1,0 +1,105 @@
+//! The lookout: the thread `dormouse-look`, which looks at the service while somebody wants it
+//! looked at, and writes the files of what it saw, so that the agent never waits for a disk.
+//!
+//! It runs the [`Engine`] of each feature that somebody uses: the first errand for an engine makes
+//! it, and the thread ends when all engines are empty.
+
+use std::any::{Any, TypeId};
+use std::fmt::Debug;
+use std::time::{Duration, Instant};
+
+use dormouse_sys::keeper::{Duty, Keeper};
+use dormouse_sys::process::fork::Phase;
+
+/// The name of the thread.
+pub(crate) const NAME: &str = "dormouse-look";
+
+/// The thread lists `/proc`, and writes files.
+const STACK: usize = 256 * 1024;
+
+/// The memory that a step may take, beside that of queues and files, which ask by themselves.
+const STEP: usize = 512 * 1024;
+
+/// The longest sleep.
+const ASLEEP: Duration = Duration::from_secs(10);
+
+/// The lookout of this process.
+pub(crate) static LOOKOUT: Keeper<Engines> = Keeper::new(Phase::Lookout, NAME, STACK, STEP);
+
+/// The work that the lookout does for one feature.
+pub(crate) trait Engine: Any + Debug {
+    /// Whether there is nothing to do.
+    fn is_empty(&self) -> bool;
+
+    /// Does what is due, and gives the moment of the next step. The engines before this one have
+    /// done theirs.
+    fn step(&mut self, now: Instant, before: &mut [Box<dyn Engine>]) -> Option<Instant>;
+
+    /// Ends the thing with this number.
+    fn end(&mut self, number: u64);
+
+    /// Whether it judges what the other engines have seen, and so comes after them.
+    fn judges(&self) -> bool {
+        false
+    }
+}
+
+/// The engines of the lookout.
+#[derive(Debug, Default)]
+pub(crate) struct Engines(Vec<Box<dyn Engine>>);
+
+/// A thing that an engine looks at, by its number there.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Watched {
+    engine: TypeId,
+    number: u64,
+}
+
+impl Watched {
+    pub(crate) fn by<E: Engine>(number: u64) -> Self {
+        Self { engine: TypeId::of::<E>(), number }
+    }
+}
+
+impl Engines {
+    /// The engine of this type.
+    pub(crate) fn get<E: Engine + Default>(&mut self) -> &mut E {
+        if find::<E>(&mut self.0).is_none() {
+            let engine = E::default();
+            let at = if engine.judges() { self.0.len() } else { 0 };
+            self.0.insert(at, Box::new(engine));
+        }
+        find(&mut self.0).expect("it was just added")
+    }
+}
+
+/// The engine of this type, if it is one of these.
+pub(crate) fn find<E: Engine>(engines: &mut [Box<dyn Engine>]) -> Option<&mut E> {
+    engines.iter_mut().find_map(|engine| (&mut **engine as &mut dyn Any).downcast_mut())
+}
+
+impl Duty for Engines {
+    type Id = Watched;
+
+    fn is_empty(&self) -> bool {
+        self.0.iter().all(|engine| engine.is_empty())
+    }
+
+    fn step(&mut self) -> Duration {
+        let now = Instant::now();
+        let mut next: Option<Instant> = None;
+        for at in 0..self.0.len() {
+            if let (before, [engine, ..]) = self.0.split_at_mut(at) {
+                next = next.into_iter().chain(engine.step(now, before)).min();
+            }
+        }
+        next.map_or(ASLEEP, |next| next.saturating_duration_since(Instant::now()).min(ASLEEP))
+    }
+
+    fn end(&mut self, watched: Watched) {
+        let is_it = |engine: &&mut Box<dyn Engine>| (&***engine as &dyn Any).type_id() == watched.engine;
+        if let Some(engine) = self.0.iter_mut().find(is_it) {
+            engine.end(watched.number);
+        }
+    }
+}
