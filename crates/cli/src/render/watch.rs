@@ -29,6 +29,7 @@ impl Watch {
     }
 
     /// Has the next view begin now.
+    #[cfg(feature = "demo")]
     pub(crate) fn restart(&mut self) -> Outcome<()> {
         self.before = next(&mut self.source)?;
         self.due = Instant::now() + self.interval;
