@@ -12,6 +12,7 @@
 //! Layers, each of which uses those before it alone: requests and errors, [`Slots`], watches, those
 //! from outside.
 
+#![cfg_attr(doctest, doc = include_str!("../README.md"))]
 #![deny(unsafe_code)]
 
 mod error;

@@ -52,6 +52,7 @@
 //! [`prepare`], is killed by its next read: nothing reports that change in time. A child of `vfork`
 //! has its parent's thread-locals and must not read.
 
+#![cfg_attr(doctest, doc = include_str!("../README.md"))]
 #![deny(unsafe_code)]
 
 mod arch;

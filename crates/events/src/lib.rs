@@ -30,6 +30,7 @@
 //! processes), `thread` (the stack of tasks and the switch), `control` (beginning and ending to
 //! count), `reading` (reading the counts of contexts).
 
+#![cfg_attr(doctest, doc = include_str!("../README.md"))]
 #![deny(unsafe_code)]
 #![cfg_attr(
     all(test, loom),

@@ -83,6 +83,7 @@
 //! | use | `timer`, `batch`, `lease`, `select` | the API |
 //! | edge | `macros`, `prepare`, `capability` | sites; preparation and report |
 
+#![cfg_attr(doctest, doc = include_str!("../README.md"))]
 #![deny(unsafe_code)]
 
 mod abi;

@@ -47,6 +47,7 @@
 //! A range map does not merge neighbours whose values are equal, remembers no absence, and keeps no
 //! history. An address space knows of no code that a compiler generates at run time.
 
+#![cfg_attr(doctest, doc = include_str!("../README.md"))]
 #![deny(unsafe_code)]
 
 mod cache;

@@ -23,6 +23,7 @@
 //! histograms. Their buckets end at whole powers of two, which are bounds of exponential buckets at
 //! any scale that is not negative: these counts are exact, too.
 
+#![cfg_attr(doctest, doc = include_str!("../README.md"))]
 #![deny(unsafe_code)]
 
 mod encode;

@@ -15,6 +15,7 @@
 //! | [`StackReader`] | the stack of one thread, for another one that asks |
 //! | [`OutsideProfiling`] | one of a process that dormouse is not in |
 
+#![cfg_attr(doctest, doc = include_str!("../README.md"))]
 #![deny(unsafe_code)]
 #![cfg_attr(
     not(all(target_os = "linux", target_arch = "x86_64", not(any(dormouse_fallback, miri, loom)))),

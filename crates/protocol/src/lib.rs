@@ -43,6 +43,7 @@
 //! | [`Request`], [`Response`] | the lines |
 //! | [`FileReader`], [`FileWriter`] | a recorder's file, which has answers and frames |
 
+#![cfg_attr(doctest, doc = include_str!("../README.md"))]
 #![forbid(unsafe_code)]
 
 mod id;

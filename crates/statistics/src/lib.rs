@@ -20,6 +20,7 @@
 //! - `shifts`: the shift between two samples, and that of pairs;
 //! - `slopes`: how much one number grows with another.
 
+#![cfg_attr(doctest, doc = include_str!("../README.md"))]
 #![forbid(unsafe_code)]
 
 pub mod buckets;

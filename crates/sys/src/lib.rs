@@ -40,6 +40,7 @@
 //! (Several objects of a process can contain one copy each; they share state through
 //! [`rendezvous`].)
 
+#![cfg_attr(doctest, doc = include_str!("../README.md"))]
 #![deny(unsafe_code)]
 
 pub mod barrier;

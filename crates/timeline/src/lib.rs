@@ -8,6 +8,7 @@
 //! | [`TimelineBuilder`] | records as they come, and what is missing among them |
 //! | [`encode`] | the formats that viewers read |
 
+#![cfg_attr(doctest, doc = include_str!("../README.md"))]
 #![forbid(unsafe_code)]
 
 mod builder;

@@ -32,6 +32,7 @@
 //! DWARF 5, 6.4; LSB Core Generic 5.0, 10.6 (`.eh_frame`, `.eh_frame_hdr`); System V ABI for
 //! x86-64, 3.6.2 (numbers of registers).
 
+#![cfg_attr(doctest, doc = include_str!("../README.md"))]
 #![deny(unsafe_code)]
 
 mod arch;

@@ -38,6 +38,7 @@
 //! Tasks that began while nobody took times are known from their next poll on. A task that is never
 //! polled again is not.
 
+#![cfg_attr(doctest, doc = include_str!("../README.md"))]
 #![deny(unsafe_code)]
 
 mod counts;
