@@ -1,12 +1,12 @@
 //! The cache of one thread: copies of answers, so that most look-ups search nothing.
 //!
-//! A table of places by larger page (1 MiB), two answers each: the last one, which a look-up
-//! compares first, and the one before it. Programs stay where they are, libraries, heap and stacks
-//! lie apart, pieces of one library close together. An answer is a mapping, not a page: it answers
-//! for pages that nobody has asked for before.
+//! A table indexed by larger page (1 MiB), with two answers in each place: the last one, which a
+//! look-up compares first, and the one before it. Programs stay where they are; libraries, heap and
+//! stacks lie far apart, parts of one library close together. An answer is a mapping, not a page:
+//! it also answers for pages that were never looked up before.
 //!
-//! More answers a place would find more, but not sooner: an answer that is not the last one costs a
-//! mispredicted branch, and so does a search, which is short.
+//! More answers for each place would find more, but not faster: an answer that is not the last one
+//! costs a mispredicted branch, and so does a search, which is short.
 //!
 //! # Invariants
 //!
@@ -14,18 +14,18 @@
 //!    that could make the answer wrong has been published, so a hit is true at the moment at which
 //!    it reads the tag.
 //! 2. While [`Turn::BUSY`], only the look-up that set it touches the entries: a signal handler that
-//!    comes in the middle of one goes round the cache.
+//!    interrupts one bypasses the cache.
 //!
 //! # Adaptation
 //!
-//! A cache only pays where it answers. After [`WINDOW`] misses that had less than a hit for each of
-//! them, look-ups go round it before it is tried again: [`REST`] the first time, and twice as many
-//! after each trial that does not pay either.
+//! A cache only pays if it answers. After [`WINDOW`] misses with fewer hits than misses, look-ups
+//! bypass it for a while before it is tried again: [`REST`] look-ups the first time, and twice as
+//! many after each trial that does not pay either.
 //!
 //! # Async-signal-safety
 //!
-//! No allocation, no lock. A `const` thread-local of it needs no initialiser and leaves nothing
-//! behind.
+//! No allocation, no lock. A `const` thread-local of this type needs no initialiser and no
+//! destructor.
 //!
 //! A handler that does not return (`siglongjmp`) from the middle of a look-up leaves the cache
 //! [`Turn::BUSY`]: all later look-ups with it go to the map, with right answers. Nothing tells such
@@ -58,21 +58,21 @@ const REST: RangeInclusive<u32> = 1 << 8..=1 << 16;
 /// Counts of a cache's look-ups since it was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CacheStats {
-    /// Answers that the cache had.
+    /// Look-ups that the cache answered.
     pub hits: u64,
-    /// Look-ups that went on to the map because nothing fitted; stale ones included.
+    /// Look-ups that went on to the map because no cached answer fitted, including stale ones.
     pub misses: u64,
-    /// Misses where an answer was there, of a generation that is over.
+    /// Misses for which there was an answer of an earlier generation.
     pub stale: u64,
-    /// Look-ups that went round the cache: while it rests, while the map changes, from a signal
-    /// handler in the middle of another look-up.
+    /// Look-ups that bypassed the cache: while it rests, while the map changes, or in a signal
+    /// handler that interrupts another look-up.
     pub bypassed: u64,
 }
 
 /// Copies of answers, for one thread and any number of maps.
 ///
-/// Put it into a thread-local, or wherever one thread looks things up. Maps that share it take
-/// entries from one another but never get one another's answers.
+/// Put it into a thread-local, or wherever one thread does its look-ups. Maps that share a cache
+/// evict each other's entries but never get each other's answers.
 pub struct Cache<V> {
     turn: Cell<Turn>,
     hits: Cell<u64>,
@@ -89,8 +89,8 @@ pub struct Cache<V> {
 /// The answer of a look-up.
 type Answer<V> = Result<Option<Mapping<V>>, NoSlot>;
 
-/// The state in which a look-up finds the cache: free, busy with a look-up, or resting for so many
-/// more.
+/// The state in which a look-up finds the cache: free, busy with a look-up, or bypassed for the
+/// given number of look-ups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Turn(u32);
 
@@ -176,8 +176,8 @@ impl<V: Copy> Cache<V> {
         })
     }
 
-    /// Runs `look`, which may touch the entries, while signal handlers go round the cache; then the
-    /// cache has the turn that `look` says.
+    /// Runs `look`, which may touch the entries, while signal handlers bypass the cache; then sets
+    /// the state that `look` returns.
     #[inline(always)]
     fn busy<T>(&self, look: impl FnOnce() -> (T, Turn)) -> T {
         self.turn.set(Turn::BUSY);
@@ -294,7 +294,7 @@ impl<V: Copy> Cache<V> {
 
 /// By a thread with a cache.
 impl<V: Copy, const WIDTH: u32> RangeMap<V, WIDTH> {
-    /// The mapping that `addr` lies in, from `cache` if it has it.
+    /// The mapping that contains `addr`, from `cache` if it has it.
     ///
     /// The answer was true at some moment between call and return. Its bounds may be those that the
     /// mapping had before it grew.
@@ -304,8 +304,8 @@ impl<V: Copy, const WIDTH: u32> RangeMap<V, WIDTH> {
         cache.find(addr, self)
     }
 
-    /// [`RangeMap::update`] by a thread that will look up itself what it has just mapped: `cache`,
-    /// which is its own, takes in the mapping that was inserted last.
+    /// [`RangeMap::update`] for a thread that will itself look up what it has just mapped: the
+    /// mapping that was inserted last is also put into `cache`, which must be the thread's own.
     pub fn update_cached<E>(
         &self,
         cache: &Cache<V>,

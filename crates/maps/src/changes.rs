@@ -1,14 +1,14 @@
 //! The last changes of a map: an old answer that none of them touched is still right.
 //!
-//! A new generation outdates all copies of a map's answers, though a change touches few of them. So
-//! the map remembers of its last [`KEPT`] outdating changes the generation that each ended and the
-//! addresses that it touched, and a cache that holds a stale answer asks before it drops it.
+//! A new generation makes all copies of a map's answers stale, though a change touches few of them.
+//! So for its last [`KEPT`] such changes the map stores the generation that each ended and the
+//! addresses that it touched, and a cache checks them before it drops a stale answer.
 //!
 //! # Invariants
 //!
-//! Only the holder of the writers' lock records, and only while the generation is closed. A reader
-//! that has read the records under an open tag and then sees the map still show that tag has read
-//! them whole.
+//! Only the holder of the writers' lock records changes, and only while the generation is closed. A
+//! reader that has read the records under an open tag and then sees the map still show that tag has
+//! read consistent records.
 
 use std::sync::atomic::Ordering;
 

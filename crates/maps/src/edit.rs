@@ -1,29 +1,30 @@
-//! Changes, made to a private copy before anybody sees them.
+//! Changes to a map, made to a private copy before they are published.
 //!
 //! # Invariants
 //!
-//! `mappings` is sorted and free of overlaps after every operation, refused ones included.
+//! `mappings` is sorted and free of overlaps after every operation, including refused ones.
 
 use std::ops::{Range, RangeBounds};
 
 use crate::error::EditError;
 use crate::mapping::{Extent, Mapping};
 
-/// The fate of the mappings that a new one overlaps.
+/// What happens to mappings that a new one overlaps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Overlap {
-    /// The new one is refused.
+    /// The new mapping is refused.
     Reject,
-    /// They go, also where they reach beyond the new one.
+    /// They are removed, including the parts beyond the new one.
     Replace,
-    /// They are cut: the parts beyond the new one stay, with the value that they had.
+    /// They are cut: the parts beyond the new one stay, with their value.
     ///
-    /// A value should therefore not depend on where its mapping begins; a file's mapping, for one,
-    /// is described by address minus file offset rather than by the offset of its first byte.
+    /// So a value should not depend on where its mapping begins. Describe a file's mapping, for
+    /// example, by address minus file offset instead of by the offset of its first byte.
     Split,
 }
 
-/// The changes of one [`RangeMap::update`](crate::RangeMap::update): seen together or not at all.
+/// The changes of one [`RangeMap::update`](crate::RangeMap::update): readers see all of them or
+/// none.
 #[derive(Debug)]
 pub struct Edit<V> {
     mappings: Vec<Mapping<V>>,
@@ -57,8 +58,8 @@ impl<V: Copy> Edit<V> {
         Ok(())
     }
 
-    /// Takes all of `range` away, cutting mappings that reach beyond it; the number of mappings
-    /// that this touches.
+    /// Removes all of `range`, and cuts mappings that reach beyond it. Returns how many mappings
+    /// that affects.
     pub fn remove(&mut self, range: impl RangeBounds<u64>) -> Result<usize, EditError> {
         let extent = Extent::of(&range)?;
         let there = self.overlapping(extent);
@@ -69,10 +70,10 @@ impl<V: Copy> Edit<V> {
         Ok(touched)
     }
 
-    /// Lets the one mapping that lies inside `range` reach over all of it.
+    /// Extends the one mapping that lies inside `range` to all of it.
     ///
-    /// Unlike removing and inserting it anew, this makes no cached answer stale: each is still true
-    /// of a part of the mapping. It is refused when no mapping lies inside, and when another one
+    /// Unlike removing and inserting it again, this makes no cached answer stale: each is still
+    /// true of a part of the mapping. It is refused if no mapping lies inside, or if another one
     /// overlaps the range.
     pub fn grow(&mut self, range: impl RangeBounds<u64>) -> Result<(), EditError> {
         let extent = Extent::of(&range)?;

@@ -1,14 +1,13 @@
-//! An answer in a cache, and the tag that it bears.
+//! An answer in a cache, with its tag.
 //!
 //! # Invariants
 //!
-//! An entry that bears another tag than [`Tag::NONE`] holds a value: it gets its first tag together
-//! with one.
+//! An entry whose tag is not [`Tag::NONE`] holds a value: it gets its first tag together with one.
 //!
 //! # Safety
 //!
-//! The value of an entry that has never been filled is not initialised, so that an entry of an
-//! address-sized value takes half a cache line and a hit does not ask a second time whether there
+//! The value of an entry that was never filled is not initialised, so that an entry of an
+//! address-sized value takes half a cache line and a hit does not check a second time whether there
 //! is one.
 #![allow(unsafe_code)]
 
@@ -21,7 +20,7 @@ use crate::mapping::{Extent, Mapping};
 /// An answer and the tag under which it was looked up.
 pub(crate) struct Entry<V> {
     start: Cell<u64>,
-    /// `last - start`: one comparison tells whether an address is in it.
+    /// `last - start`: one comparison decides whether an address is in the range.
     reach: Cell<u64>,
     tag: Cell<Tag>,
     value: Cell<MaybeUninit<V>>,

@@ -1,17 +1,17 @@
-//! The reasons why a map has no answer, and why it refuses a change. Neither changes the map.
+//! Why a map has no answer, and why it refuses a change. Neither changes the map.
 
 /// All reader slots are taken. This look-up has no answer; the address may be mapped.
 ///
-/// A look-up holds a slot for the time of one search. So many searches at one moment take as many
-/// threads or signal handlers, each interrupted in the middle of one.
+/// A look-up holds a slot for the time of one search. So this takes as many threads or signal
+/// handlers as there are slots, all interrupted in the middle of a search at the same moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("no answer: all {slots} reader slots are taken by searches under way; try again")]
 pub struct NoSlot {
-    /// The number of slots.
+    /// The total number of slots.
     pub slots: usize,
 }
 
-/// The reason why a change was refused.
+/// Why a change was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EditError {
@@ -31,11 +31,11 @@ pub enum EditError {
     Overlaps {
         /// First address of the refused range.
         start: u64,
-        /// Its last address.
+        /// The last address of the range.
         last: u64,
         /// First address of the lowest mapping that is in the way.
         there_start: u64,
-        /// Its last address.
+        /// The last address of the existing mapping.
         there_last: u64,
     },
     /// The mapping that should grow is not there.
@@ -43,7 +43,7 @@ pub enum EditError {
     Absent {
         /// First address of the range.
         start: u64,
-        /// Its last address.
+        /// The last address of the range.
         last: u64,
     },
 }

@@ -1,23 +1,24 @@
 //! Traces of page faults: the mappings that programs made and the pages that they then touched, in
-//! the order of time.
+//! order of time.
 //!
-//! A trace is a sequence of [`FaultOp`]s over processes and threads, both numbered from 0 in the
-//! order in which they came to be. Addresses are page numbers: mappings begin and end at pages, so
-//! the rest of an address decides nothing. A program that executes another one becomes a new
-//! process with a new thread, because nothing of its address space survives.
+//! A trace is a sequence of [`FaultOp`]s over processes and threads, both numbered from 0 in order
+//! of creation. Addresses are page numbers: mappings begin and end at pages, so the rest of an
+//! address does not matter. A program that executes another one becomes a new process with a new
+//! thread, because nothing of its address space survives.
 //!
 //! `dormouse record --faults` writes such a file, `dormouse bench maps --trace` replays it through
-//! the caches. Contents, names and arguments of the recorded programs are not in it.
+//! the caches. It contains no memory contents, names or arguments of the recorded programs.
 //!
 //! # Format, version 1
 //!
-//! gzip over: the magic `dmfault1`, then one byte an operation and its operands as LEB128 numbers;
-//! page numbers are differences (zigzag), a fault's to the last fault of its thread, a mapping's to
-//! the last mapping of any process. So most faults take two bytes before compression.
+//! The format is gzip over: the magic `dmfault1`, then one byte for each operation and its operands
+//! as LEB128 numbers. Page numbers are differences (zigzag): a fault's to the last fault of its
+//! thread, a mapping's to the last mapping of any process. So most faults take two bytes before
+//! compression.
 //!
 //! # Invariants
 //!
-//! A trace that was read names no process or thread before the operation that made it.
+//! A trace that was read refers to no process or thread before the operation that created it.
 
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 
@@ -27,8 +28,8 @@ use flate2::write::GzEncoder;
 
 const MAGIC: &[u8; 8] = b"dmfault1";
 
-/// Operations of a trace, at most: a small file that decompresses to endless ones must not take all
-/// memory.
+/// The most operations in a trace: a small file that decompresses to endlessly many must not take
+/// all memory.
 pub const MOST: usize = 1 << 26;
 
 /// Page numbers have that many bits, so that addresses have 64.
@@ -48,7 +49,7 @@ pub enum FaultOp {
     },
     /// The next thread, of `process`.
     Thread {
-        /// Its process.
+        /// The number of its process.
         process: u32,
     },
     /// `process` is gone.
@@ -83,14 +84,14 @@ pub enum FaultOp {
     },
 }
 
-/// The reason why a trace cannot be read.
+/// Why a trace cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FaultTraceError {
     /// The file cannot be read or decompressed.
     #[error("cannot decompress the trace: {0}")]
     Compression(#[from] io::Error),
-    /// The file is something else.
+    /// The file is not a trace.
     #[error("not a trace of page faults: it does not begin with \"dmfault1\"")]
     Magic,
     /// The trace is damaged.
@@ -103,7 +104,7 @@ pub enum FaultTraceError {
     },
 }
 
-/// The reason why an operation cannot be part of a trace.
+/// Why an operation cannot be part of a trace.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FaultWriteError {
@@ -116,7 +117,7 @@ pub enum FaultWriteError {
         /// The operation.
         op: FaultOp,
     },
-    /// There are [`MOST`] operations.
+    /// The trace has [`MOST`] operations already.
     #[error("a trace has {MOST} operations at most")]
     Full,
 }
@@ -131,7 +132,7 @@ struct Context {
     mapped: u64,
 }
 
-/// Writes a trace, operation by operation. It is whole after [`FaultWriter::finish`].
+/// Writes a trace, operation by operation. It is complete only after [`FaultWriter::finish`].
 #[derive(Debug)]
 pub struct FaultWriter<W: Write> {
     out: GzEncoder<W>,
@@ -141,7 +142,7 @@ pub struct FaultWriter<W: Write> {
 }
 
 impl<W: Write> FaultWriter<W> {
-    /// A trace of nothing so far.
+    /// Begins an empty trace.
     pub fn new(out: W) -> Self {
         Self {
             out: GzEncoder::new(out, Compression::best()),
@@ -151,11 +152,11 @@ impl<W: Write> FaultWriter<W> {
         }
     }
 
-    /// Adds `op`.
+    /// Appends `op`.
     ///
     /// # Errors
     ///
-    /// When it cannot be part of this trace, which then is as it was; when writing fails.
+    /// If `op` cannot be part of this trace, which then is unchanged; or if writing fails.
     pub fn put(&mut self, op: &FaultOp) -> Result<(), FaultWriteError> {
         if self.len == MOST {
             return Err(FaultWriteError::Full);
@@ -169,11 +170,11 @@ impl<W: Write> FaultWriter<W> {
         Ok(())
     }
 
-    /// Writes the rest, and returns the writer that it was written to.
+    /// Writes the rest, and returns the underlying writer.
     ///
     /// # Errors
     ///
-    /// When writing fails.
+    /// If writing fails.
     pub fn finish(mut self) -> io::Result<W> {
         self.out.write_all(&self.buffer)?;
         let mut out = self.out.finish()?;
@@ -182,11 +183,11 @@ impl<W: Write> FaultWriter<W> {
     }
 }
 
-/// Reads the trace in `compressed`.
+/// Reads a compressed trace.
 ///
 /// # Errors
 ///
-/// When it is none.
+/// If it is not a valid trace.
 pub fn read(compressed: impl Read) -> Result<Vec<FaultOp>, FaultTraceError> {
     let mut bytes = BufReader::with_capacity(BUFFER, GzDecoder::new(compressed));
     if !begins(&mut bytes)? {
@@ -205,11 +206,11 @@ pub fn read(compressed: impl Read) -> Result<Vec<FaultOp>, FaultTraceError> {
     Ok(ops)
 }
 
-/// Whether a trace begins here, by its first bytes.
+/// Whether the first bytes are those of a trace.
 ///
 /// # Errors
 ///
-/// When it cannot be read; that it cannot be decompressed means no.
+/// If reading fails. Data that cannot be decompressed is no error; the result is false.
 pub fn is_trace(compressed: impl Read) -> io::Result<bool> {
     let is_other =
         |kind| matches!(kind, ErrorKind::InvalidInput | ErrorKind::InvalidData | ErrorKind::UnexpectedEof);

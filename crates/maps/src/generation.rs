@@ -1,25 +1,25 @@
-//! Generations: the number that makes every cached copy stale when it moves on.
+//! Generations: the number whose change makes every cached copy stale.
 //!
-//! A cached answer bears the *tag* under which it was looked up: the map's identity, which no other
-//! map of the process ever has, and its generation, in one word that a look-up compares at once.
-//! The answer counts while the map still shows that tag.
+//! A cached answer carries the *tag* under which it was looked up: the map's identity, unique in
+//! the process, and its generation, in one word that a look-up compares at once. The answer is
+//! valid while the map still shows that tag.
 //!
-//! A change *closes* the generation before it publishes and opens the next one after it. Read in
-//! any order, an open generation then says that the answers of its tag are true at that very
-//! moment. A cache that relied on "publish, then bump" alone would give old answers in between,
-//! after other readers gave new ones.
+//! A change *closes* the generation before it publishes and opens the next one after it. So whoever
+//! reads an open generation, in any order, has proof that answers with its tag are true at that
+//! very moment. A cache that relied only on "publish, then increment" could return old answers in
+//! between, after other readers got new ones.
 //!
 //! # The width
 //!
-//! Of the 64 bits the map counts some itself; when those come round it takes a new identity, and
-//! all copies are stale as after any other change: no thread has to be visited. Identities are not
-//! used again, so neither are tags. With 16 bits that takes 2⁴⁸ maps or 2⁶⁴ updates. (The origin
-//! had 32 bits and flushed all threads when they came round; that flush was a hole, and the kernel
-//! went to 64 bits.)
+//! Some of the 64 bits count the map's generations; when that counter wraps, the map takes a new
+//! identity, and all copies are stale as after any other change: no thread has to be visited.
+//! Identities are not reused, so neither are tags. With a 16-bit counter they last for 2⁴⁸ maps or
+//! 2⁶⁴ updates. (The origin had 32 bits and flushed all threads when they wrapped; that flush was a
+//! vulnerability, and the kernel went to 64 bits.)
 //!
 //! # Invariants
 //!
-//! No two maps, and no map twice, show the same tag, and none shows [`Tag::NONE`].
+//! No two maps show the same tag, no map shows a tag twice, and none shows [`Tag::NONE`].
 
 use std::sync::atomic::{self, Ordering};
 

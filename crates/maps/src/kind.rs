@@ -1,21 +1,21 @@
-//! The facts that the kernel tells of a mapping: the kind of memory, the rights to it, and the
-//! file behind it.
+//! What the kernel reports about a mapping: the kind of memory, the permissions, and the file
+//! behind it.
 
 use std::fmt;
 
-/// The kind of memory that a mapping holds.
+/// The kind of memory in a mapping.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum MappingKind {
     /// A part of a file.
     File,
-    /// A part of a file that has no name any more.
+    /// A part of a file that was deleted.
     Deleted,
     /// A part of a file that never had a name in a directory.
     Memfd,
     /// Memory without a file.
     Anonymous,
-    /// The heap that the program break ends.
+    /// The heap that ends at the program break.
     Heap,
     /// The stack of the first thread.
     Stack,
@@ -23,7 +23,7 @@ pub enum MappingKind {
     Vdso,
     /// The kernel's data for that code.
     Vvar,
-    /// Something else that the kernel has a name for.
+    /// Other memory with a name from the kernel.
     Special,
 }
 
@@ -31,7 +31,7 @@ pub enum MappingKind {
 const DELETED: &[u8] = b" (deleted)";
 
 impl MappingKind {
-    /// The word for it.
+    /// The name of the kind.
     pub fn name(self) -> &'static str {
         match self {
             Self::File => "file",
@@ -74,7 +74,7 @@ impl MappingKind {
     }
 }
 
-/// The rights to a mapping.
+/// The permissions of a mapping.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Perms(u8);
 
@@ -93,15 +93,15 @@ impl Perms {
     pub const WRITE: Self = Self(2);
     /// It may be executed.
     pub const EXECUTE: Self = Self(4);
-    /// Other processes see what is written.
+    /// Writes are visible to other processes.
     pub const SHARED: Self = Self(8);
 
-    /// Whether all of `other` may be done.
+    /// Whether this includes all permissions of `other`.
     pub fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// The rights of either.
+    /// The union of both sets of permissions.
     #[must_use]
     pub const fn union(self, other: Self) -> Self {
         Self(self.0 | other.0)
@@ -121,7 +121,7 @@ impl Perms {
     }
 }
 
-/// As the maps file has it: `r-xp`.
+/// In the format of the maps file: `r-xp`.
 impl fmt::Display for Perms {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let letter = |&(perm, yes, no)| char::from(if self.contains(perm) { yes } else { no });
@@ -129,12 +129,12 @@ impl fmt::Display for Perms {
     }
 }
 
-/// A file, as the kernel knows it.
+/// A file, as the kernel identifies it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FileId {
-    /// Major and minor number of the device that its file system is on.
+    /// Major and minor number of the device that contains its file system.
     pub device: (u32, u32),
-    /// Its number there.
+    /// The number of its inode.
     pub inode: u64,
 }
 

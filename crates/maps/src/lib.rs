@@ -1,5 +1,5 @@
-//! Range maps: which mapping does an address lie in? [`RangeMap`] answers without a lock, and with
-//! a [`Cache`] mostly without a search. [`AddressSpace`] answers for the mappings of a process.
+//! Range maps: which mapping contains an address? [`RangeMap`] answers without a lock, and with a
+//! [`Cache`] mostly without a search. [`AddressSpace`] answers for the mappings of a process.
 //!
 //! ```
 //! use dormouse_maps::{Cache, Overlap, RangeMap};
@@ -24,28 +24,29 @@
 //!
 //! A hit in the [`Cache`] reads one word of the map and two cache lines of the cache. A miss, and
 //! [`RangeMap::find`], is one atomic exchange on a slot that other threads rarely touch, and a
-//! search without branches. A change is a slow path: it copies the map. Make many changes in one
-//! [`RangeMap::update`], and let a thread that will use what it maps itself say so
-//! ([`RangeMap::update_cached`]).
+//! search without branches. A change is slow: it copies the map. Make many changes in one
+//! [`RangeMap::update`]; a thread that will itself look up what it maps uses
+//! [`RangeMap::update_cached`].
 //!
 //! # How
 //!
-//! Readers search an immutable snapshot; a change makes a new one and publishes it. A snapshot that
-//! was replaced is freed when no *reader slot* names it. A cache holds copies of answers under the
-//! map's *generation*: a change after which an old answer could be wrong takes a new generation,
-//! and so every copy in every thread is stale, however many there are. The map remembers the
-//! addresses of its last changes, so that a cache takes a stale copy up again which none of them
+//! Readers search an immutable snapshot; a change makes a new one and publishes it. A replaced
+//! snapshot is freed when no *reader slot* names it. A cache holds copies of answers under the
+//! map's *generation*: a change after which an old answer could be wrong starts a new generation,
+//! which makes the copies in every thread stale, however many there are. The map stores the
+//! addresses of its last changes, so that a cache can go on using a stale copy that none of them
 //! touched.
 //!
 //! With the feature `faults`, the module of that name reads and writes recorded page faults, which
-//! show what a cache of look-ups is worth. With the feature `symbols`, the module of that name
-//! finds functions, files and lines of addresses, and addresses of static variables; with `unwind`
-//! it also finds the callers in a copy of a stack.
+//! show how useful a cache of look-ups is. With the feature `symbols`, the module of that name
+//! finds the functions, files and lines of addresses, and the addresses of static variables; with
+//! `unwind` it also finds the callers in a copy of a stack.
 //!
 //! # Things it does not do
 //!
-//! A range map does not merge neighbours whose values are equal, remembers no absence, and keeps no
-//! history. An address space knows of no code that a compiler generates at run time.
+//! Not supported: a range map does not merge neighbours whose values are equal, caches no absence,
+//! and keeps no history. An address space does not contain code that a compiler generates at run
+//! time.
 
 #![cfg_attr(doctest, doc = include_str!("../README.md"))]
 #![deny(unsafe_code)]

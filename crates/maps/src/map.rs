@@ -2,9 +2,9 @@
 //!
 //! # Locking
 //!
-//! An update holds the writers' lock of [`Published`] from its beginning to its end, so updates
-//! come one after the other. Readers take no lock. An update from inside an update of the same map
-//! would wait for itself.
+//! An update holds the writers' lock of [`Published`] from its beginning to its end, so there is
+//! one update at a time. Readers take no lock. An update inside an update of the same map would
+//! wait for itself.
 
 use crate::changes::Changes;
 use crate::edit::Edit;
@@ -18,14 +18,14 @@ use crate::snapshot::Snapshot;
 
 /// A map from ranges of addresses to values.
 ///
-/// `V` is the value of a mapping, given out by copy: an index, or an `Arc`'s address that something
-/// else keeps alive. The map counts `2^WIDTH` generations before it takes a new identity; only
-/// tests have a reason to change that.
+/// `V` is the value of a mapping, returned by copy: an index, or the address of an `Arc` that
+/// something else keeps alive. The map counts `2^WIDTH` generations before it takes a new identity;
+/// only tests have a reason to change that.
 ///
 /// # Async-signal-safety
 ///
-/// A signal handler may call [`RangeMap::find`] and [`RangeMap::find_cached`], also in the middle
-/// of themselves and of an update, and nothing else.
+/// A signal handler may call [`RangeMap::find`] and [`RangeMap::find_cached`], even if it
+/// interrupts one of them or an update. It must not call anything else.
 #[derive(Debug)]
 pub struct RangeMap<V, const WIDTH: u32 = 16> {
     stamp: Stamp<WIDTH>,
@@ -46,7 +46,7 @@ pub(crate) struct Inserted<V> {
 
 impl<V: Copy> RangeMap<V> {
     const_unless_loom! {
-        /// A map of nothing.
+        /// An empty map.
         pub fn new() -> Self {
             Self::with_width()
         }
@@ -55,7 +55,7 @@ impl<V: Copy> RangeMap<V> {
 
 impl<V: Copy, const WIDTH: u32> RangeMap<V, WIDTH> {
     const_unless_loom! {
-        /// A map of nothing whose generations come round after `2^WIDTH` of them, for tests.
+        /// An empty map whose generation counter wraps after `2^WIDTH`, for tests.
         pub fn with_width() -> Self {
             Self {
                 stamp: Stamp::new(),
@@ -65,26 +65,26 @@ impl<V: Copy, const WIDTH: u32> RangeMap<V, WIDTH> {
         }
     }
 
-    /// The mapping that `addr` lies in, searched for.
+    /// Searches the mapping that contains `addr`.
     #[inline]
     pub fn find(&self, addr: u64) -> Result<Option<Mapping<V>>, NoSlot> {
         self.published.read(|snapshot| snapshot.and_then(|snapshot| snapshot.find(addr)))
     }
 
-    /// All mappings at one moment, by address.
+    /// All mappings at one moment, sorted by address.
     pub fn mappings(&self) -> Result<Vec<Mapping<V>>, NoSlot> {
         self.published
             .read(|snapshot| snapshot.map_or_else(Vec::new, |snapshot| snapshot.mappings().to_vec()))
     }
 
-    /// Makes the changes that `edit` makes: readers see all of them or none. When it refuses, or
-    /// panics, there are none.
+    /// Makes the changes of `edit`: readers see all of them or none. If `edit` fails or panics,
+    /// nothing changes.
     ///
-    /// Cached answers stay good unless they could have become wrong.
+    /// Cached answers stay valid unless the changes could have made them wrong.
     ///
     /// # Cost
     ///
-    /// An absolute slow path: the map is copied once for all changes.
+    /// Slow: copies the map, once for all changes.
     pub fn update<E>(&self, edit: impl FnOnce(&mut Edit<V>) -> Result<(), E>) -> Result<(), E> {
         self.change(edit).map(drop)
     }

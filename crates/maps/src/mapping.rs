@@ -1,25 +1,25 @@
-//! A mapping: addresses from `start` to `last`, both included, and the value there.
+//! A mapping: addresses from `start` to `last`, both included, and their value.
 //!
-//! The last address is part of it because no number is the end of a range that reaches to the end
-//! of the address space.
+//! `last` is included because no number is the end of a range that reaches to the end of the
+//! address space.
 
 use std::ops::{Bound, RangeBounds};
 
 use crate::error::EditError;
 
-/// A range of addresses and the value there.
+/// A range of addresses and their value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Mapping<V> {
     /// First address.
     pub start: u64,
-    /// Last address, which belongs to it.
+    /// Last address, included.
     pub last: u64,
-    /// The value there.
+    /// The value of these addresses.
     pub value: V,
 }
 
 impl<V> Mapping<V> {
-    /// Whether `addr` lies in it.
+    /// Whether the mapping contains `addr`.
     #[inline]
     pub fn contains(&self, addr: u64) -> bool {
         self.start <= addr && addr <= self.last

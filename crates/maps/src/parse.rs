@@ -1,59 +1,60 @@
-//! The text of `/proc/PID/maps`: one mapping a line.
+//! The text of `/proc/PID/maps`: one mapping on each line.
 //!
-//! `start-end perms offset major:minor inode name`, numbers in hex but for the inode, and after
-//! blanks the name as the rest of the line. In a name the kernel writes `\012` for a newline and
-//! leaves all else as it is. So a file whose name has these four characters in it reads as one with
-//! a newline, and one whose name ends in ` (deleted)` as deleted; a caller that opens a file by
-//! such a name checks what it gets.
+//! A line is `start-end perms offset major:minor inode name`; numbers are hexadecimal except for
+//! the inode, and after blanks the name is the rest of the line. In a name the kernel writes `\012`
+//! for a newline and leaves everything else as it is. So a file whose name contains these four
+//! characters reads as one with a newline, and one whose name ends in ` (deleted)` as deleted. A
+//! caller that opens a file by such a name must check what it gets.
 
 use std::borrow::Cow;
 
 use crate::kind::{FileId, MappingKind, Perms};
 
-/// A mapping, as the kernel tells of it.
+/// A mapping, as the kernel reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MapsLine<'a> {
     /// First address.
     pub start: u64,
-    /// Last address, which belongs to it.
+    /// Last address, included.
     pub last: u64,
-    /// The rights to it.
+    /// Its permissions.
     pub perms: Perms,
-    /// Where in its file it begins; 0 without one.
+    /// The offset of its first byte in the file; 0 without a file.
     pub offset: u64,
     /// The file behind it.
     pub file: Option<FileId>,
     /// The kind of memory.
     pub kind: MappingKind,
-    /// The path of a file without the mark of deleted ones, or what the kernel calls other memory;
+    /// The path of a file, without the mark of deleted ones, or the kernel's name for other memory;
     /// may be empty.
     pub name: Cow<'a, [u8]>,
 }
 
-/// The reason why a text is not a list of mappings.
+/// Why a text is not a list of mappings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ParseError {
     /// A line describes no mapping.
     #[error("line {line} describes no mapping")]
     Line {
-        /// Its number, from 1.
+        /// The number of the line, from 1.
         line: usize,
     },
     /// A mapping does not lie behind the one before it.
     #[error("line {line} lies before the end of the line before it")]
     Order {
-        /// Its number, from 1.
+        /// The number of the line, from 1.
         line: usize,
     },
     /// The last line has no end.
     #[error("line {line} breaks off")]
     Cut {
-        /// Its number, from 1.
+        /// The number of the line, from 1.
         line: usize,
     },
 }
 
-/// The mappings in the text of a maps file, by address. Only a name with a newline in it is copied.
+/// The mappings in the text of a maps file, in order of address. Only a name that contains a
+/// newline is copied.
 ///
 /// ```
 /// let text = b"1000-3000 r-xp 00002000 fe:01 12    /bin/tea\n7000-8000 rw-p 00000000 00:00 0 \n";
@@ -203,7 +204,7 @@ mod tests {
         assert_eq!(lines(b""), Ok(Vec::new()));
     }
 
-    /// As the kernel writes it.
+    /// The line as the kernel writes it.
     fn shown(line: &MapsLine<'_>, is_deleted: bool) -> Vec<u8> {
         let file = line.file.unwrap_or(FileId { device: (0, 0), inode: 0 });
         let (major, minor) = file.device;
@@ -236,7 +237,7 @@ mod tests {
                 let start = at + gap * 4096;
                 at = start + length * 4096;
                 let file = FileId { device: (bits.into(), 1), inode: inode.max(1) };
-                // A name that ends so could not be told from a deleted file.
+                // A name with this end would read as a deleted file.
                 let name = name.trim_end_matches(" (deleted)").to_owned();
                 let kind = match is_deleted {
                     true if name.starts_with("/memfd:") => MappingKind::Memfd,

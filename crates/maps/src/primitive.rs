@@ -1,5 +1,5 @@
-//! The seam behind which loom takes std's place, and the two barriers between a reader and a
-//! writer.
+//! The module that gives loom's types in place of std's under `cfg(loom)`, and the two barriers
+//! between a reader and a writer.
 //!
 //! # Barriers
 //!
@@ -10,15 +10,15 @@
 //! barrier between store and load on *both* sides rules that out: the reader sees the new address,
 //! or the writer sees the slot.
 //!
-//! - The reader's is the [`light_barrier`], which a look-up pays for.
-//! - The writer's is the [`heavy_barrier`], which an update pays for.
+//! - The reader's is the [`light_barrier`], a part of each look-up.
+//! - The writer's is the [`heavy_barrier`], a part of each update.
 //!
 //! (The names are those of the crate `seize`, which can make the light one free by a system call in
 //! the heavy one. Here both sides pay: `docs/design/maps.md` has the reasons.) Stores and loads
 //! around a barrier are sequentially consistent, so the barriers themselves are no instruction: the
 //! reader's store is an exchange, which is a full barrier on x86, and all such accesses have one
-//! order. Loom takes sequentially consistent accesses for acquiring and releasing ones and knows
-//! that order from fences only, so there each barrier is a fence.
+//! order. Loom treats sequentially consistent accesses as acquiring and releasing ones and
+//! implements that order only for fences, so there each barrier is a fence.
 
 #[cfg(all(test, loom))]
 pub(crate) use loom::sync::{

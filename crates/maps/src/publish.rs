@@ -1,17 +1,16 @@
-//! One published value that readers use without a lock, and the replaced ones as long as somebody
-//! reads them.
+//! One published value that readers use without a lock, and the replaced values that are still
+//! being read.
 //!
 //! # Invariants
 //!
-//! 1. `current` is null or came from `Box::into_raw`; the writer that swaps it out owns
-//!    it.
-//! 2. A replaced value is freed only after a moment at which no slot named it: from its replacement
-//!    on, no reader that looks again stays with it ([`Claim::renew`](crate::slots::Claim::renew)
-//!    has the order).
+//! 1. `current` is null or came from `Box::into_raw`; the writer that swaps it out owns it.
+//! 2. A replaced value is freed only after a moment at which no slot named it: after its
+//!    replacement, a reader that checks again does not keep it
+//!    ([`Claim::renew`](crate::slots::Claim::renew) has the order).
 //!
 //! # Locking
 //!
-//! `retired` is the writers' lock: only its holder replaces and frees, so it may look at `current`
+//! `retired` is the writers' lock: only its holder replaces and frees, so it may read `current`
 //! without a slot.
 //!
 //! # Async-signal-safety
@@ -20,8 +19,8 @@
 //!
 //! # Safety
 //!
-//! The way between boxes and the published address. (The other unsafe code of this crate is in
-//! `entry.rs`.)
+//! The unsafe code converts between boxes and the published address. (The other unsafe code of this
+//! crate is in `entry.rs`.)
 #![allow(unsafe_code)]
 
 use std::marker::PhantomData;
@@ -119,13 +118,13 @@ impl<T> Writer<'_, T> {
         self.retired.extend(NonNull::new(old).map(Retired));
     }
 
-    /// Frees replaced values that nobody reads; the number of those that are left.
+    /// Frees replaced values that no reader uses. Returns the number of those that are left.
     pub(crate) fn free_unread(&mut self) -> usize {
         let slots = self.published.slots;
         self.retired.retain(|old| {
             let read = slots.holds(old.0.as_ptr().cast());
             if !read {
-                // SAFETY: it came from `replace`, only this list has it, and nobody reads it
+                // SAFETY: it came from `replace`, only this list has it, and no reader uses it
                 // (invariant 2).
                 drop(unsafe { Box::from_raw(old.0.as_ptr()) });
             }
@@ -196,14 +195,15 @@ mod tests {
 
 #[cfg(all(test, loom))]
 mod interleavings {
-    //! `RUSTFLAGS="--cfg loom" cargo test -p dormouse-maps --lib interleavings`
+    //! Run with `RUSTFLAGS="--cfg loom" cargo test -p dormouse-maps --lib interleavings`.
 
     use loom::cell::UnsafeCell;
     use loom::sync::Arc;
 
     use super::*;
 
-    /// Looked at and dropped through a cell that knows whether the one happens before the other.
+    /// A value that is read and dropped through a cell in which loom checks that the read happens
+    /// before the drop.
     struct Watched(UnsafeCell<u32>);
 
     impl Drop for Watched {

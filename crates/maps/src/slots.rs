@@ -1,25 +1,25 @@
-//! Reader slots: each names the value that a reader reads, so that a writer does not free it.
+//! Reader slots: each names the value that a reader uses, so that no writer frees it.
 //!
 //! A fixed table in `.bss`, for all maps of the process. A reader writes the address that it is
-//! about to read into a free slot, looks whether that address is still the published one, reads,
-//! and empties the slot. A writer that has published something else frees only the values that no
-//! slot names. A slot is held for one read and never by a thread as such: nothing is left over when
-//! a thread ends, and a signal handler in the middle of a read takes another slot.
+//! about to read into a free slot, checks whether that address is still the published one, reads,
+//! and empties the slot. A writer that has published another value frees only values that no slot
+//! names. A slot is held for one read and does not belong to a thread: nothing is left over when a
+//! thread ends, and a signal handler that interrupts a read takes another slot.
 //!
 //! # Invariants
 //!
 //! 1. Only the reader that filled a slot changes or empties it.
-//! 2. Slots from `used` on have never been filled.
+//! 2. Slots from `used` on were never filled.
 //!
 //! # Async-signal-safety
 //!
-//! [`Slots::claim`] allocates nothing, waits for nothing and gives up after one walk over the
+//! [`Slots::claim`] allocates nothing, waits for nothing and gives up after one pass over the
 //! table.
 //!
 //! A handler that does not return (`siglongjmp`), or a thread that is ended, in the middle of a
 //! read leaves its slot taken: the snapshot that it names is never freed, and the table has one
-//! slot less for good. No other thread may empty it, for the read may go on any time. After 256 of
-//! those, look-ups fail with [`NoSlot`].
+//! slot less for good. No other thread may empty the slot, because the read may go on any time.
+//! After 256 such reads, look-ups fail with [`NoSlot`].
 
 use std::cell::Cell;
 use std::sync::atomic::Ordering;

@@ -1,14 +1,14 @@
 //! An immutable map: sorted mappings, and a search tree of their first addresses.
 //!
 //! The tree lies in heap order, the children of `i` at `2 i` and `2 i + 1`, and is full: all
-//! searches take as many steps, no branch depends on what they read, and a step is a comparison
-//! whose carry is the way down. Beside the standard library's search of a sorted array that takes
-//! nine tenths of the time, and less when the next question waits for the answer.
+//! searches take the same number of steps, no branch depends on what they read, and in each step
+//! the carry of a comparison selects the child. This takes nine tenths of the time of the standard
+//! library's search in a sorted array, and less when the next look-up depends on the result.
 //!
 //! # Invariants
 //!
 //! 1. `mappings` are sorted and do not overlap.
-//! 2. The number of places of `tree` is a power of two and not less than that of mappings. The
+//! 2. The number of places of `tree` is a power of two and at least the number of mappings. The
 //!    first is unused; read from right to left the others are the first addresses of all mappings
 //!    but the lowest, and after them `u64::MAX`.
 
@@ -22,7 +22,7 @@ pub(crate) struct Snapshot<V> {
 }
 
 impl<V: Copy> Snapshot<V> {
-    /// Of mappings that are sorted and do not overlap.
+    /// A snapshot of mappings that are sorted and do not overlap.
     pub(crate) fn new(mappings: Vec<Mapping<V>>) -> Self {
         debug_assert!(mappings.windows(2).all(|pair| pair[0].last < pair[1].start));
         let places = mappings.len().next_power_of_two();

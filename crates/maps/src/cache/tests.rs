@@ -56,7 +56,7 @@ fn answer_older_than_growth_goes_with_its_mapping() {
     let (map, cache) = (map::<16>(2), Cache::new());
     assert_eq!(value(&map, &cache, 0), Some(0));
     map.update(|edit| edit.grow(0..2 * PAGE)).unwrap();
-    // Beside what the cache knows of it.
+    // Next to the mapping that is in the cache.
     map.update(|edit| edit.insert(PAGE..2 * PAGE, 7, Overlap::Replace)).unwrap();
     assert_eq!((value(&map, &cache, 0), value(&map, &cache, PAGE)), (None, Some(7)));
 }

@@ -1,4 +1,4 @@
-//! `RUSTFLAGS="--cfg loom" cargo test -p dormouse-maps --lib interleavings`
+//! Run with `RUSTFLAGS="--cfg loom" cargo test -p dormouse-maps --lib interleavings`.
 
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU32, Ordering};
@@ -6,8 +6,8 @@ use loom::sync::atomic::{AtomicU32, Ordering};
 use super::*;
 use crate::{Cache, Overlap};
 
-/// As many switches away from a thread that could go on as show each of the errors that were tried;
-/// all there are take hours.
+/// Limits preemptions to the number that shows each of the errors that were tried; without a limit
+/// the model takes hours.
 fn bounded(test: impl Fn() + Send + Sync + 'static) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(2);
@@ -15,7 +15,7 @@ fn bounded(test: impl Fn() + Send + Sync + 'static) {
 }
 
 /// The writer gives the mappings at `places`, one after the other, the number of the update as
-/// their value. The reader asks for the one at 0 twice, the second time with the first answer in
+/// their value. The reader looks the one at 0 up twice, the second time with the first answer in
 /// its cache: each answer was true at some moment between call and return.
 fn timely(places: &'static [u64]) {
     let changed = places.iter().position(|&at| at == 0).unwrap() as u32 + 1;

@@ -1,4 +1,4 @@
-//! A map that is changed, and changes that are refused.
+//! Changes of a map, and changes that are refused.
 
 use super::*;
 use crate::{EditError, Overlap};

@@ -1,11 +1,11 @@
-//! The reasons why an address space has no answer.
+//! Why an address space has no answer.
 
 use std::io;
 
 use crate::error::NoSlot;
 use crate::parse::ParseError;
 
-/// The reason why an address space has no answer.
+/// Why an address space has no answer.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SpaceError {
@@ -13,25 +13,25 @@ pub enum SpaceError {
     /// one.
     #[error("process {pid} is gone")]
     Gone {
-        /// Its number.
+        /// The id of the process.
         pid: u32,
     },
     /// The process executes another program than before.
     #[error("process {pid} executes another program now; look at it anew")]
     Replaced {
-        /// Its number.
+        /// The id of the process.
         pid: u32,
     },
     /// The process has no memory.
     #[error("process {pid} has no memory: it is a kernel thread, or has ended and waits for its parent")]
     NoMemory {
-        /// Its number.
+        /// The id of the process.
         pid: u32,
     },
     /// This user may not look at the process.
     #[error("the mappings of process {pid} may not be read; be its user with the same capabilities, or root")]
     Denied {
-        /// Its number.
+        /// The id of the process.
         pid: u32,
     },
     /// The kernel refuses to show the mappings for another reason.

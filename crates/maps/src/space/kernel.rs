@@ -4,15 +4,15 @@
 //! # Which process
 //!
 //! An open maps file belongs to the memory of the process at the time of opening. When that process
-//! executes another program or ends, its memory goes, and the file has nothing more to say,
-//! whichever process bears the number by then. So another process's file is kept open: it cannot
-//! tell of a wrong process, only that the right one is gone. Our own is opened anew each time,
-//! because a child of `fork` would go on to read its parent's; and by the thread, since the first
-//! thread may have ended.
+//! executes another program or ends, its memory goes, and the file stays empty, whichever process
+//! has the id by then. So another process's file is kept open: it can never describe a wrong
+//! process, only show that the right one is gone. Our own is opened anew each time, because a child
+//! of `fork` would go on to read its parent's; and it is opened by thread, because the first thread
+//! may have ended.
 //!
 //! # Safety
 //!
-//! One `ioctl`, whose request has the layout of `struct procmap_query` and points to buffers that
+//! One `ioctl`, whose argument has the layout of `struct procmap_query` and points to buffers that
 //! outlive the call, with their lengths.
 #![allow(unsafe_code)]
 
@@ -78,9 +78,9 @@ const PROCMAP_QUERY: libc::c_ulong = 0xc068_6611;
 /// The kernel's answer about one address.
 #[derive(Debug)]
 pub(super) enum Asked {
-    /// A mapping, or that there is none.
+    /// A mapping, or `None` if there is none.
     Line(Option<MapsLine<'static>>),
-    /// This kernel does not answer about one address.
+    /// This kernel has no query for one address.
     Unsupported,
 }
 
@@ -89,7 +89,7 @@ impl Source {
         Self { other: None, recorded: None, can_ask: AtomicBool::new(true) }
     }
 
-    /// As of a kernel that only gives all mappings at once.
+    /// Behaves as on a kernel without the query, which only lists all mappings at once.
     #[cfg(test)]
     pub(super) fn without_queries(self) -> Self {
         self.can_ask.store(false, Ordering::Relaxed);
@@ -111,7 +111,7 @@ impl Source {
 
     pub(super) fn recorded(mut lines: Vec<MapsLine<'static>>) -> Self {
         lines.sort_by_key(|line| line.start);
-        // Those that overlap the one before are nobody's mappings.
+        // A mapping that overlaps the one before it is invalid.
         let mut behind = 0;
         lines.retain(|line| {
             let is_one = line.start >= behind && line.start <= line.last && line.last < u64::MAX;
@@ -210,7 +210,7 @@ impl Source {
         })
     }
 
-    /// The reason why the maps of a process have nothing to say.
+    /// The error for a process whose maps file is empty or unreadable.
     fn lost(&self, error: io::Error) -> SpaceError {
         let pid = self.pid();
         match &self.other {
@@ -235,8 +235,9 @@ impl Query {
     /// Has the kernel fill it in. The caller owns the buffers that it points to, and keeps them
     /// until then.
     fn ask(&mut self, maps: &File) -> io::Result<()> {
-        // SAFETY: the kernel reads and writes one `Query`, whose size it was told, and at most the
-        // named lengths of the buffers (the functions that call this make both from one array).
+        // SAFETY: the kernel reads and writes one `Query`, whose size is part of the request, and
+        // at most the named lengths of the buffers (the functions that call this make both from one
+        // array).
         let result = unsafe { libc::ioctl(maps.as_raw_fd(), PROCMAP_QUERY as _, &raw mut *self) };
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }

@@ -1,18 +1,18 @@
-//! How often the loader has put something into this process or taken it away.
+//! How often the loader has loaded an object into this process or unloaded one.
 //!
-//! `dl_iterate_phdr` gives, with each object, how many were ever added and how many removed: a
-//! generation that costs no system call. The loader counts an object out a moment after it has
-//! unmapped it.
+//! With each object, `dl_iterate_phdr` reports how many were ever added and how many removed: a
+//! generation that costs no system call. The loader counts an object as removed a moment after it
+//! has unmapped it.
 //!
 //! # Locking
 //!
-//! The loader holds a lock of its own around the callback, under which other libraries' allocators
-//! may run; so the callback allocates nothing and takes no lock.
+//! The loader holds a lock of its own while it calls the callback, and other libraries' allocators
+//! may run under that lock; so the callback allocates nothing and takes no lock.
 //!
 //! # Safety
 //!
 //! The unsafe code is `dl_iterate_phdr`: a description is valid while its callback runs and is not
-//! kept, and the callback gets what this file passed along.
+//! kept, and the callback gets the argument that this file passed.
 //!
 //! # References
 //!

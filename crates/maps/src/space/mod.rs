@@ -1,28 +1,27 @@
-//! The mappings of a process, this one or another: which one an address lies in.
+//! The mappings of a process, this one or another, and look-ups of addresses in them.
 //!
-//! A [`RangeMap`] has what the kernel's list last showed. A look-up reads the list again when the
-//! loader's count moves, and asks the kernel about an address where nothing is known;
-//! [`AddressSpace::refresh`] reads the list on request.
+//! A [`RangeMap`] contains what the kernel's list last showed. A look-up reads the list again when
+//! the loader's count has changed, and asks the kernel about an address for which no mapping is
+//! known; [`AddressSpace::refresh`] reads the list on request.
 //!
 //! # The worth of an answer
 //!
-//! A process can map and unmap without telling anybody, and no cache in user space notices.
+//! A process can map and unmap without any notification, and no cache in user space notices.
 //!
 //! - [`AddressSpace::resolve_now`] asks the kernel: its answer was true at some moment between call
 //!   and return.
 //! - [`AddressSpace::resolve`] answers from memory: the mapping was there when the kernel was last
-//!   asked about it. In the own process an object of the loader's still is there, except for the
-//!   moment between the loader's unmapping and its counting that. Other mappings may have been
-//!   unmapped or replaced since.
+//!   asked about it. In this process, a mapping of a loaded object still is there, except for the
+//!   moment between unmapping by the loader and the change of its count. Other mappings may have
+//!   been unmapped or replaced since.
 //!
 //! # Locking
 //!
 //! `objects` is held while the kernel is asked and until its answer is published, so that no older
-//! answer comes after a newer one. Look-ups of addresses take no lock of ours. Those of the own
-//! process ask the loader for its count (`dl_iterate_phdr`), which takes the loader's lock: they
-//! wait for a `dlopen` that is mapping just then. That lock is taken inside `objects` too, so a
-//! constructor or destructor of an object, which runs under it, must not use a space that other
-//! threads use.
+//! answer comes after a newer one. Look-ups of addresses take no lock of ours. In this process they
+//! read the loader's count (`dl_iterate_phdr`), which takes the loader's lock: they wait for a
+//! `dlopen` that is under way. That lock is taken inside `objects` too, so a constructor or
+//! destructor of an object, which runs under it, must not use a space that other threads use.
 
 mod error;
 mod kernel;
@@ -55,22 +54,21 @@ pub struct AddressSpace {
 impl AddressSpace {
     /// The mappings of this process.
     ///
-    /// In a child of `fork` it goes on as that of the child, unless another thread was changing it
-    /// at the moment of the fork.
+    /// In a child of `fork` it becomes that of the child, unless another thread was changing it at
+    /// the moment of the fork.
     pub fn own() -> Result<Self, SpaceError> {
         Self::new(Source::own())
     }
 
-    /// The mappings of the process `pid`, as long as it executes the same program. After that the
-    /// kernel's answers are errors that tell its end, also when its number is given
-    /// again.
+    /// The mappings of process `pid`, as long as it executes the same program. After that every
+    /// call returns an error that says so, even when the id is reused.
     pub fn of(pid: u32) -> Result<Self, SpaceError> {
         Self::new(Source::of(pid)?)
     }
 
-    /// The mappings that a process had, as somebody wrote them down. Files are looked for at their
-    /// paths: a line shall have the number of the file that is there, if that is the one which was
-    /// mapped, else none.
+    /// Mappings that a process had, as they were recorded. Files are opened by their paths: `file`
+    /// of a line must be the id of the file that is at the path now, if that is the one which was
+    /// mapped, otherwise `None`.
     pub fn recorded(lines: Vec<MapsLine<'static>>) -> Result<Self, SpaceError> {
         Self::new(Source::recorded(lines))
     }
@@ -82,27 +80,27 @@ impl AddressSpace {
         Ok(space)
     }
 
-    /// The number of the process.
+    /// The id of the process.
     pub fn pid(&self) -> u32 {
         self.source.pid()
     }
 
-    /// Looks at all mappings.
+    /// Reads all mappings.
     ///
     /// # Cost
     ///
-    /// An absolute slow path: the kernel writes, and this reads, a line of text for each.
+    /// Slow: the kernel writes, and this parses, a line of text for each mapping.
     pub fn refresh(&self) -> Result<(), SpaceError> {
         self.look(&mut self.objects()).map(drop)
     }
 
-    /// The mapping that `addr` lies in, from `cache` if that has it: as the kernel last said it, or
-    /// says now if nothing is known to lie there.
+    /// The mapping that contains `addr`, from `cache` if it has it. Otherwise what the kernel last
+    /// reported, or, if no mapping is known there, what it reports now.
     ///
     /// # Cost
     ///
-    /// A search at most; in the own process also the loader's count. No system call where a mapping
-    /// is known.
+    /// At most a search; in this process also a read of the loader's count. No system call if a
+    /// mapping is known.
     pub fn resolve(&self, cache: &Cache<Region>, addr: u64) -> Result<Option<Mapping<Region>>, SpaceError> {
         // A second time after a look; under a loader that is busy all the while the kernel decides.
         for _ in 0..2 {
@@ -121,11 +119,12 @@ impl AddressSpace {
         self.resolve_now(addr)
     }
 
-    /// The mapping that `addr` lies in, as the kernel says during this call.
+    /// The mapping that contains `addr`, as the kernel reports it during this call.
     ///
     /// # Cost
     ///
-    /// A system call, and three in the own process; before Linux 6.11 as [`AddressSpace::refresh`].
+    /// One system call, in this process three. Before Linux 6.11 the cost of
+    /// [`AddressSpace::refresh`].
     pub fn resolve_now(&self, addr: u64) -> Result<Option<Mapping<Region>>, SpaceError> {
         let mut objects = self.objects();
         let Asked::Line(line) = self.source.at(addr)? else {
@@ -139,12 +138,12 @@ impl AddressSpace {
         Ok(now)
     }
 
-    /// All mappings that the last looks have shown, by address.
+    /// All mappings that are known from earlier calls, in order of address.
     pub fn mappings(&self) -> Result<Vec<Mapping<Region>>, NoSlot> {
         self.seen.mappings()
     }
 
-    /// The object of that number; `None` once the space has forgotten all that belonged to it.
+    /// The object with that id; `None` once the space has dropped all its mappings.
     pub fn object(&self, id: ObjectId) -> Option<Arc<MappedObject>> {
         self.objects().get(id)
     }

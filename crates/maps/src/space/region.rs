@@ -1,8 +1,8 @@
-//! The facts of a mapping in an address space, and the objects that mappings belong to.
+//! The properties of a mapping in an address space, and the objects that mappings belong to.
 //!
-//! Facts are small and copied out of a range map. The file behind them, or what the kernel calls
-//! other memory, is a [`MappedObject`]. Mappings bear its number, and no number is given twice, in
-//! any space, so a fact that is kept under a number is never about another object.
+//! A [`Region`] is small and copied out of a range map. The file behind it, or the kernel's name
+//! for other memory, is a [`MappedObject`], which mappings refer to by id. No id is used twice, in
+//! any space, so data that is kept under an id never belongs to another object.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -16,33 +16,33 @@ use crate::kind::{FileId, MappingKind, Perms};
 use crate::mapping::Mapping;
 use crate::parse::MapsLine;
 
-/// The facts of a mapping.
+/// The properties of a mapping.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Region {
     /// The kind of memory.
     pub kind: MappingKind,
-    /// The rights to it.
+    /// Its permissions.
     pub perms: Perms,
-    /// Where in its file it begins; 0 without one.
+    /// The offset of its first byte in the file; 0 without a file.
     pub offset: u64,
     /// The object that it belongs to ([`AddressSpace::object`](crate::AddressSpace::object)).
     pub object: ObjectId,
 }
 
 impl Mapping<Region> {
-    /// Where in its file `addr`, which lies in the mapping, stands; without a file, where in the
-    /// mapping.
+    /// The offset in the file of `addr`, which lies in the mapping; without a file, the offset in
+    /// the mapping.
     pub fn offset_of(&self, addr: u64) -> u64 {
         debug_assert!(self.contains(addr));
         (addr - self.start).wrapping_add(self.value.offset)
     }
 }
 
-/// The number of an object.
+/// The id of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ObjectId(u64);
 
-/// A file or other memory that mappings belong to. One file has one object in a space, however many
+/// A file or other memory that mappings belong to. One file is one object in a space, however many
 /// mappings it has.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct MappedObject {
@@ -51,19 +51,19 @@ pub struct MappedObject {
 }
 
 impl MappedObject {
-    /// The path of a file as its process sees it, without the mark of deleted ones; what the kernel
-    /// calls other memory, empty if it has no word for it.
+    /// The path of a file as its process sees it, without the mark of deleted ones; or the kernel's
+    /// name for other memory, which may be empty.
     pub fn name(&self) -> &Path {
         &self.name
     }
 
-    /// The last part of its name, which tells people enough.
+    /// The last component of its name, for display.
     pub fn short_name(&self) -> Cow<'_, str> {
         let last = self.file.and_then(|_| self.name.file_name());
         last.unwrap_or(self.name.as_os_str()).to_string_lossy()
     }
 
-    /// The file that it is, if it is one.
+    /// The id of the file, if it is a file.
     pub fn file(&self) -> Option<FileId> {
         self.file
     }
@@ -83,7 +83,7 @@ impl Objects {
         self.by_id.get(&id).cloned()
     }
 
-    /// The mapping of which the kernel tells, with its object.
+    /// The mapping and its object for a line of the kernel's list.
     pub(super) fn mapping(&mut self, line: MapsLine<'_>) -> Mapping<Region> {
         let MapsLine { start, last, perms, offset, file, kind, name } = line;
         let object = self.id_of(MappedObject { name: OsStr::from_bytes(&name).into(), file });

@@ -1,27 +1,27 @@
-//! A copy in memory of the parts of a file that a reader of symbols needs.
+//! A copy in memory of the parts of a file that the reader of symbols needs.
 //!
-//! The files are somebody else's: their owner may change or cut them at any time and may have
-//! written anything into them. A reader that maps such a file dies with it (SIGBUS); one that
-//! believes the file allocates as much as it says, and opens the files that it names. So the reader
-//! is given a file that was made here: with the program headers, the symbols and those sections of
-//! debug information that it asks for, each read by `pread` and the like. In it
+//! The files belong to others: their owner may change or cut them at any time and may have written
+//! anything into them. A reader that maps such a file is killed with it (SIGBUS); one that trusts
+//! the file allocates as much as its headers demand, and opens the files that it names. So the
+//! reader is given a file that was made here: with the program headers, the symbols and the
+//! sections of debug information that it needs, each read by `pread` and the like. In it
 //!
-//! - no section is compressed: sections are inflated here, to no more than they say and than is
-//!   allowed;
-//! - no name leads to another file but one link to common debug information, which names a
+//! - no section is compressed: sections are inflated here, to no more than their headers declare
+//!   and no more than is allowed;
+//! - no name leads to another file except one link to common debug information, which names a
 //!   descriptor of ours;
 //! - there are no more sections and bytes than the constants here and in `elf.rs` allow; and, in
-//!   files that belong neither to root nor to this user, no more units and entries inside one
-//!   another than `entries.rs` allows.
+//!   files that belong neither to root nor to this user, no more units and nested entries than
+//!   `entries.rs` allows.
 //!
-//! Where a part of the debug information fails, be it by being cut off meanwhile, the copy has
-//! none; where headers or symbols fail there is no copy.
+//! If a part of the debug information cannot be read, for example because the file was cut off
+//! meanwhile, the copy has none. If headers or symbols cannot be read there is no copy.
 //!
 //! # Cost
 //!
-//! A read and a write of all that is copied, half a millisecond a megabyte, and as much memory as
-//! long as the copy is open. Of files of others a walk over all entries, which takes several times
-//! as long.
+//! Reads and writes everything that is copied: half a millisecond for each megabyte, and memory of
+//! that size as long as the copy is open. In files of other users it also visits all entries, which
+//! takes several times as long.
 //!
 //! # References
 //!
@@ -44,10 +44,9 @@ use super::open::{by_id, path_of};
 pub(super) const MOST_BYTES: u64 = 1 << 30;
 
 /// Symbols, without which nothing is found; and the build id, by which a reader of common debug
-/// information knows it.
+/// information identifies the file.
 const SYMBOLS: [&[u8]; 5] = [b".symtab", b".strtab", b".dynsym", b".dynstr", b".note.gnu.build-id"];
-/// Debug information about functions and lines. Of variables and their places the reader says
-/// nothing.
+/// Debug information about functions and lines. The reader does not use that of variables.
 const DEBUG: [&[u8]; 12] = [
     b".debug_abbrev",
     b".debug_addr",
@@ -194,7 +193,7 @@ struct Out {
 }
 
 impl Out {
-    /// Copies so many bytes, which `from` must have.
+    /// Copies `size` bytes, which `from` must have.
     fn copy(&mut self, from: &mut impl Read, size: u64) -> io::Result<()> {
         if size > MOST_BYTES - self.at {
             return Err(broken("it is too long"));
@@ -216,7 +215,8 @@ impl Out {
         Ok(self.at)
     }
 
-    /// Copies the content of a compressed section, if it becomes as long as the section says.
+    /// Copies the content of a compressed section, if its length is the one that the section
+    /// declares.
     fn inflate(&mut self, elf: &Elf<'_>, section: &Section) -> io::Result<()> {
         let (mut content, length) = elf.inflated(section)?;
         self.copy(&mut content, length)

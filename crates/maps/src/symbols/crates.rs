@@ -1,17 +1,17 @@
-//! The crates of a program in Rust, and the directory in which its own are compiled.
+//! The crates of a program in Rust, and the directory in which its own crates are compiled.
 //!
-//! Each unit of debug information names the root file of its crate, the crate, and the directory in
-//! which the compiler ran: `src/main.rs/@/tea.1a2b3c-cgu.0` in `/home/a/tea`. Cargo runs it in the
-//! workspace's root for the crates of the workspace, elsewhere for all others. So the program's own
-//! code is what lies below the directory of the crate that has `main`, and no list of the places is
-//! needed where package managers keep the code of others.
+//! Each unit of debug information contains the root file of its crate, the crate's name, and the
+//! directory in which the compiler ran: `src/main.rs/@/tea.1a2b3c-cgu.0` in `/home/a/tea`. Cargo
+//! runs the compiler in the workspace's root for crates of the workspace, elsewhere for all others.
+//! So the program's own code lies below the directory of the crate that has `main`, and no list of
+//! the directories of package managers is needed.
 //!
 //! `main` is found by its symbol. Units that were compiled incrementally do not name their crate:
 //! then the root file has to be the `main.rs`, or have the crate's name.
 //!
 //! # Cost
 //!
-//! A read of the names of symbols, and six reads of some bytes for each unit.
+//! Reads the names of symbols, and makes six small reads for each unit.
 
 use std::collections::HashSet;
 use std::io;
@@ -30,7 +30,7 @@ const NUMBERED: &str = "-cgu.";
 /// A crate with code in a program.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Crate {
-    /// Its name, as in paths.
+    /// Its name, as in paths of items.
     pub name: String,
     /// The path of its root file.
     pub root: String,
@@ -39,10 +39,10 @@ pub struct Crate {
 /// The crates of a program.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Crates {
-    /// Those whose names are known, each once for each root file.
+    /// The crates whose names are known, once for each root file.
     pub all: Vec<Crate>,
-    /// Where the crate with `main` was compiled: in a workspace of cargo's its root. `None`: there
-    /// is no such crate, or it cannot be told from another one.
+    /// The directory in which the crate with `main` was compiled; in a cargo workspace its root.
+    /// `None` if there is no such crate, or if it cannot be determined.
     pub workspace: Option<String>,
     /// Some of the debug information is in other files.
     pub(super) is_split: bool,
@@ -57,7 +57,7 @@ struct Unit {
 }
 
 impl Crates {
-    /// Those that the debug information in a copy tells of; none if that is broken.
+    /// The crates in the debug information of a copy; empty if that is broken.
     pub(super) fn of(copied: &Copied) -> Self {
         Self::read(copied).unwrap_or_default()
     }

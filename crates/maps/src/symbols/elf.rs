@@ -1,9 +1,8 @@
-//! The headers of an ELF file: the sections, notes and links that somebody else has written into
-//! it.
+//! The headers of an ELF file from an untrusted source: sections, notes and links.
 //!
-//! All is read by `pread` into memory of ours, and nothing is believed without a bound: a file may
-//! be cut off or changed at any time, and may say anything. Files for machines of 64 and of 32 bits
-//! are read, both with the least significant byte first.
+//! Everything is read by `pread` into memory of ours, and every value is bounded: a file may be cut
+//! off or changed at any time, and may contain anything. Files for machines of 64 and of 32 bits
+//! are read, both in little-endian order.
 //!
 //! # References
 //!
@@ -46,7 +45,7 @@ pub(super) struct Elf<'a> {
     names: Vec<u8>,
 }
 
-/// A section's header, without the fields that nobody here needs.
+/// A section's header, without the fields that are not used here.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Section {
     pub(super) name: u32,
@@ -229,8 +228,8 @@ impl<'a> Elf<'a> {
         }
     }
 
-    /// The content of a compressed section, and how long that says it is. The reader of it may stop
-    /// sooner and must not read more.
+    /// The decompressed content of a compressed section, and its declared length. The caller may
+    /// read less but must not read more.
     pub(super) fn inflated(&self, section: &Section) -> io::Result<(ZlibDecoder<Take<&'a File>>, u64)> {
         let head = self.width.compressed() as u64;
         let size =

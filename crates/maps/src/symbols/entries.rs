@@ -1,9 +1,8 @@
-//! Limits on debug information that somebody else has written, checked before a reader goes through
-//! it.
+//! Limits on untrusted debug information, checked before the reader uses it.
 //!
-//! The reader keeps some hundred bytes of each unit, reads each unit's table of abbreviations, and
-//! descends into entries inside one another by recursion. So a file of a few megabytes could take
-//! all memory or all of the stack.
+//! The reader keeps some hundred bytes for each unit, reads each unit's table of abbreviations, and
+//! descends into nested entries by recursion. So without limits a file of a few megabytes could
+//! take all memory or all of the stack.
 
 use std::io;
 

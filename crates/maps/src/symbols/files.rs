@@ -1,16 +1,16 @@
-//! The file that is mapped, and no other, and the file that has its debug information.
+//! Finding the file that is mapped, and the file that has its debug information.
 //!
-//! A path is where a file was once. By the time somebody asks, another one may stand there, or the
-//! process may see other file systems than we do. So the opened file is compared with the mapped
-//! one: by device and inode, or where a stacked file system shows other numbers for an open file
-//! than for a mapped one, by the build id that the kernel reads from the mapped pages. A file
-//! without a path is found by the process's links to what it maps and executes. Of a process that
-//! has ended there is the path alone, as this process sees it.
+//! A path is where a file once was. Another file may be there now, or the process may see other
+//! file systems than we do. So the opened file is compared with the mapped one: by device and
+//! inode, or, where a stacked file system shows different numbers for an open file and a mapped
+//! one, by the build id that the kernel reads from the mapped pages. A file without a path is found
+//! through the process's links to what it maps and executes. For a process that has ended there is
+//! only the path, as this process sees it.
 //!
-//! Separate debug information is looked for by build id in the directories for it, or by its name,
-//! if that is a bare one, there and beside the object, as the process sees that; then root or the
-//! object's owner must own it, and it must have the build id of the object or the check sum that
-//! the object tells.
+//! Separate debug information is searched by build id in the directories for it, or by the name in
+//! the object, if that has no directory, in the same directories and beside the object, as the
+//! process sees them. The file must belong to root or to the object's owner, and have the object's
+//! build id or the check sum that the object contains.
 
 use std::ffi::OsStr;
 use std::fs::{File, Metadata};
@@ -51,8 +51,8 @@ pub(super) fn mapped(
     })
 }
 
-/// The number of the file at a path as this process sees it, if it is the one that a process had
-/// mapped: the one of that build id, or where none is known, one that has not changed since.
+/// The id of the file at a path as this process sees it, if it is the one that a process had
+/// mapped: the build id is the same, or, if none is known, the file has not changed since then.
 pub fn file_that_was(path: &Path, id: Option<&[u8]>, mapped: SystemTime) -> Option<FileId> {
     let file = regular(path).ok()?;
     let data = file.metadata().ok()?;

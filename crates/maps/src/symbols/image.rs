@@ -1,8 +1,8 @@
 //! A mapped file and its reader of functions and lines.
 //!
 //! The file is the one that is mapped (`files.rs`); the kernel's own code is read from the
-//! process's memory. The reader is given a copy of the parts that it needs (`copy.rs`), and never
-//! opens a file by a name that stands in another one.
+//! process's memory. The reader gets a copy of the parts that it needs (`copy.rs`), and never opens
+//! a file whose name is in another one.
 
 use std::cell::OnceCell;
 use std::fs::File;
@@ -48,9 +48,9 @@ struct Readable {
 /// The reason why a reader has no answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Unread {
-    /// It says that the file is broken.
+    /// The reader reports that the file is broken.
     Broken,
-    /// It panicked: nobody may ask it again.
+    /// The reader panicked and must not be used again.
     Panicked,
 }
 
@@ -124,7 +124,8 @@ impl Readable {
         let is_in_parts = |outer: &Frame| outer.offset == Some(addr);
         // `call<main()::<lambda(long)>>` stands for all lambdas of `main`; symbols number them.
         let is_partial = |name: &str| !name.contains("::") || name.contains("<lambda");
-        // Tables of lines tell the function's own name, symbols its path and where a part begins.
+        // Tables of lines have the function's own name; symbols have its path and the start of each
+        // part.
         if let Some(outer) =
             frames.last_mut().filter(|outer| is_in_parts(outer) || is_partial(&outer.function))
             && let Ok(symbols) = self.read(addr, false, names)

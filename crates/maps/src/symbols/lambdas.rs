@@ -1,15 +1,15 @@
 //! The lambdas of C++ that are inlined at an address.
 //!
-//! All of them are called `operator()`, and the reader of symbols tells no more. Where each is
-//! declared stands in the debug information: in which function, and as which of its lambdas. So the
-//! unit with the address is gone through once, from its first entry to its last, and the path of
-//! each lambda is noted on the way: `tea::pour::{lambda#2}::operator()`.
+//! All of them are called `operator()`, which is all that the reader of symbols returns. The debug
+//! information contains where each is declared: in which function, and as which of its lambdas. So
+//! the unit that contains the address is read once, from its first entry to its last, and the path
+//! of each lambda is recorded: `tea::pour::{lambda#2}::operator()`.
 //!
 //! # Cost
 //!
-//! The sections are read into memory and the first entries of all units are read, once an object;
-//! then the whole unit, once, that has an address at which a lambda is inlined. The ranges of all
-//! that is inlined there are kept. An object without inlined lambdas costs nothing.
+//! Once for each object, the sections are read into memory and the first entries of all units are
+//! read; then, once, each unit with an address at which a lambda is inlined. The ranges of
+//! everything inlined there are kept. An object without inlined lambdas costs nothing.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -59,7 +59,7 @@ struct Inlined {
 struct Scope {
     depth: isize,
     tag: DwTag,
-    /// Its path; empty for a block, or where nothing is known.
+    /// Its path; empty for a block, or if it is unknown.
     path: String,
     is_lambda: bool,
     lambdas: usize,
@@ -77,7 +77,7 @@ struct Entry<'a> {
 }
 
 impl Lambdas {
-    /// Those of a copy.
+    /// The lambdas in a copy.
     pub(super) fn of(copied: &Copied) -> io::Result<Self> {
         let elf = Elf::read(&copied.file)?;
         let mut sections = HashMap::new();

@@ -1,10 +1,10 @@
-//! Symbols: the function that an address lies in, its place in the source, and the functions that
-//! were inlined there; and the other way round, static variables by name ([`Statics`]).
+//! Symbols: the function that contains an address, its place in the source, and the functions that
+//! were inlined there; and, in the other direction, static variables by name ([`Statics`]).
 //!
-//! `blazesym` reads the files. The modules around it see to it that the file which is read is the
-//! one that is mapped (`image.rs`), and that no caller waits for it twice. Symbols are kept by
-//! object and place in it, so they hold for each mapping of a file and, since no object's number is
-//! given twice, never for another file that came to lie at the same addresses.
+//! `blazesym` reads the files. The modules around it make sure that it reads the file which is
+//! mapped (`image.rs`), and that no caller waits for it twice. Symbols are kept by object and
+//! offset, so they are valid for each mapping of a file and, because no object's id is reused,
+//! never for another file that was later mapped at the same addresses.
 //!
 //! ```
 //! use dormouse_maps::symbols::Symbolizer;
@@ -21,14 +21,14 @@
 //!
 //! # Broken files
 //!
-//! An object whose debug information is broken has names alone, one whose symbols are broken has
-//! none. A file that makes the reader panic is not read again. Files are copied in part before they
-//! are read (`copy.rs`): one that is cut off meanwhile, that names other files or says that it
-//! needs more memory than there is has fewer symbols and does no harm.
+//! If the debug information of an object is broken, only names are found; if its symbols are
+//! broken, nothing is. A file that makes the reader panic is not read again. Files are copied in
+//! part before they are read (`copy.rs`): one that is cut off meanwhile, that names other files or
+//! that declares more memory than there is yields fewer symbols and does no harm.
 //!
 //! # Threads
 //!
-//! The reader stays on one thread, so a symbolizer does too. Its symbols may go to others.
+//! The reader stays on one thread, so a symbolizer does too. Its symbols may be sent to others.
 
 mod copy;
 mod crates;
@@ -87,12 +87,13 @@ impl Default for Symbolizer {
 }
 
 impl Symbolizer {
-    /// A symbolizer that looks for separate debug information where systems keep it.
+    /// A symbolizer that searches separate debug information in the system's usual directories.
     pub fn new() -> Self {
         Self::with_debug_dirs(["/usr/lib/debug", "/lib/debug"])
     }
 
-    /// A symbolizer that looks for it in `dirs`, and by build id in their `.build-id`.
+    /// A symbolizer that searches separate debug information in `dirs`, and by build id in their
+    /// `.build-id`.
     pub fn with_debug_dirs<P: Into<PathBuf>>(dirs: impl IntoIterator<Item = P>) -> Self {
         Self {
             debug_dirs: dirs.into_iter().map(Into::into).collect(),
@@ -106,7 +107,7 @@ impl Symbolizer {
     ///
     /// # Cost
     ///
-    /// One look-up for a place that was asked for before. The first address of a file reads its
+    /// One look-up if the place was looked up before. The first address of a file reads the file's
     /// debug information.
     pub fn symbol(&mut self, space: &AddressSpace, mapping: &Mapping<Region>, addr: u64) -> Arc<Symbol> {
         let Region { object, perms, .. } = mapping.value;
@@ -124,18 +125,18 @@ impl Symbolizer {
         symbol
     }
 
-    /// The crates of a program or library in Rust, of which [`Symbolizer::symbol`] has looked up an
-    /// address lately; none of others.
+    /// The crates of a program or library in Rust. `None` unless [`Symbolizer::symbol`] has
+    /// recently looked up an address in it.
     ///
     /// # Cost
     ///
-    /// The first time a read of the beginnings of all units of debug information.
+    /// The first time, reads the beginnings of all units of debug information.
     pub fn crates(&self, mapping: &Mapping<Region>) -> Option<&Crates> {
         Some(self.images.get(&mapping.value.object)?.as_ref()?.crates())
     }
 
-    /// Why addresses in a mapping have less than functions and lines, if that is so;
-    /// [`Symbolizer::symbol`] has looked up one of them lately.
+    /// Why less than functions and lines is found for addresses in a mapping, or `None`.
+    /// [`Symbolizer::symbol`] must have looked up one of them recently.
     pub fn lack(&self, mapping: &Mapping<Region>) -> Option<&'static str> {
         let Region { kind, object, .. } = mapping.value;
         match self.images.get(&object) {

@@ -1,10 +1,10 @@
-//! Files opened without an effect and without a wait, also when other things lie at their names.
+//! Opening files without side effects and without waiting, even if a name leads to something else.
 //!
-//! A name is somebody else's choice: it may lead to a pipe by now, to a terminal, or to a watchdog
-//! that counts from the moment it is opened. So a name is first only looked up (`O_PATH` opens
-//! nothing), then the *inode* that was found is examined, and it is opened through its descriptor
-//! if it is a regular file with something in it. The kernel's own files, whose reads may wait or
-//! have an effect, say that they are empty.
+//! A name is chosen by others: it may lead to a pipe by now, to a terminal, or to a watchdog that
+//! counts from the moment it is opened. So a name is first only looked up (`O_PATH` opens nothing),
+//! then the *inode* that was found is examined, and it is opened through its descriptor if it is a
+//! regular file that is not empty. The kernel's own files, whose reads may wait or have an effect,
+//! have size 0.
 //!
 //! # References
 //!

@@ -1,4 +1,4 @@
-//! Symbols: the functions and lines of a place, and the one copy of each of their names.
+//! Symbols: the functions and lines of a place, and one shared copy of each name.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -7,37 +7,38 @@ use std::sync::Arc;
 /// The symbol of a place in an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Symbol {
-    /// The object's name without its path.
+    /// The file name of the object.
     pub object: Arc<str>,
-    /// Where in the object.
+    /// The offset in the object.
     pub offset: u64,
-    /// The functions that the place lies in, the innermost first: those that were inlined, and the
-    /// one that has its own code. Empty where no name is known.
+    /// The functions that contain the place, the innermost first: those that were inlined, then the
+    /// one with its own code. Empty if no name is known.
     pub frames: Vec<Frame>,
 }
 
-/// A function, and where in its source the address lies.
+/// A function, and the line of the address in its source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Frame {
-    /// Its name as people write it.
+    /// Its name in source form, not mangled.
     pub function: Arc<str>,
-    /// How far behind its beginning; `None` if it was inlined.
+    /// The distance from its beginning; `None` if it was inlined.
     pub offset: Option<u64>,
-    /// Where in the source.
+    /// The line in the source.
     pub source: Option<Source>,
 }
 
 /// A line of source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Source {
-    /// The file, as the compiler was told of it.
+    /// The file, as it was passed to the compiler.
     pub file: Arc<str>,
     /// The line.
     pub line: Option<u32>,
 }
 
 impl Symbol {
-    /// The function that the address lies in, which may have others inlined into it.
+    /// The function with its own code that contains the address, which may have others inlined into
+    /// it.
     pub fn function(&self) -> Option<&Frame> {
         self.frames.last()
     }

@@ -1,11 +1,11 @@
-//! Callers, found in a copy of a stack by the tables that compilers write for exceptions
+//! Finding callers in a copy of a stack by the tables that compilers write for exceptions
 //! (`.eh_frame`): for programs without frame pointers.
 //!
-//! `framehop` reads the tables; a function without one is taken to have a frame pointer. The tables
-//! are those of the files that are mapped (`files.rs`), copied into memory of ours. A file may say
-//! anything: the reader may give nonsense then, or panic, and is not asked again; it cannot go
-//! beyond the copied stack and [`MOST_CALLERS`], and tables that could hold it are not used
-//! (`tables.rs`).
+//! `framehop` reads the tables; a function without one is assumed to have a frame pointer. The
+//! tables are those of the mapped files (`files.rs`), copied into memory of ours. They may contain
+//! anything: then the reader may return nonsense, or panic, after which it is not used again; it
+//! cannot go beyond the copied stack and [`MOST_CALLERS`], and tables in which it could loop are
+//! not used (`tables.rs`).
 //!
 //! FIXME: the reader subtracts 8 from addresses that a table computes, unchecked. In a program that
 //! checks overflows *and* aborts when it panics, a table that computes an address below 8 ends the
@@ -34,7 +34,7 @@ const MOST_CALLERS: usize = 128;
 /// The most bytes of all tables: those of the largest programs have a hundred megabytes.
 const MOST_TABLES: usize = 512 << 20;
 
-/// The tables of a program.
+/// The unwind tables of a program.
 pub struct StackUnwinder {
     /// None after it has panicked.
     reader: Option<Reader<TableBytes>>,
@@ -47,14 +47,14 @@ pub struct StackUnwinder {
     files: HashMap<ObjectId, Option<FrameTables>>,
 }
 
-/// How the callers in a copied stack came to an end.
+/// How the search for callers in a copied stack ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UnwindEnd {
-    /// At the first function of the thread.
+    /// At the outermost function of the thread.
     Outermost,
-    /// Where the copy ends.
+    /// At the end of the copy.
     CopyEnd,
-    /// At code without a table that keeps no frame pointer, or after as many as are followed.
+    /// At code without a table that keeps no frame pointer, or at the limit of callers.
     Lost,
 }
 
@@ -65,11 +65,11 @@ impl fmt::Debug for StackUnwinder {
 }
 
 impl StackUnwinder {
-    /// Reads the tables of all code that a space has mapped now.
+    /// Reads the tables of all code that is mapped in `space` now.
     ///
     /// # Cost
     ///
-    /// The tables' bytes are read: some tens of milliseconds for a large program.
+    /// Reads all bytes of the tables: some tens of milliseconds for a large program.
     pub fn new(space: &AddressSpace) -> Self {
         let (reader, rules) = (Some(Reader::new()), Box::new(Rules::new()));
         let mut unwinder = Self { reader, rules, code: Vec::new(), files: HashMap::new() };
@@ -77,8 +77,8 @@ impl StackUnwinder {
         unwinder
     }
 
-    /// Reads the tables of code that a space has mapped since the last look, and forgets those of
-    /// code that is gone.
+    /// Reads the tables of code that was mapped since the last update, and drops those of code that
+    /// is gone.
     pub fn update(&mut self, space: &AddressSpace) {
         let Some(reader) = &mut self.reader else { return };
         // Without an answer everything stays as it is.
@@ -108,22 +108,22 @@ impl StackUnwinder {
         self.code = now;
     }
 
-    /// Whether an address lay in code at the last look.
+    /// Whether `addr` lay in code at the last update.
     pub fn is_code(&self, addr: u64) -> bool {
         let behind = self.code.partition_point(|mapping| mapping.start <= addr);
         behind.checked_sub(1).is_some_and(|at| self.code[at].contains(addr))
     }
 
-    /// The addresses to which the callers return, the innermost first, of a thread with these
-    /// registers (the instruction, the stack pointer, the frame pointer, and on arm64 the link
-    /// register) and the stack from its pointer on.
+    /// The return addresses of the callers, the innermost first, of a thread with these registers
+    /// (the instruction pointer, the stack pointer, the frame pointer, and on arm64 the link
+    /// register) and the stack from its stack pointer on.
     pub fn callers(&mut self, registers: [u64; 4], stack: &[u8]) -> Vec<u64> {
         let mut callers = Vec::new();
         self.unwind(registers, stack, &mut callers);
         callers
     }
 
-    /// Puts what [`StackUnwinder::callers`] gives behind what `into` has, and says why there are no
+    /// Appends the result of [`StackUnwinder::callers`] to `into`, and returns why there are no
     /// more.
     pub fn unwind(&mut self, registers: [u64; 4], stack: &[u8], into: &mut Vec<u64>) -> UnwindEnd {
         let Self { reader, rules, .. } = self;

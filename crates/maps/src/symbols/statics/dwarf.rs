@@ -1,22 +1,22 @@
 //! Debug information of variables and types, read unit by unit.
 //!
-//! The symbol table tells a variable's address. The variable's entry has that address in it byte
+//! The symbol table contains a variable's address. The variable's entry contains that address byte
 //! for byte, so the units are read one after the other and searched for these bytes, and only a
-//! unit that has them is taken apart: there is no index to build, and little more than a unit in
-//! memory at a time. From DWARF 5 on, an entry may have the number of an address in a table
-//! instead: then the table is searched before, and the bytes are those of the number.
+//! unit that contains them is parsed: there is no index to build, and little more than one unit in
+//! memory at a time. From DWARF 5 on, an entry may contain the index of an address in a table
+//! instead: then the table is searched first, and the bytes are those of the index.
 //!
 //! # Bounds
 //!
-//! The files are somebody else's, so each loop has an end: sections are as long as `copy.rs`
-//! allows, units and tables as the constants here, and `work` counts all that is taken apart.
-//! Nothing descends by recursion.
+//! The files are untrusted, so each loop has a bound: sections are as long as `copy.rs` allows,
+//! units and tables as the constants here, and `work` counts everything that is parsed. Nothing
+//! descends by recursion.
 //!
 //! # References
 //!
-//! DWARF 5, sections 2.6 (locations), 5 (types), 7.5 and 7.27 (units and tables of addresses).
-//! Split debug information (`.dwo`, `.dwp`), debug information that several files share (`dwz`) and
-//! types in a section of their own before DWARF 5 are not read.
+//! DWARF 5, sections 2.6 (locations), 5 (types), 7.5 and 7.27 (units and tables of addresses). Not
+//! read: split debug information (`.dwo`, `.dwp`), debug information that several files share
+//! (`dwz`), and types in a section of their own before DWARF 5.
 
 mod heads;
 mod roots;
@@ -94,15 +94,15 @@ pub(super) struct At {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Way {
     Here(At),
-    /// By its place among all units.
+    /// To an entry by its offset among all units.
     Info(u64),
-    /// By the signature of a type.
+    /// To a type by its signature.
     Signature(u64),
-    /// To another file.
+    /// To an entry in another file.
     Elsewhere,
 }
 
-/// An entry: those of its attributes that tell about variables and types.
+/// An entry: its attributes that describe variables and types.
 #[derive(Debug)]
 pub(super) struct Die {
     /// [`NO_TAG`] where there is no entry.

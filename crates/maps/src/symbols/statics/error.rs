@@ -1,11 +1,11 @@
-//! The reasons why a static variable is not found.
+//! Why a static variable is not found.
 
 use std::io;
 use std::sync::Arc;
 
 use crate::SpaceError;
 
-/// The reason why a static variable, or a part of it, is not found.
+/// Why a static variable, or a part of it, is not found.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StaticError {
@@ -48,7 +48,7 @@ pub enum StaticError {
         /// The name, with the steps so far.
         name: String,
     },
-    /// The debug information does not tell the type.
+    /// The debug information does not contain the type.
     #[error(
         "the debug information of {object} does not tell the type of `{name}`: build {object} with `debug = true` \
          (Rust; `line-tables-only` is too little) or `-g` (C, C++) and do not strip it, or name bytes as NAME+0x10"
@@ -64,7 +64,7 @@ pub enum StaticError {
     NoField {
         /// The name, with the steps so far.
         name: String,
-        /// Its type.
+        /// The name of its type.
         type_name: String,
         /// The field.
         field: String,
@@ -76,7 +76,7 @@ pub enum StaticError {
     WrongStep {
         /// The name, with the steps so far.
         name: String,
-        /// Its type.
+        /// The name of its type.
         type_name: String,
         /// The property that the type lacks.
         what: &'static str,
@@ -112,7 +112,7 @@ pub enum StaticError {
         #[source]
         error: io::Error,
     },
-    /// A file is broken, or goes beyond the bounds of what is read.
+    /// A file is broken, or exceeds the limits of what is read.
     #[error("cannot read {object}: {error}")]
     Broken {
         /// The object.

@@ -1,4 +1,4 @@
-//! Numbers of seven bits to a byte, and the tables of abbreviations that are made of them.
+//! Numbers of seven bits to a byte, and the tables of abbreviations that consist of them.
 //!
 //! # References
 //!

@@ -1,12 +1,12 @@
-//! Names as linkers have them, and as people write them.
+//! Names in the form of linkers, and in the form of the source.
 //!
-//! A symbol of Rust or C++ is demangled, without the hash. Compilers put words behind a `.` when
-//! they make several variables of one (`count.0`, `COUNT.llvm.17`): the name that people write is
-//! the one before. For a variable inside of a function of C, some put the function before it
+//! A symbol of Rust or C++ is demangled, without the hash. Compilers append words after a `.` when
+//! they make several variables of one (`count.0`, `COUNT.llvm.17`): the name in the source is the
+//! one before. For a variable inside of a function of C, some put the function before it
 //! (`brew.count`).
 //!
 //! Demangling takes a microsecond, and files have a hundred thousand symbols, so a symbol is
-//! demangled if it has the last word of the wanted name in it, which no mangling changes.
+//! demangled only if it contains the last word of the wanted name, which no mangling changes.
 
 use std::fmt::{self, Write as _};
 
@@ -32,7 +32,8 @@ pub(super) struct Wanted<'t> {
 /// How a symbol's name fits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Fit {
-    /// The wanted name is the end of it: `HOUSE` or `tea::HOUSE` of `green::tea::HOUSE`.
+    /// The wanted name is the end of the full name: `HOUSE` or `tea::HOUSE` for
+    /// `green::tea::HOUSE`.
     End,
     Whole,
 }
@@ -111,8 +112,8 @@ fn last_word(name: &str) -> Option<&[u8]> {
     (!word.is_empty() && before.is_none_or(|c| c.is_ascii())).then_some(word.as_bytes())
 }
 
-/// The name of a symbol as people write it. `None` for what compilers add of their own: virtual
-/// tables, guards.
+/// The name of a symbol in source form. `None` for symbols that compilers add: virtual tables,
+/// guards.
 fn demangled(raw: &[u8]) -> Option<String> {
     let raw = std::str::from_utf8(raw).ok()?;
     if raw.starts_with("_ZT") || raw.starts_with("_ZG") || raw.is_empty() {

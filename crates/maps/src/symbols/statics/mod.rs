@@ -14,19 +14,20 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! 1. `query.rs` reads the text.
+//! 1. `query.rs` parses the text.
 //! 2. `tables.rs` lists the symbols of each object, `matching.rs` compares their names.
-//! 3. `object.rs` tells where the loader has put a variable.
-//! 4. `dwarf.rs` finds the entry of the variable with that address, and `types.rs` goes the steps
-//!    from it.
+//! 3. `object.rs` finds the address at which the loader has put a variable.
+//! 4. `dwarf.rs` finds the entry of the variable with that address, and `types.rs` follows the
+//!    steps from it.
 //!
-//! `search.rs` has these steps follow one another.
+//! `search.rs` combines these.
 //!
 //! # Broken files
 //!
-//! An object that cannot be read has no variables; debug information that cannot be read is an
-//! error for those who ask for a part of a variable, and no type for others. The files are copied
-//! or mapped by nobody: their bytes are read one section or unit at a time, into bounded memory.
+//! In an object that cannot be read no variables are found. Debug information that cannot be read
+//! is an error if the caller names a part of a variable; otherwise the type is missing. Files are
+//! neither copied nor mapped: their bytes are read one section or unit at a time, into bounded
+//! memory.
 
 mod dwarf;
 mod error;
@@ -54,15 +55,15 @@ pub use error::StaticError;
 /// A static variable of a process, a part of one, or a function.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StaticPlace {
-    /// Its name in full, with what a compiler put behind it and the steps: `tea::HOUSE.rooms[2]`.
+    /// Its full name, with a compiler's suffix and the steps: `tea::HOUSE.rooms[2]`.
     pub name: String,
     /// Its address in the process.
     pub addr: u64,
-    /// How many bytes it has.
+    /// Its size in bytes.
     pub len: u64,
-    /// The name of its type, if debug information tells it.
+    /// The name of its type, if debug information contains it.
     pub type_name: Option<String>,
-    /// The name of the object that it belongs to, without the path.
+    /// The file name of the object that it belongs to.
     pub object: Arc<str>,
 }
 
@@ -79,12 +80,12 @@ impl Default for Statics {
 }
 
 impl Statics {
-    /// Looks for separate debug information where systems keep it.
+    /// Searches separate debug information in the system's usual directories.
     pub fn new() -> Self {
         Self::with_debug_dirs(["/usr/lib/debug", "/lib/debug"])
     }
 
-    /// Looks for it in `dirs`, and by build id in their `.build-id`.
+    /// Searches separate debug information in `dirs`, and by build id in their `.build-id`.
     pub fn with_debug_dirs<P: Into<PathBuf>>(dirs: impl IntoIterator<Item = P>) -> Self {
         Self { debug_dirs: dirs.into_iter().map(Into::into).collect() }
     }
@@ -98,34 +99,34 @@ impl Statics {
     /// | `NAME->field`, `*NAME` | what a pointer leads to now |
     /// | `NAME+0x10` | the longest word of 8, 4, 2 or 1 bytes that is aligned there |
     ///
-    /// A variable that has the whole name is found alone; else all whose path ends in it. A field
-    /// of bits is the bytes that have them. The mappings are looked at anew; an answer holds until
-    /// the object is unloaded.
+    /// If a variable has exactly this name, only it is returned; otherwise all whose path ends in
+    /// it. For a bit field, the bytes that contain it are returned. The mappings are read anew; a
+    /// result is valid until the object is unloaded.
     ///
     /// # Errors
     ///
-    /// [`StaticError`] tells the reason, and what would help: names that are like it, how to build,
-    /// the fields that there are. Of several matches those count that have the part.
+    /// [`StaticError`] contains the reason, and what helps: similar names, how to build, the fields
+    /// that exist. If the name has several matches, those without the part are left out.
     ///
     /// # Cost
     ///
-    /// An absolute slow path: reads the symbols of all objects, one after the other, and of the
-    /// objects that match all debug information until the variable is found: a gigabyte of it in a
-    /// second or two. Takes memory for the symbols of one object, 768 MiB at most, and for one unit
-    /// of debug information; compressed debug information is inflated, to 1 GiB at most. A file
-    /// system that does not answer blocks.
+    /// Slow: reads the symbols of all objects, one after the other, and for the objects that match
+    /// all debug information until the variable is found: a gigabyte of it in a second or two.
+    /// Takes memory for the symbols of one object, at most 768 MiB, and for one unit of debug
+    /// information; compressed debug information is inflated, to at most 1 GiB. Blocks if a file
+    /// system does not respond.
     pub fn find(&self, space: &AddressSpace, text: &str) -> Result<Vec<StaticPlace>, StaticError> {
         let query = Query::parse(text)?;
         caught(|| search::variables(&Objects::of(space, &self.debug_dirs)?, &query))
     }
 
-    /// The functions of the process that `name` names, as [`Statics::find`] does: each with the
-    /// address of its first instruction, or with `+0x10` behind it of the byte there. Functions
-    /// that were inlined everywhere have none.
+    /// The functions of the process that `name` names, by the rules of [`Statics::find`]: each with
+    /// the address of its first instruction, or, if `+0x10` follows the name, of the byte at that
+    /// offset. Functions that were inlined everywhere are not found.
     ///
     /// # Errors
     ///
-    /// [`StaticError`] tells the reason.
+    /// [`StaticError`] contains the reason.
     ///
     /// # Cost
     ///

@@ -1,4 +1,4 @@
-//! The objects of a process: their files, their symbols, and where the loader has put them.
+//! The objects of a process: their files, their symbols, and their addresses.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -27,7 +27,7 @@ pub(super) struct Objects<'a> {
 /// A file that a process has mapped.
 pub(super) struct Object {
     pub(super) name: Arc<str>,
-    /// It is what the process executes.
+    /// Whether it is the program that the process executes.
     pub(super) is_program: bool,
     mapped: Arc<MappedObject>,
     mappings: Vec<Mapping<Region>>,
@@ -79,7 +79,7 @@ impl<'a> Objects<'a> {
 }
 
 impl Opened<'_> {
-    /// Its own symbols, also those that no other object sees; else the others.
+    /// Its full symbol table, which includes local symbols; otherwise the dynamic one.
     pub(super) fn table(&self) -> io::Result<Option<Table>> {
         if let Some(table) = self.whole_table()? {
             return Ok(Some(table));

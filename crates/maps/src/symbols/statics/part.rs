@@ -1,7 +1,7 @@
-//! One section of a file that somebody else has written, read where it is asked for.
+//! One section of an untrusted file, read where it is needed.
 //!
-//! A section is read by `pread`, so a file that is cut off meanwhile is an error. One that is
-//! compressed is inflated into memory, to no more than is allowed.
+//! A section is read by `pread`, so a file that is cut off meanwhile is an error. A compressed one
+//! is inflated into memory, to no more than is allowed.
 
 use std::fs::File;
 use std::io::{self, Read as _};

@@ -1,4 +1,4 @@
-//! The text by which people name a variable, or a part of it.
+//! The text that names a variable, or a part of it.
 //!
 //! ```text
 //! text   = [ "*" ] name { step } [ "+" number ]
@@ -7,7 +7,7 @@
 //! number = decimal, or hexadecimal behind "0x"
 //! ```
 //!
-//! The name is a path in the words of its language, so it may have brackets, blanks and signs
+//! The name is a path in the syntax of its language, so it may have brackets, blanks and signs
 //! inside `<>`, `()`, `{}`. It ends at the first step outside of these.
 
 use super::error::StaticError;

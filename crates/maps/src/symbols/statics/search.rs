@@ -1,5 +1,5 @@
-//! The way from a name to places: which symbols have the name, which of them the loader uses, where
-//! they lie, and what the debug information tells of them.
+//! From a name to places: which symbols have the name, which of them the loader uses, where they
+//! lie, and what the debug information contains about them.
 
 use std::fs::File;
 use std::io;
@@ -34,7 +34,7 @@ struct Match {
     /// By the linker.
     addr: u64,
     size: u64,
-    /// The object whose debug information tells of it, and its address there.
+    /// The object whose debug information describes it, and its address there.
     told: (usize, u64),
 }
 
@@ -133,8 +133,8 @@ fn matches(objects: &Objects<'_>, kind: Kind, name: &str) -> Matches {
 }
 
 /// Leaves out what the loader has left out. Where the program and a library export one name, all of
-/// them use the program's variable; mostly it is the linker's copy of the library's, whose debug
-/// information alone tells the type.
+/// them use the program's variable; mostly it is the linker's copy of the library's, and only the
+/// library's debug information contains the type.
 fn bind(objects: &Objects<'_>, found: &mut Vec<Match>) {
     let is_exported = |one: &Match, by_program: bool| {
         let object = objects.open(one.object).filter(|object| object.object.is_program == by_program);
@@ -198,7 +198,7 @@ fn parts(
     }
 }
 
-/// A whole variable or function, as the symbols tell of it.
+/// A whole variable or function, from the symbols alone.
 fn untyped(
     space: &AddressSpace,
     object: &Opened<'_>,

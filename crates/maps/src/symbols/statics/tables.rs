@@ -69,7 +69,8 @@ impl Table {
         }))
     }
 
-    /// Those of a kind. Names that overlap so much that reading all of them would take long end it.
+    /// The symbols of a kind. Ends at names that overlap so that reading all of them would take
+    /// long.
     pub(super) fn entries(&self, wanted: Kind) -> impl Iterator<Item = Entry<'_>> {
         let kinds = match wanted {
             Kind::Variable => [STT_OBJECT, STT_TLS],

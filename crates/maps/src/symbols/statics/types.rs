@@ -18,7 +18,7 @@ const MOST_PARTS: usize = 1 << 12;
 /// Bytes of a type's name.
 const LONGEST_NAME: usize = 256;
 
-/// A type; none is `void`. Of an array with several dimensions so many are taken.
+/// A type; `at: None` is `void`. `taken` is how many dimensions of an array were indexed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Type {
     at: Option<At>,
@@ -29,7 +29,7 @@ pub(super) struct Type {
 enum Member {
     /// It, and where the part of the type begins that it is a member of.
     Found { base: u64, die: Die },
-    /// There are others.
+    /// The type has these others instead.
     NoneOf(Vec<String>),
 }
 
@@ -70,7 +70,7 @@ impl Place<'_> {
         }
     }
 
-    /// How many bytes it has, if its type tells.
+    /// Its size in bytes, if its type contains that.
     pub(super) fn size(&self, dwarf: &mut Dwarf<'_>) -> Result<Option<u64>, StaticError> {
         if self.len.is_some() { Ok(self.len) } else { self.broken(dwarf.size(self.type_)) }
     }
@@ -214,7 +214,7 @@ impl Dwarf<'_> {
         Ok(Type { at, taken: 0 })
     }
 
-    /// Its bytes; `None` if nobody tells.
+    /// Its size in bytes; `None` if it is unknown.
     fn size(&mut self, type_: Type) -> io::Result<Option<u64>> {
         let (mut type_, mut elements) = (type_, 1_u64);
         for _ in 0..MOST_PEELED {
@@ -289,7 +289,7 @@ impl Dwarf<'_> {
         Ok(Member::NoneOf(names))
     }
 
-    /// Its name, as its language writes it.
+    /// Its name in the syntax of its language.
     fn type_name(&mut self, type_: Type) -> io::Result<String> {
         let (mut type_, mut before, mut after) = (type_, String::new(), String::new());
         for _ in 0..MOST_PEELED {

@@ -1,10 +1,10 @@
-//! The tables of one file, copied into memory of ours, and gone through before anybody trusts them.
+//! The tables of one file, copied into memory of ours, and checked before they are used.
 //!
 //! The reader computes addresses by expressions that a table may contain. It has no bound for them,
-//! so an expression that jumps back would hold it for ever. No compiler writes jumps there. So the
-//! tables are gone through once, in the way in which the reader finds them: each entry of the
-//! index, or of the table where there is none. A table with a jump, or one that takes longer than
-//! its length allows, is not used. Then its functions are taken to have frame pointers.
+//! so an expression that jumps back would never end. No compiler writes jumps there. So the tables
+//! are checked once, in the way in which the reader finds them: each entry of the index, or of the
+//! table where there is none. A table with a jump, or one that takes longer to check than its
+//! length allows, is not used. Then its functions are assumed to have frame pointers.
 
 use std::ops::{Deref, Range};
 use std::sync::Arc;
@@ -44,7 +44,7 @@ pub(super) struct FrameTables {
 }
 
 impl FrameTables {
-    /// Those of a file; without tables if there is no memory for them.
+    /// The tables of a file; empty if there is no memory for them.
     pub(super) fn read(elf: &Elf<'_>) -> Self {
         let section = |name: &[u8]| {
             let section = elf.find(name).filter(|section| section.size <= MOST_TABLE)?;
@@ -72,7 +72,7 @@ impl FrameTables {
         Some(load.addr.wrapping_add(offset.wrapping_sub(load.offset)))
     }
 
-    /// As the reader takes them.
+    /// The sections in the form that the reader takes.
     pub(super) fn sections(&self) -> ExplicitModuleSectionInfo<TableBytes> {
         let (eh_frame_svma, eh_frame) = self.frames.clone().unzip();
         let (eh_frame_hdr_svma, eh_frame_hdr) = self.index.clone().unzip();

@@ -1,4 +1,4 @@
-//! The heads of units, and their entries.
+//! The headers of units, and their entries.
 
 use std::io;
 

@@ -25,7 +25,7 @@ pub(in crate::symbols) struct UnitRoot {
 pub(in crate::symbols) struct UnitRoots<'a>(Dwarf<'a>);
 
 impl<'a> UnitRoots<'a> {
-    /// Those of a file; `None` if it has no debug information.
+    /// The units of a file; `None` if it has no debug information.
     pub(in crate::symbols) fn of(elf: &Elf<'a>) -> io::Result<Option<Self>> {
         Ok(Dwarf::of(elf)?.map(Self))
     }
@@ -47,7 +47,7 @@ impl Dwarf<'_> {
         let (head, length) = length_at(&self.info, start)?;
         match bytes.len() as u64 {
             all if length <= all => bytes.truncate(length as usize),
-            // The head says how long the unit is: here as long as what was read of it.
+            // The header contains the length of the unit: here the length of what was read of it.
             all if head == 4 => bytes[..4].copy_from_slice(&(all as u32 - 4).to_le_bytes()),
             all => bytes[4..12].copy_from_slice(&(all - 12).to_le_bytes()),
         }
