@@ -1,4 +1,4 @@
-//! The reason why a request was refused. Accounting and threads are as they were before.
+//! Why a request was refused. The accounting and the threads are as they were before.
 
 use std::io;
 
@@ -7,7 +7,7 @@ use dormouse_sys::rendezvous::Conflict;
 
 use crate::{Cpu, MOST_SLOTS, SlotRequest, Target};
 
-/// The reason why a request was refused.
+/// Why a request was refused.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -36,7 +36,7 @@ pub enum Error {
         /// For whom it was asked for.
         target: Target,
     },
-    /// No processor has so many registers.
+    /// No processor has that many registers.
     #[error("{slots} registers of one kind are more than is supported; give at most {MOST_SLOTS}")]
     TooManyRegisters {
         /// The number that was asked for.
@@ -68,9 +68,9 @@ pub enum Error {
     /// A thread cannot be watched, so no thread is.
     #[error("thread {tid} ({thread}) cannot be watched, so no thread is: {source}")]
     Thread {
-        /// Its id.
+        /// The thread's id.
         tid: u32,
-        /// Its name.
+        /// The thread's name.
         thread: String,
         /// The kernel's answer.
         #[source]
@@ -85,28 +85,28 @@ pub enum Error {
          from outside, as root of the host"
     )]
     Filtered,
-    /// A hit is a SIGTRAP, which needs our handler.
+    /// A hit is a SIGTRAP, and our handler cannot get that signal.
     #[error("the handler of SIGTRAP cannot be dormouse's: {0}")]
     Signal(String),
-    /// Another copy of dormouse leads this process.
+    /// Another copy of dormouse leads this process, and this one cannot follow it.
     #[error(transparent)]
     Copies(#[from] Conflict),
-    /// There are as many watches as there can be.
+    /// The limit of watches is reached.
     #[error("there are {0} watches, as many as there can be: drop one")]
     TooManyWatches(usize),
-    /// The thread that arms does not start.
+    /// The thread that arms watches could not be started.
     #[error("the thread that arms watches cannot be started: {0}")]
     Keeper(#[source] io::Error),
     /// There is no such process (any more).
     #[error("there is no process {pid}")]
     NoProcess {
-        /// Its id.
+        /// The process's id.
         pid: u32,
     },
     /// A process cannot be looked at.
     #[error("process {pid} cannot be looked at: {source}")]
     Process {
-        /// Its id.
+        /// The process's id.
         pid: u32,
         /// The kernel's answer.
         #[source]
@@ -118,9 +118,9 @@ pub enum Error {
          watch of it, or the debugger that is attached", if *.leave_one { " beside the one that is left to debuggers" } else { "" }
     )]
     TooFewRegisters {
-        /// Its id.
+        /// The thread's id.
         tid: u32,
-        /// Its name.
+        /// The thread's name.
         thread: String,
         /// Registers that are asked for.
         asked: usize,
@@ -137,32 +137,33 @@ pub enum Error {
         /// The thing asked for.
         what: &'static str,
     },
-    /// Called over a watch's own work, in the middle of a fork, or by a signal handler over either.
+    /// The caller interrupts a watch's own work, is in the middle of a fork, or is a signal handler
+    /// that interrupted either.
     #[error("watches cannot be armed from here: the thread is in the middle of a fork or of arming")]
     Reentrant,
 }
 
-/// Registers that a watch of this process holds.
+/// Debug registers that a watch of this process holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HeldSlot {
     /// The watch's number.
     pub number: u32,
     /// The watch's name.
     pub name: String,
-    /// The group while whose tasks run it holds them; `None`: always, on every thread.
+    /// The group during whose tasks it holds them; `None`: always, on every thread.
     pub group: Option<u32>,
-    /// How many.
+    /// The number of registers.
     pub slots: u32,
-    /// Whether it takes turns with others.
+    /// Whether it takes turns with other watches.
     pub is_flexible: bool,
 }
 
 /// A holder of slots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SlotHolder {
-    /// The target of its breakpoints.
+    /// What its breakpoints are for.
     pub target: Target,
-    /// How many slots they take.
+    /// The number of slots that they take.
     pub slots: u32,
 }
 

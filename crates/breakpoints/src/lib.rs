@@ -1,16 +1,16 @@
-//! Watchpoints: which code writes this variable, on every thread, with no thread stopped; and the
-//! account of the debug registers that they need.
+//! Watchpoints: which code writes this variable, on every thread, with no thread stopped. Also the
+//! accounting of the debug registers that they need.
 //!
-//! - [`WatchSpec`] describes a watch, [`WatchSpec::arm`] arms it on all threads of the process that
-//!   are and that will be, or on none. The [`Watch`] is the guard, its [`WatchReport`] has the
-//!   places of the code that wrote, with counts, values and stacks, and says what it covers.
-//! - [`Slots`] is the account: whether one more breakpoint fits, and which holders are in the way
-//!   if not. It arms nothing, and is of use by itself.
+//! - [`WatchSpec`] describes a watch, [`WatchSpec::arm`] arms it on all present and future threads
+//!   of the process, or on none. The [`Watch`] is the guard. Its [`WatchReport`] has the places of
+//!   the code that wrote, with counts, values and stacks, and states what it covers.
+//! - [`Slots`] is the accounting: whether one more breakpoint fits, and if not, which holders are
+//!   in the way. It arms nothing, and is useful by itself.
 //!
-//! - [`Outside`] watches another process, with nothing of dormouse in it.
+//! - [`Outside`] watches another process, which need not contain dormouse.
 //!
-//! Layers, each of which uses those before it alone: requests and errors, [`Slots`], watches, those
-//! from outside.
+//! Layers, each of which uses only those before it: requests and errors, [`Slots`], watches,
+//! watches from outside.
 
 #![cfg_attr(doctest, doc = include_str!("../README.md"))]
 #![deny(unsafe_code)]

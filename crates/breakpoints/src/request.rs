@@ -1,4 +1,4 @@
-//! Requests: so many slots of one kind, for a task or for a processor.
+//! Requests: a number of slots of one kind, for a task or for a processor.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ pub(crate) const CLASSES: usize = 2;
 
 /// Something that runs on one processor at a time: a thread, an async task, a request.
 ///
-/// The number is the caller's. Counters are best: tasks that are near in number are kept near in
+/// The caller chooses the number. Counters are best: tasks with close numbers are kept close in
 /// memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TaskId(pub u64);
@@ -19,7 +19,7 @@ pub struct TaskId(pub u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Cpu(pub u32);
 
-/// The kind of access that a breakpoint stops at.
+/// The kind of access on which a breakpoint traps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum SlotKind {
     /// Reads or writes of memory.
@@ -28,30 +28,30 @@ pub enum SlotKind {
     Execute,
 }
 
-/// The task or processor of a breakpoint.
+/// What a breakpoint is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Target {
     /// Every task that runs on this processor.
     Cpu(Cpu),
-    /// This task, wherever it runs.
+    /// This task, on any processor.
     Task(TaskId),
-    /// This task while it runs on this processor.
+    /// This task, while it runs on this processor.
     TaskOnCpu(TaskId, Cpu),
 }
 
-/// A wish for slots.
+/// A request for slots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SlotRequest {
-    /// For whom.
+    /// What the slots are for.
     pub target: Target,
-    /// Of which kind.
+    /// The kind of slots.
     pub kind: SlotKind,
     /// How many registers the breakpoint takes; 1 unless the architecture has wide ones.
     pub weight: u32,
 }
 
 impl SlotRequest {
-    /// A wish for one slot.
+    /// A request for one slot.
     pub fn new(target: Target, kind: SlotKind) -> Self {
         Self { target, kind, weight: 1 }
     }
@@ -60,7 +60,7 @@ impl SlotRequest {
 /// The registers of one processor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Registers {
-    /// So many, each for either kind.
+    /// That many registers, each for either kind.
     Shared(u32),
     /// Some for data, others for instructions.
     Separate {
@@ -75,7 +75,7 @@ impl Registers {
     /// The debug registers of x86.
     pub const X86: Self = Self::Shared(4);
 
-    /// How many there are for this kind.
+    /// The number of slots of this kind.
     pub fn slots(self, kind: SlotKind) -> u32 {
         match (self, kind) {
             (Self::Shared(slots), _)

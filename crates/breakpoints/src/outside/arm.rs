@@ -1,32 +1,33 @@
-//! Arms all threads of a process, or none.
+//! Arming all threads of a process, or none.
 //!
 //! An event is inherited by threads that its own thread starts later. So each thread that runs
-//! already gets events of its own, and threads are looked for again until a complete list has none
+//! already gets events of its own, and threads are listed again until a complete list contains none
 //! that had to be armed.
 //!
-//! A thread that comes while this goes on may have inherited the events of the thread that started
-//! it, all of them or those that were open by then. Armed once more, each of its hits would count
-//! twice. The kernel does not say what a thread has inherited, but a debug register that is taken
-//! is seen: an event that never counts is opened again and again until the kernel refuses it. The
-//! thread that arms is the measure, so breakpoints of a whole processor, which take a register from
-//! both, may come and go. A debugger's, which are in each thread of the target, must not: how many
-//! more are taken in the first thread before it is armed is the `base`.
+//! A thread that starts meanwhile may have inherited the events of the thread that started it, all
+//! of them or those that were open by then. If it were armed once more, each of its hits would
+//! count twice. The kernel does not report what a thread has inherited, but a taken debug register
+//! can be detected: an event that never counts is opened again and again until the kernel refuses
+//! it. The count is compared with that of the arming thread, so breakpoints of a whole processor,
+//! which take a register from both, may come and go. A debugger's breakpoints, which are in each
+//! thread of the target, must not: `base` is how many more registers are taken in the first thread
+//! before it is armed.
 //!
 //! Careful with threads that end meanwhile! Where two threads have inherited the same events, the
 //! kernel exchanges these when it switches between the two, and each then ends with the events of
-//! the other. The registers go by the thread that an event was made for, so those of the one that
-//! lives count as free while they are taken. So all events are [`Attr::apart`]: the kernel cannot
-//! exchange them. Before Linux 6.13, which does not know that, a thread that starts while others
-//! end and while all this goes on may be armed twice.
+//! the other. The kernel accounts registers to the thread for which an event was made, so those of
+//! the living thread count as free while they are in use. So all events are [`Attr::apart`]: the
+//! kernel cannot exchange them. Before Linux 6.13, which does not support that, a thread that
+//! starts while others end and while all this goes on may be armed twice.
 //!
 //! # Invariants
 //!
 //! 1. Events of a thread are opened processor by processor, on each in the order of the lines. So a
-//!    thread has inherited the first lines of a processor, and what is missing are the last ones.
-//! 2. An event that was opened for a number which is no thread of the process (any more) is closed
-//!    before the next thread is looked at. No thread was thought to have inherited it.
-//! 3. The events of a thread that has ended since stay open: others have inherited them, and its
-//!    count is in them.
+//!    thread has inherited the first lines of a processor, and only the last ones can be missing.
+//! 2. An event that was opened for an id which is not (or no longer) a thread of the process is
+//!    closed before the next thread is handled. No other thread was assumed to have inherited it.
+//! 3. The events of a thread that has ended since stay open: other threads have inherited them, and
+//!    its count is in them.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -138,7 +139,7 @@ impl Arming<'_> {
         Err(Error::NoProcess { pid: self.plan.target.pid() })
     }
 
-    /// Arms a thread and says how many events that took; none if it has ended.
+    /// Arms a thread. Returns how many events that took, or `None` if it has ended.
     fn arm_thread(&mut self, tid: u32, may_have_inherited: bool) -> Result<Option<usize>, Error> {
         let before = self.events.len();
         match self.open_all(tid, may_have_inherited) {
@@ -177,7 +178,7 @@ impl Arming<'_> {
             }
         }
         if self.plan.leave_one {
-            // As a debugger asks: wherever the thread runs.
+            // As a debugger opens it: on any processor.
             OpenEvent::open(&idle(), Subject::Thread(tid))?;
         }
         Ok(())

@@ -6,10 +6,11 @@ use super::target::TargetProcess;
 use crate::watch::split::{Piece, Unfit, split};
 use crate::{Access, Error, WatchSpec};
 
-/// The registers that there are; where their number differs, more: the kernel says how many.
+/// The number of registers. On processors where it varies this is the maximum; the kernel refuses
+/// what is too much.
 const REGISTERS: u32 = if cfg!(target_arch = "x86_64") { 4 } else { 16 };
 
-/// The end of the memory that programs have; elsewhere the kernel says it.
+/// The end of the address space of programs; on other architectures the kernel checks it.
 const USER_END: usize = if cfg!(target_arch = "x86_64") { 1 << 47 } else { usize::MAX };
 
 /// The bytes that one debug register watches.
@@ -22,7 +23,8 @@ pub(super) struct Line {
     len: WatchLen,
     /// The bits of its value that belong to the request.
     watched: u64,
-    /// Its values before the last pass that had hits and at that pass; none that could not be read.
+    /// Its value before the last pass that had hits, and the value at that pass; `None` if it could
+    /// not be read.
     pub(super) old: Option<u64>,
     pub(super) new: Option<u64>,
 }
@@ -43,7 +45,7 @@ pub(super) fn lines_of(specs: &[WatchSpec]) -> Result<Vec<Line>, Error> {
             return Err(Error::OnlyInside { name: spec.name.clone(), what });
         }
         for Piece { addr, len, watched } in pieces(spec)? {
-            // A record has the address that was watched, and nothing else to tell lines apart.
+            // A record contains the watched address, and nothing else to tell lines apart.
             if lines.iter().any(|line| line.addr == addr) {
                 return Err(unwatchable(spec, "another watch has the same address"));
             }
@@ -63,7 +65,8 @@ fn pieces(spec: &WatchSpec) -> Result<Vec<Piece>, Error> {
     if spec.access == Access::Execute {
         return Ok(vec![Piece { addr: spec.addr, len: WatchLen::Eight, watched: u64::MAX }]);
     }
-    // Never wider than asked: a value that is read later does not tell stores beside apart.
+    // Never wider than requested: a value that is read later cannot show whether a store went
+    // beside the range.
     let most = REGISTERS - u32::from(!spec.all_slots);
     split(spec.addr, spec.len, most, false).map_err(|unfit| {
         unwatchable(

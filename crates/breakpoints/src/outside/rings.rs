@@ -1,9 +1,9 @@
-//! One ring for each processor, which all events there record into.
+//! One ring for each processor, into which all events there record.
 //!
 //! An inherited event has a ring only on one processor. So each thread gets an event on each
 //! processor; all events of one processor share its ring, and the locked memory does not grow with
-//! the threads. The ring belongs to an event of this program that counts nothing, so that no
-//! watched thread takes it along when it ends.
+//! the threads. The ring belongs to an event of this program that counts nothing, so that it does
+//! not end with a watched thread.
 //!
 //! # References
 //!
@@ -27,8 +27,8 @@ const EVERY_HIT: Sampling =
 pub(super) struct Rings(Vec<(u32, Buffer)>);
 
 impl Rings {
-    /// Rings of so many bytes together, or less where no more may be locked. Their events are kept
-    /// [`Attr::apart`] or not, and copy so many bytes of the stack.
+    /// Rings of `bytes` bytes together, or less if no more may be locked. Their events are kept
+    /// [`Attr::apart`] if `apart`, and copy `stack_bytes` bytes of the stack.
     pub(super) fn open(cpus: &[u32], bytes: usize, apart: bool, stack_bytes: u16) -> Result<Self, Error> {
         let own = rustix::thread::gettid().as_raw_pid().cast_unsigned();
         let attr = Attr::count(KernelEvent::Dummy).user_only().disabled();

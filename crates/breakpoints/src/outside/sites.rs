@@ -1,4 +1,4 @@
-//! The hits of one watch by the place in the code.
+//! The hits of one watch by their place in the code.
 
 use std::collections::HashMap;
 
@@ -6,7 +6,7 @@ use dormouse_sys::perf::UserStack;
 
 use crate::{WatchHit, WatchSite};
 
-/// The most places that are told apart.
+/// The most places that are counted separately.
 const MOST_SITES: usize = 1024;
 
 /// The most hits that wait for the reader of the stream.

@@ -1,4 +1,4 @@
-//! The process that is watched: its threads, its memory, its end. It is only ever read.
+//! The process that is watched: its threads, its memory, its end. It is only read.
 //!
 //! # References
 //!
@@ -17,7 +17,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::Error;
 
-/// The end of a target, and of its watches.
+/// How a target, and so its watches, ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TargetEnd {
     /// The process ended.
@@ -79,8 +79,8 @@ impl TargetProcess {
         Error::Thread { tid, thread: self.name(tid), source }
     }
 
-    /// The value of so many bytes (at most 8) there; none for memory that is not mapped or must not
-    /// be read.
+    /// The value of `len` bytes (at most 8) at `addr`; `None` for memory that is not mapped or not
+    /// readable.
     pub(super) fn value(&self, addr: usize, len: usize) -> Option<u64> {
         let mut bytes = [0; 8];
         let part = bytes.get_mut(..len)?;
@@ -96,8 +96,8 @@ impl TargetProcess {
         if !is_gone(self.memory.as_ref()?) {
             return None;
         }
-        // A process that exits gives up its memory a little before it says that it has exited; one
-        // that executes a program has new memory by now.
+        // A process that exits releases its memory a little before its exit is visible; one that
+        // executes another program has new memory by then.
         match self.open_memory() {
             Ok(new) if is_gone(&new) => None,
             Err(error) if error.kind() != io::ErrorKind::PermissionDenied => None,
@@ -107,7 +107,7 @@ impl TargetProcess {
 
     fn has_exited(&self) -> bool {
         let mut asked = [PollFd::new(&self.process, PollFlags::IN)];
-        // An error is no answer; the next look asks again.
+        // After an error the next pass asks again.
         matches!(poll(&mut asked, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })), Ok(ready) if ready > 0)
     }
 

@@ -13,16 +13,16 @@ use crate::watch::rate::{Allowance, Throttle};
 use crate::watch::share::Share;
 use crate::{Coverage, Error, WatchHit, WatchReport, WatchSpec, WatchState};
 
-/// The means of this process that a watch from outside may use.
+/// How much of this process's resources a watch from outside may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OutsideBudget {
-    /// Descriptors. Records need one for each line, thread and processor, and one for each
-    /// processor.
+    /// The number of descriptors. Records need one for each line, thread and processor, and one for
+    /// each processor.
     pub descriptors: usize,
-    /// Bytes of locked memory, for all processors together.
+    /// The bytes of locked memory, for all processors together.
     pub locked_bytes: usize,
-    /// Bytes of the stack to copy at each hit, for [`Outside::take_stacks`]; 0: none. With 8192 a
-    /// hit costs one microsecond more, and a ring has room for some hundred in a MiB.
+    /// The bytes of the stack to copy at each hit, for [`Outside::take_stacks`]; 0 for none. With
+    /// 8192 a hit costs one microsecond more, and a ring has room for some hundred in a MiB.
     pub stack_bytes: u16,
 }
 
@@ -38,13 +38,13 @@ impl Default for OutsideBudget {
 /// The result of a watch from outside.
 #[derive(Debug, Clone)]
 pub struct OutsideReport {
-    /// Counts and places, as a watch inside a process has them.
+    /// Counts and places, as in a watch inside a process.
     pub watch: WatchReport,
-    /// The reason why hits are counted only, and places unknown; none where hits are recorded.
+    /// Why hits are only counted, and places unknown; `None` if hits are recorded.
     pub counts_only: Option<String>,
-    /// Single hits that the stream had no room for.
+    /// Single hits for which the stream had no room.
     pub unstreamed: u64,
-    /// The end of the target; none if the watch goes on, or has reached its maximum.
+    /// How the target ended; `None` if the watch goes on, or has reached its maximum.
     pub end: Option<TargetEnd>,
 }
 
@@ -77,10 +77,10 @@ struct Watched {
 }
 
 impl Outside {
-    /// Arms these watches on all threads of a process that are and that will be, or on none.
+    /// Arms these watches on all present and future threads of a process, or on none.
     ///
-    /// A watch is armed in a thread as soon as that thread is reached: the first hits may be from
-    /// before the return.
+    /// A watch is armed in a thread as soon as that thread is reached: the first hits may come
+    /// before the call returns.
     ///
     /// # Cost
     ///
@@ -88,8 +88,8 @@ impl Outside {
     ///
     /// # Errors
     ///
-    /// [`Error::NoProcess`], [`Error::OnlyInside`] for what needs dormouse in the process,
-    /// [`Error::TooFewRegisters`] and [`Error::Thread`] with the thread and the reason.
+    /// [`Error::NoProcess`], [`Error::OnlyInside`] for requests that need dormouse in the process,
+    /// [`Error::TooFewRegisters`], and [`Error::Thread`] with the thread and the reason.
     pub fn open(pid: u32, specs: &[WatchSpec], budget: OutsideBudget) -> Result<Self, Error> {
         let target = TargetProcess::open(pid)?;
         let mut lines = lines_of(specs)?;
@@ -123,8 +123,9 @@ impl Outside {
         Ok(Self { target, lines, watches, rings, events, has_lost: false, end: None })
     }
 
-    /// Takes the records, arms and disarms by rate and maximum, and sees whether the target is
-    /// over. To be called all the time: each 20 ms, a ring has room for several thousand hits.
+    /// Reads the records, arms and disarms by rate and maximum, and checks whether the target has
+    /// ended. Call it regularly, for example every 20 ms: a ring has room for several thousand
+    /// hits.
     ///
     /// # Cost
     ///
@@ -134,7 +135,7 @@ impl Outside {
         let has_lost = self.drain();
         let now = monotonic_ns();
         for at in 0..self.watches.len() {
-            // The next hits are those of another program, or nobody's.
+            // Later hits belong to another program, or to no process.
             if end.is_some() {
                 self.finish(at, now);
                 continue;
@@ -150,7 +151,7 @@ impl Outside {
         self.end = self.end.or(end);
     }
 
-    /// The results so far, in the order of the requests, after a pass.
+    /// Makes a pass, and returns the results so far, in the order of the requests.
     ///
     /// # Cost
     ///
@@ -165,14 +166,14 @@ impl Outside {
     }
 
     /// The single hits of a watch since the last call. The first call turns the stream on, and
-    /// gives none.
+    /// returns none.
     pub fn take_hits(&mut self, watch: usize) -> Vec<WatchHit> {
         self.watches.get_mut(watch).map(|watch| watch.sites.take()).unwrap_or_default()
     }
 
-    /// The copied stacks of places that are new since the last call: of the first hit of each,
-    /// with [`WatchSite::ip`](crate::WatchSite::ip). For an unwinder that needs no frame pointers;
-    /// nothing unless [`OutsideBudget::stack_bytes`] says so.
+    /// The copied stacks of places that are new since the last call, with
+    /// [`WatchSite::ip`](crate::WatchSite::ip): that of the first hit of each. For an unwinder that
+    /// needs no frame pointers. Empty if [`OutsideBudget::stack_bytes`] is 0.
     pub fn take_stacks(&mut self, watch: usize) -> Vec<(usize, UserStack)> {
         self.watches.get_mut(watch).map(|watch| watch.sites.take_stacks()).unwrap_or_default()
     }
@@ -325,12 +326,12 @@ impl Watched {
     }
 }
 
-/// The debug registers that are free in a thread of any process, wherever it runs. For the time of
+/// The number of debug registers that are free in a thread of any process, on any processor. During
 /// the call all of them are taken.
 ///
 /// # Errors
 ///
-/// The kernel's refusal, as for a watch.
+/// The kernel's error, as for a watch.
 pub fn free_registers(tid: u32) -> Result<usize, Error> {
     registers_free(Subject::Thread(tid)).map_err(|source| Error::Thread {
         tid,

@@ -3,10 +3,10 @@
 //! # Locking
 //!
 //! 1. A task's request holds the lock of its shard.
-//! 2. A processor's request holds the locks of all shards, taken in their order: it alone depends
-//!    on the slots of every task, and it alone changes the processors' slots, on which every task's
+//! 2. A processor's request holds the locks of all shards, taken in their order: only it depends on
+//!    the slots of every task, and only it changes the processors' slots, on which every task's
 //!    request depends.
-//! 3. No code of others runs under a lock.
+//! 3. No foreign code runs under a lock.
 
 use std::sync::MutexGuard;
 use std::time::Duration;
@@ -20,9 +20,9 @@ use crate::{Cpu, Error, MOST_SLOTS, Registers, SlotHolder, SlotRequest, Target, 
 /// The most tasks that the refusal of a processor's request names.
 const NAMED: usize = 8;
 
-/// The slots of a number of processors, and their holders. See the crate's page for the rules.
+/// The slots of a number of processors, and their holders. The crate's page has the rules.
 ///
-/// Memory grows with the most items that there ever were, and does not shrink.
+/// Memory grows with the largest number of items that there ever was, and does not shrink.
 #[derive(Debug)]
 pub struct Slots {
     registers: Registers,
@@ -55,13 +55,13 @@ impl Slots {
     ///
     /// # Cost
     ///
-    /// For a task one uncontended lock and the task's own items; with items that are bound to a
-    /// processor, the number of processors besides. For a processor all locks. A refusal is slower:
-    /// it looks for the holders in the way, for a processor among all tasks.
+    /// For a task one uncontended lock and a pass over the task's own items; if it has items that
+    /// are bound to a processor, also over the processors. For a processor all locks. A refusal is
+    /// slower: it searches for the holders in the way, for a processor among all tasks.
     ///
     /// # Errors
     ///
-    /// [`Error::NoSpace`] when too few registers are free; others when the request makes no sense.
+    /// [`Error::NoSpace`] if too few registers are free; other errors if the request is invalid.
     pub fn reserve(&self, request: SlotRequest) -> Result<Reservation<'_>, Error> {
         let place = match request.target {
             _ if request.weight == 0 => return Err(Error::NoWeight { target: request.target }),
@@ -75,12 +75,12 @@ impl Slots {
         Ok(Reservation { slots: self, request, place })
     }
 
-    /// Reserves all of these or nothing. They are taken one after the other, so others may be
-    /// refused for the sake of slots that are given back when a later one does not fit.
+    /// Reserves all of these or none. They are reserved one after the other, so meanwhile others
+    /// may be refused slots that are given back because a later one does not fit.
     ///
     /// # Errors
     ///
-    /// As [`reserve`](Self::reserve), of the first request that was refused.
+    /// The error of [`reserve`](Self::reserve) for the first request that was refused.
     pub fn reserve_all(&self, requests: &[SlotRequest]) -> Result<Vec<Reservation<'_>>, Error> {
         let mut held = Vec::with_capacity(requests.len());
         for &request in requests {
@@ -90,11 +90,11 @@ impl Slots {
         Ok(held)
     }
 
-    /// Reserves for a new task as many slots as another holds at this moment: all or nothing.
+    /// Reserves for a new task the same slots that another task holds at this moment: all or none.
     ///
     /// # Errors
     ///
-    /// As [`reserve_all`](Self::reserve_all).
+    /// See [`reserve_all`](Self::reserve_all).
     pub fn inherit(&self, parent: TaskId, child: TaskId) -> Result<Vec<Reservation<'_>>, Error> {
         let requests: Vec<SlotRequest> = self
             .shard(parent)
@@ -109,11 +109,11 @@ impl Slots {
         self.reserve_all(&requests)
     }
 
-    /// How many tasks hold slots.
+    /// The number of tasks that hold slots.
     ///
     /// # Cost
     ///
-    /// All locks, one after the other.
+    /// Takes all locks, one after the other.
     pub fn tasks(&self) -> usize {
         self.shards.iter().map(|shard| shard.lock().tasks()).sum()
     }

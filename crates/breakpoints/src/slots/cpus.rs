@@ -1,10 +1,10 @@
-//! The slots of the processors themselves.
+//! The slots that are taken on processors as a whole.
 //!
 //! # Locking
 //!
 //! Readers hold the lock of any shard, writers those of all shards, so each reader sees a state
-//! between two changes. The locks order; the atomics only spare the readers a lock in common, so
-//! relaxed is enough.
+//! between two changes. The locks provide the ordering; the atomics only spare the readers a common
+//! lock, so relaxed is enough.
 
 use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicU32, Ordering};

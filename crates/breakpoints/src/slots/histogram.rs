@@ -1,8 +1,9 @@
-//! How many holders use how many slots: the maximum over any number of them in a few steps.
+//! How many holders use how many slots, in a form that gives the maximum over any number of holders
+//! in a few steps.
 //!
 //! # Invariants
 //!
-//! `counts[k]` holders use exactly `k + 1` slots. A holder that uses none is nowhere.
+//! `counts[k]` holders use exactly `k + 1` slots. Holders without slots are not counted.
 
 use crate::MOST_SLOTS;
 

@@ -1,4 +1,4 @@
-//! A lock that knows how long threads have waited for it.
+//! A lock that measures how long threads have waited for it.
 //!
 //! The uncontended path is that of the mutex; only a thread that has to wait anyway reads the
 //! clock.

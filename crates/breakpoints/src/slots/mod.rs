@@ -1,8 +1,9 @@
-//! Slot accounting for breakpoints: whether one more fits into the few debug registers.
+//! Accounting of slots for breakpoints: whether one more fits into the few debug registers.
 //!
-//! A processor has few debug registers (x86: four), a breakpoint of a processor takes one there for
-//! good, and a breakpoint of a task takes one wherever the task runs. [`Slots`] says, before
-//! anything is armed, whether a breakpoint still fits, and if not, which holders are in the way.
+//! A processor has few debug registers (x86: four). A breakpoint of a processor takes one there for
+//! as long as it exists, and a breakpoint of a task takes one wherever the task runs. [`Slots`]
+//! decides, before anything is armed, whether a breakpoint still fits, and if not, which holders
+//! are in the way.
 //!
 //! ```
 //! use dormouse_breakpoints::{
@@ -27,9 +28,9 @@
 //!
 //! # Rules
 //!
-//! Those of the Linux kernel (`kernel/events/hw_breakpoint.c`), for each kind of register by
-//! itself. With `H` registers, `C[c]` slots of processor `c` itself, `n(T, c)` slots that task `T`
-//! takes on `c`, and weight `w`:
+//! The rules are those of the Linux kernel (`kernel/events/hw_breakpoint.c`), for each kind of
+//! register by itself. With `H` registers, `C[c]` slots of processor `c` itself, `n(T, c)` slots
+//! that task `T` takes on `c`, and weight `w`:
 //!
 //! | request | fits if |
 //! |---|---|
@@ -37,23 +38,23 @@
 //! | task `T` on processor `c` | `C[c] + n(T, c) + w <= H` |
 //! | task `T` wherever it runs | `max over c of (C[c] + n(T, c)) + w <= H` |
 //!
-//! Tasks combine by maximum, for no two run on one processor at once; tasks and processors add up.
-//! Slots are taken when they are reserved, not when something is armed, and two breakpoints on one
-//! address take two.
+//! Tasks combine by maximum, because no two run on one processor at once; tasks and processors add
+//! up. Slots are taken when they are reserved, not when something is armed, and two breakpoints on
+//! one address take two.
 //!
 //! A *processor* is a thing that has registers and runs one task at a time: with async tasks, a
 //! worker thread.
 //!
 //! # Cost
 //!
-//! A task's request takes one lock out of 64 and looks at that task's own breakpoints, at most `H`
-//! of them unless it has some that are bound to a processor; neither the number of tasks nor that
-//! of processors matters. A processor's request takes all locks: an absolute slow path.
+//! A task's request takes one lock out of 64 and visits that task's own breakpoints, at most `H` of
+//! them unless some are bound to a processor; neither the number of tasks nor that of processors
+//! matters. A processor's request takes all locks, and is slow.
 //!
 //! # Things it does not do
 //!
-//! It arms nothing and knows nothing of addresses. It does not know what other processes or a
-//! debugger hold.
+//! It arms nothing and has no addresses. It does not include what other processes or a debugger
+//! hold.
 
 mod admission;
 mod cpus;

@@ -1,13 +1,13 @@
-//! Slot accounting as the kernel did it before the origin: a list, the baseline of the bench and
-//! the oracle of the tests.
+//! Slot accounting as the kernel did it before the origin: a list. It is the baseline of the bench
+//! and the oracle of the tests.
 //!
-//! All tasks' breakpoints are on one list. The slots of a task on a processor are found by walking
-//! it, once for each processor that the breakpoint may be on: three times a breakpoint (is there
-//! space, count it in, count it out), `tasks × processors` steps each. The kernel guarded it by one
-//! mutex; the users of this do, too.
+//! All tasks' breakpoints are on one list. To find the slots of a task on a processor, the list is
+//! walked once for each processor that the breakpoint may be on: three times for each breakpoint
+//! (is there space, count it in, count it out), `tasks × processors` steps each. The kernel guarded
+//! it by one mutex; so do the users of this.
 //!
-//! This list is kinder to itself than the kernel's: a node here is 40 bytes of one array, there it
-//! was part of an event of more than a thousand.
+//! This list is faster than the kernel's: a node here is 40 bytes of one array, there it was part
+//! of an event of more than a thousand bytes.
 
 use crate::request::CLASSES;
 use crate::{Cpu, MOST_SLOTS, Registers, SlotRequest, Target, TaskId};
@@ -30,7 +30,7 @@ pub struct SlotList {
 #[derive(Debug, Clone, Default)]
 struct PerCpu {
     pinned: u32,
-    /// How many tasks have so many and one.
+    /// `tasks[k]` tasks have exactly `k + 1`.
     tasks: [u32; MOST_SLOTS as usize],
 }
 
@@ -48,7 +48,7 @@ impl SlotList {
         Self { registers, cpus, nodes: Vec::new(), first: NONE, last: NONE, free: Vec::new() }
     }
 
-    /// Takes slots; `None`: no space. [`SlotList::release`] takes the place that is returned.
+    /// Takes slots. Returns a place for [`SlotList::release`], or `None` if there is no space.
     pub fn reserve(&mut self, request: SlotRequest) -> Option<usize> {
         let class = self.registers.class(request.kind);
         let busiest = self.cpus_of(request).map(|cpu| self.used_on(request, class, cpu)).max().unwrap_or(0);
@@ -65,8 +65,8 @@ impl SlotList {
         self.count(request, self.registers.class(request.kind), false);
     }
 
-    /// Takes the slots of a new task, without looking whether there is space and without walking
-    /// the list: so that a long list can be made at all.
+    /// Takes the slots of a new task, without checking whether there is space and without walking
+    /// the list: so that a long list can be made in reasonable time.
     pub fn populate(&mut self, requests: &[SlotRequest]) {
         for (number, &request) in requests.iter().enumerate() {
             let class = self.registers.class(request.kind);

@@ -4,8 +4,8 @@
 //!
 //! For each class of registers a task is counted either in `anywhere` (none of its items is bound
 //! to a processor) or in all of `bound`, never in both. So the most that any task uses on a
-//! processor is the greater one of two maxima, and a task without bound items costs one update
-//! however many processors there are.
+//! processor is the larger of two maxima, and a task without bound items costs one update for any
+//! number of processors.
 
 use super::histogram::Histogram;
 use super::table::{Item, Table};
@@ -75,7 +75,7 @@ impl Shard {
         bound.max(self.anywhere[class].most())
     }
 
-    /// The tasks that use exactly so many slots on one processor.
+    /// The tasks that use exactly `slots` slots on one processor.
     pub(crate) fn tasks_with(&self, class: usize, cpu: Cpu, slots: u32) -> impl Iterator<Item = TaskId> {
         self.table.tasks().filter_map(move |(task, items)| {
             let items = items.filter(|item| usize::from(item.class) == class);

@@ -1,18 +1,17 @@
-//! A hash that holds several items per task.
+//! A hash table that holds several items per task.
 //!
-//! The items of a task are a list that hangs off one entry (the kernel's `rhltable`), so finding
-//! all of them costs one look-up in a table of any size. The items lie in one array whose
-//! free places are used again last in, first out: a task that comes and goes finds them in the
-//! cache.
+//! The items of a task are a list that starts at one entry (the kernel's `rhltable`), so finding
+//! all of them costs one look-up in a table of any size. The items lie in one array whose free
+//! places are reused last in, first out: a task that comes and goes finds them in the cache.
 //!
-//! The hash keeps tasks that are near in number near in memory, four to a line: they are numbered
-//! by counters, so neighbours come and go together, and the cold line that a new task meets in a
-//! big table is met once for four. No flooding is to be feared: the numbers are this process's own.
+//! The hash keeps tasks with close numbers close in memory, four to a line: tasks are numbered by
+//! counters, so neighbours come and go together, and the cold line that a new task meets in a big
+//! table is met once for four. Collisions cannot be provoked: the numbers are this process's own.
 //!
 //! # Invariants
 //!
-//! 1. A task has an entry iff it has an item.
-//! 2. Each place of `items` is in exactly one list: a task's, or that of the free ones.
+//! 1. A task has an entry if and only if it has an item.
+//! 2. Each place of `items` is in exactly one list: a task's, or the list of free places.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -197,8 +196,8 @@ mod tests {
         assert_eq!(weights(&table, TaskId(1)), [1]);
     }
 
-    /// The share of different values that `of` gives for 4096 tasks in steps of `stride`, against
-    /// what chance would give with so many values to choose from.
+    /// The number of different values that `of` gives for 4096 tasks in steps of `stride`, divided
+    /// by the number that chance would give with that many values to choose from.
     fn spread(stride: u64, values: usize, of: impl Fn(TaskId) -> usize) -> f64 {
         let seen: HashSet<usize> = (0..4096_u64).map(|n| of(TaskId(n.wrapping_mul(stride)))).collect();
         let by_chance = values as f64 * (1.0 - (1.0 - 1.0 / values as f64).powi(4096));
@@ -210,7 +209,7 @@ mod tests {
         let hash = |task: TaskId| BuildHasherDefault::<NearHash>::default().hash_one(task);
         for stride in [1, 2, 3, 16, 64, 256, 1000, 4096, 1 << 20, 1 << 32, 1 << 44] {
             assert!(spread(stride, 64, shard_of) > 0.95, "shards, stride {stride}");
-            // Groups of 16 places are what the table probes.
+            // The table probes groups of 16 places.
             let groups = spread(stride << SHARD_BITS, 256, |task| (hash(task) >> 4) as usize % 256);
             assert!(groups > 0.95, "places, stride {stride}: {groups}");
         }

@@ -1,6 +1,6 @@
 //! The keeper's duty: the lines of all watches, and the plan of their rests and turns.
 //!
-//! All of it is the keeper's thread's own; other threads send errands (`keeper.rs`). It takes the
+//! Only the keeper's thread accesses it; other threads send errands (`keeper.rs`). It takes the
 //! lock of watches (`holders.rs`) for moments.
 //!
 //! | watch | its lines |
@@ -11,8 +11,8 @@
 //!
 //! # Invariants
 //!
-//! 1. Lines of flexible watches and lines at rest together are never more than the plan has
-//!    registers: [`Duty::shrink`] closes lines before a pinned watch takes their registers.
+//! 1. Lines of flexible watches and lines at rest together are never more than the registers in the
+//!    plan: [`Duty::shrink`] closes lines before a pinned watch takes their registers.
 
 use std::time::{Duration, Instant};
 
@@ -28,11 +28,11 @@ use super::plan::{HitCounts, Order, Plan, Stage, Wish};
 use super::sched;
 use crate::Error;
 
-/// How long a turn takes, about, where few threads must be told of it.
+/// The approximate length of a turn, where few threads must be armed for it.
 const SLICE_NS: u64 = 20_000_000;
 /// And where very many.
 const LONGEST_SLICE_NS: u64 = 4_000_000_000;
-/// A turn takes so many times longer than the keeper works for its beginning.
+/// A turn takes this many times longer than the keeper's work at its beginning.
 const WORTH: u64 = 100;
 
 /// The reasons why a watch cannot go on.
@@ -40,21 +40,21 @@ const FILTERED: &str = "a filter of system calls has come, which may end the pro
 const SIGNAL_TAKEN: &str =
     "the program has taken SIGTRAP's handler from dormouse: hits could end the process";
 
-/// A last signal is waited for so long.
+/// How many times the keeper waits for a last signal.
 const LAST_SIGNALS: u32 = 10;
 
 #[derive(Debug)]
 pub(super) struct Duty {
     plan: Plan,
     watches: Vec<Watched>,
-    /// Of flexible watches, at rest.
+    /// Lines of flexible watches that are at rest.
     at_rest: Vec<Line>,
-    /// Flexible watches share so many.
+    /// The number of registers that flexible watches share.
     shared_registers: u32,
     slice_ns: u64,
     /// The reason why the last step could not begin a turn.
     refusal: Option<Error>,
-    /// Watches that have ended, whose registers the holders do not know to be free.
+    /// Watches that have ended, whose registers are not released yet.
     over: Vec<u32>,
 }
 
@@ -166,7 +166,7 @@ impl Duty {
         let known = watch.known(&self.plan);
         if exactly {
             for _ in 0..LAST_SIGNALS {
-                // Of a group's watch, the threads' descriptors have told their counts.
+                // The threads' descriptors have reported their counts for a group's watch.
                 if watch.claimed.tally.counts().delivered >= known.hits + sched::hits(number) {
                     break;
                 }
@@ -221,8 +221,9 @@ impl Duty {
             if is_whole {
                 return wake_at.map(|wake_at| Duration::from_nanos(wake_at.saturating_sub(monotonic_ns())));
             }
-            // A register that nobody here holds is taken: by a debugger. Fewer than before, so this
-            // ends; the next watch that comes or goes tries for all again.
+            // A register that no watch of this process holds is taken: by a debugger. The number
+            // only shrinks here, so this ends; the next watch that begins or ends tries for all
+            // again.
             self.shared_registers = self.shared_lines() as u32;
             self.plan.set_registers(self.shared_registers);
         }
@@ -254,7 +255,7 @@ impl Duty {
     }
 
     /// Ends all watches if SIGTRAP's action is not ours any more: their hits would end the process,
-    /// or be told to a handler that does not know of them. Under a filter nobody asks.
+    /// or go to a handler that does not expect them. Under a filter this is not checked.
     pub(super) fn check_signal(&mut self) {
         if self.watches.iter().all(|watch| watch.claimed.tally.is_over()) || is_filtered() {
             return;
@@ -267,8 +268,8 @@ impl Duty {
         }
     }
 
-    /// Ends a watch that cannot go on. A group's goes out on its threads when the keeper tells of
-    /// it.
+    /// Ends a watch that cannot go on. A group's watch is disarmed on its threads when the keeper
+    /// tells them.
     fn end(&mut self, number: u32, reason: &'static str) {
         let Some(watch) = self.watches.iter_mut().find(|watch| watch.number == number) else { return };
         if watch.claimed.tally.is_over() {
@@ -401,7 +402,7 @@ impl Watched {
     }
 }
 
-/// The CPU time of this thread: how long it was kept waiting says nothing of the work.
+/// The CPU time of this thread: unlike wall time, it does not include the wait for other threads.
 fn cpu_ns() -> u64 {
     dormouse_sys::clock::ask(libc::CLOCK_THREAD_CPUTIME_ID).unwrap_or(0)
 }

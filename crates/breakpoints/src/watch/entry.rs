@@ -8,8 +8,8 @@
 //! | 3 to 0 | the piece |
 //!
 //! A hit may come after its watch has ended: a thread may stand between the trap and the handler
-//! for as long as it gets no processor. Its generation tells it from hits of the entry's next
-//! watch.
+//! for as long as it gets no processor. Its generation distinguishes it from hits of the entry's
+//! next watch.
 //!
 //! | state | event | next |
 //! |---|---|---|
@@ -19,18 +19,19 @@
 //!
 //! # Watches of the same bytes
 //!
-//! One access hits the registers of all of them, and the kernel counts for each. But it sends one
-//! signal: a second one is dropped while the first is pending. So the handler tells every watch of
-//! the same bytes and accesses that was armed by then. Of watches that overlap otherwise one is
-//! told, and the others' hits are lost, which their reports say.
+//! If several watches cover the same bytes, one access hits the registers of all of them, and the
+//! kernel counts for each. But it sends one signal: a second one is dropped while the first is
+//! pending. So the handler reports the hit to every watch of the same bytes and accesses that was
+//! armed by then. If watches overlap in another way, only one gets the hit, and the hits that the
+//! others lose are counted in their reports.
 //!
 //! # Invariants
 //!
 //! 1. A handler uses a tally between its addition to `handlers` and its subtraction, and only if it
 //!    has found its generation after the addition. A tally is freed only after `handlers` was found
-//!    0 with the generation taken away. All four accesses are sequentially consistent, so either
-//!    the handler misses the generation, or the freeing thread sees the handler. (A handler that
-//!    never comes back keeps the entry from its next watch, no more.)
+//!    0 with the generation removed. All four accesses are sequentially consistent, so either the
+//!    handler misses the generation, or the freeing thread sees the handler. (A handler that never
+//!    comes back only keeps the entry from its next watch.)
 //! 2. [`claim`] and [`Claimed::end`] are called under the lock of watches (`holders.rs`).
 //!
 //! # Safety
@@ -83,8 +84,9 @@ pub(super) struct Claimed {
     pub(super) tally: Arc<Tally>,
 }
 
-/// Gives a watch an entry: `make` is told the beginning of its events' data. None if all are taken.
-/// Under the lock of watches. `copy` is the data's beginning that all events of this copy have.
+/// Gives a watch an entry, or returns `None` if all are taken. `make` is called with the first bits
+/// of its events' data, which begin with `copy`, the bits of this copy of dormouse. The lock of
+/// watches must be held.
 pub(super) fn claim(copy: u64, make: impl FnOnce(u64) -> Tally) -> Option<Claimed> {
     let entry = TABLE.iter().position(|entry| {
         // SeqCst: invariant 1.
@@ -126,7 +128,7 @@ pub(super) fn end_all() {
         // SeqCst: invariant 1.
         entry.generation.store(0, Ordering::SeqCst);
         // Handlers of other threads were copied in the middle, and this one's finishes on the
-        // parent's tally, which is freed by nobody then.
+        // parent's tally, which then is never freed.
         if entry.handlers.swap(0, Ordering::SeqCst) != 0 {
             entry.tally.store(std::ptr::null_mut(), Ordering::Relaxed);
         }

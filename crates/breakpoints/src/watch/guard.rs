@@ -20,9 +20,9 @@ const _: () = assert!(sched::MOST_SCOPED == MOST_WATCHES);
 
 /// A watch. It ends when this is dropped.
 ///
-/// Without memory: to arm and to report allocate, here and on the keeper. Both are refused where
-/// there is none, but an allocation may still fail in between, and that ends the program as any
-/// other of its own.
+/// Out of memory: arming and reporting allocate, here and on the keeper. Both return an error if
+/// there is too little memory, but an allocation may still fail in between, and that ends the
+/// program as any other failed allocation does.
 #[derive(Debug)]
 #[must_use = "the watch ends when this is dropped"]
 pub struct Watch {
@@ -34,36 +34,37 @@ pub struct Watch {
 }
 
 impl WatchSpec {
-    /// Arms it on all threads that are and that will be, or on none.
+    /// Arms it on all present and future threads, or on none.
     ///
-    /// The host's handler of SIGTRAP, if it has one, keeps getting the traps that are its own. A
-    /// handler that the host installs later must pass others on. One that does not, or the default
-    /// action, which ends the process at the next hit, ends the watch when a report finds it.
+    /// The host's handler of SIGTRAP, if it has one, still gets the traps that are its own. A
+    /// handler that the host installs later must pass others on. If it does not, or if the host
+    /// restores the default action, which ends the process at the next hit, the watch ends when a
+    /// report detects it.
     ///
-    /// The handler of hits runs on the alternate stack of threads that have one. That needs 8 KiB:
-    /// the kernel's frame alone takes 3 KiB with AVX-512, and `MINSIGSTKSZ` is too little.
+    /// The handler of hits runs on the alternate stack of threads that have one. It must have 8
+    /// KiB: the kernel's frame alone takes 3 KiB with AVX-512, and `MINSIGSTKSZ` is too little.
     ///
     /// # Cost
     ///
-    /// The thread waits for another one, which makes two system calls for each thread. Threads that
-    /// start while it is armed start some microseconds later.
+    /// The thread waits for the keeper, which makes two system calls for each thread. While it is
+    /// armed, each new thread starts some microseconds later.
     ///
     /// # Errors
     ///
-    /// [`Error::NoRegister`] names the watches in the way, [`Error::Thread`] the thread that the
-    /// kernel refuses, the others what stands in the way of any watch here.
+    /// [`Error::NoRegister`] names the watches in the way, [`Error::Thread`] the thread for which
+    /// the kernel refuses; the others name the obstacle to any watch here.
     pub fn arm(&self) -> Result<Watch, Error> {
         Watch::arm(self, None)
     }
 
-    /// Arms it while tasks of this group run, and nowhere until one does: a task switch that knows
-    /// groups calls [`sched_in`](crate::sched_in) and [`sched_out`](crate::sched_out). Pinned: it
-    /// takes no turns. A task that runs already is armed at its thread's next switch, also after a
-    /// rest; what it does before is missed, and not counted as unarmed.
+    /// Arms it while tasks of this group run, and nowhere until one does: a task switch that
+    /// supports groups calls [`sched_in`](crate::sched_in) and [`sched_out`](crate::sched_out). It
+    /// is pinned, so it takes no turns. A task that runs already is armed at its thread's next
+    /// switch, also after a rest; what it does before is missed, and not counted as unarmed.
     ///
     /// # Errors
     ///
-    /// As [`Self::arm`], but for those of single threads.
+    /// Those of [`Self::arm`], except those of single threads.
     pub fn arm_for_group(&self, group: u32) -> Result<Watch, Error> {
         Watch::arm(self, Some(group))
     }
@@ -98,7 +99,7 @@ impl Watch {
         Ok(watch)
     }
 
-    /// Its number, which no other watch of the process has now.
+    /// Its number, unique among the present watches of the process.
     pub fn number(&self) -> u32 {
         self.claimed.number()
     }
@@ -107,8 +108,8 @@ impl Watch {
     ///
     /// # Cost
     ///
-    /// A system call for each thread that was alive when it was armed, on another thread, for which
-    /// this one waits; a few on this one, unless a filter is in the way.
+    /// On the keeper, for which this thread waits, a system call for each thread that was alive
+    /// when the watch was armed; a few on this thread, unless a filter is in the way.
     pub fn report(&self) -> WatchReport {
         let number = self.number();
         let is_taken = is_signal_taken();
@@ -131,20 +132,22 @@ impl Watch {
         self.report_of(known.flatten(), seen, is_taken)
     }
 
-    /// The single hits since the last call. The first call turns the stream on: hits before it are
-    /// not in it. A thousand wait for the next call; more are dropped, and counted in
-    /// [`Coverage::dropped`].
+    /// The single hits since the last call. The first call turns the stream on: earlier hits are
+    /// not in it. Up to a thousand hits are kept for the next call; further ones are dropped, and
+    /// counted in [`Coverage::dropped`].
     pub fn take_hits(&self) -> Vec<WatchHit> {
         let queue = self.claimed.tally.queue();
         std::iter::from_fn(|| queue.pop()).map(|hit: Hit| WatchHit::from(&hit)).collect()
     }
 
-    /// Whether it is disarmed for good. If the keeper was killed, only [`Self::report`] says so.
+    /// Whether it is disarmed for good. If the keeper was killed, only [`Self::report`] detects
+    /// that.
     pub fn is_over(&self) -> bool {
         self.claimed.tally.is_over() || !self.is_here()
     }
 
-    /// Disarms it everywhere, and gives the last result. (Dropped, it is disarmed a moment later.)
+    /// Disarms it everywhere, and returns the last result. (After a drop, it is disarmed a moment
+    /// later.)
     pub fn close(self) -> WatchReport {
         let number = self.number();
         let known = self.is_here().then(|| {
@@ -164,7 +167,7 @@ impl Watch {
         }
     }
 
-    /// The hits that handlers have told so far: the places first, then the counts that include
+    /// The hits that handlers have counted so far: the places first, then the counts that include
     /// them.
     fn seen(&self) -> Seen {
         let (sites, other_sites) = self.claimed.tally.sites.read();
@@ -288,8 +291,8 @@ fn lost_signal() -> Option<Error> {
     Some(Error::Signal(why))
 }
 
-/// Why a watch of this process would be refused before anything is armed: by a filter, or because
-/// SIGTRAP, which was dormouse's once, has another action by now. `None`: nothing is known.
+/// Why a watch of this process would be refused before anything is armed: a filter, or SIGTRAP,
+/// which was ours before, has another action now. `None` if no such reason is known.
 pub fn refusal() -> Option<Error> {
     if perf::is_filtered() {
         return Some(Error::Filtered);

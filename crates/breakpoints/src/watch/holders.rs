@@ -2,18 +2,18 @@
 //!
 //! A watch of all threads takes its registers on every thread, and a group's while a task of the
 //! group runs. So one *processor* of [`Slots`] stands for any thread: a watch of all threads is the
-//! processor's breakpoint, a group's is a task's. Watches of different groups share registers, as
-//! no thread runs two tasks at once. One register is held for debuggers, and given to a watch that
-//! asks for all. Flexible watches hold together as many as the widest of them needs, and take turns
+//! processor's breakpoint, a group's is a task's. Watches of different groups share registers,
+//! because no thread runs two tasks at once. One register is reserved for debuggers, unless a watch
+//! asks for all. Flexible watches together hold as many as the widest of them needs, and take turns
 //! in all that are free.
 //!
 //! # Locking
 //!
-//! The lock of watches ([`lock`], of [`Phase::Watches`]) is held for moments: no system call is made
-//! under it but those of the allocator. It is also the lock of the table of entries (`entry.rs`).
-//! The locks of [`Slots`] are taken under it alone. A fork waits for it, and finds them free. The
-//! child's handler ends all entries, and frees nothing; the first thread that takes the lock in the
-//! child drops what was its parent's.
+//! The lock of watches ([`lock`], of [`Phase::Watches`]) is held for moments: no system call is
+//! made under it but those of the allocator. It is also the lock of the table of entries
+//! (`entry.rs`). Only the locks of [`Slots`] are taken under it. A fork waits for it, and finds
+//! them free. The child's handler ends all entries, and frees nothing; the first thread that takes
+//! the lock in the child drops what belonged to its parent.
 
 use dormouse_sys::perf::{Access, WatchLen};
 use dormouse_sys::process::fork::{Mutex, MutexGuard, Phase};
@@ -35,7 +35,8 @@ pub(super) const REGISTERS: u32 = match Registers::X86 {
 /// The addresses of user code end here.
 const USER_END: usize = 1 << 47;
 
-/// Registers that nobody holds yet, cut to the pieces of a watch.
+/// Registers that are reserved for a watch but not armed yet, with the pieces that they are to
+/// watch.
 #[derive(Debug)]
 pub(super) struct Admitted {
     pub(super) pieces: Vec<Piece>,
@@ -136,7 +137,8 @@ impl Holders {
         flexible.map(|(slot, _)| slot.slots).max().unwrap_or(0).max(also)
     }
 
-    /// As many as the widest flexible watch needs; `also` is one that comes.
+    /// Reserves as many registers as the widest flexible watch needs; `also` is the width of one
+    /// that is about to be added.
     fn reserve_turns(&self, slots: &'static Slots, also: u32) -> Option<Reservation<'static>> {
         slots.reserve(of_any_thread(self.turns_need(also))).ok()
     }
@@ -153,7 +155,7 @@ impl Holders {
         Ok((pieces?, None))
     }
 
-    /// The pieces of a watch in so many registers.
+    /// The pieces of a watch for this many free registers.
     fn pieces(&self, spec: &WatchSpec, group: Option<u32>, free: u32) -> Result<Vec<Piece>, Error> {
         let &WatchSpec { addr, len, access, .. } = spec;
         let unwatchable = |reason| Error::Unwatchable { addr, len, reason };
@@ -171,7 +173,7 @@ impl Holders {
             let piece = Piece { addr, len: WatchLen::Eight, watched: u64::MAX };
             return if free > 0 { Ok(vec![piece]) } else { Err(no_register(1)) };
         }
-        // A read changes no value by which one beside the range could be told apart.
+        // A read changes no value from which an access beside the range could be recognised.
         split(addr, len, free, access == Access::Write).map_err(|unfit| match unfit {
             Unfit::Empty => unwatchable("it is empty"),
             Unfit::Wraps => unwatchable("it ends behind the last address"),

@@ -1,8 +1,8 @@
-//! The function that is told of hits.
+//! The function that is called for hits.
 //!
 //! # Safety
 //!
-//! The unsafe code makes a function of the pointer that [`on_hit`] has stored.
+//! The unsafe code calls a function through the pointer that [`on_hit`] has stored.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -10,8 +10,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 static HOOK: AtomicPtr<()> = AtomicPtr::new(std::ptr::null_mut());
 
 /// Has `hook` called with the number of [`WatchSpec::event`](crate::WatchSpec::event) at each hit
-/// that passes its filters, on the thread that hit. One hook: a second takes the place of the
-/// first.
+/// that passes its filters, on the thread that hit. There is one hook: a second replaces the first.
 ///
 /// The hook is part of a signal handler, with all signals blocked but faults: it must not allocate,
 /// lock, unwind, or branch on a static key.
@@ -22,9 +21,10 @@ pub fn on_hit(hook: fn(u32)) {
 
 static STRAY: AtomicPtr<()> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Has `hook` called with the number of a watch of a group when it is hit on a thread that runs no
-/// task of the group: it has stayed in since one ended. A hook that calls
-/// [`sched_out`](crate::sched_out) spares the thread further hits. Rules as for [`on_hit`].
+/// Has `hook` called with the number of a group's watch when it is hit on a thread that runs no
+/// task of the group: the watch stayed armed there after such a task ended. A hook that calls
+/// [`sched_out`](crate::sched_out) spares the thread further hits. The rules are those of
+/// [`on_hit`].
 pub fn on_stray(hook: fn(u32)) {
     // Pairs with the load in `stray`.
     STRAY.store(hook as *mut (), Ordering::Release);

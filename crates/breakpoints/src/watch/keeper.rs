@@ -1,6 +1,6 @@
-//! The keeper of watches: the thread `dormouse-watch`, which does the [`Duty`], because a handler
-//! must not arm and disarm, and no thread of the host should. It starts with the first watch and
-//! ends with the last.
+//! The keeper of watches: the thread `dormouse-watch`, which runs the [`Duty`], because a signal
+//! handler must not arm and disarm, and a host thread should not. It starts with the first watch
+//! and ends with the last.
 
 use std::io;
 

@@ -1,40 +1,41 @@
 //! A line: one debug register on every thread of the process.
 //!
-//! An event is opened for each thread that there is, by its id. Threads that start later inherit
-//! theirs from the thread that starts them (`inherit_thread`; a fork's child inherits none). The
-//! event of a thread that has ended stays open: those that were inherited from it would go with it,
-//! and its count is part of the sum.
+//! An event is opened for each existing thread, by its id. Threads that start later inherit theirs
+//! from the thread that starts them (`inherit_thread`; a fork's child inherits none). The event of
+//! a thread that has ended stays open: inherited events would end with it, and its count is part of
+//! the sum.
 //!
 //! # All threads or none
 //!
-//! A thread that starts while the line is armed may have inherited an event, or not: it depends on
-//! whether its starter was armed by then. Armed twice, it would count every hit twice.
+//! A thread that starts while the line is armed may or may not have inherited an event, depending
+//! on whether its starter was armed by then. Armed twice, it would count every hit twice.
 //!
 //! 1. All threads of a first list are armed. The only event before it is the keeper's own, which
 //!    starts no thread, so they have inherited none.
 //! 2. The kernel copies the events of a starter early in `clone`, and lists the new thread late. So
-//!    each thread that was armed here is waited for until it is seen outside of starting another
-//!    one ([`masks::may_be_starting_a_thread`]): from then on all threads that it has started
-//!    without an event are listed.
-//! 3. Then the threads are listed again. A new one is asked how many registers it has free
-//!    ([`State`]): as many as this thread, which is armed, or one more. One more: it is armed.
+//!    each thread that was armed here is checked until it is seen outside of starting another one
+//!    ([`masks::may_be_starting_a_thread`]): from then on all threads that it has started without
+//!    an event are listed.
+//! 3. Then the threads are listed again. For each new one the number of free registers is
+//!    determined ([`State`]): it has as many as this thread, which is armed, or one more. If it has
+//!    one more, it is armed.
 //! 4. The line is complete when a complete list ([`threads::list`]) after step 2 had no unarmed
 //!    thread. All threads in it are armed, and so are their starts; a thread that is not in it was
 //!    started by one that is.
-//! 5. A new thread may end before it is asked, and may have started another one by then. So such a
-//!    list proves nothing. But an unarmed thread, and those that it leads to, would have to escape
-//!    in each list anew: with the odds that others did. Lists go on until the odds of that for all
-//!    of them are less than [`ODDS`].
+//! 5. A new thread may end before it is checked, and may have started another one by then. So such
+//!    a list proves nothing. But an unarmed thread, and those that it starts, would have to be
+//!    missed in each list anew: with the probability that others were. Lists are repeated until the
+//!    probability of that for all of them is less than [`ODDS`].
 //!
-//! The registers of a thread are known only while events stay with the thread that inherited them
-//! ([`Attr::apart`], Linux 6.13). On older kernels a thread that starts while the line is armed
-//! may be armed twice: then the kernel counts its hits twice, and signals each once.
+//! The registers of a thread are known only if events stay with the thread that inherited them
+//! ([`Attr::apart`], Linux 6.13). On older kernels a thread that starts while the line is armed may
+//! be armed twice: then the kernel counts its hits twice, and signals each once.
 //!
 //! A thread that starts others by bare system calls, with its signals not blocked meanwhile, is not
-//! seen in step 2. No C library and no runtime does that.
+//! detected in step 2. No C library and no runtime does that.
 //!
-//! Anything that the kernel refuses closes all that was opened. A number of a thread is given to
-//! another only after all numbers were, which takes longer than this.
+//! If the kernel refuses anything, everything that was opened is closed. A thread id is reused only
+//! after all ids were used, which takes longer than this.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -65,8 +66,8 @@ pub(super) struct Line {
 }
 
 impl Line {
-    /// Opens it, armed, by this time. `held` says how many registers a thread holds for watches of
-    /// groups.
+    /// Opens it, armed, until the deadline. `held` returns how many registers a thread holds for
+    /// watches of groups.
     pub(super) fn open(attr: &Attr, until: Instant, held: impl Fn(u32) -> u32) -> Result<Self, Error> {
         // One may have come for all threads since the watch was asked for.
         if is_filtered() {
@@ -92,7 +93,7 @@ impl Line {
             self.closed += self.count();
             self.events.clear();
         }
-        // An error would be a descriptor's, and these are nobody else's.
+        // An error would mean a closed descriptor, and no other code can close these.
         self.events.iter().for_each(|event| _ = event.disable());
     }
 
@@ -133,11 +134,11 @@ impl Line {
 /// The number of registers that a new thread has free, compared with this thread, which is armed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// As many.
+    /// It has as many free registers as this thread.
     Inherited,
-    /// One more.
+    /// It has one more.
     Unarmed,
-    /// Fewer: others take some just now.
+    /// It has fewer: others are taking some at the moment.
     Unknown,
     /// It has ended.
     Gone,

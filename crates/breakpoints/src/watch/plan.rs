@@ -1,4 +1,5 @@
-//! The keeper's next steps: pure, so that every order of hits, rests and turns can be tried.
+//! The keeper's next steps, as a pure function, so that every order of hits, rests and turns can be
+//! tested.
 //!
 //! | state | storm | rest is over | `max_hits` passed | its turn begins | its turn ends |
 //! |---|---|---|---|---|---|
@@ -7,14 +8,14 @@
 //! | resting | | armed or waiting | over | | |
 //! | over | | | | | |
 //!
-//! A pinned watch never waits. Hits may come late, after the change that was to end them, so a
-//! watch that waits or rests can be over, too.
+//! A pinned watch never waits. Hits may arrive late, after the change that was to end them, so a
+//! watch that waits or rests can end, too.
 //!
 //! # Invariants
 //!
-//! 1. A change is told once, and what it frees is told before what it takes.
-//! 2. Between two steps the plan wants nothing unless a time that it has told is over, or a watch
-//!    has had more hits than its alarm allows.
+//! 1. A change is returned once, and changes that free registers come before those that take them.
+//! 2. Between two steps the plan has nothing to do unless a time that it has returned has come, or
+//!    a watch has had more hits than its alarm allows.
 
 use super::rate::{Allowance, Throttle};
 use super::share::Share;
@@ -53,11 +54,11 @@ pub(crate) struct HitCounts {
 /// An order to the keeper.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Order {
-    /// Disarm it, or let the next one in turn have its registers.
+    /// Disarm it, or give its registers to the next one in turn.
     Disarm(u32),
-    /// Arm it; of a flexible one, in registers that are free now.
+    /// Arm it; if it is flexible, in registers that are free now.
     Arm(u32),
-    /// Call when this watch has had more hits than that.
+    /// Make a step when this watch has had more hits than this.
     Alarm(u32, u64),
 }
 
@@ -130,7 +131,7 @@ impl Plan {
         self.deal_now = true;
     }
 
-    /// Flexible watches share so many registers from the next step on.
+    /// Sets the number of registers that flexible watches share from the next step on.
     pub(crate) fn set_registers(&mut self, registers: u32) {
         self.turns.set_registers(registers);
         self.deal_now = true;

@@ -1,10 +1,10 @@
 //! Single hits, from signal handlers to one reader at a time.
 //!
-//! A bounded queue of many writers (Vyukov's): each cell has a number that says whose turn it is. A
-//! writer takes a cell by moving the end on, fills it, and passes it to the reader by its number. A
-//! full queue drops the hit and counts it. A writer that never comes back (a handler above it left
-//! by `siglongjmp`) leaves a cell that is never passed on: then the stream stands still, and says
-//! so by its drops.
+//! A bounded queue for many writers (Vyukov's): each cell has a number that determines whose turn
+//! it is. A writer takes a cell by moving the end on, fills it, and passes it to the reader by its
+//! number. A full queue drops the hit and counts it. A writer that never comes back (another
+//! handler interrupted it and left by `siglongjmp`) leaves a cell that is never passed on: then the
+//! stream stands still, and its count of drops grows.
 //!
 //! # Invariants
 //!
@@ -13,7 +13,7 @@
 //!
 //! # Safety
 //!
-//! The unsafe code reaches into cells, by invariant 1.
+//! The unsafe code accesses cells, by invariant 1.
 //!
 //! # References
 //!

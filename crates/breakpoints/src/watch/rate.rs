@@ -1,27 +1,28 @@
-//! Storm control: a watch that is hit more often than it may be rests for a while.
+//! Storm control: a watch that is hit more often than its rate allows rests for a while.
 //!
-//! Each hit costs the thread that makes it some ten microseconds. So hits are paid for at the asked
-//! rate, [`BURST_NS`] in advance: a watch whose hits are paid for longer ahead than that is in a
-//! *storm*, and rests until all are paid. Over any longer time there are no more hits than the rate
-//! allows, however late the thread is that looks. Storms in a row double the least rest, from
+//! Each hit costs its thread some ten microseconds. So hits are paid for at the configured rate,
+//! [`BURST_NS`] in advance: a watch whose hits are paid for longer ahead than that is in a *storm*,
+//! and rests until all are paid. Over any longer time there are no more hits than the rate allows,
+//! however late the checking thread is. Consecutive storms double the shortest rest, from
 //! [`REST_NS`] to [`LONGEST_REST_NS`]. A watch that was calm for as long as it had rested before
-//! begins anew with the shortest.
+//! starts again with the shortest.
 //!
-//! Nobody looks at a watch on a timer. Each look says at which count of hits the next one is due
-//! (the *alarm*), and the hit that has this number asks for it. A watch without hits costs nothing,
-//! and one below its rate is looked at once for each [`BURST_NS`] worth of hits.
+//! No timer checks a watch. Each check sets the count of hits at which the next one is due (the
+//! *alarm*), and the hit with this number requests it. A watch without hits costs nothing, and one
+//! below its rate is checked once for each [`BURST_NS`] worth of hits.
 //!
-//! A thread that blocks SIGTRAP makes hits that ask for no look; they are seen when the kernel's
-//! count is read for a report.
+//! A thread that blocks SIGTRAP makes hits that request no check; they are noticed when the
+//! kernel's count is read for a report.
 //!
 //! | state | look: within the rate | look: storm | look: rest is over |
 //! |---|---|---|---|
 //! | armed | armed, new alarm | resting | |
 //! | resting | | | armed, new alarm |
 //!
-//! Time is an argument: nanoseconds of one clock, never going back.
+//! Time is an argument: nanoseconds of one clock, which never goes back.
 
-/// How far ahead of the rate a watch may be: the hits of so long a time may come at once.
+/// How far ahead of the rate a watch may be: as many hits as the rate allows in this time may come
+/// at once.
 pub(crate) const BURST_NS: u64 = 10_000_000;
 /// The least rest after a storm that follows none.
 pub(crate) const REST_NS: u64 = 20_000_000;
@@ -33,9 +34,9 @@ const SECOND_NS: u128 = 1_000_000_000;
 /// The answer to a look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Allowance {
-    /// Armed: look again when there were more than so many hits in all.
+    /// Armed: check again when there were more hits than this in all.
     Hits(u64),
-    /// Disarmed: look again at that time.
+    /// Disarmed: check again at that time.
     RestUntil(u64),
 }
 
@@ -123,7 +124,7 @@ impl Throttle {
         self.time_of(1).max(BURST_NS)
     }
 
-    /// How long so many hits take at the rate.
+    /// How long `hits` hits take at the rate.
     fn time_of(&self, hits: u64) -> u64 {
         let time = u128::from(hits) * SECOND_NS / u128::from(self.rate);
         u64::try_from(time).unwrap_or(u64::MAX)

@@ -1,7 +1,7 @@
-//! The share of time for which a watch was armed: in turns, between rests, until its end.
+//! The share of time for which a watch was armed, over turns and rests, until its end.
 //!
-//! Time is an argument: nanoseconds of one clock. A look from another thread may be a little older
-//! than the last change; it finds the state after the change.
+//! Time is an argument: nanoseconds of one clock. A reading by another thread may be a little older
+//! than the last change; then it gets the state after the change.
 
 /// The armed time of one watch.
 #[derive(Debug, Clone, Copy)]

@@ -1,16 +1,16 @@
 //! The places in the code that hit, each with its count: filled by signal handlers, read by any
 //! thread.
 //!
-//! A fixed hash with open addressing. A place belongs to the pair of instruction and group that
-//! came first, for good. Its counts are added up by atomics; its last hit is several words, which
+//! A fixed hash table with open addressing. A place belongs for good to the pair of instruction and
+//! group that came first. Its counts are added up by atomics; its last hit is several words, which
 //! one handler at a time writes.
 //!
 //! # Invariants
 //!
 //! 1. The key of a place, once set, never changes: first the instruction, then the group. A handler
-//!    that finds the instruction alone may set the group to its own.
+//!    that finds only the instruction may set the group to its own.
 //! 2. The last hit is written between an odd and an even number of `turn`, by the handler that made
-//!    it odd. Others leave their hit out, so no handler waits.
+//!    it odd. Meanwhile other handlers skip the last hit, so no handler waits.
 //!
 //! # Async-signal-safety
 //!
@@ -29,7 +29,7 @@ const REACH: usize = 16;
 /// The most return addresses of a stack.
 pub(super) const DEPTH: usize = 16;
 
-/// A reader looks so often at a last hit that is being written.
+/// How often a reader retries to read a last hit that is being written.
 const PATIENCE: u32 = 1000;
 
 /// One hit, as the handler has it.
@@ -112,8 +112,8 @@ impl Sites {
         let hash = (key as u64 ^ u64::from(group) << 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let first = (hash >> 32) as usize;
         for place in (0..REACH).map(|step| &self.places[(first + step) % PLACES]) {
-            // Relaxed: the pair is all there is to know of a place before its counts, which order
-            // themselves.
+            // Relaxed: nothing about a place is read before its counts except the pair, and the
+            // counts order themselves.
             match place.ip.compare_exchange(0, key, Ordering::Relaxed, Ordering::Relaxed) {
                 Err(other) if other != key => continue,
                 _ => {}
@@ -178,8 +178,9 @@ impl Place {
                 return Some(site);
             }
         }
-        // Hits that come all the time, or a handler that never came back: words of several hits,
-        // each true by itself. A change of values is told whole or not at all.
+        // Either hits come all the time, or a handler never came back: the words may be from
+        // several hits, each true by itself. A change of values is reported as a whole or not at
+        // all.
         (site.old, site.new) = (None, None);
         Some(site)
     }

@@ -5,8 +5,7 @@ use dormouse_sys::perf::Access;
 /// The longest name, in bytes.
 const LONGEST_NAME: usize = 128;
 
-/// Hits a second that a watch may have unless it says otherwise: a tenth of a processor, at 10 us a
-/// hit.
+/// The default limit of hits per second: a tenth of a processor, at 10 us for each hit.
 const RATE: u32 = 10_000;
 
 /// The description of a watch.
@@ -34,8 +33,8 @@ pub(crate) struct Filter {
 }
 
 impl WatchSpec {
-    /// Accesses to `len` bytes at `addr`; for [`Access::Execute`] the instruction there, of
-    /// whatever length.
+    /// Accesses to `len` bytes at `addr`. For [`Access::Execute`] the instruction at `addr`; `len`
+    /// does not matter.
     pub fn new(addr: usize, len: usize, access: Access) -> Self {
         Self {
             addr,
@@ -72,8 +71,8 @@ impl WatchSpec {
     /// Reports only hits that change the value.
     ///
     /// A hit reads the value after the write, and compares it with that of the last hit. If another
-    /// thread writes in between, its change may be found by the first of the two, and the second
-    /// hit is left out: one is reported for both. So is it with [`Self::equals`].
+    /// thread writes in between, its change may be seen by the first of the two hits, and the
+    /// second is left out: one is reported for both. The same holds for [`Self::equals`].
     #[must_use]
     pub fn changed(mut self) -> Self {
         self.filter.changed = true;
@@ -87,7 +86,7 @@ impl WatchSpec {
         self
     }
 
-    /// Looks only at these bits of the value, in [`Self::changed`] and [`Self::equals`].
+    /// Compares only these bits of the value, in [`Self::changed`] and [`Self::equals`].
     #[must_use]
     pub fn masked(mut self, mask: u64) -> Self {
         self.filter.mask = Some(mask);
@@ -101,32 +100,33 @@ impl WatchSpec {
         self
     }
 
-    /// Ends the watch after so many hits that pass the filters.
+    /// Ends the watch after this many hits that pass the filters.
     #[must_use]
     pub fn max_hits(mut self, hits: u64) -> Self {
         self.max_hits = hits;
         self
     }
 
-    /// Disarms the watch for a while when more hits come than this. The default is 10,000.
+    /// Disarms the watch for a while when there are more hits per second than this. The default is
+    /// 10,000.
     ///
-    /// A hit takes its thread some 10 us, so from 100,000 on nothing is left for its work. At no
-    /// limit (`u32::MAX`) a watch of bytes that dormouse's handler touches itself hits whenever the
-    /// handler returns, until it is dropped: clients of the agent get at most 50,000.
+    /// A hit takes some 10 us of its thread, so from 100,000 on no time is left for its work.
+    /// Without a limit (`u32::MAX`) a watch of bytes that dormouse's handler touches itself hits
+    /// whenever the handler returns, until it is dropped: clients of the agent get at most 50,000.
     #[must_use]
     pub fn rate(mut self, hits_per_second: u32) -> Self {
         self.rate = hits_per_second;
         self
     }
 
-    /// Shares the registers that others leave, in turns.
+    /// Lets it take turns with other watches in the registers that pinned ones leave.
     #[must_use]
     pub fn flexible(mut self) -> Self {
         self.flexible = true;
         self
     }
 
-    /// Takes also the register that is left to debuggers.
+    /// Lets it also take the register that is reserved for debuggers.
     #[must_use]
     pub fn all_slots(mut self) -> Self {
         self.all_slots = true;

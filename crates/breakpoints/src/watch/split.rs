@@ -1,4 +1,4 @@
-//! A range of bytes as pieces that debug registers can watch.
+//! Splits a range of bytes into pieces that debug registers can watch.
 //!
 //! A register watches 1, 2, 4 or 8 bytes at a multiple of their number. Two such pieces either lie
 //! inside one another or apart. So from the front the largest aligned piece that ends inside the
@@ -7,15 +7,15 @@
 //! If that takes more registers than there are, the range is made wider: a cover by aligned pieces
 //! is the exact cover of the bytes between its first piece's beginning and its last piece's end,
 //! and these are the range's ends, each moved outwards to a multiple of 1, 2, 4 or 8. Of these 16
-//! covers the one with the fewest extra bytes that fits is taken, of equal ones that with the
-//! fewest pieces. A store beside the range hits a wide piece too; the values of the piece's
-//! *watched* bytes before and after tell it apart, unless the store writes into the range what is
-//! there already. A read changes no value, so what watches reads is never made wider.
+//! covers the one with the fewest extra bytes that fits is taken, among equal ones that with the
+//! fewest pieces. A store beside the range hits a wide piece too; it is recognised by the values of
+//! the piece's *watched* bytes before and after, unless the store writes the same value into the
+//! range. A read changes no value, so watches of reads are never made wider.
 //!
 //! # Invariants
 //!
 //! 1. Ends are inclusive, so the last byte of the address space can be watched.
-//! 2. No more than `registers + 1` pieces are ever counted, however long the range is.
+//! 2. No more than `registers + 1` pieces are ever computed, however long the range is.
 
 use dormouse_sys::perf::WatchLen;
 

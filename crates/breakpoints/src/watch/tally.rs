@@ -1,9 +1,10 @@
-//! One watch as its hits find it: what they are compared with, and what they are counted in.
+//! One watch as its hits see it: the values to compare with, and the counters.
 //!
 //! # Async-signal-safety
 //!
-//! [`Tally::hit`] is a signal handler's: it allocates nothing and takes no lock. Its system calls
-//! are `gettid`, `prctl`, `getpid` and `process_vm_readv` (one for the value, some more for a stack).
+//! [`Tally::hit`] runs in a signal handler: it allocates nothing and takes no lock. Its system
+//! calls are `gettid`, `prctl`, `getpid` and `process_vm_readv` (one for the value, some more for a
+//! stack).
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -40,7 +41,7 @@ pub(super) struct Tally {
     queue: OnceBox<Queue>,
     /// Since when its lines are armed on every thread; `u64::MAX`: they are not.
     armed_since: AtomicU64,
-    /// Disarmed for good: the keeper says so.
+    /// Set by the keeper when the watch is disarmed for good.
     is_over: AtomicBool,
     /// The reason, if it was not its end.
     over_because: OnceBox<&'static str>,
@@ -83,7 +84,7 @@ impl Tally {
         tally
     }
 
-    /// As a watch that follows a group's tasks.
+    /// The tally of a watch that follows a group's tasks.
     pub(super) fn following(self) -> Self {
         Self { is_following: true, ..self }
     }
@@ -118,7 +119,7 @@ impl Tally {
         Attr::breakpoint(breakpoint).trapping(self.data | piece as u64)
     }
 
-    /// From now on the keeper is woken when there were more than so many hits.
+    /// From now on the keeper is woken when there were more hits than this.
     pub(super) fn set_alarm(&self, hits: u64) {
         self.alarm.store(hits, Ordering::Relaxed);
     }

@@ -1,22 +1,22 @@
 //! Turns: more flexible watches than registers share what the pinned ones leave.
 //!
-//! Time is dealt in slices. At the beginning of each the watches that were armed for the shortest
-//! time so far are armed, as many as fit. So all have the same share, and a watch that has waited
-//! long enough is first. The lengths of slices are random, from half of what is asked for to one
-//! and a half: the turns drift through every phase of a program that repeats itself, and cannot
-//! keep step with it.
+//! Time is divided into slices. At the beginning of each, the watches with the least armed time so
+//! far are armed, as many as fit. So all get the same share, and a watch that has waited long
+//! enough is first. The lengths of slices are random, from half of the requested length to one and
+//! a half: the turns drift through every phase of a program that repeats itself, and cannot keep
+//! step with it.
 //!
 //! A watch of several pieces takes several registers, all of them or none. Smaller ones may fill
 //! what it leaves, or pass it where it does not fit, until it is first.
 //!
 //! # Invariants
 //!
-//! 1. Never are more registers in use than there are.
-//! 2. Armed times of ready watches of one register differ by one and a half slices at most: a watch
-//!    that comes, or comes back, is given the time of the one that was armed least.
+//! 1. There are never more registers in use than there are.
+//! 2. The armed times of ready watches of one register differ by at most one and a half slices: a
+//!    watch that is added, or comes back, gets the least armed time of the others.
 //! 3. Where all that are ready fit, all are armed, and there is no next slice.
 //!
-//! Time is an argument: nanoseconds of one clock, never going back.
+//! Time is an argument: nanoseconds of one clock, which never goes back.
 
 /// Watches in turns.
 #[derive(Debug, Clone)]
@@ -47,7 +47,7 @@ impl Turns {
         Self { registers: 0, watches: Vec::new(), dealt_at: 0, random: seed | 1 }
     }
 
-    /// From the next slice on so many registers are shared.
+    /// Sets the number of registers that are shared from the next slice on.
     pub(crate) fn set_registers(&mut self, registers: u32) {
         self.registers = registers;
     }
@@ -72,7 +72,7 @@ impl Turns {
         let least = self.ready().map(|turn| turn.armed_ns).min();
         let turn = &mut self.watches[place];
         turn.is_ready = is_ready;
-        // One that comes back has no claim to what it has missed.
+        // A watch that comes back does not get the time that it has missed.
         turn.armed_ns = turn.armed_ns.max(least.unwrap_or(0));
     }
 

@@ -1,23 +1,23 @@
 //! Watches of groups: armed on a thread while it runs a task of the group.
 //!
-//! The task switch calls [`sched_in`] and [`sched_out`]. A thread opens its own descriptors, at
-//! their first need, and from then on a switch costs one call to the kernel for each register, or
-//! none if the watch is in still. Nobody opens them for it: threads that never run a task of the
-//! group cost nothing.
+//! The task switch calls [`sched_in`] and [`sched_out`]. A thread opens its own descriptors when it
+//! first needs them. From then on a switch costs one system call for each register, or none if the
+//! watch is in still. No other thread opens them for it: threads that never run a task of the group
+//! cost nothing.
 //!
-//! A thread that cannot have a descriptor runs its tasks unarmed, and that is counted with the
-//! reason: a watch tells what it may have missed.
+//! A thread that cannot open a descriptor runs its tasks unarmed; that is counted with the reason,
+//! so that a watch reports what it may have missed.
 //!
 //! # Locking
 //!
 //! 1. [`begin`] and [`end`] are called under the lock of watches, by one thread at a time. The rows
-//!    are looked through without it, when the [`Ending`] is dropped: that may take 20 ms for each
-//!    thread that is descheduled in its row, and a fork waits for the lock. The task switch takes
-//!    no lock and waits for nobody.
+//!    are visited without it, when the [`Ending`] is dropped: that may take 20 ms for each thread
+//!    that is descheduled in its row, and a fork waits for the lock. The task switch takes no lock
+//!    and waits for no thread.
 //! 2. [`end`] empties the entry of the watch, *then* its [`Ending`] shuts each row that was ever
-//!    used. A thread enters its row, *then* looks at the entry. So the thread finds the entry
-//!    empty, or the [`Ending`] waits for it to leave the row and closes what it has opened. The
-//!    entry's next watch has another number, which no thread knows before it has begun.
+//!    used. A thread enters its row, *then* reads the entry. So the thread finds the entry empty,
+//!    or the [`Ending`] waits for it to leave the row and closes what it has opened. The entry's
+//!    next watch has another number, which no thread can have before it has begun.
 //!
 //! # Fork
 //!
@@ -25,8 +25,8 @@
 //!
 //! # Safety
 //!
-//! The unsafe code follows the pointer of an entry, inside of a row; by rule 2 it is freed when
-//! all rows have been left.
+//! The unsafe code follows the pointer of an entry, inside of a row; by rule 2 it is freed when all
+//! rows have been left.
 #![allow(unsafe_code)]
 
 mod patience;
@@ -45,10 +45,10 @@ use self::row::{Line, MOST_LINES, Row, number_of, process_number, target};
 use self::unarmed::{REASONS, Unarmed};
 use super::hook;
 
-/// How many watches there can be: a watch's number tells its entry, here as in the table of hits.
+/// The most watches of groups: a watch's number determines its entry, here as in the table of hits.
 pub(super) const MOST_SCOPED: usize = 256;
 
-/// How many switches pass before a thread asks the kernel again for what was refused.
+/// How many switches pass before a thread again requests what the kernel has refused.
 const PASS_OVER: u32 = 63;
 
 /// A watch of a group.
@@ -72,7 +72,7 @@ static ENTRIES: [Entry; MOST_SCOPED] = [const { Entry::new() }; MOST_SCOPED];
 static ROWS: [Row; MAX_THREADS] = [const { Row::new() }; MAX_THREADS];
 /// One past the highest row that was ever used.
 static USED: AtomicU32 = AtomicU32::new(0);
-/// The most registers that watches of one group need: each thread has so many lines at most.
+/// The most registers that the watches of one group need: a thread has at most that many lines.
 static NEEDED: AtomicU32 = AtomicU32::new(0);
 /// Open descriptors, and how many there may be.
 static OPEN: AtomicU32 = AtomicU32::new(0);
@@ -174,7 +174,7 @@ pub(super) fn begin(number: u32, group: u32, parts: Box<[Attr]>) -> bool {
 #[must_use = "dropped without the lock of watches"]
 pub(super) struct Ending {
     number: u32,
-    /// Of [`begin`], taken out of the entry; null: it has ended already.
+    /// Made by [`begin`] and taken out of the entry; null if the watch has ended already.
     parts: *mut Box<[Attr]>,
 }
 
@@ -244,7 +244,7 @@ fn close_all(is_over: impl Fn(&Line) -> bool) -> bool {
 /// A line has counted `n` hits of watch `number`, and is turned or closed.
 fn counted(number: u32, n: u64) {
     let entry = entry(number);
-    // Else another watch has the entry by now, and nobody asks for these any more.
+    // Otherwise another watch has the entry by now, and these counts are not needed any more.
     if entry.number.load(Ordering::Relaxed) == number {
         entry.hits.fetch_add(n, Ordering::Relaxed);
     }
@@ -279,7 +279,7 @@ pub(super) fn covered(number: u32) -> Covered {
     Covered { threads, unarmed: unarmed.iter().sum(), reason: most.map(|(_, reason)| reason) }
 }
 
-/// How often [`sched_in`] and [`sched_out`] have called the kernel. For tests and benches.
+/// How often [`sched_in`] and [`sched_out`] have made system calls. For tests and benches.
 #[doc(hidden)]
 pub fn switches() -> u64 {
     SWITCHES.load(Ordering::Relaxed)
@@ -296,7 +296,7 @@ fn each_line_of(number: u32, mut each: impl FnMut(usize, &Line)) {
     }
 }
 
-/// As long as this lives, no thread opens a line for a watch of a group. One at a time.
+/// As long as this exists, no thread opens a line for a watch of a group. There is one at a time.
 #[derive(Debug)]
 pub(super) struct Still(());
 
@@ -319,12 +319,12 @@ pub(super) fn registers_held(tid: u32) -> u32 {
     thread::find(tid).map_or(0, |block| ROWS[block.index()].settled())
 }
 
-/// A task of the watch's group runs on the calling thread from now on.
+/// Call this when a task of the watch's group begins to run on the calling thread.
 ///
 /// # Cost
 ///
-/// One system call for each register, and none where the watch is in still; two more where the
-/// thread opens its descriptor.
+/// One system call for each register, or none if the watch is in still; two more if the thread
+/// opens its descriptor.
 ///
 /// # Async-signal-safety
 ///
@@ -349,7 +349,7 @@ pub fn sched_in(number: u32) {
     }
 }
 
-/// No task of the watch's group runs on the calling thread any more.
+/// Call this when no task of the watch's group runs on the calling thread any more.
 ///
 /// # Cost
 ///
@@ -362,8 +362,8 @@ pub fn sched_out(number: u32) {
     let Some(row) = ROW.get().map(|row| &ROWS[row as usize]).filter(|row| !row.is_inherited()) else {
         return;
     };
-    // None: the row is shut, by a thread that looks for what is on and not needed. The handler
-    // filters what hits until the next switch.
+    // `None`: the row is shut, by a thread that looks for lines that are on but not needed. The
+    // handler filters hits until the next switch.
     let Some(_inside) = row.enter_own() else { return };
     switch_off(row, number);
 }

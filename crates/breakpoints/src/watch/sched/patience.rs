@@ -11,7 +11,7 @@ const YIELDS: u32 = 64;
 /// How long one sleep is.
 const SLEEP: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
 
-/// As many sleeps as others may be kept waiting for.
+/// A number of sleeps short enough to keep other threads waiting.
 pub(super) const SHORT: u32 = 20;
 /// More than a thread can be descheduled for: ten seconds. A thread that is not back by then has
 /// left by `siglongjmp`.

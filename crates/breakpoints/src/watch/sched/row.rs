@@ -1,26 +1,27 @@
-//! The registers of one thread for watches of groups: its lines, each a descriptor of its own.
+//! The registers of one thread for watches of groups: its lines, each with a descriptor of its own.
 //!
 //! A thread has no more lines than the group with the most watches needs, because a descriptor
-//! takes a register also while it is off. So watches of two groups use a line in turns: a line that
-//! is off and watches for another group is turned to the next watch by one call, which also
-//! switches it on.
+//! takes a register even while it is off. So watches of two groups use a line in turns: a line that
+//! is off and belongs to a watch of another group is retargeted by one call, which also switches it
+//! on.
 //!
 //! Rows lie in a static table beside the threads' blocks: a thread allocates nothing, and a thread
-//! that looks at another one's row never looks at freed memory.
+//! that reads another one's row never touches freed memory.
 //!
 //! # Invariants
 //!
-//! 1. A row's thread opens, turns and switches its lines inside [`Row::enter_own`]. To close them
-//!    anybody needs the row for itself ([`Row::shut`]): then the thread is not in it, and does not
-//!    wait for it to open again. Readers of counts are in the row beside its thread, and keep it
-//!    from being shut.
-//! 2. A line has a descriptor while `fd` is not 0, of the process in the row, in the table of the
-//!    row's thread. Before it is read, turned or closed its event is asked for its id. If that is
-//!    another one, the host has closed the descriptor and may use the number for a file of its own.
-//!    Or the caller has another table than the thread (the threads of dormouse do): then the line
-//!    is left to its thread, which closes it at its next switch. A switch does not ask, which would
-//!    cost as much as itself. So if the host has closed the descriptor and then opened a perf event
-//!    of its own under the same number, that event is switched until the line is next read.
+//! 1. A row's thread opens, retargets and switches its lines inside [`Row::enter_own`]. Closing
+//!    them requires exclusive access to the row ([`Row::shut`]): then the thread is not in it, and
+//!    does not wait for it to open again. Readers of counts are in the row beside its thread, and
+//!    keep it from being shut.
+//! 2. A line has a descriptor while `fd` is not 0. It belongs to the process in the row and to the
+//!    descriptor table of the row's thread. Before the line is read, retargeted or closed, the
+//!    event's id is checked. If it is another one, the host has closed the descriptor and may use
+//!    the number for a file of its own. Or the caller has another table than the thread (the
+//!    threads of dormouse do): then the line is left to its thread, which closes it at its next
+//!    switch. A switch does not check, which would double its cost. So if the host has closed the
+//!    descriptor and then opened a perf event of its own under the same number, that event is
+//!    switched until the line is next read.
 //!
 //! # Safety
 //!
@@ -48,7 +49,7 @@ const READER: u32 = 4;
 #[repr(align(128))]
 pub(super) struct Row {
     gate: AtomicU32,
-    /// How many switches to pass over before the kernel is asked again for what it has refused.
+    /// How many switches to skip before the kernel is asked again for what it has refused.
     pub(super) refused: AtomicU32,
     /// The process whose descriptors these are.
     process: AtomicU64,
@@ -67,7 +68,7 @@ pub(super) struct Line {
     id: AtomicU64,
 }
 
-/// Part `part` of watch `number`, as a line knows it; never 0.
+/// Part `part` of watch `number`, as a line stores it; never 0.
 pub(super) fn target(number: u32, part: usize) -> u64 {
     u64::from(number) << 8 | (part as u64 + 1)
 }
@@ -119,7 +120,7 @@ impl Row {
     ///
     /// # Locking
     ///
-    /// Waits for the threads in the row, which wait for nobody.
+    /// Waits for the threads in the row, which wait for no other thread.
     pub(super) fn shut(&self, sleeps: u32) -> Option<Inside<'_>> {
         let free = || self.gate.compare_exchange(0, SHUT, Ordering::SeqCst, Ordering::Relaxed).is_ok();
         patience::until(&self.gate, sleeps, free).then_some(Inside { row: self, leave: SHUT })
@@ -178,8 +179,8 @@ impl Row {
 impl Drop for Inside<'_> {
     fn drop(&mut self) {
         if self.leave == READER {
-            // Pairs with the exchange in `shut`: the counts were read before. None: a handler over
-            // the look has forked, and this is the child, where nobody is in a row.
+            // Pairs with the exchange in `shut`: the counts were read before. `None`: a handler
+            // that interrupted this has forked, and this is the child, where no thread is in a row.
             let left = |gate: u32| gate.checked_sub(READER);
             let _before = self.row.gate.fetch_update(Ordering::Release, Ordering::Relaxed, left);
         } else {
@@ -224,7 +225,7 @@ impl Line {
         Some(unsafe { BorrowedFd::borrow_raw(fd) })
     }
 
-    /// Its event, if the descriptor is that.
+    /// Its event, if the descriptor still is that event.
     fn own_event(&self) -> Option<BorrowedFd<'_>> {
         // No event has the id 0, so a line without an id owns nothing.
         let id = self.id.load(Ordering::Relaxed);
@@ -300,7 +301,8 @@ impl Line {
                 let _off = bare::set_enabled(event, false);
                 self.settle(event, counted);
                 if let Some(fd) = self.take() {
-                    // SAFETY: taken out, it is the event that was opened, and nobody else uses it.
+                    // SAFETY: taken out of the row, it is the event that was opened, and nothing
+                    // else uses it.
                     drop(unsafe { OwnedFd::from_raw_fd(fd) });
                 }
             }

@@ -1,4 +1,4 @@
-//! Breakpoints that count without signals, so that what hits is the kernel's word.
+//! Breakpoints that count without signals, so that the kernel alone decides what hits.
 
 use std::hint::black_box;
 use std::os::fd::{AsFd, BorrowedFd};

@@ -3,7 +3,7 @@
 /// The reason why a task of the group ran unarmed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Unarmed {
-    /// The thread has no block, or its row was shut just then, or its registers counted.
+    /// The thread has no block, its row was just shut, or its registers were being counted.
     Busy,
     Budget,
     Limit,
