@@ -1,13 +1,13 @@
 //! The histograms of one thread for one group.
 //!
-//! They have some 6 KB, so not every thread has some for every group: beyond [`MOST`] a thread
+//! They take some 6 KB, so not every thread has its own for every group: beyond [`MOST`] a thread
 //! counts for the group in those of row 0. Sums have a line of their own
-//! ([`Row`](crate::rows::Row)), and are not concerned.
+//! ([`Row`](crate::rows::Row)), and are not affected.
 //!
 //! # Invariants
 //!
-//! 1. The thread that has the block alone writes them.
-//! 2. A bucket that holds any has its bit in `used`, for good: a reader passes the others by.
+//! 1. Only the thread that has the block writes them.
+//! 2. A bucket that has a count has its bit set in `used`, for good: a reader skips the others.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -30,7 +30,7 @@ pub(crate) enum Time {
     Runnable = 1,
     /// From the end of a poll to the wake that follows.
     Await = 2,
-    /// From the begin of a request to its end.
+    /// From the beginning of a request to its end.
     Request = 3,
 }
 

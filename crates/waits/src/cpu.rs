@@ -1,17 +1,18 @@
-//! The CPU time of single tasks, while somebody asks for it.
+//! The CPU time of single tasks, while it is requested.
 //!
 //! The account of groups reads a thread's clock when the thread goes from one group to another.
-//! Here it is read whenever the innermost task changes (a *turn*): what the thread has used since
-//! its last turn is that task's. So nothing is allocated, and the switch of the account knows
-//! nothing of it. (`Mode::TaskExact` of `dormouse-events` counts tasks, too, but allocates at the
-//! first entry of each: that is for a service to choose, not for a client of its agent.)
+//! Here the clock is read whenever the innermost task changes (a *turn*): what the thread has used
+//! since its last turn is charged to that task. So nothing is allocated, and the switch of the
+//! account is not involved. (`Mode::TaskExact` of `dormouse-events` counts tasks, too, but
+//! allocates at the first entry of each: that is for a service to choose, not for a client of its
+//! agent.)
 //!
-//! A poll that goes on since before somebody asked is not known. Of one that goes on since then,
-//! a reader asks the kernel for the clock of its thread.
+//! For a poll that began before the request the CPU time is unknown. For one that began since then
+//! and still goes on, a reader reads its thread's clock from the kernel.
 //!
 //! # Async-signal-safety
 //!
-//! As the clock's.
+//! The same as the clock's.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -26,10 +27,10 @@ use crate::slot::Slot;
 static ASKED: AtomicU64 = AtomicU64::new(0);
 const ONE_RUN: u64 = 1 << 32;
 
-/// Has the CPU time of each task taken as long as it lives, where times are
-/// ([`crate::Waiting`]). Several count.
+/// As long as this lives, the CPU time of each task is measured, provided that times are
+/// ([`crate::Waiting`]). Several may exist at once.
 ///
-/// In a forked child it has nothing taken.
+/// In a forked child, one that the parent made has no effect.
 #[derive(Debug)]
 #[must_use = "CPU time of tasks is taken as long as it lives"]
 pub struct CpuTaking {
@@ -37,7 +38,7 @@ pub struct CpuTaking {
 }
 
 impl CpuTaking {
-    /// Begins.
+    /// Begins to measure.
     ///
     /// # Cost
     ///
@@ -62,14 +63,14 @@ impl Drop for CpuTaking {
     }
 }
 
-/// In a forked child: nobody asks.
+/// In a forked child it is not requested.
 pub(crate) fn forget() {
-    // Not 0: slots and shelves know runs of the parent's.
+    // Not 0: slots and shelves may contain numbers of runs of the parent.
     let asked = ASKED.load(Ordering::Relaxed);
     ASKED.store(asked - asked % ONE_RUN, Ordering::Relaxed);
 }
 
-/// The number of the present run; 0: nobody asks.
+/// The number of the present run; 0 while it is not requested.
 #[inline]
 fn run() -> u64 {
     let asked = ASKED.load(Ordering::Relaxed);
@@ -97,8 +98,8 @@ fn take(shelf: &Shelf, run: u64) {
     shelf.cpu.set(run, now);
 }
 
-/// The CPU time of the slot's task since somebody asked, in nanoseconds. `is_polled`: it is in a
-/// poll. `None`: nobody asks, or its poll goes on since before.
+/// The CPU time of the slot's task since it was requested, in nanoseconds. `is_polled`: the task is
+/// in a poll. `None` if it is not requested, or if the present poll began before.
 pub(crate) fn used(slot: &Slot, is_polled: bool) -> Option<u64> {
     let run = Some(run()).filter(|&run| run != 0)?;
     let used = || slot.cpu.of(run).unwrap_or(0);

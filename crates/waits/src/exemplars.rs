@@ -1,22 +1,24 @@
-//! One of the last requests of each bucket, whole: its task, its latency, its end, and its trace.
+//! One recent request for each bucket: its task, its latency, its end, and its trace.
 //!
-//! The rows of threads have the number of a task for each bucket, and no more, so that they stay
-//! small. Here a group has one entry for each bucket, which all threads share. So that they do not
-//! fight for its line, an entry stays for [`STAYS_NS`]: then a request that ends looks, and passes.
+//! The rows of threads contain only the number of a task for each bucket, so that they stay small.
+//! Here a group has one entry for each bucket, which all threads share. To keep threads from
+//! contending for its cache line, an entry stays for [`STAYS_NS`]: during that time a request that
+//! ends only reads it.
 //!
-//! A trace is of use if somebody has kept it, and of a hundred requests one may be. So an entry
-//! with a sampled trace makes way for a request without one only after [`TRACED_STAYS_NS`], when
-//! a scrape has seen it. A request that is the longest of its thread so far takes the entry at
+//! A trace is useful only if it was kept somewhere, and that may be one request in a hundred. So an
+//! entry with a sampled trace makes way for a request without one only after [`TRACED_STAYS_NS`],
+//! when a scrape has seen it. A request that is the longest of its thread so far takes the entry at
 //! once.
 //!
 //! # Invariants
 //!
-//! 1. A thread that is about to write an entry finds it free, or passes: nobody waits.
-//! 2. An entry that is read was written by one thread, of one request.
+//! 1. A thread that wants to write an entry finds it free, or skips it: no thread waits.
+//! 2. An entry that is read was written by one thread, for one request.
 //!
 //! # Async-signal-safety
 //!
-//! A request may end in a handler. An entry that its thread is about to write is not free.
+//! A request may end in a signal handler. An entry that the interrupted thread is writing is not
+//! free.
 //!
 //! # Safety
 //!
@@ -35,22 +37,22 @@ use crate::rows::{GROUPS, row_of};
 use crate::sequence::Sequence;
 use crate::trace_context::TraceContext;
 
-/// For so long an entry stays.
+/// How long an entry stays.
 const STAYS_NS: u64 = 10_000_000;
 
-/// For so long one with a trace stays, where requests without one end: a scrape comes each minute.
+/// How long an entry with a trace stays while requests without one end: a scrape comes each minute.
 const TRACED_STAYS_NS: u64 = 60_000_000_000;
 
 /// A request that stands for its bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Exemplar {
-    /// The bucket's place in [`Histogram::buckets`](crate::Histogram).
+    /// The bucket's index in [`Histogram::buckets`](crate::Histogram).
     pub bucket: usize,
-    /// The request's task.
+    /// The number of the request's task.
     pub task: u64,
-    /// Its age at its end.
+    /// Its duration, in nanoseconds.
     pub duration_ns: u64,
-    /// When that was, in nanoseconds since 1970.
+    /// When it ended, in nanoseconds since 1970.
     pub unix_ns: u64,
     /// Its trace, if that is known and sampled.
     pub trace: Option<TraceContext>,
@@ -61,7 +63,7 @@ pub struct Exemplar {
 #[repr(C, align(64))]
 struct Entry {
     sequence: Sequence,
-    /// The request's end, as a stamp; 0: nobody has written it.
+    /// The request's end, as a stamp; 0 if the entry was never written.
     ends: AtomicU64,
     unix_ns: AtomicU64,
     duration_ns: AtomicU64,
@@ -126,7 +128,7 @@ fn entries(row: &AtomicPtr<Entries>) -> Option<&'static Entries> {
 fn begin(row: &AtomicPtr<Entries>, of: Ended) {
     match memory::map::<Entries>(1) {
         Some(made) => _ = memory::put(row, made),
-        // No request asks the kernel again.
+        // Requests do not try again to map memory.
         None => {
             let _put = row.compare_exchange(ptr::null_mut(), NO_MEMORY, Ordering::Relaxed, Ordering::Relaxed);
         }
@@ -164,8 +166,9 @@ impl Entries {
         })
     }
 
-    /// Has all entries fetched that were written, and says of how many powers of two they are. Each
-    /// is a line that other threads write: so they are not waited for one after the other.
+    /// Starts the fetch of all written entries into the cache, and returns for how many powers of
+    /// two there are any. Each is a line that other threads write, so this avoids waiting for one
+    /// after the other.
     fn fetch(&self) -> usize {
         let mut count = 0;
         for (power, used) in self.used() {
@@ -177,7 +180,7 @@ impl Entries {
         count
     }
 
-    /// Of those buckets of a power of two, the longest request with a trace, or the longest.
+    /// From the buckets of a power of two, the longest request with a trace, or else the longest.
     fn read(&self, power: usize, used: u64) -> Option<Exemplar> {
         let mut longest = None;
         for at in (0..OF_POWER).rev().filter(|at| used >> at & 1 != 0) {
@@ -225,7 +228,7 @@ impl Entry {
         });
     }
 
-    /// `None`: nobody has written it, or somebody is always about to.
+    /// `None` if it was never written, or is being written at every attempt.
     fn read(&self, bucket: usize) -> Option<Exemplar> {
         let load = |word: &AtomicU64| word.load(Ordering::Relaxed);
         let read = || {
@@ -243,16 +246,17 @@ impl Entry {
     }
 }
 
-/// The requests that stand for a group's, in the order of buckets: one for each power of two, of
-/// the buckets within, as `of` makes it. One with a trace is of more use, then the longest. Groups
-/// whose numbers are past the table's have none.
+/// The requests that stand for a group's, in the order of buckets, as `of` converts them: one for
+/// each power of two, chosen from the buckets within. One with a trace is preferred, then the
+/// longest. Groups whose numbers are past the table's have none.
 ///
-/// More of them nobody takes: a thousand groups have a thousand times as much text.
+/// There is no function that returns more of them: for a thousand groups, that would be a thousand
+/// times more text.
 ///
 /// # Cost
 ///
-/// A look at 64 bytes for each, and for each other bucket of its power of two if none has a trace.
-/// Nobody is stopped.
+/// Reads 64 bytes for each, and for each other bucket of its power of two if none has a trace. No
+/// thread is stopped.
 pub fn exemplars<T>(group: u32, of: impl Fn(Exemplar) -> T) -> Vec<T> {
     let Some(entries) = ROWS.get(group as usize).and_then(entries) else { return Vec::new() };
     // Callers go from group to group.

@@ -1,4 +1,4 @@
-//! The places where a task waits, of those that its seats have.
+//! The places where a task waits, from those in its seats.
 
 use std::sync::atomic::Ordering;
 
@@ -8,7 +8,7 @@ use crate::slot::{PLACES, Slot, WOKEN_BY};
 /// See the module.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Known {
-    /// Their numbers; 0: none.
+    /// Their numbers; 0 for none.
     pub(crate) places: [u32; PLACES],
     /// So many polls ago its leaves have taken wakers there.
     pub(crate) polls_ago: u32,
@@ -65,7 +65,7 @@ impl Known {
         known
     }
 
-    /// Those of a wait that lasts or has ended, for its time.
+    /// The places that the time of a wait, present or ended, is charged to.
     pub(crate) fn charged(self) -> impl Iterator<Item = u32> + Clone {
         let places = if self.polls_ago == 0 { self.places } else { [0; PLACES] };
         places.into_iter()

@@ -1,6 +1,6 @@
 //! Where tasks spend their time: in a poll, waiting for a thread, or awaiting something.
 //!
-//! Each line relies on those above it alone.
+//! Each line depends only on those above it.
 //!
 //! | module | is |
 //! |---|---|
@@ -29,13 +29,15 @@
 //! | [`read`], [`times_by_place`] | the times of groups, also by place |
 //!
 //! A task is *in a poll*, *runnable* (woken, and not polled yet), or *awaiting* (neither). The
-//! three times add up to its age. The account says how much of a poll was spent on a CPU.
+//! three times add up to its age. The account of groups shows how much of a poll was spent on a
+//! CPU.
 //!
-//! Nobody takes times until a [`Waiting`] lives: then a poll costs one sleeping instruction.
+//! Times are taken only while a [`Waiting`] exists; without one a poll costs one sleeping
+//! instruction.
 //!
 //! # Things it does not do
 //!
-//! Tasks that began while nobody took times are known from their next poll on. A task that is never
+//! Tasks that began before times were taken are known from their next poll on. A task that is never
 //! polled again is not.
 
 #![cfg_attr(doctest, doc = include_str!("../README.md"))]

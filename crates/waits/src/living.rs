@@ -1,4 +1,4 @@
-//! The tasks that are.
+//! The tasks that are alive.
 
 use std::panic::catch_unwind;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -19,7 +19,7 @@ use crate::waker;
 /// The state of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TaskState {
-    /// It is in a poll.
+    /// It is being polled.
     Polled,
     /// It was woken, and is not polled yet.
     Runnable,
@@ -27,7 +27,7 @@ pub enum TaskState {
     Awaiting,
 }
 
-/// A task, a moment ago. Times are in nanoseconds.
+/// The state of a living task a moment ago. Times are in nanoseconds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LivingTask {
     /// Its number.
@@ -36,34 +36,34 @@ pub struct LivingTask {
     pub group: u32,
     /// Its age; `None` if it began before times were taken.
     pub age_ns: Option<u64>,
-    /// Its state.
+    /// Its present state.
     pub state: TaskState,
-    /// For how long.
+    /// For how long it has been in that state.
     pub for_ns: u64,
     /// Its time in polls so far.
     pub poll_ns: u64,
     /// Its time from wakes to polls so far.
     pub runnable_ns: u64,
-    /// Its time without either so far.
+    /// Its time in neither state so far.
     pub await_ns: u64,
-    /// Its CPU time since somebody asks for it ([`CpuTaking`](crate::CpuTaking)). `None`: nobody
-    /// does, or it is in a poll since before.
+    /// Its CPU time since this is measured ([`CpuTaking`](crate::CpuTaking)). `None` if it is not,
+    /// or if the present poll began before.
     pub cpu_ns: Option<u64>,
     /// Polls that have ended.
     pub polls: u64,
     /// Wakes that made it runnable.
     pub wakes: u64,
-    /// The numbers of the [places](crate::places) where its leaves have taken wakers that are out.
-    /// A runnable task has only the place that has woken it, unless it yields. None, if the task is
-    /// in a poll, or if its leaves have taken their wakers before somebody asked.
+    /// The numbers of the [places](crate::places) where its leaves have taken wakers that still
+    /// exist. A runnable task has only the place that has woken it, unless it yields. Empty if the
+    /// task is in a poll, or if its leaves have taken their wakers before places were requested.
     pub places: Vec<u32>,
-    /// So many polls ago they have taken them; 0: in the last poll. Those of a leaf that keeps its
-    /// waker over a poll are not known to be where it waits now.
+    /// How many polls ago they were taken; 0 for the last poll. Places of a leaf that keeps its
+    /// waker over a poll may not be where it waits now.
     pub polls_ago: u32,
-    /// Leaves have taken wakers at more places than a task has room for.
+    /// Whether leaves have taken wakers at more places than a task has room for.
     pub has_more_places: bool,
-    /// Whether something has a waker of it. A task that awaits, and has none out, waits for nothing
-    /// that could wake it.
+    /// Whether a waker of it exists outside of it. If a task awaits and has none, nothing can wake
+    /// it.
     pub has_waker: bool,
     /// The trace to which it belongs, if that is known.
     pub trace: Option<TraceContext>,
@@ -73,30 +73,30 @@ pub struct LivingTask {
 ///
 /// # Cost
 ///
-/// A look at each. Nobody is stopped.
+/// Reads each task. No thread is stopped.
 pub fn living() -> impl Iterator<Item = LivingTask> {
     let run = run();
     slab::all().filter_map(move |slot| look(slot, run))
 }
 
-/// Some of [`living`], so that a reader of very many may do something else in between.
+/// A part of [`living`], so that a reader of very many tasks can do something else in between.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LivingPart {
     /// The tasks.
     pub tasks: Vec<LivingTask>,
-    /// Where the next part begins; `None`: this one is behind the last task, and empty.
+    /// Where the next part begins; `None` if this part is past the last task, and empty.
     pub next: Option<usize>,
 }
 
 /// A part of all living tasks, from `from` on: 0, or [`LivingPart::next`] of the part before. It
 /// has at most `most` tasks.
 ///
-/// A task stays in its place. So one that lives all the time is in exactly one part, and stands
-/// there as it was when that was read.
+/// A task stays in its place. So a task that lives all the time is in exactly one part, in the
+/// state that it had when that part was read.
 ///
 /// # Cost
 ///
-/// A look at `most` places at most.
+/// Reads at most `most` places.
 pub fn living_part(from: usize, most: usize) -> LivingPart {
     let run = run();
     let (slots, all) = slab::part(from, most);
@@ -113,17 +113,17 @@ pub struct PolledTask {
     pub task: u64,
     /// The number of its group.
     pub group: u32,
-    /// When the poll began, as a stamp: with the task's number it stands for the poll.
+    /// When the poll began, as a stamp: together with the task's number it identifies the poll.
     pub begun: u64,
-    /// For how long it has lasted, in nanoseconds.
+    /// For how long the poll has lasted, in nanoseconds.
     pub for_ns: u64,
 }
 
-/// The tasks that threads poll now, those of each thread from the innermost outwards.
+/// The tasks that threads are polling now, for each thread from the innermost outwards.
 ///
 /// # Cost
 ///
-/// A look at each thread that has polled.
+/// Reads each thread that has polled.
 pub fn polled() -> impl Iterator<Item = PolledTask> {
     let run = run();
     rows::shelves().flat_map(move |(block, shelf)| {
@@ -208,24 +208,25 @@ impl Stamps {
     }
 }
 
-/// Wakes each task that awaits something at a place that is not known: how many. They are polled
-/// once more, as any runtime may do, and their leaves take wakers again. A task that something has
-/// woken, or that has no waker out, is left alone; all are while nobody asks for places.
+/// Wakes each task that awaits something at an unknown place, and returns their number. They are
+/// polled once more, as any runtime may do, and their leaves take wakers again. A task that was
+/// woken already, or whose wakers are all gone, is left alone; so are all tasks while places are
+/// not requested.
 ///
 /// # Cost
 ///
-/// A look at each task, and a wake of those, by the runtime's own waker on this thread.
+/// Reads each task, and wakes those by the runtime's own waker on this thread.
 pub fn wake_unplaced() -> usize {
     wake_unplaced_part(0, usize::MAX).woken
 }
 
-/// Some of [`wake_unplaced`], so that somebody with very many tasks may do something else in
+/// A part of [`wake_unplaced`], so that a caller with very many tasks can do something else in
 /// between.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WokenPart {
-    /// How many were woken.
+    /// How many tasks were woken.
     pub woken: usize,
-    /// Where the next part begins; `None`: all were looked at.
+    /// Where the next part begins; `None` if all tasks were visited.
     pub next: Option<usize>,
 }
 
@@ -233,9 +234,9 @@ pub struct WokenPart {
 ///
 /// # Cost
 ///
-/// A look at `most` places at most, and wakes.
+/// Reads at most `most` places, and wakes.
 pub fn wake_unplaced_part(from: usize, most: usize) -> WokenPart {
-    // Else a wake tells no place, and the next call wakes them all again.
+    // Otherwise a wake records no place, and the next call would wake them all again.
     if !is_on() || !places::are_asked() {
         return WokenPart { woken: 0, next: None };
     }

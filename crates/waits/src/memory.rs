@@ -1,9 +1,9 @@
-//! Zeroed memory of the kernel's, which never goes.
+//! Zeroed memory from the kernel, which is never freed.
 //!
-//! It does not come from the allocator: threads that serve requests ask for it, in the midst of a
-//! poll, and an allocator without memory ends the process. It is asked for as an allocator asks for
-//! a large block, and no other call is made: a filter of system calls that ends the process for
-//! this one would end it for a large allocation, too.
+//! It does not come from the allocator: threads that serve requests need it, in the midst of a
+//! poll, and an allocator without memory ends the process. It is mapped as an allocator maps a
+//! large block, and no other call is made: a filter of system calls that ends the process for this
+//! one would end it for a large allocation, too.
 //!
 //! # Safety
 //!
@@ -45,8 +45,8 @@ pub(crate) fn put<T>(place: &AtomicPtr<T>, made: &'static [T]) -> bool {
     // Release: other threads find it whole.
     let is_put = place.compare_exchange(ptr::null_mut(), start, Ordering::Release, Ordering::Relaxed).is_ok();
     if !is_put {
-        // SAFETY: a mapping of `map`'s, which nobody else has seen; the caller has no reference
-        // any more, by the answer.
+        // SAFETY: a mapping that `map` made and no other code has seen; by its result, the caller
+        // has no reference to it any more.
         let _gone = unsafe { munmap(start.cast(), size_of_val(made)) };
     }
     is_put

@@ -1,7 +1,7 @@
 //! A part of a task that a collection polls with a waker of its own.
 //!
-//! `FuturesUnordered` and the like give each of their parts a waker, so that the places of these
-//! are not seen. A part has a waker of its task's around that one: a cell of its own, whose wakers
+//! `FuturesUnordered` and the like give each of their parts a waker, which hides the places of the
+//! parts. So each part gets a waker of its task around that one: a cell of its own, whose wakers
 //! have their places among the task's.
 
 use std::task::Context;
@@ -14,13 +14,13 @@ use crate::slot::Slot;
 use crate::waiting::WAITS;
 use crate::waker::{self, Lent};
 
-/// The waker of a part around that of its collection; there is none while nobody asks for places.
+/// The waker of a part around that of its collection; there is none while places are not requested.
 #[derive(Debug, Default)]
 pub struct PartWaits(Option<&'static Slot>);
 
 impl PartWaits {
-    /// Polls the part: in a poll of a task, while somebody asks for places, with a waker that has
-    /// its place among the task's.
+    /// Polls the part. In a poll of a task, while places are requested, it gets a waker whose place
+    /// is counted among the task's.
     #[inline]
     pub fn poll<T>(&mut self, cx: &mut Context<'_>, poll: impl FnOnce(&mut Context<'_>) -> T) -> T {
         match unlikely!(WAITS).then(|| self.lend(cx)).flatten() {

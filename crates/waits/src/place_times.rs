@@ -10,25 +10,24 @@ use crate::slab;
 use crate::slot::Slot;
 use crate::waiting::run;
 
-/// The time that a group's tasks have waited at a place, while somebody asked for places.
+/// The time that a group's tasks have waited at a place, while places were requested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PlaceTime {
     /// The number of the group; 0 for those past the table of groups.
     pub group: u32,
     /// The number of the place.
     pub place: u32,
-    /// Nanoseconds.
+    /// The time in nanoseconds.
     pub ns: u64,
-    /// How many waits that is.
+    /// The number of waits.
     pub waits: u64,
 }
 
-/// The time of each group at each place so far. Those of the present waits of living tasks are
-/// included.
+/// The time of each group at each place so far. The present waits of living tasks are included.
 ///
 /// # Cost
 ///
-/// Two looks at each living task that waits at a known place, and one at the table. Nobody is
+/// Reads each living task that waits at a known place twice, and the table once. No thread is
 /// stopped.
 pub fn times_by_place() -> Vec<PlaceTime> {
     times_by_place_while(|| ())

@@ -1,32 +1,32 @@
 //! The places where tasks wait: the stacks at which leaves have taken wakers.
 //!
-//! A leaf that cannot go on clones the waker that it was given, and its callers are those of the
-//! wait. So the stack at that moment is where the task waits, as long as that waker is out: no
-//! second poll is needed. Stacks begin at the leaf, behind the waker's own functions, and end at
+//! A leaf that cannot go on clones the waker that it was given, and its callers at that moment are
+//! the place of the wait. So that stack is where the task waits, as long as that waker exists: no
+//! second poll is needed. Stacks begin at the leaf, without the waker's own functions, and end at
 //! the poll of the task. Each has a number.
 //!
-//! Each poll lends a waker of another tag than the one before, so a leaf that is polled takes one
-//! again even if it compares wakers. A leaf that finds after it has taken one that it need not wait
-//! drops it, and with the last waker its place goes. So the places of a task are those of the
-//! wakers of its last poll that are out. If none is, those of the last poll of which some are, and
-//! how long ago that was.
+//! Each poll lends a waker with another tag than the one before, so a leaf that is polled takes one
+//! again even if it compares wakers. A leaf that has taken a waker and then finds that it need not
+//! wait drops it, and when the last waker goes so does its place. So the places of a task are those
+//! of its last poll's wakers that still exist. If there is none, they are those of the latest poll
+//! of which some exist, together with how long ago that was.
 //!
 //! # Times
 //!
-//! When a wait ends, its time is added to its group and the place whose waker was the first to
+//! When a wait ends, its time is added to its group and to the place whose waker was the first to
 //! wake. While it lasts, and where no wake was seen, each place gets an equal part.
 //!
 //! # Invariants
 //!
-//! 1. A stack that has its number never changes, and stays as long as the process. A forked child
-//!    has none.
-//! 2. The thread that polls a task alone writes the places of its slot.
+//! 1. A stack that has a number never changes, and stays as long as the process. A forked child has
+//!    none.
+//! 2. Only the thread that polls a task writes the places of its slot.
 //!
 //! # Cost
 //!
-//! While nobody asks: two loads of a word for each poll, and one for each clone of a waker. Else a
-//! comparison of the return addresses with those of the task's places, and for a new one a walk
-//! along the frame pointers, and a look-up.
+//! While places are not requested: two loads of a word for each poll, and one for each clone of a
+//! waker. Otherwise a comparison of the return addresses with those of the task's places, and for a
+//! new place a walk along the frame pointers, and a look-up.
 //!
 //! # Async-signal-safety
 //!
@@ -57,7 +57,8 @@ use crate::rows::GROUPS;
 use crate::seat::{PART, Seat, turn};
 use crate::slot::{Slot, at};
 
-/// The place of a waker whose stack is not known: code without frame pointers, or no room.
+/// The place of a waker whose stack is unknown: the code has no frame pointers, or there is no
+/// room.
 pub const UNKNOWN_PLACE: u32 = 1;
 
 /// How many stacks there is room for, the first two numbers included: 6 MB, of which as much is
@@ -111,9 +112,9 @@ unsafe impl Zeroed for Table {}
 
 static TABLE: AtomicPtr<Table> = AtomicPtr::new(ptr::null_mut());
 
-/// 0: nobody asks for places. Else how many do, in the low bits ([`ASKERS`]), and since when
-/// somebody has without a gap, as a stamp without these bits. There is a table as long as somebody
-/// does.
+/// 0 if places are not requested. Otherwise the number of requests, in the low bits ([`ASKERS`]),
+/// and since when there has been one without a gap, as a stamp without these bits. There is a table
+/// while there is a request.
 static ASKED: AtomicU64 = AtomicU64::new(0);
 
 #[inline]
@@ -142,9 +143,10 @@ fn forget() {
     TABLE.store(ptr::null_mut(), Ordering::Relaxed);
 }
 
-/// Has places taken as long as it lives, where times are ([`crate::Waiting`]). Several count.
+/// As long as this lives, places are recorded, provided that times are taken ([`crate::Waiting`]).
+/// Several may exist at once.
 ///
-/// In a forked child it has nothing taken.
+/// In a forked child, one that the parent made has no effect.
 #[derive(Debug)]
 #[must_use = "places are taken as long as it lives"]
 pub struct Placing {
@@ -152,11 +154,11 @@ pub struct Placing {
 }
 
 impl Placing {
-    /// Begins.
+    /// Begins to record places.
     ///
     /// # Errors
     ///
-    /// The kernel has no memory for the table of stacks.
+    /// If the kernel has no memory for the table of stacks.
     pub fn start() -> io::Result<Self> {
         own_stack::learn();
         // Rounded up to a stamp that has not come yet: never longer than it is.
@@ -178,14 +180,14 @@ impl Drop for Placing {
     }
 }
 
-/// Whether somebody asks for places.
+/// Whether places are requested.
 #[inline]
 pub(crate) fn are_asked() -> bool {
     ASKED.load(Ordering::Relaxed) > 0
 }
 
-/// For how long places have been noted; `None` while nobody asks for them. A waker that a leaf has
-/// taken before has no place.
+/// For how long places have been recorded; `None` while they are not. A waker that a leaf has taken
+/// before has no place.
 pub fn noted_for() -> Option<Duration> {
     let asked = ASKED.load(Ordering::Relaxed);
     let ticks = || stamp().saturating_sub(asked & !ASKERS);
@@ -198,7 +200,7 @@ fn poll(slot: &Slot) -> u32 {
     (slot.polls.load(Ordering::Relaxed) as u32).wrapping_add(1)
 }
 
-/// The turn of the poll that begins; 0: nobody asks.
+/// The turn of the poll that begins; 0 while places are not requested.
 #[inline]
 pub(crate) fn turn_of_poll(slot: &Slot) -> usize {
     if are_asked() { turn(poll(slot)) } else { 0 }
@@ -224,7 +226,7 @@ pub(crate) fn take(slot: &Slot, is_polled_here: impl FnOnce(&Slot) -> bool) -> O
     table()?.note(main, is_part, here())
 }
 
-/// A wait of the slot's task has ended, after so many ticks. `woken`: as the slot has it.
+/// Adds a wait of the slot's task that has ended after `ticks`. `woken`: the value in the slot.
 #[inline]
 pub(crate) fn ended(slot: &Slot, ticks: u64, woken: u64) {
     if are_asked()
@@ -420,15 +422,15 @@ fn mixed(word: u64) -> u64 {
 /// A place where tasks wait.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
-    /// Its number, which it keeps as long as the process.
+    /// Its number, which it keeps as long as the process lives.
     pub number: u32,
-    /// The stack, from the leaf to the poll of its task: one less than each return address.
+    /// The stack from the leaf to the poll of its task: each return address, minus one.
     pub stack: Vec<u64>,
-    /// The stack goes on: its outermost frames had no room.
+    /// Whether the outermost frames are missing because there was no room.
     pub is_cut: bool,
 }
 
-/// The place of a number; `None` if it has none, as [`UNKNOWN_PLACE`].
+/// The place with a number; `None` if there is none, as for [`UNKNOWN_PLACE`].
 pub fn place(number: u32) -> Option<Place> {
     table()?.stack(number)
 }
@@ -448,9 +450,10 @@ pub(crate) fn sums() -> impl Iterator<Item = (u64, [u64; 2])> {
 /// Why places are missing.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PlaceCoverage {
-    /// Wakers whose stack is not known: their leaf's code has no frame pointers.
+    /// The number of wakers whose stack is unknown, because their leaf's code has no frame
+    /// pointers.
     pub unknown: u64,
-    /// Stacks, and times, for which there was no room in the tables.
+    /// The number of stacks, and times, for which the tables had no room.
     pub no_room: u64,
 }
 

@@ -1,4 +1,4 @@
-//! The seam behind which loom takes the place of std's atomics.
+//! The module that gives loom's atomics in place of std's under `cfg(loom)`.
 
 #[cfg(all(test, loom))]
 pub(crate) use loom::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, fence};

@@ -14,13 +14,13 @@ use crate::slot::Slot;
 use crate::told::told;
 use crate::waiting::run;
 
-/// The times of a group since the first [`crate::Waiting`], in nanoseconds. Those of the present
-/// waits of living tasks are included in the sums, which never go back from one read to the next.
+/// The times of a group since the first [`crate::Waiting`], in nanoseconds. The sums include the
+/// present waits of living tasks, and never decrease from one read to the next.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct GroupWaits {
     /// The number of the group.
     pub group: u32,
-    /// Time in polls, without those of other tasks inside of them: on a CPU, or not.
+    /// Time in polls, without those of other tasks inside of them; on a CPU or not.
     pub poll_ns: u64,
     /// Time from wakes to the polls that followed.
     pub runnable_ns: u64,
@@ -41,7 +41,7 @@ impl GroupWaits {
         [self.poll_ns, self.runnable_ns, self.await_ns] = sums;
     }
 
-    /// The times since `before`, an earlier look at the group.
+    /// The times since `before`, an earlier reading of the group.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         Self {
@@ -57,12 +57,12 @@ impl GroupWaits {
     }
 }
 
-/// The histograms that a reader wants. The others are empty in what it is told.
+/// The histograms that a reader wants. The others are empty in the result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Histograms {
     /// All of them.
     All,
-    /// That of requests.
+    /// Only that of requests.
     Requests,
 }
 
@@ -80,19 +80,20 @@ impl Histograms {
 ///
 /// # Cost
 ///
-/// A look at each thread's rows, and at each living task; 10 KB for each group. Nobody is stopped.
+/// Reads each thread's rows, and each living task; takes 10 KB for each group. No thread is
+/// stopped.
 pub fn read() -> Vec<GroupWaits> {
     let mut all = Vec::new();
     read_each(Histograms::All, |of| all.push(of.clone()));
     all
 }
 
-/// [`read`], for a caller that needs one group at a time: the sums of all groups are read now, the
-/// histograms of a group when it is its turn.
+/// Reads as [`read`] does, for a caller that needs one group at a time: the sums of all groups are
+/// read at once, the histograms of a group when `tell` is called for it.
 ///
 /// # Cost
 ///
-/// That of [`read`], but 10 KB in all; and no look at buckets that are not wanted.
+/// The cost of [`read`], but 10 KB in all; buckets that are not wanted are not read.
 pub fn read_each(wanted: Histograms, mut tell: impl FnMut(&GroupWaits)) {
     let run = run();
     let shelves: Vec<_> = rows::shelves().map(|(_, shelf)| shelf).collect();
@@ -115,12 +116,12 @@ pub fn read_each(wanted: Histograms, mut tell: impl FnMut(&GroupWaits)) {
     }
 }
 
-/// Reads one group; `None` if it has no times. One whose number is past the table's has none of its
-/// own.
+/// Reads one group; `None` if it has no times. A group whose number is past the table's has none of
+/// its own.
 ///
 /// # Cost
 ///
-/// A look at a row of each thread, and at the group of each living task. Nobody is stopped.
+/// Reads one row of each thread, and the group of each living task. No thread is stopped.
 pub fn read_group(group: u32) -> Option<GroupWaits> {
     let row = group as usize;
     if row >= GROUPS {

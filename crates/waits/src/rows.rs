@@ -1,36 +1,36 @@
 //! The times that each thread has added up for each group.
 //!
-//! A thread writes its own shelf alone, so to add is a load and a store. The next thread in the
+//! A thread writes only its own shelf, so to add is a load and a store. The next thread in the
 //! block goes on with the shelf, so nothing is lost when threads end, and a sum over all rows never
-//! goes back.
+//! decreases.
 //!
 //! # Waits that last
 //!
 //! A wait is in no sum before it ends. So a row has the number of its open waits, and the sum of
 //! their beginnings: at any moment they have lasted for `number * now - beginnings`. A wait may end
-//! in another thread's row, whose numbers then are negative, and the sum over all rows is right. A
-//! reader that meets a wait in neither row, or in both, is wrong by less than its reading took,
-//! however long the wait was.
+//! in another thread's row, whose numbers then are negative, and the sum over all rows is right. If
+//! a reader meets a wait in neither row, or in both, the error is less than the time that its
+//! reading took, however long the wait was.
 //!
 //! # Memory
 //!
-//! A shelf has room for all rows: 74 KB, of which the kernel gives as much as is written to. The
+//! A shelf has room for all rows: 74 KB, of which only the written pages take memory. The
 //! histograms of a row are mapped at its first use, within a budget ([`counts`](crate::counts)).
 //!
 //! # Invariants
 //!
-//! 1. A shelf is written by the thread that has its block.
+//! 1. Only the thread that has a shelf's block writes it.
 //! 2. A shelf and its histograms stay where they are. A forked child has none.
 //! 3. `open`, `beginnings` and `polling` are of one run.
-//! 4. One row at most has a `polling`: the shelf's `charged`.
+//! 4. At most one row has a `polling`: the shelf's `charged`.
 //!
 //! # Async-signal-safety
 //!
-//! Times that a handler adds in the middle of an addition of its thread may be lost.
+//! Times that a handler adds while it interrupts an addition of its thread may be lost.
 //!
 //! # Safety
 //!
-//! The unsafe code makes references of pointers that are null or into mappings that stay.
+//! The unsafe code makes references from pointers that are null or into mappings that stay.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
@@ -54,8 +54,8 @@ pub(crate) const GROUPS: usize = 1025;
 #[repr(C, align(64))]
 pub(crate) struct Row {
     sequence: Sequence,
-    /// Of polls, runnable, awaiting: ticks that are over. Of polls without those of other tasks
-    /// inside of them.
+    /// Ticks of finished intervals by state: polls, runnable, awaiting. Poll ticks exclude polls of
+    /// other tasks nested inside.
     ticks: [AtomicU64; 3],
     /// The waits that last: how many, and the sum of their beginnings.
     open: AtomicU64,
@@ -128,7 +128,7 @@ pub(crate) struct Shelf {
     begins: AtomicU64,
     /// The row that is charged with that; null: none is.
     charged: AtomicPtr<Row>,
-    /// The thread's clock when the innermost task changed last, while somebody asks.
+    /// The thread's clock when the innermost task last changed, while CPU times are requested.
     pub(crate) cpu: CpuTime,
     /// By row: null, if it was never used.
     counts: [AtomicPtr<Counts>; GROUPS],
@@ -223,7 +223,7 @@ pub(crate) fn shelves() -> impl Iterator<Item = (usize, &'static Shelf)> {
     })
 }
 
-/// How many groups have times, those together that share row 0.
+/// How many groups have times; those that share row 0 count as one.
 pub fn groups() -> usize {
     GROUPS_USED.load(Ordering::Relaxed)
 }
@@ -234,7 +234,7 @@ pub(crate) fn row_of(group: u32) -> usize {
     if (group as usize) < GROUPS { group as usize } else { 0 }
 }
 
-/// A line of `dormouse doctor`, if there is something to complain of.
+/// A line of `dormouse doctor` if something is wrong, otherwise `None`.
 pub fn capability() -> Option<Capability> {
     let (crowded, refused) = (CROWDED.load(Ordering::Relaxed), crate::slab::refused());
     let detail = format!(
@@ -430,7 +430,7 @@ impl Row {
         self.sequence.write(|| self.polling.store(now, Ordering::Relaxed));
     }
 
-    /// The sums, with what lasts if it is of that run.
+    /// The sums, and present intervals if they belong to run `run`.
     pub(crate) fn sums(&self, run: u64) -> Sums {
         let load = |word: &AtomicU64| word.load(Ordering::Relaxed);
         let read = || {

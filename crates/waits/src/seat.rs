@@ -1,17 +1,17 @@
-//! A place of a task, and the wakers that leaves have taken there.
+//! A seat: the wakers that leaves of a task have taken at one place.
 //!
 //! # The words
 //!
-//! Wakers are counted by the *turn* of the poll that has given them out: 1 and 2 take turns, so
-//! that a waker of the last poll is told from one of this. A poll while nobody asks for places is
-//! of turn 0, and its wakers are not counted.
+//! Wakers are counted by the *turn* of the poll that has given them out: polls alternate between
+//! turns 1 and 2, so that a waker of the last poll is distinguished from one of this poll. A poll
+//! while places are not requested has turn 0, and its wakers are not counted.
 //!
 //! # Invariants
 //!
-//! 1. A waker that counts knows its seat and turn, and is taken away from just these. So no count
-//!    is ever that of another place, whatever polls have come since.
-//! 2. Only the thread that polls the task makes a word another from 0, and it writes the place
-//!    while both words are 0. Other threads count further ones of a waker that counts.
+//! 1. A waker that counts contains its seat and turn, and is subtracted from exactly these. So no
+//!    count ever belongs to another place, whatever polls have come since.
+//! 2. Only the thread that polls the task changes a word from 0, and it writes the place while both
+//!    words are 0. Other threads only add to the count of a waker that is counted already.
 
 use std::sync::atomic::Ordering;
 

@@ -1,8 +1,8 @@
-//! Several words, of one writer or of one at a time, which readers see whole.
+//! Several words with one writer, or one at a time, which readers read consistently.
 //!
 //! A writer makes the number odd, writes, and makes it even. It executes no barrier on x86, unless
-//! there are others. A reader that finds the number even, and the same before and after, has words
-//! of one moment.
+//! there are other writers. A reader that finds the number even, and the same before and after, has
+//! words of one moment.
 
 use std::sync::atomic::Ordering;
 

@@ -10,15 +10,15 @@
 //!
 //! # Invariants
 //!
-//! 1. The runtime's waker is there, and does not change, while the count of wakers is not 0. Each
-//!    waker that counts may use it as long as it counts.
-//! 2. Only the thread that polls the slot's task makes the count 1 from 0, within the poll, and
-//!    adds cells. So it alone writes the runtime's waker, when nobody reads it, and it alone writes
-//!    a word that is just [`TASK`].
-//! 3. The thread that makes the count 0 has read the runtime's waker before, and owns it from then
-//!    on.
-//! 4. The thread that makes the word 0 gives the slot back, and does not touch it before the next
-//!    use.
+//! 1. While the count of wakers is not 0, the runtime's waker is there, and does not change. Each
+//!    waker that is counted may use it.
+//! 2. Only the thread that polls the slot's task changes the count from 0 to 1, within the poll,
+//!    and adds cells. So only that thread writes the runtime's waker, when no other reads it, and
+//!    only it writes a word that equals [`TASK`].
+//! 3. The thread that changes the count to 0 has read the runtime's waker before, and owns it from
+//!    then on.
+//! 4. The thread that changes the word to 0 gives the slot back, and does not touch it before the
+//!    next use.
 
 use std::sync::atomic::Ordering;
 use std::task::{RawWaker, RawWakerVTable};
@@ -51,11 +51,11 @@ pub(crate) struct Raw {
 /// Whether one waker more counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum More {
-    /// It does.
+    /// It counts now.
     Counted,
-    /// There is none yet.
+    /// There is no waker yet.
     Empty,
-    /// There are too many.
+    /// There are too many wakers.
     Full,
 }
 
@@ -92,7 +92,7 @@ impl Share {
         Self { word: AtomicU64::new(0), data, vtable }
     }
 
-    /// A task holds the slot, which nobody uses.
+    /// Marks a slot that is in no use as held by a task.
     pub(crate) fn hold(&self) {
         debug_assert_eq!(self.word.load(Ordering::Relaxed), 0);
         self.word.store(TASK, Ordering::Relaxed);
@@ -160,8 +160,8 @@ impl Share {
         let mut word = self.word.load(Ordering::Acquire);
         if word == TASK {
             self.write(raw);
-            // Nobody else has a waker or a cell, so nobody else writes the word. Release: pairs
-            // with the exchanges of others that count.
+            // No other thread has a waker or a cell, so no other thread writes the word. Release:
+            // pairs with the exchanges of threads that count later.
             self.word.store(TASK + WAKER, Ordering::Release);
             return true;
         }
@@ -195,7 +195,8 @@ impl Share {
         }
     }
 
-    /// As [`Share::release`], if the caller's is the only one; else nothing has changed.
+    /// Does what [`Share::release`] does if the caller's waker is the only one; otherwise changes
+    /// nothing.
     #[inline]
     pub(crate) fn release_last(&self) -> Option<Last> {
         let mut word = self.word.load(Ordering::Relaxed);

@@ -1,12 +1,12 @@
-//! All slots: mapped when they are needed, handed on, and never unmapped.
+//! All slots: mapped when they are needed, reused, and never unmapped.
 //!
 //! # Invariants
 //!
-//! 1. A slot stays where it is, and is a slot for ever. So a look at one needs no lock, and what it
-//!    saw is checked by the slot's `life`.
+//! 1. A slot stays where it is, and remains a slot for ever. So reading one needs no lock, and the
+//!    reader checks what it saw by the slot's `life`.
 //! 2. A free slot is in one list. A list is one word: its first slot, and a count of changes, so
-//!    that a thread that has looked at a first slot finds out that others have taken and given it
-//!    back. (The count goes around after 2^32 changes of one list in the midst of one exchange.)
+//!    that a thread that has read a first slot detects that others have taken it and given it back.
+//!    (The count wraps after 2^32 changes of one list in the midst of one exchange.)
 //! 3. Slots of threads that a fork does not copy stay taken in the child.
 //!
 //! # Safety
@@ -78,8 +78,8 @@ impl List {
     }
 }
 
-/// A slot that nobody uses; `None` where there is no room, which is counted. Threads that begin
-/// tasks say different numbers.
+/// A slot that is in no use; `None` if there is no room, which is counted. Threads that begin tasks
+/// pass different `near`.
 pub(crate) fn take(near: usize) -> Option<&'static Slot> {
     let home = near % LISTS;
     let found = FREE[home].pop().or_else(|| FREE.iter().find_map(List::pop)).or_else(fresh);
@@ -90,7 +90,7 @@ pub(crate) fn take(near: usize) -> Option<&'static Slot> {
     found
 }
 
-/// A slot that nobody has had yet.
+/// A slot that was never used.
 fn fresh() -> Option<&'static Slot> {
     let mut index = USED.load(Ordering::Relaxed);
     loop {
@@ -117,7 +117,7 @@ fn grow(number: usize) -> Option<()> {
     Some(())
 }
 
-/// Gives back a slot that nobody uses any more.
+/// Gives back a slot that is in no use any more.
 pub(crate) fn give_back(slot: &Slot) {
     let home = slot.home.load(Ordering::Relaxed) as usize % LISTS;
     FREE[home].push(slot);
@@ -137,7 +137,7 @@ pub(crate) fn part(from: usize, most: usize) -> (impl Iterator<Item = &'static S
     ((from.min(end)..end).filter_map(|index| slot(index as u32)), all)
 }
 
-/// How often a task found no room for what is known of it: it has no times.
+/// How often there was no room for a task's times: such tasks have none.
 pub fn refused() -> u64 {
     REFUSED.load(Ordering::Relaxed)
 }

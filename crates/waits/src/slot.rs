@@ -1,20 +1,20 @@
-//! The knowledge of one task.
+//! What is recorded of one task.
 //!
 //! A slot is used by a task (its *holder*) and by the wakers that the task's leaves have taken. It
-//! is given back when both have left it, so a waker that comes after the task's end finds a slot
-//! that belongs to no other.
+//! is given back when both have left it, so a waker that is used after the task's end finds a slot
+//! that belongs to no other task.
 //!
 //! # Invariants
 //!
-//! 1. The task alone writes its stamps and sums, within a write of the sequence.
-//! 2. `life` is odd while a task holds the slot. It is never the same for two tasks, until it has
-//!    gone around.
+//! 1. Only the task writes its stamps and sums, within a write of the sequence.
+//! 2. `life` is odd while a task holds the slot. It is never the same for two tasks, until it
+//!    wraps.
 //! 3. A slot of the present run is in a poll, or has an open wait in one row.
 //!
 //! # Safety
 //!
-//! The unsafe code says that slots may be zeroed and shared, and makes references to slots, which
-//! stay.
+//! The unsafe code asserts that slots may be zeroed and shared, and makes references to slots,
+//! which stay.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -77,7 +77,8 @@ pub(crate) struct Slot {
     pub(crate) outer_begins: AtomicU64,
     pub(crate) outer_of: AtomicU64,
 
-    /// The CPU time of the task, while somebody asks. The thread's that polls it.
+    /// The CPU time of the task, while it is requested. Only the thread that polls the task
+    /// accesses it.
     pub(crate) cpu: CpuTime,
     /// When the task began, as a stamp; 0: before times were taken.
     pub(crate) begun: AtomicU64,

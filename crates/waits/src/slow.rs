@@ -1,4 +1,4 @@
-//! The requests that took long, for somebody who waits for such.
+//! Requests that took long, for a reader that waits for such requests.
 //!
 //! A request that ends compares its age with one word. The few that took longer go into a short
 //! list, from which one reader takes them; one that finds no room is counted.
@@ -11,7 +11,7 @@
 //!
 //! # Async-signal-safety
 //!
-//! All of it. A handler that interrupts its thread in the middle of an entry takes another one.
+//! All functions. A handler that interrupts its thread in the middle of an entry takes another one.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -49,7 +49,7 @@ struct Entry {
 /// A request that took long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SlowRequest {
-    /// Its task.
+    /// The number of its task.
     pub task: u64,
     /// The number of its group.
     pub group: u32,
@@ -72,17 +72,17 @@ impl Entry {
     }
 }
 
-/// From now on, notes requests that take longer than so many nanoseconds; `None`: no more.
+/// From now on records requests that take longer than `threshold_ns` nanoseconds; `None` stops it.
 ///
-/// Only requests of which times are taken ([`Waiting`](crate::Waiting)) are seen.
+/// Only requests whose times are taken ([`Waiting`](crate::Waiting)) are recorded.
 pub fn note_slow(threshold_ns: Option<u64>) {
     let ticks = |ns: u64| (ns as f64 * point().hz / 1e9) as u64;
     THRESHOLD.0.store(threshold_ns.map_or(NONE, ticks), Ordering::Relaxed);
 }
 
-/// Takes those that were noted since the last call; how many found no room.
+/// Calls `each` for the requests recorded since the last call. Returns how many found no room.
 ///
-/// One thread at a time.
+/// Only one thread may call it at a time.
 pub fn take_slow(mut each: impl FnMut(SlowRequest)) -> u64 {
     for entry in &LIST {
         // Acquire: pairs with the last store in `note`.

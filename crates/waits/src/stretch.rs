@@ -1,10 +1,10 @@
-//! A stretch for which a thread is in a task: a poll, or work that somebody runs by hand.
+//! A stretch during which a thread is in a task: a poll, or work that is run by hand.
 //!
-//! Stretches of one thread are nested: each slot knows the one outside of it, the thread's shelf
-//! the innermost. Rows are charged with the innermost alone. A guard that is dropped in another
-//! order ends the times of its task; the thread leaves the stretch with those inside of it. One
-//! that is forgotten lasts until the task is polled again or ends, and its thread is charged with
-//! it until it polls another task, or ends.
+//! Stretches of one thread are nested: each slot stores the one outside of it, the thread's shelf
+//! the innermost. Only the innermost is charged to rows. A guard that is dropped out of order ends
+//! the times of its task; the thread leaves the stretch together with those inside of it. A guard
+//! that is leaked lasts until the task is polled again or ends, and its thread is charged with it
+//! until it polls another task, or ends.
 
 use std::marker::PhantomData;
 use std::sync::atomic::Ordering;
@@ -20,7 +20,7 @@ use crate::slot::Slot;
 /// So many stretches are looked at, from the innermost.
 pub(crate) const DEPTH: usize = 64;
 
-/// A thread is in a task until it is dropped, on the same thread.
+/// The calling thread is in a task until this is dropped, on the same thread.
 #[derive(Debug)]
 #[must_use = "the stretch ends when it is dropped"]
 pub struct Stretch {

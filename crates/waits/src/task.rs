@@ -1,15 +1,15 @@
-//! A task's part: its begin, its polls, and its end.
+//! A task's own part: its begin, its polls, and its end.
 //!
 //! # Invariants
 //!
-//! 1. The owner of a [`TaskWaits`] alone writes its slot, but for what wakers write.
-//! 2. In a poll, runnable and awaiting add up to the age of the task, tick for tick: each time
+//! 1. Only the owner of a [`TaskWaits`] writes its slot, except for what wakers write.
+//! 2. In a poll, runnable and awaiting add up to the age of the task, tick for tick: each interval
 //!    begins where the one before ends.
 //!
 //! # Safety
 //!
 //! The unsafe code makes references to slots, which stay, shortens the lifetime of a context, and
-//! drops a poll that was written in its place.
+//! drops a poll that was written in place.
 #![allow(unsafe_code)]
 
 use std::mem::MaybeUninit;
@@ -34,7 +34,7 @@ use crate::traces;
 use crate::waiting::{WAITS, run};
 use crate::waker::{self, Lent};
 
-/// A task, as the account of groups knows it.
+/// A task, as the account of groups identifies it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Who {
     /// Its number.
@@ -43,7 +43,7 @@ pub struct Who {
     pub group: u32,
 }
 
-/// The knowledge that a task has of its waits: nothing, while nobody takes times.
+/// The times of one task; empty if it began while times were not taken.
 #[derive(Debug, Default)]
 pub struct TaskWaits(Option<NonNull<Slot>>);
 
@@ -73,7 +73,7 @@ impl Place {
 
     #[inline]
     fn get(&self) -> Option<&Polling> {
-        // SAFETY: the flag says that it is there.
+        // SAFETY: the flag is set when it is written.
         self.is_filled.then(|| unsafe { self.polling.assume_init_ref() })
     }
 }
@@ -82,13 +82,13 @@ impl Drop for Place {
     #[inline]
     fn drop(&mut self) {
         if self.is_filled {
-            // SAFETY: as above; nobody uses it any more.
+            // SAFETY: as above; it is not used any more.
             unsafe { self.polling.assume_init_drop() };
         }
     }
 }
 
-/// A poll is about to end: with the stamp of what is read until then, if it has times.
+/// Marks the end of a poll, with the stamp of clock readings made until then, if it has times.
 struct Ends(bool);
 
 impl Drop for Ends {
@@ -111,16 +111,18 @@ impl TaskWaits {
         waits
     }
 
-    /// Polls something: while somebody takes times, with a waker that sees wakes.
+    /// Polls something; while times are taken, with a waker that sees wakes.
     ///
-    /// A thread that has no block, and a task for which there is no memory, have no times.
+    /// On a thread without a block, and for a task for which there is no memory, no times are
+    /// taken.
     #[inline]
     pub fn poll<T>(&mut self, who: Who, cx: &mut Context<'_>, poll: impl FnOnce(&mut Context<'_>) -> T) -> T {
         self.poll_inside(who, cx, || (), poll)
     }
 
-    /// As [`TaskWaits::poll`], inside of what `enter` returns. If that, and its drop, read the
-    /// thread's clock, the poll begins and ends with these readings, and no others are taken.
+    /// Does what [`TaskWaits::poll`] does, inside of the guard that `enter` returns. If `enter` and
+    /// the guard's drop read the thread's clock, the poll begins and ends with these readings, and
+    /// no others are taken.
     #[inline]
     pub fn poll_inside<T, G>(
         &mut self,
@@ -149,23 +151,23 @@ impl TaskWaits {
                 &mut own
             }
             // SAFETY: the lifetime becomes that of `own`, so that one call serves both. `poll`
-            // takes a context of any lifetime, so it has nothing to put into this one that would
+            // takes a context of any lifetime, so it cannot put anything into this one that would
             // live shorter than what is there.
             None => unsafe { &mut *ptr::from_mut(cx).cast::<Context<'_>>() },
         };
         poll(cx)
     }
 
-    /// Somebody runs the task by hand from now on, on this thread: a stretch in a poll, which is
-    /// not counted among polls. `None` while nobody takes times.
+    /// The task is run by hand from now on, on this thread: a stretch that counts as time in a poll
+    /// but not as a poll. `None` while times are not taken.
     #[inline]
     pub fn run(&mut self, who: Who) -> Option<Stretch> {
         if unlikely!(WAITS) { self.begin_run(who) } else { None }
     }
 
-    /// The trace of the task's caller, which `context` tells; not asked while nobody takes times. A
-    /// span of this process that becomes current in the task takes its place. Whether the task has
-    /// it from now on.
+    /// Records the trace of the task's caller, which `context` returns; `context` is not called
+    /// while times are not taken. A span of this process that becomes current in the task replaces
+    /// it. Returns the trace if the task has it from now on.
     #[inline]
     pub fn call(&mut self, context: impl FnOnce() -> Option<TraceContext>) -> Option<TraceContext> {
         if !unlikely!(WAITS) {
@@ -183,7 +185,7 @@ impl TaskWaits {
         self.0.and_then(|slot| unsafe { slot.as_ref() }.traced.get())
     }
 
-    /// The task has no times: somebody switches to it by hand.
+    /// Ends the times of the task: it is switched to by hand.
     #[inline]
     pub fn forget(&mut self) {
         if let Some(slot) = self.0.take() {
@@ -192,7 +194,7 @@ impl TaskWaits {
         }
     }
 
-    /// The task ends. `is_request`: its age is that of a request.
+    /// Ends the task. `is_request`: its age is counted as that of a request.
     #[inline]
     pub fn end(&mut self, is_request: bool) {
         if let Some(slot) = self.0.take() {

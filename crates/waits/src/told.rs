@@ -1,8 +1,8 @@
-//! The largest sums that a reader has been told of each row.
+//! The largest sums of each row that were returned to any reader.
 //!
-//! A look at waits that go on is wrong by less than it takes, so the next look could find less. For
-//! a counter that would be a beginning from zero, so no reader of the process is told less than an
-//! earlier one.
+//! The sum of waits that go on has an error of up to the time of the reading, so the next reading
+//! could find less. A counter that decreases counts as reset, so no reader of the process gets less
+//! than an earlier one got.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -10,7 +10,7 @@ use crate::rows::GROUPS;
 
 static TOLD: [[AtomicU64; 3]; GROUPS] = [const { [const { AtomicU64::new(0) }; 3] }; GROUPS];
 
-/// The sums of a row, or those that somebody was told before where they are larger.
+/// The sums of a row, or earlier results where they are larger.
 pub(crate) fn told(row: usize, sums: [u64; 3]) -> [u64; 3] {
     let mut sums = sums;
     for (sum, told) in sums.iter_mut().zip(TOLD.get(row).into_iter().flatten()) {

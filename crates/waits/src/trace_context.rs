@@ -1,4 +1,4 @@
-//! The trace to which work belongs, and the span in it, as W3C's Trace Context names them.
+//! The trace to which work belongs, and the span in it, in the form of W3C's Trace Context.
 //!
 //! # References
 //!
@@ -24,8 +24,8 @@ pub struct TraceContext {
 }
 
 impl TraceContext {
-    /// A trace that is sampled; `None` if its id has no digit but 0, which is no id. A span id of
-    /// zeros is one that is not known.
+    /// A trace that is sampled; `None` if `trace_id` is all zeros, which is invalid. A span id of
+    /// zeros means that the span is unknown.
     pub fn new(trace_id: [u8; 16], span_id: [u8; 8]) -> Option<Self> {
         (trace_id != [0; 16]).then_some(Self { trace_id, span_id, is_sampled: true })
     }
@@ -36,8 +36,8 @@ impl TraceContext {
         Self { is_sampled, ..self }
     }
 
-    /// Parses the value of a `traceparent` header; `None` where the standard says that a receiver
-    /// must not use it.
+    /// Parses the value of a `traceparent` header; `None` if the standard requires that a receiver
+    /// ignores it.
     ///
     /// ```
     /// # use dormouse_waits::TraceContext;
@@ -77,7 +77,7 @@ impl TraceContext {
         (self.span_id != [0; 8]).then_some(self.span_id)
     }
 
-    /// Whether the trace is kept somewhere, as far as its first service has known.
+    /// Whether the trace is kept somewhere, according to its first service.
     pub fn is_sampled(self) -> bool {
         self.is_sampled
     }
@@ -107,7 +107,7 @@ impl TraceContext {
     }
 }
 
-/// As the value of a `traceparent` header.
+/// In the form of a `traceparent` header.
 impl fmt::Display for TraceContext {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let flags = if self.is_sampled { SAMPLED } else { 0 };

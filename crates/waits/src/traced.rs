@@ -1,7 +1,7 @@
-//! The trace to which one task belongs, and how that is known.
+//! The trace to which one task belongs, and where that came from.
 //!
 //! A request's own span is better than its caller's, and better than those of its parts, which
-//! begin later. A connection has spans of many traces, one behind the other, and belongs to none.
+//! begin later. A connection has spans of many traces, one after the other, and belongs to none.
 //!
 //! | the task has | the service sets one | a span becomes current | likewise, outside of any, of another trace | a caller's is known |
 //! |---|---|---|---|---|
@@ -12,7 +12,7 @@
 //!
 //! # Invariants
 //!
-//! 1. The task's thread alone writes, within the slot's sequence.
+//! 1. Only the task's thread writes, within the slot's sequence.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -22,13 +22,13 @@ use crate::trace_context::TraceContext;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum Origin {
-    /// It has none.
+    /// There is none.
     None = 0,
-    /// A request's header tells the caller's, or the task began in another that has one.
+    /// The caller's, from a request's header; or the task began in another one that has it.
     Caller = 1,
     /// A span of this process was current in it.
     Own = 2,
-    /// Spans of several traces were, none inside of another: it has none.
+    /// Spans of several traces were current, none inside of another: it has none.
     Several = 3,
     /// The service has set it.
     Set = 4,
@@ -37,9 +37,9 @@ pub(crate) enum Origin {
 /// A span that becomes current, or that is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ActiveSpan {
-    /// Its trace and id.
+    /// Its trace and span id.
     pub context: TraceContext,
-    /// Whether it is a span of another process, the caller's.
+    /// Whether it is the span of another process, the caller.
     pub is_remote: bool,
 }
 

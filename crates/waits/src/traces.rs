@@ -1,21 +1,21 @@
 //! The traces to which tasks belong ([`traced`](crate::traced) has the rules).
 //!
-//! A service sets one by itself, or its tracer tells each span that becomes current on a thread,
-//! or no longer is ([`observe`]). A task that begins takes what is current on its thread then, or
-//! else what the task has that is polled around it.
+//! A service sets one itself, or its tracer reports each span that becomes current on a thread or
+//! is left ([`observe`]). A task that begins takes the trace that is current on its thread then, or
+//! else that of the task that is polled around it.
 //!
-//! Nobody keeps anything while nobody takes times.
+//! Nothing is recorded while times are not taken.
 //!
 //! # Invariants
 //!
-//! 1. The span that is current on a thread is of one run: nobody has seen what became current
-//!    before.
+//! 1. The span that is current on a thread belongs to one run: spans that became current before are
+//!    unknown.
 //!
 //! # Async-signal-safety
 //!
-//! All of it, on a thread that has polled. A handler that interrupts its thread in the midst of
-//! [`observe`] finds nothing current, and one that comes while the thread writes to the task's slot
-//! sets nothing.
+//! All functions, on a thread that has polled. A handler that interrupts its thread in the midst of
+//! [`observe`] finds nothing current, and one that interrupts a write to the task's slot sets
+//! nothing.
 
 use std::cell::Cell;
 use std::sync::atomic::{Ordering, compiler_fence};
@@ -38,31 +38,30 @@ thread_local! {
     static ACTIVE: Active = const { Active { run: Cell::new(0), span: Cell::new(None) } };
 }
 
-/// A tracer's span that becomes current on the calling thread, or is left.
+/// A change of the current span on the calling thread, as its tracer reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SpanSwitch {
-    /// The span that is current from now on, if one is.
+    /// The span that is current from now on, or `None`.
     pub to: Option<ActiveSpan>,
-    /// Whether `to` was entered, inside of another span of this process, or outside of any; `None`:
-    /// another span was left, and `to` is current again.
+    /// Where `to` was entered; `None` if another span was left, so that `to` is current again.
     pub entered: Option<Nesting>,
 }
 
 /// Where a span is entered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Nesting {
-    /// Outside of any span of this process.
+    /// Outside of all spans of this process.
     Outermost,
-    /// Inside of one.
+    /// Inside of another span of this process.
     Nested,
 }
 
-/// A tracer tells which span is current on the calling thread from now on: the trace of the task
-/// that the thread is in, if it is new.
+/// A tracer calls this when the current span of the calling thread changes. Returns the trace of
+/// the task that the thread is in, if it is new.
 ///
 /// # Cost
 ///
-/// A sleeping instruction, and `switch` is not called, while nobody takes times.
+/// While times are not taken, a sleeping instruction, and `switch` is not called.
 #[inline]
 pub fn observe(switch: impl FnOnce() -> SpanSwitch) -> Option<TraceContext> {
     if unlikely!(WAITS) { turn(switch()) } else { None }
@@ -83,12 +82,12 @@ fn turn(switch: SpanSwitch) -> Option<TraceContext> {
     is_new.then_some(span.context)
 }
 
-/// Says to which trace the task belongs that the calling thread polls or runs, the innermost; false
-/// if it is in none of which times are taken. The last call counts.
+/// Sets the trace of the innermost task that the calling thread polls or runs; false if it is in no
+/// task whose times are taken. The last call counts.
 ///
 /// # Cost
 ///
-/// A sleeping instruction while nobody takes times; else some nanoseconds.
+/// While times are not taken a sleeping instruction, otherwise some nanoseconds.
 #[inline]
 pub fn set_trace_context(context: TraceContext) -> bool {
     if unlikely!(WAITS) { set(context) } else { false }

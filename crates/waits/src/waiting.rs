@@ -1,4 +1,4 @@
-//! The key behind which times are taken.
+//! The static key behind which times are taken.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::slow;
 use crate::told;
 
 static_key! {
-    /// Somebody wants to know where tasks wait.
+    /// On while times of tasks are requested.
     pub(crate) static WAITS: "dormouse.waits" = false;
 }
 
@@ -28,9 +28,9 @@ static HOLDERS: AtomicU64 = AtomicU64::new(0);
 /// A forked child begins another run: most of the tasks that it has copied will never be polled.
 static FORGET: Reset = Reset::new(Phase::Waits, forget);
 
-/// Has times taken as long as it lives. Several count.
+/// As long as this lives, times are taken. Several may exist at once.
 ///
-/// In a forked child it has nothing taken.
+/// In a forked child, one that the parent made has no effect.
 #[derive(Debug)]
 #[must_use = "times are taken as long as it lives"]
 pub struct Waiting {
@@ -39,15 +39,15 @@ pub struct Waiting {
 }
 
 impl Waiting {
-    /// Begins.
+    /// Begins to take times.
     ///
     /// # Errors
     ///
-    /// A static key that cannot be switched. Then nothing has changed.
+    /// If the static key cannot be switched. Then nothing has changed.
     ///
     /// # Cost
     ///
-    /// A batch of one key, if no other lives; the first one of a process takes a millisecond more.
+    /// A batch of one key if no other exists; the first one of a process takes a millisecond more.
     pub fn start() -> Result<Self, Error> {
         FORGET.join();
         // Calibrates the counter: durations are put into buckets as they end.
@@ -56,8 +56,8 @@ impl Waiting {
             next_run();
         }
         let lease = WAITS.acquire()?;
-        // The others may have ended just before this: then nobody took times in between. One that
-        // ends is counted no longer before its lease goes, so a lease that came too late finds 0.
+        // The others may have ended just before this: then no times were taken in between. One that
+        // ends is no longer counted before its lease goes, so a lease that came too late finds 0.
         if HOLDERS.fetch_add(1, Ordering::SeqCst) == 0 {
             next_run();
         }
@@ -69,7 +69,7 @@ impl Waiting {
         self.lease.keys()
     }
 
-    /// Lets times be taken to the end of the process.
+    /// Lets times be taken until the process ends.
     pub fn keep(self) {
         std::mem::forget(self);
     }
@@ -89,15 +89,16 @@ pub fn is_on() -> bool {
     WAITS.is_enabled()
 }
 
-/// For how long times have been taken; `None` while nobody takes them. Tasks that have been polled
-/// or have begun in this time are known.
+/// For how long times have been taken without a gap; `None` while they are not. Tasks that were
+/// polled or began in this time are known.
 pub fn taken_for() -> Option<Duration> {
     let ticks = || stamp().saturating_sub(BEGUN.load(Ordering::Relaxed));
     is_on().then(|| Duration::from_nanos(ticks_to_ns(ticks())))
 }
 
-/// The number of the present run, or of the last one: it begins when times are taken and were not
-/// before. Times of a task are of one run, because nobody has seen what was between two.
+/// The number of the present run, or of the last one: a run begins when times are taken and were
+/// not before. The times of a task belong to one run, because what happened between two runs is
+/// unknown.
 #[inline]
 pub(crate) fn run() -> u64 {
     RUN.load(Ordering::Relaxed)

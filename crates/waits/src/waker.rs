@@ -1,23 +1,24 @@
-//! The waker around the runtime's, by which wakes are seen.
+//! The waker around the runtime's, which records wakes.
 //!
 //! A poll is given a waker of ours, whose data is the task's slot. It costs nothing until a leaf
-//! clones it: that clones the runtime's waker into the slot, and later clones count. When the last
-//! one goes, the runtime's goes, too. So the runtime sees as many wakers as leaves hold, no longer
-//! than they hold them; a runtime that drops a task with its last waker still does.
+//! clones it: that clones the runtime's waker into the slot, and later clones only count. When the
+//! last one is dropped, the runtime's is dropped, too. So the runtime sees wakers for as long as
+//! leaves hold them, and no longer; a runtime that drops a task with its last waker still does.
 //!
 //! A leaf that compares wakers ([`Waker::will_wake`]) finds ours the same from poll to poll as long
-//! as the runtime's is, because the slot is. A runtime's waker that changes while leaves hold
-//! another gets a slot of its own (a *cell*), which belongs to the task's.
+//! as the runtime's is, because the slot is. If a runtime's waker changes while leaves hold another
+//! one, the new one gets a slot of its own (a *cell*), which belongs to the task's.
 //!
-//! While somebody asks for places, the data have a tag besides: the *turn* of the poll in the lent
-//! waker's, and the number of the seat, too, in that of a waker that a leaf takes. So each leaf
-//! that is polled takes a waker, each wake tells its place, and a place whose last waker goes is
-//! none.
+//! While places are requested, the data have a tag besides: in the lent waker's the *turn* of the
+//! poll, in that of a waker that a leaf takes also the number of the seat. So each leaf that is
+//! polled takes a waker, each wake records its place, and when the last waker of a place goes the
+//! place is empty.
 //!
 //! # The two kinds of wakers
 //!
-//! The *lent* one is on the stack of the poll, and counts nothing; those of leaves count. They
-//! compare equal, and so cannot be told apart by what they are. These tell what has to be known:
+//! The *lent* waker is on the stack of the poll, and is not counted; those of leaves are. They
+//! compare equal, and so cannot be distinguished by their data. Other state distinguishes them
+//! where needed:
 //!
 //! | poller | wakers counted | the caller's waker is | so |
 //! |---|---|---|---|
@@ -29,11 +30,11 @@
 //! The poller is a thread's start number, which no other thread has, and which a fork changes: a
 //! task that another thread polled in the parent is not mistaken for one that is polled here.
 //!
-//! A panic of the runtime's clone finds nothing changed, for it is called first.
+//! If the runtime's clone panics, nothing has changed, because it is called first.
 //!
 //! # Safety
 //!
-//! The unsafe code is the vtable, wakers of the runtime's by the invariants of
+//! The unsafe code is the vtable, wakers of the runtime by the invariants of
 //! [`share`](crate::share), and `lent` by the table above. A [`Lent`] does not leave the function
 //! that polls, so it ends with the poll.
 #![allow(unsafe_code)]
@@ -174,7 +175,7 @@ fn leave(slot: &Slot, what: u64) {
     }
 }
 
-/// Gives back a slot that nobody uses, and with a last cell its task's.
+/// Gives back a slot that is in no use, and with the last cell its task's.
 fn free(slot: &Slot) {
     let main = at(&slot.of);
     slot.of.store(ptr::null_mut(), Ordering::Relaxed);
@@ -280,8 +281,8 @@ unsafe fn clone(data: *const ()) -> RawWaker {
     match slot.share.more() {
         More::Counted => return placed(slot, data),
         More::Full => {
-            // SAFETY: the caller's waker counts, or so many others that they do not all go
-            // meanwhile.
+            // SAFETY: the caller's waker is counted, or the count is at its limit and cannot reach
+            // 0 meanwhile.
             let runtimes = unsafe { runtimes(slot) };
             return to_raw(Waker::clone(&runtimes));
         }
@@ -349,7 +350,7 @@ unsafe fn wake_by_ref(data: *const ()) {
     let slot = unsafe { of(data) };
     woken(slot.main(), data);
     if slot.poller.load(Ordering::Relaxed) == 0 {
-        // SAFETY: nobody has a lent waker, so this one is a leaf's, and counts.
+        // SAFETY: no other code has a lent waker, so this one is a leaf's, and is counted.
         return unsafe { runtimes(slot) }.wake_by_ref();
     }
     match slot.share.more() {
@@ -360,7 +361,7 @@ unsafe fn wake_by_ref(data: *const ()) {
             unsafe { runtimes(slot) }.wake_by_ref();
             drop_counted(slot);
         }
-        // SAFETY: so many count that they do not all go meanwhile.
+        // SAFETY: the count is at its limit, so not all of these wakers go meanwhile.
         More::Full => unsafe { runtimes(slot) }.wake_by_ref(),
     }
 }

@@ -1,4 +1,4 @@
-//! `RUSTFLAGS="--cfg loom" cargo test -p dormouse-waits --lib interleavings`
+//! Run with `RUSTFLAGS="--cfg loom" cargo test -p dormouse-waits --lib interleavings`.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::task::Waker;
