@@ -1,4 +1,4 @@
-//! The numbers that DWARF gives to registers: all that another architecture has to bring.
+//! The numbers that DWARF gives to registers, the only part that differs between architectures.
 
 /// The frame pointer.
 #[cfg(target_arch = "x86_64")]

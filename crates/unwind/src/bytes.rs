@@ -11,9 +11,9 @@ const OMITTED: u8 = 0xff;
 /// Bytes, and the address at which they are mapped.
 #[derive(Debug, Clone, Copy)]
 pub struct MappedBytes<'a> {
-    /// The address of the first one.
+    /// The address of the first byte.
     pub address: u64,
-    /// All of them.
+    /// The bytes.
     pub bytes: &'a [u8],
 }
 
@@ -87,7 +87,7 @@ impl<'a> Cursor<'a> {
         self.groups().map(|(value, ..)| value)
     }
 
-    /// The same with a sign.
+    /// Reads a signed number.
     pub(crate) fn signed(&mut self) -> Option<i64> {
         let (value, bits, last) = self.groups()?;
         let is_negative = last & 0x40 != 0 && bits < u64::BITS;

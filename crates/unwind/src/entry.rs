@@ -11,13 +11,13 @@ const DEEPEST: usize = 8;
 /// Where a register of the caller is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Saved {
-    /// In the register.
+    /// In the same register.
     Same,
     /// At this distance from the caller's frame.
     At(i64),
     /// Nowhere: there is no caller.
     Nowhere,
-    /// In another register, or where an expression leads.
+    /// In another register, or at an address that an expression computes.
     Elsewhere,
 }
 
@@ -136,7 +136,7 @@ impl<'a> Entry<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ended {
     Whole,
-    /// At an instruction that is none, or that there is no rule for.
+    /// At an invalid instruction, or one that no rule can express.
     Lost,
 }
 

@@ -1,5 +1,5 @@
-//! The caller of a function that keeps no frame pointer, by the unwind table (`.eh_frame`) of its
-//! object.
+//! Finds the caller of a function that keeps no frame pointer, by the unwind table (`.eh_frame`) of
+//! its object.
 //!
 //! For each instruction, compilers describe where the caller's frame begins and where the caller's
 //! registers are saved. The description is a program (DWARF's call frame information). A
@@ -10,7 +10,7 @@
 //! [`libraries`] has the tables of the objects that stay mapped as long as the process lives: the C
 //! library, the dynamic linker and the kernel's vDSO.
 //!
-//! Each line relies on those above it alone.
+//! Each line depends only on those above it.
 //!
 //! | module | is |
 //! |---|---|
@@ -23,9 +23,9 @@
 //!
 //! # Things it does not do
 //!
-//! No expressions: where the frame begins at a computed address, the rule is
-//! [`FrameRule::Unknown`]. No registers but the stack pointer and the frame pointer. No table of
-//! the program's own code, and so none of a C library that is linked into it.
+//! Not supported: expressions (if the frame's address is computed, the rule is
+//! [`FrameRule::Unknown`]), registers other than the stack pointer and the frame pointer, and
+//! tables of the program's own code, so also of a C library that is linked into it.
 //!
 //! # References
 //!

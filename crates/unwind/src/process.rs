@@ -6,13 +6,13 @@
 //! | the dynamic linker | `AT_BASE` | it never leaves |
 //! | the vDSO | `AT_SYSINFO_EHDR` | the kernel's |
 //!
-//! Their entries are read where they are mapped: the file of that name may be another one by now.
-//! Where an object is the executable (a static one), it is left out.
+//! Their entries are read where they are mapped, because the file of that name may be another one
+//! by now. The executable itself (for example a static one) is left out.
 //!
 //! # Safety
 //!
-//! The unsafe code reads the auxiliary vector, makes a slice of mapped memory that nobody writes,
-//! and makes a reference from a pointer to a leaked value.
+//! The unsafe code reads the auxiliary vector, makes a slice of mapped memory that is never
+//! written, and makes a reference from a pointer to a leaked value.
 #![allow(unsafe_code)]
 
 use std::ptr;
@@ -34,7 +34,7 @@ const ROOM: usize = 1 << 20;
 /// Made once, and leaked: a handler may be reading them at any time.
 static LIBRARIES: AtomicPtr<Libraries> = AtomicPtr::new(ptr::null_mut());
 
-/// The tables of libraries.
+/// The unwind tables of libraries.
 #[derive(Debug, Default)]
 pub struct Libraries {
     tables: [Option<RowTable>; MOST],
@@ -50,13 +50,13 @@ pub fn libraries() -> Option<&'static Libraries> {
     unsafe { LIBRARIES.load(Ordering::Acquire).as_ref() }
 }
 
-/// Reads the tables, once for a process. Without memory, or where the loader cannot keep this code,
-/// nothing is read, and the next call tries again.
+/// Reads the tables, once for a process. If there is no memory, or the loader cannot keep this code
+/// loaded, nothing is read, and the next call tries again.
 ///
 /// # Cost
 ///
-/// Two milliseconds at the first call, which asks the loader: it must not come under a lock that a
-/// constructor takes. 100 to 300 KB, which stay.
+/// Two milliseconds at the first call, which waits for the loader: it must not be made under a lock
+/// that a constructor takes. 100 to 300 KB, which are never freed.
 pub fn prepare_libraries() {
     if libraries().is_some() || !memory::is_there(ROOM) || loader::pin_self().is_err() {
         return;
@@ -64,7 +64,7 @@ pub fn prepare_libraries() {
     let made = Box::into_raw(Box::new(Libraries::read()));
     // Release: pairs with the load above.
     if LIBRARIES.compare_exchange(ptr::null_mut(), made, Ordering::Release, Ordering::Relaxed).is_err() {
-        // SAFETY: made above, and nobody has seen it.
+        // SAFETY: made above, and no thread has seen it.
         drop(unsafe { Box::from_raw(made) });
     }
 }
@@ -103,7 +103,7 @@ impl Libraries {
             return None;
         }
         // SAFETY: `is_readable` has just found the range readable, and it stays mapped, as the
-        // header's table says. Nobody writes to it: its segment does not allow that.
+        // header's table guarantees. Its segment cannot be written.
         let bytes =
             unsafe { std::slice::from_raw_parts(ptr::with_exposed_provenance(range.start), range.len()) };
         let table = RowTable::read(MappedBytes { address: range.start as u64, bytes }, index as u64)?;
@@ -129,8 +129,8 @@ impl Libraries {
         self.table(address).is_some()
     }
 
-    /// The caller of a function with these registers. `read` returns the word at an address of the
-    /// stack, if it can be read.
+    /// The caller of a function with the registers `from`. `read` returns the word at an address of
+    /// the stack, if it can be read.
     ///
     /// # Async-signal-safety
     ///

@@ -9,12 +9,12 @@ const NO_CODE: usize = 1 << 47;
 /// The registers of a function that runs or has called another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CallFrame {
-    /// An address inside of an instruction: the next one of code that was interrupted, and the call
-    /// of a caller (one less than the return address).
+    /// An address inside of an instruction: the next one of code that was interrupted; for a
+    /// caller, its call (one less than the return address).
     pub instruction: usize,
     /// The stack pointer.
     pub stack: usize,
-    /// The frame pointer, whatever the function uses that register for.
+    /// The register of the frame pointer, whatever the function uses it for.
     pub frame: usize,
 }
 
@@ -53,15 +53,15 @@ pub enum FrameRule {
 pub enum CallerStep {
     /// The caller.
     Found(CallFrame),
-    /// There is none.
+    /// There is no caller.
     Outermost,
-    /// It cannot be found.
+    /// The caller cannot be found.
     Unknown,
 }
 
 impl FrameRule {
-    /// The caller of a function with these registers. `read` returns the word at an address of the
-    /// stack, if it can be read.
+    /// The caller of a function with the registers `from`. `read` returns the word at an address of
+    /// the stack, if it can be read.
     ///
     /// # Async-signal-safety
     ///

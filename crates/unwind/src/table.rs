@@ -1,14 +1,13 @@
 //! All rows of an object, sorted by address.
 //!
-//! The index of the object (`.eh_frame_hdr`) has the place of each function's entry, in the order
-//! of their addresses. Each entry's program is followed once. Rows that lie side by side and have
-//! the same rule are one, and what no entry covers is a row whose rule is unknown. An object has
-//! some hundred different rules; so a row is an address (of four bytes, from the first on), and a
-//! rule's number.
+//! The index of the object (`.eh_frame_hdr`) contains the address of each function's entry, sorted.
+//! Each entry's program is executed once. Adjacent rows with the same rule are merged, and ranges
+//! that no entry covers are rows whose rule is unknown. An object has some hundred different rules;
+//! so a row is an address (of four bytes, relative to the first), and a rule's number.
 //!
 //! # Invariants
 //!
-//! 1. `starts` is sorted, without equals, and as long as `numbers`.
+//! 1. `starts` is sorted, without duplicates, and as long as `numbers`.
 //! 2. Each number is that of a rule in `rules`.
 
 use std::collections::HashMap;
@@ -33,12 +32,12 @@ pub struct RowTable {
 }
 
 impl RowTable {
-    /// Reads the entries of an object, whose index lies at an address. `None`: there is no index
-    /// that can be read, or no memory for the rows.
+    /// Reads the entries of an object whose index lies at the address `index`. `None` if the index
+    /// cannot be read, or if there is no memory for the rows.
     ///
     /// # Cost
     ///
-    /// Two milliseconds for the C library, and six bytes a row.
+    /// Two milliseconds for the C library, and six bytes for each row.
     pub fn read(memory: MappedBytes<'_>, index: u64) -> Option<Self> {
         let mut head = memory.at(index)?;
         let [version, place, count, places] = [head.byte()?, head.byte()?, head.byte()?, head.byte()?];
@@ -77,13 +76,13 @@ impl RowTable {
         rule().unwrap_or(FrameRule::Unknown)
     }
 
-    /// The rows: the first address for which each rule holds.
+    /// The rows: the first address for which each rule holds, and the rule.
     pub fn rows(&self) -> impl Iterator<Item = (u64, FrameRule)> + '_ {
         let rules = self.numbers.iter().filter_map(|&number| self.rules.get(usize::from(number)));
         self.starts.iter().map(|&start| self.start + u64::from(start)).zip(rules.copied())
     }
 
-    /// The bytes that the rows take.
+    /// The size of the rows in bytes.
     pub fn size(&self) -> usize {
         size_of_val(&self.starts[..]) + size_of_val(&self.numbers[..]) + size_of_val(&self.rules[..])
     }
