@@ -1,7 +1,7 @@
-//! Samples added up: a tree of stacks, and a row for each group, thread and stack.
+//! Adds samples up: a tree of stacks, and a row for each group, thread and stack.
 //!
 //! The table is bounded, whatever a program does: a stack that finds no room is counted without its
-//! frames, and the profile says how many ([`Aggregate::merged`]).
+//! frames, and the profile contains their number ([`Aggregate::merged`]).
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -13,7 +13,7 @@ use dormouse_protocol::profile::{NO_GROUP, Node, ProfileGroup, Sample, Thread, V
 const MOST_NODES: usize = 200_000;
 /// The most rows with a stack: some 15 MB.
 const MOST_ROWS: usize = 100_000;
-/// The most threads that are told apart.
+/// The most threads that are counted separately.
 const MOST_THREADS: usize = 10_000;
 /// The most groups: there are fewer, but a program may have numbers of its own.
 const MOST_GROUPS: usize = 10_000;

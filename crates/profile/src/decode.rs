@@ -1,7 +1,7 @@
-//! A profile of an earlier day, from its file.
+//! Reading a profile from a file that was written earlier.
 //!
-//! The bytes are anybody's. The reader makes a bounded profile of them: [`UNPACKED`] bytes,
-//! [`ENTRIES`] of each table, and [`TEXT`] bytes of names, of which a file can ask for many copies.
+//! The file is untrusted. The reader makes a bounded profile of it: [`UNPACKED`] bytes, [`ENTRIES`]
+//! of each table, and [`TEXT`] bytes of names, which a file can repeat many times.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -17,7 +17,7 @@ use crate::pprof::read_comment;
 use crate::pprof::{function, label, line, location, mapping, profile as field, sample, value_type};
 use crate::symbols::{NO_SAMPLE, STACK_UNKNOWN, SourceFrame, Symbols};
 
-/// The longest profile that is read, in bytes, unpacked.
+/// The longest profile that is read, in uncompressed bytes.
 pub const UNPACKED: u64 = 256 << 20;
 
 /// The most entries of a table.
@@ -30,13 +30,13 @@ type Result<T> = std::result::Result<T, Error>;
 
 /// Reads `profile.proto`, compressed or not, as [`crate::encode::pprof()`] and others write it.
 ///
-/// Samples keep the labels `group`, `thread` and `tid`. Locations whose address another one has, or
-/// which have none, get one of their own from the end of the address space.
+/// Samples keep the labels `group`, `thread` and `tid`. Locations without an address, or with one
+/// that another location has, get a new one from the end of the address space.
 ///
 /// # Errors
 ///
-/// [`Error::Unreadable`] if the bytes are no profile, one that is too large, or one of something
-/// that is no [`ProfileKind`].
+/// [`Error::Unreadable`] if the bytes are not a profile, if it is too large, or if it is of no
+/// [`ProfileKind`].
 pub fn pprof(bytes: &[u8]) -> Result<(Profile, Symbols)> {
     let unpacked;
     let bytes = if bytes.starts_with(&[0x1f, 0x8b]) {
@@ -168,7 +168,7 @@ fn repeated(value: Value, to: &mut Vec<u64>) -> Result<()> {
     }
 }
 
-/// The outermost message, sorted by what its parts are.
+/// The fields of the outermost message, by kind.
 #[derive(Default)]
 struct Tables<'a> {
     columns: Vec<&'a [u8]>,

@@ -1,7 +1,7 @@
-//! Two profiles, stack by stack.
+//! Comparing two profiles, stack by stack.
 //!
-//! Another run has other addresses, so stacks are the same if the names in them are. The sides are
-//! as long as they are; what is compared is what each used a second.
+//! Addresses differ between runs, so two stacks are the same if the names in them are. The two
+//! profiles may differ in length; the comparison is by use per second.
 
 use std::collections::HashMap;
 
@@ -12,8 +12,8 @@ use crate::symbols::{SourceFrame, Symbols};
 
 /// Two profiles, stack by stack.
 ///
-/// It is a profile again, of all stacks that either of them has, with one more list of values: who
-/// shows a profile can show a difference.
+/// It is itself a profile, of all stacks that either side has, with one more list of values: code
+/// that shows a profile can show a difference.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Diff {
     /// All stacks. Values, duration and coverage are the new profile's; addresses are numbers of
@@ -32,7 +32,7 @@ impl Diff {
     ///
     /// # Errors
     ///
-    /// [`Error::Unreadable`] if they are of two kinds.
+    /// [`Error::Unreadable`] if they are of different kinds.
     pub fn between(old: (&Profile, &Symbols), new: (&Profile, &Symbols)) -> Result<Self, Error> {
         if old.0.kind != new.0.kind {
             let (old, new) = (old.0.kind.name(), new.0.kind.name());
@@ -46,7 +46,7 @@ impl Diff {
     }
 
     /// The factor that makes old values comparable with new ones: it makes both sides equally long.
-    /// If nobody knows how long one of them is, it makes their totals equal.
+    /// If the length of one is unknown, it makes their totals equal.
     pub fn scale(&self) -> f64 {
         let (mut new, mut old) = (self.profile.duration_ns as f64, self.old_duration_ns as f64);
         if new == 0.0 || old == 0.0 {
@@ -57,8 +57,8 @@ impl Diff {
         if new == 0.0 || old == 0.0 { 1.0 } else { new / old }
     }
 
-    /// How much a row of [`Profile::samples`] has grown: its value in the main column less the old
-    /// one, scaled.
+    /// The growth of a row of [`Profile::samples`]: its value in the main column minus the old one,
+    /// scaled.
     ///
     /// # Panics
     ///

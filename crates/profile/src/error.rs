@@ -4,10 +4,10 @@
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// This system or this process has no way to take it.
+    /// This system or this process offers no way to take it.
     #[error("{0}")]
     Unavailable(String),
-    /// A file that is not a profile, or one of something else.
+    /// The file is not a profile, or one of an unknown kind.
     #[error("{0}")]
     Unreadable(String),
 }

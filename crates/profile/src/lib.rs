@@ -1,6 +1,6 @@
 //! Profiles: which function uses the CPU, allocates, or faults, by group and thread.
 //!
-//! Each line relies on those above it alone.
+//! Each line depends only on those above it.
 //!
 //! | module | is |
 //! |---|---|

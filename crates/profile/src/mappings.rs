@@ -16,7 +16,7 @@ use dormouse_protocol::profile::MappedRange;
 #[derive(Debug, Default)]
 pub(crate) struct Mappings {
     code: Vec<MappedRange>,
-    /// First and last address of what can be read, without gaps between neighbours.
+    /// First and last address of readable ranges; adjacent ranges are joined.
     readable: Vec<(u64, u64)>,
     /// The stack of the first thread.
     stack: Range<u64>,
@@ -26,7 +26,7 @@ pub(crate) struct Mappings {
 ///
 /// # Cost
 ///
-/// The kernel's list, and a few reads of each object's head.
+/// Reads the kernel's list, and a few bytes of each object's head.
 pub fn own_mappings() -> Vec<MappedRange> {
     let mut mappings = Mappings::default();
     mappings.refresh();

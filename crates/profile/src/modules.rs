@@ -1,14 +1,14 @@
 //! Module paths for functions that have none.
 //!
-//! With `debug = "line-tables-only"` the compiler says of an inlined function its bare name, as
-//! `next` or `{closure#0}`, of which a program has hundreds, and the file. A file of Rust's lies
-//! where its module is, so its path gives the module: `…/mio-1.2.4/src/net/tcp/stream.rs` makes
-//! `mio::net::tcp::stream::{closure#0}` of the name. Types and traits between the module and the
-//! function stay unknown.
+//! With `debug = "line-tables-only"` the debug information of an inlined function contains only its
+//! bare name, such as `next` or `{closure#0}`, of which a program has hundreds, and the file. In
+//! Rust a file lies where its module is, so its path gives the module:
+//! `…/mio-1.2.4/src/net/tcp/stream.rs` turns the name into `mio::net::tcp::stream::{closure#0}`.
+//! Types and traits between the module and the function stay unknown.
 //!
-//! The directory of a crate may be called otherwise than the crate. Debug information lists the
-//! crates with their root files; where it does not, functions with whole names, as most have that
-//! are not inlined, tell the crate of their directory.
+//! The directory of a crate may have another name than the crate. Debug information lists the
+//! crates with their root files; where it does not, functions with whole names, as most functions
+//! that are not inlined have, show the crate of their directory.
 //!
 //! The body of an async function has no name at all, `{async_fn#0}`, but the function that polls it
 //! has the body's type among its generic arguments: `poll<tea::pour::{async_fn_env#0}>`.
@@ -24,7 +24,7 @@ pub(crate) struct Crates {
     roots: HashMap<String, String>,
     /// By the folders of these; `None`: several have one.
     folders: HashMap<String, Option<String>>,
-    /// By their directories, as whole names have told.
+    /// The crates by their directories, from functions with whole names.
     directories: HashMap<String, String>,
 }
 

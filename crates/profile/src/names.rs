@@ -1,10 +1,10 @@
-//! Names for the addresses of a profile, from the files that the process has mapped.
+//! Resolving the addresses of a profile to names, with the files that the process has mapped.
 //!
-//! The service gives addresses only; the names are the work of whoever has time to read files. An
-//! address goes to its mapping by the range map of the process and this finder's cache of answers,
-//! and from there to functions by the symbols of the object. A process may end, and objects may go,
-//! while it is profiled: [`NameFinder::see`] finds the mappings of what there is so far, and the
-//! files are read when names are wanted.
+//! The service only reports addresses; names are resolved by a process that has time to read files.
+//! An address is resolved to its mapping by the range map of the process and this finder's cache of
+//! answers, and from there to functions by the symbols of the object. A process may end, and
+//! objects may be unloaded, while it is profiled: [`NameFinder::see`] looks up the mappings of the
+//! addresses so far, and the files are read when names are needed.
 //!
 //! A finder stays on one thread, as the reader of symbols does.
 
@@ -24,7 +24,7 @@ use crate::own::OwnCode;
 use crate::symbols::stand_in;
 use crate::{MappedRange, Profile, SourceFrame, Symbols};
 
-/// Finds the names of one process's addresses, and keeps those that it has found.
+/// Resolves one process's addresses to names, and keeps the results.
 #[derive(Debug)]
 pub struct NameFinder {
     space: AddressSpace,
@@ -42,25 +42,25 @@ pub struct NameFinder {
 struct Place {
     /// `None`: nothing was mapped there.
     mapping: Option<Mapping<Region>>,
-    /// As the object has them. `None`: nobody has wanted them yet.
+    /// As in the object's symbols. `None` if they were not needed yet.
     frames: Option<Vec<SourceFrame>>,
     /// Why there is less than functions and lines.
     lack: Option<String>,
 }
 
 impl NameFinder {
-    /// For profiles of this process.
+    /// A finder for profiles of this process.
     pub fn own() -> Result<Self, SpaceError> {
         Ok(Self::new(AddressSpace::own()?))
     }
 
-    /// For profiles of the process `pid`, as long as it executes the same program.
+    /// A finder for profiles of the process `pid`, as long as it executes the same program.
     pub fn of(pid: u32) -> Result<Self, SpaceError> {
         Ok(Self::new(AddressSpace::of(pid)?))
     }
 
-    /// For addresses of a process that may have ended: these were its mappings at that time. Names
-    /// come from the files that are at their paths now, as far as they are the same.
+    /// A finder for addresses of a process that may have ended, from its mappings at the time `at`.
+    /// Names come from the files that are at their paths now, if these are the same files.
     pub fn recorded(mappings: &[MappedRange], at: SystemTime) -> Result<Self, SpaceError> {
         let line = |mapping: &MappedRange| {
             let id = bytes_of(&mapping.build_id);
@@ -79,11 +79,11 @@ impl NameFinder {
         Self { space, cache, symbolizer, known, crates, own, listed }
     }
 
-    /// Finds out where the addresses of a profile lie, while the process is there to tell.
+    /// Looks up the mappings of a profile's addresses, while the process still exists.
     ///
     /// # Cost
     ///
-    /// A look-up in memory for each address that is new.
+    /// A look-up in memory for each new address.
     pub fn see(&mut self, profile: &Profile) {
         for node in &profile.stacks {
             let Self { space, cache, known, .. } = self;
@@ -149,7 +149,7 @@ impl NameFinder {
         found
     }
 
-    /// How the cache of mappings has answered so far.
+    /// How the cache of mappings has performed so far.
     pub fn cache_stats(&self) -> CacheStats {
         self.cache.stats()
     }

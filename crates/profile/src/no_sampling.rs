@@ -1,4 +1,5 @@
-//! Where there is no sampler: other systems and processors, and the checkers' builds.
+//! Stands in for the samplers where there are none: on other systems and processors, and in the
+//! checkers' builds.
 
 use dormouse_sys::Capability;
 

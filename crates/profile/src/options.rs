@@ -8,30 +8,29 @@ use dormouse_protocol::profile::ProfileKind;
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Options {
-    /// The kind of samples.
+    /// The kind of profile.
     pub kind: ProfileKind,
-    /// Samples a second of CPU time of each thread ([`ProfileKind::Cpu`]).
+    /// Samples per second of CPU time of each thread ([`ProfileKind::Cpu`]).
     pub hz: u32,
-    /// Bytes between two samples, on average ([`ProfileKind::Alloc`]). Each sample costs about a
-    /// microsecond, an allocation between them some nanoseconds. While several profiles are taken,
-    /// all have the samples of the finest.
+    /// Average number of bytes between two samples ([`ProfileKind::Alloc`]). Each sample costs
+    /// about a microsecond, an allocation between them some nanoseconds. While several profiles are
+    /// taken, all get the samples of the finest.
     pub bytes: u64,
-    /// Whether allocations since the profile began that are still there are told apart
+    /// Whether allocations since the profile began that are still live are reported separately
     /// ([`ProfileKind::Alloc`]). Then each free costs some nanoseconds, too.
     pub live: bool,
     /// The allocator of the process ([`ProfileKind::Alloc`]): `dormouse_events::heap()`.
     pub heap: Option<&'static dyn Heap>,
-    /// Each how many faults of a thread one is a sample ([`ProfileKind::Faults`]). A sample costs
+    /// One in this many faults of a thread is a sample ([`ProfileKind::Faults`]). A sample costs
     /// some microseconds.
     pub faults: u32,
-    /// Whether callers are found by the tables that compilers write for exceptions, too, for code
-    /// without frame pointers ([`ProfileKind::Cpu`]; feature `unwind`). Then a sample copies up to
-    /// 32 KiB of its thread's stack, and the sampler finds the callers in the copy, from which each
-    /// stack goes that has more there. It costs a microsecond or two a sample, memory as long as
-    /// the tables of all code while such a profile is taken, and 1 MB for each processor, 8 at
-    /// most, for good.
+    /// Whether callers in code without frame pointers are found by the unwind tables that compilers
+    /// write for exceptions ([`ProfileKind::Cpu`]; feature `unwind`). Then a sample copies up to 32
+    /// KiB of its thread's stack, and the sampler finds the callers in the copy. That costs a
+    /// microsecond or two for each sample, memory for the tables of all code while such a profile
+    /// is taken, and for good 1 MB for each processor, at most 8 MB.
     pub unwind: bool,
-    /// Whether the profile says when each sample was taken ([`crate::Profile::timeline`]).
+    /// Whether the profile records when each sample was taken ([`crate::Profile::timeline`]).
     pub timeline: bool,
 }
 

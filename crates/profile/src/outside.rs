@@ -1,28 +1,28 @@
-//! A profile of a process that dormouse is not in: by thread, and by the kernel's events, where
-//! these are allowed.
+//! A profile of a process without dormouse: by thread, from the kernel's events, where these are
+//! allowed.
 //!
-//! Nothing comes into the process. Each of its threads has an event on each processor, which
-//! records into that processor's ring, in memory of this process. Threads are looked for at each
-//! pass. Events are not inherited: with one for each processor, a thread would take three times as
-//! long to start.
+//! Nothing is put into the process. Each of its threads has an event on each processor, which
+//! records into that processor's ring, in memory of this process. New threads are searched at each
+//! pass. Events are not inherited: with one for each processor, a thread would take three times
+//! longer to start.
 //!
 //! # Weights
 //!
-//! A sample stands for a period of the thread's CPU time. At a report, the samples of a thread that
-//! lives are scaled to what the kernel says that the thread has used. A thread that has used time
-//! and met no sample has a row without a stack; so have the threads that nobody saw, together.
-//! Where the kernel's own time may not be sampled, a thread's samples are not scaled: what they
-//! leave of its time has no stack.
+//! A sample stands for a period of the thread's CPU time. At a report, the samples of a living
+//! thread are scaled to the CPU time that the kernel reports for it. A thread that has used time
+//! and got no sample has a row without a stack; the threads that were never seen have one such row
+//! together. Where the kernel's own time may not be sampled, a thread's samples are not scaled: the
+//! rest of its time has no stack.
 //!
 //! # Stacks
 //!
 //! The kernel follows frame pointers, and on request copies 16 KiB of the stack into each sample,
-//! in which callers are found by tables here.
+//! in which callers are then found by unwind tables.
 //!
 //! # Descriptors
 //!
-//! One for each thread and processor, and one for each processor, up to three quarters of the limit
-//! of this process. A thread for which none is left counts as refused.
+//! One descriptor for each thread and processor, and one for each processor, up to three quarters
+//! of the limit of this process. A thread for which none is left counts as refused.
 //!
 //! # References
 //!
@@ -51,7 +51,7 @@ use crate::{Error, Options};
 
 /// Bytes of the ring of a processor: some hundred samples.
 const RING: usize = 128 << 10;
-/// The same with copied stacks, of which sixty fit.
+/// The same with copied stacks: room for sixty.
 const RING_OF_STACKS: usize = 1 << 20;
 /// Bytes of a copied stack: the kernel gives a record no less, and none may have 64 KiB.
 const COPY: u16 = 16 << 10;
@@ -93,7 +93,7 @@ pub struct OutsideProfiling {
 /// A thread of the process.
 #[derive(Debug)]
 struct Sampled {
-    /// Its place in the aggregate.
+    /// Its index in the aggregate.
     index: u32,
     /// Its CPU time when it was found, and at the last pass that saw it.
     base: u64,
@@ -104,8 +104,8 @@ struct Sampled {
 }
 
 impl Sampled {
-    /// Scales its samples to its CPU time, and says how much that is in all. Beyond the
-    /// period of a sample that is still to come, the rest is a row without a stack.
+    /// Scales its samples to its CPU time, and returns that time. Beyond the period of a sample
+    /// that is still to come, the rest is a row without a stack.
     fn scale(&self, has_kernel: bool, period: u64, samples: &mut Vec<Sample>) -> u64 {
         let rows = samples.iter_mut().filter(|row| row.thread == self.index);
         let sampled: u64 = rows.map(|row| row.values[1]).sum();
@@ -170,7 +170,7 @@ impl OutsideProfiling {
             why: None,
         };
         profiling.look(true);
-        // The time before belongs to nobody whom this profile can name.
+        // Time used before this cannot be charged to any row.
         profiling.cpu[0] = process_cpu_ns_of(pid);
         profiling.look(false);
         match profiling.why.take() {
@@ -182,9 +182,9 @@ impl OutsideProfiling {
         }
     }
 
-    /// Takes in what was recorded, and samples the threads that have come. Some hundred samples fit
-    /// between two passes for each processor, so call it ten times a second. Whether the process
-    /// goes on; one that executes another program does not.
+    /// Reads what was recorded, and begins to sample new threads. For each processor there is room
+    /// for some hundred samples between two passes, so call it ten times a second. Returns whether
+    /// the process goes on; executing another program counts as its end.
     pub fn pass(&mut self) -> bool {
         self.drain();
         self.look(false);
@@ -218,7 +218,8 @@ impl OutsideProfiling {
         let mut coverage = self.coverage.clone();
         coverage.total = total;
         coverage.merged = self.aggregate.merged();
-        // Tables tell where a stack ends; frame pointers end where the library calls the program.
+        // Unwind tables show where a stack ends; with frame pointers it ends where the library
+        // calls the program.
         if self.tables.is_none() {
             coverage.ended = ended(&stacks, &samples, &self.mappings);
         }
@@ -293,7 +294,7 @@ impl OutsideProfiling {
         self.coverage.armed += u64::from(!events.is_empty());
         let name = name_of(self.pid, tid).unwrap_or_default();
         let index = self.aggregate.add_thread(Thread { tid, name });
-        // One whose number came back keeps its row; its predecessor's is told apart by the index.
+        // A thread whose id is reused keeps its row; its predecessor's row has another index.
         self.threads.insert(tid, Sampled { index, base, used, events, is_alive: true });
     }
 
@@ -470,7 +471,7 @@ mod tests {
             samples.iter().map(|row| row.values).collect::<Vec<_>>(),
             [[1, 15, 0, 0], [1, 30, 0, 0], [0, 855, 0, 0]]
         );
-        // Without the kernel's time they weigh what they say.
+        // Without the kernel's time they keep their own weights.
         samples.truncate(2);
         assert_eq!(thread.scale(false, 15, &mut samples), 900);
         assert_eq!(samples.iter().map(|row| row.values[1]).collect::<Vec<_>>(), [15, 30, 855]);

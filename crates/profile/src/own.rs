@@ -1,9 +1,9 @@
-//! Whether a function is a service's own: neither of a library, nor of a runtime, nor of dormouse.
+//! Whether a function belongs to the service itself: not to a library, a runtime, or dormouse.
 //!
-//! Debug information tells where the crate with `main` was compiled, which for a crate of a
-//! workspace is the workspace's root. Own is what lies below, but for the folders that hold code of
-//! others there. Only where there is no such crate, the usual places of others' code and the first
-//! parts of names decide.
+//! Debug information contains the directory in which the crate with `main` was compiled, which for
+//! a crate of a workspace is the workspace's root. Everything below it is the service's own, except
+//! for folders there that contain code of others. Only if there is no such crate, the usual
+//! directories of library code and the first parts of names decide.
 
 /// Folders of the code of others: registries and checkouts of cargo, wherever its home is; vendored
 /// code, also that of Bazel and Nix; Rust's own library, as it was built and as it is installed.
@@ -19,7 +19,7 @@ const OF_OTHERS: [&str; 9] = [
     "/rust/deps/",
 ];
 
-/// Crates that are nobody's own, for functions whose file is not known.
+/// Library crates, for functions whose file is unknown.
 const CRATES_OF_OTHERS: [&str; 14] = [
     "core",
     "std",
@@ -71,14 +71,14 @@ impl OwnCode {
         Self { workspace, dormouse: Vec::new() }
     }
 
-    /// Learns of a crate of the program, by its name and the path of its root file.
+    /// Adds a crate of the program, by its name and the path of its root file.
     pub fn learn_crate(&mut self, name: &str, root: &str) {
         if let Some((folder, _)) = root.rsplit_once('/').filter(|_| CRATES_OF_DORMOUSE.contains(&name)) {
             self.dormouse.push(format!("{folder}/"));
         }
     }
 
-    /// Learns where the crate with `main` was compiled, unless that is known.
+    /// Sets the directory in which the crate with `main` was compiled, unless it is known already.
     pub fn learn_workspace(&mut self, workspace: &str) {
         self.workspace.get_or_insert_with(|| workspace.to_owned());
     }
@@ -108,10 +108,9 @@ impl OwnCode {
     }
 }
 
-/// The frame of a waiting task's stack that says most, as an index: the innermost one of the
+/// The index of the most informative frame in a waiting task's stack: the innermost one of the
 /// program's own code. If there is none, the function by which the innermost library was called:
-/// what is inside of it (`into_waker`, `poll_readiness`) registers the wait, and says nothing about
-/// it.
+/// functions inside of it (`into_waker`, `poll_readiness`) only register the wait.
 pub fn place<T>(frames: &[T], is_own: impl Fn(&T) -> bool, name: impl Fn(&T) -> &str) -> usize {
     if let Some(own) = frames.iter().position(is_own) {
         return own;
@@ -134,7 +133,7 @@ fn first_name(function: &str) -> &str {
 }
 
 /// The path of a source inside its package, if that is in a registry or a checkout of cargo's;
-/// else the whole path. Paths in a registry begin with the package's name and version.
+/// otherwise the whole path. Paths in a registry begin with the package's name and version.
 pub fn path_in_package(file: &str) -> &str {
     let below = |folder: &str, levels: usize| {
         let (_, path) = file.rsplit_once(folder)?;

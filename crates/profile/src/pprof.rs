@@ -1,5 +1,5 @@
-//! The numbers of fields that the writer and the reader of `profile.proto` share, and what coverage
-//! is as a comment.
+//! The numbers of fields that the writer and the reader of `profile.proto` share, and coverage as a
+//! comment.
 
 use std::fmt::Write as _;
 

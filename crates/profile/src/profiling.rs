@@ -10,7 +10,7 @@ pub fn capability() -> Capability {
     sampling::capability()
 }
 
-/// A profile that is being taken. Ends when it is dropped.
+/// A profile that is being taken. It ends when this is dropped.
 #[derive(Debug)]
 pub struct Profiling {
     kind: ProfileKind,
@@ -29,15 +29,16 @@ impl Profiling {
     /// # Errors
     ///
     /// [`Error::Unavailable`]: this system, or a limit of this process, does not allow any samples.
-    /// Where only some threads are left out, the profile says so ([`Profile::coverage`]).
+    /// If only some threads are left out, the profile contains their number
+    /// ([`Profile::coverage`]).
     pub fn start(options: &Options) -> Result<Self, Error> {
         let session = Session::start(options)?;
         Ok(Self { kind: options.kind, session })
     }
 
-    /// The profile so far. Groups have numbers only ([`crate::ProfileGroup::id`]): their names and
-    /// accounts are the caller's to fill in. In a child of a fork, and where the sampler was
-    /// killed, the profile is empty, and a note says why.
+    /// The profile so far. Groups have only numbers ([`crate::ProfileGroup::id`]): the caller fills
+    /// in their names and accounts. In a child of a fork, and if the sampler was killed, the
+    /// profile is empty, with a note of the reason.
     pub fn read(&self) -> Profile {
         self.session.read().unwrap_or_else(|error| {
             let mut empty = Profile { kind: self.kind, ..Profile::default() };

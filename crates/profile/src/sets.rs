@@ -1,10 +1,10 @@
 //! Sets: collections of futures that give each of their parts a waker of its own.
 //!
 //! The set takes the waker of the task, so the place of the wait is the set's. A part in
-//! `dormouse::part` has a place of its own besides; the functions of the set are in the middle of
-//! that place's stack. The service has no names, so it cannot tell the place of a set from that of
-//! any other leaf: it gives each an equal share of a wait that lasts. With names the set's share
-//! goes to its parts.
+//! `dormouse::part` has a place of its own besides, whose stack contains the functions of the set.
+//! The service has no names, so it cannot distinguish the place of a set from that of any other
+//! leaf: it gives each an equal share of a present wait. With names the set's share goes to its
+//! parts.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use crate::yields::make_yields_runnable;
 const SETS: [&str; 5] =
     ["FuturesUnordered", "futures_unordered", "FuturesOrdered", "futures_buffered", "futures_concurrency"];
 
-/// A function of a stack: its name, its file (empty: nobody knows), and its line (0: nobody knows).
+/// A function of a stack: its name, its file (empty if unknown), and its line (0 if unknown).
 pub type Called<'a> = (&'a str, &'a str, u32);
 
 fn is_set((function, file, _): &Called<'_>) -> bool {
@@ -29,8 +29,8 @@ fn is_part((function, file, _): &Called<'_>) -> bool {
     function.contains("PartWaits::poll") || file.ends_with("waits/src/part.rs")
 }
 
-/// The functions around a set that has taken the waker at this place; `None`: no set has. Stacks
-/// begin with the innermost function.
+/// The functions around the set that has taken the waker at this place; `None` if no set has.
+/// Stacks begin with the innermost function.
 pub fn around_set<'s, 'a>(place: &'s [Called<'a>]) -> Option<&'s [Called<'a>]> {
     let end = place.iter().position(is_part).unwrap_or(place.len());
     let last = place[..end].iter().rposition(is_set)?;
@@ -55,12 +55,12 @@ fn is_in_part(
     false
 }
 
-/// Which of the places are in parts of the set at `places[set]`; none if no set has taken the waker
+/// The indices of places in parts of the set at `places[set]`; empty if no set has taken the waker
 /// there.
 ///
-/// The stack of a part has the line at which the set was polled when the part was last polled. A
-/// function may poll a set at two lines. So if no line matches, the same function is enough, except
-/// for parts whose line is that of another set.
+/// The stack of a part contains the line at which the set was polled when the part was last polled.
+/// A function may poll a set at two lines. So if no line matches, the same function is enough,
+/// except for parts whose line is that of another set.
 pub fn parts_of(set: usize, places: &[Vec<Called<'_>>]) -> Vec<usize> {
     let arounds = || places.iter().enumerate().filter_map(|(at, place)| Some((at, around_set(place)?)));
     let Some((_, around)) = arounds().find(|(at, _)| *at == set) else { return Vec::new() };
@@ -78,13 +78,13 @@ pub fn parts_of(set: usize, places: &[Vec<Called<'_>>]) -> Vec<usize> {
 }
 
 impl SourceFrame {
-    /// The function as the rules of sets see it.
+    /// The function in the form that the rules of sets take.
     pub fn called(&self) -> Called<'_> {
         (&self.function, &self.file, self.line)
     }
 }
 
-/// Puts times of waits where names show that they belong, in a profile of wall time: those of
+/// In a profile of wall time, moves times of waits to where names show that they belong: those of
 /// tasks that yield to the runnable ones, those of sets to their parts. Without names nothing
 /// changes.
 pub fn settle_waits(profile: &mut Profile, symbols: &Symbols) {

@@ -1,4 +1,4 @@
-//! The stack of one thread, for another one that asks.
+//! The stack of one thread, read by another one.
 
 use crate::sampling::StackSource;
 use crate::thread_stack::{NoStack, ThreadStack};
@@ -9,7 +9,7 @@ use crate::thread_stack::{NoStack, ThreadStack};
 pub struct StackReader(StackSource);
 
 impl StackReader {
-    /// Prepares what all stacks take.
+    /// Prepares what reading stacks requires.
     ///
     /// # Errors
     ///
@@ -30,8 +30,8 @@ impl StackReader {
     ///
     /// # Cost
     ///
-    /// Some ten to some hundred microseconds for a thread that sleeps. One that runs has to come to
-    /// the kernel's next tick; the caller waits for that, 40 ms at most.
+    /// Some ten to some hundred microseconds for a thread that sleeps. For one that runs, the
+    /// caller waits until it enters the kernel's next tick, at most 40 ms.
     pub fn read(&mut self, tid: u32) -> Result<ThreadStack, NoStack> {
         self.0.read(tid)
     }

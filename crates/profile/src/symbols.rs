@@ -7,13 +7,14 @@ use dormouse_protocol::profile::{Profile, Sample, WallState};
 
 use crate::own::OwnCode;
 
-/// Stands for the stack of work of which there is an account and no sample.
+/// Stands for the stack of work that the account contains but no sample.
 pub const NO_SAMPLE: &str = "(not sampled)";
 
-/// Stands for the stack of samples whose stack is not known.
+/// Stands for the stack of samples whose stack is unknown.
 pub const STACK_UNKNOWN: &str = "(stack unknown)";
 
-/// An address at which no code can be: the outer functions that a stack of so many frames lacks.
+/// An address, at which there can be no code, that stands for the outer functions missing from a
+/// stack of `frames` frames.
 pub(crate) fn deeper_than(frames: usize) -> u64 {
     DEEPER + (frames as u64).min(MOST_FRAMES)
 }
@@ -25,7 +26,7 @@ pub(crate) const IN_KERNEL: u64 = DEEPER - 1;
 const DEEPER: u64 = u64::MAX - 16 - MOST_FRAMES;
 const MOST_FRAMES: u64 = 0xffff;
 
-/// The name of what stands for frames.
+/// The name of an address that stands for frames.
 pub(crate) fn stand_in(address: u64) -> Option<String> {
     match address.checked_sub(IN_KERNEL)? {
         0 => Some("(in the kernel)".to_owned()),
@@ -34,35 +35,36 @@ pub(crate) fn stand_in(address: u64) -> Option<String> {
     }
 }
 
-/// The share of a profile, as a divisor, from which on it is told that an object lacks names.
+/// The smallest share of a profile, as a divisor, for which a note reports that an object lacks
+/// names.
 const LEAST_NOTED: u64 = 20;
 
-/// A function at an address. Where functions are inlined there are several at one address.
+/// A function at an address. With inlining there are several at one address.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SourceFrame {
     /// Its name, demangled.
     pub function: String,
-    /// The file of its source; empty if nobody knows.
+    /// The file of its source; empty if unknown.
     pub file: String,
-    /// The line in it; 0 if nobody knows.
+    /// The line in the file; 0 if unknown.
     pub line: u32,
     /// Whether it is inlined into the one that follows.
     pub inlined: bool,
 }
 
-/// A frame of a sample, with a name in any case.
+/// A frame of a sample, always with a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Named<'a> {
     /// The function; or the file and the offset in it (`libfoo.so+0x1234`), which is the same in
     /// every run; or the address; or [`NO_SAMPLE`], [`STACK_UNKNOWN`].
     pub name: Cow<'a, str>,
-    /// The address; 0 if no stack is known.
+    /// The address; 0 if the stack is unknown.
     pub address: u64,
-    /// The function, if anything is known of it.
+    /// The function, if it is known.
     pub frame: Option<&'a SourceFrame>,
 }
 
-/// Functions by address, for the encoders. Each [`WallState`] has its name.
+/// Functions by address, for the encoders. Each [`WallState`] has a name already.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Symbols {
     by_address: HashMap<u64, Vec<SourceFrame>>,
@@ -80,7 +82,7 @@ impl Default for Symbols {
 }
 
 impl Symbols {
-    /// Names an address: the innermost function first.
+    /// Adds the functions of an address, the innermost first.
     pub fn insert(&mut self, address: u64, frames: Vec<SourceFrame>) {
         self.by_address.insert(address, frames);
     }
@@ -90,18 +92,18 @@ impl Symbols {
         self.by_address.get(&address).map_or(&[], Vec::as_slice)
     }
 
-    /// Says why an address has less than functions and lines: `libfoo.so: no debug information`.
+    /// Sets why an address has less than functions and lines: `libfoo.so: no debug information`.
     pub fn insert_lack(&mut self, address: u64, why: String) {
         self.lacks.insert(address, why);
     }
 
-    /// Why an address has less than functions and lines, if that is so and known.
+    /// Why an address has less than functions and lines, if it has less and the reason is known.
     pub fn lack(&self, address: u64) -> Option<&str> {
         self.lacks.get(&address).map(String::as_str)
     }
 
-    /// Adds a note to the profile for each object without names or lines in which more than a
-    /// twentieth of it lies.
+    /// Adds a note to the profile for each object without names or lines that contains more than a
+    /// twentieth of it.
     pub fn note_lacks(&self, profile: &mut Profile) {
         let column = profile.kind.main_column();
         let (mut all, mut sums) = (0_u64, BTreeMap::<&str, u64>::new());
@@ -121,18 +123,18 @@ impl Symbols {
         }
     }
 
-    /// Sets the rule that tells the program's own functions.
+    /// Sets the rule for which functions are the program's own.
     pub fn set_own(&mut self, own: OwnCode) {
         self.own = own;
     }
 
-    /// The rule that tells the program's own functions.
+    /// The rule for which functions are the program's own.
     pub fn own(&self) -> &OwnCode {
         &self.own
     }
 
-    /// The frames of a sample, inlined ones too, the innermost first. A stack that is not known is
-    /// one frame that says so.
+    /// The frames of a sample including inlined ones, the innermost first. An unknown stack is one
+    /// frame with the name [`STACK_UNKNOWN`].
     pub fn stack<'a>(&'a self, profile: &'a Profile, sample: &Sample) -> Vec<Named<'a>> {
         let mut stack = Vec::new();
         for address in profile.stack(sample.stack) {

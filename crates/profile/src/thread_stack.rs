@@ -2,26 +2,26 @@
 
 use std::fmt;
 
-/// The stack of a thread, a moment ago.
+/// The stack of a thread a moment ago.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ThreadStack {
-    /// The address of the next instruction, then for each caller one less than the return address;
-    /// the innermost first.
+    /// The address of the next instruction, then for each caller the return address minus one; the
+    /// innermost first.
     pub frames: Vec<u64>,
-    /// The way by which the callers were found.
+    /// How the callers were found.
     pub way: StackWay,
 }
 
-/// A way to find the callers on a stack.
+/// How the callers on a stack were found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum StackWay {
-    /// By the tables that compilers write for exceptions.
+    /// By the unwind tables that compilers write for exceptions.
     Tables,
-    /// By the frame pointer of the thread, which ran.
+    /// By the frame pointer of the thread, which was running.
     FramePointers,
-    /// The thread slept in the kernel, which does not tell its frame pointer: the links between
-    /// frames were searched on the stack. The addresses before the first link may be of calls that
-    /// are over.
+    /// The thread slept in the kernel, which does not report its frame pointer: the links between
+    /// frames were searched on the stack. The addresses before the first link may belong to calls
+    /// that have returned.
     Search,
 }
 
@@ -36,21 +36,20 @@ impl StackWay {
     }
 }
 
-/// The reason why a thread's stack is not known.
+/// Why a thread's stack is unknown.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NoStack {
     /// The thread has ended.
     Ended,
-    /// It ran, and blocks the signal by which it would be asked.
+    /// It was running, and blocks the signal that would read its stack.
     Blocked,
-    /// It was to run, and did not answer in time: it got no processor, was busy in the kernel (with
-    /// a large write, or memory that it gave back), or went to and fro between running and
-    /// sleeping.
+    /// It was running or runnable, and did not answer in time: it got no processor, was busy in the
+    /// kernel (with a large write, or freeing memory), or changed between running and sleeping.
     Silent,
-    /// Another thread is being asked.
+    /// Another thread's stack is being read.
     Busy,
-    /// The kernel refuses what it takes, as the text says.
+    /// The kernel refuses a call that is needed; the text has the reason.
     Refused(String),
 }
 

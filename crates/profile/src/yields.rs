@@ -1,8 +1,8 @@
-//! Waits that are none: those of tasks that have only yielded.
+//! Waits that are not real: those of tasks that have only yielded.
 //!
-//! A task that yields has its waker kept by its worker, which wakes it at its own next turn. Until
-//! then the service has seen no wake, and counts the time as awaiting, though nothing but a worker
-//! is missing. The leaf's name says so.
+//! If a task yields, its worker keeps the waker, and wakes it at the worker's own next turn. Until
+//! then the service has seen no wake, and counts the time as awaiting, though the task only lacks a
+//! worker. The leaf's name shows that.
 
 use std::collections::HashMap;
 
@@ -14,7 +14,7 @@ use crate::symbols::Symbols;
 /// have used up their budget. In both forms in which Rust writes names.
 const DEFERS: [&str; 2] = ["scheduler::defer::Defer::defer", "scheduler::defer::Defer>::defer"];
 
-/// Whether a waker that such a function has taken is that of a task that yields.
+/// Whether a waker that `function` has taken belongs to a task that yields.
 pub fn is_yield(function: &str) -> bool {
     DEFERS.iter().any(|name| function.contains(name))
 }

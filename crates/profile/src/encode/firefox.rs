@@ -1,9 +1,9 @@
 //! The Firefox Profiler's processed format.
 //!
-//! Threads are threads. A group is the outermost frame of its stacks and, for the colour of graphs,
-//! a category. A sample stands where it was taken, if the profile knows; else the rows of a thread
-//! lie one after the other over the whole time, each as wide as its share, so that the graph shows
-//! how busy the thread was on average.
+//! Each thread is a thread there. A group is the outermost frame of its stacks and, for the colour
+//! of graphs, a category. A sample is placed at its time, if the profile has it. Otherwise the rows
+//! of a thread lie one after the other over the whole time, each as wide as its share, so that the
+//! graph shows how busy the thread was on average.
 
 use std::io::Write as _;
 
@@ -38,7 +38,7 @@ pub fn firefox(profile: &Profile, symbols: &Symbols) -> Vec<u8> {
     packed.unwrap_or_default()
 }
 
-/// The same as JSON, not packed.
+/// A profile as in [`firefox`], but as uncompressed JSON.
 pub fn firefox_plain(profile: &Profile, symbols: &Symbols) -> Vec<u8> {
     let name = profile.program.rsplit('/').next().unwrap_or_default();
     let start = fx::ReferenceTimestamp::from_millis_since_unix_epoch(profile.unix_ns as f64 / 1e6);
@@ -72,7 +72,7 @@ pub fn firefox_plain(profile: &Profile, symbols: &Symbols) -> Vec<u8> {
     out.set_process_end_time(process, end);
     for (thread, moments) in profile.threads.iter().zip(moments) {
         let handle = out.add_thread(process, thread.tid, begin, thread.tid == profile.pid);
-        // Time without samples was used by nobody knows which thread.
+        // Time without samples belongs to no known thread.
         out.set_thread_name(handle, if thread.name.is_empty() { "(no thread)" } else { &thread.name });
         out.set_thread_end_time(handle, end);
         out.set_thread_samples_weight_type(handle, weights.clone());

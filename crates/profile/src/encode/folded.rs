@@ -1,4 +1,4 @@
-//! Folded stacks: a line for each stack, `group;outermost;…;innermost value`.
+//! Folded stacks: one line for each stack, `group;outermost;…;innermost value`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -55,7 +55,7 @@ fn stack(profile: &Profile, symbols: &Symbols, sample: &Sample) -> String {
     out
 }
 
-/// Adds a name without what ends a frame or a line.
+/// Appends a name without characters that end a frame or a line.
 fn harmless(out: &mut String, name: &str) {
     out.extend(name.chars().map(|it| match it {
         ';' => ':',

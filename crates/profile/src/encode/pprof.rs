@@ -1,9 +1,9 @@
 //! `profile.proto`, compressed, by a writer of our own: the format has six kinds of messages, of
 //! numbers and strings.
 //!
-//! A location is an address as [`Profile`] has it: inside the instruction, so that whoever looks
-//! for functions and lines by himself finds the caller's. Mappings with functions are marked as
-//! such, and tools leave them alone; those without are for the tools to look up by their build id.
+//! A location is an address as [`Profile`] has it: inside the instruction, so that a tool that
+//! resolves functions and lines itself finds the caller's. Mappings with functions are marked as
+//! resolved, and tools leave them alone; the others are for the tools to resolve by their build id.
 //!
 //! # References
 //!
@@ -24,8 +24,8 @@ use dormouse_encode::protobuf::Message;
 /// A profile as a `.pb.gz` file.
 ///
 /// Values are those of [`crate::ProfileKind::columns`], labels `group`, `thread`, `tid` and, for
-/// wall time, `state`. Without symbols there are addresses and mappings alone. A stack that is not
-/// known is a function that says so. The comments say how much is missing.
+/// wall time, `state`. Without symbols there are only addresses and mappings. An unknown stack is
+/// one function with the name [`crate::STACK_UNKNOWN`]. The comments list what is missing.
 pub fn pprof(profile: &Profile, symbols: &Symbols) -> Vec<u8> {
     let mut writer = Writer::new(profile, symbols);
     let mut samples = Message::default();

@@ -1,10 +1,11 @@
-//! A thread that sleeps in the kernel, as another one sees it: where it has gone into the kernel,
-//! and its stack. It is not woken, and knows nothing of that; a signal would end calls that the
-//! kernel does not begin again (`poll`, `epoll_wait`, `nanosleep`: signal(7)).
+//! A thread that sleeps in the kernel, read by another one: where it has entered the kernel, and
+//! its stack. It is not woken or otherwise involved; a signal would end calls that the kernel does
+//! not restart (`poll`, `epoll_wait`, `nanosleep`: signal(7)).
 //!
 //! # References
 //!
-//! `proc_pid_syscall(5)`. A process may always ask for its own threads (`__ptrace_may_access`).
+//! `proc_pid_syscall(5)`. A process may always read this of its own threads
+//! (`__ptrace_may_access`).
 
 use std::fs::{self, File};
 use std::io;
@@ -18,7 +19,7 @@ const MOST: usize = 256 * 1024;
 /// The doing of a thread, as far as others see.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Doing {
-    /// It runs, or is to run.
+    /// It is running or runnable.
     Runs,
     /// It sleeps in the kernel.
     Sleeps(Asleep),
@@ -31,7 +32,7 @@ pub(super) struct Asleep {
     /// The address to which the kernel returns, and its stack pointer.
     pub(super) instruction: u64,
     pub(super) stack: u64,
-    /// All that the kernel says: the call with its arguments, too.
+    /// The kernel's whole text, which includes the call and its arguments.
     text: Vec<u8>,
     /// For how long and how often it has run.
     ran: Vec<u8>,

@@ -1,18 +1,18 @@
 //! Callers in a copy of a stack of which only the stack pointer is known.
 //!
-//! A call leaves its return address on the stack: an address in code, right behind a call. Code
-//! that keeps frame pointers leaves its caller's below that, so both together are a *link*: it
-//! points to the next link, further up. Memory that was not written since an earlier call may look
-//! the same; so a link counts only if the one that it points to does, too, up to the end of the
-//! stack or of the copy.
+//! A call leaves its return address on the stack: an address in code, right after a call
+//! instruction. Code that keeps frame pointers stores its caller's below that, so both together are
+//! a *link*: it points to the next link, further up. Memory that was not overwritten since an
+//! earlier call may look the same; so a link counts only if the one that it points to does, too, up
+//! to the end of the stack or of the copy.
 //!
-//! Return addresses below the first link belong to code without frame pointers, as that of the C
-//! library is, or to calls that are over. The former lie there in nearly all cases: code that has
-//! just called into the kernel has short frames.
+//! Return addresses below the first link belong to code without frame pointers, such as the C
+//! library, or to calls that have returned. Nearly all of them are the former, because code that
+//! has just called into the kernel has short frames.
 
 /// How far from the stack pointer the first link may lie.
 const REACH: usize = 16 * 1024;
-/// The most return addresses below the first link, and the most whose places are told.
+/// The most return addresses below the first link, and the most whose positions are returned.
 const MOST_BELOW: usize = 16;
 /// The most callers.
 const MOST: usize = 128;
@@ -42,7 +42,7 @@ impl CopiedStack<'_> {
         self.bytes.get(offset..)?.first_chunk().map(|bytes| u64::from_le_bytes(*bytes))
     }
 
-    /// The callers. `is_return` says whether an address lies in code, right behind a call.
+    /// The callers. `is_return` returns whether an address lies in code, right after a call.
     pub(super) fn callers(&self, mut is_return: impl FnMut(u64) -> bool) -> Chain {
         let mut chain = Chain::default();
         let (mut has_link, reach) = (false, self.bytes.len().min(REACH) as u64);
@@ -100,7 +100,8 @@ pub(super) fn ends_with_call(code: &[u8]) -> bool {
     if at(5) == Some(0xe8) {
         return true;
     }
-    // By the length of the whole: the byte after `FF` says which call it is, and what follows.
+    // By the length of the whole: the byte after `FF` determines the kind of call, and what
+    // follows.
     (2..=7).any(|length| {
         let (Some(0xff), Some(form)) = (at(length), at(length - 1)) else { return false };
         let (mode, operation, base) = (form >> 6, form >> 3 & 7, form & 7);

@@ -1,14 +1,14 @@
-//! A copy of the stack of interrupted code, from which an unwinder that goes by tables finds the
-//! callers later, on another thread.
+//! A copy of the stack of interrupted code, in which another thread later finds the callers by
+//! unwind tables.
 //!
-//! Within the bounds of the thread's own stack memory is read plainly, as in [`super::walk`];
-//! elsewhere the kernel copies.
+//! Within the bounds of the thread's own stack memory is read by plain loads, as in
+//! [`super::walk`]; elsewhere the kernel copies.
 //!
 //! # Async-signal-safety
 //!
 //! No allocation, lock, thread-local or function of the C library: one instruction copies, so that
-//! neither a checker that has replaced `memcpy` nor the dynamic linker has a part in it. A system
-//! call outside of the bounds alone.
+//! neither a checker that has replaced `memcpy` nor the dynamic linker is involved. A system call
+//! only outside of the bounds.
 //!
 //! # Safety
 //!
@@ -75,8 +75,8 @@ impl StackCopy {
         let length = there.min(COPY);
         into.length = length as u32;
         into.is_cut = there > COPY;
-        // SAFETY: so much of the stack can be read, by the caller's promise, and there is room for.
-        // The kernel has cleared the direction flag for the handler, as the ABI wants it.
+        // SAFETY: the caller guarantees that this part of the stack can be read, and there is room
+        // for it. The kernel has cleared the direction flag for the handler, as the ABI requires.
         unsafe {
             std::arch::asm!(
                 "rep movsb",
@@ -97,7 +97,7 @@ mod tests {
     fn copy(stack: usize, own: &Range<usize>) -> Box<StackCopy> {
         let registers = Registers { instruction: 1, frame: 2, stack };
         let queue = Queue::<StackCopy>::map(1).unwrap();
-        // SAFETY: the queue's place; nobody looks at the rest of the record.
+        // SAFETY: the queue's place; the rest of the record is not read.
         unsafe {
             queue.push(|record| StackCopy::fill(&raw mut (*record).of_kind, registers, own));
         }

@@ -74,7 +74,7 @@ impl keeper::Duty for Duty {
 mod tests {
     use super::*;
 
-    /// Has the kernel give this process so many bytes more at most.
+    /// Has the kernel allow this process at most `more` further bytes.
     fn limit_memory(more: u64) {
         let sizes = std::fs::read_to_string("/proc/self/statm").unwrap();
         let pages: u64 = sizes.split(' ').next().unwrap().parse().unwrap();

@@ -1,5 +1,5 @@
-//! The keeper of profiles: the thread `dormouse-profile`, which does the [`Duty`], because no
-//! thread of the host should. It starts with the first profile and ends with the last.
+//! The keeper of profiles: the thread `dormouse-profile`, which runs the [`Duty`], because a host
+//! thread should not. It starts with the first profile and ends with the last.
 
 use dormouse_sys::keeper::{Keeper, KeeperError};
 use dormouse_sys::process::fork::Phase;

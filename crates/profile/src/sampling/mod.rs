@@ -1,6 +1,6 @@
 //! Samples of this process, of each kind.
 //!
-//! Each line relies on those above it alone.
+//! Each line depends only on those above it.
 //!
 //! | module | is |
 //! |---|---|

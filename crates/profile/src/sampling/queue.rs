@@ -1,24 +1,25 @@
-//! A queue: records of samples on their way from handlers to the sampler. Each kind has its own.
+//! A queue of records of samples on their way from handlers to the sampler. Each kind has its own.
 //!
-//! CPU timers tick while their thread runs, so all threads together leave no more records a second
-//! than processors have ticks. One bounded queue of fixed cells for the whole process is enough,
-//! however many threads there are; a record that finds it full is dropped and counted, and its CPU
-//! time is in the thread's next one. (Other kinds say what they lose.)
+//! CPU timers tick while their thread runs, so all threads together leave no more records per
+//! second than processors have ticks. One bounded queue of fixed cells for the whole process is
+//! therefore enough for any number of threads. A record that finds it full is dropped and counted,
+//! and its CPU time is in the thread's next one. (Other kinds report what they lose.)
 //!
 //! Each cell has a turn, which counts up: even when it is free for the record of its lap, odd when
-//! it holds that. A handler takes a position by an exchange, writes, and makes the turn odd. The
-//! sampler reads in order, and makes it even. Memory that is all zero is an empty queue. A position
-//! that was taken is always filled, because the handler is interrupted by no handler that could
-//! leave it: signals are blocked. (A filter of system calls may end a thread there all the same.
-//! Then what comes behind is lost, and the next profile has another queue: [`Queue::is_whole`].)
+//! it contains one. A handler takes a position by an exchange, writes, and makes the turn odd. The
+//! sampler reads in order, and makes it even. Memory that is all zeros is an empty queue. A
+//! position that was taken is always filled, because signals are blocked, so no other handler can
+//! interrupt this one and leave it. (But a filter of system calls may end a thread there. Then
+//! later records are lost, and the next profile gets another queue: [`Queue::is_whole`].)
 //!
-//! It is mapped once and stays: a handler may come late. Core dumps leave it out, because a copy of
-//! a stack may have what its thread has wiped since.
+//! It is mapped once and stays, because a handler may come late. Core dumps leave it out, because a
+//! copy of a stack may contain data that its thread has erased since.
 //!
 //! # Invariants
 //!
 //! 1. A cell is written by the handler that took its position, between the exchange of `tail` and
-//!    the store of the odd turn; it is read by the sampler, between that and the even one.
+//!    the store of the odd turn; it is read by the sampler, between that store and the store of the
+//!    even turn.
 //!
 //! # Safety
 //!
@@ -35,7 +36,7 @@ use dormouse_sys::process::identity;
 
 use super::walk::DEPTH;
 
-/// A sample, as a handler leaves it: `T` is what its kind knows of it.
+/// A sample as a handler leaves it; `T` is the part that depends on its kind.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Record<T> {
     pub(super) of_kind: T,
@@ -70,14 +71,14 @@ pub(super) struct Queue<T> {
     cells: *const Cell<T>,
 }
 
-// SAFETY: the cells are reached by their turns, as invariant 1 says.
+// SAFETY: the cells are accessed by their turns, by invariant 1.
 unsafe impl<T: Copy + Send> Send for Queue<T> {}
 // SAFETY: as above.
 unsafe impl<T: Copy + Send> Sync for Queue<T> {}
 
 impl<T: Copy> Queue<T> {
-    /// Maps one for at least so many records, for ever, and with all its memory: a thread that
-    /// leaves a record takes no page fault.
+    /// Maps a queue for at least `records` records, for good, and with all its memory: a thread
+    /// that leaves a record takes no page fault.
     pub(super) fn map(records: usize) -> io::Result<&'static Self> {
         let capacity = records.next_power_of_two();
         let length = size_of::<Self>() + capacity * size_of::<Cell<T>>();
@@ -88,10 +89,10 @@ impl<T: Copy> Queue<T> {
         if start == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: a hint about the mapping. A kernel that knows none refuses it.
+        // SAFETY: a hint about the mapping. A kernel that does not support it refuses it.
         unsafe { libc::madvise(start, length, libc::MADV_DONTDUMP) };
         let queue = start.cast::<Self>();
-        // SAFETY: the mapping is long enough, aligned to pages, and nobody else's.
+        // SAFETY: the mapping is long enough, aligned to pages, and in no other use.
         unsafe {
             let cells = queue.add(1).cast::<Cell<T>>().cast_const();
             let [tail, head, dropped] = [const { AtomicU64::new(0) }; 3];
@@ -111,8 +112,8 @@ impl<T: Copy> Queue<T> {
     }
 
     fn cell(&self, position: u64) -> &Cell<T> {
-        // SAFETY: `map` made so many cells, which are valid as zeros, and stay. The record inside
-        // is not looked at before it is written.
+        // SAFETY: `map` made that many cells, which are valid as zeros, and stay. The record inside
+        // is not read before it is written.
         unsafe { &*self.cells.add((position & (self.capacity - 1)) as usize) }
     }
 
@@ -207,8 +208,8 @@ impl<T: Copy> Queue<T> {
 #[derive(Debug)]
 pub(super) struct QueueOf<T> {
     queue: AtomicPtr<Queue<T>>,
-    /// The process that has mapped it. A child of a fork maps its own: its parent's may have a
-    /// record that nobody will finish.
+    /// The process that has mapped it. A child of a fork maps its own: its parent's may contain a
+    /// record that will never be finished.
     process: AtomicU64,
 }
 

@@ -1,8 +1,8 @@
-//! The registers of interrupted code: the part that another architecture would have to bring.
+//! The registers of interrupted code, the only part that differs between architectures.
 //!
 //! # Safety
 //!
-//! The unsafe code reads the context that the kernel hands to a signal handler.
+//! The unsafe code reads the context that the kernel passes to a signal handler.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
@@ -16,7 +16,7 @@ pub(super) struct Registers {
     pub(super) stack: usize,
 }
 
-/// Those of the code that a signal has interrupted.
+/// The registers of the code that a signal has interrupted.
 ///
 /// # Safety
 ///

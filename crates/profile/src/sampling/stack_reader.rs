@@ -1,12 +1,12 @@
-//! The stack of one thread of this process, for another one that asks.
+//! The stack of one thread of this process, read by another one.
 //!
 //! | the thread | is | callers |
 //! |---|---|---|
 //! | sleeps in the kernel | read from outside ([`super::asleep`]) | by tables, else by the links on its stack |
 //! | runs | asked ([`super::cpu::Asking`]) | by tables, else by its frame pointer |
 //!
-//! The kernel does not tell the frame pointer of a thread that sleeps. The tables need it only for
-//! functions that have one; so it is tried with each place that may be that of the first of them,
+//! The kernel does not report the frame pointer of a thread that sleeps. The unwind tables need it
+//! only for functions that have one. So each address that may be the first such frame is tried,
 //! from below, until the tables lead to the end of the stack.
 
 use std::fs::File;

@@ -1,4 +1,4 @@
-//! The sum of samples, by thread and group, as profiles of allocations and of faults have it.
+//! The sum of samples by thread and group, for profiles of allocations and of faults.
 
 use std::collections::HashMap;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};

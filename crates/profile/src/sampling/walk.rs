@@ -1,15 +1,15 @@
-//! The stack of the interrupted code: through the libraries by their unwind tables, then by frame
+//! The stack of the interrupted code: through libraries by their unwind tables, then by frame
 //! pointers.
 //!
 //! The C library and the kernel's vDSO keep no frame pointers. If they use the register for
-//! something else (glibc's `send` has the type of cancellation in it), it leads nowhere. If they
-//! do not, it leads past the function that called them. So while the code belongs to a library that
-//! has a table ([`dormouse_unwind::libraries`]), the table gives the caller.
+//! something else (glibc's `send` keeps the type of cancellation in it), it leads nowhere. If they
+//! do not, it leads past the function that called them. So while the code belongs to a library with
+//! a table ([`dormouse_unwind::libraries`]), the table gives the caller.
 //!
 //! # Async-signal-safety
 //!
-//! No allocation, lock or thread-local; system calls outside of the bounds alone, for two words a
-//! step, and those of [`own_stack::callers`].
+//! No allocation, lock or thread-local. System calls only outside of the bounds, for two words at
+//! each step, and those of [`own_stack::callers`].
 //!
 //! # Safety
 //!
@@ -54,9 +54,9 @@ pub(super) unsafe fn walk(from: Registers, own: &Range<usize>, into: &mut [usize
             return peek::value(at, WORD).map(|word| word as usize);
         }
         let is_there = at >= lowest && at <= own.end - WORD && at.is_multiple_of(WORD);
-        // SAFETY: lies in the own stack, by the caller's promise: not below the stack pointer, or
-        // where the table says that the interrupted code has written. Volatile: other code of the
-        // thread wrote it.
+        // SAFETY: the address lies in the thread's own stack, as the caller guarantees: not below
+        // the stack pointer, or where the interrupted code has written according to the table.
+        // Volatile: other code of the thread wrote it.
         is_there.then(|| unsafe { std::ptr::with_exposed_provenance::<usize>(at).read_volatile() })
     };
     let Registers { instruction, frame, stack } = from;

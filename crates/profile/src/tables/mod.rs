@@ -1,8 +1,8 @@
-//! Callers by the tables that compilers write for exceptions, in copies of stacks.
+//! Finding callers in copies of stacks by the unwind tables that compilers write for exceptions.
 //!
-//! The tables are read once, and again when a stack has an address in no code that is known: an
-//! object may have been loaded since. A look takes the kernel's list of mappings, so there is one a
-//! second at most.
+//! The tables are read once, and again when a stack has an address in unknown code: an object may
+//! have been loaded since. That reads the kernel's list of mappings, so it is done at most once a
+//! second.
 
 #[cfg(all(feature = "unwind", any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod read;
@@ -16,7 +16,7 @@ pub(crate) use read::Tables;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(not(feature = "unwind"), allow(dead_code, reason = "nothing is copied there"))]
 pub(crate) enum Reach {
-    /// To the first function of the thread.
+    /// To the outermost function of the thread.
     Outermost,
     /// To the end of the copy.
     Copy,

@@ -1,4 +1,4 @@
-//! Where dormouse is built without its feature `unwind`.
+//! Stands in for the unwinder where dormouse is built without its feature `unwind`.
 
 use super::Reach;
 use crate::Error;

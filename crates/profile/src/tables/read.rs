@@ -1,4 +1,4 @@
-//! The tables of a process, as `framehop` reads them.
+//! The unwind tables of a process, in the form that `framehop` reads.
 
 use std::time::{Duration, Instant};
 
@@ -65,7 +65,7 @@ impl Tables {
         (&self.callers, end)
     }
 
-    /// Adds callers, and says how many of all are in known code, up to the first that is not.
+    /// Adds callers, and returns how many of all are in known code, up to the first that is not.
     fn unwind(&mut self, registers: [u64; 4], stack: &[u8]) -> (usize, Reach) {
         let end = match self.unwinder.unwind(registers, stack, &mut self.callers) {
             UnwindEnd::Outermost => Reach::Outermost,

@@ -1,8 +1,8 @@
 //! Data for the page's scripts: the stacks as one tree of names, and rows of weights in it.
 //!
-//! Everything stands in columns of small numbers, so that a hundred thousand frames are a few
-//! megabytes. The tree is written in the order of a walk from the root: what lies below a node is a
-//! range of nodes.
+//! Everything is stored in columns of small numbers, so that a hundred thousand frames are a few
+//! megabytes. The tree is written in the order of a walk from the root: the descendants of a node
+//! are a range of nodes.
 
 use std::collections::HashMap;
 
@@ -103,7 +103,7 @@ fn number(length: usize) -> u32 {
 struct Known {
     file: u32,
     library: u32,
-    /// 0: nobody knows.
+    /// 0 if unknown.
     first_line: u32,
     last_line: u32,
     inlined: bool,
@@ -128,7 +128,7 @@ struct Builder {
     weights: HashMap<(u32, u32, u32), [Values; 2]>,
 }
 
-/// The page's data for a profile, and for what was before.
+/// The page's data for a profile, and for an earlier one to compare with.
 pub(super) fn of(profile: &Profile, symbols: &Symbols, old: Option<(&Profile, &Symbols)>) -> Data {
     let mut builder = Builder {
         functions: Pool::default(),

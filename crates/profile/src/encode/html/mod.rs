@@ -1,9 +1,9 @@
-//! A page with a flame graph and a table of functions: one file that asks the network for nothing.
+//! A page with a flame graph and a table of functions: one file that makes no network request.
 //!
-//! The page holds the stacks as one tree of names ([`data`]), and scripts that draw the part of it
-//! that is in sight. Names come from whoever built the program, so they are data and nothing else:
+//! The page holds the stacks as one tree of names ([`data`]), and scripts that draw the visible
+//! part of it. Names come from whoever built the program, so they are treated strictly as data:
 //!
-//! 1. They stand in a block of JSON in which no `<` is left, so that nothing ends the block early.
+//! 1. They are in a block of JSON that contains no `<`, so that nothing ends the block early.
 //! 2. The scripts show them as text on a canvas or as the text of an element.
 //! 3. A policy in the page's head allows the page's own script and style, which carry a number that
 //!    depends on all names, and forbids every other script, style, picture and connection.
@@ -23,11 +23,11 @@ const STYLE: &str = concat!(
     "}\n",
     include_str!("flame.css"),
 );
-/// The colours and letters of the page by day and by night, as declarations of CSS: for other pages
-/// that shall look like it.
+/// The colours and fonts of the page for light and dark mode, as CSS declarations: for other pages
+/// with the same look.
 pub const FLAME_COLOURS: [&str; 2] = [include_str!("light.css"), include_str!("dark.css")];
-/// The scripts of the flame graph itself, for pages that have one among other things: numbers,
-/// names and colours, the model of the data, and the picture on a canvas. Each uses those before
+/// The scripts of the flame graph itself, for pages that contain one among other things: numbers,
+/// names and colours, the model of the data, and the drawing on a canvas. Each uses those before
 /// it.
 pub const FLAME_SCRIPTS: [&str; 3] =
     [include_str!("words.js"), include_str!("model.js"), include_str!("flame.js")];
@@ -37,14 +37,14 @@ const SCRIPTS: [&str; 3] = [include_str!("table.js"), include_str!("page.js"), i
 /// Words of the page that [`html`] makes.
 #[derive(Debug, Clone, Default)]
 pub struct HtmlOptions {
-    /// The heading; empty: the name of the program.
+    /// The heading; if empty, the name of the program.
     pub title: String,
 }
 
-/// A page with a flame graph of a profile; with an `old` one, of what has changed since.
+/// A page with a flame graph of a profile; with an `old` one, of the changes since.
 ///
-/// Two profiles are compared by what happened in a second; groups, threads and functions are the
-/// same if they have the same name.
+/// Two profiles are compared by use per second; groups, threads and functions are the same if they
+/// have the same name.
 pub fn html(
     profile: &Profile,
     symbols: &Symbols,
@@ -69,8 +69,8 @@ pub fn html(
     })
 }
 
-/// The data of [`html`]'s page alone, as JSON that can stand between tags: for a page that brings
-/// scripts of its own.
+/// Only the data of [`html`]'s page, as JSON that can be put between tags: for a page with scripts
+/// of its own.
 pub fn html_data(profile: &Profile, symbols: &Symbols) -> String {
     as_text(&data::of(profile, symbols, None))
 }
@@ -78,8 +78,8 @@ pub fn html_data(profile: &Profile, symbols: &Symbols) -> String {
 /// JSON that can stand between tags.
 fn as_text(data: &data::Data) -> String {
     let text = serde_json::to_string(data).expect("maps with names as keys, numbers and strings only");
-    // `<` can only stand in strings, where it has another spelling. So do the two line ends that
-    // older scripts do not know in strings.
+    // `<` occurs only in strings, where it can be escaped. So do the two line ends that older
+    // scripts do not accept in strings.
     text.replace('<', "\\u003c").replace('\u{2028}', "\\u2028").replace('\u{2029}', "\\u2029")
 }
 

@@ -4,8 +4,8 @@
 //!
 //! A handler of the host's may allocate. So this takes no lock, allocates nothing, and leaves
 //! `errno` as it was. It makes two system calls, which block signals so that no handler jumps out
-//! of a record that is half written; one for the thread's id, if the thread has no block; and those
-//! of [`own_stack`] and, on a foreign stack, [`dormouse_sys::stack`].
+//! of a half-written record; one for the thread's id, if the thread has no block; and those of
+//! [`own_stack`] and, on a foreign stack, [`dormouse_sys::stack`].
 //!
 //! # Safety
 //!
@@ -26,7 +26,7 @@ use crate::sampling::queue::{self, Queue, QueueOf};
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Picked {
     pub(super) tid: u32,
-    /// Its place in the table of those that are there, if it has one.
+    /// Its index in the table of live allocations, if it has one.
     pub(super) live: Option<u32>,
     pub(super) allocation: Allocation,
 }
@@ -72,7 +72,7 @@ fn record(queue: &Queue<Picked>, picked: Picked, group: u32) {
     };
     // SAFETY: writes all fields, and returns.
     if !unsafe { queue.push(write) } && live.is_some() {
-        // Nobody will know whose it is.
+        // The record of this allocation is lost, so its entry would never be removed.
         live::take_out(place);
     }
 }

@@ -1,21 +1,20 @@
-//! The allocations of the sample that are still there: a fixed table of their addresses.
+//! The sampled allocations that are still live: a fixed table of their addresses.
 //!
-//! A thread that makes such an allocation enters its address, every free looks for its own, and the
-//! sampler looks which of the samples that it has seen are still there. Nobody waits, and a free
-//! leaves no record that could be lost.
+//! A thread that makes such an allocation enters its address, every free searches for its own, and
+//! the sampler checks which of the samples that it has seen are still there. No thread waits, and a
+//! free leaves no record that could be lost.
 //!
-//! The table has buckets of one cache line; an address has its place in one of them, anywhere. So a
-//! free looks at one line, whatever the table holds. A bucket without room loses the allocation,
-//! which is counted. With a quarter of the places taken that is one in five thousand.
+//! The table has buckets of one cache line; an address has its place in one bucket, anywhere
+//! within. So a free reads one line, whatever the table contains. A bucket without room loses the
+//! allocation, which is counted. With a quarter of the places taken that is one in five thousand.
 //!
 //! The table is in `.bss`, so it costs no memory before the first profile of this kind.
 //!
 //! # Why no order is asked for
 //!
-//! An address is entered before the thread that allocates learns of it. A thread that frees it
-//! has it from there, so it sees the entry, and takes it out before the allocator may give the
-//! address to another thread. So there is one entry of an address at a time, and one thread that
-//! changes it.
+//! An address is entered before the allocator returns it. A thread that frees it got it after that,
+//! so it sees the entry, and removes it before the allocator can reuse the address. So an address
+//! has one entry at a time, and one thread that changes it.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
@@ -41,10 +40,10 @@ fn bucket(address: usize) -> usize {
     (((address >> 4) as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - BITS)) as usize
 }
 
-/// Empties the table, and has allocations entered from now on. All frees must be told of already.
+/// Empties the table, and has allocations entered from now on. All frees must be reported already.
 pub(super) fn begin() {
     for place in TABLE.iter().flat_map(|bucket| &bucket.0) {
-        // Read first: most places lie in pages that nobody has ever written.
+        // Read first, because most places lie in pages that were never written.
         if place.load(Ordering::Relaxed) != 0 {
             place.store(0, Ordering::Relaxed);
         }

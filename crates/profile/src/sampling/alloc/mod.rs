@@ -1,6 +1,6 @@
-//! Allocations: a sample by bytes, which the allocator tells of ([`dormouse_sys::heap`]).
+//! Allocations: a sample by bytes, which the allocator reports ([`dormouse_sys::heap`]).
 //!
-//! Each line relies on those above it alone.
+//! Each line depends only on those above it.
 //!
 //! | module | is |
 //! |---|---|

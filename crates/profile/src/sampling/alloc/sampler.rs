@@ -2,8 +2,8 @@
 //!
 //! # Weights
 //!
-//! A sample of `size` bytes was told of with odds of `1 - exp(-size / period)`, and stands for the
-//! inverse of that many allocations. Profiles that are taken at once share the samples of the
+//! A sample of `size` bytes was reported with probability `1 - exp(-size / period)`, and stands for
+//! the inverse of that many allocations. Profiles that are taken at once share the samples of the
 //! finest: each sample has the weight of the period by which it was picked, so all are right.
 
 use std::collections::{BTreeMap, HashMap};
@@ -35,7 +35,7 @@ pub(in crate::sampling) struct Sampler {
     mappings: Mappings,
 }
 
-/// The allocator, while it tells of allocations.
+/// The allocator, while it reports allocations.
 #[derive(Debug)]
 struct Awake {
     heap: &'static dyn Heap,
@@ -53,7 +53,8 @@ struct Take {
     lost: u64,
     /// A part of an object, which is left of rounded weights.
     rest: f64,
-    /// By place in the table: the latest sample that had it. None: nobody asks.
+    /// By index in the table: the latest sample that had it. `None` if live allocations are not
+    /// requested.
     live: Option<HashMap<u32, Kept>>,
 }
 
@@ -102,7 +103,7 @@ impl Engine for Sampler {
                     return Err(error);
                 }
             }
-            // From now on frees are told of, so nothing is entered that goes unseen.
+            // Frees are reported from now on, so no entry can become stale.
             live::begin();
         }
         awake.heap.set_period(finest);

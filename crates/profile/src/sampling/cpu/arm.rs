@@ -1,12 +1,12 @@
 //! Arming: a slot and a timer for a thread, by the sampler or by the thread itself.
 //!
-//! A thread that claims a block of dormouse's while a profile is being taken arms itself, so that
-//! one which lives shorter than the sampler takes to see it is sampled too. While nobody profiles
-//! that is one load.
+//! A thread that claims a block of dormouse's while a profile is being taken arms itself, so that a
+//! thread is sampled even if it ends before the sampler sees it. While there is no profile that
+//! costs one load.
 //!
 //! # Async-signal-safety
 //!
-//! A thread arms itself by signal-safe steps alone, and leaves `errno` as it was: it may claim its
+//! A thread arms itself by signal-safe steps only, and leaves `errno` as it was: it may claim its
 //! block in a signal handler.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,7 +22,7 @@ use super::signal;
 use super::slots::{self, Claim, SlotId};
 use super::timer;
 
-/// The period of timers, in nanoseconds of CPU time; 0 while nobody profiles.
+/// The period of timers, in nanoseconds of CPU time; 0 while there is no profile.
 static PERIOD: AtomicU64 = AtomicU64::new(0);
 /// The process whose timers these are; 0 before the first profile.
 static OWNER: AtomicU64 = AtomicU64::new(0);
@@ -38,9 +38,9 @@ static RANDOM: AtomicU64 = AtomicU64::new(0);
 pub(super) enum Refused {
     /// No slot is free.
     Slots,
-    /// A quarter of what the user may have.
+    /// A quarter of the user's limit is used.
     Limit,
-    /// The kernel's: its error.
+    /// An error of the kernel.
     Kernel(i32),
 }
 
@@ -68,7 +68,7 @@ impl fmt::Display for Refused {
     }
 }
 
-/// The period of timers; 0 while nobody profiles.
+/// The period of timers; 0 while there is no profile.
 pub(super) fn period() -> u64 {
     PERIOD.load(Ordering::SeqCst)
 }
@@ -81,7 +81,7 @@ pub(super) fn set_period(period: u64) {
         std::time::UNIX_EPOCH.elapsed().map_or(1, |time| time.as_nanos() as u64),
         Ordering::Relaxed,
     );
-    // SeqCst, as the load in `arm_self`: either the thread sees that nobody profiles, or the
+    // SeqCst, as the load in `arm_self`: either the thread sees that there is no profile, or the
     // sampler sees the slot that it has announced before.
     PERIOD.store(period, Ordering::SeqCst);
 }
@@ -169,7 +169,7 @@ pub(super) fn disarm(id: SlotId) {
     slots::at(id.index).free();
 }
 
-/// Ends the timer of a slot, if nobody else does.
+/// Ends the timer of a slot, unless another thread does.
 fn end(id: SlotId) {
     if let Some(timer) = slots::at(id.index).end(id) {
         timer::delete(timer);

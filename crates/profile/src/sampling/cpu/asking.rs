@@ -1,13 +1,13 @@
-//! The stack of one thread that runs: it is asked by a timer of ours on its CPU clock that expires
+//! The stack of one running thread, requested by a timer of ours on its CPU clock that expires
 //! once.
 //!
 //! Such a timer expires only while its thread uses a processor, so it interrupts no call that
-//! sleeps. The handler leaves a record in a queue of its own, with a copy of the stack; else it is
-//! that of samples.
+//! sleeps. The handler is that of samples, but leaves its record in a separate queue, with a copy
+//! of the stack.
 //!
-//! One thread is asked at a time: the slot, the queue and its reading are the thread's that holds
-//! [`ASKER`]. One that was killed meanwhile, or is a parent's in a child of a fork, holds it no
-//! more.
+//! One thread is asked at a time: the slot, the queue and its reading belong to the thread in
+//! [`ASKER`]. A thread that was killed meanwhile, or is the parent's in a child of a fork, does not
+//! hold it any more.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,7 +22,7 @@ use crate::sampling::queue::Queue;
 use crate::tables::Tables;
 use crate::thread_stack::{NoStack, StackWay, ThreadStack};
 
-/// The thread that asks, and its process, 32 bits each; 0: none.
+/// The process and the thread that asks, 32 bits each; 0 if none does.
 static ASKER: AtomicU64 = AtomicU64::new(0);
 
 /// A thread that is asked, until this is dropped.

@@ -1,12 +1,12 @@
 //! The bounds of a thread's own stack, found from outside.
 //!
-//! The C library puts a thread's control block, in which the kernel knows an address, at the upper
-//! end of its stack. The block also says where the stack begins, in words that have no name outside
-//! of the library, and which [`own_stack`] finds. Where there is no such place no bounds are known,
-//! and the kernel copies stacks.
+//! The C library puts a thread's control block, of which the kernel has an address, at the upper
+//! end of its stack. The block also contains the beginning of the stack, in fields that have no
+//! public name, and which [`own_stack`] finds. If they are not found no bounds are known, and the
+//! kernel copies stacks.
 //!
-//! Memory that can be read is no bound: a fiber's stack may lie right below, and what is between a
-//! fiber's stack pointer and the control block may go while the thread runs.
+//! That memory is readable is no bound: a fiber's stack may lie right below, and memory between a
+//! fiber's stack pointer and the control block may be unmapped while the thread runs.
 //!
 //! # References
 //!
@@ -14,7 +14,7 @@
 //!
 //! # Safety
 //!
-//! The unsafe code asks the kernel for an address of another thread's. Control blocks are read
+//! The unsafe code reads from the kernel an address of another thread's. Control blocks are read
 //! through the kernel.
 #![allow(unsafe_code)]
 
@@ -32,7 +32,7 @@ use crate::mappings::Mappings;
 #[derive(Debug, Default)]
 pub(in crate::sampling) struct Blocks {
     memory: Option<File>,
-    /// Their distance from the address that the kernel knows.
+    /// Their distance from the address that the kernel has.
     distance: Option<isize>,
 }
 
@@ -59,14 +59,15 @@ impl Blocks {
     }
 }
 
-/// The distance from the address that the kernel knows of the calling thread to the words on its
+/// The distance from the address that the kernel has of the calling thread to the fields on its
 /// stack.
 fn distance() -> Option<isize> {
     let words = (thread_pointer() as usize).checked_add(own_stack::place()?)?;
     Some(words.wrapping_sub(control_block(identity::tid())?).cast_signed())
 }
 
-/// An address in the control block of a thread, if the C library has told the kernel one.
+/// An address in the control block of a thread, if the C library has registered one with the
+/// kernel.
 fn control_block(tid: u32) -> Option<usize> {
     let (mut head, mut length) = (0_usize, 0_usize);
     // SAFETY: valid places; a thread that does not exist is refused.

@@ -3,15 +3,15 @@
 //! # Async-signal-safety
 //!
 //! It may come at any instruction, on any thread. It takes no lock, allocates nothing, touches no
-//! thread-local but `errno`, which it leaves as it was, and reads memory that cannot go while its
-//! thread runs. It makes one system call, for the thread's CPU time; where the thread is not on its
-//! own stack also those of [`dormouse_sys::stack`]. The time of day is that of the last tick, at
-//! which the timer was looked at, too: no thread is asked to read a counter that it has forbidden
-//! itself.
+//! thread-local but `errno`, which it leaves as it was, and reads memory that cannot be unmapped
+//! while its thread runs. It makes one system call, for the thread's CPU time; if the thread is not
+//! on its own stack also those of [`dormouse_sys::stack`]. The time of day is that of the last
+//! tick, at which the timer was checked, too: no thread has to read a counter that it may have
+//! forbidden itself.
 //!
 //! # Safety
 //!
-//! The unsafe code reads what the kernel hands to a handler, and writes a record.
+//! The unsafe code reads what the kernel passes to a handler, and writes a record.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
@@ -72,7 +72,7 @@ pub(super) fn begin_to_ask() -> io::Result<&'static Queue<Copied>> {
     ASKED.begin(ANSWERS)
 }
 
-/// Has handlers copy stacks, with room for so many.
+/// Has handlers copy stacks, with room for `copies` copies.
 pub(super) fn begin_to_copy(copies: usize) -> io::Result<&'static Queue<Copied>> {
     let queue = COPIES.begin(copies)?;
     // Relaxed: the queue is published by itself.
@@ -133,7 +133,7 @@ unsafe fn sample(slot: &Slot, value: u64, overruns: u32, context: *mut c_void) {
     let copies = asked.or_else(|| COPIES.get().filter(|_| COPYING.load(Ordering::Relaxed)));
     let queue = if asked.is_some() { None } else { QUEUE.get() };
     if let (Some(queue), None) = (queue, copies) {
-        // It comes while the kernel says the time.
+        // It arrives while the kernel reads the time.
         queue.prefetch();
     }
     // SAFETY: the context is the kernel's.

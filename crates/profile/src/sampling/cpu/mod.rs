@@ -1,6 +1,6 @@
 //! CPU time: a timer on the CPU clock of each thread, whose signal takes the thread's stack.
 //!
-//! Each line relies on those above it alone.
+//! Each line depends only on those above it.
 //!
 //! | module | is |
 //! |---|---|

@@ -1,5 +1,5 @@
-//! The sampler's work, on its own thread: arms threads, reads what handlers leave, and gives it to
-//! the profiles that are being taken.
+//! The sampler's work, on its own thread: it arms threads, reads what handlers leave, and passes it
+//! to the profiles that are being taken.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
@@ -26,18 +26,19 @@ use crate::{Error, Profile};
 const DRAIN: Duration = Duration::from_millis(100);
 /// The shortest time between two looks for new threads.
 const RESCAN: Duration = Duration::from_millis(200);
-/// A look for new threads comes after so many times of the CPU time that the last one took.
+/// The pause between scans for new threads is this many times the CPU time of the last scan, so
+/// scans use at most 0.2 % of a CPU.
 const RARELY: u32 = 500;
-/// The same for a look at the mappings, which follows only where there were new threads.
+/// The same for reading the mappings, which is done only after new threads were found.
 const SELDOM: u32 = 100;
 /// Records of each processor that there is room for: a second at the highest rate of usual kernels.
 const RECORDS: usize = 256;
 /// The most records that there is room for, on machines with many processors.
 const MOST_RECORDS: usize = 8192;
 
-/// Threads that blocked the signal are asked again, so many at each look: it takes 15 us each.
+/// How many threads that blocked the signal are checked again in each scan: it takes 15 us each.
 const ASK_AGAIN: usize = 64;
-/// CPU time of a thread without a sample that says that it blocks the signal: some ticks, and
+/// CPU time without a sample after which a thread is taken to block the signal: some ticks, and
 /// periods of its timer.
 const SILENT: (u64, u64) = (20_000_000, 2);
 
@@ -56,7 +57,7 @@ pub(in crate::sampling) struct Sampler {
     /// While a profile has stacks unwound.
     unwinding: Option<Unwinding>,
     armed: HashMap<u32, Armed>,
-    /// The threads that have no timer, and why. Nobody asks for them again.
+    /// The threads that have no timer, and why. They are not tried again.
     refused: HashMap<u32, Refused>,
     /// Threads that are not armed, because they block the signal: one that waits for signals would
     /// get ours.
@@ -81,7 +82,7 @@ pub(in crate::sampling) struct Sampler {
 #[derive(Debug)]
 struct Armed {
     id: SlotId,
-    /// Its CPU time at its last sample, or when it was last looked at.
+    /// Its CPU time at its last sample, or when it was last checked.
     seen_ns: u64,
 }
 
@@ -121,7 +122,7 @@ impl Sampler {
         })
     }
 
-    /// Whether nobody profiles.
+    /// Whether there is no profile.
     pub(super) fn is_empty(&self) -> bool {
         self.takes.is_empty()
     }
@@ -302,7 +303,7 @@ impl Sampler {
             Ok(Some(id)) => self.add_thread(tid, id),
             // It has armed itself, and is announced.
             Ok(None) => {}
-            // The kernel knows no such thread: it has ended.
+            // The kernel finds no such thread: it has ended.
             Err(Refused::Kernel(libc::EINVAL)) if !threads::is_alive(tid) => {}
             Err(why) => {
                 let text = why.to_string();
@@ -390,7 +391,7 @@ impl Sampler {
             let tid = id.slot().map_or(0, slots::Slot::tid);
             let Some(thread) = armed.get_mut(&tid).filter(|thread| thread.id == id) else { return };
             let is_told = cpu_ns != 0;
-            // The timer tells, too, though not as well.
+            // The timer shows it, too, though less precisely.
             let expired = period.saturating_mul(1 + u64::from(overruns));
             thread.seen_ns = if is_told { cpu_ns } else { thread.seen_ns.saturating_add(expired) };
             for take in takes.values_mut() {
@@ -450,8 +451,8 @@ impl Drop for Sampler {
     }
 }
 
-/// The records that there is room for. All processors count: the thread that asks may be bound to
-/// one of them.
+/// The number of records for which there is room. All processors count, even if the calling thread
+/// is bound to one of them.
 fn records() -> usize {
     (perf::online_cpus().len() * RECORDS).min(MOST_RECORDS)
 }

@@ -1,4 +1,4 @@
-//! The signal by which samples are taken: a real-time signal that nobody uses.
+//! The signal by which samples are taken: a real-time signal that is otherwise unused.
 //!
 //! It is chosen when the first profile begins, among those whose action is the default and which
 //! the first thread does not block (a signal that a program waits for by `sigwait` is blocked
@@ -10,16 +10,17 @@
 //! handler serves no signal in particular: we take one of them, and pass on what is not our
 //! timers'.
 //!
-//! A signal that is not a timer's of ours goes to the action that was there before; if that is
-//! none, it is ignored. Should another thread of the host set an action in the same moment, this
-//! one counts: what comes in between goes to the action of the look.
+//! A signal that does not come from a timer of ours goes to the action that was there before; if
+//! there was none, it is ignored. If another thread of the host sets an action at the same moment,
+//! that one is used; signals that arrive in between go to the action that was read first.
 //!
 //! If the host sets another handler later, that one gets our signals until the sampler notices
-//! ([`is_ours`]): the profile ends then and says so, and the next one chooses another signal.
+//! ([`is_ours`]): then the profile ends with a note of that, and the next one chooses another
+//! signal.
 //!
 //! # Async-signal-safety
 //!
-//! That of [`passing`].
+//! The same as [`passing`].
 //!
 //! # Safety
 //!
@@ -177,14 +178,14 @@ mod tests {
             assert_eq!(asked, 0);
             let blocked = kernels[3];
             for signal in 1..65 {
-                // The kernel lets nobody block two.
+                // Two signals cannot be blocked.
                 let is_open = SYNCHRONOUS.contains(&signal) && signal != libc::SIGTRAP
                     || [libc::SIGKILL, libc::SIGSTOP].contains(&signal);
                 assert_eq!(blocked & (1 << (signal - 1)) == 0, is_open, "{signal}");
             }
         });
     }
-    /// The signals that went to the runtime's handler, and a sum of what they brought.
+    /// The signals that the runtime's handler got, and a sum of their values.
     static CAUGHT: AtomicI32 = AtomicI32::new(0);
 
     unsafe extern "C" fn catch(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
@@ -198,7 +199,7 @@ mod tests {
             let handler: unsafe extern "C" fn(_, _, _) = catch;
             let mut theirs = our_action(super::super::handler::handle);
             theirs.sa_sigaction = handler as usize;
-            // As many handlers as signals: nobody's.
+            // As many handlers as signals: none is common to most.
             for signal in libc::SIGRTMIN()..=libc::SIGRTMAX() {
                 theirs.sa_sigaction = handler as usize + signal as usize;
                 exchange(signal, Some(&theirs)).unwrap();

@@ -1,9 +1,9 @@
-//! The slots: what the handler knows of each thread that has a timer.
+//! The slots: what the handler needs of each thread that has a timer.
 //!
-//! The table is in `.bss`: a slot's address is valid for ever, so a late signal finds it, and pages
-//! that no thread uses cost no memory. A thread's slot is one of the [`PROBES`] at and behind its
-//! id modulo the size of the table, so that a thread which arms itself and the sampler that arms
-//! all meet at the same slot without a lock.
+//! The table is in `.bss`: a slot's address never becomes invalid, so a late signal finds it, and
+//! pages that no thread uses take no memory. A thread's slot is one of the [`PROBES`] at and after
+//! its id modulo the size of the table, so that a thread which arms itself and the sampler that
+//! arms all find the same slot without a lock.
 //!
 //! | state | event | next |
 //! |---|---|---|
@@ -16,20 +16,20 @@
 //!
 //! # Invariants
 //!
-//! 1. A generation is given once in a process, and never 0. So a signal that comes late, for a
-//!    timer of an earlier user of the slot, is told apart.
-//! 2. A slot that was announced is free again only when [`announced`] has given it: else it would
-//!    be in the list twice.
+//! 1. A generation is used once in a process, and is never 0. So a signal that comes late, for a
+//!    timer of an earlier user of the slot, is recognised.
+//! 2. A slot that was announced is free again only after [`announced`] has returned it: otherwise
+//!    it would be in the list twice.
 //! 3. `low..high` is empty, or part of the thread's own stack: it can be read from the stack
 //!    pointer on, while the thread runs.
 //!
 //! # Async-signal-safety
 //!
-//! Everything here is.
+//! All functions.
 //!
 //! # Safety
 //!
-//! The unsafe code reads the pointer to a block, which is null or to a static.
+//! The unsafe code reads the pointer to a block, which is null or points to a static.
 
 #![allow(unsafe_code)]
 
@@ -47,7 +47,7 @@ const ASKED: usize = SLOTS;
 /// How many slots a thread may have to choose from.
 const PROBES: usize = 16;
 
-/// The first generation: high enough to be nobody else's number by chance.
+/// The first generation: so high that no other number equals it by chance.
 const FIRST: u32 = 0x6d00_0000;
 
 /// One thread's slot.
@@ -88,7 +88,7 @@ pub(super) struct SlotId {
 }
 
 impl SlotId {
-    /// As the value of a timer's signal.
+    /// In the form of the value of a timer's signal.
     pub(super) fn to_value(self) -> u64 {
         u64::from(self.generation) << 32 | u64::from(self.index)
     }
@@ -111,7 +111,7 @@ impl SlotId {
     /// The slot, if the generation is its present one.
     pub(super) fn slot(self) -> Option<&'static Slot> {
         let slot = TABLE.get(self.index as usize)?;
-        // Pairs with the store in `begin`. A slot without a generation is nobody's.
+        // Pairs with the store in `begin`. A slot without a generation is unused.
         let generation = slot.generation.load(Ordering::Acquire);
         (generation != 0 && generation == self.generation).then_some(slot)
     }
@@ -120,11 +120,11 @@ impl SlotId {
 /// A thread's place in the table.
 #[derive(Debug)]
 pub(super) enum Claim {
-    /// A slot, which has no generation yet.
+    /// A slot without a generation yet.
     New(u32),
-    /// It has one already.
+    /// The thread has a slot with a generation already.
     Known,
-    /// The slots that it may have are taken.
+    /// All slots that it may use are taken.
     Full,
 }
 
@@ -146,8 +146,8 @@ pub(super) fn claim(tid: u32) -> Claim {
     Claim::Full
 }
 
-/// The slot of the thread that is asked for its stack, and its index. It is the asker's, one at a
-/// time, and none of those that the sampler knows.
+/// The slot of the thread whose stack is requested, and its index. Only the requesting thread uses
+/// it, one at a time, and the sampler does not know it.
 pub(super) fn asked() -> (u32, &'static Slot) {
     (ASKED as u32, &TABLE[ASKED])
 }
@@ -257,7 +257,8 @@ impl Slot {
         self.generation.store(id.generation, Ordering::Release);
     }
 
-    /// Ends this use of the slot: the timer, if nobody else has ended it. The slot is not free yet.
+    /// Ends this use of the slot: returns the timer, unless another thread has ended it. The slot
+    /// is not free yet.
     pub(super) fn end(&self, id: SlotId) -> Option<u32> {
         // Before the slot can be another thread's.
         let timer = self.timer();
@@ -353,13 +354,13 @@ mod tests {
             let id = next_id(index);
             at(index).begin(id, 3);
             announce(id);
-            // Its thread sees that nobody profiles.
+            // Its thread sees that there is no profile.
             assert_eq!(at(index).end(id), Some(3));
             let mut list = announced();
             let (_, gone) = list.next().unwrap();
             assert_eq!((gone.index, gone.generation), (index, 0));
             assert!(list.next().is_none());
-            // A slot without a generation is nobody's: its timer is not ended twice.
+            // A slot without a generation is unused: its timer is not ended twice.
             assert!(gone.slot().is_none());
             assert_eq!(at(index).end(gone), None);
             assert_eq!(gone.slot().is_some(), id.slot().is_some());

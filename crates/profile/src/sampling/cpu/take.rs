@@ -1,9 +1,9 @@
 //! One profile that is being taken: which samples it takes, and their weights.
 //!
-//! Timers run at the highest rate that anybody asked for. A profile of a lower rate takes a sample
-//! when the thread has used its period of CPU time since the one before, on average; so profiles do
-//! not disturb one another. The weight of a sample is the CPU time of the thread since the last one
-//! that this profile took: whatever the tick of the kernel, the rate or a full queue make of the
+//! Timers run at the highest rate of all profiles. A profile of a lower rate takes a sample when
+//! the thread has used its period of CPU time since the one before, on average; so profiles do not
+//! disturb one another. The weight of a sample is the CPU time of the thread since the last one
+//! that this profile took. However the kernel's tick, the rate or a full queue thin out the
 //! samples, their weights add up to what the thread used until the last one.
 
 use std::collections::{HashMap, HashSet};
@@ -28,13 +28,13 @@ const MOST_MOMENTS: usize = 500_000;
 /// The end of a profile whose tables cannot grow.
 pub(super) const NO_MEMORY: &str = "there was no more memory for the profile: nothing was sampled after that";
 
-/// A thread, as a profile knows it.
+/// A thread in a profile.
 #[derive(Debug)]
 struct Sampled {
-    /// Its index among the profile's threads; none before the first sample.
+    /// Its index among the profile's threads; `None` before the first sample.
     index: Option<u32>,
     tid: u32,
-    /// Its CPU time at the last sample taken; none where the kernel does not tell.
+    /// Its CPU time at the last sample taken; `None` if the kernel does not report it.
     last: Option<u64>,
     /// The CPU time from which on it takes another one.
     due: u64,
@@ -46,7 +46,7 @@ struct Unsampled {
     name: String,
     /// The CPU time that no sample met.
     value: u64,
-    /// Its CPU time when it was last looked at; none while it is armed.
+    /// Its CPU time when it was last checked; `None` while it is armed.
     seen: Option<u64>,
 }
 
@@ -91,7 +91,7 @@ pub(super) struct Take {
 }
 
 impl Take {
-    /// Begins with no thread. `dropped` is what the queue says so far.
+    /// Begins without threads. `dropped` is the queue's count so far.
     pub(super) fn new(options: &Options, process_ns: u64, dropped: u64) -> Self {
         Self {
             period: options.period_ns(),
@@ -125,7 +125,8 @@ impl Take {
         self.is_unwound
     }
 
-    /// A thread is armed, and has used `cpu_ns` before this profile began, if the kernel tells.
+    /// Adds an armed thread, which had used `cpu_ns` before this profile began, if the kernel
+    /// reports it.
     pub(super) fn add_thread(&mut self, id: SlotId, tid: u32, cpu_ns: Option<u64>) {
         if self.over.is_some() {
             return;
@@ -173,7 +174,7 @@ impl Take {
         self.block_since(tid, None);
     }
 
-    /// As `block`; its samples have the CPU time before `last`.
+    /// Blocks the thread as `block` does; its samples have the CPU time before `last`.
     fn block_since(&mut self, tid: u32, last: Option<u64>) {
         if self.blocking.try_reserve(1).is_err() {
             return self.end(NO_MEMORY);
@@ -249,8 +250,8 @@ impl Take {
         self.threads.remove(&id);
     }
 
-    /// A sample at the thread's CPU time `cpu_ns`. `timer_period` is that of its timer; `name` says
-    /// what the thread is called.
+    /// Adds a sample at the thread's CPU time `cpu_ns`. `timer_period` is that of its timer; `name`
+    /// returns the thread's name.
     pub(super) fn add(
         &mut self,
         record: &Record,
@@ -463,7 +464,7 @@ mod tests {
             let begin = used();
             while used() - begin < 5_000_000 {}
         };
-        // The weights of what samples met, and of what none did.
+        // The weights of time with samples, and of time without.
         let weights = |take: &mut Take| -> [u64; 2] {
             take.look_at_unsampled();
             let samples = take.read(0, 0, &Mappings::default()).samples;

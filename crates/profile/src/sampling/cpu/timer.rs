@@ -1,8 +1,8 @@
-//! A timer on the CPU clock of another thread, by bare system calls: the C library's are for
-//! threads of the caller's own making.
+//! A timer on the CPU clock of another thread, by bare system calls: the C library's functions only
+//! support threads that it made.
 //!
 //! Such a timer ticks only while its thread runs, and its signal goes to that thread. It is not
-//! inherited by a child. The kernel knows its thread, and not only that thread's id.
+//! inherited by a child. The kernel attaches it to the thread itself, not to the thread's id.
 //!
 //! # Async-signal-safety
 //!
@@ -10,12 +10,12 @@
 //!
 //! # References
 //!
-//! `timer_create(2)`; `kernel/time/posix-cpu-timers.c`: expiries are looked at on the tick
+//! `timer_create(2)`; `kernel/time/posix-cpu-timers.c`: expiries are checked on the tick
 //! (`run_posix_cpu_timers`); a thread that has ended leaves no time (`posix_cpu_timer_get`).
 //!
 //! # Safety
 //!
-//! The unsafe code is the calls, with pointers to locals.
+//! The unsafe code makes these calls, with pointers to locals.
 #![allow(unsafe_code)]
 
 use std::io;

@@ -1,8 +1,8 @@
-//! Copied stacks on their way from handlers, and their callers by tables.
+//! Copied stacks on their way from handlers, and their callers by unwind tables.
 //!
 //! They have a queue of their own beside that of the samples: a record in it is as long as the
 //! longest copy. A handler that finds it full leaves a sample without a copy. So a thread's samples
-//! may come out of order, but only then, and whoever takes them in leaves out those that come late.
+//! may come out of order, but only then, and their reader drops those that come late.
 
 use std::time::Duration;
 
@@ -55,7 +55,7 @@ impl Unwinding {
         Ok(Self { queue, tables, pause: PAUSES.0 })
     }
 
-    /// A look has found so many copies: the time until the next one.
+    /// The pause until the next scan, after one that has found `found` copies.
     pub(super) fn pause_after(&mut self, found: u64) -> Duration {
         self.pause = next_pause(self.pause, found, self.queue.capacity());
         self.pause
@@ -108,8 +108,8 @@ pub(super) fn unwound(
     (end == WalkEnd::Last || depth > record.frames().len()).then_some((frames, depth, end))
 }
 
-/// The time in which as many copies come as fill a quarter of the queue, if so many came in this
-/// one.
+/// The time in which enough copies come to fill a quarter of the queue, if `found` came in the last
+/// pause.
 fn next_pause(pause: Duration, found: u64, capacity: u64) -> Duration {
     let (longest, shortest) = PAUSES;
     let quarter = pause.as_nanos() as u64 * (capacity / 4) / found.max(1);

@@ -1,4 +1,4 @@
-//! The event of a thread, and the way of its signal.
+//! The event of a thread, and its signal.
 
 use std::num::NonZero;
 
@@ -31,7 +31,7 @@ pub(super) fn is_signal_ours() -> bool {
     is_filtered() || matches!(trap::disposition(), Ok(Disposition::Ours) | Err(_))
 }
 
-/// Has a thread trap at each so many page faults: in user code, and where that is allowed in the
+/// Has a thread trap once in `every` page faults: in user code, and where that is allowed in the
 /// kernel's work for it.
 pub(super) fn open(tid: u32, data: u64, every: NonZero<u32>) -> Result<OpenEvent, Refusal> {
     let attr = Attr::count(KernelEvent::PageFaults).trapping(data | u64::from(every.get())).every(every);

@@ -3,9 +3,8 @@
 //! # Async-signal-safety
 //!
 //! It takes no lock, allocates nothing, and touches no thread-local but `errno`, which its caller
-//! keeps. Signals are blocked, so no handler of the host's jumps out of a record that is half
-//! written. Its system calls ask for the thread's id, and read the stack
-//! ([`dormouse_sys::stack`]).
+//! restores. Signals are blocked, so no handler of the host's jumps out of a half-written record.
+//! Its system calls read the thread's id and the stack ([`dormouse_sys::stack`]).
 //!
 //! # Safety
 //!
@@ -52,8 +51,8 @@ fn record(queue: &Queue<Fault>, trap: &PerfTrap) {
             (*record).of_kind = Fault { tid, faults: trap.data as u32 };
             (*record).at_ns = 0;
             (*record).group = group;
-            // A late one comes at another place than its fault. No stack is known to be the
-            // thread's own: a thread-local would tell.
+            // A late signal comes at another place than its fault. Whether the stack is the
+            // thread's own is unknown, because that would need a thread-local.
             let walked = if trap.is_late != 0 {
                 Walked { depth: 0, end: WalkEnd::Lost, lacks_caller: false }
             } else {

@@ -1,12 +1,12 @@
-//! Page faults: each Nth of a thread is a trap of the thread itself.
+//! Page faults: every Nth of a thread traps the thread itself.
 //!
 //! The kernel's event `page-faults`, opened for each thread, ends in a SIGTRAP of the thread at
 //! each Nth fault ([`Attr::trapping`](dormouse_sys::perf::Attr::trapping)), where it faulted, so
-//! that stack and group are its own. The signal has the house's handler, as watches do. (A signal
+//! that stack and group are its own. The signal has the shared handler, as for watches. (A signal
 //! by the descriptor, `F_SETSIG`, becomes a SIGIO where the user has too many signals queued, and
 //! that ends a process which does not expect it.)
 //!
-//! Each line relies on those above it alone.
+//! Each line depends only on those above it.
 //!
 //! | module | is |
 //! |---|---|

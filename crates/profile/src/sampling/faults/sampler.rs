@@ -1,8 +1,8 @@
 //! Profiles of page faults that are being taken, on the keeper's thread.
 //!
 //! Profiles that are taken at once share the samples of the finest. Threads that begin meanwhile
-//! are found by looking for them; what they fault before is in the account alone, as is a thread's
-//! rest of less than N faults.
+//! are found by scans; their earlier faults are only in the account, and so is a thread's rest of
+//! less than N faults.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::num::NonZero;
@@ -28,7 +28,7 @@ const DRAIN: Duration = Duration::from_millis(50);
 const RESCAN: Duration = Duration::from_millis(100);
 /// The longest.
 const LONGEST: Duration = Duration::from_secs(1);
-/// A look for new threads comes after so many times of what the last one took.
+/// The pause between scans for new threads is this many times the CPU time of the last scan.
 const RARELY: u32 = 500;
 /// Records that there is room for: forty thousand a second.
 const RECORDS: usize = 2048;
