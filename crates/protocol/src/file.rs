@@ -1,14 +1,15 @@
-//! A recorder's file: what a service saw of itself just before something happened.
+//! A recorder's file: what a service recorded about itself just before something happened.
 //!
-//! It is gzip, with the extra field `dormouse` in its header, of frames as a trace has them:
+//! It is gzip, with the extra field `dormouse` in its header, and contains frames as a trace does:
 //! [`FrameKind::Note`] and [`FrameKind::Records`] are the stream of a trace, and
 //! [`FrameKind::Answer`] is what the agent would have answered to a request at that moment. So a
-//! command reads a file by the code that reads a service: it looks the answer up instead of asking.
+//! command reads a file with the code that reads a service: it looks the answer up instead of
+//! sending a request.
 //!
 //! The payload of an answer is a `u8` length and the name of the operation, a `u64` (its `from`,
 //! for answers in parts), a `u8` (1: this piece is the last), and a piece of JSON. The pieces of an
-//! answer follow one another. The first answer is [`FileHead`], under the name `file`. Answers of
-//! other names and frames of other kinds are a newer service's, and are passed over.
+//! answer follow one another. The first answer is [`FileHead`], under the name `file`. Answers with
+//! other names and frames of other kinds come from a newer service, and are skipped.
 //!
 //! | name | answer | `from` |
 //! |---|---|---|
@@ -22,7 +23,7 @@
 //! | `mappings` | [`FileMappings`] | |
 //! | `missing` | [`FileMissing`], as often as there is one | its number |
 //!
-//! The writer streams: it holds one piece of JSON and what gzip does. The reader holds one frame,
+//! The writer streams: it holds one piece of JSON and gzip's buffers. The reader holds one frame,
 //! or one answer, and refuses longer ones.
 
 use std::io::{self, Read, Write};
@@ -35,7 +36,7 @@ use serde::{Deserialize, Serialize};
 use crate::profile::MappedRange;
 use crate::{FrameKind, MAX_FRAME, Note};
 
-/// The format that this build writes.
+/// The version of the format that this build writes.
 pub const FILE_VERSION: u32 = 1;
 
 /// The longest answer in a file, in bytes.
@@ -50,27 +51,27 @@ const EXTRA: [u8; 12] = *b"DM\x08\0dormouse";
 /// Where it stands, behind the fixed header and its own length.
 const EXTRA_AT: usize = 12;
 
-/// How many bytes of a file tell whether it is a recorder's ([`is_file`]).
+/// How many bytes of a file [`is_file`] needs.
 pub const FILE_MAGIC: usize = EXTRA_AT + EXTRA.len();
 
 /// Bytes of JSON in one frame.
 const PIECE: usize = 64 * 1024;
 
-/// The first answer in a file: why there is one.
+/// The first answer in a file: why the file was written.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FileHead {
-    /// [`FILE_VERSION`] of the writer.
+    /// The [`FILE_VERSION`] of the writer.
     pub version: u32,
-    /// The rule that fired, as it was given; absent: a command asked for the file.
+    /// The rule that fired, as it was given; absent if a command requested the file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rule: Option<String>,
-    /// The thing that was seen, in words.
+    /// What the rule has seen, in words.
     pub seen: String,
-    /// The task that was seen, if it was one.
+    /// The number of the task that was seen, if it was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task: Option<u64>,
-    /// The group that was seen, if it was one.
+    /// The number of the group that was seen, if it was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<u32>,
     /// The trace to which that task belongs, as 32 digits, if it is known.
@@ -79,17 +80,17 @@ pub struct FileHead {
     /// The span of the request, or of its caller, as 16 digits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub span_id: Option<String>,
-    /// When, in nanoseconds since 1970.
+    /// When it was seen, in nanoseconds since 1970.
     pub real_ns: u64,
     /// `CLOCK_MONOTONIC` at that time, in nanoseconds.
     pub mono_ns: u64,
-    /// The process.
+    /// The process id.
     pub pid: u32,
     /// The path of its executable.
     pub program: String,
 }
 
-/// The mappings with code, by which addresses in the file get their names.
+/// The mappings with code, from which addresses in the file get their names.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FileMappings {
@@ -97,7 +98,7 @@ pub struct FileMappings {
     pub mappings: Vec<MappedRange>,
 }
 
-/// Something that ought to be in the file and is not.
+/// Something that is missing from the file.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FileMissing {
@@ -131,7 +132,7 @@ impl<W: Write> FileWriter<W> {
         pieces.end(true)
     }
 
-    /// Notes that something is missing from the file.
+    /// Records that something is missing from the file.
     pub fn missing(&mut self, what: &str, why: impl Into<String>) -> io::Result<()> {
         self.missing += 1;
         let missing = FileMissing { what: what.to_owned(), why: why.into() };
@@ -149,7 +150,7 @@ impl<W: Write> FileWriter<W> {
         self.frame(FrameKind::Records, &[&tid.to_le_bytes(), &start.to_le_bytes(), records])
     }
 
-    /// Ends the file.
+    /// Ends the file and returns the underlying writer.
     pub fn finish(self) -> io::Result<W> {
         self.gzip.finish()
     }
@@ -200,19 +201,20 @@ impl<W: Write> Write for Pieces<'_, W> {
     }
 }
 
-/// Whether a file that begins with these bytes is a recorder's: [`FILE_MAGIC`] of them are enough.
+/// Whether a file that begins with these bytes is a recorder's. The first [`FILE_MAGIC`] bytes are
+/// enough.
 pub fn is_file(bytes: &[u8]) -> bool {
     // Gzip's own magic, deflate, and an extra field alone.
     bytes.starts_with(&[0x1f, 0x8b, 8, 4]) && bytes.get(EXTRA_AT..FILE_MAGIC) == Some(&EXTRA)
 }
 
-/// A file that is no recorder's, or is damaged.
+/// The file is not a recorder's, or is damaged.
 #[derive(Debug, thiserror::Error)]
 #[error("at byte {at} of the unpacked file: {what}")]
 pub struct FileError {
-    /// Where, in bytes of what is packed.
+    /// The offset of the fault in the compressed file, in bytes.
     pub at: u64,
-    /// The fault.
+    /// What is wrong.
     pub what: String,
 }
 
@@ -233,7 +235,7 @@ pub enum FilePart<'a> {
     Frame(&'a [u8]),
 }
 
-/// Reads a file, part by part. After an error there is nothing more.
+/// Reads a file, part by part. After an error nothing more is returned.
 #[derive(Debug)]
 pub struct FileReader<R: Read> {
     gzip: GzDecoder<R>,
@@ -252,7 +254,7 @@ impl<R: Read> FileReader<R> {
     ///
     /// # Errors
     ///
-    /// When the file is not a recorder's, or of a format that this build does not know.
+    /// If the file is not a recorder's, or has a version that this build does not support.
     pub fn new(from: R) -> Result<Self, FileError> {
         let gzip = GzDecoder::new(from);
         let mut reader = Self {
@@ -277,7 +279,7 @@ impl<R: Read> FileReader<R> {
         Ok(reader)
     }
 
-    /// Why there is this file.
+    /// Why the file was written.
     pub fn head(&self) -> &FileHead {
         &self.head
     }

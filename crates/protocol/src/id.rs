@@ -6,7 +6,8 @@ use dormouse_encode::digits::{IdDigits, id};
 use serde::de::{Deserializer, Visitor};
 use serde::{Serialize, Serializer};
 
-/// An id of `N` bytes, on the wire as text of two digits for each: an answer may have ten thousand.
+/// An id of `N` bytes. On the wire it is text, two digits for each byte. It is no `String` because
+/// an answer may contain ten thousand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WireId<const N: usize>(pub [u8; N]);
 

@@ -5,8 +5,8 @@
 //! either `ok` or `error`. The first request of a connection is `hello`. Later versions only add
 //! fields, and readers ignore fields that they do not know, so either side may be the newer one.
 //!
-//! Each operation is a [`Verb`]: its request is the type that implements the trait, and names the
-//! answer and its bounds. The list of all of them is [`for_each_verb`].
+//! Each operation is a [`Verb`]: the type of its request implements the trait, and names the answer
+//! and its bounds. [`for_each_verb`] is the list of all operations.
 //!
 //! A frame is a `u32` length (of the rest), a `u8` [`FrameKind`], and the payload. Integers are
 //! little-endian.
@@ -32,7 +32,7 @@
 //! # }
 //! ```
 //!
-//! Each line relies on those above it alone.
+//! Each line depends only on those above it.
 //!
 //! | module | is |
 //! |---|---|

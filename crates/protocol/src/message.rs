@@ -1,4 +1,4 @@
-//! The lines: a request, its answer, and why one is refused.
+//! The lines: a request, its answer, and an error.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,41 +12,41 @@ pub struct Request {
     pub v: u32,
     /// Echoed in the answer.
     pub id: u64,
-    /// The operation and its arguments.
+    /// The operation and its parameters.
     #[serde(flatten)]
     pub op: Op,
 }
 
-/// An answer: exactly one of `ok` and `error` is there.
+/// An answer: exactly one of `ok` and `error` is present.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Response<T> {
     /// Protocol version.
     pub v: u32,
-    /// The request's id; 0 if the agent could not read it.
+    /// The id of the request; 0 if the agent could not read it.
     pub id: u64,
     /// The answer to the operation.
     #[serde(default = "Option::default", skip_serializing_if = "Option::is_none")]
     pub ok: Option<T>,
-    /// Why there is nothing.
+    /// Why the request was refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<WireError>,
 }
 
-/// A refused request.
+/// Why a request was refused.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct WireError {
     /// The kind of refusal.
     pub code: Code,
-    /// The fault, its object, and the change that mends it.
+    /// What is wrong, with what, and what to change.
     pub message: String,
-    /// Names near the one that matched nothing.
+    /// Names similar to the one that matched nothing.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub near: Vec<String>,
 }
 
 impl WireError {
-    /// A refusal without near names.
+    /// An error without similar names.
     pub fn new(code: Code, message: impl Into<String>) -> Self {
         Self { code, message: message.into(), near: Vec::new() }
     }
@@ -62,42 +62,42 @@ pub enum Code {
     BadRequest,
     /// A glob list that does not parse.
     BadGlob,
-    /// A glob list that matches no key, or where probes are wanted, no probe.
+    /// A glob list that matches no key, or, where probes are wanted, no probe.
     NoMatch,
-    /// A name that is no event.
+    /// A name that is not an event's.
     NoEvent,
-    /// A protocol version that this agent does not speak.
+    /// A protocol version that this agent does not support.
     Version,
-    /// A line or a frame over its bound.
+    /// A line or a frame longer than allowed.
     TooLong,
-    /// Too many clients at once.
+    /// Too many clients are connected.
     Busy,
-    /// A peer of another user.
+    /// The client belongs to another user.
     Denied,
-    /// The agent could not switch the keys, as the message says. They read as before; so does their
-    /// code, unless the message counts sites that could not be put back.
+    /// The agent could not switch the keys; the message has the reason. The keys are as before; so
+    /// is their code, unless the message counts sites that could not be restored.
     Keys,
-    /// The process cannot count these events together, or not now, as the message says.
+    /// The process cannot count these events together, or not now; the message has the reason.
     Events,
-    /// There is no recorder, or one runs already, as the message says.
+    /// There is no recorder, or one runs already; the message has the reason.
     NoRecorder,
-    /// A name that is no group, or a glob list that matches none; `near` has those that are.
+    /// A name that is not a group's, or a glob list that matches none; `near` has existing groups.
     NoGroup,
-    /// The registers, or what else a watch takes, are with the holders that the message names.
+    /// The debug registers, or other resources of a watch, are taken by the holders in the message.
     NoSlot,
     /// An address, a length or a value that no watch can have.
     BadWatch,
-    /// The process cannot watch itself, whatever is free; a process with more rights can watch it
-    /// from outside.
+    /// The process cannot watch itself, even if registers are free; a process with more rights can
+    /// watch it from outside.
     NoWatching,
-    /// A profile that nobody can take here, or that this connection does not have, as the message
-    /// says.
+    /// The profile cannot be taken here, or this connection does not have it; the message has the
+    /// reason.
     NoProfile,
-    /// A rule of a trigger that makes no sense, as the message says.
+    /// A rule of a trigger that is invalid; the message has the reason.
     BadRule,
-    /// A trigger that cannot be armed, or that is not there, as the message says.
+    /// A trigger that cannot be armed, or does not exist; the message has the reason.
     NoTrigger,
-    /// The service cannot be looked at in this way, as the message says.
+    /// The service cannot be observed in this way; the message has the reason.
     NoLook,
     /// A code of a newer agent.
     #[serde(other)]

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The kinds of samples.
+/// The kinds of profiles.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -21,9 +21,9 @@ pub enum ProfileKind {
 /// A column of values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Column {
-    /// Its name, as pprof has it.
+    /// Its name, as in pprof.
     pub name: &'static str,
-    /// The unit, as pprof has it: `count`, `nanoseconds`, `bytes`.
+    /// The unit, as in pprof: `count`, `nanoseconds`, `bytes`.
     pub unit: &'static str,
 }
 
@@ -53,7 +53,7 @@ impl ProfileKind {
         }
     }
 
-    /// The column that tables and pictures show.
+    /// The index of the column that tables and graphs show.
     pub fn main_column(self) -> usize {
         1
     }
@@ -74,20 +74,20 @@ impl ProfileKind {
 pub enum WallState {
     /// In a poll, on a CPU. The stacks are samples.
     OnCpu,
-    /// In a poll, and not on a CPU: the kernel runs another thread, or the poll blocks. There are
+    /// In a poll, but not on a CPU: the kernel runs another thread, or the poll blocks. There are
     /// no stacks.
     Stalled,
     /// Woken, and not polled yet. There are no stacks.
     Runnable,
-    /// Neither. The stacks are those at which leaves took wakers; the time is counted.
+    /// Neither. The stacks are those at which leaves took wakers; the time is counted, not sampled.
     Awaiting,
 }
 
 impl WallState {
-    /// All of them.
+    /// All states.
     pub const ALL: [Self; 4] = [Self::OnCpu, Self::Stalled, Self::Runnable, Self::Awaiting];
 
-    /// The address that stands for it, at which no code can be.
+    /// The address that stands for this state, at which there can be no code.
     pub fn address(self) -> u64 {
         u64::MAX - 15 + self as u64
     }
@@ -111,20 +111,20 @@ impl WallState {
 /// The index, in [`Profile::groups`], of work that was in no group.
 pub const NO_GROUP: u32 = 0;
 
-/// A profile: stacks with weights, by group and thread. Addresses have no names yet.
+/// A profile: stacks with weights, by group and thread. Addresses are not resolved to names yet.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Profile {
     /// The kind of samples.
     pub kind: ProfileKind,
-    /// When it began, in nanoseconds since 1970.
+    /// When the profile began, in nanoseconds since 1970.
     pub unix_ns: u64,
     /// How long it took, in nanoseconds.
     pub duration_ns: u64,
-    /// The wanted distance of two samples in the unit of the main column: nanoseconds of a thread's
-    /// CPU time, bytes, or faults.
+    /// The average distance between two samples in the unit of the main column: nanoseconds of a
+    /// thread's CPU time, bytes, or faults.
     pub period: u64,
-    /// The process.
+    /// The process id.
     pub pid: u32,
     /// The path of its executable.
     pub program: String,
@@ -136,9 +136,9 @@ pub struct Profile {
     pub stacks: Vec<Node>,
     /// Samples that agree in group, thread and stack, added up.
     pub samples: Vec<Sample>,
-    /// The files that lay at the addresses.
+    /// The files that were mapped at the addresses.
     pub mappings: Vec<MappedRange>,
-    /// The moments of single samples, if they were asked for.
+    /// When each single sample was taken, if that was requested.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub timeline: Vec<Moment>,
     /// How much is missing, and why.
@@ -153,9 +153,9 @@ pub struct ProfileGroup {
     pub id: u32,
     /// Its name; empty for work in no group.
     pub name: String,
-    /// The use that it really had, in the unit of the main column, by the account of groups. The
-    /// samples of the group add up to this, but for rounding, if there is one. `None`: nobody
-    /// knows, and samples stand for themselves.
+    /// The group's real use, in the unit of the main column, by the account of groups. Except for
+    /// rounding, the samples of the group add up to this. `None` if it is unknown; then the samples
+    /// are not adjusted.
     pub total: Option<u64>,
 }
 
@@ -163,24 +163,24 @@ pub struct ProfileGroup {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Thread {
-    /// The kernel's id of the thread.
+    /// The thread id.
     pub tid: u32,
     /// Its name.
     pub name: String,
 }
 
-/// A frame, and those above it: a node in the tree of stacks.
+/// A node in the tree of stacks: a frame, and the path to the outermost one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Node {
-    /// One more than the index of the caller's node; 0: this is the outermost frame.
+    /// One more than the index of the caller's node; 0 for the outermost frame.
     pub parent: u32,
     /// An address inside the instruction that ran, or that called: for callers one less than the
     /// return address.
     pub address: u64,
 }
 
-/// Samples that agree in group, thread and stack, added up.
+/// All samples with the same group, thread and stack, added up.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Sample {
@@ -188,10 +188,10 @@ pub struct Sample {
     pub group: u32,
     /// The index of the thread.
     pub thread: u32,
-    /// One more than the index of the innermost frame's node; 0: the time is known, the stack is
-    /// not.
+    /// One more than the index of the innermost frame's node; 0 if the time is known but the stack
+    /// is not.
     pub stack: u32,
-    /// The values.
+    /// The values, one for each column.
     pub values: Values,
 }
 
@@ -201,11 +201,11 @@ pub struct Sample {
 pub struct MappedRange {
     /// Its first address.
     pub start: u64,
-    /// The address behind its last.
+    /// The address after its last.
     pub end: u64,
-    /// Where in the file it begins.
+    /// Its offset in the file.
     pub offset: u64,
-    /// The file's path as the kernel gives it, or a name like `[vdso]`.
+    /// The file's path as the kernel reports it, or a name such as `[vdso]`.
     pub path: String,
     /// The file's build id, in hexadecimal digits; empty if it has none.
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -224,49 +224,50 @@ pub struct Moment {
     pub value: u64,
 }
 
-/// How much a profile has seen, and how much it has not.
+/// How complete a profile is.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct ProfileCoverage {
-    /// The use of the process while the profile was taken, in the unit of the main column; 0:
-    /// nobody knows.
+    /// The use of the whole process while the profile was taken, in the unit of the main column; 0
+    /// if it is unknown.
     pub total: u64,
-    /// How much of that is in groups.
+    /// The part of that which was in groups.
     pub in_groups: u64,
-    /// Threads that were seen.
+    /// Number of threads that were seen.
     pub threads: u64,
-    /// Threads that were sampled.
+    /// Number of threads that were sampled.
     pub armed: u64,
-    /// Threads that the kernel refused a timer or an event.
+    /// Number of threads for which the kernel refused a timer or an event.
     pub refused: u64,
-    /// Threads that block the signal by which samples are taken.
+    /// Number of threads that block the signal by which samples are taken.
     pub blocking: u64,
-    /// Samples taken.
+    /// Number of samples taken.
     pub samples: u64,
-    /// Samples for which there was no room, or that came behind a later one of their thread. Their
-    /// weight is in their thread's next.
+    /// Number of samples for which there was no room, or that came after a later one of their
+    /// thread. Their weight is in their thread's next sample.
     pub dropped: u64,
-    /// Expiries of timers that were merged with others. Their weight is in the sample.
+    /// Number of timer expiries that were merged with others. Their weight is in the sample.
     pub overruns: u64,
-    /// Stacks that were followed to their end.
+    /// Number of stacks that were followed to their end.
     pub ended: u64,
-    /// Stacks that were longer than there is room for.
+    /// Number of stacks that were longer than there is room for.
     pub cut: u64,
-    /// Stacks whose innermost function belongs to a library of the system, which keeps no frame
-    /// pointers, where the function that called the library is missing.
+    /// Number of stacks whose innermost function belongs to a system library without frame
+    /// pointers. In these the function that called the library is missing.
     pub in_library: u64,
-    /// Stacks that found no room to be copied, and were followed by frame pointers
-    /// ([`ProfileRequest::unwind`](crate::ProfileRequest::unwind)).
+    /// Number of stacks for which there was no room to be copied, and that were followed by frame
+    /// pointers instead ([`ProfileRequest::unwind`](crate::ProfileRequest::unwind)).
     pub uncopied: u64,
-    /// Samples whose stack found no room in the table of stacks, and are counted without it.
+    /// Number of samples whose stack found no room in the table of stacks; they are counted without
+    /// a stack.
     pub merged: u64,
-    /// Everything else that the reader should know: one sentence each.
+    /// Other limits that the reader should know: one sentence each.
     pub notes: Vec<String>,
 }
 
 impl Profile {
-    /// The addresses of a stack, the innermost first. Empty for a stack that is not known.
+    /// The addresses of a stack, the innermost first. Empty for an unknown stack.
     pub fn stack(&self, stack: u32) -> impl Iterator<Item = u64> + '_ {
         let mut next = stack;
         std::iter::from_fn(move || {
@@ -277,7 +278,7 @@ impl Profile {
         })
     }
 
-    /// The mapping that holds an address.
+    /// The mapping that contains an address.
     pub fn mapping(&self, address: u64) -> Option<&MappedRange> {
         self.mappings.iter().find(|mapping| (mapping.start..mapping.end).contains(&address))
     }

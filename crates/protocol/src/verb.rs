@@ -3,7 +3,7 @@
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// An operation of the agent. Its request is the type that implements this.
+/// An operation of the agent. The type of its request implements this.
 ///
 /// ```
 /// use dormouse_protocol::{KeysRequest, Verb};
@@ -14,11 +14,11 @@ pub trait Verb: Into<crate::Op> + Serialize + DeserializeOwned {
     /// Its name on the wire, as in `"op":"keys"`.
     const NAME: &'static str;
 
-    /// The name in [`Hello::ops`](crate::Hello::ops) of the services that know it: its own, or that
-    /// of the verb that begins what it reports on.
+    /// The name under which [`Hello::ops`](crate::Hello::ops) lists it: its own, or that of the
+    /// verb that begins the activity on which it reports.
     const ANNOUNCED_AS: &'static str = Self::NAME;
 
-    /// The words for a service that is too old to know it, as "knows no profiles".
+    /// How messages describe a service that is too old for it, such as "knows no profiles".
     const LACKS: &'static str;
 
     /// The memory that has to be there before the agent begins. A client whose request finds less
@@ -39,12 +39,12 @@ pub(crate) const LONG_ANSWER: usize = 64 << 20;
 /// The bound of all others.
 pub(crate) const SHORT_ANSWER: usize = 4 << 20;
 
-/// Memory that a request takes in the service, as structures and as text.
+/// Memory that a request takes in the service, as data structures and as text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Memory {
-    /// Bytes, whatever the service has.
+    /// A fixed number of bytes.
     pub bytes: usize,
-    /// The things of which each takes more.
+    /// What adds to it, once for each.
     pub each: &'static [Each],
 }
 
@@ -57,9 +57,9 @@ pub enum Each {
     Group,
     /// Threads.
     Thread,
-    /// Groups whose times this client has taken.
+    /// Groups whose times are taken for this client.
     GroupTimes,
-    /// Groups with times, whether or not anybody has them taken now.
+    /// Groups with times, whether times are being taken now or not.
     GroupWithTimes,
 }
 
@@ -67,7 +67,7 @@ impl Memory {
     /// For a request and an answer without long lists.
     pub(crate) const SOME: Self = Self { bytes: 512 * 1024, each: &[] };
 
-    /// The same, with something for each of these.
+    /// No fixed memory, only some for each of these.
     pub(crate) const fn each(each: &'static [Each]) -> Self {
         Self { each, ..Self::SOME }
     }

@@ -1,10 +1,10 @@
-//! `events` and `count`: what groups can count, and what they count for a client.
+//! `events` and `count`: the events that groups can count, and those that they count for a client.
 
 use serde::{Deserialize, Serialize};
 
 use crate::verb::{Each, Memory, SHORT_ANSWER, Verb};
 
-/// Lists what groups can count; [`Events`] answers.
+/// Lists the events that groups can count; the answer is [`Events`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct EventsRequest {}
@@ -17,14 +17,14 @@ impl Verb for EventsRequest {
     type Answer = Events;
 }
 
-/// Has groups count these events as long as the connection lasts, in place of those that it asked
-/// for before; [`CountAnswer`] answers. The agent counts CPU time with them, because
-/// [`Stat`](crate::Stat) always contains it; without names it counts nothing. A name that is no
-/// event refuses all.
+/// Has groups count these events as long as the connection lasts, in place of those of its earlier
+/// request; the answer is [`CountAnswer`]. The agent counts CPU time as well, because
+/// [`Stat`](crate::Stat) always contains it; without names it counts nothing. If one name is
+/// unknown, the whole request is refused.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CountRequest {
-    /// Names, as [`Events`] has them.
+    /// Names, as in [`Events`].
     pub events: Vec<String>,
 }
 
@@ -40,7 +40,7 @@ impl Verb for CountRequest {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Events {
-    /// Everything that has a name, also what the service cannot count here.
+    /// All events by name, including those that the service cannot count here.
     pub events: Vec<EventInfo>,
 }
 
@@ -48,13 +48,13 @@ pub struct Events {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct EventInfo {
-    /// Its name, as `page-faults`.
+    /// Its name, such as `page-faults`.
     pub name: String,
     /// The unit of its values: `ns`, `bytes`, or `1` for occurrences.
     pub unit: String,
     /// The unit that counts it: `clock`, `software`, `hardware`, `user`, `alloc`.
     pub pmu: String,
-    /// Its limits, where they are not plain.
+    /// What the count leaves out, if anything.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub note: String,
     /// Why the service cannot count it here; absent if it can.

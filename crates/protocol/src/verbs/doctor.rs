@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::verb::{Each, Memory, SHORT_ANSWER, Verb};
 
-/// Checks what works in this process; [`Doctor`] answers.
+/// Checks what works in this process; the answer is [`Doctor`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct DoctorRequest {}
@@ -21,34 +21,34 @@ impl Verb for DoctorRequest {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Doctor {
-    /// One for each thing that the agent looked at.
+    /// One entry for each check.
     pub checks: Vec<Check>,
 }
 
-/// One thing that works, works with a limit, or does not.
+/// The result of one check.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Check {
-    /// Its name, as `keys.write`.
+    /// Its name, such as `keys.write`.
     pub name: String,
-    /// The verdict.
+    /// The result.
     pub state: CheckState,
-    /// The observation.
+    /// What was observed.
     pub detail: String,
-    /// The one setting to change.
+    /// The one setting to change, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fix: Option<String>,
 }
 
-/// Verdict of a [`Check`].
+/// The result of a [`Check`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum CheckState {
-    /// As it should be.
+    /// It works without limits.
     Ok,
-    /// Works, with a limit that the detail names.
+    /// It works, with a limit that the detail names.
     Limited,
-    /// Does not work here.
+    /// It does not work here.
     Unavailable,
 }

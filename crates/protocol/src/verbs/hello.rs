@@ -4,13 +4,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::verb::{Each, Memory, SHORT_ANSWER, Verb};
 
-/// Opens the conversation; [`Hello`] answers.
+/// Begins the conversation; the answer is [`Hello`].
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct HelloRequest {
-    /// Name and version of the client, for people.
+    /// Name and version of the client, for display.
     pub client: String,
-    /// Whether the client takes a [`Notice`](crate::Notice) between answers.
+    /// Whether the client accepts a [`Notice`](crate::Notice) between answers.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub notices: bool,
 }
@@ -50,8 +50,8 @@ pub struct Hello {
     pub keys: usize,
     /// How many sites are registered.
     pub sites: usize,
-    /// The operations that the agent knows. Agents that know those up to `doctor` alone send none.
-    /// A client asks for nothing else, because an unknown operation ends the connection.
+    /// The operations that the agent supports. Agents that support only those up to `doctor` send
+    /// none. A client must not send others, because an unknown operation ends the connection.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ops: Vec<String>,
 }

@@ -1,14 +1,14 @@
-//! `keys`: the keys, and who holds them.
+//! `keys`: the keys, and their holders.
 
 use serde::{Deserialize, Serialize};
 
 use crate::verb::{Each, Memory, Verb};
 
-/// Lists keys; [`Keys`] answers.
+/// Lists keys; the answer is [`Keys`].
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct KeysRequest {
-    /// A glob list; absent, it stands for all keys.
+    /// A glob list; all keys if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub glob: Option<String>,
 }
@@ -24,7 +24,7 @@ impl Verb for KeysRequest {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Keys {
-    /// All that match, by name.
+    /// All keys that match, sorted by name.
     pub keys: Vec<KeyInfo>,
 }
 
@@ -40,63 +40,63 @@ pub struct KeyInfo {
     pub on: bool,
     /// The baseline, which stays when all leases are gone.
     pub baseline: bool,
-    /// The baseline with which it started.
+    /// The baseline at the start of the process.
     #[serde(default)]
     pub initial: bool,
-    /// Leases held on it.
+    /// The number of leases on it.
     pub leases: u32,
-    /// Their holders.
+    /// The holders of its leases.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub held: Vec<KeyHolder>,
-    /// Milliseconds until it goes off, if nothing but time keeps it on.
+    /// Milliseconds until it goes off, if only time keeps it on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub off_in_ms: Option<u64>,
-    /// Places in the code that branch on it.
+    /// The number of places in the code that branch on it.
     pub sites: usize,
-    /// How many of them have the code of the other state, which something else has put back: they
-    /// do not follow the key until it has changed to that state and back.
+    /// How many of them have the code of the other state because something else has restored it:
+    /// they do not follow the key until it has changed to that state and back.
     #[serde(default)]
     pub sites_stale: usize,
-    /// How many of them have other code, such as a breakpoint; nobody knows what they do.
+    /// How many of them have other code, such as a breakpoint; their effect is unknown.
     #[serde(default)]
     pub sites_foreign: usize,
     /// Source file of its definition.
     pub file: String,
     /// Line in `file`.
     pub line: u32,
-    /// File name of the linked object that it lives in.
+    /// File name of the linked object that contains it.
     pub object: String,
     /// Names of a probe's fields.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub fields: Vec<String>,
 }
 
-/// A holder of one key.
+/// A holder of leases on one key.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct KeyHolder {
-    /// How many leases on it the holder has. Profiles of allocations share one.
+    /// The number of its leases on the key. Profiles of allocations share one.
     pub leases: u32,
     /// The holder.
     #[serde(flatten)]
     pub holder: LeaseHolder,
 }
 
-/// Somebody with leases, in words for people.
+/// A holder of leases.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LeaseHolder {
-    /// The kind of holder, which says how its leases end.
+    /// The kind of holder, which determines how its leases end.
     #[serde(default)]
     pub by: HeldBy,
-    /// The user.
+    /// The user id.
     pub uid: u32,
-    /// The client process, as long as it is connected; else 0.
+    /// The process id of the client while it is connected; otherwise 0.
     pub pid: u32,
-    /// The client's name and version, as its `hello` has them; else empty.
+    /// The client's name and version from its `hello`; empty if there is none.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub client: String,
-    /// Milliseconds left, if time ends its leases.
+    /// Milliseconds until time ends its leases, if it does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub left_ms: Option<u64>,
 }
@@ -107,17 +107,17 @@ pub struct LeaseHolder {
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum HeldBy {
-    /// A connected client, until it goes.
+    /// A connected client, until it disconnects.
     Client,
     /// A user, for a time.
     User,
-    /// The flight recorder, until it is ended.
+    /// The flight recorder, until it ends.
     Recorder,
     /// The service's own code.
     Service,
-    /// Nobody: the lease was given back, and lingers for its dwell time.
+    /// No holder: the lease was given back, and lingers for its dwell time.
     Nobody,
-    /// A kind that this side does not know.
+    /// A kind that this side does not support.
     #[default]
     #[serde(other)]
     Unknown,

@@ -1,15 +1,15 @@
-//! `long-polls` and `long-poll-reports`: polls that last, as they are reported.
+//! `long-polls` and `long-poll-reports`: polls that last long, reported while they last.
 
 use serde::{Deserialize, Serialize};
 
 use crate::verb::{Memory, Verb};
 
-/// Reports polls that last, as long as the connection lasts, in place of those that it asked for
-/// before; [`LongPollsBegun`] answers.
+/// Reports long polls as long as the connection lasts, in place of its earlier request; the answer
+/// is [`LongPollsBegun`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LongPollsRequest {
-    /// The length from which on a poll is a long one.
+    /// The length from which on a poll counts as long, in microseconds.
     pub threshold_us: u64,
 }
 
@@ -20,13 +20,12 @@ impl Verb for LongPollsRequest {
     type Answer = LongPollsBegun;
 }
 
-/// Answer to `long-polls`: reports are made from now on.
+/// Answer to `long-polls`: long polls are reported from now on.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LongPollsBegun {}
 
-/// Asks for the reports on long polls that have come since the last time; [`LongPollsPart`]
-/// answers.
+/// Requests the reports on long polls since the last such request; the answer is [`LongPollsPart`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LongPollReportsRequest {}
@@ -40,19 +39,20 @@ impl Verb for LongPollReportsRequest {
     type Answer = LongPollsPart;
 }
 
-/// Answer to `long-poll-reports`: those that have come since the last time, or some of them.
+/// Answer to `long-poll-reports`: the reports since the last such request, or some of them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LongPollsPart {
-    /// The oldest first.
+    /// The reports, the oldest first.
     pub reports: Vec<LongPollRow>,
     /// Whether there may be more.
     #[serde(default)]
     pub more: bool,
-    /// Reports that were lost so far, because there was no room for them.
+    /// The number of reports so far for which there was no room.
     #[serde(default)]
     pub lost: u64,
-    /// The time between two looks: more than usual, where very many threads are in tasks.
+    /// The time between two scans of the threads, in microseconds. It is longer than usual if very
+    /// many threads are in tasks.
     #[serde(default)]
     pub look_us: u64,
 }
@@ -61,30 +61,30 @@ pub struct LongPollsPart {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LongPollRow {
-    /// The number of the poll, which all reports on it have.
+    /// The number of the poll, the same in all reports on it.
     pub number: u64,
     /// When the report was made, in nanoseconds since 1970.
     pub at_unix_ns: u64,
-    /// The thread's id in the service's own namespace.
+    /// The thread id in the service's own namespace.
     pub tid: u32,
     /// The thread's name.
     pub thread: String,
-    /// The task that is charged.
+    /// The number of the task that is charged.
     pub task: u64,
     /// The name of its group; empty if it has none.
     pub group: String,
-    /// For how long the poll has lasted.
+    /// For how long the poll has lasted, in nanoseconds.
     pub lasted_ns: u64,
-    /// Whether that is exact.
+    /// Whether `lasted_ns` is exact.
     #[serde(default)]
     pub exact: bool,
-    /// The stack: the address of the next instruction, then one less than each return address.
+    /// The stack: the address of the next instruction, then each return address minus one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stack: Vec<u64>,
-    /// The way by which the stack was found: `tables`, `frame-pointers`, `search`.
+    /// How the stack was found: `tables`, `frame-pointers`, `search`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub way: String,
-    /// The reason why there is no stack.
+    /// Why there is no stack.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub no_stack: Option<String>,
     /// Whether the poll is over.

@@ -1,4 +1,4 @@
-//! The operations: a file for each subject, with the requests, the answers and the bounds.
+//! The operations: one file for each subject, with the requests, the answers and the bounds.
 
 mod count;
 mod doctor;
@@ -96,13 +96,13 @@ macro_rules! operations {
             }
         )*
 
-        /// The names by which a service announces what it knows, each once.
+        /// The names of operations that a service announces, each once.
         pub fn announced() -> Vec<&'static str> {
             use crate::Verb;
 
             let mut names: Vec<&str> = vec![$(<$request>::ANNOUNCED_AS),*];
             names.extend(hello::FEATURES);
-            // Every service knows it, and says so by its answer.
+            // Every service supports it, and shows so by its answer.
             names.retain(|name| *name != HelloRequest::NAME);
             names.sort_unstable();
             names.dedup();

@@ -4,11 +4,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::verb::{Memory, Verb};
 
-/// Lists the places where tasks wait, as far as they were taken; [`PlacesPart`] answers.
+/// Lists the places where tasks wait, if places are recorded; the answer is [`PlacesPart`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PlacesRequest {
-    /// The least number of the answer: 0, or `next` of a part for the next part.
+    /// The lowest number in the answer: 0, or `next` of a part for the next part.
     #[serde(default)]
     pub from: u32,
 }
@@ -26,13 +26,14 @@ impl Verb for PlacesRequest {
 pub struct PlacesPart {
     /// The places.
     pub places: Vec<PlaceRow>,
-    /// Wakers whose stack is not known, for their leaf's code has no frame pointers.
+    /// The number of wakers whose stack is unknown, because their leaf's code has no frame
+    /// pointers.
     #[serde(default)]
     pub unknown: u64,
-    /// Stacks for which there was no room.
+    /// The number of stacks for which there was no room.
     #[serde(default)]
     pub no_room: u64,
-    /// The `from` of the next part; absent: this is the last one.
+    /// The `from` of the next part; absent in the last part.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<u32>,
 }
@@ -43,15 +44,15 @@ pub struct PlacesPart {
 pub struct PlaceRow {
     /// Its number.
     pub number: u32,
-    /// The stack, from the leaf to the poll of its task: one less than each return address.
+    /// The stack from the leaf to the poll of its task: each return address, minus one.
     pub stack: Vec<u64>,
-    /// The stack goes on: its outermost frames had no room.
+    /// Whether the outermost frames are missing because there was no room.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub cut: bool,
 }
 
-/// Wakes each task that awaits something at a place that is not known, once, as any runtime may do:
-/// their leaves take wakers again, and so they have places from then on. [`WokenTasks`] answers.
+/// Wakes each task that awaits something at an unknown place, once, as any runtime may do: their
+/// leaves take wakers again, so that they have places from then on. The answer is [`WokenTasks`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct WakeTasksRequest {
@@ -71,9 +72,9 @@ impl Verb for WakeTasksRequest {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct WokenTasks {
-    /// How many were woken.
+    /// How many tasks were woken.
     pub woken: u64,
-    /// Where the next part begins; `None`: all were looked at.
+    /// Where the next part begins; absent if all tasks were visited.
     #[serde(default)]
     pub next: Option<u64>,
 }

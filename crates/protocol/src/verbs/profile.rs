@@ -1,48 +1,47 @@
-//! `profile` and `profile-report`: what to sample, and what came of it, in parts.
+//! `profile` and `profile-report`: the request for a profile, and its report, in parts.
 //!
-//! A client asks for a profile, and then for its report as often as it likes. The profile is the
-//! connection's and ends with it, as a watch does. Addresses are the service's own; their names are
-//! the client's business, which has the files.
+//! A client requests a profile, and then its report as often as it likes. The profile belongs to
+//! the connection and ends with it, as a watch does. Addresses are the service's own; the client,
+//! which has the files, resolves their names.
 //!
-//! A report may be larger than an answer should be, so it comes in parts. `from` 0 has the service
-//! look at what there is so far, and answers with everything but some of the rows; the next parts
-//! continue the same look, until one has no `next`.
+//! A report may be longer than an answer should be, so it comes in parts. `from` 0 has the service
+//! take a snapshot of the profile, and the answer has everything but some of the rows; the next
+//! parts continue the same snapshot, until one has no `next`.
 
 use serde::{Deserialize, Serialize};
 
 use crate::profile::{Profile, ProfileKind};
 use crate::verb::{Each, Memory, Verb};
 
-/// Takes a profile as long as the connection lasts: what to sample, and how often. [`ProfileBegun`]
-/// answers.
+/// Takes a profile as long as the connection lasts. The answer is [`ProfileBegun`].
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ProfileRequest {
     /// The kind of samples.
     #[serde(default)]
     pub kind: ProfileKind,
-    /// Samples a second of CPU time of each thread; absent: the default.
+    /// Samples per second of CPU time of each thread; absent for the default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hz: Option<u32>,
-    /// Bytes between two samples of allocations, on average; absent: the default.
+    /// Average number of bytes between two samples of allocations; absent for the default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes: Option<u64>,
-    /// Whether allocations that are still there are told apart.
+    /// Whether allocations that are still live are reported separately.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub live: bool,
-    /// Whether callers are found in code without frame pointers, too.
+    /// Whether to find callers in code without frame pointers, too.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unwind: bool,
-    /// Whether the profile says when each sample was taken.
+    /// Whether to report when each sample was taken.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub timeline: bool,
-    /// A glob list of groups; absent: all, and work in no group.
+    /// A glob list of groups; if absent, all groups, and work in no group.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
 }
 
-/// Of a profile that begins, or of a look at one: a table of stacks, twice; and for a profile of
-/// wall time the times of each group.
+/// For a new profile, or a snapshot of one: a table of stacks, twice. For a profile of wall time
+/// also the times of each group.
 const MEMORY: Memory = Memory { bytes: 16 * 1024 * 1024, each: &[Each::GroupWithTimes] };
 
 impl Verb for ProfileRequest {
@@ -56,18 +55,18 @@ impl Verb for ProfileRequest {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ProfileBegun {
-    /// The number of the profile, by which this connection asks for it.
+    /// The number of the profile, for later requests of this connection.
     pub number: u32,
 }
 
-/// Asks for what a profile of this connection has seen so far; [`ProfilePart`] answers.
+/// Requests what a profile of this connection has recorded so far; the answer is [`ProfilePart`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ProfileReportRequest {
-    /// Its number.
+    /// The number of the profile.
     pub number: u32,
-    /// The first row of the answer: 0 for a new look at the profile, `next` of a part for the next
-    /// part of the same look.
+    /// The first row of the answer: 0 for a new snapshot, `next` of a part for the next part of the
+    /// same snapshot.
     #[serde(default)]
     pub from: u64,
 }
@@ -80,21 +79,21 @@ impl Verb for ProfileReportRequest {
     type Answer = ProfilePart;
 }
 
-/// Answer to `profile-report`: a part of what a profile has seen so far.
+/// Answer to `profile-report`: a part of what a profile has recorded so far.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ProfilePart {
-    /// Everything but rows in the first part; a part of the rows, which are [`Profile::stacks`],
-    /// [`Profile::samples`] and [`Profile::timeline`], in each.
+    /// In the first part everything but rows; in each part some of the rows, which are
+    /// [`Profile::stacks`], [`Profile::samples`] and [`Profile::timeline`].
     pub part: Profile,
-    /// The `from` of the next part; absent: this is the last one.
+    /// The `from` of the next part; absent in the last part.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<u64>,
 }
 
 impl ProfilePart {
-    /// The rows of `whole` from this one on, at most `most` of them. The first part takes all else
-    /// from it.
+    /// At most `most` rows of `whole`, from row `from` on. The first part also takes everything
+    /// else out of it.
     pub fn of(whole: &mut Profile, from: u64, most: usize) -> Self {
         fn rows<T: Copy>(of: &[T], skip: &mut usize, left: &mut usize) -> Vec<T> {
             let begin = of.len().min(*skip);
@@ -123,7 +122,7 @@ impl ProfilePart {
         Self { part, next: (end < all).then_some(end as u64) }
     }
 
-    /// Puts the rows of the next part behind those of the parts before it.
+    /// Appends the rows of this part to those of the parts before it.
     pub fn join(self, whole: &mut Profile) {
         whole.stacks.extend(self.part.stacks);
         whole.samples.extend(self.part.samples);

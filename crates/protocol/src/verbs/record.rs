@@ -1,25 +1,25 @@
-//! `record`: the flight recorder, as a client asks for it and is told of it.
+//! `record`: starting, ending and listing the flight recorder.
 
 use serde::{Deserialize, Serialize};
 
 use super::switch::BatchStat;
 use crate::verb::{Each, Memory, Verb};
 
-/// Starts the recorder, ends it, or, without `glob` and `off`, tells of it; [`RecordAnswer`]
-/// answers.
+/// Starts the recorder, ends it, or, without `glob` and `off`, returns its state; the answer is
+/// [`RecordAnswer`].
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RecordRequest {
-    /// A glob list: starts the recorder. It outlives the connection.
+    /// A glob list: starts the recorder with these probes. It outlives the connection.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub glob: Option<String>,
-    /// Memory for its records; 8 MiB where nothing is said.
+    /// Memory for its records, in bytes; 8 MiB if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<u64>,
-    /// It ends by itself after this time.
+    /// Ends the recorder after this time, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub for_ms: Option<u64>,
-    /// Ends it, whoever has started it.
+    /// Ends the recorder, no matter which client has started it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub off: bool,
 }
@@ -35,9 +35,9 @@ impl Verb for RecordRequest {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RecordAnswer {
-    /// The recorder; after `off`, as it was at its end.
+    /// The recorder; after `off`, its state at its end.
     pub recorder: Option<RecorderRow>,
-    /// Names of the probes that the glob list matched, where it was started.
+    /// Names of the probes that the glob list matched, if it was started.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub matched: Vec<String>,
     /// The batch that switched them on.
@@ -49,28 +49,28 @@ pub struct RecordAnswer {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RecorderRow {
-    /// Of the process, never reused.
+    /// Its number, never reused in a process.
     pub number: u64,
     /// The glob list that chose its keys.
     pub glob: String,
-    /// How many keys it holds.
+    /// The number of keys that it holds.
     pub keys: usize,
-    /// Bytes of memory that it may take.
+    /// The memory that it may take, in bytes.
     pub memory_bytes: u64,
-    /// Bytes of it that hold records.
+    /// The memory that records occupy, in bytes.
     pub held_bytes: u64,
-    /// Records that it has.
+    /// The number of records that it has.
     pub records: u64,
-    /// Records that made way for newer ones.
+    /// The number of records that were replaced by newer ones.
     pub aged: u64,
-    /// Records lost on the way to it, in full or missing rings.
+    /// The number of records lost before they reached it, in full or missing rings.
     pub dropped: u64,
-    /// The time since its oldest record, in nanoseconds.
+    /// The age of its oldest record, in nanoseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kept_ns: Option<u64>,
-    /// Milliseconds left, if time ends it.
+    /// Milliseconds until time ends it, if it does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub left_ms: Option<u64>,
-    /// The time from one look at the rings to the next, in nanoseconds.
+    /// The time between two reads of the rings, in nanoseconds.
     pub tick_ns: u64,
 }

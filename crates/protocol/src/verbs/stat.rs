@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 use super::waits::WaitsRow;
 use crate::verb::{Each, Memory, Verb};
 
-/// Takes a snapshot of groups and threads; [`Stat`] answers. The first one starts counting CPU time
-/// for a client that has not sent `count`.
+/// Takes a snapshot of groups and threads; the answer is [`Stat`]. The first one starts counting
+/// CPU time for a client that has not sent `count`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct StatRequest {}
@@ -26,81 +26,82 @@ impl Verb for StatRequest {
 pub struct Stat {
     /// `CLOCK_MONOTONIC` of the snapshot, in nanoseconds.
     pub mono_ns: u64,
-    /// How long the snapshot took, in nanoseconds: groups are older than threads and the process by
-    /// up to this time.
+    /// How long the snapshot took, in nanoseconds: groups may be older than threads and the process
+    /// by this time.
     #[serde(default)]
     pub took_ns: u64,
     /// CPU time of the whole process.
     pub process_cpu_ns: u64,
-    /// CPU time that no group was charged for, including what groups used while nobody counted it.
+    /// CPU time that was charged to no group, including what groups used while it was not counted.
     pub unattributed_cpu_ns: u64,
-    /// Why the CPU time of groups is refused; it is 0 in all of them then, and all CPU time is in
-    /// no group. Absent where it is not.
+    /// Why CPU time of groups is refused. Then it is 0 in all of them, and all CPU time is in no
+    /// group. Absent if it is not refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_refused: Option<Cow<'static, str>>,
     /// All groups, in order of creation.
     pub groups: Vec<GroupRow>,
     /// All threads.
     pub threads: Vec<ThreadStat>,
-    /// For how long all threads were runnable and waited for a CPU, also those that have ended, as
-    /// far as a reading has seen them. Absent where the kernel does not say.
+    /// For how long all threads together were runnable and waited for a CPU, in nanoseconds,
+    /// including ended threads that a reading has seen. Absent if the kernel does not report it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub runnable_ns: Option<u64>,
-    /// CPU time since it is counted for this client; absent if it is not.
+    /// CPU time since counting began for this client; absent if nothing is counted for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub counted: Option<CountedCpu>,
-    /// The polls of tasks that runtimes have told of, while anything was counted; absent where none
-    /// has: it takes a runtime with hooks.
+    /// The polls of tasks that runtimes have announced, while anything was counted. Absent if none
+    /// has: that takes a runtime with hooks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub polls: Option<TaskPolls>,
-    /// How many keys are on.
+    /// The number of keys that are on.
     pub keys_on: usize,
-    /// Whether a client experiments with keys: it switches them on and off.
+    /// Whether a client runs an experiment, which switches keys on and off.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub experiment: bool,
-    /// Records lost in rings since the start.
+    /// The number of records lost in rings since the start.
     pub dropped: u64,
-    /// The clock that charges groups.
+    /// The clock by which groups are charged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clock: Option<Clock>,
 }
 
-/// CPU time since a moment: the share of it that is in groups is the coverage of their figures.
+/// CPU time since a moment. The share of it that is in groups is the coverage of their figures.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CountedCpu {
-    /// Of the process.
+    /// CPU time of the process, in nanoseconds.
     pub process_ns: u64,
-    /// Of its groups.
+    /// CPU time of its groups, in nanoseconds.
     pub groups_ns: u64,
 }
 
-/// Polls of tasks: the share of them that is in groups is their coverage.
+/// Polls of tasks. The share of them that is in groups is the coverage of the groups' figures.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TaskPolls {
-    /// All that runtimes have told of.
+    /// All polls that runtimes have announced.
     pub all: u64,
-    /// Those in which a group was entered.
+    /// Polls in which a group was entered.
     pub in_groups: u64,
 }
 
-/// The clock that charges groups. (CPU time of the process and of threads is the kernel's own.)
+/// The clock by which groups are charged. (CPU time of the process and of threads is the kernel's
+/// own.)
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Clock {
-    /// The tier that threads begin with, as `rseq`.
+    /// The tier with which threads begin, such as `rseq`.
     pub tier: String,
-    /// The distance between a running thread's clock and the kernel's is at most this, in
-    /// nanoseconds. It bounds a group's CPU time for each thread that has run the group.
+    /// The largest distance between a running thread's clock and the kernel's, in nanoseconds. It
+    /// bounds the error of a group's CPU time, once for each thread that has run the group.
     pub error_bound_ns: u64,
 }
 
-/// One group.
+/// The figures of one group.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct GroupRow {
-    /// Number in records.
+    /// Its number in records.
     pub id: u32,
     /// Its name.
     pub name: Cow<'static, str>,
@@ -108,20 +109,20 @@ pub struct GroupRow {
     pub cpu_ns: u64,
     /// Polls of its futures and entries of its scopes, while anything was counted.
     pub entries: u64,
-    /// Tasks that are.
+    /// The number of tasks alive now.
     pub alive: u64,
-    /// Tasks that began.
+    /// The number of tasks that have begun.
     pub started: u64,
-    /// Tasks that ended, were dropped or panicked.
+    /// The number of tasks that ended, were dropped or panicked.
     pub finished: u64,
-    /// Tasks that ended and were no part of another one of the group: requests, where the group is
-    /// a route.
+    /// The number of tasks that ended and were not part of another task of the group: requests, if
+    /// the group is a route.
     #[serde(default)]
     pub requests: u64,
     /// Polls of its futures, without entries of its scopes, while anything was counted.
     #[serde(default)]
     pub polls: u64,
-    /// Counts of the events that this client asked for, in that order.
+    /// Counts of the events that this client has requested, in that order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub counts: Vec<CountRow>,
     /// Where its tasks spend their time, for a client that has sent `waits`. Absent for a group
@@ -130,23 +131,24 @@ pub struct GroupRow {
     pub waits: Option<Box<WaitsRow>>,
 }
 
-/// How often an event happened, as long as somebody had it counted.
+/// How often an event happened while it was counted.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CountRow {
     /// The event's name.
     pub event: Cow<'static, str>,
-    /// How often, in the event's unit; scaled up where the counter had to share its unit.
+    /// The count in the event's unit; scaled up if the counter was shared.
     pub value: u64,
-    /// How long somebody wanted it counted, in nanoseconds.
+    /// How long the event was enabled, in nanoseconds.
     pub enabled_ns: u64,
-    /// How long of that it was counted: if this is less, `value` is an estimate.
+    /// How long of that it was really counted, in nanoseconds. If this is less, `value` is an
+    /// estimate.
     pub running_ns: u64,
 }
 
 impl GroupRow {
-    /// The figures since `before`, an earlier row of the group. No figure is negative: a total that
-    /// went back, as one of an event that is scaled up may, has not grown.
+    /// The difference to `before`, an earlier row of the group. No figure is negative: a total that
+    /// decreased, as that of a scaled event may, counts as unchanged.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         let count = |count: &CountRow| match before.counts.iter().find(|it| it.event == count.event) {
@@ -180,7 +182,7 @@ impl CountRow {
 }
 
 impl TaskPolls {
-    /// The polls since `before`.
+    /// The difference to `before`, an earlier reading.
     #[must_use]
     pub fn since(self, before: Self) -> Self {
         let all = self.all.saturating_sub(before.all);
@@ -189,7 +191,7 @@ impl TaskPolls {
     }
 }
 
-/// One thread.
+/// The figures of one thread.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ThreadStat {
@@ -197,10 +199,10 @@ pub struct ThreadStat {
     pub tid: u32,
     /// Its name.
     pub name: String,
-    /// CPU time.
+    /// CPU time, in nanoseconds.
     pub cpu_ns: u64,
-    /// For how long it was runnable and waited for a CPU, in nanoseconds, without a wait that goes
-    /// on. Absent where the kernel does not say.
+    /// For how long it was runnable and waited for a CPU, in nanoseconds, without a present wait.
+    /// Absent if the kernel does not report it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub runnable_ns: Option<u64>,
 }

@@ -1,18 +1,18 @@
-//! `on`, `off` and `reset`: keys are switched.
+//! `on`, `off` and `reset`: switching keys.
 
 use serde::{Deserialize, Serialize};
 
 use super::keys::LeaseHolder;
 use crate::verb::{Each, Memory, Verb};
 
-/// Switches keys on; [`Changed`] answers. Without `for_ms` and `keep` the connection holds the
+/// Switches keys on; the answer is [`Changed`]. Without `for_ms` and `keep` the connection holds a
 /// lease: the keys go off when the connection closes.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct OnRequest {
     /// A glob list.
     pub glob: String,
-    /// The length of a hold, in milliseconds. The keys' own timer ends it, also without the agent.
+    /// The length of a hold, in milliseconds. The keys' own timer ends it, even without the agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub for_ms: Option<u64>,
     /// How long the keys stay on after the connection's lease has ended, in milliseconds.
@@ -30,21 +30,21 @@ impl Verb for OnRequest {
     type Answer = Changed;
 }
 
-/// Clears the baseline and the caller's own leases; [`Changed`] answers. Keys that start on keep
-/// their baseline, unless the list names them as they are, without a wildcard.
+/// Clears the baseline and ends the caller's own leases; the answer is [`Changed`]. Keys that start
+/// on keep their baseline, unless the list contains their name without a wildcard.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct OffRequest {
     /// A glob list.
     pub glob: String,
-    /// How long the keys stay on from now, in milliseconds. A key that somebody switches on again
-    /// in this time is not patched at all.
+    /// How long the keys stay on from now, in milliseconds. A key that is switched on again in this
+    /// time is not patched at all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dwell_ms: Option<u64>,
-    /// Also ends the leases of others.
+    /// Whether to end the leases of others, too.
     #[serde(default)]
     pub force: bool,
-    /// Ends the connection's own leases and nothing else: the inverse of `on` without `for_ms` and
+    /// Whether to end only the connection's own leases: the inverse of `on` without `for_ms` and
     /// `keep`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub release: bool,
@@ -57,8 +57,8 @@ impl Verb for OffRequest {
     type Answer = Changed;
 }
 
-/// Restores the baselines with which keys started, and ends the caller's own leases; [`Changed`]
-/// answers.
+/// Restores the baselines that keys had at the start, and ends the caller's own leases; the answer
+/// is [`Changed`].
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ResetRequest {
@@ -81,14 +81,14 @@ pub struct Changed {
     pub matched: Vec<String>,
     /// How many of them changed their state.
     pub changed: usize,
-    /// Their names.
+    /// The names of those that changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub names: Option<Vec<String>>,
     /// After `on` for a time: milliseconds until this user's leases let the last of the matched
-    /// keys go off. An earlier lease that ends later holds.
+    /// keys go off. If an earlier lease ends later, its end counts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub off_in_ms: Option<u64>,
-    /// The batch that did it.
+    /// The batch that changed them.
     pub batch: BatchStat,
     /// After `off`: how many keys the agent left alone because they start on.
     #[serde(default, skip_serializing_if = "is_zero")]
@@ -103,24 +103,25 @@ fn is_zero(n: &usize) -> bool {
     *n == 0
 }
 
-/// The work of one batch.
+/// What one batch did.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct BatchStat {
-    /// Keys that changed their state.
+    /// The number of keys that changed their state.
     pub keys: usize,
-    /// Sites written.
+    /// The number of sites written.
     pub sites: usize,
-    /// Pages that hold the sites written.
+    /// The number of pages that hold the written sites.
     pub pages: usize,
-    /// Core synchronisations.
+    /// The number of core synchronisations.
     pub barriers: usize,
-    /// Traps taken by threads that ran into a site meanwhile.
+    /// The number of traps taken by threads that ran into a site meanwhile.
     pub traps: u64,
-    /// Sites that the batch left alone, because they lie in no readable code.
+    /// The number of sites that the batch skipped, because they lie in no readable code.
     #[serde(default)]
     pub skipped: usize,
-    /// Pages of code that stayed writable, because the kernel refused to protect them again.
+    /// The number of pages of code that stayed writable, because the kernel refused to protect them
+    /// again.
     #[serde(default)]
     pub unsealed: usize,
     /// Wall time, in nanoseconds.

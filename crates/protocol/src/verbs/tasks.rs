@@ -1,19 +1,19 @@
 //! `tasks`: the tasks that are alive, in parts.
 //!
-//! There may be very many, so an answer has those in some of the places in which tasks are kept,
-//! and says where the next one begins; the service keeps nothing in between. A task stays in its
-//! place: one that lives all the time is in exactly one part, as it was when that was read. Of
-//! tasks that begin or end meanwhile some are missing.
+//! There may be very many, so an answer has the tasks in some of the places in which tasks are
+//! kept, and the position of the next part; the service keeps no state in between. A task stays in
+//! its place: one that lives all the time is in exactly one part, in its state at the time of that
+//! part. Tasks that begin or end meanwhile may be missing.
 //!
-//! A part has a column of numbers for each thing that is told of a task, so that it is short, and
-//! later versions may add some.
+//! A part has one column of numbers for each property of the tasks. That keeps it short, and later
+//! versions can add columns.
 
 use serde::{Deserialize, Serialize};
 
 use crate::verb::{Memory, Verb};
 
-/// Lists the tasks that are alive and whose times are known; [`TasksPart`] answers. It has no times
-/// taken by itself.
+/// Lists the tasks that are alive and whose times are known; the answer is [`TasksPart`]. It does
+/// not start taking times.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TasksRequest {
@@ -33,21 +33,21 @@ impl Verb for TasksRequest {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TasksPart {
-    /// For how long times have been taken, in nanoseconds; absent: nobody has them taken. Tasks
-    /// that have not been polled in this time are in no part.
+    /// For how long times have been taken, in nanoseconds; absent if they are not taken. Tasks that
+    /// were not polled in this time are in no part.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub taken_ns: Option<u64>,
-    /// For how long the places of wakers have been noted, in nanoseconds; absent: nobody has them
-    /// noted. A wait whose waker was taken before has no place.
+    /// For how long the places of wakers have been recorded, in nanoseconds; absent if they are
+    /// not. A wait whose waker was taken before has no place.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub noted_ns: Option<u64>,
     /// The tasks.
     pub tasks: TaskColumns,
-    /// All groups, in the first part as they were before it, and in the last one, which has no
-    /// tasks.
+    /// All groups, in the first part as they were before it, and again in the last one, which has
+    /// no tasks.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<TaskGroup>,
-    /// The `from` of the next part; absent: this is the last one.
+    /// The `from` of the next part; absent in the last part.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<u64>,
 }
@@ -56,11 +56,11 @@ pub struct TasksPart {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TaskGroup {
-    /// Number in records.
+    /// Its number in records.
     pub id: u32,
     /// Its name.
     pub name: String,
-    /// Tasks that are, also those of which no times are known.
+    /// The number of tasks alive now, including those whose times are unknown.
     pub alive: u64,
 }
 
@@ -68,47 +68,47 @@ pub struct TaskGroup {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TaskColumns {
-    /// Their numbers.
+    /// The numbers of the tasks.
     pub task: Vec<u64>,
     /// The numbers of their groups.
     pub group: Vec<u32>,
-    /// Their ages; null: the task began before times were taken.
+    /// Their ages; null if the task began before times were taken.
     pub age_ns: Vec<Option<u64>>,
     /// Their states.
     pub state: Vec<WireTaskState>,
-    /// For how long.
+    /// For how long they have been in these states.
     pub for_ns: Vec<u64>,
     /// Time in polls so far.
     pub poll_ns: Vec<u64>,
     /// Time from wakes to polls so far.
     pub runnable_ns: Vec<u64>,
-    /// Time without either so far.
+    /// Time in neither state so far.
     pub await_ns: Vec<u64>,
     /// Polls that have ended.
     pub polls: Vec<u64>,
     /// Wakes that made them runnable.
     pub wakes: Vec<u64>,
-    /// Whether something has a waker of the task.
+    /// Whether a waker of the task exists outside of it.
     pub has_waker: Vec<bool>,
-    /// Their CPU times since somebody asks for them, null for a task whose poll goes on since
-    /// before; empty if nobody does.
+    /// Their CPU times since these are requested, null for a task whose present poll began before;
+    /// empty if they are not requested.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cpu_ns: Vec<Option<u64>>,
     /// The numbers of the places where they wait; empty if no task has one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub places: Vec<Vec<u32>>,
-    /// So many polls ago they have taken wakers there; empty if that was in the last one of all.
+    /// How many polls ago they have taken wakers there; empty if that was the last poll for all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub polls_ago: Vec<u32>,
-    /// Whether there are more places than are told; empty if that is so of none.
+    /// Whether a task has more places than are listed; empty if none has.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub more_places: Vec<bool>,
-    /// The traces to which they belong, as 32 digits; empty if none is known of any task.
+    /// The traces to which they belong, as 32 digits; empty if no task's is known.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub trace_id: Vec<Option<String>>,
 }
 
-/// A state of a task, by its first letter.
+/// A state of a task; on the wire its first letter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum WireTaskState {
@@ -121,7 +121,7 @@ pub enum WireTaskState {
     /// It awaits something.
     #[serde(rename = "a")]
     Awaiting,
-    /// A state of a newer agent.
+    /// A state that only a newer agent has.
     #[serde(other, rename = "?")]
     Unknown,
 }
@@ -156,7 +156,7 @@ fn leave_out<T: Default + PartialEq>(column: &mut Vec<T>) {
 }
 
 impl TaskColumns {
-    /// Puts these tasks into columns. Those of which no task has anything are left out.
+    /// Puts these tasks into columns. Columns that would be empty for all tasks are left out.
     pub fn of(tasks: impl IntoIterator<Item = TaskRow>) -> Self {
         let mut all = Self::default();
         for task in tasks {
@@ -185,7 +185,7 @@ impl TaskColumns {
         all
     }
 
-    /// The tasks, one by one; `None` if the columns are not of equal length.
+    /// The tasks, one by one; `None` if the columns differ in length.
     pub fn rows(mut self) -> Option<impl Iterator<Item = TaskRow>> {
         let count = self.task.len();
         if self.places.is_empty() {

@@ -5,12 +5,12 @@ use serde::{Deserialize, Serialize};
 use super::switch::BatchStat;
 use crate::verb::{Each, Memory, Verb};
 
-/// Switches probes on and streams their records: [`Tracing`] answers, then frames follow until the
-/// client closes the connection.
+/// Switches probes on and streams their records: the answer is [`Tracing`], then frames follow
+/// until the client closes the connection.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TraceRequest {
-    /// A glob list. Of the keys that it matches only probes are switched.
+    /// A glob list. Of the keys that match only probes are switched.
     pub glob: String,
 }
 
@@ -25,10 +25,10 @@ impl Verb for TraceRequest {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Tracing {
-    /// Names of the keys that are switched on: probes. An earlier agent switches all keys that the
-    /// glob list matches.
+    /// Names of the keys that were switched on, which are probes. (An older agent switches all keys
+    /// that match.)
     pub matched: Vec<String>,
-    /// The number of those keys, of which several may have the same name.
+    /// The number of those keys; several may have the same name.
     #[serde(default)]
     pub keys: usize,
     /// The probes among them.
@@ -39,11 +39,11 @@ pub struct Tracing {
     pub clock: ClockPoint,
 }
 
-/// A probe, by the number that its records carry.
+/// A probe, by the number in its records.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ProbeInfo {
-    /// Number in records; never reused in a process.
+    /// Its number in records; never reused in a process.
     pub id: u32,
     /// Its name.
     pub name: String,
@@ -51,19 +51,19 @@ pub struct ProbeInfo {
     pub file: String,
     /// Line in `file`.
     pub line: u32,
-    /// File name of the linked object that it lives in.
+    /// File name of the linked object that contains it.
     #[serde(default)]
     pub object: String,
     /// Names of its fields, in the order of the values in a record.
     pub fields: Vec<String>,
 }
 
-/// How to turn a record's TSC value into time: `mono_ns + (tsc - self.tsc) * 1e9 / tsc_hz`.
+/// Converts a record's TSC value to time: `mono_ns + (tsc - self.tsc) * 1e9 / tsc_hz`.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ClockPoint {
-    /// Value of the time stamp counter. (A machine without one gives nanoseconds, and `tsc_hz` is
-    /// 1e9.)
+    /// Value of the time stamp counter. (On a machine without one it is nanoseconds, and `tsc_hz`
+    /// is 1e9.)
     pub tsc: u64,
     /// Frequency of the time stamp counter, in Hz.
     pub tsc_hz: f64,
@@ -79,10 +79,10 @@ pub struct ClockPoint {
 pub enum FrameKind {
     /// A JSON [`Note`].
     Note = 1,
-    /// `u32` tid, `u64` start number of the thread, then whole records (`dormouse::record` reads
-    /// them).
+    /// `u32` thread id, `u64` start number of the thread, then whole records (`dormouse::record`
+    /// reads them).
     Records = 2,
-    /// An answer of the agent, in a recorder's file alone (see [`FileReader`](crate::FileReader)).
+    /// An answer of the agent; only in a recorder's file (see [`FileReader`](crate::FileReader)).
     Answer = 3,
 }
 
@@ -92,7 +92,7 @@ pub enum FrameKind {
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Note {
-    /// A new conversion point; about one a second.
+    /// A new conversion point; about one each second.
     Clock(ClockPoint),
     /// A thread's name, before its first records.
     Thread {
@@ -117,7 +117,7 @@ pub enum Note {
         /// Because this client reads too slowly.
         client: u64,
     },
-    /// Somebody ended leases of this trace by force.
+    /// Another client has ended leases of this trace by force.
     Ended(Ended),
 }
 
@@ -125,18 +125,18 @@ pub enum Note {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Ended {
-    /// How many keys it lost.
+    /// How many keys it has lost.
     pub keys: usize,
     /// How many keys it still holds.
     pub left: usize,
-    /// The user who ended it.
+    /// The user id of the client that ended them.
     pub uid: u32,
-    /// The client process that ended it; 0 if the service cannot see that process.
+    /// The process id of the client that ended them; 0 if the service cannot see that process.
     pub pid: u32,
 }
 
-/// A line that no request asked for. It has neither `ok` nor `error`, and goes to clients whose
-/// `hello` said that they take it.
+/// A line without a request. It has neither `ok` nor `error`, and is sent only to clients whose
+/// `hello` accepts it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Notice {

@@ -1,11 +1,11 @@
 //! `triggers`, `trigger-add`, `trigger-remove` and `record-save`: the rules by which a recorder's
-//! file is written, and why one has not been.
+//! file is written, and why none was written yet.
 
 use serde::{Deserialize, Serialize};
 
 use crate::verb::{Memory, Verb};
 
-/// Lists the triggers; [`TriggersAnswer`] answers.
+/// Lists the triggers; the answer is [`TriggersAnswer`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TriggersRequest {}
@@ -17,12 +17,12 @@ impl Verb for TriggersRequest {
     type Answer = TriggersAnswer;
 }
 
-/// Arms triggers, which stay when the connection ends; [`TriggersAnswer`] answers. A rule that
-/// makes no sense refuses all.
+/// Arms triggers, which stay when the connection ends; the answer is [`TriggersAnswer`]. If one
+/// rule is invalid, the whole request is refused.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TriggerAddRequest {
-    /// Rules, with `;` in between.
+    /// Rules, separated by `;`.
     pub rules: String,
 }
 
@@ -34,7 +34,7 @@ impl Verb for TriggerAddRequest {
     type Answer = TriggersAnswer;
 }
 
-/// Ends a trigger; [`TriggersAnswer`] answers.
+/// Ends a trigger; the answer is [`TriggersAnswer`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TriggerRemoveRequest {
@@ -50,8 +50,8 @@ impl Verb for TriggerRemoveRequest {
     type Answer = TriggersAnswer;
 }
 
-/// Has a file written now: a trigger that fires at once, and is listed until somebody removes it.
-/// [`TriggersAnswer`] answers, with it as the only one.
+/// Writes a file now: adds a trigger that fires at once, and is listed until it is removed. The
+/// answer is [`TriggersAnswer`] with only this trigger.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RecordSaveRequest {}
@@ -63,20 +63,20 @@ impl Verb for RecordSaveRequest {
     type Answer = TriggersAnswer;
 }
 
-/// Answer to `triggers`, `trigger-add` and `trigger-remove`: all triggers there are.
+/// Answer to `triggers`, `trigger-add` and `trigger-remove`: all triggers.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TriggersAnswer {
-    /// In order of their numbers.
+    /// The triggers, in order of their numbers.
     pub triggers: Vec<TriggerRow>,
     /// The directory of the files.
     pub directory: String,
-    /// The bytes that our files take there; absent: the directory cannot be read.
+    /// The bytes that our files take there; absent if the directory cannot be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub used_bytes: Option<u64>,
     /// The bytes that they may take.
     pub budget_bytes: u64,
-    /// Why no file can be written, if that is so.
+    /// Why no file can be written; absent if files can be.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fault: Option<String>,
 }
@@ -93,24 +93,25 @@ pub struct TriggerRow {
     pub armed_for_ns: u64,
     /// The least time between two of its files, in nanoseconds.
     pub every_ns: u64,
-    /// How many files it has had written.
+    /// How many files were written for it.
     pub fired: u64,
-    /// When it last fired, in nanoseconds ago.
+    /// The time since it last fired, in nanoseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fired_ago_ns: Option<u64>,
-    /// The thing that it saw then, in words.
+    /// What it saw then, in words.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seen: Option<String>,
-    /// The last file.
+    /// The path of its last file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<String>,
-    /// How often it has seen what it waits for, and there was no file: too soon after the last.
+    /// How often its condition held but no file was written, because it was too soon after the last
+    /// one.
     pub passed_over: u64,
     /// Whether a file is being written, or about to be.
     pub is_writing: bool,
-    /// How near it has come: the highest value since it was armed, and the one that it waits for.
+    /// How close it has come: the highest value since it was armed, and its threshold.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub highest: Option<String>,
-    /// Why it has not fired, or does not now.
+    /// Why it has not fired, or does not fire now.
     pub why_not: String,
 }

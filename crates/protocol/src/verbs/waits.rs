@@ -6,21 +6,21 @@ use serde::{Deserialize, Serialize};
 use crate::id::{WireId, known};
 use crate::verb::{Memory, SHORT_ANSWER, Verb};
 
-/// Has times of tasks taken as long as the connection lasts, in place of what it asked for before;
-/// [`WaitsBegun`] answers, and [`Stat`](crate::Stat) tells them from now on. Refused where the key
-/// behind which times are taken cannot be switched.
+/// Takes times of tasks as long as the connection lasts, in place of its earlier request; the
+/// answer is [`WaitsBegun`], and [`Stat`](crate::Stat) contains the times from now on. Refused if
+/// the static key for this cannot be switched.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct WaitsRequest {
-    /// Whether the places where tasks wait are taken, too: a walk over the stack for each waker
+    /// Whether to record the places where tasks wait, too: a walk over the stack for each waker
     /// that a leaf takes.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub places: bool,
-    /// Whether the CPU time of each task is taken, too: two reads of the thread's clock for each
+    /// Whether to measure the CPU time of each task, too: two reads of the thread's clock for each
     /// poll.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub cpu: bool,
-    /// Whether answers to `stat` have exemplars of requests, too.
+    /// Whether to include exemplars of requests in answers to `stat`, too.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub exemplars: bool,
 }
@@ -37,22 +37,22 @@ impl Verb for WaitsRequest {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct WaitsBegun {
-    /// Whether places are taken: a service may not know how.
+    /// Whether places are recorded; false if the service does not support it.
     #[serde(default)]
     pub places: bool,
-    /// Whether the CPU time of each task is: likewise.
+    /// Whether the CPU time of each task is measured; false if the service does not support it.
     #[serde(default)]
     pub cpu: bool,
 }
 
-/// The times of one group, in nanoseconds, since anybody had them taken. No number goes back from
-/// one answer of a connection to the next.
+/// The times of one group, in nanoseconds, since they were first taken for any client. No number
+/// decreases from one answer of a connection to the next.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct WaitsRow {
-    /// CPU time while it was counted, as in the group's row; absent where nobody counts it for this
-    /// client. Between two answers, `poll_ns` less this time is the time that the group's tasks
-    /// were stalled in the midst of a poll: preempted, or blocked.
+    /// CPU time while it was counted, as in the group's row; absent if it is not counted for this
+    /// client. Between two answers, `poll_ns` minus this is the time that the group's tasks were
+    /// stalled in the midst of a poll: preempted, or blocked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_cpu_ns: Option<u64>,
     /// Time in polls, on a CPU or not, without the polls of other tasks inside of them.
@@ -77,34 +77,33 @@ pub struct WaitsRow {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct HistogramRow {
-    /// See above.
+    /// The exponent that determines the base `b`, see above.
     pub scale: i32,
-    /// The unit of bounds, in nanoseconds: a second. Absent, it is one nanosecond, as agents before
-    /// `sum_ns` had it.
+    /// The unit of bounds, in nanoseconds: a second. If it is absent the unit is one nanosecond, as
+    /// in agents before `sum_ns`.
     #[serde(default = "nanosecond")]
     pub unit_ns: u64,
-    /// Durations up to this one are in the zero bucket.
+    /// Durations up to this one are in the zero bucket, in nanoseconds.
     pub zero_threshold_ns: u64,
-    /// How many of them there are.
+    /// The number of durations in the zero bucket.
     pub zero_count: u64,
-    /// Index and count of each bucket that holds any, in the order of indices. Agents before
-    /// `sum_ns` called them `positive`: a command that knows no `unit_ns` must not take these for
-    /// those.
+    /// Index and count of each bucket that is not empty, in the order of indices. Renamed from
+    /// `positive`, so that a command that ignores `unit_ns` cannot misread the bounds.
     #[serde(alias = "positive")]
     pub buckets: Vec<(i32, u64)>,
-    /// The sum of all durations, where the agent knows it.
+    /// The sum of all durations, in nanoseconds; absent from agents that do not compute it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sum_ns: Option<u64>,
-    /// The longest duration.
+    /// The longest duration, in nanoseconds.
     pub max_ns: u64,
-    /// The task that it was of.
+    /// The number of the task of the longest duration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_task: Option<u64>,
-    /// Of requests, index and task of each bucket of which one is known: one of the last.
+    /// For requests: index and task of each bucket for which a recent task is known.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tasks: Vec<(i32, u64)>,
-    /// Of requests, one for each power of two of the unit, of the buckets within; in the order of
-    /// indices; for a client that has asked for them.
+    /// For requests, if the client has requested them: one exemplar for each power of two of the
+    /// unit, chosen from the buckets within, in the order of indices.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub exemplars: Vec<ExemplarRow>,
 }
@@ -117,11 +116,11 @@ pub struct ExemplarRow {
     pub index: i32,
     /// The task of the request.
     pub task: u64,
-    /// Its latency.
+    /// Its latency, in nanoseconds.
     pub duration_ns: u64,
-    /// When it ended, in nanoseconds since 1970: of one request always the same number.
+    /// When it ended, in nanoseconds since 1970; always the same number for one request.
     pub unix_ns: u64,
-    /// The trace to which it belongs, if that is known, and is sampled.
+    /// The trace to which it belongs, if that is known and sampled.
     #[serde(default, deserialize_with = "known", skip_serializing_if = "Option::is_none")]
     pub trace_id: Option<WireId<16>>,
     /// The span of the request, or of its caller.
@@ -142,7 +141,7 @@ impl From<&Histogram> for HistogramRow {
 }
 
 impl HistogramRow {
-    /// Without the tasks of its buckets.
+    /// The row of a histogram, without the tasks of its buckets.
     pub fn without_tasks(of: &Histogram) -> Self {
         let (mut places, mut count) = ([0; BUCKETS], 0);
         // Most buckets hold none, and are passed in eights.
@@ -171,7 +170,7 @@ impl HistogramRow {
     }
 }
 
-/// The index of the bucket at that place of [`Histogram::buckets`].
+/// The index of the bucket at `place` in [`Histogram::buckets`].
 pub fn bucket_index(place: usize) -> i32 {
     OFFSET + place as i32 - 1
 }
@@ -222,7 +221,7 @@ fn nanosecond() -> u64 {
 }
 
 impl WaitsRow {
-    /// The times since `before`, an earlier answer of the same connection.
+    /// The difference to `before`, an earlier answer of the same connection.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         let times = |of: fn(&Self) -> &HistogramRow| {

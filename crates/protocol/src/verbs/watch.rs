@@ -1,51 +1,50 @@
-//! `watch`, `watch-report` and `slots`: what to watch, what came of it, and who holds the debug
-//! registers.
+//! `watch`, `watch-report` and `slots`: the request for a watch, its report, and the holders of
+//! debug registers.
 //!
-//! A client asks for a watch, and then for its report as often as it likes. The watch is the
-//! connection's and ends with it, as a lease of `on` does. Addresses are the service's own; names
-//! of variables, functions and lines are the client's business, which has the files.
+//! A client requests a watch, and then its report as often as it likes. The watch belongs to the
+//! connection and ends with it, as a lease of `on` does. Addresses are the service's own; the
+//! client, which has the files, resolves the names of variables, functions and lines.
 
 use serde::{Deserialize, Serialize};
 
 use super::keys::HeldBy;
 use crate::verb::{Memory, Verb};
 
-/// Watches memory as long as the connection lasts: the bytes, and the hits to report. [`Watching`]
-/// answers.
+/// Watches memory as long as the connection lasts. The answer is [`Watching`].
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct WatchRequest {
-    /// Its first byte.
+    /// The address of the first byte.
     pub addr: u64,
-    /// How many bytes.
+    /// The number of bytes.
     pub len: u64,
     /// The kind of access.
     pub access: WireAccess,
-    /// A name for reports and for others whom it is in the way of.
+    /// A name for reports, and for others whose watches it prevents.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub name: String,
-    /// Only hits after which the value is another one.
+    /// Whether to report only hits after which the value has changed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub changed: bool,
-    /// Only hits after which the value, under `mask`, is this one.
+    /// Reports only hits after which the value, under `mask`, is this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub equals: Option<u64>,
-    /// The bits that `changed` and `equals` look at; absent: all.
+    /// The bits that `changed` and `equals` compare; all if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mask: Option<u64>,
-    /// Only hits of tasks of the group of this name.
+    /// Reports only hits of tasks of the group with this name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
-    /// The watch ends with so many hits.
+    /// Ends the watch after this many hits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_hits: Option<u64>,
-    /// Hits per second over which it rests for a while; absent: the default.
+    /// Hits per second above which it rests for a while; absent for the default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate_per_s: Option<u32>,
-    /// Takes turns with others in the registers that are left.
+    /// Whether it takes turns with others in the registers that are left.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub flexible: bool,
-    /// Reports have single hits, too.
+    /// Whether reports contain single hits, too.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub stream: bool,
 }
@@ -65,7 +64,7 @@ impl Verb for WatchRequest {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum WireAccess {
-    /// Writes.
+    /// Writes only.
     #[default]
     #[serde(rename = "w")]
     Write,
@@ -81,15 +80,15 @@ pub enum WireAccess {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Watching {
-    /// The number of the watch, which no other watch of the process has now.
+    /// The number of the watch, unique among the present watches of the process.
     pub number: u32,
 }
 
-/// Asks for what a watch of this connection has seen; [`WatchRow`] answers.
+/// Requests what a watch of this connection has recorded; the answer is [`WatchRow`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct WatchReportRequest {
-    /// Its number.
+    /// The number of the watch.
     pub number: u32,
 }
 
@@ -101,39 +100,39 @@ impl Verb for WatchReportRequest {
     type Answer = WatchRow;
 }
 
-/// Answer to `watch-report`: what a watch has seen so far, and what it could not see.
+/// Answer to `watch-report`: the hits of a watch so far, and what it could not observe.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct WatchRow {
     /// Its name.
     pub name: String,
-    /// The first byte that is watched.
+    /// The address of the first byte that is watched.
     pub addr: u64,
-    /// How many bytes.
+    /// The number of bytes.
     pub len: u64,
     /// The kind of access.
     pub access: WireAccess,
-    /// Whether it goes on.
+    /// Whether the watch goes on.
     pub state: WireState,
-    /// Hits that the kernel has counted.
+    /// The number of hits by the kernel's count.
     pub hits: u64,
-    /// Hits that were looked at, one by one.
+    /// The number of hits that were examined one by one.
     pub delivered: u64,
-    /// Hits of these that the filters let through.
+    /// The number of these that passed the filters.
     pub passed: u64,
-    /// Hits that were counted and not looked at.
+    /// The number of hits that were counted but not examined.
     pub lost: u64,
-    /// The share that was seen.
+    /// What the watch covers.
     pub coverage: CoverageRow,
-    /// Why it was disarmed for good before its time.
+    /// Why it was disarmed for good before its time; absent if it was not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub over_because: Option<String>,
-    /// The places in the code that the hits came from, with the most first.
+    /// The places in the code that hit, those with the most hits first.
     pub sites: Vec<SiteRow>,
-    /// Hits at places for which there was no room in `sites`.
+    /// The number of hits at places for which `sites` had no room.
     #[serde(default)]
     pub other_sites: u64,
-    /// Single hits since the last answer, the oldest first, if the client asked for them.
+    /// Single hits since the last answer, the oldest first, if the client has requested them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stream: Vec<HitRow>,
 }
@@ -144,35 +143,35 @@ pub struct WatchRow {
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum WireState {
-    /// Armed, or taking turns.
+    /// It is armed, or takes turns.
     Armed,
-    /// Disarmed for a while, because there were too many hits.
+    /// It is disarmed for a while, because there were too many hits.
     Resting,
-    /// At its end.
+    /// It has ended.
     Over,
-    /// A state that this side does not know.
+    /// A state that this side does not support.
     #[serde(other)]
     Unknown,
 }
 
-/// The share of what happened that a watch could see.
+/// What a watch covers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CoverageRow {
-    /// Threads on which it is armed.
+    /// The number of threads on which it is armed.
     pub threads_armed: u32,
-    /// Threads that there are.
+    /// The number of threads that are alive.
     pub threads_alive: u32,
     /// How long it was armed, in nanoseconds.
     pub armed_ns: u64,
-    /// How long it has been there, in nanoseconds.
+    /// How long it has existed, in nanoseconds.
     pub wall_ns: u64,
     /// How often it rested.
     pub rests: u32,
-    /// Hits that a thread learned of later than they happened, because it blocked the signal.
+    /// The number of hits that were delivered late, because their thread blocked the signal.
     #[serde(default)]
     pub late: u64,
-    /// Hits whose value could not be read.
+    /// The number of hits whose value could not be read.
     #[serde(default)]
     pub unread: u64,
 }
@@ -181,7 +180,7 @@ pub struct CoverageRow {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SiteRow {
-    /// How many hits.
+    /// The number of hits.
     pub hits: u64,
     /// The last of them.
     #[serde(flatten)]
@@ -192,21 +191,21 @@ pub struct SiteRow {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct HitRow {
-    /// The address at which the thread went on: after the instruction, for a watch of execution at
-    /// it.
+    /// The address at which the thread continued: after the instruction, or, for a watch of
+    /// executions, at it.
     pub ip: u64,
-    /// The group of the task that ran; absent: no group.
+    /// The group of the task that ran; absent if there was none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
-    /// The value that the watch had seen before; absent where nobody could look at it.
+    /// The value that the watch had seen before; absent if it could not be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub old: Option<u64>,
     /// The value after the hit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub new: Option<u64>,
-    /// The thread, by its number in the service's own namespace.
+    /// The thread id, in the service's own namespace.
     pub tid: u32,
-    /// The task; 0: none.
+    /// The number of the task; 0 if there was none.
     #[serde(default)]
     pub task: u64,
     /// `CLOCK_MONOTONIC`, in nanoseconds.
@@ -216,7 +215,7 @@ pub struct HitRow {
     pub stack: Vec<u64>,
 }
 
-/// Lists the watches that take debug registers; [`SlotsAnswer`] answers.
+/// Lists the watches that take debug registers; the answer is [`SlotsAnswer`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SlotsRequest {}
@@ -232,9 +231,9 @@ impl Verb for SlotsRequest {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SlotsAnswer {
-    /// Debug registers that a thread has.
+    /// The number of debug registers of a thread.
     pub registers: u32,
-    /// How many of them no watch takes unless it asks for all: those of debuggers.
+    /// How many of them are reserved for debuggers: only a watch that asks for all takes them.
     pub spare: u32,
     /// The watches, and the registers that each takes.
     pub held: Vec<SlotRow>,
@@ -244,13 +243,13 @@ pub struct SlotsAnswer {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SlotRow {
-    /// Its number.
+    /// The number of the watch.
     pub number: u32,
-    /// Its name, or its address.
+    /// Its name, or its address if it has none.
     pub name: String,
-    /// How many registers it takes of each thread.
+    /// How many registers it takes on each thread.
     pub registers: u32,
-    /// The group while whose tasks run it takes them; absent: always, on all threads.
+    /// The group during whose tasks it takes them; absent: always, on all threads.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
     /// Whether it takes turns with others.
@@ -268,8 +267,8 @@ pub struct SlotOwner {
     /// The kind of holder.
     #[serde(default)]
     pub by: HeldBy,
-    /// The user.
+    /// The user id.
     pub uid: u32,
-    /// The client process; 0 if it is the service itself.
+    /// The process id of the client; 0 if it is the service itself.
     pub pid: u32,
 }
