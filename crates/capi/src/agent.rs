@@ -8,7 +8,7 @@
 use crate::call::{answer, memory_for};
 use crate::error::{Code, Error, Refusal};
 
-/// Room for the agent and what the environment asks for, in keys of `memory_for`: 1 MiB.
+/// Room for the agent and for what the environment requests, in keys of `memory_for`: 1 MiB.
 const ROOM: usize = 2048;
 
 #[unsafe(no_mangle)]

@@ -1,16 +1,16 @@
-//! How every function that C calls runs: inside of [`answer`] or [`contained`], which leave the
-//! thread as they found it.
+//! The frame of every function that C calls: [`answer`] or [`contained`], which leave the thread as
+//! they found it.
 //!
-//! 1. They put `errno` back.
+//! 1. They restore `errno`.
 //! 2. The thread cannot be cancelled meanwhile. The C library cancels by unwinding the stack, from
 //!    any call that may block (`open`, `read`, `close`), and it aborts the process if a frame stops
-//!    that, as `catch_unwind` does. A pending cancellation takes effect at the caller's next point
-//!    of it.
+//!    that, as `catch_unwind` does. A pending cancellation takes effect at the caller's next
+//!    cancellation point.
 //! 3. A panic ends here.
 //!
 //! # Safety
 //!
-//! [`Out`] writes through a pointer of C's, which leads to a structure that begins with its size.
+//! [`Out`] writes through a pointer of C's, which points to a structure that begins with its size.
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;
@@ -104,7 +104,7 @@ pub(crate) fn contained<T>(otherwise: T, f: impl FnOnce() -> T) -> T {
     catch_unwind(AssertUnwindSafe(f)).unwrap_or(otherwise)
 }
 
-/// Runs the body of a function, and says how it ended.
+/// Runs the body of a function, and returns its code.
 ///
 /// # Safety
 ///
@@ -188,7 +188,7 @@ mod tests {
     #[test]
     fn a_thread_can_be_cancelled_as_before() {
         for state in [PTHREAD_CANCEL_DISABLE, 1 - PTHREAD_CANCEL_DISABLE] {
-            // SAFETY: NULL for what is not asked.
+            // SAFETY: NULL for a result that is not needed.
             unsafe { pthread_setcancelstate(state, std::ptr::null_mut()) };
             let inside = contained(-1, || Undisturbed::begin().cancelable);
             assert_eq!((inside, Undisturbed::begin().cancelable), (PTHREAD_CANCEL_DISABLE, state));

@@ -1,4 +1,4 @@
-//! The end of a call: a code and, on request, the reason in memory that the caller provides.
+//! The result of a call: a code and, on request, the reason in memory that the caller provides.
 
 use std::any::Any;
 use std::collections::TryReserveError;
@@ -149,7 +149,7 @@ impl Refusal {
             Self::NoMemory => return (Code::NoMemory, 0, None),
             Self::Bug(_) => return (Code::Bug, 0, None),
         };
-        // The first failure, also where putting back failed after it. The message tells both.
+        // The first failure, even if restoring failed after it. The message contains both.
         while let KeysError::HalfWritten { source, .. } = error {
             error = source;
         }

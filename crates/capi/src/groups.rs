@@ -1,7 +1,7 @@
 //! Groups: work that is charged to a name, in tokens that C passes by value.
 //!
-//! A token holds numbers, not addresses, so a token that is made up or out of date harms nothing: a
-//! group is looked up by its number, and a task is left only where the thread's stack has it.
+//! A token contains numbers, not addresses, so an invalid or outdated token does no harm: a group
+//! is looked up by its number, and a task is left only if it is on the thread's stack.
 //!
 //! # Safety
 //!
@@ -150,7 +150,7 @@ unsafe extern "C" fn dormouse_task_end(task: *mut TaskId) {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn dormouse_set_trace_context(trace_id: *const [u8; 16], span_id: *const [u8; 8]) -> bool {
     contained(false, || {
-        // SAFETY: promise 1: so many bytes, or NULL.
+        // SAFETY: promise 1: that many bytes, or NULL.
         let (trace_id, span_id) = unsafe { (trace_id.as_ref(), span_id.as_ref()) };
         let context = trace_id.and_then(|id| TraceContext::new(*id, span_id.copied().unwrap_or_default()));
         context.is_some_and(set_trace_context)

@@ -1,5 +1,5 @@
-//! The committed headers say what Rust does: a C file of static assertions, generated from here,
-//! compiles.
+//! Checks that the committed headers match the Rust types: a C file of static assertions, generated
+//! from here, compiles.
 
 use std::fmt::Write as _;
 use std::mem::offset_of;

@@ -1,4 +1,4 @@
-//! Lists of keys: a copy of the registry at one moment, with text as C likes it.
+//! Lists of keys: a copy of the registry at one moment, with text in C's form.
 //!
 //! # Safety
 //!

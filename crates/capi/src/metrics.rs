@@ -1,4 +1,4 @@
-//! Metrics: groups counted for as long as C wants them, and rendered for a route of C's own.
+//! Metrics: groups counted for as long as C wants, and rendered for a route of the host's own.
 //!
 //! # Safety
 //!
@@ -44,7 +44,7 @@ pub(crate) struct Told {
 }
 
 /// Room for what a rendering allocates, in keys of `memory_for`: 32 KiB for each group and for the
-/// process, as its histograms and their lines take.
+/// process, for its histograms and their lines.
 const EACH: usize = 64;
 
 fn memory() -> Result<(), Refusal> {
@@ -122,7 +122,7 @@ unsafe extern "C" fn dormouse_metrics_accepted(accept: *const c_char) -> u32 {
     contained(FORMATS[1].0, || {
         // SAFETY: promise 5.
         let accept = (!accept.is_null()).then(|| unsafe { CStr::from_ptr(accept) });
-        // A header in another encoding asks for nothing that is known.
+        // A header in another encoding requests no known format.
         let accepted = MetricsFormat::accepted(accept.and_then(|accept| accept.to_str().ok()));
         FORMATS.iter().find(|(_, format, _)| *format == accepted).map_or(FORMATS[1].0, |found| found.0)
     })

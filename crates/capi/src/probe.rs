@@ -49,10 +49,10 @@ struct Text {
 impl Value {
     /// # Safety
     ///
-    /// The payload is that of the kind, and text is as long as it says.
+    /// The payload must be that of the kind, and text must have the given length.
     unsafe fn put(&self, into: &mut Writer) {
-        // SAFETY: the kind says which payload it is, by this function's contract; numbers of every
-        // bit pattern are numbers.
+        // SAFETY: the kind determines the payload, by this function's contract; every bit pattern
+        // is a valid number.
         unsafe {
             match self.kind {
                 kind::SIGNED => into.signed(self.of.signed),

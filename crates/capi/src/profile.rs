@@ -1,4 +1,4 @@
-//! Profiles: what C asks for, and what came of it in the format of pprof.
+//! Profiles: C's options, and the result in the format of pprof.
 //!
 //! # Safety
 //!

@@ -15,7 +15,7 @@ use crate::call::{Out, answer, contained, memory_for, owned};
 use crate::error::{Code, Error, Refusal};
 use crate::groups::GroupId;
 
-/// `struct dormouse_waits`: times that are taken, and what was there before.
+/// `struct dormouse_waits`: keeps times taken, with the totals at its beginning.
 #[derive(Debug)]
 pub(crate) struct Taken {
     before: HashMap<u32, GroupWaits>,

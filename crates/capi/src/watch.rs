@@ -1,4 +1,4 @@
-//! Watches: what C asks for, and their results as C likes them.
+//! Watches: C's options, and their results in C's form.
 //!
 //! # Safety
 //!
@@ -97,7 +97,7 @@ pub(crate) struct Place {
     pub(crate) reserved: u32,
 }
 
-/// `struct dormouse_watch`: a watch, and what its last reading has found.
+/// `struct dormouse_watch`: a watch, and its last reading.
 #[derive(Debug)]
 pub(crate) struct Watched {
     watch: Watch,
@@ -106,7 +106,7 @@ pub(crate) struct Watched {
 }
 
 /// Room for what a watch and a reading of it allocate, in keys of `memory_for`: two hundred bytes
-/// for each thread of a thousand, and as many places with a stack.
+/// for each of a thousand threads, and as many places with a stack.
 const ROOM: usize = 1 << 10;
 
 const NO_WATCH: Refusal = Refusal::Invalid("no watch: the pointer is NULL");
@@ -164,7 +164,7 @@ impl From<&WatchSite> for Place {
 }
 
 impl Spec {
-    /// The watch that it asks for, and the group whose tasks alone are armed.
+    /// The watch that it requests, and the group during whose tasks alone it is armed.
     ///
     /// # Safety
     ///

@@ -5,12 +5,12 @@
 pub struct IdDigits<const N: usize>([[u8; 2]; N]);
 
 impl<const N: usize> IdDigits<N> {
-    /// The digits of an id.
+    /// The digits of `id`.
     pub fn of(id: [u8; N]) -> Self {
         Self(id.map(|byte| [byte >> 4, byte & 15].map(|half| b"0123456789abcdef"[usize::from(half)])))
     }
 
-    /// As bytes of a text.
+    /// The digits as bytes of a text.
     pub fn as_bytes(&self) -> &[u8] {
         self.0.as_flattened()
     }
@@ -21,7 +21,7 @@ impl<const N: usize> IdDigits<N> {
     }
 }
 
-/// The id with these digits; `None` if their number is wrong, or one is no digit.
+/// The id with these digits; `None` if there are too many or too few, or if one is not a digit.
 pub fn id<const N: usize>(digits: &[u8]) -> Option<[u8; N]> {
     let value = |digit: u8| match digit {
         b'0'..=b'9' => Some(digit - b'0'),

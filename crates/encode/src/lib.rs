@@ -1,5 +1,5 @@
-//! Small encoders that several formats share. They depend on nothing, so that a crate which only
-//! writes a format needs no platform.
+//! Small encoders that several formats share. They depend on no platform crate, so that a crate
+//! which only writes a format needs none.
 
 #![cfg_attr(doctest, doc = include_str!("../README.md"))]
 #![forbid(unsafe_code)]

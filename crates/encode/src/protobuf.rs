@@ -1,6 +1,6 @@
 //! A writer of protocol buffers: messages of numbers, text and other messages.
 
-/// A message as it is written.
+/// A message that is being written.
 #[derive(Debug, Default)]
 pub struct Message(Vec<u8>);
 
@@ -25,12 +25,12 @@ impl Message {
         &self.0
     }
 
-    /// The bytes.
+    /// All bytes.
     pub fn into_bytes(self) -> Vec<u8> {
         self.0
     }
 
-    /// Forgets the bytes, and keeps the room.
+    /// Removes all bytes, and keeps the memory.
     pub fn clear(&mut self) {
         self.0.clear();
     }
@@ -48,7 +48,7 @@ impl Message {
         }
     }
 
-    /// A number; 0 is what is not there.
+    /// Writes a number. A 0 is not written, because absent means 0.
     #[inline]
     pub fn number(&mut self, field: u32, value: u64) {
         if value != 0 {
@@ -56,21 +56,21 @@ impl Message {
         }
     }
 
-    /// A number, also 0: one of several fields of which one is there.
+    /// Writes a number, even 0: for one of several fields of which exactly one is present.
     #[inline]
     pub fn always(&mut self, field: u32, value: u64) {
         self.varint(u64::from(field) << 3);
         self.varint(value);
     }
 
-    /// A number of eight bytes: `fixed64`, or a `double`'s bits.
+    /// Writes a number of eight bytes: `fixed64`, or the bits of a `double`.
     #[inline]
     pub fn fixed(&mut self, field: u32, value: u64) {
         self.varint(u64::from(field) << 3 | 1);
         self.0.extend_from_slice(&value.to_le_bytes());
     }
 
-    /// Text, or bytes.
+    /// Writes text, or bytes.
     #[inline]
     pub fn bytes(&mut self, field: u32, bytes: &[u8]) {
         self.varint(u64::from(field) << 3 | 2);
@@ -78,19 +78,19 @@ impl Message {
         self.0.extend_from_slice(bytes);
     }
 
-    /// A message in this one.
+    /// Writes a message inside of this one.
     pub fn message(&mut self, field: u32, message: &Self) {
         self.bytes(field, &message.0);
     }
 
-    /// A message in this one, as `write` writes it, without a copy.
+    /// Has `write` write a message inside of this one, without a copy.
     #[inline]
     pub fn nest(&mut self, field: u32, write: impl FnOnce(&mut Self)) {
         self.varint(u64::from(field) << 3 | 2);
         self.delimit(write);
     }
 
-    /// A message behind its length, as `write` writes it: one of a stream of messages.
+    /// Has `write` write a message after its length: one of a stream of messages.
     #[inline]
     pub fn delimit(&mut self, write: impl FnOnce(&mut Self)) {
         let at = self.0.len();
@@ -109,18 +109,19 @@ impl Message {
         }
     }
 
-    /// A signed number that is small whatever its sign (`sint32`, `sint64`), as an unsigned one.
+    /// Encodes a signed number (`sint32`, `sint64`) as an unsigned one that is small if its
+    /// absolute value is.
     pub const fn zigzag(value: i64) -> u64 {
         (value << 1 ^ value >> 63).cast_unsigned()
     }
 
-    /// Numbers one behind the other.
+    /// Writes a packed list of numbers.
     #[inline]
     pub fn packed(&mut self, field: u32, values: impl IntoIterator<Item = u64>) {
         self.nest(field, |packed| values.into_iter().for_each(|value| packed.varint(value)));
     }
 
-    /// Further fields.
+    /// Appends the fields of another message.
     pub fn append(&mut self, fields: &Self) {
         self.0.extend_from_slice(&fields.0);
     }

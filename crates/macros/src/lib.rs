@@ -44,10 +44,10 @@ impl Parse for Arguments {
 /// Makes a function a probe: a record when it begins, with fields, and one when it ends, with the
 /// time in between.
 ///
-/// `#[probed]` names the probe after module and function, `#[probed("brew")]` as it says;
+/// `#[probed]` names the probe after module and function, `#[probed("brew")]` gives it that name;
 /// `#[probed("brew", fields(cups, order = ?order))]` records fields as `dormouse::probe!` does. On
-/// an `async fn` the time is from the first poll to the end, waiting included. Only a function that
-/// was awake when it began records its end.
+/// an `async fn` the time is from the first poll to the end, including waits. The end is recorded
+/// only if the probe was awake at the beginning.
 ///
 /// # Cost
 ///

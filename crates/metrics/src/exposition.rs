@@ -1,7 +1,8 @@
-//! The model: families of points, of processes.
+//! The model: families of points, for processes.
 //!
-//! A point has a value and two sets of labels, by number: one is mostly the group's, which all
-//! families of the group share. So a name is stored once, and each encoder escapes it once.
+//! A point has a value and two sets of labels, by number: one is mostly the group's, which the
+//! group's points share in all families. So a name is stored once, and each encoder escapes it
+//! once.
 
 use crate::family::{MetricFamily, MetricKind};
 use crate::histogram::ExponentialHistogram;
@@ -11,26 +12,26 @@ use crate::value::MetricValue;
 /// Families of points.
 #[derive(Debug, Clone, Default)]
 pub struct Exposition {
-    /// Whether points say which process they are of.
+    /// Whether points have labels for their process.
     pub(crate) is_of_several: bool,
     pub(crate) processes: Vec<ExposedProcess>,
     pub(crate) labels: Labels,
     pub(crate) families: Vec<FamilyPoints>,
 }
 
-/// A process that points are of.
+/// A process to which points belong.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ExposedProcess {
     /// Its name.
     pub name: String,
-    /// Its number.
+    /// Its process id.
     pub pid: u32,
-    /// Tells it from all other processes, also of other hosts and times.
+    /// An id that is unique among all processes, also of other hosts and times.
     pub instance: String,
-    /// The version of what reads the process: of dormouse in it.
+    /// The version of the dormouse in the process.
     pub version: String,
-    /// When its counters stood at zero, in nanoseconds since 1970. The same in each exposition of
-    /// one process: counters that have another beginning are other counters.
+    /// When its counters were zero, in nanoseconds since 1970. It is the same in each exposition of
+    /// one process: counters with another beginning are other counters.
     pub start_unix_ns: u64,
     /// When its values were read, in nanoseconds since 1970.
     pub read_unix_ns: u64,
@@ -40,9 +41,9 @@ pub struct ExposedProcess {
 #[derive(Debug, Clone)]
 pub(crate) struct FamilyPoints {
     pub(crate) family: &'static MetricFamily,
-    /// Those of a counter, a gauge or an info.
+    /// The points of a counter, a gauge or an info.
     pub(crate) values: Vec<MetricPoint<MetricValue>>,
-    /// Those of a distribution.
+    /// The points of a distribution.
     pub(crate) histograms: Vec<MetricPoint<ExponentialHistogram>>,
 }
 
@@ -53,7 +54,7 @@ pub(crate) struct MetricPoint<Value> {
     pub(crate) value: Value,
 }
 
-/// One process of an exposition, to which points are added.
+/// One process of an exposition, to add points to.
 #[derive(Debug)]
 pub struct ProcessPart<'a> {
     to: &'a mut Exposition,
@@ -61,12 +62,12 @@ pub struct ProcessPart<'a> {
 }
 
 impl Exposition {
-    /// An empty one, of one process.
+    /// An empty exposition, of one process.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// An empty one, of several processes: points have labels `process` and `pid`.
+    /// An empty exposition, of several processes: points have labels `process` and `pid`.
     pub fn of_processes() -> Self {
         Self { is_of_several: true, ..Self::default() }
     }
@@ -78,7 +79,7 @@ impl Exposition {
         ProcessPart { to: self, process }
     }
 
-    /// The values of a family, with their labels, without those of processes.
+    /// The values of a family, with their labels, except those of processes.
     pub fn values_of(
         &self,
         family: &MetricFamily,
@@ -90,25 +91,26 @@ impl Exposition {
         })
     }
 
-    /// How many points there are.
+    /// The number of points.
     pub fn points(&self) -> usize {
         self.families.iter().map(|of| of.values.len() + of.histograms.len()).sum()
     }
 }
 
 impl ProcessPart<'_> {
-    /// Labels for any number of points. Their values may be any text, their names are `[a-z_]+`.
+    /// Makes a set of labels for any number of points. Their values may be any text; their names
+    /// are `[a-z_]+`.
     pub fn labels(&mut self, labels: &[(&'static str, &str)]) -> LabelSet {
         self.to.labels.add(labels)
     }
 
-    /// Adds a point of the family, with the labels of both sets. No two points of a process have
-    /// the same family and labels.
+    /// Adds a point of the family, with the labels of both sets. No two points of a process may
+    /// have the same family and labels.
     pub fn add(&mut self, family: &'static MetricFamily, labels: [LabelSet; 2], value: MetricValue) {
         self.add_all(family, [(labels, value)]);
     }
 
-    /// [`ProcessPart::add`] for several points.
+    /// Calls [`ProcessPart::add`] for several points.
     pub fn add_all(
         &mut self,
         family: &'static MetricFamily,
@@ -123,7 +125,7 @@ impl ProcessPart<'_> {
         }
     }
 
-    /// The same for a family of distributions. A histogram that is none
+    /// Adds histograms of a family of distributions. An invalid one
     /// ([`ExponentialHistogram::is_valid`]) is left out.
     pub fn add_histograms(
         &mut self,

@@ -1,11 +1,11 @@
-//! Families: points of one name, unit and kind.
+//! Families: points with one name, unit and kind.
 
-/// Points of one name.
+/// A family of points: what they have in common.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MetricFamily {
-    /// The name, with dots, without the unit.
+    /// The name, with dots and without the unit.
     pub name: &'static str,
-    /// One sentence for people.
+    /// One sentence of help.
     pub help: &'static str,
     /// The unit of its values.
     pub unit: MetricUnit,
@@ -22,9 +22,9 @@ pub enum MetricUnit {
     Bytes,
     /// A share of a whole, from 0 to 1.
     Ratio,
-    /// Things, by OpenTelemetry's annotation for them, as `{request}`.
+    /// A number of things, with OpenTelemetry's annotation for them, such as `{request}`.
     Things(&'static str),
-    /// No number: a family whose labels tell.
+    /// No unit: the information is in the labels.
     Nothing,
 }
 
@@ -39,7 +39,7 @@ impl MetricUnit {
         }
     }
 
-    /// The unit by the code of units (UCUM), as OpenTelemetry has it.
+    /// The unit in the code of units (UCUM), as in OpenTelemetry.
     pub fn code(self) -> &'static str {
         match self {
             Self::Seconds => "s",
@@ -54,14 +54,14 @@ impl MetricUnit {
 /// The kind of a family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MetricKind {
-    /// A sum since the start of the process, which never goes back.
+    /// A sum since the start of the process, which never decreases.
     Counter,
-    /// A value of this moment.
+    /// A value at this moment.
     Gauge,
-    /// Always 1: the labels tell. Its name ends in `info`.
+    /// Always 1: the information is in the labels. Its name ends in `info`.
     Info,
-    /// A distribution since the start of the process. In texts its buckets end at 2 to the power of
-    /// these, in the family's unit; without any, texts do not have it.
+    /// A distribution since the start of the process. In the text formats its buckets end at 2 to
+    /// these powers, in the family's unit; if there are none, the text formats leave it out.
     Histogram(&'static [i32]),
 }
 

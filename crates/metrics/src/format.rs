@@ -1,4 +1,4 @@
-//! The formats that a scraper may ask for.
+//! The formats that a scraper may request.
 
 /// A format for scrapers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -7,7 +7,7 @@ pub enum MetricsFormat {
     OpenMetrics,
     /// Prometheus's text, 0.0.4.
     Text,
-    /// Prometheus's protocol buffers, which alone have native histograms.
+    /// Prometheus's protocol buffers, the only format with native histograms.
     Protobuf,
 }
 
@@ -28,8 +28,8 @@ const TYPES: [(&str, Needs, MetricsFormat); 5] = [
 ];
 
 impl MetricsFormat {
-    /// The format that the header `Accept` of a request likes best; of those that it likes as much,
-    /// the first one. The plain text, if it names none that there is.
+    /// The format that the header `Accept` of a request prefers; the first one in case of a tie.
+    /// Plain text if it names no supported format.
     pub fn accepted(accept: Option<&str>) -> Self {
         let mut best: Option<(f64, Self)> = None;
         for range in accept.unwrap_or_default().split(',') {
@@ -108,7 +108,7 @@ mod tests {
             ),
             // VictoriaMetrics.
             ("text/plain;version=0.0.4;q=1,*/*;q=0.1", Text),
-            // A browser, curl, and nobody.
+            // A browser, curl, and no header.
             ("text/html,application/xhtml+xml,*/*;q=0.8", Text),
             ("*/*", Text),
             ("", Text),

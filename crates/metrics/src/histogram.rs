@@ -11,30 +11,31 @@ use crate::value::MetricValue;
 /// `b^i` and at most `b^(i+1)`, where `b` is 2^(2^-`scale`). The unit is the family's.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ExponentialHistogram {
-    /// See above: from 0 to 8, which both OpenTelemetry and Prometheus have.
+    /// The exponent that determines `b`, see above: from 0 to 8, which both OpenTelemetry and
+    /// Prometheus support.
     pub scale: i32,
     /// Values up to this one are in the zero bucket.
     pub zero_threshold: f64,
-    /// How many of them there are.
+    /// The number of values in the zero bucket.
     pub zero_count: u64,
-    /// Index and count of each bucket that holds any, in the order of indices.
+    /// Index and count of each bucket that is not empty, in the order of indices.
     pub positive: Vec<(i32, u64)>,
-    /// The sum of all values, where it is known.
+    /// The sum of all values, if it is known.
     pub sum: Option<MetricValue>,
-    /// Single values that are known.
+    /// Known single values.
     pub exemplars: Vec<MetricExemplar>,
 }
 
 impl ExponentialHistogram {
-    /// How many values there are.
+    /// The number of values.
     pub fn count(&self) -> u64 {
         // Counts of another process may be any numbers.
         self.positive.iter().fold(self.zero_count, |count, (_, n)| count.saturating_add(*n))
     }
 
-    /// Whether it is one: scale and indices are in range, indices increase, and no more values are
-    /// counted than a `double` can tell apart. Prometheus refuses a whole scrape for one that is
-    /// not.
+    /// Whether it is valid: scale and indices are in range, indices increase, and the count is not
+    /// larger than a `double` can represent exactly. Prometheus refuses a whole scrape for an
+    /// invalid one.
     pub fn is_valid(&self) -> bool {
         let is_in_order = self.positive.is_sorted_by(|(a, _), (b, _)| a < b);
         let ends = self.positive.first().into_iter().chain(self.positive.last());
@@ -96,16 +97,16 @@ const MAX_INDEX: i32 = 1024 << MAX_SCALE;
 /// The greatest scale that both Prometheus and OpenTelemetry have.
 const MAX_SCALE: i32 = 8;
 
-/// A single value, and the work that it is of.
+/// A single value, and the work that it belongs to.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MetricExemplar {
     /// The value.
     pub value: MetricValue,
-    /// The task; 0 if it is not known.
+    /// The number of the task; 0 if it is unknown.
     pub task: u64,
     /// The ids of trace and span, if the work has any.
     pub trace: Option<([u8; 16], [u8; 8])>,
-    /// When it was, in nanoseconds since 1970, if that is known.
+    /// When it was measured, in nanoseconds since 1970, if that is known.
     pub unix_ns: Option<u64>,
 }
 

@@ -1,6 +1,6 @@
-//! Sets of labels: all values in one text, and no allocation for each.
+//! Sets of labels: all values in one text, without an allocation for each.
 
-/// Labels that several points have in common. Valid in its exposition.
+/// Labels that several points share. Valid only in its exposition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LabelSet(u32);
 
@@ -8,7 +8,7 @@ impl LabelSet {
     /// No labels.
     pub const NONE: Self = Self(0);
 
-    /// Its place in what is made of [`Labels::sets`].
+    /// Its index in anything that parallels [`Labels::sets`].
     pub(crate) fn index(self) -> usize {
         self.0 as usize
     }

@@ -1,7 +1,7 @@
 //! Metrics of services, and the formats that scrapers and collectors read.
 //!
-//! An [`Exposition`] has families of points, of one process or of several. It knows nothing of the
-//! services: `dormouse::metrics` fills it.
+//! An [`Exposition`] has families of points, of one process or of several. It does not depend on
+//! the services: `dormouse::metrics` fills it.
 //!
 //! | encoder | writes |
 //! |---|---|
@@ -12,16 +12,16 @@
 //!
 //! # Names
 //!
-//! A family has one name, with dots, as OpenTelemetry wants it. Prometheus has the same words with
-//! underscores, then the unit, then `total` if the family counts. So a collector that translates
-//! the one gives the other.
+//! A family has one name, with dots, as OpenTelemetry requires. Prometheus's name consists of the
+//! same words with underscores, then the unit, then `total` if the family counts. So a collector
+//! that converts between the two gets the same names.
 //!
 //! # Histograms
 //!
-//! All formats with exponential histograms put their bounds at powers of 2 in the unit of the
-//! family, and so do these: nothing is moved from one bucket to another. The texts have no such
-//! histograms. Their buckets end at whole powers of two, which are bounds of exponential buckets at
-//! any scale that is not negative: these counts are exact, too.
+//! In all formats with exponential histograms the bounds are powers of 2 in the unit of the family,
+//! as here: no value moves from one bucket to another. The text formats have no such histograms.
+//! Their buckets end at whole powers of two, which are bounds of exponential buckets at any scale
+//! that is not negative: these counts are exact, too.
 
 #![cfg_attr(doctest, doc = include_str!("../README.md"))]
 #![deny(unsafe_code)]

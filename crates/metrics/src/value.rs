@@ -1,9 +1,9 @@
-//! Numbers, as exact as they are known.
+//! Numbers, kept as exactly as they are known.
 
 /// A number, in the unit of its family.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum MetricValue {
-    /// How many things or bytes.
+    /// A number of things or bytes.
     Count(u64),
     /// Nanoseconds, in a family of seconds.
     Nanoseconds(u64),
@@ -12,7 +12,7 @@ pub enum MetricValue {
 }
 
 impl MetricValue {
-    /// As a number in the family's unit.
+    /// The number in the family's unit.
     pub fn as_f64(self) -> f64 {
         match self {
             Self::Count(n) => n as f64,

@@ -5,7 +5,7 @@
 //! [`ZERO_THRESHOLD_NS`] are in the zero bucket, those beyond the last bound in the last bucket.
 //!
 //! Bounds are powers of 2 in seconds, not in nanoseconds, because metrics are in seconds: a second
-//! is no power of 2 in nanoseconds, so buckets of the one would have to be cut for the other.
+//! is no power of 2 in nanoseconds, so converting between the two would split buckets.
 //!
 //! # References
 //!
@@ -21,13 +21,13 @@ pub const UNIT_NS: u64 = 1_000_000_000;
 /// are 59.6 ns.
 pub const ZERO_THRESHOLD_NS: u64 = 59;
 
-/// The index, as OpenTelemetry counts, of the first bucket after the zero bucket.
+/// The index, in OpenTelemetry's numbering, of the first bucket after the zero bucket.
 pub const OFFSET: i32 = -24 * 4;
 
 /// The powers of two that have four buckets each: durations up to 68 minutes.
 pub const POWERS: usize = 36;
 
-/// The buckets, the zero bucket included.
+/// The number of buckets, including the zero bucket.
 pub const BUCKETS: usize = 1 + POWERS * 4;
 
 /// The bounds between 2^29 and 2^30 nanoseconds, in 2^-34 nanoseconds: a second times 2^(-3/4),
@@ -37,7 +37,7 @@ const STEPS: [u64; 4] = [0x8DC3_B896_0164_A7D9, 0xA896_5F74_BF06_5071, 0xC87C_3E
 /// The bounds below 2^6 nanoseconds that belong to the zero bucket.
 const SKIPPED: usize = 23;
 
-/// The place of a duration in [`Histogram::buckets`].
+/// The index of a duration's bucket in [`Histogram::buckets`].
 #[inline]
 pub fn place(ns: u64) -> usize {
     if ns <= ZERO_THRESHOLD_NS {
@@ -50,7 +50,7 @@ pub fn place(ns: u64) -> usize {
     (power * 4 + steps - SKIPPED).min(BUCKETS - 1)
 }
 
-/// The buckets of one power of two.
+/// The number of buckets in one power of two.
 pub const OF_POWER: usize = 4;
 
 /// The upper bound of a bucket, in nanoseconds.
@@ -67,9 +67,9 @@ pub struct Histogram {
     pub sum_ns: u64,
     /// The longest duration, in nanoseconds.
     pub max_ns: u64,
-    /// The task that it was of; 0 if there is none.
+    /// The number of the task with the longest duration; 0 if there is none.
     pub max_task: u64,
-    /// Of requests, a task of each bucket, one of the last; 0: none is known.
+    /// For requests, a recent task of each bucket; 0 if none is known.
     pub tasks: [u64; BUCKETS],
 }
 
@@ -80,22 +80,22 @@ impl Default for Histogram {
 }
 
 impl Histogram {
-    /// Forgets all durations, in place: it is too large to be moved in a loop.
+    /// Removes all durations, in place, because it is too large to be moved in a loop.
     pub fn clear(&mut self) {
         self.buckets.fill(0);
         self.tasks.fill(0);
         (self.sum_ns, self.max_ns, self.max_task) = (0, 0, 0);
     }
 
-    /// How many durations there are.
+    /// The number of durations.
     pub fn count(&self) -> u64 {
         // Counts of another process may be any numbers.
         self.buckets.iter().fold(0, |count, &n| count.saturating_add(n))
     }
 
-    /// The durations that have come since `before`, a look at the same durations. Their longest is
-    /// known if it is the longest of all; else the end of its bucket bounds it, and `max_task` is a
-    /// task of that bucket, if one is known to have come since.
+    /// The durations since `before`, an earlier reading of the same histogram. Their longest is
+    /// known if it is the longest of all; otherwise it is bounded by the end of its bucket, and
+    /// `max_task` is a recent task of that bucket, if one is known.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         let buckets = std::array::from_fn(|at| self.buckets[at].saturating_sub(before.buckets[at]));
@@ -110,8 +110,8 @@ impl Histogram {
         Self { buckets, sum_ns, max_ns: self.max_ns.min(bound), max_task, tasks }
     }
 
-    /// The duration that the share `share` of all does not exceed, in nanoseconds; `None` if there
-    /// are none. It lies within its bucket, and not beyond the longest.
+    /// The duration that the share `share` of all durations does not exceed, in nanoseconds; `None`
+    /// if there are none. It lies within its bucket, and is at most the longest duration.
     pub fn quantile_ns(&self, share: f64) -> Option<u64> {
         let count = self.count();
         let rank = share.clamp(0.0, 1.0) * count as f64;

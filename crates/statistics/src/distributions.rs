@@ -1,4 +1,4 @@
-//! The distributions behind the tests: normal, Student's t, and those of rank sums.
+//! The distributions that the tests use: normal, Student's t, and those of rank sums.
 //!
 //! # References
 //!
@@ -7,7 +7,7 @@
 
 use std::f64::consts::{FRAC_2_PI, PI};
 
-/// The share of the standard normal distribution below `z`.
+/// The fraction of the standard normal distribution below `z`.
 ///
 /// By its series (26.2.11) near the middle and its continued fraction (26.2.14) in the tails; the
 /// error is below 10⁻¹².
@@ -37,19 +37,19 @@ pub fn normal_cdf(z: f64) -> f64 {
     if z > 0.0 { 1.0 - above } else { above }
 }
 
-/// The value below which the share `probability` of the standard normal distribution lies.
+/// The value below which the fraction `probability` of the standard normal distribution lies.
 ///
-/// Infinite at 0 and 1; no number outside.
+/// Infinite at 0 and 1; NaN outside of that range.
 #[must_use]
 pub fn normal_quantile(probability: f64) -> f64 {
     quantile(probability, normal_cdf)
 }
 
-/// The value below which the share `probability` of Student's t with so many degrees of freedom
-/// lies.
+/// The value below which the fraction `probability` of Student's t distribution with `degrees`
+/// degrees of freedom lies.
 ///
 /// From the distribution in closed form (26.7.3, 26.7.4); beyond 1000 degrees by the expansion
-/// about the normal quantile (26.7.5). Infinite at 0 and 1, and for no degrees at all.
+/// about the normal quantile (26.7.5). Infinite at 0 and 1, and for zero degrees.
 #[must_use]
 pub fn student_t_quantile(probability: f64, degrees: usize) -> f64 {
     match degrees {

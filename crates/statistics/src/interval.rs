@@ -7,20 +7,20 @@ use serde::{Deserialize, Serialize};
 use crate::distributions::student_t_quantile;
 use crate::summary::{Statistics, middle, sorted};
 
-/// An interval, with the quantity that it encloses.
+/// An interval, and the quantity that it is for.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Interval {
     /// Lower end.
     pub low: f64,
     /// Upper end.
     pub high: f64,
-    /// The quantity that it encloses.
+    /// The quantity that it is for.
     pub of: String,
-    /// How it was made.
+    /// The method by which it was computed.
     pub method: String,
 }
 
-/// With as many digits as the formatter asks for (`{:.3}`).
+/// With as many digits as the format string requests (`{:.3}`).
 impl fmt::Display for Interval {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(&self.low, f)?;
@@ -30,13 +30,13 @@ impl fmt::Display for Interval {
 }
 
 impl Interval {
-    /// Whether all of it lies between `-bound` and `bound`.
+    /// Whether the whole interval lies between `-bound` and `bound`.
     #[must_use]
     pub fn is_within(&self, bound: f64) -> bool {
         self.low >= -bound && self.high <= bound
     }
 
-    /// Whether `value` lies in it, ends included.
+    /// Whether `value` lies in it, including the ends.
     #[must_use]
     pub fn contains(&self, value: f64) -> bool {
         self.low <= value && value <= self.high
@@ -46,13 +46,13 @@ impl Interval {
 /// A number estimated from values, and the interval around it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Estimate {
-    /// The number.
+    /// The estimate.
     pub value: f64,
-    /// Its interval; none where the values are too few for the confidence asked for.
+    /// Its interval; `None` if there are too few values for the requested confidence.
     pub interval: Option<Interval>,
 }
 
-/// The 95 % interval of the mean of paired `differences` by Student's t; none for fewer than two.
+/// The 95 % interval of the mean of paired `differences` by Student's t; `None` for fewer than two.
 #[must_use]
 pub fn paired_interval(differences: &[f64]) -> Option<Interval> {
     let summary = Statistics::of(differences)?;
@@ -67,7 +67,7 @@ pub fn paired_interval(differences: &[f64]) -> Option<Interval> {
 }
 
 /// The interval of the median of paired `differences` by order statistics, whose coverage is at
-/// least 95 %; none for fewer than six, of which not even the whole range covers that.
+/// least 95 %; `None` for fewer than six, because even the whole range of five values covers less.
 #[must_use]
 pub fn paired_median_interval(differences: &[f64]) -> Option<Interval> {
     let interval = median(differences, 0.95)?.interval?;
@@ -75,7 +75,7 @@ pub fn paired_median_interval(differences: &[f64]) -> Option<Interval> {
 }
 
 /// The median, and its interval by order statistics, whose coverage is at least `confidence` (0.95
-/// for 95 %). It supposes nothing of the distribution. None without values.
+/// for 95 %). It assumes nothing about the distribution. `None` without values.
 #[must_use]
 pub fn median(values: &[f64], confidence: f64) -> Option<Estimate> {
     let sorted = sorted(values)?;

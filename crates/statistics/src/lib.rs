@@ -1,20 +1,20 @@
-//! The statistics of reports, comparisons and experiments, each under its own name.
+//! The statistics of reports, comparisons and experiments, under their common names.
 //!
-//! Timings have long tails and more than one mode, so what decides here supposes no shape: medians
-//! with intervals by order statistics, the rank tests of Wilcoxon and of Mann and Whitney, the
-//! shifts of Hodges and Lehmann, whose intervals hold just those shifts that these tests do not
-//! refuse, and the slopes of Theil and Sen. Only [`paired_interval`], the interval of a mean,
-//! supposes that the mean of the differences is about normal, which a dozen differences give unless
-//! single ones are wildly off.
+//! Timings have long tails and more than one mode, so the functions that decide assume no shape:
+//! medians with intervals by order statistics, the rank tests of Wilcoxon and of Mann and Whitney,
+//! the shifts of Hodges and Lehmann, whose intervals contain exactly the shifts that these tests do
+//! not reject, and the slopes of Theil and Sen. Only [`paired_interval`], the interval of a mean,
+//! assumes that the mean of the differences is about normal, which holds for a dozen differences
+//! unless some are extreme.
 //!
-//! Every function says nothing ([`None`]) where there are too few values for an answer, or one of
-//! them is not a finite number. None of them panics.
+//! Every function returns [`None`] if there are too few values, or if one of them is not a finite
+//! number. None of them panics.
 //!
 //! The modules, each of which uses only those above it:
 //!
 //! - [`buckets`]: durations in exponential buckets, as services count them;
 //! - `distributions`: the normal distribution, Student's t, and those of the rank sums;
-//! - `summary`: numbers that sum up values;
+//! - `summary`: numbers that summarize values;
 //! - `interval`: intervals of means and medians;
 //! - `ranks`: rank tests; `many`: many of them at once;
 //! - `shifts`: the shift between two samples, and that of pairs;

@@ -6,8 +6,9 @@
 
 /// The p-values of many tests, each corrected for being one of many, in the same order.
 ///
-/// To find those at most `a` true keeps the share of false ones among them below `a` on average;
-/// if nothing differs anywhere, it keeps the chance of finding anything below `a`.
+/// If all tests with a corrected p-value of at most `a` are accepted, the share of false ones among
+/// them is below `a` on average; if no difference is real, the probability of accepting any is
+/// below `a`.
 #[must_use]
 pub fn benjamini_hochberg(p_values: &[f64]) -> Vec<f64> {
     let mut order: Vec<usize> = (0..p_values.len()).collect();

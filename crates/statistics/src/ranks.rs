@@ -1,10 +1,10 @@
 //! Rank tests: whether one sample tends to be larger than another, whatever their distribution.
 //!
 //! Values are replaced by their ranks, equal values by the mean of the ranks that they share
-//! (doubled here, to stay whole). If nothing differs, every way to deal these ranks out is as
-//! likely as any other; the p-value is the share of the ways whose sum is at least as far from its
-//! mean as the one found. For few values the ways are counted, ties and all; for many, the sum is
-//! about normal, with the variance corrected for ties and half a step for continuity.
+//! (doubled here, to stay whole). If there is no difference, every assignment of these ranks is
+//! equally likely; the p-value is the share of assignments whose sum is at least as far from its
+//! mean as the one found. For few values the assignments are counted, including ties; for many, the
+//! sum is about normal, with the variance corrected for ties and half a step for continuity.
 
 use crate::distributions::{normal_cdf, sums_of_chosen, sums_of_subsets};
 use crate::summary::sorted;
@@ -15,17 +15,18 @@ pub(crate) const COUNTED: usize = 40;
 /// The result of a rank test.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RankTest {
-    /// How likely a difference like this or larger is if there is none, in either direction.
+    /// The probability of a difference like this or larger, in either direction, if there is no
+    /// real one.
     pub p: f64,
-    /// Mann and Whitney's U: pairs in which the second sample's value is larger, ties by half; or
-    /// Wilcoxon's sum of the ranks of the positive differences.
+    /// Mann and Whitney's U: the number of pairs in which the second sample's value is larger, with
+    /// ties counted as half; or Wilcoxon's sum of the ranks of the positive differences.
     pub statistic: f64,
-    /// Whether the ways were counted, rather than approximated.
+    /// Whether the p-value was computed by counting, not by approximation.
     pub is_exact: bool,
 }
 
-/// The test of Mann and Whitney, two-sided: whether `b` tends to be larger or smaller than `a`.
-/// None where either has no values.
+/// The two-sided test of Mann and Whitney: whether `b` tends to be larger or smaller than `a`.
+/// `None` if either has no values.
 #[must_use]
 pub fn mann_whitney(a: &[f64], b: &[f64]) -> Option<RankTest> {
     let (a_sorted, b_sorted) = (sorted(a)?, sorted(b)?);
@@ -45,8 +46,8 @@ pub fn mann_whitney(a: &[f64], b: &[f64]) -> Option<RankTest> {
     Some(RankTest { p: about_normal(statistic - m * n / 2.0, variance), statistic, is_exact: false })
 }
 
-/// Wilcoxon's signed-rank test, two-sided: whether paired `differences` tend to lie on one side of
-/// zero. Differences of zero say nothing and are left out; none where no other is left.
+/// Wilcoxon's two-sided signed-rank test: whether paired `differences` tend to lie on one side of
+/// zero. Differences of zero are left out; `None` if no other is left.
 #[must_use]
 pub fn signed_rank(differences: &[f64]) -> Option<RankTest> {
     let all = sorted(differences)?;

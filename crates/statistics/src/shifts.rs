@@ -2,8 +2,8 @@
 //!
 //! The shift between two samples is the median of all differences of a value of one and a value of
 //! the other; that of pairs is the median of the means of any two differences. Its interval goes
-//! from one of these numbers to another, at the rank that the test of the same name allows: it
-//! holds the shifts that, taken away, leave nothing for the test to find.
+//! from one of these numbers to another, at the rank that the corresponding test allows: it
+//! contains the shifts after whose subtraction the test finds no difference.
 //!
 //! # References
 //!
@@ -16,7 +16,7 @@ use crate::ranks::COUNTED;
 use crate::summary::sorted;
 
 /// How much larger `b` is than `a`, with the interval that belongs to
-/// [`mann_whitney`](crate::mann_whitney). None where either has no values.
+/// [`mann_whitney`](crate::mann_whitney). `None` if either has no values.
 #[must_use]
 pub fn shift(a: &[f64], b: &[f64], confidence: f64) -> Option<Estimate> {
     let (a, b) = (sorted(a)?, sorted(b)?);
@@ -43,8 +43,8 @@ pub fn shift(a: &[f64], b: &[f64], confidence: f64) -> Option<Estimate> {
     estimate(m as u64 * n as u64, rank, count, "shift of Hodges and Lehmann", "Mann and Whitney")
 }
 
-/// The middle of paired `differences`, with the interval that belongs to
-/// [`signed_rank`](crate::signed_rank). None without values.
+/// The center of paired `differences`, with the interval that belongs to
+/// [`signed_rank`](crate::signed_rank). `None` without values.
 #[must_use]
 pub fn shift_of_pairs(differences: &[f64], confidence: f64) -> Option<Estimate> {
     let sorted = sorted(differences)?;
@@ -90,8 +90,8 @@ fn rank_about_normal(mean: f64, variance: f64, tail: f64) -> Option<u64> {
     (rank >= 1.0).then_some(rank as u64)
 }
 
-/// The median of `all` numbers, `count` of which says how many are at most a limit, and the
-/// interval from the `rank`-th smallest to the `rank`-th largest.
+/// The median of `all` numbers, and the interval from the `rank`-th smallest to the `rank`-th
+/// largest. `count` returns how many numbers are at most a limit.
 fn estimate(
     all: u64,
     rank: Option<u64>,

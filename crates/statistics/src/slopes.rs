@@ -1,15 +1,15 @@
 //! How much one number grows with another, by Theil and Sen.
 //!
-//! The slope is the median of the slopes between any two points, so a point that is wildly off does
-//! little. Points that are close to each other tell little of it, and count as much as they are
-//! apart.
+//! The slope is the median of the slopes between any two points, so an extreme point has little
+//! effect. A pair of points is weighted by its distance, because close points determine a slope
+//! poorly.
 //!
 //! # References
 //!
 //! Theil, Proceedings of the Royal Netherlands Academy of Sciences 53 (1950); Sen, Journal of the
 //! American Statistical Association 63 (1968); with weights: Sievers, the same 73 (1978).
 
-/// How much `y` grows with `x`. None where all points have one `x`.
+/// How much `y` grows with `x`. `None` if all points have the same `x`.
 #[must_use]
 pub fn slope(points: &[(f64, f64)]) -> Option<f64> {
     let pairs = points.iter().enumerate().flat_map(|(at, a)| points[at + 1..].iter().map(move |b| (a, b)));

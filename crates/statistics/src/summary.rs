@@ -1,13 +1,13 @@
-//! Numbers that sum up values.
+//! Numbers that summarize values.
 
 /// The summary of a row's values.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Statistics {
-    /// How many values.
+    /// The number of values.
     pub n: usize,
     /// Arithmetic mean.
     pub mean: f64,
-    /// Sample standard deviation (n − 1); none for a single value.
+    /// Sample standard deviation (n − 1); `None` for a single value.
     pub stddev: Option<f64>,
     /// Smallest value.
     pub min: f64,
@@ -18,7 +18,7 @@ pub struct Statistics {
 }
 
 impl Statistics {
-    /// Sums up `values`; none when there is nothing to sum up or something that is not a number.
+    /// The summary of `values`; `None` if there are none or one is not a number.
     #[must_use]
     pub fn of(values: &[f64]) -> Option<Self> {
         let sorted = sorted(values)?;
@@ -33,7 +33,7 @@ impl Statistics {
 }
 
 /// The values at these parts of the sorted `values` (0.5: the median, 1.0: the largest), by nearest
-/// rank upwards; zeros where there are none.
+/// rank upwards; zeros if there are no values.
 #[must_use]
 pub fn quantiles<const N: usize>(mut values: Vec<u64>, parts: [f64; N]) -> [f64; N] {
     values.sort_unstable();
@@ -41,15 +41,15 @@ pub fn quantiles<const N: usize>(mut values: Vec<u64>, parts: [f64; N]) -> [f64;
     parts.map(|part| values.get((part * last as f64).ceil() as usize).map_or(0.0, |&value| value as f64))
 }
 
-/// Median of `a` over median of `b`; none when either has none or the divisor is zero.
+/// Median of `a` divided by median of `b`; `None` if either has no values or the divisor is zero.
 #[must_use]
 pub fn ratio_of_medians(a: &[f64], b: &[f64]) -> Option<f64> {
     let (a, b) = (Statistics::of(a)?.median, Statistics::of(b)?.median);
     (b != 0.0).then_some(a / b)
 }
 
-/// The mean of the middle half: it ignores outliers as the median does, and is finer than the step
-/// of the clock that the values come from. None when there are no values.
+/// The mean of the middle half of the values: it ignores outliers as the median does, and is finer
+/// than the resolution of the clock that the values come from. `None` without values.
 #[must_use]
 pub fn midmean(values: &[f64]) -> Option<f64> {
     let sorted = sorted(values)?;
@@ -57,7 +57,7 @@ pub fn midmean(values: &[f64]) -> Option<f64> {
     Some(mean(&sorted[cut..sorted.len() - cut]))
 }
 
-/// The geometric mean; none unless all values are above zero.
+/// The geometric mean; `None` unless all values are above zero.
 #[must_use]
 pub fn geometric_mean(values: &[f64]) -> Option<f64> {
     let is_positive = |value: &f64| *value > 0.0 && value.is_finite();

@@ -1,7 +1,7 @@
-//! Records as they come, put together to a timeline.
+//! Combines records, as they come, to a timeline.
 //!
-//! The records of one thread come in order, those of several do not. A span's place among the
-//! events of its thread is taken at its enter and filled in at its exit, so most threads need no
+//! The records of one thread come in order, those of several threads do not. A span is put among
+//! the events of its thread at its enter and completed at its exit, so most threads need no
 //! sorting.
 //!
 //! | record | what is open on the thread | so |
@@ -12,8 +12,8 @@
 //! | none more | an enter | it ends with the timeline |
 //! | point | any | a moment |
 //!
-//! Begins and ends of tasks are matched by the task's number, on whatever threads they come, and so
-//! are traces.
+//! Begins and ends of tasks are matched by the task's number, whichever threads they come from, and
+//! so are traces.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -28,11 +28,11 @@ use crate::timeline::{
 
 /// Bytes that a timeline takes at most before it is encoded.
 const MOST_BYTES: usize = 64 << 20;
-/// Bytes that an event takes with what is kept beside it.
+/// Bytes for an event, including bookkeeping.
 const EVENT_BYTES: usize = size_of::<TimelineEvent>();
-/// The same of a task, in a table that is half empty.
+/// Bytes for a task, in a table that is half empty.
 const TASK_BYTES: usize = 3 * (size_of::<TimelineTask>() + 8);
-/// The same of a trace.
+/// Bytes for a trace, in a table that is half empty.
 const TRACE_BYTES: usize = 3 * (size_of::<(u64, u128)>() + 8);
 /// Names that are kept of threads, and of groups.
 const MOST_NAMES: usize = 1 << 16;
@@ -41,7 +41,7 @@ const LONGEST_NAME: usize = 128;
 /// Spans of a thread that are open at once. Those further inside have no end.
 const DEEPEST: usize = 1 << 9;
 
-/// A begin that nobody knows: the timeline's.
+/// An unknown begin, which becomes the timeline's.
 const UNKNOWN: u64 = 0;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,7 +51,7 @@ enum Own {
     TraceContext,
 }
 
-/// Puts records together. Moments are ticks of the counter until the end.
+/// Combines records to a timeline. Times are ticks of the counter until the end.
 #[derive(Debug)]
 pub struct TimelineBuilder {
     timeline: Timeline,
@@ -73,7 +73,7 @@ pub struct TimelineBuilder {
 }
 
 impl TimelineBuilder {
-    /// Of that process, whose probes and clock a trace has announced.
+    /// A builder for the process `pid`, whose probes and clock a trace has announced.
     pub fn new(program: &str, pid: u32, probes: &[ProbeInfo], clock: ClockPoint) -> Self {
         let mut timeline = Timeline { program: program.to_owned(), pid, ..Timeline::default() };
         let of = |probe: &ProbeInfo| TimelineProbe {
@@ -107,7 +107,7 @@ impl TimelineBuilder {
         }
     }
 
-    /// Takes in what is told beside records.
+    /// Adds a note from between the records.
     pub fn learn(&mut self, note: Note) {
         match note {
             Note::Clock(clock) => self.clock = clock,
@@ -126,12 +126,12 @@ impl TimelineBuilder {
         }
     }
 
-    /// Takes in records of one thread, one behind the other, and says how many it took. A full
-    /// timeline takes no more.
+    /// Adds records of one thread, one after another, and returns how many it took. A full timeline
+    /// takes no more.
     ///
     /// # Errors
     ///
-    /// The first one that is none; those before it are taken in.
+    /// The first record that is invalid; those before it are added.
     pub fn add(&mut self, tid: u32, start: u64, records: &[u8], most: u64) -> Result<u64, Malformed> {
         let Some(thread) = self.thread(tid, start) else {
             self.timeline.lost = self.timeline.lost.saturating_add(Reader::new(records).count() as u64);
@@ -150,7 +150,7 @@ impl TimelineBuilder {
         Ok(taken)
     }
 
-    /// Whether the timeline has as many events as it may.
+    /// Whether the timeline has reached its limit of events.
     pub fn is_full(&self) -> bool {
         self.bytes >= self.most
     }
@@ -287,7 +287,7 @@ impl TimelineBuilder {
         }
     }
 
-    /// The timeline, whose moments are nanoseconds since its first record.
+    /// The timeline, whose times are nanoseconds since its first record.
     pub fn finish(self) -> Timeline {
         let Self { mut timeline, clock, open, tasks, traces, mut first, mut last, .. } = self;
         if first > last {

@@ -1,6 +1,6 @@
 //! Timelines: what the threads and tasks of a service did when, from the records of its probes.
 //!
-//! Each line relies on those above it alone.
+//! Each line depends only on those above it.
 //!
 //! | module | is |
 //! |---|---|

@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, HashMap};
 
 use dormouse::record::{Field, Reader};
 
-/// The probe of dormouse's own whose spans are the times for which a thread is in a task.
+/// The probe of dormouse whose spans are the intervals for which a thread is in a task.
 pub const POLL: &str = "dormouse.poll";
-/// The one whose spans are tasks, from begin to end.
+/// The probe of dormouse whose spans are tasks, from begin to end.
 pub const TASK: &str = "dormouse.task";
-/// The one whose points tell to which trace a task belongs.
+/// The probe of dormouse whose points contain the trace to which a task belongs.
 pub const TRACE_CONTEXT: &str = "dormouse.trace_context";
 
 /// No record is kept for an event: it has no values.
@@ -20,14 +20,14 @@ pub(crate) const NO_RECORD: u32 = u32::MAX;
 pub struct Timeline {
     /// The name of the process.
     pub program: String,
-    /// Its number.
+    /// Its process id.
     pub pid: u32,
-    /// The first record's moment by `CLOCK_REALTIME`, in nanoseconds since 1970. All other moments
+    /// The time of the first record by `CLOCK_REALTIME`, in nanoseconds since 1970. All other times
     /// count from here.
     pub unix_ns: u64,
-    /// The same by `CLOCK_MONOTONIC`.
+    /// The same time by `CLOCK_MONOTONIC`, in nanoseconds.
     pub mono_ns: u64,
-    /// From the first record to the last.
+    /// The time from the first record to the last, in nanoseconds.
     pub duration_ns: u64,
     /// Names of groups, by the numbers in events.
     pub groups: BTreeMap<u32, String>,
@@ -37,7 +37,7 @@ pub struct Timeline {
     pub threads: Vec<TimelineThread>,
     /// Tasks whose begin or end was recorded, in the order of their begins.
     pub tasks: Vec<TimelineTask>,
-    /// Records that the service or the reader has lost.
+    /// The number of records that the service or the reader has lost.
     pub lost: u64,
     /// For tasks that are parts of another, the outermost.
     pub(crate) roots: HashMap<u64, u64>,
@@ -61,52 +61,52 @@ pub struct TimelineProbe {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TimelineThread {
-    /// Its number.
+    /// Its thread id.
     pub tid: u32,
-    /// With `tid` never reused in a process.
+    /// Its start number; with `tid` never reused in a process.
     pub start: u64,
     /// Its name.
     pub name: String,
-    /// In the order of their begins, of equal ones the longer first.
+    /// Its events by begin; of equal begins the longer first.
     pub events: Vec<TimelineEvent>,
 }
 
-/// A moment or a time on a thread.
+/// A point in time or an interval on a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TimelineEvent {
-    /// Its begin.
+    /// Its begin, in nanoseconds.
     pub begin_ns: u64,
-    /// Its end; that of the timeline, if no end was seen.
+    /// Its end, in nanoseconds; the timeline's end if none was recorded.
     pub end_ns: u64,
-    /// The task, 0 outside any.
+    /// The number of the task; 0 outside of tasks.
     pub task: u64,
-    /// The group, 0 outside any.
+    /// The number of the group; 0 outside of groups.
     pub group: u32,
-    /// The probe.
+    /// The number of the probe.
     pub probe: u32,
-    /// Which of its ends were seen.
+    /// Which of its ends were recorded.
     pub edges: Edges,
     pub(crate) record: u32,
 }
 
 const _: () = assert!(size_of::<TimelineEvent>() == 40);
 
-/// The ends of an event that were recorded.
+/// Which ends of an event were recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Edges {
-    /// It is a moment, and has no ends.
+    /// It is a point in time, and has no ends.
     Point,
-    /// Begin and end.
+    /// Both begin and end.
     Both,
-    /// The begin alone: it goes on after the timeline, or the record of its end was lost.
+    /// Only the begin: it goes on after the timeline, or the record of its end was lost.
     Begin,
-    /// The end alone: it began before the timeline, or the record of its begin was lost.
+    /// Only the end: it began before the timeline, or the record of its begin was lost.
     End,
 }
 
 impl Edges {
-    /// A word about what was not seen.
+    /// A remark on the end that was not recorded.
     pub fn note(self) -> Option<&'static str> {
         match self {
             Self::Point | Self::Both => None,
@@ -122,19 +122,20 @@ impl Edges {
 pub struct TimelineTask {
     /// Its number.
     pub task: u64,
-    /// Its group.
+    /// The number of its group.
     pub group: u32,
-    /// The task that it began in, 0 if in none or if its begin was not seen.
+    /// The number of the task in which it began; 0 if there was none or its begin was not recorded.
     pub parent: u64,
-    /// Whether it came from outside of its group. False if its begin was not seen.
+    /// Whether it came from outside of its group. False if its begin was not recorded.
     pub is_request: bool,
-    /// The thread that it began on, or ended on if its begin was not seen: an index.
+    /// The index of the thread on which it began, or, if its begin was not recorded, on which it
+    /// ended.
     pub thread: u32,
-    /// Its begin; that of the timeline, if none was seen.
+    /// Its begin, in nanoseconds; the timeline's begin if none was recorded.
     pub begin_ns: u64,
-    /// Its end; that of the timeline, if none was seen.
+    /// Its end, in nanoseconds; the timeline's end if none was recorded.
     pub end_ns: u64,
-    /// Which of them were seen.
+    /// Which of them were recorded.
     pub edges: Edges,
     /// The id of the trace to which it belongs, if that was recorded.
     pub trace_id: Option<u128>,
@@ -148,8 +149,8 @@ impl TimelineTask {
 }
 
 impl Timeline {
-    /// The task that connects a request: the outermost one that the task is a part of, of those
-    /// that began within the timeline. A task that nobody knows anything of is its own.
+    /// The task that stands for a request: the outermost task, of those that began within the
+    /// timeline, of which the task is a part. An unknown task stands for itself.
     pub fn request_of(&self, task: u64) -> u64 {
         self.roots.get(&task).copied().unwrap_or(task)
     }
@@ -175,7 +176,7 @@ impl Timeline {
         record.and_then(Result::ok).map(|record| record.values).unwrap_or_default()
     }
 
-    /// How many events and tasks there are.
+    /// The number of events and tasks.
     pub fn events(&self) -> usize {
         self.threads.iter().map(|thread| thread.events.len()).sum::<usize>() + self.tasks.len()
     }

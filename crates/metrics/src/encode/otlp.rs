@@ -40,7 +40,7 @@ mod metric {
     pub(super) const GAUGE: u32 = 5;
     pub(super) const SUM: u32 = 7;
     pub(super) const EXPONENTIAL: u32 = 10;
-    /// Of gauge, sum and histogram.
+    /// The field of the points in a gauge, sum or histogram.
     pub(super) const POINT: u32 = 1;
     pub(super) const TEMPORALITY: u32 = 2;
     pub(super) const MONOTONIC: u32 = 3;

@@ -71,10 +71,12 @@ mod timestamp {
     pub(super) const NANOS: u32 = 2;
 }
 
-/// Of histograms without a zero bucket: 2^-128, as Prometheus's own libraries have it.
+/// The zero threshold of histograms without a zero bucket: 2^-128, as in Prometheus's own
+/// libraries.
 const LEAST_THRESHOLD: f64 = 1.0 / (u128::MAX as f64);
 
-/// Gaps of so many empty buckets are written as such: that is shorter than another span.
+/// Gaps of up to this many empty buckets are written as empty buckets, which is shorter than
+/// another span.
 const GAP: i32 = 2;
 
 pub(crate) fn encode(of: &Exposition) -> Vec<u8> {
@@ -190,8 +192,8 @@ fn timestamp_of(unix_ns: u64) -> Message {
     of
 }
 
-/// A native histogram (valid: an exposition has no other), and in it a classic one, if the family
-/// has bounds for it: a scraper that does not know the native one takes that.
+/// A native histogram (a valid one: an exposition has no other), and in it a classic one, if the
+/// family has bounds for it, for scrapers that do not support native ones.
 fn histogram_of(message: &mut Message, of: &ExponentialHistogram, powers: &[i32], created: &Message) {
     message.always(histogram::COUNT, of.count());
     message.fixed(histogram::SUM, of.sum.map_or(0.0, MetricValue::as_f64).to_bits());

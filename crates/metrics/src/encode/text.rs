@@ -1,7 +1,7 @@
-//! The two texts: `OpenMetrics` 1.0, and Prometheus's text 0.0.4.
+//! The two text formats: `OpenMetrics` 1.0, and Prometheus's text 0.0.4.
 //!
-//! They differ in the names of counters' families, in units and exemplars, which `OpenMetrics`
-//! alone has, in the numbers of buckets, and in the end.
+//! They differ in the names of counters' families, in units and exemplars, which only `OpenMetrics`
+//! has, in the numbers of buckets, and in the end.
 //!
 //! # References
 //!
@@ -238,7 +238,8 @@ impl Writer {
     }
 }
 
-/// The names of a histogram's lines, and what follows the point's labels in those of its buckets.
+/// The names of a histogram's lines, and the text that follows the point's labels in the lines of
+/// its buckets.
 struct HistogramLines {
     bucket: String,
     sum: String,

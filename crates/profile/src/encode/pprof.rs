@@ -25,7 +25,7 @@ use dormouse_encode::protobuf::Message;
 ///
 /// Values are those of [`crate::ProfileKind::columns`], labels `group`, `thread`, `tid` and, for
 /// wall time, `state`. Without symbols there are only addresses and mappings. An unknown stack is
-/// one function with the name [`crate::STACK_UNKNOWN`]. The comments list what is missing.
+/// one function with the name [`crate::symbols::STACK_UNKNOWN`]. The comments list what is missing.
 pub fn pprof(profile: &Profile, symbols: &Symbols) -> Vec<u8> {
     let mut writer = Writer::new(profile, symbols);
     let mut samples = Message::default();

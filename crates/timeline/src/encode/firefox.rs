@@ -1,9 +1,9 @@
 //! The Firefox Profiler's processed format.
 //!
-//! A thread is a thread, its spans and points are markers. A poll has the name of its group, all
-//! else that of its probe, because the chart has a row for each name. Tasks begin on one thread and
-//! end on another, so they are markers of a track of their own. Markers of one request have one
-//! flow, which the viewer follows from thread to thread.
+//! A thread is a thread there, and its spans and points are markers. A poll has the name of its
+//! group, everything else the name of its probe, because the chart has a row for each name. Tasks
+//! may end on another thread than they began on, so they are markers on a track of their own.
+//! Markers of one request have one flow, which the viewer follows from thread to thread.
 //!
 //! # References
 //!
@@ -41,12 +41,12 @@ const COLOURS: [fx::CategoryColor; 9] = [
     fx::CategoryColor::LightGreen,
 ];
 
-/// Writes a timeline as a `.json.gz` file that <https://profiler.firefox.com> opens. It is used up,
-/// so that its events and the markers that they become are not all in memory at once.
+/// Writes a timeline as a `.json.gz` file that <https://profiler.firefox.com> opens. It consumes
+/// the timeline, so that the events and the markers made from them are not all in memory at once.
 ///
 /// # Errors
 ///
-/// Those of `out`.
+/// An error of `out`.
 pub fn firefox(mut timeline: Timeline, out: impl Write) -> io::Result<()> {
     let (threads, tasks) = (mem::take(&mut timeline.threads), mem::take(&mut timeline.tasks));
     let profile = Encoder::new(&timeline).encode(threads, &tasks);
@@ -123,7 +123,7 @@ impl fx::Marker for Marker<'_> {
     fn string_field_value(&self, index: u32) -> fx::StringHandle {
         match self.values[index as usize] {
             MarkerValue::Text(it) => it,
-            // The type's fields say which is which.
+            // The fields of the type distinguish the two.
             MarkerValue::Number(_) => self.name,
         }
     }

@@ -1,4 +1,4 @@
-//! The formats that viewers read.
+//! The formats for viewers.
 //!
 //! | format | is read by |
 //! |---|---|

@@ -1,11 +1,11 @@
 //! Perfetto's `TrackEvent`s.
 //!
 //! A thread is a track with its spans as slices. A group is a track with its tasks as slices; tasks
-//! at the same time lie on tracks of the same name, which the viewer shows as one. All events of
-//! one request have one flow.
+//! that overlap lie on tracks of the same name, which the viewer shows as one. All events of one
+//! request have one flow.
 //!
-//! The packets of a track are in the order of their moments, and slices nest: one that would end
-//! after the slice around it ends with it.
+//! The packets of a track are in order of time, and slices nest: one that would end after the slice
+//! around it ends with it.
 //!
 //! # References
 //!
@@ -104,7 +104,7 @@ const GROUPS: u64 = 2 << 32;
 ///
 /// # Errors
 ///
-/// Those of `out`.
+/// An error of `out`.
 pub fn perfetto(timeline: &Timeline, out: impl Write) -> io::Result<()> {
     let mut writer = Writer {
         timeline,
@@ -212,7 +212,7 @@ impl<W: Write> Writer<'_, W> {
         let is_poll = name == POLL;
         let mut message = Message::default();
         let kind = if it.edges == Edges::Point { event::INSTANT } else { event::BEGIN };
-        // A poll has its group's name: its probe's says nothing.
+        // A poll has its group's name, because its probe's is the same for all.
         let shown = if is_poll { timeline.group(it.group) } else { name };
         self.head(&mut message, kind, uuid, shown, name);
         let mut named =
