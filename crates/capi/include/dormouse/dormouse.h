@@ -1,6 +1,6 @@
 /*
  * dormouse/dormouse.h: the agent that answers the `dormouse` command, and probes, named places with fields that
- * sleep behind static keys. Brings along dormouse/keys.h, which says what holds for all functions,
+ * sleep behind static keys. Includes dormouse/keys.h, which has the rules for all functions,
  * dormouse/groups.h, dormouse/metrics.h, dormouse/profile.h, dormouse/publish.h, dormouse/waits.h and
  * dormouse/watch.h.
  *
@@ -41,7 +41,7 @@ extern "C" {
  * /tmp/dormouse-<uid>/<pid>.sock. Only root and the process's own user may talk to it. The thread blocks the signals
  * that are sent to the process. A forked child has no agent until it calls this itself.
  *
- * Without it everything else works in-process. Refusal (DORMOUSE_NO_AGENT) harms nothing.
+ * Without the agent everything else works in-process. A failure (DORMOUSE_NO_AGENT) has no other effect.
  */
 enum dormouse_code dormouse_init(struct dormouse_error *error);
 
@@ -55,12 +55,12 @@ enum dormouse_code dormouse_init(struct dormouse_error *error);
  *     DORMOUSE_PROBE("brew.step", DORMOUSE_FIELD(kind, order->kind), DORMOUSE_TEXT(body, length));
  *
  * A field is an integer, a floating-point number, a bool, a NUL-terminated string, or another pointer, which is
- * recorded as an address; in C++ also what has data() and size() as std::string does. A NULL string is recorded
- * as no value. A field is called what its expression says, or the first argument of its macro:
- * DORMOUSE_FIELD(name, value) names a value, DORMOUSE_TEXT(start, length) is text without a NUL at its end. Text
- * that is not UTF-8 has its wrong bytes replaced.
+ * recorded as an address; in C++ also a type with data() and size() such as std::string. A NULL string is recorded
+ * as no value. The name of a field is the text of its expression, or the first argument of its macro:
+ * DORMOUSE_FIELD(name, value) names a value, DORMOUSE_TEXT(start, length) is text without a NUL at its end. In text
+ * that is not UTF-8, invalid bytes are replaced.
  *
- * A statement. In C, not in an `inline` function without `static`, which may have no statics of its own.
+ * The macro is a statement. In C it cannot stand in an `inline` function without `static`, which may have no statics.
  *
  * COST. Asleep one instruction; the fields are not evaluated. Awake a time stamp and a copy into a ring that belongs to
  * the thread: no lock, no allocation, no system call but for a thread's first record. A full ring loses its oldest
@@ -81,11 +81,11 @@ enum dormouse_code dormouse_init(struct dormouse_error *error);
 #define DORMOUSE_FIELD(name, value) DORMOUSE_VALUE_(value)
 #define DORMOUSE_TEXT(start, length) dormouse_value_text_(start, length)
 
-/* Laid down by DORMOUSE_PROBE; its fields are the library's. */
+/* Defined by DORMOUSE_PROBE. Only the library uses its fields. */
 struct dormouse_probe {
 	uint32_t size;
 	uint32_t id;
-	struct dormouse_text arguments; /* what stands between the macro's parentheses */
+	struct dormouse_text arguments; /* the text between the macro's parentheses */
 };
 
 enum dormouse_value_kind {
@@ -110,7 +110,7 @@ struct dormouse_value {
 	} as;
 };
 
-/* What an awake DORMOUSE_PROBE does. NULL records nothing. */
+/* Called by an awake DORMOUSE_PROBE. If `probe` is NULL, nothing is recorded. */
 void dormouse_record(struct dormouse_probe *probe, const struct dormouse_value *values, size_t count);
 
 static inline struct dormouse_value dormouse_value_signed_(long long number)
@@ -193,9 +193,9 @@ inline auto dormouse_value_of_(const Text &text) -> decltype(dormouse_value_text
 }
 
 /*
- * The statics of a probe. Members of a template that a type of the probe's own place selects, because a static of an
- * inline function cannot be hidden, and because a template cannot pass the address of its own static on (gcc 12).
- * Hidden, so that an object with inline functions has its own and can be unloaded.
+ * The statics of a probe. They are members of a template, selected by a type that is local to the probe, because a
+ * static of an inline function cannot be hidden, and because a template cannot pass the address of its own static on
+ * (gcc 12). They are hidden, so that an object with inline functions has its own and can be unloaded.
  */
 template <class Here> struct __attribute__((visibility("hidden"))) dormouse_probe_at_ {
 	static inline dormouse_probe probe = { sizeof(dormouse_probe), 0, Here::arguments() };
@@ -203,7 +203,7 @@ template <class Here> struct __attribute__((visibility("hidden"))) dormouse_prob
 						 &probe, 1, Here::line } };
 };
 
-/* A function, so that temporaries among the fields live until they are recorded. */
+/* This is a function so that temporaries among the fields live until they are recorded. */
 template <class... Fields>
 inline void dormouse_record_fields_(dormouse_probe *probe, const char *, const Fields &...fields)
 {

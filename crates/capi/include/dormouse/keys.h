@@ -17,13 +17,13 @@
  * C11 or C++17, gcc 9 or clang 9 and later, Linux on x86-64. Link with `pkg-config --libs dormouse`.
  *
  * COST. Asleep, a site (dormouse_unlikely, dormouse_likely) is one 5-byte instruction without a load, a compare
- * or a conditional branch, and the code behind it is out of line. Changing a key is an absolute slow path: a
+ * or a conditional branch, and the code behind it is out of line. Changing a key is slow: a
  * system call for each run of code pages, an interrupt to every processor that runs the process. Change many
- * keys in one batch: the price is nearly the same as for one.
+ * keys in one batch, which costs nearly the same as one.
  *
- * ORDERING. A site orders nothing. Data that the awake branch reads must be published by its own means. While
- * a key changes, one thread may see it on and another see it off; when the function that changes it returns,
- * no thread runs on the old branch.
+ * ORDERING. A site imposes no memory ordering. Data that the awake branch reads must be published by its own means.
+ * While a key changes, one thread may see it on and another see it off; when the function that changes it returns, no
+ * thread runs on the old branch.
  *
  * THREADS. Every function may be called from any thread at any time; batches wait for one another. A batch, a
  * list, a lease, a watch, a profile and metrics belong to one thread at a time.
@@ -31,24 +31,24 @@
  * SIGNALS. Sites and dormouse_is_enabled are async-signal-safe. No other function here is: a handler that
  * interrupts a batch of its own thread gets DORMOUSE_REENTRANT.
  *
- * ERRORS. Functions that can fail return a dormouse_code and, where the caller gives a struct dormouse_error, say
- * what failed, on what, and what to change. Whatever they say, keys are as they were, and so is
- * code, unless the message counts sites that could not be put back. No function
+ * ERRORS. Functions that can fail return a dormouse_code. If the caller passes a struct dormouse_error, its message
+ * contains what failed, on what, and what to change. After an error, keys are as they were, and so is
+ * code, unless the message counts sites that could not be restored. No function
  * throws, and none changes errno. There is no "last error".
  *
- * MEMORY. A function that finds no memory for what it is to do refuses (DORMOUSE_NO_MEMORY) and has done nothing; of
- * those that return a pointer it is NULL. It sets that memory aside before it begins, and takes from there what
- * malloc refuses meanwhile; so do the library's own threads. One allocation is not covered: to start a thread of its
+ * MEMORY. If there is too little memory, a function returns DORMOUSE_NO_MEMORY (or NULL, if it returns a pointer) and
+ * has done nothing. It reserves the memory before it begins, and uses the reserve where malloc fails
+ * meanwhile; so do the library's own threads. One allocation is not covered: to start a thread of its
  * own (dormouse_init, profiles, watches) the library needs some hundred bytes from malloc itself. If other threads
- * take the last memory in that moment, the process aborts, and the reason is on the standard error. Sites,
- * dormouse_is_enabled and groups that are entered and left need no memory.
+ * take the last memory at that moment, the process aborts, with the reason on standard error. Sites,
+ * dormouse_is_enabled, and entering and leaving groups need no memory.
  *
- * CANCELLATION. No function is a point of cancellation: a thread that is cancelled (pthread_cancel) inside of one ends
- * at its next point of cancellation after it. (With PTHREAD_CANCEL_ASYNCHRONOUS a thread may call none of them, as of
- * nearly all functions.)
+ * CANCELLATION. No function is a cancellation point: a thread that is cancelled (pthread_cancel) inside of one ends
+ * at its next cancellation point after it. (With PTHREAD_CANCEL_ASYNCHRONOUS a thread may call none of them; the same
+ * holds for nearly all functions of C.)
  *
- * GROWTH. Structures that the caller provides begin with their size, as the *_INIT macros set it. Later versions
- * add fields at the end and fill no more than the size allows; on return, size is what was filled.
+ * GROWTH. Structures that the caller provides begin with their size, which the *_INIT macros set. Later versions
+ * add fields at the end, and fill only the fields within that size; on return, size is the number of bytes filled.
  */
 #ifndef DORMOUSE_KEYS_H
 #define DORMOUSE_KEYS_H
@@ -70,38 +70,38 @@ extern "C" {
 
 /* ---- Errors and reports ---- */
 
-/* What became of a call. Later versions may return others: anything but DORMOUSE_OK is a refusal. */
+/* The result of a call. Later versions may return others: anything but DORMOUSE_OK is an error. */
 enum dormouse_code {
 	DORMOUSE_OK = 0,
-	DORMOUSE_INVALID = 1,         /* an argument is NULL, no key, or of an unknown size */
+	DORMOUSE_INVALID = 1,         /* an argument is NULL, is not a key, or has an unknown size */
 	DORMOUSE_UNEXPECTED_TEXT = 2, /* something else has patched a site: a debugger, a uprobe */
 	DORMOUSE_NOT_TEXT = 3,        /* a site is not in the code of a loaded object, or in code shared with others */
-	DORMOUSE_DENIED = 4,          /* the kernel, or a filter before it, refuses what this needs: see os_error */
+	DORMOUSE_DENIED = 4,          /* the kernel, or a filter of system calls, refuses a needed call: see os_error */
 	DORMOUSE_TRAPS_BLOCKED = 5,   /* the int3 protocol, while a thread blocks SIGTRAP */
 	DORMOUSE_TOO_MANY_LEASES = 6, /* a key holds 2^32 - 1 leases */
 	DORMOUSE_REENTRANT = 7,       /* a batch inside a batch of the same thread */
 	DORMOUSE_BAD_GLOB = 8,        /* a list of globs does not parse */
 	DORMOUSE_NO_AGENT = 9,        /* dormouse_init: no socket or no thread */
-	DORMOUSE_OTHER = 10,          /* another reason: the message says which */
-	DORMOUSE_BUG = 11,            /* dormouse itself failed, and was stopped from harming its host */
+	DORMOUSE_OTHER = 10,          /* another reason, which is in the message */
+	DORMOUSE_BUG = 11,            /* a bug in dormouse, which was kept from harming its host */
 	DORMOUSE_NO_MEMORY = 12,      /* there is not enough memory */
 	DORMOUSE_NO_REGISTER = 13,    /* dormouse_watch_begin: all debug registers are taken */
-	DORMOUSE_NO_PROFILE = 14      /* dormouse_profile_begin: what this process or system has not */
+	DORMOUSE_NO_PROFILE = 14      /* dormouse_profile_begin: this process or system does not support it */
 };
 
-/* Why a call was refused. Written only when it was. */
+/* Why a call failed. Written only if it did. */
 struct dormouse_error {
 	uint32_t size;
 	int32_t code;       /* enum dormouse_code */
-	int32_t os_error;   /* the kernel's answer (an errno), or 0 */
+	int32_t os_error;   /* the kernel's error (an errno), or 0 */
 	uint32_t reserved;
-	uint64_t address;   /* the site or the variable that it was about, or 0 */
-	char message[488];  /* a line of UTF-8, with a NUL at its end, cut if it does not fit */
+	uint64_t address;   /* the address of the site or variable concerned, or 0 */
+	char message[488];  /* one line of UTF-8 that ends with a NUL, truncated if it does not fit */
 };
 
 #define DORMOUSE_ERROR_INIT { sizeof(struct dormouse_error), 0, 0, 0, 0, { 0 } }
 
-/* What a batch did. */
+/* The effects of a batch. */
 struct dormouse_report {
 	uint32_t size;
 	uint32_t reserved;
@@ -112,20 +112,20 @@ struct dormouse_report {
 	uint64_t barriers;   /* core synchronisations */
 	uint64_t traps;      /* traps taken by threads that ran into a site meanwhile; 0 by the flip protocol */
 	uint64_t unsealed;   /* pages that could not be made read-only again */
-	uint64_t elapsed_ns; /* wall time, waiting for other batches included */
+	uint64_t elapsed_ns; /* wall time, including the wait for other batches */
 };
 
 #define DORMOUSE_REPORT_INIT { sizeof(struct dormouse_report), 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /* ---- Keys ---- */
 
-/* Text in static memory, UTF-8 by intent. */
+/* Text in static memory, which should be UTF-8. */
 struct dormouse_text {
 	const char *start;
 	size_t length;
 };
 
-/* A key. Laid down by the macros below, in static memory; its fields are the library's. */
+/* A key. Defined by the macros below, in static memory. Only the library uses its fields. */
 struct dormouse_key {
 	uint32_t size;
 	uint8_t on;
@@ -140,7 +140,7 @@ struct dormouse_key {
 	uint32_t line;
 };
 
-/* The state at the start of the program is part of a key's type, because its sites are assembled by it. */
+/* The state at the start of the program is part of a key's type, because its sites are assembled for that state. */
 struct dormouse_key_off {
 	struct dormouse_key key;
 };
@@ -149,8 +149,8 @@ struct dormouse_key_on {
 };
 
 /*
- * Defines a key: an identifier, a dotted name for people (a string literal, which need not be unique), and the
- * state in which it starts (`false` or `true`). At file scope, at namespace scope, or as a static member:
+ * Defines a key: an identifier, a dotted name for display (a string literal, which need not be unique), and the
+ * initial state (`false` or `true`). Use it at file scope, at namespace scope, or for a static member:
  *
  *     DORMOUSE_KEY_NAMED(trace_queries, "db.query", false);         for all files
  *     static DORMOUSE_KEY_NAMED(trace_plans, "db.plan", false);     for this one
@@ -162,7 +162,7 @@ struct dormouse_key_on {
 	DORMOUSE_KEY_TYPE_##initial identifier = \
 		DORMOUSE_KEY_VALUE_(name, DORMOUSE_KEY_STATE_##initial, DORMOUSE_NULL_, 0)
 
-/* The same, named by its identifier. */
+/* Defines a key whose name is its identifier. */
 #define DORMOUSE_KEY(identifier, initial) \
 	DORMOUSE_KEY_TYPE_##initial identifier = \
 		DORMOUSE_KEY_VALUE_(#identifier, DORMOUSE_KEY_STATE_##initial, DORMOUSE_NULL_, 0)
@@ -188,19 +188,19 @@ struct dormouse_key_on {
 	{ { sizeof(struct dormouse_key), state, state, state, 0, 0, DORMOUSE_TEXT_(name), \
 	    DORMOUSE_TEXT_(__FILE__), attached, kind, __LINE__ } }
 
-/* Whether a key is on: a load, for where there is no site. NULL is off. Async-signal-safe. */
+/* Whether a key is on: a load, for code without a site. False if `key` is NULL. Async-signal-safe. */
 bool dormouse_is_enabled(const struct dormouse_key *key);
 
 /*
- * Sets a key's baseline on or off. A key is on while its baseline is on or somebody holds a lease on it. What the
- * call did is written to `report`, why it was refused to `error`; each may be NULL.
+ * Sets a key's baseline on or off. A key is on while its baseline is on or a lease on it is held. The effects are
+ * written to `report`, an error to `error`; each may be NULL.
  */
 enum dormouse_code dormouse_enable(struct dormouse_key *key, struct dormouse_report *report,
 				   struct dormouse_error *error);
 enum dormouse_code dormouse_disable(struct dormouse_key *key, struct dormouse_report *report,
 				    struct dormouse_error *error);
 
-/* ---- Leases: keys that stay on as long as somebody holds them ---- */
+/* ---- Leases: keys stay on while a lease is held ---- */
 
 struct dormouse_lease;
 
@@ -209,7 +209,7 @@ enum dormouse_code dormouse_acquire(struct dormouse_key *const *keys, size_t cou
 				    struct dormouse_lease **lease, struct dormouse_report *report,
 				    struct dormouse_error *error);
 
-/* Gives the keys back and ends the lease. If that is refused, the lease is still held. NULL is no lease. */
+/* Gives the keys back and ends the lease. After an error the lease is still held. Does nothing if `lease` is NULL. */
 enum dormouse_code dormouse_release(struct dormouse_lease *lease, struct dormouse_report *report,
 				    struct dormouse_error *error);
 
@@ -218,14 +218,14 @@ enum dormouse_code dormouse_release(struct dormouse_lease *lease, struct dormous
 struct dormouse_batch;
 
 /*
- * An empty batch; NULL if there is no memory, which the other functions of batches take and refuse or ignore. It ends
- * by dormouse_batch_apply or dormouse_batch_abandon.
+ * Makes an empty batch, which dormouse_batch_apply or dormouse_batch_abandon ends. Returns NULL if there is no memory.
+ * The other functions of batches accept NULL: they return an error or do nothing.
  */
 struct dormouse_batch *dormouse_batch_begin(void);
 
 /*
- * Adds a change; of several changes of one key the last counts. What is no key, or finds no memory, has
- * dormouse_batch_apply refuse.
+ * Adds a change; of several changes of one key the last one counts. If `key` is not a key, or there is no memory,
+ * dormouse_batch_apply will return an error.
  */
 void dormouse_batch_enable(struct dormouse_batch *batch, struct dormouse_key *key);
 void dormouse_batch_disable(struct dormouse_batch *batch, struct dormouse_key *key);
@@ -234,21 +234,21 @@ void dormouse_batch_disable(struct dormouse_batch *batch, struct dormouse_key *k
 enum dormouse_code dormouse_batch_apply(struct dormouse_batch *batch, struct dormouse_report *report,
 					struct dormouse_error *error);
 
-/* Ends a batch that shall not be applied. NULL is no batch. */
+/* Ends a batch without applying it. Does nothing if `batch` is NULL. */
 void dormouse_batch_abandon(struct dormouse_batch *batch);
 
 /* ---- Lists ---- */
 
 struct dormouse_list;
 
-/* A key that a site names, at the moment when the list was made. */
+/* A key that a site names, in its state when the list was made. */
 struct dormouse_key_info {
 	uint32_t size;
 	uint32_t line;
 	struct dormouse_key *key; /* the object that defines it stays loaded from now on */
-	const char *name;         /* this and the next two: good until the list ends */
+	const char *name;         /* this and the next two are valid until the list ends */
 	const char *file;
-	const char *object;       /* file name of the object that the key lives in; "" where that cannot be told */
+	const char *object;       /* file name of the object that contains the key; "" if it is unknown */
 	uint64_t sites;
 	uint32_t leases;
 	uint8_t on;
@@ -261,8 +261,8 @@ struct dormouse_key_info {
 	  0, 0, 0, 0, { 0, 0 } }
 
 /*
- * The keys of the process, C's and Rust's, by name: those that a list of globs selects ("db.*,!db.noisy"), or all
- * (NULL). A list that selects nothing is empty, not refused.
+ * The keys of the process, C's and Rust's, sorted by name: those that a list of globs selects ("db.*,!db.noisy"), or
+ * all if `globs` is NULL. If no key is selected, the list is empty; that is no error.
  */
 enum dormouse_code dormouse_list_begin(const char *globs, struct dormouse_list **list,
 				       struct dormouse_error *error);
@@ -270,15 +270,15 @@ enum dormouse_code dormouse_list_begin(const char *globs, struct dormouse_list *
 /* The next key; false at the end, or if an argument is NULL or of an unknown size. */
 bool dormouse_list_next(struct dormouse_list *list, struct dormouse_key_info *info);
 
-/* NULL is no list. */
+/* Ends the list. Does nothing if `list` is NULL. */
 void dormouse_list_end(struct dormouse_list *list);
 
 /* ---- Sites ---- */
 
 /*
- * Whether a key is on: dormouse_unlikely where it usually is not, dormouse_likely where it usually is. `key` is
- * the identifier of a key that was defined or declared by the macros above; one that is not static does not
- * compile. Expressions of type bool that never fail.
+ * Whether a key is on: use dormouse_unlikely where it usually is not, dormouse_likely where it usually is. `key` is
+ * the identifier of a key that was defined or declared by the macros above; other expressions do not
+ * compile. Both are expressions of type bool that never fail.
  *
  *     key     dormouse_unlikely                       dormouse_likely
  *     off     test eax, imm32: falls through, false   jmp: out of line, false
@@ -295,7 +295,7 @@ void dormouse_list_end(struct dormouse_list *list);
 #define dormouse_likely(key) ((bool)__builtin_expect(DORMOUSE_SITE_(key, 1), 1))
 #endif
 
-/* Called by a constructor and a destructor that the sites of an object leave in it, with the bounds of their entries. */
+/* Called by the constructor and the destructor that an object with sites contains, with the bounds of its entries. */
 struct dormouse_object;
 void dormouse_register_v1(const struct dormouse_object *object);
 void dormouse_unregister_v1(const struct dormouse_object *object);
@@ -305,24 +305,24 @@ void dormouse_unregister_v1(const struct dormouse_object *object);
 #endif
 
 /*
- * What a site lays down: metadata of sites, version 1, byte for byte as the Rust macros do.
+ * What a site emits: metadata of sites, version 1, byte for byte the same as the Rust macros.
  *
- * - Each copy that the compiler makes of a site is labelled by `%=`, which is unique in an assembler's life. (The
- *   `\+` that the Rust macros use is LLVM's own.)
+ * - Each copy that the compiler makes of a site is labelled by `%=`, which is unique in one run of the assembler. (The
+ *   `\+` that the Rust macros use exists only in LLVM.)
  * - The entry's section is tied to the site's label ("o"), so a linker drops the entries of functions that it
  *   drops, and is in the group of the function ("?"), so copies of an inline function that the linker has
  *   discarded take their entries along. GNU binutils before 2.36 cannot mix tied and other sections: there "o"
  *   is left out, and entries keep their functions.
- * - The entry leads to a slot that holds the key's address. The compiler knows of it, as it does not of a name
- *   in the assembler's text, so the slot lives through link-time optimisation; it is the object's own, so it
- *   can be named without a load in position-independent code, and the key may live in another object.
- * - A relocation that changes nothing names the slot in the code itself, so that identical-code folding does not
- *   take two functions that differ in their keys alone for one.
- * - The first site of an assembler's life also leaves a constructor and a destructor, one each for a linked object
- *   (comdat), that hand the bounds of the object's entries to the library. The bounds are weak: without a site they
+ * - The entry points to a slot that contains the key's address. The compiler sees the slot, unlike a name
+ *   in the assembler's text, so the slot survives link-time optimisation; it belongs to the object, so it
+ *   can be named without a load in position-independent code, and the key may lie in another object.
+ * - A relocation that changes nothing names the slot in the code itself. Without it, identical-code folding would
+ *   merge two functions that differ only in their keys.
+ * - The first site of a run of the assembler also leaves a constructor and a destructor, one each for a linked object
+ *   (comdat), that pass the bounds of the object's entries to the library. The bounds are weak: without a site they
  *   are null. By their priority the constructor runs before the object's others, and the destructor after them.
  *
- * The assembler's text has several lines and few bytes; `inline` tells gcc.
+ * The assembler's text has several lines but few bytes; `inline` makes gcc count it as short.
  */
 #if defined(__clang__) && __clang_major__ < 11
 #define DORMOUSE_ASM_ __asm__

@@ -1,6 +1,6 @@
 /*
  * dormouse/metrics.h: metrics for a route of the program's own server: CPU time, requests, polls and more of each
- * group, for Prometheus and whatever reads its formats. dormouse/keys.h says what holds for all functions.
+ * group, for Prometheus and other readers of its formats. dormouse/keys.h has the rules for all functions.
  *
  *     #include <dormouse/metrics.h>
  *
@@ -17,15 +17,15 @@
  *             respond(request, dormouse_metrics_content_type(format), bytes, length);
  *
  * The library opens no port. Programs that have no server of their own, or cannot be changed, are scraped through
- * `dormouse serve`, which asks their agents. docs/guide/metrics.md has the names and what they count.
+ * `dormouse serve`, which queries their agents. docs/guide/metrics.md lists the metrics.
  *
- * COST. From begin to end CPU time is counted, for all groups, as if somebody looked: some tens of nanoseconds each time
- * that a group is entered and left. To read takes a look at each group and each thread, and no lock that a thread of
- * the program's takes while it enters or leaves groups.
+ * COST. From begin to end CPU time of all groups is counted, as while the command watches: some tens of nanoseconds
+ * each time that a group is entered and left. Reading visits each group and each thread, and takes no lock that a
+ * thread of the program takes while it enters or leaves groups.
  *
  * SIGNALS. None of these functions is async-signal-safe.
  *
- * A forked child has begun nothing: what its parent has begun shows no counts there, and can be ended.
+ * In a forked child, metrics that the parent has begun contain no counts, and can be ended.
  */
 #ifndef DORMOUSE_METRICS_H
 #define DORMOUSE_METRICS_H
@@ -43,10 +43,10 @@ enum dormouse_metrics_format {
 };
 
 enum dormouse_metrics_flags {
-	DORMOUSE_METRICS_WAITS = 1 /* has times of tasks taken, too: histograms of requests, polls, delays and awaits */
+	DORMOUSE_METRICS_WAITS = 1 /* takes times of tasks, too: histograms of requests, polls, delays and awaits */
 };
 
-/* What is counted. */
+/* What to count. */
 struct dormouse_metrics_spec {
 	uint32_t size;
 	uint32_t flags; /* enum dormouse_metrics_flags */
@@ -54,27 +54,27 @@ struct dormouse_metrics_spec {
 
 #define DORMOUSE_METRICS_SPEC_INIT { sizeof(struct dormouse_metrics_spec), 0 }
 
-/* Metrics of the process. They belong to one thread at a time. */
+/* Metrics of the process. One thread at a time may use them. */
 struct dormouse_metrics;
 
-/* Has groups counted from now on. */
+/* Begins to count for all groups. */
 enum dormouse_code dormouse_metrics_begin(const struct dormouse_metrics_spec *spec, struct dormouse_metrics **metrics,
 					  struct dormouse_error *error);
 
 /*
- * Renders what there is now, in a format of enum dormouse_metrics_format. The bytes are the metrics': they are good
- * until these are read again or end. No NUL follows them.
+ * Renders the present metrics in a format of enum dormouse_metrics_format. The bytes belong to `metrics`: they are
+ * valid until these are read again or end. No NUL follows them.
  */
 enum dormouse_code dormouse_metrics_read(struct dormouse_metrics *metrics, uint32_t format, const void **bytes,
 					 size_t *length, struct dormouse_error *error);
 
-/* The format for a client whose request has this `Accept` header: NULL, if it has none. */
+/* The format for a request with this `Accept` header, which may be NULL. */
 uint32_t dormouse_metrics_accepted(const char *accept);
 
-/* The value of the `Content-Type` header of a format, in static memory; NULL for no format. */
+/* The value of the `Content-Type` header for a format, in static memory; NULL if `format` is invalid. */
 const char *dormouse_metrics_content_type(uint32_t format);
 
-/* Ends it: groups are counted as long as anybody has begun and not ended. NULL is none. */
+/* Ends it: groups are counted until every begin has been ended. Does nothing if `metrics` is NULL. */
 void dormouse_metrics_end(struct dormouse_metrics *metrics);
 
 /* The layout is an ABI. */

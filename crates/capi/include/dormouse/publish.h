@@ -1,6 +1,6 @@
 /*
  * dormouse/publish.h: the current group of each thread, for any profiler that follows OpenTelemetry's standards (OTEP
- * 4719 and 4947). dormouse/keys.h says what holds for all functions.
+ * 4719 and 4947). dormouse/keys.h has the rules for all functions.
  *
  *     #include <dormouse/publish.h>
  *
@@ -10,13 +10,13 @@
  *             fprintf(stderr, "%s\n", error.message);
  *
  * A reader finds the thread-local otel_thread_ctx_v1 among the dynamic symbols of libdormouse.so. A program that is
- * linked with libdormouse.a shows it by -Wl,--export-dynamic-symbol=otel_thread_ctx_v1. A program without shared
- * libraries cannot, and must not be linked so: glibc ends a -static-pie with it at its start. DORMOUSE_PUBLISH=1
- * publishes from dormouse_init on.
+ * linked with libdormouse.a exports it by -Wl,--export-dynamic-symbol=otel_thread_ctx_v1. A program without shared
+ * libraries cannot export it, and must not be linked with this option: glibc ends a -static-pie with it at its start.
+ * With the environment variable DORMOUSE_PUBLISH=1, groups are published from dormouse_init on.
  *
  * Where another library has published a context of the process, or a thread-local of that name, nothing is published.
  *
- * A forked child publishes nothing: what its parent has begun can be ended there, to no effect.
+ * A forked child publishes nothing. It can end what its parent has begun, without an effect.
  */
 #ifndef DORMOUSE_PUBLISH_H
 #define DORMOUSE_PUBLISH_H
@@ -27,13 +27,13 @@
 extern "C" {
 #endif
 
-/* Groups are published as long as anybody has begun and not ended. */
+/* While one of these exists, groups are published. */
 struct dormouse_publishing;
 
-/* Publishes the current group of each thread from its next one on. */
+/* Begins to publish: each thread shows its current group from the next group that it enters on. */
 enum dormouse_code dormouse_publish_begin(struct dormouse_publishing **publishing, struct dormouse_error *error);
 
-/* Ends it. NULL is none. */
+/* Ends it. Does nothing if `publishing` is NULL. */
 void dormouse_publish_end(struct dormouse_publishing *publishing);
 
 #ifdef __cplusplus

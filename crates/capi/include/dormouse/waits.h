@@ -1,5 +1,5 @@
 /*
- * dormouse/waits.h: where the tasks of a group spend their time. dormouse/keys.h says what holds for all functions.
+ * dormouse/waits.h: where the tasks of a group spend their time. dormouse/keys.h has the rules for all functions.
  *
  *     #include <dormouse/waits.h>
  *
@@ -13,16 +13,16 @@
  *     printf("99 of 100 requests within %" PRIu64 " ns\n", times.requests.p99_ns);
  *     dormouse_waits_end(waits);
  *
- * A task is in a poll, runnable (woken, and not polled yet) or awaiting (neither). These are times of futures, which a
- * program has that is written in Rust in part. Tasks that C begins have no polls, and no times: `dormouse stat` shows
- * for how long their threads ran, and waited for a CPU.
+ * A task is in a poll, runnable (woken, and not polled yet) or awaiting (neither). These are times of futures, so they
+ * exist only in programs that are partly written in Rust. Tasks that C begins have no polls, and no times: `dormouse
+ * stat` shows for how long their threads ran, and waited for a CPU.
  *
- * COST. Nothing while nobody has times taken; then some tens of nanoseconds for each poll of a task of a group. To read
- * takes a look at each thread and each living task.
+ * COST. Nothing while times are not taken; then some tens of nanoseconds for each poll of a task of a group. Reading
+ * visits each thread and each living task.
  *
  * SIGNALS. None of these functions is async-signal-safe.
  *
- * A forked child has no times of its parent's: what its parent has begun tells none, and can be ended.
+ * In a forked child, waits that the parent has begun return no times, and can be ended.
  */
 #ifndef DORMOUSE_WAITS_H
 #define DORMOUSE_WAITS_H
@@ -33,17 +33,17 @@
 extern "C" {
 #endif
 
-/* Durations of one kind. The quantiles are within 19 %. All zeroes: there were none. */
+/* Durations of one kind. The error of the quantiles is at most 19 %. All zeroes if there were none. */
 struct dormouse_durations {
 	uint64_t count;
 	uint64_t p50_ns;
 	uint64_t p90_ns;
 	uint64_t p99_ns;
 	uint64_t max_ns;
-	uint64_t max_task; /* the task of the longest; 0: it is not known */
+	uint64_t max_task; /* the number of the task with the longest; 0 if it is unknown */
 };
 
-/* The times of a group's tasks: sums, and how long each lasted. */
+/* The times of a group's tasks: sums, and the distributions of single durations. */
 struct dormouse_group_waits {
 	uint32_t size;
 	uint32_t reserved;
@@ -61,17 +61,17 @@ struct dormouse_group_waits {
 	{ sizeof(struct dormouse_group_waits), 0, 0, 0, 0, DORMOUSE_DURATIONS_INIT_, DORMOUSE_DURATIONS_INIT_, \
 	  DORMOUSE_DURATIONS_INIT_, DORMOUSE_DURATIONS_INIT_ }
 
-/* Times that are taken, of all groups. Any thread may read them. */
+/* While this exists, times of all groups are taken. Any thread may read them. */
 struct dormouse_waits;
 
-/* Has times taken from now on. */
+/* Begins to take times. */
 enum dormouse_code dormouse_waits_begin(struct dormouse_waits **waits, struct dormouse_error *error);
 
-/* The times of a group since then; for those of an interval, begin again. */
+/* The times of a group since dormouse_waits_begin. For the times of another interval, begin once more. */
 enum dormouse_code dormouse_waits_read(const struct dormouse_waits *waits, struct dormouse_group group,
 				       struct dormouse_group_waits *times, struct dormouse_error *error);
 
-/* Ends it: times are taken as long as anybody has begun and not ended. NULL is none. */
+/* Ends it: times are taken until every begin has been ended. Does nothing if `waits` is NULL. */
 void dormouse_waits_end(struct dormouse_waits *waits);
 
 /* The layout is an ABI. */
