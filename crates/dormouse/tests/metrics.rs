@@ -144,22 +144,7 @@ fn group(id: u32, name: &str) -> GroupRow {
 }
 
 fn stat(groups: Vec<GroupRow>) -> Stat {
-    Stat {
-        mono_ns: 1,
-        took_ns: 1,
-        process_cpu_ns: 5,
-        unattributed_cpu_ns: 0,
-        cpu_refused: None,
-        groups,
-        threads: Vec::new(),
-        runnable_ns: None,
-        counted: None,
-        polls: None,
-        keys_on: 0,
-        experiment: false,
-        dropped: 0,
-        clock: None,
-    }
+    Stat { mono_ns: 1, process_cpu_ns: 5, groups, ..Stat::default() }
 }
 
 fn exposition(groups: Vec<GroupRow>) -> Exposition {

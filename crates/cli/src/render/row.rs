@@ -5,13 +5,13 @@
 
 use std::cmp::Ordering;
 
-use dormouse_protocol::{CountRow, GroupRow};
+use dormouse_protocol::{CountRow, GroupRow, Stat};
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
 
 use super::waits::{WaitFigures, slowest_trace};
 use crate::sample::events::TASK_CLOCK;
-use crate::sample::totals::{Inside, Thread};
+use crate::sample::totals::Thread;
 
 /// The figures of one group, thread or sum.
 #[derive(Debug, Clone, PartialEq)]
@@ -88,7 +88,7 @@ impl Row {
     }
 
     /// The row without CPU time, if that is refused for groups and for what is in none.
-    pub(crate) fn believed(mut self, inside: &Inside) -> Row {
+    pub(crate) fn believed(mut self, inside: &Stat) -> Row {
         if inside.cpu_refused.is_none() {
             return self;
         }

@@ -102,10 +102,10 @@ impl View {
             };
             let parts = now.groups.iter().zip(total.groups.iter().zip(&recent.groups));
             let coverage_percent = recent.coverage_percent();
-            let (total, recent) = (total.unattributed_ns, recent.unattributed_ns);
+            let (total, recent) = (total.unattributed_cpu_ns, recent.unattributed_cpu_ns);
             Inside {
                 coverage_percent,
-                cpu_refused: now.cpu_refused.clone(),
+                cpu_refused: now.cpu_refused.clone().map(Into::into),
                 unattributed: Row::sum("(unattributed)", total, recent, interval_ns).believed(inside),
                 groups: sorted(parts.map(row).collect()),
                 keys_on: now.keys_on,

@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 
-use dormouse_protocol::GroupRow;
+use dormouse_protocol::Stat;
 
-use super::totals::{Inside, Sample, Thread, Usage};
+use super::totals::{Sample, Thread, Usage};
 
 /// The use of a process from one sample to a later one: the rows of the later sample, with the
 /// totals of the time between.
@@ -20,7 +20,7 @@ pub(crate) struct Delta {
     /// Threads that ended in between, as the last sample with them showed them.
     pub(crate) ended: Vec<Thread>,
     /// Groups are in the order of the later sample; `alive`, `keys_on` and `dropped` are its.
-    pub(crate) inside: Option<Inside>,
+    pub(crate) inside: Option<Stat>,
 }
 
 impl Delta {
@@ -62,7 +62,10 @@ impl Delta {
             max_rss_bytes: last.max_rss_bytes,
             threads,
             ended,
-            inside: last.inside.as_ref().map(|inside| inside_since(inside, first.inside.as_ref())),
+            inside: match (&last.inside, &first.inside) {
+                (Some(now), Some(before)) => Some(now.since(before)),
+                (now, _) => now.clone(),
+            },
         }
     }
 
@@ -75,25 +78,6 @@ impl Delta {
     pub(crate) fn others_ns(&self) -> u64 {
         let threads = self.threads.iter().chain(&self.ended);
         threads.fold(self.cpu_ns, |rest, thread| rest.saturating_sub(thread.cpu_ns))
-    }
-}
-
-fn inside_since(now: &Inside, before: Option<&Inside>) -> Inside {
-    let groups: HashMap<u32, &GroupRow> =
-        before.iter().flat_map(|before| &before.groups).map(|group| (group.id, group)).collect();
-    let since = |group: &GroupRow| match groups.get(&group.id) {
-        Some(before) => group.since(before),
-        None => group.clone(),
-    };
-    Inside {
-        took_ns: now.took_ns.max(before.map_or(0, |before| before.took_ns)),
-        // The service reads the process's clock and its groups one after the other, so the
-        // difference of both may shrink.
-        unattributed_ns: now.unattributed_ns.saturating_sub(before.map_or(0, |b| b.unattributed_ns)),
-        cpu_refused: now.cpu_refused.clone(),
-        groups: now.groups.iter().map(since).collect(),
-        polls: now.polls.map(|now| now.since(before.and_then(|before| before.polls).unwrap_or_default())),
-        ..*now
     }
 }
 
@@ -135,7 +119,7 @@ impl Window {
 
 #[cfg(test)]
 mod tests {
-    use dormouse_protocol::{CountRow, TaskPolls};
+    use dormouse_protocol::{CountRow, GroupRow, TaskPolls};
 
     use super::*;
 
@@ -189,7 +173,7 @@ mod tests {
     fn polls_are_those_of_the_interval() {
         let with = |polls: Option<(u64, u64)>| {
             let polls = polls.map(|(all, in_groups)| TaskPolls { all, in_groups });
-            Sample { inside: Some(Inside { polls, ..Inside::default() }), ..Sample::default() }
+            Sample { inside: Some(Stat { polls, ..Stat::default() }), ..Sample::default() }
         };
         let share = |first, last| {
             let inside = Delta::between(&with(first), &with(last), &[]).inside;
@@ -209,21 +193,9 @@ mod tests {
             enabled_ns: 2 * running_ns,
             running_ns,
         };
-        let group = |id, cpu_ns, count| GroupRow {
-            id,
-            name: format!("g{id}").into(),
-            cpu_ns,
-            entries: cpu_ns,
-            alive: 1,
-            started: 2,
-            finished: 1,
-            requests: 1,
-            polls: cpu_ns,
-            counts: vec![count],
-            waits: None,
-        };
-        let with = |groups: Vec<GroupRow>, unattributed_ns| Sample {
-            inside: Some(Inside { took_ns: 7, unattributed_ns, groups, ..Inside::default() }),
+        let group = |id, cpu_ns, count| GroupRow { id, cpu_ns, counts: vec![count], ..GroupRow::default() };
+        let with = |groups: Vec<GroupRow>, unattributed_cpu_ns| Sample {
+            inside: Some(Stat { took_ns: 7, unattributed_cpu_ns, groups, ..Stat::default() }),
             ..sample(0, 0, Vec::new())
         };
         let mut window = Window::new(with(vec![group(1, 10, count(5, 100))], 30));
@@ -231,6 +203,6 @@ mod tests {
         let inside = window.delta().inside.expect("an agent told");
         let seen: Vec<_> = inside.groups.iter().map(|g| (g.id, g.cpu_ns, g.counts[0].clone())).collect();
         assert_eq!(seen, [(1, 5, count(4, 50)), (2, 40, count(3, 10))]);
-        assert_eq!((inside.unattributed_ns, inside.took_ns), (0, 7), "never negative");
+        assert_eq!((inside.unattributed_cpu_ns, inside.took_ns), (0, 7), "never negative");
     }
 }

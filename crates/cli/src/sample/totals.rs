@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use dormouse_protocol::{CountRow, GroupRow, Stat, TaskPolls, ThreadStat};
+use dormouse_protocol::{CountRow, Stat, ThreadStat};
 use serde::Serialize;
 
 use crate::text::clean;
@@ -49,53 +49,13 @@ pub(crate) struct Sample {
     pub(crate) usage: Option<Usage>,
     pub(crate) max_rss_bytes: Option<u64>,
     pub(crate) threads: Vec<Thread>,
-    /// The part that only an agent knows.
-    pub(crate) inside: Option<Inside>,
-}
-
-/// The part of a sample that only an agent knows.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct Inside {
-    /// How much older groups may be than threads and the process.
-    pub(crate) took_ns: u64,
-    /// CPU time that is charged to no group.
-    pub(crate) unattributed_ns: u64,
-    /// Why there is no CPU time of groups, nor of work in no group.
-    pub(crate) cpu_refused: Option<String>,
-    pub(crate) groups: Vec<GroupRow>,
-    pub(crate) polls: Option<TaskPolls>,
-    pub(crate) keys_on: usize,
-    pub(crate) dropped: u64,
-}
-
-impl Inside {
-    /// How much of the CPU time is in groups, in percent; `None` if none was used, or if it is
-    /// refused.
-    pub(crate) fn coverage_percent(&self) -> Option<f64> {
-        if self.cpu_refused.is_some() {
-            return None;
-        }
-        let named: u64 = self.groups.iter().map(|group| group.cpu_ns).sum();
-        let all = named + self.unattributed_ns;
-        (all > 0).then(|| named as f64 / all as f64 * 100.0)
-    }
-
-    /// The sentence about CPU time that is refused.
-    pub(crate) fn refusal(&self) -> Option<String> {
-        let why = self.cpu_refused.as_ref()?;
-        Some(format!("CPU time of groups is refused: {}", clean(why)))
-    }
-
-    /// In how many polls of tasks a group was entered, in percent; `None` where no runtime tells.
-    pub(crate) fn poll_coverage_percent(&self) -> Option<f64> {
-        let polls = self.polls.filter(|polls| polls.all > 0)?;
-        Some(polls.in_groups as f64 / polls.all as f64 * 100.0)
-    }
+    /// The part that only an agent knows, without threads.
+    pub(crate) inside: Option<Stat>,
 }
 
 impl Sample {
     /// An agent's answer; the kernel's part is not in it.
-    pub(crate) fn of_agent(stat: Stat) -> Sample {
+    pub(crate) fn of_agent(mut stat: Stat) -> Sample {
         let thread = |t: ThreadStat| Thread {
             tid: t.tid,
             inner_tid: t.tid,
@@ -110,16 +70,8 @@ impl Sample {
             cpu_ns: stat.process_cpu_ns,
             usage: None,
             max_rss_bytes: None,
-            threads: stat.threads.into_iter().map(thread).collect(),
-            inside: Some(Inside {
-                took_ns: stat.took_ns,
-                unattributed_ns: stat.unattributed_cpu_ns,
-                cpu_refused: stat.cpu_refused.map(Into::into),
-                groups: stat.groups,
-                polls: stat.polls,
-                keys_on: stat.keys_on,
-                dropped: stat.dropped,
-            }),
+            threads: std::mem::take(&mut stat.threads).into_iter().map(thread).collect(),
+            inside: Some(stat),
         }
     }
 
@@ -141,6 +93,12 @@ impl Sample {
         };
         self.threads = kernel.threads.into_iter().map(best).collect();
     }
+}
+
+/// The sentence about CPU time that is refused.
+pub(crate) fn refusal(inside: &Stat) -> Option<String> {
+    let why = inside.cpu_refused.as_ref()?;
+    Some(format!("CPU time of groups is refused: {}", clean(why)))
 }
 
 impl Thread {
@@ -241,22 +199,8 @@ pub(crate) mod tests {
     #[test]
     fn agents_threads_go_by_their_inner_number() {
         let thread = |tid, cpu_ns| ThreadStat { tid, name: String::new(), cpu_ns, runnable_ns: None };
-        let mut sample = Sample::of_agent(Stat {
-            mono_ns: 1,
-            took_ns: 0,
-            process_cpu_ns: 9,
-            unattributed_cpu_ns: 0,
-            cpu_refused: None,
-            groups: Vec::new(),
-            threads: vec![thread(3, 7), thread(6114, 1)],
-            runnable_ns: None,
-            counted: None,
-            polls: None,
-            keys_on: 0,
-            experiment: false,
-            dropped: 0,
-            clock: None,
-        });
+        let threads = vec![thread(3, 7), thread(6114, 1)];
+        let mut sample = Sample::of_agent(Stat { process_cpu_ns: 9, threads, ..Stat::default() });
         let thread = Thread {
             tid: 6114,
             inner_tid: 3,

@@ -229,20 +229,11 @@ mod tests {
         let thread =
             |&(tid, cpu_ns): &(u32, u64)| ThreadStat { tid, name: "t".into(), cpu_ns, runnable_ns: None };
         Stat {
-            mono_ns: 1,
-            took_ns: 0,
             process_cpu_ns: 9,
-            unattributed_cpu_ns: 0,
-            cpu_refused: None,
             groups: groups.iter().map(group).collect(),
             threads: threads.iter().map(thread).collect(),
-            runnable_ns: None,
-            counted: None,
-            polls: None,
             keys_on: 3,
-            experiment: false,
-            dropped: 0,
-            clock: None,
+            ..Stat::default()
         }
     }
 

@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use dormouse_events::{Context, Count, Counting, Error, Event, Mode, Totals};
+use dormouse_protocol::GroupRow;
 
 use crate::core::own_probes;
 use crate::core::record::floor_char_boundary;
@@ -136,7 +137,18 @@ impl Group {
     /// group's tasks at this moment. No lock.
     pub fn read(self) -> GroupStat {
         let totals = Context::read_all(&[self.0.context], false).pop();
-        self.stat_of(&totals.unwrap_or_default())
+        let row = self.row(&totals.unwrap_or_default());
+        GroupStat {
+            id: row.id,
+            name: self.name(),
+            cpu: Duration::from_nanos(row.cpu_ns),
+            entries: row.entries,
+            polls: row.polls,
+            requests: row.requests,
+            alive: row.alive,
+            started: row.started,
+            finished: row.finished,
+        }
     }
 
     /// Reads the counts of every event that was ever counted for this group.
@@ -168,11 +180,11 @@ impl Group {
 
     /// Reads all groups, in order of creation, and their counts if `counts` asks for them: each
     /// thread is read once.
-    pub(crate) fn read_all(counts: bool) -> Vec<(GroupStat, Vec<Count>)> {
+    pub(crate) fn read_all(counts: bool) -> Vec<(GroupRow, Vec<Count>)> {
         let groups = Self::all();
         let contexts: Vec<_> = groups.iter().map(|group| group.0.context).collect();
         let totals = Context::read_all(&contexts, counts);
-        groups.into_iter().zip(totals).map(|(group, of)| (group.stat_of(&of), of.counts)).collect()
+        groups.into_iter().zip(totals).map(|(group, of)| (group.row(&of), of.counts)).collect()
     }
 
     /// The tasks that are.
@@ -182,12 +194,13 @@ impl Group {
         started.saturating_sub(finished)
     }
 
-    fn stat_of(self, totals: &Totals) -> GroupStat {
+    /// The row has no counts of events and no times: each client has its own.
+    fn row(self, totals: &Totals) -> GroupRow {
         let TaskTotals { started, finished, requests } = self.0.tasks.read();
-        GroupStat {
+        GroupRow {
             id: self.id(),
-            name: self.name(),
-            cpu: Duration::from_nanos(totals.cpu_ns),
+            name: self.name().into(),
+            cpu_ns: totals.cpu_ns,
             entries: totals.entries,
             polls: totals.polls,
             requests,
@@ -195,6 +208,8 @@ impl Group {
             alive: started.saturating_sub(finished),
             started,
             finished,
+            counts: Vec::new(),
+            waits: None,
         }
     }
 

@@ -9,26 +9,16 @@ use dormouse_protocol::{
 use dormouse_waits::places::Place;
 use dormouse_waits::{Exemplar, GroupWaits, LivingTask, TaskState, TraceContext};
 
-use crate::core::group::GroupStat;
+use crate::core::group::Group;
 use crate::core::probe::Probe;
 
-/// The row has no counts of events and no times: each client has its own.
-impl From<GroupStat> for GroupRow {
-    fn from(stat: GroupStat) -> Self {
-        Self {
-            id: stat.id,
-            name: stat.name.into(),
-            cpu_ns: stat.cpu.as_nanos() as u64,
-            entries: stat.entries,
-            alive: stat.alive,
-            started: stat.started,
-            finished: stat.finished,
-            requests: stat.requests,
-            polls: stat.polls,
-            counts: Vec::new(),
-            waits: None,
-        }
-    }
+/// All groups, with the counts of all events.
+pub(crate) fn group_rows() -> Vec<GroupRow> {
+    let with = |(row, counts): (GroupRow, Vec<_>)| {
+        let counts = counts.iter().map(count_row).collect();
+        GroupRow { counts, ..row }
+    };
+    Group::read_all(true).into_iter().map(with).collect()
 }
 
 pub(crate) fn count_row(of: &Count) -> CountRow {

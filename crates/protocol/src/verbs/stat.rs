@@ -1,6 +1,7 @@
 //! `stat`: groups, threads, and what the service counts for them.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 
 use serde::{Deserialize, Serialize};
 
@@ -146,7 +147,60 @@ pub struct CountRow {
     pub running_ns: u64,
 }
 
+impl Stat {
+    /// The use of a service since `before`, an earlier answer of the same connection: `mono_ns` is
+    /// the time between the two, and times and groups are of that time. `keys_on`, `dropped`,
+    /// `clock` and the like are those of this answer. Threads are left out: their numbers are given
+    /// again, and an answer does not have the times when they began.
+    #[must_use]
+    pub fn since(&self, before: &Self) -> Self {
+        Self {
+            mono_ns: self.mono_ns.saturating_sub(before.mono_ns),
+            took_ns: self.took_ns.max(before.took_ns),
+            process_cpu_ns: self.process_cpu_ns.saturating_sub(before.process_cpu_ns),
+            // The service reads the process's clock and its groups one after the other, so the
+            // difference of both may shrink.
+            unattributed_cpu_ns: self.unattributed_cpu_ns.saturating_sub(before.unattributed_cpu_ns),
+            cpu_refused: self.cpu_refused.clone(),
+            groups: GroupRow::all_since(&self.groups, &before.groups),
+            threads: Vec::new(),
+            runnable_ns: self.runnable_ns.map(|ns| ns.saturating_sub(before.runnable_ns.unwrap_or(0))),
+            counted: self.counted.map(|now| now.since(before.counted.unwrap_or_default())),
+            polls: self.polls.map(|now| now.since(before.polls.unwrap_or_default())),
+            clock: self.clock.clone(),
+            ..*self
+        }
+    }
+
+    /// CPU time of all groups, unless it is refused.
+    pub fn groups_cpu_ns(&self) -> Option<u64> {
+        let sum = || self.groups.iter().fold(0_u64, |sum, group| sum.saturating_add(group.cpu_ns));
+        self.cpu_refused.is_none().then(sum)
+    }
+
+    /// How much of the CPU time is in groups, in percent; `None` if none was used, or if it is
+    /// refused.
+    pub fn coverage_percent(&self) -> Option<f64> {
+        let named = self.groups_cpu_ns()?;
+        let all = named.saturating_add(self.unattributed_cpu_ns);
+        (all > 0).then(|| named as f64 / all as f64 * 100.0)
+    }
+
+    /// In how many polls of tasks a group was entered, in percent; `None` where no runtime tells.
+    pub fn poll_coverage_percent(&self) -> Option<f64> {
+        let polls = self.polls.filter(|polls| polls.all > 0)?;
+        Some(polls.in_groups as f64 / polls.all as f64 * 100.0)
+    }
+}
+
 impl GroupRow {
+    /// The rows of groups since `before`, earlier ones. A group that is not among those is new.
+    #[must_use]
+    pub fn all_since(now: &[Self], before: &[Self]) -> Vec<Self> {
+        let before: HashMap<u32, &Self> = before.iter().map(|row| (row.id, row)).collect();
+        now.iter().map(|row| before.get(&row.id).map_or_else(|| row.clone(), |it| row.since(it))).collect()
+    }
+
     /// The difference to `before`, an earlier row of the group. No figure is negative: a total that
     /// decreased, as that of a scaled event may, counts as unchanged.
     #[must_use]
@@ -177,6 +231,17 @@ impl CountRow {
             value: self.value.saturating_sub(before.value),
             enabled_ns: self.enabled_ns.saturating_sub(before.enabled_ns),
             running_ns: self.running_ns.saturating_sub(before.running_ns),
+        }
+    }
+}
+
+impl CountedCpu {
+    /// The time since `before`.
+    #[must_use]
+    pub fn since(self, before: Self) -> Self {
+        Self {
+            process_ns: self.process_ns.saturating_sub(before.process_ns),
+            groups_ns: self.groups_ns.saturating_sub(before.groups_ns),
         }
     }
 }

@@ -87,22 +87,7 @@ fn encode() -> Vec<f64> {
 }
 
 fn stat() -> Stat {
-    Stat {
-        mono_ns: 1,
-        took_ns: 1,
-        process_cpu_ns: 1,
-        unattributed_cpu_ns: 0,
-        cpu_refused: None,
-        groups: (0..GROUPS).map(group).collect(),
-        threads: Vec::new(),
-        runnable_ns: None,
-        counted: None,
-        polls: None,
-        keys_on: 0,
-        experiment: false,
-        dropped: 0,
-        clock: None,
-    }
+    Stat { mono_ns: 1, process_cpu_ns: 1, groups: (0..GROUPS).map(group).collect(), ..Stat::default() }
 }
 
 fn group(id: u32) -> GroupRow {

@@ -217,20 +217,10 @@ mod tests {
         }))
         .unwrap();
         let stat = Stat {
-            mono_ns: 1,
-            took_ns: 0,
             process_cpu_ns: 4_000_000_000,
             unattributed_cpu_ns: 500_000_000,
-            cpu_refused: None,
             groups: vec![group("load", 1_000_000_000, 0), group("GET /menu", 2_000_000_000, 1_000)],
-            threads: Vec::new(),
-            runnable_ns: None,
-            counted: None,
-            polls: None,
-            keys_on: 0,
-            experiment: false,
-            dropped: 0,
-            clock: None,
+            ..Stat::default()
         };
         Summary::of((7, "http://x".into()), &hello, None, stat, load)
     }

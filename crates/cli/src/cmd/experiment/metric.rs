@@ -58,25 +58,17 @@ impl Metric {
 
     /// The use of the time between two looks at the process whose first thread is `main`.
     pub(super) fn between(&self, before: &Stat, now: &Stat, main: u32) -> Turn {
-        let earlier: HashMap<u32, &GroupRow> = before.groups.iter().map(|row| (row.id, row)).collect();
-        let mut groups = HashMap::new();
-        for row in &now.groups {
-            let since = earlier.get(&row.id).map_or_else(|| row.clone(), |before| row.since(before));
-            let used = Use { alive: row.alive, ..self.used(&since) };
-            if used != Use::default() {
-                groups.insert(row.id, used);
-            }
-        }
+        let since = now.since(before);
+        let used = |row: &GroupRow| (row.id, Use { alive: row.alive, ..self.used(row) });
+        let mut groups: HashMap<u32, Use> = since.groups.iter().map(used).collect();
+        groups.retain(|_, used| *used != Use::default());
         let own_ns = own_cpu_ns(now, main).saturating_sub(own_cpu_ns(before, main));
         let whole = match self {
-            Metric::Cpu => {
-                let all_ns = now.process_cpu_ns.saturating_sub(before.process_cpu_ns);
-                all_ns.saturating_sub(own_ns) as f64
-            }
+            Metric::Cpu => since.process_cpu_ns.saturating_sub(own_ns) as f64,
             // Nobody counts these but groups.
             _ => groups.values().map(|used| used.amount).sum(),
         };
-        Turn { elapsed_ns: now.mono_ns.saturating_sub(before.mono_ns), own_ns, whole, groups }
+        Turn { elapsed_ns: since.mono_ns, own_ns, whole, groups }
     }
 
     /// The use that a group made of the time between, which `since` has.

@@ -47,7 +47,7 @@ impl<'a> Account<'a> {
             delta,
             process,
             unattributed: delta.inside.as_ref().map(|inside| {
-                let ns = inside.unattributed_ns;
+                let ns = inside.unattributed_cpu_ns;
                 let mut row = Row::sum("(unattributed)", ns, ns, elapsed_ns);
                 row.counts.push(whole(TASK_CLOCK, ns, elapsed_ns));
                 row.believed(inside)

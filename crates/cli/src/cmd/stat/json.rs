@@ -1,7 +1,7 @@
 //! The figures of `stat` as JSON: an object for each interval and one in all, with the error bounds
 //! of each number.
 
-use dormouse_protocol::{CountRow, EventInfo};
+use dormouse_protocol::{CountRow, EventInfo, Stat};
 use serde::Serialize;
 
 use super::account::{Account, Kind};
@@ -9,7 +9,7 @@ use crate::render::row::{Chosen, Row, ratio};
 use crate::sample::events::refused;
 use crate::sample::source::Source;
 use crate::sample::tasks::TICK_NS;
-use crate::sample::totals::{Inside, Usage};
+use crate::sample::totals::Usage;
 use crate::sample::{IN_NO_GROUP, OF_GROUPS};
 
 const GROUP_FIELDS: &str =
@@ -145,10 +145,10 @@ impl<'a> Figures<'a> {
             cpu_refused: inside.and_then(|inside| inside.cpu_refused.as_deref()),
             unattributed_cpu_ns: inside
                 .filter(|inside| inside.cpu_refused.is_none())
-                .map(|inside| inside.unattributed_ns),
+                .map(|inside| inside.unattributed_cpu_ns),
             unattributed_counts: account.unattributed.as_ref().map(|row| counts(source, row, IN_NO_GROUP)),
-            coverage_percent: inside.and_then(Inside::coverage_percent),
-            poll_coverage_percent: inside.and_then(Inside::poll_coverage_percent),
+            coverage_percent: inside.and_then(Stat::coverage_percent),
+            poll_coverage_percent: inside.and_then(Stat::poll_coverage_percent),
             threads: account.threads.iter().map(|row| row.chosen(THREAD_FIELDS)).collect(),
             other_threads_cpu_ns: delta.others_ns(),
         }

@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use dormouse_protocol::Stat;
+
 use super::account::{Account, Kind};
 use crate::duration::short;
 use crate::output::{DIM, HEAD};
@@ -12,7 +14,7 @@ use crate::sample::OF_GROUPS;
 use crate::sample::delta::Delta;
 use crate::sample::events::TASK_CLOCK;
 use crate::sample::tasks::TICK_NS;
-use crate::sample::totals::{Inside, Usage};
+use crate::sample::totals::{Usage, refusal};
 use crate::text::clean;
 
 /// The bounds of the table of times.
@@ -107,8 +109,8 @@ fn process(delta: &Delta) -> Table {
     let cpus = format!("{:.3} CPUs used", ratio(delta.cpu_ns, delta.elapsed_ns));
     figure(&mut table, ms(delta.cpu_ns), "ms", "CPU time", cpus);
     for (percent, of) in [
-        (delta.inside.as_ref().and_then(Inside::coverage_percent), "CPU time in groups"),
-        (delta.inside.as_ref().and_then(Inside::poll_coverage_percent), "polls of tasks in groups"),
+        (delta.inside.as_ref().and_then(Stat::coverage_percent), "CPU time in groups"),
+        (delta.inside.as_ref().and_then(Stat::poll_coverage_percent), "polls of tasks in groups"),
     ] {
         if let Some(percent) = percent {
             figure(&mut table, Digits::All.percent(percent), "%", of, "");
@@ -178,7 +180,7 @@ fn bounds(account: &Account<'_>) -> Vec<String> {
         }
         None => {}
     }
-    lines.extend(delta.inside.as_ref().and_then(Inside::refusal));
+    lines.extend(delta.inside.as_ref().and_then(refusal));
     if account.groups.iter().any(Row::has_waits) {
         lines.push(WAITS.to_owned());
     }
@@ -215,8 +217,7 @@ mod tests {
 
     #[test]
     fn polls_in_groups_have_a_figure() {
-        let with =
-            |polls| Sample { inside: Some(Inside { polls, ..Inside::default() }), ..Sample::default() };
+        let with = |polls| Sample { inside: Some(Stat { polls, ..Stat::default() }), ..Sample::default() };
         let polls = TaskPolls { all: 8, in_groups: 6 };
         let source = Source::fake(&[], None);
         let text = account("", &Account::of(&source, &Delta::between(&with(None), &with(Some(polls)), &[])));
@@ -229,7 +230,7 @@ mod tests {
     #[test]
     fn sums_have_a_word_for_each_event() {
         let sample =
-            Sample { usage: Some(Usage::default()), inside: Some(Inside::default()), ..Sample::default() };
+            Sample { usage: Some(Usage::default()), inside: Some(Stat::default()), ..Sample::default() };
         let source = Source::fake(&["page-faults", "alloc-bytes"], None);
         let text = account("", &Account::of(&source, &Delta::between(&sample, &sample, &[])));
         let words = |name: &str| {
@@ -241,12 +242,12 @@ mod tests {
 
     #[test]
     fn events_of_groups_alone_are_named() {
-        let text = |events: &[&str], inside: Option<Inside>| {
+        let text = |events: &[&str], inside: Option<Stat>| {
             let sample = Sample { usage: Some(Usage::default()), inside, ..Sample::default() };
             let source = Source::fake(events, None);
             account("", &Account::of(&source, &Delta::between(&sample, &sample, &[])))
         };
-        let inside = || Some(Inside::default());
+        let inside = || Some(Stat::default());
         let events = ["task-clock", "page-faults", "alloc-count", "alloc-bytes"];
         assert!(text(&events, inside()).contains(&format!("alloc-count, alloc-bytes: {OF_GROUPS}")));
         assert!(!text(&events[..2], inside()).contains(OF_GROUPS));

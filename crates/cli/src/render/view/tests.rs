@@ -27,39 +27,26 @@ fn cpu(row: &Row) -> (f64, u64) {
 pub(crate) fn pair() -> (Sample, Sample) {
     let before = Stat {
         mono_ns: 1_000_000_000,
-        took_ns: 0,
         process_cpu_ns: 100_000_000,
         unattributed_cpu_ns: 30_000_000,
-        cpu_refused: None,
         groups: vec![group(1, "GET /menu", 50_000_000, 100), group(2, "idle", 20_000_000, 7)],
         threads: vec![thread(10, "main", 90_000_000), thread(11, "reused", 80_000_000)],
-        runnable_ns: None,
-        counted: None,
-        polls: None,
         keys_on: 2,
-        experiment: false,
-        dropped: 0,
-        clock: None,
+        ..Stat::default()
     };
     let after = Stat {
         mono_ns: 1_500_000_000,
-        took_ns: 0,
         process_cpu_ns: 600_000_000,
         unattributed_cpu_ns: 29_000_000,
-        cpu_refused: None,
         groups: vec![
             group(1, "GET /menu", 150_000_000, 1_100),
             group(2, "idle", 20_000_000, 7),
             group(3, "POST /brew", 401_000_000, 50),
         ],
         threads: vec![thread(10, "main", 500_000_000), thread(11, "worker", 100_000)],
-        runnable_ns: None,
-        counted: None,
-        polls: None,
         keys_on: 3,
-        experiment: false,
         dropped: 4,
-        clock: None,
+        ..Stat::default()
     };
     (Sample::of_agent(before), Sample::of_agent(after))
 }
@@ -92,7 +79,7 @@ fn cpu_time_is_since_the_first_sample() {
     let inside = after.inside.as_mut().unwrap();
     inside.groups[0].cpu_ns += 200_000_000;
     inside.groups[0].requests += 4;
-    inside.unattributed_ns += 100_000_000;
+    inside.unattributed_cpu_ns += 100_000_000;
     after.threads[0].cpu_ns += 250_000_000;
     let view = View::between(&first, &before, &after, &[]);
     let inside = view.inside.as_ref().unwrap();

@@ -8,30 +8,25 @@
 use std::mem::MaybeUninit;
 
 use dormouse_clock::{process_cpu_ns, process_exact};
-use dormouse_events::{Count, Event};
+use dormouse_events::Event;
 use dormouse_profile::ProfileKind;
+use dormouse_protocol::GroupRow;
 use dormouse_sys::{perf, signals};
 
-use crate::core::group::{Group, GroupStat};
+use crate::core::group::Group;
+use crate::core::rows::group_rows;
 
 /// The account at one moment; or, as the difference of two, what was used in between.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Account {
     /// By group, in order of creation.
-    pub(super) groups: Vec<Used>,
+    pub(super) groups: Vec<GroupRow>,
+    /// Whether groups are counted.
+    pub(super) is_counted: bool,
     /// By the process, in the unit of the main column; `None`: nobody knows.
     pub(super) process: Option<u64>,
     /// By threads of ours, likewise.
     pub(super) own: u64,
-}
-
-/// The use of a group.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Used {
-    pub(super) id: u32,
-    pub(super) name: &'static str,
-    /// By column of values; `None`: the column is not in the account.
-    pub(super) columns: [Option<u64>; 2],
 }
 
 /// The events that are the columns of a kind.
@@ -47,22 +42,11 @@ pub(super) fn events(kind: ProfileKind) -> [Option<Event>; 2] {
 impl Account {
     /// Groups first, the process last: it has used at least what its groups have.
     pub(super) fn read(kind: ProfileKind) -> Self {
-        let columns = |stat: &GroupStat, counts: &[Count]| {
-            events(kind).map(|event| {
-                let event = event?;
-                if event == Event::TASK_CLOCK {
-                    return Some(stat.cpu.as_nanos() as u64);
-                }
-                Some(counts.iter().find(|count| count.event == event).map_or(0, |count| count.value))
-            })
+        let groups = if kind == ProfileKind::Cpu {
+            Group::read_all(false).into_iter().map(|(row, _)| row).collect()
+        } else {
+            group_rows()
         };
-        let all = Group::read_all(kind != ProfileKind::Cpu);
-        let row = |(stat, counts): &(GroupStat, Vec<Count>)| Used {
-            id: stat.id,
-            name: stat.name,
-            columns: columns(stat, counts),
-        };
-        let groups = all.iter().map(row).collect();
         let own =
             if kind == ProfileKind::Cpu { signals::own_cpu_ns(dormouse_clock::thread_cpu_ns_of) } else { 0 };
         let process = match kind {
@@ -70,28 +54,26 @@ impl Account {
             ProfileKind::Faults => Some(faults_of_process()),
             _ => None,
         };
-        Self { groups, process, own }
+        Self { groups, is_counted: true, process, own }
     }
 
-    /// Leaves what is known where nobody counts.
-    pub(super) fn is_not_counted(&mut self) {
-        self.groups.iter_mut().for_each(|group| group.columns = [None; 2]);
+    /// The use of a group by column of values; `None`: the column is not in the account.
+    pub(super) fn columns(&self, kind: ProfileKind, group: &GroupRow) -> [Option<u64>; 2] {
+        events(kind).map(|event| {
+            let event = event.filter(|_| self.is_counted)?;
+            if event == Event::TASK_CLOCK {
+                return Some(group.cpu_ns);
+            }
+            let count = group.counts.iter().find(|count| count.event == event.name());
+            Some(count.map_or(0, |count| count.value))
+        })
     }
 
     /// The use since `before`.
     pub(super) fn since(&self, before: &Self) -> Self {
-        let less = |now: Option<u64>, then: Option<u64>| Some(now?.saturating_sub(then.unwrap_or(0)));
-        let used = |now: &Used| {
-            let then = before.groups.iter().find(|then| then.id == now.id);
-            let then = then.map_or([None; 2], |then| then.columns);
-            let columns = [less(now.columns[0], then[0]), less(now.columns[1], then[1])];
-            Used { columns, ..*now }
-        };
-        Self {
-            groups: self.groups.iter().map(used).collect(),
-            process: less(self.process, before.process),
-            own: self.own.saturating_sub(before.own),
-        }
+        let process = self.process.map(|now| now.saturating_sub(before.process.unwrap_or(0)));
+        let groups = GroupRow::all_since(&self.groups, &before.groups);
+        Self { groups, process, own: self.own.saturating_sub(before.own), ..*self }
     }
 }
 

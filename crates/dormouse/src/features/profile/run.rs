@@ -150,7 +150,7 @@ impl ProfileRun {
             profile.coverage.notes.push(format!(
                 "groups are not counted here ({why}), so the samples of a group are an estimate of its total"
             ));
-            used.is_not_counted();
+            used.is_counted = false;
         }
         scale(&mut profile, &used);
         if let Some(wall) = &self.wall {

@@ -21,11 +21,13 @@ pub(super) fn scale(profile: &mut Profile, used: &Account) {
     let mut columns = vec![[None; 2]];
     let mut index_of = HashMap::new();
     for group in &used.groups {
-        if ids.contains(&group.id) || group.columns[main].is_some_and(|used| used > 0) {
+        let of_group = used.columns(profile.kind, group);
+        let total = of_group[main];
+        if ids.contains(&group.id) || total.is_some_and(|used| used > 0) {
             index_of.insert(group.id, profile.groups.len() as u32);
-            let total = group.columns[main];
-            profile.groups.push(ProfileGroup { id: group.id, name: group.name.to_owned(), total });
-            columns.push(group.columns);
+            let name = group.name.clone().into_owned();
+            profile.groups.push(ProfileGroup { id: group.id, name, total });
+            columns.push(of_group);
         }
     }
     for sample in &mut profile.samples {

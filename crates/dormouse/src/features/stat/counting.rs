@@ -58,10 +58,9 @@ impl ClientEvents {
     /// The part of that CPU time that was used since it is counted for the client.
     pub(crate) fn since(&self, now: CountedCpu) -> Option<CountedCpu> {
         self.counting.as_ref()?;
-        let process_ns = now.process_ns.saturating_sub(self.before.process_ns);
+        let CountedCpu { process_ns, groups_ns } = now.since(self.before);
         // The two were not read at the same moment.
-        let groups_ns = now.groups_ns.saturating_sub(self.before.groups_ns).min(process_ns);
-        Some(CountedCpu { process_ns, groups_ns })
+        Some(CountedCpu { process_ns, groups_ns: groups_ns.min(process_ns) })
     }
 
     /// The same, without what CPU time says already.
@@ -95,7 +94,7 @@ impl ClientEvents {
 
 /// CPU time so far.
 fn cpu() -> CountedCpu {
-    let groups_ns = Group::read_all(false).iter().map(|(stat, _)| stat.cpu.as_nanos() as u64).sum();
+    let groups_ns = Group::read_all(false).iter().map(|(row, _)| row.cpu_ns).sum();
     CountedCpu { process_ns: dormouse_clock::process_cpu_ns(), groups_ns }
 }
 

@@ -25,8 +25,7 @@ use dormouse_sys::process::fork::{Mutex, Phase};
 use dormouse_sys::process::identity;
 
 use crate::core::clock_fault::clock_fault;
-use crate::core::group::{Group, GroupStat};
-use crate::core::rows::count_row;
+use crate::core::rows::group_rows;
 
 static HISTORY: Mutex<History> = Mutex::new(Phase::Readings, History::of(None, Vec::new()));
 
@@ -58,21 +57,12 @@ pub(crate) fn begin() {
         return;
     }
     // Not under the lock: a reading takes its time.
-    let inherited = if identity::forks() > 0 { groups() } else { Vec::new() };
+    let inherited = if identity::forks() > 0 { group_rows() } else { Vec::new() };
     if let Ok(mut history) = HISTORY.lock()
         && history.process != process
     {
         *history = History::of(process, inherited);
     }
-}
-
-/// All groups, with the counts of all events.
-fn groups() -> Vec<GroupRow> {
-    let row = |(stat, counts): (GroupStat, Vec<_>)| {
-        let counts = counts.iter().map(count_row).collect();
-        GroupRow { counts, ..GroupRow::from(stat) }
-    };
-    Group::read_all(true).into_iter().map(row).collect()
 }
 
 /// Turns the figures of a reading into those of this process since it began, and refuses figures
@@ -117,8 +107,7 @@ impl History {
 
     /// Compares a reading with an earlier one; the process had used `begun_cpu_ns` before it.
     fn refusal(&mut self, now: CountedCpu, begun_cpu_ns: u64) -> Option<&'static str> {
-        let process_ns = now.process_ns.saturating_sub(self.earlier.process_ns);
-        let groups_ns = now.groups_ns.saturating_sub(self.earlier.groups_ns);
+        let CountedCpu { process_ns, groups_ns } = now.since(self.earlier);
         self.refused = self.refused.or_else(|| clock_fault(groups_ns, process_ns));
         if process_ns >= STRETCH_NS {
             self.earlier = CountedCpu { process_ns: begun_cpu_ns, ..now };

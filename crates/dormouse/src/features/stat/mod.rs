@@ -11,7 +11,7 @@ use dormouse_sys::process::schedstat::Schedstat;
 use dormouse_sys::records;
 
 use self::counting::ClientEvents;
-use crate::core::group::{Group, GroupStat};
+use crate::core::group::Group;
 use crate::core::trace::thread_name;
 use crate::features::waits::taking::{GroupTimes, Telling};
 
@@ -91,9 +91,9 @@ fn snapshot(counting: Option<&ClientEvents>, waits: Option<Telling>) -> Snapshot
     let times = waits.map_or_else(GroupTimes::new, Telling::times);
     let begun_ns = dormouse_clock::point().monotonic_ns;
     let begun_cpu_ns = dormouse_clock::process_cpu_ns();
-    let row = |(stat, counts): (GroupStat, Vec<_>)| {
+    let row = |(row, counts): (GroupRow, Vec<_>)| {
         let counts = counting.map(|counting| counting.of(&counts)).unwrap_or_default();
-        GroupRow { counts, ..GroupRow::from(stat) }
+        GroupRow { counts, ..row }
     };
     let all = Group::read_all(counting.is_some_and(ClientEvents::has_events));
     let groups: Vec<GroupRow> = all.into_iter().map(row).collect();

@@ -1,13 +1,17 @@
 use dormouse_profile::{Moment, Node, ProfileCoverage, ProfileKind};
+use dormouse_protocol::{CountRow, GroupRow};
 use proptest::prelude::*;
 
 use super::*;
-use crate::features::profile::account::Used;
 
 const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
 
-fn used(id: u32, cpu: u64) -> Used {
-    Used { id, name: NAMES[id as usize - 1], columns: [None, Some(cpu)] }
+fn used(id: u32, cpu_ns: u64) -> GroupRow {
+    GroupRow { id, name: NAMES[id as usize - 1].into(), cpu_ns, ..GroupRow::default() }
+}
+
+fn account(groups: Vec<GroupRow>, process: Option<u64>, own: u64) -> Account {
+    Account { groups, is_counted: true, process, own }
 }
 
 fn sample(group: u32, stack: u32, value: u64) -> Sample {
@@ -37,8 +41,8 @@ fn sums(of: &Profile) -> Vec<(String, u64)> {
 fn samples_add_up_to_the_account() {
     let mut of =
         profile(&[0, 2, 1], &[sample(0, 1, 50), sample(1, 1, 10), sample(1, 2, 20), sample(2, 2, 5)]);
-    let account = Account { groups: vec![used(1, 7), used(2, 100), used(3, 9)], process: Some(200), own: 4 };
-    scale(&mut of, &account);
+    let used_so_far = account(vec![used(1, 7), used(2, 100), used(3, 9)], Some(200), 4);
+    scale(&mut of, &used_so_far);
     let expected = [("", 80), ("a", 7), ("b", 100), ("c", 9), ("(dormouse)", 4)];
     assert_eq!(sums(&of), expected.map(|(name, sum)| (name.to_owned(), sum)));
     assert_eq!((of.coverage.total, of.coverage.in_groups), (200, 116));
@@ -57,7 +61,7 @@ fn unsampled_time_scales_nobody_up() {
     of.coverage.armed = 100;
     // A thread in no group that blocks signals, half of whose time is in the group.
     of.samples.push(Sample { values: [0, 3 * SECOND, 0, 0], ..sample(0, 0, 0) });
-    scale(&mut of, &Account { groups: vec![used(1, 2 * SECOND)], process: Some(4 * SECOND), own: 0 });
+    scale(&mut of, &account(vec![used(1, 2 * SECOND)], Some(4 * SECOND), 0));
     let rows: Vec<_> = of.samples.iter().map(|s| (s.group, s.stack, s.values)).collect();
     let slack = LONGEST_TICK;
     let right =
@@ -68,16 +72,16 @@ fn unsampled_time_scales_nobody_up() {
 #[test]
 fn groups_beyond_their_process_are_refused() {
     let mut of = profile(&[0, 1], &[sample(1, 1, 5)]);
-    scale(&mut of, &Account { groups: vec![used(1, 86_400_000_000_000)], process: Some(100), own: 0 });
+    scale(&mut of, &account(vec![used(1, 86_400_000_000_000)], Some(100), 0));
     assert!(of.coverage.notes.iter().any(|note| note.contains("a clock is false")), "{:?}", of.coverage);
-    scale(&mut of, &Account { groups: vec![used(1, 90)], process: Some(100), own: 0 });
+    scale(&mut of, &account(vec![used(1, 90)], Some(100), 0));
 }
 
 #[test]
 fn other_contexts_are_work_in_no_group() {
     let mut of = profile(&[0, 900, 1], &[sample(0, 1, 1), sample(1, 1, 3), sample(1, 2, 4), sample(2, 1, 1)]);
     of.timeline = (0..4).map(|sample| Moment { at_ns: 0, sample, value: 10 }).collect();
-    scale(&mut of, &Account { groups: vec![used(1, 1)], process: Some(17), own: 0 });
+    scale(&mut of, &account(vec![used(1, 1)], Some(17), 0));
     assert_eq!(of.groups.iter().map(|group| &*group.name).collect::<Vec<_>>(), ["", "a"]);
     assert_eq!(of.samples.len(), 3);
     assert_eq!(of.samples[0], Sample { values: [2, 8, 0, 0], ..sample(0, 1, 0) });
@@ -88,9 +92,9 @@ fn other_contexts_are_work_in_no_group() {
 #[test]
 fn groups_that_nobody_counts_keep_their_samples() {
     let mut of = profile(&[0, 1], &[sample(0, 1, 50), sample(1, 1, 30)]);
-    let mut account = Account { groups: vec![used(1, 7)], process: Some(100), own: 0 };
-    account.is_not_counted();
-    scale(&mut of, &account);
+    let mut used_so_far = account(vec![used(1, 7)], Some(100), 0);
+    used_so_far.is_counted = false;
+    scale(&mut of, &used_so_far);
     assert_eq!(sums(&of), [(String::new(), 70), ("a".to_owned(), 30)]);
     assert_eq!((of.groups[1].total, of.coverage.in_groups), (None, 30));
 }
@@ -103,8 +107,13 @@ fn live_allocations_are_scaled_with_all() {
         Sample { group: 1, values: [10, 1000, 5, 500], ..Sample::default() },
         Sample { group: 0, values: [10, 1000, 5, 500], ..Sample::default() },
     ];
-    let columns = [Some(20), Some(4000)];
-    scale(&mut of, &Account { groups: vec![Used { id: 1, name: "a", columns }], process: None, own: 0 });
+    let counts = [("alloc-count", 20), ("alloc-bytes", 4000)].map(|(event, value)| CountRow {
+        event: event.into(),
+        value,
+        ..CountRow::default()
+    });
+    let group = GroupRow { counts: counts.into(), ..used(1, 0) };
+    scale(&mut of, &account(vec![group], None, 0));
     assert_eq!(of.samples[0].values, [20, 4000, 10, 2000]);
     // Nobody counts what is in no group.
     assert_eq!(of.samples[1].values, [10, 1000, 5, 500]);
@@ -117,7 +126,7 @@ fn what_is_not_wanted_goes_with_its_stacks() {
     // 1 ← 2 ← 3, and 1 ← 4.
     of.stacks[3].parent = 1;
     of.timeline = (0..3).map(|sample| Moment { at_ns: 0, sample, value: 1 }).collect();
-    scale(&mut of, &Account { groups: vec![used(1, 10), used(2, 20)], process: Some(80), own: 0 });
+    scale(&mut of, &account(vec![used(1, 10), used(2, 20)], Some(80), 0));
     retain(&mut of, |name| name == "b");
     assert_eq!(of.groups.iter().map(|group| &*group.name).collect::<Vec<_>>(), ["", "b"]);
     assert_eq!(of.stacks, [Node { parent: 0, address: 0 }, Node { parent: 1, address: 3 }]);
@@ -139,7 +148,7 @@ proptest! {
         let mut of = profile(&[0, 5, 4, 3, 2, 1], &samples);
         let groups: Vec<_> = (1..).zip(cpu).map(|(id, cpu)| used(id, cpu)).collect();
         let in_groups: u64 = cpu.iter().sum();
-        scale(&mut of, &Account { groups, process: Some(in_groups + own + beside), own });
+        scale(&mut of, &account(groups, Some(in_groups + own + beside), own));
         let sums = sums(&of);
         for (group, (_, sum)) in of.groups.iter().zip(&sums) {
             prop_assert_eq!(group.total, Some(*sum));

@@ -34,7 +34,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::{Duration, Instant, SystemTime};
 
-use dormouse_protocol::{TriggerRow, TriggersAnswer};
+use dormouse_protocol::{Stat, TriggerRow, TriggersAnswer};
 use dormouse_waits::{LivingTask, SlowRequest, living, note_slow, take_slow};
 
 use crate::core::group::Group;
@@ -282,7 +282,7 @@ impl Triggers {
         let total = if has_cpu { cpu() } else { CpuLook::default() };
         if let Some((before, old)) = self.second.replace((now, total)).filter(|_| has_cpu)
             && let Some((_, new)) = &self.second
-            && old.process_ns > 0
+            && old.used.process_cpu_ns > 0
         {
             scene.cpu = Some(new.since(&old, now.saturating_duration_since(before)));
         }
@@ -434,12 +434,10 @@ impl ArmedTrigger {
 /// CPU time so far.
 fn cpu() -> CpuLook {
     let begun_ns = dormouse_clock::process_cpu_ns();
-    let groups = Group::read_all(false).into_iter();
-    let groups: HashMap<u32, u64> = groups
-        .map(|(group, _)| (group.id, u64::try_from(group.cpu.as_nanos()).unwrap_or(u64::MAX)))
-        .collect();
-    let process_ns = dormouse_clock::process_cpu_ns();
-    CpuLook { length: Duration::ZERO, begun_ns, process_ns, groups, refused: None }
+    let groups = Group::read_all(false).into_iter().map(|(row, _)| row).collect();
+    let process_cpu_ns = dormouse_clock::process_cpu_ns();
+    let used = Stat { process_cpu_ns, groups, ..Stat::default() };
+    CpuLook { begun_ns, used, ..CpuLook::default() }
 }
 
 #[cfg(test)]

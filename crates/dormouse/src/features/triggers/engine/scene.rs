@@ -1,9 +1,9 @@
 //! The things that triggers look at together, and those that a look finds.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::time::Duration;
 
+use dormouse_protocol::Stat;
 use dormouse_waits::{SlowRequest, TraceContext, living};
 
 use crate::core::clock_fault::clock_fault;
@@ -44,15 +44,13 @@ pub(crate) struct Scene {
     pub(crate) cpu: Option<CpuLook>,
 }
 
-/// CPU time of a while.
+/// CPU time of groups and the process: so far, or of a while.
 #[derive(Debug, Default)]
 pub(crate) struct CpuLook {
     pub(crate) length: Duration,
-    /// CPU time of the process before the groups were read, and afterwards.
+    /// CPU time of the process so far, before groups were read.
     pub(crate) begun_ns: u64,
-    pub(crate) process_ns: u64,
-    /// By the number of the group.
-    pub(crate) groups: HashMap<u32, u64>,
+    pub(crate) used: Stat,
     /// Why the CPU time of groups is refused.
     pub(crate) refused: Option<&'static str>,
 }
@@ -60,18 +58,10 @@ pub(crate) struct CpuLook {
 impl CpuLook {
     /// The CPU time between two looks at all of it so far.
     pub(crate) fn since(&self, before: &Self, length: Duration) -> Self {
-        let of = |(group, ns): (&u32, &u64)| {
-            (*group, ns.saturating_sub(before.groups.get(group).copied().unwrap_or(0)))
-        };
-        let groups: HashMap<u32, u64> = self.groups.iter().map(of).collect();
-        let of_groups = groups.values().fold(0_u64, |sum, ns| sum.saturating_add(*ns));
-        Self {
-            length,
-            begun_ns: self.begun_ns,
-            process_ns: self.process_ns.saturating_sub(before.process_ns),
-            refused: clock_fault(of_groups, self.process_ns.saturating_sub(before.begun_ns)),
-            groups,
-        }
+        let used = self.used.since(&before.used);
+        let of_process = self.used.process_cpu_ns.saturating_sub(before.begun_ns);
+        let refused = clock_fault(used.groups_cpu_ns().unwrap_or(0), of_process);
+        Self { length, begun_ns: self.begun_ns, used, refused }
     }
 }
 

@@ -322,8 +322,8 @@ impl CpuSight {
             return None;
         }
         let length_ns = cpu.length.as_nanos().max(1);
-        let process = self.groups.0.is_none().then_some((0, cpu.process_ns));
-        let groups = cpu.groups.iter().map(|(&group, &ns)| (group, ns));
+        let process = self.groups.0.is_none().then_some((0, cpu.used.process_cpu_ns));
+        let groups = cpu.used.groups.iter().map(|group| (group.id, group.cpu_ns));
         let groups = groups.filter(|(group, _)| self.groups.0.is_some() && self.groups.has(*group));
         let (mut seen, mut times) = (None, 0);
         for (group, ns) in process.into_iter().chain(groups) {
