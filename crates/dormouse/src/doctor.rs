@@ -1,4 +1,4 @@
-//! `doctor`: what dormouse can do in this process, and what is in the way of the rest.
+//! `doctor`: what dormouse can do in this process, and what prevents the rest.
 
 use dormouse_protocol::{Check, CheckState, Doctor};
 use dormouse_sys::process::{identity, schedstat::Schedstat};
@@ -49,7 +49,8 @@ fn proc_check() -> Option<Capability> {
     Some(Capability::unavailable("host.proc", detail).with_fix("mount /proc where the service runs"))
 }
 
-/// Whether the kernel says for how long threads wait for a CPU. Of this thread, which has run.
+/// Whether the kernel reports for how long threads wait for a CPU. Checked on this thread, which
+/// has run.
 fn runnable_check() -> Capability {
     const NAME: &str = "host.schedstat";
     match Schedstat::of_own(identity::tid()) {

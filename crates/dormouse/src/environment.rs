@@ -1,6 +1,6 @@
-//! Settings of the environment, for what is to be so from [`init`](crate::init) on. A service has
-//! totals since its start without a change of its code, its start can be looked at, and so can a
-//! service that no command reaches.
+//! Settings from the environment, which take effect in [`init`](crate::init). With them a service
+//! has totals since its start without a change of its code, and its start can be observed, even if
+//! no command can reach it.
 //!
 //! | setting | does |
 //! |---|---|
@@ -11,15 +11,15 @@
 //! | `DORMOUSE_RECORD=shopd.*` | has their last records kept ([`recorder`]) |
 //! | `DORMOUSE_TRIGGERS='request>500ms; panic'` | arms these triggers ([`triggers`]) |
 //!
-//! [`Agent::warnings`](crate::Agent::warnings) and `dormouse doctor` tell a name that stands for
-//! nothing, with the names near it; the others count. Keys are switched on as by
-//! `dormouse on --keep`; keys of objects that are opened later sleep. A forked child counts
-//! nothing, takes no times, records nothing and has no triggers until it calls `init`, and has the
-//! keys as its parent left them.
+//! [`Agent::warnings`](crate::Agent::warnings) and `dormouse doctor` report a name that matches
+//! nothing, with similar names; the other names take effect. Keys are switched on as by `dormouse
+//! on --keep`; keys of objects that are opened later stay off. A forked child counts nothing, takes
+//! no times, records nothing and has no triggers until it calls `init`; its keys are as its parent
+//! left them.
 //!
 //! # Locking
 //!
-//! One lock, for which only a fork waits: a thread that finds it taken does without.
+//! One lock, for which only a fork waits: a thread that finds it taken skips this.
 
 use std::num::NonZeroU64;
 
@@ -50,7 +50,7 @@ struct Settings {
     has_begun: bool,
     /// The process that has begun to count: a fork child has another one.
     process: Option<NonZeroU64>,
-    /// Of each setting; `None` if the environment asks for nothing, or as long as it is being done.
+    /// The result of each setting; `None` if it is not set, or while it is being applied.
     on: Option<Capability>,
     count: Option<Capability>,
     waits: Option<Capability>,
@@ -59,7 +59,7 @@ struct Settings {
     triggers: Option<Capability>,
 }
 
-/// Does what the environment asks for: counts, once in a process, and wakes keys, once.
+/// Applies the environment's settings: counting once in a process, switching keys on once.
 pub(crate) fn begin() {
     let process = identity::number();
     let has_woken = {
@@ -78,7 +78,7 @@ pub(crate) fn begin() {
     let waits = variables.waits.as_deref().and_then(|setting| wait(&setting.to_string_lossy()));
     let publish = variables.publish.as_deref().and_then(|setting| publish(&setting.to_string_lossy()));
     let record = variables.record.as_deref().map(|globs| record(&globs.to_string_lossy()));
-    // They look at what the others have begun.
+    // They watch what the other settings have started.
     let triggers = variables.triggers.as_deref().map(|rules| arm(&rules.to_string_lossy()));
     let on = variables.on.as_deref().filter(|_| !has_woken).map(|globs| wake(&globs.to_string_lossy()));
     if let Ok(mut settings) = SETTINGS.lock() {

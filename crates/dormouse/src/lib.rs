@@ -23,41 +23,42 @@
 //!
 //! - [`probe!`] and [`macro@probed`]: named places with fields that sleep behind a static key;
 //! - [`Group`]: CPU time, polls and tasks per route, job, or other kind of work. Nothing is counted
-//!   until somebody asks ([`Group::start_counting`], [`start_counting`], the command,
+//!   until it is requested ([`Group::start_counting`], [`start_counting`], the command,
 //!   `DORMOUSE_COUNT`);
 //! - [`thread`], [`mod@tokio`] and [`mod@tower`] (features `tokio`, `tower`), [`inherit()`],
-//!   [`inherit_fn`], [`carry`]: work that is handed on and stays with its group;
+//!   [`inherit_fn`], [`carry`]: keep work that is handed on in its group;
 //! - `dormouse::axum` and `dormouse::hyper` (features `axum`, `hyper`): a group for connections;
-//! - [`Group::budget`], [`budgeted`]: a limit of CPU time for a group, or for one request, and a
-//!   call when it is used up;
-//! - [`Watch`]: each access to a variable, with thread, task, group, and the values before and
-//!   after;
-//! - [`mod@profile`]: which function uses the CPU time of a group, allocates, or faults; as pprof,
-//!   and at `/debug/pprof/` of the host's own server;
+//! - [`Group::budget`], [`budgeted`]: a limit of CPU time for a group, or for one request, with a
+//!   function that is called when it is used up;
+//! - [`Watch`]: reports each access to a variable, with thread, task, group, and the values before
+//!   and after;
+//! - [`mod@profile`]: which function uses the CPU time of a group, allocates, or faults; in pprof's
+//!   format, and at `/debug/pprof/` of the host's own server;
 //! - [`mod@metrics`]: all of this for Prometheus and OpenTelemetry, on a route of the host's own;
-//! - [`mod@recorder`]: the last records of probes that are awake for good;
+//! - [`mod@recorder`]: a flight recorder, which keeps the last records of probes that stay awake;
 //! - [`mod@waits`]: where the tasks of a group spend their time: on a CPU, stalled, runnable,
 //!   awaiting; with histograms of latencies, polls, delays and waits;
-//! - [`set_trace_context`]: the distributed trace of a request, for exemplars, files and
-//!   timelines; `dormouse::opentelemetry` (features `opentelemetry`, `opentelemetry-context`) takes
-//!   it from the service's own tracer, and shows groups to its meter;
-//! - [`long_polls`]: polls that keep a worker, while they last, with the stack of their thread;
+//! - [`set_trace_context`]: the distributed trace of a request, for exemplars, files and timelines;
+//!   `dormouse::opentelemetry` (features `opentelemetry`, `opentelemetry-context`) takes it from
+//!   the service's own tracer, and shows groups to its meter;
+//! - [`long_polls`]: reports polls that keep a worker, while they last, with the stack of their
+//!   thread;
 //! - [`static_key!`], [`likely!`], [`unlikely!`]: branches of the service's own (see [`keys`]);
-//! - [`Alloc`]: the global allocator, with a counter that sleeps;
+//! - [`Alloc`]: a global allocator that can count allocations;
 //! - [`mod@tracing`] (feature `tracing`): the `tracing` macros behind static keys, asleep but for
 //!   warnings and errors;
-//! - [`init`]: the agent, a thread that answers the command. Without it everything works
+//! - [`init`]: starts the agent, a thread that answers the command. Without it everything works
 //!   in-process.
 //!
 //! # Promises to the host
 //!
 //! Dormouse never aborts the process, panics into it or waits on a path that serves requests. The
 //! agent is off until [`init`] starts it. Asleep, a probe is one instruction. A record never
-//! blocks: without room it is dropped and counted.
+//! blocks: if there is no room it is dropped and counted.
 //!
 //! A host in C or C++ that calls Rust of its own must disable cancellation (`pthread_cancel`)
 //! around such calls: a thread that is cancelled inside is unwound by force, over frames whose
-//! destructors Rust must run, and dormouse has points of cancellation. The functions of
+//! destructors Rust must run, and dormouse contains cancellation points. The functions of
 //! `dormouse.h` disable it themselves.
 
 #![deny(unsafe_code)]
@@ -171,14 +172,14 @@ struct Production;
 #[doc = include_str!("../../../docs/guide/experiment.md")]
 struct Experiments;
 
-/// Answers of the agent that the command makes for processes without one.
+/// Answers of the agent that the command produces for processes without one.
 #[doc(hidden)]
 pub mod answers {
     pub use crate::features::stat::counting::countable_events;
     pub use crate::features::watch::rows::{watch_row, watch_spec};
 }
 
-/// The macros expand to these; not for use by hand.
+/// The macros expand to these items; do not use them directly.
 #[doc(hidden)]
 pub mod macros {
     pub use crate::core::probe::{ProbedScope, point};

@@ -1,8 +1,8 @@
-//! The lookout: the thread `dormouse-look`, which looks at the service while somebody wants it
-//! looked at, and writes the files of what it saw, so that the agent never waits for a disk.
+//! The lookout: the thread `dormouse-look`, which observes the service while a feature needs it,
+//! and writes files of what it saw, so that the agent never waits for a disk.
 //!
-//! It runs the [`Engine`] of each feature that somebody uses: the first errand for an engine makes
-//! it, and the thread ends when all engines are empty.
+//! It runs the [`Engine`] of each feature in use: the first errand for an engine creates it, and
+//! the thread ends when all engines are empty.
 
 use std::any::{Any, TypeId};
 use std::fmt::Debug;

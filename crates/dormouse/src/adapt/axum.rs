@@ -4,11 +4,11 @@
 //!
 //! `axum::serve` spawns a task for each connection itself, by plain `tokio::spawn`. A program can
 //! choose only the stream below the task. So this listener charges to the group what its streams
-//! read and write, and their close; `alive` of the group says how many are open.
+//! read and write, and their close; `alive` of the group is the number of open connections.
 //!
-//! With small answers that is two thirds of what the task of a connection costs. The rest, hyper's
-//! own work on the bytes, stays in no group, unless the program is built with `--cfg
-//! tokio_unstable` and groups tasks by the place of their spawn, or accepts connections itself
+//! With small answers that is two thirds of the cost of a connection's task. The rest, hyper's own
+//! work on the bytes, stays in no group, unless the program is built with `--cfg tokio_unstable`
+//! and groups tasks by the place of their spawn, or accepts connections itself
 //! (`dormouse::hyper::Executor` shows how).
 //!
 //! ```no_run
@@ -28,8 +28,8 @@
 //! ```
 //!
 //! Then `go tool pprof http://HOST:PORT/debug/pprof/profile?seconds=10` shows which function uses
-//! the CPU time of which group; [`profile::web`](crate::profile::web) has the other paths, and who
-//! should not come there.
+//! the CPU time of which group; [`profile::web`](crate::profile::web) has the other paths, and the
+//! advice on access.
 //!
 //! # Metrics
 //!
@@ -60,8 +60,8 @@ use crate::features::metrics::Metrics;
 use crate::features::profile::web::respond;
 use crate::web::WebAnswer;
 
-/// A listener whose connections are in a group; what [`listener`] returns. By axum's own wrapper
-/// around it, handlers have `ConnectInfo` of the address as before.
+/// A listener whose connections are in a group; the result of [`listener`]. Through axum's own
+/// wrapper around it, handlers get `ConnectInfo` of the address as before.
 pub type Connections<L> = TapIo<GroupListener<L>, fn(&mut GroupIo<<L as Listener>::Io>)>;
 
 /// Charges what the connections of `listener` read and write to `group`; see the [module](self).
@@ -179,7 +179,7 @@ pub fn pprof<S: Clone + Send + Sync + 'static>() -> Router<S> {
 }
 
 /// The route `/metrics`, to be merged into a program's own; see the [module](self). Figures are
-/// counted as long as the router lives.
+/// counted as long as the router exists.
 ///
 /// ```
 /// use dormouse::metrics::{Metrics, MetricsSpec};

@@ -1,18 +1,18 @@
-//! Runtimes whose tasks are told apart, by tokio's hooks around each poll: lazy for ours, eager for
-//! all others.
+//! Runtimes that distinguish our tasks from others, by tokio's hooks around each poll: lazy for
+//! ours, eager for all others.
 //!
-//! tokio tells a hook a task's number, not its spawner. So a task that is ours as a whole, from the
-//! beginning of each poll to its end, writes its number into a table when it is polled, and the
-//! hook before its next poll finds it there. Any other number makes the thread eager for that poll,
-//! also that of a task in no group, or of a task that has lost its place to another one: the task
-//! before it is charged before it runs, and counters are read at the end of each group in it. So
-//! nothing depends on a complete table.
+//! tokio passes a task's number to a hook, but not its spawner. So a task that is ours as a whole,
+//! from the beginning of each poll to its end, writes its number into a table when it is polled,
+//! and the hook before its next poll finds it there. Any other number makes the thread eager for
+//! that poll, even that of a task in no group, or of a task whose entry was replaced by another
+//! one: the task before it is charged before it runs, and counters are read at the end of each
+//! group in it. So nothing depends on a complete table.
 //!
 //! # Things it does not do
 //!
-//! tokio calls no hook for the root future, so a current-thread runtime stays eager. It calls none
-//! either when `block_in_place` makes a worker a thread for blocking work: as with
-//! [`all_instrumented`](super::lazy::all_instrumented), its closure goes through
+//! tokio calls no hook for the root future, so a current-thread runtime stays eager. It also calls
+//! none when `block_in_place` turns a worker into a thread for blocking work: as with
+//! [`all_instrumented`](super::lazy::all_instrumented), the closure must go through
 //! [`in_place`](super::lazy::in_place).
 
 use std::cell::Cell;
@@ -37,17 +37,17 @@ const PLACE_BITS: u32 = 12;
 static OURS: [AtomicU64; 1 << PLACE_BITS] = [const { AtomicU64::new(0) }; 1 << PLACE_BITS];
 
 thread_local! {
-    /// The task that the hook was last told of.
+    /// The task for which the hook was last called.
     static LAST: Cell<u64> = const { Cell::new(0) };
     /// It spawns a task of ours.
     static SPAWNING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Has the workers of a multi-thread runtime leave the last task of a group current until the next
-/// one comes, where that is one of this module's `spawn` functions or of its `JoinSet`; see the
+/// Lets the workers of a multi-thread runtime leave the last task of a group current until the next
+/// one comes, for tasks spawned by this module's `spawn` functions or its `JoinSet`; see the
 /// [module](crate::tokio). Only in builds of the whole program with `--cfg tokio_unstable`.
 ///
-/// Polls of tasks are told, too, also those of a current-thread runtime:
+/// Polls of tasks are counted, too, also those of a current-thread runtime:
 /// `dormouse_poll_coverage_ratio` is the share of them that is in groups.
 ///
 /// It sets `on_before_task_poll`, `on_after_task_poll` and `on_thread_park`, of which tokio keeps
@@ -55,9 +55,9 @@ thread_local! {
 /// thing in the first, or on a current-thread runtime [`poll_begins`]; with [`poll_ends`] in the
 /// second; and with [`thread_parks`](super::lazy::thread_parks) as the first thing in the third.
 ///
-/// A `block_in_place` within a task of ours goes through [`in_place`](super::lazy::in_place). Else
-/// the thread may go on to other blocking work, and the group is charged for that until a task of
-/// ours comes.
+/// A `block_in_place` within a task of ours must go through [`in_place`](super::lazy::in_place).
+/// Otherwise the thread may go on to other blocking work, and the group is charged for that until a
+/// task of ours comes.
 ///
 /// ```ignore
 /// let mut builder = tokio::runtime::Builder::new_multi_thread();
@@ -77,7 +77,7 @@ pub fn poll_hooks(builder: &mut Builder) -> &mut Builder {
     builder.on_thread_park(park).on_before_task_poll(before).on_after_task_poll(|_| poll_ends())
 }
 
-/// A worker of a multi-thread runtime is about to poll this task.
+/// Call this when a worker of a multi-thread runtime is about to poll `task`.
 ///
 /// ```ignore
 /// builder.on_before_task_poll(|task| {
@@ -115,7 +115,7 @@ pin_project! {
     impl<F> PinnedDrop for Whole<F> {
         fn drop(this: Pin<&mut Self>) {
             this.project().future.set(None);
-            // Dropped by a runtime that ends: no hook tells of the next task.
+            // Dropped by a runtime that ends: no hook is called for the next task.
             if try_id().is_some_and(|task| number(task) != LAST.get()) {
                 set_lazy(false);
             }
@@ -170,7 +170,8 @@ fn place(number: u64) -> &'static AtomicU64 {
     &OURS[(number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - PLACE_BITS)) as usize]
 }
 
-/// The number by which tokio knows a task. tokio does not give it, but hashes a task as its number.
+/// The number by which tokio identifies a task. tokio does not return it, but the hash of a task's
+/// id is made from only this number.
 pub(super) fn number(task: Id) -> u64 {
     let mut number = Number(0);
     task.hash(&mut number);

@@ -1,8 +1,8 @@
-//! hyper's own spawns.
+//! hyper's own spawns, in groups.
 
 use super::tokio::spawn;
 
-/// An executor for hyper: what it spawns goes on in the group that is current there.
+/// An executor for hyper: what it spawns stays in the group that is current there.
 ///
 /// A server of hyper's spawns a task for each request of HTTP/2, and a program that accepts by
 /// itself spawns the connection. So one line each puts both into a group:

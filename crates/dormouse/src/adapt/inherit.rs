@@ -1,4 +1,4 @@
-//! The current group, and work that takes it along.
+//! Taking the current group along with work.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -9,7 +9,7 @@ use crate::core::group::Group;
 use crate::core::task::{Task, poll_to_its_end};
 
 pin_project! {
-    /// A future that is charged to the group it was made in; see [`inherit()`].
+    /// A future that is charged to the group in which it was made; see [`inherit()`].
     #[derive(Debug)]
     #[must_use = "futures do nothing unless polled"]
     pub struct Inherited<F> {
@@ -30,8 +30,8 @@ pin_project! {
     }
 }
 
-/// Charges the future to the group that is current now, wherever it is polled and dropped: a task
-/// of its own. Outside any group it is as it was, and is charged to none.
+/// Charges the future to the group that is current now, wherever it is polled and dropped, as a
+/// task of its own. Outside of any group the future is not charged.
 ///
 /// For futures that leave the task they were made in. Futures that are polled inside it (`join!`,
 /// `select!`, `FuturesUnordered`) are charged to its group anyway; [`part`](crate::part()) shows
@@ -49,7 +49,7 @@ pub fn inherit<F: Future>(future: F) -> Inherited<F> {
 }
 
 impl<F> Inherited<F> {
-    /// The group that is charged, if there is one.
+    /// The group that is charged, or `None`.
     pub fn group(&self) -> Option<Group> {
         self.task.as_ref().map(Task::group)
     }
@@ -70,9 +70,9 @@ impl<F: Future> Future for Inherited<F> {
     }
 }
 
-/// Charges the closure to the group that is current now, on whichever thread it runs: a task of its
-/// own, which also pays for the destructors of what it has captured. Outside any group it is as it
-/// was.
+/// Charges the closure to the group that is current now, on whichever thread it runs, as a task of
+/// its own, which also pays for the destructors of the captured values. Outside of any group the
+/// closure is not charged.
 ///
 /// ```
 /// use dormouse::{Group, inherit_fn};
@@ -116,8 +116,8 @@ impl<F> Drop for Work<F> {
     }
 }
 
-/// The group that was current where [`carry`] was called, or none. Closures take it along that run
-/// many times, on many threads, or with arguments.
+/// The group that was current where [`carry`] was called, or none: for closures that run many
+/// times, on many threads, or with arguments.
 ///
 /// ```
 /// use dormouse::{Group, carry};
@@ -157,7 +157,7 @@ impl Carried {
         f()
     }
 
-    /// The group.
+    /// The group, or `None`.
     pub fn group(self) -> Option<Group> {
         self.0
     }

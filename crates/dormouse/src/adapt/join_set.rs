@@ -8,11 +8,11 @@ use ::tokio::task::{self, AbortHandle, Id, JoinError, LocalSet};
 use super::hooks::ours;
 use super::inherit::{inherit, inherit_fn};
 
-/// `tokio::task::JoinSet`, whose tasks are in the group that is current at their spawn (not at
-/// their join).
+/// `tokio::task::JoinSet` whose tasks are in the group that is current at their spawn (not at their
+/// join).
 ///
-/// Everything else is as tokio has it; a set that is dropped aborts its tasks. It does not
-/// dereference to tokio's, so that no helper spawns a task into it that is in no group.
+/// Everything else is as in tokio; a set that is dropped aborts its tasks. It does not dereference
+/// to tokio's type, so that no helper function can spawn a task into it that is in no group.
 ///
 /// ```
 /// use dormouse::{Group, tokio::JoinSet};
@@ -66,7 +66,7 @@ impl<T: 'static> JoinSet<T> {
         self.0.spawn(future)
     }
 
-    /// Spawns a task of that runtime in the current group.
+    /// Spawns a task on `runtime` in the current group.
     #[track_caller]
     pub fn spawn_on<F>(&mut self, future: F, runtime: &Handle) -> AbortHandle
     where
@@ -86,7 +86,7 @@ impl<T: 'static> JoinSet<T> {
         self.0.spawn_local(inherit(future))
     }
 
-    /// Spawns a task of that `LocalSet` in the current group.
+    /// Spawns a task on `set` in the current group.
     #[track_caller]
     pub fn spawn_local_on<F>(&mut self, future: F, set: &LocalSet) -> AbortHandle
     where
@@ -105,7 +105,7 @@ impl<T: 'static> JoinSet<T> {
         self.0.spawn_blocking(inherit_fn(f))
     }
 
-    /// Runs a closure on the blocking pool of that runtime in the current group.
+    /// Runs a closure on the blocking pool of `runtime` in the current group.
     #[track_caller]
     pub fn spawn_blocking_on<F>(&mut self, f: F, runtime: &Handle) -> AbortHandle
     where
@@ -125,7 +125,7 @@ impl<T: 'static> JoinSet<T> {
         self.0.join_next_with_id().await
     }
 
-    /// A task that has ended; `None` if there is none.
+    /// A task that has ended; `None` if none has.
     pub fn try_join_next(&mut self) -> Option<Result<T, JoinError>> {
         self.0.try_join_next()
     }
@@ -144,7 +144,7 @@ impl<T: 'static> JoinSet<T> {
     ///
     /// # Panics
     ///
-    /// As tokio's, if one of them panicked or was aborted.
+    /// Panics as tokio's does, if a task panicked or was aborted.
     pub async fn join_all(self) -> Vec<T> {
         self.0.join_all().await
     }
@@ -159,7 +159,7 @@ impl<T: 'static> JoinSet<T> {
         self.0.shutdown().await;
     }
 
-    /// Lets all tasks run on without the set.
+    /// Removes all tasks from the set without aborting them.
     pub fn detach_all(&mut self) {
         self.0.detach_all();
     }

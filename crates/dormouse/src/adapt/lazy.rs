@@ -1,13 +1,13 @@
 //! Runtimes that are declared all-instrumented: when a thread of theirs is lazy (see
 //! [`dormouse_events::set_lazy`]).
 //!
-//! tokio starts its workers and the threads for blocking work alike, and closures of a library's
-//! `spawn_blocking` go unseen. Only a worker parks: so a thread becomes lazy when it has first been
-//! idle, and a thread for blocking work never does. A current-thread runtime calls its hooks on the
-//! thread of its `block_on`, and none when that returns: it is lazy within our [`block_on`] only.
+//! tokio starts its workers and the threads for blocking work in the same way, and closures of a
+//! library's `spawn_blocking` are not visible here. Only a worker parks: so a thread becomes lazy
+//! when it has first been idle, and a thread for blocking work never does. A current-thread runtime
+//! calls its hooks on the thread of its `block_on`, and none when that returns: it is lazy only
+//! within our [`block_on`].
 //!
-//! With tokio's unstable hooks around each poll, `hooks` tells our tasks from those that nobody has
-//! declared.
+//! With tokio's unstable hooks around each poll, `hooks` distinguishes our tasks from others.
 
 use ::tokio::runtime::{Builder, Handle, Runtime, RuntimeFlavor};
 use dormouse_events::{park, set_lazy};
@@ -17,8 +17,8 @@ use super::inherit::inherit;
 /// Declares that all work on the runtime is instrumented; see the [module](crate::tokio).
 ///
 /// It sets `on_thread_park` and `on_thread_unpark`, of which tokio keeps one each. A program with
-/// hooks of its own sets those instead, with [`thread_parks`] as the first thing in the one and
-/// [`thread_unparks`] as the last in the other.
+/// hooks of its own sets those instead, with [`thread_parks`] as the first thing in the first and
+/// [`thread_unparks`] as the last in the second.
 ///
 /// ```
 /// use dormouse::tokio::{all_instrumented, block_on};
@@ -31,7 +31,7 @@ pub fn all_instrumented(builder: &mut Builder) -> &mut Builder {
     builder.on_thread_park(thread_parks).on_thread_unpark(thread_unparks)
 }
 
-/// A thread of an [all-instrumented](all_instrumented) runtime is about to park.
+/// Call this when a thread of an [all-instrumented](all_instrumented) runtime is about to park.
 ///
 /// ```
 /// use dormouse::tokio::{thread_parks, thread_unparks};
@@ -50,7 +50,8 @@ pub fn thread_parks() {
     park();
 }
 
-/// A thread of an [all-instrumented](all_instrumented) runtime has parked and is back.
+/// Call this when a thread of an [all-instrumented](all_instrumented) runtime has parked and is
+/// back.
 ///
 /// ```
 /// use dormouse::tokio::{thread_parks, thread_unparks};
@@ -71,8 +72,8 @@ pub fn thread_unparks() {
     }
 }
 
-/// `Runtime::block_on` for a runtime that is [`all_instrumented`]: the thread is lazy meanwhile if
-/// it runs the tasks. The root future is of the group that is current here, or of none.
+/// `Runtime::block_on` for a runtime that is [`all_instrumented`]: meanwhile the thread is lazy if
+/// it runs the tasks. The root future is charged to the group that is current here, or to none.
 ///
 /// ```
 /// use dormouse::tokio::{all_instrumented, block_on};
@@ -88,7 +89,7 @@ pub fn block_on<F: Future>(runtime: &Runtime, root: F) -> F::Output {
     runtime.block_on(root)
 }
 
-/// The closure for `tokio::task::block_in_place` on a runtime that is [`all_instrumented`]:
+/// Wraps a closure for `tokio::task::block_in_place` on a runtime that is [`all_instrumented`]:
 /// `block_in_place(in_place(|| …))`. The thread may come back from there as a thread for blocking
 /// work, so it is not lazy until it has been idle.
 ///

@@ -1,15 +1,15 @@
-//! How work that is handed on stays with its group: to threads, futures, pools, runtimes, services.
+//! Keeping work that is handed on in its group: for threads, futures, pools, runtimes, services.
 //!
-//! The group that is current where work is handed on goes along *in* the work: in a future or
+//! The group that is current where work is handed on is stored *in* the work: in a future or
 //! closure that holds a [`Task`](crate::Task) of it. So a runtime needs no hook, no thread-local of
-//! ours has to go from thread to thread, and work that never runs is counted as finished when it is
-//! dropped. Where no group is current, work is handed on as it is.
+//! ours has to move between threads, and work that never runs is counted as finished when it is
+//! dropped. Where no group is current, work is handed on unchanged.
 
 #[cfg(feature = "axum")]
 pub mod axum;
 #[cfg(all(feature = "tokio", tokio_unstable))]
 mod hooks;
-/// Without tokio's hooks tasks are not told apart.
+/// Without tokio's hooks tasks cannot be distinguished.
 #[cfg(all(feature = "tokio", not(tokio_unstable)))]
 mod hooks {
     use super::inherit::{Inherited, inherit};

@@ -18,9 +18,10 @@ pin_project! {
     }
 }
 
-/// Has `dormouse tasks` see where the future waits in a collection that wakes its parts itself:
+/// Lets `dormouse tasks` show where the future waits in a collection that wakes its parts itself:
 /// `FuturesUnordered`, `FuturesOrdered`, `buffer_unordered`, `join_all` of more than 30. Its places
-/// are among those of the task that polls it. It is no task of its own: no account, no number.
+/// are among those of the task that polls it. It is no task of its own: it has no account and no
+/// number.
 ///
 /// ```
 /// use futures_util::future::join_all;
@@ -34,8 +35,8 @@ pin_project! {
 ///
 /// # Cost
 ///
-/// A sleeping instruction for each poll, while nobody takes times; while somebody asks for places,
-/// 384 bytes for as long as it lives.
+/// A sleeping instruction for each poll while times are not taken; while places are requested, 384
+/// bytes for as long as it lives.
 pub fn part<F: Future>(future: F) -> Part<F> {
     Part { future, waits: PartWaits::default() }
 }

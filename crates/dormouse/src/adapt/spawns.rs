@@ -1,14 +1,14 @@
-//! Plain `tokio::spawn`: a group for each place in the source that spawns.
+//! Groups for plain `tokio::spawn`: one for each place in the source that spawns.
 //!
-//! tokio tells its hooks where a task was spawned, and calls one before and one after each poll. So
-//! a poll of a task that nobody has put into a group is a poll of the group of its place, entered
-//! by the one hook and left by the other. A group that is entered inside, as by
-//! [`Group::instrument`], has its own time, as everywhere.
+//! tokio passes the place of a spawn to its hooks, and calls one before and one after each poll. So
+//! a poll of a task that is in no group becomes a poll of the group of its place, entered by the
+//! first hook and left by the second. A group that is entered inside, as by [`Group::instrument`],
+//! has its own time, as everywhere.
 //!
 //! # Invariants
 //!
-//! 1. A place has a group of its own, or it calls this crate's `spawn` functions and its tasks
-//!    bring their groups along. The first spawn decides which, for good. So each task that is
+//! 1. Either a place has a group of its own, or it calls this crate's `spawn` functions and its
+//!    tasks bring their groups along. The first spawn decides which, for good. So each task that is
 //!    counted as started is counted as finished.
 //! 2. The hook for a spawn returns before the task is scheduled. So each poll finds its place
 //!    decided.
@@ -55,20 +55,21 @@ static TABLE: [Place; PLACES] =
 static GROUPS: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
-    /// How many polls of tasks by their place the thread is in, one inside the other; and what the
-    /// outermost has to leave. Those inside are charged to its group: a runtime that is run to its
-    /// end inside of a task of another one.
+    /// How many polls of tasks by their place the thread is in, one inside the other; and the mark
+    /// that the outermost has to leave. Those inside are charged to its group: they belong to a
+    /// runtime that is run to its end inside of a task of another one.
     static INSIDE: Cell<(u32, Option<(Group, Mark)>)> = const { Cell::new((0, None)) };
 }
 
 /// Charges each task that is spawned outside of any group, by whatever library, to a group that is
-/// named after the place: `spawn src/db.rs:42`. All that [`poll_hooks`](super::hooks::poll_hooks)
-/// does, it does, too. Only in builds of the whole program with `--cfg tokio_unstable`.
+/// named after the place: `spawn src/db.rs:42`. It also does everything that
+/// [`poll_hooks`](super::hooks::poll_hooks) does. Only in builds of the whole program with `--cfg
+/// tokio_unstable`.
 ///
-/// The group has the polls of such tasks; groups that are entered inside have their own time. A
-/// task that is dropped before its end is charged for its polls alone. Tasks of a `LocalSet` and of
-/// the blocking pool have no such groups, for tokio calls no hooks around them. There are 256 such
-/// groups at most, beside `other`.
+/// Polls of such tasks are charged to the group; groups that are entered inside have their own
+/// time. If a task is dropped before its end, only its polls are charged. Tasks of a `LocalSet` and
+/// of the blocking pool have no such groups, because tokio calls no hooks around them. There are at
+/// most 256 such groups, beside `other`.
 ///
 /// It sets the hooks `on_task_spawn`, `on_before_task_poll`, `on_after_task_poll`,
 /// `on_task_terminate` and `on_thread_park`, of which tokio keeps one each.
@@ -147,7 +148,8 @@ fn group_of(task: &TaskMeta<'_>) -> Option<Group> {
 }
 
 impl Place {
-    /// Relaxed: who polls or ends a task has it from who spawned it (invariant 2).
+    /// Relaxed: a thread that polls or ends a task got it from the thread that spawned it
+    /// (invariant 2).
     fn group(&self) -> Option<Group> {
         match self.value.load(Ordering::Relaxed) {
             0 | OURS => None,
@@ -188,8 +190,8 @@ fn named(location: &Location<'_>) -> Group {
     Group::new(&name(location.file(), location.line()))
 }
 
-/// A path in a registry or a checkout begins with its package. Of a path that is too long, the end
-/// says more.
+/// A path in a registry or a checkout is shortened to begin with its package. A path that is too
+/// long is cut at its beginning.
 fn name(file: &str, line: u32) -> String {
     let path = path_in_package(file);
     let line = line.to_string();

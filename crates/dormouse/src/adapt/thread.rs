@@ -1,8 +1,8 @@
-//! `std::thread` with threads that inherit the group current where they are spawned.
+//! `std::thread` with threads that inherit the group that is current where they are spawned.
 //!
-//! The thread is a task of that group from its beginning to its end. Outside any group these are
-//! std's own. [`Group::spawn_thread`](crate::Group::spawn_thread) is for a thread that *is* the
-//! group.
+//! The thread is a task of that group from its beginning to its end. Outside of any group these are
+//! std's own functions. [`Group::spawn_thread`](crate::Group::spawn_thread) is for a thread that
+//! *is* the group.
 //!
 //! ```
 //! use dormouse::{Group, thread};
@@ -18,7 +18,7 @@ use std::thread::{JoinHandle, ScopedJoinHandle};
 
 use super::inherit::inherit_fn;
 
-/// [`std::thread::spawn`], in the current group.
+/// [`std::thread::spawn`] in the current group.
 ///
 /// ```
 /// use dormouse::{Group, thread};
@@ -30,7 +30,7 @@ use super::inherit::inherit_fn;
 ///
 /// # Panics
 ///
-/// As std's, if the system has no more threads.
+/// Panics as std's does, if the system has no more threads.
 pub fn spawn<F, T>(f: F) -> JoinHandle<T>
 where
     F: FnOnce() -> T + Send + 'static,
@@ -39,7 +39,7 @@ where
     std::thread::spawn(inherit_fn(f))
 }
 
-/// [`std::thread::Builder`], whose threads are in the group current at their spawn.
+/// [`std::thread::Builder`], whose threads are in the group that is current at their spawn.
 ///
 /// ```
 /// use dormouse::thread::Builder;
@@ -53,13 +53,13 @@ where
 pub struct Builder(std::thread::Builder);
 
 impl Builder {
-    /// A thread without a name, with the usual stack.
+    /// A builder for a thread without a name, with the default stack size.
     #[expect(clippy::new_without_default, reason = "as std has it")]
     pub fn new() -> Self {
         Self(std::thread::Builder::new())
     }
 
-    /// Names the thread. The name must not hold a NUL byte.
+    /// Names the thread. The name must not contain a NUL byte.
     pub fn name(self, name: String) -> Self {
         Self(self.0.name(name))
     }
@@ -73,7 +73,7 @@ impl Builder {
     ///
     /// # Errors
     ///
-    /// As std's, if the system has no more threads.
+    /// The error of std's function, if the system has no more threads.
     pub fn spawn<F, T>(self, f: F) -> io::Result<JoinHandle<T>>
     where
         F: FnOnce() -> T + Send + 'static,
@@ -86,7 +86,7 @@ impl Builder {
     ///
     /// # Errors
     ///
-    /// As of [`Builder::spawn`].
+    /// See [`Builder::spawn`].
     pub fn spawn_scoped<'scope, 'env, F, T>(
         self,
         scope: Scope<'scope, 'env>,
@@ -100,7 +100,8 @@ impl Builder {
     }
 }
 
-/// [`std::thread::Scope`], whose threads are in the group current at their spawn; see [`scope`].
+/// [`std::thread::Scope`], whose threads are in the group that is current at their spawn; see
+/// [`scope`].
 ///
 /// ```
 /// use dormouse::{Group, thread};
@@ -122,7 +123,7 @@ impl<'scope> Scope<'scope, '_> {
     ///
     /// # Panics
     ///
-    /// As std's, if the system has no more threads.
+    /// Panics as std's does, if the system has no more threads.
     pub fn spawn<F, T>(self, f: F) -> ScopedJoinHandle<'scope, T>
     where
         F: FnOnce() -> T + Send + 'scope,

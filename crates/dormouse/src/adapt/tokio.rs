@@ -1,16 +1,17 @@
-//! tokio's ways to spawn, with tasks that inherit the group current where they are spawned.
+//! tokio's functions that spawn, with tasks that inherit the group that is current where they are
+//! spawned.
 //!
 //! A task is charged to that group in each of its polls, on whichever worker, and in its
 //! destructor, also when it is aborted or the runtime ends. The names and signatures are tokio's
-//! own, so that `use dormouse::tokio::spawn` is all that changes; no `tokio_unstable` is needed.
-//! Outside any group these are tokio's own functions.
+//! own, so that `use dormouse::tokio::spawn` is the only change; no `tokio_unstable` is needed.
+//! Outside of any group these are tokio's own functions.
 //!
 //! Three things need no counterpart here:
 //!
 //! - The root future: `runtime.block_on(group.instrument(future))`. `block_on` *inside* a group is
-//!   charged to it with all that the runtime does on that thread.
-//! - `task::block_in_place`: the closure runs on in the same poll on the same thread, and the
-//!   *other* tasks of the worker move, between their polls.
+//!   charged to it, with everything that the runtime does on that thread.
+//! - `task::block_in_place`: the closure runs in the same poll on the same thread, and the *other*
+//!   tasks of the worker move, between their polls.
 //! - `LocalSet::{run_until, block_on}`: [`inherit`](crate::inherit()) or instrument the future.
 //!
 //! ```
@@ -27,21 +28,22 @@
 //! # Runtimes on which all is instrumented
 //!
 //! At the end of a poll counters are read, because the thread may do anything next. A program that
-//! instruments all work of a runtime says so with [`all_instrumented`]. Then a worker leaves the
-//! last task current until the next one comes, and between two of one group reads nothing, however
-//! much is counted. Three things have to hold:
+//! instruments all work of a runtime declares that with [`all_instrumented`]. Then a worker leaves
+//! the last task current until the next one comes, and between two tasks of one group reads
+//! nothing, however many events are counted. Three conditions must hold:
 //!
-//! - Each task is spawned in a group, or by a function of this module, whose tasks outside any
-//!   group say so when they are polled. A task of plain `tokio::spawn` does neither, also where a
-//!   library spawns it: **the group before it pays for it**. A group that is entered in the middle
-//!   of a task outside any group does not help either: it pays for the rest of that poll.
+//! - Each task is spawned in a group, or by a function of this module; tasks of the latter outside
+//!   of any group declare so when they are polled. A task of plain `tokio::spawn` does neither,
+//!   also where a library spawns it: **the group before it pays for it**. A group that is entered
+//!   in the middle of a task outside of any group does not help either: it pays for the rest of
+//!   that poll.
 //! - [`block_on`] runs a current-thread runtime; under tokio's own, its tasks are counted as on any
 //!   runtime.
 //! - A closure of `block_in_place` goes through [`in_place`].
 //!
-//! The group before pays for the runtime's own work between two polls (its queues, the driver while
-//! there is work). A thread that parks charges nothing from there on. Blocking work is counted as
-//! on any runtime.
+//! The group before also pays for the runtime's own work between two polls (its queues, and the
+//! driver while there is work). A thread that parks charges nothing from there on. Blocking work is
+//! counted as on any runtime.
 //!
 //! ```
 //! use dormouse::Group;
@@ -60,13 +62,14 @@
 //!
 //! # Runtimes where libraries spawn tasks, too
 //!
-//! There all work is not instrumented. In a program that is built with `--cfg tokio_unstable` tokio
-//! names the task before each poll, and `poll_hooks(builder)` makes the workers of a multi-thread
-//! runtime lazy for tasks of [`spawn`], [`spawn_on`] and [`JoinSet`] alone. For all other tasks the
-//! workers are as on any runtime.
+//! In a program where not all work is instrumented, and which is built with `--cfg tokio_unstable`,
+//! tokio names the task before each poll, and `poll_hooks(builder)` makes the workers of a
+//! multi-thread runtime lazy only for tasks of [`spawn`], [`spawn_on`] and [`JoinSet`]. For all
+//! other tasks the workers are as on any runtime.
 //!
-//! tokio also says where a task was spawned. `group_spawns(builder)` does the same as `poll_hooks`,
-//! and charges a task that is in no group to one of that place: `spawn src/db.rs:42`.
+//! tokio also passes the place where a task was spawned. `group_spawns(builder)` does the same as
+//! `poll_hooks`, and charges a task that is in no group to the group of that place: `spawn
+//! src/db.rs:42`.
 
 use ::tokio::runtime::Handle;
 use ::tokio::task::{JoinHandle, LocalSet};
@@ -83,7 +86,7 @@ pub use super::spawns::group_spawns;
 #[cfg(tokio_unstable)]
 pub use dormouse_events::{poll_begins, poll_ends};
 
-/// `tokio::spawn`, in the current group.
+/// `tokio::spawn` in the current group.
 ///
 /// ```
 /// use dormouse::Group;
@@ -99,14 +102,14 @@ pub use dormouse_events::{poll_begins, poll_ends};
 ///
 /// # Panics
 ///
-/// As tokio's, outside a runtime.
+/// Panics as tokio's does, outside of a runtime.
 #[track_caller]
 pub fn spawn<F: Future<Output: Send + 'static> + Send + 'static>(future: F) -> JoinHandle<F::Output> {
     let (future, _spawning) = ours(future);
     ::tokio::task::spawn(future)
 }
 
-/// `Handle::spawn`, in the current group.
+/// `Handle::spawn` in the current group.
 ///
 /// ```
 /// use dormouse::Group;
@@ -127,7 +130,7 @@ pub fn spawn_on<F: Future<Output: Send + 'static> + Send + 'static>(
     runtime.spawn(future)
 }
 
-/// `tokio::task::spawn_local`, in the current group.
+/// `tokio::task::spawn_local` in the current group.
 ///
 /// ```
 /// use dormouse::Group;
@@ -143,13 +146,13 @@ pub fn spawn_on<F: Future<Output: Send + 'static> + Send + 'static>(
 ///
 /// # Panics
 ///
-/// As tokio's, outside a `LocalSet`.
+/// Panics as tokio's does, outside of a `LocalSet`.
 #[track_caller]
 pub fn spawn_local<F: Future<Output: 'static> + 'static>(future: F) -> JoinHandle<F::Output> {
     ::tokio::task::spawn_local(inherit(future))
 }
 
-/// `LocalSet::spawn_local`, in the current group.
+/// `LocalSet::spawn_local` in the current group.
 ///
 /// ```
 /// use dormouse::Group;
@@ -169,7 +172,7 @@ pub fn spawn_local_on<F: Future<Output: 'static> + 'static>(
     set.spawn_local(inherit(future))
 }
 
-/// `tokio::task::spawn_blocking`, in the current group.
+/// `tokio::task::spawn_blocking` in the current group.
 ///
 /// ```
 /// use dormouse::Group;
@@ -185,7 +188,7 @@ pub fn spawn_local_on<F: Future<Output: 'static> + 'static>(
 ///
 /// # Panics
 ///
-/// As tokio's, outside a runtime.
+/// Panics as tokio's does, outside of a runtime.
 #[track_caller]
 pub fn spawn_blocking<F, T>(f: F) -> JoinHandle<T>
 where
@@ -195,7 +198,7 @@ where
     ::tokio::task::spawn_blocking(inherit_fn(f))
 }
 
-/// `Handle::spawn_blocking`, in the current group.
+/// `Handle::spawn_blocking` in the current group.
 ///
 /// ```
 /// use dormouse::Group;

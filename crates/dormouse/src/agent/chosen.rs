@@ -1,4 +1,4 @@
-//! The keys and the times of a request, and the refusals of both.
+//! The keys and the times that a request names, and the errors for both.
 
 use std::time::Duration;
 
@@ -43,7 +43,7 @@ pub(super) fn no_match(glob: &str) -> WireError {
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
 pub(super) fn refused(why: dormouse_keys::Error) -> WireError {
     let message = match &why {
-        // This message tells of sites that are not as they were.
+        // The message counts sites that are not as they were.
         dormouse_keys::Error::HalfWritten { .. } => why.to_string(),
         _ => format!("{why}; the keys are as they were"),
     };

@@ -1,14 +1,14 @@
-//! One connection: its peer, the bytes from and to it, and the leases, counts, times,
-//! watches, profiles, long polls and trace that it holds.
+//! One connection: its peer, the bytes from and to it, and the leases, counts, times, watches,
+//! profiles, long polls and trace that it holds.
 //!
 //! # Invariants
 //!
 //! 1. `input` holds at most one line and the beginning of the next: the agent reads nothing while
 //!    an answer is unsent.
 //! 2. Nothing here waits: the socket does not block.
-//! 3. A client for whom there is no memory is gone. Lines, answers and frames, which may be long,
-//!    grow by `try_reserve`; the rest fits into the memory that [`crate::core::memory`] has asked
-//!    for beforehand.
+//! 3. A client for which there is no memory is dropped. Lines, answers and frames, which may be
+//!    long, grow by `try_reserve`; the rest fits into the memory that [`crate::core::memory`] has
+//!    reserved.
 
 use std::time::{Duration, Instant};
 
@@ -32,7 +32,8 @@ use crate::features::waits::taking::ClientWaits;
 /// closes the connection.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The same for a connection that has not said a word, so that silence does not keep others out.
+/// The same for a connection that has not sent anything yet, so that silent connections do not keep
+/// others out.
 const SILENCE: Duration = Duration::from_secs(3);
 
 /// The longest name of a client, in bytes.
@@ -53,7 +54,7 @@ pub(super) struct Client {
     active: Instant,
     /// Once it has said hello: whether it takes notices between answers.
     pub(super) greeted: Option<bool>,
-    /// Its name, by its hello.
+    /// Its name, from its hello.
     pub(super) name: String,
     /// Closed as soon as the output is sent.
     pub(super) closing: bool,
@@ -133,7 +134,7 @@ impl Client {
         self.long_polls = None;
     }
 
-    /// The keys that it alone keeps on, for whatever it does, each once for each lease.
+    /// The keys that it alone keeps on, for any of its activities, each once for each lease.
     pub(super) fn keys(&self) -> impl Iterator<Item = &'static Key> {
         let leased = self.leases().flat_map(Lease::keys);
         let published = self.publishing.iter().flat_map(Publishing::keys);
@@ -148,7 +149,7 @@ impl Client {
         self.leases.iter().chain(self.tracing.iter().filter_map(|stream| stream.trace.lease()))
     }
 
-    /// As [`Client::leases`], to give something back.
+    /// The same as [`Client::leases`], mutable, for giving leases back.
     pub(super) fn leases_mut(&mut self) -> impl Iterator<Item = &mut Lease> {
         let trace = self.tracing.iter_mut().filter_map(|stream| stream.trace.lease_mut());
         self.leases.iter_mut().chain(trace)
@@ -170,7 +171,7 @@ impl Client {
         while self.has_room() && !self.gone {
             let Some(socket) = &self.socket else { return };
             match socket.receive(&mut part) {
-                // A client says nothing during its trace, and ends it by closing.
+                // A client sends nothing during its trace, and ends it by closing.
                 Ok(n) if n == 0 || self.tracing.is_some() => self.gone = true,
                 Ok(n) if self.input.try_reserve(n).is_ok() => self.input.extend_from_slice(&part[..n]),
                 Err(Errno::INTR) => {}
@@ -222,7 +223,7 @@ impl Client {
         while self.is_busy() && !self.gone {
             let Some(socket) = &self.socket else { return };
             match socket.send(self.output.unsent()) {
-                // A stream socket takes something or says why not.
+                // A stream socket accepts some bytes or returns an error.
                 Ok(n) => {
                     self.output.sent(n);
                     self.active = Instant::now();
@@ -257,7 +258,7 @@ impl Client {
         self.greeted.is_none() && self.input.is_empty() && !self.is_busy()
     }
 
-    /// Since when it neither says nor takes nor holds anything; `None`: it does.
+    /// Since when it neither sends nor receives nor holds anything; `None` if it does.
     pub(super) fn idle_since(&self) -> Option<Instant> {
         let runs = !self.watches.is_empty()
             || !self.profiles.is_empty()

@@ -1,16 +1,16 @@
-//! The agent's sockets, which neither the host nor a forked child can take, and which never are the
-//! host's.
+//! The agent's sockets, which neither the host nor a forked child can take over, and which are
+//! never confused with the host's.
 //!
-//! They are open at the [`Door`], in a table of their own. Without a door (before Linux 5.9, under
-//! a seccomp filter, without a thread) they are in the process's table, and the host may close them
-//! and open files of its own at their numbers at any time. Then the agent asks before each use of a
-//! number whether it still is the socket that was opened. A socket that is not is lost, and its
-//! number is left alone. Nobody sees a change between question and use, in some hundred
-//! nanoseconds.
+//! They are open at the [`Door`], in a descriptor table of its own. Without a door (before Linux
+//! 5.9, under a seccomp filter, without a thread) they are in the process's table, and the host may
+//! close them and open files of its own at their numbers at any time. Then the agent checks before
+//! each use of a number whether it still is the socket that was opened. A socket that is not is
+//! lost, and its number is left alone. A change between check and use, within some hundred
+//! nanoseconds, goes unnoticed.
 //!
 //! A forked child that kept the sockets would hold connections open after the agent has closed
-//! them, and would leave those who call at its parent's socket waiting after the parent has ended:
-//! it closes those that it has inherited.
+//! them, and clients that connect to its parent's socket would wait after the parent has ended. So
+//! it closes the sockets that it has inherited.
 //!
 //! # Locking
 //!
@@ -20,12 +20,12 @@
 //!
 //! # Async-signal-safety
 //!
-//! A forked child asks for descriptors' identities and closes them, no more.
+//! A forked child only checks the identities of descriptors and closes them.
 //!
 //! # Safety
 //!
-//! The unsafe code is `ppoll`, `getsockopt` into a local structure, and the borrowing and closing
-//! of numbers that have just been asked whether they are ours.
+//! The unsafe code is `ppoll`, `getsockopt` into a local structure, and borrowing and closing
+//! descriptors that have just been checked to be ours.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -69,7 +69,7 @@ pub(super) struct Peer {
     pub(super) pid: u32,
 }
 
-/// A number, and what was opened there.
+/// A descriptor's number, and the socket that was opened at it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct At {
     number: RawFd,
@@ -105,7 +105,7 @@ impl At {
 
     fn close(self) {
         if self.find().is_some() {
-            // SAFETY: it is ours, and nobody uses it any more.
+            // SAFETY: it is ours, and not used any more.
             unsafe { libc::close(self.number) };
         }
     }
@@ -114,7 +114,7 @@ impl At {
 impl Sockets {
     /// Opens a door for them, unless this process cannot have one.
     pub(super) fn new() -> Arc<Self> {
-        // A filter might end the process for a call that it does not know.
+        // A filter might end the process for a call that it does not allow.
         let door = if dormouse_sys::perf::is_filtered() { None } else { Door::open().ok() };
         Arc::new(Self { door })
     }
@@ -190,7 +190,7 @@ impl Socket {
     /// The socket, for [`Sockets::run`]: an error if it is no longer ours.
     fn find(&self) -> Result<BorrowedFd<'_>, Errno> {
         match self.table.door {
-            // SAFETY: open as long as `self` is; nobody else knows the table.
+            // SAFETY: open as long as `self` is; only this code uses the table.
             Some(_) => Ok(unsafe { BorrowedFd::borrow_raw(self.at.number) }),
             None => self.at.find().ok_or(Errno::BADF),
         }

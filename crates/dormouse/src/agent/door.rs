@@ -1,10 +1,10 @@
-//! A thread with a table of descriptors of its own, which makes system calls for other threads.
+//! A thread with a descriptor table of its own, which makes system calls for other threads.
 //!
-//! A descriptor's number in the process's table is the host's: it may close every number that it
-//! finds, open others at them, and fork in between. Descriptors of the door are in no table but its
-//! own ([`dormouse_sys::descriptors`]).
+//! The numbers in the process's table belong to the host: it may close every number that it finds,
+//! open others at them, and fork in between. Descriptors of the door are only in its own table
+//! ([`dormouse_sys::descriptors`]).
 //!
-//! The thread runs one errand at a time: system calls, and no code of the host's.
+//! The thread runs one errand at a time: only system calls, and no code of the host's.
 //!
 //! # Invariants
 //!
@@ -12,8 +12,8 @@
 //!
 //! # Locking
 //!
-//! An asker holds `done` until its errand is done; no code of the host's runs meanwhile. A forked
-//! child has no such thread and asks nothing of its parent's.
+//! A caller holds `done` until its errand is done; no code of the host's runs meanwhile. A forked
+//! child has no such thread and sends no errand to its parent's.
 //!
 //! # Safety
 //!

@@ -1,9 +1,9 @@
 //! The holders of the keys that are on.
 //!
 //! Leases are in four places: with the clients of this agent, with the flight recorder, in the
-//! table of holds that end by time, and in the key's own count, which also has the leases of the
-//! service's code and of its triggers. So a lease that none of the first three has is the
-//! service's.
+//! table of holds that end by time, and in the key's own count, which also includes the leases of
+//! the service's code and of its triggers. So a lease that is in none of the first three belongs to
+//! the service.
 
 use std::collections::HashMap;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! `keys`: the keys, and who holds them.
+//! `keys`: the keys, and their holders.
 
 use dormouse_keys::{Key, Listed};
 use dormouse_protocol::{KeyInfo, Keys, KeysRequest, WireError};

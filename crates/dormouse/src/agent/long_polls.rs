@@ -1,7 +1,8 @@
-//! The long polls that clients want to know of.
+//! The long polls that clients have requested.
 //!
-//! A wish is its connection's, as a watch is. Reports are asked for, so that nothing piles up here
-//! for a client that is slow or silent, beyond the queue of its wish, which keeps the newest.
+//! A request belongs to its connection, as a watch does. Reports are fetched by the client, so for
+//! a slow or silent client nothing accumulates here beyond the queue of its request, which keeps
+//! the newest.
 
 use std::time::Duration;
 

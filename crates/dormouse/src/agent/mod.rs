@@ -1,12 +1,12 @@
 //! The agent: a thread in the service that answers the `dormouse` command.
 //!
-//! It listens on a Unix socket in a directory that is its user's alone, speaks
-//! [`dormouse_protocol`], and holds the leases of clients that switch keys on and stay. (The keys'
-//! own timer holds and ends timed leases, whatever becomes of the agent.) One thread serves all
-//! clients from one `poll` loop. It waits for no client, so one that stalls, floods or dies harms
-//! itself only. Beside `poll`, it waits for threads of this process alone: those in a batch or in
-//! the loader, those that change what is counted, the one that arms watches, and that of its
-//! sockets.
+//! It listens on a Unix socket in a directory that belongs to its user alone, speaks
+//! [`dormouse_protocol`], and holds the leases of connected clients that have switched keys on.
+//! (The keys' own timer holds and ends timed leases, independently of the agent.) One thread serves
+//! all clients from one `poll` loop. It waits for no client, so one that stalls, floods or dies
+//! harms only itself. Apart from `poll`, it waits only for threads of this process: those in a
+//! batch or in the loader, those that change what is counted, the one that arms watches, and that
+//! of its sockets.
 //!
 //! # Promises to the host
 //!
@@ -14,8 +14,8 @@
 //! the host's threads. It takes no lock of the host's. Its sockets are in no table of the host's
 //! ([`door`]), and where they must be, it uses no number that has become the host's
 //! ([`descriptors`]). A client for which there is no memory is dropped ([`crate::core::memory`]).
-//! If the thread should panic, or its socket be taken, it ends, and the keys that its clients hold
-//! go off: the next [`init`] starts another. A forked child has neither the thread nor its sockets.
+//! If the thread panics, or its socket is taken, it ends, and the keys that its clients hold go
+//! off: the next [`init`] starts another. A forked child has neither the thread nor its sockets.
 
 mod chosen;
 mod client;
@@ -51,7 +51,7 @@ use self::server::Server;
 /// The stack of the agent's thread.
 const STACK: usize = 512 * 1024;
 
-/// A running agent. It runs as long as the process does: dropping this stops nothing.
+/// A running agent. It runs as long as the process does: dropping this does not stop it.
 ///
 /// ```no_run
 /// match dormouse::init() {
@@ -70,15 +70,15 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// The socket on which the agent listens: a file, or `@` and a name of the kernel's where no
-    /// directory will do.
+    /// The socket on which the agent listens: a file, or `@` and an abstract name if no directory
+    /// is usable.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The faults of settings that the environment gives (`DORMOUSE_RUNTIME_DIR`, `DORMOUSE_KEYS`,
+    /// What is wrong with settings from the environment (`DORMOUSE_RUNTIME_DIR`, `DORMOUSE_KEYS`,
     /// `DORMOUSE_CLOCK`, `DORMOUSE_ON`, `DORMOUSE_COUNT`, `DORMOUSE_WAITS`, `DORMOUSE_RECORD`), one
-    /// sentence each: the default is used instead. For the service's log; `dormouse doctor` says
+    /// sentence each; the default is used instead. For the service's log; `dormouse doctor` reports
     /// the same.
     pub fn warnings(&self) -> Vec<String> {
         let keys = dormouse_keys::Protocol::complaint();
@@ -88,7 +88,7 @@ impl Agent {
     }
 }
 
-/// Why there is no agent. Everything else of dormouse works without it.
+/// Why there is no agent. Everything else in dormouse works without it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum InitError {
@@ -101,10 +101,10 @@ pub enum InitError {
     /// Another copy of dormouse leads this process, and this one cannot follow it.
     #[error(transparent)]
     Copies(#[from] Conflict),
-    /// The object that this copy of dormouse is in is being unloaded.
+    /// The object that contains this copy of dormouse is being unloaded.
     #[error(transparent)]
     Leaving(#[from] PinError),
-    /// A handler interrupted this thread in the middle of `init`.
+    /// A signal handler interrupted this thread in the middle of `init`.
     #[error("this thread is starting the agent already: do not call `init` from a signal handler")]
     Reentrant,
     /// The thread could not be started.
@@ -118,18 +118,18 @@ pub enum InitError {
 /// Starts the agent, unless it runs already.
 ///
 /// The socket is `$DORMOUSE_RUNTIME_DIR/dormouse/<pid>.sock`, else
-/// `$XDG_RUNTIME_DIR/dormouse/<pid>.sock`, else `/tmp/dormouse-<uid>/<pid>.sock`; where none of
-/// them will do, it has a name of the kernel's, and [`Agent::warnings`] says why. Only root and the
-/// process's own user may talk to it.
+/// `$XDG_RUNTIME_DIR/dormouse/<pid>.sock`, else `/tmp/dormouse-<uid>/<pid>.sock`. If none of these
+/// is possible, it has an abstract name, and [`Agent::warnings`] contains the reason. Only root and
+/// the process's own user may talk to it.
 ///
-/// There is one agent in a process, however many copies of dormouse it holds: that of the copy
-/// which asked first. It lists and switches the keys of all, and traces the probes of all; groups
-/// are a copy's own.
+/// There is one agent in a process, however many copies of dormouse it contains: that of the copy
+/// which called this first. It lists and switches the keys of all copies, and traces the probes of
+/// all; groups belong to one copy.
 ///
-/// Where the environment has `DORMOUSE_COUNT=task-clock,page-faults`, these events are counted for
-/// all groups from here on; `dormouse doctor` tells what came of it. Where it has
-/// `DORMOUSE_ON=db.*,shopd::orders:*`, the keys of these names are switched on, as by
-/// `dormouse on --keep`.
+/// If the environment has `DORMOUSE_COUNT=task-clock,page-faults`, these events are counted for all
+/// groups from here on; `dormouse doctor` reports the result. If it has
+/// `DORMOUSE_ON=db.*,shopd::orders:*`, the keys with these names are switched on, as by `dormouse
+/// on --keep`.
 ///
 /// ```no_run
 /// match dormouse::init() {
@@ -144,17 +144,17 @@ pub enum InitError {
 ///
 /// # Cost
 ///
-/// A few system calls and four threads: the agent's, that of its sockets, and the two that end what
-/// is on for a time and watch budgets. They sleep until somebody connects, or something ends. Steps
-/// that need rights which the process may give up next, as by a seccomp filter, are done here (see
-/// [`dormouse_keys::prepare`]): in a process with several threads the membarrier registration takes
-/// some milliseconds, and the clock's calibration one. With `DORMOUSE_COUNT` also what
-/// [`start_counting`](crate::start_counting) costs, with `DORMOUSE_ON` a batch of keys, here.
+/// A few system calls and four threads: the agent's, that of its sockets, and the two that end
+/// timed holds and watch budgets. They sleep until a client connects, or something ends. Steps that
+/// need rights which the process may give up next, for example by a seccomp filter, are done here
+/// (see [`dormouse_keys::prepare`]): in a process with several threads the membarrier registration
+/// takes some milliseconds, and the clock's calibration one. `DORMOUSE_COUNT` adds the cost of
+/// [`start_counting`](crate::start_counting), and `DORMOUSE_ON` that of a batch of keys.
 ///
 /// # Errors
 ///
-/// When there is no socket, or this copy of dormouse cannot take part (see [`InitError`]). The
-/// service goes on without an agent; what `DORMOUSE_COUNT` asks for is counted all the same.
+/// If there is no socket, or this copy of dormouse cannot take part (see [`InitError`]). The
+/// service goes on without an agent; the events in `DORMOUSE_COUNT` are counted all the same.
 pub fn init() -> Result<Agent, InitError> {
     crate::environment::begin();
     crate::core::panics::put_first();
@@ -189,7 +189,7 @@ pub fn init() -> Result<Agent, InitError> {
 /// the thread that does it, and a thread that finds no memory when it begins ends the process. The
 /// first thread that needs a step which fails now tries it again, and gets the refusal.
 fn prepare() {
-    // A filter that is there already may kill, and nobody has asked for anything yet.
+    // A filter that is there already may kill, and no client has asked for anything yet.
     if !dormouse_sys::perf::is_filtered() {
         // Before there are threads: with several, the kernel has the process wait.
         let _ = dormouse_keys::prepare();

@@ -26,7 +26,8 @@ pub(super) trait Answered: Verb {
     fn answer(self, asked: &mut Asked<'_>) -> Result<Self::Answer, WireError>;
 }
 
-/// The fields that every version of the protocol has: they tell another version from nonsense.
+/// The fields that every version of the protocol has: they distinguish another version from
+/// garbage.
 #[derive(Deserialize)]
 struct Envelope {
     v: u32,

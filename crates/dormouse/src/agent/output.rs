@@ -1,4 +1,4 @@
-//! Bytes to be sent. They grow as far as there is memory.
+//! Bytes to be sent. They grow as long as there is memory.
 
 use std::io;
 

@@ -1,11 +1,11 @@
-//! The place of the socket, where nobody else can put one.
+//! The place of the socket, where other users cannot put one.
 //!
-//! It is a file in a directory of the user's own, closed to others, below directories that nobody
-//! else can change: so a path leads to the same place a moment after the agent has looked at it.
-//! Where there is no such directory, the socket has a name of the kernel's
-//! (`@dormouse-<uid>/<pid>.<number>.sock` in `/proc/net/unix`), to which everybody on the machine
-//! may connect: the agent refuses other users, as it does everywhere. The number is another one
-//! each time, so that nobody can take the name beforehand.
+//! It is a file in a directory of the user's own, closed to others, below directories that other
+//! users cannot change: so a path leads to the same place a moment after the agent has checked it.
+//! Where there is no such directory, the socket has an abstract name
+//! (`@dormouse-<uid>/<pid>.<number>.sock` in `/proc/net/unix`), to which every user of the machine
+//! may connect: the agent refuses other users, as it does everywhere. The number is a different one
+//! each time, so that the name cannot be taken beforehand.
 //!
 //! # Safety
 //!
@@ -32,7 +32,7 @@ use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use super::InitError;
 use super::descriptors::{Socket, Sockets};
 
-/// From this age on, a socket that nobody listens on was left behind.
+/// From this age on, a socket without a listener counts as left behind.
 const LEFT_BEHIND: Duration = Duration::from_secs(10);
 
 /// Connections that wait to be accepted.
@@ -41,10 +41,10 @@ const BACKLOG: i32 = 128;
 /// Where the agent listens.
 #[derive(Debug)]
 pub(crate) struct Place {
-    /// As the kernel lists it.
+    /// The name as the kernel lists it.
     name: PathBuf,
-    /// Of the file, so that a later process's is not taken for ours; 0: it has a name of the
-    /// kernel's.
+    /// The file's inode, so that a later process's file is not taken for ours; 0 for an abstract
+    /// name.
     inode: AtomicU64,
     /// Each better place, and why it would not do.
     refused: Vec<String>,
@@ -89,7 +89,7 @@ impl Place {
         (!self.is_file()).then(told)
     }
 
-    /// That the socket is where nobody looks first.
+    /// A warning if the socket is in an unusual place.
     pub(super) fn check(&self) -> Option<Capability> {
         let detail = self.complaint()?;
         let fix =
@@ -107,7 +107,7 @@ impl Place {
         !self.is_file() || fs::symlink_metadata(&self.name).is_ok_and(|m| m.ino() == inode)
     }
 
-    /// Makes a new socket where the file was, if nobody else's is there by now.
+    /// Makes a new socket where the file was, unless another socket is there by now.
     pub(super) fn restore(&self, sockets: &Arc<Sockets>) -> Option<Socket> {
         let (_, inode, listener) = listen_in(self.name.parent()?, sockets).ok()?;
         self.inode.store(inode, Ordering::Relaxed);
@@ -142,7 +142,7 @@ fn listen_in(directory: &Path, sockets: &Arc<Sockets>) -> Result<(PathBuf, u64, 
     Ok((name, inode, listener))
 }
 
-/// A socket that listens, and whose file nobody else may use.
+/// A listening socket whose file other users cannot use.
 fn bind(address: &SocketAddrUnix, file: Option<&Path>) -> Result<OwnedFd, Errno> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -158,7 +158,7 @@ fn bind(address: &SocketAddrUnix, file: Option<&Path>) -> Result<OwnedFd, Errno>
     Ok(socket)
 }
 
-/// Whether a socket file is there that nobody listens on.
+/// Whether there is a socket file without a listener.
 fn is_stale(socket: &Path) -> bool {
     // Not waited for: an agent with a full queue of connections is busy, not dead.
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;

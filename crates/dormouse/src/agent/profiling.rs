@@ -1,14 +1,14 @@
-//! The profiles that clients have asked for.
+//! The profiles that clients have requested.
 //!
-//! A profile is its connection's, as a watch is: the agent drops it with the client, which ends it.
-//! Reports are asked for, one by one, and a report is sent in parts, so a client that is slow or
-//! silent has one look at a profile pile up here, which is bounded as the table of stacks is.
+//! A profile belongs to its connection, as a watch does: the agent drops it with the client, which
+//! ends it. Reports are fetched one by one, and a report is sent in parts, so for a slow or silent
+//! client one snapshot of a profile is kept here, which is bounded as the table of stacks is.
 //!
 //! # Cost
 //!
-//! To begin takes a few system calls for each thread of the service, on a thread of ours for which
-//! the agent waits; to look takes a copy of the table. Other clients wait that long; threads of the
-//! host do not.
+//! Beginning takes a few system calls for each thread of the service, on a thread of ours for which
+//! the agent waits; a snapshot takes a copy of the table. Other clients wait meanwhile; threads of
+//! the host do not.
 
 use dormouse_profile::Profile;
 use dormouse_protocol::{Code, ProfileBegun, ProfilePart, ProfileRequest, WireError};
@@ -31,7 +31,7 @@ pub(super) struct ClientProfile {
     look: Option<Profile>,
 }
 
-/// Begins what a client with these profiles wishes for; `all` clients have so many together.
+/// Begins a client's profile, if its own profiles and those of `all` clients are not too many.
 pub(super) fn begin(
     profiles: &mut Vec<ClientProfile>,
     all: usize,

@@ -1,4 +1,4 @@
-//! The flight recorder by a client's wish. It belongs to the process, not to the client.
+//! The flight recorder, for clients. It belongs to the process, not to the client.
 
 use dormouse_keys::KeyUse;
 use dormouse_protocol::{Code, RecordAnswer, RecordRequest, RecorderRow, WireError};
@@ -8,7 +8,7 @@ use crate::core::probe::Probe;
 use crate::core::rows::batch_stat;
 use crate::features::recorder::engine::{self as recording, DEFAULT_MEMORY, RecorderError, RecorderStat};
 
-/// Does what a client wishes for, and tells of the recorder.
+/// Carries out a client's request, and returns the state of the recorder.
 pub(super) fn answer(wish: &RecordRequest) -> Result<RecordAnswer, WireError> {
     let told = |stat: Option<RecorderStat>| RecordAnswer {
         recorder: stat.map(RecorderRow::from),

@@ -2,10 +2,9 @@
 //!
 //! # Invariants
 //!
-//! 1. At most [`MAX_CLIENTS`] connections, and [`FOR_ROOT`] more of root's. A further one takes the
-//!    place of the one that has been idle longest (the silent ones first), or is told that there
-//!    is no room, and closed.
-//! 2. A client's leases end with the client, all of them with the loop. Timed leases are not here:
+//! 1. At most [`MAX_CLIENTS`] connections, and [`FOR_ROOT`] more for root. A further one replaces
+//!    the one that has been idle longest (silent ones first), or gets an error and is closed.
+//! 2. A client's leases end with the client, all of them with the loop. Timed leases are elsewhere:
 //!    the keys' timer ends them.
 //! 3. The loop ends when the socket on which it listens is no longer the agent's.
 
@@ -183,7 +182,7 @@ impl Server {
                 self.clients.push(client);
             }
         }
-        // The system refuses more, or there are so many that the host should have a word.
+        // The system refuses more, or there are so many that the host needs the CPU.
         self.no_accept_until = Some(Instant::now() + PAUSE);
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! `on`, `off` and `reset`: keys are switched for clients.
+//! `on`, `off` and `reset`: switching keys for clients.
 
 use std::collections::HashSet;
 
@@ -130,7 +130,7 @@ impl Asked<'_> {
     }
 
     /// Carries out a batch that gives back the leases of this client on these keys, or with `force`
-    /// those of all clients, which it tells.
+    /// those of all clients, which are notified.
     fn switch_off(&mut self, selected: &[KeyUse], batch: Batch, force: bool) -> Result<Changed, WireError> {
         let before = Before::of(selected);
         let held: Vec<usize> = self.clients.iter().map(Client::held).collect();

@@ -1,4 +1,4 @@
-//! The triggers, for clients: they are the service's, and stay when the client goes.
+//! The triggers, for clients: they belong to the service, and stay when the client goes.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The operations that are a call of the feature that they ask for.
+//! The operations that call one function of their feature.
 
 use dormouse_protocol::{
     Code, CountRequest, DoctorRequest, Events, EventsRequest, HelloRequest, LongPollReportsRequest,
@@ -56,7 +56,7 @@ impl Answered for TraceRequest {
 impl Answered for StatRequest {
     fn answer(self, asked: &mut Asked<'_>) -> Answer<Self> {
         let Client { counting, waits, .. } = asked.client();
-        // A client that knows no `count` wants CPU time.
+        // A client that does not use `count` wants CPU time.
         if counting.is_none() {
             *counting = ClientEvents::start_counting(&[TASK_CLOCK.to_owned()]).ok().map(|(c, _)| c);
         }

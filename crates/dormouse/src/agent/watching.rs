@@ -1,14 +1,14 @@
-//! The watches that clients have asked for.
+//! The watches that clients have requested.
 //!
-//! A watch is its connection's, as a lease of `on` is: the agent drops it with the client, which
-//! disarms it. Reports are asked for, one by one, so a client that is slow or silent has nothing
-//! pile up here; single hits wait in the watch's own queue, which is bounded and counts what it
-//! has no room for.
+//! A watch belongs to its connection, as a lease of `on` does: the agent drops it with the client,
+//! which disarms it. Reports are fetched one by one, so for a slow or silent client nothing
+//! accumulates here; single hits wait in the watch's own queue, which is bounded and counts what it
+//! drops.
 //!
 //! # Cost
 //!
 //! Arming takes a system call for each thread of the service, on a thread of ours for which the
-//! agent waits: 8 ms for 256 threads, 36 ms for 1,000. Other clients wait that long; threads of the
+//! agent waits: 8 ms for 256 threads, 36 ms for 1,000. Other clients wait meanwhile; threads of the
 //! host do not.
 
 use std::collections::VecDeque;
@@ -37,7 +37,7 @@ pub(super) struct ClientWatch {
 }
 
 impl ClientWatch {
-    /// Arms what a client asks for, with the number of its group.
+    /// Arms a watch for a client's request, with the number of its group.
     pub(super) fn arm(request: &WatchRequest, group: Option<u32>) -> Result<ClientWatch, Error> {
         let watch = Watch::on_all_threads(&watch_spec(request, group))?;
         if request.stream {

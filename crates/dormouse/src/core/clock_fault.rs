@@ -3,16 +3,16 @@
 //! The tasks of groups run on threads of the process, so groups cannot use more CPU time than the
 //! process does. If they have more, a clock is false: a library or an emulator answers in the
 //! kernel's place, or the kernel's clocks of threads and of processes disagree. Then no CPU time of
-//! a group can be believed, so none is given.
+//! a group can be trusted, so none is shown.
 //!
 //! # No false refusals
 //!
-//! - The process's clock is read before the groups at the first of two readings, and behind them at
+//! - The process's clock is read before the groups at the first of two readings, and after them at
 //!   the second. So a reader that waits for a processor in between only makes the bound wider.
 //! - A thread's own clock may be an epoch ahead of the kernel's, and so may each group that it
-//!   runs: that is allowed for each thread.
+//!   runs: this is allowed for each thread.
 //! - A hypervisor may take time away from threads that live for less than an epoch, and that time
-//!   is charged to their groups: half of what groups have may be such time.
+//!   is charged to their groups: up to half of the groups' time may be such time.
 
 use dormouse_clock::EPOCH_NS;
 use dormouse_sys::thread;

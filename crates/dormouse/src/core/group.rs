@@ -1,4 +1,4 @@
-//! Groups: named work, with what it costs.
+//! Groups: named kinds of work, and their cost.
 
 use std::fmt;
 use std::time::Duration;
@@ -11,17 +11,17 @@ use crate::core::record::floor_char_boundary;
 use crate::core::registry::{Inner, Registry};
 use crate::core::tasks::{self, Origin, TaskTotals};
 
-/// How many bytes of a name count. Names may come from what a client sends, and they stay.
+/// How many bytes of a name are kept. Names may come from what a client sends, and are never freed.
 pub const MAX_NAME: usize = 128;
 
-/// A named kind of work: `GET /menu`, `compaction`. Its tasks (futures, scopes, threads) are
-/// charged to it.
+/// A named kind of work, such as `GET /menu` or `compaction`. Its tasks (futures, scopes, threads)
+/// are charged to it.
 ///
-/// A handle is one word, copied freely. A group lives as long as the process, so that its totals
-/// never go back. A process has at most [`MAX_GROUPS`](crate::MAX_GROUPS), and a group takes three
-/// kilobytes until the process counts its fifteenth different event, then more: name groups by kind
-/// of work, never by request. The first [`MAX_NAME`] bytes of a name count, without the piece of a
-/// character that does not fit. Names that differ later are one group.
+/// A handle is one word and freely copied. A group lives as long as the process, so that its totals
+/// never decrease. A process has at most [`MAX_GROUPS`](crate::MAX_GROUPS), and a group takes three
+/// kilobytes, or more once the process counts its fifteenth different event: name groups by kind of
+/// work, never by request. A name is cut to [`MAX_NAME`](crate::MAX_NAME) bytes, at the end of a
+/// character. Names that differ only after that are one group.
 ///
 /// ```
 /// use dormouse::Group;
@@ -38,7 +38,7 @@ pub struct Group(pub(crate) &'static Inner);
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct GroupStat {
-    /// The number that records show.
+    /// Its number in records.
     pub id: u32,
     /// The group's name.
     pub name: &'static str,
@@ -47,30 +47,30 @@ pub struct GroupStat {
     pub cpu: Duration,
     /// Polls of its futures and entries of its scopes and threads, while anything was counted.
     pub entries: u64,
-    /// Polls of its futures alone, and switches to its tasks ([`Task::switch_to`](crate::Task)),
-    /// while anything was counted.
+    /// Polls of its futures, and switches to its tasks ([`Task::switch_to`](crate::Task)), while
+    /// anything was counted.
     pub polls: u64,
-    /// Tasks that ended and were no part of another: those that began where the group was not
+    /// Tasks that ended and were not part of another: those that began where the group was not
     /// current. Work that a request hands on (`spawn_blocking`, `JoinSet`, threads,
     /// [`carry`](crate::carry)) is a part of that request.
     pub requests: u64,
-    /// Tasks that are.
+    /// The number of tasks alive now.
     pub alive: u64,
-    /// Tasks that began.
+    /// The number of tasks that have begun.
     pub started: u64,
-    /// Tasks that ended, were dropped or panicked.
+    /// The number of tasks that ended, were dropped or panicked.
     pub finished: u64,
 }
 
 static REGISTRY: Registry = Registry::new();
 
 impl Group {
-    /// The group of that name; the same one for the same name.
+    /// The group of that name, always the same for one name.
     ///
     /// # Cost
     ///
-    /// A look into a table; for a name that is new some allocations. It waits for nobody, whatever
-    /// the process counts or reads meanwhile.
+    /// A look-up in a table; for a new name some allocations. It never waits, whatever the process
+    /// counts or reads meanwhile.
     pub fn new(name: &str) -> Self {
         Self(REGISTRY.intern(cut(name)))
     }
@@ -79,7 +79,7 @@ impl Group {
     ///
     /// # Cost
     ///
-    /// A look into a table.
+    /// A look-up in a table.
     pub fn by_id(id: u32) -> Option<Self> {
         REGISTRY.by_id(id).map(Self)
     }
@@ -88,7 +88,7 @@ impl Group {
     ///
     /// # Cost
     ///
-    /// A look at a thread-local and at a table. No lock, unless contexts of the program's own have
+    /// A read of a thread-local and of a table. No lock, unless contexts of the program's own have
     /// taken so many numbers that the group's is past [`MAX_GROUPS`](crate::MAX_GROUPS).
     pub fn current() -> Option<Self> {
         Self::by_id(dormouse_events::current_context())
@@ -99,7 +99,7 @@ impl Group {
         REGISTRY.all().into_iter().map(Self).collect()
     }
 
-    /// How many there are at most: a look at one number.
+    /// An upper bound of the number of groups: a load.
     #[doc(hidden)]
     pub fn most() -> usize {
         REGISTRY.most()
@@ -110,7 +110,7 @@ impl Group {
         self.0.name
     }
 
-    /// The number that records show; never reused in a process.
+    /// Its number in records; never reused in a process.
     pub fn id(self) -> u32 {
         self.0.context.id()
     }
@@ -120,20 +120,20 @@ impl Group {
     ///
     /// # Errors
     ///
-    /// Those of [`start_counting`].
+    /// See [`start_counting`].
     ///
     /// # Cost
     ///
-    /// That of [`start_counting`].
+    /// See [`start_counting`].
     pub fn start_counting(self, events: &[Event], mode: Mode) -> Result<Counting, Error> {
         Counting::of(self.0.context, events, mode)
     }
 
-    /// Reads what the group has cost so far: CPU time, entries, tasks.
+    /// Reads the totals of the group so far: CPU time, entries, tasks.
     ///
     /// # Cost
     ///
-    /// A look at every thread's block, and a system call for each thread that runs one of the
+    /// Visits every thread's block, and makes a system call for each thread that runs one of the
     /// group's tasks at this moment. No lock.
     pub fn read(self) -> GroupStat {
         let totals = Context::read_all(&[self.0.context], false).pop();
@@ -153,10 +153,10 @@ impl Group {
 
     /// Reads the counts of every event that was ever counted for this group.
     ///
-    /// `value` is exclusive: it grew while no other group was entered inside of this one, so that
-    /// groups add up. `value + nested` is inclusive: `nested` is what groups entered inside of it
-    /// counted of the same event, on the same thread, before the thread left them. Work that was
-    /// handed on to other tasks is theirs.
+    /// `value` is exclusive: it grows only while no other group is entered inside of this one, so
+    /// that groups add up. `value + nested` is inclusive: `nested` is what groups entered inside of
+    /// it counted of the same event, on the same thread, before the thread left them. Work that was
+    /// handed on to other tasks counts for those.
     ///
     /// ```
     /// use dormouse::{Event, Group};
@@ -172,14 +172,14 @@ impl Group {
     ///
     /// # Cost
     ///
-    /// A read of the counters of each thread that runs one of the group's tasks at this moment: a
+    /// Reads the counters of each thread that runs one of the group's tasks at this moment: a
     /// system call for task-clock, more for other events.
     pub fn read_counts(self) -> Vec<Count> {
         self.0.context.read()
     }
 
-    /// Reads all groups, in order of creation, and their counts if `counts` asks for them: each
-    /// thread is read once.
+    /// Reads all groups, in order of creation, and their counts if `counts` is true. Each thread is
+    /// read once.
     pub(crate) fn read_all(counts: bool) -> Vec<(GroupRow, Vec<Count>)> {
         let groups = Self::all();
         let contexts: Vec<_> = groups.iter().map(|group| group.0.context).collect();
@@ -213,8 +213,8 @@ impl Group {
         }
     }
 
-    /// Begins a task that is a number: C has neither guards nor destructors. It is a part of
-    /// another task if `is_part` says so, or if its group is current.
+    /// Begins a task that is only a number, for C, which has neither guards nor destructors. It is
+    /// a part of another task if `is_part`, or if its group is current.
     #[doc(hidden)]
     pub fn begin_task(self, is_part: bool) -> u64 {
         let is_part = is_part || dormouse_events::current_context() == self.id();
@@ -229,7 +229,8 @@ impl Group {
         own_probes::task_begins(number, self.id(), is_request);
     }
 
-    /// Ends a task that is a number. Told twice of one, the group has one task less than there are.
+    /// Ends a task that is only a number. If it is called twice for one task, the group has one
+    /// task less than there are.
     #[doc(hidden)]
     pub fn end_task(self, number: u64) {
         own_probes::task_ends(number, self.id());
@@ -256,10 +257,10 @@ impl PartialEq for Group {
 
 impl Eq for Group {}
 
-/// Starts counting `events` for all groups that are and will be; dropping the guard stops it.
+/// Starts counting `events` for all present and future groups; dropping the guard stops it.
 /// ([`Counting::keep`] lets it go on to the end of the process.)
 ///
-/// Until somebody counts, a switch between tasks reads nothing.
+/// While nothing is counted, a switch between tasks reads no counter.
 ///
 /// ```
 /// use dormouse::{Event, Group};
@@ -275,8 +276,8 @@ impl Eq for Group {}
 ///
 /// # Errors
 ///
-/// An event that this process cannot count, more events than it can count at once, or a static key
-/// that it cannot switch. Then nothing has changed.
+/// If this process cannot count an event, if there are more events than it can count at once, or if
+/// it cannot switch a static key. Then nothing has changed.
 ///
 /// # Cost
 ///

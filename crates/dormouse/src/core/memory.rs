@@ -1,5 +1,5 @@
-//! How much memory the steps of an answer take. The thread that answers drops the client if it is
-//! not there.
+//! How much memory the steps of an answer take. The answering thread drops the client if there is
+//! not enough.
 
 pub(crate) use dormouse_sys::memory::{Step, is_there};
 
@@ -8,7 +8,7 @@ use super::group::Group;
 /// For a word or two.
 pub(crate) const SOME: usize = 64 * 1024;
 
-/// For a request, beside what it takes for each key, group or thread.
+/// Memory for a request, beside what it takes for each key, group or thread.
 pub(crate) const MUCH: usize = 512 * 1024;
 
 /// The memory of an answer for each key, group and thread: some hundred bytes, first as a structure

@@ -1,5 +1,5 @@
-//! Groups and their tasks, probes and their records, and how each becomes a row of an answer: every
-//! feature uses them, and they use no feature.
+//! Groups and their tasks, probes and their records, and their conversion to rows of an answer:
+//! every feature uses these modules, and they use no feature.
 
 pub(crate) mod clock_fault;
 pub(crate) mod group;

@@ -1,21 +1,21 @@
-//! Probes of dormouse's own, by which a timeline shows tasks. They sleep like any other.
+//! Dormouse's own probes, from which a timeline shows tasks. They sleep like any other.
 //!
 //! | key | enter | exit |
 //! |---|---|---|
 //! | `dormouse.poll` | a thread is in the task from now on | no longer |
 //! | `dormouse.task` | the task begins: `parent` is the task that it began in, 0 if in none | it ends |
 //!
-//! `dormouse.trace_context` is a point: the trace of the task is known from now on.
+//! `dormouse.trace_context` is a point: the trace of the task becomes known.
 //!
 //! All are records of the task itself. The polls of a thread are nested and balanced, also over
-//! panics; a key that is switched in the midst of a poll leaves its enter away, or its exit. A task
+//! panics; if a key is switched in the midst of a poll, its enter or its exit is missing. A task
 //! may begin and end on different threads.
 //!
-//! A copy of dormouse that follows another one lays none down: numbers in records are the leader's.
+//! A copy of dormouse that follows another one records none: numbers in records are the leader's.
 //!
 //! # Async-signal-safety
 //!
-//! As of any probe.
+//! The same as for any probe.
 
 use dormouse_clock::stamp;
 use dormouse_keys::unlikely;
@@ -61,7 +61,7 @@ impl Drop for PollMark {
     }
 }
 
-/// As [`PollMark`], until [`poll_leaves`]: for callers without destructors.
+/// Does what [`PollMark`] does, until [`poll_leaves`]: for callers without destructors.
 #[inline]
 pub(crate) fn poll_enters(task: u64, group: u32) {
     if unlikely!(POLL) {

@@ -1,13 +1,12 @@
 //! Panics of the host, for a trigger that waits for one.
 //!
-//! Two things see them. A **hook** before the host's is called as each panic begins. If the host
-//! has replaced it, the **guards** of tasks see a panic that unwinds them, so panics in tasks are
-//! still seen. Both note thread, task and group, and wake the lookout.
+//! There are two ways to see them. A **hook** in front of the host's is called as each panic
+//! begins. If the host has replaced it, the **guards** of tasks see a panic that unwinds them, so
+//! panics in tasks are still seen. Both record thread, task and group, and wake the lookout.
 //!
 //! The process may end by the panic: on the main thread, under `panic = "abort"`, or by a hook of
-//! the host's that ends it. None of this is known when the panic begins. So the thread that panics
-//! waits for the file, for 100 ms at most, and once in the time that the rule has between two
-//! files.
+//! the host's that ends it. None of this is known when the panic begins. So the panicking thread
+//! waits for the file, at most 100 ms, and only once in the rule's minimum time between two files.
 //!
 //! # The hook
 //!
@@ -18,28 +17,28 @@
 //! | replaced | the host calls `init`, or arms a rule on panics: a new one is put first | there |
 //! | replaced | it is called all the same | there |
 //!
-//! To put it first takes two calls: one takes the host's hook, the other sets ours. A panic in
-//! between meets std's hook, and a hook that another thread sets in between is lost. So only calls
-//! that the host itself makes do this, and never a thread of ours: a rule that a command arms finds
-//! the hook of `init`, or says that there is none.
+//! Putting the hook in front takes two calls: one takes the host's hook, the other sets ours. A
+//! panic in between meets std's hook, and a hook that another thread sets in between is lost. So
+//! this is done only in calls that the host itself makes, never on a thread of ours: a rule that a
+//! command arms uses the hook of `init`, or reports that there is none.
 //!
 //! # One panic, many guards
 //!
-//! While the hook is there, the guards count nothing: the hook was told of the panic, or
-//! `resume_unwind` passes on one that the hook was told of before. Without the hook, a panic passes
-//! the guards of its thread's tasks from the innermost to the outermost. The first guard notes it,
-//! and each stores the task of the next guard on its way ([`NEXT`]), as the hook does.
+//! While the hook is there, the guards count nothing: either the hook has seen the panic, or
+//! `resume_unwind` continues one that the hook has seen before. Without the hook, a panic passes
+//! the guards of its thread's tasks from the innermost to the outermost. The first guard records
+//! it, and each stores the task of the next guard on its way ([`NEXT`]), as the hook does.
 //!
 //! # The last one
 //!
 //! [`LAST_PANIC`] is a seqlock. A thread that finds it being written leaves it alone: then the
-//! other panic is the last. A reader that finds that waits for the next wake: the thread that
-//! writes adds to the count and wakes the lookout after that.
+//! other panic is the last. A reader that finds it being written waits for the next wake: the
+//! writing thread adds to the count and wakes the lookout after that.
 //!
 //! # Async-signal-safety
 //!
-//! A panic may come anywhere, over the allocator too: noting one allocates nothing, takes no lock,
-//! and waits in a futex alone.
+//! A panic may come anywhere, even inside the allocator: recording one allocates nothing, takes no
+//! lock, and waits only in a futex.
 
 use std::cell::Cell;
 use std::panic::{Location, PanicHookInfo};
@@ -290,7 +289,7 @@ impl Drop for Unwound {
     }
 }
 
-/// As [`Unwound`], for a guard that is dropped in any case.
+/// Does what [`Unwound`] does, as a guard that is always dropped.
 #[derive(Debug)]
 pub(crate) struct UnwoundGuard {
     /// A guard that begins while its thread unwinds is none that is unwound by this panic.

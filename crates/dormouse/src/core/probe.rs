@@ -1,4 +1,4 @@
-//! Probes: named places with fields, asleep behind a static key of their own.
+//! Probes: named places with fields, each asleep behind a static key of its own.
 
 use std::mem::offset_of;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -10,11 +10,10 @@ use dormouse_sys::{records, rendezvous};
 
 use crate::core::record::{RecordKind, Writer};
 
-/// A probe, beside its key: [`probe!`](crate::probe) makes it, and
+/// A probe, attached to its key: [`probe!`](crate::probe) makes it, and
 /// [`Key::attached`](crate::Key::attached) finds it.
 ///
-/// The layout is an ABI: C lays probes down too (`struct dormouse_probe`). It grows at its end
-/// only.
+/// The layout is an ABI: C defines probes too (`struct dormouse_probe`). It grows only at its end.
 ///
 /// ```
 /// fn brew(cups: u32) {
@@ -34,7 +33,7 @@ use crate::core::record::{RecordKind, Writer};
 pub struct Probe {
     /// Bytes of this structure; later versions are longer.
     size: u32,
-    /// 0 until somebody asks for it.
+    /// 0 until it is first requested.
     id: AtomicU32,
     /// The text between the macro's parentheses, as a C preprocessor would see it: the name, then
     /// the fields.
@@ -51,7 +50,7 @@ unsafe impl Attachment for Probe {
 }
 
 impl Probe {
-    /// The places of the parts, for other languages that lay probes down.
+    /// The offsets of the parts, for other languages that define probes.
     #[doc(hidden)]
     pub const LAYOUT: [(&str, usize); 3] = [
         ("size", offset_of!(Self, size)),
@@ -59,14 +58,14 @@ impl Probe {
         ("arguments", offset_of!(Self, arguments)),
     ];
 
-    /// For the macros.
+    /// Called by the macros.
     #[doc(hidden)]
     pub const fn new(arguments: &'static str) -> Self {
         Self { size: size_of::<Self>() as u32, id: AtomicU32::new(0), arguments: Text::new(arguments) }
     }
 
-    /// The names of its fields, in the order of a record's values. A field of a C probe has its
-    /// expression for a name, or what `DORMOUSE_FIELD` calls it.
+    /// The names of its fields, in the order of a record's values. The name of a C probe's field is
+    /// its expression, or the name given with `DORMOUSE_FIELD`.
     pub fn fields(&self) -> impl Iterator<Item = &'static str> {
         items(self.arguments.as_str()).skip(1).map(field_name)
     }
@@ -78,7 +77,7 @@ impl Probe {
             return id;
         }
         let new = rendezvous::next_probe();
-        // If another thread was quicker, nobody uses our number.
+        // If another thread was faster, our number remains unused.
         self.id
             .compare_exchange(0, new, Ordering::Relaxed, Ordering::Relaxed)
             .map_or_else(|first| first, |_| new)
@@ -121,7 +120,7 @@ fn record(probe: &Probe, phase: RecordKind, tsc: u64, fill: impl FnOnce(&mut Wri
     record_of(probe, phase, tsc, records::current_task(), fill);
 }
 
-/// As [`record`], of a task that need not be the thread's.
+/// Does what [`record`] does, for a task that need not be the thread's.
 #[inline]
 pub(crate) fn record_of(
     probe: &Probe,
@@ -135,7 +134,7 @@ pub(crate) fn record_of(
     records::push(writer.finish());
 }
 
-/// The record of an awake [`probe!`](crate::probe).
+/// Records a hit of an awake [`probe!`](crate::probe).
 #[doc(hidden)]
 #[cold]
 #[inline(never)]
@@ -143,8 +142,8 @@ pub fn point(probe: &Probe, fill: impl FnOnce(&mut Writer)) {
     record(probe, RecordKind::Point, stamp(), fill);
 }
 
-/// From the beginning to the end of a [`probed`](macro@crate::probed) function that was awake when
-/// it began.
+/// Lasts from the beginning to the end of a [`probed`](macro@crate::probed) function that was awake
+/// when it began.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct ProbedScope {
@@ -153,7 +152,7 @@ pub struct ProbedScope {
 }
 
 impl ProbedScope {
-    /// The beginning.
+    /// Records the beginning.
     #[cold]
     #[inline(never)]
     pub fn enter(probe: &'static Probe, fill: impl FnOnce(&mut Writer)) -> Self {
@@ -237,7 +236,7 @@ macro_rules! __dormouse_fields {
     };
 }
 
-/// The site and what lies behind it.
+/// Expands to the site and the code behind it.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __dormouse_awake {

@@ -1,4 +1,4 @@
-//! The binary record: a probe lays it down in its thread's ring, and a reader takes it apart.
+//! The binary record: a probe writes it into its thread's ring, and a reader decodes it.
 //!
 //! | offset | type | what |
 //! |---|---|---|
@@ -13,8 +13,7 @@
 //! | 30 | `u16` | flags: bit 0, something was cut for want of room |
 //! | 32 | | values: a tag byte, then 8 bytes, 1 byte, or a `u16` length and that many bytes |
 //!
-//! Integers are little-endian. A reader skips records of a version that it does not know, by their
-//! length.
+//! Integers are little-endian. A reader skips records of an unknown version by their length.
 
 use std::fmt::{self, Write as _};
 
@@ -22,7 +21,7 @@ use std::fmt::{self, Write as _};
 pub const VERSION: u8 = 1;
 /// Bytes before the values.
 pub const HEADER: usize = 32;
-/// The longest record. A longer one is cut, and says so.
+/// The longest record. A longer one is cut, with a mark.
 pub const MAX_RECORD: usize = 512;
 
 const CUT: u16 = 1;
@@ -37,15 +36,16 @@ mod tag {
     pub(super) const FORMATTED: u8 = 6;
 }
 
-/// The moment that a record marks.
+/// What a record marks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum RecordKind {
-    /// A moment.
+    /// A point in time.
     Point = 0,
     /// The beginning of a function or scope.
     Enter = 1,
-    /// Its end; one value, the nanoseconds since the beginning. Ends of polls and tasks have none.
+    /// Its end, with one value: the nanoseconds since the beginning. Ends of polls and tasks have
+    /// no value.
     Exit = 2,
 }
 
@@ -118,36 +118,36 @@ impl Writer {
         self.values += 1;
     }
 
-    /// A value that is not there.
+    /// Adds an absent value.
     pub fn nothing(&mut self) {
         self.put(tag::NOTHING, &[]);
     }
 
-    /// A signed integer.
+    /// Adds a signed integer.
     #[inline]
     pub fn signed(&mut self, value: i64) {
         self.put(tag::SIGNED, &value.to_le_bytes());
     }
 
-    /// An unsigned integer.
+    /// Adds an unsigned integer.
     #[inline]
     pub fn unsigned(&mut self, value: u64) {
         self.put(tag::UNSIGNED, &value.to_le_bytes());
     }
 
-    /// A floating-point number.
+    /// Adds a floating-point number.
     #[inline]
     pub fn float(&mut self, value: f64) {
         self.put(tag::FLOAT, &value.to_le_bytes());
     }
 
-    /// A boolean.
+    /// Adds a boolean.
     #[inline]
     pub fn boolean(&mut self, value: bool) {
         self.put(tag::BOOLEAN, &[u8::from(value)]);
     }
 
-    /// Text, cut at a character's end if it does not fit.
+    /// Adds text, cut at the end of a character if it does not fit.
     pub fn text(&mut self, value: &str) {
         if let Some(mut part) = self.begin_text(tag::TEXT) {
             // Room runs out silently here: the part notes the cut itself.
@@ -155,7 +155,7 @@ impl Writer {
         }
     }
 
-    /// Text from bytes that ought to be UTF-8. Others are replaced, as by
+    /// Adds text from bytes that should be UTF-8. Invalid bytes are replaced, as by
     /// [`String::from_utf8_lossy`].
     pub fn lossy(&mut self, value: &[u8]) {
         if let Some(mut part) = self.begin_text(tag::TEXT) {
@@ -168,7 +168,8 @@ impl Writer {
         }
     }
 
-    /// Text of a value's `Display` or `Debug`, cut at a character's end if it does not fit.
+    /// Adds the text of a value's `Display` or `Debug`, cut at the end of a character if it does
+    /// not fit.
     pub fn formatted(&mut self, value: fmt::Arguments<'_>) {
         if let Some(mut part) = self.begin_text(tag::FORMATTED) {
             let _ = part.write_fmt(value);
@@ -227,7 +228,7 @@ pub(crate) fn floor_char_boundary(text: &str, at: usize) -> usize {
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub enum Field<'a> {
-    /// A value that is not there.
+    /// An absent value.
     Nothing,
     /// A signed integer.
     Signed(i64),
@@ -237,7 +238,7 @@ pub enum Field<'a> {
     Float(f64),
     /// A boolean.
     Boolean(bool),
-    /// Text as it was given.
+    /// Text.
     Text(&'a str),
     /// Text of a value's `Display` or `Debug`.
     Formatted(&'a str),
@@ -251,7 +252,7 @@ impl fmt::Display for Field<'_> {
             Self::Unsigned(n) => n.fmt(f),
             Self::Float(n) => n.fmt(f),
             Self::Boolean(b) => b.fmt(f),
-            // Quoted and escaped: a terminal must not act on what a service recorded.
+            // Quoted and escaped, because a terminal must not interpret what a service recorded.
             Self::Text(text) => write!(f, "{text:?}"),
             Self::Formatted(text) => text.chars().try_for_each(|c| {
                 if c.is_control() { write!(f, "{}", c.escape_default()) } else { f.write_char(c) }
@@ -260,36 +261,36 @@ impl fmt::Display for Field<'_> {
     }
 }
 
-/// A record taken apart.
+/// A decoded record.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Record<'a> {
-    /// The moment that it marks.
+    /// What it marks.
     pub phase: RecordKind,
     /// The probe's number.
     pub probe: u32,
-    /// Time stamp counter.
+    /// The value of the time stamp counter.
     pub tsc: u64,
-    /// Number of the task, 0 outside any.
+    /// The number of the task; 0 outside of tasks.
     pub task: u64,
-    /// Number of the group, 0 outside any.
+    /// The number of the group; 0 outside of groups.
     pub group: u32,
-    /// Whether something was cut for want of room.
+    /// Whether something was cut because there was no room.
     pub cut: bool,
     /// The values, in the order of the probe's fields.
     pub values: Vec<Field<'a>>,
 }
 
-/// Bytes that are no record.
+/// Bytes that are not a valid record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("malformed record at byte {at}: {what}")]
 pub struct Malformed {
-    /// Where it begins.
+    /// The offset of its beginning.
     pub at: usize,
-    /// The fault.
+    /// What is wrong.
     pub what: &'static str,
 }
 
-/// Takes records apart that lie one behind the other. After an error there is nothing more.
+/// Decodes consecutive records. After an error nothing more is returned.
 ///
 /// ```
 /// use dormouse::record::Reader;
@@ -314,7 +315,7 @@ impl<'a> Reader<'a> {
         Self { bytes, at: 0 }
     }
 
-    /// Where the next record begins.
+    /// The offset of the next record.
     pub fn position(&self) -> usize {
         self.at
     }

@@ -1,20 +1,20 @@
 //! All groups of the process, by name and by number, without a lock.
 //!
-//! Threads that serve requests look for groups, and the first request of a kind makes its group. So
-//! a look takes loads alone, and a new name waits for nobody: a thread makes the group beside the
-//! table and puts it there by one exchange. If two threads make the same group, the second takes
-//! the first one's. Its own context stays for the next new name.
+//! Threads that serve requests look groups up, and the first request of a kind makes its group. So
+//! a look-up takes only loads, and a new name never waits: a thread makes the group outside of the
+//! table and puts it there by one exchange. If two threads make the same group, the second uses the
+//! first one's. Its own context is kept for the next new name.
 //!
 //! # Invariants
 //!
-//! 1. A place goes from empty to a group, once, and a group lives as long as the process.
-//! 2. A name is in the first place that was free when it came, beginning at its hash. So no empty
+//! 1. A place changes from empty to a group, once, and a group lives as long as the process.
+//! 2. A name is in the first place from its hash on that was free when it was added. So no empty
 //!    place comes before it.
 //! 3. At most [`MAX_GROUPS`] are made: `other`, and one for each of the remaining numbers that a
 //!    thread has taken.
 //!
-//! A thread takes a number before its group is in the table. So if two threads bring the last name
-//! at the same moment, one of them gets `other` for this one call. Only a wait for the first thread
+//! A thread takes a number before its group is in the table. So if two threads add the last name at
+//! the same moment, one of them gets `other` for this one call. Only a wait for the first thread
 //! could prevent that, and no thread may wait here.
 //!
 //! # Safety
@@ -140,7 +140,7 @@ impl Registry {
         spare.unwrap_or_else(Context::new)
     }
 
-    /// Leaves a context that nobody has charged to the next new name. A second one is lost.
+    /// Keeps a context to which nothing was charged for the next new name. A second one is lost.
     fn spare(&self, context: &'static Context) {
         let context = ptr::from_ref(context).cast_mut();
         let _ = self.spare.compare_exchange(ptr::null_mut(), context, Ordering::Release, Ordering::Relaxed);

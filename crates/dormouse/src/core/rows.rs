@@ -1,4 +1,4 @@
-//! Readings and reports of the mechanisms as rows of answers.
+//! Conversion of readings and reports to rows of answers.
 
 use dormouse_events::{Availability, Count, Unit};
 use dormouse_keys::{BatchReport, KeyUse};

@@ -21,12 +21,12 @@ impl Group {
         self.task().instrument(future)
     }
 
-    /// Charges what `f` does on this thread: a task of the group that begins and ends with it.
+    /// Charges what `f` does on this thread, as a task of the group that begins and ends with it.
     pub fn scope<T>(self, f: impl FnOnce() -> T) -> T {
         self.task().run(f)
     }
 
-    /// Charges what this thread does to the group until the guard is dropped.
+    /// Charges what this thread does to the group, until the guard is dropped.
     ///
     /// The guard must not live across an `.await`: use [`Group::instrument`] there.
     pub fn enter(self) -> Entered {
@@ -40,7 +40,7 @@ impl Group {
     ///
     /// # Errors
     ///
-    /// That of [`std::thread::Builder::spawn`], if the system has no more threads.
+    /// The error of [`std::thread::Builder::spawn`], if the system has no more threads.
     pub fn spawn_thread<T, F>(self, run: F) -> io::Result<JoinHandle<T>>
     where
         T: Send + 'static,
@@ -58,7 +58,7 @@ impl Group {
     ///
     /// A scheduler of fibers runs each stretch from one suspension to the next inside
     /// [`Task::run`], on any thread; between two stretches nothing is charged to the group. (A
-    /// scheduler that sees every switch of its thread need not come back in between:
+    /// scheduler that sees every switch of its thread need not return in between:
     /// [`Task::switch_to`].)
     ///
     /// ```
@@ -72,13 +72,13 @@ impl Group {
     /// ```
     ///
     /// A guard of [`Group::enter`] must not live across a suspension, just as it must not across an
-    /// `.await`: the group that was entered inside ends with the stretch.
+    /// `.await`: a group that was entered inside ends with the stretch.
     pub fn task(self) -> Task {
         Task::begun(self, self.begin_task(false))
     }
 
-    /// Makes a task that is a number current on this thread; `None` where it cannot be, as in too
-    /// deep a nesting.
+    /// Makes a task that is only a number current on this thread; `None` if that is impossible, for
+    /// example in too deep a nesting.
     #[doc(hidden)]
     pub fn enter_task(self, number: u64) -> Option<Mark> {
         self.enter_numbered(number, Kind::Scope)
@@ -91,7 +91,7 @@ impl Group {
         Some(mark)
     }
 
-    /// Leaves a task that is a number; false where it is not there to be left.
+    /// Leaves a task that is only a number; false if it is not current on this thread.
     #[doc(hidden)]
     pub fn leave_task(self, mark: Mark) -> bool {
         let has_left = dormouse_events::leave(mark);
@@ -132,7 +132,7 @@ impl Task {
         Self { group, inner: dormouse_events::Task::new(group.0.context, number), waits }
     }
 
-    /// The number that records show; never reused in a process.
+    /// Its number in records; never reused in a process.
     pub fn id(&self) -> u64 {
         self.inner.id()
     }
@@ -142,7 +142,7 @@ impl Task {
         self.group
     }
 
-    /// Charges what `f` does on this thread, nested groups excepted, and counts an entry.
+    /// Charges what `f` does on this thread, except in nested groups, and counts an entry.
     ///
     /// When it returns or unwinds, nothing that was entered inside is current any more.
     #[inline]
@@ -151,10 +151,10 @@ impl Task {
         Unwound::unless(f)
     }
 
-    /// Lets this thread go on with the task, whatever was current on it, until the next switch: for
-    /// a scheduler of fibers that sees *every* switch of its thread. Between two tasks of one group
-    /// it reads nothing. Another thread may switch to the task once this one has gone on to another
-    /// task, or with [`idle`] to none.
+    /// Makes this thread go on with the task, whatever was current on it, until the next switch:
+    /// for a scheduler of fibers that sees *every* switch of its thread. Between two tasks of one
+    /// group no counter is read. Another thread may switch to the task once this one has gone on to
+    /// another task, or with [`idle`] to none.
     ///
     /// ```
     /// # use dormouse::Group;
@@ -167,8 +167,8 @@ impl Task {
     /// # assert_eq!((Group::current(), group.read().alive), (None, 2));
     /// ```
     ///
-    /// A switch drops guards of [`Group::enter`] that the previous task has left on the thread. If
-    /// a task is dropped, what is current stays so until the next switch.
+    /// A switch invalidates guards of [`Group::enter`] that the previous task has left on the
+    /// thread. If a task is dropped, it stays current until the next switch.
     #[inline]
     pub fn switch_to(&mut self) -> Switched {
         // A switch has no end by which its time could be known.
@@ -176,8 +176,8 @@ impl Task {
         dormouse_events::switch(Some(&mut self.inner))
     }
 
-    /// A future that is this task. [`Group::instrument`] does the same where nothing of the task is
-    /// needed first:
+    /// A future that is this task. [`Group::instrument`] does the same if the task itself is not
+    /// needed before:
     ///
     /// ```
     /// # use dormouse::{Group, Event, events::Mode};
@@ -197,17 +197,17 @@ impl Task {
     }
 
     /// Reads what the task itself has counted up to the end of its last poll or run, in a group
-    /// that is counted in [`Mode::TaskExact`](dormouse_events::Mode). [`Group::read_counts`] has
-    /// that of all its tasks, and what is pending.
+    /// that is counted in [`Mode::TaskExact`](dormouse_events::Mode). [`Group::read_counts`]
+    /// returns the sum over all its tasks, including what is pending.
     pub fn read_counts(&self) -> Vec<(Event, u64)> {
         self.inner.counts()
     }
 
-    /// A handle that reads the same on any thread, also when the task is gone.
+    /// A handle that reads the same on any thread, even after the task has ended.
     ///
     /// # Cost
     ///
-    /// An allocation, once for each task.
+    /// One allocation for each task.
     pub fn shared_counts(&mut self) -> TaskCounts {
         self.inner.shared_counts()
     }
@@ -225,8 +225,8 @@ impl Task {
         }
     }
 
-    /// The task was called from outside, and belongs to its caller's trace: not asked for while
-    /// nobody takes times.
+    /// Records that the task was called from outside, and belongs to its caller's trace. `context`
+    /// is not called while times are not taken.
     #[cfg_attr(not(feature = "tower"), expect(dead_code, reason = "for layers"))]
     #[inline]
     pub(crate) fn call(&mut self, context: impl FnOnce() -> Option<TraceContext>) {
@@ -295,7 +295,7 @@ pub(crate) fn poll_to_its_end<F: Future>(
     poll
 }
 
-/// This thread runs no task from now on, and the one that it has run is charged. It ends what
+/// Makes this thread run no task from now on, and charges the one that it has run. It ends what
 /// [`Task::switch_to`] begins.
 ///
 /// ```

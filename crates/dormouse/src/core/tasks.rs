@@ -1,21 +1,21 @@
-//! The numbers of tasks, and how many of them a group has.
+//! The numbers of tasks, and how many tasks a group has.
 //!
-//! All threads that spawn would write the same words: of two, each takes eight times as long for a
-//! task as one alone. So each thread takes numbers in blocks, and a group counts in shards, chosen
-//! by the block: threads that spawn at the same time have different ones, mostly.
+//! If all threads that spawn wrote the same words, two threads would each take eight times longer
+//! for a task than one alone. So each thread takes numbers in blocks, and a group counts in shards,
+//! chosen by the block: threads that spawn at the same time mostly use different ones.
 //!
 //! # Invariants
 //!
-//! 1. A number is given once in a process. The first of each block is given to nobody: a thread
-//!    that stands there has none left.
-//! 2. Numbers of requests are odd, those of parts even. A part may have the number that its
-//!    thread's next block would begin with: that is given to nobody else.
+//! 1. A number is used once in a process. The first of each block is not used: a thread at that
+//!    number has none left.
+//! 2. Numbers of requests are odd, those of parts even. A part may have the number with which its
+//!    thread's next block would begin: no other task has that.
 //! 3. A task is counted as finished in the shard where it was counted as started, and after that.
 //!
 //! # Async-signal-safety
 //!
-//! A handler may start and end tasks. One that interrupts its thread where that takes a number has
-//! a block for its own.
+//! A handler may start and end tasks. If it interrupts its thread while that takes a number, it
+//! uses a block of its own.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
@@ -37,7 +37,7 @@ thread_local! {
     static NUMBERS: Numbers = const { Numbers { next: Cell::new(0), taking: Cell::new(false) } };
 }
 
-/// A number that no task of the process has had; not 0. It says where the task came from.
+/// A number that no task of the process has had; not 0. It encodes where the task came from.
 #[inline]
 pub(crate) fn number(origin: Origin) -> u64 {
     NUMBERS.with(|own| {
@@ -68,7 +68,7 @@ pub(crate) enum Origin {
 }
 
 impl Origin {
-    /// The first number from `number` on that says so.
+    /// The first number from `number` on that encodes this origin.
     #[inline]
     fn next(self, number: u64) -> u64 {
         if Self::of(number) == self { number } else { number + 1 }
@@ -91,7 +91,7 @@ pub(crate) fn is_request(task: u64) -> bool {
 pub(crate) struct TaskTotals {
     pub(crate) started: u64,
     pub(crate) finished: u64,
-    /// Those of them that were no part of another.
+    /// How many of them were not part of another task.
     pub(crate) requests: u64,
 }
 
@@ -106,7 +106,7 @@ pub(crate) struct Tasks {
 #[repr(align(128))]
 struct Shard {
     started: AtomicU64,
-    /// By [`Origin`], which the number says: one addition for each task.
+    /// By [`Origin`], which the number encodes: one addition for each task.
     finished: [AtomicU64; 2],
 }
 

@@ -1,9 +1,9 @@
-//! The readers of the rings: traces, each with the probes that it asked for.
+//! The readers of the rings: traces, each with the probes that it selected.
 //!
 //! A ring has one reader, and of several copies of dormouse in a process one reads the rings of
-//! all. Each poll of a trace empties all rings and deals the records out to all traces. A trace
-//! that is polled too rarely loses the oldest records of its queue, and counts them. Nobody polls
-//! while there is no trace.
+//! all. Each poll of a trace empties all rings and distributes the records to all traces. A trace
+//! that is polled too rarely loses the oldest records of its queue, and counts them. While there is
+//! no trace the rings are not read.
 //!
 //! A forked child has none of its parent's traces, and none of the records in their queues.
 //!
@@ -53,12 +53,12 @@ struct Subscriber {
     queue: RecordQueue,
 }
 
-/// Records lost.
+/// The number of lost records.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Dropped {
-    /// In full or missing rings.
+    /// Lost in full or missing rings.
     pub rings: u64,
-    /// In this trace's queue, because it was not polled in time.
+    /// Lost in this trace's queue, because it was not polled in time.
     pub trace: u64,
 }
 
@@ -90,7 +90,7 @@ pub enum TraceError {
         /// The object that it is in.
         object: String,
     },
-    /// The object that this copy of dormouse is in is being unloaded.
+    /// The object that contains this copy of dormouse is being unloaded.
     #[error(transparent)]
     Leaving(#[from] PinError),
 }
@@ -141,8 +141,8 @@ pub(crate) fn thread_name(tid: u32) -> String {
     String::from_utf8_lossy(&name).trim_end().to_owned()
 }
 
-/// An error in a signal handler over what its thread does with the hub, and in the middle of a
-/// fork.
+/// Returns an error in a signal handler that interrupted its thread's use of the hub, and in the
+/// middle of a fork.
 fn hub() -> Result<MutexGuard<Hub>, Reentrant> {
     let mut hub = HUB.lock()?;
     if std::mem::take(&mut hub.is_parents) {
@@ -152,8 +152,8 @@ fn hub() -> Result<MutexGuard<Hub>, Reentrant> {
 }
 
 impl Trace {
-    /// Of the probes among these keys. Another key may be a flag of the service's, which does
-    /// something else while it is on: it is left as it is.
+    /// A trace of the probes among these keys. Other keys are left as they are: one may be a flag
+    /// of the service's, which changes its behaviour.
     pub(crate) fn of(mut keys: Vec<KeyUse>) -> Result<Self, TraceError> {
         let first = keys.first().map_or("", |k| k.key.name());
         keys.retain(|k| k.key.attached::<Probe>().is_some());
@@ -162,7 +162,7 @@ impl Trace {
         }
         dormouse_sys::loader::pin_self()?;
         rendezvous::read_rings().map_err(|object| TraceError::Elsewhere { object })?;
-        // Measures the counter, by which the ends of scopes tell how long they took.
+        // Measures the counter, from which the ends of scopes compute how long they took.
         dormouse_clock::point();
         let names: HashMap<u32, _> = keys
             .iter()
@@ -171,7 +171,7 @@ impl Trace {
         let probes = names.keys().copied().collect();
         let number = {
             let mut hub = hub().map_err(|_| dormouse_keys::Error::Reentrant)?;
-            // Earlier records are the other traces', or nobody's.
+            // Earlier records belong to the other traces, or to none.
             hub.deal();
             hub.last += 1;
             let trace = hub.last;
@@ -203,8 +203,8 @@ impl Trace {
         self.lease.as_mut()
     }
 
-    /// Hands over the records that have come: probe, thread, record. Those of one thread come in
-    /// order.
+    /// Calls `each` for the new records, with probe, thread and record. The records of one thread
+    /// come in order.
     pub fn poll(&mut self, mut each: impl FnMut(&'static Key, RingOwner, Record<'_>)) {
         for chunk in self.take().chunks() {
             for record in Reader::new(chunk.bytes).flatten() {
@@ -215,12 +215,13 @@ impl Trace {
         }
     }
 
-    /// As [`Trace::poll`], undecoded.
+    /// Takes the new records, undecoded.
     pub(crate) fn take(&mut self) -> Queued {
         self.take_with_fill().0
     }
 
-    /// As [`Trace::take`], with the bytes of the fullest ring that was emptied.
+    /// Takes the new records, undecoded, and returns the bytes in the fullest ring that was
+    /// emptied.
     pub(crate) fn take_with_fill(&mut self) -> (Queued, usize) {
         let Ok(mut hub) = hub() else { return Default::default() };
         let fullest = hub.deal();
@@ -232,7 +233,7 @@ impl Trace {
         self.names.iter().map(|(number, (key, _))| (*number, *key))
     }
 
-    /// Records lost since the last call. Those lost in rings may have been any trace's.
+    /// Records lost since the last call. Those lost in rings may belong to any trace.
     pub fn dropped(&mut self) -> Dropped {
         let total = records::dropped();
         let rings = total.saturating_sub(std::mem::replace(&mut self.dropped_before, total));

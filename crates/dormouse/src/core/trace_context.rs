@@ -1,16 +1,16 @@
 //! The distributed trace to which a request belongs.
 //!
-//! A slow request is found twice: here, by its group and task, and in the backend of a tracer, by
-//! its trace. The trace's id leads from the one to the other: exemplars of latency histograms,
-//! files of triggers, lists of tasks and timelines carry it.
+//! A slow request appears twice: here, with its group and task, and in the backend of a tracer,
+//! with its trace. The trace's id connects the two: exemplars of latency histograms, files of
+//! triggers, lists of tasks and timelines contain it.
 //!
 //! The id comes from the service ([`set_trace_context`]), from the header of the request
 //! ([`GroupLayer::with_trace_context`](crate::tower)), or from the spans of the service's own
-//! OpenTelemetry (`dormouse::opentelemetry`). A span of the request's own takes the place of its
-//! caller's; what the service sets takes the place of both. A task that begins in a poll of the
-//! request has its trace, too.
+//! OpenTelemetry (`dormouse::opentelemetry`). A span of the request's own replaces its caller's; a
+//! trace that the service sets replaces both. A task that begins in a poll of the request has its
+//! trace, too.
 //!
-//! Nothing is kept while nobody takes times ([`waits`](crate::waits)).
+//! Nothing is kept while times are not taken ([`waits`](crate::waits)).
 
 pub use dormouse_waits::TraceContext;
 
@@ -18,8 +18,8 @@ use dormouse_waits::{SpanSwitch, observe};
 
 use crate::core::own_probes;
 
-/// Says to which trace the task belongs that this thread polls or runs now. The last call counts.
-/// False if it is kept nowhere: the thread is in no task, or nobody takes times.
+/// Sets the trace of the task that this thread polls or runs now. The last call counts. Returns
+/// false if it is not kept: the thread is in no task, or times are not taken.
 ///
 /// ```
 /// use dormouse::TraceContext;
@@ -33,20 +33,20 @@ use crate::core::own_probes;
 ///
 /// # Cost
 ///
-/// Two sleeping instructions while nobody takes times or records of `dormouse.trace_context`; else
-/// some nanoseconds.
+/// Two sleeping instructions while neither times nor records of `dormouse.trace_context` are taken,
+/// otherwise some nanoseconds.
 ///
 /// # Async-signal-safety
 ///
-/// It is, on a thread that has entered a group outside of handlers.
+/// It is signal-safe on a thread that has entered a group outside of handlers.
 #[inline]
 pub fn set_trace_context(context: TraceContext) -> bool {
     own_probes::current_traced(context);
     dormouse_waits::set_trace_context(context)
 }
 
-/// A tracer tells which of its spans is current on this thread from now on; not asked while nobody
-/// takes times.
+/// Called by a tracer when the current span of this thread changes; `switch` is not called while
+/// times are not taken.
 #[cfg_attr(not(feature = "opentelemetry-context"), expect(dead_code, reason = "for tracers"))]
 #[inline]
 pub(crate) fn switched(switch: impl FnOnce() -> SpanSwitch) {

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use crate::core::record::Writer;
 
-/// A type that a probe can record. Other types go by `?value` (`Debug`) or `%value` (`Display`).
+/// A type that a probe can record. Record other types as `?value` (`Debug`) or `%value`
+/// (`Display`).
 ///
 /// ```
 /// use dormouse::Value;

@@ -1,9 +1,9 @@
-//! CPU budgets: of a group as a whole, and of one task wherever it runs.
+//! CPU budgets: of a group as a whole, and of one task on any thread.
 //!
 //! A group's budget is watched from outside, by the timer of [`dormouse_clock::Budget`]: it also
-//! ends while a task that never yields runs. A task's is kept by the task itself: two reads of the
-//! thread clock around each poll and each scope, no timer, and nothing to look up. Every request
-//! can have one.
+//! ends while a task that never yields runs. A task's budget is kept by the task itself: two reads
+//! of the thread clock around each poll and each scope, no timer, and nothing to look up. Every
+//! request can have one.
 
 use std::fmt;
 use std::future::Future;
@@ -36,31 +36,31 @@ impl CpuMeter for GroupMeter {
     }
 }
 
-/// Why a group can have no budget.
+/// Why a group cannot have a budget.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BudgetError {
     /// Its CPU time cannot be counted.
     #[error(transparent)]
     Events(#[from] dormouse_events::Error),
-    /// Nobody can watch it.
+    /// It cannot be watched.
     #[error(transparent)]
     Clock(#[from] dormouse_clock::Error),
 }
 
 impl Group {
-    /// Tells when the group's tasks have used `budget` of CPU time from now on: see [`Budget`] for
-    /// how. [`Group::read`] says no less after that. The group's CPU time is counted as long as the
-    /// budget lives.
+    /// A budget that is used up when the group's tasks have used `budget` of CPU time from now on;
+    /// [`Budget`] describes the ways to learn of it. After that [`Group::read`] returns no less.
+    /// The group's CPU time is counted as long as the budget exists.
     ///
     /// # Cost
     ///
-    /// That of [`Budget::new`] and [`Group::start_counting`]. The timer's thread reads the group's
-    /// CPU time whenever the budget might be used up.
+    /// The cost of [`Budget::new`] and [`Group::start_counting`]. The timer's thread reads the
+    /// group's CPU time whenever the budget might be used up.
     ///
     /// # Errors
     ///
-    /// Those of [`Budget::new`] and [`Group::start_counting`].
+    /// See [`Budget::new`] and [`Group::start_counting`].
     pub fn budget(self, budget: Duration) -> Result<Budget, BudgetError> {
         let counting = self.start_counting(&[Event::TASK_CLOCK], Mode::GroupExact)?;
         Ok(Budget::new(GroupMeter { group: self, _counting: counting }, budget)?)
@@ -99,8 +99,8 @@ struct Account<F: ?Sized = dyn Fn(Duration) + Send + Sync> {
 impl TaskBudget {
     /// A budget of `limit`. The first poll or scope that ends beyond the limit calls `on_exceeded`
     /// once, with the CPU time that was used by then, on its thread and in its group; but not while
-    /// the thread unwinds from a panic. Work that never ends a poll goes unseen here;
-    /// [`Group::budget`] sees it.
+    /// the thread unwinds from a panic. Work that never ends a poll is not noticed here;
+    /// [`Group::budget`] notices it.
     ///
     /// # Cost
     ///
@@ -110,7 +110,8 @@ impl TaskBudget {
         Self { account: Arc::new(Account { limit_ns: nanoseconds(limit), used_ns, told, on_exceeded }) }
     }
 
-    /// Counts every poll of `future`, and its destructor, with everything that runs inside of them.
+    /// Counts every poll of `future`, and its destructor, including everything that runs inside of
+    /// them.
     ///
     /// # Cost
     ///
@@ -159,7 +160,7 @@ impl fmt::Debug for Account {
     }
 }
 
-/// `future`, and a function that is called once when its polls have used more than `limit` of CPU
+/// Wraps `future`, and calls a function once when its polls have used more than `limit` of CPU
 /// time: a [`TaskBudget`] of its own.
 ///
 /// ```
@@ -229,7 +230,7 @@ pin_project! {
 }
 
 impl<F> Budgeted<F> {
-    /// The budget that its polls are counted in.
+    /// The budget in which its polls are counted.
     pub fn budget(&self) -> &TaskBudget {
         &self.budget
     }

@@ -1,4 +1,4 @@
-//! `hello`: which process this is.
+//! `hello`: the identity of this process.
 
 use dormouse_protocol::{Hello, PROTOCOL};
 

@@ -1,6 +1,6 @@
-//! The tasks that are, for a client that asks for them part by part.
+//! The living tasks, for a client that requests them part by part.
 //!
-//! Nothing is kept from part to part, so a client may stop anywhere.
+//! Nothing is kept between parts, so a client may stop anywhere.
 //!
 //! # Cost
 //!

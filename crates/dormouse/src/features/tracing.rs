@@ -7,10 +7,10 @@
 //! `tracing` macro: the service's subscriber sees it and applies its own filters.
 //!
 //! Callsites are keys. An event is named after its module and line (`teaparty::orders:77`), a span
-//! after its module and itself (`teaparty::orders::brew`); the glob `teaparty::orders:*` selects
-//! all of a module's. `DORMOUSE_ON=teaparty::*` has them awake from [`init`](crate::init) on,
-//! `dormouse on` from any moment; `dormouse off` takes those that start awake by their whole name
-//! only.
+//! after its module and its own name (`teaparty::orders::brew`); the glob `teaparty::orders:*`
+//! selects all of a module's. `DORMOUSE_ON=teaparty::*` wakes them from [`init`](crate::init) on,
+//! `dormouse on` at any time; `dormouse off` switches off callsites that start awake only by their
+//! whole name.
 //!
 //! ```
 //! use dormouse::tracing::{debug, debug_span};
@@ -32,7 +32,7 @@ pub use crate::{
 };
 pub use ::tracing::{Instrument, Level, Span, field};
 
-/// Attached to the keys of tracing callsites, so that listings can tell them from others.
+/// Attached to the keys of tracing callsites, so that listings can recognise them.
 #[derive(Debug)]
 pub struct Callsite;
 

@@ -1,4 +1,4 @@
-//! An answer, for any framework.
+//! An HTTP answer, for any framework.
 
 const TEXT: &str = "text/plain; charset=utf-8";
 const NO_GUESSING: (&str, &str) = ("x-content-type-options", "nosniff");
@@ -8,9 +8,9 @@ const NO_STORE: (&str, &str) = ("cache-control", "no-store");
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WebAnswer {
-    /// The status: 200, or 400, 404, 405, 429, 500, 501 or 503 with a text that says why.
+    /// The status: 200, or 400, 404, 405, 429, 500, 501 or 503 with a text that has the reason.
     pub status: u16,
-    /// The headers, by names in small letters.
+    /// The headers; names are in lower case.
     pub headers: Vec<(&'static str, &'static str)>,
     /// The body.
     pub body: Vec<u8>,

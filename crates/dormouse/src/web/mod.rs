@@ -1,4 +1,4 @@
-//! Answers over HTTP, for any framework, at once or from a thread of ours.
+//! HTTP answers for any framework, at once or from a thread of ours.
 
 mod answer;
 mod responding;

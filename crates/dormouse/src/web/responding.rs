@@ -1,14 +1,13 @@
-//! An answer that comes later: a future that any executor polls.
+//! An answer that comes later: a future that any executor can poll.
 //!
 //! A thread of ours works, and wakes the future's task. So no thread of the host works, and no
-//! runtime with a timer is needed. If the future is dropped, because the client has hung up, the
-//! thread is told.
+//! runtime with a timer is needed. If the future is dropped, because the client has closed the
+//! connection, the thread is notified.
 //!
 //! # Locking
 //!
-//! The future and its thread share one lock, held for moments. A forked child may have got it in
-//! the hands of a thread that it does not have, so the child never takes it: there the answer is
-//! 503.
+//! The future and its thread share one lock, held for moments. A forked child may have inherited it
+//! locked by a thread that it does not have, so the child never takes it: there the answer is 503.
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -22,14 +21,14 @@ use dormouse_sys::signals;
 
 use super::answer::WebAnswer;
 
-/// The answer to a request. If it is dropped before its end, the work for it ends.
+/// The answer to a request. Dropping it before its end cancels the work for it.
 #[derive(Debug)]
 #[must_use = "a future does nothing unless it is polled"]
 pub struct Responding(State);
 
 #[derive(Debug)]
 enum State {
-    /// `None`: it was given.
+    /// `None` after it was returned.
     Ready(Option<WebAnswer>),
     Working {
         shared: Arc<Shared>,
@@ -52,8 +51,8 @@ struct Place {
     is_dropped: bool,
 }
 
-/// Has a thread work for an answer. `work` may wait by [`Shared::is_wanted_at`]; `None`: nobody
-/// wants the answer any more.
+/// Has a thread work for an answer. `work` may wait by [`Shared::is_wanted_at`]; `None` if the
+/// answer is not wanted any more.
 pub(crate) fn on_a_thread(
     name: &str,
     stack: usize,

@@ -1,10 +1,11 @@
-//! Threads of one kind that answer at once: a bounded number.
+//! A limit on the number of threads of one kind that answer at once.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use dormouse_sys::process::identity;
 
-/// How many there are, in the lower half; the upper half counts forks, and says whose they are.
+/// The number of threads, in the lower half; the upper half counts forks, and identifies the
+/// process.
 #[derive(Debug)]
 pub(crate) struct Turns(AtomicU64);
 
@@ -20,7 +21,7 @@ impl Turns {
         Self(AtomicU64::new(0))
     }
 
-    /// One of so many; `None`: there are as many.
+    /// Takes one of `at_once` turns; `None` if all are taken.
     pub(crate) fn take(&'static self, at_once: u64) -> Option<Turn> {
         let forks = identity::forks();
         let more = |there: u64| {

@@ -1,4 +1,4 @@
-//! The response of a service of ours, from the answer that a thread of ours gives.
+//! The response of a service of ours, made from the answer of a thread of ours.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -12,8 +12,7 @@ use http::{HeaderValue, Response, StatusCode};
 use crate::web::Responding;
 
 /// The response of [`PprofService`](super::PprofService) and of
-/// [`MetricsService`](super::MetricsService). If it is dropped before its end, the work for it
-/// ends.
+/// [`MetricsService`](super::MetricsService). Dropping it before its end cancels the work for it.
 #[must_use = "a future does nothing unless it is polled"]
 pub struct Answered<B> {
     answer: Responding,

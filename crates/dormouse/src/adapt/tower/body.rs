@@ -10,7 +10,7 @@ use pin_project_lite::pin_project;
 use crate::core::task::Task;
 
 pin_project! {
-    /// The future of a response, whose polls, destructor and body are one task of a group.
+    /// The future of a response: its polls, destructor and body are one task of a group.
     #[derive(Debug)]
     #[must_use = "futures do nothing unless polled"]
     pub struct GroupResponse<F> {

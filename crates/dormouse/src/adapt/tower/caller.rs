@@ -1,4 +1,4 @@
-//! The trace of a request's caller, as its header tells.
+//! The trace of a request's caller, from its header.
 
 use http::Request;
 
@@ -7,16 +7,16 @@ use crate::core::trace_context::TraceContext;
 /// The header, as W3C's Trace Context names it.
 const TRACEPARENT: &str = "traceparent";
 
-/// Nobody looks at headers for a trace.
+/// Headers are not read for a trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Untraced;
 
-/// The `traceparent` header is believed;
-/// see [`GroupLayer::with_trace_context`](super::GroupLayer::with_trace_context).
+/// The `traceparent` header is trusted; see
+/// [`GroupLayer::with_trace_context`](super::GroupLayer::with_trace_context).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Traceparent;
 
-/// A way to find the trace of a request's caller.
+/// How to find the trace of a request's caller.
 ///
 /// ```
 /// use dormouse::tower::GroupLayer;
@@ -25,7 +25,7 @@ pub struct Traceparent;
 /// # let _ = layer;
 /// ```
 pub trait Caller<R> {
-    /// The trace, if the request tells it.
+    /// The trace, if the request contains it.
     fn context(&self, request: &R) -> Option<TraceContext>;
 }
 

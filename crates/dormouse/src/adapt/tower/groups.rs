@@ -1,4 +1,4 @@
-//! The groups of one layer: a bound on what clients can have made.
+//! The groups of one layer: limits how many groups clients can create.
 
 use crate::core::group::{Group, cut};
 use crate::core::registry::{OTHER, Place};

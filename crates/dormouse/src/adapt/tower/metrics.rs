@@ -14,9 +14,9 @@ use super::answered::Answered;
 use crate::features::metrics::Metrics;
 use crate::web::WebAnswer;
 
-/// Answers with metrics, whatever the path and the body of the request; `B` is the body of the
-/// response. A thread of its own reads them. Figures are counted as long as it, or one of its
-/// clones, lives.
+/// Answers with metrics, ignoring the path and the body of the request; `B` is the body of the
+/// response. A separate thread reads them. Figures are counted as long as it, or one of its clones,
+/// exists.
 ///
 /// ```
 /// use dormouse::metrics::{Metrics, MetricsSpec};
@@ -33,7 +33,7 @@ pub struct MetricsService<B> {
 }
 
 impl<B> MetricsService<B> {
-    /// The service of these metrics.
+    /// A service that answers with these metrics.
     pub fn new(metrics: impl Into<Arc<Metrics>>) -> Self {
         Self { metrics: metrics.into(), body: PhantomData }
     }

@@ -3,15 +3,15 @@
 //!
 //! The service's `call`, the future of its response and the frames of the response's body are one
 //! task, on whichever threads they run. It ends when the body does, or when the server drops it.
-//! `poll_ready` is passed through uncharged, for it belongs to no request. The connection's task
-//! pays for the writing of frames.
+//! `poll_ready` is passed through uncharged, because it belongs to no request. The connection's
+//! task pays for the writing of frames.
 //!
 //! # Bound
 //!
-//! A name may come from what a client sends. A layer makes at most so many groups (64, or
-//! [`GroupLayer::with_bound`]); requests of further names are charged to `other`. (When the last
-//! place is left and several names come for it at the same moment, each of them makes a group, and
-//! all but one are not used.) Of a name [`MAX_NAME`](crate::MAX_NAME) bytes count.
+//! A name may come from what a client sends. So a layer makes a limited number of groups (64, or
+//! [`GroupLayer::with_bound`]); requests with further names are charged to `other`. (If several
+//! names come for the last place at the same moment, each makes a group, and all but one remain
+//! unused.) Only the first [`MAX_NAME`](crate::MAX_NAME) bytes of a name count.
 //!
 //! ```
 //! use axum::{Router, extract::{MatchedPath, Request}, routing::get};
@@ -51,11 +51,11 @@ pub use self::caller::{Traceparent, Untraced};
 pub use self::metrics::MetricsService;
 pub use self::pprof::PprofService;
 
-/// How many groups a layer makes unless told otherwise.
+/// The default limit of groups that a layer makes.
 pub const DEFAULT_BOUND: usize = 64;
 
-/// Charges each request to the group that a function names, with the body of its response; see the
-/// [module](self).
+/// Charges each request to the group that a function names, including the body of its response; see
+/// the [module](self).
 ///
 /// ```
 /// use axum::{Router, extract::{MatchedPath, Request}, routing::get};
@@ -94,7 +94,8 @@ pub struct GroupLayer<N, C = Untraced> {
 }
 
 impl<N> GroupLayer<N> {
-    /// A layer that names the group of a request by its route: a few names, never one per request.
+    /// A layer that names the group of a request by its route. Use a few names, never one for each
+    /// request.
     pub fn new<R>(name: N) -> Self
     where
         N: Fn(&R) -> Cow<'_, str>,
@@ -110,9 +111,9 @@ impl<N> GroupLayer<N> {
         Self { name, groups: Arc::new(Groups::new(bound)), caller: Untraced }
     }
 
-    /// Believes the `traceparent` header of a request, so that exemplars, files of triggers and
-    /// timelines have its trace. A span of the service's own takes its place
-    /// (`dormouse::opentelemetry`). Leave it out where clients may send any.
+    /// Trusts the `traceparent` header of a request, so that exemplars, files of triggers and
+    /// timelines contain its trace. A span of the service's own replaces it
+    /// (`dormouse::opentelemetry`). Do not use it where clients may send any header.
     ///
     /// ```
     /// # use axum::{Router, extract::Request};
@@ -123,15 +124,15 @@ impl<N> GroupLayer<N> {
     ///
     /// # Cost
     ///
-    /// A sleeping instruction while nobody takes times; else a look at the headers.
+    /// A sleeping instruction while times are not taken, otherwise a look-up in the headers.
     pub fn with_trace_context(self) -> GroupLayer<N, Traceparent> {
         GroupLayer { name: self.name, groups: self.groups, caller: Traceparent }
     }
 }
 
 impl<N, C> GroupLayer<N, C> {
-    /// The same for a service of any protocol: it passes responses on as they are, and a request
-    /// ends with the future of its response.
+    /// A layer for services of any protocol: it passes responses on unchanged, and a request ends
+    /// with the future of its response.
     ///
     /// ```
     /// use dormouse::tower::GroupLayer;

@@ -12,7 +12,7 @@ use super::answered::Answered;
 use crate::features::profile::web::respond;
 use crate::web::WebAnswer;
 
-/// Answers with profiles, whatever the body of the request; `B` is the body of the response. See
+/// Answers with profiles, ignoring the body of the request; `B` is the body of the response. See
 /// [`profile::web`](crate::profile::web) for paths and queries.
 ///
 /// ```
@@ -24,7 +24,7 @@ use crate::web::WebAnswer;
 pub struct PprofService<B>(PhantomData<fn() -> B>);
 
 impl<B> PprofService<B> {
-    /// The service.
+    /// A service that answers with profiles.
     pub fn new() -> Self {
         Self(PhantomData)
     }
@@ -64,7 +64,7 @@ impl<R, B: From<Vec<u8>>> Service<Request<R>> for PprofService<B> {
         let answer = if is_got {
             respond(uri.path_and_query().map_or(uri.path(), http::uri::PathAndQuery::as_str))
         } else {
-            // It would take a profile for nobody.
+            // Otherwise it would take a profile that no client receives.
             WebAnswer::text(405, "profiles are got by GET").into()
         };
         Answered::new(answer)

@@ -1,4 +1,4 @@
-//! Records are read as they were written, and nothing else is.
+//! Records are read as they were written, and other bytes are refused.
 
 use super::*;
 

@@ -1,6 +1,6 @@
-//! Records of many threads in bounded memory: without room the oldest make way.
+//! Records of many threads in bounded memory: if there is no room the oldest are dropped.
 //!
-//! They lie one behind the other in chunks, each of one thread, behind a head:
+//! They lie one after another in chunks, each of one thread, after a header:
 //!
 //! | offset | type | what |
 //! |---|---|---|
@@ -36,7 +36,7 @@ pub(crate) struct RecordQueue {
 /// Records of one thread, one behind the other.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Chunk<'a> {
-    /// Of the pool, by number.
+    /// The index of the ring in the pool.
     pub(crate) ring: usize,
     pub(crate) writer: RingOwner,
     pub(crate) bytes: &'a [u8],
@@ -74,8 +74,7 @@ impl RecordQueue {
         Ok(queue)
     }
 
-    /// Adds the records of one thread that `wanted` gives, of which there are so many, with so many
-    /// bytes.
+    /// Adds the records of one thread that `wanted` yields, with their number and size in bytes.
     pub(super) fn add<'a>(
         &mut self,
         (ring, writer): (usize, RingOwner),

@@ -1,13 +1,13 @@
-//! The tasks that do not come back from a poll.
+//! Detecting tasks that do not return from a poll.
 //!
-//! A look tells which poll each thread is in ([`PollLooker`]). A poll that looks have found there
-//! for the threshold is a *long poll*: its thread's stack is read, and a report is made. As long as
-//! it lasts there is another one with a fresh stack each time that its length has doubled, and a
-//! last one when it is over. A look comes twice in a threshold, and at the moment when a poll that
-//! is known becomes a long one.
+//! A scan finds which poll each thread is in ([`PollLooker`]). A poll that scans have found there
+//! for the threshold is a *long poll*: its thread's stack is read, and a report is made. While it
+//! lasts there is another report with a fresh stack each time that its length has doubled, and a
+//! last one when it is over. There are two scans in a threshold, and one at the moment when a known
+//! poll becomes a long one.
 //!
-//! Nothing is added to a poll for that: the looks find what the thread has written for itself. They
-//! take a system call for each thread with a task, so with very many threads they are rarer.
+//! This adds nothing to a poll: the scans read what the thread has written for itself. They take a
+//! system call for each thread with a task, so with very many threads they are rarer.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -26,8 +26,8 @@ use crate::lookout::{Engine, NAME};
 /// The shortest and the longest time between two looks.
 const LOOKS: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(10)];
 
-/// A look comes after so many times of the CPU time that the last one took, but for stacks: at most
-/// a twentieth of a processor goes to looks.
+/// The pause between scans is this many times the CPU time of the last scan, apart from stacks: at
+/// most a twentieth of a processor goes to scans.
 const RARELY: u32 = 20;
 
 /// The longest time between two looks, however many threads there are.
@@ -43,33 +43,33 @@ const MAX_REPORTS: usize = 256;
 /// next look.
 const STACKS: Duration = Duration::from_millis(50);
 
-/// A poll that has lasted for a watch's threshold: one of the reports on it.
+/// A report on a poll that has lasted for a watch's threshold.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LongPoll {
-    /// Its number, which all reports on it have.
+    /// The number of the poll, the same in all reports on it.
     pub number: u64,
     /// When the report was made.
     pub at: SystemTime,
-    /// The id and the name of its thread.
+    /// The id of its thread.
     pub tid: u32,
-    /// See `tid`.
+    /// The name of its thread.
     pub thread: String,
-    /// The task that is charged now: that which is polled, or one that was entered inside.
+    /// The number of the task that is charged now: the polled one, or one that was entered inside.
     pub task: u64,
     /// That task's group.
     pub group: Option<Group>,
-    /// For how long it has lasted.
+    /// For how long the poll has lasted.
     pub lasted: Duration,
-    /// Whether that is exact, because times of tasks are taken ([`crate::waits`]). Else it is what
-    /// has been seen of it, and the poll may have begun and ended up to one look, 10 ms at most,
-    /// before and after.
+    /// Whether `lasted` is exact, because times of tasks are taken ([`crate::waits`]). Otherwise it
+    /// is the time between the first and the last scan that saw the poll, which may have begun and
+    /// ended up to one scan interval, at most 10 ms, before and after.
     pub is_exact: bool,
-    /// The stack of its thread; none if it is over.
+    /// The stack of its thread; `None` if the poll is over.
     pub stack: Option<ThreadStack>,
-    /// The reason why there is no stack.
+    /// Why there is no stack.
     pub no_stack: Option<NoStack>,
-    /// Whether it is over: the last report.
+    /// Whether the poll is over: the last report.
     pub is_over: bool,
 }
 
@@ -102,7 +102,7 @@ impl Reports {
         }
     }
 
-    /// Whether nobody makes reports any more: the lookout has panicked, or was killed.
+    /// Whether no more reports will come: the lookout has panicked, or was killed.
     pub(crate) fn is_over(&self) -> bool {
         let comm = || std::fs::read(format!("/proc/self/task/{}/comm", self.lookout)).unwrap_or_default();
         // The number of a thread that was killed may be another one's.
@@ -114,21 +114,20 @@ impl Reports {
         Duration::from_nanos(self.between_ns.load(Ordering::Relaxed))
     }
 
-    /// Takes the reports that have come, at most so many.
+    /// Takes the reports so far, at most `most`.
     pub(crate) fn take(&self, most: usize) -> Vec<LongPoll> {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         let count = waiting.len().min(most);
         waiting.drain(..count).collect()
     }
 
-    /// How many were lost, because nobody took them in time.
+    /// How many reports were lost, because they were not taken in time.
     pub(crate) fn lost(&self) -> u64 {
         self.lost.load(Ordering::Relaxed)
     }
 
-    /// Adds a report in place of the oldest one, if there is no room. The lookout waits for nobody:
-    /// one that comes while somebody takes reports is lost, if the taker is not at it for a moment
-    /// only.
+    /// Adds a report; if there is no room, it replaces the oldest one. The lookout does not wait: a
+    /// report that comes while others are being taken is lost unless that ends within a moment.
     fn push(&self, report: LongPoll) {
         for _ in 0..100 {
             let mut waiting = match self.waiting.try_lock() {
@@ -171,7 +170,7 @@ impl Drop for PollWatch {
 struct KnownPoll {
     seen: SeenPoll,
     since: Instant,
-    /// Its number as a long poll; 0: it is none yet.
+    /// Its number as a long poll; 0 if it is none yet.
     number: u64,
     /// By watch, the length at which the next report is due.
     due: Vec<(u64, Duration)>,
@@ -327,13 +326,13 @@ impl LongPollWatches {
         }
     }
 
-    /// Reports the end of a poll to the watches that know of it.
+    /// Reports the end of a poll to the watches that have reported it.
     fn tell_end(&self, gone: Option<KnownPoll>, now: Instant) {
         let Some(poll) = gone.filter(|poll| poll.number != 0) else { return };
         let lasted = now.saturating_duration_since(poll.since);
         let report = poll.report(lasted, true);
         for watch in &self.watches {
-            // One that has ended while its stack was read is known to nobody.
+            // A poll that ended while its stack was read was not reported to any watch.
             let is_known = poll.due.iter().any(|(of, _)| *of == watch.number);
             if is_known || poll.due.is_empty() && lasted >= watch.threshold {
                 watch.reports.push(report.clone());
@@ -342,7 +341,7 @@ impl LongPollWatches {
     }
 }
 
-/// CPU time of the lookout; none where the kernel refuses to tell.
+/// CPU time of the lookout; 0 where the kernel refuses the call.
 fn own_cpu() -> Duration {
     Duration::from_nanos(thread_cpu_ns_of(identity::tid()).unwrap_or(0))
 }

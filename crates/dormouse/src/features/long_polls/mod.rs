@@ -1,7 +1,7 @@
-//! Polls that last: which task keeps a worker from all others, and with which function.
+//! Polls that last long: which task keeps a worker from all others, and in which function.
 //!
 //! A future that blocks or computes in a poll keeps its worker, and every task that waits for it. A
-//! [`LongPolls`] tells of each such poll while it lasts, with the stack of its thread.
+//! [`LongPolls`] reports each such poll while it lasts, with the stack of its thread.
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -18,8 +18,8 @@
 //! Polls of futures count, their destructors, and the stretches between two
 //! [switches](crate::Task::switch_to) of fibers. Work that is entered by hand does not:
 //! [scopes](crate::Group::scope), [runs](crate::Task::run), whole
-//! [threads](crate::Group::spawn_thread), what is handed to threads for blocking work. A poll
-//! inside of such work does.
+//! [threads](crate::Group::spawn_thread), work of threads for blocking calls. A poll inside of such
+//! work does.
 
 mod engine;
 
@@ -37,7 +37,7 @@ const SHORTEST: Duration = Duration::from_millis(1);
 /// The longest threshold.
 const LONGEST: Duration = Duration::from_secs(24 * 3600);
 
-/// The reason why nobody looks for long polls.
+/// Why long polls cannot be reported.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LongPollsError {
@@ -47,12 +47,12 @@ pub enum LongPollsError {
         /// It.
         threshold: Duration,
     },
-    /// The process or its system does not allow it, as the text says.
+    /// The process or its system does not allow it; the text has the reason.
     #[error("{0}")]
     Unavailable(String),
 }
 
-/// Looks for polls that last for the threshold and more, as long as the answer lives.
+/// Reports polls that last for the threshold or longer, until the result is dropped.
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -67,14 +67,14 @@ pub enum LongPollsError {
 ///
 /// # Cost
 ///
-/// None for polls. It returns before the first look ([`LongPolls::between`]), which reads the
-/// tables of callers (feature `unwind`): some milliseconds. A thread of dormouse's looks at all
-/// threads twice in a threshold, a hundred to a thousand times a second; a long poll's thread that
-/// runs is interrupted once for its stack.
+/// No cost for polls. It returns before the first scan ([`LongPolls::between`]), which reads the
+/// unwind tables (feature `unwind`): some milliseconds. A thread of dormouse's scans all threads
+/// twice in a threshold, a hundred to a thousand times a second; a running thread in a long poll is
+/// interrupted once for its stack.
 ///
 /// # Errors
 ///
-/// Those of [`LongPollsError`].
+/// See [`LongPollsError`].
 pub fn long_polls(threshold: Duration) -> Result<LongPolls, LongPollsError> {
     if !(SHORTEST..=LONGEST).contains(&threshold) {
         return Err(LongPollsError::Threshold { threshold });
@@ -106,32 +106,32 @@ pub struct LongPolls {
 }
 
 impl LongPolls {
-    /// Takes the reports that have come: of each long poll one when it has lasted for the
-    /// threshold, one each time that this has doubled, and one when it is over.
+    /// Takes the reports so far: for each long poll one when it has lasted for the threshold, one
+    /// each time that this has doubled, and one when it is over.
     pub fn take(&self) -> Vec<LongPoll> {
         self.take_some(usize::MAX)
     }
 
-    /// As [`LongPolls::take`], at most so many: the oldest.
+    /// Takes at most `most` reports, the oldest first.
     pub fn take_some(&self, most: usize) -> Vec<LongPoll> {
         // The parent's lookout may have held the lock as the process forked.
         if self.process == identity::id() { self.reports.take(most) } else { Vec::new() }
     }
 
-    /// Whether nobody looks any more, because the thread that does was killed, as by a filter of
-    /// system calls.
+    /// Whether no more reports will come, because the thread that makes them was killed, for
+    /// example by a filter of system calls.
     pub fn is_over(&self) -> bool {
         self.process != identity::id() || self.reports.is_over()
     }
 
-    /// The time between two looks: half of the threshold and 10 ms at most, but for processes with
-    /// very many threads in tasks, where looks take a twentieth of a processor, 200 ms at most.
-    /// Zero before the first.
+    /// The time between two scans: half of the threshold, at most 10 ms. In processes with very
+    /// many threads in tasks, scans take a twentieth of a processor, and the time is at most 200
+    /// ms. Zero before the first scan.
     pub fn between(&self) -> Duration {
         self.reports.between()
     }
 
-    /// How many were lost: 256 wait at most, the newest ones.
+    /// How many reports were lost: at most 256 are kept, the newest ones.
     pub fn lost(&self) -> u64 {
         self.reports.lost()
     }

@@ -1,4 +1,4 @@
-//! The way from a reading of a process to points.
+//! Conversion of a reading of a process to points.
 
 use std::collections::HashSet;
 
@@ -29,9 +29,9 @@ const MAX_SCALE: i32 = 8;
 /// The states of tasks, as the label `state` has them.
 const STATES: [&str; 3] = ["poll", "runnable", "await"];
 
-/// Adds what `stat` says of the process `origin`. Of one process, once in an exposition.
+/// Adds the figures in `stat` of the process `origin`. Call it once for a process in an exposition.
 ///
-/// The histograms of `stat` become points as they are, without a copy.
+/// The histograms of `stat` become points without a copy.
 ///
 /// ```
 /// use dormouse::metrics::{Exposition, Origin};
@@ -61,8 +61,8 @@ pub(super) fn add_with(has: Histograms, to: &mut Exposition, origin: &Origin, mu
         read_unix_ns: read_unix_ns(&stat),
     });
     add_process(&mut part, origin, &stat);
-    // A process of anybody may say anything: for one point twice a scraper refuses all points, and
-    // a long name is in many lines.
+    // `stat` may come from another user's process: a scraper would refuse everything for a
+    // duplicate point, and a long name would be in many lines.
     stat.groups.truncate(MAX_GROUPS);
     let mut names = HashSet::new();
     let is_first: Vec<bool> = stat.groups.iter().map(|group| names.insert(cut(&group.name))).collect();

@@ -1,4 +1,4 @@
-//! The families that a process has, by name, unit and kind.
+//! The metric families of a process, by name, unit and kind.
 
 use dormouse_metrics::MetricKind::{Counter, Gauge, Histogram, Info};
 use dormouse_metrics::MetricUnit::{Bytes, Nothing, Ratio, Seconds, Things};

@@ -1,9 +1,9 @@
-//! Metrics: what groups cost, for Prometheus, OpenTelemetry and whatever reads them.
+//! Metrics: the cost of groups, for Prometheus, OpenTelemetry and others.
 //!
-//! A [`Metrics`] counts as long as it lives, and answers a scrape. The library opens no port: the
+//! A [`Metrics`] counts as long as it exists, and answers scrapes. The library opens no port: the
 //! host mounts a route (`dormouse::axum::metrics`, `dormouse::tower::MetricsService`, or any
-//! handler that calls [`Metrics::answer`]), or `dormouse serve` tells of all processes of the
-//! machine.
+//! handler that calls [`Metrics::answer`]), or `dormouse serve` serves the metrics of all processes
+//! of the machine.
 //!
 //! ```
 //! use dormouse::Group;
@@ -20,7 +20,7 @@
 //!
 //! # Names
 //!
-//! Of each group, with the label `group`:
+//! For each group, with the label `group`:
 //!
 //! | Prometheus | OpenTelemetry | is |
 //! |---|---|---|
@@ -36,11 +36,11 @@
 //! | `dormouse_poll_delay_seconds` | `dormouse.poll.delay` | time from a wake to its poll: likewise |
 //! | `dormouse_await_duration_seconds` | `dormouse.await.duration` | time from a poll's end to a wake: likewise |
 //!
-//! The last five while times are taken. Events that are counted have names of their own
+//! The last five exist while times are taken. Events that are counted have names of their own
 //! (`dormouse_allocated_bytes_total`, `dormouse_page_faults_total`), and those of the program have
 //! the label `event` (`dormouse_events_total`).
 //!
-//! Of the process:
+//! For the process:
 //!
 //! | Prometheus | OpenTelemetry | is |
 //! |---|---|---|
@@ -58,8 +58,8 @@
 //! | `dormouse_records_dropped_total` | `dormouse.records.dropped` | records that found no room |
 //! | `dormouse_agent_info` | `dormouse.agent.info` | 1; `version` is dormouse's |
 //!
-//! The three of polls are there where a runtime has hooks around each poll (`poll_hooks` and
-//! `group_spawns` of `dormouse::tokio`, in programs built with `--cfg tokio_unstable`), or an
+//! The three of polls exist if a runtime has hooks around each poll (`poll_hooks` and
+//! `group_spawns` of `dormouse::tokio`, in programs built with `--cfg tokio_unstable`), or if an
 //! executor of the program's own calls [`poll_begins`](crate::events::poll_begins) and
 //! [`poll_ends`](crate::events::poll_ends).
 //!
@@ -68,9 +68,9 @@
 //!
 //! # Counters never go back
 //!
-//! They are totals since the start of the process, whoever reads them, and however often somebody
-//! has begun and ended to count. A forked child begins at zero, with a start of its own. Labels are
-//! bounded: a process has at most [`MAX_GROUPS`](crate::MAX_GROUPS) groups.
+//! They are totals since the start of the process, independent of readers and of how often counting
+//! has begun and ended. A forked child begins at zero, with a start of its own. Labels are bounded:
+//! a process has at most [`MAX_GROUPS`](crate::MAX_GROUPS) groups.
 
 mod add;
 pub(crate) mod families;

@@ -1,4 +1,4 @@
-//! The process that metrics are of.
+//! The process to which metrics belong.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -10,10 +10,10 @@ use crate::features::hello::hello;
 /// A second.
 const NANOSECONDS: u128 = 1_000_000_000;
 
-/// A process, as its metrics name it.
+/// A process, as its metrics identify it.
 ///
-/// Made once for each process: counters with another start are other counters, and a later one has
-/// another start if somebody has set the clock meanwhile.
+/// Made once for each process: counters with another start are other counters, and a value made
+/// later has another start if the clock was set meanwhile.
 ///
 /// ```
 /// let own = dormouse::metrics::Origin::own();
@@ -23,13 +23,13 @@ const NANOSECONDS: u128 = 1_000_000_000;
 pub struct Origin {
     /// The process's name.
     pub name: String,
-    /// Its number, as the reader sees it.
+    /// Its process id in the reader's namespace.
     pub pid: u32,
     /// The version of dormouse in it.
     pub version: String,
-    /// Its start, in nanoseconds since 1970: counters stood at zero then.
+    /// Its start, when its counters were zero, in nanoseconds since 1970.
     pub start_unix_ns: u64,
-    /// Tells it from all other processes, also of other hosts and times.
+    /// An id that is unique among all processes, also of other hosts and times.
     pub instance: String,
 }
 
@@ -39,8 +39,8 @@ impl Origin {
         Self::of(&hello())
     }
 
-    /// The process that has said this, of the same host. Of its name 128 bytes count: each of its
-    /// points has it.
+    /// The process that has sent `hello`, on this host. Its name is cut to 128 bytes, because each
+    /// of its points contains it.
     pub fn of(hello: &Hello) -> Self {
         let host = std::fs::read("/proc/sys/kernel/hostname").unwrap_or_default();
         let host = String::from_utf8_lossy(&host);
@@ -53,14 +53,13 @@ impl Origin {
         }
     }
 
-    /// Whether that has been said by a process of its name and version.
+    /// Whether `hello` comes from a process with its name and version.
     pub fn is_of(&self, hello: &Hello) -> bool {
         self.name == cut(&hello.name) && self.version == cut(&hello.version)
     }
 }
 
-/// The moment of so many ticks after boot: the same for all that ask, until somebody sets the
-/// clock.
+/// The time that is this many ticks after boot: the same for all readers, until the clock is set.
 fn start_unix_ns(ticks: u64) -> u64 {
     let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
     let boot = stat.lines().find_map(|line| line.strip_prefix("btime ")?.trim().parse::<u64>().ok());

@@ -48,7 +48,7 @@ impl MetricsSpec {
         Self::default()
     }
 
-    /// The times of tasks, too: in polls, runnable, in awaits, with histograms and exemplars
+    /// Adds the times of tasks: in polls, runnable, in awaits, with histograms and exemplars
     /// ([`waits`](crate::waits)).
     #[must_use]
     pub fn waits(mut self) -> Self {
@@ -56,8 +56,8 @@ impl MetricsSpec {
         self
     }
 
-    /// These events, too, as [`Event::ALLOC_BYTES`]. One that this process cannot count is left out
-    /// ([`Metrics::refused`]).
+    /// Adds these events, such as [`Event::ALLOC_BYTES`]. Events that this process cannot count are
+    /// left out ([`Metrics::refused`]).
     #[must_use]
     pub fn events(mut self, events: &[Event]) -> Self {
         self.events.extend(events);
@@ -65,23 +65,23 @@ impl MetricsSpec {
     }
 }
 
-/// The reason why metrics did not start.
+/// Why metrics could not start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MetricsError {
     /// The process cannot count these events together.
     #[error("metrics count nothing: {0}")]
     Uncounted(String),
-    /// The key behind which times are taken cannot be switched.
+    /// The static key for times cannot be switched.
     #[error("metrics take no times of tasks: {0}")]
     Untimed(#[from] dormouse_keys::Error),
 }
 
-/// Has the figures counted as long as it lives, and tells them.
+/// While this exists, figures are counted; it returns them for scrapes.
 ///
-/// Counters are totals since the start of the process, and stay when it is dropped: a later one
-/// goes on from there. In a forked child it counts nothing, and tells the child's own figures,
-/// which begin at zero; the child starts another one.
+/// Counters are totals since the start of the process, and stay when this is dropped: a later one
+/// continues them. In a forked child it counts nothing, and returns the child's own figures, which
+/// begin at zero; the child must start another one.
 ///
 /// ```
 /// use dormouse::Event;
@@ -108,13 +108,13 @@ impl Metrics {
     ///
     /// # Errors
     ///
-    /// More events than can be counted, or a static key that cannot be switched. Then nothing is
-    /// counted.
+    /// If there are more events than can be counted, or a static key cannot be switched. Then
+    /// nothing is counted.
     ///
     /// # Cost
     ///
-    /// That of [`start_counting`](crate::start_counting), and with times that of
-    /// [`Waiting::start`](crate::Waiting::start): while it lives, each switch between groups reads
+    /// The cost of [`start_counting`](crate::start_counting), and with times that of
+    /// [`Waiting::start`](crate::Waiting::start): while it exists, each switch between groups reads
     /// the thread's clock, and with times each poll takes two stamps.
     pub fn start(spec: &MetricsSpec) -> Result<Self, MetricsError> {
         let events = spec.events.iter().copied().filter(|event| *event != Event::TASK_CLOCK);
@@ -133,11 +133,11 @@ impl Metrics {
         &self.refused
     }
 
-    /// The figures of this moment.
+    /// The figures at this moment.
     ///
     /// # Cost
     ///
-    /// A look at each group, and three system calls for each thread: 50 µs for ten of each, some
+    /// Reads each group, and makes three system calls for each thread: 50 µs for ten of each, some
     /// milliseconds for a thousand groups.
     pub fn exposition(&self) -> Exposition {
         self.read(Telling::ALL)
@@ -151,12 +151,12 @@ impl Metrics {
         }
     }
 
-    /// The answer to a request with this header `Accept`, in the format that it likes best. The
-    /// status is 503 where the process has no memory for it.
+    /// The answer to a request with this header `Accept`, in the format that it prefers. The status
+    /// is 503 if the process has no memory for it.
     ///
     /// # Cost
     ///
-    /// That of [`Metrics::exposition`], and a microsecond for each group.
+    /// The cost of [`Metrics::exposition`], and a microsecond for each group.
     pub fn answer(&self, accept: Option<&str>) -> WebAnswer {
         if !has_memory() {
             return WebAnswer::text(503, "the process has no memory for its metrics");
@@ -166,9 +166,9 @@ impl Metrics {
         WebAnswer::found(format.content_type(), read.encode(format))
     }
 
-    /// [`Metrics::answer`] from a thread of its own: no thread of the host's runtime reads the
-    /// figures. Four such threads may be at once; a further request is answered with 429. `of` is
-    /// the metrics, as an `Arc` of them.
+    /// Does what [`Metrics::answer`] does on a separate thread, so that no thread of the host's
+    /// runtime reads the figures. There are at most four such threads; a further request gets
+    /// status 429. `of` is the metrics, or an `Arc` of them.
     pub fn respond<M>(of: M, accept: Option<&str>) -> Responding
     where
         M: AsRef<Self> + Send + 'static,
@@ -184,8 +184,8 @@ impl Metrics {
     }
 }
 
-/// The figures of this moment, as far as anybody has them counted: `DORMOUSE_COUNT`,
-/// `DORMOUSE_WAITS`, a [`Metrics`] elsewhere.
+/// The figures at this moment, if they are counted: by `DORMOUSE_COUNT`, `DORMOUSE_WAITS`, or a
+/// [`Metrics`] elsewhere.
 ///
 /// ```
 /// dormouse::Group::new("GET /menu").scope(|| { /* … */ });

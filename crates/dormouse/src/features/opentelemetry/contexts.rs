@@ -1,4 +1,4 @@
-//! Spans that become current on threads, as OpenTelemetry's contexts tell.
+//! Spans that become current on threads, from OpenTelemetry's contexts.
 //!
 //! # References
 //!
@@ -14,12 +14,12 @@ use dormouse_waits::{ActiveSpan, Nesting, SpanSwitch, TraceContext};
 
 use crate::core::trace_context::switched;
 
-/// From now on, the traces of requests are those of the spans that become current in them.
+/// From now on, requests get the traces of the spans that become current in them.
 ///
-/// OpenTelemetry has one observer for a process, and the first stays: it warns if there is one. A
-/// service that has its own calls [`RequestTraces`] from there.
+/// OpenTelemetry has one observer for a process, and the first stays: it warns if there is one
+/// already. A service that has its own calls [`RequestTraces`] from there.
 ///
-/// Spans of `tracing` are seen where `tracing-opentelemetry` activates their contexts.
+/// Spans of `tracing` are seen if `tracing-opentelemetry` activates their contexts.
 ///
 /// ```
 /// // Once, before the first request:
@@ -28,8 +28,8 @@ use crate::core::trace_context::switched;
 ///
 /// # Cost
 ///
-/// A context that is attached, and one that is left, take a call and a sleeping instruction while
-/// nobody takes times ([`waits`](crate::waits)), and some ten nanoseconds while somebody does.
+/// While times are not taken ([`waits`](crate::waits)), attaching and leaving a context take a call
+/// and a sleeping instruction; otherwise some ten nanoseconds.
 pub fn observe_contexts() {
     GlobalContextObserver::set(Arc::new(RequestTraces));
 }

@@ -1,8 +1,8 @@
 //! The counters and gauges of [`Metrics`] as instruments of a meter.
 //!
-//! A meter asks each instrument by itself, all of one collection on one thread, one after another.
-//! The figures are read for the first that asks; the others have the same. An instrument that asks
-//! again belongs to the next collection.
+//! A meter calls each instrument separately, all of one collection on one thread, one after
+//! another. The figures are read for the first; the others use the same. When an instrument is
+//! called again, the next collection has begun.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -19,11 +19,11 @@ use crate::features::metrics::{Metrics, families};
 /// figures that are so old.)
 const COLLECTION: Duration = Duration::from_millis(200);
 
-/// Shows the figures to a meter, as long as `metrics` lives: those of all groups, by the attribute
-/// `group`, and those of the process. The names are those of [`metrics`](mod@crate::metrics), with
-/// dots. Histograms are not among them.
+/// Shows the figures to a meter, as long as `metrics` exists: those of all groups, with the
+/// attribute `group`, and those of the process. The names are those of
+/// [`metrics`](mod@crate::metrics), with dots. Histograms are not included.
 ///
-/// Once for each provider of meters: a second time there would be two of each.
+/// Call it once for each provider of meters: a second call would register each instrument twice.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -37,7 +37,7 @@ const COLLECTION: Duration = Duration::from_millis(200);
 ///
 /// # Cost
 ///
-/// For each collection that of [`Metrics::exposition`], on the thread of the meter's reader.
+/// For each collection the cost of [`Metrics::exposition`], on the thread of the meter's reader.
 pub fn instruments(meter: &Meter, metrics: &Arc<Metrics>) {
     for (at, family) in families::numbers().enumerate() {
         let (name, unit, help) = (family.name, family.unit.code(), family.help);
@@ -71,13 +71,13 @@ pub fn instruments(meter: &Meter, metrics: &Arc<Metrics>) {
 struct Shown {
     metrics: Weak<Metrics>,
     family: &'static MetricFamily,
-    /// Its place among the instruments.
+    /// Its index among the instruments.
     at: usize,
 }
 
 impl Shown {
     fn observe<T>(&self, to: &dyn AsyncInstrument<T>, value: impl Fn(MetricValue) -> Option<T>) {
-        // A meter asks to the end of its life.
+        // A meter calls its instruments until it ends.
         let Some(metrics) = self.metrics.upgrade() else { return };
         for (own, labels) in of_collection(&metrics, self.at).values_of(self.family) {
             if let Some(value) = value(own) {

@@ -1,12 +1,12 @@
-//! The service's own OpenTelemetry.
+//! Connections to the service's own OpenTelemetry.
 //!
 //! | from | to | by |
 //! |---|---|---|
 //! | the spans of its tracer | the traces of requests: exemplars, files of triggers, timelines | `observe_contexts` |
 //! | [`Metrics`](crate::metrics::Metrics) | its meter, and so whatever it exports to | [`instruments`] |
 //!
-//! Histograms do not go to the meter: OpenTelemetry has no instrument that observes one, and to
-//! record each poll would cost ten times what it costs here. They are in
+//! Histograms do not go to the meter: OpenTelemetry has no instrument that observes one, and
+//! recording each poll would cost ten times more than here. They are in
 //! [`metrics`](mod@crate::metrics), with exemplars, for a scrape or a push by `dormouse serve`.
 //!
 //! ```

@@ -2,7 +2,7 @@
 //!
 //! # Safety
 //!
-//! The unsafe code is one call of the C library, with a place for its answer.
+//! The unsafe code is one call of the C library, with a pointer for its result.
 #![allow(unsafe_code)]
 
 use std::mem::MaybeUninit;
@@ -23,7 +23,7 @@ pub(super) struct Account {
     pub(super) groups: Vec<GroupRow>,
     /// Whether groups are counted.
     pub(super) is_counted: bool,
-    /// By the process, in the unit of the main column; `None`: nobody knows.
+    /// The use of the process, in the unit of the main column; `None` if it is unknown.
     pub(super) process: Option<u64>,
     /// By threads of ours, likewise.
     pub(super) own: u64,
@@ -57,7 +57,7 @@ impl Account {
         Self { groups, is_counted: true, process, own }
     }
 
-    /// The use of a group by column of values; `None`: the column is not in the account.
+    /// The use of a group by column of values; `None` if the account lacks the column.
     pub(super) fn columns(&self, kind: ProfileKind, group: &GroupRow) -> [Option<u64>; 2] {
         events(kind).map(|event| {
             let event = event.filter(|_| self.is_counted)?;

@@ -14,24 +14,26 @@
 //! # Ok::<(), dormouse::ProfileError>(())
 //! ```
 //!
-//! A profile has raw addresses; `go tool pprof`, the `dormouse` command and whoever else has the
-//! files finds their names.
+//! A profile has raw addresses; `go tool pprof`, the `dormouse` command and other readers that have
+//! the files resolve them to names.
 //!
 //! # Totals are the account's
 //!
-//! `dormouse-profile` takes samples, and knows of groups their numbers alone. While a profile runs,
-//! what it samples is counted for all groups, too, and each group's samples are scaled to what the
-//! group really used. So the totals in a profile are those of [`Group::read`](crate::Group::read),
-//! and only their shape within a group is estimated. A group that used something and met no sample
-//! has a row without a stack. Work in no group is what the process used beside its groups.
+//! `dormouse-profile` takes samples, and identifies groups only by their numbers. While a profile
+//! runs, the sampled resource is counted for all groups, too, and each group's samples are scaled
+//! to what the group really used. So the totals in a profile are those of
+//! [`Group::read`](crate::Group::read), and only the distribution within a group is estimated. A
+//! group that used something and got no sample has a row without a stack. Work in no group is what
+//! the process used beside its groups.
 //!
-//! A [wall profile](ProfileSpec::wall) has all time of a group's tasks, also that in which they
-//! wait, and where. It is counted but for what runs on a CPU.
+//! A [wall profile](ProfileSpec::wall) has all time of a group's tasks, including the time that
+//! they wait, and where. It is counted, except for the part on a CPU, which is sampled.
 //!
 //! # Cost
 //!
-//! While nobody profiles: nothing. A CPU profile interrupts each running thread [`ProfileSpec::hz`]
-//! times a second of its CPU time, and counts task-clock at each switch between groups.
+//! While there is no profile: nothing. A CPU profile interrupts each running thread
+//! [`ProfileSpec::hz`] times a second of its CPU time, and counts task-clock at each switch between
+//! groups.
 
 mod account;
 mod run;

@@ -24,7 +24,7 @@ pub(crate) const MIN_BYTES: u64 = 1024;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProfileError {
-    /// This system or this process has no way to take it.
+    /// This system or this process offers no way to take it.
     #[error(transparent)]
     Unavailable(#[from] Error),
     /// A list of globs that does not parse.
@@ -41,9 +41,9 @@ pub enum ProfileError {
     /// A rate that no profile has.
     #[error("`{what}` is {value}, and must be {bounds}")]
     Rate {
-        /// Its name.
+        /// The name of the setting.
         what: &'static str,
-        /// Its value.
+        /// Its invalid value.
         value: u64,
         /// The values that it may have.
         bounds: String,
@@ -92,12 +92,13 @@ impl ProfileRun {
     ///
     /// # Errors
     ///
-    /// A rate or a list of globs that makes no sense, or what this process or system has not.
+    /// If a rate or a list of globs is invalid, or this process or system does not support the
+    /// profile.
     ///
     /// # Cost
     ///
-    /// That of [`start_counting`](crate::start_counting), and a few system calls for each thread,
-    /// on a thread of dormouse's for which this one waits.
+    /// The cost of [`start_counting`](crate::start_counting), and a few system calls for each
+    /// thread, on a thread of dormouse's for which this one waits.
     pub fn start(spec: &ProfileSpec) -> Result<Self, ProfileError> {
         check(spec)?;
         let wall = (spec.kind() == ProfileKind::Wall).then(Wall::start).transpose()?;
@@ -142,7 +143,7 @@ impl ProfileRun {
     ///
     /// # Cost
     ///
-    /// A look at every thread, and a copy of the table of stacks: milliseconds.
+    /// Visits every thread, and copies the table of stacks: milliseconds.
     pub fn read(&self) -> Profile {
         let mut profile = self.profiling.read();
         let mut used = Account::read(self.kind).since(&self.before);
@@ -166,7 +167,7 @@ impl ProfileRun {
     ///
     /// # Errors
     ///
-    /// Those of [`ProfileRun::start`].
+    /// See [`ProfileRun::start`].
     pub fn take(spec: &ProfileSpec, length: Duration) -> Result<Profile, ProfileError> {
         let run = Self::start(spec)?;
         thread::sleep(length);

@@ -1,4 +1,4 @@
-//! From what was sampled to what was used: the samples of each group add up to the account.
+//! Scaling what was sampled to what was used: the samples of each group add up to the account.
 
 use std::collections::{HashMap, HashSet};
 
@@ -12,8 +12,8 @@ pub(super) const OWN: &str = "(dormouse)";
 
 /// Names the groups of `profile`, and scales their samples to what they have used.
 ///
-/// A number that is no group's is a context of the program's own, which is in nobody's account: its
-/// samples are work in no group.
+/// A number that is no group's is that of a context of the program's own, which the account does
+/// not include: its samples are work in no group.
 pub(super) fn scale(profile: &mut Profile, used: &Account) {
     let main = profile.kind.main_column();
     let ids: Vec<u32> = profile.groups.iter().map(|group| group.id).collect();
@@ -35,7 +35,7 @@ pub(super) fn scale(profile: &mut Profile, used: &Account) {
         sample.group = index_of.get(&id).copied().unwrap_or(NO_GROUP);
     }
     merge(profile);
-    // Where nobody counts, what the samples say is all there is.
+    // Where nothing is counted, the samples are not scaled.
     let sampled = |of: usize| -> u64 {
         let samples = profile.samples.iter().filter(|sample| sample.group as usize == of);
         samples.map(|sample| sample.values[main]).sum()
@@ -148,7 +148,7 @@ pub(super) fn fit(profile: &mut Profile, group: u32, rows: &[usize], column: usi
     }
 }
 
-/// The thread of what nobody has sampled.
+/// The thread of use without samples.
 pub(super) fn unknown_thread(profile: &mut Profile) -> u32 {
     let unknown = Thread::default();
     let at = profile.threads.iter().position(|thread| *thread == unknown).unwrap_or_else(|| {

@@ -18,7 +18,7 @@ pub struct ProfileSpec {
 }
 
 impl ProfileSpec {
-    /// A profile of that kind, at its usual rate, of all groups and of work in no group.
+    /// A profile of that kind, at its default rate, of all groups and of work in no group.
     pub fn new(kind: ProfileKind) -> Self {
         let mut options = Options::default();
         options.kind = kind;
@@ -49,40 +49,42 @@ impl ProfileSpec {
         Self::new(ProfileKind::Wall)
     }
 
-    /// Samples a second of CPU time of each thread. The kernel's tick bounds it, at 100 to 1,000.
+    /// Sets the samples per second of CPU time of each thread. The kernel's tick limits them to 100
+    /// to 1,000.
     pub fn hz(mut self, hz: u32) -> Self {
         self.options.hz = hz;
         self
     }
 
-    /// Bytes between two samples of allocations, on average.
+    /// Sets the average number of bytes between two samples of allocations.
     pub fn bytes(mut self, bytes: u64) -> Self {
         self.options.bytes = bytes;
         self
     }
 
-    /// Tells apart the allocations that are still there.
+    /// Reports live allocations separately.
     pub fn live(mut self) -> Self {
         self.options.live = true;
         self
     }
 
-    /// Finds callers in code without frame pointers, too, by copies of stacks and the tables of
-    /// exceptions (feature `unwind`): of CPU time, and of the part of wall time on a CPU. The
+    /// Finds callers in code without frame pointers, too, by copies of stacks and the unwind tables
+    /// of exceptions (feature `unwind`): for CPU time, and for the part of wall time on a CPU. The
     /// process keeps the tables of all its code in memory meanwhile.
     pub fn unwind(mut self) -> Self {
         self.options.unwind = true;
         self
     }
 
-    /// Keeps the moment of each sample.
+    /// Records when each sample was taken.
     pub fn timeline(mut self) -> Self {
         self.options.timeline = true;
         self
     }
 
-    /// Only groups that this list of globs selects, as `GET /*,!GET /health`; also those that come
-    /// later. Without it the profile has all groups, and work in no group.
+    /// Profiles only groups that this list of globs selects, such as `GET /*,!GET /health`,
+    /// including groups that are made later. Without it the profile has all groups, and work in no
+    /// group.
     pub fn groups(mut self, globs: &str) -> Self {
         self.groups = Some(globs.to_owned());
         self

@@ -1,14 +1,14 @@
-//! The wall time of groups by place: running, runnable and awaiting in one picture.
+//! The wall time of groups by place: running, runnable and awaiting in one profile.
 //!
 //! The times of a group are the account's (`dormouse_waits::read`), and so is the time of its waits
-//! at each place; only what it does on a CPU is sampled. So the samples of a group add up to the
-//! wall time of its tasks, but for rounding.
+//! at each place; only its time on a CPU is sampled. So the samples of a group add up to the wall
+//! time of its tasks, except for rounding.
 //!
-//! The picture has a length of its own, from before the first look at those times to after the
-//! last, so a task has at most that.
+//! The profile has a length of its own, from before the first reading of those times to after the
+//! last, so no task has more time than that.
 //!
 //! A wait at several places at once is shared among them. A wait that began before the profile may
-//! have no place: then its stack is the state alone.
+//! have no place: then its stack consists only of the state.
 
 use std::collections::HashMap;
 use std::time::Instant;
@@ -165,7 +165,7 @@ impl Picture {
         profile.stacks = stacks;
         profile.groups = vec![ProfileGroup::default()];
         profile.timeline = Vec::new();
-        // Nobody knows the wall time of a process.
+        // The wall time of a process is not defined.
         (profile.coverage.total, profile.coverage.in_groups) = (0, 0);
         Self { profile, nodes, on_cpu, nobody, cut: 0 }
     }

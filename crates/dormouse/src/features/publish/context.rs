@@ -1,6 +1,6 @@
 //! The message of the process context: the resource, and the keys of what threads publish.
 //!
-//! The resource is the one that an SDK of OpenTelemetry makes of the environment: by
+//! The resource is the one that an SDK of OpenTelemetry makes from the environment: from
 //! `OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES`, or the executable's name, with a new id.
 //!
 //! # References
@@ -16,20 +16,20 @@ use dormouse_encode::protobuf::Message;
 use dormouse_sys::environment::{self, Variables};
 use dormouse_sys::otel::pairs;
 
-/// The key of the attribute by which readers find the name of the current group.
+/// The key of the attribute that contains the name of the current group.
 pub const KEY: &str = "dormouse.group";
 
-/// The schema that readers know by now; the standard will call it `tls_v1` when it is stable.
+/// The schema that present readers support; the standard will call it `tls_v1` when it is stable.
 const SCHEMA: &str = "tlsdesc_v1_dev";
 
 /// Resource, attributes; and in the resource, its attributes.
 const RESOURCE: u32 = 1;
 const ATTRIBUTES: u32 = 2;
 const RESOURCE_ATTRIBUTES: u32 = 1;
-/// Of a `KeyValue`.
+/// A field of a `KeyValue`.
 const NAME: u32 = 1;
 const VALUE: u32 = 2;
-/// Of an `AnyValue`, and of an `ArrayValue`.
+/// A field of an `AnyValue`, and of an `ArrayValue`.
 const STRING: u32 = 1;
 const ARRAY: u32 = 5;
 const VALUES: u32 = 1;
@@ -81,7 +81,7 @@ fn attributes(
     all
 }
 
-/// As SDKs call a service that has no name.
+/// The name that SDKs give to a service without one.
 fn fallback_name() -> String {
     let path = std::env::current_exe().unwrap_or_default();
     let name = path.file_name().map(|name| name.to_string_lossy().into_owned());

@@ -6,32 +6,32 @@
 //! # Ok::<(), dormouse::PublishError>(())
 //! ```
 //!
-//! `DORMOUSE_PUBLISH=1` does it from [`init`](crate::init) on, and so does `dormouse on TARGET
+//! `DORMOUSE_PUBLISH=1` publishes from [`init`](crate::init) on, and so does `dormouse on TARGET
 //! dormouse.publish` as long as it runs. A reader finds the attribute `dormouse.group` ([`KEY`]).
 //!
-//! An *executable* shows the thread-local if it is linked with one more argument; a `build.rs` of
-//! its package may say so:
+//! An *executable* exports the thread-local if it is linked with one more argument, which a
+//! `build.rs` of its package can set:
 //!
 //! ```
 //! println!("cargo:rustc-link-arg-bins=-Wl,--export-dynamic-symbol=otel_thread_ctx_v1");
 //! ```
 //!
-//! A shared library needs nothing. `dormouse doctor` tells whether readers find it.
+//! A shared library needs nothing. `dormouse doctor` shows whether readers find it.
 //!
-//! Another library's context stays: where a process has one, or where another library's
+//! Another library's context stays: if a process has one already, or if another library's
 //! thread-local has that name, nothing is published ([`PublishError`]).
 //!
-//! In a forked child nothing is published until it asks.
+//! In a forked child nothing is published until it starts again.
 //!
 //! # Cost
 //!
-//! Nothing but two sleeping instructions a poll, until somebody publishes. Then the end and the
-//! beginning of a poll each store one pointer.
+//! While nothing is published, only two sleeping instructions for each poll. Otherwise the end and
+//! the beginning of a poll each store one pointer.
 //!
 //! # Locking
 //!
-//! One lock, held while the page of the process comes or goes. No key is patched and no object
-//! looked at under it.
+//! One lock, held while the page of the process is added or removed. No key is patched and no
+//! object searched under it.
 
 mod context;
 
@@ -64,7 +64,7 @@ struct Published {
     context: Option<ContextMapping>,
 }
 
-/// The reason why nothing is published.
+/// Why nothing is published.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PublishError {
@@ -80,7 +80,7 @@ pub enum PublishError {
     /// Another library has a thread-local of that name.
     #[error("{object} publishes its own `otel_thread_ctx_v1`")]
     Foreign {
-        /// Its object.
+        /// The object that contains it.
         object: String,
     },
     /// Another library, or another copy of dormouse, has published the context of the process.
@@ -92,18 +92,18 @@ pub enum PublishError {
     /// The process context could not be written.
     #[error(transparent)]
     Mapping(#[from] MappingError),
-    /// `/proc` does not say whether there is a context already.
+    /// `/proc` could not be read to find an existing context.
     #[error("the mappings of the process cannot be read: {0}")]
     Mappings(#[source] std::io::Error),
     /// The static key cannot be switched.
     #[error(transparent)]
     Key(#[from] dormouse_keys::Error),
-    /// The thread is beginning or ending to publish just now.
+    /// A start or end is under way on this thread.
     #[error("the thread is changing what is published already")]
     Reentrant,
 }
 
-/// Publishes the current group of each thread as long as it lives. Several count.
+/// Publishes the current group of each thread as long as it exists. Several may exist at once.
 ///
 /// In a forked child it publishes nothing.
 ///
@@ -121,16 +121,16 @@ pub struct Publishing {
 }
 
 impl Publishing {
-    /// Begins. A thread in the midst of a poll publishes from its next one on.
+    /// Begins to publish. A thread in the midst of a poll publishes from its next poll on.
     ///
     /// # Errors
     ///
-    /// Those of [`PublishError`]. Then nothing has changed.
+    /// See [`PublishError`]. Then nothing has changed.
     ///
     /// # Cost
     ///
-    /// A look at the mappings and the loaded objects of the process, a page, and a batch of one
-    /// static key.
+    /// Reads the mappings and the loaded objects of the process, and takes a page and a batch of
+    /// one static key.
     pub fn start() -> Result<Self, PublishError> {
         Self::begin(true)
     }
@@ -164,7 +164,7 @@ impl Publishing {
         self.awake.keys()
     }
 
-    /// Publishes to the end of the process.
+    /// Publishes until the process ends.
     pub fn keep(self) {
         std::mem::forget(self);
     }
@@ -175,11 +175,12 @@ impl Drop for Publishing {
         if self.process != identity::id() {
             return;
         }
-        // A handler over a start or an end on this thread: the hook goes on with what is published.
+        // In a handler that interrupted a start or an end on this thread: the hook goes on with
+        // what is published.
         let Ok(mut published) = PUBLISHED.lock() else { return };
         published.holders = published.holders.saturating_sub(1);
         if published.holders == 0 {
-            // A reader knows that there is nothing to read before pointers go.
+            // A reader must see that there is nothing to read before pointers go.
             published.context = None;
             ContextPublishing::set_on(false);
         }
@@ -211,7 +212,7 @@ pub(crate) fn capability() -> Capability {
         Ok(object) => {
             Capability::ok(CHECK, format!("not published; readers find `otel_thread_ctx_v1` in {object}"))
         }
-        // Nobody misses anything yet. A start in vain says so itself.
+        // Nothing is wrong yet. A start that fails returns the error itself.
         Err(PublishError::Hidden { object }) => Capability::ok(
             CHECK,
             format!(

@@ -1,8 +1,8 @@
-//! The flight recorder: probes that are awake for good, and the newest of their records.
+//! The flight recorder: probes that stay awake, and the newest of their records.
 //!
 //! There is one in a process. Its keys are held here, where every thread may end it and the agent
-//! lists it; its records are with the lookout, which empties the rings as often as they fill. It is
-//! a reader of the hub as any trace is.
+//! lists it; its records are with the lookout, which empties the rings as often as they fill. It
+//! reads from the hub as a trace does.
 //!
 //! | event | keys | records |
 //! |---|---|---|
@@ -15,8 +15,8 @@
 //!
 //! # Locking
 //!
-//! `RUNNING`, for moments. No key is switched under it. A fork waits for it. The child forgets what
-//! it holds, and frees nothing.
+//! `RUNNING`, for moments. No key is switched under it. A fork waits for it. The child drops its
+//! contents without freeing anything.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -32,7 +32,7 @@ use crate::core::trace::queue::{Chunk, Queued, RecordQueue};
 use crate::core::trace::{Dropped, Trace, TraceError, thread_name};
 use crate::lookout::{Engine, LOOKOUT, Watched};
 
-/// The memory of a recorder whose memory nobody has chosen.
+/// The default memory of a recorder.
 pub const DEFAULT_MEMORY: usize = 8 * 1024 * 1024;
 /// The least: some rings' worth.
 const LEAST_MEMORY: usize = 256 * 1024;
@@ -73,39 +73,40 @@ struct Held {
     stat: RecorderStat,
 }
 
-/// A recorder at one moment.
+/// The state of a recorder at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RecorderStat {
-    /// Of this process, never reused.
+    /// Its number, never reused in a process.
     pub number: u64,
     /// The glob list that chose its keys.
     pub glob: String,
-    /// How many keys it holds.
+    /// The number of keys that it holds.
     pub keys: usize,
-    /// Bytes of memory that it may take.
+    /// The memory that it may take, in bytes.
     pub memory: usize,
-    /// Bytes of it that hold records.
+    /// The memory that records occupy, in bytes.
     pub held: usize,
-    /// Records that it has.
+    /// The number of records that it has.
     pub records: u64,
-    /// Records that it has had, and that made way for newer ones.
+    /// The number of records that were replaced by newer ones.
     pub aged: u64,
-    /// Records lost on the way to it: the oldest of full rings, and those that found no ring.
+    /// The number of records lost before they reached it: the oldest of full rings, and those that
+    /// found no ring.
     pub dropped: u64,
-    /// The time since the oldest record that it has.
+    /// The age of its oldest record.
     pub kept: Option<Duration>,
-    /// The time until it ends by itself.
+    /// The time until it ends by itself, if it does.
     pub left: Option<Duration>,
-    /// The time between two looks.
+    /// The time between two reads of the rings.
     pub tick: Duration,
 }
 
-/// Why there is no recorder.
+/// Why the recorder cannot start, or is missing.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RecorderError {
-    /// The glob list, or its keys.
+    /// The glob list is invalid, or its keys cannot be switched.
     #[error(transparent)]
     Trace(#[from] TraceError),
     /// One records already.
@@ -120,16 +121,16 @@ pub enum RecorderError {
         LEAST_MEMORY / 1024, MOST_MEMORY / (1024 * 1024)
     )]
     Memory {
-        /// As it was asked for.
+        /// The requested number of bytes.
         bytes: usize,
     },
-    /// The process has not so much memory.
+    /// The process does not have this much memory.
     #[error("there are no {bytes} bytes of memory for the recorder")]
     NoMemory {
-        /// As they were asked for.
+        /// The requested number of bytes.
         bytes: usize,
     },
-    /// There is no thread that would look.
+    /// The thread that reads the rings could not be started.
     #[error("the lookout: {0}")]
     Lookout(#[from] KeeperError),
 }
@@ -307,7 +308,7 @@ pub(crate) struct Run {
     stat: RecorderStat,
 }
 
-/// A copy of a recorder's records, and what explains them.
+/// A copy of a recorder's records, with the names that they need.
 #[derive(Debug)]
 pub(crate) struct Copied {
     pub(crate) queued: Queued,
@@ -356,8 +357,8 @@ impl Recording {
     }
 }
 
-/// The time from one look to the next, after a look at which the fullest ring had so many bytes. It
-/// shrinks at once, and grows slowly: a thread that has paused may go on.
+/// The time until the next read of the rings, after one at which the fullest ring had `fullest`
+/// bytes. It shrinks at once, and grows slowly, because a thread that has paused may go on.
 fn next_tick(tick: Duration, fullest: usize) -> Duration {
     let right = tick.mul_f64(AIM as f64 / fullest.max(1) as f64);
     right.min(2 * tick).clamp(OFTEN, SELDOM)
@@ -382,7 +383,7 @@ impl Run {
         fullest
     }
 
-    /// Remembers the name of a thread that may have ended when somebody asks.
+    /// Stores the name of a thread, which may have ended when the records are read.
     fn name(&mut self, chunk: &Chunk<'_>) {
         let Some(writer) = self.writers.get_mut(chunk.ring) else { return };
         if writer.replace(chunk.writer) == Some(chunk.writer) {
@@ -416,7 +417,7 @@ impl Run {
         &self.stat
     }
 
-    /// Its trace: keys, and the probes that records name.
+    /// Its trace: keys, and the probes of its records.
     pub(crate) fn trace(&self) -> &Trace {
         &self.trace
     }

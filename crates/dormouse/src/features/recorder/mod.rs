@@ -1,5 +1,5 @@
-//! The flight recorder: probes that are awake for good, and the last records of them in bounded
-//! memory, for the moment when somebody asks what has just happened.
+//! The flight recorder: probes that stay awake, and their last records in bounded memory, to find
+//! out afterwards what has just happened.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -13,14 +13,14 @@
 //! # }
 //! ```
 //!
-//! There is one in a process: `DORMOUSE_RECORD` starts it at [`init`](crate::init), `dormouse
+//! There is one in a process: `DORMOUSE_RECORD` starts it in [`init`](crate::init), `dormouse
 //! record` at any time. A forked child has none.
 //!
 //! # Cost
 //!
-//! The records' own: see [`probe!`](crate::probe). Beside that a thread of dormouse's copies them
-//! out of the rings, up to a thousand times a second where they fill, ten times where nothing
-//! comes.
+//! The cost of the records: see [`probe!`](crate::probe). Besides, a thread of dormouse's copies
+//! them out of the rings, up to a thousand times a second if they fill quickly, ten times if
+//! nothing comes.
 
 pub(crate) mod engine;
 
@@ -50,8 +50,8 @@ pub struct Recorder {
     process: u64,
 }
 
-/// Starts the recorder of the probes that a glob list selects (see [`Selector`]), in so many bytes
-/// of memory: from 256 KiB to 1 GiB. Memory is taken now, and used as records come.
+/// Starts the recorder for the probes that a glob list selects (see [`Selector`]), with `memory`
+/// bytes: from 256 KiB to 1 GiB. Memory is reserved now, and used as records come.
 ///
 /// ```no_run
 /// let recorder = dormouse::recorder::start("order.*", dormouse::recorder::DEFAULT_MEMORY)?;
@@ -62,7 +62,8 @@ pub struct Recorder {
 ///
 /// # Errors
 ///
-/// Where one runs already, no probe matches or can be switched, or there is no memory or no thread.
+/// If a recorder runs already, if no probe matches or can be switched, or if there is no memory or
+/// no thread.
 pub fn start(glob: &str, memory: usize) -> Result<Recorder, RecorderError> {
     let keys = || {
         let keys = Selector::parse(glob)?.try_keys()?;
@@ -72,7 +73,7 @@ pub fn start(glob: &str, memory: usize) -> Result<Recorder, RecorderError> {
     Ok(Recorder { number, process: identity::id() })
 }
 
-/// The recorder of this process, by whomever it was started.
+/// The state of the recorder of this process, no matter how it was started.
 ///
 /// ```
 /// assert_eq!(dormouse::recorder::stat().is_some(), false, "nobody has started one");
@@ -82,17 +83,18 @@ pub fn stat() -> Option<RecorderStat> {
 }
 
 impl Recorder {
-    /// Leaves it running for good: the command ends it, or the end of the process.
+    /// Leaves it running until the command or the end of the process ends it.
     pub fn keep(self) {
         std::mem::forget(self);
     }
 
-    /// Its figures; none if somebody has ended it.
+    /// Its state; `None` if it was ended.
     pub fn stat(&self) -> Option<RecorderStat> {
         engine::stat().filter(|stat| self.is_here() && stat.number == self.number)
     }
 
-    /// Gives a copy of its records: probe, thread, record. Those of one thread come in order.
+    /// Calls `each` for a copy of its records, with probe, thread and record. The records of one
+    /// thread come in order.
     ///
     /// # Cost
     ///
@@ -100,7 +102,7 @@ impl Recorder {
     ///
     /// # Errors
     ///
-    /// Where it has ended, or there is no memory for the copy.
+    /// If it has ended, or there is no memory for the copy.
     pub fn each(
         &self,
         mut each: impl FnMut(&'static Key, RingOwner, Record<'_>),

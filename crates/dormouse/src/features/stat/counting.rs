@@ -1,7 +1,7 @@
 //! The events that groups count for a client, by name.
 //!
-//! Groups count nothing unless somebody asks for it, since counting costs at each switch. The agent
-//! counts for a client as long as the client is connected, as it holds the leases of `on`.
+//! Groups count nothing unless it is requested, because counting costs time at each switch. The
+//! agent counts for a client while the client is connected, just as it holds the leases of `on`.
 
 use dormouse_events::{Count, Counting, Event};
 use dormouse_keys::Key;
@@ -22,8 +22,8 @@ pub(crate) struct ClientEvents {
     before: CountedCpu,
 }
 
-/// Everything that has a name, as the agent lists it for clients, with its reason where this
-/// process cannot count it.
+/// All events by name, as the agent lists them for clients, with the reason if this process cannot
+/// count one.
 #[doc(hidden)]
 pub fn countable_events() -> Vec<EventInfo> {
     dormouse_events::available().into_iter().map(event_info).collect()
@@ -63,7 +63,7 @@ impl ClientEvents {
         Some(CountedCpu { process_ns, groups_ns: groups_ns.min(process_ns) })
     }
 
-    /// The same, without what CPU time says already.
+    /// The same events without task-clock, which CPU time contains already.
     pub(crate) fn without_clock(mut self) -> Self {
         self.events.retain(|event| *event != Event::TASK_CLOCK);
         self
@@ -85,7 +85,7 @@ impl ClientEvents {
         self.counting.iter().flat_map(Counting::keys)
     }
 
-    /// Those of a group's counts that are of these events, in their order.
+    /// The counts of a group that belong to these events, in their order.
     pub(crate) fn of(&self, counts: &[Count]) -> Vec<CountRow> {
         let of = |event| counts.iter().find(|count| count.event == event).map(count_row);
         self.events.iter().copied().filter_map(of).collect()

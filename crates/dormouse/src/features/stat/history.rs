@@ -1,19 +1,19 @@
-//! Readings of the process remember earlier ones, so that no counter goes back, and none tells of
+//! Memory of earlier readings of the process, so that no counter decreases, and none includes
 //! another process.
 //!
-//! - **Threads that ended** take their time with them. A reading adds it as the last one saw it: a
-//!   thread that no reading has seen is in no sum.
-//! - **A forked child** goes on with the counts of its parent's groups. They are the parent's: a
-//!   sum over both processes would have them twice, and the child's CPU time begins at zero. So the
-//!   child's figures are those since it was first read, or counted.
+//! - **Threads that ended** take their time with them. A reading adds it as the last reading saw
+//!   it: a thread that no reading has seen is in no sum.
+//! - **A forked child** continues the counts of its parent's groups. They belong to the parent: a
+//!   sum over both processes would contain them twice, and the child's CPU time begins at zero. So
+//!   the child's figures are those since it was first read, or counted.
 //!
-//! - **A false clock** is found between readings ([`clock_fault`]). From then on the CPU time of
-//!   groups is refused, since their totals keep what was false.
+//! - **A false clock** is detected between readings ([`clock_fault`]). From then on the CPU time of
+//!   groups is refused, because their totals contain the false times.
 //!
 //! # Locking
 //!
-//! One lock, which forks wait for, held for a look at each thread's and each group's figures. The
-//! value is of one process: a child begins again at its first look.
+//! One lock, which forks wait for, held while each thread's and each group's figures are processed.
+//! The value belongs to one process: a child begins again at its first reading.
 
 use std::collections::HashMap;
 use std::num::NonZeroU64;
@@ -115,13 +115,13 @@ impl History {
         self.refused
     }
 
-    /// The time of all threads, also of those that have ended; `None`: the kernel says nothing of
-    /// any.
+    /// The time of all threads, including those that have ended; `None` if the kernel reports it
+    /// for none.
     ///
-    /// Two threads may read at once. A list that was not made wholly after the last one might have
-    /// threads that are known to have ended: it changes nothing, and its reader is told the sum so
-    /// far. A thread has at least the time that another reader has seen. (So the next thread of the
-    /// same number counts once it has waited longer than the one before.)
+    /// Two threads may read at once. A list that was begun before the last one was finished might
+    /// contain threads that are known to have ended: it changes nothing, and its reader gets the
+    /// sum so far. A thread has at least the time that another reader has seen. (So the next thread
+    /// with the same id counts once it has waited longer than the one before.)
     fn runnable_ns(&mut self, now: &[(u32, Option<u64>)], listed: &Range<u64>) -> Option<u64> {
         if listed.start >= self.listed_ns {
             self.listed_ns = listed.end;

@@ -130,7 +130,7 @@ fn snapshot(counting: Option<&ClientEvents>, waits: Option<Telling>) -> Snapshot
     Snapshot { stat, times, listed, begun_cpu_ns }
 }
 
-/// The polls that runtimes have told of.
+/// The polls that runtimes have announced.
 fn polls() -> Option<TaskPolls> {
     let ToldPolls { all, inside } = dormouse_events::told_polls();
     (all > 0).then_some(TaskPolls { all, in_groups: inside })
@@ -139,7 +139,7 @@ fn polls() -> Option<TaskPolls> {
 /// The clock that charges groups: this thread has the tier that threads begin with.
 fn clock() -> Clock {
     let tier = dormouse_clock::tier();
-    // A read that asks the kernel each time is not wrong.
+    // A read that asks the kernel each time has no error.
     let error_bound_ns = if tier == dormouse_clock::Tier::Syscall { 0 } else { dormouse_clock::EPOCH_NS };
     Clock { tier: tier.name().to_owned(), error_bound_ns }
 }

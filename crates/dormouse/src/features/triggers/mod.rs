@@ -1,13 +1,13 @@
-//! Triggers: a file of what the service has just seen, written as soon as something happens.
+//! Triggers: when something happens in the service, a file of what it has just done is written at
+//! once.
 //!
-//! A rule says what: `request>500ms in POST *`, `long-poll>20ms`, `cpu>90% for 10s`,
-//! `brew.step.cups>100`, `panic`. A trigger looks from inside of the service, on a thread of
-//! dormouse's. When it sees what it waits for, it has a file written with the newest records, the
-//! tasks and where they wait, groups, threads, and a CPU profile of the second that follows; the
-//! command reads it (`dormouse tasks FILE`, `profile FILE`, `trace FILE`). Files are in
-//! `DORMOUSE_RECORD_DIR`, else in `/tmp/dormouse-<uid>`, and take `DORMOUSE_RECORD_DISK` at most,
-//! 64 MiB by default: the oldest goes first. `DORMOUSE_TRIGGERS` has triggers from
-//! [`init`](crate::init) on.
+//! A rule describes the event: `request>500ms in POST *`, `long-poll>20ms`, `cpu>90% for 10s`,
+//! `brew.step.cups>100`, `panic`. A trigger observes the service from inside, on a thread of
+//! dormouse's. When its event happens, it has a file written with the newest records, the tasks and
+//! where they wait, groups, threads, and a CPU profile of the following second; the command reads
+//! it (`dormouse tasks FILE`, `profile FILE`, `trace FILE`). Files are in `DORMOUSE_RECORD_DIR`,
+//! else in `/tmp/dormouse-<uid>`, and take at most `DORMOUSE_RECORD_DISK`, by default 64 MiB: the
+//! oldest is removed first. `DORMOUSE_TRIGGERS` sets triggers from [`init`](crate::init) on.
 //!
 //! ```
 //! let added = dormouse::triggers::add("request>500ms every 10m")?;
@@ -59,7 +59,7 @@ const NEAR: usize = 5;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TriggerError {
-    /// A rule that makes no sense.
+    /// The rule is invalid.
     #[error(transparent)]
     Rule(#[from] RuleError),
     /// No probe has such a field.
@@ -73,7 +73,7 @@ pub enum TriggerError {
     /// There is no such trigger.
     #[error("there is no trigger {number}: `dormouse triggers` lists them")]
     NoTrigger {
-        /// Its number.
+        /// The number that was given.
         number: u64,
     },
     /// The process has not what the trigger looks at, or can write no file.
@@ -84,8 +84,8 @@ pub enum TriggerError {
         /// The reason, and what to change.
         why: String,
     },
-    /// The thread that looks is not there, or busy. A filter of system calls that kills it ends all
-    /// triggers.
+    /// The observing thread cannot be started, or is busy. If a filter of system calls kills it,
+    /// all triggers end.
     #[error("the thread that looks after triggers: {0}")]
     Lookout(#[from] KeeperError),
 }
@@ -94,7 +94,7 @@ fn near_text(near: &[String]) -> String {
     if near.is_empty() { String::new() } else { format!(", near: {}", near.join(", ")) }
 }
 
-/// Arms triggers by these rules, which are separated by `;`; their numbers.
+/// Arms triggers for these rules, which are separated by `;`. Returns their numbers.
 ///
 /// They stay until they are removed, or the process ends.
 ///
@@ -113,14 +113,15 @@ fn near_text(near: &[String]) -> String {
 ///
 /// # Errors
 ///
-/// The first rule that makes no sense, or that cannot be armed; those before it are removed again.
+/// The first rule that is invalid, or cannot be armed; the triggers of those before it are removed
+/// again.
 ///
 /// # Cost
 ///
-/// A rule on requests has times and places of tasks taken as long as it lives ([`crate::waits`]),
-/// one on long polls the times, one on CPU of groups has CPU time counted, one on a field keeps its
-/// probe awake. The first trigger starts a thread. A file is begun, renamed and removed, to see
-/// that files can be written.
+/// While it exists, a rule on requests has times and places of tasks taken ([`crate::waits`]), one
+/// on long polls has times taken, one on CPU of groups has CPU time counted, and one on a field
+/// keeps its probe awake. The first trigger starts a thread. A file is begun, renamed and removed,
+/// to check that files can be written.
 pub fn add(list: &str) -> Result<Vec<u64>, TriggerError> {
     let numbers = add_for_client(list)?;
     if panics::is_awaited() {
@@ -129,11 +130,11 @@ pub fn add(list: &str) -> Result<Vec<u64>, TriggerError> {
     Ok(numbers)
 }
 
-/// As [`add`], on a thread of dormouse's: the host's hook of panics stays as it is.
+/// Does what [`add`] does, on a thread of dormouse's: the host's panic hook is not changed.
 pub(crate) fn add_for_client(list: &str) -> Result<Vec<u64>, TriggerError> {
     let rules = rules::rules(list)?;
-    // Before one has to be written: a filter that kills for that does so now, while somebody
-    // asks.
+    // Before a file has to be written: a filter that kills for that does so now, while a user is
+    // watching.
     let checked = LOOKOUT.ask_for(PATIENCE, |_| Triggers::check())?;
     checked.map_err(|why| TriggerError::Unavailable { rule: list.to_owned(), why })?;
     let mut numbers = Vec::new();
@@ -151,7 +152,7 @@ pub(crate) fn add_for_client(list: &str) -> Result<Vec<u64>, TriggerError> {
     Ok(numbers)
 }
 
-/// All triggers, with when they fired last, and why they do not.
+/// All triggers, when each last fired, and why it does not fire now.
 ///
 /// ```no_run
 /// use dormouse::triggers;
@@ -168,17 +169,16 @@ pub(crate) fn add_for_client(list: &str) -> Result<Vec<u64>, TriggerError> {
 ///
 /// # Errors
 ///
-/// Those of the thread that looks.
+/// An error of the observing thread.
 ///
 /// # Cost
 ///
-/// A look at the times of all groups, and at the files in the directory, for which this thread
-/// waits.
+/// Reads the times of all groups, and the files in the directory; this thread waits for that.
 pub fn list() -> Result<TriggersAnswer, TriggerError> {
     list_within(Duration::MAX)
 }
 
-/// As [`list`], for a thread that waits for so long at most.
+/// Does what [`list`] does, for a thread that waits for at most `longest`.
 pub(crate) fn list_within(longest: Duration) -> Result<TriggersAnswer, TriggerError> {
     Ok(LOOKOUT.ask_for(longest, |engines| engines.get::<Triggers>().list(None))?)
 }
@@ -200,7 +200,7 @@ pub(crate) fn list_within(longest: Duration) -> Result<TriggersAnswer, TriggerEr
 ///
 /// # Errors
 ///
-/// When there is none of that number.
+/// If there is no trigger with that number.
 pub fn remove(number: u64) -> Result<(), TriggerError> {
     let there = LOOKOUT.ask_for(PATIENCE, move |engines| engines.get::<Triggers>().has(number))?;
     if !there {
@@ -210,8 +210,8 @@ pub fn remove(number: u64) -> Result<(), TriggerError> {
     Ok(())
 }
 
-/// Has a file written now. The trigger that does so stays in the list, with what came of it, until
-/// it is removed, or another one is armed; its number.
+/// Writes a file now. The trigger that does so stays in the list, with its result, until it is
+/// removed or another one is armed. Returns its number.
 ///
 /// ```no_run
 /// // The file is written by a thread of dormouse's own.
@@ -222,7 +222,7 @@ pub fn remove(number: u64) -> Result<(), TriggerError> {
 ///
 /// # Errors
 ///
-/// Those of the thread that looks.
+/// An error of the observing thread.
 pub fn save() -> Result<u64, TriggerError> {
     let begun =
         LOOKOUT.begin(|engines| engines.get::<Triggers>().arm(None, Sight::Command, Leases::default()))?;
@@ -240,7 +240,7 @@ pub fn save() -> Result<u64, TriggerError> {
 ///
 /// # Errors
 ///
-/// The first rule that makes no sense.
+/// The first rule that is invalid.
 pub fn check_rules(list: &str) -> Result<Vec<String>, RuleError> {
     Ok(rules::rules(list)?.iter().map(Rule::to_string).collect())
 }

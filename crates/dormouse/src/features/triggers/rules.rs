@@ -1,4 +1,4 @@
-//! Rules: what has to be seen for a recorder's file to be written.
+//! Rules: the events for which a recorder's file is written.
 //!
 //! ```text
 //! list  := rule (';' rule)*
@@ -9,8 +9,8 @@
 //! time  := a whole number and 'us' | 'ms' | 's' | 'm' | 'h'
 //! ```
 //!
-//! Globs select groups, and go on to the rule's end or to `every`: names of groups have blanks in
-//! them. A rule that is written out and read again is the same.
+//! Globs select groups, and extend to the rule's end or to `every`, because names of groups contain
+//! blanks. A rule that is printed and parsed again is unchanged.
 
 use std::fmt;
 use std::str::FromStr;
@@ -20,7 +20,7 @@ use dormouse_keys::Selector;
 
 use crate::core::record::Field;
 
-/// The least time between two files of a rule that does not say another.
+/// The minimum time between two files of a rule that does not set another.
 pub(crate) const EVERY: Duration = Duration::from_secs(60);
 
 /// The longest rule, in bytes.
@@ -38,11 +38,11 @@ const WHATS: &str = "`request>500ms`, `long-poll>20ms`, `cpu>90% for 10s`, `brew
 /// A thing that has to be seen.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Wanted {
-    /// A request that takes longer.
+    /// A request that takes longer than this.
     Request(Duration),
-    /// A poll that takes longer.
+    /// A poll that takes longer than this.
     LongPoll(Duration),
-    /// More use of CPUs than this part of one, for so long.
+    /// More CPU use than this percentage of one CPU, for this long.
     Cpu { percent: u64, length: Duration },
     /// A field of a probe, by both names with a dot in between.
     Field { path: String, comparison: Comparison, value: Limit },
@@ -72,21 +72,21 @@ pub(crate) enum Limit {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Rule {
     pub(crate) wanted: Wanted,
-    /// The groups that are looked at; `None`: all of them, and what is in none.
+    /// The groups to observe; `None` for all of them, and for work in none.
     pub(crate) groups: Option<String>,
     /// The least time between two files.
     pub(crate) every: Duration,
 }
 
-/// A rule that makes no sense.
+/// A rule that is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the rule `{rule}`: {what}; {instead}")]
 pub struct RuleError {
     /// The rule, as it was given.
     pub rule: String,
-    /// The fault.
+    /// What is wrong.
     pub what: String,
-    /// The text to write instead.
+    /// What to write instead.
     pub instead: String,
 }
 

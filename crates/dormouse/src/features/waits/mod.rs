@@ -2,12 +2,12 @@
 //!
 //! A task is *in a poll*, *runnable* (woken or begun, and not polled yet), or *awaiting* (neither).
 //! The three times add up to its age. A poll is *on a CPU*, or *stalled*: the kernel runs another
-//! thread meanwhile, or the poll blocks. The account of groups knows the time on a CPU
+//! thread meanwhile, or the poll blocks. The time on a CPU is in the account of groups
 //! ([`GroupStat::cpu`](crate::GroupStat::cpu)); the rest of the time in polls is stalled.
 //!
-//! Nobody takes times until a [`Waiting`] lives; `DORMOUSE_WAITS=1` has them taken from
-//! [`init`](crate::init) on. Sums and buckets are of all times so far: the difference of two looks
-//! is what was between them.
+//! Times are taken only while a [`Waiting`] exists; `DORMOUSE_WAITS=1` has them taken from
+//! [`init`](crate::init) on. Sums and buckets are of all times so far: subtract two readings for
+//! the time between them.
 //!
 //! ```
 //! use dormouse::waits::Waiting;
@@ -41,25 +41,24 @@ use dormouse_waits::{exemplars, read_group};
 use crate::core::group::Group;
 
 impl Group {
-    /// Reads where the group's tasks have spent their time, while somebody had times taken
-    /// ([`waits`](crate::waits)); nothing, for a group that has no times.
+    /// Reads where the group's tasks have spent their time while times were taken
+    /// ([`waits`](crate::waits)). All zeros for a group that has no times.
     ///
     /// # Cost
     ///
-    /// A look at a row of each thread, and at the group of each living task.
+    /// Reads one row of each thread, and the group of each living task.
     pub fn read_waits(self) -> GroupWaits {
         let none = GroupWaits { group: self.id(), ..GroupWaits::default() };
         read_group(self.id()).unwrap_or(none)
     }
 
-    /// Reads one of the last requests for each power of two of [`GroupWaits::requests`], in the
-    /// order of buckets: one with a trace, or the longest. Those of the zero bucket have none, nor
-    /// have groups past the 1,024th.
+    /// Reads one recent request for each power of two of [`GroupWaits::requests`], in the order of
+    /// buckets: one with a trace, or the longest. The zero bucket has none, nor have groups past
+    /// the 1,024th.
     ///
     /// # Cost
     ///
-    /// A look at 64 bytes for each, and for each other bucket of its power of two if none has a
-    /// trace.
+    /// Reads 64 bytes for each, and for each other bucket of its power of two if none has a trace.
     pub fn read_exemplars(self) -> Vec<Exemplar> {
         exemplars(self.id(), |exemplar| exemplar)
     }

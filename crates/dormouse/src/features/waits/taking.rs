@@ -1,7 +1,7 @@
 //! The times of tasks that are taken for clients.
 //!
-//! To take times costs at each poll, so nobody does unless somebody asks. The agent has them taken
-//! as long as the client is connected, as it counts events for it.
+//! Taking times costs at each poll, so it is done only on request. The agent has them taken while
+//! the client is connected, just as it counts events for it.
 
 use dormouse_keys::Key;
 use dormouse_metrics::MetricsFormat;
@@ -21,15 +21,15 @@ pub(crate) struct ClientWaits {
     told: Telling,
 }
 
-/// The times of groups, in the order of their numbers, until they are told.
+/// The times of groups, in the order of their numbers, until they are sent.
 pub(crate) type GroupTimes = Vec<(u32, Option<Box<WaitsRow>>)>;
 
-/// How times are told.
+/// How to send times.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Telling {
     /// Whether with exemplars of requests.
     pub(crate) exemplars: bool,
-    /// The histograms that are told.
+    /// The histograms to send.
     pub(crate) histograms: Histograms,
 }
 
@@ -51,7 +51,7 @@ impl ClientWaits {
         self.waiting.keys()
     }
 
-    /// How the client wants them told.
+    /// How the client has requested them.
     pub(crate) fn told(&self) -> Telling {
         self.told
     }

@@ -1,4 +1,4 @@
-//! The places where tasks wait, for a client that asks for them part by part.
+//! The places where tasks wait, for a client that requests them part by part.
 
 use dormouse_protocol::{PlaceRow, PlacesPart};
 use dormouse_waits::places::{self, place_coverage};

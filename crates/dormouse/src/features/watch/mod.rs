@@ -1,13 +1,13 @@
 //! Watches: each access to a variable, with the thread, the task and the group that made it.
 //!
-//! `dormouse-breakpoints` arms and reports, and knows nothing of groups but their numbers. Here a
+//! `dormouse-breakpoints` arms and reports, and identifies groups only by their numbers. Here a
 //! watch also becomes an event that is counted per group, and a watch of a group follows its tasks
 //! from thread to thread.
 //!
 //! # How a watch of a group follows its tasks
 //!
-//! The group counts an event whose unit is told by the task switch when a thread comes to the
-//! group's tasks and leaves them. The functions below hand that on, by the place of the event's
+//! The group counts an event whose unit is called by the task switch when a thread comes to the
+//! group's tasks and leaves them. The functions below pass that on, by the place of the event's
 //! number. A client that counts `watch:NAME:w` counts another event, which arms nothing.
 //!
 //! # Async-signal-safety
@@ -30,14 +30,14 @@ use crate::core::group::Group;
 /// By the place of its event: 1 more than the number of the last watch of a group there.
 static SCOPED: [AtomicU64; MAX_BREAKPOINTS] = [const { AtomicU64::new(0) }; MAX_BREAKPOINTS];
 
-/// The reason why a watch cannot be armed.
+/// Why a watch cannot be armed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WatchError {
-    /// No register, or no way to be told of hits.
+    /// No register is free, or hits cannot be delivered.
     #[error(transparent)]
     Arming(#[from] breakpoints::Error),
-    /// The name is that of no static variable, or of several.
+    /// No static variable has the name, or several have.
     #[cfg(feature = "symbols")]
     #[error("{0}")]
     Name(String),
@@ -46,7 +46,7 @@ pub enum WatchError {
     Following(#[from] events::Error),
 }
 
-/// A watch: a debug register of every thread, or of those that run a group's tasks, tells of each
+/// A watch: a debug register of every thread, or of those that run a group's tasks, reports each
 /// access to a variable. It ends when this is dropped.
 ///
 /// ```
@@ -73,18 +73,20 @@ pub enum WatchError {
 /// # }
 /// ```
 ///
-/// It watches an address. Nothing keeps the variable there: end the watch before the variable.
+/// It watches an address and does not keep the variable there: end the watch before the variable's
+/// lifetime ends.
 ///
 /// # Cost
 ///
-/// Nothing for code that does not touch the variable. A hit takes its thread some ten microseconds,
-/// so a watch that is hit more than 10,000 times a second ([`WatchSpec::rate`]) rests, and says so.
-/// Each thread that starts is armed by the kernel, for some microseconds.
+/// Nothing for code that does not touch the variable. A hit takes some ten microseconds of its
+/// thread, so a watch that is hit more than 10,000 times a second ([`WatchSpec::rate`]) rests,
+/// which its report shows. Starting a thread takes some microseconds more, because the kernel arms
+/// it.
 ///
 /// # Blind spots
 ///
-/// Writes by the kernel (a `read` into the variable), through another mapping of its page, or by
-/// devices. [`WatchReport::coverage`] has the rest.
+/// It does not see writes by the kernel (a `read` into the variable), through another mapping of
+/// its page, or by devices. [`WatchReport::coverage`] has the rest.
 #[derive(Debug)]
 #[must_use = "the watch ends when this is dropped"]
 pub struct Watch {
@@ -96,36 +98,36 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Tells of each write to `value`, by any thread. Its length is at most 8 bytes, or as
-    /// much as the free registers cover.
+    /// Reports each write to `value`, by any thread. Its length is at most 8 bytes, or as much as
+    /// the free registers can cover.
     ///
     /// # Errors
     ///
-    /// Those of [`Watch::arm`].
+    /// See [`Watch::arm`].
     ///
     /// # Cost
     ///
-    /// That of [`Watch::arm`].
+    /// See [`Watch::arm`].
     pub fn write<T>(value: &T) -> Result<Self, WatchError> {
         Self::arm(&spec_of(value, Access::Write))
     }
 
-    /// Tells of each read and write. (No register tells of reads alone.)
+    /// Reports each read and write. (No register traps on reads only.)
     ///
     /// # Errors
     ///
-    /// Those of [`Watch::arm`].
+    /// See [`Watch::arm`].
     ///
     /// # Cost
     ///
-    /// That of [`Watch::arm`].
+    /// See [`Watch::arm`].
     pub fn read_write<T>(value: &T) -> Result<Self, WatchError> {
         Self::arm(&spec_of(value, Access::ReadWrite))
     }
 
-    /// The variable of that name, as a spec of a watch: `orders::TOTAL`, `TOTAL`, `HOUSE.rooms[2]`,
-    /// `HOUSE+8`, `*HEAD` (see `dormouse_maps::symbols::Statics`). Parts of variables, and their
-    /// lengths where no symbol tells them, take debug information.
+    /// Finds the variable of that name and describes a watch of it: `orders::TOTAL`, `TOTAL`,
+    /// `HOUSE.rooms[2]`, `HOUSE+8`, `*HEAD` (see `dormouse_maps::symbols::Statics`). Parts of
+    /// variables, and lengths that no symbol contains, need debug information.
     ///
     /// ```
     /// use dormouse::{Access, Watch};
@@ -140,12 +142,12 @@ impl Watch {
     ///
     /// # Errors
     ///
-    /// [`WatchError::Name`] says which names are near, or which variables have that name.
+    /// [`WatchError::Name`] with similar names, or with the variables that have that name.
     ///
     /// # Cost
     ///
-    /// Reads the symbols of the program and its libraries: milliseconds, and seconds for a gigabyte
-    /// of debug information. On the calling thread.
+    /// Reads the symbols of the program and its libraries, on the calling thread: milliseconds, and
+    /// seconds for a gigabyte of debug information.
     #[cfg(feature = "symbols")]
     pub fn find(name: &str, access: Access) -> Result<WatchSpec, WatchError> {
         let fail = |why: &dyn std::fmt::Display| WatchError::Name(why.to_string());
@@ -159,7 +161,7 @@ impl Watch {
         Ok(WatchSpec::new(place.addr as usize, place.len as usize, access).named(&place.name))
     }
 
-    /// Arms what `spec` says on all threads that are and will be, or on none.
+    /// Arms `spec` on all present and future threads, or on none.
     ///
     /// ```
     /// use dormouse::{Access, Group, Watch, WatchSpec};
@@ -178,7 +180,7 @@ impl Watch {
     ///
     /// # Errors
     ///
-    /// [`WatchError::Arming`] says what is in the way, and what to release.
+    /// [`WatchError::Arming`] with the obstacle, and what to release.
     ///
     /// # Cost
     ///
@@ -199,12 +201,12 @@ impl Watch {
         Ok(Self { counting: None, armed: spec.arm()?, registration })
     }
 
-    /// Arms what `spec` says while tasks of `group` run, on the threads that run them. Other groups
-    /// may watch as many variables in the same registers.
+    /// Arms `spec` while tasks of `group` run, on the threads that run them. Other groups may watch
+    /// as many variables in the same registers.
     ///
     /// On a lazy thread ([`dormouse_events::set_lazy`]) it is armed until a task of another group
-    /// comes. Elsewhere the end of a task leaves it armed, too, until another group's task comes or
-    /// something else hits it: so tasks of one group in a row cost nothing. Hits outside of the
+    /// comes. Elsewhere it also stays armed at the end of a task, until another group's task comes
+    /// or other code hits it: so tasks of one group in a row cost nothing. Hits outside of the
     /// group are not reported.
     ///
     /// ```
@@ -228,15 +230,15 @@ impl Watch {
     ///
     /// # Errors
     ///
-    /// As [`Watch::arm`], but for those of single threads: a thread that cannot be armed runs its
-    /// tasks unarmed, and [`WatchReport::coverage`] says so. [`WatchError::Following`] if nothing
-    /// can be counted, or 16 events of watches are in use.
+    /// Those of [`Watch::arm`], except those of single threads: a thread that cannot be armed runs
+    /// its tasks unarmed, which [`WatchReport::coverage`] shows. [`WatchError::Following`] if
+    /// nothing can be counted, or 16 events of watches are in use.
     ///
     /// # Cost
     ///
     /// A task of the group pays two system calls, less than two microseconds, if another group's
-    /// task ran before it; another group's tasks pay nothing. Arming as such costs what a
-    /// [`Group::start_counting`] does.
+    /// task ran before it; another group's tasks pay nothing. Arming itself costs the same as
+    /// [`Group::start_counting`].
     pub fn for_group(group: Group, spec: &WatchSpec) -> Result<Self, WatchError> {
         join();
         let registration = register(spec)?;
@@ -248,8 +250,8 @@ impl Watch {
         Ok(Self { counting: Some(counting), armed, registration: Some(registration) })
     }
 
-    /// Its result so far: where the variable was accessed, how often, and what that covers.
-    /// [`Group::by_id`] knows the group of a [`WatchSite`](crate::WatchSite).
+    /// Its result so far: where the variable was accessed, how often, and what the watch covers.
+    /// [`Group::by_id`] returns the group of a [`WatchSite`](crate::WatchSite).
     ///
     /// # Cost
     ///
@@ -258,13 +260,13 @@ impl Watch {
         self.armed.report()
     }
 
-    /// The single hits since the last call, as far as the queue had room. The first call turns the
-    /// stream on: hits before it are not in it.
+    /// The single hits since the last call, except those for which the queue had no room. The first
+    /// call turns the stream on: earlier hits are not in it.
     pub fn take_hits(&self) -> Vec<WatchHit> {
         self.armed.take_hits()
     }
 
-    /// Its number among the watches of the process, as holders of registers are told.
+    /// Its number among the watches of the process, as in messages about holders of registers.
     pub(crate) fn number(&self) -> u32 {
         self.armed.number()
     }
@@ -274,14 +276,14 @@ impl Watch {
         self.armed.is_over()
     }
 
-    /// Ends it, and gives its last result.
+    /// Ends it, and returns its last result.
     pub fn close(self) -> WatchReport {
         drop(self.counting);
         self.armed.close()
     }
 
     /// The event of its hits, `watch:NAME:w` (`rw`, `x`), which groups count as any other; `None`
-    /// if 16 other watches have events. [`Event::by_name`] knows it while the watch lives.
+    /// if 16 other watches have events. [`Event::by_name`] finds it while the watch exists.
     pub fn event(&self) -> Option<Event> {
         self.registration.as_ref().map(Registration::event)
     }
@@ -304,7 +306,7 @@ fn register(spec: &WatchSpec) -> Result<Registration, events::Error> {
     others.fold(first, |found, n| found.or_else(|_| hits::register(&format!("watch:{name}#{n}:{letters}"))))
 }
 
-/// Joins the crates: what hits is counted, and what is counted follows the tasks.
+/// Connects the crates: hits are counted as events, and counted events follow the tasks.
 fn join() {
     breakpoints::on_hit(hit);
     breakpoints::on_stray(stray);
@@ -315,8 +317,8 @@ fn place_of(event: u32) -> &'static AtomicU64 {
     &SCOPED[event as usize % MAX_BREAKPOINTS]
 }
 
-/// The watch of a group whose event this is. (A place keeps its watch until the next one takes it:
-/// nobody counts the event of one that has ended.)
+/// The watch of a group to which this event belongs. (A place keeps its watch until the next one
+/// takes it: the event of a watch that has ended is not counted.)
 fn watch_of(event: u32) -> Option<u32> {
     // Pairs with the store in `for_group`: the watch is there.
     place_of(event).load(Ordering::Acquire).checked_sub(1).map(|number| number as u32)
@@ -334,8 +336,9 @@ fn sched_out(event: u32) {
     }
 }
 
-/// The calling thread has hit a watch. Without a task it charges nobody, and may not have touched
-/// thread-local storage yet, which allocates in an object that was loaded late.
+/// Counts a hit of a watch by the calling thread. A thread without a task charges no group, and may
+/// not have touched thread-local storage yet, which would allocate in an object that was loaded
+/// late.
 fn hit(event: u32) {
     if thread::find(identity::tid()).is_some_and(thread::ThreadBlock::has_task) {
         hits::hit(event);

@@ -1,9 +1,9 @@
-//! Watches between the protocol and the mechanism.
+//! Conversion of watches between the protocol and the mechanism.
 
 use dormouse_breakpoints::{Access, Coverage, WatchHit, WatchReport, WatchSite, WatchSpec, WatchState};
 use dormouse_protocol::{CoverageRow, HitRow, SiteRow, WatchRequest, WatchRow, WireAccess, WireState};
 
-/// A request in the words of the mechanism, with the number of its group.
+/// Converts a request to a description of the watch, with the number of its group.
 #[doc(hidden)]
 pub fn watch_spec(of: &WatchRequest, group: Option<u32>) -> WatchSpec {
     // An address or a length that does not fit is refused there as any other that is none.
@@ -57,7 +57,7 @@ fn wire_state(of: WatchState) -> WireState {
     }
 }
 
-/// A report and single hits as a row, with the names that `group` has for numbers.
+/// A report and single hits as a row; `group` returns the names for numbers.
 #[doc(hidden)]
 pub fn watch_row(
     report: WatchReport,

@@ -1,5 +1,5 @@
-//! Profiles over HTTP, at the addresses that Go's programs have: any server can mount
-//! [`respond`], a function from a path and a query to bytes.
+//! Profiles over HTTP, at the same addresses as in Go's programs: any server can mount [`respond`],
+//! a function from a path and a query to bytes.
 //!
 //! | path | is |
 //! |---|---|
@@ -20,12 +20,12 @@
 //! | `unwind=1` | finds callers in code without frame pointers, too (feature `unwind`) |
 //! | `symbols=1` | names in the answer, found in this process (feature `symbols`) |
 //!
-//! The last component of the path counts, so a server may put another prefix before it. The answer
-//! is pprof's format: mappings with build ids, from which `go tool pprof`, Parca and others find
+//! Only the last component of the path counts, so a server may use another prefix. The answer is in
+//! pprof's format: mappings with build ids, from which `go tool pprof`, Parca and others find
 //! names, and labels `group` and `thread` at each sample.
 //!
 //! Several profiles run at once, each with its own rate and groups. At most eight do over HTTP; a
-//! further one is answered with 429.
+//! further request gets status 429.
 //!
 //! ```no_run
 //! # async fn handle(uri: &str) -> (u16, Vec<(&'static str, &'static str)>, Vec<u8>) {
@@ -35,8 +35,8 @@
 //! # }
 //! ```
 //!
-//! A caller who may fetch these addresses learns names of groups, threads and files, and has the
-//! process spend some of its time: mount them where strangers do not come.
+//! A caller who may fetch these addresses learns names of groups, threads and files, and makes the
+//! process spend some of its time: mount them where only trusted clients can reach them.
 
 mod answer;
 mod page;
@@ -53,7 +53,7 @@ fn symbols(profile: &dormouse_profile::Profile) -> dormouse_profile::Symbols {
     finder.map(|mut finder| finder.symbols(profile)).unwrap_or_default()
 }
 
-/// Nobody is let ask for them.
+/// Unreachable without the feature `symbols`: the query parser refuses `symbols=1`.
 #[cfg(not(feature = "symbols"))]
 fn symbols(_: &dormouse_profile::Profile) -> dormouse_profile::Symbols {
     dormouse_profile::Symbols::default()

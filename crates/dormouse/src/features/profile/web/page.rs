@@ -71,7 +71,7 @@ fn encoded(name: &str) -> String {
     query
 }
 
-/// A name as text: it may come from what a client has sent.
+/// A name as text for HTML, because it may come from what a client has sent.
 fn escaped(name: &str) -> String {
     let mut text = String::with_capacity(name.len());
     for c in name.chars() {

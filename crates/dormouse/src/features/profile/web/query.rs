@@ -1,4 +1,4 @@
-//! The wish that a path and its query tell.
+//! The request in a path and its query.
 
 use std::time::Duration;
 
@@ -14,8 +14,8 @@ const MAX_SECONDS: u64 = 300;
 #[derive(Debug, Clone)]
 pub(super) enum Asked {
     Page,
-    /// Go's tool asks for names that it has not found, and takes nothing but an answer for an
-    /// answer. It gets none: `symbols=1` has them in the profile.
+    /// Go's tool requests names that it has not found, and needs an answer. The answer contains
+    /// none: `symbols=1` puts names into the profile.
     Symbol,
     Profile(Taking),
 }
@@ -30,7 +30,8 @@ pub(super) struct Taking {
 }
 
 impl Asked {
-    /// Reads a path and, behind a question mark, a query; else the answer that says what is wrong.
+    /// Parses a path and, after a question mark, a query. On error returns the answer that
+    /// describes it.
     pub(super) fn parse(path_and_query: &str) -> Result<Self, WebAnswer> {
         let (path, query) = path_and_query.split_once('?').unwrap_or((path_and_query, ""));
         let spec = match path.rsplit('/').next().unwrap_or_default() {

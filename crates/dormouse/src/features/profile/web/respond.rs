@@ -23,7 +23,7 @@ const MEMORY: usize = 16 * 1024 * 1024;
 
 static TURNS: Turns = Turns::new();
 
-/// Answers a request for a path and, behind a question mark, a query; see the [module](super).
+/// Answers a request for a path and, after a question mark, a query; see the [module](super).
 ///
 /// ```
 /// # async fn handler(path_and_query: &str) {
@@ -78,7 +78,8 @@ fn begin(path_and_query: &str) -> Result<(Taking, Turn), WebAnswer> {
     Ok((taking, turn))
 }
 
-/// Takes a profile until its end, for which `wait` waits; `None` if it says that nobody wants it.
+/// Takes a profile until its end, for which `wait` waits; `None` if `wait` returns that the request
+/// was dropped.
 fn take(taking: &Taking, wait: impl FnOnce(Instant) -> bool) -> Option<WebAnswer> {
     if !memory::is_there(MEMORY) {
         return Some(answer::no_memory());

@@ -1,4 +1,4 @@
-//! One recorder, its keys, and how often it looks.
+//! One recorder, its keys, and how often it reads the rings.
 #![allow(unsafe_code, reason = "a thread that ends in the midst")]
 
 use dormouse_keys::Selector;

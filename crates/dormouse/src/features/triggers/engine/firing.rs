@@ -1,5 +1,5 @@
-//! A file that is being written, one part in a step of the lookout, which looks at everything else
-//! in between.
+//! A file that is being written, one part in each step of the lookout, which does its other work in
+//! between.
 //!
 //! | stage | writes | next |
 //! |---|---|---|
@@ -77,7 +77,7 @@ enum Stage {
 /// A file on its way.
 #[derive(Debug)]
 pub(crate) struct Firing {
-    /// Of the trigger.
+    /// The number of the trigger.
     pub(crate) number: u64,
     /// When the next step is due.
     pub(crate) until: Instant,
@@ -195,8 +195,8 @@ fn write_profile(writer: &mut FileWriter<PartFile>, run: &ProfileRun) -> io::Res
     }
 }
 
-/// The probes of the recorder, and which of its records are to be written: as many of the newest as
-/// fit into `most` bytes unpacked, since nobody knows how small they get.
+/// Writes the probes of the recorder, and chooses which of its records to write: as many of the
+/// newest as fit into `most` uncompressed bytes, because their compressed size is unknown.
 fn write_probes(
     writer: &mut FileWriter<PartFile>,
     recording: &mut Recording,

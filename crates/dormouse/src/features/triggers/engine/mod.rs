@@ -1,5 +1,4 @@
-//! The triggers: rules by which a recorder's file is written, as soon as what they wait for is
-//! seen.
+//! The triggers: rules by which a recorder's file is written as soon as their event happens.
 //!
 //! | a trigger is | event | next |
 //! |---|---|---|
@@ -9,7 +8,7 @@
 //! | due by a panic | at once: a file that is being written waits for this one | firing |
 //! | firing | its file is in its place, or could not be written | armed |
 //!
-//! Each line relies on those above it alone.
+//! Each line depends only on those above it.
 //!
 //! | module | is |
 //! |---|---|
@@ -20,10 +19,10 @@
 //!
 //! # Cost
 //!
-//! A look at what requests and probes have left ten times a second, at CPU time once a second, each
-//! only while a rule is about that. At living tasks a rule on requests looks when the oldest of
-//! them that is below a threshold gets there, ten times a second at most: a service whose requests
-//! are far from the threshold has few such looks.
+//! Reads what requests and probes have left ten times a second, and CPU time once a second, each
+//! only while a rule needs it. For a rule on requests, living tasks are scanned when the oldest one
+//! below a threshold reaches it, at most ten times a second: in a service whose requests stay far
+//! below the threshold there are few scans.
 
 mod firing;
 mod scene;
@@ -182,8 +181,8 @@ impl Triggers {
         self.armed.iter().any(|armed| armed.number == number)
     }
 
-    /// Sees that files can be written, before one has to be: a filter of system calls that kills
-    /// for that does so now, while somebody asks.
+    /// Checks that files can be written, before one has to be: a filter of system calls that kills
+    /// for that does so now, while a user is watching.
     pub(crate) fn check() -> Result<(), String> {
         let settings = StoreSettings::own();
         let store = Rc::new(Store::open(settings)?);

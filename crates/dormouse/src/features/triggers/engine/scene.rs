@@ -1,4 +1,4 @@
-//! The things that triggers look at together, and those that a look finds.
+//! What all triggers observe together, and the findings of one scan.
 
 use std::fmt;
 use std::time::Duration;
@@ -15,7 +15,7 @@ pub(crate) struct Sighting {
     pub(crate) words: String,
     pub(crate) task: Option<u64>,
     pub(crate) group: Option<u32>,
-    /// Of the task.
+    /// The trace of the task.
     pub(crate) trace: Option<TraceContext>,
     /// How many such things were seen at once; this is the worst, or the last.
     pub(crate) times: u64,
@@ -37,8 +37,8 @@ impl Sighting {
 pub(crate) struct Scene {
     /// Requests that have ended, and took long.
     pub(crate) slow: Vec<SlowRequest>,
-    /// Those that go on, and have taken long by now; `None`: nobody has looked. It was before the
-    /// look at those that have ended, so none is missed.
+    /// Requests that are still running, and have taken long already; `None` if they were not
+    /// scanned. This is scanned before those that have ended, so none is missed.
     pub(crate) living: Option<Vec<SlowRequest>>,
     /// CPU time since the look before, once a second.
     pub(crate) cpu: Option<CpuLook>,

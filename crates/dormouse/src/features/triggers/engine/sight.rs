@@ -1,4 +1,4 @@
-//! The sights of triggers, and how near each has come.
+//! What each trigger has observed, and how close it has come to its threshold.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -37,7 +37,7 @@ impl Groups {
         Group::by_id(group).is_some_and(|group| globs.matches_at(group.name(), "", 0))
     }
 
-    /// That no group is among them, if that is so.
+    /// An error if no group matches.
     fn complaint(&self) -> Option<String> {
         let globs = self.0.as_ref()?;
         let all = Group::all();
@@ -73,7 +73,7 @@ pub(crate) enum Sight {
         _wait: PanicWait,
         count: u64,
     },
-    /// The command, which has seen enough.
+    /// A request of the command, which fires at once.
     Command,
 }
 
@@ -88,7 +88,7 @@ pub(crate) struct RequestSight {
     pub(crate) seen: HashSet<u64>,
 }
 
-/// Reports on long polls as they come, at most so many at once. Its drop ends them.
+/// Reports on long polls as they come, at most the given number at once. Dropping it ends them.
 pub(crate) struct Polls(pub(crate) Box<dyn FnMut(usize) -> Vec<LongPoll> + Send>);
 
 impl fmt::Debug for Polls {
@@ -164,7 +164,7 @@ impl Sight {
         }
     }
 
-    /// How near it has come, in words, with what it waits for.
+    /// How close it has come to its threshold, in words.
     pub(crate) fn highest(&self) -> Option<String> {
         match self {
             Self::Request(sight) => {

@@ -1,19 +1,21 @@
-//! The directory of a recorder's files, and the room that they may take.
+//! The directory of a recorder's files, and the disk space that they may take.
 //!
-//! A file is written beside its place, under a name that ends in `.part`, and renamed when it is
-//! whole: so no reader ever finds half a one. If the process is killed meanwhile, the part is left,
-//! and a later file takes it away.
+//! A file is written under a name that ends in `.part`, and renamed when it is complete, so that no
+//! reader ever finds half a file. If the process is killed meanwhile, the part is left, and removed
+//! when a later file is written.
 //!
 //! # Invariants
 //!
-//! 1. The directory is the user's own, and nobody else can put a file into it
+//! 1. The directory belongs to the user, and other users cannot put files into it
 //!    ([`crate::directory`]). It is opened once for each file, and everything happens below that
 //!    descriptor, without following links.
-//! 2. A file is ours if its name, its owner and its first bytes say so. No other is ever removed.
-//! 3. The bytes of our files do not exceed the budget, those that are being written included: the
-//!    oldest goes first. (Of two processes that write at once neither sees the other's grow.) A
-//!    file that is larger than half of the budget is not written, so that one is never there alone.
-//! 4. A part that may be somebody's is counted, and never removed.
+//! 2. A file is ours if its name, its owner and its first bytes match. No other file is ever
+//!    removed.
+//! 3. The bytes of our files, including those that are being written, do not exceed the budget: the
+//!    oldest is removed first. (If two processes write at once, neither sees the other's file
+//!    grow.) A file that is larger than half of the budget is not written, so that there is always
+//!    room for more than one.
+//! 4. A part that may belong to another process is counted, and never removed.
 
 use std::collections::VecDeque;
 use std::ffi::CString;
@@ -32,14 +34,14 @@ use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, openat, renameat, un
 
 use dormouse_protocol::{FILE_MAGIC, is_file};
 
-/// The room that files may take, if nobody says another.
+/// The default disk space for files.
 pub(crate) const BUDGET: u64 = 64 * 1024 * 1024;
 
 /// The endings of files, and of those that are being written.
 const ENDING: &str = ".dormouse";
 const PART: &str = ".dormouse.part";
 
-/// From this age on a part is nobody's any more: a file takes some seconds.
+/// From this age on a part is taken to be left behind: writing a file takes some seconds.
 const LEFT_BEHIND: Duration = Duration::from_secs(600);
 
 /// The most entries of the directory that are looked at.
@@ -54,7 +56,7 @@ pub(crate) struct StoreSettings {
 }
 
 impl StoreSettings {
-    /// Those of this process, as they were when somebody first asked: it may change its directory.
+    /// The settings of this process, as they were when first used: it may change its directory.
     pub(crate) fn own() -> &'static Self {
         static OWN: OnceBox<StoreSettings> = OnceBox::new();
         OWN.get_or_init(|| Box::new(Self::read()))
@@ -75,7 +77,7 @@ impl StoreSettings {
     }
 }
 
-/// The bytes that a text as `64MiB` says.
+/// Parses a number of bytes such as `64MiB`.
 fn size(text: &str) -> Option<u64> {
     let text = text.trim();
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
@@ -228,7 +230,7 @@ impl PartFile {
         Ok(self.store.path.join(whole))
     }
 
-    /// Makes room for so many bytes more.
+    /// Makes room for `more` bytes.
     fn make_room(&mut self, more: u64) -> io::Result<()> {
         let wanted = self.written + more;
         if wanted > self.store.budget / 2 {
