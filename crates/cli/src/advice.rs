@@ -1,10 +1,10 @@
-//! How to build a program so that the stacks of its profiles have all callers: the words for the
-//! language that it is written in.
+//! Advice on how to build a program so that the stacks of its profiles have all callers, for the
+//! language in which it is written.
 //!
 //! Compilers leave their names in the section `.comment`. A Rust program has that of a C compiler
-//! too, in the few objects that the C library adds, so a Rust `main` decides. A program of another
-//! language (or one that was stripped of that section) gets no advice: whatever it said would be
-//! about somebody else's compiler.
+//! too, from the few objects that the C library adds, so a Rust `main` decides. For a program in
+//! another language (or one without that section) there is no advice, because it would be about
+//! another compiler.
 
 use std::fs::File;
 use std::path::Path;
@@ -21,9 +21,9 @@ const LARGEST: u64 = 1 << 30;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Language {
     Rust,
-    /// Or C++, which has the same flag.
+    /// C or C++, which have the same flag.
     C,
-    /// Both are in it, and which one has `main` is not known.
+    /// Both are in it, and it is unknown which one has `main`.
     RustOrC,
 }
 
@@ -77,7 +77,7 @@ pub(crate) fn frame_pointers(profile: &Profile) -> Option<&'static str> {
     of_process(profile.pid, Some(&profile.program))
 }
 
-/// The same for a process. Where `program` is given and the process has ended (or executes another
+/// The advice for a process. If `program` is given and the process has ended (or executes another
 /// program), the file at that path is read.
 pub(crate) fn of_process(pid: u32, program: Option<&str>) -> Option<&'static str> {
     type Known = (u32, Option<String>, Option<Language>);

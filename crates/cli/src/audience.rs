@@ -75,7 +75,7 @@ pub(crate) fn is_elsewhere() -> bool {
     AUDIENCE.with_borrow(Option::is_some)
 }
 
-/// Says something to whoever is elsewhere.
+/// Sends a message to the client, if the thread works for one.
 pub(crate) fn say(text: &str) {
     AUDIENCE.with_borrow(|audience| audience.iter().for_each(|audience| (audience.hear)(text)));
 }

@@ -1,4 +1,4 @@
-//! Amounts of memory as people type and read them: `256KiB`, `8MiB`, `1GiB`.
+//! Amounts of memory as users type and read them: `256KiB`, `8MiB`, `1GiB`.
 
 /// Units, with their length in bytes.
 const UNITS: [(&str, u64); 4] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];

@@ -1,7 +1,7 @@
 //! Commands that this one runs.
 //!
-//! Ctrl-C and Ctrl-\ reach a command from the terminal; this process lives on to tell what came of
-//! it. SIGTERM and SIGHUP come to this process alone, and are passed on.
+//! The terminal sends Ctrl-C and Ctrl-\ to a command as well; this process lives on to report the
+//! result. SIGTERM and SIGHUP come to this process alone, and are passed on.
 
 use std::ffi::OsString;
 use std::io;

@@ -1,7 +1,7 @@
-//! Durations as people type them: `30s`, `500ms`, `2m`, `1h30m`.
+//! Durations as users type them: `30s`, `500ms`, `2m`, `1h30m`.
 //!
-//! A number without a unit is refused rather than guessed at: `--for 30` that meant minutes to its
-//! author would leave probes on in production for the wrong time.
+//! A number without a unit is refused: with `--for 30`, meant as minutes but read as seconds or
+//! hours, probes would be on in production for the wrong time.
 
 use std::time::Duration;
 
@@ -55,7 +55,7 @@ pub(crate) fn parse(text: &str) -> Result<Duration, String> {
     Ok(Duration::from_nanos(total))
 }
 
-/// As [`parse`], and refuses zero.
+/// Does what [`parse`] does, and refuses zero.
 pub(crate) fn parse_positive(text: &str) -> Result<Duration, String> {
     match parse(text)? {
         Duration::ZERO => Err("it must be more than nothing".into()),
@@ -63,7 +63,7 @@ pub(crate) fn parse_positive(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// As [`parse_positive`], and refuses what a service would not hold keys for.
+/// Does what [`parse_positive`] does, and refuses a time for which a service would not hold keys.
 pub(crate) fn parse_hold(text: &str) -> Result<Duration, String> {
     let length = parse_positive(text)?;
     if milliseconds(length) > LONGEST_MS {

@@ -1,7 +1,7 @@
-//! How a run ends: the exit codes and the failure that leads to one.
+//! How a run ends: the exit codes, and the failure behind each.
 //!
-//! Scripts branch on the code, people read the message, so a [`Failure`] carries both, and beside
-//! them what may help: names near the one that was not found and the one thing to change.
+//! Scripts branch on the code, users read the message, so a [`Failure`] contains both, and further
+//! help: names similar to the one that was not found, and the one thing to change.
 
 use std::fmt;
 use std::process::ExitCode;
@@ -13,17 +13,17 @@ use serde::Serialize;
 /// The exit codes; they are part of the interface and stand in `dormouse --help`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Exit {
-    /// Done.
+    /// Success.
     Ok,
-    /// A negative finding, or a failure that no other code names.
+    /// A negative finding, or a failure without a code of its own.
     Failed,
-    /// The command line does not say what to do.
+    /// The command line is invalid.
     Usage,
-    /// No such process, or no dormouse in it.
+    /// There is no such process, or no dormouse in it.
     NoTarget,
-    /// The target is somebody else's.
+    /// The target belongs to another user.
     Denied,
-    /// This machine, or the version of the service, cannot do it.
+    /// This machine, or the version of the service, does not support it.
     Unsupported,
     /// Ended by Ctrl-C before the end.
     #[cfg_attr(
@@ -31,7 +31,7 @@ pub(crate) enum Exit {
         expect(dead_code, reason = "elsewhere the signal itself ends the process")
     )]
     Interrupted,
-    /// As the command ended that this one has run.
+    /// The exit code of the command that this one has run.
     Child(u8),
 }
 
@@ -68,9 +68,9 @@ impl From<Exit> for ExitCode {
 /// Why a command could not do what it was asked to.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// The reader of standard output is gone: there is nobody to tell, and nothing went wrong.
+    /// The reader of standard output is gone: nothing can be written, and that is no error.
     StdoutClosed,
-    /// Something to say, and a code to end with.
+    /// A message, and the exit code.
     Said(Box<Report>),
 }
 
@@ -110,7 +110,7 @@ impl Failure {
         Failure::new(Exit::Failed, message)
     }
 
-    /// The same failure, refused by an agent.
+    /// The same failure, marked as returned by an agent.
     pub(crate) fn by_agent(mut self, code: Code) -> Failure {
         if let Failure::Said(report) = &mut self {
             report.code = Some(code);
@@ -118,7 +118,7 @@ impl Failure {
         self
     }
 
-    /// The same failure, with what to change.
+    /// The same failure, with a hint on what to change.
     pub(crate) fn hint(mut self, hint: impl Into<String>) -> Failure {
         if let Failure::Said(report) = &mut self {
             report.hint = Some(hint.into());
@@ -126,7 +126,7 @@ impl Failure {
         self
     }
 
-    /// The same failure of a second way, with what was in the first one.
+    /// The failure of a second attempt, together with that of the first.
     pub(crate) fn after(mut self, first: &str) -> Failure {
         if let Failure::Said(report) = &mut self {
             report.message = format!("{} (from outside, since {first})", report.message);
@@ -134,7 +134,7 @@ impl Failure {
         self
     }
 
-    /// The same failure, with names near the one that was not found.
+    /// The same failure, with names similar to the one that was not found.
     pub(crate) fn near(mut self, near: Vec<String>) -> Failure {
         if let Failure::Said(report) = &mut self {
             report.near = near;
@@ -152,7 +152,7 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Of a look at what a process has mapped.
+/// For reading the mappings of a process.
 impl From<&SpaceError> for Failure {
     fn from(error: &SpaceError) -> Failure {
         let exit = match error {

@@ -1,9 +1,9 @@
 //! The `dormouse` command: looks into services that embed dormouse, while they run.
 //!
-//! One file a subcommand in [`cmd`]. Each gets the shared [`output::Context`], finds its process
-//! through [`target`], talks to it through [`client`] and returns how the run ends ([`exit`]). Data
-//! goes to standard output, messages to standard error; nothing here panics on what a service, a
-//! file or a closed pipe says.
+//! Each subcommand is one file in [`cmd`]. It gets the shared [`output::Context`], finds its
+//! process through [`target`], talks to it through [`client`] and returns how the run ends
+//! ([`exit`]). Data goes to standard output, messages to standard error; nothing here panics
+//! because of a service, a file or a closed pipe.
 
 #![deny(unsafe_code)]
 
@@ -76,7 +76,7 @@ fn visible(mut error: clap::Error) -> clap::Error {
     error
 }
 
-/// Help and version, which are asked for, or a command line that says nothing this command knows.
+/// Help and version, which were requested, or an error in the command line.
 fn not_understood(error: &clap::Error) -> Exit {
     let json = std::env::args_os().take_while(|arg| arg != "--").any(|arg| arg == "--json");
     match error.kind() {

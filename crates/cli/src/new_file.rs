@@ -1,4 +1,4 @@
-//! A file that appears whole or not at all, where `-o` says.
+//! A file for `-o` that appears complete or not at all.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write as _};
@@ -58,7 +58,7 @@ fn refuse_another(path: &Path) -> Outcome<()> {
     }
 }
 
-/// The failure to write what `-o` asks for.
+/// The failure to write the file of `-o`.
 pub(crate) fn cannot_write(path: &Path, error: &io::Error) -> Failure {
     Failure::failed(format!("cannot write {}, which -o asks for: {error}", path.display()))
 }

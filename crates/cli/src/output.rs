@@ -1,9 +1,9 @@
 //! The output of a run: data to standard output, messages to standard error.
 //!
-//! Standard output belongs to the next program in the pipe. When that program leaves, the run ends
-//! with success and without a word; every other error of writing is a failure. Nothing here panics
-//! on a closed stream, as `println!` would. Styles are written always and taken out again where the
-//! stream does not want them ([`anstream`] knows `NO_COLOR`, `TERM=dumb` and files).
+//! Standard output belongs to the next program in the pipe. When that program exits, the run ends
+//! with success and without a message; every other error of writing is a failure. Nothing here
+//! panics on a closed stream, as `println!` would. Styles are always written, and removed where the
+//! stream does not want them ([`anstream`] handles `NO_COLOR`, `TERM=dumb` and files).
 
 use std::fmt;
 use std::fs::File;
@@ -123,7 +123,7 @@ impl Context {
         self.line(text)
     }
 
-    /// Hands everything written so far to whoever reads.
+    /// Flushes everything written so far.
     pub(crate) fn flush(&mut self) -> Outcome<()> {
         self.out.flush().map_err(|error| self.failure(&error))
     }

@@ -1,12 +1,13 @@
-//! Whether a program's own code keeps frame pointers, without which a profile's stacks leave
-//! callers out. Such a stack may still end as it should, in the next frame of std or the C library.
+//! Whether a program's own code keeps frame pointers, without which a profile's stacks lack
+//! callers. Such a stack may still end correctly, in the next frame of std or the C library.
 //!
-//! With them a function begins by `push rbp` and `mov rbp, rsp`, or does so after a look whether it
-//! has anything to do; gcc puts other instructions between the two. Functions that call nobody need
-//! none, and what the C library's objects bring along (`_start` and the like) has none by nature.
+//! With frame pointers a function begins by `push rbp` and `mov rbp, rsp`, or does so after a check
+//! whether it has anything to do; gcc puts other instructions between the two. Functions that call
+//! no other need none, and functions from the C library's objects (`_start` and the like) have
+//! none.
 //!
 //! The language of `main` decides which functions are the program's own. In a Rust program they are
-//! those of Rust but for std, which comes compiled with frame pointers and says nothing about the
+//! those of Rust except std's, which is compiled with frame pointers and so shows nothing about the
 //! rest. In a program of another language with Rust inside, such as a C service with libdormouse,
 //! they are the other ones.
 
@@ -22,13 +23,13 @@ const PUSH: u8 = 0x55;
 const MOVE: [u8; 3] = [0x48, 0x89, 0xe5];
 /// How far into a function they are looked for.
 const WINDOW: usize = 64;
-/// Shorter functions call nobody, most of them.
+/// Shorter functions mostly call no other.
 const LEAST: u64 = 32;
 /// Functions of the objects that a linker adds to each program.
 const OF_LINKER: [&str; 4] =
     ["_start", "register_tm_clones", "deregister_tm_clones", "__do_global_dtors_aux"];
-/// The beginnings of names that Rust code exports to C: of libdormouse, of std, and of what
-/// compilers bring along.
+/// The beginnings of names that Rust code exports to C: of libdormouse, of std, and of compiler
+/// support code.
 const EXPORTED: [&str; 3] = ["dormouse_", "rust_", "__"];
 /// Bytes in front of the code where its stubs for functions of other objects are.
 const STUBS: i64 = 1 << 20;
@@ -59,7 +60,7 @@ pub(crate) struct Prologues {
 }
 
 impl Prologues {
-    /// Of the program in `file`; `None` if it has no symbols, or is none that can be read.
+    /// Reads the program in `file`; `None` if it has no symbols or cannot be read.
     ///
     /// # Cost
     ///
@@ -179,7 +180,7 @@ mod tests {
         Prologues::read(File::open(program).unwrap())
     }
 
-    /// Of a program of twenty functions, compiled with these flags.
+    /// Reads a program of twenty functions, compiled with these flags.
     fn compiled(flags: &[&str]) -> Option<Prologues> {
         let (mut functions, mut calls) = (String::new(), String::new());
         for n in 0..20 {
@@ -202,7 +203,7 @@ mod tests {
         assert_eq!(compiled(&["-C", "strip=symbols"]), None);
     }
 
-    /// A function that gcc gives a frame of other instructions in between, one that calls nobody,
+    /// A function for which gcc puts other instructions into the prologue, one that calls no other,
     /// and one with a part that is seldom run.
     const OF_C: &str = r#"
         #include <stdio.h>

@@ -1,11 +1,11 @@
-//! Ctrl-C and SIGTERM as something that can be waited for.
+//! Ctrl-C and SIGTERM as events to wait for.
 //!
-//! A handler writes a byte into a socket pair, so a wait for the service, for time and for the
-//! person at the keyboard is one `poll`. A second signal does not wait for anything: it ends the
-//! process at once, which helps when the first came while a write to a full pipe was stuck.
+//! A handler writes a byte into a socket pair, so waiting for the service, for time and for the
+//! user is one `poll`. A second signal ends the process at once, which helps if the first came
+//! while a write to a full pipe was blocked.
 //!
-//! A verb catches them before it asks a service for something, never after: a signal that comes
-//! while the service answers would end the process without what there is.
+//! A verb catches signals before its first request to a service, never after: otherwise a signal
+//! that comes while the service answers would end the process without a result.
 //!
 //! On a thread that works for somebody elsewhere ([`audience`]) they are what ends that work.
 
@@ -35,7 +35,8 @@ impl Signals {
         Signals::of(&[SIGINT, SIGTERM], true)
     }
 
-    /// As [`Signals::to_end`], by Ctrl-Z, too: for a state that nobody shall stop in.
+    /// Does what [`Signals::to_end`] does, and also catches Ctrl-Z: for a state in which the
+    /// process must not be stopped.
     pub(crate) fn to_end_or_stop() -> Outcome<Signals> {
         Signals::of(&[SIGINT, SIGTERM, SIGTSTP], true)
     }
@@ -60,8 +61,8 @@ impl Signals {
             pipe.set_nonblocking(true)?;
             writer.set_nonblocking(true)?;
             for &signal in signals {
-                // First: from the first registration on, a signal no longer ends the process. One
-                // that came before the pipe is there would be told to nobody.
+                // First: from the first registration on, a signal no longer ends the process. A
+                // signal before the pipe exists would be lost.
                 signal_hook::low_level::pipe::register(signal, writer.try_clone()?)?;
                 if ends_at_second {
                     // In this order: the first signal arms what ends the process at the second.
@@ -81,7 +82,7 @@ impl Signals {
         Ok(signalled && self.take())
     }
 
-    /// Forgets what arrived and says whether anything did.
+    /// Clears received signals, and returns whether there were any.
     pub(crate) fn take(&self) -> bool {
         let mut any = false;
         while matches!((&self.pipe).read(&mut [0; 16]), Ok(1..)) {
@@ -97,7 +98,7 @@ impl AsFd for Signals {
     }
 }
 
-/// Waits until one of `fds` can be read or `until` has come, and says which can be read.
+/// Waits until one of `fds` is readable or `until` has come, and returns which are readable.
 pub(crate) fn wait<const N: usize>(fds: [BorrowedFd<'_>; N], until: Option<Instant>) -> Outcome<[bool; N]> {
     let mut polled = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
     poll_until(&mut polled, until).map_err(|error| Failure::failed(format!("cannot wait: {error}")))?;

@@ -1,9 +1,9 @@
-//! Text that somebody else wrote, made fit for a terminal.
+//! Making text from others safe for a terminal.
 //!
 //! Names and field values come from the service, and it may have them from its own clients. A
-//! terminal obeys what it is sent, so control characters never reach it raw, nor characters that
-//! reorder or hide what stands beside them: in JSON neither, which is looked at in terminals too,
-//! and whose strings stay equal.
+//! terminal interprets what it is sent, so control characters never reach it raw, nor characters
+//! that reorder or hide text. The same holds for JSON, which is read in terminals too; the escaped
+//! strings have the same values.
 
 use std::fmt::{self, Display, Write as _};
 use std::io;
@@ -40,7 +40,8 @@ impl Display for Quoted<'_> {
     }
 }
 
-/// Control characters, ends of lines, and what reorders the text around it or is not seen.
+/// Control characters, line ends, and characters that reorder the text around them or are
+/// invisible.
 fn is_unsafe(c: char) -> bool {
     c.is_control()
         || matches!(

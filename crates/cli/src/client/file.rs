@@ -1,8 +1,8 @@
-//! A recorder's file in place of an agent: what was answered then is the answer now.
+//! A recorder's file in place of an agent: recorded answers are returned as answers.
 //!
-//! A client asks as it would ask a service. An answer is looked up by the operation, and one in
-//! parts by where it begins. After `trace` the frames come as from a socket, read anew from the
-//! file, so that records are never all in memory.
+//! A client sends the same requests as to a service. An answer is looked up by the operation, and
+//! one in parts by where it begins. After `trace` the frames come as from a socket, read from the
+//! file again, so that records are never all in memory.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -103,7 +103,7 @@ impl Recorded {
         Ok(Recorded { path: path.to_owned(), file, head, answers, frames: None })
     }
 
-    /// Says why there is this file, and what it lacks, for people.
+    /// Prints why the file was written, and what it lacks.
     fn announce(&self) {
         let FileHead { rule, seen, program, .. } = &self.head;
         let why = rule.as_ref().map_or(String::new(), |rule| format!(" by {}", clean(rule)));

@@ -1,6 +1,6 @@
 //! The stream after an accepted `trace`: frames of a length, a kind and a payload.
 //!
-//! Kinds that this build does not know are skipped, so that a newer agent can say more.
+//! Kinds that this build does not support are skipped, so that a newer agent can send more.
 
 use dormouse_protocol::{FrameKind, MAX_FRAME, Note};
 
@@ -10,7 +10,7 @@ use crate::exit::Outcome;
 /// A frame that this build understands.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Frame<'a> {
-    /// A note of the agent beside records.
+    /// A note of the agent between records.
     Note(Note),
     /// Records of one thread.
     Records {
@@ -23,8 +23,8 @@ pub(crate) enum Frame<'a> {
     },
 }
 
-/// Reads once what has come after an answer that announced frames, and gives every whole frame to
-/// `take`, the ones from before first. The end of the conversation is a failure, told after them.
+/// Reads once what has come after an answer that announced frames, and passes every whole frame to
+/// `take`, earlier ones first. If the connection has ended, a failure is returned after them.
 pub(crate) fn read(client: &mut Client, mut take: impl FnMut(Frame<'_>)) -> Outcome<()> {
     let filled = client.fill()?;
     let mut rest = &client.inbox[..];

@@ -2,8 +2,8 @@
 //! [`frames`].
 //!
 //! The other side may be stopped, half dead, another version or no agent at all. So every wait has
-//! an end, what is read has a bound, and each way in which an answer can be wrong has words of its
-//! own. A client that met such an error is not used again.
+//! an end, what is read is bounded, and each way in which an answer can be wrong has its own
+//! message. After such an error a client is not used again.
 
 pub(crate) mod file;
 pub(crate) mod frames;
@@ -69,7 +69,7 @@ pub(crate) struct Client {
 /// The other side of a conversation.
 #[derive(Debug)]
 enum Source {
-    /// An agent.
+    /// A connection to an agent.
     Socket(UnixStream),
     /// A recorder's file.
     File(Box<Recorded>),
@@ -80,7 +80,7 @@ enum Source {
 enum Filled {
     Some,
     Nothing,
-    /// The agent has closed the conversation.
+    /// The agent has closed the connection.
     End,
 }
 
@@ -165,8 +165,8 @@ impl Client {
         }
     }
 
-    /// Refuses where the agent does not know an operation: to ask for it would end the
-    /// conversation.
+    /// Returns a failure if the agent does not support an operation: requesting it would end the
+    /// connection.
     pub(crate) fn demand<V: Verb>(&self) -> Outcome<()> {
         if self.knows::<V>() {
             return Ok(());
@@ -175,7 +175,7 @@ impl Client {
         Err(Failure::new(Exit::Unsupported, message).hint("build the service with a newer dormouse"))
     }
 
-    /// Whether the agent knows an operation.
+    /// Whether the agent supports an operation.
     pub(crate) fn knows<V: Verb>(&self) -> bool {
         let name = V::ANNOUNCED_AS;
         name == HelloRequest::NAME || OLDEST.contains(&name) || self.ops.iter().any(|op| op == name)
@@ -205,7 +205,7 @@ impl Client {
         }
     }
 
-    /// To wait for what the agent says, or for its end.
+    /// Readable when the agent has sent something, or has closed the connection.
     pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
         match &self.source {
             Source::Socket(stream) => stream.as_fd(),
@@ -396,7 +396,7 @@ fn is_hang_up(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
 }
 
-/// The beginning of what somebody said, fit for a message.
+/// The beginning of `bytes`, made safe for a message.
 fn excerpt(bytes: &[u8]) -> String {
     const MOST: usize = 60;
     let text = String::from_utf8_lossy(&bytes[..bytes.len().min(MOST)]);

@@ -15,7 +15,7 @@ const MAX_TASKS: usize = 4 << 20;
 /// The most parts in which they, or places, come.
 const MAX_TASK_PARTS: usize = 1 << 16;
 
-/// The tasks that an agent knows.
+/// The tasks that an agent has listed.
 #[derive(Debug, Default)]
 pub(crate) struct TaskList {
     pub(crate) tasks: Vec<TaskRow>,
@@ -28,7 +28,7 @@ pub(crate) struct TaskList {
 pub(crate) struct Taken {
     /// The times of tasks.
     pub(crate) times_ns: u64,
-    /// The places of their wakers; `None`: nobody knows.
+    /// For how long the places of their wakers have been recorded; `None` if they are not.
     pub(crate) places_ns: Option<u64>,
 }
 
@@ -91,7 +91,7 @@ pub(crate) fn wake(client: &mut Client) -> Outcome<u64> {
     Ok(woken)
 }
 
-/// The stacks of these places, by number; an agent that knows no places has none.
+/// The stacks of these places, by number; empty if the agent does not support places.
 pub(crate) fn places(client: &mut Client, wanted: &BTreeSet<u32>) -> Outcome<HashMap<u32, PlaceRow>> {
     let mut stacks = HashMap::new();
     let Some(&first) = wanted.first().filter(|_| client.knows::<PlacesRequest>()) else {

@@ -1,4 +1,4 @@
-//! The client against agents that are half dead, garbled or of another version.
+//! The client with agents that are half dead, garbled or of another version.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -22,7 +22,7 @@ fn hello(id: u64) -> String {
     )
 }
 
-/// Runs an agent that reads one line, does `then` and hangs up; says what a greeting makes of it.
+/// Runs an agent that reads one line, does `then` and hangs up; returns the result of a greeting.
 fn greet(
     patience: Duration,
     then: impl FnOnce(&mut UnixStream) + Send + 'static,

@@ -1,4 +1,4 @@
-//! Times of tasks, as an agent has them taken for a client.
+//! Times of tasks that an agent takes for a client.
 
 use dormouse_protocol::{WaitsBegun, WaitsRequest};
 

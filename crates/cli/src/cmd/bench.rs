@@ -1,4 +1,5 @@
-//! `dormouse bench`: the workloads live in their own crate; this turns their end into an exit code.
+//! `dormouse bench`: the workloads are in their own crate; this converts their result to an exit
+//! code.
 
 use std::io;
 use std::os::unix::process::CommandExt as _;

@@ -1,4 +1,4 @@
-//! `dormouse compare`: runs of the bench side by side; the comparing lives in the bench's crate.
+//! `dormouse compare`: compares runs of the bench; the comparison is in the bench's crate.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use crate::new_file::NewFile;
 use crate::output::Context;
 use crate::text::clean;
 
-/// Compare runs of the bench: what got worse, what got better, and what nobody can tell
+/// Compare runs of the bench: what got worse, what got better, and what is uncertain
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -31,7 +31,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "PERCENT", default_value = "5%", value_parser = percent)]
     threshold: f64,
 
-    /// End with 1 if a row got worse, is lost or wrong, or if too few processes ran to tell
+    /// Exit with 1 if a row got worse, is lost or wrong, or if too few processes ran to decide
     #[arg(long)]
     fail_on_regression: bool,
 
@@ -85,7 +85,7 @@ fn is_in(file: &Path, path: &Path) -> bool {
     is_there || place(file).is_some_and(|file| place(path) == Some(file))
 }
 
-/// As in `5%` or `2.5`.
+/// A percentage such as `5%` or `2.5`.
 fn percent(text: &str) -> Result<f64, String> {
     let number = text.strip_suffix('%').unwrap_or(text).trim();
     let percent = number.parse().ok().filter(|percent| (0.0..=1e6).contains(percent));

@@ -1,8 +1,9 @@
 //! `dormouse doctor`: what works, what does not, and the one setting that would change it.
 //!
 //! Without a target this process does what a service does: it starts an agent of its own, finds it
-//! as it would find any other, and asks it. So the answer is not a guess about this machine but
-//! what a service of this user would meet on it. With a target, that process is asked as well.
+//! as it would find any other, and sends it requests. So the answer is not a guess about this
+//! machine but what a service of this user would get on it. With a target, that process is asked as
+//! well.
 
 use std::error::Error as _;
 use std::fs::File;

@@ -1,4 +1,4 @@
-//! `dormouse keys`: what can be switched, and what is on.
+//! `dormouse keys`: which keys there are, and which are on.
 
 use dormouse_protocol::{KeyHolder, KeyInfo, Keys, KeysRequest};
 
@@ -36,7 +36,7 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
 }
 
 fn table(keys: &[KeyInfo]) -> Table {
-    // A column only where it says something, because it is wide.
+    // A column only if it contains something, because it is wide.
     let held = keys.iter().any(|key| !key.held.is_empty());
     let (before, after) = (["NAME", "STATE"], ["KIND", ">SITES", "FIELDS", "WHERE"]);
     let heads = before.into_iter().chain(held.then_some("HELD BY")).chain(after);

@@ -1,6 +1,7 @@
 //! `dormouse maps`: what a process has mapped, and what lies at an address of it.
 //!
-//! The kernel is asked, not an agent, so any process will do that this user may look at.
+//! The information comes from the kernel, not from an agent, so this works for any process that
+//! this user may inspect.
 
 use std::io::{self, BufRead as _};
 use std::path::Path;
@@ -21,10 +22,10 @@ use crate::render::table::Table;
 use crate::target::{Finder, Process, Target};
 use crate::text::{Clean, clean};
 
-/// A machine with less than that is taken to have so much.
+/// A machine with less memory than this is treated as if it had this much.
 const LEAST_MEMORY: u64 = 4 << 30;
 
-/// List what a process has mapped, or say what lies at addresses: function, line, mapping
+/// List what a process has mapped, or what lies at addresses: function, line, mapping
 ///
 /// Any process that you may look at, with dormouse in it or not. Ends with exit code 1 if nothing
 /// is mapped at one of the addresses.
@@ -49,7 +50,7 @@ impl FromStr for Wanted {
 
     fn from_str(text: &str) -> Result<Wanted, String> {
         match text {
-            // Of a server, nobody's.
+            // A server has no standard input of the user's.
             "-" if audience::is_elsewhere() => Err("there is no standard input here".into()),
             "-" => Ok(Wanted::Stdin),
             _ => address(text).map(Wanted::Addr),
@@ -154,8 +155,8 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
     Ok(exit)
 }
 
-/// Files of others are read here, and what a reader allocates for what they say has no other bound
-/// than this: half of the machine's memory. Where it is reached, this command ends and nobody else.
+/// Files of others are read here, and the only bound on what a reader allocates for them is this:
+/// half of the machine's memory. If it is reached, only this command ends.
 fn bound_memory() {
     let info = sysinfo();
     let most = (info.totalram as u64).saturating_mul(u64::from(info.mem_unit)).max(LEAST_MEMORY) / 2;

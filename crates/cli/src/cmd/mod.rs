@@ -159,7 +159,7 @@ pub(crate) fn run(command: Command, context: &mut Context) -> Outcome {
     }
 }
 
-/// Why a command line says nothing that this command knows.
+/// The error message for an invalid command line.
 pub(crate) fn misread(error: &clap::Error) -> Report {
     let text = error.render().to_string();
     let message = text.strip_prefix("error: ").unwrap_or(&text);

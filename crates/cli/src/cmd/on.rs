@@ -1,9 +1,10 @@
-//! `dormouse on`: switches keys on, for as long as a holder answers for it.
+//! `dormouse on`: switches keys on, for as long as there is a holder.
 //!
-//! By default that is this command: it stays in the foreground, and when it ends, however it ends,
-//! the connection closes and the agent ends the lease. `--for` leaves a lease that ends by itself,
-//! `--keep` none at all. `--dwell` keeps the keys on for a while after the lease, so that a script
-//! that switches often does not have the service patched each time.
+//! By default the holder is this command: it stays in the foreground, and when it ends, in whatever
+//! way, the connection closes and the agent ends the lease. `--for` leaves a lease that ends by
+//! itself, `--keep` sets the baseline without a lease. `--dwell` keeps the keys on for a while
+//! after the lease, so that a script that switches often does not have the service patched each
+//! time.
 
 use std::os::fd::AsFd as _;
 use std::time::Duration;
@@ -49,7 +50,7 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
     let mut changed: Changed =
         client.call(OnRequest { glob: glob.clone(), for_ms, dwell_ms, keep: args.keep })?;
     if let Some(ms) = for_ms {
-        // An agent that does not say it has held them for the time that was asked for.
+        // An agent that does not report it has held them for the requested time.
         changed.off_in_ms.get_or_insert(ms);
     }
     let off_at_unix_ms = changed.off_in_ms.and_then(unix_ms_in);

@@ -1,7 +1,7 @@
 //! `dormouse ps`: the processes that have an agent.
 //!
-//! All are asked at once, each on a thread of its own, so that one that is stopped costs its
-//! patience once and not once for each behind it.
+//! All agents are asked at once, each on a thread of its own, so that a stopped one delays the list
+//! by one timeout, not by one for each process after it.
 
 use std::thread;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! `dormouse reset`: keys as the service started with them.
+//! `dormouse reset`: restores the state that keys had when the service started.
 
 use dormouse_protocol::{Changed, ResetRequest};
 

@@ -15,10 +15,10 @@ use crate::target::Target;
 
 /// Serve metrics, profiles, every reading verb and a page over HTTP, for all services of this host
 ///
-/// The services count while this runs, and switch back by themselves when it ends. All but the page
-/// without data needs the token, which a file holds that its user alone can read:
-/// `Authorization: Bearer TOKEN`, or TOKEN as the password of any user. Nobody else comes in from
-/// other machines unless --listen says so.
+/// The services count while this runs, and stop by themselves when it ends. Everything but the
+/// page, which contains no data, needs the token, which is in a file that only your user can read:
+/// `Authorization: Bearer TOKEN`, or TOKEN as the password of any user. Other machines cannot
+/// connect unless --listen allows it.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Only these processes, by id or name; without any all that have dormouse in them

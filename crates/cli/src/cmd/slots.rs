@@ -1,8 +1,8 @@
-//! `dormouse slots`: the holders of a process's debug registers, so that a refused watch is
-//! explained.
+//! `dormouse slots`: the holders of a process's debug registers, to explain why a watch was
+//! refused.
 //!
-//! The agent knows the watches of its service. The registers of other holders (a debugger, a watch
-//! from outside) are seen as missing ones, thread by thread.
+//! The agent lists the watches of its service. The registers of other holders (a debugger, a watch
+//! from outside) are found as missing ones, thread by thread.
 
 use std::collections::BTreeMap;
 
@@ -36,13 +36,13 @@ pub(crate) struct Args {
 #[derive(Serialize)]
 struct Document<'a> {
     pid: u32,
-    /// Null: it has no dormouse in it, or one that knows no watches.
+    /// Null if the process has no dormouse, or one that does not support watches.
     watches: Option<&'a SlotsAnswer>,
     /// Null: this user may not see it.
     threads: Option<&'a [FreeThread]>,
 }
 
-/// A thread, and how many of its registers nobody has.
+/// A thread, and how many of its registers are free.
 #[derive(Debug, Serialize)]
 struct FreeThread {
     tid: u32,
@@ -83,7 +83,7 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
     Ok(Exit::Ok)
 }
 
-/// The watches that the agent knows of.
+/// The watches that the agent lists.
 fn watches(finder: &Finder, found: &Found, context: &Context) -> Outcome<Option<SlotsAnswer>> {
     if !found.has_agent() {
         return Ok(None);

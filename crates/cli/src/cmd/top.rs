@@ -1,10 +1,9 @@
 //! `dormouse top`: CPU time of a process by group and by thread.
 //!
-//! Every figure per second is the difference of two samples ([`crate::sample`]) over the time
-//! between them, never an average since the start; every figure of CPU time in all is since the
-//! first sample, when counting began. A process without dormouse in it has threads and no groups.
-//! On a terminal it is a live table ([`crate::live`]); elsewhere text or JSON, one view after the
-//! other.
+//! Every figure per second is the difference of two samples ([`crate::sample`]) divided by the time
+//! between them, never an average since the start; every total of CPU time is since the first
+//! sample, when counting began. A process without dormouse in it has threads and no groups. On a
+//! terminal it is a live table ([`crate::live`]); elsewhere text or JSON, one view after the other.
 
 use std::num::NonZero;
 use std::time::Duration;
@@ -26,9 +25,9 @@ const SHORTEST: Duration = Duration::from_millis(50);
 /// Show where the CPU time of a process goes: groups and threads, live
 ///
 /// CPU % and figures per second are of the last interval. CPU s and CPU/REQ are since `top` began;
-/// (before) is what the process had used by then. REQ/s are tasks of a group that ended, without
-/// the parts that they were spread over. (unattributed) is CPU time in no group. In a narrow window
-/// columns go from the least important on.
+/// (before) is what the process had used by then. REQ/s counts tasks of a group that ended, without
+/// parts of other tasks. (unattributed) is CPU time in no group. In a narrow window the least
+/// important columns are left out.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[arg(help = help::TARGET)]
@@ -36,7 +35,7 @@ pub(crate) struct Args {
     /// Print one snapshot and end
     #[arg(long, conflicts_with = "count")]
     once: bool,
-    /// Print so many snapshots and end
+    /// Exit after this many snapshots
     #[arg(short = 'n', long, value_name = "N")]
     count: Option<NonZero<u64>>,
     /// Time between two snapshots
@@ -57,7 +56,7 @@ pub(crate) struct Args {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Form {
     Live,
-    /// So many snapshots, or without end.
+    /// The given number of snapshots, or without end.
     Printed(Option<NonZero<u64>>),
 }
 

@@ -1,5 +1,5 @@
-//! `dormouse triggers`: the rules by which a service writes a file of what led to something, when
-//! each fired last, and why it did not since.
+//! `dormouse triggers`: the rules by which a service writes a file when something happens, when
+//! each fired last, and why it has not fired since.
 
 use dormouse_protocol::{
     TriggerAddRequest, TriggerRemoveRequest, TriggerRow, TriggersAnswer, TriggersRequest,

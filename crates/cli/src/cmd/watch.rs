@@ -1,8 +1,9 @@
-//! `dormouse watch`: who writes a variable, by debug registers and without stopping anybody.
+//! `dormouse watch`: which code writes a variable, by debug registers and without stopping any
+//! thread.
 //!
-//! A service with an agent watches itself: the watch is the connection's and ends with it, so it
-//! does not matter whether this command ends by Ctrl-C, by its own limits or by SIGKILL. Any other
-//! process is watched from outside, with the same report.
+//! A service with an agent watches itself: the watch belongs to the connection and ends with it, so
+//! it does not matter whether this command ends by Ctrl-C, by its own limits or by SIGKILL. Any
+//! other process is watched from outside, with the same report.
 
 use std::num::NonZero;
 use std::time::{Duration, Instant};
@@ -36,17 +37,17 @@ const PAGE: Duration = Duration::from_millis(500);
 
 /// Show who writes a variable of a process: function, line, group, thread, old and new value
 ///
-/// No thread is stopped: a debug register of each traps the access, for some ten microseconds. With
-/// dormouse in it the process watches itself; any other is watched from outside, for which the
-/// command needs root or `CAP_PERFMON`. NAME is a static as the source has it, `NAME+offset`, or
-/// `NAME.field`; with `-a x` a function. The lines below the table say what share was seen. Ends
-/// with exit code 1 if there was no hit.
+/// No thread is stopped: a debug register of each traps the access, for some ten microseconds. A
+/// process with dormouse watches itself; any other is watched from outside, for which the command
+/// needs root or `CAP_PERFMON`. NAME is a static as in the source, `NAME+offset`, or `NAME.field`;
+/// with `-a x` a function. The lines below the table show what share of the accesses was seen.
+/// Exits with code 1 if there was no hit.
 #[derive(Debug, clap::Args)]
 #[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
 pub(crate) struct Args {
     #[arg(help = help::TARGET)]
     target: Target,
-    /// A variable, or an address as 0x7f00c0a01230; with :LEN, so many bytes of it
+    /// A variable, or an address such as 0x7f00c0a01230; with :LEN, that many bytes of it
     #[arg(value_name = "NAME|ADDR[:LEN]")]
     wanted: Wanted,
     /// Watch writes (w), reads and writes (rw), or the execution of the instruction there (x)
@@ -64,7 +65,7 @@ pub(crate) struct Args {
     /// Show only hits of this group
     #[arg(long)]
     group: Option<String>,
-    /// End after so many hits
+    /// Exit after this many hits
     #[arg(long, value_name = "N")]
     max: Option<NonZero<u64>>,
     /// End after this time

@@ -1,4 +1,4 @@
-//! The live view on a terminal's cells.
+//! The live view as cells of a terminal.
 
 use ratatui::Frame;
 use ratatui::layout::{Alignment, Constraint, Layout, Rect};
@@ -27,8 +27,8 @@ pub(super) fn draw(frame: &mut Frame<'_>, screen: &Screen) {
     let groups = screen.rows(Pane::Groups);
     let threads = screen.rows(Pane::Threads);
     let room = frame.area().height.saturating_sub(2);
-    // Groups are what this is about: they get what they need, threads the rest, though never
-    // nothing.
+    // Groups are the main content: they get the lines that they need, threads the rest, but at
+    // least some.
     let wanted = lines(&groups).saturating_add(GROUPS_FRAME);
     let least = lines(&threads).saturating_add(THREADS_FRAME).min(room / 3);
     let [head, upper, lower, foot] = Layout::vertical([
@@ -64,7 +64,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, screen: &Screen) {
     }
 }
 
-/// As much of it as there is room for, part by part.
+/// As many parts of the title as fit.
 fn title(screen: &Screen, room: usize) -> Line<'static> {
     let parts = match &screen.view {
         Some(view) => view.headline_parts(),

@@ -1,8 +1,8 @@
 //! Which columns of a table fit into a window: a number is shown whole or not at all.
 //!
-//! Cells are short already ([`super::plain`]). Where they do not fit, these go, one after the
+//! Cells are short already ([`super::plain`]). If they do not fit, these are removed, one after the
 //! other, until the rest does: the blanks beside names, the ends of long titles, then whole columns
-//! in the order that the table names. The column that rows are sorted by stays to the end.
+//! in the order that the table gives. The column by which rows are sorted stays to the end.
 
 use ratatui::text::Span;
 
@@ -24,7 +24,7 @@ pub(super) struct Fit {
 /// A column that is shown.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Column {
-    /// Its place in a row.
+    /// Its index in a row.
     pub(super) at: usize,
     pub(super) title: String,
     pub(super) width: usize,
@@ -80,7 +80,7 @@ pub(super) fn width(text: &str) -> usize {
     Span::raw(text).width()
 }
 
-/// Text that takes no more than `room` columns; what is cut says so.
+/// Text of at most `room` columns, with a mark if it was cut.
 pub(super) fn cut(text: &str, room: usize) -> String {
     if width(text) <= room {
         return text.to_owned();

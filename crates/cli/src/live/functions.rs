@@ -1,7 +1,7 @@
 //! The functions of a group while it runs: a profile of its process, shown as it grows.
 //!
 //! All groups are profiled, because the name of one may mean something else as a glob; one is
-//! shown. The profile ends when the person leaves the page.
+//! shown. The profile ends when the user leaves the page.
 
 use std::time::{Duration, Instant};
 
@@ -33,7 +33,7 @@ pub(super) fn run(pid: u32, who: &str, name: String, end: Option<Instant>, signa
     page::run(title, begin, drop, (RENEWED, end, Duration::ZERO), signals).map(drop)
 }
 
-/// The page, on the thread that asks.
+/// The page, on the thread that talks to the agent.
 struct Functions {
     profiled: Outcome<Profiled>,
     name: String,

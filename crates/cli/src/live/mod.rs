@@ -1,9 +1,9 @@
-//! The live view of `top` and `demo`: one thread asks the agent, this one draws and listens to the
+//! The live view of `top` and `demo`: one thread talks to the agent, this one draws and reads the
 //! keyboard.
 //!
-//! A service that is slow to answer therefore never makes `q` wait. Everything there is to wait for
-//! (keys, signals, the terminal's size, a new snapshot) is one `poll`. The terminal is put back
-//! however this ends: by return, by a panic ([`ratatui`]'s hook) or by a signal.
+//! So a service that is slow to answer never delays `q`. Everything to wait for (keys, signals, the
+//! terminal's size, a new snapshot) is one `poll`. The terminal is restored however this ends: by
+//! return, by a panic ([`ratatui`]'s hook) or by a signal.
 
 mod draw;
 mod fit;
@@ -118,7 +118,8 @@ impl Drop for Tui {
     }
 }
 
-/// Starts the thread that asks: its views, and a socket that is readable when there is one.
+/// Starts the thread that talks to the agent. Returns its views, and a socket that is readable when
+/// there is one.
 fn start(
     source: Source,
     interval: Duration,
@@ -143,7 +144,7 @@ fn start(
     Ok((views, wake))
 }
 
-/// Asks until nobody takes the views.
+/// Takes samples until the receiver of the views is gone.
 fn sample(
     source: Source,
     interval: Duration,

@@ -1,5 +1,5 @@
-//! A page of text that is renewed until the person leaves: one thread writes it, this one draws and
-//! listens to the keyboard.
+//! A page of text that is renewed until the user leaves: one thread writes it, this one draws and
+//! reads the keyboard.
 
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::net::UnixStream;

@@ -1,4 +1,4 @@
-//! The state of the live view and how keys change it; nothing here knows a terminal.
+//! The state of the live view and how keys change it, independent of a terminal.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,7 +13,7 @@ use crate::render::view::{View, group_columns, thread_columns, wait_columns};
 /// How many rows a page key moves.
 const PAGE: usize = 10;
 
-/// Keys and what they do, for the help.
+/// Keys and their effects, for the help.
 pub(super) const HELP: &[(&str, &str)] = &[
     ("q, Ctrl-C", "leave"),
     ("j k, arrows", "move; PgUp PgDn by ten"),
@@ -38,8 +38,8 @@ pub(super) enum Pane {
 }
 
 impl Pane {
-    /// Which columns go first where there is no room: the least of what this is about, then events
-    /// from the last on, and in the end the CPU time of the interval.
+    /// Which columns are removed first if there is no room: the least important, then events from
+    /// the last on, and in the end the CPU time of the interval.
     pub(super) fn dropped(self, columns: usize, shows_waits: bool) -> Vec<usize> {
         let (first, events_from, then): (&[usize], usize, &[usize]) = match self {
             Pane::Groups if shows_waits => (&[6, 2, 3, 8, 5, 11, 7, 9, 10, 4], 12, &[1]),
@@ -79,9 +79,9 @@ pub(super) enum Mode {
 pub(super) enum Flow {
     Stay,
     Leave,
-    /// To the functions of [`Screen::opened`].
+    /// Goes to the functions of [`Screen::opened`].
     Open,
-    /// To the functions of work in no group.
+    /// Goes to the functions of work in no group.
     OpenUnattributed,
 }
 
@@ -96,9 +96,9 @@ pub(super) struct Screen {
     pub(super) is_paused: bool,
     /// The groups' columns are those of times.
     pub(super) shows_waits: bool,
-    /// Set by the key that shows them, and taken by the thread that asks.
+    /// Set by the key that shows waits, and read by the thread that talks to the agent.
     pub(super) wants_waits: Arc<AtomicBool>,
-    /// Of groups and of threads.
+    /// The positions in the lists of groups and of threads.
     places: [Place; 2],
 }
 

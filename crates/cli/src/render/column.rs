@@ -9,14 +9,14 @@ use super::row::{Row, ratio};
 use super::table::Table;
 use crate::text::{clean, tid};
 
-/// The cell of an event that nobody counted.
+/// The cell of an event that is not counted.
 pub(crate) const NOT_COUNTED: &str = "<not counted>";
 
 /// How a column writes its figure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Unit {
     Name,
-    /// A thread's number here, and the one in its own namespace.
+    /// A thread's id here, and the one in its own namespace.
     Tid,
     Whole,
     Percent,
@@ -32,7 +32,7 @@ pub(crate) enum Unit {
 /// How much room numbers have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Digits {
-    /// As much as they want.
+    /// As many as there are.
     All,
     /// Three digits and a unit: `40.9M`.
     Few,
@@ -181,7 +181,7 @@ impl Digits {
         }
     }
 
-    /// With a decimal only where it says something.
+    /// With a decimal only for small rates.
     fn rate(self, per_second: f64) -> String {
         match self {
             Digits::Few if per_second >= 9_999.5 => scaled(per_second),

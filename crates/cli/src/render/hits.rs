@@ -1,4 +1,4 @@
-//! Hits of a watch as people and programs read them: a table of places, a line a hit, JSON.
+//! Hits of a watch for users and programs: a table of places, one line for each hit, JSON.
 
 use std::fmt::Write as _;
 
@@ -19,7 +19,7 @@ pub(crate) const BLIND: [&str; 3] =
 /// Values below this are shown as people count, others as processors do.
 const COUNTED: u64 = 1 << 32;
 
-/// The place of a hit that its thread learned of too late to tell.
+/// The place of a hit whose signal came too late to find it.
 const NOWHERE: &str = "0x0";
 
 /// A report in the JSON of `watch`.
@@ -43,7 +43,7 @@ pub(crate) struct ReportDocument {
     counts_only: Option<String>,
     /// Hits that are in no line of `--stream`.
     unprinted: u64,
-    /// Why nobody watches any more; null: the watch went on, or came to the end asked for.
+    /// Why the watch ended; null if it goes on, or reached the requested end.
     end: Option<End>,
 }
 
@@ -63,7 +63,7 @@ pub(crate) struct HitDocument {
     group: Option<String>,
     old: Option<u64>,
     new: Option<u64>,
-    /// As it is seen from here; null where it could not be seen.
+    /// The thread's id as seen from here; null if it could not be determined.
     tid: Option<u32>,
     inner_tid: u32,
     thread: Option<String>,
@@ -240,7 +240,7 @@ fn functions(place: &CodePlace) -> Vec<String> {
     first.chain(place.frames[1..].iter().map(|frame| line(frame, "  in "))).collect()
 }
 
-/// As [`functions`], of a caller.
+/// Does what [`functions`] does, for a caller.
 fn calls(place: &CodePlace) -> Vec<String> {
     functions(place).into_iter().map(|line| format!("  {DIM}from{DIM:#} {}", line.trim_start())).collect()
 }

@@ -48,7 +48,7 @@ impl Switched<'_> {
     }
 }
 
-/// The moment so many milliseconds from now, since 1970.
+/// The time that is `ms` milliseconds from now, since 1970.
 pub(crate) fn unix_ms_in(ms: u64) -> Option<u64> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).ok()?;
     u64::try_from(now.as_millis()).ok()?.checked_add(ms)

@@ -1,4 +1,4 @@
-//! Samples as people and programs read them: rows of figures, tables, JSON.
+//! Samples for users and programs: rows of figures, tables, JSON.
 
 pub(crate) mod column;
 pub(crate) mod hits;

@@ -11,7 +11,7 @@ pub(crate) struct Listing<'a> {
     pub(crate) processes: Vec<Row<'a>>,
 }
 
-/// One of them, and what its agent says of itself.
+/// A process, and what its agent reports about itself.
 #[derive(Serialize)]
 pub(crate) struct Row<'a> {
     pub(crate) pid: u32,
@@ -23,7 +23,7 @@ pub(crate) struct Row<'a> {
     pub(crate) refused: Option<Refused<'a>>,
 }
 
-/// Why an agent says nothing.
+/// Why an agent refuses.
 #[derive(Serialize)]
 pub(crate) struct Refused<'a> {
     pub(crate) kind: &'static str,

@@ -1,4 +1,4 @@
-//! A row: what a group, a thread or the process used, as figures with names.
+//! A row: the use of a group, a thread or the process, as named figures.
 //!
 //! `top`, `stat` and `demo` make the same rows and differ in the fields that they choose, for
 //! tables ([`super::column`]) and for JSON ([`Chosen`]).
@@ -19,7 +19,7 @@ pub(crate) struct Row {
     pub(crate) name: String,
     /// By their keys in JSON.
     fields: Map<String, Value>,
-    /// Events over the interval; no event is 0 because nobody counted it.
+    /// Events over the interval; an event that is missing is not counted.
     pub(crate) counts: Vec<CountRow>,
     interval_ns: u64,
 }
@@ -87,7 +87,7 @@ impl Row {
         row
     }
 
-    /// The row without CPU time, if that is refused for groups and for what is in none.
+    /// The row without CPU time, if CPU time of groups and of work in no group is refused.
     pub(crate) fn believed(mut self, inside: &Stat) -> Row {
         if inside.cpu_refused.is_none() {
             return self;
@@ -135,7 +135,7 @@ impl Row {
         ratio(n, self.interval_ns) * 1e9
     }
 
-    /// As JSON with these fields, which stand between blanks.
+    /// As JSON with these fields, which are separated by blanks.
     pub(crate) fn chosen(&self, fields: &'static str) -> Chosen<'_> {
         Chosen { row: self, fields }
     }

@@ -24,8 +24,8 @@ const GROUP_COLUMNS: [(&str, &str, Unit); 7] = [
     ("POLLS/s", "polls_per_s", Unit::Rate),
     ("ALIVE", "alive", Unit::Whole),
 ];
-/// Of the interval, but for the slowest request, which is since times were taken. The four times
-/// are parts of their sum, in percent.
+/// Times of the interval; the slowest request is that since times were taken. The four times are
+/// parts of their sum, in percent.
 const WAIT_COLUMNS: [(&str, &str, Unit); 12] = [
     ("GROUP", "name", Unit::Name),
     ("CPU %", "cpu_percent", Unit::Percent),
@@ -75,11 +75,11 @@ pub(crate) struct View {
     pub(crate) no_waits: Option<String>,
 }
 
-/// The part of a view that only an agent knows.
+/// The part of a view that only an agent provides.
 #[derive(Debug, Clone)]
 pub(crate) struct Inside {
     unattributed: Row,
-    /// Of the interval; `None` where no CPU time was used.
+    /// The coverage of the interval; `None` if no CPU time was used.
     coverage_percent: Option<f64>,
     /// Why there is no CPU time of groups.
     cpu_refused: Option<String>,
@@ -245,7 +245,7 @@ pub(crate) fn group_columns(events: &[String]) -> Vec<Column> {
     with_rates(&GROUP_COLUMNS, events)
 }
 
-/// The columns of groups that say where their tasks spend their time.
+/// The columns of groups that show where their tasks spend their time.
 pub(crate) fn wait_columns() -> Vec<Column> {
     Column::fields(&WAIT_COLUMNS)
 }

@@ -7,7 +7,7 @@ use serde::Serialize;
 /// The figures of some time.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct WaitFigures {
-    /// Null, as the next one, where nobody counts CPU time: then they are `poll_ns` together.
+    /// Null, as the next one, if CPU time is not counted: then they are `poll_ns` together.
     on_cpu_ns: Option<u64>,
     /// In a poll, and not on a CPU: preempted, or blocked.
     stalled_ns: Option<u64>,
@@ -15,14 +15,14 @@ pub(crate) struct WaitFigures {
     runnable_ns: u64,
     await_ns: u64,
     poll_ns: u64,
-    /// Of the sum of the four times; null where it is 0.
+    /// The share of the sum of the four times; null if that is 0.
     on_cpu_percent: Option<f64>,
     stalled_percent: Option<f64>,
     runnable_percent: Option<f64>,
     await_percent: Option<f64>,
-    /// Of requests, from their begin to their end.
+    /// Latencies of requests, from begin to end.
     latency: Durations,
-    /// Of polls.
+    /// Lengths of polls.
     poll: Durations,
     /// From a wake to its poll.
     delay: Durations,
@@ -42,10 +42,10 @@ struct Durations {
     max_ns: Option<u64>,
     /// The task that the longest was of, where that is known.
     max_task: Option<u64>,
-    /// Its trace, likewise.
+    /// The trace of the longest, if it is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     max_trace_id: Option<WireId<16>>,
-    /// Of requests, one of the last of each bucket.
+    /// For requests, a recent one of each bucket.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     exemplars: Vec<ExemplarRow>,
     /// The buckets, as OpenTelemetry's data model has them.
@@ -55,7 +55,7 @@ struct Durations {
     zero_threshold_ns: u64,
     zero_count: u64,
     positive: Vec<(i32, u64)>,
-    /// Null where the agent does not know it.
+    /// Null if the agent does not report it.
     sum_ns: Option<u64>,
 }
 

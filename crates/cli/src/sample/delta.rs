@@ -1,4 +1,4 @@
-//! The difference of two samples, and the time that a command watches a process.
+//! The difference of two samples, and the time for which a command watches a process.
 
 use std::collections::HashMap;
 
@@ -86,7 +86,7 @@ impl Delta {
 pub(crate) struct Window {
     first: Sample,
     pub(crate) last: Sample,
-    /// As the last sample with them showed them.
+    /// Their figures in the last sample that had them.
     ended: Vec<Thread>,
 }
 
@@ -163,7 +163,8 @@ mod tests {
         let mut window = Window::new(sample(0, 50, vec![thread(1, 10, 50, 0)]));
         window.add(sample(1, 70, vec![thread(1, 12, 8, 0)]));
         assert_eq!(cpu(&window.delta()), [("t12", 8, false), ("t10", 0, true)]);
-        // An agent alone knows no start: there a smaller total tells.
+        // If only the agent lists a thread its start is unknown: then a smaller total shows a new
+        // thread.
         let mut window = Window::new(sample(0, 50, vec![thread(1, 0, 50, 0)]));
         window.add(sample(1, 70, vec![thread(1, 0, 8, 0)]));
         assert_eq!(cpu(&window.delta()), [("t0", 8, false), ("t0", 0, true)]);

@@ -1,4 +1,4 @@
-//! The events that somebody wants counted, and who can count them.
+//! The requested events, and whether they can be counted.
 
 use std::str::FromStr;
 
@@ -18,7 +18,7 @@ pub(crate) const TASK_CLOCK: &str = "task-clock";
 const NO_AGENT: &str =
     "the kernel does not show it for every process; a service has it after dormouse::init()";
 
-/// Why an agent that knows no events counts none.
+/// Why an agent without support for events counts none.
 const OLD_AGENT: &str = "the dormouse in the service is too old to count it";
 
 /// Events by name: `task-clock,page-faults`.
@@ -70,7 +70,7 @@ impl Wish {
         Ok(self.divide(|name| (!is_shown(name)).then(|| NO_AGENT.to_owned())))
     }
 
-    /// That each is the name of an event.
+    /// Checks that each is the name of an event.
     pub(crate) fn check(&self, known: &[EventInfo]) -> Outcome<()> {
         let Some(name) = self.0.iter().find(|name| !known.iter().any(|event| event.name == **name)) else {
             return Ok(());
@@ -99,7 +99,7 @@ fn is_shown(event: &str) -> bool {
     event == TASK_CLOCK || Usage::has(event)
 }
 
-/// The same events as they are for a process without dormouse.
+/// The same events for a process without dormouse.
 pub(crate) fn of_any_process(events: Vec<EventInfo>) -> Vec<EventInfo> {
     let of_any = |event: EventInfo| EventInfo {
         note: "of threads, as /proc shows it".into(),

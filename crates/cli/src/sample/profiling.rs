@@ -1,7 +1,7 @@
 //! A process whose profile is being taken: by its agent, or from outside if it has none.
 //!
-//! The profile ends with this command, however that ends. It is read now and then, so that a
-//! process that ends leaves what there was until then.
+//! The profile ends with this command, in whatever way it ends. It is read now and then, so that
+//! when the process ends the profile so far is kept.
 
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -146,8 +146,8 @@ impl Profiled {
         self.end.as_ref().map(|end| end.as_fd())
     }
 
-    /// Reads what there is so far; false: the process has ended, or has let dormouse go, and what
-    /// was read before is all.
+    /// Reads the profile so far. Returns false if the process has ended, or has unloaded dormouse;
+    /// then the last reading is the result.
     pub(crate) fn look(&mut self) -> Outcome<bool> {
         let (told, goes_on) = match &mut self.by {
             By::Agent { client, number } => (read(client, *number), true),
@@ -171,7 +171,8 @@ impl Profiled {
         }
     }
 
-    /// The profile that was read last, if one was, with its names. Its notes say where they fail.
+    /// The profile that was read last, if any, with its names. Its notes list names that are
+    /// missing.
     pub(crate) fn named(&mut self) -> Option<(&Profile, Symbols)> {
         let profile = self.last.as_mut()?;
         let symbols = self.names.as_mut().map(|names| names.symbols(profile)).unwrap_or_default();
@@ -198,8 +199,8 @@ fn split(names: Result<NameFinder, SpaceError>) -> (Option<NameFinder>, Option<S
     }
 }
 
-/// The option, if there is one, that a profile from outside cannot follow: it knows no groups, and
-/// CPU time alone.
+/// The option, if there is one, that a profile from outside does not support: it has no groups, and
+/// only CPU time.
 pub(crate) fn only_inside(wish: &ProfileRequest) -> Option<String> {
     match wish.kind {
         ProfileKind::Cpu => wish.group.is_some().then(|| "--group".to_owned()),
@@ -207,7 +208,7 @@ pub(crate) fn only_inside(wish: &ProfileRequest) -> Option<String> {
     }
 }
 
-/// Of the groups that a refusal lists those that are near, if any are.
+/// Keeps those groups in a refusal that are similar to the requested one, if any are.
 fn ranked(mut failure: Failure, wish: &ProfileRequest) -> Failure {
     if let (Failure::Said(report), Some(group)) = (&mut failure, &wish.group) {
         let ranked = near(group, report.near.iter().map(String::as_str));

@@ -1,7 +1,7 @@
-//! One process, looked at again and again: what `stat` and `top` show.
+//! One process that is sampled repeatedly, for `stat` and `top`.
 //!
-//! As long as a [`Source`] with an agent lives, the groups of the service count the events that
-//! were asked for.
+//! As long as a [`Source`] with an agent exists, the groups of the service count the requested
+//! events.
 
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};

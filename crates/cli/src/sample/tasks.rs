@@ -1,15 +1,15 @@
-//! The kernel's part of a sample, which everybody may read: CPU time, switches, faults, memory.
+//! The kernel's part of a sample, which any user may read: CPU time, switches, faults, memory.
 //!
-//! CPU time of a thread is in `schedstat`, in nanoseconds, as of the kernel's last look at it: a
-//! tick or a switch. (A thread's clock would be exact, but may be read from inside its process
-//! only.) That of the process, with the threads that have ended, is its CPU clock. The split into
-//! user and kernel mode is in units of `USER_HZ`.
+//! CPU time of a thread is in `schedstat`, in nanoseconds, as of the kernel's last update: a tick
+//! or a switch. (A thread's clock would be exact, but can be read only from inside its process.)
+//! That of the process, including ended threads, is its CPU clock. The split into user and kernel
+//! mode is in units of `USER_HZ`.
 //!
-//! A thread may end between two reads; it is then left out.
+//! A thread may end between two reads; then it is left out.
 //!
 //! # Safety
 //!
-//! The unsafe code is `clock_gettime` on a clock id that rustix has no name for.
+//! The unsafe code is `clock_gettime` on a clock id for which rustix has no name.
 #![allow(unsafe_code)]
 
 use std::collections::HashMap;
@@ -44,14 +44,14 @@ pub(crate) struct Numbers {
 }
 
 impl Tasks {
-    /// Those of `process`.
+    /// The threads of `process`.
     pub(crate) fn of(process: &Process) -> Tasks {
         Tasks { proc: Proc::system(), pid: process.pid, start_ticks: process.start_ticks }
     }
 
     /// A sample without the agent's part; `None` when the process has ended.
     pub(crate) fn look(&self) -> io::Result<Option<Sample>> {
-        // The clock first: it goes with the process, and what comes after may only be more.
+        // The clock first: it ends with the process, and later readings can only be larger.
         let clock = process_clock_ns(self.pid);
         let Some(stat) = there(read_text(&self.proc.path(self.pid, "stat")))? else { return Ok(None) };
         let status = there(read_text(&self.proc.path(self.pid, "status")))?.unwrap_or_default();
@@ -81,7 +81,7 @@ impl Tasks {
 }
 
 impl Numbers {
-    /// Those of a process; `None` if it calls its threads as they are called here.
+    /// The numbers of a process; `None` if its thread ids are the same as here.
     pub(crate) fn of(proc: Proc, pid: u32) -> Option<Numbers> {
         let status = read_text(&proc.path(pid, "status")).ok()?;
         (inner(&status)? != pid).then(|| Numbers { proc, pid, outer: HashMap::new() })

@@ -1,7 +1,7 @@
 //! A process at one moment: totals since its start.
 //!
-//! An agent tells of groups, and of threads to the nanosecond; the kernel tells of any process's
-//! threads ([`super::tasks`]). A sample has both, or the kernel's part alone.
+//! An agent reports groups, and threads to the nanosecond; the kernel reports any process's threads
+//! ([`super::tasks`]). A sample has both, or only the kernel's part.
 
 use std::collections::HashMap;
 
@@ -24,15 +24,15 @@ pub(crate) struct Usage {
 /// One thread.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Thread {
-    /// As it is seen from here.
+    /// The thread id as seen from here.
     pub(crate) tid: u32,
     /// In the service's own namespace: what its agent calls it.
     pub(crate) inner_tid: u32,
-    /// With `tid` never given again; 0 where only the agent knows the thread.
+    /// With `tid` never reused; 0 if only the agent lists the thread.
     pub(crate) start_ticks: u64,
     pub(crate) name: String,
     pub(crate) cpu_ns: u64,
-    /// For how long it waited for a CPU; `None` where the kernel does not say.
+    /// For how long it waited for a CPU; `None` if the kernel does not report it.
     pub(crate) runnable_ns: Option<u64>,
     /// Absent where `/proc` does not show it.
     #[serde(flatten)]
@@ -49,7 +49,7 @@ pub(crate) struct Sample {
     pub(crate) usage: Option<Usage>,
     pub(crate) max_rss_bytes: Option<u64>,
     pub(crate) threads: Vec<Thread>,
-    /// The part that only an agent knows, without threads.
+    /// The part that only an agent provides, without threads.
     pub(crate) inside: Option<Stat>,
 }
 
@@ -85,7 +85,7 @@ impl Sample {
         let best = |thread: Thread| match told.get(&thread.inner_tid) {
             Some(told) => Thread {
                 cpu_ns: told.cpu_ns,
-                // An older agent tells none.
+                // An older agent does not report it.
                 runnable_ns: told.runnable_ns.or(thread.runnable_ns),
                 ..thread
             },
@@ -134,7 +134,7 @@ impl Usage {
         Usage::default().counts(0).iter().any(|count| count.event == event)
     }
 
-    /// The events that the kernel counts for every thread and process, over so much time.
+    /// The events that the kernel counts for every thread and process, over `elapsed_ns`.
     pub(crate) fn counts(&self, elapsed_ns: u64) -> Vec<CountRow> {
         [
             ("context-switches", self.switches()),
@@ -175,7 +175,7 @@ pub(crate) mod tests {
         })
     }
 
-    /// The same as samples, with a part that the kernel tells.
+    /// Two fixed samples, including the kernel's part.
     pub(crate) fn fixed(is_refused: bool) -> [Sample; 2] {
         answers(is_refused).map(|stat| {
             let n = stat.keys_on as u64;

@@ -21,7 +21,7 @@ pub(crate) struct Lines<'a> {
 }
 
 impl<'a> Lines<'a> {
-    /// Of the trace that was announced to `client`.
+    /// A printer for the trace that was announced to `client`.
     pub(crate) fn new(client: &Client, tracing: Tracing, context: &'a mut Context) -> Self {
         let hold_ticks = (HOLD.as_secs_f64() * tracing.clock.tsc_hz) as u64;
         // The process of a file is no more, or another.

@@ -1,15 +1,15 @@
 //! Records of many threads in the order of their time stamps.
 //!
-//! The agent empties one thread's ring after the other, so what it sends is in order within a
-//! thread only. Records are held until one comes that is newer by the hold time; the agent has then
-//! been round all rings since. Later ones are printed late rather than lost.
+//! The agent empties one thread's ring after the other, so what it sends is ordered only within a
+//! thread. Records are held until one comes that is newer by the hold time; by then the agent has
+//! emptied all rings. Records that come later are printed late rather than lost.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 /// The most that is held; beyond it the oldest goes, in order or not.
 const MOST: usize = 1 << 16;
-/// The most bytes of them; a service may say as much as it likes.
+/// The most bytes of held records, because a service may send any amount.
 const MOST_BYTES: usize = 64 << 20;
 
 /// Items held back and given out by time stamp; equal ones in the order they came.
@@ -28,7 +28,7 @@ impl<T: Ord> Merge<T> {
         Merge { heap: BinaryHeap::new(), bytes: 0, hold, newest: 0, pushed: 0 }
     }
 
-    /// Takes in an item that is so many `bytes` long.
+    /// Adds an item of `bytes` bytes.
     pub(super) fn push(&mut self, tsc: u64, bytes: usize, item: T) {
         self.newest = self.newest.max(tsc);
         self.bytes += bytes;

@@ -66,7 +66,7 @@ pub(crate) fn summary(tally: Tally, elapsed_ns: u64) -> String {
 
 /// The place that records go to.
 pub(crate) trait Sink {
-    /// Takes in what a note says.
+    /// Adds the contents of a note.
     fn learn(&mut self, note: Note);
 
     /// Takes in records of one thread.
@@ -118,8 +118,7 @@ impl<S: Sink> Stream<S> {
     fn run_until(&mut self, end: Option<Instant>, most: u64, signals: &Signals) -> Outcome<()> {
         // Frames may have come together with the answer that announced them.
         self.take()?;
-        // The agent gives the time about once a second: an agent that says nothing for long is no
-        // more.
+        // The agent sends the time about once a second: an agent that is silent for long is dead.
         let mut heard = Instant::now();
         let mut is_idle = false;
         loop {

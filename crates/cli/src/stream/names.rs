@@ -1,4 +1,4 @@
-//! The names that numbers in records stand for, and records as lines.
+//! The names for numbers in records, and records as lines.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -14,26 +14,27 @@ use crate::output::{DIM, GOOD, SCHEMA};
 use crate::sample::tasks::Numbers;
 use crate::text::{self, Clean, Quoted, json};
 
-/// Names that are kept: of threads, and of groups. A stream may tell new ones without end; beyond
-/// it, all are forgotten, and threads and groups have numbers until they are told of again.
+/// The most names to keep, of threads and of groups. A stream may contain new ones without end;
+/// beyond this number all are dropped, and threads and groups are shown by number until they are
+/// named again.
 const MOST_NAMES: usize = 1 << 16;
 /// Bytes of a name that are kept; a group has no more.
 const LONGEST_NAME: usize = 128;
 
-/// The names that a stream has told so far.
+/// The names that a stream has contained so far.
 pub(super) struct Names {
     clock: ClockPoint,
     probes: HashMap<u32, ProbeInfo>,
     threads: HashMap<(u32, u64), Thread>,
     groups: HashMap<u32, String>,
-    /// Of a service in a pid namespace of its own.
+    /// The thread ids of a service in a pid namespace of its own.
     numbers: Option<Numbers>,
 }
 
-/// A thread that a stream has told of.
+/// A thread that a stream has named.
 struct Thread {
     name: String,
-    /// As it is seen from here, if it was when it was told of.
+    /// Its id as seen from here, if that was visible when it was named.
     outer_tid: Option<u32>,
 }
 
@@ -46,7 +47,7 @@ struct Line<'a> {
     kind: &'static str,
     time_unix_ns: u64,
     time_mono_ns: u64,
-    /// As it is seen from here; null where it could not be seen.
+    /// The thread id as seen from here; null if it could not be determined.
     tid: Option<u32>,
     /// In the service's own namespace, where that is another one.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -72,7 +73,7 @@ impl Names {
         Names { clock: tracing.clock, probes, threads: HashMap::new(), groups: HashMap::new(), numbers }
     }
 
-    /// Takes in what a note says.
+    /// Adds the contents of a note.
     pub(super) fn learn(&mut self, note: Note) {
         match note {
             Note::Clock(point) => self.clock = point,
@@ -193,7 +194,7 @@ fn json_value(value: Field<'_>) -> Value {
     match value {
         Field::Signed(n) => n.into(),
         Field::Unsigned(n) => n.into(),
-        // JSON has no word for infinity and what is no number.
+        // JSON has no representation of infinity and NaN.
         Field::Float(n) => n.into(),
         Field::Boolean(b) => b.into(),
         Field::Text(text) | Field::Formatted(text) => text.into(),

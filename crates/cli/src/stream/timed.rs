@@ -15,7 +15,8 @@ pub(crate) struct Timed {
 }
 
 impl Timed {
-    /// Of the trace of process `pid` that `tracing` announced; of `most` records.
+    /// A timeline for the trace of process `pid` that `tracing` announced; with at most `most`
+    /// records.
     pub(crate) fn new(name: &str, pid: u32, tracing: &Tracing, most: u64) -> Self {
         let builder = TimelineBuilder::new(name, pid, &tracing.probes, tracing.clock);
         Self { builder, taken: 0, most }

@@ -1,16 +1,16 @@
-//! The way to a socket that another process bound, perhaps in another mount namespace.
+//! Connecting to a socket that another process bound, perhaps in another mount namespace.
 //!
-//! A socket that is no file has its name with the kernel, in a network namespace, and is reached
-//! from inside of that alone.
+//! An abstract socket has its name in a network namespace, and can be reached only from inside of
+//! it.
 //!
 //! The path is resolved inside the owner's root (`/proc/PID/root`) by `openat2` with
-//! `RESOLVE_IN_ROOT`, so that an absolute link such as `/var/run` stays inside; where that root may
+//! `RESOLVE_IN_ROOT`, so that an absolute link such as `/var/run` stays inside; if that root may
 //! not be entered, in ours. The connection then goes through the opened directory's
-//! `/proc/self/fd/N`, which also lifts the limit of 108 bytes on socket paths.
+//! `/proc/self/fd/N`, which also avoids the limit of 108 bytes on socket paths.
 //!
 //! # Safety
 //!
-//! One `getsockopt`, for [`peer_pid`].
+//! The unsafe code is one `getsockopt`, for [`peer_pid`].
 
 use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd};
@@ -48,7 +48,7 @@ pub(crate) fn connect_to(root: &Path, path: &Path, patience: Duration) -> io::Re
 
 fn connect_at(address: &SocketAddrUnix, patience: Duration) -> io::Result<UnixStream> {
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    // This bounds the wait in `connect` for a process that is stopped and accepts nobody.
+    // This bounds the wait in `connect` for a process that is stopped and does not accept.
     set_socket_timeout(&socket, Timeout::Send, Some(patience))?;
     connect(&socket, address)?;
     set_socket_timeout(&socket, Timeout::Send, None)?;

@@ -1,9 +1,9 @@
-//! From what a person types to a conversation with the right process.
+//! From what a user types to a connection with the right process.
 //!
 //! A target is a process id or a name; or a recorder's file, which needs no look-up. The process is
 //! looked up in `/proc`, its agent in the kernel's table of listening sockets ([`sockets`]), and
-//! after connecting the kernel is asked who listens there: a socket that bears the number of
-//! another process, by accident or by intent, is never taken for that process.
+//! after connecting the kernel reports which process listens there: a socket whose name contains
+//! the id of another process, by accident or by intent, is never taken for that process.
 
 mod door;
 pub(crate) mod process;
@@ -35,13 +35,13 @@ const MOST_NAMED: usize = 8;
 /// Which process is meant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Target {
-    /// By its id.
+    /// A process id.
     Pid(u32),
-    /// By its id and the ticks of its start, as `12@3456`: no later process is taken for it.
+    /// A process id and the ticks of its start, as `12@3456`: no later process is taken for it.
     Exact(u32, u64),
-    /// By its name in the kernel or its executable's file name.
+    /// The process's name in the kernel or its executable's file name.
     Name(String),
-    /// No process, but a recorder's file: a path with a slash, or with the ending of such files.
+    /// The path of a recorder's file: it contains a slash, or ends like such files.
     File(PathBuf),
 }
 
@@ -132,8 +132,8 @@ impl Finder {
     pub(crate) fn all(&self) -> Outcome<Vec<Found>> {
         self.proc.check()?;
         let pids = self.proc.pids().map_err(|error| no_table(&error))?;
-        // One look at each network namespace; those of others' processes cannot be told apart, and
-        // count as ours.
+        // One read for each network namespace; those of other users' processes cannot be
+        // distinguished, and count as ours.
         let mut tables: HashMap<Option<u64>, Vec<AgentSocket>> = HashMap::new();
         tables.insert(None, self.own_table()?);
         let mut all = Vec::new();
@@ -159,7 +159,7 @@ impl Finder {
         Ok(all)
     }
 
-    /// As [`Finder::look`], for who asks no agent.
+    /// Does what [`Finder::look`] does, for callers that need no agent.
     pub(crate) fn process(&self, target: &Target) -> Outcome<Process> {
         self.look(target).map(|found| found.process)
     }
@@ -240,8 +240,8 @@ impl Finder {
         Ok(sockets::listening(&table))
     }
 
-    /// Connects to the agent of `found`, and to nobody else; true: the kernel says that the wanted
-    /// process listens there.
+    /// Connects to the agent of `found`, and to no other process. Returns true if the kernel
+    /// confirms that the wanted process listens there.
     pub(crate) fn connect(&self, found: &Found, patience: Duration) -> Outcome<(UnixStream, bool)> {
         let process = &found.process;
         let root = self.proc.path(process.pid, "root");
@@ -256,7 +256,8 @@ impl Finder {
                     failure = in_another_network(process, path);
                     continue;
                 }
-                // In a container, the number alone says little: that socket is another one's.
+                // In a container, the process id alone proves little: that socket belongs to
+                // another process.
                 Err(error) if error.kind() == io::ErrorKind::NotFound && process.inner_pid != process.pid => {
                     continue;
                 }
@@ -304,7 +305,7 @@ fn without_agent(process: &Process) -> Failure {
     Failure::new(Exit::NoTarget, format!("{} has no dormouse in it", describe(process))).hint(INIT_HINT)
 }
 
-/// That a file is no process.
+/// The failure for a file where a process is needed.
 fn no_process(target: &Target) -> Failure {
     Failure::new(Exit::Usage, format!("{target} is a file: this needs a process"))
         .hint("files of the recorder are read by dormouse tasks, profile and trace")
@@ -315,7 +316,7 @@ fn no_table(error: &io::Error) -> Failure {
         .hint("mount /proc as a whole, without subset=pid")
 }
 
-/// That a name of the kernel's leads nowhere from here.
+/// The failure for an abstract socket that cannot be reached from here.
 fn in_another_network(process: &Process, path: &Path) -> Failure {
     let (who, pid) = (describe(process), process.pid);
     let message = format!("{who} listens at {}, in another network namespace", path.display());
@@ -323,7 +324,7 @@ fn in_another_network(process: &Process, path: &Path) -> Failure {
         .hint(format!("go there: nsenter --net --target {pid} dormouse …; or give it a runtime directory"))
 }
 
-/// Why nobody could be reached behind `path`.
+/// Why no agent could be reached at `path`.
 fn closed(process: &Process, path: &Path, error: &io::Error, patience: Duration) -> Failure {
     let who = describe(process);
     let path = path.display();

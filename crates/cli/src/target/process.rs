@@ -1,7 +1,7 @@
-//! Processes as `/proc` tells of them.
+//! Processes, from `/proc`.
 //!
-//! Everything here may vanish between two reads, and belongs to others: a file that cannot be read
-//! is an answer (`None`, or the process left out), never a failure of the whole.
+//! Everything here may vanish between two reads, and belongs to others: if a file cannot be read,
+//! the result is `None`, or the process is left out; it is never a failure of the whole.
 
 use std::fs;
 use std::io;
@@ -22,9 +22,9 @@ pub(crate) struct Proc {
 /// The facts about one process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Process {
-    /// Its id here.
+    /// Its process id here.
     pub(crate) pid: u32,
-    /// Its id in its own pid namespace, which is what it calls itself.
+    /// Its process id in its own pid namespace, which is what it reports itself.
     pub(crate) inner_pid: u32,
     /// The process that it is a thread of; `pid` itself for a process.
     pub(crate) leader: u32,
@@ -48,7 +48,7 @@ impl Process {
         self.comm == name || cut_off && self.exe.is_none() || self.exe.as_deref() == Some(name)
     }
 
-    /// Its name, and the executable's where the kernel has cut that off.
+    /// Its name; the executable's if the kernel has cut the name off.
     pub(crate) fn name(&self) -> &str {
         self.exe
             .as_deref()
@@ -78,8 +78,8 @@ impl Proc {
         self.root.join("self").join(file)
     }
 
-    /// That there is one: a process that is not in it is no process, unless nothing is in it at
-    /// all.
+    /// Checks that `/proc` is usable: a process id that is not in it does not exist, unless `/proc`
+    /// is empty.
     pub(crate) fn check(&self) -> Outcome<()> {
         fs::symlink_metadata(self.root.join("self")).map(drop).map_err(|error| {
             let message = format!("processes cannot be looked up in {}: {error}", self.root.display());
@@ -135,7 +135,7 @@ impl Proc {
 
 /// The names in a directory that are numbers, in order.
 fn numbers(directory: &Path) -> io::Result<Vec<u32>> {
-    // An entry that cannot be read is left out, and the others are told.
+    // An entry that cannot be read is left out, and the others are returned.
     let entries = fs::read_dir(directory)?.filter_map(Result::ok);
     let mut numbers: Vec<u32> =
         entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();

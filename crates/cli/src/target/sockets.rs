@@ -1,8 +1,8 @@
 //! Which agents listen: the kernel's table of Unix sockets.
 //!
-//! The table is asked, not the runtime directory of this command's own environment, since a service
-//! started by an init system or another user's shell has another one. It also cannot contain what a
-//! dead process left behind: a stale file is in a directory, not in the table.
+//! The table is read, not the runtime directory of this command's own environment, because a
+//! service started by an init system or another user's shell has another one. Also, the table
+//! cannot contain leftovers of a dead process: a stale file is in a directory, not in the table.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
@@ -14,8 +14,8 @@ const LISTENS: u64 = 0x1_0000;
 /// A socket that an agent listens on, by its name.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct AgentSocket {
-    /// As its owner wrote it, in the owner's mount namespace; or `@` and a name of the kernel's, in
-    /// the owner's network namespace.
+    /// The path as its owner wrote it, in the owner's mount namespace; or `@` and an abstract name,
+    /// in the owner's network namespace.
     pub(crate) path: PathBuf,
     /// The process id in its name: what the owner calls itself.
     pub(crate) number: u32,

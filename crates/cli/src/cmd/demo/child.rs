@@ -1,8 +1,8 @@
 //! The demo's service as a child process.
 //!
-//! It lives as long as its standard input is open, so it cannot outlive this process however that
-//! ends. Lines that it writes to standard error are kept, not shown: they would land in the middle
-//! of a table; when the service fails, they are the explanation.
+//! It lives as long as its standard input is open, so it cannot outlive this process. Lines that it
+//! writes to standard error are kept, not shown, because they would appear in the middle of a
+//! table; if the service fails, they are the explanation.
 
 use std::collections::VecDeque;
 use std::io::{self, BufRead as _, BufReader, Read};
@@ -149,8 +149,8 @@ impl TeaHouse {
         }
     }
 
-    /// Waits for the end of the process, or until `until`. Where the kernel cannot tell, there is
-    /// no wait.
+    /// Waits for the end of the process, or until `until`. Where the kernel cannot report the end,
+    /// it does not wait.
     fn await_end(&self, until: Instant) {
         if let Ok(process) = pidfd_open(Pid::from_child(&self.child), PidfdFlags::empty()) {
             let _ = wait([process.as_fd()], Some(until));

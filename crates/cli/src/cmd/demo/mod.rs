@@ -1,7 +1,7 @@
-//! `dormouse demo`: everything that the command does, on a service of its own.
+//! `dormouse demo`: shows what the command does, on a service of its own.
 //!
-//! The service is this program again, as a child, under load. It is found, asked and switched
-//! through the same doors as any other process; nothing here reaches into it by another way.
+//! The service is this program again, as a child, under load. It is found, asked and switched in
+//! the same ways as any other process; nothing here accesses it in another way.
 
 mod child;
 mod script;
@@ -24,9 +24,9 @@ use crate::sample::events::Wish;
 use crate::sample::source::Source;
 use crate::target::Target;
 
-/// How long the service lives when nobody says how long: for a live view, until the person leaves.
+/// How long the service lives by default: for a live view, until the user leaves.
 const LIVE: Duration = Duration::from_secs(3600);
-/// As long as a person watches text scroll by.
+/// The time for which a user watches text scroll by.
 const PLAIN: Duration = Duration::from_secs(10);
 
 /// Start a service under load and look into it

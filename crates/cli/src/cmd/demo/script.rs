@@ -1,4 +1,4 @@
-//! The demo as text: what a person would do by hand, one thing after the other.
+//! The demo as text: what a user would do by hand, step by step.
 
 use std::num::NonZero;
 use std::time::{Duration, Instant};

@@ -45,7 +45,7 @@ pub(super) struct Summary {
     others: Vec<Other>,
 }
 
-/// One route: what the clients met, and what it cost the service.
+/// One route: what the clients measured, and its cost in the service.
 #[derive(Debug, Serialize)]
 struct Route {
     #[serde(rename = "route")]

@@ -1,8 +1,8 @@
-//! The demo's keys on and off as fast as they go, while the interrupts are watched.
+//! Switches the demo's keys on and off as fast as possible, while interrupts are counted.
 //!
-//! The origin of batched jump labels watched the same beside a loop that toggled a key: interrupts
-//! between processors, live. They are counted for the whole machine, and only processors that run
-//! the service at that moment are interrupted.
+//! The origin of batched jump labels did the same beside a loop that toggled a key: it watched
+//! interrupts between processors, live. They are counted for the whole machine, and only processors
+//! that run the service at that moment are interrupted.
 
 use std::time::{Duration, Instant};
 

@@ -1,11 +1,11 @@
-//! Verdicts on the pairs: looks at a few moments, whose intervals hold for all looks and rows
+//! Verdicts on the pairs: a few looks at the data, whose intervals hold for all looks and rows
 //! together.
 //!
-//! Each look has a part of the error that is allowed in all (a *spending function* of Lan and
-//! `DeMets`: `t²` of it is spent when the part `t` of the time is over), divided among the rows of
-//! the look: half of it is for the average of groups, where a small effect on all of them shows
-//! first. So many groups, early looks and an end at will add no error. The interval of a row is
-//! what the intervals of all its looks have in common.
+//! Each look gets a part of the total allowed error (a *spending function* of Lan and `DeMets`:
+//! `t²` of it is spent when the part `t` of the time is over), divided among the rows of the look:
+//! half of it is for the average of groups, where a small effect on all of them shows first. So
+//! many groups, early looks and an end at any time add no error. The interval of a row is the
+//! intersection of the intervals of all its looks.
 //!
 //! # References
 //!
@@ -55,7 +55,7 @@ pub(super) struct Finding {
 /// All looks of an experiment.
 #[derive(Debug)]
 pub(super) struct Judge {
-    /// That is allowed in all.
+    /// The total allowed error.
     error: f64,
     looks: usize,
     spent: f64,
@@ -125,8 +125,8 @@ impl Judge {
             Some([_, high]) if high < 0.0 => Verdict::Less,
             Some(_) => Verdict::Nothing,
         };
-        // Half of an interval is so many standard errors, and an effect must be some more away from
-        // zero.
+        // Half of an interval is this many standard errors, and an effect must be some more away
+        // from zero.
         let errors = -normal_quantile(error / 2.0);
         let further = 1.0 + normal_quantile(POWER) / errors;
         let visible = seen.map(|[low, high]| (high - low) / 2.0 * further);

@@ -1,4 +1,4 @@
-//! The measures of an experiment, and what groups did by them between two looks.
+//! The measures of an experiment, and the differences of groups between two looks.
 
 use std::collections::HashMap;
 use std::str::FromStr;
@@ -17,7 +17,7 @@ const OWN_THREADS: [&str; 5] =
 pub(super) enum Metric {
     /// CPU time.
     Cpu,
-    /// The time from its start to its end.
+    /// The time from the start of a request to its end.
     Latency,
     /// Occurrences of an event.
     Event(String),
@@ -100,7 +100,7 @@ pub(super) struct Turn {
     pub(super) elapsed_ns: u64,
     /// CPU time of the threads of dormouse, which is in no other figure.
     pub(super) own_ns: u64,
-    /// Of the process; of all groups, where only groups count.
+    /// The total of the process; of all groups, if only groups count.
     pub(super) whole: f64,
     /// By the group's number.
     pub(super) groups: HashMap<u32, Use>,

@@ -1,9 +1,9 @@
 //! `dormouse experiment`: how much CPU time, latency or occurrences of an event the code behind a
 //! key costs each request, found by switching the key on the live service.
 //!
-//! [`switch`] takes the keys and switches them, [`plan`] draws when, [`metric`] reads what requests
-//! used, [`pairs`] makes differences of it, and [`judge`] says what they show. [`trial`] is the
-//! course of all that.
+//! [`switch`] acquires the keys and switches them, [`plan`] draws when, [`metric`] reads what
+//! requests used, [`pairs`] computes differences, and [`judge`] decides what they show. [`trial`]
+//! runs all of that.
 
 mod judge;
 mod metric;

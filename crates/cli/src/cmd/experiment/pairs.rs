@@ -1,14 +1,14 @@
 //! Pairs of turns, and the differences in them that a test can use.
 //!
-//! A pair is one turn with the keys on and one with the keys off, in an order that was drawn. If
-//! the keys cost nothing, either order would have given the same two turns. So each difference is
-//! as likely as its opposite, whatever the service did meanwhile, and a test that needs no more
-//! than that is exact.
+//! A pair is one turn with the keys on and one with the keys off, in random order. If the keys cost
+//! nothing, either order would have given the same two turns. So each difference is as likely as
+//! its opposite, whatever the service did meanwhile, and a test that needs no more than that is
+//! exact.
 //!
 //! # Invariants
 //!
-//! Nothing here but the sign of a block's difference depends on the states of its turns: with all
-//! states exchanged, the same pairs make the same blocks, and the same groups have enough requests.
+//! Only the sign of a block's difference depends on the states of its turns: with all states
+//! exchanged, the same pairs make the same blocks, and the same groups have enough requests.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -16,7 +16,7 @@ use super::metric::{Turn, Use};
 
 /// Requests that one part of a block has at least: fewer are more of a lottery than of a mean.
 const LEAST: u64 = 8;
-/// As many for a 99th percentile: two are beyond it.
+/// The fewest requests for a 99th percentile: two are beyond it.
 const LEAST_P99: u64 = 200;
 /// Blocks that a group must have to be looked at: fewer cannot show anything at the level of an
 /// experiment.
@@ -32,18 +32,18 @@ pub(super) struct Pair {
 /// The figure of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum Statistic {
-    /// Amount by request.
+    /// The amount per request.
     Mean,
-    /// 99 % of the requests have no more.
+    /// The amount that 99 % of the requests do not exceed.
     P99,
 }
 
 /// The requests that a row is of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum Whose {
-    /// All of the process, by what they use together.
+    /// All groups of the process together.
     All,
-    /// Those of all groups: the average of their changes, each weighed by how steady it is.
+    /// The average of the changes of all groups, each weighted by how steady it is.
     Average,
     Group(u32),
 }
@@ -69,8 +69,8 @@ impl Contrast {
         self.differences.len() >= FEWEST_BLOCKS
     }
 
-    /// Of all pairs so far: one of each group with requests, one of the whole, and where there are
-    /// several groups, one of their average.
+    /// From all pairs so far: one for each group with requests, one for the whole, and if there are
+    /// several groups, one for their average.
     pub(super) fn of(pairs: &[Pair], has_p99: bool) -> Vec<Contrast> {
         let turns = || pairs.iter().flat_map(|pair| [&pair.off, &pair.on]);
         let groups: BTreeSet<u32> = turns().flat_map(|turn| turn.groups.keys()).copied().collect();
@@ -167,7 +167,7 @@ fn weight(id: u32, each: f64, pairs: &[Pair]) -> f64 {
         return 0.0;
     }
     let variance = *squares.select_nth_unstable_by(middle, f64::total_cmp).1;
-    // Without any variance, or any amount, it says nothing of other groups.
+    // Without any variance, or any amount, it gets no weight beside other groups.
     if variance > 0.0 && variance.is_finite() { 1.0 / variance } else { 0.0 }
 }
 

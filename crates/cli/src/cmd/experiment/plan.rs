@@ -1,9 +1,9 @@
 //! When the keys are switched.
 //!
-//! A pair is two turns of one length. Which of them has the keys on is drawn for each pair, and so
+//! A pair is two turns of one length. Which of them has the keys on is random for each pair, and so
 //! is the length: nothing that the service does at regular times falls on one state more than on
-//! the other. A turn begins with a moment that is not looked at, as long as a request, in which
-//! most of those end that began in the other state.
+//! the other. A turn begins with a moment that is not measured, as long as a request, in which most
+//! requests end that began in the other state.
 
 use std::time::Duration;
 
@@ -14,13 +14,13 @@ use rustix::rand::{GetRandomFlags, getrandom};
 const MOST_PAIRS: u32 = 600;
 /// Pairs if requests are long. (Of a very long experiment there are more.)
 const FEWEST_PAIRS: u32 = 200;
-/// Where it can, a turn is so many times as long as its requests.
+/// If possible, a turn is this many times longer than its requests.
 const REQUESTS: u32 = 8;
 /// The shortest mean length of a turn: looking takes a part of it.
 const SHORTEST: Duration = Duration::from_millis(20);
 /// The longest: a longer experiment has more pairs.
 const LONGEST: Duration = Duration::from_secs(10);
-/// The part of a turn before the first look is one in so many, at least and at most.
+/// At least and at most this fraction of a turn passes before the first look.
 const LEAST_SETTLING: u32 = 10;
 const MOST_SETTLING: u32 = 3;
 
@@ -48,7 +48,7 @@ impl Plan {
     /// For an experiment of that length, on requests of this length.
     pub(super) fn new(length: Duration, request: Duration) -> Plan {
         let mut seed = [0; 8];
-        // Without the kernel's numbers the clock's are random enough: nobody plays against us.
+        // Without the kernel's random numbers the clock's are good enough: there is no adversary.
         if !matches!(getrandom(&mut seed, GetRandomFlags::NONBLOCK), Ok(8)) {
             seed = dormouse_sys::clock::monotonic_ns().to_ne_bytes();
         }

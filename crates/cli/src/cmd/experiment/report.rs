@@ -28,11 +28,11 @@ pub(super) struct Document<'a> {
     ended: &'static str,
     pairs: usize,
     switches: u64,
-    /// Of one switch, on average.
+    /// Nanoseconds of one switch, on average.
     switch_ns: u64,
     /// CPU time of dormouse's own threads, of one processor; null where nothing was measured.
     looking_percent: Option<f64>,
-    /// Of all intervals together.
+    /// The confidence of all intervals together.
     confidence_percent: f64,
     rows: Vec<RowDocument<'a>>,
 }
@@ -51,7 +51,8 @@ struct RowDocument<'a> {
     /// By request; null for the average.
     off: Option<f64>,
     on: Option<f64>,
-    /// Of `off`. Null where that is nothing, or too little was seen; likewise the others.
+    /// The change relative to `off`, in percent. Null if that is 0, or too little was seen;
+    /// likewise the others.
     change_percent: Option<f64>,
     low_percent: Option<f64>,
     high_percent: Option<f64>,

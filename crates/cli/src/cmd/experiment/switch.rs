@@ -1,7 +1,7 @@
-//! The keys of an experiment: whether it may have them, and the switching.
+//! The keys of an experiment: whether it may switch them, and switching them.
 //!
-//! All that it switches on is a lease of its connection. So the keys are as they were when the
-//! experiment ends, whichever way it ends: a lease needs nobody to give it back.
+//! Everything that it switches on is a lease of its connection. So the keys return to their state
+//! when the experiment ends, in whatever way it ends.
 
 use dormouse_protocol::{Changed, HeldBy, Hello, KeyInfo, Keys, KeysRequest, OffRequest, OnRequest};
 
@@ -14,11 +14,11 @@ use crate::text::{clean, count, list};
 /// the only one.
 const EXPERIMENT: &str = "dormouse.experiment";
 
-/// Keys that nobody else keeps on.
+/// Keys that have no other holder.
 #[derive(Debug)]
 pub(super) struct Switch {
     glob: String,
-    /// Their names, each once.
+    /// Their names, without duplicates.
     pub(super) names: Vec<String>,
     /// How many they are.
     keys: usize,
@@ -39,7 +39,8 @@ impl Switch {
             );
         }
         begin_alone(client)?;
-        // Ends nothing, since nothing is held yet, and says which keys a request would switch.
+        // This ends nothing, because nothing is held yet, and returns which keys a request would
+        // switch.
         let found: Changed = client.call(off(glob))?;
         let mut names = found.matched;
         names.sort_unstable();

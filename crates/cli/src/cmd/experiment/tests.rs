@@ -1,5 +1,4 @@
-//! Experiments on services that are simulated: with drift, periods, outliers, and an effect that is
-//! known.
+//! Experiments on simulated services: with drift, periods, outliers, and a known effect.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -10,10 +9,10 @@ use super::pairs::{Contrast, Pair, Whose};
 use super::plan::Plan;
 
 const LENGTH: Duration = Duration::from_secs(60);
-/// Requests of that length have long turns, and so few pairs that a test can make a thousand times
-/// as many.
+/// Requests of this length have long turns, and so few pairs that a test can make a thousand times
+/// more.
 const LONG: Duration = Duration::from_secs(1);
-/// Of an experiment with a third of the pairs.
+/// The length of an experiment with a third of the pairs.
 const SHORT: Duration = Duration::from_millis(2_700);
 
 /// A service with two routes, and the dice that its requests are thrown with.
@@ -21,7 +20,7 @@ struct Simulated {
     state: u64,
     /// How much more a request of the first route costs with the key on, as a part.
     effect: f64,
-    /// Of the experiment.
+    /// The length of the experiment.
     length: Duration,
     /// Since the start.
     ns: u64,
@@ -211,7 +210,7 @@ fn the_visible_effect_is_mostly_found() {
     assert!(found.count() >= 30);
 }
 
-/// Pairs in which a request uses so much off and on.
+/// Pairs in which a request uses `amounts`: off and on.
 fn pairs(n: usize, requests: u64, amounts: [u64; 2]) -> Vec<Pair> {
     let turn = |amount| Turn {
         groups: HashMap::from([(5, Use::of(requests, amount * requests))]),

@@ -1,4 +1,4 @@
-//! One experiment: turns and looks, until the time is over, the answer is clear or somebody ends
+//! One experiment: turns and looks, until the time is over, the answer is clear or the user ends
 //! it.
 
 use std::collections::HashMap;
@@ -21,7 +21,7 @@ use crate::signals::Signals;
 const BEFORE: u32 = 20;
 const BEFORE_PART: u32 = 60;
 const BEFORE_MOST: Duration = Duration::from_secs(1);
-/// A route that has no more of all requests than one in so many is rare.
+/// A route is rare if its share of all requests is less than one in this many.
 const RARE: u64 = 50;
 
 /// How an experiment came to its end.
@@ -29,15 +29,15 @@ const RARE: u64 = 50;
 pub(super) enum End {
     /// The time was over.
     Time,
-    /// More of it would have told little more.
+    /// More time would have improved the result little.
     Clear,
-    /// By the person.
+    /// The user ended it.
     Asked,
-    /// By something that went wrong; the figures until then are whole.
+    /// An error ended it; the figures until then are complete.
     Broken(Failure),
 }
 
-/// An experiment and what it has seen.
+/// An experiment, with its results so far.
 pub(super) struct Trial {
     client: Client,
     /// The number of the service's first thread, as the service has it.
@@ -99,8 +99,7 @@ impl Trial {
         &self.client.who
     }
 
-    /// Goes through pairs for `length`, and tells `watch` after each. In the end the keys are as
-    /// they were.
+    /// Runs pairs for `length`, and calls `watch` after each. At the end the keys are as they were.
     pub(super) fn run(&mut self, length: Duration, watch: impl FnMut(&Trial)) -> End {
         let begun = Instant::now();
         let end = self.course(begun, length, watch).unwrap_or_else(End::Broken);
@@ -162,8 +161,8 @@ impl Trial {
             }
             before = now;
         }
-        // Little's law: as many tasks are there as end while one lasts. Routes that few ask for say
-        // little.
+        // Little's law: the number of tasks alive equals the number that end during the life of
+        // one. Routes with few requests are left out.
         let each = before.mono_ns.saturating_sub(begun_ns) as f64 / f64::from(BEFORE);
         let all: u64 = groups.values().map(|used| used.requests).sum();
         let lasting = groups.values().filter(|used| used.requests > all / RARE);

@@ -1,4 +1,4 @@
-//! The file that a profile goes to, in the form that its ending says.
+//! The file of a profile, in the form that its extension selects.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ pub(super) enum Form {
     Folded,
     Html,
     Firefox,
-    /// As [`Form::Firefox`], not compressed.
+    /// [`Form::Firefox`] without compression.
     FirefoxPlain,
 }
 
@@ -40,7 +40,7 @@ impl fmt::Display for Form {
     }
 }
 
-/// A path whose ending says a form.
+/// A path whose extension selects a form.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Place {
     path: PathBuf,

@@ -1,7 +1,7 @@
 //! `dormouse profile`: which functions use the CPU, allocate, or fault, by group.
 //!
-//! The service samples itself and gives addresses; their names are found here. The profile is the
-//! connection's and ends with it, so it does not matter how this command ends.
+//! The service samples itself and reports addresses; their names are resolved here. The profile
+//! belongs to the connection and ends with it, so it does not matter how this command ends.
 
 mod file;
 mod take;
@@ -39,12 +39,12 @@ const FUNCTIONS: usize = 10;
 
 /// Show which functions use the CPU, allocate or fault, by group: a table, or a file
 ///
-/// A process with dormouse in it samples itself: no thread is stopped, no privilege is needed. Any
-/// other is sampled from outside, by thread instead of group, where the kernel allows it. SELF is a
-/// function's own use, TOTAL has that of the functions that it called; both are of its group, whose
-/// use is counted, not estimated. The lines below the table say what the profile has not seen.
-/// Ctrl-C ends it early and shows what there is. Ends with exit code 1 if there was nothing to
-/// sample.
+/// A process with dormouse samples itself: no thread is stopped, no privilege is needed. Any other
+/// is sampled from outside, by thread instead of group, where the kernel allows it. SELF is a
+/// function's own use, TOTAL includes the functions that it called; both are shares of its group,
+/// whose use is counted, not estimated. The lines below the table list what the profile has not
+/// seen. Ctrl-C ends it early and shows the result so far. Exits with code 1 if there was nothing
+/// to sample.
 #[derive(Debug, clap::Args)]
 #[command(group(clap::ArgGroup::new("subject").required(true)))]
 pub(crate) struct Args {
@@ -122,7 +122,7 @@ impl Args {
         self.output.as_ref().map(|place| place.form)
     }
 
-    /// Refuses a command line that asks for the impossible.
+    /// Refuses a command line with impossible options.
     fn check(&self) -> Outcome<()> {
         let usage = |message| Err(Failure::new(Exit::Usage, message));
         if self.hz.is_some() && !matches!(self.kind, KindArg::Cpu | KindArg::Wall) {
@@ -149,7 +149,7 @@ impl Args {
 }
 
 pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
-    // Before anything is sampled or run: what cannot be read or written costs nobody time.
+    // Before anything is sampled or run, so that an unreadable or unwritable file costs no time.
     args.check()?;
     let old = args.diff.as_deref().map(|path| earlier(path, args.kind.into())).transpose()?;
     // A command has its own way with them.
@@ -272,7 +272,7 @@ fn between(old: Named<'_>, new: Named<'_>) -> Outcome<Diff> {
 /// A profile and its names.
 type Named<'a> = (&'a Profile, &'a Symbols);
 
-/// The profile, or what has changed since the old one, in the form of a file.
+/// The content of a file in this form: the profile, or the changes since the old one.
 fn content(form: Form, new: Named<'_>, old: Option<Named<'_>>, diff: Option<&Diff>) -> Vec<u8> {
     let (profile, symbols) = new;
     match (form, diff) {

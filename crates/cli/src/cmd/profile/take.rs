@@ -1,4 +1,4 @@
-//! The time while a profile is taken: of a process that runs, or of a command.
+//! The time while a profile is taken: of a running process, or of a command.
 
 use std::ffi::OsString;
 use std::io::{self, Write as _};
@@ -66,7 +66,7 @@ impl Reads {
     }
 }
 
-/// Of a process that runs, for so long or until one of `signals`.
+/// Takes the profile of a running process, for the given time or until one of `signals`.
 pub(super) fn of_target(
     target: &Target,
     wish: &ProfileRequest,
@@ -104,7 +104,7 @@ pub(super) fn of_target(
     Ok(Taken { profiled, ended, failure: last.err(), status: None })
 }
 
-/// Of a command, until it ends or for so long; then its end is waited for.
+/// Takes the profile of a command, until it ends or for the given time; then waits for its end.
 pub(super) fn of_command(
     command: &[OsString],
     wish: &ProfileRequest,
@@ -217,7 +217,7 @@ impl Search<'_> {
 
 /// The time that is left, on a terminal.
 struct Progress {
-    /// `None`: nobody looks.
+    /// The name to show; `None` for no live display.
     who: Option<String>,
 }
 

@@ -1,5 +1,4 @@
-//! The kernel's records of page faults, of mappings and of the life of threads, in the order of
-//! time.
+//! The kernel's records of page faults, of mappings and of the life of threads, in order of time.
 //!
 //! An inherited event has a buffer only on one processor, and is inherited only by what its thread
 //! starts later. So each thread that runs already gets an event on each processor, and threads are
@@ -56,7 +55,7 @@ struct Sources {
 }
 
 impl Feed {
-    /// Of what the calling thread starts: from each program's start on.
+    /// A feed for what the calling thread starts: from each program's start on.
     pub(super) fn of_children() -> Result<Self, Error> {
         let mut feed = Self::new(Attr::count(KernelEvent::PageFaults).inherited().from_exec());
         feed.open(rustix::thread::gettid().as_raw_pid().cast_unsigned(), 1)?;

@@ -1,12 +1,12 @@
-//! `dormouse stat -- COMMAND`: runs a command and says what it used.
+//! `dormouse stat -- COMMAND`: runs a command and shows what it used.
 //!
-//! The figures are the kernel's account of the child (`wait4`): its own and that of those of its
-//! children that it has waited for. If it has dormouse in it, its groups and threads are looked at
-//! while it runs, and the last look is shown.
+//! The figures are the kernel's account of the child (`wait4`): its own use and that of those of
+//! its children for which it has waited. If it has dormouse in it, its groups and threads are
+//! sampled while it runs, and the last sample is shown.
 //!
 //! # Safety
 //!
-//! One `wait4`, for the account of one child.
+//! The unsafe code is one `wait4`, for the account of one child.
 
 use std::ffi::OsString;
 use std::io;
@@ -49,7 +49,7 @@ struct Used {
     elapsed_ns: u64,
     #[serde(flatten)]
     usage: Usage,
-    /// Null where it cannot be told from that of this process; then the next one bounds it.
+    /// Null if it cannot be distinguished from that of this process; then the next field bounds it.
     max_rss_bytes: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     max_rss_at_most_bytes: Option<u64>,
@@ -59,7 +59,7 @@ struct Used {
 struct Run {
     used: Used,
     status: ExitStatus,
-    /// Of a command with dormouse in it, with the time from its last sample to its end.
+    /// The figures of a command with dormouse in it, and the time from its last sample to its end.
     inside: Option<(Inside, u64)>,
 }
 
@@ -274,7 +274,7 @@ fn reap(child: Pid) -> io::Result<(ExitStatus, Used)> {
             return Err(error);
         }
     }
-    // SAFETY: zeroes are valid, and so is what the kernel wrote over them.
+    // SAFETY: zeroes are valid, and so is what the kernel has written over them.
     let usage = unsafe { usage.assume_init() };
     let time = |t: libc::timeval| t.tv_sec.cast_unsigned() * 1_000_000_000 + t.tv_usec.cast_unsigned() * 1000;
     let max_rss_bytes = usage.ru_maxrss.cast_unsigned() * 1024;
@@ -295,9 +295,9 @@ fn reap(child: Pid) -> io::Result<(ExitStatus, Used)> {
     Ok((ExitStatus::from_raw(status), used))
 }
 
-/// A child begins with the memory of who starts it, and the kernel's account of its largest size
-/// keeps that: what is no larger says nothing of the command. (A sixteenth is more than the
-/// kernel's count is off by.)
+/// A child begins with the memory of the process that starts it, and the kernel's maximum includes
+/// that: a value that is not larger shows nothing about the command. (The kernel's count is off by
+/// less than a sixteenth.)
 fn is_above_own(bytes: u64) -> bool {
     own_peak().is_some_and(|own| bytes > own + own / 16)
 }

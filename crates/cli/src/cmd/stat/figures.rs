@@ -6,7 +6,7 @@ use serde::Serialize;
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(super) struct Figure {
     pub(super) mean: f64,
-    /// Of the runs, not of the mean; 0 of a single run.
+    /// The standard deviation of the runs, not of the mean; 0 for a single run.
     pub(super) stddev: f64,
     /// `stddev` as a part of `mean`.
     pub(super) stddev_percent: f64,
@@ -15,7 +15,7 @@ pub(super) struct Figure {
 }
 
 impl Figure {
-    /// Of at least one value.
+    /// The figure of at least one value.
     pub(super) fn of(values: impl IntoIterator<Item = f64>) -> Figure {
         let values: Vec<f64> = values.into_iter().collect();
         let n = values.len() as f64;

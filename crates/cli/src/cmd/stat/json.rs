@@ -1,5 +1,5 @@
-//! The figures of `stat` as JSON: an object for each interval and one in all, with the error bounds
-//! of each number.
+//! The figures of `stat` as JSON: an object for each interval and one for the whole time, with the
+//! error bounds of each number.
 
 use dormouse_protocol::{CountRow, EventInfo, Stat};
 use serde::Serialize;
@@ -37,18 +37,19 @@ pub(super) struct Figures<'a> {
     process: Process<'a>,
     /// Null for a process without dormouse.
     groups: Option<Vec<Group<'a>>>,
-    /// Why there is no CPU time of groups, nor of what is in no group.
+    /// Why CPU time of groups, and of work in no group, is missing.
     #[serde(skip_serializing_if = "Option::is_none")]
     cpu_refused: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     unattributed_cpu_ns: Option<u64>,
-    /// Of work in no group, with the reason why there is none.
+    /// The counts of work in no group, each with a reason if it is missing.
     #[serde(skip_serializing_if = "Option::is_none")]
     unattributed_counts: Option<Vec<EventCount<'a>>>,
     /// How much of the CPU time is in groups; null where none was used.
     #[serde(skip_serializing_if = "Option::is_none")]
     coverage_percent: Option<f64>,
-    /// In how many polls of tasks a group was entered; absent where no runtime tells.
+    /// In what percentage of the polls of tasks a group was entered; absent if no runtime announces
+    /// polls.
     #[serde(skip_serializing_if = "Option::is_none")]
     poll_coverage_percent: Option<f64>,
     threads: Vec<Chosen<'a>>,
@@ -59,12 +60,12 @@ pub(super) struct Figures<'a> {
 /// How far the CPU times may be from the truth.
 #[derive(Serialize)]
 struct Bounds<'a> {
-    /// Of the process for each thread that runs, and of each such thread.
+    /// The error bound for each thread that runs; the process's is that times its running threads.
     thread_error_bound_ns: u64,
     /// How groups are charged.
     #[serde(skip_serializing_if = "Option::is_none")]
     group_tier: Option<&'a str>,
-    /// Of a group for each thread that has run it.
+    /// The error bound of a group for each thread that has run it.
     #[serde(skip_serializing_if = "Option::is_none")]
     group_error_bound_ns: Option<u64>,
     /// The time between the readings of groups and of the process.
@@ -76,7 +77,7 @@ struct Bounds<'a> {
 struct Process<'a> {
     cpu_ns: u64,
     cpus_used: f64,
-    /// For how long its threads waited for a CPU, in all; null where the kernel does not say.
+    /// For how long its threads together waited for a CPU; null if the kernel does not report it.
     runnable_ns: Option<u64>,
     #[serde(flatten)]
     usage: Option<Usage>,

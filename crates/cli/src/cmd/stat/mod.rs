@@ -1,10 +1,9 @@
 //! `dormouse stat`: CPU time of a service by group and thread, of any other process by thread, or
 //! of a command.
 //!
-//! A process is looked at now and again until the person, the time or the process comes to its end,
-//! and what it used from the first look to the last is printed. The looks in between are for what
-//! may be gone by then: a thread that ends, and the process itself, of which the last look stands
-//! for the end.
+//! A process is sampled now and then until the user, the time or the process ends it, and its use
+//! from the first sample to the last is printed. The samples in between are for what may be gone by
+//! then: a thread that ends, and the process itself, whose last sample stands for the end.
 
 mod account;
 mod command;
@@ -33,7 +32,7 @@ use account::{Account, Kind};
 const SHORTEST: Duration = Duration::from_millis(10);
 /// How often a process is looked at in between.
 const LOOK: Duration = Duration::from_millis(250);
-/// The share of one processor that looking may take is one part in so many.
+/// Sampling may take one part in this many of one processor.
 const SHARE: u32 = 50;
 
 /// Count what a process, its groups and its threads use, or a command
@@ -66,7 +65,7 @@ pub(crate) struct Args {
     /// Also print each interval of this length
     #[arg(short = 'i', long, value_name = "DURATION", value_parser = interval, conflicts_with = "command")]
     interval: Option<Duration>,
-    /// Run the command so often, and print means with their spread
+    /// Run the command this many times, and print means with their spread
     #[arg(short = 'r', long, value_name = "N", conflicts_with_all = ["target", "pid"])]
     repeat: Option<NonZero<u32>>,
     /// Write the figures to this file instead of standard output

@@ -37,7 +37,7 @@ const GROUP_COLUMNS: [(&str, &str, Unit); 6] = [
     ("CPU us/REQ", "cpu_ns_per_request", Unit::Us),
     ("POLLS", "polls", Unit::Whole),
 ];
-/// One figure a row, and not much beside it: titles of shares say of what by their place.
+/// The title of a share omits what it is a share of; its position shows that.
 const WAIT_COLUMNS: [(&str, &str, Unit); 15] = [
     ("GROUP", "name", Unit::Name),
     ("REQUESTS", "waits.latency.count", Unit::Whole),
@@ -93,7 +93,7 @@ pub(super) fn account(head: &str, account: &Account<'_>) -> String {
         let _ = write!(text, "\n{}", table(&Column::fields(&WAIT_COLUMNS), waiting).render(HEAD));
     }
     let others = delta.others_ns();
-    // Below that it is what the readings of two clocks differ by.
+    // Below that it is the difference between the readings of two clocks.
     let others = (others > TICK_NS).then(|| Row::sum("(others)", others, others, delta.elapsed_ns));
     let rows = account.threads.iter().chain(&others);
     let _ = write!(text, "\n{}", table(&Column::fields(&THREAD_COLUMNS), rows).render(HEAD));

@@ -1,4 +1,4 @@
-//! The tasks of a list that are wanted, in their order.
+//! Selecting and sorting the tasks of a list.
 
 use std::cmp::Reverse;
 use std::time::Duration;

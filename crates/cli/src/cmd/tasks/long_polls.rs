@@ -1,4 +1,4 @@
-//! `dormouse tasks --long-poll`: the polls that last, while they do.
+//! `dormouse tasks --long-poll`: polls that last long, while they last.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};

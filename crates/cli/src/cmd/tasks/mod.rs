@@ -1,8 +1,8 @@
 //! `dormouse tasks`: what each task of a process does, since when, and where it waits.
 //!
-//! The service takes times of its tasks as long as this command is connected, unless it does
-//! anyway. It looks at its tasks while they run, a few thousand at a time: each stands in the list
-//! as it was at one moment, which is another one for the next.
+//! The service takes times of its tasks as long as this command is connected, unless it does so
+//! anyway. It reads its tasks while they run, a few thousand at a time: each is listed in its state
+//! at one moment, which differs from task to task.
 
 mod choice;
 mod long_polls;
@@ -42,11 +42,11 @@ const BEFORE_WAKE: &str =
 /// List the tasks of a process: what each does, since when, and where it waits
 ///
 /// A task is in a poll, runnable (woken, and not polled yet) or awaiting. FOR is the time in this
-/// state, BUSY the time in polls so far. Tasks are known that have begun or been polled since times
-/// are taken, which is as long as this command is there, or since the start of a service that has
-/// `DORMOUSE_WAITS=1`; the others are counted by group. A task that has only yielded is runnable,
-/// if the names of its place tell so. The age of a task from before then is not known, only that it
-/// is more (>). Ends with exit code 1 if no task is listed.
+/// state, BUSY the time in polls so far. A task is listed if it has begun or been polled since
+/// times are taken, which is as long as this command is connected, or since the start of a service
+/// that has `DORMOUSE_WAITS=1`; the others are counted by group. A task that has only yielded
+/// counts as runnable, if the names of its place show that. If a task began before that, only a
+/// lower bound of its age is known (>). Exits with code 1 if no task is listed.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[arg(help = help::TARGET_OR_FILE)]
@@ -71,7 +71,7 @@ pub(crate) struct Args {
     /// wakes, time in polls (busy) or CPU time (cpu, with --cpu), or by group
     #[arg(long, value_name = "BY", default_value = "for", hide_possible_values = true)]
     sort: Sort,
-    /// At most so many tasks
+    /// List at most this many tasks
     #[arg(short = 'n', long, value_name = "N")]
     limit: Option<usize>,
     /// Wake each task once that waits since before places were taken: it is polled once more for
@@ -188,7 +188,7 @@ fn width() -> Option<usize> {
     Some(usize::from(size.ws_col)).filter(|&columns| columns > 0)
 }
 
-/// Waits for so long, or for a signal.
+/// Waits for `length`, or for a signal.
 fn await_times(client: &mut Client, length: Duration, signals: &Signals) -> Outcome<()> {
     let due = Instant::now() + length;
     while Instant::now() < due {

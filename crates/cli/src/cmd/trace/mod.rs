@@ -1,10 +1,10 @@
 //! `dormouse trace`: switches probes on, prints what they record or writes it as a timeline, and
-//! switches them off by going away.
+//! switches them off when it ends.
 //!
-//! The end of the connection is what switches the probes off, so it does not matter whether this
-//! command ends by Ctrl-C, by its own limits, by a closed pipe or by SIGKILL.
+//! The end of the connection switches the probes off, so it does not matter whether this command
+//! ends by Ctrl-C, by its own limits, by a closed pipe or by SIGKILL.
 //!
-//! A recorder's file in place of a service has its own probes and an end.
+//! A recorder's file can be used in place of a service; it has its own probes and an end.
 
 mod viewer;
 
@@ -44,7 +44,7 @@ pub(crate) struct Args {
     /// End after this time
     #[arg(long = "for", value_name = "DURATION", value_parser = parse_positive)]
     length: Option<Duration>,
-    /// End after so many records
+    /// Exit after this many records
     #[arg(short = 'n', long, value_name = "N")]
     count: Option<NonZero<u64>>,
 }

@@ -1,4 +1,4 @@
-//! The viewers that a timeline is for.
+//! The viewers for timelines.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -35,7 +35,7 @@ impl Viewer {
     }
 }
 
-/// A path whose ending says the viewer.
+/// A path whose extension selects the viewer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct TimelinePlace {
     pub(super) path: PathBuf,

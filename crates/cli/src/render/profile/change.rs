@@ -1,11 +1,12 @@
 //! Two profiles as tables and JSON: which functions grew, and which shrank.
 //!
-//! Old values are scaled to the length of the new profile, so that two of different length compare.
+//! Old values are scaled to the length of the new profile, so that profiles of different length can
+//! be compared.
 //!
-//! Two profiles of the same work differ, because samples fall by chance. The number of samples that
-//! meet a function varies by its square root, so a difference of less than two standard deviations
-//! is what chance alone makes in 19 of 20 functions: such rows are not in the table. Callers grow
-//! with their group, so their totals are compared with what that would make of them.
+//! Two profiles of the same work differ by chance, because they are samples. The number of samples
+//! of a function varies by its square root, so a difference of less than two standard deviations
+//! arises by chance alone in 19 of 20 functions: such rows are left out. Callers grow with their
+//! group, so their totals are compared with the growth of the group.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -34,8 +35,8 @@ pub(crate) struct Change {
     /// With what it called.
     total_old: u64,
     total_new: u64,
-    /// Its own part has changed by no more than samples do by chance; and its total as its group
-    /// has, but for chance. A group's use is counted, not sampled.
+    /// Whether the change of its own part is explained by chance, and that of its total by chance
+    /// and the change of its group. A group's use is counted, not sampled.
     #[serde(rename = "self_is_chance")]
     own_is_chance: bool,
     total_is_chance: bool,
@@ -52,8 +53,8 @@ struct Chance {
 const DEVIATIONS: f64 = 2.0;
 
 impl Chance {
-    /// Of the group, in the unit of `column`. Those of a group that few samples met weigh more,
-    /// because they add up to its use.
+    /// For a group, in the unit of `column`. Samples of a group that has few weigh more, because
+    /// they add up to its use.
     fn of(diff: &Diff, group: u32, column: usize) -> Chance {
         let kind = diff.profile.kind;
         let rows = || diff.profile.samples.iter().zip(&diff.old).filter(|(row, _)| row.group == group);
@@ -203,7 +204,7 @@ fn order(a: &Change, b: &Change) -> std::cmp::Ordering {
     by(b).cmp(&by(a)).then_with(|| a.name.cmp(&b.name))
 }
 
-/// The functions that grew and shrank, by group, at most so many of each; `new` has the new
+/// The functions that grew and shrank, by group, at most `most` of each; `new` has the new
 /// profile's coverage.
 pub(crate) fn report(who: &str, diff: &Diff, new: &Profile, column: usize, most: usize) -> String {
     let kind = diff.profile.kind;

@@ -1,4 +1,4 @@
-//! Sentences about the share of what happened that a profile has seen.
+//! Sentences about how complete a profile is.
 
 use dormouse_profile::{Profile, ProfileKind};
 
@@ -7,8 +7,8 @@ use crate::advice::frame_pointers;
 use crate::output::{DIM, FAIR};
 use crate::text::{clean, count};
 
-/// Frames of a stack, on average, below which most of them are missing: a frame pointer that nobody
-/// has set since the thread's first function leads straight to that.
+/// The average number of frames below which most of a stack is missing: a frame pointer that was
+/// not changed since the thread's first function leads straight to that function.
 const FEW_FRAMES: f64 = 5.0;
 
 /// Below this share of stacks, functions are missing that somebody would look for.
@@ -33,7 +33,7 @@ pub(super) fn lines(profile: &Profile) -> Vec<String> {
     }
     let ended = percent(coverage.ended, coverage.samples);
     let frames = frames(profile);
-    // From outside nobody knows where a stack ends.
+    // From outside it is unknown where a stack ends.
     let is_told = has_groups(profile) || coverage.ended > 0;
     let whole = if is_told { format!("{ended:.1} % ended properly, ") } else { String::new() };
     let stacks =

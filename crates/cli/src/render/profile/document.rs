@@ -41,7 +41,7 @@ struct FunctionDocument {
     function: String,
     #[serde(rename = "self")]
     own: u64,
-    /// Of the group.
+    /// The share of the group, in percent.
     self_percent: f64,
     total: u64,
     total_percent: f64,
@@ -60,7 +60,7 @@ pub(crate) struct Circumstances<'a> {
 }
 
 impl<'a> ProfileDocument<'a> {
-    /// With at most so many functions of each group.
+    /// The document, with at most `most` functions of each group.
     pub(crate) fn new(
         profile: &'a Profile,
         symbols: &Symbols,

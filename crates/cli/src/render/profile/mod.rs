@@ -1,4 +1,4 @@
-//! Profiles as people and programs read them: functions by group, what is missing, JSON.
+//! Profiles for users and programs: functions by group, what is missing, JSON.
 
 pub(crate) mod change;
 mod coverage;

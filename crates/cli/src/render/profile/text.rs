@@ -32,7 +32,7 @@ fn subject(kind: ProfileKind, column: usize) -> &'static str {
     }
 }
 
-/// The profile of `who`, with at most so many functions of each group.
+/// The profile of `who`, with at most `most` functions of each group.
 pub(crate) fn report(who: &str, profile: &Profile, symbols: &Symbols, column: usize, most: usize) -> String {
     let groups = uses(profile, symbols, column);
     let sum: u64 = groups.iter().map(|group| group.total).sum();
@@ -115,8 +115,8 @@ pub(crate) fn brief(name: &str) -> String {
     text
 }
 
-/// The name without what is inside so many angle brackets. Those at the very beginning hold the
-/// type that a function belongs to.
+/// The name without what is nested in more than `most` angle brackets. Brackets at the very
+/// beginning contain the type that a function belongs to.
 fn without_brackets(name: &str, most: usize) -> String {
     let outside = most;
     let mut most = outside + usize::from(name.starts_with('<'));

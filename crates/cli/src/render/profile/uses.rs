@@ -1,13 +1,13 @@
-//! The use of each function of a group: itself, and with the functions that it called. In a profile
-//! without groups the threads of a name stand for one.
+//! The use of each function of a group: its own, and including the functions that it called. In a
+//! profile without groups the threads with one name stand for a group.
 //!
 //! A function of the language's own library that the compiler has inlined (`Iterator::next`,
-//! `ptr::read`) counts as part of the function that it is inlined into, at the line of the call:
-//! else such helpers stand above all code that somebody can change. A function of that library
-//! that is really called has a row of its own, and files have all frames.
+//! `ptr::read`) counts as part of the function into which it is inlined, at the line of the call:
+//! otherwise such helpers would rank above all code that users can change. A function of that
+//! library that is really called has a row of its own, and files contain all frames.
 //!
-//! A wait counts as that of the function which the list of tasks shows as its place: what is inside
-//! of it only registers the wait, and says nothing to anybody.
+//! A wait counts for the function that the list of tasks shows as its place: functions inside of it
+//! only register the wait.
 
 use std::collections::HashMap;
 
@@ -30,7 +30,7 @@ const NOWHERE: &str = "[unknown]";
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct GroupUse {
     pub(crate) name: String,
-    /// By the account of groups, or if nobody knows it, the sum of its samples.
+    /// By the account of groups, or if that is unknown, the sum of its samples.
     pub(crate) total: u64,
     /// The one that used most by itself first.
     pub(crate) functions: Vec<FunctionUse>,
@@ -44,7 +44,7 @@ pub(crate) struct FunctionUse {
     pub(crate) own: u64,
     /// By it and by those that it called.
     pub(crate) total: u64,
-    /// The file of its source, and the line that was met most; `None` if nobody knows.
+    /// The file of its source, and its most frequent line; `None` if unknown.
     pub(crate) place: Option<(String, u32)>,
 }
 
@@ -168,7 +168,7 @@ pub(crate) fn uses(profile: &Profile, symbols: &Symbols, column: usize) -> Vec<G
     all
 }
 
-/// The parts that functions are told by.
+/// The parts by which functions are distinguished.
 struct Parts {
     names: Vec<String>,
     /// By the account, if there is one.
@@ -187,7 +187,7 @@ impl Parts {
         }
         let (mut names, mut numbers) = (Vec::new(), HashMap::new());
         let part = |thread: &Thread| {
-            // One without a number stands for several, and its name says which.
+            // A thread without an id stands for several with the same name.
             let name = match (&*thread.name, thread.tid) {
                 ("", _) => UNATTRIBUTED.to_owned(),
                 (name, 0) => name.to_owned(),
@@ -215,7 +215,7 @@ pub(crate) fn of_thread(name: &str) -> String {
     format!("thread {name}")
 }
 
-/// Whether a profile tells groups apart.
+/// Whether a profile distinguishes groups.
 pub(crate) fn has_groups(profile: &Profile) -> bool {
     profile.groups.len() > 1
 }

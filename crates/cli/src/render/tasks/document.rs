@@ -16,13 +16,13 @@ pub(crate) struct TasksDocument<'a> {
     pid: u32,
     /// For how long times had been taken.
     taken_ns: u64,
-    /// For how long places had been noted; null: nobody knows.
+    /// For how long places had been recorded; null if they were not.
     noted_ns: Option<u64>,
     /// How long the look at all tasks took.
     took_ns: u64,
     /// How many tasks are known, also those that are not listed.
     known: usize,
-    /// How many of those below wait where nobody has seen it.
+    /// How many of the tasks below wait at an unknown place.
     unplaced: u64,
     tasks: Vec<TaskDocument<'a>>,
     /// Those that are alive, and of which no times are known, by group.
@@ -44,8 +44,7 @@ struct TaskDocument<'a> {
     await_ns: u64,
     polls: u64,
     wakes: u64,
-    /// CPU time since somebody asked for it; absent where nobody did, or the poll goes on since
-    /// before.
+    /// CPU time since it is measured; absent if it is not, or if the present poll began before.
     #[serde(skip_serializing_if = "Option::is_none")]
     cpu_ns: Option<u64>,
     /// False for one that awaits: nothing can wake it.

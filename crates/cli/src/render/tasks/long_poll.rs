@@ -1,7 +1,7 @@
 //! A report on a long poll.
 //!
-//! Of its stack people want the service's own functions: the innermost keeps the worker, by way of
-//! the leaf that it has called.
+//! The most useful part of its stack are the service's own functions: the innermost keeps the
+//! worker, through the leaf that it has called.
 
 use std::fmt::Write as _;
 

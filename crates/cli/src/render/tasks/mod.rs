@@ -1,5 +1,4 @@
-//! The tasks of a process as a table, as a tree of places, and as JSON; and
-//! their long polls.
+//! The tasks of a process as a table, as a tree of places, and as JSON; and their long polls.
 
 pub(crate) mod document;
 pub(crate) mod long_poll;
@@ -102,7 +101,7 @@ impl<'a> Listing<'a> {
         format!("{}: {those}, seen within {took}; times are taken for {taken}{places}", clean(&self.who))
     }
 
-    /// How many of the shown tasks wait where nobody has seen it.
+    /// How many of the shown tasks wait at an unknown place.
     fn count_unplaced(&self) -> u64 {
         self.tasks.iter().filter(|task| is_unplaced(task)).count() as u64
     }
@@ -130,7 +129,7 @@ impl<'a> Listing<'a> {
     }
 }
 
-/// Whether the task waits for somebody, and nobody has seen where.
+/// Whether the task waits at an unknown place.
 fn is_unplaced(task: &TaskRow) -> bool {
     task.state == WireTaskState::Awaiting && task.has_waker && task.places.is_empty()
 }

@@ -1,8 +1,8 @@
 //! Where tasks wait, by name.
 //!
-//! A place is a stack, from the leaf that took the waker to the poll of the task. Of all its
-//! functions one says most: the innermost that is neither of a runtime nor of a library, which are
-//! below and above the service's own.
+//! A place is a stack, from the leaf that took the waker to the poll of the task. Its most
+//! informative function is the innermost that belongs neither to a runtime nor to a library; these
+//! are below and above the service's own.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -28,7 +28,7 @@ impl PlaceNames {
         self.0.get(&place).map_or(&[], Vec::as_slice)
     }
 
-    /// Where a task waits, on one line; empty if nobody knows.
+    /// Where a task waits, on one line; empty if it is unknown.
     pub(crate) fn line(&self, task: &TaskRow) -> String {
         let places = task.places.iter().map(|&place| self.frames(place));
         let mut known = places.filter_map(|frames| Some((most(frames)?, frames)));
@@ -115,7 +115,7 @@ fn stem(function: &str) -> &str {
     stem
 }
 
-/// The frame that says most.
+/// The most informative frame.
 fn most(frames: &[CodeFrame]) -> Option<&CodeFrame> {
     frames.get(place(frames, |frame| frame.is_own, |frame| &frame.function))
 }

@@ -30,7 +30,7 @@ pub(crate) fn report(listing: &Listing<'_>, width: Option<usize>) -> String {
 }
 
 fn table(listing: &Listing<'_>) -> Table {
-    // These columns only where they say something.
+    // These columns only if they contain something.
     let has_cpu = listing.tasks.iter().any(|task| task.cpu_ns.is_some());
     let has_traces = listing.tasks.iter().any(|task| task.trace_id.is_some());
     let titles = [">TASK", "GROUP", ">AGE", "STATE", ">FOR", ">POLLS", ">WAKES", ">BUSY"];

@@ -1,4 +1,5 @@
-//! Tasks as a tree: groups, the functions on the way to where their tasks wait, and how many do.
+//! Tasks as a tree: groups, the functions on the way to the places where tasks wait, and how many
+//! wait there.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +20,7 @@ use crate::text::clean;
 /// The most functions on the way to a place: the others, on the outside, are left out.
 const MOST_FRAMES: usize = 128;
 
-/// A function on the way to places, or what stands for one, and the tasks that wait there.
+/// A function on the way to places, or a stand-in for one, and the tasks that wait there.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Branch {
     tasks: u64,

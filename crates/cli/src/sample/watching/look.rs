@@ -1,4 +1,4 @@
-//! A look at a watch.
+//! A snapshot of a watch.
 
 use dormouse_breakpoints::UserStack;
 use dormouse_protocol::WatchRow;
@@ -19,7 +19,7 @@ pub(crate) struct Look {
     /// Whether hits are left out: a filter was asked for, or a register may watch more than that.
     pub(crate) is_filtered: bool,
     pub(crate) is_outside: bool,
-    /// Whether the hits that `--max` asks for have come.
+    /// Whether the hits that `--max` limits have been reached.
     pub(crate) is_at_max: bool,
 }
 
@@ -42,6 +42,7 @@ pub(crate) enum End {
     Exit,
     /// It executes another program.
     Exec,
-    /// Its agent has hung up, and it lives: it executes another program, or has let dormouse go.
+    /// Its agent has closed the connection, and the process lives: it executes another program, or
+    /// has unloaded dormouse.
     HungUp,
 }

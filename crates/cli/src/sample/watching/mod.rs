@@ -1,4 +1,5 @@
-//! A watch of a process's memory: what to watch, who watches it, and the names of those who hit it.
+//! A watch of a process's memory: what to watch, the agent or kernel that watches, and the names of
+//! the code that hit it.
 
 pub(crate) mod look;
 mod outside;

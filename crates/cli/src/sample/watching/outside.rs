@@ -1,8 +1,8 @@
 //! A watch of a process that has no dormouse in it, or cannot watch itself.
 //!
 //! The kernel records hits into memory of this command, which has room for some thousand. So a
-//! thread takes them out all the time, whatever else this command does: to read the symbols of a
-//! large program takes seconds.
+//! thread drains them all the time, whatever else this command does: reading the symbols of a large
+//! program takes seconds.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
@@ -90,10 +90,10 @@ fn watch(mut outside: Outside, stream: bool, asked: &Receiver<()>, answer: &Send
     }
 }
 
-/// As many descriptors as this process may have: each thread that is watched takes some.
+/// Raises the limit of descriptors to the maximum: each watched thread takes some.
 fn allow_descriptors() {
     let limit = getrlimit(Resource::Nofile);
-    // The watch says if it has too few.
+    // The watch reports it if there are too few.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 

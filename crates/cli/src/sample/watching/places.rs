@@ -19,7 +19,7 @@ const MOST: usize = 1 << 16;
 /// comes first.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct CodePlace {
-    /// As the processor has it.
+    /// The address that the processor reported.
     pub(crate) addr: String,
     /// The file that is mapped there.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -54,7 +54,7 @@ pub(crate) struct SeenThread {
 pub(crate) struct Places {
     space: Option<AddressSpace>,
     symbolizer: Symbolizer,
-    /// Whether the kernel tells of an access after its instruction.
+    /// Whether the kernel reports an access after its instruction.
     is_after: bool,
     known: HashMap<(u64, bool), CodePlace>,
     proc: Proc,
@@ -68,9 +68,9 @@ pub(crate) struct Places {
 }
 
 impl Places {
-    /// Those of a process that is watched for `access`, from outside or by itself: then it has its
-    /// own numbers for threads. A process whose mappings cannot be read has addresses without
-    /// names.
+    /// The places of a process that is watched for `access`, from outside or by itself; in the
+    /// second case it has its own thread ids. If its mappings cannot be read, there are addresses
+    /// without names.
     pub(crate) fn of(process: &Process, access: WireAccess, is_outside: bool) -> Places {
         let proc = Proc::system();
         Places {

@@ -78,7 +78,7 @@ impl Watched {
         Ok(Watched { process, who, variable, access, outside, by, is_filtered, max_hits, end })
     }
 
-    /// The result so far; `None`: nobody watches any more, and the last look was all.
+    /// The result so far; `None` if the watch has ended, and the last result was the final one.
     pub(crate) fn look(&mut self) -> Outcome<Option<Look>> {
         let mut look = self.next()?;
         if let (Some(look), Some(most)) = (&mut look, self.max_hits) {
@@ -133,7 +133,7 @@ fn inside(finder: &Finder, found: &Found, wish: &WatchRequest, patience: Duratio
     Ok(By::Agent { client, number })
 }
 
-/// Of the groups that a refusal lists those that are near, if any are.
+/// Keeps those groups in a refusal that are similar to the requested one, if any are.
 fn ranked(mut failure: Failure, wish: &WatchRequest) -> Failure {
     if let (Failure::Said(report), Some(group)) = (&mut failure, &wish.group) {
         let ranked = near(group, report.near.iter().map(String::as_str));

@@ -1,6 +1,6 @@
 //! The argument of `watch`: an address, or the name of a variable.
 //!
-//! The service has no files of its own open and knows no names, so this command finds the address
+//! The service does not have its own files open and has no names, so this command finds the address
 //! in the files that the process has mapped.
 
 use std::fmt;

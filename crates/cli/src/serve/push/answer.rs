@@ -1,7 +1,7 @@
-//! A collector's answer to a push: the points that it has refused, and why.
+//! A collector's answer to a push: the points that it has rejected, and why.
 //!
-//! `ExportMetricsServiceResponse` is one message in one message, so this reads just that. A
-//! collector that sends something else has still taken the push: the status says so.
+//! `ExportMetricsServiceResponse` is one message in one message, so this reads only that. A
+//! collector that sends something else has still accepted the push, according to the status.
 //!
 //! # References
 //!
@@ -25,7 +25,7 @@ pub(super) fn partial_success(answer: &[u8]) -> Option<PartialSuccess> {
     let mut found = PartialSuccess { rejected: 0, message: String::new() };
     for (number, value) in fields(partial)? {
         match (number, value) {
-            // A number with a sign, of which nobody sends a negative one.
+            // A signed number; no collector sends a negative one.
             (1, Field::Number(rejected)) => found.rejected = u64::try_from(rejected as i64).unwrap_or(0),
             (2, Field::Bytes(text)) => found.message = String::from_utf8_lossy(text).into_owned(),
             _ => {}
@@ -37,7 +37,7 @@ pub(super) fn partial_success(answer: &[u8]) -> Option<PartialSuccess> {
 enum Field<'a> {
     Number(u64),
     Bytes(&'a [u8]),
-    /// Of a size that is known, and of no interest.
+    /// A field of known size that is skipped.
     Fixed,
 }
 

@@ -1,12 +1,12 @@
-//! OTLP pushed: the metrics of all processes go to a collector, every minute by default.
+//! Pushing metrics by OTLP: those of all processes go to a collector, every minute by default.
 //!
-//! A thread of its own asks for the reading, encodes and posts it. A collector that is slow or gone
-//! thus delays nothing but the next push. Totals are pushed: nothing is kept for later, and a push
-//! that has failed loses resolution, and no counts.
+//! A separate thread takes the reading, encodes and posts it. So a slow or missing collector delays
+//! only the next push. Totals are pushed: nothing is kept for later, and a failed push loses
+//! resolution, but no counts.
 //!
-//! The end of `serve` is one more push, made in three seconds at most and tried once.
+//! When `serve` ends it pushes once more, for at most three seconds and without a retry.
 //!
-//! Failures are told when they begin and when they end, not each time.
+//! Failures are reported when they begin and when they end, not each time.
 
 mod answer;
 mod post;
@@ -23,7 +23,7 @@ use super::hub::{Hub, report_of};
 use super::metrics;
 use crate::output::{FAIR, say};
 
-/// Pushes what the services say, if the environment names a collector.
+/// Pushes the metrics of the services, if the environment names a collector.
 pub(super) fn start(hub: &Hub, runtime: &Handle) -> Option<Pusher> {
     let Asked { settings, warnings } = settings::from_environment();
     for warning in &warnings {

@@ -1,4 +1,4 @@
-//! One push: bytes become a `POST`, which is tried again as long as that can help.
+//! One push: a `POST`, which is retried as long as that can help.
 //!
 //! | the collector | then |
 //! |---|---|
@@ -7,9 +7,9 @@
 //! | cannot be reached, or hangs up | another attempt, after a pause |
 //! | answers anything else | the push has failed: the same bytes would fail again |
 //!
-//! Pauses double, and each is cut by chance, so that a collector that comes back is not met by all
-//! its hosts at once. An attempt that could not begin before the deadline is not waited for: totals
-//! are pushed, and the next push has all that this one had.
+//! Pauses double, and each is shortened at random, so that not all hosts reach a collector that
+//! comes back at the same time. An attempt that could not begin before the deadline is not waited
+//! for: totals are pushed, so the next push contains everything that this one did.
 //!
 //! # References
 //!
@@ -93,8 +93,7 @@ impl Post {
         Ok(Self { agent: config.new_agent(), settings, pauses })
     }
 
-    /// Delivers a request until `deadline`. Pauses are waited for by `wait`, which says whether it
-    /// is worth to go on.
+    /// Delivers a request until `deadline`. `wait` waits for a pause, and returns whether to go on.
     pub(super) fn deliver(
         &self,
         request: &[u8],
@@ -127,7 +126,7 @@ impl Post {
     }
 
     fn attempt(&self, body: &[u8], deadline: Instant) -> Result<Option<PartialSuccess>, Miss> {
-        // Nothing is for ever: to the library, that is what no time left means.
+        // Zero means no timeout to the library, so at least a little time is given.
         let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
         let mut request = self.agent.post(&self.settings.url);
         for (name, value) in &self.settings.headers {

@@ -20,7 +20,7 @@ pub(in crate::serve) struct Pusher {
 }
 
 impl Pusher {
-    /// Pushes what `source` gives, and tells of failures through `tell`. Fails when the settings
+    /// Pushes the results of `source`, and reports failures through `tell`. Fails if the settings
     /// cannot work.
     pub(super) fn start(
         settings: PushSettings,

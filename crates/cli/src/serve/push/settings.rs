@@ -1,9 +1,9 @@
 //! Where to push, and how: OpenTelemetry's standard variables.
 //!
-//! An empty variable is one that is not set. A variable for metrics wins over the one for all
-//! signals. A bad value is told and its default taken: nobody's monitoring ends by a typing error
-//! in it. The exceptions are values that this program understands and cannot do, as `grpc`: a push
-//! in another protocol would never arrive, so there is none, and it is said.
+//! An empty variable counts as unset. A variable for metrics overrides the one for all signals. An
+//! invalid value is reported and its default used, so that a typing error does not end monitoring.
+//! The exceptions are values that this program understands but does not support, such as `grpc`: a
+//! push in another protocol would never arrive, so there is none, and a message reports that.
 //!
 //! | variable | default |
 //! |---|---|
@@ -30,7 +30,7 @@ use dormouse_sys::otel::pairs;
 use ureq::http::{HeaderName, HeaderValue, Uri};
 
 const SERVICE_NAME: &str = "service.name";
-/// Attributes that tell one process from another. The environment of this one knows nothing of the
+/// Attributes that identify one process. The environment of this process does not describe the
 /// others, and two processes with one identity would overwrite each other's points.
 const IDENTITY: [&str; 2] = ["service.instance.id", "process.pid"];
 
@@ -152,7 +152,7 @@ impl<V: Fn(&str) -> Option<String>> Reader<V> {
 
     fn headers(&mut self) -> Vec<(HeaderName, HeaderValue)> {
         let Some((name, list)) = self.value_of_signal("HEADERS") else { return Vec::new() };
-        // The values are secrets, and no member is told.
+        // The values are secrets, so no member is printed.
         let headers = pairs(&list).ok().and_then(|pairs| {
             let header = |(key, value): (String, String)| {
                 Some((key.parse().ok()?, HeaderValue::try_from(value).ok()?))
@@ -190,7 +190,7 @@ impl<V: Fn(&str) -> Option<String>> Reader<V> {
         self.read(name, &value, read)
     }
 
-    /// The same of one that there is for metrics and for all signals.
+    /// Reads a variable that exists both for metrics and for all signals.
     fn signal<T>(&mut self, what: &str, read: impl Fn(&str) -> Option<T>) -> Option<T> {
         let (name, value) = self.value_of_signal(what)?;
         self.read(&name, &value, read)

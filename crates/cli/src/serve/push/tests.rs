@@ -1,4 +1,4 @@
-//! Pushes to a collector that answers as a test likes.
+//! Pushes to a collector whose answers a test chooses.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -179,7 +179,7 @@ fn certificates_come_from_the_file() {
     assert!(missing.contains("/nonexistent/ca.pem"), "{missing}");
 }
 
-/// A pusher whose pushes are numbered, and what it tells.
+/// A pusher whose pushes are numbered, and its messages.
 fn pusher(settings: PushSettings) -> (Pusher, Arc<Mutex<Vec<String>>>) {
     let told = Arc::new(Mutex::new(Vec::new()));
     let mut pushes = 0;
