@@ -4,7 +4,6 @@
 mod bench;
 mod c_service;
 mod commands;
-mod compare;
 mod demo;
 mod experiment;
 mod guides;

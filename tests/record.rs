@@ -73,7 +73,7 @@ impl Recorder {
 }
 
 #[test]
-fn a_recorded_program_is_replayed_by_bench() {
+fn a_recorded_program_has_all_its_children() {
     if !can_record() {
         return;
     }
@@ -91,11 +91,6 @@ fn a_recorded_program_is_replayed_by_bench() {
     // The shell, its child, and what that executes.
     assert!(summary["processes"].as_u64() >= Some(3) && summary["faults"].as_u64() > Some(50), "{summary}");
     assert!(matches!(trace(&path)[..2], [Op::Process { parent: None }, Op::Thread { process: 0 }]));
-
-    let replayed = run(["bench", "maps", "--quick", "--reps", "2", "--json", "--trace", &path]);
-    assert_eq!(replayed.code, Some(0), "{replayed:?}");
-    let rows = replayed.json()["rows"].as_array().expect("rows").clone();
-    assert!(rows.iter().any(|row| row["name"] == "hit-rate/listing/dormouse"), "{rows:?}");
 
     // As text the summary is beside the command's own output, and an older trace is replaced.
     let text = run(["record", "--faults", "-o", &path, "--", "echo", "out"]);

@@ -99,7 +99,6 @@ const PLAN: [(&str, &[&str]); 22] = [
             "dormouse-statistics",
             "dormouse-teaparty",
             "dormouse-timeline",
-            "dormouse-bench",
         ],
     ),
 ];

@@ -1,4 +1,5 @@
-//! Hands the compiler's version to the report: a number without its compiler is half a number.
+//! Hands the compiler's version to the report: a number without its compiler is half a number. And
+//! keeps the name of the pointer by which profilers find groups, as in the command.
 
 use std::process::Command;
 
@@ -14,4 +15,8 @@ fn main() {
     println!("cargo::rustc-env=DORMOUSE_BENCH_RUSTC={version}");
     let profile = std::env::var("PROFILE").unwrap_or_default();
     println!("cargo::rustc-env=DORMOUSE_BENCH_PROFILE={profile}");
+    let features = std::env::var("CARGO_CFG_TARGET_FEATURE").unwrap_or_default();
+    if !features.split(',').any(|feature| feature == "crt-static") {
+        println!("cargo::rustc-link-arg-bins=-Wl,--export-dynamic-symbol=otel_thread_ctx_v1");
+    }
 }

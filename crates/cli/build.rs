@@ -1,4 +1,4 @@
-//! Profilers find the groups of `demo` and of the bench: the linker leaves the name of their
+//! Profilers find the groups of `demo`: the linker leaves the name of their
 //! pointer out of an executable unless it is told. One without shared libraries could not start
 //! with it.
 

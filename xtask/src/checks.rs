@@ -84,11 +84,13 @@ pub(crate) fn benches(is_long: bool) -> Result {
     discard(&[target().join("release"), target().join("bench")])
 }
 
-/// Each workload in a process of its own.
+/// Each workload in a process of its own. The program is built by itself: beside it the command
+/// would get the features that the bench needs of the libraries.
 pub(crate) fn bench(workloads: &[impl AsRef<str>]) -> Result {
     if workloads.is_empty() {
         return bench(&SHORT);
     }
+    run(&mut cargo("build --release --locked --package dormouse-bench"))?;
     workloads.iter().try_for_each(|workload| {
         let mut bench = program("timeout 900");
         run(bench.arg(target().join("release/dormouse")).args(["bench", workload.as_ref(), "--quick"]))
@@ -154,7 +156,7 @@ pub(crate) fn fuzz(steps: &mut Steps) -> Result {
     steps.suite.run(&chosen, "", settings)?;
     if steps.is_long {
         // The reports that `compare` reads.
-        steps.suite.run("--package dormouse-bench", "--lib", settings)?;
+        steps.suite.run("--package dormouse-bench", "--bin dormouse-bench", settings)?;
     }
     discard_tests()
 }

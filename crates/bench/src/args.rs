@@ -1,63 +1,103 @@
-//! The arguments of `dormouse bench`.
+//! The command line.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::ValueEnum;
+use clap::{Args as _, Command, FromArgMatches as _, Subcommand, ValueEnum};
 
 use crate::bench::Settings;
+use crate::compare::CompareArgs;
 use crate::workloads::breakpoint::BreakpointArgs;
 
-/// Run a benchmark: our rows and those of peers, interleaved in one run.
+/// A command line.
+#[derive(Debug)]
+pub(crate) enum Line {
+    /// A benchmark.
+    Bench(BenchArgs),
+    /// Another verb.
+    Verb(Verb),
+}
+
+impl Line {
+    /// Reads a command line, the program's name included.
+    pub(crate) fn read<W: Into<OsString> + Clone>(
+        words: impl IntoIterator<Item = W>,
+    ) -> Result<Self, clap::Error> {
+        let command = Command::new("dormouse-bench").version(env!("CARGO_PKG_VERSION"));
+        let command = Verb::augment_subcommands(BenchArgs::augment_args(command))
+            .about("Run a benchmark: our rows and those of peers, interleaved in one run")
+            .args_conflicts_with_subcommands(true)
+            .subcommand_negates_reqs(true)
+            .subcommand_required(false)
+            .arg_required_else_help(true)
+            .disable_help_subcommand(true)
+            .max_term_width(100);
+        let matches = command.try_get_matches_from(words)?;
+        if matches.subcommand().is_some() {
+            Verb::from_arg_matches(&matches).map(Line::Verb)
+        } else {
+            BenchArgs::from_arg_matches(&matches).map(Line::Bench)
+        }
+    }
+}
+
+/// The verbs beside the workloads.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Verb {
+    Compare(CompareArgs),
+}
+
+/// A workload, and how it runs.
 #[derive(Debug, Clone, clap::Args)]
-pub struct BenchArgs {
+pub(crate) struct BenchArgs {
     /// The workload.
     #[arg(value_name = "NAME")]
-    pub workload: Workload,
+    pub(crate) workload: Workload,
 
     /// Print one JSON object a workload instead of text.
     #[arg(long)]
-    pub json: bool,
+    pub(crate) json: bool,
 
     /// Also write the JSON there: a file `….json`, or a directory that gets one `NAME.json` a
-    /// workload, and for `all` a page `report.html`.
+    /// workload.
     #[arg(short, long, value_name = "PATH")]
-    pub output: Option<PathBuf>,
+    pub(crate) output: Option<PathBuf>,
 
     /// Shorter samples and fewer rounds: shows that it works, not how fast.
     #[arg(long)]
-    pub quick: bool,
+    pub(crate) quick: bool,
 
     /// Rounds (for teaparty: the most rounds).
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=10_000))]
-    pub reps: Option<u32>,
+    pub(crate) reps: Option<u32>,
 
     /// Run so many times, in turns, each time in a process of its own; a JSON file has a line for
     /// each.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub runs: u32,
+    pub(crate) runs: u32,
 
     /// Seed of the order in which rows are sampled.
     #[arg(long, value_name = "N", default_value_t = 1)]
-    pub seed: u64,
+    pub(crate) seed: u64,
 
     /// The load average before a run of which this is a part, and which started this process.
     #[arg(long, value_name = "LOAD", hide = true)]
-    pub load_before: Option<f64>,
+    pub(crate) load_before: Option<f64>,
 
-    /// Replay this trace of page faults (`dormouse record --faults`) instead of those that come
+    /// Replay this trace of page faults (`dormouse-bench record-faults`) instead of those that come
     /// with the bench.
     #[arg(long, value_name = "FILE", help_heading = "Options of maps")]
-    pub trace: Option<PathBuf>,
+    pub(crate) trace: Option<PathBuf>,
 
     /// How large the breakpoint workload is.
     #[command(flatten)]
-    pub breakpoint: BreakpointArgs,
+    pub(crate) breakpoint: BreakpointArgs,
 }
 
 /// The workloads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 #[non_exhaustive]
-pub enum Workload {
+pub(crate) enum Workload {
     /// Static keys: the price of a site asleep, of an update, and its interrupts.
     Keys,
     /// The price of charging each poll of a future to a group, and whether the charge is right.
@@ -118,18 +158,20 @@ impl BenchArgs {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
-
     use super::*;
 
-    #[derive(Debug, Parser)]
-    struct Command {
-        #[command(flatten)]
-        args: BenchArgs,
+    fn parse(words: &[&str]) -> Result<BenchArgs, clap::Error> {
+        Line::read(["bench"].iter().chain(words)).map(|line| match line {
+            Line::Bench(args) => args,
+            Line::Verb(verb) => panic!("{verb:?}"),
+        })
     }
 
-    fn parse(words: &[&str]) -> Result<BenchArgs, clap::Error> {
-        Command::try_parse_from(["bench"].iter().chain(words)).map(|command| command.args)
+    #[test]
+    fn a_verb_needs_no_workload() {
+        let line = Line::read(["bench", "compare", "a", "b"]).unwrap();
+        assert!(matches!(line, Line::Verb(Verb::Compare(_))));
+        assert!(Line::read(["bench", "--quick", "compare", "a", "b"]).is_err());
     }
 
     #[test]

@@ -9,37 +9,37 @@ use serde::{Deserialize, Serialize};
 
 /// The machine, kernel and build of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Machine {
+pub(crate) struct Machine {
     /// Model name of the processor.
-    pub cpu: Option<String>,
+    pub(crate) cpu: Option<String>,
     /// Processors that this process may use.
-    pub cpus: usize,
+    pub(crate) cpus: usize,
     /// Architecture that the benchmark was built for.
-    pub arch: String,
+    pub(crate) arch: String,
     /// Whether the processor says that it runs under a hypervisor.
-    pub hypervisor: Option<bool>,
+    pub(crate) hypervisor: Option<bool>,
     /// Frequency governor of the first processor.
-    pub governor: Option<String>,
+    pub(crate) governor: Option<String>,
     /// Clock source of the kernel.
-    pub clocksource: Option<String>,
+    pub(crate) clocksource: Option<String>,
     /// Kernel release.
-    pub kernel: String,
+    pub(crate) kernel: String,
     /// Load average over the last minute, before the run.
-    pub load_1m: Option<f64>,
+    pub(crate) load_1m: Option<f64>,
     /// Compiler.
-    pub rustc: String,
+    pub(crate) rustc: String,
     /// Cargo profile that the build derives from: `debug` or `release`.
-    pub profile: String,
+    pub(crate) profile: String,
     /// Version of this workspace.
-    pub dormouse: String,
+    pub(crate) dormouse: String,
     /// Tier of the thread clock.
-    pub clock_tier: String,
+    pub(crate) clock_tier: String,
 }
 
 impl Machine {
     /// Looks at the machine this runs on.
     #[must_use]
-    pub fn here() -> Self {
+    pub(crate) fn here() -> Self {
         let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         Self {
             cpu: field(&cpuinfo, "model name").map(str::to_owned),
@@ -65,7 +65,7 @@ impl Machine {
 
     /// One line for people.
     #[must_use]
-    pub fn line(&self) -> String {
+    pub(crate) fn line(&self) -> String {
         format!(
             "{} x {}{}, Linux {}, {} ({}), thread clock by {}",
             self.cpus,
@@ -80,7 +80,7 @@ impl Machine {
 
     /// Why the numbers of this machine or build are worth less.
     #[must_use]
-    pub fn warnings(&self) -> Vec<String> {
+    pub(crate) fn warnings(&self) -> Vec<String> {
         let profile = (self.profile != "release").then(|| {
             format!("built with the {} profile: the rows say nothing about an optimised build", self.profile)
         });

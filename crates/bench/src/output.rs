@@ -1,5 +1,4 @@
-//! Where reports go beside standard output: a file, or a directory with a file a workload, and a
-//! page.
+//! Where reports go beside standard output: a file, or a directory with a file a workload.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -10,8 +9,6 @@ use anyhow::{Context, bail};
 
 /// How each report begins.
 const REPORT: &[u8] = b"{\"schema\":";
-/// How the page begins.
-pub(crate) const PAGE: &str = "<!doctype html>\n<!-- dormouse bench -->\n";
 
 /// Written as the reports come, so that finished reports survive an interrupted run.
 #[derive(Debug)]
@@ -45,9 +42,8 @@ impl<'a> Output<'a> {
         } else if !self.is_json {
             bail!("-o {}: name a file that ends in .json, or a directory", self.path.display());
         }
-        let reports = self.names.iter().map(|name| (self.file_of(name), REPORT));
-        for (path, start) in reports.chain(self.page().map(|path| (path, PAGE.as_bytes()))) {
-            try_to_write(&path, start)
+        for path in self.names.iter().map(|name| self.file_of(name)) {
+            try_to_write(&path)
                 .with_context(|| format!("cannot write {}, which -o asks for", path.display()))?;
         }
         Ok(())
@@ -72,11 +68,6 @@ impl<'a> Output<'a> {
         }
     }
 
-    /// The place of the page: several workloads have one, in their directory.
-    pub(crate) fn page(&self) -> Option<PathBuf> {
-        (self.directory && self.names.len() > 1).then(|| self.path.join("report.html"))
-    }
-
     fn file_of(&self, name: &str) -> PathBuf {
         if self.directory { self.path.join(format!("{name}.json")) } else { self.path.to_owned() }
     }
@@ -97,12 +88,12 @@ pub(crate) fn replace(path: &Path, text: &str) -> anyhow::Result<()> {
 
 /// Whether a report can be written to `path`; neither changes a file nor leaves a new one. A file
 /// that does not begin like a report is refused.
-fn try_to_write(path: &Path, begins: &[u8]) -> io::Result<()> {
+fn try_to_write(path: &Path) -> io::Result<()> {
     let is_new = !path.try_exists()?;
     if !is_new {
         let mut start = Vec::new();
-        File::open(path)?.take(begins.len() as u64).read_to_end(&mut start)?;
-        if !start.is_empty() && start != begins {
+        File::open(path)?.take(REPORT.len() as u64).read_to_end(&mut start)?;
+        if !start.is_empty() && start != REPORT {
             return Err(io::Error::new(
                 io::ErrorKind::AlreadyExists,
                 "what is there is no report of a bench",
@@ -165,9 +156,6 @@ mod tests {
             assert!(refused(path, KEYS).contains(reason));
             assert_eq!(fs::read_to_string(path).unwrap(), "of somebody else");
         }
-        let page = directory.path().join("report.html");
-        fs::write(&page, "<!doctype html>\n<p>of somebody else").unwrap();
-        assert!(refused(directory.path(), ALL).contains("report.html"));
     }
 
     #[test]

@@ -14,26 +14,26 @@ use crate::row::{Params, Row};
 use crate::table::{Table, range, value, wrapped};
 
 /// The version of the JSON.
-pub const SCHEMA: u32 = 1;
+pub(crate) const SCHEMA: u32 = 1;
 
 /// Notes about wrong answers begin with this.
 pub(crate) const WRONG: &str = "WRONG ANSWER: ";
 
 /// One run of one workload.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct BenchReport {
+pub(crate) struct BenchReport {
     /// [`SCHEMA`].
-    pub schema: u32,
+    pub(crate) schema: u32,
     /// Name of the workload.
-    pub bench: String,
+    pub(crate) bench: String,
     /// The machine that the workload ran on.
-    pub machine: Machine,
+    pub(crate) machine: Machine,
     /// How it ran.
-    pub params: Params,
+    pub(crate) params: Params,
     /// Measured rows, then the rows computed from them.
-    pub rows: Vec<Row>,
+    pub(crate) rows: Vec<Row>,
     /// Goals, conditions and warnings.
-    pub notes: Vec<String>,
+    pub(crate) notes: Vec<String>,
 }
 
 impl BenchReport {

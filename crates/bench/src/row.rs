@@ -4,7 +4,7 @@ use dormouse_statistics::{Interval, Statistics, paired_interval, paired_median_i
 use serde::{Deserialize, Serialize};
 
 /// Parameters of a run or a row.
-pub type Params = serde_json::Map<String, serde_json::Value>;
+pub(crate) type Params = serde_json::Map<String, serde_json::Value>;
 
 /// The parameter of rows that were computed from others.
 const COMPUTED: &str = "computed";
@@ -12,7 +12,7 @@ const COMPUTED: &str = "computed";
 /// The way in which the numbers of a row get better.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Better {
+pub(crate) enum Better {
     /// The row is a price: of time, memory, interrupts, errors.
     Lower,
     /// The row is a yield.
@@ -86,43 +86,43 @@ impl From<Spec> for Vec<Spec> {
 
 /// One row.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Row {
+pub(crate) struct Row {
     /// Name, `kind/variant`.
-    pub name: String,
+    pub(crate) name: String,
     /// Parameters of this row.
-    pub params: Params,
+    pub(crate) params: Params,
     /// Unit of all numbers here.
-    pub unit: String,
+    pub(crate) unit: String,
     /// The way in which it gets better; none for rows that describe, or are computed from others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub better: Option<Better>,
+    pub(crate) better: Option<Better>,
     /// Values.
-    pub n: usize,
+    pub(crate) n: usize,
     /// Arithmetic mean.
-    pub mean: Option<f64>,
+    pub(crate) mean: Option<f64>,
     /// Sample standard deviation.
-    pub stddev: Option<f64>,
+    pub(crate) stddev: Option<f64>,
     /// Smallest value.
-    pub min: Option<f64>,
+    pub(crate) min: Option<f64>,
     /// Largest value.
-    pub max: Option<f64>,
+    pub(crate) max: Option<f64>,
     /// Median.
-    pub median: Option<f64>,
+    pub(crate) median: Option<f64>,
     /// One value a round.
-    pub values: Vec<f64>,
+    pub(crate) values: Vec<f64>,
     /// The pace of the machine just before each value: the CPU time of some calls of the kernel, in
     /// nanoseconds.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub pace: Vec<f64>,
+    pub(crate) pace: Vec<f64>,
     /// The 95 % interval of the mean, on rows that compare two others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ci95: Option<Interval>,
+    pub(crate) ci95: Option<Interval>,
     /// The 95 % interval of the median, on rows that compare two others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ci95_median: Option<Interval>,
+    pub(crate) ci95_median: Option<Interval>,
     /// Why there are no values.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub unavailable: Option<String>,
+    pub(crate) unavailable: Option<String>,
 }
 
 impl Row {

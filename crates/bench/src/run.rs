@@ -16,15 +16,13 @@ use crate::child::{self, Ended};
 use crate::entry::{ENTRIES, Entry, measure};
 use crate::figures;
 use crate::machine::Machine;
-use crate::output::{Output, replace};
-use crate::page::{self, Outcome};
+use crate::output::Output;
 use crate::progress::Stages;
 use crate::report::BenchReport;
 use crate::workloads::maps::Recorded;
 
-/// Runs the workloads that `args` name, and prints the report of each as soon as it is done.
-/// `again` is this command without the name of a workload and what follows it: several workloads or
-/// runs are made by it.
+/// Runs the workloads that `args` name, and prints the report of each to `out` as soon as it is
+/// done. `again` is this program without arguments: several workloads or runs are made by it.
 ///
 /// # Errors
 ///
@@ -33,18 +31,9 @@ use crate::workloads::maps::Recorded;
 /// could be measured, because its process crashed, or because its report could not be written; the
 /// error has the names and reasons. A missed goal is a note, because numbers are noisy and exit
 /// codes are not.
-pub fn run(args: &BenchArgs, again: &dyn Fn() -> Command) -> anyhow::Result<()> {
-    run_to(args, again, &mut io::stdout())
-}
-
-/// [`run`], printing to `out`.
-///
-/// # Errors
-///
-/// As [`run`].
-pub fn run_to(args: &BenchArgs, again: &dyn Fn() -> Command, out: &mut dyn Write) -> anyhow::Result<()> {
+pub(crate) fn run(args: &BenchArgs, again: &dyn Fn() -> Command, out: &mut dyn Write) -> anyhow::Result<()> {
     if args.trace.is_some() && args.workload != Workload::Maps {
-        bail!("--trace is of the workload maps; say dormouse bench maps --trace FILE");
+        bail!("--trace is of the workload maps; say dormouse-bench maps --trace FILE");
     }
     let entries: Vec<&Entry> = ENTRIES
         .iter()
@@ -64,9 +53,6 @@ pub fn run_to(args: &BenchArgs, again: &dyn Fn() -> Command, out: &mut dyn Write
             let report = measure(entry, args, trace.as_ref());
             let json = serde_json::to_string(&report).context("cannot turn the report into JSON")?;
             let failure = report.failure();
-            if cfg!(debug_assertions) && args.trace.is_none() {
-                assert_eq!(page::unknown(&report), Vec::<String>::new(), "the page names no rows of a run");
-            }
             results.take(entry.name, tables_of(entry, args), Some(&(report, json)), failure)?;
         }
     }
@@ -89,14 +75,10 @@ fn apart(
 ) -> anyhow::Result<()> {
     // Before the first one: the load of the machine, not ours.
     let load = Machine::load();
-    let turns = || (0..args.runs).flat_map(|_| entries.iter().enumerate());
-    let seconds = turns().map(|(_, entry)| entry.seconds[usize::from(args.quick)]).collect();
+    let turns = || (0..args.runs).flat_map(|_| entries);
+    let seconds = turns().map(|entry| entry.seconds[usize::from(args.quick)]).collect();
     let mut stages = Stages::new(seconds, !args.json);
-    let mut outcomes: Vec<Outcome> =
-        entries.iter().map(|entry| Outcome::of(entry.name, entry.origin)).collect();
-    // Of the run before, nothing is true any more.
-    results.draw(&outcomes);
-    for (stage, (number, entry)) in turns().enumerate() {
+    for (stage, entry) in turns().enumerate() {
         stages.begin(stage, entry.name);
         let mut command = again();
         command.args(args.words(entry.name, load));
@@ -111,14 +93,8 @@ fn apart(
                 // Nobody may be there to read it.
                 let _ = io::stderr().write_all(said.as_bytes());
             }
-            results.take(entry.name, tables_of(entry, args), report.as_ref(), failure.clone())
+            results.take(entry.name, tables_of(entry, args), report.as_ref(), failure)
         })?;
-        let outcome = &mut outcomes[number];
-        outcome.is_over = true;
-        outcome.failure = outcome.failure.take().or(failure);
-        outcome.report = report.map(|(report, _)| report).or(outcome.report.take());
-        // Drawn as the reports come, so that an interrupted run has a page, too.
-        results.draw(&outcomes);
     }
     Ok(())
 }
@@ -176,14 +152,6 @@ impl Results<'_> {
         writeln!(self.out)?;
         self.out.flush()
     }
-
-    /// Draws the page anew.
-    fn draw(&mut self, outcomes: &[Outcome]) {
-        let Some(path) = self.output.as_ref().and_then(Output::page) else { return };
-        let failure = replace(&path, &page::html(outcomes)).err();
-        self.failures.retain(|failure| !failure.starts_with("report.html: "));
-        self.failures.extend(failure.map(|error| format!("report.html: {error:#}")));
-    }
 }
 
 #[cfg(test)]
@@ -191,20 +159,16 @@ mod tests {
     use std::fs;
     use std::path::Path;
 
-    use clap::Parser;
-
     use super::*;
+    use crate::args::Line;
     use crate::report::SCHEMA;
     use crate::row::{Params, Row, Spec};
 
-    #[derive(Debug, Parser)]
-    struct Line {
-        #[command(flatten)]
-        args: BenchArgs,
-    }
-
     fn args(words: &[&str]) -> BenchArgs {
-        Line::try_parse_from(["bench"].iter().chain(words)).unwrap().args
+        match Line::read(["bench"].iter().chain(words)).unwrap() {
+            Line::Bench(args) => args,
+            Line::Verb(verb) => panic!("{verb:?}"),
+        }
     }
 
     /// A command that does `script` instead of measuring the workload `$1`.
@@ -249,7 +213,7 @@ mod tests {
             made = made.path().display()
         );
         let mut out = Vec::new();
-        let result = run_to(&args(&["all", "--json", "-o", path]), &shell(&script), &mut out);
+        let result = run(&args(&["all", "--json", "-o", path]), &shell(&script), &mut out);
         let said = format!("{:#}", result.unwrap_err());
         let parts: Vec<&str> = said.split("; ").collect();
         assert_eq!(
@@ -262,10 +226,8 @@ mod tests {
         assert_eq!(lines().count(), ENTRIES.len() - 1, "all that there are, are printed");
         assert!(lines().all(|line| serde_json::from_slice::<BenchReport>(line).is_ok()));
         let there = |name: &str| directory.path().join(name).is_file();
-        assert!(there("teaparty.json") && there("report.html") && !there("switch.json"));
-        assert!(fs::read_dir(directory.path()).unwrap().count() == ENTRIES.len(), "no half of a file");
-        let page = fs::read_to_string(directory.path().join("report.html")).unwrap();
-        assert!(page.contains("signal: 9") && page.contains("55 of 56 sites on"));
+        assert!(there("teaparty.json") && !there("switch.json"));
+        assert!(fs::read_dir(directory.path()).unwrap().count() == ENTRIES.len() - 1, "no half of a file");
     }
 
     #[test]
@@ -274,7 +236,7 @@ mod tests {
         let heard = directory.path().join("heard");
         let script = format!("echo \"$@\" >> {}", heard.display());
         let words = ["all", "--quick", "--seed", "7"];
-        assert!(run_to(&args(&words), &shell(&script), &mut Vec::new()).is_err());
+        assert!(run(&args(&words), &shell(&script), &mut Vec::new()).is_err());
         let heard = fs::read_to_string(heard).unwrap();
         assert_eq!(heard.lines().count(), ENTRIES.len());
         for (line, entry) in heard.lines().zip(&ENTRIES) {
@@ -293,14 +255,12 @@ mod tests {
             made = made.path().display()
         );
         let words = ["all", "--runs", "2", "-o", directory.path().to_str().unwrap()];
-        let said = format!("{:#}", run_to(&args(&words), &shell(&script), &mut Vec::new()).unwrap_err());
+        let said = format!("{:#}", run(&args(&words), &shell(&script), &mut Vec::new()).unwrap_err());
         assert!(said.starts_with("poll: signal: 11") && said.contains("; keys: signal: 11"), "{said}");
         for name in ["keys", "poll"] {
             let lines = fs::read_to_string(directory.path().join(format!("{name}.json"))).unwrap();
             assert_eq!(lines.lines().count(), 1, "{name}");
         }
-        let page = fs::read_to_string(directory.path().join("report.html")).unwrap();
-        assert!(page.contains("; 2 failed:"));
     }
 
     #[test]
@@ -309,7 +269,7 @@ mod tests {
         reports(made.path(), "", "");
         let script = format!("echo $1 >> {made}/ran; cat {made}/$1", made = made.path().display());
         let words = ["all", "--runs", "2", "-o", directory.path().to_str().unwrap()];
-        run_to(&args(&words), &shell(&script), &mut Vec::new()).unwrap();
+        run(&args(&words), &shell(&script), &mut Vec::new()).unwrap();
         let ran = fs::read_to_string(made.path().join("ran")).unwrap();
         let names: Vec<_> = ENTRIES.iter().chain(&ENTRIES).map(|entry| entry.name).collect();
         assert_eq!(ran.lines().collect::<Vec<_>>(), names);
@@ -320,7 +280,7 @@ mod tests {
     #[test]
     fn a_trace_is_for_maps_and_must_exist() {
         for words in [&["keys", "--trace", "Cargo.toml"], &["maps", "--trace", "Cargo.toml"]] {
-            assert!(run_to(&args(words), &shell("exit 3"), &mut Vec::new()).is_err());
+            assert!(run(&args(words), &shell("exit 3"), &mut Vec::new()).is_err());
         }
     }
 
@@ -330,7 +290,7 @@ mod tests {
         let ran = directory.path().join("ran");
         let script = format!("touch {}", ran.display());
         let words = ["all", "-o", "/proc/nowhere/x.json"];
-        let said = format!("{:#}", run_to(&args(&words), &shell(&script), &mut Vec::new()).unwrap_err());
+        let said = format!("{:#}", run(&args(&words), &shell(&script), &mut Vec::new()).unwrap_err());
         assert!(said.contains("/proc/nowhere/x.json") && !ran.exists(), "{said}");
     }
 
@@ -348,7 +308,7 @@ mod tests {
         let made = tempfile::tempdir().unwrap();
         reports(made.path(), "", "");
         let script = format!("echo . >> {made}/ran; cat {made}/$1", made = made.path().display());
-        let result = run_to(&args(&["all", "--json"]), &shell(&script), &mut Closed);
+        let result = run(&args(&["all", "--json"]), &shell(&script), &mut Closed);
         let closed = |error: &anyhow::Error| {
             error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
         };

@@ -13,6 +13,7 @@
 //! | [`directory`] | directories that nobody else can change |
 //! | [`descriptors`] | a table of descriptors of a thread's own |
 //! | [`memory`] | whether there is memory for the next step |
+//! | [`interrupts`] | interprocessor interrupts as the kernel counts them |
 //! | [`prefetch()`] | a hint that memory is about to be read |
 //! | [`readable`] | whether memory can be read, without a fault |
 //! | [`rseq`] | a flag that the kernel clears when it deschedules a thread |
@@ -55,6 +56,7 @@ pub mod directory;
 pub mod environment;
 pub mod errno;
 pub mod heap;
+pub mod interrupts;
 pub mod keeper;
 pub mod loader;
 pub mod masks;

@@ -42,7 +42,7 @@ const STEEPEST: f64 = 2.0;
 /// The verdict on a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Finding {
+pub(crate) enum Finding {
     /// It got worse, past the threshold.
     Worse,
     /// It got better, past the threshold.
@@ -59,18 +59,18 @@ pub enum Finding {
 
 /// The values of a row on one side.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Cell {
+pub(crate) struct Cell {
     /// Processes that gave a value.
-    pub processes: usize,
+    pub(crate) processes: usize,
     /// Median of the processes; of the rounds, if there is one process.
-    pub median: Option<f64>,
+    pub(crate) median: Option<f64>,
     /// Lower end of its interval.
-    pub low: Option<f64>,
+    pub(crate) low: Option<f64>,
     /// Upper end of its interval.
-    pub high: Option<f64>,
+    pub(crate) high: Option<f64>,
     /// Why there is no median.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub unavailable: Option<String>,
+    pub(crate) unavailable: Option<String>,
     #[serde(skip)]
     values: Vec<f64>,
     /// The values and paces of each process, in the order of `values`, where all have paces.
@@ -80,68 +80,68 @@ pub struct Cell {
 
 /// A row of another side against that of the first one.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Change {
+pub(crate) struct Change {
     /// How much the row's time grows with the pace of the machine, 1 for as much, if that was taken
     /// out.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub pace_slope: Option<f64>,
+    pub(crate) pace_slope: Option<f64>,
     /// In percent of the first side's median; none where that is zero.
-    pub percent: Option<f64>,
+    pub(crate) percent: Option<f64>,
     /// Lower end of its interval.
-    pub low_percent: Option<f64>,
+    pub(crate) low_percent: Option<f64>,
     /// Upper end of its interval.
-    pub high_percent: Option<f64>,
+    pub(crate) high_percent: Option<f64>,
     /// How likely such a change is if nothing differs.
-    pub p: Option<f64>,
+    pub(crate) p: Option<f64>,
     /// The same, corrected for all rows.
-    pub p_corrected: Option<f64>,
+    pub(crate) p_corrected: Option<f64>,
     /// The verdict.
-    pub finding: Finding,
+    pub(crate) finding: Finding,
     /// In the unit of the row.
-    pub moved: f64,
+    pub(crate) moved: f64,
     #[serde(skip)]
     leaves_out_zero: bool,
 }
 
 /// A row side by side.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct ComparedRow {
+pub(crate) struct ComparedRow {
     /// Name, `kind/variant`.
-    pub name: String,
+    pub(crate) name: String,
     /// Unit of the medians.
-    pub unit: String,
+    pub(crate) unit: String,
     /// The way in which it gets better.
-    pub better: Option<Better>,
+    pub(crate) better: Option<Better>,
     /// One a side.
-    pub cells: Vec<Cell>,
+    pub(crate) cells: Vec<Cell>,
     /// One a side but the first; none where one of both has no value.
-    pub changes: Vec<Option<Change>>,
+    pub(crate) changes: Vec<Option<Change>>,
 }
 
 /// The geometric mean of the changes of rows of one kind and unit.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Family {
+pub(crate) struct Family {
     /// The kind: the names of its rows begin with it.
-    pub kind: String,
+    pub(crate) kind: String,
     /// Unit of its rows.
-    pub unit: String,
+    pub(crate) unit: String,
     /// Rows that have a median above zero on all sides.
-    pub rows: usize,
+    pub(crate) rows: usize,
     /// One a side but the first.
-    pub percents: Vec<Option<f64>>,
+    pub(crate) percents: Vec<Option<f64>>,
 }
 
 /// A workload side by side.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Compared {
+pub(crate) struct Compared {
     /// Name of the workload.
-    pub bench: String,
+    pub(crate) bench: String,
     /// Its processes, one number a side.
-    pub processes: Vec<usize>,
+    pub(crate) processes: Vec<usize>,
     /// Rows as measured; those computed from others say nothing new.
-    pub rows: Vec<ComparedRow>,
+    pub(crate) rows: Vec<ComparedRow>,
     /// Kinds with at least two rows.
-    pub families: Vec<Family>,
+    pub(crate) families: Vec<Family>,
 }
 
 /// Puts the sides beside each other, in the order of the first report that has a row.

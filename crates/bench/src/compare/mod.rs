@@ -1,8 +1,9 @@
 //! Runs of the bench side by side: what got worse, what got better, and what nobody can tell.
 //!
 //! - `side`: reports from files; `fit`: whether they can be compared; `judge`: the statistics;
-//! - `text`, `page`: the comparison for people.
+//! - `text`, `page`: the comparison for people; `command`: what it takes, and how it ends.
 
+mod command;
 mod fit;
 mod judge;
 mod page;
@@ -16,8 +17,9 @@ use std::path::PathBuf;
 use anyhow::ensure;
 use serde::Serialize;
 
-pub use judge::{Cell, Change, Compared, ComparedRow, Family, Finding};
-pub use side::is_read;
+pub(crate) use command::{CompareArgs, compare};
+pub(crate) use judge::{Cell, Change, Compared, ComparedRow, Family, Finding};
+use side::is_read;
 
 use crate::machine::Machine;
 use crate::report::WRONG;
@@ -25,41 +27,41 @@ use side::Side;
 
 /// Runs side by side.
 #[derive(Debug, Clone, Serialize)]
-pub struct Comparison {
+pub(crate) struct Comparison {
     /// The first is what the others are compared with.
-    pub sides: Vec<ComparedSide>,
+    pub(crate) sides: Vec<ComparedSide>,
     /// Changes below it are small.
-    pub threshold_percent: f64,
+    pub(crate) threshold_percent: f64,
     /// The chance to find anything where nothing differs.
-    pub risk: f64,
+    pub(crate) risk: f64,
     /// The workloads of all sides.
-    pub workloads: Vec<Compared>,
+    pub(crate) workloads: Vec<Compared>,
     /// Rows that got worse, once for each side where they did.
-    pub worse: usize,
+    pub(crate) worse: usize,
     /// Rows that got better.
-    pub better: usize,
+    pub(crate) better: usize,
     /// Workloads and rows that the first side has and another one lacks, and why.
-    pub lost: Vec<String>,
+    pub(crate) lost: Vec<String>,
     /// Wrong answers on the sides but the first.
-    pub wrong: Vec<String>,
+    pub(crate) wrong: Vec<String>,
     /// Changes that could not be decided, for want of processes.
-    pub undecided: usize,
+    pub(crate) undecided: usize,
     /// Processes a side that are enough to decide them.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub processes_needed: Option<usize>,
+    pub(crate) processes_needed: Option<usize>,
     /// Differences of machines and builds, warnings.
-    pub notes: Vec<String>,
+    pub(crate) notes: Vec<String>,
 }
 
 /// One side of a comparison.
 #[derive(Debug, Clone, Serialize)]
-pub struct ComparedSide {
+pub(crate) struct ComparedSide {
     /// The file or directory, as it was given.
-    pub path: String,
+    pub(crate) path: String,
     /// Its reports: processes of all workloads.
-    pub reports: usize,
+    pub(crate) reports: usize,
     /// The machine of the first.
-    pub machine: Machine,
+    pub(crate) machine: Machine,
 }
 
 impl Comparison {
@@ -69,7 +71,11 @@ impl Comparison {
     ///
     /// When something at these paths is no report (with file, line and reason), or when reports
     /// cannot be compared (with the fact that differs).
-    pub fn of(paths: &[PathBuf], threshold_percent: f64, across_machines: bool) -> anyhow::Result<Self> {
+    pub(crate) fn of(
+        paths: &[PathBuf],
+        threshold_percent: f64,
+        across_machines: bool,
+    ) -> anyhow::Result<Self> {
         ensure!(paths.len() > 1, "name two files or directories of reports at least");
         let mut sides: Vec<Side> = paths.iter().map(|path| Side::read(path)).collect::<Result<_, _>>()?;
         side::check_once(&sides)?;
@@ -119,20 +125,20 @@ impl Comparison {
 
     /// The comparison as text for people.
     #[must_use]
-    pub fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         text::text(self)
     }
 
     /// The comparison as one page of HTML that needs nothing else.
     #[must_use]
-    pub fn html(&self) -> String {
+    pub(crate) fn html(&self) -> String {
         page::html(self)
     }
 
     /// Why a gate should be shut, in a few words: something got worse, is lost or wrong, or nobody
     /// can tell.
     #[must_use]
-    pub fn complaint(&self) -> Option<String> {
+    pub(crate) fn complaint(&self) -> Option<String> {
         let number = |n: usize, what: &str| (n > 0).then(|| format!("{n} {what}"));
         let changes = self.workloads.iter().flat_map(|it| &it.rows).flat_map(|row| &row.changes);
         let complaints = [

@@ -1,4 +1,4 @@
-//! One side of a comparison: the reports in a file or a directory, as `dormouse bench -o` writes
+//! One side of a comparison: the reports in a file or a directory, as `dormouse-bench -o` writes
 //! them.
 //!
 //! A file holds JSON objects, one a line; of a directory, each `.json` and `.jsonl` file counts.
@@ -78,7 +78,7 @@ pub(super) fn check_once(sides: &[Side]) -> anyhow::Result<()> {
 }
 
 /// Whether a file of that name in a directory is read as a report.
-pub fn is_read(file: &Path) -> bool {
+pub(crate) fn is_read(file: &Path) -> bool {
     file.extension().is_some_and(|end| end == "json" || end == "jsonl")
 }
 
@@ -128,7 +128,7 @@ fn parse(text: &str, path: &Path) -> anyhow::Result<Vec<Found>> {
         }
         let report = next.map_err(|error| {
             // The error says its line and column.
-            anyhow::anyhow!("{}: no report of dormouse bench: {error}", path.display())
+            anyhow::anyhow!("{}: no report of the bench: {error}", path.display())
         })?;
         let place = format!("{}, line {line}", path.display());
         check(&report).map_err(|reason| anyhow::anyhow!("{place}: {reason}"))?;

@@ -278,7 +278,7 @@ fn a_directory_is_a_side_of_processes() {
             files.write(&format!("{side}/{process}.json"), text);
         }
     }
-    files.write("a/report.html", "of the bench");
+    files.write("a/notes.txt", "of somebody");
     let paths = ["a", "b"].map(|side| files.0.path().join(side));
     let comparison = Comparison::of(&paths, 5.0, false).unwrap();
     assert_eq!(comparison.workloads[0].rows[0].cells[1].processes, 3);

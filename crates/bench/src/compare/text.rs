@@ -56,7 +56,7 @@ pub(super) fn summary(comparison: &Comparison) -> Vec<String> {
     if let Some(needed) = comparison.processes_needed {
         summary.push(format!(
             "Undecided: {}. Processes differ more than the rounds of one do, and too few of them ran. \
-             {needed} a side are the least: dormouse bench NAME --runs {needed} -o PATH.",
+             {needed} a side are the least: dormouse-bench NAME --runs {needed} -o PATH.",
             comparison.undecided,
         ));
     }

@@ -1,28 +1,51 @@
-//! `dormouse bench`: the workloads are in their own crate; this converts their result to an exit
-//! code.
+//! `dormouse bench` and `dormouse compare`: this process becomes the program `dormouse-bench`,
+//! which is installed by itself.
 
+use std::env;
+use std::ffi::OsString;
 use std::io;
 use std::os::unix::process::CommandExt as _;
+use std::path::PathBuf;
 use std::process::Command;
-
-use dormouse_bench::BenchArgs;
 
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::Context;
 
-pub(crate) fn run(mut args: BenchArgs, context: &mut Context) -> Outcome {
-    args.json |= context.json;
-    // This program, wherever it lies by now.
-    let again = || {
-        let mut command = Command::new("/proc/self/exe");
-        command.arg0("dormouse").arg("bench");
-        command
-    };
-    dormouse_bench::run(&args, &again).map(|()| Exit::Ok).map_err(|error| {
-        let is_closed = error
-            .chain()
-            .filter_map(|cause| cause.downcast_ref::<io::Error>())
-            .any(|cause| cause.kind() == io::ErrorKind::BrokenPipe);
-        if is_closed { Failure::StdoutClosed } else { Failure::failed(format!("{error:#}")) }
-    })
+const PROGRAM: &str = "dormouse-bench";
+
+/// The variable by which that program finds the command that has run it.
+const COMMAND: &str = "DORMOUSE_COMMAND";
+
+/// Everything behind the verb is that program's.
+#[derive(Debug, clap::Args)]
+#[command(disable_help_flag = true)]
+pub(crate) struct Args {
+    /// Arguments of dormouse-bench; --help lists them
+    #[arg(value_name = "ARGUMENT", trailing_var_arg = true, allow_hyphen_values = true)]
+    arguments: Vec<OsString>,
+}
+
+/// Runs the program's `verb`, or the workload that `args` name.
+pub(crate) fn run(verb: Option<&str>, args: &Args, context: &Context) -> Outcome {
+    let own = env::current_exe().ok();
+    let beside = own.as_ref().map(|own| own.with_file_name(PROGRAM)).filter(|program| program.is_file());
+    // Else the kernel's search of `PATH` finds it.
+    let mut command = Command::new(beside.unwrap_or_else(|| PathBuf::from(PROGRAM)));
+    if let Some(own) = own {
+        command.env(COMMAND, own);
+    }
+    let json = context.json.then_some("--json");
+    let error = command.args(verb).args(json).args(&args.arguments).exec();
+    let is_missing = error.kind() == io::ErrorKind::NotFound;
+    let failure = Failure::new(
+        Exit::Child(if is_missing { 127 } else { 126 }),
+        format!("cannot run {PROGRAM}: {error}"),
+    );
+    if !is_missing {
+        return Err(failure);
+    }
+    Err(failure.hint(
+        "the bench is a program of its own: install it by `cargo install --path crates/bench` in dormouse's \
+         sources, or run it there by `cargo run --release -p dormouse-bench -- NAME`",
+    ))
 }

@@ -1,9 +1,6 @@
 //! The command line: the subcommands, one file each, and the flags of all.
 
-#[cfg(feature = "bench")]
 mod bench;
-#[cfg(feature = "bench")]
-mod compare;
 #[cfg(feature = "demo")]
 mod demo;
 mod doctor;
@@ -65,7 +62,7 @@ Examples:
   dormouse experiment teaparty menu.fancy  what a key's code costs, in CPU time per request
   dormouse maps 1234 55d0c0a01234        function, line and mapping of an address of any process
   dormouse serve                         all services of this host, over HTTP: metrics, profiles
-  dormouse compare old/ new/             runs of `dormouse bench` side by side
+  dormouse compare old/ new/             runs of the bench side by side
   dormouse demo                          all of it, on a service of its own
 
 A TARGET is a process id or a process name. A GLOB is a list as in 'db.*,!db.noisy'.
@@ -75,7 +72,8 @@ Exit codes:
   1  a negative finding, or a failure   4  the target is somebody else's
   2  the command line is wrong          5  not possible here, or with that version
   130  ended by Ctrl-C before the end; `on`, `trace`, `top`, `stat` and `profile` end by it with 0
-`stat -- COMMAND`, `record -- COMMAND` and `profile -- COMMAND` end as the command does.";
+`stat -- COMMAND`, `record -- COMMAND` and `profile -- COMMAND` end as the command does, `bench` and
+`compare` as the program dormouse-bench.";
 
 /// Look into a running service: its probes, what they see, and where its CPU time goes.
 #[derive(Debug, Parser)]
@@ -113,10 +111,10 @@ pub(crate) enum Command {
     Serve(serve::Args),
     #[cfg(feature = "demo")]
     Demo(demo::Args),
-    #[cfg(feature = "bench")]
-    Bench(dormouse_bench::BenchArgs),
-    #[cfg(feature = "bench")]
-    Compare(compare::Args),
+    /// Run a benchmark: dormouse's rows and those of peers, by the program dormouse-bench
+    Bench(bench::Args),
+    /// Compare runs of the bench: what got worse, what got better, and what is uncertain
+    Compare(bench::Args),
     Generate(generate::Args),
     /// Run the demo's service
     #[cfg(feature = "demo")]
@@ -149,10 +147,8 @@ pub(crate) fn run(command: Command, context: &mut Context) -> Outcome {
         Command::Serve(args) => serve::run(&args, profile::encoded, context),
         #[cfg(feature = "demo")]
         Command::Demo(args) => demo::run(&args, context),
-        #[cfg(feature = "bench")]
-        Command::Bench(args) => bench::run(args, context),
-        #[cfg(feature = "bench")]
-        Command::Compare(args) => compare::run(&args, context),
+        Command::Bench(args) => bench::run(None, &args, context),
+        Command::Compare(args) => bench::run(Some("compare"), &args, context),
         Command::Generate(args) => generate::run(&args, Cli::command(), context),
         #[cfg(feature = "demo")]
         Command::Teaparty(args) => demo::teaparty(&args, context),

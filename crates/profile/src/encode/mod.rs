@@ -23,5 +23,5 @@ pub use firefox::{firefox, firefox_plain};
 #[cfg(feature = "files")]
 pub use folded::{folded, folded_diff};
 #[cfg(feature = "files")]
-pub use html::{FLAME_COLOURS, FLAME_SCRIPTS, HtmlOptions, html, html_data};
+pub use html::{FLAME_SCRIPTS, HtmlOptions, html, html_data};
 pub use pprof::pprof;

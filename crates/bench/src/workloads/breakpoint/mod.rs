@@ -23,7 +23,7 @@ use crate::row::Spec;
 use crate::runner::{Failure, Plan};
 use accounting::{Order, SIZES};
 use book::Book;
-pub use params::BreakpointArgs;
+pub(crate) use params::BreakpointArgs;
 
 /// By how much the list's threads are divided, to show how the list grows and because it takes a
 /// minute at full size.

@@ -5,31 +5,31 @@ use clap::value_parser;
 /// Parameters of `bench breakpoint`; the defaults are the origin's.
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Options of breakpoint (as perf bench breakpoint thread)")]
-pub struct BreakpointArgs {
+pub(crate) struct BreakpointArgs {
     /// How often threads are made and joined, by all parallel threads together.
     #[arg(short, long, value_name = "N", default_value_t = 30)]
     #[arg(value_parser = value_parser!(u32).range(1..=100_000))]
-    pub repeat: u32,
+    pub(crate) repeat: u32,
 
     /// Breakpoints that each thread inherits.
     #[arg(short, long, value_name = "N", default_value_t = 4)]
     #[arg(value_parser = value_parser!(u32).range(1..=4))]
-    pub breakpoints: u32,
+    pub(crate) breakpoints: u32,
 
     /// Threads that make threads.
     #[arg(short, long, value_name = "N", default_value_t = 64)]
     #[arg(value_parser = value_parser!(u32).range(1..=1024))]
-    pub parallelism: u32,
+    pub(crate) parallelism: u32,
 
     /// Threads that each makes at a time.
     #[arg(short, long, value_name = "N", default_value_t = 64)]
     #[arg(value_parser = value_parser!(u32).range(1..=1024))]
-    pub threads: u32,
+    pub(crate) threads: u32,
 
     /// Processors that are accounted, whatever this machine has.
     #[arg(long, value_name = "N", default_value_t = 256)]
     #[arg(value_parser = value_parser!(u32).range(1..=8192))]
-    pub cpus: u32,
+    pub(crate) cpus: u32,
 }
 
 impl BreakpointArgs {

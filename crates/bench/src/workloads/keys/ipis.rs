@@ -8,12 +8,13 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
+use dormouse_sys::interrupts::Ipis;
+
 use super::sites::{SITES, run_sites};
 use super::update::updates;
 use super::ways::{NOT_PATCHED, WAYS};
 use crate::affinity::Halves;
 use crate::bench::Bench;
-use crate::interrupts::Ipis;
 use crate::neighbour::Neighbour;
 use crate::row::Spec;
 use crate::runner::Failure;

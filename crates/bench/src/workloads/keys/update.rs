@@ -12,13 +12,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use dormouse_statistics::ratio_of_medians;
+use dormouse_sys::interrupts::Ipis;
 
 use super::sites::{PEER, SITES, run_peer_sites, run_sites};
 use super::ways::{BUSY, NOT_PATCHED, WAYS, Way, check};
 use crate::affinity::Halves;
 use crate::bench::Bench;
 use crate::clocks::wall;
-use crate::interrupts::Ipis;
 use crate::neighbour::Neighbour;
 use crate::row::Spec;
 use crate::runner::Failure;

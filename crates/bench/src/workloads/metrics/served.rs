@@ -1,5 +1,5 @@
-//! The parties of a scrape: services in forked children, `dormouse serve` of this command, and a
-//! scraper over HTTP.
+//! The parties of a scrape: services in forked children, `dormouse serve`, and a scraper over
+//! HTTP.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, PipeWriter, Read as _, Write as _, pipe};

@@ -151,10 +151,9 @@ fn ours(bursts: u64, unwind: bool) -> Result<Sampled, Failure> {
 }
 
 /// Builds the program of the peer that goes by tables. Two versions of `pprof` define one symbol,
-/// so no program can have both. With the command's package the libraries have the features that
-/// they have in it, and are built already.
+/// so no program can have both.
 fn by_tables() -> Result<PathBuf, String> {
-    program_of("dormouse-bench", &["--package", "dormouse-cli", "--bin", "dormouse-bench-by-tables"])
+    program_of("dormouse-bench", &["--bin", "dormouse-bench-by-tables"])
 }
 
 /// A sample of the peer that goes by tables, from its own program.

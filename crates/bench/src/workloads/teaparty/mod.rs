@@ -108,7 +108,7 @@ fn compare(bench: &mut Bench, halves: &Halves) {
 /// The verb of the command.
 const TEA_HOUSE: &str = "teaparty";
 
-/// Whether this program is the command, and was built with the tea house in it.
+/// Whether the command was built with the tea house in it.
 fn has_tea_house() -> Result<(), String> {
     let asked = command()?.args([TEA_HOUSE, "--help"]).output();
     let is_there = asked.is_ok_and(|output| output.status.success());

@@ -6,8 +6,8 @@
 
 use std::time::{Duration, Instant};
 
-use dormouse_bench::interrupts::Ipis;
 use dormouse_protocol::{BatchStat, Changed, OffRequest, OnRequest};
+use dormouse_sys::interrupts::Ipis;
 use serde::Serialize;
 
 use crate::client::Client;

@@ -23,9 +23,6 @@ const STYLE: &str = concat!(
     "}\n",
     include_str!("flame.css"),
 );
-/// The colours and fonts of the page for light and dark mode, as CSS declarations: for other pages
-/// with the same look.
-pub const FLAME_COLOURS: [&str; 2] = [include_str!("light.css"), include_str!("dark.css")];
 /// The scripts of the flame graph itself, for pages that contain one among other things: numbers,
 /// names and colours, the model of the data, and the drawing on a canvas. Each uses those before
 /// it.

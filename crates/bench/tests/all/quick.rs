@@ -2,10 +2,9 @@
 //! there, in its unit, with values or with the reason why not, and nothing gave a wrong answer.
 //! (`profile` and `teaparty` build programs: not here.)
 
-use std::process::Command;
+use serde_json::Value;
 
-use dormouse_bench::report::BenchReport;
-use dormouse_bench::{BenchArgs, BreakpointArgs, Workload, run_to};
+use crate::support::run;
 
 const KEYS: &[&str] = &[
     "off/none",
@@ -164,73 +163,51 @@ fn unitless(names: &[&'static str]) -> Vec<(&'static str, String)> {
     names.iter().map(|&name| ("", name.to_owned())).collect()
 }
 
-/// Each name with its unit; without one where the list has none.
-fn promised(workload: Workload) -> Vec<(&'static str, String)> {
-    let rows = match workload {
-        Workload::Clock => CLOCK,
-        Workload::Alloc => ALLOC,
-        Workload::Groups => GROUPS,
-        Workload::Breakpoint => BREAKPOINT,
-        Workload::Switch => SWITCH,
-        Workload::Maps => MAPS,
-        Workload::Pound => POUND,
-        Workload::Keys => return unitless(KEYS),
-        _ => return unitless(&POLL),
-    };
+/// The workloads, with what they promise: names with their units, without one where the list has
+/// none.
+fn promised() -> [(&'static str, Vec<(&'static str, String)>); 9] {
     let expanded = |&(unit, pattern): &(&'static str, &str)| {
         expand(&pattern.replace("/N", POUND_THREADS)).into_iter().map(move |name| (unit, name))
     };
-    rows.iter().flat_map(expanded).collect()
+    let all = |rows: Promised| rows.iter().flat_map(expanded).collect();
+    [
+        ("poll", unitless(&POLL)),
+        ("clock", all(CLOCK)),
+        ("alloc", all(ALLOC)),
+        ("breakpoint", all(BREAKPOINT)),
+        ("switch", all(SWITCH)),
+        ("groups", all(GROUPS)),
+        ("maps", all(MAPS)),
+        ("pound", all(POUND)),
+        ("keys", unitless(KEYS)),
+    ]
 }
 
 /// The breakpoint workload at a size that a build for debugging can bear.
-const SMALL: BreakpointArgs =
-    BreakpointArgs { repeat: 3, breakpoints: 4, parallelism: 2, threads: 16, cpus: 4 };
+const SMALL: [&str; 10] =
+    ["--repeat", "3", "--breakpoints", "4", "--parallelism", "2", "--threads", "16", "--cpus", "4"];
 
 /// One test for all: side by side they would measure each other.
 #[test]
 fn every_promised_row_has_values_or_a_reason() {
-    let workloads = [
-        (Workload::Poll, "poll"),
-        (Workload::Clock, "clock"),
-        (Workload::Alloc, "alloc"),
-        (Workload::Breakpoint, "breakpoint"),
-        (Workload::Switch, "switch"),
-        (Workload::Groups, "groups"),
-        (Workload::Maps, "maps"),
-        (Workload::Pound, "pound"),
-        // Last: its hundred thousand keys stay.
-        (Workload::Keys, "keys"),
-    ];
-    for (workload, name) in workloads {
-        let args = BenchArgs {
-            workload,
-            json: true,
-            output: None,
-            quick: true,
-            reps: Some(2),
-            runs: 1,
-            seed: 1,
-            load_before: None,
-            trace: None,
-            breakpoint: SMALL,
-        };
-        let mut json = Vec::new();
+    for (name, promised) in promised() {
         let begin = std::time::Instant::now();
-        run_to(&args, &|| Command::new("/nowhere"), &mut json).unwrap();
+        let ran = run([name, "--json", "--quick", "--reps", "2"].into_iter().chain(SMALL));
         println!("{name}: {:.1} s", begin.elapsed().as_secs_f64());
-        let report: BenchReport = serde_json::from_slice(&json).unwrap();
-        assert_eq!((report.schema, report.bench.as_str()), (1, name));
-        for row in &report.rows {
-            let name = &row.name;
-            assert!(!row.unit.is_empty(), "{name} has no unit");
-            assert_eq!(row.values.len(), row.n, "{name}");
-            assert_eq!(row.n == 0, row.unavailable.as_ref().is_some_and(|why| !why.is_empty()), "{name}");
+        assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+        let report: Value = serde_json::from_str(&ran.stdout).expect("a report");
+        assert_eq!((&report["schema"], &report["bench"]), (&1.into(), &name.into()));
+        let rows = report["rows"].as_array().expect("rows");
+        for row in rows {
+            let (name, n) = (&row["name"], row["n"].as_u64().expect("a number"));
+            assert!(row["unit"].as_str().is_some_and(|unit| !unit.is_empty()), "{name} has no unit");
+            assert_eq!(row["values"].as_array().map_or(0, Vec::len) as u64, n, "{name}");
+            assert_eq!(n == 0, row["unavailable"].as_str().is_some_and(|why| !why.is_empty()), "{name}");
         }
-        for (unit, expected) in promised(workload) {
-            let row = report.rows.iter().find(|row| row.name == expected);
+        for (unit, expected) in promised {
+            let row = rows.iter().find(|row| row["name"] == expected);
             let row = row.unwrap_or_else(|| panic!("{name} has no row {expected}"));
-            assert!(unit.is_empty() || row.unit == unit, "{expected} in {}", row.unit);
+            assert!(unit.is_empty() || row["unit"] == unit, "{expected} in {}", row["unit"]);
         }
     }
 }

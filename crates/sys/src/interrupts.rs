@@ -17,14 +17,22 @@ pub struct Ipis {
 }
 
 impl Ipis {
-    /// Reads the counts of all processors, or says why that cannot be done.
+    /// Reads the counts of all processors.
+    ///
+    /// # Errors
+    ///
+    /// The reason why they cannot be read.
     pub fn read() -> Result<Self, String> {
         let text = text()?;
         let sum = |name| Ok::<_, String>(row(&text, name)?.into_iter().fold(0, u64::saturating_add));
         Ok(Self { cal: sum("CAL")?, tlb: sum("TLB")? })
     }
 
-    /// Reads the counts of one processor, or says why that cannot be done.
+    /// Reads the counts of one processor.
+    ///
+    /// # Errors
+    ///
+    /// The reason why they cannot be read.
     pub fn read_of(cpu: usize) -> Result<Self, String> {
         let text = text()?;
         Ok(Self { cal: cell(&text, "CAL", cpu)?, tlb: cell(&text, "TLB", cpu)? })

@@ -1,18 +1,18 @@
-//! `dormouse compare` as people and their CI run it: reports of the bench, changed here as a build
-//! would change them.
+//! Comparisons of reports, which are changed here as a build would change them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::support::{Run, run};
 use serde_json::{Value, json};
+
+use crate::support::{Run, run};
 
 const PROCESSES: u32 = 8;
 
 /// The one report that all of these are made of.
 fn measured(directory: &Path) -> Value {
     let path = directory.join("poll.json");
-    let bench = run(["bench", "poll", "--quick", "--reps", "2", "-o", path.to_str().expect("UTF-8")]);
+    let bench = run(["poll", "--quick", "--reps", "2", "-o", path.to_str().expect("UTF-8")]);
     assert_eq!(bench.code, Some(0), "{bench:?}");
     serde_json::from_str(&fs::read_to_string(&path).expect("a report")).expect("JSON")
 }
@@ -114,4 +114,6 @@ fn runs_that_differ_are_refused() {
     compare(&[&old], &[]).assert_fails(2, &["PATH"]);
     compare(&[&old, &old], &["--threshold", "much"]).assert_fails(2, &["--threshold"]);
     compare(&[&old, &old], &["--html", "/proc/self/fd"]).assert_fails(1, &["/proc/self/fd"]);
+    compare(&[&old, &old], &["--html", old.to_str().expect("UTF-8")])
+        .assert_fails(2, &["old.json", "--html"]);
 }

@@ -1,0 +1,6 @@
+//! The program `dormouse-bench` as people and their CI run it.
+
+mod compare;
+mod quick;
+mod reports;
+mod support;
