@@ -14,8 +14,8 @@
 //! A thread that goes from one task to another of the same context reads no counter: the sum over
 //! the context would be the same (origin: Linux 564c2b210add, "`perf_counter`: Optimize context
 //! switch between identical inherited contexts"). Counters are read at every switch only for
-//! customized tasks: pinned ones, those with counters stopped, added or removed, and all tasks of a
-//! context that is [`Mode::TaskExact`].
+//! customized tasks: all tasks of a context that is [`Mode::TaskExact`], and, with the feature
+//! `origin`, pinned ones and those with counters stopped, added or removed.
 //!
 //! A task could also stay current until the next one begins, which would save the reading at its
 //! end. But a runtime also runs work that this crate does not see, and the task would be charged

@@ -29,7 +29,9 @@ use dormouse_sys::thread::ThreadBlock;
 use once_cell::race::OnceBox;
 
 pub use self::index::MAX_EVENTS;
-pub(crate) use self::index::{CLOCK, events, index_of, indices, mask_of};
+#[cfg(feature = "origin")]
+pub(crate) use self::index::index_of;
+pub(crate) use self::index::{CLOCK, events, indices, mask_of};
 use crate::error::Error;
 use crate::pmu::{self, Event, Pmu};
 use crate::primitive::{AtomicPtr, const_fn};

@@ -118,11 +118,11 @@ impl BaselineCells {
         self.set.store(set);
     }
 
-    /// The baseline of a task, which only if it is customized shares less than everything with its
+    /// The baseline of a task, which only if it is changed shares less than everything with its
     /// context.
-    pub(super) fn load(&self, is_customized: bool) -> Baseline {
+    pub(super) fn load(&self, is_changed: bool) -> Baseline {
         let set = self.set.load();
-        let shared = if is_customized { self.shared.load(Relaxed) } else { u64::MAX };
+        let shared = if is_changed { self.shared.load(Relaxed) } else { u64::MAX };
         let readings = load(&self.readings, set);
         Baseline { set, known: self.known.load(Relaxed), shared, readings, begun: None }
     }

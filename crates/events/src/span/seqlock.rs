@@ -62,8 +62,10 @@ const ONCE: u64 = 2;
 /// In `rebased`: the number of the span lies above.
 const NUMBER_SHIFT: u32 = 8;
 
-/// In `context`: the task counts other events than its context.
+/// In `context`: the task is customized.
 const CUSTOMIZED: u32 = 1 << 31;
+/// Whether customized tasks may count other events than their contexts.
+const CHANGES: bool = cfg!(feature = "origin");
 /// Numbers of contexts are below.
 pub(crate) const MAX_CONTEXTS: u32 = CUSTOMIZED;
 
@@ -264,7 +266,7 @@ impl Span {
             return Baseline::NOTHING;
         }
         if self.generation.load(Relaxed) == generation.0 {
-            return self.own.load(self.is_customized());
+            return self.own.load(self.is_changed());
         }
         self.claim(number)
     }
@@ -279,34 +281,38 @@ impl Span {
             Some(rebased | CLAIMED)
         });
         let (Ok(rebased) | Err(rebased)) = claimed;
-        self.baseline_by(rebased, number, self.is_customized(), self.began_asleep())
+        self.baseline_by(rebased, number, self.is_changed(), self.began_asleep())
     }
 
     /// The baseline of the span `number` if `rebased` has this value.
-    fn baseline_by(&self, rebased: u64, number: u64, is_customized: bool, began_asleep: bool) -> Baseline {
+    fn baseline_by(&self, rebased: u64, number: u64, is_changed: bool, began_asleep: bool) -> Baseline {
         if rebased >> NUMBER_SHIFT == number && rebased & !(number << NUMBER_SHIFT) != 0 {
             let rebase = (rebased / ONCE % 2) as usize;
-            let baseline = self.rebases[rebase].load(is_customized);
+            let baseline = self.rebases[rebase].load(is_changed);
             let begun = Some(baseline::load(&self.begun[rebase], baseline.set));
             return Baseline { begun, ..baseline };
         }
-        if began_asleep { Baseline::NOTHING } else { self.own.load(is_customized) }
+        if began_asleep { Baseline::NOTHING } else { self.own.load(is_changed) }
     }
 
-    fn is_customized(&self) -> bool {
-        self.context.load(Relaxed) & CUSTOMIZED != 0
+    /// Whether the task may count other events than its context.
+    #[inline]
+    fn is_changed(&self) -> bool {
+        CHANGES && self.context.load(Relaxed) & CUSTOMIZED != 0
     }
 
     /// The events of the span that are charged to its context, by index.
     #[inline]
     pub(crate) fn shared(&self) -> u64 {
-        if self.is_customized() { self.own.shared.load(Relaxed) } else { u64::MAX }
+        if self.is_changed() { self.own.shared.load(Relaxed) } else { u64::MAX }
     }
 
     /// The span, of a customized task, shares the events of `mask` with its context.
     #[cold]
     pub(crate) fn set_shared(&self, mask: u64) {
-        self.own.shared.store(mask, Relaxed);
+        if CHANGES {
+            self.own.shared.store(mask, Relaxed);
+        }
     }
 
     /// The span charges the events of `set` from `readings` on.
@@ -361,8 +367,10 @@ impl Span {
     #[cold]
     pub(crate) fn set_customized(&self, context: u32, (added, removed): (u64, u64)) {
         self.context.store(context | CUSTOMIZED, Relaxed);
-        self.added.store(added, Relaxed);
-        self.removed.store(removed, Relaxed);
+        if CHANGES {
+            self.added.store(added, Relaxed);
+            self.removed.store(removed, Relaxed);
+        }
     }
 
     /// Ends the edit that [`Span::begin`] began at `number`: the next span runs.
@@ -405,14 +413,14 @@ impl Span {
         let generation = Generation(self.generation.load(Relaxed));
         let runs = number & RUNS != 0;
         let context = if runs { self.context.load(Relaxed) } else { 0 };
-        let is_customized = context & CUSTOMIZED != 0;
+        let is_changed = CHANGES && context & CUSTOMIZED != 0;
         let baseline = if runs {
-            self.baseline_by(rebased, number, is_customized, generation == Generation::ASLEEP)
+            self.baseline_by(rebased, number, is_changed, generation == Generation::ASLEEP)
         } else {
             Baseline::NOTHING
         };
         let (added, removed) =
-            if is_customized { (self.added.load(Relaxed), self.removed.load(Relaxed)) } else { (0, 0) };
+            if is_changed { (self.added.load(Relaxed), self.removed.load(Relaxed)) } else { (0, 0) };
         let (context, pending) = (context & !CUSTOMIZED, self.pending());
         let seen = Snapshot { number, rebased, context, added, removed, pending, generation, baseline };
         self.is_still(&seen).then_some(seen)

@@ -95,7 +95,7 @@ impl Stack {
             self.read_and_begin(edit, context, customized)
         };
         match customized {
-            Some(own) => span.set_customized(context.id(), own.changes()),
+            Some(own) => span.set_customized(context.id(), own.changes.masks()),
             None => span.set_context(context.id()),
         }
         self.charged.set(Some(context));

@@ -1,10 +1,16 @@
 //! The stack of the tasks that a thread runs, and the switch from one to the next.
 //!
-//! Each file calls only those before it, from the bottom up: `token`, `task`, `state`; `stack`;
-//! `outside`, `shown`, `told`; `charge`; `switch`; `life`; `fast` and `customize`; `api`.
+//! Each file calls only those before it, from the bottom up: `token`, `changes`, `task`, `state`;
+//! `stack`; `outside`, `shown`, `told`; `charge`; `switch`; `life`; `fast` and `customize`; `api`.
 
 mod api;
+#[cfg(feature = "origin")]
+mod changes;
+#[cfg(not(feature = "origin"))]
+#[path = "no_changes.rs"]
+mod changes;
 mod charge;
+#[cfg(feature = "origin")]
 mod customize;
 mod fast;
 mod life;

@@ -7,11 +7,6 @@
 //! that the handler's guards do not disturb; in both cases the edit ends when the stack is
 //! complete. Outside of edits any frame of the stack may be charged at any moment, because a
 //! handler's guard, when it is dropped, begins a span for the topmost frame.
-//!
-//! # Safety
-//!
-//! The unsafe code keeps the customization of the span's task, by invariant 3 of [`super::stack`].
-#![allow(unsafe_code)]
 
 use std::ptr;
 use std::sync::Arc;
@@ -184,36 +179,13 @@ impl Stack {
 
     /// Charges the topmost task up to now.
     #[cold]
-    fn charge_top(&self) {
+    pub(super) fn charge_top(&self) {
         if let (Some(here), Some(top)) = (self.here.get(), self.top_frame())
             && let Some(context) = top.context.get()
             && !here.span.is_in_edit()
         {
             let depth = self.depth();
             self.charge_and_begin(here, depth, depth, context, top.own.get());
-        }
-    }
-
-    /// Has the frames of `task` follow a change of its customization.
-    pub(super) fn renew(&self, task: &mut Task) {
-        let (context, id) = (task.context(), task.id());
-        let own = task.customization();
-        for frame in &self.frames[..self.depth()] {
-            if frame.task.get() != id || !frame.context.get().is_some_and(|there| ptr::eq(there, context)) {
-                continue;
-            }
-            let charged = self.charged_own.get();
-            let is_top = self.top_frame().is_some_and(|top| ptr::eq(top, frame));
-            // SAFETY: invariant 3; the frame owns it still. The clone lives until the span is
-            // charged.
-            let _until_charged = (!charged.is_null() && is_top).then(|| unsafe {
-                Arc::increment_strong_count(charged);
-                Arc::from_raw(charged)
-            });
-            frame.set_own(own);
-            if is_top {
-                self.charge_top();
-            }
         }
     }
 }
