@@ -158,9 +158,14 @@ fn import(name: String, path: Name, here: &mut Module) {
 /// Takes every `a::b::c` out of the tokens, in macros too.
 fn mentions(tokens: TokenStream, here: &mut Module) {
     let mut path: Name = Vec::new();
-    let mut colons = 0;
+    let (mut colons, mut is_hosts) = (0, false);
     for token in tokens {
         match token {
+            TokenTree::Ident(ident) if is_hosts && ident == "crate" => {
+                end(&mut path, here);
+                path.push("$crate".to_owned());
+                is_hosts = false;
+            }
             TokenTree::Punct(punct) if punct.as_char() == ':' => colons += 1,
             TokenTree::Ident(ident) if colons == 2 && !path.is_empty() => {
                 path.push(ident.to_string());
@@ -169,6 +174,7 @@ fn mentions(tokens: TokenStream, here: &mut Module) {
             other => {
                 end(&mut path, here);
                 colons = 0;
+                is_hosts = matches!(&other, TokenTree::Punct(punct) if punct.as_char() == '$');
                 match other {
                     TokenTree::Ident(ident) => path.push(ident.to_string()),
                     TokenTree::Group(group) => mentions(group.stream(), here),
@@ -196,7 +202,7 @@ fn resolve(modules: &Modules, from: &Name, path: &[String], depth: usize) -> Opt
     let mut at = from.clone();
     let mut rest = path;
     match path.first()?.as_str() {
-        "crate" => (at, rest) = (Vec::new(), &path[1..]),
+        "crate" | "$crate" => (at, rest) = (Vec::new(), &path[1..]),
         "self" => rest = &path[1..],
         "super" => {
             while rest.first().is_some_and(|first| first == "super") {
@@ -301,6 +307,40 @@ fn siblings_depend_one_way() {
         }
     }
     assert!(found.is_empty(), "modules that use one another in a circle:\n{}", found.join("\n"));
+}
+
+/// The floors of the facade, from the ground up. `answers` and `macros` are names for others.
+const FLOORS: [&[&str]; 5] = [
+    &["core"],
+    &["agent", "lookout", "web"],
+    &["features"],
+    &["environment"],
+    &["adapt", "answers", "doctor", "init", "macros"],
+];
+
+#[test]
+fn modules_of_the_facade_use_lower_floors() {
+    let Some(facade) = crates().into_iter().find(|one| one.name == "dormouse") else { return };
+    let modules = modules_of(&facade.root);
+    let floor = |module: &str| {
+        let at = FLOORS.iter().position(|floor| floor.contains(&module));
+        at.unwrap_or_else(|| panic!("{module} has no floor"))
+    };
+    let all = arrows(&modules);
+    let arrows = &all[&Vec::new()];
+    assert!(arrows.len() > 10, "{arrows:#?}");
+    // `macros` has the names that macros expand to in their hosts.
+    let is_up = |(one, other): &(String, String)| floor(one) <= floor(other) && other != "macros";
+    let up: Vec<_> = arrows.iter().filter(|(arrow, _)| is_up(arrow)).collect();
+    assert!(up.is_empty(), "{up:#?}");
+    // A path through the root hides where it leads. Macros have no other.
+    let is_hidden = |path: &Name| {
+        path[0] == "crate" && !modules.contains_key(&path[1..2]) && !path[1].starts_with("__dormouse")
+    };
+    for (name, module) in modules.iter().filter(|(name, _)| !name.is_empty()) {
+        let hidden: Vec<_> = module.paths.iter().filter(|path| is_hidden(path)).collect();
+        assert!(hidden.is_empty(), "{} uses the root's own names: {hidden:?}", name.join("::"));
+    }
 }
 
 #[test]

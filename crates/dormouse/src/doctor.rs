@@ -1,8 +1,13 @@
 //! `doctor`: what dormouse can do in this process, and what prevents the rest.
 
-use dormouse_protocol::{Check, CheckState, Doctor};
+use dormouse_protocol::{Check, CheckState, Doctor, DoctorRequest, WireError};
 use dormouse_sys::process::{identity, schedstat::Schedstat};
 use dormouse_sys::{Capability, State, records, thread};
+
+use crate::agent::{Answered, Asked};
+use crate::core::panics;
+use crate::environment;
+use crate::features::{publish, watch};
 
 /// Reads of a clock that are timed together.
 const READS: u32 = 1000;
@@ -66,36 +71,40 @@ fn runnable_check() -> Capability {
     }
 }
 
-/// All checks, with those of the settings, of watches, and of the agent's place.
-pub(crate) fn doctor(settings: Vec<Capability>, watches: Capability, place: Option<Capability>) -> Doctor {
-    let rings = match records::dropped() {
-        0 => Capability::ok(
-            "records.rings",
-            format!("{} rings of {} KiB, nothing dropped", records::RINGS, records::RING_BYTES / 1024),
-        ),
-        dropped => Capability::limited("records.rings", format!("{dropped} records dropped so far")),
-    };
-    let checks = dormouse_keys::capability()
-        .into_iter()
-        .chain(settings)
-        .chain(dormouse_clock::capability())
-        .chain([watches, dormouse_profile::capability(), clock_cost(), rings, threads_check()])
-        .chain([runnable_check()])
-        .chain(dormouse_waits::capability())
-        .chain([crate::features::publish::capability()])
-        .chain(crate::core::panics::capability())
-        .chain(proc_check())
-        .chain(place)
-        .map(|c| Check {
-            name: c.name.to_owned(),
-            state: match c.state {
-                State::Ok => CheckState::Ok,
-                State::Limited => CheckState::Limited,
-                State::Unavailable => CheckState::Unavailable,
-            },
-            detail: c.detail.into_owned(),
-            fix: c.fix.map(std::borrow::Cow::into_owned),
-        })
-        .collect();
-    Doctor { checks }
+impl Answered for DoctorRequest {
+    fn answer(self, asked: &mut Asked<'_>) -> Result<Doctor, WireError> {
+        let settings = environment::capabilities();
+        let rings = match records::dropped() {
+            0 => Capability::ok(
+                "records.rings",
+                format!("{} rings of {} KiB, nothing dropped", records::RINGS, records::RING_BYTES / 1024),
+            ),
+            dropped => Capability::limited("records.rings", format!("{dropped} records dropped so far")),
+        };
+        let checks = dormouse_keys::capability()
+            .into_iter()
+            .chain(settings)
+            .chain(dormouse_clock::capability())
+            .chain([watch::client::capability(), dormouse_profile::capability(), clock_cost(), rings])
+            .chain([threads_check(), runnable_check()])
+            .chain(dormouse_waits::capability())
+            .chain([publish::capability()])
+            .chain(panics::capability())
+            .chain(proc_check())
+            .chain(asked.place.check());
+        Ok(Doctor { checks: checks.map(check).collect() })
+    }
+}
+
+fn check(of: Capability) -> Check {
+    Check {
+        name: of.name.to_owned(),
+        state: match of.state {
+            State::Ok => CheckState::Ok,
+            State::Limited => CheckState::Limited,
+            State::Unavailable => CheckState::Unavailable,
+        },
+        detail: of.detail.into_owned(),
+        fix: of.fix.map(std::borrow::Cow::into_owned),
+    }
 }

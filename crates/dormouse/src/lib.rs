@@ -69,6 +69,7 @@ mod core;
 mod doctor;
 mod environment;
 mod features;
+mod init;
 mod lookout;
 mod web;
 
@@ -92,7 +93,7 @@ pub use adapt::{
     part::{Part, part},
     thread,
 };
-pub use agent::{Agent, InitError, init};
+pub use agent::{Agent, InitError};
 pub use dormouse_breakpoints::{Access, Coverage, WatchHit, WatchReport, WatchSite, WatchSpec, WatchState};
 pub use dormouse_events::{Alloc, Counter, Counting, Event};
 pub use dormouse_keys::{Batch, BatchReport, Key, Lease, StaticKey, likely, static_key, unlikely};
@@ -104,6 +105,7 @@ pub use features::publish::{PublishError, Publishing};
 pub use features::recorder::{Recorder, RecorderError};
 pub use features::waits::Waiting;
 pub use features::watch::{Watch, WatchError};
+pub use init::init;
 
 pub use self::core::record;
 #[cfg(feature = "opentelemetry")]

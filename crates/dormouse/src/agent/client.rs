@@ -1,5 +1,5 @@
-//! One connection: its peer, the bytes from and to it, and the leases, counts, times, watches,
-//! profiles, long polls and trace that it holds.
+//! One connection: its peer, the bytes from and to it, the leases that it holds, and what features
+//! do for it.
 //!
 //! # Invariants
 //!
@@ -11,6 +11,7 @@
 //!    reserved.
 
 use std::time::{Duration, Instant};
+use std::{fmt, io};
 
 use dormouse_keys::{Key, Lease};
 use dormouse_protocol::{Ended, MAX_LINE, Note, Notice, PROTOCOL, Response, WireError};
@@ -19,14 +20,8 @@ use serde::Serialize;
 
 use super::descriptors::{Peer, Socket};
 use super::output::Output;
-use super::profiling::ClientProfile;
-use super::stream::Stream;
-use super::watching::ClientWatch;
+use super::state::{ClientState, ClientStates};
 use crate::core::memory::{self, Step};
-use crate::features::long_polls::LongPolls;
-use crate::features::publish::Publishing;
-use crate::features::stat::counting::ClientEvents;
-use crate::features::waits::taking::ClientWaits;
 
 /// The time for the rest of a request, and for the client to take an answer. After it the agent
 /// closes the connection.
@@ -39,15 +34,15 @@ const SILENCE: Duration = Duration::from_secs(3);
 /// The longest name of a client, in bytes.
 const MAX_NAME: usize = 64;
 
-/// Unsent bytes beyond which a trace holds its records back, to be dropped and counted there.
+/// Unsent bytes beyond which a stream holds its records back, to be dropped and counted there.
 const HIGH_WATER: usize = 256 * 1024;
 
 /// A connection.
 #[derive(Debug)]
-pub(super) struct Client {
+pub(crate) struct Client {
     /// `None`: closed, while its leases are still to be given back.
     socket: Option<Socket>,
-    pub(super) peer: Peer,
+    pub(crate) peer: Peer,
     input: Vec<u8>,
     output: Output,
     /// When it last said something, or took something.
@@ -55,21 +50,28 @@ pub(super) struct Client {
     /// Once it has said hello: whether it takes notices between answers.
     pub(super) greeted: Option<bool>,
     /// Its name, from its hello.
-    pub(super) name: String,
+    pub(crate) name: String,
     /// Closed as soon as the output is sent.
     pub(super) closing: bool,
     /// Gone: nothing can be sent any more.
     pub(super) gone: bool,
     /// Since when a request is incomplete or an answer is not taken.
     waiting: Option<Instant>,
-    pub(super) leases: Vec<Lease>,
-    pub(super) publishing: Option<Publishing>,
-    pub(super) counting: Option<ClientEvents>,
-    pub(super) waits: Option<ClientWaits>,
-    pub(super) long_polls: Option<LongPolls>,
-    pub(super) tracing: Option<Stream>,
-    pub(super) watches: Vec<ClientWatch>,
-    pub(super) profiles: Vec<ClientProfile>,
+    pub(crate) leases: Vec<Lease>,
+    pub(crate) states: ClientStates,
+    stream: Option<Box<dyn Stream>>,
+}
+
+/// Frames that a client takes after an answer, until it closes the connection.
+pub(crate) trait Stream: Send + fmt::Debug {
+    /// Puts into frames what has come since the last time.
+    fn fill(&mut self, output: &mut Output, now: Instant) -> io::Result<()>;
+
+    /// The lease on the keys that it needs.
+    fn lease(&self) -> Option<&Lease>;
+
+    /// The same, to give something back.
+    fn lease_mut(&mut self) -> Option<&mut Lease>;
 }
 
 /// The next request of a client.
@@ -96,18 +98,13 @@ impl Client {
             // Until it has said hello.
             waiting: Some(now),
             leases: Vec::new(),
-            publishing: None,
-            counting: None,
-            waits: None,
-            long_polls: None,
-            tracing: None,
-            watches: Vec::new(),
-            profiles: Vec::new(),
+            states: ClientStates::default(),
+            stream: None,
         }
     }
 
     /// Takes its hello.
-    pub(super) fn greet(&mut self, mut name: String, notices: bool) {
+    pub(crate) fn greet(&mut self, mut name: String, notices: bool) {
         while name.len() > MAX_NAME {
             name.pop();
         }
@@ -123,40 +120,33 @@ impl Client {
         libc::pollfd { fd, events: reads | writes, revents: 0 }
     }
 
-    /// Closes the connection of a client that is gone, and ends its watches and profiles, for which
-    /// some bytes are enough.
+    /// Closes the connection of a client that is gone, and ends what features do for it, as far as
+    /// that takes no memory.
     pub(super) fn close(&mut self) {
         self.gone = true;
         self.socket = None;
-        self.watches.clear();
-        self.profiles.clear();
-        self.publishing = None;
-        self.long_polls = None;
+        self.states.end_at_once();
     }
 
     /// The keys that it alone keeps on, for any of its activities, each once for each lease.
-    pub(super) fn keys(&self) -> impl Iterator<Item = &'static Key> {
-        let leased = self.leases().flat_map(Lease::keys);
-        let published = self.publishing.iter().flat_map(Publishing::keys);
-        let timed = self.waits.iter().flat_map(ClientWaits::keys);
-        let counted = self.counting.iter().flat_map(ClientEvents::keys);
-        let profiled = self.profiles.iter().flat_map(|profile| profile.run.keys());
-        leased.chain(published).chain(timed).copied().chain(counted).chain(profiled)
+    pub(crate) fn keys(&self) -> impl Iterator<Item = &'static Key> {
+        let leased = self.leases().flat_map(Lease::keys).copied();
+        leased.chain(self.states.iter().flat_map(ClientState::keys))
     }
 
-    /// The leases that it gives back by `off`: those of `on` and of its trace.
+    /// The leases that it gives back by `off`: those of `on` and of its stream.
     pub(super) fn leases(&self) -> impl Iterator<Item = &Lease> {
-        self.leases.iter().chain(self.tracing.iter().filter_map(|stream| stream.trace.lease()))
+        self.leases.iter().chain(self.stream.iter().filter_map(|stream| stream.lease()))
     }
 
     /// The same as [`Client::leases`], mutable, for giving leases back.
-    pub(super) fn leases_mut(&mut self) -> impl Iterator<Item = &mut Lease> {
-        let trace = self.tracing.iter_mut().filter_map(|stream| stream.trace.lease_mut());
-        self.leases.iter_mut().chain(trace)
+    pub(crate) fn leases_mut(&mut self) -> impl Iterator<Item = &mut Lease> {
+        let streamed = self.stream.iter_mut().filter_map(|stream| stream.lease_mut());
+        self.leases.iter_mut().chain(streamed)
     }
 
     /// How many keys it holds, each as often as it does.
-    pub(super) fn held(&self) -> usize {
+    pub(crate) fn held(&self) -> usize {
         self.leases().map(|lease| lease.keys().len()).sum()
     }
 
@@ -171,8 +161,8 @@ impl Client {
         while self.has_room() && !self.gone {
             let Some(socket) = &self.socket else { return };
             match socket.receive(&mut part) {
-                // A client sends nothing during its trace, and ends it by closing.
-                Ok(n) if n == 0 || self.tracing.is_some() => self.gone = true,
+                // A client sends nothing during its stream, and ends it by closing.
+                Ok(n) if n == 0 || self.is_streaming() => self.gone = true,
                 Ok(n) if self.input.try_reserve(n).is_ok() => self.input.extend_from_slice(&part[..n]),
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return,
@@ -183,7 +173,7 @@ impl Client {
 
     /// The next request, if no answer is under way.
     pub(super) fn next_line(&mut self) -> Input {
-        if self.is_busy() || self.closing || self.tracing.is_some() {
+        if self.is_busy() || self.closing || self.is_streaming() {
             return Input::Nothing;
         }
         match self.input.iter().position(|&b| b == b'\n') {
@@ -260,18 +250,14 @@ impl Client {
 
     /// Since when it neither sends nor receives nor holds anything; `None` if it does.
     pub(super) fn idle_since(&self) -> Option<Instant> {
-        let runs = !self.watches.is_empty()
-            || !self.profiles.is_empty()
-            || self.waits.is_some()
-            || self.long_polls.is_some();
-        let holds = runs || self.tracing.is_some() || self.counting.is_some() || self.held() > 0;
+        let holds = !self.states.is_empty() || self.is_streaming() || self.held() > 0;
         (!holds && !self.is_busy() && self.input.is_empty()).then_some(self.active)
     }
 
     /// Tells it which keys another client has taken from it, if it listens to that.
-    pub(super) fn tell(&mut self, ended: Ended) {
+    pub(crate) fn tell(&mut self, ended: Ended) {
         let note = Note::Ended(ended);
-        if self.tracing.is_some() {
+        if self.is_streaming() {
             self.gone |= self.output.note(&note).is_err();
         } else if self.greeted == Some(true) {
             self.say(&Notice { v: PROTOCOL, note });
@@ -297,9 +283,18 @@ impl Client {
         self.closing = true;
     }
 
-    /// Puts the records of its trace into frames, unless the client is behind.
+    /// Begins a stream, whose frames follow the answer.
+    pub(crate) fn begin_stream(&mut self, stream: impl Stream + 'static) {
+        self.stream = Some(Box::new(stream));
+    }
+
+    pub(super) fn is_streaming(&self) -> bool {
+        self.stream.is_some()
+    }
+
+    /// Puts what its stream has into frames, unless the client is behind.
     pub(super) fn pump(&mut self, now: Instant) {
-        if let Some(stream) = &mut self.tracing
+        if let Some(stream) = &mut self.stream
             && self.output.unsent().len() <= HIGH_WATER
         {
             // The names of threads and groups take memory, too.

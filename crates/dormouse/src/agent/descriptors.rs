@@ -63,10 +63,10 @@ pub(super) struct Socket {
 
 /// The user and the process at the other end of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Peer {
-    pub(super) uid: u32,
+pub(crate) struct Peer {
+    pub(crate) uid: u32,
     /// 0 if it lives in another process namespace.
-    pub(super) pid: u32,
+    pub(crate) pid: u32,
 }
 
 /// A descriptor's number, and the socket that was opened at it.

@@ -17,25 +17,15 @@
 //! If the thread panics, or its socket is taken, it ends, and the keys that its clients hold go
 //! off: the next [`init`] starts another. A forked child has neither the thread nor its sockets.
 
-mod chosen;
 mod client;
 mod descriptors;
 mod door;
-mod holders;
-mod listing;
-mod long_polls;
-mod ops;
 mod output;
 mod place;
-mod profiling;
-mod recording;
-mod registers;
+pub(crate) mod request;
 mod server;
-mod stream;
-mod switching;
-mod triggers;
-mod verbs;
-mod watching;
+mod state;
+mod verb;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -47,6 +37,12 @@ use dormouse_sys::rendezvous::{self, AgentPlace, Conflict, Table};
 use self::descriptors::Sockets;
 use self::place::Place;
 use self::server::Server;
+
+pub(crate) use self::client::{Client, Stream};
+pub(crate) use self::descriptors::Peer;
+pub(crate) use self::output::Output;
+pub(crate) use self::state::ClientState;
+pub(crate) use self::verb::{Answered, Asked, Companion};
 
 /// The stack of the agent's thread.
 const STACK: usize = 512 * 1024;
@@ -76,15 +72,9 @@ impl Agent {
         &self.path
     }
 
-    /// What is wrong with settings from the environment (`DORMOUSE_RUNTIME_DIR`, `DORMOUSE_KEYS`,
-    /// `DORMOUSE_CLOCK`, `DORMOUSE_ON`, `DORMOUSE_COUNT`, `DORMOUSE_WAITS`, `DORMOUSE_RECORD`), one
-    /// sentence each; the default is used instead. For the service's log; `dormouse doctor` reports
-    /// the same.
-    pub fn warnings(&self) -> Vec<String> {
-        let keys = dormouse_keys::Protocol::complaint();
-        let clock = dormouse_clock::complaint().map(str::to_owned);
-        let own = self.complaint.clone().into_iter().chain(keys);
-        own.chain(crate::environment::complaints()).chain(clock).collect()
+    /// The fault of the place of its socket.
+    pub(crate) fn complaint(&self) -> Option<&str> {
+        self.complaint.as_deref()
     }
 }
 
@@ -115,49 +105,8 @@ pub enum InitError {
     },
 }
 
-/// Starts the agent, unless it runs already.
-///
-/// The socket is `$DORMOUSE_RUNTIME_DIR/dormouse/<pid>.sock`, else
-/// `$XDG_RUNTIME_DIR/dormouse/<pid>.sock`, else `/tmp/dormouse-<uid>/<pid>.sock`. If none of these
-/// is possible, it has an abstract name, and [`Agent::warnings`] contains the reason. Only root and
-/// the process's own user may talk to it.
-///
-/// There is one agent in a process, however many copies of dormouse it contains: that of the copy
-/// which called this first. It lists and switches the keys of all copies, and traces the probes of
-/// all; groups belong to one copy.
-///
-/// If the environment has `DORMOUSE_COUNT=task-clock,page-faults`, these events are counted for all
-/// groups from here on; `dormouse doctor` reports the result. If it has
-/// `DORMOUSE_ON=db.*,shopd::orders:*`, the keys with these names are switched on, as by `dormouse
-/// on --keep`.
-///
-/// ```no_run
-/// match dormouse::init() {
-///     Ok(agent) => {
-///         eprintln!("dormouse listens on {}", agent.path().display());
-///         agent.warnings().iter().for_each(|warning| eprintln!("{warning}"));
-///     }
-///     // The service goes on.
-///     Err(why) => eprintln!("dormouse is off: {why}"),
-/// }
-/// ```
-///
-/// # Cost
-///
-/// A few system calls and four threads: the agent's, that of its sockets, and the two that end
-/// timed holds and watch budgets. They sleep until a client connects, or something ends. Steps that
-/// need rights which the process may give up next, for example by a seccomp filter, are done here
-/// (see [`dormouse_keys::prepare`]): in a process with several threads the membarrier registration
-/// takes some milliseconds, and the clock's calibration one. `DORMOUSE_COUNT` adds the cost of
-/// [`start_counting`](crate::start_counting), and `DORMOUSE_ON` that of a batch of keys.
-///
-/// # Errors
-///
-/// If there is no socket, or this copy of dormouse cannot take part (see [`InitError`]). The
-/// service goes on without an agent; the events in `DORMOUSE_COUNT` are counted all the same.
-pub fn init() -> Result<Agent, InitError> {
-    crate::environment::begin();
-    crate::core::panics::put_first();
+/// Starts the agent, unless it runs already: [`init`](crate::init) for the rest.
+pub(crate) fn start(companions: &'static [Companion]) -> Result<Agent, InitError> {
     let table = rendezvous::table()?;
     if let (_, Some(agent)) = look(table)? {
         return Ok(agent);
@@ -173,7 +122,7 @@ pub fn init() -> Result<Agent, InitError> {
     let sockets = Sockets::new();
     let (place, listener) = Place::open(&sockets)?;
     let place = Arc::new(place);
-    let server = Server::new(Arc::clone(&place), listener, sockets);
+    let server = Server::new(Arc::clone(&place), companions, listener, sockets);
     dormouse_sys::signals::spawn("dormouse", STACK, move || server::run(server)).map_err(|source| {
         place.remove();
         InitError::Thread { source }

@@ -7,7 +7,7 @@ use serde::Serialize;
 use dormouse_protocol::{FrameKind, MAX_FRAME, Note};
 
 #[derive(Debug, Default)]
-pub(super) struct Output {
+pub(crate) struct Output {
     bytes: Vec<u8>,
     sent: usize,
 }
@@ -32,7 +32,7 @@ impl Output {
         self.put(b"\n")
     }
 
-    pub(super) fn frame(&mut self, kind: FrameKind, payload: &[&[u8]]) -> io::Result<()> {
+    pub(crate) fn frame(&mut self, kind: FrameKind, payload: &[&[u8]]) -> io::Result<()> {
         let length = 1 + payload.iter().map(|part| part.len()).sum::<usize>();
         // A chunk is at most one ring, a name some hundred bytes. A longer frame would end the
         // client's trace, so it is left out.
@@ -44,7 +44,7 @@ impl Output {
         payload.iter().try_for_each(|part| self.put(part))
     }
 
-    pub(super) fn note(&mut self, note: &Note) -> io::Result<()> {
+    pub(crate) fn note(&mut self, note: &Note) -> io::Result<()> {
         let mut json = Output::default();
         serde_json::to_writer(&mut json, note)?;
         self.frame(FrameKind::Note, &[&json.bytes])

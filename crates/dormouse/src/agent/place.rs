@@ -90,7 +90,7 @@ impl Place {
     }
 
     /// A warning if the socket is in an unusual place.
-    pub(super) fn check(&self) -> Option<Capability> {
+    pub(crate) fn check(&self) -> Option<Capability> {
         let detail = self.complaint()?;
         let fix =
             "have DORMOUSE_RUNTIME_DIR name a directory that is there, and that this user alone can write to";

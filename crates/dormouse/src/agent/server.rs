@@ -18,8 +18,8 @@ use rustix::io::Errno;
 
 use super::client::{Client, Input};
 use super::descriptors::{MAX_SOCKETS, Socket, Sockets};
-use super::ops;
 use super::place::Place;
+use super::verb::{self, Asked, Companion};
 use crate::core::memory::{self, Step};
 
 /// Connections at once.
@@ -34,8 +34,8 @@ const POLLED: usize = MAX_CLIENTS + FOR_ROOT + 1;
 // Open at once: those, a connection that is being refused, and a new socket that listens.
 const _: () = assert!(POLLED + 2 == MAX_SOCKETS);
 
-/// How often a running trace looks for records.
-const TRACE_INTERVAL: Duration = Duration::from_millis(20);
+/// How often a stream looks for what has come.
+const STREAM_INTERVAL: Duration = Duration::from_millis(20);
 
 /// How long to wait after the system has refused something (no descriptors left), so as not to
 /// spin.
@@ -54,6 +54,7 @@ const AT_ONCE: usize = 64;
 pub(super) struct Server {
     clients: Vec<Client>,
     place: Arc<Place>,
+    companions: &'static [Companion],
     listener: Socket,
     sockets: Arc<Sockets>,
     no_accept_until: Option<Instant>,
@@ -72,10 +73,16 @@ pub(super) fn run(mut server: Server) {
 }
 
 impl Server {
-    pub(super) fn new(place: Arc<Place>, listener: Socket, sockets: Arc<Sockets>) -> Self {
+    pub(super) fn new(
+        place: Arc<Place>,
+        companions: &'static [Companion],
+        listener: Socket,
+        sockets: Arc<Sockets>,
+    ) -> Self {
         Self {
             clients: Vec::with_capacity(POLLED),
             place,
+            companions,
             listener,
             sockets,
             no_accept_until: None,
@@ -136,7 +143,8 @@ impl Server {
                 Input::Line(line) => {
                     let _step = Step::begin();
                     if memory::is_there_for_keys() {
-                        ops::answer(&mut self.clients, at, &self.place, &line);
+                        let Self { clients, place, companions, .. } = self;
+                        verb::answer(Asked { clients, at, place, companions }, &line);
                     } else {
                         self.clients[at].gone = true;
                     }
@@ -149,7 +157,7 @@ impl Server {
             }
             self.clients[at].send();
         }
-        if self.clients[at].tracing.is_some() && !self.clients[at].gone {
+        if self.clients[at].is_streaming() && !self.clients[at].gone {
             self.clients[at].pump(Instant::now());
             self.clients[at].send();
         }
@@ -266,11 +274,11 @@ impl Server {
 
     /// Until when to wait for something to happen.
     fn timeout(&self, now: Instant) -> Duration {
-        let tracing = self.clients.iter().any(|c| c.tracing.is_some()).then(|| now + TRACE_INTERVAL);
+        let streaming = self.clients.iter().any(Client::is_streaming).then(|| now + STREAM_INTERVAL);
         let wake = (self.clients.iter().filter(|client| !client.gone).filter_map(Client::deadline))
             .chain(self.no_accept_until.filter(|&until| until > now))
             .chain(self.no_release_until)
-            .chain(tracing)
+            .chain(streaming)
             .fold(self.looked_at + LOOK_ASLEEP, Instant::min);
         // Rounded up, so that the loop does not turn idly for the last microseconds.
         wake.saturating_duration_since(now) + Duration::from_millis(1)

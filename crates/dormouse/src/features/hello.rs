@@ -1,6 +1,15 @@
 //! `hello`: the identity of this process.
 
-use dormouse_protocol::{Hello, PROTOCOL};
+use dormouse_protocol::{Hello, HelloRequest, PROTOCOL, WireError};
+
+use crate::agent::{Answered, Asked};
+
+impl Answered for HelloRequest {
+    fn answer(self, asked: &mut Asked<'_>) -> Result<Hello, WireError> {
+        asked.client().greet(self.client, self.notices);
+        Ok(hello())
+    }
+}
 
 /// A file of `/proc`, empty where there is none. The kernel cuts names anywhere, also in the middle
 /// of a character.

@@ -3,6 +3,7 @@
 
 pub(crate) mod budget;
 pub(crate) mod hello;
+mod keys;
 pub(crate) mod long_polls;
 pub mod metrics;
 #[cfg(feature = "opentelemetry")]
@@ -12,6 +13,7 @@ pub mod publish;
 pub mod recorder;
 pub(crate) mod stat;
 pub(crate) mod tasks;
+mod trace;
 #[cfg(feature = "tracing")]
 pub mod tracing;
 pub mod triggers;

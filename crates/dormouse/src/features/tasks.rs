@@ -1,4 +1,4 @@
-//! The living tasks, for a client that requests them part by part.
+//! `tasks` and `wake-tasks`: the living tasks, for a client that requests them part by part.
 //!
 //! Nothing is kept between parts, so a client may stop anywhere.
 //!
@@ -8,14 +8,32 @@
 
 use std::time::Duration;
 
-use dormouse_protocol::{TaskColumns, TaskGroup, TasksPart, WokenTasks};
+use dormouse_protocol::{
+    TaskColumns, TaskGroup, TasksPart, TasksRequest, WakeTasksRequest, WireError, WokenTasks,
+};
 use dormouse_waits::{LivingPart, WokenPart, living_part, wake_unplaced_part};
 
+use crate::agent::{Answered, Asked};
 use crate::core::group::Group;
 use crate::core::rows::task_row;
 
 /// Places of tasks that one part looks at.
 const PLACES: usize = 4096;
+
+impl Answered for TasksRequest {
+    fn answer(self, _: &mut Asked<'_>) -> Result<TasksPart, WireError> {
+        Ok(part(self.from))
+    }
+}
+
+impl Answered for WakeTasksRequest {
+    /// Wakes those of a part that wait at places that are not known.
+    fn answer(self, _: &mut Asked<'_>) -> Result<WokenTasks, WireError> {
+        let from = usize::try_from(self.from).unwrap_or(usize::MAX);
+        let WokenPart { woken, next } = wake_unplaced_part(from, PLACES);
+        Ok(WokenTasks { woken: woken as u64, next: next.map(|next| next as u64) })
+    }
+}
 
 /// The tasks from there on. The first part and the last one have the groups, too.
 pub(crate) fn part(from: u64) -> TasksPart {
@@ -29,12 +47,6 @@ pub(crate) fn part(from: u64) -> TasksPart {
         groups: first.or_else(|| next.is_none().then(groups)).unwrap_or_default(),
         next: next.map(|next| next as u64),
     }
-}
-
-/// Wakes those of a part that wait at places that are not known.
-pub(crate) fn wake(from: u64) -> WokenTasks {
-    let WokenPart { woken, next } = wake_unplaced_part(usize::try_from(from).unwrap_or(usize::MAX), PLACES);
-    WokenTasks { woken: woken as u64, next: next.map(|next| next as u64) }
 }
 
 fn groups() -> Vec<TaskGroup> {

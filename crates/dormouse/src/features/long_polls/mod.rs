@@ -22,6 +22,7 @@
 //! work does.
 
 mod engine;
+mod verb;
 
 use std::sync::Arc;
 use std::time::Duration;

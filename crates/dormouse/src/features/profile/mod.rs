@@ -39,6 +39,7 @@ mod account;
 mod run;
 mod scale;
 mod spec;
+mod verb;
 mod wall;
 pub mod web;
 

@@ -34,9 +34,10 @@
 //! object searched under it.
 
 mod context;
+pub(crate) mod verb;
 
 use dormouse_events::ContextPublishing;
-use dormouse_keys::{Key, KeyUse, Selector};
+use dormouse_keys::Key;
 use dormouse_sys::Capability;
 use dormouse_sys::otel::{ContextMapping, MappingError, Visibility, published_by_others, visibility};
 use dormouse_sys::process::fork::{Mutex, Phase};
@@ -195,11 +196,6 @@ fn is_possible(visibility: Visibility) -> Result<String, PublishError> {
         Visibility::Foreign(object) => Err(PublishError::Foreign { object }),
         _ => Err(PublishError::Unsupported),
     }
-}
-
-/// Whether the selector names the key behind which threads publish, which by itself does nothing.
-pub(crate) fn is_named(selector: &Selector, selected: &[KeyUse]) -> bool {
-    selected.iter().any(|used| used.key.name() == KEY_NAME && selector.names(used.key))
 }
 
 /// Whether groups are published, or can be.

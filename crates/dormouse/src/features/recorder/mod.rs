@@ -23,6 +23,7 @@
 //! nothing comes.
 
 pub(crate) mod engine;
+mod verb;
 
 use dormouse_keys::{Key, Selector};
 use dormouse_sys::process::identity;

@@ -39,7 +39,7 @@ impl ClientEvents {
             names.iter().map(|name| find(name).ok_or_else(|| unknown(name))).collect();
         let (counted, refused): (Vec<_>, Vec<_>) = asked?.into_iter().partition(|e| e.unavailable.is_none());
         let events: Result<Vec<Event>, _> = counted.iter().map(|event| Event::by_name(&event.name)).collect();
-        let events = events.map_err(refusal)?;
+        let events = events.map_err(wire_error)?;
         let counting = if names.is_empty() {
             None
         } else {
@@ -49,7 +49,7 @@ impl ClientEvents {
                                count in its life are taken; ask for one that was counted before";
                 return Err(WireError::new(Code::Events, message));
             }
-            Some(start_counting(&all).map_err(refusal)?)
+            Some(start_counting(&all).map_err(wire_error)?)
         };
         let before = if counting.is_some() { cpu() } else { CountedCpu::default() };
         Ok((Self { events, counting, before }, CountAnswer { counted, refused }))
@@ -108,6 +108,6 @@ fn unknown(name: &str) -> WireError {
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
-fn refusal(why: dormouse_events::Error) -> WireError {
+fn wire_error(why: dormouse_events::Error) -> WireError {
     WireError::new(Code::Events, why.to_string())
 }

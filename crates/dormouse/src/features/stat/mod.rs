@@ -2,6 +2,7 @@
 
 pub(crate) mod counting;
 mod history;
+mod verb;
 
 use std::ops::Range;
 

@@ -24,6 +24,7 @@
 
 mod engine;
 mod rules;
+mod verb;
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;

@@ -15,7 +15,9 @@
 //! The four functions for the task switch and the signal handler load a word, and call others that
 //! are signal-safe.
 
+pub(crate) mod client;
 pub(crate) mod rows;
+mod verb;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -306,7 +306,7 @@ fn write_tasks(writer: &mut FileWriter<PartFile>, from: u64) -> io::Result<Stage
 }
 
 fn write_places(writer: &mut FileWriter<PartFile>, from: u32) -> io::Result<Stage> {
-    let part = waits::verb::part(from);
+    let part = waits::verb::places_part(from);
     writer.answer("places", u64::from(from), &part)?;
     Ok(part.next.map_or(Stage::Figures, Stage::Places))
 }

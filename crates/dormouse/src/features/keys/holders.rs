@@ -11,8 +11,7 @@ use std::time::Duration;
 use dormouse_keys::{Key, KeyUse};
 use dormouse_protocol::{HeldBy, HeldKeys, KeyHolder, LeaseHolder};
 
-use super::client::Client;
-use super::descriptors::Peer;
+use crate::agent::{Client, Peer};
 use crate::features::recorder::engine::held_keys;
 
 /// The holders of keys at one moment.
@@ -45,11 +44,11 @@ impl Holders {
             for key in client.keys() {
                 known.entry(std::ptr::from_ref(key)).or_default().add(holder.clone());
             }
-            for profile in &client.profiles {
-                let keys = profile.run.shared_keys();
+            for state in client.states.iter() {
+                let keys = state.shared_keys();
                 for (at, &key) in keys.iter().enumerate() {
                     let known = known.entry(std::ptr::from_ref(key)).or_default();
-                    // Its second lease on this key may be another profile's second one, too.
+                    // Its second lease on this key may be another state's second one, too.
                     let before = keys[..at].iter().filter(|&&other| std::ptr::eq(other, key)).count();
                     known.share(holder.clone(), before as u32 + 1);
                 }

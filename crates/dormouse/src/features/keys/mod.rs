@@ -1,16 +1,17 @@
 //! `on`, `off` and `reset`: switching keys for clients.
 
+mod holders;
+mod listing;
+
 use std::collections::HashSet;
 
-use dormouse_keys::{Batch, BatchReport, Key, KeyUse, Lease};
+use dormouse_keys::{Batch, BatchReport, Key, KeyUse, Lease, Selector};
 use dormouse_protocol::{Changed, Code, Ended, HeldBy, OffRequest, OnRequest, ResetRequest, WireError};
 
-use super::chosen::{bad, chosen, names, parse, refused, time};
-use super::client::Client;
-use super::holders::Holders;
-use super::ops::{Answered, Asked};
+use self::holders::Holders;
+use crate::agent::request::{bad, chosen, names, parse, time, wire_error};
+use crate::agent::{Answered, Asked, Client, Companion};
 use crate::core::rows::batch_stat;
-use crate::features::publish::{self, Publishing};
 use crate::features::recorder;
 
 /// Leases that a client may hold.
@@ -25,21 +26,18 @@ impl Answered for OnRequest {
         let (length, dwell) = (time("for_ms", for_ms)?, time("dwell_ms", dwell_ms)?);
         let selector = parse(&glob)?;
         let selected = chosen(&selector)?;
-        let publishes = publish::is_named(&selector, &selected);
-        if publishes && (keep || length.is_some()) {
-            return Err(bad(
-                "groups are published as long as a client is connected: leave out `keep` and `for`, or start \
-                 the service with DORMOUSE_PUBLISH=1",
-            ));
+        let companions = asked.companions(&selector, &selected);
+        if let Some(companion) = companions.first().filter(|_| keep || length.is_some()) {
+            return Err(bad(companion.is_clients));
         }
         let keys = || selected.iter().map(|k| k.key);
         let before = Before::of(&selected);
         if keep {
-            let report = Batch::new().enable_all(keys()).apply().map_err(refused)?;
+            let report = Batch::new().enable_all(keys()).apply().map_err(wire_error)?;
             return Ok(before.changed(report));
         }
         if let Some(length) = length {
-            let report = Batch::new().hold_all(keys(), asked.user(), length).apply().map_err(refused)?;
+            let report = Batch::new().hold_all(keys(), asked.user(), length).apply().map_err(wire_error)?;
             let uid = asked.client().peer.uid;
             let held = Holders::of(asked.clients).of_keys(&selected);
             let mut own = held.iter().filter(|h| (h.holder.by, h.holder.uid) == (HeldBy::User, uid));
@@ -53,16 +51,12 @@ impl Answered for OnRequest {
             let message = format!("{MAX_LEASES} leases are held: switch some off first");
             return Err(WireError::new(Code::Busy, message));
         }
-        // Before publishing, which holds the key, too: this batch is to be the one that switches
+        // Before companions, which may hold the key, too: this batch is to be the one that switches
         // it.
-        let lease = Lease::of(keys()).map_err(refused)?;
-        if publishes && client.publishing.is_none() {
-            let publishing =
-                Publishing::for_client().map_err(|why| WireError::new(Code::Keys, why.to_string()))?;
-            client.publishing = Some(publishing);
-        }
-        // After it: were publishing refused, nothing would linger.
-        let lease = lease.dwell(dwell.unwrap_or_default()).map_err(refused)?;
+        let lease = Lease::of(keys()).map_err(wire_error)?;
+        companions.iter().try_for_each(|companion| (companion.begin)(client))?;
+        // After them: were one refused, nothing would linger.
+        let lease = lease.dwell(dwell.unwrap_or_default()).map_err(wire_error)?;
         let report = lease.report();
         client.leases.push(lease);
         Ok(before.changed(report))
@@ -81,11 +75,7 @@ impl Answered for OffRequest {
         let dwell = time("dwell_ms", dwell_ms)?;
         let selector = parse(&glob)?;
         let selected = chosen(&selector)?;
-        if publish::is_named(&selector, &selected) {
-            let at = asked.at;
-            let whose = asked.clients.iter_mut().enumerate().filter(|(other, _)| force || *other == at);
-            whose.for_each(|(_, client)| client.publishing = None);
-        }
+        asked.end_companions(&selector, &selected, force);
         let keys = || selected.iter().map(|k| k.key);
         // A glob does not switch off features that the service starts with.
         let (named, start_on): (Vec<_>, Vec<_>) =
@@ -119,13 +109,30 @@ impl Asked<'_> {
         dormouse_keys::Holder::User { uid: self.clients[self.at].peer.uid }
     }
 
+    /// The companions of the keys that the selector names.
+    fn companions(&self, selector: &Selector, selected: &[KeyUse]) -> Vec<&'static Companion> {
+        let is_named = |companion: &&Companion| {
+            selected.iter().any(|used| used.key.name() == companion.key && selector.names(used.key))
+        };
+        self.companions.iter().filter(is_named).collect()
+    }
+
+    /// Ends the companions of these keys for this client, or with `force` for all.
+    fn end_companions(&mut self, selector: &Selector, selected: &[KeyUse], force: bool) {
+        for companion in self.companions(selector, selected) {
+            if force {
+                self.clients.iter_mut().for_each(companion.end);
+            } else {
+                (companion.end)(self.client());
+            }
+        }
+    }
+
     /// Ends what `on` has begun for this connection, and nothing else.
     fn release(&mut self, glob: &str) -> Result<Changed, WireError> {
         let selector = parse(glob)?;
         let selected = chosen(&selector)?;
-        if publish::is_named(&selector, &selected) {
-            self.client().publishing = None;
-        }
+        self.end_companions(&selector, &selected, false);
         self.switch_off(&selected, Batch::new(), false)
     }
 
@@ -141,7 +148,7 @@ impl Asked<'_> {
         leases.extend(recorder.as_mut().and_then(|lent| lent.lease_mut()));
         let report = batch
             .apply_releasing(&mut leases, |key| addresses.contains(&std::ptr::from_ref(key)))
-            .map_err(refused)?;
+            .map_err(wire_error)?;
         drop(recorder);
         let peer = self.client().peer;
         for (other, (client, held)) in self.clients.iter_mut().zip(held).enumerate() {

@@ -17,9 +17,10 @@ use dormouse_breakpoints::{Error, WatchHit};
 use dormouse_protocol::{WatchRequest, WatchRow};
 use dormouse_sys::Capability;
 
+use super::Watch;
+use super::rows::{watch_row, watch_spec};
+use crate::agent::ClientState;
 use crate::core::group::Group;
-use crate::features::watch::Watch;
-use crate::features::watch::rows::{watch_row, watch_spec};
 
 /// Debug registers of a thread, and those of them that no watch takes: debuggers'.
 pub(super) const REGISTERS: u32 = 4;
@@ -35,6 +36,8 @@ pub(super) struct ClientWatch {
     /// `None`: the client wants no single hits.
     hits: Option<VecDeque<WatchHit>>,
 }
+
+impl ClientState for ClientWatch {}
 
 impl ClientWatch {
     /// Arms a watch for a client's request, with the number of its group.
@@ -69,7 +72,7 @@ pub(super) fn group_name(id: u32) -> Option<String> {
 }
 
 /// Whether the process can watch its own memory.
-pub(super) fn capability() -> Capability {
+pub(crate) fn capability() -> Capability {
     const NAME: &str = "watch.inside";
     let outside = "have root of the host watch it from outside, by the same `dormouse watch`";
     // Before the registers: under a filter that question itself may end the process.

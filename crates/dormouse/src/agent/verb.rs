@@ -3,26 +3,40 @@
 use dormouse_protocol::{Code, Each, Memory, Op, PROTOCOL, Request, Verb, WireError, for_each_verb};
 use serde::Deserialize;
 
-use super::chosen::bad;
 use super::client::Client;
 use super::place::Place;
+use super::request::bad;
+use super::state::ClientState;
 use crate::core::memory;
 
 /// One client's request, among all clients.
-pub(super) struct Asked<'a> {
-    pub(super) clients: &'a mut [Client],
-    pub(super) at: usize,
-    pub(super) place: &'a Place,
+pub(crate) struct Asked<'a> {
+    pub(crate) clients: &'a mut [Client],
+    pub(crate) at: usize,
+    pub(crate) place: &'a Place,
+    pub(crate) companions: &'static [Companion],
 }
 
 impl Asked<'_> {
-    pub(super) fn client(&mut self) -> &mut Client {
+    pub(crate) fn client(&mut self) -> &mut Client {
         &mut self.clients[self.at]
     }
 }
 
+/// The work of a feature for a client that holds its key: the key alone does nothing.
+#[derive(Debug)]
+pub(crate) struct Companion {
+    /// The name of the key.
+    pub(crate) key: &'static str,
+    /// The refusal for a client that wants the key on for longer than it is connected.
+    pub(crate) is_clients: &'static str,
+    /// Begins, unless the client has it already.
+    pub(crate) begin: fn(&mut Client) -> Result<(), WireError>,
+    pub(crate) end: fn(&mut Client),
+}
+
 /// An operation as the agent carries it out.
-pub(super) trait Answered: Verb {
+pub(crate) trait Answered: Verb {
     fn answer(self, asked: &mut Asked<'_>) -> Result<Self::Answer, WireError>;
 }
 
@@ -36,15 +50,14 @@ struct Envelope {
 }
 
 /// Answers one line of a client. A line that is no request closes the connection.
-pub(super) fn answer(clients: &mut [Client], at: usize, place: &Place, line: &[u8]) {
+pub(super) fn answer(mut asked: Asked<'_>, line: &[u8]) {
     let (id, op) = match read(line) {
         Ok(Request { id, op, .. }) => (id, op),
-        Err((id, why)) => return clients[at].refuse(id, why),
+        Err((id, why)) => return asked.client().refuse(id, why),
     };
-    if clients[at].greeted.is_none() && !matches!(op, Op::Hello(_)) {
-        return clients[at].refuse(id, bad("the first request of a connection is `hello`"));
+    if asked.client().greeted.is_none() && !matches!(op, Op::Hello(_)) {
+        return asked.client().refuse(id, bad("the first request of a connection is `hello`"));
     }
-    let mut asked = Asked { clients, at, place };
     macro_rules! carry_out {
         ($($name:ident($request:ident),)*) => {
             match op {
@@ -91,7 +104,7 @@ fn has_memory(needs: Memory, client: &Client) -> bool {
             Each::Key => memory::is_there_for_keys(),
             Each::Group => memory::is_there_for_groups(),
             Each::Thread => memory::is_there_for_threads(),
-            Each::GroupTimes => client.waits.is_none() || memory::is_there(memory::of_times()),
+            Each::GroupTimes => memory::is_there(client.states.iter().map(ClientState::answer_bytes).sum()),
             Each::GroupWithTimes => memory::is_there(memory::of_times()),
         })
 }

@@ -3,9 +3,9 @@
 use dormouse_keys::{Key, Listed};
 use dormouse_protocol::{KeyInfo, Keys, KeysRequest, WireError};
 
-use super::chosen::{no_match, parse, refused};
 use super::holders::{self, Holders};
-use super::ops::{Answered, Asked};
+use crate::agent::request::{no_match, parse, wire_error};
+use crate::agent::{Answered, Asked};
 use crate::core::probe::Probe;
 
 impl Answered for KeysRequest {
@@ -17,7 +17,7 @@ impl Answered for KeysRequest {
             selector.as_ref().is_none_or(|selector| selector.matches_at(key.name(), key.file(), key.line()))
         };
         let info = |used: Listed<'_>| is_wanted(used.key).then(|| key_info(used, &holders));
-        let keys: Vec<_> = dormouse_keys::try_list(info).map_err(refused)?.into_iter().flatten().collect();
+        let keys: Vec<_> = dormouse_keys::try_list(info).map_err(wire_error)?.into_iter().flatten().collect();
         match self.glob {
             Some(glob) if keys.is_empty() => Err(no_match(&glob)),
             _ => Ok(Keys { keys }),

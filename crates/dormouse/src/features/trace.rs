@@ -1,15 +1,17 @@
-//! A trace on its way to a client: records, and the names that explain them.
+//! `trace`: records on their way to a client, and the names that explain them.
 
 use std::collections::HashSet;
 use std::io;
 use std::time::{Duration, Instant};
 
-use dormouse_protocol::{FrameKind, Note};
+use dormouse_keys::Lease;
+use dormouse_protocol::{FrameKind, Note, TraceRequest, Tracing, WireError};
 use dormouse_sys::records::{self, RingOwner};
 
-use super::output::Output;
+use crate::agent::request::{chosen, names, parse, trace_error};
+use crate::agent::{Answered, Asked, Output, Stream};
 use crate::core::group::Group;
-use crate::core::rows::clock_point;
+use crate::core::rows::{batch_stat, clock_point, probe_info};
 use crate::core::trace::queue::Chunk;
 use crate::core::trace::{Trace, thread_name};
 
@@ -17,22 +19,40 @@ use crate::core::trace::{Trace, thread_name};
 const CLOCK_INTERVAL: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
-pub(super) struct Stream {
-    pub(super) trace: Trace,
+struct TraceStream {
+    trace: Trace,
     /// By the number of the ring, the thread of it whose name was sent last.
     named: [Option<RingOwner>; records::RINGS],
     groups: HashSet<u32>,
     next_clock: Instant,
 }
 
-impl Stream {
-    pub(super) fn new(trace: Trace) -> Self {
-        let next_clock = Instant::now() + CLOCK_INTERVAL;
-        Self { trace, named: [const { None }; records::RINGS], groups: HashSet::new(), next_clock }
+impl Answered for TraceRequest {
+    /// Starts a trace, whose frames follow the answer.
+    fn answer(self, asked: &mut Asked<'_>) -> Result<Tracing, WireError> {
+        let trace = Trace::of(chosen(&parse(&self.glob)?)?).map_err(trace_error)?;
+        let answer = Tracing {
+            matched: names(trace.keys()),
+            keys: trace.keys().len(),
+            probes: trace.keys().iter().filter_map(probe_info).collect(),
+            batch: trace.lease().map(|lease| batch_stat(lease.report())).unwrap_or_default(),
+            clock: clock_point(),
+        };
+        asked.client().begin_stream(TraceStream::new(trace));
+        Ok(answer)
+    }
+}
+
+impl Stream for TraceStream {
+    fn lease(&self) -> Option<&Lease> {
+        self.trace.lease()
     }
 
-    /// Puts the records that the trace has collected into frames.
-    pub(super) fn fill(&mut self, output: &mut Output, now: Instant) -> io::Result<()> {
+    fn lease_mut(&mut self) -> Option<&mut Lease> {
+        self.trace.lease_mut()
+    }
+
+    fn fill(&mut self, output: &mut Output, now: Instant) -> io::Result<()> {
         let queued = self.trace.take();
         if queued.chunks().next().is_some() {
             self.name_groups(output)?;
@@ -52,6 +72,13 @@ impl Stream {
             output.note(&Note::Clock(clock_point()))?;
         }
         Ok(())
+    }
+}
+
+impl TraceStream {
+    fn new(trace: Trace) -> Self {
+        let next_clock = Instant::now() + CLOCK_INTERVAL;
+        Self { trace, named: [const { None }; records::RINGS], groups: HashSet::new(), next_clock }
     }
 
     /// Sends the names of groups that are new. (There are at most

@@ -1,0 +1,56 @@
+//! `stat`, and what groups count for the client that asks: `events`, `count`.
+
+use dormouse_keys::Key;
+use dormouse_protocol::{CountAnswer, CountRequest, Events, EventsRequest, Stat, StatRequest, WireError};
+
+use super::counting::{self, ClientEvents};
+use crate::agent::request::bad;
+use crate::agent::{Answered, Asked, ClientState};
+use crate::features::waits::taking::ClientWaits;
+
+/// The event that groups count for a client that has not asked for any.
+const TASK_CLOCK: &str = "task-clock";
+
+/// Events that a client may have counted.
+const MAX_EVENTS: usize = 32;
+
+impl ClientState for ClientEvents {
+    fn keys(&self) -> Vec<&'static Key> {
+        ClientEvents::keys(self).collect()
+    }
+
+    fn ends_with_memory(&self) -> bool {
+        true
+    }
+}
+
+impl Answered for StatRequest {
+    fn answer(self, asked: &mut Asked<'_>) -> Result<Stat, WireError> {
+        let states = &mut asked.client().states;
+        // A client that does not use `count` wants CPU time.
+        if states.get::<ClientEvents>().is_none()
+            && let Ok((counting, _)) = ClientEvents::start_counting(&[TASK_CLOCK.to_owned()])
+        {
+            states.add(counting);
+        }
+        Ok(super::stat(states.get(), states.get().map(ClientWaits::told)))
+    }
+}
+
+impl Answered for EventsRequest {
+    fn answer(self, _: &mut Asked<'_>) -> Result<Events, WireError> {
+        Ok(Events { events: counting::countable_events() })
+    }
+}
+
+impl Answered for CountRequest {
+    fn answer(self, asked: &mut Asked<'_>) -> Result<CountAnswer, WireError> {
+        if self.events.len() > MAX_EVENTS {
+            return Err(bad(format!("more than {MAX_EVENTS} events: ask for fewer")));
+        }
+        let (counting, answer) = ClientEvents::start_counting(&self.events)?;
+        // This ends what the client had counted before.
+        asked.client().states.set(counting);
+        Ok(answer)
+    }
+}
